@@ -20,7 +20,7 @@ end
 def check_rust
   version = rust_version
   how = "Install a current one with rustup (see the Rust project's \"Install\" page), open a new shell and try again."
-  stop("building from source needs Rust #{MINIMUM_RUST} or newer, and cargo was not found on the PATH. #{how}") unless version
+  stop("building from source needs Rust #{MINIMUM_RUST} or newer, and none is on the PATH. #{how}") unless version
   return if Gem::Version.new(version) >= Gem::Version.new(MINIMUM_RUST)
 
   stop("building from source needs Rust #{MINIMUM_RUST} or newer, but rustc is #{version}. #{how}")
@@ -42,7 +42,7 @@ def take_features(arguments)
     end
   end
   given.reject(&:empty?).uniq.each do |feature|
-    stop("unknown feature #{feature.inspect}. Known: #{FEATURES.join(', ')}.") unless FEATURES.include?(feature)
+    stop("unknown feature #{feature.inspect}. Known: #{FEATURES.join(", ")}.") unless FEATURES.include?(feature)
   end
 end
 
