@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
 module Candle
-  # Version of the gem. The Cargo workspace carries the same number.
+  # The version of the gem.
   VERSION = "2.0.0"
 end
