@@ -8,7 +8,7 @@ namespace :cargo do
 
   desc "Lint both crates; a warning is an error"
   task :clippy do
-    sh Candle::Build.ruby_environment,
+    sh Tasks::Build.ruby_environment,
        "cargo clippy --release --locked --workspace --all-targets -- -D warnings"
   end
 

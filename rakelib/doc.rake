@@ -9,12 +9,12 @@ namespace :doc do
   desc "Fail unless every public method is documented, and every documented one exists"
   task :coverage do
     require_relative "support/doc_coverage"
-    Candle::DocCoverage.new.run
+    Tasks::DocCoverage.new.run
   end
 
   desc "Run the examples of README, docs/, YARD comments and examples/"
   task :examples do
     require_relative "support/doc_examples"
-    Candle::DocExamples.new.run
+    Tasks::DocExamples.new.run
   end
 end

@@ -31,7 +31,7 @@ class TestSuite
   end
 
   def run
-    Candle::Build.export
+    Tasks::Build.export
     results = @names.map { |name| run_stage(name, STAGES.fetch(name)) }
     report(results)
     exit(results.sum(&:failed).zero?)

@@ -2,7 +2,7 @@
 
 require "rbconfig"
 
-module Candle
+module Tasks
   # Where and with which settings Cargo builds in a checkout, so that all of
   # its commands share one set of build results.
   module Build

@@ -3,7 +3,7 @@
 require "yard"
 require_relative "build"
 
-module Candle
+module Tasks
   # Compares YARD's view of lib/ with the methods that the loaded library has:
   # native ones, which YARD cannot see, need an `@!method` in the Ruby file.
   class DocCoverage
@@ -57,14 +57,8 @@ module Candle
 
     def modules(owner)
       nested = owner.constants(false).map { |name| owner.const_get(name) }
-                    .grep(Module).select { |inner| inner.name.to_s.start_with?("Candle::") && shipped?(inner) }
+                    .grep(Module).select { |inner| inner.name.to_s.start_with?("Candle::") }
       [owner, *nested.flat_map { |inner| modules(inner) }]
-    end
-
-    # The tasks' own modules live in the same namespace but are not part of the gem.
-    def shipped?(owner)
-      file, = Object.const_source_location(owner.name)
-      file.nil? || !file.start_with?(File.join(Build::ROOT, "rakelib"))
     end
 
     def methods_of(owner)

@@ -7,7 +7,7 @@ require "yard"
 require_relative "build"
 require_relative "models"
 
-module Candle
+module Tasks
   # Runs the documentation: Ruby blocks of the Markdown files, `@example`s of
   # lib/, and every file in examples/. Each runs in a process of its own, off
   # line, with the hub's cache replaced by the pinned real models.

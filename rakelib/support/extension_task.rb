@@ -2,7 +2,7 @@
 
 require "rake/extensiontask"
 
-module Candle
+module Tasks
   # rake-compiler's task for our layout: two crates in one workspace, features
   # from CANDLE_FEATURES, and precompiled gems without Rust sources.
   class ExtensionTask < Rake::ExtensionTask

@@ -4,7 +4,7 @@ require "open3"
 require "tmpdir"
 require_relative "build"
 
-module Candle
+module Tasks
   # Proves that a precompiled gem works on a machine that has only Ruby.
   class PackageCheck
     SCRIPT = <<~RUBY
