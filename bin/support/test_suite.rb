@@ -63,19 +63,15 @@ class TestSuite
   # @return [Array<Integer>] passed, failed, skipped; a stage that counts
   #   nothing is one check
   def count(output, success)
-    passed = failed = skipped = 0
-    output.scan(CARGO) { |good, bad, left| (passed, failed, skipped = add(passed, failed, skipped, good, bad, left)) }
-    output.scan(RSPEC) do |all, bad, left|
-      good = all.to_i - bad.to_i - left.to_i
-      passed, failed, skipped = add(passed, failed, skipped, good, bad, left)
+    rows = output.scan(CARGO).map { |row| row.map(&:to_i) }
+    output.scan(RSPEC) do |row|
+      all, bad, left = row.map(&:to_i)
+      rows << [all - bad - left, bad, left]
     end
-    passed = 1 if success && passed.zero?
+    passed, failed, skipped = rows.empty? ? [0, 0, 0] : rows.transpose.map(&:sum)
+    passed = 1 if success && rows.empty?
     failed = 1 if !success && failed.zero?
     [passed, failed, skipped]
-  end
-
-  def add(passed, failed, skipped, good, bad, left)
-    [passed + good.to_i, failed + bad.to_i, skipped + left.to_i]
   end
 
   def report(results)

@@ -13,8 +13,9 @@ module Tasks
       load_registry
       problems = undocumented + nonexistent
       problems.each { |problem| warn problem }
-      abort "#{problems.size} problems in the documentation of #{public_methods_of_library.size} methods" if problems.any?
-      puts "#{public_methods_of_library.size} public methods, all documented"
+      count = "#{public_methods_of_library.size} public methods"
+      abort "#{count}, #{problems.size} problems in their documentation" if problems.any?
+      puts "#{count}, all documented"
     end
 
     private

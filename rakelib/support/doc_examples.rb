@@ -60,7 +60,8 @@ module Tasks
       YARD::Logger.instance.level = ::Logger::ERROR
       YARD.parse(Dir[File.join(Build::ROOT, "lib/**/*.rb")].sort)
       YARD::Registry.all.flat_map do |object|
-        object.tags(:example).map { |tag| Example.new("#{object.path} (#{relative(object.file)}) #{tag.name}", tag.text) }
+        place = "#{object.path} (#{relative(object.file)})"
+        object.tags(:example).map { |tag| Example.new("#{place} #{tag.name}".strip, tag.text) }
       end
     end
 
@@ -87,6 +88,7 @@ module Tasks
     end
 
     def execute(example)
+      Models.fetch_mentioned(example.code)
       Dir.mktmpdir do |directory|
         script = File.join(directory, "example.rb")
         File.write(script, self.class.instrument(example.code))

@@ -114,13 +114,15 @@ module Tasks
       staged = File.join(directory, "staged-#{revision(model)}-#{model.id.tr("/", "-")}")
       copy_files(model, File.join(directory, model.entry.fetch("folder")), staged)
       convert(staged, model.entry["onnx"]) if model.entry["onnx"]
-      model.entry.fetch("write", {}).each { |name, content| write(File.join(staged, name), JSON.pretty_generate(content)) }
+      model.entry.fetch("write", {}).each do |name, content|
+        write(File.join(staged, name), JSON.pretty_generate(content))
+      end
       write(File.join(repository(model), "refs", "main"), revision(model))
-      FileUtils.mkdir_p(File.dirname(snapshot(model)))
       rename(staged, snapshot(model))
     end
 
     def rename(staged, target)
+      FileUtils.mkdir_p(File.dirname(target))
       File.rename(staged, target)
     rescue Errno::ENOTEMPTY, Errno::EEXIST
       nil # another process was first
@@ -134,7 +136,8 @@ module Tasks
 
     def convert(directory, onnx)
       source = File.join(directory, onnx)
-      run({ "PYTHONPATH" => converter_packages }, "python3", CONVERTER, source, File.join(directory, "model.safetensors"))
+      target = File.join(directory, "model.safetensors")
+      run({ "PYTHONPATH" => converter_packages }, "python3", CONVERTER, source, target)
       FileUtils.rm(source)
       FileUtils.rm_rf(File.dirname(source)) unless File.dirname(source) == directory
     end
@@ -148,7 +151,8 @@ module Tasks
       FileUtils.mkdir_p(File.dirname(directory))
       Dir.mktmpdir("pip-", File.dirname(directory)) do |temporary|
         staged = File.join(temporary, "packages")
-        run({ "PIP_ROOT_USER_ACTION" => "ignore" }, "python3", "-m", "pip", "install", "--quiet", "--target", staged, *wanted)
+        run({ "PIP_ROOT_USER_ACTION" => "ignore" },
+            "python3", "-m", "pip", "install", "--quiet", "--target", staged, *wanted)
         rename(staged, directory)
       end
       directory

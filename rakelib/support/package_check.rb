@@ -43,9 +43,8 @@ module Tasks
       sources = specification.files.grep(/\.rs\z|Cargo|extconf/)
       abort "#{package} contains sources: #{sources}" if sources.any?
       abort "#{package} builds at installation: #{specification.extensions}" if specification.extensions.any?
-      abort "#{package} needs #{specification.runtime_dependencies}" if specification.runtime_dependencies.any? do |needed|
-        needed.name == "rb_sys"
-      end
+      needed = specification.runtime_dependencies.map(&:name)
+      abort "#{package} needs rb_sys, which only a build does" if needed.include?("rb_sys")
     end
 
     def gem_command
