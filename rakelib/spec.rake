@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "bundler"
+require "open3"
 require "rspec/core/rake_task"
 require "rubocop/rake_task"
 
@@ -18,10 +19,12 @@ end
 
 desc "Validate the signatures in sig/, where Ruby came with rbs"
 task :signatures do
-  script = 'gem "rbs"; ARGV.replace(%w[-r logger -I sig validate --silent]); load Gem.bin_path("rbs", "rbs")'
+  script = 'gem "rbs"; ARGV.replace(%w[-r logger -r monitor -I sig validate]); load Gem.bin_path("rbs", "rbs")'
   Bundler.with_unbundled_env do
     if system(RbConfig.ruby, "-e", 'gem "rbs"', err: File::NULL)
-      sh RbConfig.ruby, "-e", script
+      output, status = Open3.capture2e(RbConfig.ruby, "-e", script)
+      abort output unless status.success?
+      puts "the signatures are valid"
     else
       puts "This Ruby has no rbs, which its bundled gems usually hold.", "1 example, 0 failures, 1 pending"
     end
