@@ -1,1 +1,1 @@
-
+pub mod shard_index;
