@@ -1,0 +1,33 @@
+//! The Ruby face of the engine: one file per Ruby class, registered here in order.
+
+mod build_info;
+mod convert;
+mod device;
+mod dtype;
+mod error;
+mod gc;
+mod gvl;
+mod hub;
+
+mod self_test;
+mod tensor;
+mod tokenizer;
+mod utils;
+mod weights;
+
+use magnus::{Error, Ruby};
+
+#[magnus::init(name = "candle")]
+fn init(ruby: &Ruby) -> Result<(), Error> {
+    let candle = ruby.define_module("Candle")?;
+    gvl::init();
+    build_info::init(candle)?;
+    utils::init(candle)?;
+    dtype::init(ruby, candle)?;
+    device::init(ruby, candle)?;
+    tensor::init(ruby, candle)?;
+    tokenizer::init(ruby, candle)?;
+    hub::init(ruby, candle)?;
+    weights::init(ruby, candle)?;
+    self_test::init(candle)
+}

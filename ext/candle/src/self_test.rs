@@ -1,0 +1,38 @@
+//! `Candle::SelfTest`: long work and panics on demand, so that the promises of `gvl` can be shown
+//! on any installation.
+
+use std::time::{Duration, Instant};
+
+use magnus::{function, prelude::*, Error, RModule, Ruby};
+
+use crate::gvl;
+
+/// Computes for `seconds`, looking at the cancel token as all engine loops do.
+fn work(ruby: &Ruby, seconds: f64) -> Result<u64, Error> {
+    let end = Instant::now() + Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let mut state = 1u64;
+    gvl::leave(ruby, move |cancel| {
+        while Instant::now() < end {
+            cancel.check()?;
+            for _ in 0..10_000 {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+            }
+        }
+        Ok(state)
+    })
+}
+
+fn panic_holding(ruby: &Ruby, message: String) -> Result<(), Error> {
+    gvl::hold(ruby, || panic!("{message}"))
+}
+
+fn panic_away(ruby: &Ruby, message: String) -> Result<(), Error> {
+    gvl::leave(ruby, |_| panic!("{message}"))
+}
+
+pub fn init(candle: RModule) -> Result<(), Error> {
+    let module = candle.define_module("SelfTest")?;
+    module.define_singleton_method("_work", function!(work, 1))?;
+    module.define_singleton_method("_panic_holding_gvl", function!(panic_holding, 1))?;
+    module.define_singleton_method("_panic_without_gvl", function!(panic_away, 1))
+}

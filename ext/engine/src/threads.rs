@@ -1,0 +1,116 @@
+//! The engine's own worker pool, rebuilt after `fork`.
+//!
+//! A forked child inherits the pool's memory but none of its threads, so work handed to an
+//! inherited pool waits for ever. Every pool therefore remembers its process; rayon's global pool,
+//! which can't be replaced, is never used.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::{Error, Result};
+
+struct Pool {
+    process: u32,
+    workers: Arc<ThreadPool>,
+}
+
+/// Replaced pools are never freed: another thread may be reading the pointer, and a forked child
+/// must not drop a pool whose threads do not exist. There is one per fork or resize.
+static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+/// 0 stands for "as many as the machine has".
+static WANTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs `work` with rayon's parallel iterators bound to the engine's pool.
+pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    Ok(current()?.install(work))
+}
+
+/// How many threads work on one call.
+pub fn count() -> usize {
+    match WANTED.load(Ordering::Acquire) {
+        0 => default_count(),
+        wanted => wanted,
+    }
+}
+
+/// Sets the number of threads for the calls that start from now on.
+pub fn set_count(count: usize) -> Result<()> {
+    if count == 0 || count > 1024 {
+        return Err(Error::InvalidInput(format!(
+            "the number of threads must be between 1 and 1024, not {count}"
+        )));
+    }
+    WANTED.store(count, Ordering::Release);
+    Ok(())
+}
+
+fn default_count() -> usize {
+    std::env::var("RAYON_NUM_THREADS")
+        .ok()
+        .and_then(|value| value.parse().ok())
+        .filter(|&count| (1..=1024).contains(&count))
+        .or_else(|| std::thread::available_parallelism().map(usize::from).ok())
+        .unwrap_or(1)
+}
+
+fn current() -> Result<Arc<ThreadPool>> {
+    let wanted = count();
+    loop {
+        let seen = CURRENT.load(Ordering::Acquire);
+        // SAFETY: a published pool is never freed.
+        if let Some(pool) = unsafe { seen.as_ref() } {
+            if pool.process == std::process::id() && pool.workers.current_num_threads() == wanted {
+                return Ok(pool.workers.clone());
+            }
+        }
+        let workers = ThreadPoolBuilder::new()
+            .num_threads(wanted)
+            .thread_name(|index| format!("red-candle-{index}"))
+            .build()
+            .map_err(|error| Error::Internal(format!("cannot start worker threads: {error}")))?;
+        let fresh = Box::into_raw(Box::new(Pool {
+            process: std::process::id(),
+            workers: Arc::new(workers),
+        }));
+        if CURRENT
+            .compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            // SAFETY: `fresh` was not published, so this thread is its only owner.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rayon::prelude::*;
+
+    #[test]
+    fn work_runs_in_the_engines_pool() {
+        let name = install(|| std::thread::current().name().map(str::to_owned)).unwrap();
+        assert!(name.unwrap().starts_with("red-candle-"));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_forked_child_gets_a_pool_that_works() {
+        let sum = || install(|| (0..10_000u64).into_par_iter().sum::<u64>());
+        assert_eq!(sum().unwrap(), 49_995_000);
+        // SAFETY: the child only computes and leaves through _exit.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::alarm(10);
+                libc::_exit(i32::from(sum().ok() != Some(49_995_000)));
+            }
+            let mut status = -1;
+            libc::waitpid(child, &mut status, 0);
+            assert_eq!(status, 0);
+        }
+    }
+}

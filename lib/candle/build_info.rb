@@ -1,0 +1,57 @@
+# frozen_string_literal: true
+
+module Candle
+  # What this build of the native extension can do.
+  module BuildInfo
+    class << self
+      # @return [Boolean] whether CUDA was compiled in
+      def cuda_available?
+        facts.fetch(:cuda)
+      end
+
+      # @return [Boolean] whether cuDNN was compiled in
+      def cudnn_available?
+        facts.fetch(:cudnn)
+      end
+
+      # @return [Boolean] whether Metal was compiled in
+      def metal_available?
+        facts.fetch(:metal)
+      end
+
+      # @return [Boolean] whether Intel MKL was compiled in
+      def mkl_available?
+        facts.fetch(:mkl)
+      end
+
+      # @return [Boolean] whether Apple's Accelerate was compiled in
+      def accelerate_available?
+        facts.fetch(:accelerate)
+      end
+
+      # @example
+      #   Candle::BuildInfo.summary[:default_device] # => "cpu"
+      #
+      # @return [Hash] everything above in one, with the version and the devices of this machine
+      def summary
+        facts.merge(
+          version: VERSION,
+          default_device: Device.best.to_s,
+          available_devices: Device.available_devices,
+          threads: Utils.get_num_threads
+        )
+      end
+
+      private
+
+      def facts
+        @facts ||= _facts.freeze
+      end
+    end
+  end
+
+  # @return [Hash] see {BuildInfo.summary}
+  def self.build_info
+    BuildInfo.summary
+  end
+end

@@ -1,0 +1,78 @@
+# frozen_string_literal: true
+
+module Candle
+  # Where tensors live and models run.
+  #
+  # @example
+  #   Candle::Device.cpu.to_s # => "cpu"
+  class Device
+    class << self
+      # @return [Device]
+      def cpu
+        _open("cpu")
+      end
+
+      # @param index [Integer] which of several GPUs
+      # @return [Device]
+      # @raise [DeviceError] when there is no such GPU, with the reason
+      def cuda(index = 0)
+        _open("cuda:#{Integer(index)}")
+      end
+
+      # @param index [Integer] which of several GPUs
+      # @return [Device]
+      # @raise [DeviceError] when there is no such GPU, with the reason
+      def metal(index = 0)
+        _open("metal:#{Integer(index)}")
+      end
+
+      # @return [Device] Metal, else CUDA, else the CPU: the first that really opens
+      def best
+        _best
+      end
+
+      alias default best
+
+      # @return [Array<String>] the devices that really open on this machine
+      def available_devices
+        _available
+      end
+
+      # @param name [String, Symbol, Device, nil] such as `"cuda:1"`, `"metal"`, `:best`; nil is the best
+      # @return [Device]
+      # @raise [DeviceError] for an unknown name
+      def parse(name)
+        _parse(name)
+      end
+    end
+
+    # @return [Symbol] `:cpu`, `:cuda` or `:metal`
+    def kind
+      _kind.to_sym
+    end
+
+    # Waits until the device has done all that it was asked to do.
+    # @return [self]
+    def synchronize
+      _synchronize
+      self
+    end
+
+    # @return [Boolean] whether `other` is the same device
+    def ==(other)
+      other.is_a?(Device) && to_s == other.to_s
+    end
+
+    alias eql? ==
+
+    # @return [Integer]
+    def hash
+      to_s.hash
+    end
+
+    # @return [String]
+    def inspect
+      "#<Candle::Device #{self}>"
+    end
+  end
+end

@@ -1,0 +1,45 @@
+# frozen_string_literal: true
+
+module Candle
+  # The type of a tensor's elements: `u8 u32 i16 i32 i64 bf16 f16 f32 f64`.
+  #
+  # @example
+  #   Candle::DType.parse(:f16).size_in_bytes # => 2
+  class DType
+    # @return [Array<DType>] every type there is
+    def self.all
+      @all ||= _names.map { |name| _parse(name) }.freeze
+    end
+
+    # @param name [DType, Symbol, String] such as `:f32`
+    # @return [DType]
+    # @raise [InvalidInputError] for an unknown name
+    def self.parse(name)
+      _parse(name)
+    end
+
+    # @param other [DType, Symbol, String]
+    # @return [Boolean] whether `other` is this type or its name
+    def ==(other)
+      case other
+      when DType, Symbol, String then to_s == other.to_s
+      else false
+      end
+    end
+
+    # @return [Boolean] whether `other` is a DType of the same type
+    def eql?(other)
+      other.is_a?(DType) && self == other
+    end
+
+    # @return [Integer]
+    def hash
+      to_s.hash
+    end
+
+    # @return [String]
+    def inspect
+      "#<Candle::DType #{self}>"
+    end
+  end
+end

@@ -1,0 +1,51 @@
+# frozen_string_literal: true
+
+module Candle
+  # The root of every error that red-candle raises by itself.
+  class Error < RuntimeError; end
+
+  # No such model: neither a local path nor a repository of the hub.
+  class ModelNotFoundError < Error; end
+
+  # A file could not be fetched from the hub.
+  class DownloadError < Error; end
+
+  # A file is not in the cache, and `HF_HUB_OFFLINE` forbids to fetch it.
+  class OfflineError < Error; end
+
+  # The model is sound but of a kind that red-candle does not run.
+  class UnsupportedModelError < Error; end
+
+  # A model's file is truncated, damaged or hostile.
+  class CorruptModelError < Error; end
+
+  # A device does not exist, can't be opened or failed.
+  class DeviceError < Error; end
+
+  # Not enough memory, on the machine or on its GPU.
+  class OutOfMemoryError < Error; end
+
+  # A tokenizer can't be loaded or used.
+  class TokenizerError < Error; end
+
+  # An argument that no call with this model can take.
+  class InvalidInputError < Error; end
+
+  # Text generation failed.
+  class GenerationError < Error; end
+
+  # Constrained generation ended before its result was complete.
+  class StructuredOutputError < Error
+    # @return [String, nil] the text generated so far
+    attr_accessor :partial
+  end
+
+  # A native call was cancelled.
+  class InterruptedError < Error; end
+
+  # An agent reached its limit of steps without an answer.
+  class AgentMaxIterationsError < Error; end
+
+  # A bug of red-candle: a panic of its native code, caught.
+  class InternalError < Error; end
+end

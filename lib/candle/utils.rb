@@ -1,0 +1,26 @@
+# frozen_string_literal: true
+
+module Candle
+  # Small facts about the running process.
+  module Utils
+    # @return [Integer] how many threads work on one native call
+    def self.get_num_threads # rubocop:disable Naming/AccessorMethodName
+      _thread_count
+    end
+  end
+
+  class << self
+    # @return [Integer] how many threads work on one native call
+    def num_threads
+      Utils.get_num_threads
+    end
+
+    # @param count [Integer] threads for the native calls that start from now on, at least 1
+    def num_threads=(count)
+      raise ArgumentError, "num_threads takes an Integer, not #{count.inspect}" unless count.is_a?(Integer)
+      raise ArgumentError, "num_threads must be at least 1, not #{count}" unless count.positive?
+
+      Utils._set_thread_count(count)
+    end
+  end
+end
