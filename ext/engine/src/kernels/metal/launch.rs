@@ -62,10 +62,19 @@ impl<'a> Input<'a> {
     }
 
     /// A vector along the row, such as a weight; whether it may be loaded four elements at once.
-    fn expect_vector(&self, kernel: &str, what: &str, dtype: DType, columns: usize) -> Result<bool> {
+    fn expect_vector(
+        &self,
+        kernel: &str,
+        what: &str,
+        dtype: DType,
+        columns: usize,
+    ) -> Result<bool> {
         self.expect(kernel, what, dtype)?;
         if self.layout.shape().elem_count() != columns || !self.layout.is_contiguous() {
-            bail!("{kernel}: {what} of shape {:?} does not fit rows of {columns}", self.layout.dims());
+            bail!(
+                "{kernel}: {what} of shape {:?} does not fit rows of {columns}",
+                self.layout.dims()
+            );
         }
         Ok(self.layout.start_offset() % plan::VECTOR == 0)
     }
@@ -81,8 +90,16 @@ struct Output<'a> {
 
 impl<'a> Output<'a> {
     fn new(device: &'a MetalDevice, count: usize, dtype: DType) -> Result<Self> {
-        let buffer = device.new_buffer_builder().with_size_for(count, dtype).build()?;
-        Ok(Output { device, buffer, count, dtype })
+        let buffer = device
+            .new_buffer_builder()
+            .with_size_for(count, dtype)
+            .build()?;
+        Ok(Output {
+            device,
+            buffer,
+            count,
+            dtype,
+        })
     }
 
     fn bind(&self, encoder: &ComputeCommandEncoder, index: usize) {
@@ -102,12 +119,18 @@ struct Grid {
 impl Grid {
     fn of_rows(view: &RowView, pipeline: &ComputePipeline) -> Grid {
         let lanes = plan::row_lanes(view.columns, pipeline.max_total_threads_per_threadgroup());
-        Grid { groups: (view.count, 1), lanes }
+        Grid {
+            groups: (view.count, 1),
+            lanes,
+        }
     }
 
     fn elementwise(lanes_per_row: usize, rows: usize, pipeline: &ComputePipeline) -> Grid {
         let lanes = plan::ELEMENTWISE_LANES.min(pipeline.max_total_threads_per_threadgroup());
-        Grid { groups: (lanes_per_row.div_ceil(lanes), rows), lanes }
+        Grid {
+            groups: (lanes_per_row.div_ceil(lanes), rows),
+            lanes,
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -130,8 +153,16 @@ fn dispatch(
     encoder.set_compute_pipeline_state(pipeline);
     bind(encoder);
     encoder.dispatch_thread_groups(
-        MTLSize { width: grid.groups.0, height: grid.groups.1, depth: 1 },
-        MTLSize { width: grid.lanes, height: 1, depth: 1 },
+        MTLSize {
+            width: grid.groups.0,
+            height: grid.groups.1,
+            depth: 1,
+        },
+        MTLSize {
+            width: grid.lanes,
+            height: 1,
+            depth: 1,
+        },
     );
     Ok(())
 }
@@ -149,7 +180,11 @@ fn norm_parameters(
     if let Some(residual) = residual {
         residual.expect(kernel, "the residual", x.dtype())?;
         if residual.layout.dims() != x.layout.dims() {
-            bail!("{kernel}: a residual of shape {:?} does not fit {:?}", residual.layout.dims(), x.layout.dims());
+            bail!(
+                "{kernel}: a residual of shape {:?} does not fit {:?}",
+                residual.layout.dims(),
+                x.layout.dims()
+            );
         }
         let rows = residual.rows(kernel)?;
         aligned &= rows.aligned;
@@ -175,19 +210,29 @@ fn norm_parameters(
 }
 
 /// LayerNorm where `centered`, else RMSNorm, over the last dimension.
-pub fn norm(x: Input<'_>, affine: &Affine<'_>, centered: bool, epsilon: f32) -> Result<MetalStorage> {
+pub fn norm(
+    x: Input<'_>,
+    affine: &Affine<'_>,
+    centered: bool,
+    epsilon: f32,
+) -> Result<MetalStorage> {
     let kernel = if centered { "layer_norm" } else { "rms_norm" };
     let device = x.storage.device();
     let (view, parameters) = norm_parameters(kernel, x, None, affine, epsilon)?;
     let pipeline = pipeline(device, Source::Norm, kernel, x.dtype())?;
     let out = Output::new(device, view.count * view.columns, x.dtype())?;
-    dispatch(device, &pipeline, Grid::of_rows(&view, &pipeline), |encoder| {
-        x.bind(encoder, 0);
-        affine.weight.unwrap_or(x).bind(encoder, 1);
-        affine.bias.unwrap_or(x).bind(encoder, 2);
-        out.bind(encoder, 3);
-        encoder.set_bytes(4, &parameters);
-    })?;
+    dispatch(
+        device,
+        &pipeline,
+        Grid::of_rows(&view, &pipeline),
+        |encoder| {
+            x.bind(encoder, 0);
+            affine.weight.unwrap_or(x).bind(encoder, 1);
+            affine.bias.unwrap_or(x).bind(encoder, 2);
+            out.bind(encoder, 3);
+            encoder.set_bytes(4, &parameters);
+        },
+    )?;
     Ok(out.into_storage())
 }
 
@@ -199,33 +244,50 @@ pub fn add_norm(
     centered: bool,
     epsilon: f32,
 ) -> Result<(MetalStorage, MetalStorage)> {
-    let kernel = if centered { "add_layer_norm" } else { "add_rms_norm" };
+    let kernel = if centered {
+        "add_layer_norm"
+    } else {
+        "add_rms_norm"
+    };
     let device = x.storage.device();
     let (view, parameters) = norm_parameters(kernel, x, Some(residual), affine, epsilon)?;
     let pipeline = pipeline(device, Source::Norm, kernel, x.dtype())?;
     let elements = view.count * view.columns;
     let sum = Output::new(device, elements, x.dtype())?;
     let out = Output::new(device, elements, x.dtype())?;
-    dispatch(device, &pipeline, Grid::of_rows(&view, &pipeline), |encoder| {
-        x.bind(encoder, 0);
-        residual.bind(encoder, 1);
-        affine.weight.unwrap_or(x).bind(encoder, 2);
-        affine.bias.unwrap_or(x).bind(encoder, 3);
-        sum.bind(encoder, 4);
-        out.bind(encoder, 5);
-        encoder.set_bytes(6, &parameters);
-    })?;
+    dispatch(
+        device,
+        &pipeline,
+        Grid::of_rows(&view, &pipeline),
+        |encoder| {
+            x.bind(encoder, 0);
+            residual.bind(encoder, 1);
+            affine.weight.unwrap_or(x).bind(encoder, 2);
+            affine.bias.unwrap_or(x).bind(encoder, 3);
+            sum.bind(encoder, 4);
+            out.bind(encoder, 5);
+            encoder.set_bytes(6, &parameters);
+        },
+    )?;
     Ok((sum.into_storage(), out.into_storage()))
 }
 
 /// Rows of a mask with the input's shape; `SINGLE` where there is none.
-fn mask_rows(mask: Option<Input<'_>>, what: &str, dtype: DType, dims: &[usize]) -> Result<(Rows, bool)> {
+fn mask_rows(
+    mask: Option<Input<'_>>,
+    what: &str,
+    dtype: DType,
+    dims: &[usize],
+) -> Result<(Rows, bool)> {
     let Some(mask) = mask else {
         return Ok((Rows::SINGLE, true));
     };
     mask.expect("softmax", what, dtype)?;
     if mask.layout.dims() != dims {
-        bail!("softmax: {what} of shape {:?} is not broadcast to {dims:?}", mask.layout.dims());
+        bail!(
+            "softmax: {what} of shape {:?} is not broadcast to {dims:?}",
+            mask.layout.dims()
+        );
     }
     let view = mask.rows("softmax")?;
     Ok((view.rows, view.aligned))
@@ -236,14 +298,18 @@ pub fn softmax(x: Input<'_>, scale: f32, masks: &Masks<'_>) -> Result<MetalStora
     let device = x.storage.device();
     let dims = x.layout.dims();
     let view = x.rows("softmax")?;
-    let (additive_rows, additive_aligned) = mask_rows(masks.additive, "the additive mask", x.dtype(), dims)?;
+    let (additive_rows, additive_aligned) =
+        mask_rows(masks.additive, "the additive mask", x.dtype(), dims)?;
     let (boolean_rows, _) = mask_rows(masks.keep, "the boolean mask", DType::U8, dims)?;
     let length_rows = match masks.lengths {
         None => Rows::SINGLE,
         Some(lengths) => {
             lengths.expect("softmax", "the row lengths", DType::U32)?;
             if lengths.layout.dims() != &dims[..dims.len() - 1] {
-                bail!("softmax: row lengths of shape {:?} do not fit {dims:?}", lengths.layout.dims());
+                bail!(
+                    "softmax: row lengths of shape {:?} do not fit {dims:?}",
+                    lengths.layout.dims()
+                );
             }
             Rows::along(lengths.layout.dims(), lengths.layout.stride())?
         }
@@ -263,14 +329,19 @@ pub fn softmax(x: Input<'_>, scale: f32, masks: &Masks<'_>) -> Result<MetalStora
     };
     let pipeline = pipeline(device, Source::Softmax, "softmax", x.dtype())?;
     let out = Output::new(device, view.count * view.columns, x.dtype())?;
-    dispatch(device, &pipeline, Grid::of_rows(&view, &pipeline), |encoder| {
-        x.bind(encoder, 0);
-        masks.additive.unwrap_or(x).bind(encoder, 1);
-        masks.keep.unwrap_or(x).bind(encoder, 2);
-        masks.lengths.unwrap_or(x).bind(encoder, 3);
-        out.bind(encoder, 4);
-        encoder.set_bytes(5, &parameters);
-    })?;
+    dispatch(
+        device,
+        &pipeline,
+        Grid::of_rows(&view, &pipeline),
+        |encoder| {
+            x.bind(encoder, 0);
+            masks.additive.unwrap_or(x).bind(encoder, 1);
+            masks.keep.unwrap_or(x).bind(encoder, 2);
+            masks.lengths.unwrap_or(x).bind(encoder, 3);
+            out.bind(encoder, 4);
+            encoder.set_bytes(5, &parameters);
+        },
+    )?;
     Ok(out.into_storage())
 }
 
@@ -298,7 +369,11 @@ pub fn gated(gate: Input<'_>, up: Input<'_>, activation: Activation) -> Result<M
     let kernel = activation_kernel(activation);
     up.expect(kernel, "the second factor", gate.dtype())?;
     if gate.layout.dims() != up.layout.dims() {
-        bail!("{kernel}: factors of shapes {:?} and {:?} differ", gate.layout.dims(), up.layout.dims());
+        bail!(
+            "{kernel}: factors of shapes {:?} and {:?} differ",
+            gate.layout.dims(),
+            up.layout.dims()
+        );
     }
     let mut views = (gate.rows(kernel)?, up.rows(kernel)?);
     if gate.layout.is_contiguous() && up.layout.is_contiguous() {
@@ -345,25 +420,35 @@ pub fn rope(
     let device = x.storage.device();
     let view = x.rows("rope")?;
     let &[tokens, heads, width] = x.layout.dims() else {
-        bail!("rope: expected [tokens, heads, width], got {:?}", x.layout.dims())
+        bail!(
+            "rope: expected [tokens, heads, width], got {:?}",
+            x.layout.dims()
+        )
     };
     if rotary > width || rotary % 2 != 0 {
         bail!("rope: {rotary} rotary elements do not fit heads of {width}");
     }
     positions.expect("rope", "the positions", DType::U32)?;
     if positions.layout.dims() != [tokens] {
-        bail!("rope: positions of shape {:?} do not fit {tokens} tokens", positions.layout.dims());
+        bail!(
+            "rope: positions of shape {:?} do not fit {tokens} tokens",
+            positions.layout.dims()
+        );
     }
     let pairs = rotary / 2;
     let mut tables_aligned = true;
     for table in [cosines, sines] {
         table.expect("rope", "a table", DType::F32)?;
         if !table.layout.is_contiguous() || table.layout.dims().last() != Some(&pairs) {
-            bail!("rope: a table of shape {:?} does not hold rows of {pairs}", table.layout.dims());
+            bail!(
+                "rope: a table of shape {:?} does not hold rows of {pairs}",
+                table.layout.dims()
+            );
         }
         tables_aligned &= table.layout.start_offset() % plan::VECTOR == 0;
     }
-    let aligned = view.aligned && view.output_aligned() && tables_aligned && pairs % plan::VECTOR == 0;
+    let aligned =
+        view.aligned && view.output_aligned() && tables_aligned && pairs % plan::VECTOR == 0;
     let parameters = plan::RopeParameters {
         columns: plan::narrow(width)?,
         rotated: plan::narrow(rotary)?,
@@ -391,11 +476,21 @@ pub fn mean_pool(x: Input<'_>, boundaries: &[u32]) -> Result<MetalStorage> {
     let device = x.storage.device();
     let view = x.rows("mean_pool")?;
     if x.layout.dims().len() != 2 {
-        bail!("mean_pool: expected [tokens, width], got {:?}", x.layout.dims());
+        bail!(
+            "mean_pool: expected [tokens, width], got {:?}",
+            x.layout.dims()
+        );
     }
     let ordered = boundaries.windows(2).all(|pair| pair[0] <= pair[1]);
-    if !ordered || boundaries.last().is_some_and(|last| *last as usize > view.count) {
-        bail!("mean_pool: the boundaries {boundaries:?} do not fit {} tokens", view.count);
+    if !ordered
+        || boundaries
+            .last()
+            .is_some_and(|last| *last as usize > view.count)
+    {
+        bail!(
+            "mean_pool: the boundaries {boundaries:?} do not fit {} tokens",
+            view.count
+        );
     }
     let sequences = boundaries.len().saturating_sub(1);
     let aligned = view.aligned && (sequences <= 1 || view.columns % plan::VECTOR == 0);
@@ -436,10 +531,15 @@ pub fn l2_normalize(x: Input<'_>, epsilon: f32) -> Result<MetalStorage> {
     };
     let pipeline = pipeline(device, Source::Pooling, "l2_normalize", x.dtype())?;
     let out = Output::new(device, view.count * view.columns, x.dtype())?;
-    dispatch(device, &pipeline, Grid::of_rows(&view, &pipeline), |encoder| {
-        x.bind(encoder, 0);
-        out.bind(encoder, 1);
-        encoder.set_bytes(2, &parameters);
-    })?;
+    dispatch(
+        device,
+        &pipeline,
+        Grid::of_rows(&view, &pipeline),
+        |encoder| {
+            x.bind(encoder, 0);
+            out.bind(encoder, 1);
+            encoder.set_bytes(2, &parameters);
+        },
+    )?;
     Ok(out.into_storage())
 }

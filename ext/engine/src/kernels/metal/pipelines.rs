@@ -17,7 +17,12 @@ struct Cache {
 }
 
 /// The pipeline of a kernel for one element type, compiled on first use.
-pub fn pipeline(device: &MetalDevice, source: Source, kernel: &str, dtype: DType) -> Result<ComputePipeline> {
+pub fn pipeline(
+    device: &MetalDevice,
+    source: Source,
+    kernel: &str,
+    dtype: DType,
+) -> Result<ComputePipeline> {
     static CACHE: OnceLock<Mutex<Cache>> = OnceLock::new();
     let mut cache = CACHE
         .get_or_init(Mutex::default)
@@ -36,7 +41,11 @@ pub fn pipeline(device: &MetalDevice, source: Source, kernel: &str, dtype: DType
         }
     };
     let function = library.get_function(&key.1, None).map_err(|error| {
-        let hint = if dtype == DType::BF16 { "; bf16 needs macOS 14 or later" } else { "" };
+        let hint = if dtype == DType::BF16 {
+            "; bf16 needs macOS 14 or later"
+        } else {
+            ""
+        };
         Error::Msg(format!("Metal kernel {}: {error}{hint}", key.1))
     })?;
     let pipeline = device
@@ -56,5 +65,9 @@ fn compile(device: &MetalDevice, source: Source) -> Result<Library> {
     device
         .metal_device()
         .new_library_with_source(source.text(), Some(&options))
-        .map_err(|error| Error::Msg(format!("the Metal source {source:?} does not compile: {error}")))
+        .map_err(|error| {
+            Error::Msg(format!(
+                "the Metal source {source:?} does not compile: {error}"
+            ))
+        })
 }

@@ -305,8 +305,16 @@ mod tests {
         let blocks = [
             (Source::Norm, "Rows", Rows::FIELDS),
             (Source::Norm, "NormParameters", NormParameters::FIELDS),
-            (Source::Softmax, "SoftmaxParameters", SoftmaxParameters::FIELDS),
-            (Source::Activation, "ActivationParameters", ActivationParameters::FIELDS),
+            (
+                Source::Softmax,
+                "SoftmaxParameters",
+                SoftmaxParameters::FIELDS,
+            ),
+            (
+                Source::Activation,
+                "ActivationParameters",
+                ActivationParameters::FIELDS,
+            ),
             (Source::Rope, "RopeParameters", RopeParameters::FIELDS),
             (Source::Pooling, "PoolParameters", PoolParameters::FIELDS),
             (Source::Pooling, "L2Parameters", L2Parameters::FIELDS),
@@ -345,7 +353,13 @@ mod tests {
 
     fn rows(dims: &[usize], strides: &[usize]) -> (u32, u32, u32, u32, u32) {
         let r = Rows::along(dims, strides).expect("three dimensions at most");
-        (r.inner_size, r.middle_size, r.inner_stride, r.middle_stride, r.outer_stride)
+        (
+            r.inner_size,
+            r.middle_size,
+            r.inner_stride,
+            r.middle_stride,
+            r.outer_stride,
+        )
     }
 
     #[test]
@@ -372,7 +386,9 @@ mod tests {
         let view = RowView::of("test", &layout).expect("a row view");
         assert!(!view.aligned);
         let mut row = 0;
-        for (a, b, c) in (0..3).flat_map(|a| (0..4).flat_map(move |b| (0..2).map(move |c| (a, b, c)))) {
+        for (a, b, c) in
+            (0..3).flat_map(|a| (0..4).flat_map(move |b| (0..2).map(move |c| (a, b, c))))
+        {
             let r = view.rows;
             let (inner, rest) = (row % r.inner_size, row / r.inner_size);
             let (middle, outer) = (rest % r.middle_size, rest / r.middle_size);
@@ -386,7 +402,11 @@ mod tests {
     #[test]
     fn alignment_needs_offset_and_strides() {
         let layout = |stride, offset| Layout::new(Shape::from(vec![3, 8]), vec![stride, 1], offset);
-        let aligned = |stride, offset| RowView::of("test", &layout(stride, offset)).expect("a view").aligned;
+        let aligned = |stride, offset| {
+            RowView::of("test", &layout(stride, offset))
+                .expect("a view")
+                .aligned
+        };
         assert!(aligned(8, 0) && aligned(12, 4));
         assert!(!aligned(9, 0) && !aligned(8, 2));
     }
@@ -394,23 +414,40 @@ mod tests {
     #[test]
     fn a_last_dimension_with_gaps_is_refused() {
         let layout = Layout::new(Shape::from(vec![3, 8]), vec![1, 3], 0);
-        assert!(RowView::of("softmax", &layout).unwrap_err().to_string().contains("softmax"));
+        assert!(RowView::of("softmax", &layout)
+            .unwrap_err()
+            .to_string()
+            .contains("softmax"));
     }
 
     #[test]
     fn contiguous_tensors_flatten_and_strided_ones_do_not() {
         let contiguous = Layout::contiguous((5, 3));
-        let view = RowView::of("gelu", &contiguous).expect("a view").flattened(&contiguous);
+        let view = RowView::of("gelu", &contiguous)
+            .expect("a view")
+            .flattened(&contiguous);
         assert_eq!((view.count, view.columns, view.aligned), (1, 15, true));
         let strided = Layout::new(Shape::from(vec![5, 3]), vec![4, 1], 0);
-        let view = RowView::of("gelu", &strided).expect("a view").flattened(&strided);
+        let view = RowView::of("gelu", &strided)
+            .expect("a view")
+            .flattened(&strided);
         assert_eq!((view.count, view.columns), (5, 3));
     }
 
     #[test]
     fn threadgroups_follow_the_row_width() {
         let lanes = |columns| row_lanes(columns, 1024);
-        assert_eq!([lanes(1), lanes(256), lanes(257), lanes(768), lanes(4096), lanes(65_536)], [32, 32, 64, 96, 512, 1024]);
+        assert_eq!(
+            [
+                lanes(1),
+                lanes(256),
+                lanes(257),
+                lanes(768),
+                lanes(4096),
+                lanes(65_536)
+            ],
+            [32, 32, 64, 96, 512, 1024]
+        );
         assert_eq!(row_lanes(65_536, 448), 448);
         assert_eq!(row_lanes(65_536, 500), 480);
         assert_eq!(rope_lanes(128, 128), 16);
@@ -419,7 +456,10 @@ mod tests {
 
     #[test]
     fn kernels_have_the_suffix_of_the_type() {
-        assert_eq!(kernel_name("softmax", DType::BF16).expect("a name"), "softmax_bf16");
+        assert_eq!(
+            kernel_name("softmax", DType::BF16).expect("a name"),
+            "softmax_bf16"
+        );
         assert!(kernel_name("softmax", DType::U8).is_err());
     }
 }
