@@ -86,6 +86,16 @@ struct Narrow {
     friend Narrow operator/(Narrow a, Narrow b) { return Narrow(float(a) / float(b)); }
 };
 
+// Traps on an address that is not; the compiler, which trusts the type, must not see where it is from.
+template <unsigned long ALIGNMENT>
+inline void expect_aligned(const void *place) {
+    unsigned long address = (unsigned long)place;
+    __asm__("" : "+r"(address));
+    if (address % ALIGNMENT != 0) {
+        __builtin_trap();
+    }
+}
+
 // A cell of threadgroup memory.
 template <typename T>
 class Shared {
@@ -115,7 +125,7 @@ typedef host::Narrow<host::widen_bfloat, host::narrow_bfloat> bfloat;
 
 namespace metal {
 
-// Aligned like Metal's vectors: the alignment sanitizer sees a vector access to a place that is not.
+// Aligned like Metal's vectors, and copied only from and to places that are.
 template <typename T, int N>
 struct vec;
 
@@ -123,10 +133,30 @@ template <typename T>
 struct alignas(4 * sizeof(T)) vec<T, 4> {
     T x, y, z, w;
 
-    friend vec operator+(vec a, vec b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
-    friend vec operator-(vec a, vec b) { return {a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w}; }
-    friend vec operator*(vec a, vec b) { return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
-    friend vec operator/(vec a, vec b) { return {a.x / b.x, a.y / b.y, a.z / b.z, a.w / b.w}; }
+    vec() = default;
+    vec(T x, T y, T z, T w) : x(x), y(y), z(z), w(w) {}
+    vec(const vec &other) {
+        host::expect_aligned<sizeof(vec)>(&other);
+        take(other);
+    }
+    vec &operator=(const vec &other) {
+        host::expect_aligned<sizeof(vec)>(this);
+        host::expect_aligned<sizeof(vec)>(&other);
+        take(other);
+        return *this;
+    }
+    friend vec operator+(const vec &a, const vec &b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+    friend vec operator-(const vec &a, const vec &b) { return {a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w}; }
+    friend vec operator*(const vec &a, const vec &b) { return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
+    friend vec operator/(const vec &a, const vec &b) { return {a.x / b.x, a.y / b.y, a.z / b.z, a.w / b.w}; }
+
+private:
+    void take(const vec &other) {
+        x = other.x;
+        y = other.y;
+        z = other.z;
+        w = other.w;
+    }
 };
 
 typedef vec<float, 4> float4;

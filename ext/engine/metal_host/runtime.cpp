@@ -1,5 +1,7 @@
 #include "runtime.hpp"
 
+#include "random.hpp"
+
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
@@ -8,7 +10,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <random>
 #include <vector>
 
 namespace host {
@@ -56,7 +57,7 @@ private:
     Position position{};
     std::vector<uint32_t> simdgroup_order;
     std::vector<uint32_t> lane_order;
-    std::mt19937 random{20240917};
+    Random random{20240917};
     std::string problem;
 };
 
@@ -195,8 +196,8 @@ bool Machine::run_threadgroup() {
     }
     for (;;) {
         if (launch->schedule == Schedule::Shuffled) {
-            std::shuffle(simdgroup_order.begin(), simdgroup_order.end(), random);
-            std::shuffle(lane_order.begin(), lane_order.end(), random);
+            random.shuffle(simdgroup_order);
+            random.shuffle(lane_order);
         }
         bool moving = true;
         while (moving) {

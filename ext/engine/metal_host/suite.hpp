@@ -3,11 +3,11 @@
 #pragma once
 
 #include "buffers.hpp"
+#include "random.hpp"
 #include "runtime.hpp"
 
 #include <map>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -42,12 +42,12 @@ public:
     int finish() const;
 
     double limit(Format format) const { return format == Format::F32 ? 6.0 : 0.501; }
-    std::mt19937 random{7};
-    double normal(double mean = 0.0, double deviation = 1.0) { return std::normal_distribution<double>(mean, deviation)(random); }
+    double normal(double mean = 0.0, double deviation = 1.0) { return random_.normal(mean, deviation); }
 
 private:
     const host::Kernel *kernels_;
     bool stop_at_first_;
+    Random random_{7};
     bool failed_ = false;
     int cases_ = 0;
     int failures_ = 0;

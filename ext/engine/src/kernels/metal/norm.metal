@@ -98,7 +98,7 @@ struct RowWriter {
 };
 
 template <typename T, bool CENTERED, typename Source>
-static inline void normalize(
+static inline void normalize_row(
     thread const Source &source, thread Held &held, thread NormWriter<T> &writer,
     constant NormParameters &p, threadgroup float *partials, thread const Lane &at
 ) {
@@ -140,7 +140,7 @@ static inline void norm_row(
     writer.weight = weight;
     writer.bias = bias;
     writer.out = out + ulong(at.row) * p.columns;
-    normalize<T, CENTERED>(source, held, writer, p, partials, at);
+    normalize_row<T, CENTERED>(source, held, writer, p, partials, at);
 }
 
 template <typename T, bool CENTERED>
@@ -161,7 +161,7 @@ static inline void add_norm_row(
     writer.weight = weight;
     writer.bias = bias;
     writer.out = out + ulong(at.row) * p.columns;
-    normalize<T, CENTERED>(source, held, writer, p, partials, at);
+    normalize_row<T, CENTERED>(source, held, writer, p, partials, at);
 }
 
 #define NORM_KERNEL(NAME, T, CENTERED)                                                 \

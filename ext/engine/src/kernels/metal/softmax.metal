@@ -85,14 +85,14 @@ struct ExponentialVisitor {
 // Held values are exponentials by now; what was not held is computed again by `ExponentialSource`.
 template <typename T>
 struct ExponentialSource {
-    ScoreSource<T> scores;
+    thread const ScoreSource<T> *scores;
     float maximum;
 
     float4 vector(uint i) const {
-        const float4 v = scores.vector(i);
+        const float4 v = scores->vector(i);
         return four(exp(v.x - maximum), exp(v.y - maximum), exp(v.z - maximum), exp(v.w - maximum));
     }
-    float scalar(uint i) const { return exp(scores.scalar(i) - maximum); }
+    float scalar(uint i) const { return exp(scores->scalar(i) - maximum); }
 };
 
 template <typename T>
@@ -113,7 +113,9 @@ struct ShareWriter {
 
 // No kept element is above -infinity: zeros where nothing is kept, else the reference's 0 / 0.
 template <typename T>
-static inline void write_empty_row(thread const ScoreSource<T> &source, device T *out, uint columns, thread const Lane &at) {
+static inline void write_empty_row(
+    thread const ScoreSource<T> &source, device T *out, uint columns, thread const Lane &at
+) {
     for (uint i = at.index; i < columns; i += at.count) {
         out[i] = T(source.keeps(i) ? NAN : 0.0f);
     }
@@ -147,7 +149,7 @@ static inline void softmax_row(
         write_empty_row(source, to, p.columns, at);
         return;
     }
-    const ExponentialSource<T> exponentials = { source, highest };
+    const ExponentialSource<T> exponentials = { &source, highest };
     ShareWriter<T> writer = { to, sum, (p.flags & ALIGNED) != 0 };
     visit(held, exponentials, writer, p.columns, at);
 }
