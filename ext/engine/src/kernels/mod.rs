@@ -4,6 +4,8 @@
 //! once. Rows may be strided as long as the last dimension is contiguous; another layout is copied
 //! first. `docs/kernels.md` says which backend runs what.
 
+#[cfg(any(test, target_os = "macos"))]
+pub mod metal;
 pub mod reference;
 
 use candle_core::{DType, Tensor};
