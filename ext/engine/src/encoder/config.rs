@@ -107,8 +107,8 @@ pub enum NormPlacement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mlp {
     Plain,
-    /// activation(gate) · up; where both lie in one matrix, this says which comes first.
-    Gated { up_first: bool },
+    /// activation(gate) · up.
+    Gated,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

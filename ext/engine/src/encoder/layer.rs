@@ -1,6 +1,6 @@
 //! One transformer layer, for every family.
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
 use crate::kernels;
 use crate::nn::{attention, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Linear, Norm};
@@ -94,7 +94,7 @@ impl Layer {
         let attended = config.heads * config.head_width;
         let inner = match config.mlp {
             Mlp::Plain => self.up.outputs(),
-            Mlp::Gated { .. } => self.up.outputs() / 2,
+            Mlp::Gated => self.up.outputs() / 2,
         };
         let fits = self.qkv.inputs() == config.hidden
             && self.qkv.outputs() == attended + 2 * config.key_heads * config.head_width
@@ -210,7 +210,7 @@ impl Layer {
                     residual: None,
                 },
             )?,
-            Mlp::Gated { .. } => kernels::gated_fused(&self.up.forward(x)?, self.activation)?,
+            Mlp::Gated => kernels::gated_fused(&self.up.forward(x)?, self.activation)?,
         };
         self.down.forward_with(
             &inner,
@@ -348,27 +348,36 @@ fn split(fused: &Tensor, config: &EncoderConfig) -> Result<[Tensor; 3]> {
 
 /// The first matrix of the feed-forward; gate and up are laid together, gate first.
 fn load_up(config: &EncoderConfig, parts: &Parts<'_>, number: usize) -> Result<Linear> {
-    let Mlp::Gated { up_first } = config.mlp else {
+    if config.mlp == Mlp::Plain {
         return parts.linear(Part::Up, number);
-    };
-    if !parts.has(Part::GateUp, number) {
-        let stack = |gate: Tensor, up: Tensor| Tensor::cat(&[gate, up], 0);
-        let weight = stack(parts.weight(Part::Gate, number)?, parts.weight(Part::Up, number)?)?;
-        let bias = match (parts.bias(Part::Gate, number)?, parts.bias(Part::Up, number)?) {
-            (Some(gate), Some(up)) => Some(stack(gate, up)?),
-            _ => None,
-        };
-        return Linear::new(weight, bias);
     }
-    let order = |fused: Tensor| -> Result<Tensor> {
-        let half = fused.dim(0)? / 2;
-        if !up_first {
-            return Ok(fused);
+    if parts.has(Part::GateUp, number) {
+        return parts.linear(Part::GateUp, number);
+    }
+    let (gate, up) = match parts.has(Part::UpGate, number) {
+        true => {
+            (half(parts, number, 1)?, half(parts, number, 0)?)
         }
-        Ok(Tensor::cat(&[fused.narrow(0, half, half)?, fused.narrow(0, 0, half)?], 0)?)
+        false => {
+            let each = |part| -> Result<_> { Ok((parts.weight(part, number)?, parts.bias(part, number)?)) };
+            (each(Part::Gate)?, each(Part::Up)?)
+        }
     };
-    let bias = parts.bias(Part::GateUp, number)?.map(order).transpose()?;
-    Linear::new(order(parts.weight(Part::GateUp, number)?)?, bias)
+    let bias = match (gate.1, up.1) {
+        (Some(gate), Some(up)) => Some(Tensor::cat(&[gate, up], 0)?),
+        _ => None,
+    };
+    Linear::new(Tensor::cat(&[gate.0, up.0], 0)?, bias)
+}
+
+/// Half number `at` of the rows of a fused matrix, up first.
+fn half(parts: &Parts<'_>, number: usize, at: usize) -> Result<(Tensor, Option<Tensor>)> {
+    let cut = |fused: Tensor| -> Result<Tensor> {
+        let rows = fused.dim(0)? / 2;
+        Ok(fused.narrow(0, at * rows, rows)?)
+    };
+    let bias = parts.bias(Part::UpGate, number)?.map(cut).transpose()?;
+    Ok((cut(parts.weight(Part::UpGate, number)?)?, bias))
 }
 
 /// A layer's attention is bidirectional unless its config says otherwise.

@@ -34,7 +34,10 @@ pub enum Part {
     PositionQuery,
     AttentionOutput,
     AttentionNorm,
+    /// Gate and up in one matrix, gate first.
     GateUp,
+    /// The same, up first.
+    UpGate,
     Gate,
     Up,
     Down,
