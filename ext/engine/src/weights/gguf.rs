@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::table::{Data, Entry, Table};
-use super::{Array, BlockType, Bytes, Element, Metadata, Value};
+use super::{element_count, Array, BlockType, Bytes, Element, Metadata, Value};
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 4] = b"GGUF";
@@ -177,9 +177,7 @@ fn size(shape: &[usize], storage: Storage) -> Parsed<usize> {
             "rows of {row} elements are not whole blocks of {elements}"
         ));
     }
-    shape
-        .iter()
-        .try_fold(1usize, |count, &extent| count.checked_mul(extent))
+    element_count(shape)
         .and_then(|count| (count / elements).checked_mul(bytes))
         .ok_or_else(|| format!("the shape {shape:?} is absurd"))
 }

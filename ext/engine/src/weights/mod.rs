@@ -1,16 +1,18 @@
 //! Tensors by name out of safetensors, GGUF and PyTorch files, memory-mapped.
 
+mod archive;
 mod blocks;
 mod bytes;
-
 mod element;
 mod gguf;
 pub mod json;
 mod metadata;
+mod pickle;
 mod renamed;
 mod safetensors;
 pub mod shard_index;
 mod table;
+mod torch;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -105,12 +107,7 @@ pub fn open(files: &WeightFiles) -> Result<Arc<dyn WeightSource>> {
     let table = match files {
         WeightFiles::Safetensors(paths) => shards(paths, safetensors::read)?,
         WeightFiles::Gguf(path) => gguf::read(path)?,
-        WeightFiles::Pickle(paths) => shards(paths, |path| {
-            Err(crate::Error::unsupported(
-                path,
-                "PyTorch files are not read yet",
-            ))
-        })?,
+        WeightFiles::Pickle(paths) => shards(paths, torch::read)?,
     };
     Ok(Arc::new(table))
 }
@@ -124,4 +121,18 @@ fn shards(paths: &[PathBuf], read: fn(&Path) -> Result<table::Table>) -> Result<
         shard_index::verify(first, &table)?;
     }
     Ok(table)
+}
+
+/// The number of elements of a shape. `None` when it is absurd, also where a zero hides that:
+/// strides are products of the other extents.
+fn element_count(shape: &[usize]) -> Option<usize> {
+    let product = shape.iter().try_fold(1usize, |product, &extent| {
+        product.checked_mul(extent.max(1))
+    })?;
+    let absurd = product > isize::MAX as usize / 8;
+    match (absurd, shape.contains(&0)) {
+        (true, _) => None,
+        (false, true) => Some(0),
+        (false, false) => Some(product),
+    }
 }

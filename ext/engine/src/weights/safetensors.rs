@@ -8,7 +8,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::Deserialize;
 
 use super::table::{Data, Entry, Table};
-use super::{Bytes, Element, Metadata, Value};
+use super::{element_count, Bytes, Element, Metadata, Value};
 use crate::{memory, Error, Result};
 
 /// The format's own limit.
@@ -136,10 +136,7 @@ impl HeaderTensor {
             ));
         }
         let (start, end) = self.data_offsets;
-        let needed = self
-            .shape
-            .iter()
-            .try_fold(element.size(), |bytes, &dim| bytes.checked_mul(dim));
+        let needed = element_count(&self.shape).and_then(|n| n.checked_mul(element.size()));
         let given = end.saturating_sub(start);
         if needed != Some(given) {
             return Err(format!(
