@@ -6,6 +6,7 @@ pub mod error;
 pub mod kernels;
 pub mod log;
 pub mod memory;
+pub mod nn;
 pub mod tensor;
 pub mod threads;
 

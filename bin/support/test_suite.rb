@@ -1,0 +1,88 @@
+# frozen_string_literal: true
+
+require_relative "../../rakelib/support/build"
+
+# Runs the stages of bin/test one after the other, all of them even when one
+# fails, and sums what they counted.
+class TestSuite
+  STAGES = {
+    "format" => "rake cargo:format",
+    "clippy" => "rake cargo:clippy",
+    "engine" => "rake cargo:test",
+    "compile" => "rake compile",
+    "specs" => "rspec",
+    "gc_stress" => "rake spec:gc_stress",
+    "rubocop" => "rubocop",
+    "doc_coverage" => "rake doc:coverage",
+    "doc_examples" => "rake doc:examples",
+    "signatures" => "rake signatures",
+    "native_gem" => "rake package:check"
+  }.freeze
+
+  CARGO = /^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored/
+  RSPEC = /^(\d+) examples?, (\d+) failures?(?:, (\d+) pending)?/
+
+  Result = Struct.new(:name, :passed, :failed, :skipped, :seconds)
+
+  def initialize(names)
+    unknown = names - STAGES.keys
+    abort "unknown stage #{unknown.join(", ")}; known: #{STAGES.keys.join(" ")}" if unknown.any?
+    @names = names.empty? ? STAGES.keys : names
+  end
+
+  def run
+    Tasks::Build.export
+    results = @names.map { |name| run_stage(name, STAGES.fetch(name)) }
+    report(results)
+    exit(results.sum(&:failed).zero?)
+  end
+
+  private
+
+  def run_stage(name, command)
+    puts "", "== #{name}: #{command}"
+    started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    output, success = execute(command)
+    seconds = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
+    Result.new(name, *count(output, success), seconds)
+  end
+
+  # Shows the output while it comes and keeps it for counting.
+  def execute(command)
+    output = +""
+    IO.popen(command, err: %i[child out]) do |pipe|
+      while (line = pipe.gets)
+        $stdout.write(line)
+        $stdout.flush
+        output << line
+      end
+    end
+    [output.scrub, $CHILD_STATUS.success?]
+  end
+
+  # @return [Array<Integer>] passed, failed, skipped; a stage that counts
+  #   nothing is one check
+  def count(output, success)
+    rows = output.scan(CARGO).map { |row| row.map(&:to_i) }
+    output.scan(RSPEC) do |row|
+      all, bad, left = row.map(&:to_i)
+      rows << [all - bad - left, bad, left]
+    end
+    passed, failed, skipped = rows.empty? ? [0, 0, 0] : rows.transpose.map(&:sum)
+    passed = 1 if success && rows.empty?
+    failed = 1 if !success && failed.zero?
+    [passed, failed, skipped]
+  end
+
+  def report(results)
+    puts ""
+    results.each do |result|
+      puts format("%<name>-14s %<seconds>7.1f s  %<passed>5d passed %<failed>5d failed", result.to_h)
+    end
+    passed, failed, skipped = %i[passed failed skipped].map { |field| results.sum(&field) }
+    puts "", "#{passed} passed, #{failed} failed#{", #{skipped} skipped" if skipped.positive?}"
+  end
+end
+
+require "English"
+TestSuite.new(ARGV).run

@@ -1,0 +1,19 @@
+# frozen_string_literal: true
+
+namespace :cargo do
+  desc "Check the formatting of the Rust code"
+  task :format do
+    sh "cargo", "fmt", "--all", "--check"
+  end
+
+  desc "Lint both crates; a warning is an error"
+  task :clippy do
+    sh Tasks::Build.ruby_environment,
+       "cargo clippy --release --locked --workspace --all-targets -- -D warnings"
+  end
+
+  desc "Run the engine's tests"
+  task :test do
+    sh "cargo", "test", "--release", "--locked", "--package", "red-candle-engine"
+  end
+end

@@ -1,0 +1,102 @@
+# frozen_string_literal: true
+
+require "open3"
+require "ripper"
+require "tmpdir"
+require "yard"
+require_relative "build"
+require_relative "models"
+
+module Tasks
+  # Runs the documentation: Ruby blocks of the Markdown files, `@example`s of
+  # lib/, and every file in examples/. Each runs in a process of its own, off
+  # line, with the hub's cache replaced by the pinned real models.
+  #
+  # A line `value # => text` is also checked: the inspected value must match the
+  # text, in which `...` stands for anything. A block with the comment
+  # `# needs the hub` is only checked for its syntax.
+  class DocExamples
+    HUB = "# needs the hub"
+    Example = Struct.new(:title, :code)
+
+    def run
+      failures = examples.reject { |example| passes?(example) }
+      puts "#{examples.size} examples, #{failures.size} failures"
+      abort if failures.any?
+    end
+
+    # @return [Array<Example>]
+    def examples
+      @examples ||= markdown_examples + yard_examples + example_files
+    end
+
+    # @return [String] the code with its `# =>` lines turned into checks
+    def self.instrument(code)
+      code.each_line.with_index(1).map do |line, number|
+        expression, expected = line.chomp.split(/\s+# => /, 2)
+        next line if expected.nil? || !checkable?(expression)
+
+        "doc_check((#{expression.strip}), #{expected.strip.dump}, #{number})\n"
+      end.join
+    end
+
+    # @return [Boolean] whether the text is a whole expression of one line
+    def self.checkable?(expression)
+      !expression.match?(/\A\s*(puts|print|pp|end\b|\}|#)/) && !Ripper.sexp("doc_check((#{expression}), 0)").nil?
+    end
+
+    private
+
+    def markdown_examples
+      files = Dir[File.join(Build::ROOT, "{README.md,docs/**/*.md}")].sort
+      files.flat_map do |file|
+        File.read(file).scan(/^```ruby[^\n]*\n(.*?)^```/m).each_with_index.map do |(code), index|
+          Example.new("#{relative(file)} block #{index + 1}", code)
+        end
+      end
+    end
+
+    def yard_examples
+      YARD::Logger.instance.level = ::Logger::ERROR
+      YARD.parse(Dir[File.join(Build::ROOT, "lib/**/*.rb")].sort)
+      YARD::Registry.all.flat_map do |object|
+        place = "#{object.path} (#{relative(object.file)})"
+        object.tags(:example).map { |tag| Example.new("#{place} #{tag.name}".strip, tag.text) }
+      end
+    end
+
+    def example_files
+      Dir[File.join(Build::ROOT, "examples/**/*.rb")].sort.map { |file| Example.new(relative(file), File.read(file)) }
+    end
+
+    def relative(file)
+      File.expand_path(file, Build::ROOT).delete_prefix("#{Build::ROOT}/")
+    end
+
+    def passes?(example)
+      output, passed = example.code.include?(HUB) ? check_syntax(example) : execute(example)
+      puts "#{passed ? "ok" : "FAILED"}  #{example.title}"
+      puts example.code.gsub(/^/, "    "), output.gsub(/^/, "  | ") unless passed
+      passed
+    end
+
+    def check_syntax(example)
+      RubyVM::InstructionSequence.compile(example.code)
+      ["", true]
+    rescue SyntaxError => e
+      [e.message, false]
+    end
+
+    def execute(example)
+      Models.fetch_mentioned(example.code)
+      Dir.mktmpdir do |directory|
+        script = File.join(directory, "example.rb")
+        File.write(script, self.class.instrument(example.code))
+        prelude = File.join(__dir__, "doc_prelude.rb")
+        command = [RbConfig.ruby, "-I", File.join(Build::ROOT, "lib"), "-r", prelude, script]
+        output, status = Open3.capture2e(Models.environment, *command, chdir: directory)
+        [output, status.success?]
+      end
+    end
+  end
+end

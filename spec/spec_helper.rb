@@ -1,0 +1,26 @@
+# frozen_string_literal: true
+
+require "candle"
+
+Dir[File.join(__dir__, "support", "**", "*.rb")].sort.each { |file| require file }
+
+RSpec.configure do |config|
+  config.disable_monkey_patching!
+  config.expect_with(:rspec) { |expectations| expectations.syntax = :expect }
+  config.mock_with(:rspec) { |mocks| mocks.verify_partial_doubles = true }
+  config.example_status_persistence_file_path = File.join(__dir__, "..", ".rspec_status")
+  config.filter_run_when_matching :focus
+  config.order = :random
+  Kernel.srand config.seed
+
+  # `CANDLE_GC_STRESS=1 rspec --tag gc_stress` runs the core again with a
+  # collection at every allocation.
+  if ENV["CANDLE_GC_STRESS"] == "1"
+    config.around(:each, :gc_stress) do |example|
+      GC.stress = true
+      example.run
+    ensure
+      GC.stress = false
+    end
+  end
+end
