@@ -1,6 +1,6 @@
 //! What tells one family of decoders from another.
 
-use crate::kernels::Activation;
+use crate::kernels::{Activation, RopeKind};
 
 #[derive(Clone, Debug)]
 pub struct DecoderConfig {
@@ -119,8 +119,6 @@ pub struct Experts {
 pub enum ExpertLayout {
     /// One set of tensors per expert.
     Separate,
-    /// All experts stacked: gate-and-up `[experts, 2 * width, hidden]`, down `[experts, hidden, width]`.
-    StackedFused,
     /// All experts stacked, gate and up apart (GGUF).
     Stacked,
 }
@@ -139,18 +137,10 @@ pub struct Rope {
     pub local_theta: Option<f32>,
     /// How many dimensions of a head are rotated.
     pub rotary_size: usize,
-    pub pairing: RopePairing,
+    pub pairing: RopeKind,
     pub scaling: RopeScaling,
     /// For each layer, whether it rotates at all (SmolLM 3 leaves out every fourth).
     pub layers: Vec<bool>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopePairing {
-    /// Dimension `i` with `i + rotary / 2`.
-    Half,
-    /// Dimension `2 i` with `2 i + 1`.
-    Interleaved,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use super::config::*;
 use super::names::{self, Names};
-use crate::kernels::Activation;
+use crate::kernels::{Activation, RopeKind};
 use crate::raw_config::RawConfig;
 use crate::{Error, Result};
 
@@ -331,7 +331,7 @@ fn glm4(raw: &RawConfig) -> Result<DecoderConfig> {
     config.norm_placement = NormPlacement::Both;
     config.mlp.kind = MlpKind::GatedFused;
     if let Positions::Rope(rope) = &mut config.positions {
-        rope.pairing = RopePairing::Interleaved;
+        rope.pairing = RopeKind::Interleaved;
     }
     Ok(config)
 }

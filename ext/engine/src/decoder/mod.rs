@@ -8,6 +8,7 @@ pub mod gguf;
 pub mod layer;
 pub mod model;
 pub mod names;
+pub mod parameters;
 pub mod rope;
 
 pub use cache::KvCache;

@@ -30,7 +30,6 @@ pub struct Names {
     /// `{}` stands for the expert's number, where experts are stored apart.
     pub expert_gate: &'static str,
     pub expert_up: &'static str,
-    pub expert_gate_up: &'static str,
     pub expert_down: &'static str,
     pub shared_gate: &'static str,
     pub shared_up: &'static str,
@@ -62,7 +61,6 @@ pub const LLAMA: Names = Names {
     router: "mlp.gate",
     expert_gate: "mlp.experts.{}.gate_proj",
     expert_up: "mlp.experts.{}.up_proj",
-    expert_gate_up: "mlp.experts.gate_up_proj",
     expert_down: "mlp.experts.{}.down_proj",
     shared_gate: "mlp.shared_expert.gate_proj",
     shared_up: "mlp.shared_expert.up_proj",
@@ -182,7 +180,6 @@ pub const GGUF: Names = Names {
     router: "ffn_gate_inp",
     expert_gate: "ffn_gate_exps",
     expert_up: "ffn_up_exps",
-    expert_gate_up: "",
     expert_down: "ffn_down_exps",
     shared_gate: "ffn_gate_shexp",
     shared_up: "ffn_up_shexp",

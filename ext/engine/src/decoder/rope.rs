@@ -2,7 +2,8 @@
 
 use candle_core::{Device, Tensor};
 
-use super::config::{Rope, RopePairing, RopeScaling};
+use super::config::{Rope, RopeScaling};
+use crate::kernels::RopeKind;
 use crate::raw_config::RawConfig;
 use crate::{Error, Result};
 
@@ -199,7 +200,7 @@ pub fn from_config(
         theta: theta as f32,
         local_theta: None,
         rotary_size,
-        pairing: RopePairing::Half,
+        pairing: RopeKind::Half,
         scaling,
         layers: vec![true; layer_count],
     })
