@@ -98,11 +98,18 @@ impl KvCache {
 impl LayerCache {
     /// Whether everything that position `length` attends to is still here.
     fn reaches(&self, length: usize) -> bool {
-        let oldest = self.window.map_or(0, |window| (length + 1).saturating_sub(window));
+        let oldest = self
+            .window
+            .map_or(0, |window| (length + 1).saturating_sub(window));
         self.start <= oldest && length <= self.start + self.rows
     }
 
-    fn append(&mut self, length: usize, keys: &Tensor, values: &Tensor) -> Result<(Tensor, Tensor)> {
+    fn append(
+        &mut self,
+        length: usize,
+        keys: &Tensor,
+        values: &Tensor,
+    ) -> Result<(Tensor, Tensor)> {
         // A forward that was cancelled may have left rows behind.
         self.rows = length - self.start;
         let added = keys.dim(0)?;
@@ -155,7 +162,13 @@ impl LayerCache {
     }
 }
 
-fn allocate(rows: usize, heads: usize, size: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+fn allocate(
+    rows: usize,
+    heads: usize,
+    size: usize,
+    dtype: DType,
+    device: &Device,
+) -> Result<Tensor> {
     if device.is_cpu() {
         memory::ensure_elements(&[rows, heads, size], dtype.size_in_bytes(), "the KV cache")?;
     }

@@ -39,8 +39,13 @@ pub struct DecoderConfig {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Norm {
     /// `offset` is added to the weight: 1 for Gemma's checkpoints.
-    Rms { epsilon: f32, offset: f32 },
-    Layer { epsilon: f32 },
+    Rms {
+        epsilon: f32,
+        offset: f32,
+    },
+    Layer {
+        epsilon: f32,
+    },
 }
 
 /// Which points of a layer are normalized.

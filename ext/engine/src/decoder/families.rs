@@ -17,7 +17,7 @@ macro_rules! family {
     ($name:literal, [$($model_type:literal),+], $config:expr, $names:expr) => {
         Family {
             name: $name,
-            matches: |raw| matches!(raw.model_type(), Some($($model_type)|+)),
+            matches: |raw| matches!(raw.model_type(), Ok(Some($($model_type)|+))),
             config: $config,
             names: |_| $names,
         }
@@ -38,10 +38,20 @@ pub static FAMILIES: &[Family] = &[
     family!("gemma3", ["gemma3_text", "gemma3"], gemma3, names::GEMMA2),
     family!("phi", ["phi"], phi, names::PHI),
     family!("phi3", ["phi3"], phi3, names::LLAMA),
-    family!("stablelm", ["stablelm", "stablelm_epoch"], stablelm, names::LLAMA),
+    family!(
+        "stablelm",
+        ["stablelm", "stablelm_epoch"],
+        stablelm,
+        names::LLAMA
+    ),
     Family {
         name: "falcon",
-        matches: |raw| matches!(raw.model_type(), Some("falcon" | "RefinedWeb" | "RefinedWebModel")),
+        matches: |raw| {
+            matches!(
+                raw.model_type(),
+                Ok(Some("falcon" | "RefinedWeb" | "RefinedWebModel"))
+            )
+        },
         config: falcon,
         names: |raw| {
             if falcon_has_two_norms(raw) {
@@ -68,10 +78,10 @@ pub fn find(raw: &RawConfig) -> Result<&'static Family> {
         .ok_or_else(|| {
             let known: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
             Error::unsupported(
-                raw.path(),
+                raw.file(),
                 format!(
                     "model_type {:?} is no language model that red-candle knows. It runs: {}",
-                    raw.model_type().unwrap_or("(none)"),
+                    raw.model_type().ok().flatten().unwrap_or("(none)"),
                     known.join(", ")
                 ),
             )
@@ -93,7 +103,7 @@ fn mistral(raw: &RawConfig) -> Result<DecoderConfig> {
 fn mixtral(raw: &RawConfig) -> Result<DecoderConfig> {
     let mut config = mistral(raw)?;
     config.experts = Some(Experts {
-        count: raw.usize("num_local_experts")?,
+        count: raw.usize(["num_local_experts", "num_experts"])?,
         used: raw.usize("num_experts_per_tok")?,
         normalize: true,
         shared: false,
@@ -139,14 +149,14 @@ fn qwen3_moe(raw: &RawConfig) -> Result<DecoderConfig> {
 
 fn qwen_experts(raw: &RawConfig, layer_count: usize, shared: bool) -> Result<Experts> {
     let step = raw.opt_usize("decoder_sparse_step")?.unwrap_or(1).max(1);
-    let plain = raw.opt_usizes("mlp_only_layers")?.unwrap_or_default();
+    let plain = raw.opt_integers("mlp_only_layers")?.unwrap_or_default();
     Ok(Experts {
-        count: raw.usize("num_experts")?,
+        count: raw.usize(["num_experts", "num_local_experts"])?,
         used: raw.usize("num_experts_per_tok")?,
         normalize: raw.opt_bool("norm_topk_prob")?.unwrap_or(false),
         shared,
         layers: (0..layer_count)
-            .map(|layer| !plain.contains(&layer) && (layer + 1) % step == 0)
+            .map(|layer| !plain.contains(&(layer as i64)) && (layer + 1) % step == 0)
             .collect(),
         layout: ExpertLayout::Separate,
     })
@@ -170,8 +180,8 @@ fn gemma2(raw: &RawConfig) -> Result<DecoderConfig> {
     config.norm_placement = NormPlacement::Both;
     let scalar = raw.opt_f64("query_pre_attn_scalar")?.unwrap_or(256.0);
     config.attention_scale = (1.0 / scalar.sqrt()) as f32;
-    config.attention_soft_cap = raw.opt_f32("attn_logit_softcapping")?;
-    config.logit_soft_cap = raw.opt_f32("final_logit_softcapping")?;
+    config.attention_soft_cap = number(raw, "attn_logit_softcapping")?;
+    config.logit_soft_cap = number(raw, "final_logit_softcapping")?;
     let window = raw.opt_usize("sliding_window")?;
     config.windows = match layer_types(raw)? {
         Some(types) => windows_by_type(&types, window),
@@ -183,7 +193,7 @@ fn gemma2(raw: &RawConfig) -> Result<DecoderConfig> {
 }
 
 fn gemma3(raw: &RawConfig) -> Result<DecoderConfig> {
-    let text = raw.nested("text_config")?;
+    let text = raw.opt_nested("text_config")?;
     let raw = text.as_ref().unwrap_or(raw);
     let mut config = gemma2(raw)?;
     config.query_key_norm = QueryKeyNorm::PerHead;
@@ -195,12 +205,12 @@ fn gemma3(raw: &RawConfig) -> Result<DecoderConfig> {
             .collect();
     }
     if let Positions::Rope(rope) = &mut config.positions {
-        let local = match raw.nested("rope_parameters")? {
-            Some(parameters) => match parameters.nested("sliding_attention")? {
-                Some(local) => local.opt_f32("rope_theta")?,
+        let local = match raw.opt_nested("rope_parameters")? {
+            Some(parameters) => match parameters.opt_nested("sliding_attention")? {
+                Some(local) => number(&local, "rope_theta")?,
                 None => None,
             },
-            None => raw.opt_f32("rope_local_base_freq")?,
+            None => number(raw, "rope_local_base_freq")?,
         };
         rope.local_theta = Some(local.unwrap_or(10_000.0));
     }
@@ -210,7 +220,10 @@ fn gemma3(raw: &RawConfig) -> Result<DecoderConfig> {
 fn phi(raw: &RawConfig) -> Result<DecoderConfig> {
     let mut config = partly_rotated(raw, 0.5)?;
     if raw.opt_bool("qk_layernorm")?.unwrap_or(false) {
-        return Err(Error::unsupported(raw.path(), "qk_layernorm is not supported"));
+        return Err(Error::unsupported(
+            raw.file(),
+            "qk_layernorm is not supported",
+        ));
     }
     config.norm = layer_norm(raw, "layer_norm_eps")?;
     config.residual = Residual::ParallelOneNorm;
@@ -228,7 +241,10 @@ fn phi3(raw: &RawConfig) -> Result<DecoderConfig> {
 fn stablelm(raw: &RawConfig) -> Result<DecoderConfig> {
     let mut config = partly_rotated(raw, 0.25)?;
     if raw.opt_bool("qk_layernorm")?.unwrap_or(false) {
-        return Err(Error::unsupported(raw.path(), "qk_layernorm is not supported"));
+        return Err(Error::unsupported(
+            raw.file(),
+            "qk_layernorm is not supported",
+        ));
     }
     config.norm = layer_norm(raw, "layer_norm_eps")?;
     if raw.opt_bool("use_parallel_residual")?.unwrap_or(false) {
@@ -250,15 +266,14 @@ fn falcon(raw: &RawConfig) -> Result<DecoderConfig> {
     let parallel = new || raw.opt_bool("parallel_attn")?.unwrap_or(true);
     if raw.opt_bool("alibi")?.unwrap_or(false) {
         return Err(Error::unsupported(
-            raw.path(),
+            raw.file(),
             "Falcon checkpoints with ALiBi positions are not supported",
         ));
     }
     config.norm = layer_norm(raw, "layer_norm_epsilon")?;
     config.kv_head_count = match (new, multi_query) {
         (true, _) => raw
-            .opt_usize("num_kv_heads")?
-            .or(raw.opt_usize("n_head_kv")?)
+            .opt_usize(["num_kv_heads", "n_head_kv"])?
             .unwrap_or(config.head_count),
         (false, true) => 1,
         (false, false) => config.head_count,
@@ -283,7 +298,7 @@ fn falcon(raw: &RawConfig) -> Result<DecoderConfig> {
 
 fn granite(raw: &RawConfig) -> Result<DecoderConfig> {
     let mut config = base(raw)?;
-    let factor = |key| raw.opt_f32(key).map(|value| value.unwrap_or(1.0));
+    let factor = |key| number(raw, key).map(|value| value.unwrap_or(1.0));
     config.embedding_scale = factor("embedding_multiplier")?;
     config.residual_scale = factor("residual_multiplier")?;
     config.attention_scale = factor("attention_multiplier")?;
@@ -301,13 +316,15 @@ fn olmo2(raw: &RawConfig) -> Result<DecoderConfig> {
 fn smollm3(raw: &RawConfig) -> Result<DecoderConfig> {
     let mut config = qwen2(raw)?;
     let interval = raw.opt_usize("no_rope_layer_interval")?.unwrap_or(4).max(1);
-    let given = raw.opt_usizes("no_rope_layers")?.filter(|list| !list.is_empty());
+    let given = raw
+        .opt_integers("no_rope_layers")?
+        .filter(|list| !list.is_empty());
     let rotated = match given {
         // The list says 1 where a layer rotates, whatever its name suggests.
         Some(flags) if flags.len() == config.layer_count => flags.iter().map(|&f| f != 0).collect(),
         Some(flags) => {
             return Err(Error::corrupt(
-                raw.path(),
+                raw.file(),
                 format!(
                     "no_rope_layers has {} entries for {} layers",
                     flags.len(),
@@ -378,15 +395,15 @@ fn base(raw: &RawConfig) -> Result<DecoderConfig> {
 
 /// The same for families that rotate only a share of each head unless the config says otherwise.
 fn partly_rotated(raw: &RawConfig, rotated_share: f64) -> Result<DecoderConfig> {
-    let hidden_size = raw.size(&["hidden_size", "n_embd", "d_model"])?;
-    let head_count = raw.size(&["num_attention_heads", "n_head"])?;
-    let layer_count = raw.size(&["num_hidden_layers", "n_layer"])?;
+    let hidden_size = raw.usize(["hidden_size", "n_embd", "d_model"])?;
+    let head_count = raw.usize(["num_attention_heads", "n_head"])?;
+    let layer_count = raw.usize(["num_hidden_layers", "n_layer"])?;
     let head_size = match raw.opt_usize("head_dim")? {
         Some(size) => size,
         None if hidden_size % head_count == 0 => hidden_size / head_count,
         None => {
             return Err(Error::corrupt(
-                raw.path(),
+                raw.file(),
                 format!("hidden_size {hidden_size} is no multiple of {head_count} heads"),
             ))
         }
@@ -394,20 +411,20 @@ fn partly_rotated(raw: &RawConfig, rotated_share: f64) -> Result<DecoderConfig> 
     let kv_head_count = raw.opt_usize("num_key_value_heads")?.unwrap_or(head_count);
     if kv_head_count == 0 || head_count % kv_head_count != 0 {
         return Err(Error::corrupt(
-            raw.path(),
+            raw.file(),
             format!("{head_count} heads cannot share {kv_head_count} key-value heads"),
         ));
     }
     Ok(DecoderConfig {
-        architecture: raw.model_type().unwrap_or_default().to_owned(),
-        vocab_size: raw.size(&["vocab_size"])?,
+        architecture: raw.model_type()?.unwrap_or_default().to_owned(),
+        vocab_size: raw.usize(["vocab_size"])?,
         hidden_size,
         layer_count,
         head_count,
         kv_head_count,
         head_size,
         max_positions: raw
-            .opt_size(&["max_position_embeddings", "n_positions", "n_ctx"])?
+            .opt_usize(["max_position_embeddings", "n_positions", "n_ctx"])?
             .unwrap_or(2048),
         norm: Norm::Rms {
             epsilon: rms_epsilon(raw)?,
@@ -422,7 +439,12 @@ fn partly_rotated(raw: &RawConfig, rotated_share: f64) -> Result<DecoderConfig> 
             activation: activation(raw, &["hidden_activation", "hidden_act"], "silu")?,
         },
         experts: None,
-        positions: Positions::Rope(super::rope::from_config(raw, head_size, layer_count, rotated_share)?),
+        positions: Positions::Rope(super::rope::from_config(
+            raw,
+            head_size,
+            layer_count,
+            rotated_share,
+        )?),
         windows: vec![None; layer_count],
         attention_scale: 1.0 / (head_size as f32).sqrt(),
         attention_soft_cap: None,
@@ -434,27 +456,32 @@ fn partly_rotated(raw: &RawConfig, rotated_share: f64) -> Result<DecoderConfig> 
     })
 }
 
+fn number(raw: &RawConfig, key: &str) -> Result<Option<f32>> {
+    Ok(raw.opt_f64(key)?.map(|value| value as f32))
+}
+
 fn rms_epsilon(raw: &RawConfig) -> Result<f32> {
-    Ok(raw.opt_f32("rms_norm_eps")?.unwrap_or(1e-6))
+    Ok(number(raw, "rms_norm_eps")?.unwrap_or(1e-6))
 }
 
 fn layer_norm(raw: &RawConfig, key: &str) -> Result<Norm> {
     Ok(Norm::Layer {
-        epsilon: raw.opt_f32(key)?.unwrap_or(1e-5),
+        epsilon: number(raw, key)?.unwrap_or(1e-5),
     })
 }
 
 fn activation(raw: &RawConfig, keys: &[&str], default: &str) -> Result<Activation> {
-    let mut name = default.to_owned();
-    for key in keys {
-        if let Some(given) = raw.opt_string(key)? {
-            name = given;
-            break;
-        }
+    let name = raw.opt_string(keys)?.unwrap_or(default);
+    match name {
+        "silu" | "swish" => Ok(Activation::Silu),
+        "gelu" => Ok(Activation::Gelu),
+        "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
+        "relu" => Ok(Activation::Relu),
+        _ => Err(Error::unsupported(
+            raw.file(),
+            format!("activation {name:?} is not supported"),
+        )),
     }
-    Activation::from_name(&name).ok_or_else(|| {
-        Error::unsupported(raw.path(), format!("activation {name:?} is not supported"))
-    })
 }
 
 /// `layer_types` of newer configs: for each layer `full_attention` or `sliding_attention`.

@@ -129,7 +129,10 @@ impl Layer {
         let attended = self.attention.forward(index, &input, cache, step)?;
         match step.config.residual {
             Residual::Sequential => {
-                stream.add(normalized(attended, self.post_attention_norm.as_ref())?, scale)?;
+                stream.add(
+                    normalized(attended, self.post_attention_norm.as_ref())?,
+                    scale,
+                )?;
                 let input = stream.read(self.mlp_norm.as_ref())?;
                 let result = self.mlp.forward(&input, step.cancel)?;
                 stream.add(normalized(result, self.post_mlp_norm.as_ref())?, scale)
@@ -202,7 +205,14 @@ impl AttentionLayer {
         let mut options = AttentionOptions::new(kind, config.attention_scale);
         options.soft_cap = config.attention_soft_cap;
         let boundaries = [[0, tokens as u32], [0, keys.dim(0)? as u32]];
-        let attended = attention(&query, &keys, &values, &boundaries[0], &boundaries[1], &options)?;
+        let attended = attention(
+            &query,
+            &keys,
+            &values,
+            &boundaries[0],
+            &boundaries[1],
+            &options,
+        )?;
         self.output
             .forward(&attended.reshape((tokens, config.head_count * config.head_size))?)
     }
@@ -217,10 +227,16 @@ impl AttentionLayer {
                 let split = |linear: &Linear, heads: usize| -> Result<Tensor> {
                     Ok(linear.forward(x)?.reshape((tokens, heads, size))?)
                 };
-                (split(query, heads)?, split(key, kv_heads)?, split(value, kv_heads)?)
+                (
+                    split(query, heads)?,
+                    split(key, kv_heads)?,
+                    split(value, kv_heads)?,
+                )
             }
             Qkv::Fused(linear) => {
-                let all = linear.forward(x)?.reshape((tokens, heads + 2 * kv_heads, size))?;
+                let all = linear
+                    .forward(x)?
+                    .reshape((tokens, heads + 2 * kv_heads, size))?;
                 (
                     all.narrow(1, 0, heads)?,
                     all.narrow(1, heads, kv_heads)?,
@@ -284,7 +300,9 @@ impl MlpLayer {
             MlpWeights::Gated { gate, up } => {
                 kernels::gated(&gate.forward(x)?, &up.forward(x)?, self.activation)?
             }
-            MlpWeights::GatedFused(both) => kernels::gated_fused(&both.forward(x)?, self.activation)?,
+            MlpWeights::GatedFused(both) => {
+                kernels::gated_fused(&both.forward(x)?, self.activation)?
+            }
             MlpWeights::Plain(up) => {
                 let epilogue = Epilogue {
                     activation: Some(self.activation),

@@ -100,7 +100,11 @@ impl<'a> Parameters<'a> {
         })
     }
 
-    fn attention(&self, at: &dyn Fn(&str) -> String, config: &DecoderConfig) -> Result<AttentionLayer> {
+    fn attention(
+        &self,
+        at: &dyn Fn(&str) -> String,
+        config: &DecoderConfig,
+    ) -> Result<AttentionLayer> {
         let (heads, kv_heads, size) = (config.head_count, config.kv_head_count, config.head_size);
         let (hidden, width, kv_width) = (config.hidden_size, heads * size, kv_heads * size);
         let qkv = match config.qkv {
@@ -115,7 +119,8 @@ impl<'a> Parameters<'a> {
             QkvLayout::FusedByHead => {
                 let order = ungrouped_rows(heads, kv_heads, size);
                 let order = Tensor::from_vec(order, width + 2 * kv_width, self.device)?;
-                let (weight, bias) = self.parts(&at(self.names.qkv), [width + 2 * kv_width, hidden])?;
+                let (weight, bias) =
+                    self.parts(&at(self.names.qkv), [width + 2 * kv_width, hidden])?;
                 let bias = bias.map(|bias| bias.index_select(&order, 0)).transpose()?;
                 Qkv::Fused(Linear::new(weight.index_select(&order, 0)?, bias)?)
             }
@@ -148,9 +153,9 @@ impl<'a> Parameters<'a> {
         config: &DecoderConfig,
     ) -> Result<FeedForward> {
         match &config.experts {
-            Some(experts) if experts.layers[index] => self
-                .experts(at, experts, config)
-                .map(FeedForward::Experts),
+            Some(experts) if experts.layers[index] => {
+                self.experts(at, experts, config).map(FeedForward::Experts)
+            }
             _ => self.mlp(at, config).map(FeedForward::Mlp),
         }
     }
@@ -172,7 +177,11 @@ impl<'a> Parameters<'a> {
             }
             MlpKind::Plain => MlpWeights::Plain(self.linear(&up, hidden, self.outputs(&up)?)?),
             MlpKind::PlainTransposed => {
-                let width = self.shape(&format!("{up}.weight"))?.get(1).copied().unwrap_or(0);
+                let width = self
+                    .shape(&format!("{up}.weight"))?
+                    .get(1)
+                    .copied()
+                    .unwrap_or(0);
                 MlpWeights::Plain(self.transposed(&up, hidden, width)?)
             }
         };

@@ -98,7 +98,11 @@ impl Rope {
                 ..
             } => {
                 factor = *attention_factor;
-                let divisors = if self.regime(length) == 1 { long } else { short };
+                let divisors = if self.regime(length) == 1 {
+                    long
+                } else {
+                    short
+                };
                 inverse.iter_mut().zip(divisors).for_each(|(f, d)| *f /= d);
             }
             RopeScaling::Divisors(divisors) => {
@@ -160,12 +164,12 @@ pub fn from_config(
     layer_count: usize,
     rotated_share: f64,
 ) -> Result<Rope> {
-    let parameters = match raw.nested("rope_parameters")? {
-        Some(parameters) => Some(match parameters.nested("full_attention")? {
+    let parameters = match raw.opt_nested("rope_parameters")? {
+        Some(parameters) => Some(match parameters.opt_nested("full_attention")? {
             Some(global) => global,
             None => parameters,
         }),
-        None => raw.nested("rope_scaling")?,
+        None => raw.opt_nested("rope_scaling")?,
     };
     let in_parameters = |key: &str| match &parameters {
         Some(parameters) => parameters.opt_f64(key),
@@ -173,22 +177,20 @@ pub fn from_config(
     };
     let theta = match in_parameters("rope_theta")? {
         Some(theta) => theta,
-        None => match raw.opt_f64("rope_theta")? {
-            Some(theta) => theta,
-            None => raw.opt_f64("rotary_emb_base")?.unwrap_or(10_000.0),
-        },
+        None => raw
+            .opt_f64(["rope_theta", "rotary_emb_base"])?
+            .unwrap_or(10_000.0),
     };
     let share = match in_parameters("partial_rotary_factor")? {
         Some(share) => share,
-        None => match raw.opt_f64("partial_rotary_factor")? {
-            Some(share) => share,
-            None => raw.opt_f64("rotary_pct")?.unwrap_or(rotated_share),
-        },
+        None => raw
+            .opt_f64(["partial_rotary_factor", "rotary_pct"])?
+            .unwrap_or(rotated_share),
     };
     let rotary_size = (head_size as f64 * share) as usize;
     if !(0.0..=1.0).contains(&share) || rotary_size % 2 != 0 || !(theta > 0.0) {
         return Err(Error::corrupt(
-            raw.path(),
+            raw.file(),
             format!("rotary positions with base {theta} over {share} of {head_size} dimensions are impossible"),
         ));
     }
@@ -207,13 +209,12 @@ pub fn from_config(
 }
 
 fn scaling(raw: &RawConfig, parameters: &RawConfig, rotary_size: usize) -> Result<RopeScaling> {
-    let kind = match parameters.opt_string("rope_type")? {
-        Some(kind) => kind,
-        None => parameters
-            .opt_string("type")?
-            .unwrap_or_else(|| "default".to_owned()),
+    let kind = parameters
+        .opt_string(["rope_type", "type"])?
+        .unwrap_or("default");
+    let number = |key: &str| -> Result<Option<f32>> {
+        Ok(parameters.opt_f64(key)?.map(|value| value as f32))
     };
-    let number = |key: &str| parameters.opt_f32(key);
     let original = match parameters.opt_usize("original_max_position_embeddings")? {
         Some(original) => Some(original),
         None => raw.opt_usize("original_max_position_embeddings")?,
@@ -222,9 +223,11 @@ fn scaling(raw: &RawConfig, parameters: &RawConfig, rotary_size: usize) -> Resul
         Some(original) => original,
         None => raw.opt_usize("max_position_embeddings")?.unwrap_or(2048),
     };
-    let longest = raw.opt_usize("max_position_embeddings")?.unwrap_or(original);
+    let longest = raw
+        .opt_usize("max_position_embeddings")?
+        .unwrap_or(original);
     let factor = number("factor")?.unwrap_or(longest as f32 / original as f32);
-    match kind.as_str() {
+    match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor }),
         "llama3" => Ok(RopeScaling::Llama3 {
@@ -234,7 +237,13 @@ fn scaling(raw: &RawConfig, parameters: &RawConfig, rotary_size: usize) -> Resul
             original_positions: original,
         }),
         "yarn" => {
-            let magnitude = |scale: f32| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+            let magnitude = |scale: f32| {
+                if factor <= 1.0 {
+                    1.0
+                } else {
+                    0.1 * scale * factor.ln() + 1.0
+                }
+            };
             let (scale, all) = (number("mscale")?, number("mscale_all_dim")?);
             let default = match (scale, all) {
                 (Some(scale), Some(all)) if scale != 0.0 && all != 0.0 => {
@@ -253,14 +262,18 @@ fn scaling(raw: &RawConfig, parameters: &RawConfig, rotary_size: usize) -> Resul
         }
         "longrope" | "su" => {
             let divisors = |key: &str| -> Result<Vec<f32>> {
-                let divisors = parameters.opt_f32s(key)?.unwrap_or_default();
+                let divisors = parameters.opt_numbers(key)?.unwrap_or_default();
                 if divisors.len() != rotary_size / 2 {
                     return Err(Error::corrupt(
-                        raw.path(),
-                        format!("{key} has {} entries instead of {}", divisors.len(), rotary_size / 2),
+                        raw.file(),
+                        format!(
+                            "{key} has {} entries instead of {}",
+                            divisors.len(),
+                            rotary_size / 2
+                        ),
                     ));
                 }
-                Ok(divisors)
+                Ok(divisors.into_iter().map(|divisor| divisor as f32).collect())
             };
             // These checkpoints state the factor by their two lengths.
             let factor = longest as f32 / original as f32;
@@ -277,7 +290,7 @@ fn scaling(raw: &RawConfig, parameters: &RawConfig, rotary_size: usize) -> Resul
             })
         }
         other => Err(Error::unsupported(
-            raw.path(),
+            raw.file(),
             format!("rope scaling {other:?} is not supported"),
         )),
     }

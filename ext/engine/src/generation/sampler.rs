@@ -257,7 +257,13 @@ mod tests {
         let masked: Vec<f64> = scores
             .iter()
             .enumerate()
-            .map(|(i, &s)| if kept.contains(&i) { s } else { f64::NEG_INFINITY })
+            .map(|(i, &s)| {
+                if kept.contains(&i) {
+                    s
+                } else {
+                    f64::NEG_INFINITY
+                }
+            })
             .collect();
         softmax(&masked)
     }
@@ -384,14 +390,35 @@ mod tests {
     #[test]
     fn settings_out_of_range_are_refused() {
         for config in [
-            GenerationConfig { temperature: -1.0, ..config() },
-            GenerationConfig { temperature: f32::NAN, ..config() },
-            GenerationConfig { top_p: Some(1.5), ..config() },
-            GenerationConfig { top_k: Some(0), ..config() },
-            GenerationConfig { repetition_penalty: 0.0, ..config() },
-            GenerationConfig { stop_sequences: vec![String::new()], ..config() },
+            GenerationConfig {
+                temperature: -1.0,
+                ..config()
+            },
+            GenerationConfig {
+                temperature: f32::NAN,
+                ..config()
+            },
+            GenerationConfig {
+                top_p: Some(1.5),
+                ..config()
+            },
+            GenerationConfig {
+                top_k: Some(0),
+                ..config()
+            },
+            GenerationConfig {
+                repetition_penalty: 0.0,
+                ..config()
+            },
+            GenerationConfig {
+                stop_sequences: vec![String::new()],
+                ..config()
+            },
         ] {
-            assert!(matches!(Sampler::new(config, &[]), Err(Error::InvalidInput(_))));
+            assert!(matches!(
+                Sampler::new(config, &[]),
+                Err(Error::InvalidInput(_))
+            ));
         }
     }
 

@@ -47,8 +47,10 @@ impl StopMatcher {
     /// Length of the longest end of the held text that begins a stop sequence.
     fn undecided(&self) -> usize {
         let begun = |sequence: &String| {
-            let mut prefixes = sequence.char_indices().skip(1).map(|(end, _)| end).rev();
-            prefixes.find(|&end| self.held.ends_with(&sequence[..end]))
+            let ends = (1..sequence.len())
+                .rev()
+                .filter(|&end| sequence.is_char_boundary(end));
+            { ends }.find(|&end| self.held.ends_with(&sequence[..end]))
         };
         self.sequences.iter().filter_map(begun).max().unwrap_or(0)
     }
