@@ -1,6 +1,7 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
 
 mod allocation;
+mod decoder;
 mod fuzz_readers;
 mod hostile;
 mod weight_files;

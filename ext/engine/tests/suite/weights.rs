@@ -322,3 +322,20 @@ fn unaligned_data_is_read_as_well_as_aligned() {
         assert_eq!(&*view.to_f32().unwrap(), [1.5, -2.5]);
     }
 }
+
+#[test]
+fn a_split_gguf_model_is_one_source() {
+    let folder = Folder::new();
+    let part = |name: &str, value| {
+        let file = Gguf::new().tensor(name, &[1], 0, 0);
+        file.data(files::f32_bytes(&[value])).bytes()
+    };
+    let first = folder.write("m-00001-of-00002.gguf", part("a", 1.0));
+    let open = || weights::open(&WeightFiles::Gguf(first.clone()));
+    let message = open().err().unwrap().to_string();
+    assert!(message.contains("m-00002-of-00002.gguf"), "{message}");
+    folder.write("m-00002-of-00002.gguf", part("b", 2.0));
+    let source = open().unwrap();
+    assert_eq!(source.names(), ["a", "b"]);
+    assert_eq!(floats(&*source, "b"), [2.0]);
+}
