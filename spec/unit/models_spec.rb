@@ -60,6 +60,8 @@ RSpec.describe Tasks::Models do
   end
 
   it "names an unknown model" do
-    expect { described_class.path("no/such-model") }.to raise_error(ArgumentError, %r{no package has the model no/such-model})
+    expect do
+      described_class.path("no/such-model")
+    end.to raise_error(ArgumentError, %r{no package has the model no/such-model})
   end
 end
