@@ -11,6 +11,8 @@ pub mod tensor;
 pub mod threads;
 
 pub mod chat_template;
+pub mod decoder;
+pub mod generation;
 pub mod hub;
 pub mod model_files;
 pub mod raw_config;
