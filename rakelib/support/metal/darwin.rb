@@ -89,12 +89,13 @@ module Tasks
       end
 
       def bindgen_arguments
-        resources, = Open3.capture2(Tools.clang, "-print-resource-dir")
-        ["-nostdinc", "-isystem", File.join(resources.strip, "include"), "-isystem", darwin_headers]
+        ["-nostdinc", *header_folders.flat_map { |folder| ["-isystem", folder] }]
       end
 
-      def darwin_headers
-        File.join(zig_folder, "lib/libc/include/any-darwin-any")
+      # The compiler's own headers, then macOS's.
+      def header_folders
+        resources, = Open3.capture2(Tools.clang, "-print-resource-dir")
+        [File.join(resources.strip, "include"), File.join(zig_folder, "lib/libc/include/any-darwin-any")]
       end
 
       def zig_folder
@@ -144,15 +145,12 @@ module Tasks
       def write_ruby_headers
         FileUtils.mkdir_p(File.join(RUBY_HEADERS, "ruby"))
         lines = File.readlines(File.join(RbConfig::CONFIG["rubyarchhdrdir"], "ruby/config.h"))
+        folders = header_folders
         kept = lines.reject do |line|
-          header = line[/#define HAVE_(\w+)_H 1/, 1]
-          header && !header_there?(header.downcase)
+          header = line[/#define HAVE_(\w+)_H 1/, 1]&.downcase
+          header && Dir[*folders.flat_map { |f| ["#{f}/#{header}.h", "#{f}/#{header.sub("_", "/")}.h"] }].empty?
         end
         File.write(File.join(RUBY_HEADERS, "ruby/config.h"), kept.join)
-      end
-
-      def header_there?(name)
-        [name, name.sub("_", "/")].any? { |path| File.exist?(File.join(darwin_headers, "#{path}.h")) }
       end
     end
   end
