@@ -10,6 +10,8 @@ class TestSuite
     "format" => "rake cargo:format",
     "clippy" => "rake cargo:clippy",
     "engine" => "rake cargo:test",
+    "metal" => "rake metal:test metal:features metal:audit",
+    "darwin" => "rake metal:darwin",
     "compile" => "rake compile",
     "specs" => "rspec",
     "gc_stress" => "rake spec:gc_stress",
