@@ -1,0 +1,1 @@
+//! What models do: embed, rerank, classify, tag, fill masks.
