@@ -14,6 +14,8 @@ pub mod encoder;
 pub mod tasks;
 
 pub mod chat_template;
+pub mod decoder;
+pub mod generation;
 pub mod hub;
 pub mod model_files;
 pub mod raw_config;

@@ -446,7 +446,6 @@ mod tests {
             "",
             "a/b/c",
             "model.gguf",
-
             "a b",
         ] {
             let error = ModelFiles::open(source, None, &CancelToken::new())

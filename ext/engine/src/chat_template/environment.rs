@@ -52,7 +52,7 @@ pub(super) fn new() -> Environment<'static> {
             )
     });
     environment.add_test("iterable", |value: &Value| {
-        value.kind() == ValueKind::String || value.is_undefined() || value.try_iter().is_ok()
+        value.kind() == ValueKind::String || (!value.is_none() && value.try_iter().is_ok())
     });
     environment
 }

@@ -7,6 +7,8 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(any(test, target_os = "macos"))]
+pub mod metal;
 mod ops;
 pub mod reference;
 mod rows;

@@ -4,6 +4,7 @@
 //! padding belong to the handle. The pipeline of the `tokenizers` crate is driven from here, so
 //! that it can be cancelled and so that a handle with other options costs no copy of the vocabulary.
 
+mod gguf;
 mod load;
 mod options;
 mod special_tokens;
@@ -27,6 +28,7 @@ pub use stream::StreamDecoder;
 pub use tokenizers::Encoding;
 
 use crate::chat_template::ChatTemplates;
+use crate::weights::Metadata;
 use crate::{CancelToken, Error, Result};
 
 /// One text, or two that a model reads together.
@@ -96,6 +98,11 @@ impl Tokenizer {
 
     pub fn from_files(files: &TokenizerFiles) -> Result<Self> {
         load::from_files(files)
+    }
+
+    /// The tokenizer that a GGUF file carries.
+    pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
+        gguf::load(metadata)
     }
 
     /// The same vocabulary with other limits; `None` lifts them.

@@ -28,7 +28,9 @@ pub struct SpecialTokens {
 }
 
 /// Tokens that end a turn in the chat formats at large, whatever the file says of them.
-const TURN_ENDS: [&str; 9] = [
+const TURN_ENDS: [&str; 11] = [
+    "<|return|>",
+    "<|call|>",
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -105,7 +107,12 @@ impl SpecialTokens {
 
     /// Adds the known turn ends that `special_id` finds among the special tokens.
     pub(super) fn add_turn_ends(&mut self, special_id: impl Fn(&str) -> Option<u32>) {
+        // In this format a turn of several messages ends with `<|return|>`, a message with `<|end|>`.
+        let harmony = special_id("<|return|>").is_some();
         for content in TURN_ENDS {
+            if harmony && content == "<|end|>" {
+                continue;
+            }
             if let Some(id) = special_id(content) {
                 self.add_end(id);
             }
