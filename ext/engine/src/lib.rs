@@ -10,6 +10,9 @@ pub mod nn;
 pub mod tensor;
 pub mod threads;
 
+pub mod encoder;
+pub mod tasks;
+
 pub mod chat_template;
 pub mod decoder;
 pub mod generation;
