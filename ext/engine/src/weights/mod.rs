@@ -130,7 +130,10 @@ pub fn open_path(path: &str, cancel: &CancelToken) -> Result<Arc<dyn WeightSourc
         match start.get(..2) {
             Some(b"GG") => WeightFiles::Gguf(location.to_owned()),
             Some(b"PK") => WeightFiles::Pickle(vec![location.to_owned()]),
-            _ => match location.extension().and_then(|extension| extension.to_str()) {
+            _ => match location
+                .extension()
+                .and_then(|extension| extension.to_str())
+            {
                 Some("gguf") => WeightFiles::Gguf(location.to_owned()),
                 Some("bin" | "pt" | "pth") => WeightFiles::Pickle(vec![location.to_owned()]),
                 _ => WeightFiles::Safetensors(vec![location.to_owned()]),
