@@ -32,7 +32,7 @@ RSpec.describe "The door off the GVL" do
 
       it "ends by Timeout in time" do
         elapsed = seconds do
-          expect { Timeout.timeout(0.3, &call) }.to raise_error(Timeout::Error)
+          expect { Timeout.timeout(0.3) { call.call } }.to raise_error(Timeout::Error)
         end
         expect(elapsed).to be_between(0.3, 0.3 + limit)
       end
