@@ -46,6 +46,11 @@ module Candle
       end
     end
 
+    # @!method index
+    #   @return [Integer] which of several GPUs; 0 for the CPU
+    # @!method to_s
+    #   @return [String] the name that {Device.parse} takes, such as `"cpu"` or `"cuda:0"`
+
     # @return [Symbol] `:cpu`, `:cuda` or `:metal`
     def kind
       _kind.to_sym
