@@ -48,6 +48,8 @@ module Candle
         @facts ||= _facts.freeze
       end
     end
+
+    private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 
   # @return [Hash] see {BuildInfo.summary}
