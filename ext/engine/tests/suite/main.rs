@@ -1,3 +1,4 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
 
 mod decoder;
+mod encoder;
