@@ -34,12 +34,7 @@ fn files(ruby: &Ruby, id: String, revision: Option<String>) -> Result<Vec<String
     gvl::leave(ruby, |cancel| repo.files(cancel))
 }
 
-fn cached(
-    ruby: &Ruby,
-    id: String,
-    file: String,
-    revision: Option<String>,
-) -> Result<bool, Error> {
+fn cached(ruby: &Ruby, id: String, file: String, revision: Option<String>) -> Result<bool, Error> {
     let repo = open(ruby, &id, revision.as_deref())?;
     gvl::leave(ruby, |_| repo.cached(&file).map(|found| found.is_some()))
 }
