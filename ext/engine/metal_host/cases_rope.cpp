@@ -6,6 +6,7 @@ namespace {
 struct RopeParameters {
     uint32_t columns;
     uint32_t rotated;
+    uint32_t known_positions;
     uint32_t flags;
     Rows input;
     Rows positions;
@@ -36,7 +37,8 @@ void turn(std::vector<Expected> &out, size_t first, size_t second, double c, dou
     out[second] = {b * c + a * s, std::fabs(b * c) + std::fabs(a * s)};
 }
 
-void run_case(Suite &suite, Format format, bool interleaved, Arrangement arrangement, size_t rows, size_t columns, size_t rotated) {
+void run_case(Suite &suite, Format format, bool interleaved, Arrangement arrangement, size_t rows, size_t columns, size_t rotated,
+              uint32_t beyond = 0) {
     const size_t pairs = rotated / 2;
     View x(format, arrangement, rows, columns);
     Table table(pairs);
@@ -47,6 +49,7 @@ void run_case(Suite &suite, Format format, bool interleaved, Arrangement arrange
     position_rows.middle_stride = 1;
     Buffer positions(4, (rows + 1) / 2);
     for (size_t i = 0; i < positions.count(); i++) positions.set_bits(i, uint32_t((i * 17 + 3) % TABLE_ROWS));
+    if (beyond > 0) positions.set_bits(1, beyond);
 
     std::vector<Expected> expected;
     for (size_t row = 0; row < rows; row++) {
@@ -56,7 +59,8 @@ void run_case(Suite &suite, Format format, bool interleaved, Arrangement arrange
             turned[i] = {x.get(row, i), std::fabs(x.get(row, i))};
         }
         const size_t position = positions.bits(row / 2);
-        for (size_t i = 0; i < pairs; i++) {
+        for (size_t i = 0; position >= TABLE_ROWS && i < rotated; i++) turned[i].value = std::nan("");
+        for (size_t i = 0; position < TABLE_ROWS && i < pairs; i++) {
             const size_t first = interleaved ? 2 * i : i;
             turn(turned, first, interleaved ? first + 1 : i + pairs, table.cosines.get(position, i), table.sines.get(position, i));
         }
@@ -66,7 +70,7 @@ void run_case(Suite &suite, Format format, bool interleaved, Arrangement arrange
            std::string(interleaved ? "interleaved " : "halves ") + std::to_string(rows) + "x" + std::to_string(columns) +
                " rotated " + std::to_string(rotated) + " " + name(arrangement));
     const bool aligned = x.aligned() && output_aligned(rows, columns) && pairs % 4 == 0;
-    RopeParameters p{uint32_t(columns), uint32_t(rotated), (aligned ? ALIGNED : 0u) | (interleaved ? INTERLEAVED : 0u),
+    RopeParameters p{uint32_t(columns), uint32_t(rotated), uint32_t(TABLE_ROWS), (aligned ? ALIGNED : 0u) | (interleaved ? INTERLEAVED : 0u),
                      x.rows, position_rows};
     c.input(0, x);
     c.input(1, table.cosines);
@@ -92,6 +96,9 @@ void rope_cases(Suite &suite) {
             }
             run_case(suite, format, interleaved, Arrangement::Contiguous, 0, 64, 64);
             run_case(suite, format, interleaved, Arrangement::Contiguous, 1, 64, 64);
+            for (uint32_t beyond : {uint32_t(TABLE_ROWS), 0xffffffffu}) {
+                run_case(suite, format, interleaved, Arrangement::Contiguous, 7, 80, 32, beyond);
+            }
         }
     }
 }

@@ -47,7 +47,8 @@ module Tasks
       # @return [String] the source with its macros expanded, without the standard library
       def preprocess(source, definitions = ["-D__HAVE_BFLOAT__=1"])
         input = source.gsub(/^#include <metal_stdlib>$/, "")
-        output, errors, status = Open3.capture3(@compiler, "-E", "-P", "-x", "c++", *definitions, "-", stdin_data: input)
+        words = [@compiler, "-E", "-P", "-x", "c++", *definitions, "-"]
+        output, errors, status = Open3.capture3(*words, stdin_data: input)
         raise "preprocessing failed:\n#{errors}" unless status.success?
 
         output

@@ -5,8 +5,8 @@
 struct ActivationParameters {
     uint columns;
     uint flags;
-    Rows gate;
-    Rows up;
+    RowStarts gate;
+    RowStarts up;
 };
 
 // exp(z * z) * erfc(z) for 0 <= z, as a polynomial in 1 / (1 + z / 2); relative error below 5e-8

@@ -2,7 +2,7 @@
 //
 // Rules all kernels keep: storage is f32, f16 or bf16, arithmetic and statistics are f32, a value is
 // rounded once, when it is stored. The last dimension of an input is dense; everything before it may
-// be strided (`Rows`). Outputs are contiguous.
+// be strided (`RowStarts`). Outputs are contiguous.
 #include <metal_stdlib>
 using namespace metal;
 
@@ -24,7 +24,7 @@ constant constexpr uint MAXIMUM_SIMDGROUPS = 32;
 
 // Where row r of a tensor starts: up to three leading dimensions, sizes of the two inner ones and all
 // three strides, in elements. A stride of 0 repeats a row.
-struct Rows {
+struct RowStarts {
     uint inner_size;
     uint middle_size;
     uint inner_stride;
@@ -32,13 +32,13 @@ struct Rows {
     uint outer_stride;
 };
 
-static inline ulong row_start(constant Rows &rows, uint row) {
-    const uint inner = row % rows.inner_size;
-    const uint rest = row / rows.inner_size;
-    const uint middle = rest % rows.middle_size;
-    const uint outer = rest / rows.middle_size;
-    return ulong(outer) * rows.outer_stride + ulong(middle) * rows.middle_stride
-        + ulong(inner) * rows.inner_stride;
+static inline ulong row_start(constant RowStarts &starts, uint row) {
+    const uint inner = row % starts.inner_size;
+    const uint rest = row / starts.inner_size;
+    const uint middle = rest % starts.middle_size;
+    const uint outer = rest / starts.middle_size;
+    return ulong(outer) * starts.outer_stride + ulong(middle) * starts.middle_stride
+        + ulong(inner) * starts.inner_stride;
 }
 
 // One lane of a threadgroup that works on one row.

@@ -1,348 +1,160 @@
-//! Launches the kernels on a candle Metal device.
-
-use std::sync::Arc;
+//! Launches the ops on a candle Metal device.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{bail, DType, Layout, MetalDevice, MetalStorage, Result};
-use candle_metal_kernels::metal::{Buffer, ComputeCommandEncoder, ComputePipeline};
-use objc2_metal::MTLSize;
+use candle_core::{bail, DType, Layout, MetalStorage, Result, Shape, Tensor};
 
+use super::operands::{dispatch, Grid, Held, Input, Output};
 use super::pipelines::pipeline;
-use super::plan::{self, RowView, Rows, Source};
+use super::plan::{self, RowStarts, Source};
+use crate::kernels::ops::{
+    stacked, Activate, AddNorm, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax,
+};
+use crate::kernels::rows::Rows;
 use crate::kernels::{Activation, RopeKind};
 
-/// A tensor on the device.
-#[derive(Clone, Copy)]
-pub struct Input<'a> {
-    pub storage: &'a MetalStorage,
-    pub layout: &'a Layout,
+/// Weight and bias of a norm, dense and of the input's type.
+struct Affine {
+    weight: Tensor,
+    bias: Option<Tensor>,
 }
 
-/// What follows a normalization. Weight and bias are contiguous vectors of the input's type.
-#[derive(Clone, Copy, Default)]
-pub struct Affine<'a> {
-    pub weight: Option<Input<'a>>,
-    pub bias: Option<Input<'a>>,
-    /// Added to the weight: 1 for Gemma.
-    pub weight_offset: f32,
-}
-
-/// Masks of a softmax, broadcast to the input's shape by their layouts: `additive` of the input's
-/// type, `keep` u8, `lengths` u32 with the input's shape but for the last dimension.
-#[derive(Clone, Copy, Default)]
-pub struct Masks<'a> {
-    pub additive: Option<Input<'a>>,
-    pub keep: Option<Input<'a>>,
-    pub lengths: Option<Input<'a>>,
-}
-
-impl<'a> Input<'a> {
-    pub fn new(storage: &'a MetalStorage, layout: &'a Layout) -> Self {
-        Input { storage, layout }
-    }
-
-    fn dtype(&self) -> DType {
-        self.storage.dtype()
-    }
-
-    fn rows(&self, kernel: &str) -> Result<RowView> {
-        RowView::of(kernel, self.layout)
-    }
-
-    fn bind(&self, encoder: &ComputeCommandEncoder, index: usize) {
-        let offset = self.layout.start_offset() * self.dtype().size_in_bytes();
-        encoder.set_input_buffer(index, Some(self.storage.buffer()), offset);
-    }
-
-    fn expect(&self, kernel: &str, what: &str, dtype: DType) -> Result<()> {
-        if self.dtype() != dtype {
-            bail!("{kernel}: {what} is {:?}, expected {dtype:?}", self.dtype());
-        }
-        Ok(())
-    }
-
-    /// A vector along the row, such as a weight; whether it may be loaded four elements at once.
-    fn expect_vector(
-        &self,
-        kernel: &str,
-        what: &str,
-        dtype: DType,
-        columns: usize,
-    ) -> Result<bool> {
-        self.expect(kernel, what, dtype)?;
-        if self.layout.shape().elem_count() != columns || !self.layout.is_contiguous() {
-            bail!(
-                "{kernel}: {what} of shape {:?} does not fit rows of {columns}",
-                self.layout.dims()
-            );
-        }
-        Ok(self.layout.start_offset() % plan::VECTOR == 0)
-    }
-}
-
-/// An output being written, and the storage it becomes.
-struct Output<'a> {
-    device: &'a MetalDevice,
-    buffer: Arc<Buffer>,
-    count: usize,
-    dtype: DType,
-}
-
-impl<'a> Output<'a> {
-    fn new(device: &'a MetalDevice, count: usize, dtype: DType) -> Result<Self> {
-        let buffer = device
-            .new_buffer_builder()
-            .with_size_for(count, dtype)
-            .build()?;
-        Ok(Output {
-            device,
-            buffer,
-            count,
-            dtype,
+impl Affine {
+    fn of(norm: &Norm, dtype: DType) -> Result<Affine> {
+        let dense = |tensor: &Tensor| tensor.to_dtype(dtype)?.contiguous();
+        Ok(Affine {
+            weight: dense(&norm.weight)?,
+            bias: norm.bias.as_ref().map(dense).transpose()?,
         })
     }
 
-    fn bind(&self, encoder: &ComputeCommandEncoder, index: usize) {
-        encoder.set_output_buffer(index, Some(&self.buffer), 0);
+    fn is_aligned(&self) -> bool {
+        let starts_aligned = |tensor: &Tensor| tensor.layout().start_offset() % plan::VECTOR == 0;
+        starts_aligned(&self.weight) && self.bias.as_ref().is_none_or(starts_aligned)
     }
-
-    fn into_storage(self) -> MetalStorage {
-        MetalStorage::new(self.buffer, self.device.clone(), self.count, self.dtype)
-    }
-}
-
-struct Grid {
-    groups: (usize, usize),
-    lanes: usize,
-}
-
-impl Grid {
-    fn of_rows(view: &RowView, pipeline: &ComputePipeline) -> Grid {
-        let lanes = plan::row_lanes(view.columns, pipeline.max_total_threads_per_threadgroup());
-        Grid {
-            groups: (view.count, 1),
-            lanes,
-        }
-    }
-
-    fn elementwise(lanes_per_row: usize, rows: usize, pipeline: &ComputePipeline) -> Grid {
-        let lanes = plan::ELEMENTWISE_LANES.min(pipeline.max_total_threads_per_threadgroup());
-        Grid {
-            groups: (lanes_per_row.div_ceil(lanes), rows),
-            lanes,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.groups.0 == 0 || self.groups.1 == 0
-    }
-}
-
-/// Encodes one dispatch. The encoder holds the device's command lock: `bind` must not allocate.
-fn dispatch(
-    device: &MetalDevice,
-    pipeline: &ComputePipeline,
-    grid: Grid,
-    bind: impl FnOnce(&ComputeCommandEncoder),
-) -> Result<()> {
-    if grid.is_empty() {
-        return Ok(());
-    }
-    let guard = device.command_encoder()?;
-    let encoder: &ComputeCommandEncoder = guard.as_ref();
-    encoder.set_compute_pipeline_state(pipeline);
-    bind(encoder);
-    encoder.dispatch_thread_groups(
-        MTLSize {
-            width: grid.groups.0,
-            height: grid.groups.1,
-            depth: 1,
-        },
-        MTLSize {
-            width: grid.lanes,
-            height: 1,
-            depth: 1,
-        },
-    );
-    Ok(())
 }
 
 fn norm_parameters(
-    kernel: &str,
-    x: Input<'_>,
-    residual: Option<Input<'_>>,
-    affine: &Affine<'_>,
-    epsilon: f32,
-) -> Result<(RowView, plan::NormParameters)> {
-    let view = x.rows(kernel)?;
-    let mut aligned = view.aligned && view.output_aligned();
-    let mut residual_rows = Rows::SINGLE;
-    if let Some(residual) = residual {
-        residual.expect(kernel, "the residual", x.dtype())?;
-        if residual.layout.dims() != x.layout.dims() {
-            bail!(
-                "{kernel}: a residual of shape {:?} does not fit {:?}",
-                residual.layout.dims(),
-                x.layout.dims()
-            );
-        }
-        let rows = residual.rows(kernel)?;
-        aligned &= rows.aligned;
-        residual_rows = rows.rows;
-    }
-    if let Some(weight) = affine.weight {
-        aligned &= weight.expect_vector(kernel, "the weight", x.dtype(), view.columns)?;
-    }
-    if let Some(bias) = affine.bias {
-        aligned &= bias.expect_vector(kernel, "the bias", x.dtype(), view.columns)?;
-    }
-    let parameters = plan::NormParameters {
-        columns: plan::narrow(view.columns)?,
-        flags: plan::flag(aligned, plan::ALIGNED)
-            | plan::flag(affine.weight.is_some(), plan::HAS_WEIGHT)
+    norm: &Norm,
+    affine: &Affine,
+    rows: &Rows,
+    residual: Option<&Rows>,
+) -> Result<plan::NormParameters> {
+    let elements = rows.count * rows.width;
+    // The normalized half of a fused result starts where the sums end.
+    let aligned = plan::is_aligned(rows)
+        && plan::output_is_aligned(rows.count, rows.width)
+        && affine.is_aligned()
+        && residual.is_none_or(|residual| {
+            plan::is_aligned(residual) && elements % plan::VECTOR == 0
+        });
+    Ok(plan::NormParameters {
+        columns: plan::narrow(rows.width)?,
+        flags: plan::HAS_WEIGHT
+            | plan::flag(aligned, plan::ALIGNED)
             | plan::flag(affine.bias.is_some(), plan::HAS_BIAS),
-        epsilon,
-        weight_offset: affine.weight_offset,
-        input: view.rows,
-        residual: residual_rows,
-    };
-    Ok((view, parameters))
+        epsilon: norm.epsilon,
+        weight_offset: norm.weight_offset,
+        input: RowStarts::of(rows)?,
+        residual: residual.map_or(Ok(RowStarts::SINGLE), RowStarts::of)?,
+    })
 }
 
-/// LayerNorm where `centered`, else RMSNorm, over the last dimension.
-pub fn norm(
-    x: Input<'_>,
-    affine: &Affine<'_>,
-    centered: bool,
-    epsilon: f32,
-) -> Result<MetalStorage> {
-    let kernel = if centered { "layer_norm" } else { "rms_norm" };
-    let device = x.storage.device();
-    let (view, parameters) = norm_parameters(kernel, x, None, affine, epsilon)?;
+pub fn norm(op: &Norm, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+    let kernel = if op.centered { "layer_norm" } else { "rms_norm" };
+    let (x, device) = (Input { storage, layout }, storage.device());
+    let rows = x.rows(kernel)?;
+    let affine = Affine::of(op, x.dtype())?;
+    let parameters = norm_parameters(op, &affine, &rows, None)?;
     let pipeline = pipeline(device, Source::Norm, kernel, x.dtype())?;
-    let out = Output::new(device, view.count * view.columns, x.dtype())?;
-    dispatch(
-        device,
-        &pipeline,
-        Grid::of_rows(&view, &pipeline),
-        |encoder| {
-            x.bind(encoder, 0);
-            affine.weight.unwrap_or(x).bind(encoder, 1);
-            affine.bias.unwrap_or(x).bind(encoder, 2);
-            out.bind(encoder, 3);
-            encoder.set_bytes(4, &parameters);
-        },
-    )?;
-    Ok(out.into_storage())
+    let out = Output::new(device, rows.count * rows.width, x.dtype())?;
+    let held = (Held::new(&affine.weight)?, affine.bias.as_ref().map(Held::new).transpose()?);
+    let weight = held.0.input()?;
+    let bias = held.1.as_ref().map_or(Ok(x), Held::input)?;
+    dispatch(device, &pipeline, Grid::of_rows(&rows, &pipeline), |encoder| {
+        x.bind(encoder, 0);
+        weight.bind(encoder, 1);
+        bias.bind(encoder, 2);
+        out.bind(encoder, 3);
+        encoder.set_bytes(4, &parameters);
+    })?;
+    Ok((out.into_storage(), layout.shape().clone()))
 }
 
-/// x + residual, and its norm.
+/// The sums, then their norms, in one buffer.
 pub fn add_norm(
-    x: Input<'_>,
-    residual: Input<'_>,
-    affine: &Affine<'_>,
-    centered: bool,
-    epsilon: f32,
-) -> Result<(MetalStorage, MetalStorage)> {
-    let kernel = if centered {
-        "add_layer_norm"
-    } else {
-        "add_rms_norm"
-    };
-    let device = x.storage.device();
-    let (view, parameters) = norm_parameters(kernel, x, Some(residual), affine, epsilon)?;
+    op: &AddNorm,
+    storage: &MetalStorage,
+    layout: &Layout,
+    residual: &MetalStorage,
+    residual_layout: &Layout,
+) -> Result<(MetalStorage, Shape)> {
+    let kernel = if op.0.centered { "add_layer_norm" } else { "add_rms_norm" };
+    let (x, device) = (Input { storage, layout }, storage.device());
+    let residual = Input { storage: residual, layout: residual_layout };
+    let (rows, residual_rows) = (x.rows(kernel)?, residual.rows(kernel)?);
+    let affine = Affine::of(&op.0, x.dtype())?;
+    let parameters = norm_parameters(&op.0, &affine, &rows, Some(&residual_rows))?;
     let pipeline = pipeline(device, Source::Norm, kernel, x.dtype())?;
-    let elements = view.count * view.columns;
-    let sum = Output::new(device, elements, x.dtype())?;
-    let out = Output::new(device, elements, x.dtype())?;
-    dispatch(
-        device,
-        &pipeline,
-        Grid::of_rows(&view, &pipeline),
-        |encoder| {
-            x.bind(encoder, 0);
-            residual.bind(encoder, 1);
-            affine.weight.unwrap_or(x).bind(encoder, 2);
-            affine.bias.unwrap_or(x).bind(encoder, 3);
-            sum.bind(encoder, 4);
-            out.bind(encoder, 5);
-            encoder.set_bytes(6, &parameters);
-        },
-    )?;
-    Ok((sum.into_storage(), out.into_storage()))
+    let elements = rows.count * rows.width;
+    let out = Output::new(device, 2 * elements, x.dtype())?;
+    let held = (Held::new(&affine.weight)?, affine.bias.as_ref().map(Held::new).transpose()?);
+    let weight = held.0.input()?;
+    let bias = held.1.as_ref().map_or(Ok(x), Held::input)?;
+    dispatch(device, &pipeline, Grid::of_rows(&rows, &pipeline), |encoder| {
+        x.bind(encoder, 0);
+        residual.bind(encoder, 1);
+        weight.bind(encoder, 2);
+        bias.bind(encoder, 3);
+        out.bind(encoder, 4);
+        out.bind_at(encoder, 5, elements);
+        encoder.set_bytes(6, &parameters);
+    })?;
+    Ok((out.into_storage(), stacked(layout.shape())))
 }
 
-/// Rows of a mask with the input's shape; `SINGLE` where there is none.
-fn mask_rows(
-    mask: Option<Input<'_>>,
-    what: &str,
-    dtype: DType,
-    dims: &[usize],
-) -> Result<(Rows, bool)> {
-    let Some(mask) = mask else {
-        return Ok((Rows::SINGLE, true));
+pub fn softmax(op: &Softmax, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+    let (x, device) = (Input { storage, layout }, storage.device());
+    let rows = x.rows("softmax")?;
+    let held = [&op.additive, &op.keep, &op.lengths].map(|mask| mask.as_ref().map(Held::new).transpose());
+    let [additive, keep, lengths] = held;
+    let held = [additive?, keep?, lengths?];
+    let mask_rows = |mask: &Option<Held<'_>>| -> Result<Option<Rows>> {
+        mask.as_ref().map(|mask| mask.input()?.rows("softmax")).transpose()
     };
-    mask.expect("softmax", what, dtype)?;
-    if mask.layout.dims() != dims {
-        bail!(
-            "softmax: {what} of shape {:?} is not broadcast to {dims:?}",
-            mask.layout.dims()
-        );
-    }
-    let view = mask.rows("softmax")?;
-    Ok((view.rows, view.aligned))
-}
-
-/// Softmax of scale · x over what the masks keep of the last dimension.
-pub fn softmax(x: Input<'_>, scale: f32, masks: &Masks<'_>) -> Result<MetalStorage> {
-    let device = x.storage.device();
-    let dims = x.layout.dims();
-    let view = x.rows("softmax")?;
-    let (additive_rows, additive_aligned) =
-        mask_rows(masks.additive, "the additive mask", x.dtype(), dims)?;
-    let (boolean_rows, _) = mask_rows(masks.keep, "the boolean mask", DType::U8, dims)?;
-    let length_rows = match masks.lengths {
-        None => Rows::SINGLE,
-        Some(lengths) => {
-            lengths.expect("softmax", "the row lengths", DType::U32)?;
-            if lengths.layout.dims() != &dims[..dims.len() - 1] {
-                bail!(
-                    "softmax: row lengths of shape {:?} do not fit {dims:?}",
-                    lengths.layout.dims()
-                );
-            }
-            Rows::along(lengths.layout.dims(), lengths.layout.stride())?
-        }
-    };
-    let aligned = view.aligned && view.output_aligned() && additive_aligned;
+    let [additive, keep, lengths] = [mask_rows(&held[0])?, mask_rows(&held[1])?, mask_rows(&held[2])?];
+    let aligned = plan::is_aligned(&rows)
+        && plan::output_is_aligned(rows.count, rows.width)
+        && additive.as_ref().is_none_or(plan::is_aligned);
+    let starts = |rows: &Option<Rows>| rows.as_ref().map_or(Ok(RowStarts::SINGLE), RowStarts::of);
     let parameters = plan::SoftmaxParameters {
-        columns: plan::narrow(view.columns)?,
+        columns: plan::narrow(rows.width)?,
         flags: plan::flag(aligned, plan::ALIGNED)
-            | plan::flag(masks.additive.is_some(), plan::HAS_ADDITIVE)
-            | plan::flag(masks.keep.is_some(), plan::HAS_BOOLEAN)
-            | plan::flag(masks.lengths.is_some(), plan::HAS_LENGTHS),
-        scale,
-        input: view.rows,
-        additive: additive_rows,
-        boolean: boolean_rows,
-        lengths: length_rows,
+            | plan::flag(additive.is_some(), plan::HAS_ADDITIVE)
+            | plan::flag(keep.is_some(), plan::HAS_BOOLEAN)
+            | plan::flag(lengths.is_some(), plan::HAS_LENGTHS),
+        scale: op.scale,
+        input: RowStarts::of(&rows)?,
+        additive: starts(&additive)?,
+        boolean: starts(&keep)?,
+        lengths: starts(&lengths)?,
     };
     let pipeline = pipeline(device, Source::Softmax, "softmax", x.dtype())?;
-    let out = Output::new(device, view.count * view.columns, x.dtype())?;
-    dispatch(
-        device,
-        &pipeline,
-        Grid::of_rows(&view, &pipeline),
-        |encoder| {
-            x.bind(encoder, 0);
-            masks.additive.unwrap_or(x).bind(encoder, 1);
-            masks.keep.unwrap_or(x).bind(encoder, 2);
-            masks.lengths.unwrap_or(x).bind(encoder, 3);
-            out.bind(encoder, 4);
-            encoder.set_bytes(5, &parameters);
-        },
-    )?;
-    Ok(out.into_storage())
+    let out = Output::new(device, rows.count * rows.width, x.dtype())?;
+    let mut masks = [x; 3];
+    for (slot, mask) in masks.iter_mut().zip(&held) {
+        if let Some(mask) = mask {
+            *slot = mask.input()?;
+        }
+    }
+    dispatch(device, &pipeline, Grid::of_rows(&rows, &pipeline), |encoder| {
+        x.bind(encoder, 0);
+        for (index, mask) in masks.iter().enumerate() {
+            mask.bind(encoder, 1 + index);
+        }
+        out.bind(encoder, 4);
+        encoder.set_bytes(5, &parameters);
+    })?;
+    Ok((out.into_storage(), layout.shape().clone()))
 }
 
 fn activation_kernel(activation: Activation) -> &'static str {
@@ -358,108 +170,83 @@ fn activation_kernel(activation: Activation) -> &'static str {
     }
 }
 
-pub fn activate(x: Input<'_>, activation: Activation) -> Result<MetalStorage> {
-    let kernel = activation_kernel(activation);
-    let view = x.rows(kernel)?.flattened(x.layout);
-    run_activation(kernel, x, x, (view, view), 0)
+pub fn activate(op: &Activate, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+    let kernel = activation_kernel(op.0);
+    let x = Input { storage, layout };
+    let rows = plan::flattened(x.rows(kernel)?);
+    Ok((run_activation(kernel, (x, &rows), None)?, layout.shape().clone()))
 }
 
-/// activation(gate) · up; both may be strided, such as the halves of one fused projection.
-pub fn gated(gate: Input<'_>, up: Input<'_>, activation: Activation) -> Result<MetalStorage> {
-    let kernel = activation_kernel(activation);
-    up.expect(kernel, "the second factor", gate.dtype())?;
-    if gate.layout.dims() != up.layout.dims() {
-        bail!(
-            "{kernel}: factors of shapes {:?} and {:?} differ",
-            gate.layout.dims(),
-            up.layout.dims()
-        );
+pub fn gated(
+    op: &Gated,
+    gate: &MetalStorage,
+    layout: &Layout,
+    up: &MetalStorage,
+    up_layout: &Layout,
+) -> Result<(MetalStorage, Shape)> {
+    let kernel = activation_kernel(op.0);
+    let gate = Input { storage: gate, layout };
+    let up = Input { storage: up, layout: up_layout };
+    let (mut rows, mut up_rows) = (gate.rows(kernel)?, up.rows(kernel)?);
+    if rows.is_dense() && up_rows.is_dense() {
+        (rows, up_rows) = (plan::flattened(rows), plan::flattened(up_rows));
     }
-    let mut views = (gate.rows(kernel)?, up.rows(kernel)?);
-    if gate.layout.is_contiguous() && up.layout.is_contiguous() {
-        views = (views.0.flattened(gate.layout), views.1.flattened(up.layout));
-    }
-    run_activation(kernel, gate, up, views, plan::IS_GATED)
+    let out = run_activation(kernel, (gate, &rows), Some((up, &up_rows)))?;
+    Ok((out, layout.shape().clone()))
 }
 
 fn run_activation(
     kernel: &str,
-    gate: Input<'_>,
-    up: Input<'_>,
-    (view, up_view): (RowView, RowView),
-    flags: u32,
+    (gate, rows): (Input<'_>, &Rows),
+    up: Option<(Input<'_>, &Rows)>,
 ) -> Result<MetalStorage> {
     let device = gate.storage.device();
-    let aligned = view.aligned && up_view.aligned && view.output_aligned();
+    let aligned = plan::is_aligned(rows)
+        && plan::output_is_aligned(rows.count, rows.width)
+        && up.is_none_or(|(_, up_rows)| plan::is_aligned(up_rows));
     let parameters = plan::ActivationParameters {
-        columns: plan::narrow(view.columns)?,
-        flags: flags | plan::flag(aligned, plan::ALIGNED),
-        gate: view.rows,
-        up: up_view.rows,
+        columns: plan::narrow(rows.width)?,
+        flags: plan::flag(aligned, plan::ALIGNED) | plan::flag(up.is_some(), plan::IS_GATED),
+        gate: RowStarts::of(rows)?,
+        up: up.map_or(Ok(RowStarts::SINGLE), |(_, up_rows)| RowStarts::of(up_rows))?,
     };
     let pipeline = pipeline(device, Source::Activation, kernel, gate.dtype())?;
-    let out = Output::new(device, view.count * view.columns, gate.dtype())?;
-    let grid = Grid::elementwise(view.columns.div_ceil(plan::VECTOR), view.count, &pipeline);
+    let out = Output::new(device, rows.count * rows.width, gate.dtype())?;
+    let grid = Grid::elementwise(rows.width.div_ceil(plan::VECTOR), rows.count, &pipeline);
     dispatch(device, &pipeline, grid, |encoder| {
         gate.bind(encoder, 0);
-        up.bind(encoder, 1);
+        up.map_or(gate, |(up, _)| up).bind(encoder, 1);
         out.bind(encoder, 2);
         encoder.set_bytes(3, &parameters);
     })?;
     Ok(out.into_storage())
 }
 
-/// Rotates x [tokens, heads, width]: tables f32 [positions, rotary / 2], `positions` u32 [tokens].
-pub fn rope(
-    x: Input<'_>,
-    (cosines, sines): (Input<'_>, Input<'_>),
-    positions: Input<'_>,
-    kind: RopeKind,
-    rotary: usize,
-) -> Result<MetalStorage> {
-    let device = x.storage.device();
-    let view = x.rows("rope")?;
-    let &[tokens, heads, width] = x.layout.dims() else {
-        bail!(
-            "rope: expected [tokens, heads, width], got {:?}",
-            x.layout.dims()
-        )
+pub fn rope(op: &Rope, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+    let (x, device) = (Input { storage, layout }, storage.device());
+    let rows = x.rows("rope")?;
+    let &[tokens, heads, width] = layout.dims() else {
+        bail!("rope: expected [tokens, heads, width], got {:?}", layout.dims())
     };
-    if rotary > width || rotary % 2 != 0 {
-        bail!("rope: {rotary} rotary elements do not fit heads of {width}");
-    }
-    positions.expect("rope", "the positions", DType::U32)?;
-    if positions.layout.dims() != [tokens] {
-        bail!(
-            "rope: positions of shape {:?} do not fit {tokens} tokens",
-            positions.layout.dims()
-        );
-    }
-    let pairs = rotary / 2;
-    let mut tables_aligned = true;
-    for table in [cosines, sines] {
-        table.expect("rope", "a table", DType::F32)?;
-        if !table.layout.is_contiguous() || table.layout.dims().last() != Some(&pairs) {
-            bail!(
-                "rope: a table of shape {:?} does not hold rows of {pairs}",
-                table.layout.dims()
-            );
-        }
-        tables_aligned &= table.layout.start_offset() % plan::VECTOR == 0;
-    }
-    let aligned =
-        view.aligned && view.output_aligned() && tables_aligned && pairs % plan::VECTOR == 0;
+    let (known_positions, pairs) = op.cosines.dims2()?;
+    let held = [Held::new(&op.cosines)?, Held::new(&op.sines)?, Held::new(&op.positions)?];
+    let [cosines, sines, positions] = [held[0].input()?, held[1].input()?, held[2].input()?];
+    let aligned = plan::is_aligned(&rows)
+        && plan::output_is_aligned(rows.count, width)
+        && pairs % plan::VECTOR == 0
+        && [cosines, sines].iter().all(|table| table.layout.start_offset() % plan::VECTOR == 0);
     let parameters = plan::RopeParameters {
         columns: plan::narrow(width)?,
-        rotated: plan::narrow(rotary)?,
+        rotated: plan::narrow(2 * pairs)?,
+        known_positions: plan::narrow(known_positions)?,
         flags: plan::flag(aligned, plan::ALIGNED)
-            | plan::flag(kind == RopeKind::Interleaved, plan::INTERLEAVED),
-        input: view.rows,
-        positions: Rows::along(&[tokens, heads], &[positions.layout.stride()[0], 0])?,
+            | plan::flag(op.kind == RopeKind::Interleaved, plan::INTERLEAVED),
+        input: RowStarts::of(&rows)?,
+        positions: RowStarts::per_token(tokens, heads)?,
     };
     let pipeline = pipeline(device, Source::Rope, "rope", x.dtype())?;
-    let out = Output::new(device, view.count * width, x.dtype())?;
-    let grid = Grid::elementwise(plan::rope_lanes(width, rotary), view.count, &pipeline);
+    let out = Output::new(device, rows.count * width, x.dtype())?;
+    let grid = Grid::elementwise(plan::rope_lanes(width, 2 * pairs), rows.count, &pipeline);
     dispatch(device, &pipeline, grid, |encoder| {
         x.bind(encoder, 0);
         cosines.bind(encoder, 1);
@@ -468,78 +255,56 @@ pub fn rope(
         out.bind(encoder, 4);
         encoder.set_bytes(5, &parameters);
     })?;
-    Ok(out.into_storage())
+    Ok((out.into_storage(), layout.shape().clone()))
 }
 
-/// The mean of the rows from `boundaries[i]` to `boundaries[i + 1]` for every i; x is [tokens, width].
-pub fn mean_pool(x: Input<'_>, boundaries: &[u32]) -> Result<MetalStorage> {
-    let device = x.storage.device();
-    let view = x.rows("mean_pool")?;
-    if x.layout.dims().len() != 2 {
-        bail!(
-            "mean_pool: expected [tokens, width], got {:?}",
-            x.layout.dims()
-        );
-    }
-    let ordered = boundaries.windows(2).all(|pair| pair[0] <= pair[1]);
-    if !ordered
-        || boundaries
-            .last()
-            .is_some_and(|last| *last as usize > view.count)
-    {
-        bail!(
-            "mean_pool: the boundaries {boundaries:?} do not fit {} tokens",
-            view.count
-        );
-    }
-    let sequences = boundaries.len().saturating_sub(1);
-    let aligned = view.aligned && (sequences <= 1 || view.columns % plan::VECTOR == 0);
+pub fn mean_pool(op: &MeanPool, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+    let (x, device) = (Input { storage, layout }, storage.device());
+    let rows = x.rows("mean_pool")?;
+    let [_, _, (_, row_stride)] = rows.dims;
+    let sequences = op.boundaries.len().saturating_sub(1);
+    let shape = Shape::from((sequences, rows.width));
+    let aligned = plan::is_aligned(&rows) && plan::output_is_aligned(sequences, rows.width);
     let parameters = plan::PoolParameters {
-        columns: plan::narrow(view.columns)?,
+        columns: plan::narrow(rows.width)?,
         flags: plan::flag(aligned, plan::ALIGNED),
-        row_stride: plan::narrow(x.layout.stride()[0])?,
+        row_stride: plan::narrow(row_stride)?,
     };
     let pipeline = pipeline(device, Source::Pooling, "mean_pool", x.dtype())?;
-    let out = Output::new(device, sequences * view.columns, x.dtype())?;
+    let out = Output::new(device, sequences * rows.width, x.dtype())?;
     let grid = Grid {
-        groups: (view.columns.div_ceil(plan::POOL_COLUMNS), sequences),
+        groups: (rows.width.div_ceil(plan::POOL_COLUMNS), sequences),
         lanes: plan::POOL_LANES,
     };
     if grid.is_empty() {
-        return Ok(out.into_storage());
+        return Ok((out.into_storage(), shape));
     }
-    let boundary_buffer = device.new_buffer_with_data(boundaries)?;
+    let boundaries = device.new_buffer_with_data(&op.boundaries)?;
     dispatch(device, &pipeline, grid, |encoder| {
         x.bind(encoder, 0);
-        encoder.set_input_buffer(1, Some(&boundary_buffer), 0);
+        encoder.set_input_buffer(1, Some(&boundaries), 0);
         out.bind(encoder, 2);
         encoder.set_bytes(3, &parameters);
     })?;
-    Ok(out.into_storage())
+    Ok((out.into_storage(), shape))
 }
 
-/// Each row divided by its Euclidean length, or by `epsilon` where that is longer.
-pub fn l2_normalize(x: Input<'_>, epsilon: f32) -> Result<MetalStorage> {
-    let device = x.storage.device();
-    let view = x.rows("l2_normalize")?;
-    let aligned = view.aligned && view.output_aligned();
+pub fn l2_normalize(op: &L2Normalize, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+    let (x, device) = (Input { storage, layout }, storage.device());
+    let rows = x.rows("l2_normalize")?;
+    let aligned = plan::is_aligned(&rows) && plan::output_is_aligned(rows.count, rows.width);
     let parameters = plan::L2Parameters {
-        columns: plan::narrow(view.columns)?,
+        columns: plan::narrow(rows.width)?,
         flags: plan::flag(aligned, plan::ALIGNED),
-        epsilon,
-        input: view.rows,
+        epsilon: op.least,
+        input: RowStarts::of(&rows)?,
     };
     let pipeline = pipeline(device, Source::Pooling, "l2_normalize", x.dtype())?;
-    let out = Output::new(device, view.count * view.columns, x.dtype())?;
-    dispatch(
-        device,
-        &pipeline,
-        Grid::of_rows(&view, &pipeline),
-        |encoder| {
-            x.bind(encoder, 0);
-            out.bind(encoder, 1);
-            encoder.set_bytes(2, &parameters);
-        },
-    )?;
-    Ok(out.into_storage())
+    let out = Output::new(device, rows.count * rows.width, x.dtype())?;
+    dispatch(device, &pipeline, Grid::of_rows(&rows, &pipeline), |encoder| {
+        x.bind(encoder, 0);
+        out.bind(encoder, 1);
+        encoder.set_bytes(2, &parameters);
+    })?;
+    Ok((out.into_storage(), layout.shape().clone()))
 }

@@ -4,12 +4,13 @@
 pub mod plan;
 
 #[cfg(target_os = "macos")]
+mod launch;
+#[cfg(target_os = "macos")]
+mod operands;
+#[cfg(target_os = "macos")]
 mod pipelines;
 
 #[cfg(target_os = "macos")]
-mod launch;
-
-#[cfg(target_os = "macos")]
-pub use launch::{
-    activate, add_norm, gated, l2_normalize, mean_pool, norm, rope, softmax, Affine, Input, Masks,
+pub(super) use launch::{
+    activate, add_norm, gated, l2_normalize, mean_pool, norm, rope, softmax,
 };

@@ -5,8 +5,8 @@ struct NormParameters {
     uint flags;
     float epsilon;
     float weight_offset; // 1 for Gemma, whose weights are stored minus one
-    Rows input;
-    Rows residual;
+    RowStarts input;
+    RowStarts residual;
 };
 
 // The sum is rounded before it is normalized, so the fused kernels give what the two steps give.

@@ -3,6 +3,8 @@
 
 use candle_core::{bail, DType, Layout, Result};
 
+use crate::kernels::rows::Rows;
+
 /// Bits of the `flags` field of a parameter block, as in `common.metal`.
 pub const ALIGNED: u32 = 1;
 pub const HAS_WEIGHT: u32 = 2;
@@ -79,7 +81,7 @@ macro_rules! parameter_block {
 
 parameter_block! {
     /// Where each row of a tensor starts: up to three leading dimensions, strides in elements.
-    Rows {
+    RowStarts {
         inner_size: u32,
         middle_size: u32,
         inner_stride: u32,
@@ -94,8 +96,8 @@ parameter_block! {
         flags: u32,
         epsilon: f32,
         weight_offset: f32,
-        input: Rows,
-        residual: Rows,
+        input: RowStarts,
+        residual: RowStarts,
     }
 }
 
@@ -104,10 +106,10 @@ parameter_block! {
         columns: u32,
         flags: u32,
         scale: f32,
-        input: Rows,
-        additive: Rows,
-        boolean: Rows,
-        lengths: Rows,
+        input: RowStarts,
+        additive: RowStarts,
+        boolean: RowStarts,
+        lengths: RowStarts,
     }
 }
 
@@ -115,8 +117,8 @@ parameter_block! {
     ActivationParameters {
         columns: u32,
         flags: u32,
-        gate: Rows,
-        up: Rows,
+        gate: RowStarts,
+        up: RowStarts,
     }
 }
 
@@ -124,9 +126,10 @@ parameter_block! {
     RopeParameters {
         columns: u32,
         rotated: u32,
+        known_positions: u32,
         flags: u32,
-        input: Rows,
-        positions: Rows,
+        input: RowStarts,
+        positions: RowStarts,
     }
 }
 
@@ -143,13 +146,13 @@ parameter_block! {
         columns: u32,
         flags: u32,
         epsilon: f32,
-        input: Rows,
+        input: RowStarts,
     }
 }
 
-impl Rows {
-    /// One row, at the start.
-    pub const SINGLE: Rows = Rows {
+impl RowStarts {
+    /// One row.
+    pub const SINGLE: RowStarts = RowStarts {
         inner_size: 1,
         middle_size: 1,
         inner_stride: 0,
@@ -157,93 +160,58 @@ impl Rows {
         outer_stride: 0,
     };
 
-    /// Rows along `dims`, which are all dimensions but the one a row runs along. Dimensions that
-    /// continue one another are merged; more than three that do not are refused.
-    pub fn along(dims: &[usize], strides: &[usize]) -> Result<Rows> {
-        let mut groups: Vec<(usize, usize)> = Vec::with_capacity(3);
-        for (&size, &stride) in dims.iter().zip(strides).rev() {
-            if size == 1 {
-                continue;
-            }
-            match groups.last_mut() {
-                Some((inner_size, inner_stride)) if stride == *inner_stride * *inner_size => {
-                    *inner_size *= size;
-                }
-                _ => groups.push((size, stride)),
-            }
-        }
-        if groups.len() > 3 {
-            bail!("the leading dimensions {dims:?} with strides {strides:?} do not reduce to three; call contiguous() first");
-        }
-        groups.resize(3, (1, 0));
-        Ok(Rows {
-            inner_size: narrow(groups[0].0.max(1))?,
-            middle_size: narrow(groups[1].0.max(1))?,
-            inner_stride: narrow(groups[0].1)?,
-            middle_stride: narrow(groups[1].1)?,
-            outer_stride: narrow(groups[2].1)?,
+    pub fn of(rows: &Rows) -> Result<RowStarts> {
+        let [(_, outer), (middle_size, middle), (inner_size, inner)] = rows.dims;
+        narrow(rows.count)?;
+        Ok(RowStarts {
+            inner_size: narrow(inner_size.max(1))?,
+            middle_size: narrow(middle_size.max(1))?,
+            inner_stride: narrow(inner)?,
+            middle_stride: narrow(middle)?,
+            outer_stride: narrow(outer)?,
         })
     }
 
-    fn is_aligned(&self) -> bool {
-        [self.inner_stride, self.middle_stride, self.outer_stride]
-            .iter()
-            .all(|stride| *stride as usize % VECTOR == 0)
-    }
-}
-
-/// A tensor as rows along its dense last dimension.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RowView {
-    pub rows: Rows,
-    pub count: usize,
-    pub columns: usize,
-    /// Whether every row starts where four elements may be loaded at once.
-    pub aligned: bool,
-}
-
-impl RowView {
-    pub fn of(kernel: &str, layout: &Layout) -> Result<RowView> {
-        let (dims, strides) = (layout.dims(), layout.stride());
-        let (Some((&columns, outer)), Some((&stride, outer_strides))) =
-            (dims.split_last(), strides.split_last())
-        else {
-            bail!("{kernel}: a scalar has no rows")
-        };
-        if columns > 1 && stride != 1 {
-            bail!("{kernel}: the last dimension of {dims:?} has stride {stride}; call contiguous() first");
-        }
-        narrow(columns)?;
-        let rows = Rows::along(outer, outer_strides)?;
-        let count = outer.iter().product();
-        narrow(count)?;
-        Ok(RowView {
-            rows,
-            count,
-            columns,
-            aligned: rows.is_aligned() && layout.start_offset() % VECTOR == 0,
+    /// Every token's number, repeated for each of its heads.
+    pub fn per_token(tokens: usize, heads: usize) -> Result<RowStarts> {
+        Ok(RowStarts {
+            inner_size: narrow(heads.max(1))?,
+            middle_size: narrow(tokens.max(1))?,
+            inner_stride: 0,
+            middle_stride: 1,
+            outer_stride: 0,
         })
     }
+}
 
-    /// The same elements as one row where they are contiguous: elementwise kernels then work on whole
-    /// threadgroups even if rows are short.
-    pub fn flattened(self, layout: &Layout) -> RowView {
-        let elements = self.count * self.columns;
-        if !layout.is_contiguous() || narrow(elements).is_err() {
-            return self;
-        }
-        RowView {
-            rows: Rows::SINGLE,
-            count: 1,
-            columns: elements,
-            aligned: layout.start_offset() % VECTOR == 0,
-        }
+/// The rows of an input of a kernel.
+pub fn rows_of(kernel: &str, layout: &Layout) -> Result<Rows> {
+    match Rows::of(layout) {
+        Some(rows) => Ok(rows),
+        None => bail!(
+            "{kernel}: the layout {layout:?} does not reduce to rows; call contiguous() first"
+        ),
     }
+}
 
-    /// Whether the rows of a contiguous output of this size may be stored four elements at once.
-    pub fn output_aligned(&self) -> bool {
-        self.count <= 1 || self.columns % VECTOR == 0
+/// The same elements as one row where they follow each other: an elementwise kernel then works on
+/// whole threadgroups even if the rows are short.
+pub fn flattened(rows: Rows) -> Rows {
+    let elements = rows.count * rows.width;
+    if elements == 0 || narrow(elements).is_err() {
+        return rows;
     }
+    rows.rewidth(elements).unwrap_or(rows)
+}
+
+/// Whether every row starts where four elements may be loaded at once.
+pub fn is_aligned(rows: &Rows) -> bool {
+    rows.start % VECTOR == 0 && rows.dims.iter().all(|(_, stride)| stride % VECTOR == 0)
+}
+
+/// Whether the rows of a contiguous output may be stored four elements at once.
+pub fn output_is_aligned(rows: usize, columns: usize) -> bool {
+    rows <= 1 || columns % VECTOR == 0
 }
 
 /// Lanes of the threadgroup that works on one row: whole simdgroups, about two vectors per lane.
@@ -303,7 +271,7 @@ mod tests {
     #[test]
     fn parameter_blocks_have_the_fields_of_the_metal_structs() {
         let blocks = [
-            (Source::Norm, "Rows", Rows::FIELDS),
+            (Source::Norm, "RowStarts", RowStarts::FIELDS),
             (Source::Norm, "NormParameters", NormParameters::FIELDS),
             (
                 Source::Softmax,
@@ -351,87 +319,69 @@ mod tests {
         assert_eq!(POOL_COLUMNS, VECTOR * SIMD_WIDTH);
     }
 
-    fn rows(dims: &[usize], strides: &[usize]) -> (u32, u32, u32, u32, u32) {
-        let r = Rows::along(dims, strides).expect("three dimensions at most");
-        (
-            r.inner_size,
-            r.middle_size,
-            r.inner_stride,
-            r.middle_stride,
-            r.outer_stride,
-        )
+    fn layout(dims: &[usize], strides: &[usize], start: usize) -> Layout {
+        Layout::new(Shape::from(dims.to_vec()), strides.to_vec(), start)
+    }
+
+    /// Where the kernels look for a row, as `row_start` of `common.metal` computes it.
+    fn row_start(starts: &RowStarts, row: u32) -> u32 {
+        let (inner, rest) = (row % starts.inner_size, row / starts.inner_size);
+        let (middle, outer) = (rest % starts.middle_size, rest / starts.middle_size);
+        outer * starts.outer_stride + middle * starts.middle_stride + inner * starts.inner_stride
     }
 
     #[test]
-    fn leading_dimensions_merge_where_they_continue_one_another() {
-        assert_eq!(rows(&[2, 3, 5], &[150, 50, 10]), (30, 1, 10, 0, 0));
-        assert_eq!(rows(&[2, 3, 5], &[150, 10, 30]), (5, 3, 30, 10, 150));
-        assert_eq!(rows(&[4, 1, 5], &[80, 999, 16]), (20, 1, 16, 0, 0));
-        assert_eq!(rows(&[4, 8, 5], &[5, 0, 1]), (5, 8, 1, 0, 5));
-        assert_eq!(rows(&[4, 8], &[0, 0]), (32, 1, 0, 0, 0));
-        assert_eq!(rows(&[], &[]), (1, 1, 0, 0, 0));
-        assert_eq!(rows(&[0, 7], &[70, 10]), (1, 1, 10, 0, 0));
-    }
-
-    #[test]
-    fn four_unrelated_dimensions_are_refused() {
-        let error = Rows::along(&[2, 3, 4, 5], &[1000, 7, 300, 11]).unwrap_err();
-        assert!(error.to_string().contains("contiguous()"), "{error}");
-    }
-
-    #[test]
-    fn every_row_of_a_strided_layout_is_found() {
-        let (dims, strides) = ([3usize, 4, 2, 6], [200usize, 12, 6 * 8, 1]);
-        let layout = Layout::new(Shape::from(dims.to_vec()), strides.to_vec(), 5);
-        let view = RowView::of("test", &layout).expect("a row view");
-        assert!(!view.aligned);
-        let mut row = 0;
-        for (a, b, c) in
-            (0..3).flat_map(|a| (0..4).flat_map(move |b| (0..2).map(move |c| (a, b, c))))
-        {
-            let r = view.rows;
-            let (inner, rest) = (row % r.inner_size, row / r.inner_size);
-            let (middle, outer) = (rest % r.middle_size, rest / r.middle_size);
-            let start = outer * r.outer_stride + middle * r.middle_stride + inner * r.inner_stride;
-            assert_eq!(start as usize, a * 200 + b * 12 + c * 48);
-            row += 1;
+    fn kernels_find_every_row_of_a_strided_layout() {
+        let rows = rows_of("test", &layout(&[3, 4, 2, 6], &[200, 12, 48, 1], 5)).expect("rows");
+        let starts = RowStarts::of(&rows).expect("starts");
+        assert_eq!(rows.count, 24);
+        for row in 0..24 {
+            let (a, b, c) = (row / 8, row / 2 % 4, row % 2);
+            assert_eq!(row_start(&starts, row), a * 200 + b * 12 + c * 48);
         }
-        assert_eq!(view.count, row as usize);
+    }
+
+    #[test]
+    fn kernels_find_the_token_of_a_head() {
+        let starts = RowStarts::per_token(5, 3).expect("starts");
+        let tokens: Vec<u32> = (0..15).map(|row| row_start(&starts, row)).collect();
+        assert_eq!(tokens, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]);
+    }
+
+    #[test]
+    fn empty_dimensions_divide_nothing_by_zero() {
+        let rows = rows_of("test", &layout(&[0, 7, 8], &[56, 8, 1], 0)).expect("rows");
+        let starts = RowStarts::of(&rows).expect("starts");
+        assert!(starts.inner_size > 0 && starts.middle_size > 0);
+        assert!(RowStarts::per_token(0, 0).expect("starts").inner_size > 0);
+    }
+
+    #[test]
+    fn a_layout_without_rows_is_refused_by_name() {
+        let error = rows_of("softmax", &layout(&[3, 8], &[1, 3], 0)).unwrap_err();
+        assert!(error.to_string().contains("softmax"), "{error}");
     }
 
     #[test]
     fn alignment_needs_offset_and_strides() {
-        let layout = |stride, offset| Layout::new(Shape::from(vec![3, 8]), vec![stride, 1], offset);
-        let aligned = |stride, offset| {
-            RowView::of("test", &layout(stride, offset))
-                .expect("a view")
-                .aligned
+        let aligned = |stride, start| {
+            is_aligned(&rows_of("test", &layout(&[3, 8], &[stride, 1], start)).expect("rows"))
         };
         assert!(aligned(8, 0) && aligned(12, 4));
         assert!(!aligned(9, 0) && !aligned(8, 2));
+        assert!(output_is_aligned(1, 7) && output_is_aligned(3, 8) && !output_is_aligned(3, 7));
     }
 
     #[test]
-    fn a_last_dimension_with_gaps_is_refused() {
-        let layout = Layout::new(Shape::from(vec![3, 8]), vec![1, 3], 0);
-        assert!(RowView::of("softmax", &layout)
-            .unwrap_err()
-            .to_string()
-            .contains("softmax"));
-    }
-
-    #[test]
-    fn contiguous_tensors_flatten_and_strided_ones_do_not() {
-        let contiguous = Layout::contiguous((5, 3));
-        let view = RowView::of("gelu", &contiguous)
-            .expect("a view")
-            .flattened(&contiguous);
-        assert_eq!((view.count, view.columns, view.aligned), (1, 15, true));
-        let strided = Layout::new(Shape::from(vec![5, 3]), vec![4, 1], 0);
-        let view = RowView::of("gelu", &strided)
-            .expect("a view")
-            .flattened(&strided);
-        assert_eq!((view.count, view.columns), (5, 3));
+    fn dense_rows_flatten_and_strided_ones_do_not() {
+        let flat = |strides: &[usize]| {
+            let rows = flattened(rows_of("gelu", &layout(&[5, 3], strides, 0)).expect("rows"));
+            (rows.count, rows.width)
+        };
+        assert_eq!(flat(&[3, 1]), (1, 15));
+        assert_eq!(flat(&[4, 1]), (5, 3));
+        let empty = rows_of("gelu", &layout(&[0, 3], &[3, 1], 0)).expect("rows");
+        assert_eq!(flattened(empty).count, 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ struct L2Parameters {
     uint columns;
     uint flags;
     float epsilon; // the norm is at least this, as in torch's normalize
-    Rows input;
+    RowStarts input;
 };
 
 // Lanes of one pooling threadgroup: a simdgroup covers 32 x 4 columns of every eighth token.

@@ -1,14 +1,15 @@
 // Rotary positions: the first `rotated` elements of a row turn in pairs, (i, i + rotated / 2) or, when
 // interleaved, (2i, 2i + 1); the rest is copied. The tables of cosines and sines are f32, one row of
 // rotated / 2 per position, and every row has the index of its position. A lane works on four pairs
-// or copies four elements; the grid is (lanes, rows).
+// or copies four elements; the grid is (lanes, rows). A position beyond the tables gives NaN.
 
 struct RopeParameters {
     uint columns;
     uint rotated;
+    uint known_positions; // rows of the tables
     uint flags;
-    Rows input;
-    Rows positions;
+    RowStarts input;
+    RowStarts positions;
 };
 
 template <typename T>
@@ -18,7 +19,14 @@ struct Rotation {
     device const float *cosines;
     device const float *sines;
 
+    bool known; // whether the tables have the position
+
     void turn(uint pair, uint first, uint second) const {
+        if (!known) {
+            to[first] = T(NAN);
+            to[second] = T(NAN);
+            return;
+        }
         const float a = float(from[first]);
         const float b = float(from[second]);
         const float c = cosines[pair];
@@ -57,8 +65,10 @@ static inline void rope_lane(
 ) {
     const uint pairs = p.rotated / 2;
     const uint turning_lanes = (pairs + 3) / 4;
-    const ulong table = ulong(positions[row_start(p.positions, at.y)]) * pairs;
+    const uint position = positions[row_start(p.positions, at.y)];
+    const ulong table = ulong(position) * pairs;
     Rotation<T> rotation;
+    rotation.known = position < p.known_positions;
     rotation.from = x + row_start(p.input, at.y);
     rotation.to = out + ulong(at.y) * p.columns;
     rotation.cosines = cosines + table;
@@ -73,7 +83,7 @@ static inline void rope_lane(
     const uint pair = 4 * at.x;
     const bool interleaved = p.flags & INTERLEAVED;
     // ALIGNED promises that `pairs` is a multiple of four.
-    if (p.flags & ALIGNED) {
+    if ((p.flags & ALIGNED) && rotation.known) {
         if (interleaved) {
             rotation.turn4_interleaved(pair);
         } else {

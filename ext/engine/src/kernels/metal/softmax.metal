@@ -6,10 +6,10 @@ struct SoftmaxParameters {
     uint columns;
     uint flags;
     float scale;
-    Rows input;
-    Rows additive;
-    Rows boolean;
-    Rows lengths;
+    RowStarts input;
+    RowStarts additive;
+    RowStarts boolean;
+    RowStarts lengths;
 };
 
 // An additive mask hides an element by -infinity or by the lowest finite number of its type.
