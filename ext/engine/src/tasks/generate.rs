@@ -84,7 +84,7 @@ impl LanguageModel {
             checkpoint.source.clone(),
             config,
             &names,
-            checkpoint.opened_device(),
+            &checkpoint.opened,
             checkpoint.dtype,
             cancel,
         )?;
