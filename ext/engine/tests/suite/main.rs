@@ -2,6 +2,7 @@
 
 mod allocation;
 mod decoder;
+mod encoder;
 mod fuzz_readers;
 mod hostile;
 mod weight_files;
