@@ -1,1 +1,2 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
+mod tokenizer;
