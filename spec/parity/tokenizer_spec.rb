@@ -92,10 +92,8 @@ RSpec.describe "Tokenizer parity" do
         tokenizer = Candle::Tokenizer.from_pretrained(file)
         texts = File.read("#{file}.inp").split("\n__ggml_vocab_test__\n")
         outputs = File.read("#{file}.out").split("\n", -1).map { |line| line.split.map(&:to_i) }
-        special = file.include?("bert-bge")
-        differing = texts.zip(outputs).reject do |text, ids|
-          tokenizer.encode(text, add_special_tokens: special) == ids
-        end
+        differing = texts.zip(outputs).reject { |text, ids| tokenizer.encode(text, add_special_tokens: false) == ids }
+        expect(texts.length).to be > 20
         expect(differing).to be_empty
       end
     end

@@ -1,7 +1,9 @@
 # frozen_string_literal: true
 
 require "spec_helper"
+require "English"
 require "json"
+require "pathname"
 require "timeout"
 require "tmpdir"
 
@@ -85,9 +87,9 @@ RSpec.describe Candle::Tokenizer, :gc_stress do
     it "gives character offsets into the text" do
       text = "日本語 Größe 🙂 cats"
       result = byte_level.encode_with_offsets(text)
-      pieces = result[:offsets].map { |first, last| text[first...last] }
-      expect(pieces.join.delete(" ")).to include("Größe").and include("cats")
-      expect(result[:offsets].last.last).to eq(text.length)
+      # A character may take several tokens, which then share its offsets.
+      pieces = result[:offsets].uniq.map { |first, last| text[first...last] }
+      expect(pieces.join).to eq(text.delete(" "))
     end
 
     it "takes empty texts and batches" do
@@ -301,7 +303,7 @@ RSpec.describe Candle::Tokenizer, :gc_stress do
 
     it "can't be allocated empty" do
       expect { described_class.allocate }.to raise_error(TypeError)
-      expect { described_class.new }.to raise_error(NoMethodError)
+      expect { described_class.new }.to raise_error(TypeError)
     end
 
     it "serves threads" do

@@ -4,11 +4,21 @@
 //! once. Rows may be strided as long as the last dimension is contiguous; another layout is copied
 //! first. `docs/kernels.md` says which backend runs what.
 
+pub mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(any(test, target_os = "macos"))]
+mod metal;
+mod ops;
 pub mod reference;
+mod rows;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Tensor, D};
 
 use crate::{Error, Result};
+use rows::row_major;
+
+pub use cpu::isa::Isa;
 
 /// The smallest norm that `l2_normalize` divides by.
 pub const LEAST_L2_NORM: f32 = 1e-12;
@@ -59,21 +69,20 @@ pub fn layer_norm(
     bias: Option<&Tensor>,
     epsilon: f32,
 ) -> Result<Tensor> {
-    check_width("layer_norm", x, weight)?;
-    let (values, shape) = (to_f64(x)?, x.shape().clone());
-    let bias = bias.map(to_f64).transpose()?;
-    let out = reference::layer_norm(&values, &to_f64(weight)?, bias.as_deref(), epsilon as f64);
-    from_f64(out, shape, x)
+    norm(x, ops::Norm::new("layer_norm", x, weight, bias, epsilon)?)
 }
 
 /// x / √(mean(x²) + ε) · weight over the last dimension.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
-    rms_norm_plus(x, weight, epsilon, 0.0)
+    norm(x, ops::Norm::rms("rms_norm", x, weight, epsilon, 0.0)?)
 }
 
 /// `rms_norm` with 1 + weight, as Gemma stores it in safetensors.
 pub fn rms_norm_offset(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
-    rms_norm_plus(x, weight, epsilon, 1.0)
+    norm(
+        x,
+        ops::Norm::rms("rms_norm_offset", x, weight, epsilon, 1.0)?,
+    )
 }
 
 /// x + residual, and its `layer_norm`, in one pass.
@@ -84,9 +93,8 @@ pub fn add_layer_norm(
     bias: Option<&Tensor>,
     epsilon: f32,
 ) -> Result<(Tensor, Tensor)> {
-    let sum = (x + residual)?;
-    let normed = layer_norm(&sum, weight, bias, epsilon)?;
-    Ok((sum, normed))
+    let norm = ops::Norm::new("add_layer_norm", x, weight, bias, epsilon)?;
+    add_norm("add_layer_norm", x, residual, norm)
 }
 
 /// x + residual, and its `rms_norm` with `weight_offset` + weight, in one pass.
@@ -97,9 +105,8 @@ pub fn add_rms_norm(
     epsilon: f32,
     weight_offset: f32,
 ) -> Result<(Tensor, Tensor)> {
-    let sum = (x + residual)?;
-    let normed = rms_norm_plus(&sum, weight, epsilon, weight_offset)?;
-    Ok((sum, normed))
+    let norm = ops::Norm::rms("add_rms_norm", x, weight, epsilon, weight_offset)?;
+    add_norm("add_rms_norm", x, residual, norm)
 }
 
 /// Softmax over the last dimension.
@@ -109,38 +116,29 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
 
 /// Softmax over the last dimension of what the options keep.
 pub fn softmax_masked(x: &Tensor, options: &SoftmaxOptions<'_>) -> Result<Tensor> {
-    let width = x.dim(candle_core::D::Minus1)?;
-    let spread = |t: &Tensor| -> Result<Vec<f64>> { to_f64(&t.broadcast_as(x.shape())?) };
-    let additive = options.additive.map(spread).transpose()?;
-    let keep = options.keep.map(spread).transpose()?;
-    let lengths = options
-        .lengths
-        .map(|t| to_f64(&t.broadcast_as(&x.dims()[..x.rank() - 1])?))
-        .transpose()?;
-    let lowest = lowest_finite(x.dtype());
-    let out = reference::softmax(
-        &to_f64(x)?,
-        width,
-        options.scale.unwrap_or(1.0) as f64,
-        |row, column| {
-            let at = row * width + column;
-            let bias = additive.as_ref().map_or(0.0, |a| a[at]);
-            let masked = keep.as_ref().is_some_and(|k| k[at] == 0.0)
-                || lengths.as_ref().is_some_and(|l| column as f64 >= l[row])
-                || bias <= lowest;
-            (!masked).then_some(bias)
-        },
-    );
-    from_f64(out, x.shape().clone(), x)
+    check_float("softmax", x)?;
+    let leading = &x.dims()[..x.rank().saturating_sub(1)];
+    let spread = |mask: &Tensor, dtype: DType| -> Result<Tensor> {
+        row_major(&mask.to_dtype(dtype)?.broadcast_as(x.shape())?)
+    };
+    let op = ops::Softmax {
+        scale: options.scale.unwrap_or(1.0),
+        additive: options.additive.map(|m| spread(m, x.dtype())).transpose()?,
+        keep: options.keep.map(|m| spread(m, DType::U8)).transpose()?,
+        lengths: options
+            .lengths
+            .map(|lengths| -> Result<Tensor> {
+                let lengths = lengths.to_dtype(DType::U32)?.broadcast_as(leading)?;
+                row_major(&lengths.unsqueeze(D::Minus1)?)
+            })
+            .transpose()?,
+    };
+    Ok(row_major(x)?.apply_op1_no_bwd(&op)?)
 }
 
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
-    let values = to_f64(x)?;
-    let out = values
-        .into_iter()
-        .map(|v| reference::activation(v, activation))
-        .collect();
-    from_f64(out, x.shape().clone(), x)
+    check_float("activate", x)?;
+    Ok(row_major(x)?.apply_op1_no_bwd(&ops::Activate(activation))?)
 }
 
 /// The exact GELU, by erf.
@@ -166,21 +164,22 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
 
 /// activation(gate) · up.
 pub fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
-    Ok((activate(gate, activation)? * up)?)
+    check_float("gated", gate)?;
+    check_alike("gated", gate, up)?;
+    Ok(row_major(gate)?.apply_op2_no_bwd(&row_major(up)?, &ops::Gated(activation))?)
 }
 
 /// `gated` on the two halves of the last dimension, gate first, without copying them apart.
 pub fn gated_fused(fused: &Tensor, activation: Activation) -> Result<Tensor> {
-    let width = fused.dim(candle_core::D::Minus1)?;
+    let width = fused.dim(D::Minus1)?;
     if width % 2 != 0 {
         return Err(Error::InvalidInput(format!(
             "gated: the last dimension of {:?} must be even, to hold gate and up",
             fused.dims()
         )));
     }
-    let last = fused.rank() - 1;
-    let gate = fused.narrow(last, 0, width / 2)?;
-    let up = fused.narrow(last, width / 2, width / 2)?;
+    let gate = fused.narrow(D::Minus1, 0, width / 2)?;
+    let up = fused.narrow(D::Minus1, width / 2, width / 2)?;
     gated(&gate, &up, activation)
 }
 
@@ -205,52 +204,128 @@ pub fn rope(
     kind: RopeKind,
     rotary: usize,
 ) -> Result<Tensor> {
-    let (_, heads, width) = x.dims3()?;
-    let out = reference::rope(
-        &to_f64(x)?,
-        (heads, width),
-        (&to_f64(cosines)?, &to_f64(sines)?),
-        &positions.to_vec1::<u32>()?,
+    check_float("rope", x)?;
+    let (tokens, _, width) = x.dims3()?;
+    let (_, pairs) = cosines.dims2()?;
+    let fits = rotary == 2 * pairs
+        && rotary <= width
+        && sines.dims() == cosines.dims()
+        && positions.dims() == [tokens];
+    if !fits {
+        return Err(Error::InvalidInput(format!(
+            "rope: tables of shape {:?} and {:?} and positions of shape {:?} do not turn {rotary} \
+             elements of an input of shape {:?}",
+            cosines.dims(),
+            sines.dims(),
+            positions.dims(),
+            x.dims()
+        )));
+    }
+    let table = |t: &Tensor| -> Result<Tensor> { Ok(t.to_dtype(DType::F32)?.contiguous()?) };
+    let op = ops::Rope {
+        cosines: table(cosines)?,
+        sines: table(sines)?,
+        positions: positions.to_dtype(DType::U32)?.contiguous()?,
         kind,
-        rotary,
-    );
-    from_f64(out, x.shape().clone(), x)
+    };
+    Ok(row_major(x)?.apply_op1_no_bwd(&op)?)
 }
 
 /// The mean of each sequence's rows: `x` is [tokens, width], sequence i is the rows from
 /// `boundaries[i]` to `boundaries[i + 1]`. An empty sequence gives zeros.
 pub fn mean_pool(x: &Tensor, boundaries: &[u32]) -> Result<Tensor> {
-    let (_, width) = x.dims2()?;
-    let out = reference::mean_pool(&to_f64(x)?, width, boundaries);
-    from_f64(out, (boundaries.len().saturating_sub(1), width).into(), x)
+    check_float("mean_pool", x)?;
+    let (tokens, _) = x.dims2()?;
+    let rising = boundaries.windows(2).all(|pair| pair[0] <= pair[1]);
+    match boundaries.last() {
+        Some(&last) if rising && last as usize <= tokens => {}
+        _ => {
+            return Err(Error::InvalidInput(format!(
+                "mean_pool: boundaries must rise and end within the {tokens} tokens"
+            )))
+        }
+    }
+    let boundaries = boundaries.to_vec();
+    Ok(row_major(x)?.apply_op1_no_bwd(&ops::MeanPool { boundaries })?)
 }
 
 /// Each row divided by its Euclidean length, or by `LEAST_L2_NORM` where that is shorter.
 pub fn l2_normalize(x: &Tensor) -> Result<Tensor> {
-    let width = x.dim(candle_core::D::Minus1)?;
-    let out = reference::l2_normalize(&to_f64(x)?, width, LEAST_L2_NORM as f64);
-    from_f64(out, x.shape().clone(), x)
+    check_float("l2_normalize", x)?;
+    let least = LEAST_L2_NORM;
+    Ok(row_major(x)?.apply_op1_no_bwd(&ops::L2Normalize { least })?)
 }
 
-fn rms_norm_plus(x: &Tensor, weight: &Tensor, epsilon: f32, offset: f32) -> Result<Tensor> {
-    check_width("rms_norm", x, weight)?;
-    let out = reference::rms_norm(&to_f64(x)?, &to_f64(weight)?, epsilon as f64, offset as f64);
-    from_f64(out, x.shape().clone(), x)
+impl ops::Norm {
+    fn new(
+        name: &str,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        epsilon: f32,
+    ) -> Result<Self> {
+        check_width(name, x, weight)?;
+        if let Some(bias) = bias {
+            check_width(name, x, bias)?;
+        }
+        Ok(Self {
+            centered: true,
+            weight: weight.clone(),
+            bias: bias.cloned(),
+            epsilon,
+            weight_offset: 0.0,
+        })
+    }
+
+    fn rms(name: &str, x: &Tensor, weight: &Tensor, epsilon: f32, offset: f32) -> Result<Self> {
+        let norm = Self::new(name, x, weight, None, epsilon)?;
+        Ok(Self {
+            centered: false,
+            weight_offset: offset,
+            ..norm
+        })
+    }
+}
+
+fn norm(x: &Tensor, norm: ops::Norm) -> Result<Tensor> {
+    Ok(row_major(x)?.apply_op1_no_bwd(&norm)?)
+}
+
+fn add_norm(
+    name: &str,
+    x: &Tensor,
+    residual: &Tensor,
+    norm: ops::Norm,
+) -> Result<(Tensor, Tensor)> {
+    check_alike(name, x, residual)?;
+    let both = row_major(x)?.apply_op2_no_bwd(&row_major(residual)?, &ops::AddNorm(norm))?;
+    Ok((both.get(0)?, both.get(1)?))
 }
 
 /// An additive mask hides an element by this number or anything below.
-fn lowest_finite(dtype: DType) -> f64 {
+fn lowest_finite(dtype: DType) -> f32 {
     match dtype {
-        DType::F16 => -65504.0,
-        DType::BF16 => f64::from(half::bf16::MIN),
-        _ => f64::from(f32::MIN),
+        DType::F16 => half::f16::MIN.to_f32(),
+        DType::BF16 => half::bf16::MIN.to_f32(),
+        _ => f32::MIN,
+    }
+}
+
+fn check_float(name: &str, x: &Tensor) -> Result<()> {
+    match x.dtype() {
+        DType::F32 | DType::F16 | DType::BF16 => Ok(()),
+        other => Err(Error::InvalidInput(format!(
+            "{name} takes f32, f16 or bf16 tensors, not {}",
+            other.as_str()
+        ))),
     }
 }
 
 fn check_width(name: &str, x: &Tensor, weight: &Tensor) -> Result<()> {
+    check_float(name, x)?;
     if x.rank() == 0 || weight.dims() != &x.dims()[x.rank() - 1..] {
         return Err(Error::InvalidInput(format!(
-            "{name}: a weight of shape {:?} does not fit rows of an input of shape {:?}",
+            "{name}: a weight or bias of shape {:?} does not fit the rows of an input of shape {:?}",
             weight.dims(),
             x.dims()
         )));
@@ -258,10 +333,15 @@ fn check_width(name: &str, x: &Tensor, weight: &Tensor) -> Result<()> {
     Ok(())
 }
 
-fn to_f64(x: &Tensor) -> Result<Vec<f64>> {
-    Ok(x.flatten_all()?.to_dtype(DType::F64)?.to_vec1()?)
-}
-
-fn from_f64(values: Vec<f64>, shape: candle_core::Shape, like: &Tensor) -> Result<Tensor> {
-    Ok(Tensor::from_vec(values, shape, like.device())?.to_dtype(like.dtype())?)
+fn check_alike(name: &str, a: &Tensor, b: &Tensor) -> Result<()> {
+    if a.dims() == b.dims() && a.dtype() == b.dtype() {
+        return Ok(());
+    }
+    Err(Error::InvalidInput(format!(
+        "{name}: the inputs differ, {:?} {} and {:?} {}",
+        a.dims(),
+        a.dtype().as_str(),
+        b.dims(),
+        b.dtype().as_str()
+    )))
 }

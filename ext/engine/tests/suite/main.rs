@@ -1,2 +1,10 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
+
+mod allocation;
+mod decoder;
+mod encoder;
+mod fuzz_readers;
+mod hostile;
 mod tokenizer;
+mod weight_files;
+mod weights;

@@ -21,7 +21,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         ((self.0 >> 33) as usize) % limit
     }
 }
@@ -42,7 +45,11 @@ fn streamed_pieces_concatenate_to_the_decoded_text() {
                     text.push_str(&stream.push(id).unwrap());
                 }
                 text.push_str(&stream.finish().unwrap());
-                assert_eq!(text, tokenizer.decode(&ids, skip).unwrap(), "{kind} {ids:?}");
+                assert_eq!(
+                    text,
+                    tokenizer.decode(&ids, skip).unwrap(),
+                    "{kind} {ids:?}"
+                );
             }
         }
     }
@@ -64,7 +71,10 @@ fn unknown_ids_add_nothing_to_a_stream() {
     let tokenizer = load("byte_level_bpe");
     let mut stream = tokenizer.stream(true);
     assert_eq!(stream.push(u32::MAX).unwrap(), "");
-    assert!(matches!(tokenizer.check_ids(&[u32::MAX]), Err(Error::InvalidInput(_))));
+    assert!(matches!(
+        tokenizer.check_ids(&[u32::MAX]),
+        Err(Error::InvalidInput(_))
+    ));
 }
 
 #[test]
@@ -77,12 +87,19 @@ fn ids_without_detail_are_those_with_it() {
             Input::from(("Größe", "the second text is the longer one")),
             Input::from(""),
         ];
-        let plain = tokenizer.encode_batch(&inputs, true, Detail::Ids, &cancel).unwrap();
-        let detailed = tokenizer.encode_batch(&inputs, true, Detail::Offsets, &cancel).unwrap();
+        let plain = tokenizer
+            .encode_batch(&inputs, true, Detail::Ids, &cancel)
+            .unwrap();
+        let detailed = tokenizer
+            .encode_batch(&inputs, true, Detail::Offsets, &cancel)
+            .unwrap();
         for (plain, detailed) in plain.iter().zip(&detailed) {
             assert_eq!(plain.get_ids(), detailed.get_ids());
             assert_eq!(plain.get_type_ids(), detailed.get_type_ids());
-            assert_eq!(plain.get_special_tokens_mask(), detailed.get_special_tokens_mask());
+            assert_eq!(
+                plain.get_special_tokens_mask(),
+                detailed.get_special_tokens_mask()
+            );
             assert!(plain.len() <= 7);
         }
     }
@@ -99,7 +116,10 @@ fn a_cancelled_call_ends_with_interrupted() {
 #[test]
 fn a_limit_below_the_special_tokens_is_refused() {
     let tokenizer = load("wordpiece").with_truncation(Some(Truncation::new(1)));
-    assert!(matches!(tokenizer.ids("cat", true), Err(Error::InvalidInput(_))));
+    assert!(matches!(
+        tokenizer.ids("cat", true),
+        Err(Error::InvalidInput(_))
+    ));
     assert_eq!(tokenizer.ids("the cat", false).unwrap().len(), 1);
 }
 
@@ -115,7 +135,8 @@ fn end_ids_and_lengths_come_from_the_configuration() {
 #[test]
 fn damaged_files_give_errors() {
     let source = std::fs::read(fixtures().join("byte_level_bpe/tokenizer.json")).unwrap();
-    let directory = std::env::temp_dir().join(format!("red-candle-tokenizer-{}", std::process::id()));
+    let directory =
+        std::env::temp_dir().join(format!("red-candle-tokenizer-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.join("tokenizer.json");
     let mut random = Random(7);
@@ -140,6 +161,9 @@ fn damaged_files_give_errors() {
     }
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     std::fs::write(&path, deep).unwrap();
-    assert!(matches!(Tokenizer::from_file(&path), Err(Error::CorruptModel(_))));
+    assert!(matches!(
+        Tokenizer::from_file(&path),
+        Err(Error::CorruptModel(_))
+    ));
     std::fs::remove_dir_all(&directory).unwrap();
 }

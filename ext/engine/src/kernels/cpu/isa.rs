@@ -1,0 +1,164 @@
+//! Which instruction set the CPU kernels use: the best that the machine has, or what
+//! `CANDLE_CPU_ISA` asks for, so that one machine can test every path it is able to run.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+use crate::{Error, Result};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isa {
+    Scalar,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+thread_local! {
+    static FORCED: Cell<Option<Isa>> = const { Cell::new(None) };
+}
+
+impl Isa {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => "neon",
+        }
+    }
+
+    /// What this machine runs, slowest first.
+    pub fn available() -> &'static [Isa] {
+        static AVAILABLE: OnceLock<Vec<Isa>> = OnceLock::new();
+        AVAILABLE.get_or_init(|| {
+            #[allow(unused_mut)]
+            let mut found = vec![Self::Scalar];
+            #[cfg(target_arch = "x86_64")]
+            {
+                use std::arch::is_x86_feature_detected as has;
+                if has!("avx2") && has!("fma") && has!("f16c") {
+                    found.push(Self::Avx2);
+                    if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
+                        found.push(Self::Avx512);
+                    }
+                }
+            }
+            #[cfg(target_arch = "aarch64")]
+            found.push(Self::Neon);
+            found
+        })
+    }
+
+    /// The instruction set of the operation that starts now on this thread.
+    pub fn current() -> Result<Self> {
+        static CHOSEN: OnceLock<std::result::Result<Isa, String>> = OnceLock::new();
+        if let Some(forced) = FORCED.get() {
+            return Ok(forced);
+        }
+        CHOSEN
+            .get_or_init(|| choose(std::env::var("CANDLE_CPU_ISA").ok().as_deref()))
+            .clone()
+            .map_err(Error::InvalidInput)
+    }
+
+    /// Runs `work` with the operations that this thread starts bound to this instruction set, which
+    /// must be one of `available()`.
+    pub fn force<T>(self, work: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Isa>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                FORCED.set(self.0);
+            }
+        }
+        assert!(Self::available().contains(&self));
+        let _restore = Restore(FORCED.replace(Some(self)));
+        work()
+    }
+}
+
+fn choose(wanted: Option<&str>) -> std::result::Result<Isa, String> {
+    let available = Isa::available();
+    let best = available[available.len() - 1];
+    match wanted.map(|name| name.trim().to_ascii_lowercase()) {
+        None => Ok(best),
+        Some(name) if name.is_empty() => Ok(best),
+        Some(name) => available
+            .iter()
+            .copied()
+            .find(|isa| isa.name() == name)
+            .ok_or_else(|| {
+                let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
+                format!(
+                    "CANDLE_CPU_ISA is {name:?}, but this CPU runs {}. Choose one of them or unset it",
+                    names.join(", ")
+                )
+            }),
+    }
+}
+
+/// Defines `$name(isa, ...)`, which runs `$generic::<S>(...)` compiled for the instruction set.
+macro_rules! dispatched {
+    ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? = $generic:ident) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis unsafe fn $name(isa: $crate::kernels::cpu::isa::Isa, $($arg: $type),*) $(-> $ret)? {
+            use $crate::kernels::cpu::{isa::Isa, simd};
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            #[allow(clippy::too_many_arguments)]
+            unsafe fn avx2($($arg: $type),*) $(-> $ret)? {
+                // SAFETY: the caller vouches for the arguments, the features are enabled.
+                unsafe { $generic::<simd::Avx2>($($arg),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+            #[allow(clippy::too_many_arguments)]
+            unsafe fn avx512($($arg: $type),*) $(-> $ret)? {
+                // SAFETY: the caller vouches for the arguments, the features are enabled.
+                unsafe { $generic::<simd::Avx512>($($arg),*) }
+            }
+            // SAFETY: an `Isa` other than `Scalar` comes from detection.
+            unsafe {
+                match isa {
+                    Isa::Scalar => $generic::<simd::Portable>($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => avx2($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => avx512($($arg),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon => $generic::<simd::Neon>($($arg),*),
+                }
+            }
+        }
+    };
+}
+pub(crate) use dispatched;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_is_the_default_and_names_choose() {
+        assert_eq!(choose(None).unwrap(), *Isa::available().last().unwrap());
+        for &isa in Isa::available() {
+            assert_eq!(choose(Some(isa.name())).unwrap(), isa);
+        }
+        let message = choose(Some("sve9")).unwrap_err();
+        assert!(message.contains("sve9") && message.contains("scalar"));
+    }
+
+    #[test]
+    fn a_forced_set_holds_for_the_work_alone() {
+        let before = Isa::current().unwrap();
+        assert_eq!(Isa::Scalar.force(|| Isa::current().unwrap()), Isa::Scalar);
+        assert_eq!(Isa::current().unwrap(), before);
+    }
+}

@@ -1,0 +1,248 @@
+//! The kernels on the CPU: rows spread over the pool, each by a kernel for the instruction set.
+
+pub(crate) mod activation;
+pub mod isa;
+mod math;
+pub(crate) mod norm;
+pub(crate) mod pool;
+pub(crate) mod rope;
+pub(crate) mod simd;
+pub(crate) mod softmax;
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use candle_core::{CpuStorage, Layout, WithDType};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use super::rows::Rows;
+use crate::threads;
+use isa::Isa;
+use simd::Simd;
+
+/// Work below this many elements is not worth a second thread.
+const SMALL: usize = 16 * 1024;
+
+/// A number type of tensors: kernels see f32, whatever is stored.
+pub(crate) trait Element: WithDType {
+    const IS_F32: bool;
+
+    fn widen(isa: Isa, from: &[Self], to: &mut [f32]);
+
+    /// # Safety
+    /// `to` is valid for writes of `from.len()` elements.
+    unsafe fn narrow(isa: Isa, from: &[f32], to: *mut Self);
+}
+
+impl Element for f32 {
+    const IS_F32: bool = true;
+
+    fn widen(_: Isa, from: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    unsafe fn narrow(_: Isa, from: &[f32], to: *mut f32) {
+        // SAFETY: the caller vouches for `to`.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+    }
+}
+
+impl Element for f16 {
+    const IS_F32: bool = false;
+
+    fn widen(_: Isa, from: &[f16], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    unsafe fn narrow(_: Isa, from: &[f32], to: *mut f16) {
+        // SAFETY: the caller vouches for `to`; f16 has no invalid bits and the slice is only written.
+        unsafe { std::slice::from_raw_parts_mut(to, from.len()) }.convert_from_f32_slice(from);
+    }
+}
+
+impl Element for bf16 {
+    const IS_F32: bool = false;
+
+    fn widen(isa: Isa, from: &[bf16], to: &mut [f32]) {
+        assert_eq!(from.len(), to.len());
+        // SAFETY: the lengths are equal.
+        unsafe { widen_bf16(isa, from.as_ptr().cast(), to.as_mut_ptr(), from.len()) }
+    }
+
+    unsafe fn narrow(isa: Isa, from: &[f32], to: *mut bf16) {
+        // SAFETY: bf16 is a transparent u16, and the caller vouches for `to`.
+        unsafe { narrow_bf16(isa, from.as_ptr(), to.cast(), from.len()) }
+    }
+}
+
+#[inline(always)]
+unsafe fn widen_bf16_with<S: Simd>(from: *const u16, to: *mut f32, count: usize) {
+    for i in 0..count {
+        // SAFETY: the caller vouches for both ranges.
+        unsafe { *to.add(i) = f32::from_bits(u32::from(*from.add(i)) << 16) };
+    }
+}
+
+#[inline(always)]
+unsafe fn narrow_bf16_with<S: Simd>(from: *const f32, to: *mut u16, count: usize) {
+    for i in 0..count {
+        // SAFETY: the caller vouches for both ranges.
+        unsafe {
+            let value = *from.add(i);
+            let bits = value.to_bits();
+            let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+            let quiet = (bits >> 16) | 0x40;
+            *to.add(i) = if value.is_nan() { quiet } else { rounded } as u16;
+        }
+    }
+}
+
+isa::dispatched! {
+    unsafe fn widen_bf16(from: *const u16, to: *mut f32, count: usize) = widen_bf16_with
+}
+isa::dispatched! {
+    unsafe fn narrow_bf16(from: *const f32, to: *mut u16, count: usize) = narrow_bf16_with
+}
+
+/// A tensor's storage with where its rows are.
+pub(crate) struct RowView<'a, T> {
+    data: &'a [T],
+    pub rows: Rows,
+}
+
+impl<'a, T: WithDType> RowView<'a, T> {
+    pub fn new(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<Self> {
+        let data = storage.as_slice::<T>()?;
+        match Rows::of(layout) {
+            Some(rows) => Ok(Self { data, rows }),
+            None => candle_core::bail!(
+                "a kernel needs a contiguous last dimension, not strides {:?}",
+                layout.stride()
+            ),
+        }
+    }
+
+    pub fn row(&self, row: usize) -> &'a [T] {
+        let start = self.rows.at(row);
+        &self.data[start..start + self.rows.width]
+    }
+}
+
+/// Room for one row in f32 and more; kept by its thread.
+pub(crate) fn with_scratch<R>(length: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
+    thread_local! {
+        static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    }
+    let mut scratch = SCRATCH.take();
+    if scratch.len() < length {
+        scratch.resize(length, 0.0);
+    }
+    let result = work(&mut scratch[..length]);
+    SCRATCH.set(scratch);
+    result
+}
+
+/// A row as f32: itself, or widened into `scratch`.
+pub(crate) fn read<'a, T: Element>(isa: Isa, row: &'a [T], scratch: &'a mut [f32]) -> &'a [f32] {
+    if T::IS_F32 {
+        // SAFETY: `IS_F32` holds for f32 alone.
+        return unsafe { std::slice::from_raw_parts(row.as_ptr().cast(), row.len()) };
+    }
+    let scratch = &mut scratch[..row.len()];
+    T::widen(isa, row, scratch);
+    scratch
+}
+
+/// Lets `compute` write `width` f32 and stores them at `to`.
+///
+/// # Safety
+/// `to` is valid for writes of `width` elements, and `compute` writes all it is given.
+pub(crate) unsafe fn write<T: Element>(
+    isa: Isa,
+    to: *mut T,
+    scratch: &mut [f32],
+    compute: impl FnOnce(*mut f32),
+) {
+    if T::IS_F32 {
+        compute(to.cast());
+    } else {
+        compute(scratch.as_mut_ptr());
+        // SAFETY: the caller vouches for `to`.
+        unsafe { T::narrow(isa, scratch, to) };
+    }
+}
+
+/// A pointer that tasks share; each writes its own part.
+#[derive(Clone, Copy)]
+pub(crate) struct Output<T>(*mut T);
+// SAFETY: tasks write disjoint ranges, and T is a plain number.
+unsafe impl<T: Send> Send for Output<T> {}
+unsafe impl<T: Send> Sync for Output<T> {}
+
+impl<T> Output<T> {
+    /// # Safety
+    /// `offset` lies within the buffer.
+    pub unsafe fn at(self, offset: usize) -> *mut T {
+        // SAFETY: the caller vouches for the offset.
+        unsafe { self.0.add(offset) }
+    }
+}
+
+/// A vector of `length` elements that `fill` writes in full.
+///
+/// # Safety
+/// `fill` writes every element.
+pub(crate) unsafe fn build<T>(length: usize, fill: impl FnOnce(Output<T>)) -> Vec<T> {
+    let mut out = Vec::<T>::with_capacity(length);
+    prefer_huge_pages(out.as_mut_ptr().cast(), length * size_of::<T>());
+    fill(Output(out.as_mut_ptr()));
+    // SAFETY: the capacity is there, and `fill` wrote it all.
+    unsafe { out.set_len(length) };
+    out
+}
+
+/// Asks for huge pages under a large fresh buffer: filling it then costs hundreds of page faults less.
+fn prefer_huge_pages(start: *mut u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        const HUGE: usize = 2 << 20;
+        let first = (start as usize).next_multiple_of(HUGE);
+        let last = (start as usize + bytes) / HUGE * HUGE;
+        if first < last {
+            // SAFETY: the range lies within the allocation; this is advice and changes no contents.
+            unsafe {
+                libc::madvise(
+                    first as *mut libc::c_void,
+                    last - first,
+                    libc::MADV_HUGEPAGE,
+                )
+            };
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, bytes);
+}
+
+/// Runs `work` on ranges that cover 0..count, over the pool where there is enough to do.
+pub(crate) fn for_each_range(count: usize, cost: usize, work: impl Fn(Range<usize>) + Sync) {
+    if count == 0 {
+        return;
+    }
+    let total = count.saturating_mul(cost.max(1));
+    let spread = || {
+        let most = 4 * rayon::current_num_threads();
+        let tasks = (total / SMALL + 1).min(most).min(count);
+        (0..tasks).into_par_iter().with_max_len(1).for_each(|task| {
+            work(count * task / tasks..count * (task + 1) / tasks);
+        });
+    };
+    if total < 2 * SMALL || threads::count() == 1 {
+        work(0..count);
+    } else if rayon::current_thread_index().is_some() {
+        spread();
+    } else if threads::install(spread).is_err() {
+        work(0..count);
+    }
+}
