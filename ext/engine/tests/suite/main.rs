@@ -5,5 +5,6 @@ mod decoder;
 mod encoder;
 mod fuzz_readers;
 mod hostile;
+mod tokenizer;
 mod weight_files;
 mod weights;
