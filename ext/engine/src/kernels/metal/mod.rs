@@ -11,6 +11,4 @@ mod operands;
 mod pipelines;
 
 #[cfg(target_os = "macos")]
-pub(super) use launch::{
-    activate, add_norm, gated, l2_normalize, mean_pool, norm, rope, softmax,
-};
+pub(super) use launch::{activate, add_norm, gated, l2_normalize, mean_pool, norm, rope, softmax};
