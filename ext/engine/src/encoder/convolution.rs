@@ -32,10 +32,19 @@ impl ConvolutionLayer {
     }
 
     /// norm(layer output + activation(convolution of the layer's input)), sequence by sequence.
-    pub fn forward(&self, input: &Tensor, output: &Tensor, sequences: &PackedSequences) -> Result<Tensor> {
+    pub fn forward(
+        &self,
+        input: &Tensor,
+        output: &Tensor,
+        sequences: &PackedSequences,
+    ) -> Result<Tensor> {
         let mut rows = Vec::with_capacity(sequences.count());
         for range in sequences.ranges().filter(|range| !range.is_empty()) {
-            let sequence = input.narrow(0, range.start, range.len())?.t()?.unsqueeze(0)?.contiguous()?;
+            let sequence = input
+                .narrow(0, range.start, range.len())?
+                .t()?
+                .unsqueeze(0)?
+                .contiguous()?;
             let padding = (self.config.kernel - 1) / 2;
             let convolved = sequence.conv1d(&self.weight, padding, 1, 1, self.config.groups)?;
             rows.push(convolved.squeeze(0)?.t()?);

@@ -144,7 +144,10 @@ impl Head {
 
     fn check(&self, hidden: usize) -> Result<()> {
         let inner = self.dense.as_ref().map_or(hidden, Linear::outputs);
-        let fits = self.dense.as_ref().is_none_or(|dense| dense.inputs() == hidden)
+        let fits = self
+            .dense
+            .as_ref()
+            .is_none_or(|dense| dense.inputs() == hidden)
             && self.output.inputs() == inner
             && self.norm.as_ref().is_none_or(|norm| norm.width() == inner);
         if fits {
@@ -173,7 +176,9 @@ impl Head {
         sequences: &PackedSequences,
         pooling: Pooling,
     ) -> Result<Tensor> {
-        let pooled = pooling.pool(hidden, sequences, 0)?.to_dtype(hidden.dtype())?;
+        let pooled = pooling
+            .pool(hidden, sequences, 0)?
+            .to_dtype(hidden.dtype())?;
         if self.output.inputs() != pooled.dim(1)? {
             return Err(Error::InvalidInput(
                 "this model's classifier does not take hidden states: use the pooling method \"pooler\"".into(),

@@ -138,7 +138,11 @@ impl Encoder {
     pub fn forward(&self, sequences: &PackedSequences, cancel: &CancelToken) -> Result<Tensor> {
         cancel.check()?;
         if sequences.tokens() == 0 {
-            return Ok(Tensor::zeros((0, self.config.hidden), self.dtype, &self.device)?);
+            return Ok(Tensor::zeros(
+                (0, self.config.hidden),
+                self.dtype,
+                &self.device,
+            )?);
         }
         let embedded = self.embeddings.forward(sequences)?;
         let relative = self.relative.state(sequences, &self.device)?;
@@ -164,7 +168,12 @@ impl Encoder {
     }
 
     /// The head that the checkpoint carries for a task.
-    pub fn load_head(&self, blueprint: &Blueprint, source: &dyn WeightSource, kind: HeadKind) -> Result<Head> {
+    pub fn load_head(
+        &self,
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        kind: HeadKind,
+    ) -> Result<Head> {
         let parts = Parts::new(source, blueprint.names, &self.device, self.dtype)?;
         Head::load(self, &parts, source, kind)
     }

@@ -21,15 +21,18 @@ impl PackedSequences {
     /// Appends a sequence; no type ids means that all are 0.
     pub fn push(&mut self, ids: &[u32], type_ids: Option<&[u32]>) -> Result<()> {
         if type_ids.is_some_and(|types| types.len() != ids.len()) {
-            return Err(Error::Internal("token ids and type ids differ in number".into()));
+            return Err(Error::Internal(
+                "token ids and type ids differ in number".into(),
+            ));
         }
         self.ids.extend_from_slice(ids);
         match type_ids {
             Some(types) => self.type_ids.extend_from_slice(types),
             None => self.type_ids.resize(self.ids.len(), 0),
         }
-        let end = u32::try_from(self.ids.len())
-            .map_err(|_| Error::InvalidInput("a batch cannot hold more than 4 billion tokens".into()))?;
+        let end = u32::try_from(self.ids.len()).map_err(|_| {
+            Error::InvalidInput("a batch cannot hold more than 4 billion tokens".into())
+        })?;
         self.boundaries.push(end);
         Ok(())
     }

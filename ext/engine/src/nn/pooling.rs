@@ -27,7 +27,9 @@ impl Pooling {
             "max" | "max_tokens" => Ok(Self::Max),
             "last" | "lasttoken" | "last_token" => Ok(Self::Last),
             "weighted_mean" | "weightedmean" => Ok(Self::WeightedMean),
-            "mean_sqrt_len" | "mean_sqrt_len_tokens" | "mean_sqrt_length" => Ok(Self::MeanSqrtLength),
+            "mean_sqrt_len" | "mean_sqrt_len_tokens" | "mean_sqrt_length" => {
+                Ok(Self::MeanSqrtLength)
+            }
             _ => Err(Error::InvalidInput(format!(
                 "unknown pooling {name:?}: use mean, cls, max, last, weighted_mean or mean_sqrt_len"
             ))),
@@ -47,7 +49,12 @@ impl Pooling {
 
     /// `hidden` is [tokens, width]; the result f32 [sequences, width]. The first `skipped` tokens of
     /// each sequence are left out. A sequence with no token left gives zeros.
-    pub fn pool(self, hidden: &Tensor, sequences: &PackedSequences, skipped: usize) -> Result<Tensor> {
+    pub fn pool(
+        self,
+        hidden: &Tensor,
+        sequences: &PackedSequences,
+        skipped: usize,
+    ) -> Result<Tensor> {
         let hidden = hidden.to_dtype(DType::F32)?;
         let ranges: Vec<_> = sequences
             .ranges()
@@ -60,14 +67,24 @@ impl Pooling {
             Self::Mean if skipped == 0 => kernels::mean_pool(&hidden, sequences.boundaries()),
             Self::Mean => weighted(&hidden, &ranges, |_| 1.0, lengths().collect(), sequences),
             Self::WeightedMean => {
-                let sums = ranges.iter().map(|range| {
-                    (skipped + 1..=skipped + range.len()).sum::<usize>() as f32
-                });
-                weighted(&hidden, &ranges, |i| (skipped + i + 1) as f32, sums.collect(), sequences)
+                let sums = ranges
+                    .iter()
+                    .map(|range| (skipped + 1..=skipped + range.len()).sum::<usize>() as f32);
+                weighted(
+                    &hidden,
+                    &ranges,
+                    |i| (skipped + i + 1) as f32,
+                    sums.collect(),
+                    sequences,
+                )
             }
-            Self::MeanSqrtLength => {
-                weighted(&hidden, &ranges, |_| 1.0, lengths().map(f32::sqrt).collect(), sequences)
-            }
+            Self::MeanSqrtLength => weighted(
+                &hidden,
+                &ranges,
+                |_| 1.0,
+                lengths().map(f32::sqrt).collect(),
+                sequences,
+            ),
             Self::Cls => pick(&hidden, &ranges, |range| range.start),
             Self::Last => pick(&hidden, &ranges, |range| range.end - 1),
             Self::Max => {
@@ -113,13 +130,22 @@ fn pick(hidden: &Tensor, ranges: &[Range], row: impl Fn(&Range) -> usize) -> Res
     }
     let rows: Vec<u32> = ranges
         .iter()
-        .map(|range| if range.is_empty() { 0 } else { row(range) as u32 })
+        .map(|range| {
+            if range.is_empty() {
+                0
+            } else {
+                row(range) as u32
+            }
+        })
         .collect();
     let picked = hidden.index_select(&Tensor::from_vec(rows, ranges.len(), device)?, 0)?;
     if ranges.iter().all(|range| !range.is_empty()) {
         return Ok(picked);
     }
-    let kept: Vec<f32> = ranges.iter().map(|range| f32::from(!range.is_empty())).collect();
+    let kept: Vec<f32> = ranges
+        .iter()
+        .map(|range| f32::from(!range.is_empty()))
+        .collect();
     Ok(picked.broadcast_mul(&Tensor::from_vec(kept, (ranges.len(), 1), device)?)?)
 }
 

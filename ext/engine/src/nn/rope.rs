@@ -58,7 +58,14 @@ impl Rope {
     /// `x` is [tokens, heads, width], `positions` u32 [tokens].
     pub fn turn(&self, x: &Tensor, table: &RopeTable, positions: &Tensor) -> Result<Tensor> {
         let rotary = 2 * self.frequencies.len();
-        kernels::rope(x, &table.cosines, &table.sines, positions, self.kind, rotary)
+        kernels::rope(
+            x,
+            &table.cosines,
+            &table.sines,
+            positions,
+            self.kind,
+            rotary,
+        )
     }
 }
 

@@ -38,7 +38,9 @@ impl From<&Encoding> for Tokens {
 pub enum Excess {
     Cut,
     /// An `InvalidInput` error that names the text and its length; counted from this index.
-    Refuse { first_index: usize },
+    Refuse {
+        first_index: usize,
+    },
 }
 
 /// Tokenizes in parallel. Of a pair only the second text is cut, as long as that can be enough.
@@ -99,11 +101,18 @@ pub fn shorten_text<'a>(
 ) -> Result<&'a str> {
     let mut bytes = LONG_TEXT_BYTES.max(max_length.saturating_mul(16));
     while text.len() > bytes {
-        let end = (0..=bytes).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+        let end = (0..=bytes)
+            .rev()
+            .find(|&at| text.is_char_boundary(at))
+            .unwrap_or(0);
         let beginning = &text[..end];
-        let cut = beginning.rfind(char::is_whitespace).filter(|&at| at > bytes / 2);
+        let cut = beginning
+            .rfind(char::is_whitespace)
+            .filter(|&at| at > bytes / 2);
         let beginning = &beginning[..cut.unwrap_or(beginning.len())];
-        let tokens = tokenizer.encode(beginning, false, Detail::Ids, cancel)?.len();
+        let tokens = tokenizer
+            .encode(beginning, false, Detail::Ids, cancel)?
+            .len();
         if tokens > max_length.saturating_add(CUT_MARGIN) {
             return Ok(beginning);
         }
@@ -115,7 +124,9 @@ pub fn shorten_text<'a>(
 /// The budget of a forward; a call may ask for another.
 pub fn budget(asked: Option<usize>, device: Device) -> Result<usize> {
     match asked {
-        Some(0) => Err(Error::InvalidInput("batch_tokens must be at least 1".into())),
+        Some(0) => Err(Error::InvalidInput(
+            "batch_tokens must be at least 1".into(),
+        )),
         Some(tokens) => Ok(tokens),
         None if device == Device::Cpu => Ok(CPU_BATCH_TOKENS),
         None => Ok(GPU_BATCH_TOKENS),

@@ -81,10 +81,14 @@ impl ClassifyModel {
         cancel: &CancelToken,
     ) -> Result<Logits> {
         let inputs: Vec<Input<'_>> = match pairs {
-            None => texts.iter().map(|text| Input::Single(text.as_ref())).collect(),
+            None => texts
+                .iter()
+                .map(|text| Input::Single(text.as_ref()))
+                .collect(),
             Some(pairs) if pairs.len() == texts.len() => {
                 let both = texts.iter().zip(pairs);
-                both.map(|(text, pair)| Input::Pair(text.as_ref(), pair.as_ref())).collect()
+                both.map(|(text, pair)| Input::Pair(text.as_ref(), pair.as_ref()))
+                    .collect()
             }
             Some(pairs) => {
                 return Err(Error::InvalidInput(format!(
@@ -110,14 +114,24 @@ pub(super) fn labels(checkpoint: &Checkpoint, outputs: usize) -> Result<Vec<Stri
         None => None,
     };
     let said = said.filter(|labels| labels.len() == outputs);
-    Ok(said.unwrap_or_else(|| (0..outputs).map(|number| format!("LABEL_{number}")).collect()))
+    Ok(said.unwrap_or_else(|| {
+        (0..outputs)
+            .map(|number| format!("LABEL_{number}"))
+            .collect()
+    }))
 }
 
 pub(super) fn softmax(logits: &[f32]) -> Vec<f32> {
     let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f64> = logits.iter().map(|&logit| f64::from(logit - highest).exp()).collect();
+    let powers: Vec<f64> = logits
+        .iter()
+        .map(|&logit| f64::from(logit - highest).exp())
+        .collect();
     let sum: f64 = powers.iter().sum();
-    powers.into_iter().map(|power| (power / sum) as f32).collect()
+    powers
+        .into_iter()
+        .map(|power| (power / sum) as f32)
+        .collect()
 }
 
 fn sigmoid(logit: f32) -> f32 {

@@ -86,7 +86,10 @@ impl EmbeddingModel {
         let opened = options.device.open()?;
         let dtype = options.dtype.unwrap_or(DType::F32);
         let sentence = SentenceFiles::read(files, &opened, dtype, cancel)?;
-        let path = sentence.static_path.as_ref().unwrap_or(&sentence.transformer_path);
+        let path = sentence
+            .static_path
+            .as_ref()
+            .unwrap_or(&sentence.transformer_path);
         let inner = match path.is_empty() {
             true => None,
             false => Some(subfolder(files, path, cancel)?),
@@ -102,7 +105,10 @@ impl EmbeddingModel {
             Body::Encoder(_) => true,
             Body::Static(model) => model.normalize,
         };
-        let normalize = settings.normalize.or(sentence.normalize).unwrap_or(own_normalize);
+        let normalize = settings
+            .normalize
+            .or(sentence.normalize)
+            .unwrap_or(own_normalize);
         let model = Self {
             dimension: 0,
             body,
@@ -149,16 +155,23 @@ impl EmbeddingModel {
 
     /// The model's own prompts by name, and the name of the one that is used unasked.
     pub fn prompts(&self) -> (&[(String, String)], Option<&str>) {
-        (&self.sentence.prompts, self.sentence.default_prompt_name.as_deref())
+        (
+            &self.sentence.prompts,
+            self.sentence.default_prompt_name.as_deref(),
+        )
     }
 
     /// How many tokens a text has, special ones included and nothing cut.
     pub fn count_tokens(&self, text: &str, cancel: &CancelToken) -> Result<usize> {
         match &self.body {
-            Body::Encoder(loaded) => {
-                Ok(loaded.tokenizer.encode(&*self.cased(text), true, Detail::Ids, cancel)?.len())
-            }
-            Body::Static(model) => Ok(model.tokenizer.encode(text, false, Detail::Ids, cancel)?.len()),
+            Body::Encoder(loaded) => Ok(loaded
+                .tokenizer
+                .encode(&*self.cased(text), true, Detail::Ids, cancel)?
+                .len()),
+            Body::Static(model) => Ok(model
+                .tokenizer
+                .encode(text, false, Detail::Ids, cancel)?
+                .len()),
         }
     }
 
@@ -194,7 +207,13 @@ impl EmbeddingModel {
                     call.encode(loaded, chunk, excess, rows, &done, cancel)?;
                 }
                 Body::Static(model) => {
-                    call.look_up(model, chunk, (!options.truncate).then_some(first), rows, cancel)?;
+                    call.look_up(
+                        model,
+                        chunk,
+                        (!options.truncate).then_some(first),
+                        rows,
+                        cancel,
+                    )?;
                     done(chunk.len());
                 }
             }
@@ -218,14 +237,20 @@ impl EmbeddingModel {
                     Excess::Cut,
                     cancel,
                 )?;
-                let hidden = loaded.encoder.forward(&batching::pack(&tokens, &[0])?, cancel)?;
+                let hidden = loaded
+                    .encoder
+                    .forward(&batching::pack(&tokens, &[0])?, cancel)?;
                 Ok(hidden.to_dtype(DType::F32)?)
             }
             Body::Static(model) => {
                 let ids = model.ids(&self.cased(text), cancel)?;
                 let vectors = model.token_vectors(&ids)?;
                 let device = candle_core::Device::Cpu;
-                Ok(Tensor::from_vec(vectors, (ids.len(), model.dimension()), &device)?)
+                Ok(Tensor::from_vec(
+                    vectors,
+                    (ids.len(), model.dimension()),
+                    &device,
+                )?)
             }
         }
     }
@@ -272,12 +297,15 @@ fn load_body(
     };
     if is_module || is_static {
         // Model2vec's own repositories carry both descriptions; its own drops unknown tokens.
-        let model = StaticEmbeddings::load(&checkpoint, files, options, is_module && !is_static, cancel)?;
+        let model =
+            StaticEmbeddings::load(&checkpoint, files, options, is_module && !is_static, cancel)?;
         return Ok((Body::Static(Box::new(model)), None));
     }
     let loaded = LoadedEncoder::load(&checkpoint, files, options, sentence.max_seq_length, cancel)?;
     let layers = &loaded.encoder.config().layers;
-    let causal = layers.iter().any(|layer| layer.attention == AttentionKind::Causal);
+    let causal = layers
+        .iter()
+        .any(|layer| layer.attention == AttentionKind::Causal);
     let pooling = match checkpoint.is_gguf() {
         true => gguf_pooling(&checkpoint)?,
         false => None,
@@ -289,12 +317,14 @@ fn load_body(
 fn gguf_pooling(checkpoint: &Checkpoint) -> Result<Option<Pooling>> {
     let metadata = checkpoint.source.metadata();
     let architecture = metadata.str("general.architecture")?;
-    Ok(match metadata.opt_u32(&format!("{architecture}.pooling_type"))? {
-        Some(1) => Some(Pooling::Mean),
-        Some(2) => Some(Pooling::Cls),
-        Some(3) => Some(Pooling::Last),
-        _ => None,
-    })
+    Ok(
+        match metadata.opt_u32(&format!("{architecture}.pooling_type"))? {
+            Some(1) => Some(Pooling::Mean),
+            Some(2) => Some(Pooling::Cls),
+            Some(3) => Some(Pooling::Last),
+            _ => None,
+        },
+    )
 }
 
 /// One call's options, resolved.
@@ -311,7 +341,11 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    fn new(model: &'a EmbeddingModel, options: &'a EmbedOptions, cancel: &CancelToken) -> Result<Self> {
+    fn new(
+        model: &'a EmbeddingModel,
+        options: &'a EmbedOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let prompt = match (&options.prompt, &options.prompt_name) {
             (Some(prompt), _) => prompt.as_str(),
             (None, Some(name)) => model.sentence.prompt(name)?,
@@ -351,7 +385,9 @@ impl<'a> Call<'a> {
 
     /// The text as the tokenizer gets it.
     fn prepare(&self, text: &str) -> String {
-        self.model.cased(&format!("{}{text}", self.prompt)).into_owned()
+        self.model
+            .cased(&format!("{}{text}", self.prompt))
+            .into_owned()
     }
 
     fn encode<T: AsRef<str> + Sync>(
@@ -366,13 +402,25 @@ impl<'a> Call<'a> {
         let plain = self.prompt.is_empty() && !self.model.sentence.lowercase;
         let prepared: Vec<String> = match plain {
             true => Vec::new(),
-            false => texts.par_iter().map(|text| self.prepare(text.as_ref())).collect(),
+            false => texts
+                .par_iter()
+                .map(|text| self.prepare(text.as_ref()))
+                .collect(),
         };
         let inputs: Vec<Input<'_>> = match plain {
-            true => texts.iter().map(|text| Input::Single(text.as_ref())).collect(),
+            true => texts
+                .iter()
+                .map(|text| Input::Single(text.as_ref()))
+                .collect(),
             false => prepared.iter().map(|text| Input::Single(text)).collect(),
         };
-        let tokens = batching::tokenize(&loaded.tokenizer, &inputs, loaded.max_length, excess, cancel)?;
+        let tokens = batching::tokenize(
+            &loaded.tokenizer,
+            &inputs,
+            loaded.max_length,
+            excess,
+            cancel,
+        )?;
         let budget = batching::budget(self.batch_tokens, loaded.info.device)?;
         let mut finished = 0;
         for batch in batching::plan(&tokens, budget) {
@@ -416,7 +464,13 @@ impl<'a> Call<'a> {
         }
         let x = dense.iter().try_fold(pooled.to_dtype(dtype)?, |x, dense| {
             let activation = Some(dense.activation);
-            dense.linear.forward_with(&x, &Epilogue { activation, residual: None })
+            dense.linear.forward_with(
+                &x,
+                &Epilogue {
+                    activation,
+                    residual: None,
+                },
+            )
         })?;
         Ok(x.to_dtype(DType::F32)?)
     }
@@ -465,7 +519,9 @@ fn pool(
     sequences: &PackedSequences,
     skipped: usize,
 ) -> Result<Tensor> {
-    let each = poolings.iter().map(|pooling| pooling.pool(hidden, sequences, skipped));
+    let each = poolings
+        .iter()
+        .map(|pooling| pooling.pool(hidden, sequences, skipped));
     let each = each.collect::<Result<Vec<_>>>()?;
     match each.as_slice() {
         [one] => Ok(one.clone()),

@@ -85,7 +85,11 @@ pub fn aggregate(
     let mut close = |group: &mut Vec<&Unit>| {
         if let (Some(first), Some(last)) = (group.first(), group.last()) {
             let (_, kind) = split_label(name(first.label));
-            let shown = if aggregation == Aggregation::None { name(first.label) } else { kind };
+            let shown = if aggregation == Aggregation::None {
+                name(first.label)
+            } else {
+                kind
+            };
             let sum: f64 = group.iter().map(|unit| f64::from(unit.score)).sum();
             let span = first.tokens.start..last.tokens.end;
             let confidence = (sum / group.len() as f64) as f32;
@@ -146,7 +150,10 @@ fn word_label(word: &[TaggedToken], aggregation: Aggregation) -> (usize, f32) {
         Aggregation::Average => {
             let width = word.first().map_or(0, |token| token.probabilities.len());
             let mean = |label: usize| {
-                let sum: f64 = word.iter().map(|token| f64::from(token.probabilities[label])).sum();
+                let sum: f64 = word
+                    .iter()
+                    .map(|token| f64::from(token.probabilities[label]))
+                    .sum();
                 (sum / word.len() as f64) as f32
             };
             best(&(0..width).map(mean).collect::<Vec<_>>())
@@ -192,7 +199,10 @@ fn make_entity(
         return None;
     }
     let mut start = tokens.get(span.start)?.start;
-    let mut end = tokens.get(span.end.checked_sub(1)?)?.end.min(characters.len());
+    let mut end = tokens
+        .get(span.end.checked_sub(1)?)?
+        .end
+        .min(characters.len());
     while start < end && characters[start].is_whitespace() {
         start += 1;
     }
@@ -214,7 +224,9 @@ fn make_entity(
 mod tests {
     use super::*;
 
-    const LABELS: [&str; 9] = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "PER", "LOC"];
+    const LABELS: [&str; 9] = [
+        "O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "PER", "LOC",
+    ];
 
     fn token(start: usize, end: usize, label: &str, score: f32, continues: bool) -> TaggedToken {
         let mut probabilities = vec![0.0; LABELS.len()];
@@ -231,14 +243,25 @@ mod tests {
         }
     }
 
-    fn found(text: &str, tokens: &[TaggedToken], aggregation: Aggregation) -> Vec<(String, String)> {
+    fn found(
+        text: &str,
+        tokens: &[TaggedToken],
+        aggregation: Aggregation,
+    ) -> Vec<(String, String)> {
         let labels: Vec<String> = LABELS.iter().map(|label| label.to_string()).collect();
         let entities = aggregate(text, tokens, &labels, aggregation);
         for entity in &entities {
-            let exact: String = text.chars().skip(entity.start).take(entity.end - entity.start).collect();
+            let exact: String = text
+                .chars()
+                .skip(entity.start)
+                .take(entity.end - entity.start)
+                .collect();
             assert_eq!(exact, entity.text);
         }
-        entities.into_iter().map(|entity| (entity.text, entity.label)).collect()
+        entities
+            .into_iter()
+            .map(|entity| (entity.text, entity.label))
+            .collect()
     }
 
     fn pair(text: &str, label: &str) -> (String, String) {
@@ -256,7 +279,10 @@ mod tests {
         ];
         let text = "éa bb cc dd ee";
         let entities = found(text, &tokens, Aggregation::Simple);
-        assert_eq!(entities, [pair("éa bb", "PER"), pair("cc", "PER"), pair("dd", "LOC")]);
+        assert_eq!(
+            entities,
+            [pair("éa bb", "PER"), pair("cc", "PER"), pair("dd", "LOC")]
+        );
         let single = found(text, &tokens, Aggregation::None);
         assert_eq!(single[1], pair("bb", "I-PER"));
     }
@@ -292,9 +318,18 @@ mod tests {
             token(0, 2, "B-PER", 0.6, false),
             token(2, 4, "B-LOC", 0.9, true),
         ];
-        assert_eq!(found("aabb", &tokens, Aggregation::First), [pair("aabb", "PER")]);
-        assert_eq!(found("aabb", &tokens, Aggregation::Max), [pair("aabb", "LOC")]);
-        assert_eq!(found("aabb", &tokens, Aggregation::Average), [pair("aabb", "LOC")]);
+        assert_eq!(
+            found("aabb", &tokens, Aggregation::First),
+            [pair("aabb", "PER")]
+        );
+        assert_eq!(
+            found("aabb", &tokens, Aggregation::Max),
+            [pair("aabb", "LOC")]
+        );
+        assert_eq!(
+            found("aabb", &tokens, Aggregation::Average),
+            [pair("aabb", "LOC")]
+        );
         assert_eq!(found("aabb", &tokens, Aggregation::Simple).len(), 2);
     }
 }

@@ -35,7 +35,11 @@ impl MaskModel {
         let head = loaded.head(&checkpoint, HeadKind::MaskedLanguage)?;
         let tokenizer = &loaded.tokenizer;
         let declared = tokenizer.special_tokens().id("mask_token");
-        let known = || ["[MASK]", "<mask>"].iter().find_map(|token| tokenizer.token_to_id(token));
+        let known = || {
+            ["[MASK]", "<mask>"]
+                .iter()
+                .find_map(|token| tokenizer.token_to_id(token))
+        };
         let mask = declared.or_else(known).ok_or_else(|| {
             Error::UnsupportedModel(format!("the tokenizer of {} has no mask token", files.id()))
         })?;
@@ -52,15 +56,32 @@ impl MaskModel {
 
     /// What stands for a gap in a text, such as `[MASK]`.
     pub fn mask_token(&self) -> String {
-        self.loaded.tokenizer.id_to_token(self.mask).unwrap_or_default()
+        self.loaded
+            .tokenizer
+            .id_to_token(self.mask)
+            .unwrap_or_default()
     }
 
     /// For each mask of the text, in its order, the `top_k` likeliest tokens, best first.
-    pub fn fill(&self, text: &str, top_k: usize, cancel: &CancelToken) -> Result<Vec<Vec<Filling>>> {
+    pub fn fill(
+        &self,
+        text: &str,
+        top_k: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Vec<Filling>>> {
         let input = [Input::Single(text)];
         let loaded = &self.loaded;
-        let tokens = batching::tokenize(&loaded.tokenizer, &input, loaded.max_length, Excess::Cut, cancel)?;
-        let ids = tokens.first().map(|tokens| tokens.ids.as_slice()).unwrap_or_default();
+        let tokens = batching::tokenize(
+            &loaded.tokenizer,
+            &input,
+            loaded.max_length,
+            Excess::Cut,
+            cancel,
+        )?;
+        let ids = tokens
+            .first()
+            .map(|tokens| tokens.ids.as_slice())
+            .unwrap_or_default();
         let at = |(place, &id): (usize, &u32)| (id == self.mask).then_some(place as u32);
         let places: Vec<u32> = ids.iter().enumerate().filter_map(at).collect();
         if places.is_empty() {
@@ -70,9 +91,14 @@ impl MaskModel {
                 loaded.max_length
             )));
         }
-        let hidden = loaded.encoder.forward(&batching::pack(&tokens, &[0])?, cancel)?;
+        let hidden = loaded
+            .encoder
+            .forward(&batching::pack(&tokens, &[0])?, cancel)?;
         let rows = Tensor::from_slice(&places, places.len(), hidden.device())?;
-        let logits = self.head.logits(&hidden.index_select(&rows, 0)?)?.to_vec2::<f32>()?;
+        let logits = self
+            .head
+            .logits(&hidden.index_select(&rows, 0)?)?
+            .to_vec2::<f32>()?;
         let single = places.len() == 1;
         logits
             .iter()
@@ -91,7 +117,11 @@ impl MaskModel {
     ) -> Result<Vec<Filling>> {
         let probabilities = softmax(logits);
         let mut order: Vec<usize> = (0..probabilities.len()).collect();
-        order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]).then(a.cmp(&b)));
+        order.sort_by(|&a, &b| {
+            probabilities[b]
+                .total_cmp(&probabilities[a])
+                .then(a.cmp(&b))
+        });
         order.truncate(top_k);
         let mut filled = ids.to_vec();
         let tokenizer = &self.loaded.tokenizer;

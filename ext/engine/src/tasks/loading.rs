@@ -61,7 +61,7 @@ pub(super) struct Checkpoint {
     /// `None` for GGUF files, and for static embeddings that need none.
     pub config: Option<RawConfig>,
     pub device: Device,
-    opened: candle_core::Device,
+    pub opened: candle_core::Device,
     pub dtype: DType,
     is_gguf: bool,
 }
@@ -76,7 +76,11 @@ impl Checkpoint {
     }
 
     /// The same for weights that may come without a `config.json`, as static embeddings do.
-    pub fn open_bare(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
+    pub fn open_bare(
+        files: &ModelFiles,
+        options: &LoadOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let weight_files = files.weights(options.gguf_file.as_deref(), cancel)?;
         let source = weights::open(&weight_files)?;
         let is_gguf = matches!(weight_files, WeightFiles::Gguf(_));
@@ -106,7 +110,9 @@ impl Checkpoint {
         match &self.config {
             Some(config) => Blueprint::from_config(config),
             None if self.is_gguf => Blueprint::from_gguf(self.source.as_ref()),
-            None => Err(Error::Internal("an encoder was opened without its configuration".into())),
+            None => Err(Error::Internal(
+                "an encoder was opened without its configuration".into(),
+            )),
         }
     }
 
@@ -128,15 +134,26 @@ impl Checkpoint {
 
     pub fn architecture(&self) -> Result<String> {
         match &self.config {
-            Some(config) => Ok(config.architectures()?.into_iter().next().unwrap_or_default()),
-            None => Ok(self.source.metadata().opt_str("general.architecture")?.unwrap_or_default().to_owned()),
+            Some(config) => Ok(config
+                .architectures()?
+                .into_iter()
+                .next()
+                .unwrap_or_default()),
+            None => Ok(self
+                .source
+                .metadata()
+                .opt_str("general.architecture")?
+                .unwrap_or_default()
+                .to_owned()),
         }
     }
 
     pub fn parameters(&self) -> usize {
         let names = self.source.names();
         let counts = names.iter().filter_map(|name| self.source.info(name));
-        counts.map(|info| info.shape.iter().product::<usize>()).sum()
+        counts
+            .map(|info| info.shape.iter().product::<usize>())
+            .sum()
     }
 }
 
@@ -268,11 +285,19 @@ pub(super) fn tokenizer_files(files: &ModelFiles, cancel: &CancelToken) -> Resul
 }
 
 /// A folder inside a model as a model of its own, such as `0_Transformer`.
-pub(super) fn subfolder(files: &ModelFiles, path: &str, cancel: &CancelToken) -> Result<ModelFiles> {
+pub(super) fn subfolder(
+    files: &ModelFiles,
+    path: &str,
+    cancel: &CancelToken,
+) -> Result<ModelFiles> {
     let inside = |name: &str| format!("{path}/{name}");
     let weights = ["model.safetensors", "pytorch_model.bin"];
     let mut folder = None;
-    for name in TokenizerFiles::NAMES.iter().chain(&weights).chain(&["config.json"]) {
+    for name in TokenizerFiles::NAMES
+        .iter()
+        .chain(&weights)
+        .chain(&["config.json"])
+    {
         if let Some(found) = files.file(&inside(name), cancel)? {
             folder = found.parent().map(Path::to_owned);
         }

@@ -67,7 +67,8 @@ struct Question {
 const QUESTION_BEFORE: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query \
      and the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
 const QUESTION_AFTER: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
-const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
+const INSTRUCTION: &str =
+    "Given a web search query, retrieve relevant passages that answer the query";
 
 impl RerankModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
@@ -107,7 +108,9 @@ impl RerankModel {
         };
         let (yes, no) = (id("yes")?, id("no")?);
         let blueprint = checkpoint.blueprint()?;
-        let table = loaded.encoder.output_table(&blueprint, checkpoint.source.as_ref())?;
+        let table = loaded
+            .encoder
+            .output_table(&blueprint, checkpoint.source.as_ref())?;
         let head = Head::yes_or_no(&loaded.encoder, &table, yes, no)?;
         let question = Question {
             before: loaded.tokenizer.ids(QUESTION_BEFORE, false)?,
@@ -153,7 +156,9 @@ impl RerankModel {
                 .iter()
                 .map(|document| Input::Pair(query, document.as_ref()))
                 .collect();
-            return self.model.logits(&pairs, pooling, options.batch_tokens, cancel);
+            return self
+                .model
+                .logits(&pairs, pooling, options.batch_tokens, cancel);
         };
         let mut scores = Vec::with_capacity(documents.len());
         for chunk in documents.chunks(batching::CHUNK) {
@@ -161,12 +166,23 @@ impl RerankModel {
                 .par_iter()
                 .map(|document| self.ask(question, query, document.as_ref(), cancel))
                 .collect::<Result<Vec<_>>>()?;
-            scores.extend(self.model.logits_of_tokens(&tokens, pooling, options.batch_tokens, cancel)?);
+            scores.extend(self.model.logits_of_tokens(
+                &tokens,
+                pooling,
+                options.batch_tokens,
+                cancel,
+            )?);
         }
         Ok(scores)
     }
 
-    fn ask(&self, question: &Question, query: &str, document: &str, cancel: &CancelToken) -> Result<Tokens> {
+    fn ask(
+        &self,
+        question: &Question,
+        query: &str,
+        document: &str,
+        cancel: &CancelToken,
+    ) -> Result<Tokens> {
         let tokenizer = &self.model.loaded.tokenizer;
         let room = self.max_length() - question.before.len() - question.after.len();
         let document = batching::shorten_text(tokenizer, document, room, cancel)?;

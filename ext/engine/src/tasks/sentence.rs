@@ -38,7 +38,12 @@ pub struct Dense {
 }
 
 impl SentenceFiles {
-    pub fn read(files: &ModelFiles, device: &Device, dtype: DType, cancel: &CancelToken) -> Result<Self> {
+    pub fn read(
+        files: &ModelFiles,
+        device: &Device,
+        dtype: DType,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let mut found = Self {
             include_prompt: true,
             ..Self::default()
@@ -99,7 +104,9 @@ impl SentenceFiles {
             };
             self.pooling = names
                 .iter()
-                .map(|name| Pooling::parse(name).map_err(|error| Error::unsupported(config.file(), error)))
+                .map(|name| {
+                    Pooling::parse(name).map_err(|error| Error::unsupported(config.file(), error))
+                })
                 .collect::<Result<_>>()?;
             return Ok(());
         }
@@ -133,7 +140,9 @@ impl SentenceFiles {
         for name in NAMES {
             if let Some(path) = files.file(&join(&self.transformer_path, name), cancel)? {
                 let config = RawConfig::read(&path)?;
-                self.max_seq_length = config.opt_usize("max_seq_length")?.filter(|&length| length > 0);
+                self.max_seq_length = config
+                    .opt_usize("max_seq_length")?
+                    .filter(|&length| length > 0);
                 self.lowercase = config.opt_bool("do_lower_case")?.unwrap_or(false);
                 break;
             }
@@ -173,7 +182,9 @@ impl SentenceFiles {
 /// between versions.
 fn modules(path: &std::path::Path) -> Result<Vec<(String, String)>> {
     let value = json::read(path)?;
-    let list = value.as_array().ok_or_else(|| Error::corrupt(path, "it should hold a list of modules"))?;
+    let list = value
+        .as_array()
+        .ok_or_else(|| Error::corrupt(path, "it should hold a list of modules"))?;
     let mut modules = Vec::with_capacity(list.len());
     for module in list {
         let text = |key: &str| module.get(key).and_then(|value| value.as_str());

@@ -47,7 +47,10 @@ impl StaticEmbeddings {
         let table = source.tensor(name, Some(DType::F32), &cpu)?;
         let (rows, dimension) = table.dims2()?;
         let optional = |name: &str, dtype| -> Result<Option<candle_core::Tensor>> {
-            source.has(name).then(|| source.tensor(name, Some(dtype), &cpu)).transpose()
+            source
+                .has(name)
+                .then(|| source.tensor(name, Some(dtype), &cpu))
+                .transpose()
         };
         let weights = optional("weights", DType::F32)?.map(|t| t.flatten_all()?.to_vec1::<f32>());
         let mapping = optional("mapping", DType::I64)?.map(|t| t.flatten_all()?.to_vec1::<i64>());
@@ -104,7 +107,10 @@ impl StaticEmbeddings {
         let text = shorten_text(&self.tokenizer, text, self.max_length, cancel)?;
         let encoding = self.tokenizer.encode(text, false, Detail::Ids, cancel)?;
         let ids = encoding.get_ids().iter().copied();
-        Ok(ids.filter(|&id| Some(id) != self.unknown).take(self.max_length).collect())
+        Ok(ids
+            .filter(|&id| Some(id) != self.unknown)
+            .take(self.max_length)
+            .collect())
     }
 
     /// The vector of each token, weighted.
@@ -161,11 +167,18 @@ fn checked_mapping(
     let row = |&row: &i64| u32::try_from(row).ok().filter(|&row| (row as usize) < rows);
     let mapping: Option<Vec<u32>> = rows_of.iter().map(row).collect();
     mapping.ok_or_else(|| {
-        Error::corrupt(&source.file("mapping"), format!("\"mapping\" points outside of the {rows} rows"))
+        Error::corrupt(
+            &source.file("mapping"),
+            format!("\"mapping\" points outside of the {rows} rows"),
+        )
     })
 }
 
 fn unknown_token(tokenizer: &Tokenizer) -> Option<u32> {
     let declared = tokenizer.special_tokens().id("unk_token");
-    declared.or_else(|| ["[UNK]", "<unk>"].iter().find_map(|token| tokenizer.token_to_id(token)))
+    declared.or_else(|| {
+        ["[UNK]", "<unk>"]
+            .iter()
+            .find_map(|token| tokenizer.token_to_id(token))
+    })
 }

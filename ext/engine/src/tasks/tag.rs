@@ -92,7 +92,11 @@ impl TagModel {
         for chunk in texts.chunks(batching::CHUNK) {
             let encodings = chunk
                 .par_iter()
-                .map(|text| self.loaded.tokenizer.encode(text.as_ref(), true, Detail::Offsets, cancel))
+                .map(|text| {
+                    self.loaded
+                        .tokenizer
+                        .encode(text.as_ref(), true, Detail::Offsets, cancel)
+                })
                 .collect::<Result<Vec<_>>>()?;
             let logits = self.logits(&encodings, batch_tokens, cancel)?;
             for ((text, encoding), logits) in chunk.iter().zip(&encodings).zip(logits) {
@@ -120,7 +124,10 @@ impl TagModel {
             }
         }
         let width = self.head.outputs();
-        let mut logits: Vec<Vec<f32>> = bodies.iter().map(|body| vec![0f32; body.length() * width]).collect();
+        let mut logits: Vec<Vec<f32>> = bodies
+            .iter()
+            .map(|body| vec![0f32; body.length() * width])
+            .collect();
         let budget = batching::budget(batch_tokens, self.loaded.info.device)?;
         for batch in batching::plan(&tokens, budget) {
             cancel.check()?;
@@ -181,7 +188,11 @@ impl Body {
     fn of(encoding: &Encoding) -> Self {
         let mask = encoding.get_special_tokens_mask();
         let before = mask.iter().take_while(|&&special| special == 1).count();
-        let after = mask[before..].iter().rev().take_while(|&&special| special == 1).count();
+        let after = mask[before..]
+            .iter()
+            .rev()
+            .take_while(|&&special| special == 1)
+            .count();
         Self {
             before,
             end: mask.len() - after,
@@ -232,7 +243,9 @@ fn cut_windows(length: usize, room: usize) -> Vec<Window> {
     for (number, &start) in starts.iter().enumerate() {
         let end = start + room;
         // Where the next window begins, both see the tokens up to this one's end: each keeps its half.
-        let kept_to = starts.get(number + 1).map_or(length, |&next| next + (end - next) / 2);
+        let kept_to = starts
+            .get(number + 1)
+            .map_or(length, |&next| next + (end - next) / 2);
         windows.push(Window {
             range: start..end,
             kept: kept_from..kept_to,
@@ -244,7 +257,9 @@ fn cut_windows(length: usize, room: usize) -> Vec<Window> {
 
 fn beside_space(characters: &[char], start: usize) -> bool {
     let near = [start.checked_sub(1), Some(start)];
-    near.into_iter().flatten().any(|at| characters.get(at) == Some(&' '))
+    near.into_iter()
+        .flatten()
+        .any(|at| characters.get(at) == Some(&' '))
 }
 
 pub(super) fn best(probabilities: &[f32]) -> (usize, f32) {
@@ -266,11 +281,17 @@ mod tests {
         for length in 0..200 {
             for room in 1..40 {
                 let windows = cut_windows(length, room);
-                let kept: Vec<usize> = windows.iter().flat_map(|window| window.kept.clone()).collect();
+                let kept: Vec<usize> = windows
+                    .iter()
+                    .flat_map(|window| window.kept.clone())
+                    .collect();
                 assert_eq!(kept, (0..length).collect::<Vec<_>>(), "{length} in {room}");
                 for window in &windows {
                     assert!(window.range.len() <= room);
-                    assert!(window.range.start <= window.kept.start && window.kept.end <= window.range.end);
+                    assert!(
+                        window.range.start <= window.kept.start
+                            && window.kept.end <= window.range.end
+                    );
                 }
             }
         }
