@@ -2,6 +2,8 @@
 
 require "fileutils"
 require "logger"
+require "open3"
+require "pty"
 require "stringio"
 require "timeout"
 require "tmpdir"
@@ -227,7 +229,9 @@ RSpec.describe Candle::Hub do
     it "goes to the hub but never to the store" do
       ENV["HF_TOKEN"] = "hf_secret"
       download
-      expect(server.sent(site: :hub).map { |request| request.headers["authorization"] }.uniq).to eq(["Bearer hf_secret"])
+      expect(server.sent(site: :hub).map do |request|
+               request.headers["authorization"]
+             end.uniq).to eq(["Bearer hf_secret"])
       expect(server.sent(site: :store).map { |request| request.headers["authorization"] }).to eq([nil])
     end
 
@@ -278,7 +282,7 @@ RSpec.describe Candle::Hub do
     end
 
     it "resumes what an earlier process left, and starts over if that is damaged" do
-      partial = File.join(repository, "blobs", "#{server.etag(id, 'model.safetensors')}.incomplete")
+      partial = File.join(repository, "blobs", "#{server.etag(id, "model.safetensors")}.incomplete")
       FileUtils.mkdir_p(File.dirname(partial))
       File.binwrite(partial, weights.byteslice(0, 1000))
       expect(File.binread(download)).to eq(weights)
@@ -348,6 +352,26 @@ RSpec.describe Candle::Hub do
     it "names a server that is no hub" do
       server.fault("/resolve/", verb: "HEAD") { |response| response.headers.replace("Content-Length" => "0") }
       expect { download("config.json") }.to raise_error(Candle::DownloadError, /HF_ENDPOINT/)
+    end
+  end
+
+  describe "the progress bar" do
+    let(:weights) { Random.new(1).bytes(2 << 20) }
+    let(:script) { 'require "candle"; Candle::Hub.download("acme/tiny", "model.safetensors")' }
+    let(:command) { [RbConfig.ruby, *$LOAD_PATH.flat_map { |path| ["-I", path] }, "-e", script] }
+
+    it "is drawn on a terminal" do
+      terminal, slave = PTY.open
+      expect(system(*command, err: slave)).to be(true)
+      slave.close
+      drawn = terminal.readpartial(100_000)
+      expect(drawn).to include("model.safetensors").and include("2.00 MiB/2.00 MiB")
+    end
+
+    it "is silent anywhere else" do
+      _, errors, status = Open3.capture3(*command)
+      expect(status).to be_success
+      expect(errors).to eq("")
     end
   end
 

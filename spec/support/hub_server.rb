@@ -47,7 +47,7 @@ class HubServer
   end
 
   def add(id, name, content, large: false)
-    @repositories[id][name] = StoredFile.new(content: content.b, large: large)
+    @repositories[id][name] = StoredFile.new(content: content.b, large:)
   end
 
   def commit(id)
@@ -65,7 +65,7 @@ class HubServer
 
   # Changes the responses to the next `times` requests whose path holds `path`.
   def fault(path, site: :hub, verb: nil, times: 1, &change)
-    @faults << Fault.new(site: site, verb: verb, path: path, times: times, change: change)
+    @faults << Fault.new(site:, verb:, path:, times:, change:)
   end
 
   def sent(site: nil, verb: nil)
@@ -108,7 +108,7 @@ class HubServer
       name, value = header.split(": ", 2)
       headers[name.downcase] = value
     end
-    Request.new(site: site, verb: verb, path: path, headers: headers)
+    Request.new(site:, verb:, path:, headers:)
   end
 
   def answer_as_hub(request)
@@ -126,7 +126,7 @@ class HubServer
     return refuse(404, "RevisionNotFound") unless revision?(id, unescape(revision))
 
     siblings = @repositories[id].keys.map { |name| { rfilename: name } }
-    respond(200, JSON.generate(id: id, sha: commit(id), siblings: siblings), "Content-Type" => "application/json")
+    respond(200, JSON.generate(id:, sha: commit(id), siblings:), "Content-Type" => "application/json")
   end
 
   def answer_file(request, id, revision, name)
@@ -154,7 +154,8 @@ class HubServer
     return respond(200, file.content, headers) unless start
     return respond(416, "", headers.merge("Content-Range" => "bytes */#{size}")) if start >= size
 
-    respond(206, file.content.byteslice(start..), headers.merge("Content-Range" => "bytes #{start}-#{size - 1}/#{size}"))
+    respond(206, file.content.byteslice(start..),
+            headers.merge("Content-Range" => "bytes #{start}-#{size - 1}/#{size}"))
   end
 
   def revision?(id, revision)
@@ -167,7 +168,7 @@ class HubServer
 
   def respond(status, body, headers = {})
     headers = { "Content-Length" => body.bytesize.to_s }.merge(headers)
-    Response.new(status: status, headers: headers, body: body)
+    Response.new(status:, headers:, body:)
   end
 
   def inject(request, response)

@@ -283,7 +283,7 @@ fn listed(files: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hub::test_support::TemporaryDirectory;
+    use crate::hub::test_support::{offline_repo, TemporaryDirectory};
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -436,6 +436,40 @@ mod tests {
             .err()
             .unwrap();
         assert!(matches!(error, Error::UnsupportedModel(_)));
+    }
+
+    #[test]
+    fn a_cached_repository_serves_like_a_directory() {
+        let cancel = CancelToken::new();
+        let root = TemporaryDirectory::new();
+        let files = ModelFiles {
+            id: "owner/name".to_owned(),
+            place: Place::Hub(Box::new(offline_repo(&root, "owner/name"))),
+        };
+        let error = files.file("config.json", &cancel).unwrap_err();
+        assert!(matches!(error, Error::Offline(_)), "{error}");
+
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let snapshot = format!("models--owner--name/snapshots/{commit}");
+        root.write("models--owner--name/refs/main", commit);
+        let config = root.write(&format!("{snapshot}/config.json"), "{}");
+        assert!(!files.is_local());
+        assert_eq!(files.require("config.json", &cancel).unwrap(), config);
+        assert_eq!(files.file("modules.json", &cancel).unwrap(), None);
+        let error = files.weights(None, &cancel).unwrap_err();
+        assert!(
+            matches!(&error, Error::Offline(text) if text.contains("the weights of owner/name"))
+        );
+        assert!(matches!(
+            files.require("x.json", &cancel),
+            Err(Error::Offline(_))
+        ));
+
+        let index = r#"{"weight_map": {"a": "model-00001-of-00001.safetensors"}}"#;
+        root.write(&format!("{snapshot}/model.safetensors.index.json"), index);
+        let shard = root.write(&format!("{snapshot}/model-00001-of-00001.safetensors"), "");
+        let found = files.weights(None, &cancel).unwrap();
+        assert_eq!(found, WeightFiles::Safetensors(vec![shard]));
     }
 
     #[test]

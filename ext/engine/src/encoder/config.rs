@@ -61,7 +61,10 @@ pub enum Relative {
     Rope(Vec<RopeConfig>),
     Alibi,
     /// One bias per head and distance bucket (MPNet).
-    Buckets { count: usize, farthest: usize },
+    Buckets {
+        count: usize,
+        farthest: usize,
+    },
     Disentangled(DisentangledConfig),
 }
 
@@ -175,7 +178,10 @@ impl EncoderConfig {
             }
         }
         if self.layers.is_empty() || self.layers.len() > MOST_LAYERS {
-            return bad(format!("a model of {} layers is not possible", self.layers.len()));
+            return bad(format!(
+                "a model of {} layers is not possible",
+                self.layers.len()
+            ));
         }
         if self.heads % self.key_heads != 0 {
             return bad(format!(
@@ -187,7 +193,8 @@ impl EncoderConfig {
             let sound = |rope: &RopeConfig| {
                 rope.rotary > 0 && rope.rotary % 2 == 0 && rope.rotary <= self.head_width
             };
-            if !ropes.iter().all(sound) || self.layers.iter().any(|layer| layer.rope >= ropes.len()) {
+            if !ropes.iter().all(sound) || self.layers.iter().any(|layer| layer.rope >= ropes.len())
+            {
                 return bad("the rotary positions do not fit the heads".into());
             }
         }

@@ -48,7 +48,11 @@ impl Embeddings {
     }
 
     fn check(&self, config: &EncoderConfig) -> Result<()> {
-        let tables = [Some(&self.words), self.positions.as_ref(), self.token_types.as_ref()];
+        let tables = [
+            Some(&self.words),
+            self.positions.as_ref(),
+            self.token_types.as_ref(),
+        ];
         for table in tables.into_iter().flatten() {
             if table.dims2()?.1 != config.embedding_width {
                 return Err(Error::CorruptModel(format!(
@@ -58,7 +62,10 @@ impl Embeddings {
                 )));
             }
         }
-        let width = self.projection.as_ref().map_or(config.embedding_width, Linear::outputs);
+        let width = self
+            .projection
+            .as_ref()
+            .map_or(config.embedding_width, Linear::outputs);
         if width != config.hidden {
             return Err(Error::CorruptModel(format!(
                 "embeddings of width {width} do not fit the hidden size {}",
@@ -120,7 +127,11 @@ impl Embeddings {
     /// A table of one row serves tokenizers that number the second text of a pair.
     fn type_ids(&self, sequences: &PackedSequences, table: &Tensor) -> Result<Vec<u32>> {
         let last = table.dim(0)?.saturating_sub(1) as u32;
-        Ok(sequences.type_ids().iter().map(|&id| id.min(last)).collect())
+        Ok(sequences
+            .type_ids()
+            .iter()
+            .map(|&id| id.min(last))
+            .collect())
     }
 }
 

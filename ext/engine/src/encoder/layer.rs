@@ -3,7 +3,9 @@
 use candle_core::Tensor;
 
 use crate::kernels;
-use crate::nn::{attention, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Linear, Norm};
+use crate::nn::{
+    attention, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Linear, Norm,
+};
 use crate::{Error, Result};
 
 use super::config::{EncoderConfig, FusedQkv, LayerConfig, Mlp, NormPlacement};
@@ -50,15 +52,21 @@ impl Layer {
         let projections = Projections::load(config, parts, number)?;
         let scores = match relative {
             RelativePositions::Disentangled(positions) => {
-                1 + usize::from(positions.config.from_query) + usize::from(positions.config.from_key)
+                1 + usize::from(positions.config.from_query)
+                    + usize::from(positions.config.from_key)
             }
             _ => 1,
         };
         let scale = 1.0 / ((config.head_width * scores) as f32).sqrt();
         let disentangled = match relative {
-            RelativePositions::Disentangled(positions) => {
-                Some(LayerPositions::load(positions, &projections, parts, number, config, scale)?)
-            }
+            RelativePositions::Disentangled(positions) => Some(LayerPositions::load(
+                positions,
+                &projections,
+                parts,
+                number,
+                config,
+                scale,
+            )?),
             _ => None,
         };
         let norm = |part| parts.optional_norm(part, number, config.norm, config.epsilon);
@@ -98,7 +106,10 @@ impl Layer {
         };
         let fits = self.qkv.inputs() == config.hidden
             && self.qkv.outputs() == attended + 2 * config.key_heads * config.head_width
-            && (self.attention_output.inputs(), self.attention_output.outputs()) == (attended, config.hidden)
+            && (
+                self.attention_output.inputs(),
+                self.attention_output.outputs(),
+            ) == (attended, config.hidden)
             && self.up.inputs() == config.hidden
             && (self.down.inputs(), self.down.outputs()) == (inner, config.hidden)
             && self.mlp_norm.width() == config.hidden;
@@ -149,14 +160,19 @@ impl Layer {
         relative: &RelativeState<'_>,
     ) -> Result<Tensor> {
         let tokens = x.dim(0)?;
-        let all = self
-            .qkv
-            .forward(x)?
-            .reshape((tokens, self.heads + 2 * self.key_heads, self.width))?;
+        let all =
+            self.qkv
+                .forward(x)?
+                .reshape((tokens, self.heads + 2 * self.key_heads, self.width))?;
         let mut q = self.normed(&self.query_norm, all.narrow(1, 0, self.heads)?)?;
         let mut k = self.normed(&self.key_norm, all.narrow(1, self.heads, self.key_heads)?)?;
         let v = all.narrow(1, self.heads + self.key_heads, self.key_heads)?;
-        if let RelativeState::Rope { ropes, tables, positions } = relative {
+        if let RelativeState::Rope {
+            ropes,
+            tables,
+            positions,
+        } = relative
+        {
             q = ropes[layer.rope].turn(&q, &tables[layer.rope], positions)?;
             k = ropes[layer.rope].turn(&k, &tables[layer.rope], positions)?;
         }
@@ -171,7 +187,9 @@ impl Layer {
                 range.bias(from_query.as_ref(), from_key.as_ref())
             }
             (RelativeState::Alibi(slopes), _) => AttentionBias::Alibi(slopes),
-            (RelativeState::Buckets { table, zero }, _) => AttentionBias::Relative { table, zero: *zero },
+            (RelativeState::Buckets { table, zero }, _) => {
+                AttentionBias::Relative { table, zero: *zero }
+            }
             _ => AttentionBias::None,
         };
         let options = AttentionOptions {
@@ -231,24 +249,35 @@ impl LayerPositions {
         config: &EncoderConfig,
         scale: f32,
     ) -> Result<Self> {
-        let project = |wanted: bool, part: Part, own: (&Tensor, Option<&Tensor>)| -> Result<Option<Tensor>> {
-            if !wanted {
-                return Ok(None);
-            }
-            let linear = match positions.config.shared {
-                true => Linear::new(own.0.clone(), own.1.cloned())?,
-                false => parts.linear(part, number)?,
+        let project =
+            |wanted: bool, part: Part, own: (&Tensor, Option<&Tensor>)| -> Result<Option<Tensor>> {
+                if !wanted {
+                    return Ok(None);
+                }
+                let linear = match positions.config.shared {
+                    true => Linear::new(own.0.clone(), own.1.cloned())?,
+                    false => parts.linear(part, number)?,
+                };
+                let projected = linear.forward(&positions.table)?;
+                let rows = projected.dim(0)?;
+                let by_head = projected.reshape((rows, config.heads, config.head_width))?;
+                Ok(Some(
+                    (by_head.permute((1, 2, 0))?.contiguous()? * f64::from(scale))?,
+                ))
             };
-            let projected = linear.forward(&positions.table)?;
-            let rows = projected.dim(0)?;
-            let by_head = projected.reshape((rows, config.heads, config.head_width))?;
-            Ok(Some((by_head.permute((1, 2, 0))?.contiguous()? * f64::from(scale))?))
-        };
         let (query, key) = (&projections.weights[0], &projections.weights[1]);
         let bias = |at: usize| projections.biases[at].as_ref();
         Ok(Self {
-            keys: project(positions.config.from_query, Part::PositionKey, (key, bias(1)))?,
-            queries: project(positions.config.from_key, Part::PositionQuery, (query, bias(0)))?,
+            keys: project(
+                positions.config.from_query,
+                Part::PositionKey,
+                (key, bias(1)),
+            )?,
+            queries: project(
+                positions.config.from_key,
+                Part::PositionQuery,
+                (query, bias(0)),
+            )?,
         })
     }
 
@@ -306,7 +335,11 @@ impl Projections {
                 let fill = |(weight, bias): (&Tensor, Option<Tensor>)| -> Result<Tensor> {
                     match bias {
                         Some(bias) => Ok(bias),
-                        None => Ok(Tensor::zeros(weight.dim(0)?, weight.dtype(), weight.device())?),
+                        None => Ok(Tensor::zeros(
+                            weight.dim(0)?,
+                            weight.dtype(),
+                            weight.device(),
+                        )?),
                     }
                 };
                 let all: Result<Vec<_>> = self.weights.iter().zip(self.biases).map(fill).collect();
@@ -355,11 +388,11 @@ fn load_up(config: &EncoderConfig, parts: &Parts<'_>, number: usize) -> Result<L
         return parts.linear(Part::GateUp, number);
     }
     let (gate, up) = match parts.has(Part::UpGate, number) {
-        true => {
-            (half(parts, number, 1)?, half(parts, number, 0)?)
-        }
+        true => (half(parts, number, 1)?, half(parts, number, 0)?),
         false => {
-            let each = |part| -> Result<_> { Ok((parts.weight(part, number)?, parts.bias(part, number)?)) };
+            let each = |part| -> Result<_> {
+                Ok((parts.weight(part, number)?, parts.bias(part, number)?))
+            };
             (each(Part::Gate)?, each(Part::Up)?)
         }
     };
@@ -398,6 +431,9 @@ mod tests {
     #[test]
     fn layers_have_their_own_weights_unless_told() {
         let layers = plain_layers(3);
-        assert_eq!(layers.iter().map(|layer| layer.weights).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(
+            layers.iter().map(|layer| layer.weights).collect::<Vec<_>>(),
+            [0, 1, 2]
+        );
     }
 }

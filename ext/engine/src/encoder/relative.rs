@@ -36,7 +36,10 @@ pub enum RelativeState<'a> {
         positions: Tensor,
     },
     Alibi(&'a [f32]),
-    Buckets { table: &'a Tensor, zero: usize },
+    Buckets {
+        table: &'a Tensor,
+        zero: usize,
+    },
     Disentangled(BucketRange),
 }
 
@@ -55,7 +58,10 @@ impl RelativePositions {
         Ok(match &config.relative {
             Relative::None => Self::None,
             Relative::Rope(ropes) => Self::Rope(
-                ropes.iter().map(|rope| make_rope(rope, device)).collect::<Result<_>>()?,
+                ropes
+                    .iter()
+                    .map(|rope| make_rope(rope, device))
+                    .collect::<Result<_>>()?,
             ),
             Relative::Alibi => Self::Alibi(alibi_slopes(config.heads)),
             Relative::Buckets { count, farthest } => {
@@ -76,8 +82,10 @@ impl RelativePositions {
             Self::None => RelativeState::None,
             Self::Rope(ropes) => {
                 let longest = sequences.longest();
-                let positions: Vec<u32> =
-                    sequences.ranges().flat_map(|range| 0..range.len() as u32).collect();
+                let positions: Vec<u32> = sequences
+                    .ranges()
+                    .flat_map(|range| 0..range.len() as u32)
+                    .collect();
                 RelativeState::Rope {
                     ropes,
                     tables: ropes
@@ -97,7 +105,11 @@ impl RelativePositions {
 }
 
 impl BucketRange {
-    pub fn bias<'a>(&'a self, from_query: Option<&'a Tensor>, from_key: Option<&'a Tensor>) -> AttentionBias<'a> {
+    pub fn bias<'a>(
+        &'a self,
+        from_query: Option<&'a Tensor>,
+        from_key: Option<&'a Tensor>,
+    ) -> AttentionBias<'a> {
         AttentionBias::Disentangled(Disentangled {
             from_query: from_query.map(|scores| (scores, self.buckets.as_slice())),
             from_key: from_key.map(|scores| (scores, self.buckets.as_slice())),
@@ -107,7 +119,11 @@ impl BucketRange {
 }
 
 impl DisentangledPositions {
-    fn load(config: DisentangledConfig, encoder: &EncoderConfig, parts: &Parts<'_>) -> Result<Self> {
+    fn load(
+        config: DisentangledConfig,
+        encoder: &EncoderConfig,
+        parts: &Parts<'_>,
+    ) -> Result<Self> {
         let table = parts.weight(Part::RelativeTable, 0)?;
         let span = config.buckets.unwrap_or(config.farthest);
         let rows = table.dim(0)?;
@@ -123,7 +139,11 @@ impl DisentangledPositions {
                 .forward(&table)?,
             false => table,
         };
-        Ok(Self { config, table, span })
+        Ok(Self {
+            config,
+            table,
+            span,
+        })
     }
 
     fn range(&self, longest: usize) -> BucketRange {
@@ -160,7 +180,11 @@ fn make_rope(config: &RopeConfig, device: &Device) -> Result<Rope> {
 /// power.
 fn alibi_slopes(heads: usize) -> Vec<f32> {
     let powers = |n: usize| (1..=n).map(move |i| 2f64.powf(-8.0 * i as f64 / n as f64));
-    let below = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
+    let below = if heads.is_power_of_two() {
+        heads
+    } else {
+        heads.next_power_of_two() / 2
+    };
     powers(below)
         .chain(powers(2 * below).step_by(2))
         .take(heads)

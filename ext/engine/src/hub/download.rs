@@ -30,21 +30,13 @@ impl Download<'_> {
         let path = self.cache.incomplete(&self.description.etag, locked);
         let mut partial = Partial::open(path, self.description, cancel)?;
         let outcome = self.complete(&mut partial, cancel);
-        match outcome {
-            // Kept to be resumed: what is there is good as far as it goes.
-            Ok(()) | Err(Failure::Final(Error::Interrupted) | Failure::Transient { .. }) => {}
-            Err(Failure::Final(_)) => partial.remove(),
+        if outcome.is_err() && (partial.spoiled || partial.length == 0) {
+            partial.remove();
         }
-        match outcome {
-            Ok(()) => Ok(()),
-            Err(Failure::Final(error)) => Err(self.remote.about(self.file, error)),
-            Err(Failure::Transient { reason, .. }) => {
-                Err(self.remote.about(self.file, Error::Download(reason)))
-            }
-        }
+        outcome.map_err(|error| self.remote.about(self.file, error))
     }
 
-    fn complete(&self, partial: &mut Partial, cancel: &CancelToken) -> Attempt<()> {
+    fn complete(&self, partial: &mut Partial, cancel: &CancelToken) -> Result<()> {
         let progress = Progress::new(self.progress, self.file, self.description.size);
         let mut inherited = partial.length > 0;
         loop {
@@ -56,11 +48,10 @@ impl Download<'_> {
                 return partial.install(&self.cache.blob(&self.description.etag));
             }
             if !inherited {
-                return Err(Failure::Final(Error::Download(
+                return Err(partial.spoil(
                     "the bytes received do not match the checksum that the hub names (its etag). They were \
-                     thrown away; try again, and look at HF_ENDPOINT and the proxy if it happens twice"
-                        .to_owned(),
-                )));
+                     thrown away; try again, and look at HF_ENDPOINT and the proxy if it happens twice",
+                ));
             }
             crate::log::warn(format!(
                 "what an earlier download left of {} is damaged; starting over",
@@ -77,19 +68,17 @@ impl Download<'_> {
         partial: &mut Partial,
         progress: &Progress,
         cancel: &CancelToken,
-    ) -> Attempt<()> {
+    ) -> Result<()> {
         let mut retry = Retry::new(TRIES);
         while partial.missing() != Some(0) {
             let before = partial.length;
-            match self.fetch_once(partial, progress, cancel) {
-                Ok(()) => return Ok(()),
-                Err(failure) => {
-                    if partial.length >= before + WORTHWHILE_BYTES {
-                        retry.progressed();
-                    }
-                    retry.after(failure, cancel).map_err(give_up)?;
-                }
+            let Err(failure) = self.fetch_once(partial, progress, cancel) else {
+                break;
+            };
+            if partial.length >= before + WORTHWHILE_BYTES {
+                retry.progressed();
             }
+            retry.after(failure, cancel)?;
         }
         Ok(())
     }
@@ -140,14 +129,6 @@ impl Download<'_> {
     }
 }
 
-/// The last failure of a series keeps the bytes that earlier ones brought.
-fn give_up(error: Error) -> Failure {
-    match error {
-        Error::Download(reason) => Failure::Transient { reason, wait: None },
-        other => Failure::Final(other),
-    }
-}
-
 fn transient(reason: &str) -> Failure {
     Failure::Transient {
         reason: reason.to_owned(),
@@ -176,6 +157,8 @@ struct Partial {
     size: Option<u64>,
     etag: String,
     checksum: Checksum,
+    /// Set when the bytes are of no use to a later download.
+    spoiled: bool,
 }
 
 impl Partial {
@@ -193,6 +176,7 @@ impl Partial {
             etag: description.etag.clone(),
             checksum: Checksum::new(kind, description.size),
             path: path.clone(),
+            spoiled: false,
         };
         let left = partial.file.metadata().map_err(failed)?.len();
         let resumable = left > 0
@@ -232,9 +216,14 @@ impl Partial {
         self.size.map(|size| size.saturating_sub(self.length))
     }
 
-    fn restart(&mut self) -> Attempt<()> {
+    fn restart(&mut self) -> Result<()> {
         self.truncate()
-            .map_err(|error| disk::failure(&self.path, None, &error).into())
+            .map_err(|error| disk::failure(&self.path, None, &error))
+    }
+
+    fn spoil(&mut self, reason: impl Into<String>) -> Error {
+        self.spoiled = true;
+        Error::Download(reason.into())
     }
 
     fn truncate(&mut self) -> io::Result<()> {
@@ -246,34 +235,34 @@ impl Partial {
     }
 
     /// Two answers of the server must agree on the size.
-    fn learn_size(&mut self, total: Option<u64>) -> Attempt<()> {
+    fn learn_size(&mut self, total: Option<u64>) -> Result<()> {
         match (self.size, total) {
-            (Some(size), Some(total)) if size != total => {
-                Err(Failure::Final(Error::Download(format!(
-                    "the server announces {size} bytes and then offers {total}. Try again later"
-                ))))
-            }
+            (Some(size), Some(total)) if size != total => Err(self.spoil(format!(
+                "the server announces {size} bytes and then offers {total}. Try again later"
+            ))),
             (None, Some(total)) => {
                 self.size = Some(total);
                 if self.length == 0 {
                     self.checksum = Checksum::new(Kind::of(&self.etag), self.size);
                 }
-                Ok(disk::ensure_room(self.directory(), total)?)
+                disk::ensure_room(self.directory(), total)
             }
             _ => Ok(()),
         }
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Attempt<()> {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let length = self.length + bytes.len() as u64;
         if self.size.is_some_and(|size| length > size) {
-            return Err(Failure::Final(Error::Download(
-                "the server sends more bytes than it announced. Try again later".to_owned(),
-            )));
+            return Err(
+                self.spoil("the server sends more bytes than it announced. Try again later")
+            );
         }
-        self.file
-            .write_all(bytes)
-            .map_err(|error| disk::failure(&self.path, self.missing(), &error))?;
+        if let Err(error) = self.file.write_all(bytes) {
+            // Given back at once: a full disk harms more than this download.
+            self.spoiled = true;
+            return Err(disk::failure(&self.path, self.missing(), &error));
+        }
         self.checksum.update(bytes);
         self.length = length;
         Ok(())
@@ -285,7 +274,7 @@ impl Partial {
     }
 
     /// On the disk first, then under its name: a crash leaves one or the other.
-    fn install(&self, blob: &Path) -> Attempt<()> {
+    fn install(&self, blob: &Path) -> Result<()> {
         self.file
             .sync_all()
             .and_then(|()| fs::rename(&self.path, blob))

@@ -31,7 +31,7 @@ impl Settings {
         Self::read(&|name| std::env::var(name).ok())
     }
 
-    fn read(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+    pub(super) fn read(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let variable = |name: &str| {
             lookup(name)
                 .map(|v| v.trim().to_owned())

@@ -1,7 +1,21 @@
-//! A directory that goes away with the test.
+//! A directory that goes away with the test, and a repository in one.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::settings::Settings;
+use super::Repo;
+
+/// A repository whose cache is `directory`, and which never asks the network.
+pub fn offline_repo(directory: &TemporaryDirectory, id: &str) -> Repo {
+    let cache = directory.path().to_str().unwrap();
+    let settings = Settings::read(&|name| match name {
+        "HF_HUB_CACHE" => Some(cache.to_owned()),
+        "HF_HUB_OFFLINE" => Some("1".to_owned()),
+        _ => None,
+    });
+    Repo::with_settings(id, None, settings.unwrap()).unwrap()
+}
 
 pub struct TemporaryDirectory(PathBuf);
 

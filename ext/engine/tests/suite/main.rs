@@ -1,3 +1,9 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
 
+mod allocation;
 mod decoder;
+mod encoder;
+mod fuzz_readers;
+mod hostile;
+mod weight_files;
+mod weights;

@@ -11,15 +11,42 @@ pub const FAMILY: Family = Family {
         (Part::Positions, "embeddings.position_embeddings"),
         (Part::TokenTypes, "embeddings.token_type_embeddings"),
         (Part::EmbeddingNorm, "embeddings.LayerNorm"),
-        (Part::EmbeddingProjection, "encoder.embedding_hidden_mapping_in"),
-        (Part::Query, "encoder.albert_layer_groups.{}.albert_layers.0.attention.query"),
-        (Part::Key, "encoder.albert_layer_groups.{}.albert_layers.0.attention.key"),
-        (Part::Value, "encoder.albert_layer_groups.{}.albert_layers.0.attention.value"),
-        (Part::AttentionOutput, "encoder.albert_layer_groups.{}.albert_layers.0.attention.dense"),
-        (Part::AttentionNorm, "encoder.albert_layer_groups.{}.albert_layers.0.attention.LayerNorm"),
-        (Part::Up, "encoder.albert_layer_groups.{}.albert_layers.0.ffn"),
-        (Part::Down, "encoder.albert_layer_groups.{}.albert_layers.0.ffn_output"),
-        (Part::MlpNorm, "encoder.albert_layer_groups.{}.albert_layers.0.full_layer_layer_norm"),
+        (
+            Part::EmbeddingProjection,
+            "encoder.embedding_hidden_mapping_in",
+        ),
+        (
+            Part::Query,
+            "encoder.albert_layer_groups.{}.albert_layers.0.attention.query",
+        ),
+        (
+            Part::Key,
+            "encoder.albert_layer_groups.{}.albert_layers.0.attention.key",
+        ),
+        (
+            Part::Value,
+            "encoder.albert_layer_groups.{}.albert_layers.0.attention.value",
+        ),
+        (
+            Part::AttentionOutput,
+            "encoder.albert_layer_groups.{}.albert_layers.0.attention.dense",
+        ),
+        (
+            Part::AttentionNorm,
+            "encoder.albert_layer_groups.{}.albert_layers.0.attention.LayerNorm",
+        ),
+        (
+            Part::Up,
+            "encoder.albert_layer_groups.{}.albert_layers.0.ffn",
+        ),
+        (
+            Part::Down,
+            "encoder.albert_layer_groups.{}.albert_layers.0.ffn_output",
+        ),
+        (
+            Part::MlpNorm,
+            "encoder.albert_layer_groups.{}.albert_layers.0.full_layer_layer_norm",
+        ),
         (Part::SequenceDense, "pooler"),
         (Part::SequenceOutput, "classifier"),
         (Part::TokenOutput, "classifier"),
@@ -48,7 +75,13 @@ fn config(raw: &RawConfig) -> Result<EncoderConfig> {
         ..layer
     };
     Ok(EncoderConfig {
-        layers: config.layers.iter().copied().enumerate().map(grouped).collect(),
+        layers: config
+            .layers
+            .iter()
+            .copied()
+            .enumerate()
+            .map(grouped)
+            .collect(),
         embedding_width: raw.opt_usize_in("embedding_size", WIDTH)?.unwrap_or(128),
         ..config
     })

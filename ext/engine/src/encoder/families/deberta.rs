@@ -19,8 +19,12 @@ pub const VERSION_2: Family = Family {
     name: "deberta-v2",
     matches: |raw| is(raw, &["deberta-v2"], "DebertaV2"),
     config: |raw| {
-        let buckets = raw.opt_integers("position_buckets")?.and_then(|b| b.first().copied());
-        let buckets = buckets.and_then(|b| usize::try_from(b).ok()).filter(|&b| b > 0);
+        let buckets = raw
+            .opt_integers("position_buckets")?
+            .and_then(|b| b.first().copied());
+        let buckets = buckets
+            .and_then(|b| usize::try_from(b).ok())
+            .filter(|&b| b > 0);
         let config = common_to_both(raw, "deberta-v2", buckets)?;
         Ok(EncoderConfig {
             convolution: convolution(raw)?,
@@ -46,12 +50,30 @@ const NAMES: Names = &[
     (Part::Query, "encoder.layer.{}.attention.self.query_proj"),
     (Part::Key, "encoder.layer.{}.attention.self.key_proj"),
     (Part::Value, "encoder.layer.{}.attention.self.value_proj"),
-    (Part::PositionKey, "encoder.layer.{}.attention.self.pos_proj"),
-    (Part::PositionKey, "encoder.layer.{}.attention.self.pos_key_proj"),
-    (Part::PositionQuery, "encoder.layer.{}.attention.self.pos_q_proj"),
-    (Part::PositionQuery, "encoder.layer.{}.attention.self.pos_query_proj"),
-    (Part::AttentionOutput, "encoder.layer.{}.attention.output.dense"),
-    (Part::AttentionNorm, "encoder.layer.{}.attention.output.LayerNorm"),
+    (
+        Part::PositionKey,
+        "encoder.layer.{}.attention.self.pos_proj",
+    ),
+    (
+        Part::PositionKey,
+        "encoder.layer.{}.attention.self.pos_key_proj",
+    ),
+    (
+        Part::PositionQuery,
+        "encoder.layer.{}.attention.self.pos_q_proj",
+    ),
+    (
+        Part::PositionQuery,
+        "encoder.layer.{}.attention.self.pos_query_proj",
+    ),
+    (
+        Part::AttentionOutput,
+        "encoder.layer.{}.attention.output.dense",
+    ),
+    (
+        Part::AttentionNorm,
+        "encoder.layer.{}.attention.output.LayerNorm",
+    ),
     (Part::Up, "encoder.layer.{}.intermediate.dense"),
     (Part::Down, "encoder.layer.{}.output.dense"),
     (Part::MlpNorm, "encoder.layer.{}.output.LayerNorm"),
@@ -86,7 +108,9 @@ fn common_to_both(
     Ok(EncoderConfig {
         positions,
         relative,
-        embedding_width: raw.opt_usize_in("embedding_size", WIDTH)?.unwrap_or(config.hidden),
+        embedding_width: raw
+            .opt_usize_in("embedding_size", WIDTH)?
+            .unwrap_or(config.hidden),
         heads_on_top: HeadConfigs {
             sequence_activation: activation(pooler)?,
             ..config.heads_on_top
@@ -112,7 +136,10 @@ fn disentangled(
         .filter(|&farthest| farthest > 0)
         .or(config.max_positions)
         .unwrap_or(512);
-    let norm = raw.opt_string("norm_rel_ebd")?.unwrap_or("none").to_ascii_lowercase();
+    let norm = raw
+        .opt_string("norm_rel_ebd")?
+        .unwrap_or("none")
+        .to_ascii_lowercase();
     Ok(DisentangledConfig {
         from_query: has("c2p"),
         from_key: has("p2c"),
@@ -124,7 +151,10 @@ fn disentangled(
 }
 
 fn convolution(raw: &RawConfig) -> Result<Option<Convolution>> {
-    let Some(kernel) = raw.opt_usize_in("conv_kernel_size", 0..=1024)?.filter(|&kernel| kernel > 0) else {
+    let Some(kernel) = raw
+        .opt_usize_in("conv_kernel_size", 0..=1024)?
+        .filter(|&kernel| kernel > 0)
+    else {
         return Ok(None);
     };
     Ok(Some(Convolution {

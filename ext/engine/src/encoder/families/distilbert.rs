@@ -23,7 +23,10 @@ pub const FAMILY: Family = Family {
         (Part::Query, "transformer.layer.{}.attention.q_lin"),
         (Part::Key, "transformer.layer.{}.attention.k_lin"),
         (Part::Value, "transformer.layer.{}.attention.v_lin"),
-        (Part::AttentionOutput, "transformer.layer.{}.attention.out_lin"),
+        (
+            Part::AttentionOutput,
+            "transformer.layer.{}.attention.out_lin",
+        ),
         (Part::AttentionNorm, "transformer.layer.{}.sa_layer_norm"),
         (Part::Up, "transformer.layer.{}.ffn.lin1"),
         (Part::Down, "transformer.layer.{}.ffn.lin2"),

@@ -9,7 +9,9 @@ pub const FAMILY: Family = Family {
         require_positions(raw, "absolute")?;
         let config = common(raw, "electra")?;
         Ok(EncoderConfig {
-            embedding_width: raw.opt_usize_in("embedding_size", WIDTH)?.unwrap_or(config.hidden),
+            embedding_width: raw
+                .opt_usize_in("embedding_size", WIDTH)?
+                .unwrap_or(config.hidden),
             heads_on_top: HeadConfigs {
                 sequence_activation: Activation::Gelu,
                 masked_activation: Activation::Gelu,
@@ -27,8 +29,14 @@ pub const FAMILY: Family = Family {
         (Part::Query, "encoder.layer.{}.attention.self.query"),
         (Part::Key, "encoder.layer.{}.attention.self.key"),
         (Part::Value, "encoder.layer.{}.attention.self.value"),
-        (Part::AttentionOutput, "encoder.layer.{}.attention.output.dense"),
-        (Part::AttentionNorm, "encoder.layer.{}.attention.output.LayerNorm"),
+        (
+            Part::AttentionOutput,
+            "encoder.layer.{}.attention.output.dense",
+        ),
+        (
+            Part::AttentionNorm,
+            "encoder.layer.{}.attention.output.LayerNorm",
+        ),
         (Part::Up, "encoder.layer.{}.intermediate.dense"),
         (Part::Down, "encoder.layer.{}.output.dense"),
         (Part::MlpNorm, "encoder.layer.{}.output.LayerNorm"),

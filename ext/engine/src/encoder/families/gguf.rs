@@ -16,7 +16,9 @@ pub const FAMILIES: &[GgufFamily] = &[
         architecture: "nomic-bert",
         config: |metadata, architecture| {
             let config = common_gguf(metadata, architecture, "nomic_bert")?;
-            let theta = metadata.opt_f32("nomic-bert.rope.freq_base")?.unwrap_or(1000.0);
+            let theta = metadata
+                .opt_f32("nomic-bert.rope.freq_base")?
+                .unwrap_or(1000.0);
             Ok(EncoderConfig {
                 positions: Positions::None,
                 relative: Relative::Rope(vec![plain_rope(theta, config.head_width)]),
@@ -148,7 +150,8 @@ fn qwen3_gguf(metadata: &Metadata, architecture: &str) -> Result<EncoderConfig> 
         ..*layer
     };
     Ok(EncoderConfig {
-        key_heads: optional("attention.head_count_kv")?.map_or(config.heads, |heads| heads as usize),
+        key_heads: optional("attention.head_count_kv")?
+            .map_or(config.heads, |heads| heads as usize),
         head_width,
         layers: config.layers.iter().map(causal).collect(),
         token_types: 0,

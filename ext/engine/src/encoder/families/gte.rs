@@ -41,10 +41,16 @@ pub const FAMILY: Family = Family {
 fn config(raw: &RawConfig) -> Result<EncoderConfig> {
     require_positions(raw, "rope")?;
     if raw.opt_bool("logn_attention_scale")? == Some(true) {
-        return Err(Error::unsupported(raw.file(), "logn_attention_scale is not supported"));
+        return Err(Error::unsupported(
+            raw.file(),
+            "logn_attention_scale is not supported",
+        ));
     }
     let config = common(raw, "gte")?;
-    let rope = plain_rope(rope_theta(raw, &["rope_theta"], 10_000.0)?, config.head_width);
+    let rope = plain_rope(
+        rope_theta(raw, &["rope_theta"], 10_000.0)?,
+        config.head_width,
+    );
     Ok(EncoderConfig {
         positions: Positions::None,
         relative: Relative::Rope(vec![scaled(raw, rope)?]),
@@ -62,7 +68,9 @@ fn scaled(raw: &RawConfig, rope: RopeConfig) -> Result<RopeConfig> {
     let Some(scaling) = raw.opt_nested("rope_scaling")? else {
         return Ok(rope);
     };
-    let kind = scaling.opt_string(["type", "rope_type"])?.unwrap_or("default");
+    let kind = scaling
+        .opt_string(["type", "rope_type"])?
+        .unwrap_or("default");
     let factor = scaling.opt_f64("factor")?.unwrap_or(1.0) as f32;
     match kind {
         "default" => Ok(rope),

@@ -36,10 +36,22 @@ pub const FAMILY: Family = Family {
         (Part::Query, "encoder.layer.{}.attention.self.query"),
         (Part::Key, "encoder.layer.{}.attention.self.key"),
         (Part::Value, "encoder.layer.{}.attention.self.value"),
-        (Part::QueryNorm, "encoder.layer.{}.attention.self.layer_norm_q"),
-        (Part::KeyNorm, "encoder.layer.{}.attention.self.layer_norm_k"),
-        (Part::AttentionOutput, "encoder.layer.{}.attention.output.dense"),
-        (Part::AttentionNorm, "encoder.layer.{}.attention.output.LayerNorm"),
+        (
+            Part::QueryNorm,
+            "encoder.layer.{}.attention.self.layer_norm_q",
+        ),
+        (
+            Part::KeyNorm,
+            "encoder.layer.{}.attention.self.layer_norm_k",
+        ),
+        (
+            Part::AttentionOutput,
+            "encoder.layer.{}.attention.output.dense",
+        ),
+        (
+            Part::AttentionNorm,
+            "encoder.layer.{}.attention.output.LayerNorm",
+        ),
         (Part::AttentionNorm, "encoder.layer.{}.layer_norm_1"),
         (Part::GateUp, "encoder.layer.{}.mlp.gated_layers"),
         (Part::UpGate, "encoder.layer.{}.mlp.up_gated_layer"),

@@ -116,7 +116,12 @@ fn common(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
             ))
         }
     };
-    let epsilon = raw.opt_f64(["layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps"])?;
+    let epsilon = raw.opt_f64([
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "norm_eps",
+        "rms_norm_eps",
+    ])?;
     let act = activation(act.unwrap_or("gelu"))?;
     Ok(EncoderConfig {
         family,
@@ -125,7 +130,9 @@ fn common(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
         heads,
         key_heads: heads,
         head_width,
-        intermediate: raw.opt_usize_in(["intermediate_size", "hidden_dim", "n_inner"], WIDTH)?.unwrap_or(4 * hidden),
+        intermediate: raw
+            .opt_usize_in(["intermediate_size", "hidden_dim", "n_inner"], WIDTH)?
+            .unwrap_or(4 * hidden),
         layers: plain_layers(layers),
         embedding_width: hidden,
         token_types: raw.opt_usize("type_vocab_size")?.unwrap_or(0),
@@ -148,7 +155,9 @@ fn common(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
 }
 
 fn padding_id(raw: &RawConfig) -> Result<Option<u32>> {
-    let id = raw.opt_integers("pad_token_id")?.and_then(|ids| ids.first().copied());
+    let id = raw
+        .opt_integers("pad_token_id")?
+        .and_then(|ids| ids.first().copied());
     Ok(id.and_then(|id| u32::try_from(id).ok()))
 }
 
@@ -173,7 +182,10 @@ fn rope_theta(raw: &RawConfig, keys: &[&str], otherwise: f64) -> Result<f32> {
     };
     let theta = theta.or(raw.opt_f64(keys)?).unwrap_or(otherwise);
     if !(theta.is_finite() && theta > 0.0) {
-        return Err(Error::corrupt(raw.file(), format!("rope_theta cannot be {theta}")));
+        return Err(Error::corrupt(
+            raw.file(),
+            format!("rope_theta cannot be {theta}"),
+        ));
     }
     Ok(theta as f32)
 }

@@ -37,19 +37,29 @@ pub const FAMILY: Family = Family {
 fn config(raw: &RawConfig) -> Result<EncoderConfig> {
     let config = common(raw, "modernbert")?;
     let types = raw.opt_strings("layer_types")?;
-    let every = raw.opt_usize_in("global_attn_every_n_layers", LAYERS)?.unwrap_or(3);
+    let every = raw
+        .opt_usize_in("global_attn_every_n_layers", LAYERS)?
+        .unwrap_or(3);
     let is_local = |number: usize| match &types {
-        Some(types) => types.get(number).is_some_and(|kind| kind == "sliding_attention"),
+        Some(types) => types
+            .get(number)
+            .is_some_and(|kind| kind == "sliding_attention"),
         None => number % every != 0,
     };
     let reach = raw.opt_usize("local_attention")?.unwrap_or(128) / 2;
     let layer = |(number, layer): (usize, &LayerConfig)| match is_local(number) {
         true => LayerConfig {
-            attention: AttentionKind::Window { left: reach, right: reach },
+            attention: AttentionKind::Window {
+                left: reach,
+                right: reach,
+            },
             rope: LOCAL,
             ..*layer
         },
-        false => LayerConfig { rope: GLOBAL, ..*layer },
+        false => LayerConfig {
+            rope: GLOBAL,
+            ..*layer
+        },
     };
     let rope = |key: &str, old: &str, otherwise: f64| -> Result<RopeConfig> {
         let nested = match raw.opt_nested("rope_parameters")? {

@@ -10,7 +10,9 @@ pub const FAMILY: Family = Family {
     matches: |raw| is(raw, &["mpnet"], "MPNet"),
     config: |raw| {
         let config = common(raw, "mpnet")?;
-        let count = raw.opt_usize("relative_attention_num_buckets")?.unwrap_or(32);
+        let count = raw
+            .opt_usize("relative_attention_num_buckets")?
+            .unwrap_or(32);
         Ok(EncoderConfig {
             token_types: 0,
             positions: Positions::LearnedAfterPadding,

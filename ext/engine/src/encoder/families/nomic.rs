@@ -41,13 +41,22 @@ pub const FAMILY: Family = Family {
 };
 
 fn config(raw: &RawConfig) -> Result<EncoderConfig> {
-    for (key, what) in [("prenorm", "norms before the layers"), ("use_rms_norm", "RMS norms")] {
+    for (key, what) in [
+        ("prenorm", "norms before the layers"),
+        ("use_rms_norm", "RMS norms"),
+    ] {
         if raw.opt_bool(key)? == Some(true) {
-            return Err(Error::unsupported(raw.file(), format!("NomicBERT with {what} is not supported")));
+            return Err(Error::unsupported(
+                raw.file(),
+                format!("NomicBERT with {what} is not supported"),
+            ));
         }
     }
     if raw.opt_usize("moe_every_n_layers")?.unwrap_or(0) > 0 {
-        return Err(Error::unsupported(raw.file(), "NomicBERT with experts is not supported"));
+        return Err(Error::unsupported(
+            raw.file(),
+            "NomicBERT with experts is not supported",
+        ));
     }
     let config = common(raw, "nomic_bert")?;
     let (mlp, act) = match raw.opt_string("activation_function")? {
@@ -57,7 +66,10 @@ fn config(raw: &RawConfig) -> Result<EncoderConfig> {
         Some("glu") => (Mlp::Gated, Activation::Sigmoid),
         Some(plain) => (Mlp::Plain, activation(plain)?),
     };
-    let fraction = raw.opt_f64("rotary_emb_fraction")?.unwrap_or(1.0).clamp(0.0, 1.0);
+    let fraction = raw
+        .opt_f64("rotary_emb_fraction")?
+        .unwrap_or(1.0)
+        .clamp(0.0, 1.0);
     let rope = RopeConfig {
         interleaved: raw.opt_bool("rotary_emb_interleaved")?.unwrap_or(false),
         ..plain_rope(
@@ -71,7 +83,11 @@ fn config(raw: &RawConfig) -> Result<EncoderConfig> {
     Ok(EncoderConfig {
         positions: Positions::None,
         relative: Relative::Rope(vec![rope]),
-        max_positions: if stretched { trained.or(config.max_positions) } else { config.max_positions },
+        max_positions: if stretched {
+            trained.or(config.max_positions)
+        } else {
+            config.max_positions
+        },
         mlp,
         activation: act,
         heads_on_top: HeadConfigs {

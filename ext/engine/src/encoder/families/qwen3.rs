@@ -31,10 +31,15 @@ pub const FAMILY: Family = Family {
 
 fn config(raw: &RawConfig) -> Result<EncoderConfig> {
     if raw.opt_bool("use_sliding_window")? == Some(true) {
-        return Err(Error::unsupported(raw.file(), "sliding windows are not supported here"));
+        return Err(Error::unsupported(
+            raw.file(),
+            "sliding windows are not supported here",
+        ));
     }
     if let Some(scaling) = raw.opt_nested("rope_scaling")? {
-        let kind = scaling.opt_string(["rope_type", "type"])?.unwrap_or("default");
+        let kind = scaling
+            .opt_string(["rope_type", "type"])?
+            .unwrap_or("default");
         if kind != "default" {
             return Err(Error::unsupported(
                 raw.file(),
@@ -50,7 +55,9 @@ fn config(raw: &RawConfig) -> Result<EncoderConfig> {
         ..*layer
     };
     Ok(EncoderConfig {
-        key_heads: raw.opt_usize_in("num_key_value_heads", HEADS)?.unwrap_or(config.heads),
+        key_heads: raw
+            .opt_usize_in("num_key_value_heads", HEADS)?
+            .unwrap_or(config.heads),
         head_width,
         layers: config.layers.iter().map(causal).collect(),
         positions: Positions::None,

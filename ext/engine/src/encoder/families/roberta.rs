@@ -6,7 +6,9 @@ const TYPES: &[&str] = &["roberta", "xlm-roberta", "camembert"];
 
 pub const FAMILY: Family = Family {
     name: "roberta",
-    matches: |raw| is(raw, TYPES, "Roberta") || is(raw, &[], "XLMRoberta") || is(raw, &[], "Camembert"),
+    matches: |raw| {
+        is(raw, TYPES, "Roberta") || is(raw, &[], "XLMRoberta") || is(raw, &[], "Camembert")
+    },
     config: |raw| {
         require_positions(raw, "absolute")?;
         let config = common(raw, "roberta")?;
@@ -28,8 +30,14 @@ pub const FAMILY: Family = Family {
         (Part::Query, "encoder.layer.{}.attention.self.query"),
         (Part::Key, "encoder.layer.{}.attention.self.key"),
         (Part::Value, "encoder.layer.{}.attention.self.value"),
-        (Part::AttentionOutput, "encoder.layer.{}.attention.output.dense"),
-        (Part::AttentionNorm, "encoder.layer.{}.attention.output.LayerNorm"),
+        (
+            Part::AttentionOutput,
+            "encoder.layer.{}.attention.output.dense",
+        ),
+        (
+            Part::AttentionNorm,
+            "encoder.layer.{}.attention.output.LayerNorm",
+        ),
         (Part::Up, "encoder.layer.{}.intermediate.dense"),
         (Part::Down, "encoder.layer.{}.output.dense"),
         (Part::MlpNorm, "encoder.layer.{}.output.LayerNorm"),
