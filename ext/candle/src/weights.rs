@@ -8,7 +8,7 @@ use magnus::{
     Value,
 };
 
-use crate::{convert, error, gvl, tensor::RbTensor};
+use crate::{convert, gvl, tensor::RbTensor};
 
 #[magnus::wrap(class = "Candle::Weights", free_immediately, size)]
 pub struct RbWeights(Arc<dyn WeightSource>);
