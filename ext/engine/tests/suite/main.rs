@@ -2,3 +2,5 @@
 
 mod decoder;
 mod encoder;
+mod encoder_files;
+mod encoder_tasks;
