@@ -3,6 +3,8 @@
 mod allocation;
 mod decoder;
 mod encoder;
+mod encoder_files;
+mod encoder_tasks;
 mod fuzz_readers;
 mod hostile;
 mod tokenizer;
