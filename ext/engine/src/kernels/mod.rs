@@ -9,7 +9,8 @@ pub mod cpu;
 mod cuda;
 mod ops;
 pub mod reference;
-mod rows;
+pub(crate) mod rows;
+pub mod selftest;
 
 use candle_core::{DType, Tensor, D};
 
