@@ -11,7 +11,8 @@ mod cuda;
 mod metal;
 mod ops;
 pub mod reference;
-mod rows;
+pub(crate) mod rows;
+pub mod selftest;
 
 use candle_core::{DType, Tensor, D};
 

@@ -1,6 +1,7 @@
 //! The kernels on the CPU: rows spread over the pool, each by a kernel for the instruction set.
 
 pub(crate) mod activation;
+pub(crate) mod attention;
 pub mod isa;
 mod math;
 pub(crate) mod norm;
@@ -19,7 +20,7 @@ use rayon::prelude::*;
 
 use super::rows::Rows;
 use crate::threads;
-use isa::Isa;
+pub(crate) use isa::Isa;
 use simd::Simd;
 
 /// Work below this many elements is not worth a second thread.
