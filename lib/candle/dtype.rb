@@ -50,5 +50,8 @@ module Candle
     def inspect
       "#<Candle::DType #{self}>"
     end
+
+    private(*instance_methods(false).grep(/\A_/))
+    private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 end

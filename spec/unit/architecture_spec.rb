@@ -39,6 +39,8 @@ RSpec.describe "architecture" do
       lines = ProjectFiles.read(path).lines
       lines.each_index.filter_map do |index|
         next unless lines[index].match?(/\bunsafe (\{|impl\b)/) && !lines[index].strip.start_with?("//")
+        # Inside an unsafe function the caller keeps the promise.
+        next if lines[0...index].reverse.find { |line| line.match?(/\bfn \w/) }&.include?("unsafe fn")
 
         "#{path}:#{index + 1}" unless lines[[index - 8, 0].max..index].join.include?("SAFETY:")
       end
@@ -57,7 +59,7 @@ RSpec.describe "architecture" do
   end
 
   it "names no directory of a particular machine" do
-    homes = %r{/(#{%w[root work home Users].join("|")})/\w}
+    homes = %r{/(#{%w[root work home Users].join("|")})/\w{2}}
     found = ProjectFiles.lines(*code, "*.{md,toml,gemspec}", ".github/**/*.yml", ".ci/*") { |line| line.match?(homes) }
     expect(found).to be_empty
   end

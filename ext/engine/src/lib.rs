@@ -28,3 +28,4 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub use cancel::CancelToken;
 pub use device::Device;
 pub use error::{Error, Result};
+pub use tokenizer::Tokenizer;

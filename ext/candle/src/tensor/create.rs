@@ -3,10 +3,10 @@
 use candle_core::DType;
 use engine::tensor::create::{self, Distribution};
 use engine::tensor::{from_bytes, from_numbers, Numbers};
-use engine::Error as EngineError;
+use engine::{Device, Error as EngineError};
 use magnus::{function, prelude::*, Error, Float, Integer, RArray, RClass, RString, Ruby, Value};
 
-use super::RbTensor;
+use super::{compute, RbTensor};
 use crate::{convert, error, gvl};
 
 /// Deeper nesting can only come from an array that contains itself.
@@ -20,7 +20,7 @@ fn from_array(ruby: &Ruby, value: Value, dtype: Value, device: Value) -> Result<
         Ok((parser.numbers, parser.shape))
     });
     let (numbers, shape) = parsed?;
-    let tensor = gvl::leave(ruby, |_| {
+    let tensor = compute(ruby, device == Device::Cpu, count(&shape), |_| {
         from_numbers(&numbers, &shape, dtype, &device.open()?)
     })?;
     Ok(RbTensor::new(ruby, tensor))
@@ -190,6 +190,12 @@ fn truth(ruby: &Ruby, value: Value) -> Option<u8> {
     }
 }
 
+fn count(shape: &[usize]) -> usize {
+    shape
+        .iter()
+        .fold(1, |count, &size| count.saturating_mul(size))
+}
+
 fn from_packed(
     ruby: &Ruby,
     string: RString,
@@ -215,7 +221,7 @@ fn filled(
     device: Value,
 ) -> Result<RbTensor, Error> {
     let (dtype, device) = (convert::dtype(ruby, dtype)?, convert::device(ruby, device)?);
-    let tensor = gvl::leave(ruby, |_| {
+    let tensor = compute(ruby, device == Device::Cpu, count(&shape), |_| {
         create::filled(one, &shape, dtype, &device.open()?)
     })?;
     Ok(RbTensor::new(ruby, tensor))
@@ -235,7 +241,7 @@ fn random(
     } else {
         Distribution::Uniform
     };
-    let tensor = gvl::leave(ruby, |cancel| {
+    let tensor = compute(ruby, device == Device::Cpu, count(&shape), |cancel| {
         create::random(distribution, seed, &shape, dtype, &device.open()?, cancel)
     })?;
     Ok(RbTensor::new(ruby, tensor))

@@ -7,7 +7,7 @@ use engine::tensor::reduce::{self, Reduction};
 use engine::tensor::{self, index, matmul, normalize, Arithmetic, Comparison, Scalar, Unary};
 use magnus::{method, prelude::*, Error, Float, Integer, RClass, Ruby, Symbol, TryConvert, Value};
 
-use super::{compute, RbTensor};
+use super::{compute, on_cpu, RbTensor};
 use crate::{error, gvl};
 
 /// Work that may use the pool whatever its size.
@@ -95,7 +95,7 @@ fn arithmetic(ruby: &Ruby, this: &RbTensor, name: Symbol, other: Value) -> Resul
     let operation: Arithmetic = named(ruby, name)?;
     let a = this.tensor(ruby)?;
     let b = operand(ruby, a, other, Scalar::dtype_beside)?;
-    let result = compute(ruby, a.device(), result_count(a, &b), |cancel| {
+    let result = compute(ruby, on_cpu(a), result_count(a, &b), |cancel| {
         tensor::arithmetic(operation, a, &b, cancel)
     })?;
     Ok(RbTensor::new(ruby, result))
@@ -105,7 +105,7 @@ fn compare(ruby: &Ruby, this: &RbTensor, name: Symbol, other: Value) -> Result<R
     let comparison: Comparison = named(ruby, name)?;
     let a = this.tensor(ruby)?;
     let b = operand(ruby, a, other, Scalar::dtype_compared_with)?;
-    let result = compute(ruby, a.device(), result_count(a, &b), |cancel| {
+    let result = compute(ruby, on_cpu(a), result_count(a, &b), |cancel| {
         tensor::compare(comparison, a, &b, cancel)
     })?;
     Ok(RbTensor::new(ruby, result))
@@ -138,7 +138,8 @@ fn where_cond(
     on_false: &RbTensor,
 ) -> Result<RbTensor, Error> {
     let (on_true, on_false) = (on_true.tensor(ruby)?, on_false.tensor(ruby)?);
-    this.derive(ruby, ALWAYS_AWAY, |source, cancel| {
+    let size = combined_count(on_true, on_false).saturating_mul(this.tensor.elem_count());
+    this.derive(ruby, size, |source, cancel| {
         index::where_cond(source, on_true, on_false, cancel)
     })
 }

@@ -43,7 +43,7 @@ impl RbTensor {
 
     /// The tensor to compute with; a `DeviceError` when its GPU was lost to a fork.
     pub fn tensor(&self, ruby: &Ruby) -> Result<&Tensor, Error> {
-        if !matches!(self.tensor.device(), CandleDevice::Cpu) {
+        if !on_cpu(&self.tensor) {
             Device::of(self.tensor.device())
                 .open()
                 .map_err(error::raised(ruby))?;
@@ -60,7 +60,7 @@ impl RbTensor {
         work: impl Fn(&Tensor, &CancelToken) -> engine::Result<Tensor> + Send + Sync,
     ) -> Result<Self, Error> {
         let tensor = self.tensor(ruby)?;
-        let result = compute(ruby, tensor.device(), size, |cancel| work(tensor, cancel))?;
+        let result = compute(ruby, on_cpu(tensor), size, |cancel| work(tensor, cancel))?;
         Ok(self.view_of(ruby, result))
     }
 
@@ -80,11 +80,11 @@ impl RbTensor {
 /// `engine::tensor` touches no pool.
 fn compute<T: Send>(
     ruby: &Ruby,
-    device: &CandleDevice,
+    on_cpu: bool,
     size: usize,
     work: impl Fn(&CancelToken) -> engine::Result<T> + Send,
 ) -> Result<T, Error> {
-    if size < engine::tensor::SMALL && matches!(device, CandleDevice::Cpu) {
+    if on_cpu && size < engine::tensor::SMALL {
         return gvl::hold(ruby, || {
             work(&CancelToken::new()).map_err(error::raised(ruby))
         });
@@ -97,6 +97,10 @@ fn bytes(tensor: &Tensor) -> usize {
     tensor
         .elem_count()
         .saturating_mul(tensor.dtype().size_in_bytes())
+}
+
+fn on_cpu(tensor: &Tensor) -> bool {
+    matches!(tensor.device(), CandleDevice::Cpu)
 }
 
 fn storage_address(tensor: &Tensor) -> usize {

@@ -3,7 +3,7 @@
 use engine::tensor::shape::{self, dimension};
 use magnus::{function, method, prelude::*, Error, RArray, RClass, Ruby, TryConvert};
 
-use super::{compute, RbTensor};
+use super::{compute, on_cpu, RbTensor};
 
 fn reshape(ruby: &Ruby, this: &RbTensor, sizes: Vec<i64>) -> Result<RbTensor, Error> {
     this.derive(ruby, this.tensor.elem_count(), |tensor, cancel| {
@@ -68,9 +68,10 @@ fn cat(ruby: &Ruby, tensors: RArray, dim: i64) -> Result<RbTensor, Error> {
         .map(|part| <&RbTensor>::try_convert(part)?.tensor(ruby).cloned())
         .collect::<Result<Vec<_>, Error>>()?;
     let size = parts.iter().map(|part| part.elem_count()).sum();
-    let cpu = candle_core::Device::Cpu;
-    let device = parts.first().map_or(&cpu, |first| first.device());
-    let joined = compute(ruby, device, size, |cancel| shape::cat(&parts, dim, cancel))?;
+    let all_on_cpu = parts.iter().all(on_cpu);
+    let joined = compute(ruby, all_on_cpu, size, |cancel| {
+        shape::cat(&parts, dim, cancel)
+    })?;
     Ok(RbTensor::new(ruby, joined))
 }
 

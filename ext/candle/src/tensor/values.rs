@@ -4,12 +4,12 @@ use engine::tensor::{self, Numbers};
 use engine::Error as EngineError;
 use magnus::{method, prelude::*, Error, IntoValue, RArray, RClass, RString, Ruby, Value};
 
-use super::{compute, RbTensor};
+use super::{compute, on_cpu, RbTensor};
 use crate::{convert, error, gvl};
 
 fn numbers(ruby: &Ruby, this: &RbTensor) -> Result<Numbers, Error> {
     let source = this.tensor(ruby)?;
-    compute(ruby, source.device(), source.elem_count(), |cancel| {
+    compute(ruby, on_cpu(source), source.elem_count(), |cancel| {
         tensor::to_numbers(source, cancel)
     })
 }
@@ -78,7 +78,7 @@ fn item(ruby: &Ruby, this: &RbTensor) -> Result<Value, Error> {
 
 fn packed(ruby: &Ruby, this: &RbTensor) -> Result<RString, Error> {
     let source = this.tensor(ruby)?;
-    let bytes = compute(ruby, source.device(), source.elem_count(), |cancel| {
+    let bytes = compute(ruby, on_cpu(source), source.elem_count(), |cancel| {
         tensor::to_bytes(source, cancel)
     })?;
     Ok(ruby.str_from_slice(&bytes))
@@ -86,7 +86,7 @@ fn packed(ruby: &Ruby, this: &RbTensor) -> Result<RString, Error> {
 
 fn equal(ruby: &Ruby, this: &RbTensor, other: &RbTensor) -> Result<bool, Error> {
     let (a, b) = (this.tensor(ruby)?, other.tensor(ruby)?);
-    compute(ruby, a.device(), a.elem_count(), |cancel| {
+    compute(ruby, on_cpu(a), a.elem_count(), |cancel| {
         tensor::equal(a, b, cancel)
     })
 }

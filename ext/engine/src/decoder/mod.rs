@@ -4,6 +4,7 @@ pub mod cache;
 pub mod config;
 pub mod experts;
 pub mod families;
+pub mod gguf;
 pub mod layer;
 pub mod model;
 pub mod names;

@@ -8,7 +8,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(any(test, target_os = "macos"))]
-pub mod metal;
+mod metal;
 mod ops;
 pub mod reference;
 mod rows;

@@ -61,7 +61,7 @@ pub(super) struct Checkpoint {
     /// `None` for GGUF files, and for static embeddings that need none.
     pub config: Option<RawConfig>,
     pub device: Device,
-    opened: candle_core::Device,
+    pub opened: candle_core::Device,
     pub dtype: DType,
     is_gguf: bool,
 }

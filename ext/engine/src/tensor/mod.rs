@@ -20,4 +20,4 @@ pub use elementwise::{arithmetic, compare, power, unary, Arithmetic, Comparison,
 pub use storage::{equal, to_bytes, to_dtype, to_numbers};
 
 /// The number of elements below which an operation is done by the calling thread alone.
-pub const SMALL: usize = 1 << 14;
+pub const SMALL: usize = 1 << 15;

@@ -27,6 +27,9 @@ fn elements(tensor: &Tensor, cancel: &CancelToken) -> Result<Vec<f64>> {
 /// `x / 2 * (1 + erf(x / sqrt(2)))`
 pub fn gelu(tensor: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
     require_float(tensor, "gelu")?;
+    if tensor.elem_count() == 0 {
+        return Ok(tensor.clone());
+    }
     if tensor.dtype() == DType::F64 {
         return in_f64(tensor, cancel, |all| {
             let gelu = |&x: &f64| reference::activation(x, Activation::Gelu);

@@ -132,16 +132,20 @@ pub fn select(tensor: &Tensor, dim: i64, index: i64) -> Result<Tensor> {
 pub fn narrow(tensor: &Tensor, dim: i64, start: i64, length: usize) -> Result<Tensor> {
     let dim = dimension(tensor.dims(), dim)?;
     let size = tensor.dims()[dim];
-    let begin = position(size + 1, if start < 0 { start - 1 } else { start });
-    begin
+    let begin = position(size + 1, if start < 0 { start - 1 } else { start })
         .filter(|begin| length <= size - begin)
         .ok_or_else(|| {
             Error::InvalidInput(format!(
                 "narrow: {length} elements from {start} on are out of range for dimension {dim} of shape {:?}",
                 tensor.dims()
             ))
-        })
-        .and_then(|begin| Ok(tensor.narrow(dim, begin, length)?))
+        })?;
+    let part = tensor.narrow(dim, begin, length)?;
+    if part.elem_count() == 0 {
+        // candle's operations trip over an empty view that starts beyond its memory.
+        return Ok(Tensor::zeros(part.shape(), part.dtype(), part.device())?);
+    }
+    Ok(part)
 }
 
 /// Joins tensors along a dimension; their other dimensions agree.

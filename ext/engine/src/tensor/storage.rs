@@ -25,6 +25,9 @@ pub(super) fn read<T: WithDType, R>(
     cancel: &CancelToken,
     use_elements: impl FnOnce(&[T]) -> Result<R>,
 ) -> Result<R> {
+    if tensor.elem_count() == 0 {
+        return use_elements(&[]);
+    }
     let tensor = contiguous(tensor, cancel)?;
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {

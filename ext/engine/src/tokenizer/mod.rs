@@ -27,7 +27,7 @@ pub use special_tokens::{SpecialToken, SpecialTokens};
 pub use stream::StreamDecoder;
 pub use tokenizers::Encoding;
 
-use crate::chat_template::ChatTemplates;
+use crate::chat_template::{ChatTemplates, Conversation};
 use crate::weights::Metadata;
 use crate::{CancelToken, Error, Result};
 
@@ -103,6 +103,39 @@ impl Tokenizer {
     /// The tokenizer that a GGUF file carries.
     pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
         gguf::load(metadata)
+    }
+
+    /// From a model directory or a GGUF file.
+    pub fn from_pretrained(
+        source: &str,
+        _revision: Option<&str>,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        cancel.check()?;
+        let path = Path::new(source);
+        if path.is_dir() {
+            return Self::from_directory(path);
+        }
+        let weights =
+            crate::weights::open(&crate::model_files::WeightFiles::Gguf(path.to_owned()))?;
+        Self::from_gguf(weights.metadata())
+    }
+
+    /// The prompt for a conversation, by the checkpoint's template called `name`.
+    pub fn apply_chat_template(
+        &self,
+        conversation: &Conversation<'_>,
+        name: Option<&str>,
+    ) -> Result<String> {
+        let Some(templates) = self.chat_templates() else {
+            return Err(Error::InvalidInput(format!(
+                "{} has no chat template: pass one as chat_template:, or write the prompt yourself",
+                self.source().display()
+            )));
+        };
+        templates
+            .select(name, conversation.tools.is_some())?
+            .render(conversation, self.special_tokens())
     }
 
     /// The same vocabulary with other limits; `None` lifts them.

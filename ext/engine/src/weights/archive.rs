@@ -129,6 +129,10 @@ fn directory(file: &[u8]) -> Parsed<(u64, usize)> {
         .map(|position| window + position)
         .ok_or("its directory is missing (the file is truncated)")?;
     let cut = || "its directory is cut off".to_owned();
+    let comment = number(file, end + 20, 2).ok_or_else(cut)?;
+    if end + END_BYTES + comment as usize > file.len() {
+        return Err(cut());
+    }
     let count = number(file, end + 10, 2).ok_or_else(cut)?;
     let start = number(file, end + 16, 4).ok_or_else(cut)?;
     let (count, start) = match wide_directory(file, end) {

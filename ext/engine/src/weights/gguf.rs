@@ -1,7 +1,7 @@
 //! The GGUF format, versions 1 to 3: keys and values, then tensor descriptions, then their blocks.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::table::{Data, Entry, Table};
 use super::{element_count, Array, BlockType, Bytes, Element, Metadata, Value};
@@ -50,6 +50,32 @@ pub(super) fn read(path: &Path) -> Result<Table> {
         table.insert(name, entry)?;
     }
     Ok(table)
+}
+
+/// The files of a model that was split: `name-00001-of-00003.gguf` and its fellows.
+pub(super) fn parts(path: &Path) -> Result<Vec<PathBuf>> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let split = name.and_then(|name| {
+        let (rest, total) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+        let (base, number) = rest.rsplit_once('-')?;
+        let five_digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+        let total = total.parse::<usize>().ok().filter(|_| five_digits(total))?;
+        five_digits(number).then_some((base, total))
+    });
+    let Some((base, total)) = split else {
+        return Ok(vec![path.to_owned()]);
+    };
+    let part = |number| path.with_file_name(format!("{base}-{number:05}-of-{total:05}.gguf"));
+    (1..=total)
+        .map(part)
+        .map(|part| match part.is_file() {
+            true => Ok(part),
+            false => Err(Error::ModelNotFound(format!(
+                "{} is missing: the model is split into {total} files, and all must be there",
+                part.display()
+            ))),
+        })
+        .collect()
 }
 
 fn version(path: &Path, cursor: &mut Cursor<'_>) -> Result<u32> {

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::model_files::WeightFiles;
-use crate::Result;
+use crate::model_files::{ModelFiles, WeightFiles};
+use crate::{CancelToken, Result};
 
 pub use blocks::{dequantize, dequantize_block, BlockType};
 pub use bytes::Bytes;
@@ -106,10 +106,41 @@ pub struct QuantizedTensor {
 pub fn open(files: &WeightFiles) -> Result<Arc<dyn WeightSource>> {
     let table = match files {
         WeightFiles::Safetensors(paths) => shards(paths, safetensors::read)?,
-        WeightFiles::Gguf(path) => gguf::read(path)?,
+        WeightFiles::Gguf(path) => shards(&gguf::parts(path)?, gguf::read)?,
         WeightFiles::Pickle(paths) => shards(paths, torch::read)?,
     };
     Ok(Arc::new(table))
+}
+
+/// Opens a weight file, whatever its name, a shard index, or the weights in a model's directory.
+pub fn open_path(path: &str, cancel: &CancelToken) -> Result<Arc<dyn WeightSource>> {
+    let location = Path::new(path);
+    if location.is_dir() {
+        return open(&ModelFiles::open(path, None, cancel)?.weights(None, cancel)?);
+    }
+    let files = if path.ends_with(".index.json") {
+        let shards = shard_index::read(location)?;
+        let paths = shards.iter().map(|shard| location.with_file_name(shard));
+        match path.ends_with(".bin.index.json") {
+            true => WeightFiles::Pickle(paths.collect()),
+            false => WeightFiles::Safetensors(paths.collect()),
+        }
+    } else {
+        let start = Bytes::map(location)?;
+        match start.get(..2) {
+            Some(b"GG") => WeightFiles::Gguf(location.to_owned()),
+            Some(b"PK") => WeightFiles::Pickle(vec![location.to_owned()]),
+            _ => match location
+                .extension()
+                .and_then(|extension| extension.to_str())
+            {
+                Some("gguf") => WeightFiles::Gguf(location.to_owned()),
+                Some("bin" | "pt" | "pth") => WeightFiles::Pickle(vec![location.to_owned()]),
+                _ => WeightFiles::Safetensors(vec![location.to_owned()]),
+            },
+        }
+    };
+    open(&files)
 }
 
 fn shards(paths: &[PathBuf], read: fn(&Path) -> Result<table::Table>) -> Result<table::Table> {

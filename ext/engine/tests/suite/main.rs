@@ -1,6 +1,11 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
 
+mod allocation;
 mod decoder;
 mod encoder;
 mod encoder_files;
 mod encoder_tasks;
+mod fuzz_readers;
+mod hostile;
+mod weight_files;
+mod weights;

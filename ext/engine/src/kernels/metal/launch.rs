@@ -3,7 +3,7 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{bail, DType, Layout, MetalStorage, Result, Shape, Tensor};
 
-use super::operands::{dispatch, Grid, Held, Input, Output};
+use super::operands::{dispatch, hold, Grid, Input, Output};
 use super::pipelines::pipeline;
 use super::plan::{self, RowStarts, Source};
 use crate::kernels::ops::{
@@ -44,9 +44,8 @@ fn norm_parameters(
     let aligned = plan::is_aligned(rows)
         && plan::output_is_aligned(rows.count, rows.width)
         && affine.is_aligned()
-        && residual.is_none_or(|residual| {
-            plan::is_aligned(residual) && elements % plan::VECTOR == 0
-        });
+        && residual
+            .is_none_or(|residual| plan::is_aligned(residual) && elements % plan::VECTOR == 0);
     Ok(plan::NormParameters {
         columns: plan::narrow(rows.width)?,
         flags: plan::HAS_WEIGHT
@@ -60,23 +59,32 @@ fn norm_parameters(
 }
 
 pub fn norm(op: &Norm, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
-    let kernel = if op.centered { "layer_norm" } else { "rms_norm" };
+    let kernel = if op.centered {
+        "layer_norm"
+    } else {
+        "rms_norm"
+    };
     let (x, device) = (Input { storage, layout }, storage.device());
     let rows = x.rows(kernel)?;
     let affine = Affine::of(op, x.dtype())?;
     let parameters = norm_parameters(op, &affine, &rows, None)?;
     let pipeline = pipeline(device, Source::Norm, kernel, x.dtype())?;
     let out = Output::new(device, rows.count * rows.width, x.dtype())?;
-    let held = (Held::new(&affine.weight)?, affine.bias.as_ref().map(Held::new).transpose()?);
+    let held = (hold(&affine.weight), affine.bias.as_ref().map(hold));
     let weight = held.0.input()?;
-    let bias = held.1.as_ref().map_or(Ok(x), Held::input)?;
-    dispatch(device, &pipeline, Grid::of_rows(&rows, &pipeline), |encoder| {
-        x.bind(encoder, 0);
-        weight.bind(encoder, 1);
-        bias.bind(encoder, 2);
-        out.bind(encoder, 3);
-        encoder.set_bytes(4, &parameters);
-    })?;
+    let bias = held.1.as_ref().map_or(Ok(x), |bias| bias.input())?;
+    dispatch(
+        device,
+        &pipeline,
+        Grid::of_rows(&rows, &pipeline),
+        |encoder| {
+            x.bind(encoder, 0);
+            weight.bind(encoder, 1);
+            bias.bind(encoder, 2);
+            out.bind(encoder, 3);
+            encoder.set_bytes(4, &parameters);
+        },
+    )?;
     Ok((out.into_storage(), layout.shape().clone()))
 }
 
@@ -88,40 +96,59 @@ pub fn add_norm(
     residual: &MetalStorage,
     residual_layout: &Layout,
 ) -> Result<(MetalStorage, Shape)> {
-    let kernel = if op.0.centered { "add_layer_norm" } else { "add_rms_norm" };
+    let kernel = if op.0.centered {
+        "add_layer_norm"
+    } else {
+        "add_rms_norm"
+    };
     let (x, device) = (Input { storage, layout }, storage.device());
-    let residual = Input { storage: residual, layout: residual_layout };
+    let residual = Input {
+        storage: residual,
+        layout: residual_layout,
+    };
     let (rows, residual_rows) = (x.rows(kernel)?, residual.rows(kernel)?);
     let affine = Affine::of(&op.0, x.dtype())?;
     let parameters = norm_parameters(&op.0, &affine, &rows, Some(&residual_rows))?;
     let pipeline = pipeline(device, Source::Norm, kernel, x.dtype())?;
     let elements = rows.count * rows.width;
     let out = Output::new(device, 2 * elements, x.dtype())?;
-    let held = (Held::new(&affine.weight)?, affine.bias.as_ref().map(Held::new).transpose()?);
+    let held = (hold(&affine.weight), affine.bias.as_ref().map(hold));
     let weight = held.0.input()?;
-    let bias = held.1.as_ref().map_or(Ok(x), Held::input)?;
-    dispatch(device, &pipeline, Grid::of_rows(&rows, &pipeline), |encoder| {
-        x.bind(encoder, 0);
-        residual.bind(encoder, 1);
-        weight.bind(encoder, 2);
-        bias.bind(encoder, 3);
-        out.bind(encoder, 4);
-        out.bind_at(encoder, 5, elements);
-        encoder.set_bytes(6, &parameters);
-    })?;
+    let bias = held.1.as_ref().map_or(Ok(x), |bias| bias.input())?;
+    dispatch(
+        device,
+        &pipeline,
+        Grid::of_rows(&rows, &pipeline),
+        |encoder| {
+            x.bind(encoder, 0);
+            residual.bind(encoder, 1);
+            weight.bind(encoder, 2);
+            bias.bind(encoder, 3);
+            out.bind(encoder, 4);
+            out.bind_at(encoder, 5, elements);
+            encoder.set_bytes(6, &parameters);
+        },
+    )?;
     Ok((out.into_storage(), stacked(layout.shape())))
 }
 
-pub fn softmax(op: &Softmax, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn softmax(
+    op: &Softmax,
+    storage: &MetalStorage,
+    layout: &Layout,
+) -> Result<(MetalStorage, Shape)> {
     let (x, device) = (Input { storage, layout }, storage.device());
     let rows = x.rows("softmax")?;
-    let held = [&op.additive, &op.keep, &op.lengths].map(|mask| mask.as_ref().map(Held::new).transpose());
-    let [additive, keep, lengths] = held;
-    let held = [additive?, keep?, lengths?];
-    let mask_rows = |mask: &Option<Held<'_>>| -> Result<Option<Rows>> {
-        mask.as_ref().map(|mask| mask.input()?.rows("softmax")).transpose()
-    };
-    let [additive, keep, lengths] = [mask_rows(&held[0])?, mask_rows(&held[1])?, mask_rows(&held[2])?];
+    let held = [&op.additive, &op.keep, &op.lengths].map(|mask| mask.as_ref().map(hold));
+    let mut masks = [x; 3];
+    let mut mask_rows = [None, None, None];
+    for (index, mask) in held.iter().enumerate() {
+        if let Some(mask) = mask {
+            masks[index] = mask.input()?;
+            mask_rows[index] = Some(masks[index].rows("softmax")?);
+        }
+    }
+    let [additive, keep, lengths] = mask_rows;
     let aligned = plan::is_aligned(&rows)
         && plan::output_is_aligned(rows.count, rows.width)
         && additive.as_ref().is_none_or(plan::is_aligned);
@@ -140,20 +167,19 @@ pub fn softmax(op: &Softmax, storage: &MetalStorage, layout: &Layout) -> Result<
     };
     let pipeline = pipeline(device, Source::Softmax, "softmax", x.dtype())?;
     let out = Output::new(device, rows.count * rows.width, x.dtype())?;
-    let mut masks = [x; 3];
-    for (slot, mask) in masks.iter_mut().zip(&held) {
-        if let Some(mask) = mask {
-            *slot = mask.input()?;
-        }
-    }
-    dispatch(device, &pipeline, Grid::of_rows(&rows, &pipeline), |encoder| {
-        x.bind(encoder, 0);
-        for (index, mask) in masks.iter().enumerate() {
-            mask.bind(encoder, 1 + index);
-        }
-        out.bind(encoder, 4);
-        encoder.set_bytes(5, &parameters);
-    })?;
+    dispatch(
+        device,
+        &pipeline,
+        Grid::of_rows(&rows, &pipeline),
+        |encoder| {
+            x.bind(encoder, 0);
+            for (index, mask) in masks.iter().enumerate() {
+                mask.bind(encoder, 1 + index);
+            }
+            out.bind(encoder, 4);
+            encoder.set_bytes(5, &parameters);
+        },
+    )?;
     Ok((out.into_storage(), layout.shape().clone()))
 }
 
@@ -170,11 +196,18 @@ fn activation_kernel(activation: Activation) -> &'static str {
     }
 }
 
-pub fn activate(op: &Activate, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn activate(
+    op: &Activate,
+    storage: &MetalStorage,
+    layout: &Layout,
+) -> Result<(MetalStorage, Shape)> {
     let kernel = activation_kernel(op.0);
     let x = Input { storage, layout };
     let rows = plan::flattened(x.rows(kernel)?);
-    Ok((run_activation(kernel, (x, &rows), None)?, layout.shape().clone()))
+    Ok((
+        run_activation(kernel, (x, &rows), None)?,
+        layout.shape().clone(),
+    ))
 }
 
 pub fn gated(
@@ -185,8 +218,14 @@ pub fn gated(
     up_layout: &Layout,
 ) -> Result<(MetalStorage, Shape)> {
     let kernel = activation_kernel(op.0);
-    let gate = Input { storage: gate, layout };
-    let up = Input { storage: up, layout: up_layout };
+    let gate = Input {
+        storage: gate,
+        layout,
+    };
+    let up = Input {
+        storage: up,
+        layout: up_layout,
+    };
     let (mut rows, mut up_rows) = (gate.rows(kernel)?, up.rows(kernel)?);
     if rows.is_dense() && up_rows.is_dense() {
         (rows, up_rows) = (plan::flattened(rows), plan::flattened(up_rows));
@@ -226,15 +265,20 @@ pub fn rope(op: &Rope, storage: &MetalStorage, layout: &Layout) -> Result<(Metal
     let (x, device) = (Input { storage, layout }, storage.device());
     let rows = x.rows("rope")?;
     let &[tokens, heads, width] = layout.dims() else {
-        bail!("rope: expected [tokens, heads, width], got {:?}", layout.dims())
+        bail!(
+            "rope: expected [tokens, heads, width], got {:?}",
+            layout.dims()
+        )
     };
     let (known_positions, pairs) = op.cosines.dims2()?;
-    let held = [Held::new(&op.cosines)?, Held::new(&op.sines)?, Held::new(&op.positions)?];
+    let held = [&op.cosines, &op.sines, &op.positions].map(hold);
     let [cosines, sines, positions] = [held[0].input()?, held[1].input()?, held[2].input()?];
     let aligned = plan::is_aligned(&rows)
         && plan::output_is_aligned(rows.count, width)
         && pairs % plan::VECTOR == 0
-        && [cosines, sines].iter().all(|table| table.layout.start_offset() % plan::VECTOR == 0);
+        && [cosines, sines]
+            .iter()
+            .all(|table| table.layout.start_offset() % plan::VECTOR == 0);
     let parameters = plan::RopeParameters {
         columns: plan::narrow(width)?,
         rotated: plan::narrow(2 * pairs)?,
@@ -258,7 +302,11 @@ pub fn rope(op: &Rope, storage: &MetalStorage, layout: &Layout) -> Result<(Metal
     Ok((out.into_storage(), layout.shape().clone()))
 }
 
-pub fn mean_pool(op: &MeanPool, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn mean_pool(
+    op: &MeanPool,
+    storage: &MetalStorage,
+    layout: &Layout,
+) -> Result<(MetalStorage, Shape)> {
     let (x, device) = (Input { storage, layout }, storage.device());
     let rows = x.rows("mean_pool")?;
     let [_, _, (_, row_stride)] = rows.dims;
@@ -289,7 +337,11 @@ pub fn mean_pool(op: &MeanPool, storage: &MetalStorage, layout: &Layout) -> Resu
     Ok((out.into_storage(), shape))
 }
 
-pub fn l2_normalize(op: &L2Normalize, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+pub fn l2_normalize(
+    op: &L2Normalize,
+    storage: &MetalStorage,
+    layout: &Layout,
+) -> Result<(MetalStorage, Shape)> {
     let (x, device) = (Input { storage, layout }, storage.device());
     let rows = x.rows("l2_normalize")?;
     let aligned = plan::is_aligned(&rows) && plan::output_is_aligned(rows.count, rows.width);
@@ -301,10 +353,15 @@ pub fn l2_normalize(op: &L2Normalize, storage: &MetalStorage, layout: &Layout) -
     };
     let pipeline = pipeline(device, Source::Pooling, "l2_normalize", x.dtype())?;
     let out = Output::new(device, rows.count * rows.width, x.dtype())?;
-    dispatch(device, &pipeline, Grid::of_rows(&rows, &pipeline), |encoder| {
-        x.bind(encoder, 0);
-        out.bind(encoder, 1);
-        encoder.set_bytes(2, &parameters);
-    })?;
+    dispatch(
+        device,
+        &pipeline,
+        Grid::of_rows(&rows, &pipeline),
+        |encoder| {
+            x.bind(encoder, 0);
+            out.bind(encoder, 1);
+            encoder.set_bytes(2, &parameters);
+        },
+    )?;
     Ok((out.into_storage(), layout.shape().clone()))
 }

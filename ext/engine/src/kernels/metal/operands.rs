@@ -1,6 +1,7 @@
 //! What a launch binds: tensors on the device, outputs being written, and the grid.
 
-use std::sync::{Arc, RwLockReadGuard};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use candle_core::backend::BackendStorage;
 use candle_core::{bail, DType, Layout, MetalDevice, MetalStorage, Result, Storage, Tensor};
@@ -33,20 +34,17 @@ impl Input<'_> {
 }
 
 /// A small tensor an op owns, locked for reading while its launch is encoded.
-pub struct Held<'a> {
-    storage: RwLockReadGuard<'a, Storage>,
+pub struct Held<'a, Guard> {
+    storage: Guard,
     layout: &'a Layout,
 }
 
-impl<'a> Held<'a> {
-    pub fn new(tensor: &'a Tensor) -> Result<Self> {
-        let (storage, layout) = tensor.storage_and_layout();
-        match &*storage {
-            Storage::Metal(_) => Ok(Held { storage, layout }),
-            _ => bail!("a kernel's tensors must all be on one device"),
-        }
-    }
+pub fn hold(tensor: &Tensor) -> Held<'_, impl Deref<Target = Storage> + '_> {
+    let (storage, layout) = tensor.storage_and_layout();
+    Held { storage, layout }
+}
 
+impl<Guard: Deref<Target = Storage>> Held<'_, Guard> {
     pub fn input(&self) -> Result<Input<'_>> {
         match &*self.storage {
             Storage::Metal(storage) => Ok(Input {

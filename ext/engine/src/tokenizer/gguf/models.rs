@@ -29,9 +29,7 @@ const SPACE: char = '▁';
 
 pub(super) fn byte_level_bpe(vocabulary: &Vocabulary<'_>) -> Result<tokenizers::Tokenizer> {
     let metadata = vocabulary.metadata;
-    let name = metadata
-        .opt_str("tokenizer.ggml.pre")?
-        .unwrap_or("default");
+    let name = metadata.opt_str("tokenizer.ggml.pre")?.unwrap_or("default");
     let rules = Rules::named(name).ok_or_else(|| {
         Error::unsupported(
             metadata.file(),
@@ -171,9 +169,9 @@ pub(super) fn word_piece(vocabulary: &Vocabulary<'_>) -> Result<tokenizers::Toke
         })
         .collect();
     let required = |what: &str, keys: &[&str]| {
-        let (token, id) = vocabulary
-            .named(keys)?
-            .ok_or_else(|| Error::corrupt(metadata.file(), format_args!("it names no {what} token")))?;
+        let (token, id) = vocabulary.named(keys)?.ok_or_else(|| {
+            Error::corrupt(metadata.file(), format_args!("it names no {what} token"))
+        })?;
         Ok::<(String, u32), Error>((token.to_owned(), id))
     };
     let cls = required("CLS", &["cls_token_id", "bos_token_id"])?;
