@@ -145,6 +145,18 @@ pub(crate) fn with_scratch<R>(length: usize, work: impl FnOnce(&mut [f32]) -> R)
     result
 }
 
+/// Asks for a row that will be read soon; passes over one row would else wait for memory.
+pub(crate) fn prefetch<T>(row: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in row.chunks(64 / size_of::<T>()) {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        // SAFETY: a prefetch reads nothing and cannot fault; SSE belongs to every x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = row;
+}
+
 /// A row as f32: itself, or widened into `scratch`.
 pub(crate) fn read<'a, T: Element>(isa: Isa, row: &'a [T], scratch: &'a mut [f32]) -> &'a [f32] {
     if T::IS_F32 {
