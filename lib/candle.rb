@@ -12,6 +12,11 @@ require "candle/tensor"
 require "candle/tokenizer"
 require "candle/hub"
 require "candle/weights"
+require "candle/model"
+require "candle/generation_config"
+require "candle/completion"
+require "candle/session"
+require "candle/llm"
 
 # Transformer models inside your Ruby process.
 module Candle

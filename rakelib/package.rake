@@ -1,9 +1,16 @@
 # frozen_string_literal: true
 
 namespace :package do
+  # A package directory of an earlier build would be taken as it is.
+  task :clean do
+    rm_rf Dir["pkg/#{GEMSPEC.name}-*/"], verbose: false
+  end
+
   desc "Install the precompiled gem into an empty GEM_HOME without Rust on the PATH, and use it"
   task check: %i[native gem] do
     require_relative "support/package_check"
     Tasks::PackageCheck.new(GEMSPEC).run
   end
 end
+
+Rake::Task["gem"].prerequisites.unshift("package:clean")

@@ -2,7 +2,7 @@
 
 require "mkmf"
 
-MINIMUM_RUST = "1.85"
+MINIMUM_RUST = File.read(File.expand_path("../../Cargo.toml", __dir__))[/^rust-version = "(.+)"/, 1]
 FEATURES = %w[cuda cudnn mkl].freeze
 
 # Stops the build with a message that RubyGems shows to the user.

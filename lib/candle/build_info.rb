@@ -29,6 +29,11 @@ module Candle
         facts.fetch(:accelerate)
       end
 
+      # @return [Array<String>] the names of what was compiled in
+      def features
+        %i[cuda cudnn metal mkl accelerate].select { |name| facts.fetch(name) }.map(&:to_s)
+      end
+
       # @example
       #   Candle::BuildInfo.summary[:default_device] # => "cpu"
       #
@@ -48,6 +53,8 @@ module Candle
         @facts ||= _facts.freeze
       end
     end
+
+    private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 
   # @return [Hash] see {BuildInfo.summary}

@@ -46,6 +46,11 @@ module Candle
       end
     end
 
+    # @!method index
+    #   @return [Integer] which of several GPUs; 0 for the CPU
+    # @!method to_s
+    #   @return [String] the name that {Device.parse} takes, such as `"cpu"` or `"cuda:0"`
+
     # @return [Symbol] `:cpu`, `:cuda` or `:metal`
     def kind
       _kind.to_sym
@@ -74,5 +79,8 @@ module Candle
     def inspect
       "#<Candle::Device #{self}>"
     end
+
+    send(:private, *instance_methods(false).grep(/\A_/))
+    private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 end

@@ -18,6 +18,15 @@ module Candle
       _parse(name)
     end
 
+    # @!method size_in_bytes
+    #   @return [Integer] bytes of one element
+    # @!method float?
+    #   @return [Boolean] whether elements are floating point numbers
+    # @!method to_s
+    #   @return [String] the name, such as `"f32"`
+    # @!method to_sym
+    #   @return [Symbol] the name, such as `:f32`
+
     # @param other [DType, Symbol, String]
     # @return [Boolean] whether `other` is this type or its name
     def ==(other)
@@ -41,5 +50,8 @@ module Candle
     def inspect
       "#<Candle::DType #{self}>"
     end
+
+    send(:private, *instance_methods(false).grep(/\A_/))
+    private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 end

@@ -40,11 +40,15 @@ module Tasks
     end
 
     # The Makefile exports these, and the rb-sys crate is built again whenever
-    # they change: a plain `cargo` command on the extension must set them too.
+    # they change: a plain `cargo` command on the extension must set them too,
+    # with the places that rake-compiler puts in for the system's own, and with
+    # `$&` gone, since make takes it for a variable.
     #
     # @return [Hash{String => String}]
     def ruby_environment
-      RbConfig::CONFIG.to_h { |key, value| ["RBCONFIG_#{key}", value.gsub("\n", '\n').strip] }
+      library = File.join(ROOT, "lib", "candle")
+      values = RbConfig::CONFIG.merge("sitearchdir" => library, "sitelibdir" => library, "topdir" => ".")
+      values.to_h { |key, value| ["RBCONFIG_#{key}", value.gsub("\n", '\n').gsub("$&", "").strip] }
     end
 
     # Puts {environment} into this process, for the commands it starts.

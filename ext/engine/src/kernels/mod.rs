@@ -7,8 +7,8 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
-#[cfg(target_os = "macos")]
-mod on_metal;
+#[cfg(any(test, target_os = "macos"))]
+mod metal;
 mod ops;
 pub mod reference;
 pub(crate) mod rows;
@@ -299,7 +299,7 @@ fn add_norm(
     norm: ops::Norm,
 ) -> Result<(Tensor, Tensor)> {
     check_alike(name, x, residual)?;
-    Ok(ops::add_norm(&norm, &row_major(x)?, &row_major(residual)?)?)
+    Ok(ops::add_norm(norm, &row_major(x)?, &row_major(residual)?)?)
 }
 
 /// An additive mask hides an element by this number or anything below.

@@ -4,11 +4,11 @@
 //! kernel is a `CustomOp1`, or a `CustomOp2` where there are two large inputs. Shapes were checked
 //! by the functions in the parent module.
 
+use candle_core::op::BackpropOp;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 #[cfg(target_os = "macos")]
 use candle_core::MetalStorage;
-use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Shape, Storage, Tensor};
 
 use super::cpu::{
@@ -17,7 +17,7 @@ use super::cpu::{
 #[cfg(feature = "cuda")]
 use super::cuda;
 #[cfg(target_os = "macos")]
-use super::on_metal;
+use super::metal;
 use super::{Activation, RopeKind};
 
 type CandleResult<T> = candle_core::Result<T>;
@@ -28,6 +28,18 @@ pub(super) struct Norm {
     pub bias: Option<Tensor>,
     pub epsilon: f32,
     pub weight_offset: f32,
+}
+
+/// What the Metal launcher takes; its result is [2, ..]: the sums, then their norms.
+#[cfg(target_os = "macos")]
+pub(super) struct AddNorm(pub Norm);
+
+/// [2, ..].
+#[cfg(target_os = "macos")]
+pub(super) fn stacked(shape: &Shape) -> Shape {
+    let mut dims = vec![2];
+    dims.extend(shape.dims());
+    dims.into()
 }
 
 /// The masks are already broadcast to the input's shape, the additive one of its type.
@@ -96,7 +108,7 @@ macro_rules! gpu_forward {
             x: &MetalStorage,
             layout: &Layout,
         ) -> CandleResult<(MetalStorage, Shape)> {
-            on_metal::$launcher(self, x, layout)
+            metal::$launcher(self, x, layout)
         }
     };
     (two $launcher:ident) => {
@@ -119,7 +131,7 @@ macro_rules! gpu_forward {
             b: &MetalStorage,
             b_layout: &Layout,
         ) -> CandleResult<(MetalStorage, Shape)> {
-            on_metal::$launcher(self, a, a_layout, b, b_layout)
+            metal::$launcher(self, a, a_layout, b, b_layout)
         }
     };
 }
@@ -179,30 +191,35 @@ impl CustomOp1 for Norm {
 }
 
 /// x + residual and its norm: candle's custom ops have one result, so this dispatches itself.
-pub(super) fn add_norm(norm: &Norm, x: &Tensor, residual: &Tensor) -> CandleResult<(Tensor, Tensor)> {
+pub(super) fn add_norm(
+    norm: Norm,
+    x: &Tensor,
+    residual: &Tensor,
+) -> CandleResult<(Tensor, Tensor)> {
     let (x_storage, x_layout) = x.storage_and_layout();
     let (residual_storage, residual_layout) = residual.storage_and_layout();
     let (sums, normed) = match (&*x_storage, &*residual_storage) {
         (Storage::Cpu(x), Storage::Cpu(residual)) => {
-            let (sums, normed) = add_norm_on_cpu(norm, (x, x_layout), (residual, residual_layout))?;
+            let (sums, normed) =
+                add_norm_on_cpu(&norm, (x, x_layout), (residual, residual_layout))?;
             (Storage::Cpu(sums), Storage::Cpu(normed))
         }
         #[cfg(feature = "cuda")]
         (Storage::Cuda(x), Storage::Cuda(residual)) => {
-            let (sums, normed) = cuda::add_norm(norm, (x, x_layout), (residual, residual_layout))?;
+            let (sums, normed) = cuda::add_norm(&norm, (x, x_layout), (residual, residual_layout))?;
             (Storage::Cuda(sums), Storage::Cuda(normed))
         }
         #[cfg(target_os = "macos")]
         (Storage::Metal(x), Storage::Metal(residual)) => {
-            let (sums, normed) =
-                on_metal::add_norm(norm, (x, x_layout), (residual, residual_layout))?;
-            (Storage::Metal(sums), Storage::Metal(normed))
+            let norm = AddNorm(norm);
+            let (both, shape) = metal::add_norm(&norm, x, x_layout, residual, residual_layout)?;
+            let both = Tensor::from_storage(Storage::Metal(both), shape, BackpropOp::none(), false);
+            return Ok((both.get(0)?, both.get(1)?));
         }
         _ => candle_core::bail!("a kernel's tensors must all be on one device"),
     };
-    let tensor = |storage| {
-        Tensor::from_storage(storage, x.shape().clone(), BackpropOp::none(), false)
-    };
+    let tensor =
+        |storage| Tensor::from_storage(storage, x.shape().clone(), BackpropOp::none(), false);
     Ok((tensor(sums), tensor(normed)))
 }
 

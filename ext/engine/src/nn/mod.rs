@@ -2,6 +2,14 @@
 
 pub mod attention;
 pub mod linear;
+pub mod norm;
+pub mod packed;
+pub mod pooling;
+pub mod rope;
 
 pub use attention::{attention, AttentionBias, AttentionKind, AttentionOptions, Disentangled};
 pub use linear::{Epilogue, Linear};
+pub use norm::Norm;
+pub use packed::PackedSequences;
+pub use pooling::Pooling;
+pub use rope::{Rope, RopeTable};

@@ -348,7 +348,11 @@ fn run_softmax<T: Float>(op: &Softmax, x: &CudaStorage, layout: &Layout) -> Resu
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }
 
-pub(super) fn softmax(op: &Softmax, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+pub(super) fn softmax(
+    op: &Softmax,
+    x: &CudaStorage,
+    layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
     let out = for_float!(x.dtype(), T => run_softmax::<T>(op, x, layout)?);
     Ok((out, layout.shape().clone()))
 }
@@ -409,7 +413,11 @@ fn run_activation<T: Float>(
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }
 
-pub(super) fn activate(op: &Activate, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+pub(super) fn activate(
+    op: &Activate,
+    x: &CudaStorage,
+    layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
     let out = for_float!(x.dtype(), T => run_activation::<T>(op.0, (x, layout), None)?);
     Ok((out, layout.shape().clone()))
 }
@@ -501,12 +509,20 @@ fn run_mean_pool<T: Float>(op: &MeanPool, x: &CudaStorage, layout: &Layout) -> R
     Ok(CudaStorage::wrap_cuda_slice(out, device))
 }
 
-pub(super) fn mean_pool(op: &MeanPool, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+pub(super) fn mean_pool(
+    op: &MeanPool,
+    x: &CudaStorage,
+    layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
     let out = for_float!(x.dtype(), T => run_mean_pool::<T>(op, x, layout)?);
     Ok((out, (op.boundaries.len() - 1, layout.dims()[1]).into()))
 }
 
-fn run_l2_normalize<T: Float>(op: &L2Normalize, x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
+fn run_l2_normalize<T: Float>(
+    op: &L2Normalize,
+    x: &CudaStorage,
+    layout: &Layout,
+) -> Result<CudaStorage> {
     let device = x.device().clone();
     let input = Input::<T>::new(x, layout)?;
     let parameters = PoolParameters {

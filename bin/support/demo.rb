@@ -1,0 +1,82 @@
+# frozen_string_literal: true
+
+require "candle"
+require_relative "../../rakelib/support/models"
+
+# What bin/demo shows. Each section is one method that prints what it does and
+# how long it took.
+class Demo
+  EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+  SECTIONS = %i[device tokenizer tensors].freeze
+  MODELS = [EMBEDDING_MODEL].freeze
+
+  PASSAGES = [
+    "Berlin has about 3.7 million inhabitants.",
+    "The Great Barrier Reef lies off the coast of Australia.",
+    "Ruby was created by Yukihiro Matsumoto in the nineties.",
+    "A transformer computes attention between all tokens of a text.",
+    "Bread rises because yeast turns sugar into carbon dioxide.",
+    "The population of Tokyo is the largest of any city."
+  ].freeze
+  QUESTION = "Berlin inhabitants in millions"
+
+  def run
+    Tasks::Models.prepare(MODELS)
+    SECTIONS.each do |section|
+      puts "", "== #{section}"
+      send(section)
+    end
+  end
+
+  private
+
+  def device
+    puts "red-candle #{Candle::VERSION}, Ruby #{RUBY_VERSION}, #{RUBY_PLATFORM}"
+    puts "device #{Candle::Device.best}, of #{Candle::Device.available_devices.join(", ")}; " \
+         "#{Candle::Utils.get_num_threads} threads"
+  end
+
+  def tokenizer
+    @tokenizer = timed("loaded the tokenizer of #{EMBEDDING_MODEL}") do
+      Candle::Tokenizer.from_pretrained(EMBEDDING_MODEL)
+    end
+    puts "#{PASSAGES.first.inspect} -> #{@tokenizer.encode_to_tokens(PASSAGES.first).inspect}"
+    texts = PASSAGES * 500
+    count = timed("tokenized #{texts.size} texts") { @tokenizer.encode_batch(texts).sum(&:size) }
+    puts "#{count} tokens"
+  end
+
+  # Search by common tokens: counts per passage as rows of one matrix, scores by
+  # one product.
+  def tensors
+    rows = PASSAGES.map { |text| counts(text) }
+    scores = timed("scored #{PASSAGES.size} passages") do
+      Candle::Tensor.new(rows).matmul(Candle::Tensor.new(counts(QUESTION)).reshape([rows.first.size, 1])).flatten_all
+    end
+    puts "question: #{QUESTION}"
+    scores.to_a.zip(PASSAGES).sort_by { |score, _| -score }.first(3).each do |score, text|
+      puts format("  %<score>.3f  %<text>s", score:, text:)
+    end
+  end
+
+  def counts(text)
+    @vocabulary ||= (PASSAGES + [QUESTION]).flat_map { |known| ids(known) }.uniq
+    found = ids(text).tally
+    length = Math.sqrt(found.values.sum { |count| count * count })
+    @vocabulary.map { |id| found.fetch(id, 0) / length }
+  end
+
+  def ids(text)
+    @tokenizer.encode(text, add_special_tokens: false)
+  end
+
+  def timed(what)
+    started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    result = yield
+    puts format("%<what>s in %<time>.1f ms", what:,
+                                             time: (Process.clock_gettime(Process::CLOCK_MONOTONIC) - started) * 1000)
+    result
+  end
+end
+
+Demo.new.run

@@ -1,0 +1,85 @@
+//! What every model class shares: how a model is asked for and what it says of itself.
+
+use engine::model_files::ModelFiles;
+use engine::tasks::{LoadOptions, ModelInfo};
+use engine::CancelToken;
+use magnus::{prelude::*, Error, RHash, Ruby, TryConvert, Value};
+
+use crate::{convert, tokenizer::RbTokenizer};
+
+/// A model to be loaded, as Ruby asked for it.
+pub struct Request {
+    source: String,
+    revision: Option<String>,
+    pub options: LoadOptions,
+}
+
+impl Request {
+    /// `settings` may hold revision, device, dtype, max_length, tokenizer and gguf_file.
+    pub fn new(ruby: &Ruby, source: String, settings: RHash) -> Result<Self, Error> {
+        let tokenizer: Option<Value> = setting(ruby, settings, "tokenizer")?;
+        let tokenizer = match tokenizer {
+            Some(value) => Some(<&RbTokenizer>::try_convert(value)?.tokenizer.clone()),
+            None => None,
+        };
+        let given = |name: &str| {
+            settings
+                .get(ruby.to_symbol(name))
+                .unwrap_or_else(|| ruby.qnil().as_value())
+        };
+        Ok(Self {
+            source,
+            revision: setting(ruby, settings, "revision")?,
+            options: LoadOptions {
+                device: convert::device(ruby, given("device"))?,
+                dtype: convert::optional_dtype(ruby, given("dtype"))?,
+                max_length: setting(ruby, settings, "max_length")?,
+                tokenizer,
+                gguf_file: setting(ruby, settings, "gguf_file")?,
+            },
+        })
+    }
+
+    pub fn files(&self, cancel: &CancelToken) -> engine::Result<ModelFiles> {
+        ModelFiles::open(&self.source, self.revision.as_deref(), cancel)
+    }
+}
+
+/// One entry of a Hash with Symbol keys; nil counts as absent.
+pub fn setting<T: TryConvert>(
+    ruby: &Ruby,
+    settings: RHash,
+    name: &str,
+) -> Result<Option<T>, Error> {
+    match settings.get(ruby.to_symbol(name)) {
+        Some(value) if !value.is_nil() => T::try_convert(value).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// `ModelInfo` as a Hash with Symbol keys.
+pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
+    let hash = ruby.hash_new();
+    let files: Vec<String> = info
+        .files
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    hash.aset(ruby.to_symbol("architecture"), info.architecture.as_str())?;
+    hash.aset(ruby.to_symbol("family"), info.family.as_str())?;
+    hash.aset(ruby.to_symbol("parameters"), info.parameters)?;
+    hash.aset(ruby.to_symbol("hidden_size"), info.hidden_size)?;
+    hash.aset(ruby.to_symbol("layers"), info.layers)?;
+    hash.aset(ruby.to_symbol("attention_heads"), info.attention_heads)?;
+    hash.aset(ruby.to_symbol("vocabulary"), info.vocabulary)?;
+    hash.aset(ruby.to_symbol("max_length"), info.max_length)?;
+    hash.aset(ruby.to_symbol("device"), info.device.to_string())?;
+    hash.aset(ruby.to_symbol("dtype"), info.dtype.as_str())?;
+    hash.aset(ruby.to_symbol("files"), files)?;
+    Ok(hash)
+}
+
+/// What the collector should count for a model: its weights, unless they stay mapped files.
+pub fn weight_bytes(info: &ModelInfo) -> usize {
+    info.parameters * info.dtype.size_in_bytes()
+}

@@ -1,0 +1,38 @@
+// Declarations of the Metal Shading Language for clang's C++ for OpenCL, which has the same four
+// address spaces and refuses to mix them; with the generic space turned off, as Metal has none.
+#pragma once
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+
+#define kernel __kernel
+#define device __global
+#define constant __constant
+#define threadgroup __local
+#define thread __private
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+
+typedef unsigned char uchar;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+typedef uint uint2 __attribute__((ext_vector_type(2)));
+
+namespace metal {
+
+template <typename T, int N>
+using vec = T __attribute__((ext_vector_type(N)));
+typedef vec<float, 4> float4;
+
+enum class mem_flags : uint { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
+void threadgroup_barrier(mem_flags flags);
+float simd_sum(float value);
+float simd_max(float value);
+float exp(float x);
+float tanh(float x);
+float sqrt(float x);
+float fabs(float x);
+float fma(float a, float b, float c);
+float fmin(float a, float b);
+float fmax(float a, float b);
+uint min(uint a, uint b);
+
+}  // namespace metal

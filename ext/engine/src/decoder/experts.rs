@@ -1,0 +1,64 @@
+//! Mixture of experts: each token passes the few MLPs that a router picks for it.
+
+use candle_core::{DType, Tensor};
+
+use super::layer::MlpLayer;
+use crate::kernels::{self, Activation};
+use crate::nn::Linear;
+use crate::{CancelToken, Result};
+
+pub struct ExpertLayer {
+    pub router: Linear,
+    pub experts: Vec<MlpLayer>,
+    pub used: usize,
+    pub normalize: bool,
+    /// An expert for every token, with the gate that weighs it.
+    pub shared: Option<(MlpLayer, Linear)>,
+}
+
+impl ExpertLayer {
+    /// `x` is `[tokens, hidden]`.
+    pub fn forward(&self, x: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
+        let logits = self.router.forward(x)?.to_dtype(DType::F32)?;
+        let shares: Vec<Vec<f32>> = kernels::softmax(&logits)?.to_vec2()?;
+        let mut output = x.zeros_like()?;
+        for (expert, rows, weights) in self.assignments(&shares) {
+            cancel.check()?;
+            let count = rows.len();
+            let rows = Tensor::from_vec(rows, count, x.device())?;
+            let weights = Tensor::from_vec(weights, (count, 1), x.device())?.to_dtype(x.dtype())?;
+            let result = self.experts[expert].forward(&x.index_select(&rows, 0)?)?;
+            output = output.index_add(&rows, &result.broadcast_mul(&weights)?, 0)?;
+        }
+        if let Some((shared, gate)) = &self.shared {
+            let weight = kernels::activate(&gate.forward(x)?, Activation::Sigmoid)?;
+            output = (output + shared.forward(x)?.broadcast_mul(&weight)?)?;
+        }
+        Ok(output)
+    }
+
+    /// For each expert in use: the rows it gets and the weights of its results.
+    fn assignments(&self, shares: &[Vec<f32>]) -> Vec<(usize, Vec<u32>, Vec<f32>)> {
+        let mut per_expert = vec![(Vec::new(), Vec::new()); self.experts.len()];
+        for (row, shares) in shares.iter().enumerate() {
+            let mut order: Vec<usize> = (0..shares.len()).collect();
+            order.sort_by(|&a, &b| shares[b].total_cmp(&shares[a]).then(a.cmp(&b)));
+            order.truncate(self.used);
+            let total: f32 = if self.normalize {
+                order.iter().map(|&expert| shares[expert]).sum()
+            } else {
+                1.0
+            };
+            for expert in order {
+                per_expert[expert].0.push(row as u32);
+                per_expert[expert].1.push(shares[expert] / total);
+            }
+        }
+        per_expert
+            .into_iter()
+            .enumerate()
+            .filter(|(_, (rows, _))| !rows.is_empty())
+            .map(|(expert, (rows, weights))| (expert, rows, weights))
+            .collect()
+    }
+}

@@ -1,0 +1,16 @@
+//! Causal language models: one forward for every family.
+
+pub mod cache;
+pub mod config;
+pub mod experts;
+pub mod families;
+pub mod gguf;
+pub mod layer;
+pub mod model;
+pub mod names;
+pub mod parameters;
+pub mod rope;
+
+pub use cache::KvCache;
+pub use config::DecoderConfig;
+pub use model::Decoder;

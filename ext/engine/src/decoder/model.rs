@@ -1,0 +1,176 @@
+//! A loaded decoder and its forward.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::cache::KvCache;
+use super::config::{DecoderConfig, Positions};
+use super::layer::{scaled, Layer, NormLayer, Step, Stream};
+use super::names::Names;
+use super::parameters::Parameters;
+use crate::nn::Linear;
+use crate::weights::WeightSource;
+use crate::{CancelToken, Error, Result};
+
+pub struct Decoder {
+    config: DecoderConfig,
+    embedding: Embedding,
+    position_embedding: Option<Tensor>,
+    layers: Vec<Layer>,
+    final_norm: NormLayer,
+    head: Linear,
+    device: Device,
+    dtype: DType,
+}
+
+/// The token table, `[vocabulary, hidden]`.
+pub struct Embedding(pub Tensor);
+
+/// Which rows of the logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logits {
+    /// Only the last token's.
+    Last,
+    All,
+}
+
+impl Decoder {
+    pub fn load(
+        source: Arc<dyn WeightSource>,
+        config: DecoderConfig,
+        names: &Names,
+        device: &Device,
+        dtype: DType,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let parameters = Parameters::new(source.as_ref(), names, device, dtype)?;
+        let embedding = parameters.embedding(&config)?;
+        let layers = (0..config.layer_count)
+            .map(|index| {
+                cancel.check()?;
+                parameters.layer(index, &config)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            position_embedding: match config.positions {
+                Positions::Learned => Some(parameters.position_embedding()?),
+                Positions::Rope(_) => None,
+            },
+            final_norm: parameters.final_norm(&config)?,
+            head: parameters.head(&config, &embedding)?,
+            embedding,
+            layers,
+            device: device.clone(),
+            dtype,
+            config,
+        })
+    }
+
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub fn new_cache(&self) -> KvCache {
+        KvCache::new(&self.config)
+    }
+
+    /// Which rotation a sequence of `length` tokens needs; a cache made under another one is void.
+    pub fn regime(&self, length: usize) -> usize {
+        match &self.config.positions {
+            Positions::Rope(rope) => rope.regime(length),
+            Positions::Learned => 0,
+        }
+    }
+
+    /// Runs `tokens` after what `cache` holds, extends it, and returns the logits
+    /// `[rows, vocabulary]` in f32. After an error the cache is as before.
+    pub fn forward(
+        &self,
+        tokens: &[u32],
+        cache: &mut KvCache,
+        wanted: Logits,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
+        let hidden = self.hidden_states(tokens, cache, cancel)?;
+        let hidden = match wanted {
+            Logits::All => hidden,
+            Logits::Last => hidden.narrow(0, tokens.len() - 1, 1)?,
+        };
+        let logits = self.head.forward(&hidden)?.to_dtype(DType::F32)?;
+        let logits = scaled(logits, self.config.logit_scale)?;
+        match self.config.logit_soft_cap {
+            Some(cap) => scaled(scaled(logits, 1.0 / cap)?.tanh()?, cap),
+            None => Ok(logits),
+        }
+    }
+
+    /// The normalized states before the head, `[tokens, hidden]`.
+    pub fn hidden_states(
+        &self,
+        tokens: &[u32],
+        cache: &mut KvCache,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
+        let first = cache.length();
+        let count = tokens.len();
+        let length = first + count;
+        let positions = Tensor::arange(0u32, count as u32, &self.device)?;
+        let rotation = |local: bool| match &self.config.positions {
+            Positions::Rope(rope) => rope
+                .rotation(first, count, length, local, &self.device)
+                .map(Some),
+            Positions::Learned => Ok(None),
+        };
+        let (global, local) = (rotation(false)?, rotation(true)?);
+        let step = Step {
+            config: &self.config,
+            global: global.as_ref(),
+            local: local.as_ref(),
+            positions: &positions,
+            cancel,
+        };
+        let mut stream = Stream::new(self.embed(tokens, first)?);
+        for (index, layer) in self.layers.iter().enumerate() {
+            layer.forward(index, &mut stream, cache, &step)?;
+        }
+        let hidden = stream.read(Some(&self.final_norm))?;
+        cache.advance(tokens);
+        Ok(hidden)
+    }
+
+    fn embed(&self, tokens: &[u32], first: usize) -> Result<Tensor> {
+        if tokens.is_empty() {
+            return Err(Error::InvalidInput(
+                "the prompt has no tokens; pass some text".to_owned(),
+            ));
+        }
+        let size = self.config.vocab_size;
+        if let Some(token) = tokens.iter().find(|&&token| token as usize >= size) {
+            return Err(Error::InvalidInput(format!(
+                "token {token} is beyond the model's vocabulary of {size}; the tokenizer belongs to another model"
+            )));
+        }
+        let embedded = self.embedding.rows(tokens)?;
+        let embedded = scaled(embedded, self.config.embedding_scale)?;
+        match &self.position_embedding {
+            Some(table) => Ok((embedded + table.narrow(0, first, tokens.len())?)?),
+            None => Ok(embedded),
+        }
+    }
+}
+
+impl Embedding {
+    fn rows(&self, tokens: &[u32]) -> Result<Tensor> {
+        let ids = Tensor::new(tokens, self.0.device())?;
+        Ok(self.0.index_select(&ids, 0)?)
+    }
+}

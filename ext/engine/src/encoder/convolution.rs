@@ -1,0 +1,60 @@
+//! DeBERTa-v2's convolution, which runs beside the first layer.
+
+use candle_core::Tensor;
+
+use crate::kernels;
+use crate::nn::{Norm, PackedSequences};
+use crate::Result;
+
+use super::config::{Convolution, EncoderConfig};
+use super::parts::{Part, Parts};
+
+#[derive(Debug)]
+pub struct ConvolutionLayer {
+    /// [hidden, hidden / groups, kernel]
+    weight: Tensor,
+    bias: Option<Tensor>,
+    norm: Norm,
+    config: Convolution,
+}
+
+impl ConvolutionLayer {
+    pub fn load(config: &EncoderConfig, parts: &Parts<'_>) -> Result<Option<Self>> {
+        let Some(convolution) = config.convolution else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            weight: parts.weight(Part::Convolution, 0)?,
+            bias: parts.bias(Part::Convolution, 0)?,
+            norm: parts.norm(Part::ConvolutionNorm, 0, config.norm, config.epsilon)?,
+            config: convolution,
+        }))
+    }
+
+    /// norm(layer output + activation(convolution of the layer's input)), sequence by sequence.
+    pub fn forward(
+        &self,
+        input: &Tensor,
+        output: &Tensor,
+        sequences: &PackedSequences,
+    ) -> Result<Tensor> {
+        let mut rows = Vec::with_capacity(sequences.count());
+        for range in sequences.ranges().filter(|range| !range.is_empty()) {
+            let sequence = input
+                .narrow(0, range.start, range.len())?
+                .t()?
+                .unsqueeze(0)?
+                .contiguous()?;
+            let padding = (self.config.kernel - 1) / 2;
+            let convolved = sequence.conv1d(&self.weight, padding, 1, 1, self.config.groups)?;
+            rows.push(convolved.squeeze(0)?.t()?);
+        }
+        let convolved = Tensor::cat(&rows, 0)?.contiguous()?;
+        let convolved = match &self.bias {
+            Some(bias) => convolved.broadcast_add(bias)?,
+            None => convolved,
+        };
+        let convolved = kernels::activate(&convolved, self.config.activation)?;
+        self.norm.forward(&(convolved + output)?)
+    }
+}

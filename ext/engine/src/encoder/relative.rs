@@ -1,0 +1,262 @@
+//! Positions that live inside attention: rotary, ALiBi, buckets and DeBERTa's disentangled ones.
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::kernels::RopeKind;
+use crate::nn::{AttentionBias, Disentangled, PackedSequences, Rope, RopeTable};
+use crate::{Error, Result};
+
+use super::config::{DisentangledConfig, EncoderConfig, Relative, RopeConfig};
+use super::parts::{Part, Parts};
+
+/// What all layers share.
+#[derive(Debug)]
+pub enum RelativePositions {
+    None,
+    Rope(Vec<Rope>),
+    Alibi(Vec<f32>),
+    Buckets { table: Tensor, zero: usize },
+    Disentangled(DisentangledPositions),
+}
+
+#[derive(Debug)]
+pub struct DisentangledPositions {
+    pub config: DisentangledConfig,
+    /// [2 · span, hidden], normed where the family norms it.
+    pub table: Tensor,
+    span: usize,
+}
+
+/// What one forward needs of them.
+pub enum RelativeState<'a> {
+    None,
+    Rope {
+        ropes: &'a [Rope],
+        tables: Vec<RopeTable>,
+        positions: Tensor,
+    },
+    Alibi(&'a [f32]),
+    Buckets {
+        table: &'a Tensor,
+        zero: usize,
+    },
+    Disentangled(BucketRange),
+}
+
+/// The part of the disentangled table that the distances of a batch reach.
+pub struct BucketRange {
+    pub first: usize,
+    pub count: usize,
+    /// By distance + zero.
+    buckets: Vec<u32>,
+    zero: usize,
+}
+
+impl RelativePositions {
+    pub fn load(config: &EncoderConfig, parts: &Parts<'_>) -> Result<Self> {
+        let device = parts.device();
+        Ok(match &config.relative {
+            Relative::None => Self::None,
+            Relative::Rope(ropes) => Self::Rope(
+                ropes
+                    .iter()
+                    .map(|rope| make_rope(rope, device))
+                    .collect::<Result<_>>()?,
+            ),
+            Relative::Alibi => Self::Alibi(alibi_slopes(config.heads)),
+            Relative::Buckets { count, farthest } => {
+                let table = parts.weight(Part::RelativeTable, 0)?.to_dtype(DType::F32)?;
+                Self::Buckets {
+                    table: lay_out_buckets(&table, *count, *farthest)?,
+                    zero: *farthest,
+                }
+            }
+            Relative::Disentangled(disentangled) => {
+                Self::Disentangled(DisentangledPositions::load(*disentangled, config, parts)?)
+            }
+        })
+    }
+
+    pub fn state(&self, sequences: &PackedSequences, device: &Device) -> Result<RelativeState<'_>> {
+        Ok(match self {
+            Self::None => RelativeState::None,
+            Self::Rope(ropes) => {
+                let longest = sequences.longest();
+                let positions: Vec<u32> = sequences
+                    .ranges()
+                    .flat_map(|range| 0..range.len() as u32)
+                    .collect();
+                RelativeState::Rope {
+                    ropes,
+                    tables: ropes
+                        .iter()
+                        .map(|rope| rope.table(longest, device))
+                        .collect::<Result<_>>()?,
+                    positions: Tensor::from_vec(positions, sequences.tokens(), device)?,
+                }
+            }
+            Self::Alibi(slopes) => RelativeState::Alibi(slopes),
+            Self::Buckets { table, zero } => RelativeState::Buckets { table, zero: *zero },
+            Self::Disentangled(positions) => {
+                RelativeState::Disentangled(positions.range(sequences.longest()))
+            }
+        })
+    }
+}
+
+impl BucketRange {
+    pub fn bias<'a>(
+        &'a self,
+        from_query: Option<&'a Tensor>,
+        from_key: Option<&'a Tensor>,
+    ) -> AttentionBias<'a> {
+        AttentionBias::Disentangled(Disentangled {
+            from_query: from_query.map(|scores| (scores, self.buckets.as_slice())),
+            from_key: from_key.map(|scores| (scores, self.buckets.as_slice())),
+            zero: self.zero,
+        })
+    }
+}
+
+impl DisentangledPositions {
+    fn load(
+        config: DisentangledConfig,
+        encoder: &EncoderConfig,
+        parts: &Parts<'_>,
+    ) -> Result<Self> {
+        let table = parts.weight(Part::RelativeTable, 0)?;
+        let span = config.buckets.unwrap_or(config.farthest);
+        let rows = table.dim(0)?;
+        if span == 0 || rows < 2 * span {
+            return Err(Error::CorruptModel(format!(
+                "a relative position table of {rows} rows does not hold {span} distances each way"
+            )));
+        }
+        let table = table.narrow(0, 0, 2 * span)?;
+        let table = match config.normed {
+            true => parts
+                .norm(Part::RelativeNorm, 0, encoder.norm, encoder.epsilon)?
+                .forward(&table)?,
+            false => table,
+        };
+        Ok(Self {
+            config,
+            table,
+            span,
+        })
+    }
+
+    fn range(&self, longest: usize) -> BucketRange {
+        let zero = longest.saturating_sub(1);
+        let bucket = |distance: isize| {
+            let relative = match self.config.buckets {
+                Some(buckets) => log_bucket(-distance, buckets, self.config.farthest),
+                None => -distance,
+            };
+            (relative + self.span as isize).clamp(0, 2 * self.span as isize - 1) as usize
+        };
+        let reach = zero as isize;
+        let all: Vec<usize> = (-reach..=reach).map(bucket).collect();
+        let first = all.iter().copied().min().unwrap_or(0);
+        let last = all.iter().copied().max().unwrap_or(0);
+        BucketRange {
+            first,
+            count: last - first + 1,
+            buckets: all.iter().map(|&bucket| (bucket - first) as u32).collect(),
+            zero,
+        }
+    }
+}
+
+fn make_rope(config: &RopeConfig, device: &Device) -> Result<Rope> {
+    let kind = match config.interleaved {
+        true => RopeKind::Interleaved,
+        false => RopeKind::Half,
+    };
+    Rope::new(config.theta, config.rotary, config.divisor, kind, device)
+}
+
+/// Slopes 2^(−8i / n) for n a power of two; other head counts borrow every second slope of the next
+/// power.
+fn alibi_slopes(heads: usize) -> Vec<f32> {
+    let powers = |n: usize| (1..=n).map(move |i| 2f64.powf(-8.0 * i as f64 / n as f64));
+    let below = if heads.is_power_of_two() {
+        heads
+    } else {
+        heads.next_power_of_two() / 2
+    };
+    powers(below)
+        .chain(powers(2 * below).step_by(2))
+        .take(heads)
+        .map(|slope| slope as f32)
+        .collect()
+}
+
+/// [buckets, heads] by bucket to [heads, distances] by distance, from −farthest to farthest.
+fn lay_out_buckets(table: &Tensor, count: usize, farthest: usize) -> Result<Tensor> {
+    let (rows, _) = table.dims2()?;
+    if count < 4 || rows < count || farthest < count / 4 {
+        return Err(Error::CorruptModel(format!(
+            "a relative position table of {rows} rows does not hold {count} buckets up to {farthest}"
+        )));
+    }
+    let reach = farthest as isize;
+    let buckets: Vec<u32> = (-reach..=reach)
+        .map(|distance| symmetric_bucket(distance, count, farthest) as u32)
+        .collect();
+    let buckets = Tensor::from_slice(&buckets, buckets.len(), table.device())?;
+    Ok(table.index_select(&buckets, 0)?.t()?.contiguous()?)
+}
+
+/// Half of the buckets for each direction; half of those for single distances, the rest logarithmic
+/// up to `farthest`. In single precision, since the reference's edges are.
+fn symmetric_bucket(distance: isize, count: usize, farthest: usize) -> usize {
+    let side = count / 2;
+    let start = if distance > 0 { side } else { 0 };
+    let exact = side / 2;
+    let away = distance.unsigned_abs();
+    if away < exact {
+        return start + away;
+    }
+    let ratio = (away as f32 / exact as f32).ln() / (farthest as f32 / exact as f32).ln();
+    let far = exact + (ratio * (side - exact) as f32) as usize;
+    start + far.min(side - 1)
+}
+
+/// DeBERTa-v2's: exact up to half of the buckets, logarithmic beyond, symmetric around 0.
+fn log_bucket(relative: isize, buckets: usize, farthest: usize) -> isize {
+    let middle = buckets as isize / 2;
+    if relative.abs() <= middle {
+        return relative;
+    }
+    let ratio = (relative.abs() as f32 / middle as f32).ln()
+        / ((farthest as isize - 1) as f32 / middle as f32).ln();
+    let bucket = (ratio * (middle - 1) as f32).ceil() as isize + middle;
+    bucket * relative.signum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slopes_of_power_of_two_and_other_head_counts() {
+        assert_eq!(alibi_slopes(8)[0], 0.5);
+        assert_eq!(alibi_slopes(8)[7], 1.0 / 256.0);
+        let twelve = alibi_slopes(12);
+        assert_eq!(twelve.len(), 12);
+        assert_eq!(twelve[8], 2f64.powf(-0.5) as f32);
+        assert_eq!(twelve[9], 2f64.powf(-1.5) as f32);
+    }
+
+    #[test]
+    fn buckets_grow_with_distance_and_tell_directions_apart() {
+        assert_eq!(symmetric_bucket(0, 32, 128), 0);
+        assert_eq!(symmetric_bucket(-7, 32, 128), 7);
+        assert_eq!(symmetric_bucket(7, 32, 128), 23);
+        assert_eq!(symmetric_bucket(1000, 32, 128), 31);
+        assert_eq!(log_bucket(-3, 8, 40), -3);
+        assert_eq!(log_bucket(39, 8, 40), 7);
+        assert_eq!(log_bucket(-39, 8, 40), -7);
+    }
+}

@@ -1,0 +1,81 @@
+//! How to generate: the fields of Ruby's `GenerationConfig` that the engine needs.
+
+use crate::{Error, Result};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerationConfig {
+    /// New tokens at most; the prompt does not count.
+    pub max_new_tokens: usize,
+    /// 0 picks the likeliest token.
+    pub temperature: f32,
+    pub top_k: Option<usize>,
+    pub top_p: Option<f32>,
+    pub min_p: Option<f32>,
+    /// Divides (or multiplies, where negative) the logits of tokens seen, prompt included.
+    pub repetition_penalty: f32,
+    /// How many of the latest tokens the repetition penalty looks at; `None` means all.
+    pub repetition_penalty_last_n: Option<usize>,
+    /// Subtracted once from the logits of every token generated so far.
+    pub presence_penalty: f32,
+    /// Subtracted from a generated token's logit as often as it occurred.
+    pub frequency_penalty: f32,
+    pub seed: u64,
+    pub stop_sequences: Vec<String>,
+    /// How many alternatives to report for each token; `None` reports no probabilities.
+    pub logprobs: Option<usize>,
+}
+
+impl Default for GenerationConfig {
+    fn default() -> Self {
+        Self {
+            max_new_tokens: 512,
+            temperature: 0.0,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            repetition_penalty: 1.0,
+            repetition_penalty_last_n: None,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+            stop_sequences: Vec::new(),
+            logprobs: None,
+        }
+    }
+}
+
+impl GenerationConfig {
+    /// An `InvalidInput` error that names the first field out of its range.
+    pub fn validate(&self) -> Result<()> {
+        let probability = |value: Option<f32>| value.is_none_or(|p| (0.0..=1.0).contains(&p));
+        let checks = [
+            (
+                self.temperature.is_finite() && self.temperature >= 0.0,
+                "temperature must be 0 or more",
+            ),
+            (probability(self.top_p), "top_p must be between 0 and 1"),
+            (probability(self.min_p), "min_p must be between 0 and 1"),
+            (self.top_k != Some(0), "top_k must be at least 1"),
+            (
+                self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0,
+                "repetition_penalty must be greater than 0",
+            ),
+            (
+                self.presence_penalty.is_finite(),
+                "presence_penalty must be a finite number",
+            ),
+            (
+                self.frequency_penalty.is_finite(),
+                "frequency_penalty must be a finite number",
+            ),
+            (
+                self.stop_sequences.iter().all(|stop| !stop.is_empty()),
+                "stop_sequences must not contain an empty string",
+            ),
+        ];
+        match checks.iter().find(|(holds, _)| !holds) {
+            Some((_, message)) => Err(Error::InvalidInput((*message).to_owned())),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! What a text must look like, token by token.
+
+use crate::Result;
+
+pub trait Constraint: Send {
+    /// The tokens that may come next, bit `i % 32` of word `i / 32` standing for token `i`;
+    /// `end_ids` are among them where the text may end.
+    fn allowed(&mut self, end_ids: &[u32]) -> Result<Vec<u32>>;
+
+    /// Takes note of a token that was chosen among the allowed ones.
+    fn accept(&mut self, token: u32) -> Result<()>;
+
+    /// Whether the text is complete and nothing more may follow.
+    fn is_satisfied(&mut self) -> bool;
+}

@@ -1,0 +1,433 @@
+//! Logits in, one token out.
+
+use std::collections::HashMap;
+
+use super::config::GenerationConfig;
+use super::random::Random;
+use crate::{Error, Result};
+
+/// A token chosen, with the probabilities of the model itself (before penalties and truncation).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    pub token: u32,
+    /// Log probability of `token`; only when asked for.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens with their log probabilities, best first; as many as asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Keeps what the penalties and the draw depend on: the tokens so far and the random state.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    config: GenerationConfig,
+    random: Random,
+    history: Vec<u32>,
+    generated: HashMap<u32, u32>,
+}
+
+impl Sampler {
+    /// `prompt` counts for the repetition penalty, not for presence and frequency.
+    pub fn new(config: GenerationConfig, prompt: &[u32]) -> Result<Self> {
+        config.validate()?;
+        Ok(Self {
+            random: Random::new(config.seed),
+            history: prompt.to_vec(),
+            generated: HashMap::new(),
+            config,
+        })
+    }
+
+    /// Chooses the next token. `allowed` is the mask of a constraint, bit `i % 32` of word
+    /// `i / 32` standing for token `i`; it is applied before everything else.
+    pub fn sample(&mut self, logits: &[f32], allowed: Option<&[u32]>) -> Result<Choice> {
+        let mut scores = logits.to_vec();
+        if let Some(mask) = allowed {
+            for (token, score) in scores.iter_mut().enumerate() {
+                if !is_allowed(mask, token) {
+                    *score = f32::NEG_INFINITY;
+                }
+            }
+        }
+        self.penalize(&mut scores);
+        let token = self.draw(&scores)?;
+        self.accept(token);
+        Ok(self.report(token, logits))
+    }
+
+    /// Records a token that was not drawn here, such as one that a constraint forces.
+    pub fn accept(&mut self, token: u32) {
+        self.history.push(token);
+        *self.generated.entry(token).or_insert(0) += 1;
+    }
+
+    fn penalize(&self, scores: &mut [f32]) {
+        if self.config.repetition_penalty != 1.0 {
+            let last = self
+                .config
+                .repetition_penalty_last_n
+                .unwrap_or(self.history.len());
+            let start = self.history.len().saturating_sub(last);
+            let mut seen: Vec<u32> = self.history[start..].to_vec();
+            seen.sort_unstable();
+            seen.dedup();
+            for token in seen {
+                if let Some(score) = scores.get_mut(token as usize) {
+                    if *score < 0.0 {
+                        *score *= self.config.repetition_penalty;
+                    } else {
+                        *score /= self.config.repetition_penalty;
+                    }
+                }
+            }
+        }
+        let (presence, frequency) = (self.config.presence_penalty, self.config.frequency_penalty);
+        if presence != 0.0 || frequency != 0.0 {
+            for (&token, &count) in &self.generated {
+                if let Some(score) = scores.get_mut(token as usize) {
+                    *score -= presence + frequency * count as f32;
+                }
+            }
+        }
+    }
+
+    fn draw(&mut self, scores: &[f32]) -> Result<u32> {
+        let best = likeliest(scores).ok_or_else(|| {
+            Error::Generation(
+                "the model gave no usable logits (all are NaN or forbidden); try dtype: :f32"
+                    .to_owned(),
+            )
+        })?;
+        if self.config.temperature == 0.0 {
+            return Ok(best);
+        }
+        let candidates = self.candidates(scores);
+        let total: f64 = candidates.iter().map(|&(_, weight)| weight).sum();
+        let mut left = self.random.next_f64() * total;
+        for &(token, weight) in &candidates {
+            left -= weight;
+            if left < 0.0 {
+                return Ok(token);
+            }
+        }
+        Ok(candidates.last().map_or(best, |&(token, _)| token))
+    }
+
+    /// What temperature, top-k, top-p and min-p leave, in this order, each over the renormalized
+    /// rest of the one before; best first, with unnormalized weights.
+    fn candidates(&self, scores: &[f32]) -> Vec<(u32, f64)> {
+        let temperature = f64::from(self.config.temperature);
+        let mut candidates: Vec<(u32, f64)> = scores
+            .iter()
+            .enumerate()
+            .filter(|(_, score)| score.is_finite())
+            .map(|(token, &score)| (token as u32, f64::from(score) / temperature))
+            .collect();
+        let by_score = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        if let Some(top_k) = self.config.top_k.filter(|&k| k < candidates.len()) {
+            candidates.select_nth_unstable_by(top_k - 1, by_score);
+            candidates.truncate(top_k);
+        }
+        candidates.sort_unstable_by(by_score);
+        let best = candidates.first().map_or(0.0, |&(_, score)| score);
+        for (_, score) in &mut candidates {
+            *score = (*score - best).exp();
+        }
+        if let Some(top_p) = self.config.top_p.filter(|&p| p < 1.0) {
+            let total: f64 = candidates.iter().map(|&(_, weight)| weight).sum();
+            let mut before = 0.0;
+            let kept = candidates
+                .iter()
+                .take_while(|(_, weight)| {
+                    let keep = before < f64::from(top_p) * total;
+                    before += weight;
+                    keep
+                })
+                .count();
+            candidates.truncate(kept.max(1));
+        }
+        if let Some(min_p) = self.config.min_p {
+            // The best candidate has weight 1, so `min_p` is a bound on the weights themselves.
+            candidates.retain(|&(_, weight)| weight >= f64::from(min_p));
+        }
+        candidates
+    }
+
+    fn report(&self, token: u32, logits: &[f32]) -> Choice {
+        let Some(wanted) = self.config.logprobs else {
+            return Choice {
+                token,
+                logprob: None,
+                top: Vec::new(),
+            };
+        };
+        let normalizer = log_sum_exp(logits);
+        let logprob = logits.get(token as usize).map(|logit| logit - normalizer);
+        let mut top: Vec<(u32, f32)> = logits
+            .iter()
+            .enumerate()
+            .map(|(id, logit)| (id as u32, logit - normalizer))
+            .collect();
+        let by_logprob = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        if wanted < top.len() && wanted > 0 {
+            top.select_nth_unstable_by(wanted - 1, by_logprob);
+        }
+        top.truncate(wanted);
+        top.sort_unstable_by(by_logprob);
+        Choice {
+            token,
+            logprob,
+            top,
+        }
+    }
+}
+
+fn is_allowed(mask: &[u32], token: usize) -> bool {
+    mask.get(token / 32)
+        .is_some_and(|word| word >> (token % 32) & 1 == 1)
+}
+
+/// The first of the largest finite scores.
+fn likeliest(scores: &[f32]) -> Option<u32> {
+    let mut best: Option<(usize, f32)> = None;
+    for (token, &score) in scores.iter().enumerate() {
+        if score.is_finite() && best.is_none_or(|(_, top)| score > top) {
+            best = Some((token, score));
+        }
+    }
+    best.map(|(token, _)| token as u32)
+}
+
+/// `ln Σ exp(logits)`, computed around the maximum.
+pub fn log_sum_exp(logits: &[f32]) -> f32 {
+    let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if !top.is_finite() {
+        return top;
+    }
+    let sum: f64 = logits
+        .iter()
+        .map(|&logit| f64::from(logit - top).exp())
+        .sum();
+    top + sum.ln() as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOGITS: [f32; 6] = [2.0, 1.0, 0.5, -1.0, -2.0, 0.0];
+
+    fn config() -> GenerationConfig {
+        GenerationConfig {
+            temperature: 1.0,
+            seed: 7,
+            ..Default::default()
+        }
+    }
+
+    fn softmax(scores: &[f64]) -> Vec<f64> {
+        let total: f64 = scores.iter().map(|s| s.exp()).sum();
+        scores.iter().map(|s| s.exp() / total).collect()
+    }
+
+    /// Draws often and compares with `expected` by Pearson's statistic. The bound is the 99.99 %
+    /// point of chi-square with five degrees of freedom; the seed is fixed.
+    fn assert_distribution(config: GenerationConfig, prompt: &[u32], expected: &[f64]) {
+        const DRAWS: usize = 40_000;
+        let mut counts = vec![0usize; LOGITS.len()];
+        let mut random = Random::new(config.seed);
+        for _ in 0..DRAWS {
+            let mut config = config.clone();
+            config.seed = random.next_u64();
+            let mut sampler = Sampler::new(config, prompt).unwrap();
+            counts[sampler.sample(&LOGITS, None).unwrap().token as usize] += 1;
+        }
+        let mut statistic = 0.0;
+        for (count, share) in counts.iter().zip(expected) {
+            let wanted = share * DRAWS as f64;
+            if *share == 0.0 {
+                assert_eq!(*count, 0, "{counts:?} against {expected:?}");
+            } else {
+                statistic += (*count as f64 - wanted).powi(2) / wanted;
+            }
+        }
+        assert!(statistic < 25.7, "{statistic}: {counts:?} {expected:?}");
+    }
+
+    fn only(kept: &[usize], scores: &[f64]) -> Vec<f64> {
+        let masked: Vec<f64> = scores
+            .iter()
+            .enumerate()
+            .map(|(i, &s)| {
+                if kept.contains(&i) {
+                    s
+                } else {
+                    f64::NEG_INFINITY
+                }
+            })
+            .collect();
+        softmax(&masked)
+    }
+
+    fn plain() -> Vec<f64> {
+        LOGITS.iter().map(|&l| f64::from(l)).collect()
+    }
+
+    #[test]
+    fn temperature_scales_the_logits() {
+        let mut config = config();
+        config.temperature = 0.7;
+        let scaled: Vec<f64> = plain().iter().map(|l| l / f64::from(0.7f32)).collect();
+        assert_distribution(config, &[], &softmax(&scaled));
+    }
+
+    #[test]
+    fn top_k_keeps_the_best() {
+        let config = GenerationConfig {
+            top_k: Some(3),
+            ..config()
+        };
+        assert_distribution(config, &[], &only(&[0, 1, 2], &plain()));
+    }
+
+    #[test]
+    fn top_p_keeps_the_smallest_set_that_reaches_it() {
+        // Shares: .544 .200 .121 .027 .010 .074 (rounded); .544 + .200 < .8 <= .544 + .200 + .121
+        let config = GenerationConfig {
+            top_p: Some(0.8),
+            ..config()
+        };
+        assert_distribution(config, &[], &only(&[0, 1, 2], &plain()));
+    }
+
+    #[test]
+    fn min_p_is_relative_to_the_best() {
+        // exp(1 - 2) = .37 and exp(.5 - 2) = .22 pass .2, exp(0 - 2) = .135 does not
+        let config = GenerationConfig {
+            min_p: Some(0.2),
+            ..config()
+        };
+        assert_distribution(config, &[], &only(&[0, 1, 2], &plain()));
+    }
+
+    #[test]
+    fn repetition_penalty_divides_positive_and_multiplies_negative_logits_of_prompt_tokens() {
+        let config = GenerationConfig {
+            repetition_penalty: 1.5,
+            ..config()
+        };
+        let penalized = [2.0 / 1.5, 1.0, 0.5, -1.5, -2.0, 0.0];
+        assert_distribution(config, &[0, 3, 0], &softmax(&penalized));
+    }
+
+    #[test]
+    fn repetition_penalty_may_look_at_the_latest_tokens_only() {
+        let config = GenerationConfig {
+            repetition_penalty: 1.5,
+            repetition_penalty_last_n: Some(1),
+            ..config()
+        };
+        let penalized = [2.0, 1.0, 0.5, -1.5, -2.0, 0.0];
+        assert_distribution(config, &[0, 3], &softmax(&penalized));
+    }
+
+    #[test]
+    fn presence_and_frequency_count_generated_tokens_only() {
+        let config = GenerationConfig {
+            temperature: 0.0,
+            presence_penalty: 0.25,
+            frequency_penalty: 0.5,
+            ..config()
+        };
+        let mut sampler = Sampler::new(config, &[0, 0, 0]).unwrap();
+        let drawn: Vec<u32> = (0..4)
+            .map(|_| sampler.sample(&LOGITS, None).unwrap().token)
+            .collect();
+        // 2.0 → 1.25 → .75 once and twice drawn; token 1 stands at 1.0, then at .25
+        assert_eq!(drawn, [0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_tokens_and_another_seed_others() {
+        let draw = |seed| {
+            let mut sampler = Sampler::new(GenerationConfig { seed, ..config() }, &[]).unwrap();
+            (0..50)
+                .map(|_| sampler.sample(&LOGITS, None).unwrap().token)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn a_mask_is_never_left() {
+        let mut sampler = Sampler::new(config(), &[]).unwrap();
+        for _ in 0..200 {
+            let token = sampler.sample(&LOGITS, Some(&[0b011000])).unwrap().token;
+            assert!(token == 3 || token == 4);
+        }
+        assert!(matches!(
+            sampler.sample(&LOGITS, Some(&[0])),
+            Err(Error::Generation(_))
+        ));
+    }
+
+    #[test]
+    fn logprobs_are_the_models_own() {
+        let config = GenerationConfig {
+            temperature: 0.0,
+            logprobs: Some(2),
+            repetition_penalty: 5.0,
+            ..config()
+        };
+        let mut sampler = Sampler::new(config, &[0]).unwrap();
+        let choice = sampler.sample(&LOGITS, None).unwrap();
+        let expected = softmax(&plain());
+        assert_eq!(choice.token, 1);
+        assert!((f64::from(choice.logprob.unwrap()) - expected[1].ln()).abs() < 1e-6);
+        assert_eq!(choice.top.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused() {
+        for config in [
+            GenerationConfig {
+                temperature: -1.0,
+                ..config()
+            },
+            GenerationConfig {
+                temperature: f32::NAN,
+                ..config()
+            },
+            GenerationConfig {
+                top_p: Some(1.5),
+                ..config()
+            },
+            GenerationConfig {
+                top_k: Some(0),
+                ..config()
+            },
+            GenerationConfig {
+                repetition_penalty: 0.0,
+                ..config()
+            },
+            GenerationConfig {
+                stop_sequences: vec![String::new()],
+                ..config()
+            },
+        ] {
+            assert!(matches!(
+                Sampler::new(config, &[]),
+                Err(Error::InvalidInput(_))
+            ));
+        }
+    }
+
+    #[test]
+    fn nan_logits_are_an_error() {
+        let mut sampler = Sampler::new(config(), &[]).unwrap();
+        assert!(matches!(
+            sampler.sample(&[f32::NAN; 4], None),
+            Err(Error::Generation(_))
+        ));
+    }
+}

@@ -1,0 +1,415 @@
+//! What a Metal launch needs that takes no Metal device to work out: sources, kernel names, parameter
+//! blocks, row geometry and threadgroup sizes. Compiled for tests on every platform.
+
+use candle_core::{bail, DType, Layout, Result};
+
+use crate::kernels::rows::Rows;
+
+/// Bits of the `flags` field of a parameter block, as in `common.metal`.
+pub const ALIGNED: u32 = 1;
+pub const HAS_WEIGHT: u32 = 2;
+pub const HAS_BIAS: u32 = 4;
+pub const HAS_ADDITIVE: u32 = 8;
+pub const HAS_BOOLEAN: u32 = 16;
+pub const HAS_LENGTHS: u32 = 32;
+pub const INTERLEAVED: u32 = 64;
+pub const IS_GATED: u32 = 128;
+
+/// Elements a lane loads at once.
+pub const VECTOR: usize = 4;
+const SIMD_WIDTH: usize = 32;
+const MAXIMUM_LANES: usize = 1024;
+/// `float4` vectors a lane of a row kernel works on, where the row is short enough.
+const VECTORS_PER_LANE: usize = 2;
+/// Lanes of an elementwise threadgroup.
+pub const ELEMENTWISE_LANES: usize = 256;
+/// Lanes and columns of a pooling threadgroup, as in `pooling.metal`.
+pub const POOL_LANES: usize = 256;
+pub const POOL_COLUMNS: usize = 128;
+
+/// The sources, each a library of its own so that the first use compiles only what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    Norm,
+    Softmax,
+    Activation,
+    Rope,
+    Pooling,
+}
+
+impl Source {
+    pub fn text(self) -> &'static str {
+        macro_rules! with_common {
+            ($file:literal) => {
+                concat!(include_str!("common.metal"), include_str!($file))
+            };
+        }
+        match self {
+            Source::Norm => with_common!("norm.metal"),
+            Source::Softmax => with_common!("softmax.metal"),
+            Source::Activation => with_common!("activation.metal"),
+            Source::Rope => with_common!("rope.metal"),
+            Source::Pooling => with_common!("pooling.metal"),
+        }
+    }
+}
+
+pub fn kernel_name(kernel: &str, dtype: DType) -> Result<String> {
+    let suffix = match dtype {
+        DType::F32 => "f32",
+        DType::F16 => "f16",
+        DType::BF16 => "bf16",
+        other => bail!("{kernel}: the Metal kernels take f32, f16 and bf16, not {other:?}"),
+    };
+    Ok(format!("{kernel}_{suffix}"))
+}
+
+/// Declares a parameter block and remembers its fields, which a test compares with the Metal source.
+macro_rules! parameter_block {
+    ($(#[$attribute:meta])* $name:ident { $($field:ident: $type:ty,)* }) => {
+        $(#[$attribute])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $name { $(pub $field: $type,)* }
+
+        impl $name {
+            #[cfg(test)]
+            const FIELDS: &'static [(&'static str, &'static str)] = &[$((stringify!($field), stringify!($type)),)*];
+        }
+    };
+}
+
+parameter_block! {
+    /// Where each row of a tensor starts: up to three leading dimensions, strides in elements.
+    RowStarts {
+        inner_size: u32,
+        middle_size: u32,
+        inner_stride: u32,
+        middle_stride: u32,
+        outer_stride: u32,
+    }
+}
+
+parameter_block! {
+    NormParameters {
+        columns: u32,
+        flags: u32,
+        epsilon: f32,
+        weight_offset: f32,
+        input: RowStarts,
+        residual: RowStarts,
+    }
+}
+
+parameter_block! {
+    SoftmaxParameters {
+        columns: u32,
+        flags: u32,
+        scale: f32,
+        input: RowStarts,
+        additive: RowStarts,
+        boolean: RowStarts,
+        lengths: RowStarts,
+    }
+}
+
+parameter_block! {
+    ActivationParameters {
+        columns: u32,
+        flags: u32,
+        gate: RowStarts,
+        up: RowStarts,
+    }
+}
+
+parameter_block! {
+    RopeParameters {
+        columns: u32,
+        rotated: u32,
+        known_positions: u32,
+        flags: u32,
+        input: RowStarts,
+        positions: RowStarts,
+    }
+}
+
+parameter_block! {
+    PoolParameters {
+        columns: u32,
+        flags: u32,
+        row_stride: u32,
+    }
+}
+
+parameter_block! {
+    L2Parameters {
+        columns: u32,
+        flags: u32,
+        epsilon: f32,
+        input: RowStarts,
+    }
+}
+
+impl RowStarts {
+    /// One row.
+    pub const SINGLE: RowStarts = RowStarts {
+        inner_size: 1,
+        middle_size: 1,
+        inner_stride: 0,
+        middle_stride: 0,
+        outer_stride: 0,
+    };
+
+    pub fn of(rows: &Rows) -> Result<RowStarts> {
+        let [(_, outer), (middle_size, middle), (inner_size, inner)] = rows.dims;
+        narrow(rows.count)?;
+        Ok(RowStarts {
+            inner_size: narrow(inner_size.max(1))?,
+            middle_size: narrow(middle_size.max(1))?,
+            inner_stride: narrow(inner)?,
+            middle_stride: narrow(middle)?,
+            outer_stride: narrow(outer)?,
+        })
+    }
+
+    /// Every token's number, repeated for each of its heads.
+    pub fn per_token(tokens: usize, heads: usize) -> Result<RowStarts> {
+        Ok(RowStarts {
+            inner_size: narrow(heads.max(1))?,
+            middle_size: narrow(tokens.max(1))?,
+            inner_stride: 0,
+            middle_stride: 1,
+            outer_stride: 0,
+        })
+    }
+}
+
+/// The rows of an input of a kernel.
+pub fn rows_of(kernel: &str, layout: &Layout) -> Result<Rows> {
+    match Rows::of(layout) {
+        Some(rows) => Ok(rows),
+        None => bail!(
+            "{kernel}: the layout {layout:?} does not reduce to rows; call contiguous() first"
+        ),
+    }
+}
+
+/// The same elements as one row where they follow each other: an elementwise kernel then works on
+/// whole threadgroups even if the rows are short.
+pub fn flattened(rows: Rows) -> Rows {
+    let elements = rows.count * rows.width;
+    if elements == 0 || narrow(elements).is_err() {
+        return rows;
+    }
+    rows.rewidth(elements).unwrap_or(rows)
+}
+
+/// Whether every row starts where four elements may be loaded at once.
+pub fn is_aligned(rows: &Rows) -> bool {
+    rows.start % VECTOR == 0 && rows.dims.iter().all(|(_, stride)| stride % VECTOR == 0)
+}
+
+/// Whether the rows of a contiguous output may be stored four elements at once.
+pub fn output_is_aligned(rows: usize, columns: usize) -> bool {
+    rows <= 1 || columns % VECTOR == 0
+}
+
+/// Lanes of the threadgroup that works on one row: whole simdgroups, about two vectors per lane.
+pub fn row_lanes(columns: usize, pipeline_maximum: usize) -> usize {
+    let maximum = (pipeline_maximum.min(MAXIMUM_LANES) / SIMD_WIDTH * SIMD_WIDTH).max(SIMD_WIDTH);
+    columns
+        .div_ceil(VECTOR * VECTORS_PER_LANE)
+        .next_multiple_of(SIMD_WIDTH)
+        .clamp(SIMD_WIDTH, maximum)
+}
+
+/// Lanes along a row of the rope kernel: four pairs or four copied elements each.
+pub fn rope_lanes(columns: usize, rotated: usize) -> usize {
+    (rotated / 2).div_ceil(VECTOR) + (columns - rotated).div_ceil(VECTOR)
+}
+
+pub fn flag(condition: bool, bit: u32) -> u32 {
+    if condition {
+        bit
+    } else {
+        0
+    }
+}
+
+pub fn narrow(number: usize) -> Result<u32> {
+    match u32::try_from(number) {
+        Ok(number) => Ok(number),
+        Err(_) => bail!("{number} is more than a Metal kernel can count to"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Shape;
+
+    /// Fields of a struct of the Metal sources, in order.
+    fn metal_fields(source: Source, name: &str) -> Vec<(String, String)> {
+        let text = source.text();
+        let start = text.find(&format!("struct {name} {{")).expect(name);
+        let body = &text[start..start + text[start..].find("};").expect(name)];
+        body.lines()
+            .skip(1)
+            .filter_map(|line| line.split("//").next())
+            .filter_map(|line| line.trim().trim_end_matches(';').split_once(' '))
+            .map(|(kind, field)| {
+                let kind = match kind {
+                    "uint" => "u32",
+                    "float" => "f32",
+                    other => other,
+                };
+                (field.to_string(), kind.to_string())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn parameter_blocks_have_the_fields_of_the_metal_structs() {
+        let blocks = [
+            (Source::Norm, "RowStarts", RowStarts::FIELDS),
+            (Source::Norm, "NormParameters", NormParameters::FIELDS),
+            (
+                Source::Softmax,
+                "SoftmaxParameters",
+                SoftmaxParameters::FIELDS,
+            ),
+            (
+                Source::Activation,
+                "ActivationParameters",
+                ActivationParameters::FIELDS,
+            ),
+            (Source::Rope, "RopeParameters", RopeParameters::FIELDS),
+            (Source::Pooling, "PoolParameters", PoolParameters::FIELDS),
+            (Source::Pooling, "L2Parameters", L2Parameters::FIELDS),
+        ];
+        for (source, name, fields) in blocks {
+            let ours: Vec<(String, String)> = fields
+                .iter()
+                .map(|(field, kind)| (field.to_string(), kind.to_string()))
+                .collect();
+            assert_eq!(ours, metal_fields(source, name), "{name}");
+        }
+        assert_eq!(std::mem::size_of::<SoftmaxParameters>(), 3 * 4 + 4 * 20);
+    }
+
+    #[test]
+    fn constants_are_those_of_the_metal_sources() {
+        let constants = [
+            ("ALIGNED", ALIGNED as usize),
+            ("HAS_WEIGHT", HAS_WEIGHT as usize),
+            ("HAS_BIAS", HAS_BIAS as usize),
+            ("HAS_ADDITIVE", HAS_ADDITIVE as usize),
+            ("HAS_BOOLEAN", HAS_BOOLEAN as usize),
+            ("HAS_LENGTHS", HAS_LENGTHS as usize),
+            ("INTERLEAVED", INTERLEAVED as usize),
+            ("IS_GATED", IS_GATED as usize),
+            ("MAXIMUM_SIMDGROUPS", MAXIMUM_LANES / SIMD_WIDTH),
+            ("POOL_SIMDGROUPS", POOL_LANES / SIMD_WIDTH),
+            ("POOL_LANES", SIMD_WIDTH),
+        ];
+        for (name, value) in constants {
+            let line = format!("constant constexpr uint {name} = {value};");
+            assert!(Source::Pooling.text().contains(&line), "{line}");
+        }
+        assert_eq!(POOL_COLUMNS, VECTOR * SIMD_WIDTH);
+    }
+
+    fn layout(dims: &[usize], strides: &[usize], start: usize) -> Layout {
+        Layout::new(Shape::from(dims.to_vec()), strides.to_vec(), start)
+    }
+
+    /// Where the kernels look for a row, as `row_start` of `common.metal` computes it.
+    fn row_start(starts: &RowStarts, row: u32) -> u32 {
+        let (inner, rest) = (row % starts.inner_size, row / starts.inner_size);
+        let (middle, outer) = (rest % starts.middle_size, rest / starts.middle_size);
+        outer * starts.outer_stride + middle * starts.middle_stride + inner * starts.inner_stride
+    }
+
+    #[test]
+    fn kernels_find_every_row_of_a_strided_layout() {
+        let rows = rows_of("test", &layout(&[3, 4, 2, 6], &[200, 12, 48, 1], 5)).expect("rows");
+        let starts = RowStarts::of(&rows).expect("starts");
+        assert_eq!(rows.count, 24);
+        for row in 0..24 {
+            let (a, b, c) = (row / 8, row / 2 % 4, row % 2);
+            assert_eq!(row_start(&starts, row), a * 200 + b * 12 + c * 48);
+        }
+    }
+
+    #[test]
+    fn kernels_find_the_token_of_a_head() {
+        let starts = RowStarts::per_token(5, 3).expect("starts");
+        let tokens: Vec<u32> = (0..15).map(|row| row_start(&starts, row)).collect();
+        assert_eq!(tokens, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]);
+    }
+
+    #[test]
+    fn empty_dimensions_divide_nothing_by_zero() {
+        let rows = rows_of("test", &layout(&[0, 7, 8], &[56, 8, 1], 0)).expect("rows");
+        let starts = RowStarts::of(&rows).expect("starts");
+        assert!(starts.inner_size > 0 && starts.middle_size > 0);
+        assert!(RowStarts::per_token(0, 0).expect("starts").inner_size > 0);
+    }
+
+    #[test]
+    fn a_layout_without_rows_is_refused_by_name() {
+        let error = rows_of("softmax", &layout(&[3, 8], &[1, 3], 0)).unwrap_err();
+        assert!(error.to_string().contains("softmax"), "{error}");
+    }
+
+    #[test]
+    fn alignment_needs_offset_and_strides() {
+        let aligned = |stride, start| {
+            is_aligned(&rows_of("test", &layout(&[3, 8], &[stride, 1], start)).expect("rows"))
+        };
+        assert!(aligned(8, 0) && aligned(12, 4));
+        assert!(!aligned(9, 0) && !aligned(8, 2));
+        assert!(output_is_aligned(1, 7) && output_is_aligned(3, 8) && !output_is_aligned(3, 7));
+    }
+
+    #[test]
+    fn dense_rows_flatten_and_strided_ones_do_not() {
+        let flat = |strides: &[usize]| {
+            let rows = flattened(rows_of("gelu", &layout(&[5, 3], strides, 0)).expect("rows"));
+            (rows.count, rows.width)
+        };
+        assert_eq!(flat(&[3, 1]), (1, 15));
+        assert_eq!(flat(&[4, 1]), (5, 3));
+        let empty = rows_of("gelu", &layout(&[0, 3], &[3, 1], 0)).expect("rows");
+        assert_eq!(flattened(empty).count, 0);
+    }
+
+    #[test]
+    fn threadgroups_follow_the_row_width() {
+        let lanes = |columns| row_lanes(columns, 1024);
+        assert_eq!(
+            [
+                lanes(1),
+                lanes(256),
+                lanes(257),
+                lanes(768),
+                lanes(4096),
+                lanes(65_536)
+            ],
+            [32, 32, 64, 96, 512, 1024]
+        );
+        assert_eq!(row_lanes(65_536, 448), 448);
+        assert_eq!(row_lanes(65_536, 500), 480);
+        assert_eq!(rope_lanes(128, 128), 16);
+        assert_eq!(rope_lanes(127, 50), 7 + 20);
+    }
+
+    #[test]
+    fn kernels_have_the_suffix_of_the_type() {
+        assert_eq!(
+            kernel_name("softmax", DType::BF16).expect("a name"),
+            "softmax_bf16"
+        );
+        assert!(kernel_name("softmax", DType::U8).is_err());
+    }
+}

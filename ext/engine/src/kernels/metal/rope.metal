@@ -1,0 +1,120 @@
+// Rotary positions: the first `rotated` elements of a row turn in pairs, (i, i + rotated / 2) or, when
+// interleaved, (2i, 2i + 1); the rest is copied. The tables of cosines and sines are f32, one row of
+// rotated / 2 per position, and every row has the index of its position. A lane works on four pairs
+// or copies four elements; the grid is (lanes, rows). A position beyond the tables gives NaN.
+
+struct RopeParameters {
+    uint columns;
+    uint rotated;
+    uint known_positions; // rows of the tables
+    uint flags;
+    RowStarts input;
+    RowStarts positions;
+};
+
+template <typename T>
+struct Rotation {
+    device const T *from;
+    device T *to;
+    device const float *cosines;
+    device const float *sines;
+
+    bool known; // whether the tables have the position
+
+    void turn(uint pair, uint first, uint second) const {
+        if (!known) {
+            to[first] = T(NAN);
+            to[second] = T(NAN);
+            return;
+        }
+        const float a = float(from[first]);
+        const float b = float(from[second]);
+        const float c = cosines[pair];
+        const float s = sines[pair];
+        to[first] = T(a * c - b * s);
+        to[second] = T(b * c + a * s);
+    }
+
+    void turn4_halves(uint pair, uint half_width) const {
+        const float4 a = load4(from + pair, true);
+        const float4 b = load4(from + half_width + pair, true);
+        const float4 c = load4(cosines + pair, true);
+        const float4 s = load4(sines + pair, true);
+        store4(to + pair, a * c - b * s, true);
+        store4(to + half_width + pair, b * c + a * s, true);
+    }
+
+    void turn4_interleaved(uint pair) const {
+        const float4 low = load4(from + 2 * pair, true);
+        const float4 high = load4(from + 2 * pair + 4, true);
+        const float4 a = four(low.x, low.z, high.x, high.z);
+        const float4 b = four(low.y, low.w, high.y, high.w);
+        const float4 c = load4(cosines + pair, true);
+        const float4 s = load4(sines + pair, true);
+        const float4 first = a * c - b * s;
+        const float4 second = b * c + a * s;
+        store4(to + 2 * pair, four(first.x, second.x, first.y, second.y), true);
+        store4(to + 2 * pair + 4, four(first.z, second.z, first.w, second.w), true);
+    }
+};
+
+template <typename T>
+static inline void rope_lane(
+    device const T *x, device const float *cosines, device const float *sines, device const uint *positions,
+    device T *out, constant RopeParameters &p, uint2 at
+) {
+    const uint pairs = p.rotated / 2;
+    const uint turning_lanes = (pairs + 3) / 4;
+    const uint position = positions[row_start(p.positions, at.y)];
+    const ulong table = ulong(position) * pairs;
+    Rotation<T> rotation;
+    rotation.known = position < p.known_positions;
+    rotation.from = x + row_start(p.input, at.y);
+    rotation.to = out + ulong(at.y) * p.columns;
+    rotation.cosines = cosines + table;
+    rotation.sines = sines + table;
+    if (at.x >= turning_lanes) {
+        const uint start = p.rotated + 4 * (at.x - turning_lanes);
+        for (uint i = start; i < min(start + 4, p.columns); i++) {
+            rotation.to[i] = rotation.from[i];
+        }
+        return;
+    }
+    const uint pair = 4 * at.x;
+    const bool interleaved = p.flags & INTERLEAVED;
+    // ALIGNED promises that `pairs` is a multiple of four.
+    if ((p.flags & ALIGNED) && rotation.known) {
+        if (interleaved) {
+            rotation.turn4_interleaved(pair);
+        } else {
+            rotation.turn4_halves(pair, pairs);
+        }
+        return;
+    }
+    for (uint k = pair; k < min(pair + 4, pairs); k++) {
+        if (interleaved) {
+            rotation.turn(k, 2 * k, 2 * k + 1);
+        } else {
+            rotation.turn(k, k, k + pairs);
+        }
+    }
+}
+
+#define ROPE_KERNEL(NAME, T)                                                           \
+kernel void NAME(                                                                      \
+    device const T *x            [[buffer(0)]],                                        \
+    device const float *cosines  [[buffer(1)]],                                        \
+    device const float *sines    [[buffer(2)]],                                        \
+    device const uint *positions [[buffer(3)]],                                        \
+    device T *out                [[buffer(4)]],                                        \
+    constant RopeParameters &p   [[buffer(5)]],                                        \
+    uint2 at                     [[thread_position_in_grid]]                           \
+) {                                                                                    \
+    rope_lane<T>(x, cosines, sines, positions, out, p, at);                            \
+}
+
+ROPE_KERNEL(rope_f32, float)
+ROPE_KERNEL(rope_f16, half)
+#if defined(__HAVE_BFLOAT__)
+ROPE_KERNEL(rope_bf16, bfloat)
+#endif

@@ -1,0 +1,200 @@
+//! Texts to token ids in parallel, and tokens to batches of one budget.
+
+use crate::nn::PackedSequences;
+use crate::tokenizer::{Detail, Encoding, Input, Tokenizer, Truncation, TruncationStrategy};
+use crate::{CancelToken, Device, Error, Result};
+
+use rayon::prelude::*;
+
+/// How many tokens one forward takes unless told.
+const CPU_BATCH_TOKENS: usize = 4096;
+const GPU_BATCH_TOKENS: usize = 32_768;
+
+/// Texts are tokenized this many at a time, so that a long list does not lie in memory as tokens.
+pub const CHUNK: usize = 4096;
+
+/// Only texts longer than this are cut before they are tokenized.
+const LONG_TEXT_BYTES: usize = 1 << 16;
+/// Tokens near a cut may differ from those of the whole text; this many are thrown away.
+const CUT_MARGIN: usize = 256;
+
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    pub ids: Vec<u32>,
+    pub type_ids: Vec<u32>,
+}
+
+impl From<&Encoding> for Tokens {
+    fn from(encoding: &Encoding) -> Self {
+        Self {
+            ids: encoding.get_ids().to_vec(),
+            type_ids: encoding.get_type_ids().to_vec(),
+        }
+    }
+}
+
+/// What becomes of a text beyond the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    Cut,
+    /// An `InvalidInput` error that names the text and its length; counted from this index.
+    Refuse {
+        first_index: usize,
+    },
+}
+
+/// Tokenizes in parallel. Of a pair only the second text is cut, as long as that can be enough.
+pub fn tokenize(
+    tokenizer: &Tokenizer,
+    inputs: &[Input<'_>],
+    max_length: usize,
+    excess: Excess,
+    cancel: &CancelToken,
+) -> Result<Vec<Tokens>> {
+    let cutting = tokenizer.with_truncation(Some(
+        Truncation::new(max_length).strategy(TruncationStrategy::OnlySecond),
+    ));
+    inputs
+        .par_iter()
+        .enumerate()
+        .map(|(index, input)| {
+            let Excess::Refuse { first_index } = excess else {
+                let shortened = shorten(tokenizer, *input, max_length, cancel)?;
+                let encoding = cutting.encode(shortened, true, Detail::Ids, cancel)?;
+                return Ok(Tokens::from(&encoding));
+            };
+            let encoding = tokenizer.encode(*input, true, Detail::Ids, cancel)?;
+            if encoding.len() > max_length {
+                return Err(Error::InvalidInput(format!(
+                    "the text at index {} has {} tokens, more than the {max_length} that the model takes: shorten \
+                     it, split it, or allow truncation",
+                    first_index + index,
+                    encoding.len()
+                )));
+            }
+            Ok(Tokens::from(&encoding))
+        })
+        .collect()
+}
+
+/// The beginning of a very long text that already holds more tokens than are kept.
+fn shorten<'a>(
+    tokenizer: &Tokenizer,
+    input: Input<'a>,
+    max_length: usize,
+    cancel: &CancelToken,
+) -> Result<Input<'a>> {
+    Ok(match input {
+        Input::Single(text) => Input::Single(shorten_text(tokenizer, text, max_length, cancel)?),
+        Input::Pair(first, second) => Input::Pair(
+            shorten_text(tokenizer, first, max_length, cancel)?,
+            shorten_text(tokenizer, second, max_length, cancel)?,
+        ),
+    })
+}
+
+pub fn shorten_text<'a>(
+    tokenizer: &Tokenizer,
+    text: &'a str,
+    max_length: usize,
+    cancel: &CancelToken,
+) -> Result<&'a str> {
+    let mut bytes = LONG_TEXT_BYTES.max(max_length.saturating_mul(16));
+    while text.len() > bytes {
+        let end = (0..=bytes)
+            .rev()
+            .find(|&at| text.is_char_boundary(at))
+            .unwrap_or(0);
+        let beginning = &text[..end];
+        let cut = beginning
+            .rfind(char::is_whitespace)
+            .filter(|&at| at > bytes / 2);
+        let beginning = &beginning[..cut.unwrap_or(beginning.len())];
+        let tokens = tokenizer
+            .encode(beginning, false, Detail::Ids, cancel)?
+            .len();
+        if tokens > max_length.saturating_add(CUT_MARGIN) {
+            return Ok(beginning);
+        }
+        bytes = bytes.saturating_mul(4);
+    }
+    Ok(text)
+}
+
+/// The budget of a forward; a call may ask for another.
+pub fn budget(asked: Option<usize>, device: Device) -> Result<usize> {
+    match asked {
+        Some(0) => Err(Error::InvalidInput(
+            "batch_tokens must be at least 1".into(),
+        )),
+        Some(tokens) => Ok(tokens),
+        None if device == Device::Cpu => Ok(CPU_BATCH_TOKENS),
+        None => Ok(GPU_BATCH_TOKENS),
+    }
+}
+
+/// Indexes of texts, batch by batch: like lengths together, longest first, and at most `budget`
+/// tokens each, unless a single text is longer.
+pub fn plan(tokens: &[Tokens], budget: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..tokens.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(tokens[index].ids.len()));
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    let mut filled = usize::MAX;
+    for index in order {
+        let length = tokens[index].ids.len();
+        match batches.last_mut() {
+            Some(batch) if filled + length <= budget => {
+                batch.push(index);
+                filled += length;
+            }
+            _ => {
+                batches.push(vec![index]);
+                filled = length;
+            }
+        }
+    }
+    batches
+}
+
+pub fn pack(tokens: &[Tokens], batch: &[usize]) -> Result<PackedSequences> {
+    let mut sequences = PackedSequences::new();
+    for &index in batch {
+        let Tokens { ids, type_ids } = &tokens[index];
+        sequences.push(ids, Some(type_ids))?;
+    }
+    Ok(sequences)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_lengths(lengths: &[usize]) -> Vec<Tokens> {
+        let tokens = |&length: &usize| Tokens {
+            ids: vec![1; length],
+            type_ids: vec![0; length],
+        };
+        lengths.iter().map(tokens).collect()
+    }
+
+    #[test]
+    fn batches_keep_to_the_budget_and_hold_every_text_once() {
+        let tokens = of_lengths(&[3, 9, 1, 0, 5, 4, 20]);
+        let batches = plan(&tokens, 10);
+        assert_eq!(batches[0], [6]);
+        for batch in &batches[1..] {
+            let total: usize = batch.iter().map(|&index| tokens[index].ids.len()).sum();
+            assert!(total <= 10, "{batch:?}");
+        }
+        let mut all: Vec<usize> = batches.concat();
+        all.sort();
+        assert_eq!(all, [0, 1, 2, 3, 4, 5, 6]);
+        assert!(plan(&[], 10).is_empty());
+    }
+
+    #[test]
+    fn a_budget_is_at_least_one_token() {
+        assert!(budget(Some(0), Device::Cpu).is_err());
+        assert_eq!(budget(Some(7), Device::Cpu).unwrap(), 7);
+    }
+}

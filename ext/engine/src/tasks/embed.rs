@@ -1,0 +1,537 @@
+//! Texts to vectors.
+
+use candle_core::{DType, Tensor};
+use rayon::prelude::*;
+
+use crate::kernels;
+use crate::model_files::ModelFiles;
+use crate::nn::{AttentionKind, Epilogue, PackedSequences, Pooling};
+use crate::tokenizer::{Detail, Input, Tokenizer};
+use crate::{CancelToken, Error, Result};
+
+use super::batching::{self, Excess, Tokens};
+use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedEncoder, ModelInfo};
+use super::sentence::SentenceFiles;
+use super::static_embeddings::StaticEmbeddings;
+
+/// What replaces the files' own settings for good.
+#[derive(Clone, Debug, Default)]
+pub struct EmbedSettings {
+    pub pooling: Option<Pooling>,
+    pub normalize: Option<bool>,
+}
+
+/// What one call may ask for; `None` means the model's own.
+#[derive(Clone, Debug)]
+pub struct EmbedOptions {
+    /// Put before each text.
+    pub prompt: Option<String>,
+    /// One of the model's own prompts.
+    pub prompt_name: Option<String>,
+    pub pooling: Option<Pooling>,
+    pub normalize: Option<bool>,
+    /// Keep this many leading dimensions.
+    pub dimensions: Option<usize>,
+    /// The token budget of one forward.
+    pub batch_tokens: Option<usize>,
+    /// `false`: a text beyond the maximum length is an `InvalidInput` error instead.
+    pub truncate: bool,
+}
+
+impl Default for EmbedOptions {
+    fn default() -> Self {
+        Self {
+            prompt: None,
+            prompt_name: None,
+            pooling: None,
+            normalize: None,
+            dimensions: None,
+            batch_tokens: None,
+            truncate: true,
+        }
+    }
+}
+
+/// `count` vectors of `dimension`, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embeddings {
+    pub values: Vec<f32>,
+    pub count: usize,
+    pub dimension: usize,
+}
+
+/// Called with how many texts are done, and of how many.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
+
+pub struct EmbeddingModel {
+    body: Body,
+    sentence: SentenceFiles,
+    pooling: Vec<Pooling>,
+    normalize: bool,
+    dimension: usize,
+}
+
+enum Body {
+    Encoder(Box<LoadedEncoder>),
+    Static(Box<StaticEmbeddings>),
+}
+
+impl EmbeddingModel {
+    pub fn load(
+        files: &ModelFiles,
+        options: &LoadOptions,
+        settings: &EmbedSettings,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let opened = options.device.open()?;
+        let dtype = options.dtype.unwrap_or(DType::F32);
+        let sentence = SentenceFiles::read(files, &opened, dtype, cancel)?;
+        let path = sentence
+            .static_path
+            .as_ref()
+            .unwrap_or(&sentence.transformer_path);
+        let inner = match path.is_empty() {
+            true => None,
+            false => Some(subfolder(files, path, cancel)?),
+        };
+        let files = inner.as_ref().unwrap_or(files);
+        let (body, checkpoint_pooling) = load_body(files, options, &sentence, cancel)?;
+        let pooling = match (settings.pooling, sentence.pooling.as_slice()) {
+            (Some(asked), _) => vec![asked],
+            (None, []) => vec![checkpoint_pooling.unwrap_or(Pooling::Mean)],
+            (None, said) => said.to_vec(),
+        };
+        let own_normalize = match &body {
+            Body::Encoder(_) => true,
+            Body::Static(model) => model.normalize,
+        };
+        let normalize = settings
+            .normalize
+            .or(sentence.normalize)
+            .unwrap_or(own_normalize);
+        let model = Self {
+            dimension: 0,
+            body,
+            sentence,
+            pooling,
+            normalize,
+        };
+        let dimension = model.checked_dimension(&model.pooling)?;
+        Ok(Self { dimension, ..model })
+    }
+
+    /// The length of a vector.
+    pub fn dimension(&self) -> usize {
+        self.dimension
+    }
+
+    /// The most tokens of a text that are read, special ones included.
+    pub fn max_length(&self) -> usize {
+        self.info().max_length
+    }
+
+    pub fn info(&self) -> &ModelInfo {
+        match &self.body {
+            Body::Encoder(loaded) => &loaded.info,
+            Body::Static(model) => &model.info,
+        }
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        match &self.body {
+            Body::Encoder(loaded) => &loaded.tokenizer,
+            Body::Static(model) => &model.tokenizer,
+        }
+    }
+
+    /// The pooling that calls use unless they ask for another.
+    pub fn pooling(&self) -> &[Pooling] {
+        &self.pooling
+    }
+
+    pub fn normalizes(&self) -> bool {
+        self.normalize
+    }
+
+    /// The model's own prompts by name, and the name of the one that is used unasked.
+    pub fn prompts(&self) -> (&[(String, String)], Option<&str>) {
+        (
+            &self.sentence.prompts,
+            self.sentence.default_prompt_name.as_deref(),
+        )
+    }
+
+    /// How many tokens a text has, special ones included and nothing cut.
+    pub fn count_tokens(&self, text: &str, cancel: &CancelToken) -> Result<usize> {
+        match &self.body {
+            Body::Encoder(loaded) => Ok(loaded
+                .tokenizer
+                .encode(&*self.cased(text), true, Detail::Ids, cancel)?
+                .len()),
+            Body::Static(model) => Ok(model
+                .tokenizer
+                .encode(text, false, Detail::Ids, cancel)?
+                .len()),
+        }
+    }
+
+    /// One vector per text, in the order of the texts.
+    pub fn embed<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        options: &EmbedOptions,
+        progress: Option<Progress<'_>>,
+        cancel: &CancelToken,
+    ) -> Result<Embeddings> {
+        let call = Call::new(self, options, cancel)?;
+        crate::memory::ensure_elements(
+            &[texts.len(), call.dimension],
+            std::mem::size_of::<f32>(),
+            format_args!("{} vectors", texts.len()),
+        )?;
+        let mut values = vec![0f32; texts.len() * call.dimension];
+        for (number, chunk) in texts.chunks(batching::CHUNK).enumerate() {
+            let first = number * batching::CHUNK;
+            let rows = &mut values[first * call.dimension..][..chunk.len() * call.dimension];
+            let done = |count: usize| {
+                if let Some(progress) = progress {
+                    progress(first + count, texts.len());
+                }
+            };
+            match &self.body {
+                Body::Encoder(loaded) => {
+                    let excess = match options.truncate {
+                        true => Excess::Cut,
+                        false => Excess::Refuse { first_index: first },
+                    };
+                    call.encode(loaded, chunk, excess, rows, &done, cancel)?;
+                }
+                Body::Static(model) => {
+                    call.look_up(
+                        model,
+                        chunk,
+                        (!options.truncate).then_some(first),
+                        rows,
+                        cancel,
+                    )?;
+                    done(chunk.len());
+                }
+            }
+        }
+        Ok(Embeddings {
+            values,
+            count: texts.len(),
+            dimension: call.dimension,
+        })
+    }
+
+    /// The hidden state of every token of a text, special ones included: f32 [tokens, hidden].
+    pub fn token_embeddings(&self, text: &str, cancel: &CancelToken) -> Result<Tensor> {
+        match &self.body {
+            Body::Encoder(loaded) => {
+                let text = self.cased(text);
+                let tokens = batching::tokenize(
+                    &loaded.tokenizer,
+                    &[Input::Single(&text)],
+                    loaded.max_length,
+                    Excess::Cut,
+                    cancel,
+                )?;
+                let hidden = loaded
+                    .encoder
+                    .forward(&batching::pack(&tokens, &[0])?, cancel)?;
+                Ok(hidden.to_dtype(DType::F32)?)
+            }
+            Body::Static(model) => {
+                let ids = model.ids(&self.cased(text), cancel)?;
+                let vectors = model.token_vectors(&ids)?;
+                let device = candle_core::Device::Cpu;
+                Ok(Tensor::from_vec(
+                    vectors,
+                    (ids.len(), model.dimension()),
+                    &device,
+                )?)
+            }
+        }
+    }
+
+    fn cased<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
+        match self.sentence.lowercase {
+            true => text.to_lowercase().into(),
+            false => text.into(),
+        }
+    }
+
+    /// The length of vectors pooled in this way, once every Dense module fits.
+    fn checked_dimension(&self, pooling: &[Pooling]) -> Result<usize> {
+        let width = match &self.body {
+            Body::Encoder(loaded) => loaded.encoder.config().hidden * pooling.len(),
+            Body::Static(model) => model.dimension(),
+        };
+        self.sentence.dense.iter().try_fold(width, |width, dense| {
+            if dense.linear.inputs() != width {
+                return Err(Error::InvalidInput(format!(
+                    "the model's Dense module takes vectors of {} and this pooling gives {width}",
+                    dense.linear.inputs()
+                )));
+            }
+            Ok(dense.linear.outputs())
+        })
+    }
+}
+
+fn load_body(
+    files: &ModelFiles,
+    options: &LoadOptions,
+    sentence: &SentenceFiles,
+    cancel: &CancelToken,
+) -> Result<(Body, Option<Pooling>)> {
+    let is_module = sentence.static_path.is_some();
+    let checkpoint = match is_module {
+        true => Checkpoint::open_bare(files, options, cancel)?,
+        false => Checkpoint::open(files, options, cancel)?,
+    };
+    let is_static = match &checkpoint.config {
+        Some(config) => config.model_type()? == Some("model2vec"),
+        None => false,
+    };
+    if is_module || is_static {
+        // Model2vec's own repositories carry both descriptions; its own drops unknown tokens.
+        let model =
+            StaticEmbeddings::load(&checkpoint, files, options, is_module && !is_static, cancel)?;
+        return Ok((Body::Static(Box::new(model)), None));
+    }
+    let loaded = LoadedEncoder::load(&checkpoint, files, options, sentence.max_seq_length, cancel)?;
+    let layers = &loaded.encoder.config().layers;
+    let causal = layers
+        .iter()
+        .any(|layer| layer.attention == AttentionKind::Causal);
+    let pooling = match checkpoint.is_gguf() {
+        true => gguf_pooling(&checkpoint)?,
+        false => None,
+    };
+    let pooling = pooling.or(causal.then_some(Pooling::Last));
+    Ok((Body::Encoder(Box::new(loaded)), pooling))
+}
+
+fn gguf_pooling(checkpoint: &Checkpoint) -> Result<Option<Pooling>> {
+    let metadata = checkpoint.source.metadata();
+    let architecture = metadata.str("general.architecture")?;
+    Ok(
+        match metadata.opt_u32(&format!("{architecture}.pooling_type"))? {
+            Some(1) => Some(Pooling::Mean),
+            Some(2) => Some(Pooling::Cls),
+            Some(3) => Some(Pooling::Last),
+            _ => None,
+        },
+    )
+}
+
+/// One call's options, resolved.
+struct Call<'a> {
+    model: &'a EmbeddingModel,
+    prompt: &'a str,
+    /// Tokens that the prompt takes and pooling leaves out.
+    skipped: usize,
+    pooling: Vec<Pooling>,
+    normalize: bool,
+    /// Of the vectors that are returned.
+    dimension: usize,
+    batch_tokens: Option<usize>,
+}
+
+impl<'a> Call<'a> {
+    fn new(
+        model: &'a EmbeddingModel,
+        options: &'a EmbedOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let prompt = match (&options.prompt, &options.prompt_name) {
+            (Some(prompt), _) => prompt.as_str(),
+            (None, Some(name)) => model.sentence.prompt(name)?,
+            (None, None) => match &model.sentence.default_prompt_name {
+                Some(name) => model.sentence.prompt(name)?,
+                None => "",
+            },
+        };
+        let pooling = match options.pooling {
+            Some(pooling) => vec![pooling],
+            None => model.pooling.clone(),
+        };
+        let full = model.checked_dimension(&pooling)?;
+        let dimension = match options.dimensions {
+            None => full,
+            Some(wanted) if (1..=full).contains(&wanted) => wanted,
+            Some(wanted) => {
+                return Err(Error::InvalidInput(format!(
+                    "dimensions must be between 1 and the model's {full}, not {wanted}"
+                )))
+            }
+        };
+        let skipped = match model.sentence.include_prompt || prompt.is_empty() {
+            true => 0,
+            false => prompt_length(model.tokenizer(), &model.cased(prompt), cancel)?,
+        };
+        Ok(Self {
+            model,
+            prompt,
+            skipped,
+            pooling,
+            normalize: options.normalize.unwrap_or(model.normalize),
+            dimension,
+            batch_tokens: options.batch_tokens,
+        })
+    }
+
+    /// The text as the tokenizer gets it.
+    fn prepare(&self, text: &str) -> String {
+        self.model
+            .cased(&format!("{}{text}", self.prompt))
+            .into_owned()
+    }
+
+    fn encode<T: AsRef<str> + Sync>(
+        &self,
+        loaded: &LoadedEncoder,
+        texts: &[T],
+        excess: Excess,
+        rows: &mut [f32],
+        done: &dyn Fn(usize),
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let plain = self.prompt.is_empty() && !self.model.sentence.lowercase;
+        let prepared: Vec<String> = match plain {
+            true => Vec::new(),
+            false => texts
+                .par_iter()
+                .map(|text| self.prepare(text.as_ref()))
+                .collect(),
+        };
+        let inputs: Vec<Input<'_>> = match plain {
+            true => texts
+                .iter()
+                .map(|text| Input::Single(text.as_ref()))
+                .collect(),
+            false => prepared.iter().map(|text| Input::Single(text)).collect(),
+        };
+        let tokens = batching::tokenize(
+            &loaded.tokenizer,
+            &inputs,
+            loaded.max_length,
+            excess,
+            cancel,
+        )?;
+        let budget = batching::budget(self.batch_tokens, loaded.info.device)?;
+        let mut finished = 0;
+        for batch in batching::plan(&tokens, budget) {
+            cancel.check()?;
+            let vectors = self.forward(loaded, &tokens, &batch, cancel)?;
+            for (row, &index) in vectors.chunks_exact(self.dimension).zip(&batch) {
+                rows[index * self.dimension..][..self.dimension].copy_from_slice(row);
+            }
+            finished += batch.len();
+            done(finished);
+        }
+        Ok(())
+    }
+
+    fn forward(
+        &self,
+        loaded: &LoadedEncoder,
+        tokens: &[Tokens],
+        batch: &[usize],
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>> {
+        let sequences = batching::pack(tokens, batch)?;
+        let hidden = loaded.encoder.forward(&sequences, cancel)?;
+        let pooled = pool(&self.pooling, &hidden, &sequences, self.skipped)?;
+        let dense = self.dense(pooled, loaded.encoder.dtype())?;
+        let kept = match self.dimension < dense.dim(1)? {
+            true => dense.narrow(1, 0, self.dimension)?.contiguous()?,
+            false => dense,
+        };
+        let kept = match self.normalize {
+            true => kernels::l2_normalize(&kept)?,
+            false => kept,
+        };
+        Ok(kept.flatten_all()?.to_vec1()?)
+    }
+
+    fn dense(&self, pooled: Tensor, dtype: DType) -> Result<Tensor> {
+        let dense = &self.model.sentence.dense;
+        if dense.is_empty() {
+            return Ok(pooled);
+        }
+        let x = dense.iter().try_fold(pooled.to_dtype(dtype)?, |x, dense| {
+            let activation = Some(dense.activation);
+            dense.linear.forward_with(
+                &x,
+                &Epilogue {
+                    activation,
+                    residual: None,
+                },
+            )
+        })?;
+        Ok(x.to_dtype(DType::F32)?)
+    }
+
+    fn look_up<T: AsRef<str> + Sync>(
+        &self,
+        model: &StaticEmbeddings,
+        texts: &[T],
+        refuse_from: Option<usize>,
+        rows: &mut [f32],
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let width = model.dimension();
+        let rows = rows.par_chunks_mut(self.dimension);
+        rows.zip(texts).enumerate().try_for_each(|(index, (row, text))| {
+            cancel.check()?;
+            let text = self.prepare(text.as_ref());
+            if let Some(first) = refuse_from {
+                let count = model.tokenizer.encode(&text, false, Detail::Ids, cancel)?.len();
+                if count > model.max_length {
+                    return Err(Error::InvalidInput(format!(
+                        "the text at index {} has {count} tokens, more than the {} that the model takes: shorten \
+                         it, split it, or allow truncation",
+                        first + index,
+                        model.max_length
+                    )));
+                }
+            }
+            let mut vector = vec![0f32; width];
+            model.mean(&model.ids(&text, cancel)?, &mut vector)?;
+            row.copy_from_slice(&vector[..self.dimension]);
+            if self.normalize {
+                let norm = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32;
+                let norm = norm.max(kernels::LEAST_L2_NORM);
+                row.iter_mut().for_each(|value| *value /= norm);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// f32 [sequences, width · poolings]
+fn pool(
+    poolings: &[Pooling],
+    hidden: &Tensor,
+    sequences: &PackedSequences,
+    skipped: usize,
+) -> Result<Tensor> {
+    let each = poolings
+        .iter()
+        .map(|pooling| pooling.pool(hidden, sequences, skipped));
+    let each = each.collect::<Result<Vec<_>>>()?;
+    match each.as_slice() {
+        [one] => Ok(one.clone()),
+        several => Ok(Tensor::cat(several, 1)?),
+    }
+}
+
+/// The tokens that a prompt takes at the start of a text, the special ones before it included.
+fn prompt_length(tokenizer: &Tokenizer, prompt: &str, cancel: &CancelToken) -> Result<usize> {
+    let encoding = tokenizer.encode(prompt, true, Detail::Ids, cancel)?;
+    let ends_special = encoding.get_special_tokens_mask().last() == Some(&1);
+    Ok(encoding.len() - usize::from(ends_special))
+}

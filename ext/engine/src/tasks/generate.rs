@@ -1,0 +1,415 @@
+//! Text generation: a language model, and one run of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use candle_core::DType;
+
+use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use crate::decoder::model::Logits;
+use crate::decoder::{families, gguf, Decoder, KvCache};
+use crate::generation::sampler::log_sum_exp;
+use crate::generation::{Choice, Constraint, GenerationConfig, Sampler, StopMatcher, StopOutcome};
+use crate::model_files::ModelFiles;
+use crate::raw_config::RawConfig;
+use crate::tokenizer::{StreamDecoder, Tokenizer};
+use crate::{CancelToken, Error, Result};
+
+/// Prompts are read in pieces of this many tokens: large enough for fast products, small enough
+/// to stop quickly.
+const PREFILL_CHUNK: usize = 256;
+
+/// A decoder with its tokenizer; immutable, shared by all runs.
+pub struct LanguageModel {
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    end_ids: Vec<u32>,
+    context_length: usize,
+    info: ModelInfo,
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model said so.
+    Stop,
+    /// `max_new_tokens` or the end of the context.
+    Length,
+    StopSequence,
+    /// A constraint was satisfied.
+    Constraint,
+}
+
+/// What to do when a sequence outgrows the context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContextOverflow {
+    #[default]
+    Error,
+    /// Forget the older half of what is not needed to go on.
+    Roll,
+}
+
+impl LanguageModel {
+    pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
+        let checkpoint = Checkpoint::open(files, options, cancel)?;
+        let tokenizer = checkpoint
+            .tokenizer(files, options, cancel)?
+            .with_padding(None)
+            .with_truncation(None);
+        let (config, names) = match &checkpoint.config {
+            Some(raw) => {
+                let family = families::find(raw)?;
+                ((family.config)(raw)?, (family.names)(raw))
+            }
+            None => gguf::read(checkpoint.source.as_ref())?,
+        };
+        let end_ids = end_ids(files, checkpoint.config.as_ref(), &tokenizer, cancel)?;
+        let context_length = options.max_length.map_or(config.max_positions, |asked| {
+            asked.min(config.max_positions)
+        });
+        let info = ModelInfo {
+            architecture: checkpoint.architecture()?,
+            family: config.architecture.clone(),
+            parameters: checkpoint.parameters(),
+            hidden_size: config.hidden_size,
+            layers: config.layer_count,
+            attention_heads: config.head_count,
+            vocabulary: config.vocab_size,
+            max_length: context_length,
+            device: checkpoint.device,
+            dtype: checkpoint.dtype,
+            files: checkpoint.source.files(),
+        };
+        let decoder = Decoder::load(
+            checkpoint.source.clone(),
+            config,
+            &names,
+            &checkpoint.opened,
+            checkpoint.dtype,
+            cancel,
+        )?;
+        Ok(Self {
+            decoder,
+            tokenizer,
+            end_ids,
+            context_length,
+            info,
+        })
+    }
+
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub fn end_ids(&self) -> &[u32] {
+        &self.end_ids
+    }
+
+    pub fn context_length(&self) -> usize {
+        self.context_length
+    }
+
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// The log probability of each token of `ids` but the first, given those before it.
+    pub fn logprobs(&self, ids: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
+        self.check_length(ids.len())?;
+        let mut cache = self.decoder.new_cache();
+        cache.clear(self.decoder.regime(ids.len()));
+        let mut logprobs = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(PREFILL_CHUNK) {
+            let first = cache.length();
+            let logits = self
+                .decoder
+                .forward(chunk, &mut cache, Logits::All, cancel)?;
+            let rows: Vec<Vec<f32>> = logits.to_dtype(DType::F32)?.to_vec2()?;
+            for (row, next) in rows.iter().zip(&ids[first + 1..]) {
+                logprobs.push(row[*next as usize] - log_sum_exp(row));
+            }
+        }
+        Ok(logprobs)
+    }
+
+    fn check_length(&self, length: usize) -> Result<()> {
+        if length <= self.context_length {
+            return Ok(());
+        }
+        Err(Error::InvalidInput(format!(
+            "{length} tokens do not fit the context of {}; shorten the text, raise context_length: if the \
+             model allows it, or pass context_overflow: :roll",
+            self.context_length
+        )))
+    }
+}
+
+/// Every id that ends a text: of the generation config, the config and the tokenizer.
+fn end_ids(
+    files: &ModelFiles,
+    config: Option<&RawConfig>,
+    tokenizer: &Tokenizer,
+    cancel: &CancelToken,
+) -> Result<Vec<u32>> {
+    let mut ids: Vec<i64> = Vec::new();
+    if let Some(config) = config {
+        ids.extend(config.opt_integers("eos_token_id")?.unwrap_or_default());
+        if let Some(path) = files.file("generation_config.json", cancel)? {
+            let generation = RawConfig::read(&path)?;
+            ids.extend(generation.opt_integers("eos_token_id")?.unwrap_or_default());
+        }
+    }
+    let mut ids: Vec<u32> = ids
+        .into_iter()
+        .filter_map(|id| u32::try_from(id).ok())
+        .collect();
+    ids.extend(tokenizer.special_tokens().end_ids());
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+/// One run: a prompt, and the tokens that follow it.
+///
+/// A call of [`Generation::step`] that is interrupted may be repeated; it goes on where it was.
+pub struct Generation {
+    model: Arc<LanguageModel>,
+    cache: KvCache,
+    ids: Vec<u32>,
+    prompt_length: usize,
+    cached_length: usize,
+    config: GenerationConfig,
+    overflow: ContextOverflow,
+    sampler: Sampler,
+    constraint: Option<Box<dyn Constraint>>,
+    decoder: Option<StreamDecoder>,
+    stop: StopMatcher,
+    text: String,
+    choices: Vec<Choice>,
+    finished: Option<FinishReason>,
+    clock: Clock,
+}
+
+/// Only time spent inside steps counts, not the caller's between them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    prompt: Duration,
+    first_token: Duration,
+    total: Duration,
+}
+
+/// Durations of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Timings {
+    pub prompt_ms: f64,
+    pub first_token_ms: f64,
+    pub tokens_per_second: f64,
+}
+
+impl Generation {
+    /// `cache` may hold a part of the prompt from an earlier run; what fits is used.
+    pub fn new(
+        model: Arc<LanguageModel>,
+        mut cache: KvCache,
+        prompt: Vec<u32>,
+        config: GenerationConfig,
+        overflow: ContextOverflow,
+        constraint: Option<Box<dyn Constraint>>,
+    ) -> Result<Self> {
+        if prompt.is_empty() {
+            return Err(Error::InvalidInput(
+                "the prompt has no tokens; pass some text".to_owned(),
+            ));
+        }
+        let mut prompt = prompt;
+        if prompt.len() >= model.context_length {
+            match overflow {
+                ContextOverflow::Error => model.check_length(prompt.len() + 1)?,
+                ContextOverflow::Roll => {
+                    prompt.drain(..prompt.len() - model.context_length / 2);
+                }
+            }
+        }
+        let regime = model.decoder.regime(prompt.len());
+        if cache.regime() != regime {
+            cache.clear(regime);
+        }
+        // The last token is always run, since its logits are needed.
+        let cached_length = cache.keep_prefix(&prompt[..prompt.len() - 1]);
+        Ok(Self {
+            sampler: Sampler::new(config.clone(), &prompt)?,
+            decoder: Some(model.tokenizer.stream(true)),
+            stop: StopMatcher::new(&config.stop_sequences),
+            prompt_length: prompt.len(),
+            finished: (config.max_new_tokens == 0).then_some(FinishReason::Length),
+            ids: prompt,
+            model,
+            cache,
+            cached_length,
+            config,
+            overflow,
+            constraint,
+            text: String::new(),
+            choices: Vec::new(),
+            clock: Clock::default(),
+        })
+    }
+
+    /// Produces one token; returns the text that became certain, `None` once the run is over.
+    pub fn step(&mut self, cancel: &CancelToken) -> Result<Option<String>> {
+        if self.finished.is_some() {
+            return Ok(None);
+        }
+        let started = Instant::now();
+        let logits = self.logits(cancel);
+        if self.choices.is_empty() {
+            self.clock.prompt += started.elapsed();
+        }
+        let result = logits.and_then(|logits| self.take(&logits));
+        self.clock.total += started.elapsed();
+        if self.choices.len() == 1 {
+            self.clock.first_token = self.clock.total;
+        }
+        result.map(Some)
+    }
+
+    /// Runs what is not cached yet and returns the last token's logits.
+    fn logits(&mut self, cancel: &CancelToken) -> Result<Vec<f32>> {
+        self.make_room()?;
+        loop {
+            cancel.check()?;
+            let pending = &self.ids[self.cache.length()..];
+            let chunk = &pending[..pending.len().min(PREFILL_CHUNK)];
+            let decoder = &self.model.decoder;
+            if chunk.len() < pending.len() {
+                decoder.hidden_states(chunk, &mut self.cache, cancel)?;
+                continue;
+            }
+            let logits = decoder.forward(chunk, &mut self.cache, Logits::Last, cancel)?;
+            return Ok(logits.flatten_all()?.to_vec1()?);
+        }
+    }
+
+    /// Takes care of the two events that void the cache: a full context and a change of rotation.
+    fn make_room(&mut self) -> Result<()> {
+        if self.ids.len() > self.model.context_length {
+            match self.overflow {
+                ContextOverflow::Error => self.model.check_length(self.ids.len())?,
+                ContextOverflow::Roll => {
+                    let dropped = self.ids.len() - self.model.context_length / 2;
+                    self.ids.drain(..dropped);
+                    self.cache.clear(self.cache.regime());
+                }
+            }
+        }
+        let regime = self.model.decoder.regime(self.ids.len());
+        if self.cache.regime() != regime {
+            self.cache.clear(regime);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, logits: &[f32]) -> Result<String> {
+        let allowed = match &mut self.constraint {
+            Some(constraint) => Some(constraint.allowed(&self.model.end_ids)?),
+            None => None,
+        };
+        let choice = self.sampler.sample(logits, allowed.as_deref())?;
+        let token = choice.token;
+        self.ids.push(token);
+        self.choices.push(choice);
+        if self.model.end_ids.contains(&token) {
+            return self.finish(FinishReason::Stop);
+        }
+        let piece = match &mut self.decoder {
+            Some(decoder) => decoder.push(token)?,
+            None => String::new(),
+        };
+        let shown = match self.stop.push(&piece) {
+            StopOutcome::Stop(shown) => {
+                self.decoder = None;
+                self.finished = Some(FinishReason::StopSequence);
+                shown
+            }
+            StopOutcome::Continue(shown) => shown,
+        };
+        self.text.push_str(&shown);
+        if self.finished.is_some() {
+            return Ok(shown);
+        }
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token)?;
+            if constraint.is_satisfied() {
+                return Ok(shown + &self.finish(FinishReason::Constraint)?);
+            }
+        }
+        let full =
+            self.overflow == ContextOverflow::Error && self.ids.len() >= self.model.context_length;
+        if self.choices.len() >= self.config.max_new_tokens || full {
+            return Ok(shown + &self.finish(FinishReason::Length)?);
+        }
+        Ok(shown)
+    }
+
+    /// Ends the run and returns what was held back.
+    fn finish(&mut self, reason: FinishReason) -> Result<String> {
+        let mut rest = String::new();
+        if let Some(decoder) = self.decoder.take() {
+            rest = decoder.finish()?;
+        }
+        let (rest, reason) = match self.stop.push(&rest) {
+            StopOutcome::Stop(shown) => (shown, FinishReason::StopSequence),
+            StopOutcome::Continue(shown) => (shown + &self.stop.finish(), reason),
+        };
+        self.text.push_str(&rest);
+        self.finished = Some(reason);
+        Ok(rest)
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The tokens generated, an end token included.
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
+    /// `None` while the run goes on.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.finished
+    }
+
+    pub fn prompt_length(&self) -> usize {
+        self.prompt_length
+    }
+
+    /// How much of the prompt an earlier run had left in the cache.
+    pub fn cached_length(&self) -> usize {
+        self.cached_length
+    }
+
+    pub fn timings(&self) -> Timings {
+        let decoding = self.clock.total.saturating_sub(self.clock.first_token);
+        let tokens = self.choices.len().saturating_sub(1);
+        let rate = if tokens == 0 || decoding.is_zero() {
+            0.0
+        } else {
+            tokens as f64 / decoding.as_secs_f64()
+        };
+        Timings {
+            prompt_ms: self.clock.prompt.as_secs_f64() * 1e3,
+            first_token_ms: self.clock.first_token.as_secs_f64() * 1e3,
+            tokens_per_second: rate,
+        }
+    }
+
+    /// The cache, for the next run of the same conversation.
+    pub fn into_cache(self) -> KvCache {
+        self.cache
+    }
+}

@@ -1,0 +1,288 @@
+//! From a model's files to an encoder, its tokenizer and what is known of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::DType;
+
+use crate::encoder::{Blueprint, Encoder, Head, HeadKind};
+use crate::model_files::{ModelFiles, WeightFiles};
+use crate::raw_config::RawConfig;
+use crate::tokenizer::{Tokenizer, TokenizerFiles};
+use crate::weights::{self, WeightSource};
+use crate::{CancelToken, Device, Error, Result};
+
+/// What may be asked of any text model.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    pub device: Device,
+    /// `None`: f32 on the CPU, the checkpoint's own on a GPU.
+    pub dtype: Option<DType>,
+    /// An upper limit beside those of the files.
+    pub max_length: Option<usize>,
+    /// Instead of the model's own.
+    pub tokenizer: Option<Tokenizer>,
+    pub gguf_file: Option<String>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            device: Device::Cpu,
+            dtype: None,
+            max_length: None,
+            tokenizer: None,
+            gguf_file: None,
+        }
+    }
+}
+
+/// What a loaded model is, in plain values.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// The first of `architectures`, or GGUF's name.
+    pub architecture: String,
+    /// The family that runs it.
+    pub family: String,
+    pub parameters: usize,
+    pub hidden_size: usize,
+    pub layers: usize,
+    pub attention_heads: usize,
+    pub vocabulary: usize,
+    pub max_length: usize,
+    pub device: Device,
+    pub dtype: DType,
+    pub files: Vec<PathBuf>,
+}
+
+/// An opened checkpoint, before its tensors are read.
+pub(super) struct Checkpoint {
+    pub source: Arc<dyn WeightSource>,
+    /// `None` for GGUF files, and for static embeddings that need none.
+    pub config: Option<RawConfig>,
+    pub device: Device,
+    pub opened: candle_core::Device,
+    pub dtype: DType,
+    is_gguf: bool,
+}
+
+impl Checkpoint {
+    pub fn open(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
+        let checkpoint = Self::open_bare(files, options, cancel)?;
+        if checkpoint.config.is_none() && !checkpoint.is_gguf {
+            files.require("config.json", cancel)?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// The same for weights that may come without a `config.json`, as static embeddings do.
+    pub fn open_bare(
+        files: &ModelFiles,
+        options: &LoadOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let weight_files = files.weights(options.gguf_file.as_deref(), cancel)?;
+        let source = weights::open(&weight_files)?;
+        let is_gguf = matches!(weight_files, WeightFiles::Gguf(_));
+        let config = match is_gguf {
+            true => None,
+            false => files.file("config.json", cancel)?,
+        };
+        let config = config.map(|path| RawConfig::read(&path)).transpose()?;
+        Ok(Self {
+            dtype: match options.dtype {
+                Some(dtype) => dtype,
+                None => default_dtype(source.as_ref(), options.device),
+            },
+            source,
+            config,
+            device: options.device,
+            opened: options.device.open()?,
+            is_gguf,
+        })
+    }
+
+    pub fn is_gguf(&self) -> bool {
+        self.is_gguf
+    }
+
+    pub fn blueprint(&self) -> Result<Blueprint> {
+        match &self.config {
+            Some(config) => Blueprint::from_config(config),
+            None if self.is_gguf => Blueprint::from_gguf(self.source.as_ref()),
+            None => Err(Error::Internal(
+                "an encoder was opened without its configuration".into(),
+            )),
+        }
+    }
+
+    /// A given tokenizer, the one inside a GGUF file, or the one beside the weights.
+    pub fn tokenizer(
+        &self,
+        files: &ModelFiles,
+        options: &LoadOptions,
+        cancel: &CancelToken,
+    ) -> Result<Tokenizer> {
+        if let Some(tokenizer) = &options.tokenizer {
+            return Ok(tokenizer.clone());
+        }
+        if self.is_gguf {
+            return Tokenizer::from_gguf(self.source.metadata());
+        }
+        Tokenizer::from_files(&TokenizerFiles::of_model(files, cancel)?)
+    }
+
+    pub fn architecture(&self) -> Result<String> {
+        match &self.config {
+            Some(config) => Ok(config
+                .architectures()?
+                .into_iter()
+                .next()
+                .unwrap_or_default()),
+            None => Ok(self
+                .source
+                .metadata()
+                .opt_str("general.architecture")?
+                .unwrap_or_default()
+                .to_owned()),
+        }
+    }
+
+    pub fn parameters(&self) -> usize {
+        let names = self.source.names();
+        let counts = names.iter().filter_map(|name| self.source.info(name));
+        counts
+            .map(|info| info.shape.iter().product::<usize>())
+            .sum()
+    }
+}
+
+/// An encoder with its tokenizer and limits.
+pub(super) struct LoadedEncoder {
+    pub encoder: Encoder,
+    /// Without truncation or padding: the limits are applied per call.
+    pub tokenizer: Tokenizer,
+    pub max_length: usize,
+    pub info: ModelInfo,
+}
+
+impl LoadedEncoder {
+    /// `sequence_limit` is what sentence-transformers' files say.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        files: &ModelFiles,
+        options: &LoadOptions,
+        sequence_limit: Option<usize>,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let blueprint = checkpoint.blueprint()?;
+        let tokenizer = checkpoint
+            .tokenizer(files, options, cancel)?
+            .with_padding(None)
+            .with_truncation(None);
+        let encoder = Encoder::load(
+            &blueprint,
+            checkpoint.source.as_ref(),
+            &checkpoint.opened,
+            checkpoint.dtype,
+            cancel,
+        )?;
+        let max_length = effective_length(&[
+            options.max_length,
+            sequence_limit,
+            tokenizer.model_max_length(),
+            encoder.max_positions(),
+        ])?;
+        let config = encoder.config();
+        let info = ModelInfo {
+            architecture: checkpoint.architecture()?,
+            family: config.family.to_owned(),
+            parameters: checkpoint.parameters(),
+            hidden_size: config.hidden,
+            layers: config.layers.len(),
+            attention_heads: config.heads,
+            vocabulary: encoder.words().dim(0)?,
+            max_length,
+            device: checkpoint.device,
+            dtype: checkpoint.dtype,
+            files: checkpoint.source.files(),
+        };
+        Ok(Self {
+            encoder,
+            tokenizer,
+            max_length,
+            info,
+        })
+    }
+
+    /// The head for a task, unless the checkpoint says that it was made for another.
+    pub fn head(&self, checkpoint: &Checkpoint, kind: HeadKind) -> Result<Head> {
+        // Both are called `classifier`, so the names of the tensors do not tell them apart.
+        let other = match kind {
+            HeadKind::Sequence => Some("ForTokenClassification"),
+            HeadKind::Token => Some("ForSequenceClassification"),
+            HeadKind::MaskedLanguage => None,
+        };
+        if other.is_some_and(|other| self.info.architecture.ends_with(other)) {
+            return Err(Error::UnsupportedModel(format!(
+                "the checkpoint is a {}, whose head does another task. Use a model that was trained for this one",
+                self.info.architecture
+            )));
+        }
+        self.encoder
+            .load_head(&checkpoint.blueprint()?, checkpoint.source.as_ref(), kind)
+    }
+}
+
+/// Lengths beyond what anything limits; a model without any limit gets this one.
+const UNLIMITED: usize = 8192;
+
+fn effective_length(limits: &[Option<usize>]) -> Result<usize> {
+    let length = limits.iter().flatten().copied().min().unwrap_or(UNLIMITED);
+    if length == 0 {
+        return Err(Error::InvalidInput(
+            "the maximum length must be at least 1 token".into(),
+        ));
+    }
+    Ok(length)
+}
+
+fn default_dtype(source: &dyn WeightSource, device: Device) -> DType {
+    if device == Device::Cpu {
+        return DType::F32;
+    }
+    let names = source.names();
+    let largest = names
+        .iter()
+        .filter_map(|name| source.info(name))
+        .max_by_key(|info| info.shape.iter().product::<usize>());
+    match largest.map(|info| info.dtype_name) {
+        Some("F32" | "f32" | "F64" | "f64") | None => DType::F32,
+        Some("BF16" | "bf16") => DType::BF16,
+        Some(_) => DType::F16,
+    }
+}
+
+/// A folder inside a model as a model of its own, such as `0_Transformer`.
+pub(super) fn subfolder(
+    files: &ModelFiles,
+    path: &str,
+    cancel: &CancelToken,
+) -> Result<ModelFiles> {
+    let inside = |name: &str| format!("{path}/{name}");
+    let weights = ["model.safetensors", "pytorch_model.bin"];
+    let mut folder = None;
+    for name in TokenizerFiles::NAMES
+        .iter()
+        .chain(&weights)
+        .chain(&["config.json"])
+    {
+        if let Some(found) = files.file(&inside(name), cancel)? {
+            folder = found.parent().map(Path::to_owned);
+        }
+    }
+    let folder = folder.ok_or_else(|| {
+        Error::ModelNotFound(format!("{} has no files in its folder {path}", files.id()))
+    })?;
+    ModelFiles::open(&folder.to_string_lossy(), None, cancel)
+}

@@ -1,0 +1,36 @@
+//! What models do: embed, rerank, classify, tag tokens, fill masks, generate text.
+//!
+//! Every model here is loaded once from [`ModelFiles`](crate::model_files::ModelFiles) and is
+//! immutable from then on: share it between threads behind an `Arc`. Calls take `&self`, a slice of
+//! texts, options and a [`CancelToken`](crate::CancelToken) that is checked between batches and
+//! between layers; results come in the order of the texts. Run them inside
+//! [`threads::install`](crate::threads::install).
+//!
+//! - [`EmbeddingModel`]: `embed`, `token_embeddings`, `count_tokens`
+//! - [`RerankModel`]: `score`, with raw logits
+//! - [`ClassifyModel`]: `classify`, over texts or pairs
+//! - [`TagModel`]: `tag`, tokens with character offsets; [`entities::aggregate`] joins them
+//! - [`MaskModel`]: `fill`
+//! - [`LanguageModel`], run by a [`Generation`] token by token
+
+mod batching;
+pub mod classify;
+pub mod embed;
+pub mod entities;
+pub mod fill_mask;
+pub mod generate;
+pub mod loading;
+pub mod rerank;
+pub mod sentence;
+mod sequence_logits;
+mod static_embeddings;
+pub mod tag;
+
+pub use classify::{ClassifyModel, Logits};
+pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
+pub use entities::{Aggregation, Entity};
+pub use fill_mask::{Filling, MaskModel};
+pub use generate::{ContextOverflow, FinishReason, Generation, LanguageModel, Timings};
+pub use loading::{LoadOptions, ModelInfo};
+pub use rerank::{RerankModel, RerankOptions, ScorePooling};
+pub use tag::{TagModel, TaggedToken};

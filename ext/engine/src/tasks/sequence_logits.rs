@@ -1,0 +1,78 @@
+//! Logits per text or pair: what reranking and classifying share.
+
+use crate::encoder::{Head, HeadKind};
+use crate::model_files::ModelFiles;
+use crate::nn::Pooling;
+use crate::tokenizer::Input;
+use crate::{CancelToken, Result};
+
+use super::batching::{self, Excess, Tokens};
+use super::loading::{Checkpoint, LoadOptions, LoadedEncoder};
+
+pub struct SequenceModel {
+    pub loaded: LoadedEncoder,
+    pub head: Head,
+}
+
+impl SequenceModel {
+    /// The checkpoint's own sequence classification head.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        files: &ModelFiles,
+        options: &LoadOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let loaded = LoadedEncoder::load(checkpoint, files, options, None, cancel)?;
+        let head = loaded.head(checkpoint, HeadKind::Sequence)?;
+        Ok(Self { loaded, head })
+    }
+
+    /// Rows of `head.outputs()` logits, in the order of the inputs.
+    pub fn logits(
+        &self,
+        inputs: &[Input<'_>],
+        pooling: Option<Pooling>,
+        batch_tokens: Option<usize>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>> {
+        let mut logits = Vec::with_capacity(inputs.len() * self.head.outputs());
+        for chunk in inputs.chunks(batching::CHUNK) {
+            let tokens = batching::tokenize(
+                &self.loaded.tokenizer,
+                chunk,
+                self.loaded.max_length,
+                Excess::Cut,
+                cancel,
+            )?;
+            logits.extend(self.logits_of_tokens(&tokens, pooling, batch_tokens, cancel)?);
+        }
+        Ok(logits)
+    }
+
+    /// The same, of texts that are tokens already.
+    pub fn logits_of_tokens(
+        &self,
+        tokens: &[Tokens],
+        pooling: Option<Pooling>,
+        batch_tokens: Option<usize>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>> {
+        let width = self.head.outputs();
+        let mut rows = vec![0f32; tokens.len() * width];
+        let budget = batching::budget(batch_tokens, self.loaded.info.device)?;
+        for batch in batching::plan(tokens, budget) {
+            cancel.check()?;
+            let sequences = batching::pack(tokens, &batch)?;
+            let hidden = self.loaded.encoder.forward(&sequences, cancel)?;
+            let logits = match pooling {
+                None => self.head.sequence_logits(&hidden, &sequences)?,
+                Some(pooling) => self.head.logits_of_pooled(&hidden, &sequences, pooling)?,
+            };
+            let logits = logits.flatten_all()?.to_vec1::<f32>()?;
+            for (row, &index) in logits.chunks_exact(width).zip(&batch) {
+                rows[index * width..][..width].copy_from_slice(row);
+            }
+        }
+        Ok(rows)
+    }
+}

@@ -1,0 +1,201 @@
+//! Every decoder family against what transformers says of the same tiny checkpoint.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use engine::decoder::model::Logits;
+use engine::decoder::{families, Decoder};
+use engine::model_files::WeightFiles;
+use engine::raw_config::RawConfig;
+use engine::weights::{self, WeightSource};
+use engine::CancelToken;
+
+const LOGPROB_TOLERANCE: f32 = 1e-3;
+
+struct Fixture {
+    decoder: Decoder,
+    sequences: Vec<Vec<u32>>,
+    prompt_lengths: Vec<usize>,
+    expected: Arc<dyn WeightSource>,
+}
+
+fn folders() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures/tiny/decoders");
+    let mut folders: Vec<_> = std::fs::read_dir(root)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    folders.sort();
+    folders
+}
+
+fn load(folder: &Path, dtype: DType) -> Fixture {
+    let raw = RawConfig::read(&folder.join("config.json")).unwrap();
+    let family = families::find(&raw).unwrap();
+    let open =
+        |name: &str| weights::open(&WeightFiles::Safetensors(vec![folder.join(name)])).unwrap();
+    let decoder = Decoder::load(
+        open("model.safetensors"),
+        (family.config)(&raw).unwrap(),
+        &(family.names)(&raw),
+        &Device::Cpu,
+        dtype,
+        &CancelToken::new(),
+    )
+    .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let record = std::fs::read_to_string(folder.join("expected.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let numbers = |value: &serde_json::Value| -> Vec<u32> {
+        let values = value.as_array().unwrap().iter();
+        values.map(|v| v.as_u64().unwrap() as u32).collect()
+    };
+    let sequences = record["sequences"].as_array().unwrap();
+    Fixture {
+        decoder,
+        sequences: sequences.iter().map(numbers).collect(),
+        prompt_lengths: numbers(&record["prompt_lengths"])
+            .into_iter()
+            .map(|n| n as usize)
+            .collect(),
+        expected: open("expected.safetensors"),
+    }
+}
+
+fn argmax(row: &[f32]) -> u32 {
+    let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    best.unwrap().0 as u32
+}
+
+fn logprobs(logits: &Tensor, next: &[u32]) -> Vec<f32> {
+    let rows: Vec<Vec<f32>> = logits.to_vec2().unwrap();
+    rows.iter()
+        .zip(next)
+        .map(|(row, &token)| row[token as usize] - engine::generation::sampler::log_sum_exp(row))
+        .collect()
+}
+
+/// The logits of a whole sequence given in pieces of `chunk` tokens.
+fn in_chunks(decoder: &Decoder, ids: &[u32], chunk: usize) -> Tensor {
+    let mut cache = decoder.new_cache();
+    let cancel = CancelToken::new();
+    let parts: Vec<Tensor> = ids
+        .chunks(chunk)
+        .map(|part| {
+            decoder
+                .forward(part, &mut cache, Logits::All, &cancel)
+                .unwrap()
+        })
+        .collect();
+    Tensor::cat(&parts, 0).unwrap()
+}
+
+fn worst(expected: &[f32], actual: &[f32]) -> f32 {
+    let differences = expected.iter().zip(actual).map(|(a, b)| (a - b).abs());
+    assert_eq!(expected.len(), actual.len());
+    differences.fold(0.0, f32::max)
+}
+
+#[test]
+fn logprobs_equal_the_reference_at_once_in_chunks_and_one_by_one() {
+    for folder in folders() {
+        let fixture = load(&folder, DType::F32);
+        for (index, ids) in fixture.sequences.iter().enumerate() {
+            let expected: Vec<f32> = fixture
+                .expected
+                .tensor(&format!("logprobs.{index}"), Some(DType::F32), &Device::Cpu)
+                .unwrap()
+                .to_vec1()
+                .unwrap();
+            let whole = in_chunks(&fixture.decoder, ids, ids.len());
+            let off = worst(&expected, &logprobs(&whole, &ids[1..]));
+            assert!(off < LOGPROB_TOLERANCE, "{}: {off}", folder.display());
+            // Some rotations depend on the length of the sequence, so a part has its own.
+            let regime = |length| fixture.decoder.regime(length);
+            for chunk in [1, 3, 8] {
+                if (1..=ids.len()).any(|length| regime(length) != regime(ids.len())) {
+                    continue;
+                }
+                let chunked = in_chunks(&fixture.decoder, ids, chunk);
+                let off = worst(&expected, &logprobs(&chunked, &ids[1..]));
+                assert!(
+                    off < LOGPROB_TOLERANCE,
+                    "{} by {chunk}: {off}",
+                    folder.display()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_equal_the_reference() {
+    for folder in folders() {
+        let fixture = load(&folder, DType::F32);
+        let decoder = &fixture.decoder;
+        for (ids, &length) in fixture.sequences.iter().zip(&fixture.prompt_lengths) {
+            let mut sequence = ids[..length].to_vec();
+            let mut cache = decoder.new_cache();
+            while sequence.len() < ids.len() {
+                let regime = decoder.regime(sequence.len());
+                if cache.regime() != regime {
+                    cache.clear(regime);
+                }
+                let new = &sequence[cache.length()..];
+                let logits = decoder
+                    .forward(new, &mut cache, Logits::Last, &CancelToken::new())
+                    .unwrap();
+                sequence.push(argmax(&logits.to_vec2::<f32>().unwrap()[0]));
+            }
+            assert_eq!(&sequence, ids, "{}", folder.display());
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_forward_leaves_the_cache_usable() {
+    let folder = folders()
+        .into_iter()
+        .find(|f| f.ends_with("mistral"))
+        .unwrap();
+    let fixture = load(&folder, DType::F32);
+    let ids = &fixture.sequences[4];
+    let mut cache = fixture.decoder.new_cache();
+    let (cancel, running) = (CancelToken::new(), CancelToken::new());
+    cancel.cancel();
+    let decoder = &fixture.decoder;
+    decoder
+        .forward(&ids[..12], &mut cache, Logits::Last, &running)
+        .unwrap();
+    assert!(decoder
+        .forward(&ids[12..], &mut cache, Logits::Last, &cancel)
+        .is_err());
+    assert_eq!(cache.length(), 12);
+    let after = decoder
+        .forward(&ids[12..], &mut cache, Logits::Last, &running)
+        .unwrap();
+    let whole = in_chunks(decoder, ids, ids.len());
+    let last = whole.narrow(0, ids.len() - 1, 1).unwrap();
+    let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert!(worst(&flat(&last), &flat(&after)) < 1e-4);
+}
+
+#[test]
+fn half_precision_stays_close() {
+    for dtype in [DType::BF16, DType::F16] {
+        for name in ["llama", "gemma3", "gpt2"] {
+            let folder = folders().into_iter().find(|f| f.ends_with(name)).unwrap();
+            let fixture = load(&folder, dtype);
+            let full = load(&folder, DType::F32);
+            let ids = &fixture.sequences[4];
+            let flat = |t: Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let (a, b) = (
+                flat(in_chunks(&fixture.decoder, ids, 7)),
+                flat(in_chunks(&full.decoder, ids, 7)),
+            );
+            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
+            let cosine = dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt();
+            assert!(cosine > 0.999, "{name} {dtype:?}: {cosine}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+# frozen_string_literal: true
+
+module Candle
+  # What a language model answered, with all that is known of the run. Frozen.
+  class Completion
+    # How many tokens went in, came out, and were found in the cache.
+    Usage = Struct.new(:prompt_tokens, :completion_tokens, :cached_tokens, keyword_init: true)
+
+    # How long it took.
+    Timings = Struct.new(:prompt_ms, :first_token_ms, :tokens_per_second, keyword_init: true)
+
+    # @return [String] the text generated
+    attr_reader :text
+    # @return [Array<Integer>] its tokens, an end token included
+    attr_reader :token_ids
+    # @return [Array<Hash>, nil] `{token:, id:, logprob:, top: [{token:, id:, logprob:}]}` for each token, when asked for
+    attr_reader :logprobs
+    # @return [Symbol] `:stop`, `:length`, `:stop_sequence` or `:constraint`
+    attr_reader :finish_reason
+    # @return [Usage]
+    attr_reader :usage
+    # @return [Timings]
+    attr_reader :timings
+
+    # @api private
+    def initialize(outcome, text:, logprobs:)
+      @text = text.freeze
+      @token_ids = outcome.fetch(:token_ids).freeze
+      @logprobs = logprobs&.freeze
+      @finish_reason = outcome.fetch(:finish_reason)
+      @usage = Usage.new(prompt_tokens: outcome.fetch(:prompt_tokens), completion_tokens: @token_ids.size,
+                         cached_tokens: outcome.fetch(:cached_tokens)).freeze
+      @timings = Timings.new(**outcome.slice(:prompt_ms, :first_token_ms, :tokens_per_second)).freeze
+      freeze
+    end
+
+    # @return [String] the text
+    def to_s
+      text
+    end
+
+    # @return [Hash]
+    def to_h
+      { text: text, token_ids: token_ids, logprobs: logprobs, finish_reason: finish_reason, usage: usage.to_h,
+        timings: timings.to_h }
+    end
+
+    # @return [String] one line
+    def inspect
+      "#<Candle::Completion #{text[0, 40].inspect} #{finish_reason} #{usage.completion_tokens} tokens>"
+    end
+  end
+end

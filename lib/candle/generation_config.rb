@@ -1,0 +1,161 @@
+# frozen_string_literal: true
+
+module Candle
+  # How a language model generates. Frozen; {#with} makes changed copies.
+  #
+  # @example
+  #   config = Candle::GenerationConfig.balanced(max_length: 64, seed: 7)
+  #   config.with(temperature: 0.2).temperature # => 0.2
+  class GenerationConfig
+    # Every field with its default.
+    DEFAULTS = {
+      max_length: 512, temperature: 0.7, top_p: nil, top_k: nil, min_p: nil, repetition_penalty: 1.0,
+      repetition_penalty_last_n: nil, presence_penalty: 0.0, frequency_penalty: 0.0, seed: nil,
+      stop_sequences: [].freeze, include_prompt: false, logprobs: nil, debug_tokens: false, constraint: nil,
+      stop_on_constraint_satisfaction: true, stop_on_match: true
+    }.freeze
+
+    # @!attribute [r] max_length
+    #   @return [Integer] how many **new** tokens at most
+    # @!attribute [r] temperature
+    #   @return [Float] 0 picks the likeliest token
+    # @!attribute [r] top_p
+    #   @return [Float, nil] keeps the likeliest tokens that together reach this probability
+    # @!attribute [r] top_k
+    #   @return [Integer, nil] keeps this many of the likeliest tokens
+    # @!attribute [r] min_p
+    #   @return [Float, nil] keeps tokens at least this likely, relative to the likeliest
+    # @!attribute [r] repetition_penalty
+    #   @return [Float] above 1 disfavours tokens seen before, the prompt's included
+    # @!attribute [r] repetition_penalty_last_n
+    #   @return [Integer, nil] how many of the latest tokens that looks at; nil means all
+    # @!attribute [r] presence_penalty
+    #   @return [Float] taken once from tokens generated before
+    # @!attribute [r] frequency_penalty
+    #   @return [Float] taken from tokens as often as they were generated
+    # @!attribute [r] seed
+    #   @return [Integer, nil] the same seed gives the same text; nil draws one
+    # @!attribute [r] stop_sequences
+    #   @return [Array<String>] texts that end the generation and are not shown
+    # @!attribute [r] include_prompt
+    #   @return [Boolean] whether the text begins with the prompt
+    # @!attribute [r] logprobs
+    #   @return [Integer, nil] how many alternatives a Completion reports for each token
+    # @!attribute [r] debug_tokens
+    #   @return [Boolean] whether tokens are logged
+    # @!attribute [r] constraint
+    #   @return [Object, nil] what the text must conform to
+    # @!attribute [r] stop_on_constraint_satisfaction
+    #   @return [Boolean]
+    # @!attribute [r] stop_on_match
+    #   @return [Boolean]
+    attr_reader(*DEFAULTS.keys)
+    alias max_new_tokens max_length
+
+    class << self
+      # @return [GenerationConfig] moderate sampling without truncation
+      def default(**fields)
+        new(fields)
+      end
+
+      # @return [GenerationConfig] always the likeliest token
+      def deterministic(**fields)
+        new({ temperature: 0.0, seed: 42 }.merge(fields))
+      end
+
+      # @return [GenerationConfig] varied
+      def creative(**fields)
+        new({ temperature: 1.0, top_p: 0.95, top_k: 50, repetition_penalty: 1.2 }.merge(fields))
+      end
+
+      # @return [GenerationConfig] between the two
+      def balanced(**fields)
+        new({ temperature: 0.7, top_p: 0.9, top_k: 40 }.merge(fields))
+      end
+    end
+
+    # @param fields [Hash] any of {DEFAULTS}, with String or Symbol keys
+    # @raise [ArgumentError] for an unknown field or an impossible value
+    def initialize(fields = nil, **keywords)
+      given = (fields || {}).to_h.transform_keys(&:to_sym).merge(keywords)
+      given[:max_length] = given.delete(:max_new_tokens) if given.key?(:max_new_tokens)
+      unknown = given.keys - DEFAULTS.keys
+      raise ArgumentError, unknown_message(unknown) if unknown.any?
+
+      DEFAULTS.merge(given).each { |name, value| instance_variable_set(:"@#{name}", value) }
+      @stop_sequences = Array(@stop_sequences).map { |text| TextInput.utf8(text, "stop sequence").freeze }.freeze
+      check
+      freeze
+    end
+
+    # @return [GenerationConfig] a copy with other values
+    def with(**fields)
+      self.class.new(to_h.merge(fields.transform_keys { |name| name == :max_new_tokens ? :max_length : name }))
+    end
+
+    # @return [Hash] all fields
+    def to_h
+      DEFAULTS.keys.to_h { |name| [name, public_send(name)] }
+    end
+
+    alias options to_h
+
+    # @return [Boolean]
+    def ==(other)
+      other.is_a?(GenerationConfig) && to_h == other.to_h
+    end
+
+    # @return [String] the fields that differ from the defaults
+    def inspect
+      changed = to_h.reject { |name, value| value == DEFAULTS[name] }
+      "#<Candle::GenerationConfig#{changed.map { |name, value| " #{name}=#{value.inspect}" }.join}>"
+    end
+
+    # What the engine takes.
+    # @api private
+    def settings
+      {
+        max_new_tokens: max_length, temperature: temperature.to_f, top_p: top_p, top_k: top_k, min_p: min_p,
+        repetition_penalty: repetition_penalty.to_f, repetition_penalty_last_n: repetition_penalty_last_n,
+        presence_penalty: presence_penalty.to_f, frequency_penalty: frequency_penalty.to_f,
+        seed: seed ? seed & 0xffff_ffff_ffff_ffff : Random.new_seed & 0xffff_ffff_ffff_ffff,
+        stop_sequences: stop_sequences, logprobs: logprobs == true ? 0 : (logprobs || nil)
+      }
+    end
+
+    private
+
+    def unknown_message(names)
+      "unknown generation option#{"s" if names.size > 1} #{names.join(", ")}; known are #{DEFAULTS.keys.join(", ")}"
+    end
+
+    def check
+      integer(:max_length, least: 0)
+      integer(:top_k, least: 1, optional: true)
+      integer(:repetition_penalty_last_n, least: 0, optional: true)
+      integer(:seed, least: -Float::INFINITY, optional: true)
+      number(:temperature, 0..)
+      number(:top_p, 0..1, optional: true)
+      number(:min_p, 0..1, optional: true)
+      number(:repetition_penalty, Float::MIN..)
+      number(:presence_penalty, -1e9..1e9)
+      number(:frequency_penalty, -1e9..1e9)
+    end
+
+    def integer(name, least:, optional: false)
+      value = public_send(name)
+      return if optional && value.nil?
+      return if value.is_a?(Integer) && value >= least
+
+      raise ArgumentError, "#{name} must be an Integer of at least #{least}, not #{value.inspect}"
+    end
+
+    def number(name, range, optional: false)
+      value = public_send(name)
+      return if optional && value.nil?
+      return if value.is_a?(Numeric) && value.real? && range.cover?(value)
+
+      raise ArgumentError, "#{name} must be a number in #{range}, not #{value.inspect}"
+    end
+  end
+end

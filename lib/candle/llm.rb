@@ -1,0 +1,216 @@
+# frozen_string_literal: true
+
+module Candle
+  # A language model.
+  #
+  # @example
+  #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+  #   llm.generate("the dog", config: Candle::GenerationConfig.deterministic(max_length: 4)).class # => String
+  class LLM
+    include Model
+
+    # Tokenizers for GGUF files that carry none: exact ids first, then patterns.
+    @tokenizers = {}
+
+    class << self
+      # @param source [String, Pathname] a Hugging Face id, a directory, or a `.gguf` file
+      # @param positional_device [Device, String, nil] the same as `device:`
+      # @param device [Device, String, Symbol, nil] nil is the best one
+      # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`; nil is f32 on the CPU and the checkpoint's on a GPU
+      # @param gguf_file [String, nil] which file of a repository with several
+      # @param tokenizer [Tokenizer, String, nil] instead of the model's own
+      # @param context_length [Integer, nil] a lower limit than the model's
+      # @param revision [String, nil] a branch, tag or commit of the hub
+      # @return [LLM]
+      def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, gguf_file: nil, tokenizer: nil,
+                          context_length: nil, revision: nil)
+        load_model(source, device: device || positional_device, dtype: dtype, gguf_file: gguf_file,
+                           tokenizer: tokenizer, max_length: context_length, revision: revision)
+      end
+
+      # Names the tokenizer of models that bring none.
+      #
+      # @param pattern [String, Regexp] a model's id, or what matches it
+      # @param tokenizer_id [String]
+      # @return [void]
+      def register_tokenizer(pattern, tokenizer_id)
+        unless pattern.is_a?(String) || pattern.is_a?(Regexp)
+          raise ArgumentError, "pattern must be a String or a Regexp, not #{pattern.inspect}"
+        end
+
+        @tokenizers[pattern] = tokenizer_id
+      end
+
+      # @param model_id [String]
+      # @return [String] the tokenizer registered for a model, or its id without what marks quantized copies
+      def guess_tokenizer(model_id)
+        pattern = @tokenizers.keys.reverse.find { |candidate| candidate === model_id } # rubocop:disable Style/CaseEquality
+        @tokenizers[pattern] || model_id.sub(/[-_.](gguf|q\d\w*)\z/i, "")
+      end
+    end
+
+    # @param prompt [String]
+    # @param config [GenerationConfig]
+    # @param reset_cache [Boolean] false keeps what was read for a next call whose prompt begins alike
+    # @param overrides [Hash] fields of {GenerationConfig}, and `context_overflow: :roll`
+    # @return [String]
+    def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides)
+      complete(prompt, config: config, reset_cache: reset_cache, **overrides).text
+    end
+
+    # Yields the text as it comes; what is yielded adds up to what is returned.
+    #
+    # @param prompt [String]
+    # @param config [GenerationConfig]
+    # @param reset_cache [Boolean]
+    # @param overrides [Hash]
+    # @yieldparam piece [String]
+    # @return [String, Enumerator] the whole text; without a block an Enumerator of pieces
+    def generate_stream(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
+      unless block
+        return enum_for(:generate_stream, prompt, config: config, reset_cache: reset_cache, **overrides)
+      end
+
+      complete(prompt, config: config, reset_cache: reset_cache, **overrides, &block).text
+    end
+
+    # Answers a conversation.
+    #
+    # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
+    # @param options [Hash] as {#generate} takes them, and `tools:`
+    # @return [String]
+    def chat(messages, **options)
+      answer(messages, **options).text
+    end
+
+    # @param messages [Array<Hash>]
+    # @param options [Hash]
+    # @yieldparam piece [String]
+    # @return [String, Enumerator] the whole text; without a block an Enumerator of pieces
+    def chat_stream(messages, **options, &block)
+      return enum_for(:chat_stream, messages, **options) unless block
+
+      answer(messages, **options, &block).text
+    end
+
+    # The same as {#generate} or {#chat}, with everything that is known of the run.
+    #
+    # @param prompt_or_messages [String, Array<Hash>]
+    # @return [Completion]
+    def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
+      if prompt_or_messages.is_a?(Array)
+        return answer(prompt_or_messages, config: config, reset_cache: reset_cache, **overrides, &block)
+      end
+
+      prompt = TextInput.utf8(prompt_or_messages, "prompt")
+      run(tokenizer.encode(prompt), config, cache: cache_for(reset_cache), prompt: prompt, **overrides, &block)
+    end
+
+    # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
+    # @param add_generation_prompt [Boolean] whether to end with what makes the model answer
+    # @param tools [Array<Hash>, nil] tool definitions for templates that know them
+    # @return [String] the prompt as the checkpoint's own template writes it
+    def apply_chat_template(messages, add_generation_prompt: true, tools: nil)
+      tokenizer.apply_chat_template(messages, add_generation_prompt: add_generation_prompt, tools: tools)
+    end
+
+    # @param text [String]
+    # @return [Array<Hash>] `{token:, id:, logprob:}` for each token; nil for the first, which nothing precedes
+    def logprobs(text)
+      ids = tokenizer.encode(text)
+      return [] if ids.empty?
+
+      ids.zip([nil, *_logprobs(ids)]).map { |id, logprob| { token: tokenizer.id_to_token(id), id: id, logprob: logprob } }
+    end
+
+    # @param text [String] at least two tokens
+    # @return [Float] the exponential of the mean negative log probability
+    def perplexity(text)
+      values = logprobs(text).filter_map { |entry| entry[:logprob] }
+      raise InvalidInputError, "perplexity needs a text of at least two tokens" if values.empty?
+
+      Math.exp(-values.sum / values.size)
+    end
+
+    # @param system [String, nil] instructions that stand before the conversation
+    # @return [Session]
+    def session(system: nil)
+      Session.new(self, system: system)
+    end
+
+    # Forgets what `reset_cache: false` kept.
+    # @return [void]
+    def clear_cache
+      @cache = nil
+    end
+
+    # @return [String, nil] the first token that ends a text
+    def eos_token
+      model_eos_tokens.first
+    end
+
+    # @return [Array<String>] every token that ends a text
+    def model_eos_tokens
+      _end_ids.filter_map { |id| tokenizer.id_to_token(id) }
+    end
+
+    # @return [String]
+    def model_name
+      model_id
+    end
+
+    # @return [Integer] how many tokens prompt and answer have together
+    def context_length
+      _context_length
+    end
+
+    private
+
+    def answer(messages, config: GenerationConfig.balanced, reset_cache: true, cache: nil, tools: nil, **overrides, &block)
+      prompt = apply_chat_template(messages, tools: tools)
+      ids = tokenizer.encode(prompt, add_special_tokens: false)
+      run(ids, config, cache: cache || cache_for(reset_cache), prompt: prompt, **overrides, &block)
+    end
+
+    def cache_for(reset)
+      return clear_cache if reset
+
+      @cache ||= _new_cache
+    end
+
+    def run(ids, config, cache:, prompt:, context_overflow: :error, **overrides, &block)
+      config = config.with(**overrides) if overrides.any?
+      run = _begin(ids, config.settings.merge(roll: roll?(context_overflow)), cache)
+      block&.call(prompt) if config.include_prompt
+      loop_over(run, config, &block)
+      completion(run._outcome, config, prompt)
+    ensure
+      run&._release(cache)
+    end
+
+    def loop_over(run, config)
+      while (piece = run._step)
+        Candle.logger.debug { "token #{run._outcome[:token_ids].last}: #{piece.inspect}" } if config.debug_tokens
+        yield piece if block_given? && !piece.empty?
+      end
+    end
+
+    def roll?(overflow)
+      case overflow&.to_sym
+      when :roll then true
+      when :error, nil then false
+      else raise ArgumentError, "context_overflow must be :error or :roll, not #{overflow.inspect}"
+      end
+    end
+
+    def completion(outcome, config, prompt)
+      text = config.include_prompt ? prompt + outcome[:text] : outcome[:text]
+      Completion.new(outcome, text: text, logprobs: config.logprobs && named_logprobs(outcome[:logprobs]))
+    end
+
+    def named_logprobs(entries)
+      name = ->(id, logprob) { { token: tokenizer.id_to_token(id), id: id, logprob: logprob } }
+      entries.map { |id, logprob, top| name.call(id, logprob).merge(top: top.map(&name)) }
+    end
+  end
+end

@@ -1,0 +1,91 @@
+# frozen_string_literal: true
+
+module Candle
+  # What every model answers, whatever its task.
+  module Model
+    # @return [String] the id or path that the model was loaded from
+    attr_reader :model_id
+
+    # @return [Hash] the options that it was loaded with
+    attr_reader :options
+
+    # Gives the class methods of models to the class.
+    def self.included(base)
+      base.extend(Loading)
+    end
+
+    # Class methods shared by model classes.
+    module Loading
+      private
+
+      # @return [Model] a loaded model that knows where it came from
+      def load_model(source, **settings)
+        source = TextInput.utf8(source.respond_to?(:to_path) ? source.to_path : source, "source")
+        settings[:tokenizer] = load_tokenizer(settings[:tokenizer])
+        model = _load(source, settings.compact)
+        model.__send__(:remember, source, settings)
+        model
+      end
+
+      def load_tokenizer(tokenizer)
+        return tokenizer if tokenizer.nil? || tokenizer.is_a?(Tokenizer)
+
+        path = tokenizer.respond_to?(:to_path) ? tokenizer.to_path : tokenizer
+        File.file?(path) && !path.end_with?(".gguf") ? Tokenizer.from_file(path) : Tokenizer.from_pretrained(path)
+      end
+    end
+
+    # @return [Device] where it runs
+    def device
+      Device.parse(model_info.fetch(:device))
+    end
+
+    # @return [DType] what it computes in
+    def dtype
+      DType.parse(model_info.fetch(:dtype))
+    end
+
+    # @return [Tokenizer] the tokenizer it uses
+    def tokenizer
+      @tokenizer ||= _tokenizer
+    end
+
+    # @return [Hash] `architecture family parameters hidden_size layers attention_heads vocabulary max_length device
+    #   dtype files`
+    def model_info
+      @model_info ||= _info.freeze
+    end
+
+    # Which device was asked for, which is used, and what computes on it.
+    #
+    # @return [Hash] `{requested:, actual:, dtype:, features: [...], kernels: {name => backend}, fallbacks: [...]}`
+    def device_report
+      kind = device.kind.to_s
+      {
+        requested: @requested_device,
+        actual: device.to_s,
+        dtype: dtype.to_s,
+        features: BuildInfo.features,
+        kernels: KERNELS.to_h { |name| [name, kind] },
+        fallbacks: []
+      }
+    end
+
+    # The kernels that models are made of.
+    KERNELS = %w[layer_norm rms_norm softmax activation rope attention linear pooling].freeze
+    private_constant :KERNELS
+
+    # @return [String] one line
+    def inspect
+      "#<#{self.class} #{model_id} #{model_info[:family]} #{dtype} on #{device}>"
+    end
+
+    private
+
+    def remember(source, settings)
+      @model_id = source
+      @requested_device = settings[:device]&.to_s || "best"
+      @options = settings.except(:tokenizer).merge(model_id: source, device: device.to_s, dtype: dtype.to_s).freeze
+    end
+  end
+end

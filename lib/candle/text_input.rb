@@ -1,0 +1,50 @@
+# frozen_string_literal: true
+
+module Candle
+  # Texts as the native code takes them: valid UTF-8.
+  #
+  # @api private
+  module TextInput
+    module_function
+
+    # @param text [String] in any encoding
+    # @param name [String] what to call it in an error
+    # @return [String] in UTF-8
+    # @raise [InvalidInputError] when it is no String or holds bytes that are no text
+    def utf8(text, name = "text")
+      raise InvalidInputError, "#{name} must be a String, not #{describe(text)}" unless text.respond_to?(:to_str)
+
+      text = transcode(text.to_str, name)
+      return text if text.valid_encoding?
+
+      raise InvalidInputError, "#{name} is not valid UTF-8: repair it with text.scrub, or read it in its own encoding"
+    end
+
+    # @param texts [Array<String>]
+    # @param name [String] what to call them in an error
+    # @return [Array<String>] in UTF-8
+    # @raise [InvalidInputError] naming the index of a text that is none
+    def utf8_all(texts, name = "texts")
+      raise InvalidInputError, "#{name} must be an Array of Strings, not #{describe(texts)}" unless texts.is_a?(Array)
+
+      texts.each_with_index.map { |text, index| utf8(text, "#{name}[#{index}]") }
+    end
+
+    # Binary strings come from files and sockets; their bytes are taken for UTF-8.
+    def transcode(text, name)
+      case text.encoding
+      when Encoding::UTF_8, Encoding::US_ASCII then text
+      when Encoding::BINARY then text.dup.force_encoding(Encoding::UTF_8)
+      else text.encode(Encoding::UTF_8)
+      end
+    rescue EncodingError => e
+      raise InvalidInputError, "#{name} can't be converted from #{text.encoding} to UTF-8 (#{e.message}): " \
+                               "convert it with text.encode(\"UTF-8\", invalid: :replace, undef: :replace)"
+    end
+
+    def describe(value)
+      value.nil? ? "nil" : "a #{value.class}"
+    end
+    private_class_method :transcode, :describe
+  end
+end

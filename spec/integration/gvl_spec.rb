@@ -1,0 +1,112 @@
+# frozen_string_literal: true
+
+require "timeout"
+
+# Long native calls leave the other threads running and can be ended from outside.
+RSpec.describe "The door off the GVL" do
+  limit = 0.2
+  # Both take many seconds unless they are ended.
+  calls = {
+    "native work" => -> { Candle::SelfTest._work(60.0) },
+    "a matrix product" => lambda {
+      @large ||= Candle::Tensor.ones([6000, 6000], dtype: :f64)
+      @large.matmul(@large)
+    }
+  }
+
+  calls.each do |name, call|
+    describe name do
+      it "lets other threads go on" do
+        steps = 0
+        counter = Thread.new { loop { (steps += 1) && sleep(0.001) } }
+        worker = Thread.new(&call)
+        sleep 0.5
+        before = steps
+        sleep 0.5
+        after = steps
+        expect(worker).to be_alive
+        expect(after - before).to be > 50
+      ensure
+        [counter, worker].each { |thread| thread.kill.join }
+      end
+
+      it "ends by Timeout in time" do
+        elapsed = seconds do
+          expect { Timeout.timeout(0.3) { call.call } }.to raise_error(Timeout::Error)
+        end
+        expect(elapsed).to be_between(0.3, 0.3 + limit)
+      end
+
+      it "ends by Thread#kill in time" do
+        thread = Thread.new(&call)
+        sleep 0.3
+        expect(seconds { thread.kill.join }).to be < limit
+      end
+
+      it "ends by Thread#raise in time, with that exception" do
+        thread = Thread.new(&call)
+        thread.report_on_exception = false
+        sleep 0.3
+        elapsed = seconds do
+          thread.raise(ArgumentError, "enough")
+          expect { thread.join }.to raise_error(ArgumentError, "enough")
+        end
+        expect(elapsed).to be < limit
+      end
+    end
+  end
+
+  { "native work" => "Candle::SelfTest._work(60.0)",
+    "a matrix product" => "a = Candle::Tensor.ones([6000, 6000], dtype: :f64); puts; a.matmul(a)" }.each do |name, code|
+    it "ends #{name} by Ctrl-C in time" do
+      script = <<~RUBY
+        begin
+          puts
+          #{code}
+        rescue Interrupt
+          puts "interrupted"
+          exit!(3)
+        end
+      RUBY
+      elapsed, output, status = signal_ruby(script, :INT)
+      expect([output.strip, status.exitstatus]).to eq(["interrupted", 3])
+      expect(elapsed).to be < limit
+    end
+  end
+
+  it "goes on after a signal whose handler raises nothing" do
+    script = <<~RUBY
+      trap("USR1") { puts "heard" }
+      puts
+      a = Candle::Tensor.ones([1500, 1500], dtype: :f64)
+      sum = 0
+      5.times { sum += a.matmul(a).sum.item }
+      Candle::SelfTest._work(0.5)
+      puts sum == 5 * 1500.0**3
+    RUBY
+    _elapsed, output, status = signal_ruby(script, :USR1)
+    expect(status).to be_success
+    expect(output.split).to eq(%w[heard true])
+  end
+
+  it "ends the reading of a long array, and the making of one" do
+    numbers = Array.new(3_000_000, 0.5)
+    large = Candle::Tensor.zeros([100_000_000], dtype: :u8)
+    [-> { loop { Candle::Tensor.new(numbers) } }, -> { large.to_a }].each do |call|
+      thread = Thread.new(&call)
+      sleep 0.3
+      expect(thread).to be_alive
+      expect(seconds { thread.kill.join }).to be < limit
+    end
+  end
+
+  it "computes in many threads at once, each its own result" do
+    results = Array.new(8) do |index|
+      Thread.new do
+        tensor = Candle::Tensor.ones([200, 200]) * index
+        Array.new(5) { tensor.matmul(tensor)[0, 0].item }
+      end
+    end.map(&:value)
+    expect(results).to eq(Array.new(8) { |index| [200.0 * index * index] * 5 })
+  end
+end

@@ -1,0 +1,72 @@
+# frozen_string_literal: true
+
+RSpec.describe "architecture" do
+  code = %w[lib/**/*.rb ext/**/*.rs ext/**/*.rb rakelib/**/*.{rb,rake} bin/**/* spec/**/*.{rb,py} exe/*
+            examples/**/*.rb]
+
+  it "keeps Ruby out of the engine" do
+    found = ProjectFiles.lines("ext/engine/Cargo.toml", "ext/engine/{src,tests}/**/*.rs") do |line|
+      line.match?(/\b(magnus|rb[-_]sys)\b/) && !line.strip.start_with?("//")
+    end
+    expect(found).to be_empty
+  end
+
+  it "calls native methods of no other class" do
+    found = ProjectFiles.lines("lib/**/*.rb") do |line, path|
+      own = path.delete_suffix(".rb").delete("_").split("/")
+      line.scan(/\b([A-Z]\w*)\._[a-z]/).flatten.any? { |receiver| !own.include?(receiver.downcase) }
+    end
+    expect(found).to be_empty
+  end
+
+  it "defines one class or module per file" do
+    several = ProjectFiles.matching("lib/candle/**/*.rb").reject { |path| path.end_with?("errors.rb") }.select do |path|
+      ProjectFiles.read(path).scan(/^  (?:class|module) ([A-Z]\w*)/).uniq.size > 1
+    end
+    expect(several).to be_empty
+  end
+
+  it "registers every wrapped Ruby class by the init of its own file" do
+    without = ProjectFiles.matching("ext/candle/src/**/*.rs").select do |path|
+      source = ProjectFiles.read(path)
+      source.match?(/^#\[magnus::wrap/) && !source.match?(/^pub(\(\w+\))? fn init\(/)
+    end
+    expect(without).to be_empty
+  end
+
+  it "explains every unsafe block" do
+    unexplained = ProjectFiles.matching("ext/**/*.rs").flat_map do |path|
+      lines = ProjectFiles.read(path).lines
+      lines.each_index.filter_map do |index|
+        next unless lines[index].match?(/\bunsafe (\{|impl\b)/) && !lines[index].strip.start_with?("//")
+        # Inside an unsafe function the caller keeps the promise.
+        next if lines[0...index].reverse.find { |line| line.match?(/\bfn \w/) }&.include?("unsafe fn")
+
+        "#{path}:#{index + 1}" unless lines[[index - 8, 0].max..index].join.include?("SAFETY:")
+      end
+    end
+    expect(unexplained).to be_empty
+  end
+
+  it "has no file of more than 600 lines" do
+    long = ProjectFiles.matching(*code).select { |path| ProjectFiles.read(path).lines.size > 600 }
+    expect(long).to be_empty
+  end
+
+  it "leaves no marker of unfinished work" do
+    markers = /\b(TO()DO|FIX()ME|XX()X|HA()CK)\b|\b(todo|unimplemented)!\(/
+    expect(ProjectFiles.lines(*code) { |line| line.match?(markers) }).to be_empty
+  end
+
+  it "names no directory of a particular machine" do
+    homes = %r{/(#{%w[root work home Users].join("|")})/\w{2}}
+    found = ProjectFiles.lines(*code, "*.{md,toml,gemspec}", ".github/**/*.yml", ".ci/*") { |line| line.match?(homes) }
+    expect(found).to be_empty
+  end
+
+  it "has a file with signatures for every Ruby class" do
+    expected = ProjectFiles.matching("lib/candle/*.rb").map { |path| File.basename(path, ".rb") } - %w[native version]
+    actual = ProjectFiles.matching("sig/candle/*.rbs").map { |path| File.basename(path, ".rbs") }
+    expect(expected - actual).to be_empty
+  end
+end

@@ -1,0 +1,180 @@
+# frozen_string_literal: true
+
+require "open3"
+require "tmpdir"
+require "yaml"
+
+RSpec.describe "packaging" do
+  let(:root) { ProjectFiles::ROOT }
+  let(:specification) { Gem::Specification.load(File.join(root, "red-candle.gemspec")) }
+
+  it "has one version for the gem and the Cargo workspace" do
+    workspace = ProjectFiles.read("Cargo.toml")[/^version = "(.+)"/, 1]
+    expect([Candle::VERSION, specification.version.to_s]).to all(eq(workspace))
+  end
+
+  it "tells readers which Rust a build needs" do
+    wanted = ProjectFiles.read("Cargo.toml")[/^rust-version = "(.+)"/, 1]
+    expect(ProjectFiles.read("README.md")).to include("Rust #{wanted} or newer")
+  end
+
+  it "loads by both names" do
+    script = "print Candle::VERSION"
+    %w[candle red-candle].each do |name|
+      output, status = Open3.capture2e(RbConfig.ruby, "-I#{root}/lib", "-r#{name}", "-e", script)
+      expect([output, status.success?]).to eq([Candle::VERSION, true])
+    end
+  end
+
+  it "ships what a build needs, and neither build results nor tests" do
+    files = specification.files
+    expect(files).to include("Cargo.toml", "Cargo.lock", "ext/candle/Cargo.toml", "ext/candle/extconf.rb",
+                             "ext/candle/src/lib.rs", "ext/engine/Cargo.toml", "ext/engine/src/lib.rs",
+                             "lib/candle.rb", "lib/red-candle.rb", "LICENSE", "README.md", "CHANGELOG.md")
+    expect(files.grep(%r{\.(so|bundle|gem)\z|\A(spec|bin|tmp|pkg)/})).to be_empty
+  end
+
+  it "mentions the version in the changelog" do
+    expect(ProjectFiles.read("CHANGELOG.md")).to match(/^## #{Regexp.escape(Candle::VERSION)} - \d{4}-\d{2}-\d{2}$/)
+  end
+
+  describe "workflows" do
+    let(:workflows) do
+      %w[ci release].to_h { |name| [name, YAML.safe_load(ProjectFiles.read(".github/workflows/#{name}.yml"))] }
+    end
+
+    it "test on Ubuntu and macOS 14" do
+      expect(workflows.dig("ci", "jobs", "test", "strategy", "matrix", "os")).to eq(%w[ubuntu-latest macos-14])
+      commands = workflows.dig("ci", "jobs", "test", "steps").filter_map { |step| step["run"] }
+      expect(commands).to include("bundle exec rake compile", "bash .ci/run", "bundle exec rake doc:examples")
+    end
+
+    it "release a gem for every platform of the README" do
+      platforms = workflows.dig("release", "jobs", "native", "strategy", "matrix", "platform")
+      expect(platforms).to contain_exactly("x86_64-linux", "aarch64-linux", "x86_64-linux-musl", "aarch64-linux-musl",
+                                           "arm64-darwin")
+    end
+
+    it "give every step something to do, and every job a machine" do
+      workflows.each_value do |workflow|
+        workflow.fetch("jobs").each_value do |job|
+          expect(job).to include("runs-on", "steps")
+          expect(job["steps"]).to all(satisfy { |step| step.key?("run") ^ step.key?("uses") })
+        end
+      end
+    end
+  end
+
+  describe "extconf.rb" do
+    def configure(*arguments, environment: {})
+      Dir.mktmpdir do |directory|
+        clean = { "CARGO_TARGET_DIR" => nil, "CANDLE_FEATURES" => nil, "SOURCE_DATE_EPOCH" => nil }.merge(environment)
+        output, status = Open3.capture2e(clean, RbConfig.ruby, File.join(root, "ext/candle/extconf.rb"), *arguments,
+                                         chdir: directory)
+        makefile = File.join(directory, "Makefile")
+        [File.exist?(makefile) ? File.read(makefile) : "", output, status.success?]
+      end
+    end
+
+    it "builds the release profile without features by default" do
+      makefile, = configure
+      expect(makefile).to match(/^RB_SYS_CARGO_PROFILE \?= release$/)
+      expect(makefile).not_to include("--features")
+    end
+
+    it "takes features from the command line in every form, and from the environment" do
+      [configure("--", "--features", "cuda,mkl"), configure("--features=cuda,mkl"),
+       configure("--enable-cuda", "--enable-mkl"),
+       configure("--features", "mkl", environment: { "CANDLE_FEATURES" => "cuda" })].each do |makefile, output, passed|
+        expect(passed).to be(true), output
+        expect(makefile).to match(/^RB_SYS_CARGO_FEATURES \?= cuda,mkl$/)
+        expect(makefile).to include("--features $(RB_SYS_CARGO_FEATURES)")
+      end
+    end
+
+    it "names the known features when one is unknown" do
+      _, output, passed = configure("--features", "cuba")
+      expect(passed).to be(false)
+      expect(output).to include('unknown feature "cuba"', "cuda, cudnn, mkl")
+    end
+
+    it "builds in CARGO_TARGET_DIR and then cleans nothing" do
+      makefile, = configure(environment: { "CARGO_TARGET_DIR" => "/elsewhere", "SOURCE_DATE_EPOCH" => "0" })
+      expect(makefile).to start_with("RB_SYS_CARGO_TARGET_DIR ?= /elsewhere\n")
+      expect(makefile).to match(/^install: install-so$/)
+    end
+
+    it "says how to get Rust when there is none, and when it is too old" do
+      Dir.mktmpdir do |directory|
+        _, output, passed = configure(environment: { "PATH" => directory })
+        expect([output, passed]).to match([/needs Rust 1\.\d+ or newer, and none is on the PATH.*rustup/m, false])
+
+        { "cargo" => "exit 0", "rustc" => 'echo "rustc 1.63.0"' }.each do |name, body|
+          File.write(File.join(directory, name), "#!/bin/sh\n#{body}\n", perm: 0o755)
+        end
+        _, output, passed = configure(environment: { "PATH" => directory })
+        expect([output, passed]).to match([/but rustc is 1\.63\.0.*rustup/m, false])
+      end
+    end
+  end
+
+  describe "bin/setup" do
+    def source_line(files)
+      Dir.mktmpdir do |directory|
+        files.each do |name, content|
+          path = File.join(directory, name)
+          FileUtils.mkdir_p(File.dirname(path))
+          File.write(path, content)
+        end
+        function = ProjectFiles.read("bin/setup")[/^source_line_for\(\) \{.*?^\}/m]
+        output, status = Open3.capture2e("bash", "-euc", "#{function}\nsource_line_for bookworm trixie #{directory}")
+        expect(status).to be_success, output
+        output
+      end
+    end
+
+    it "derives the next release's source from a deb822 file" do
+      line = source_line("sources.list.d/debian.sources" => <<~SOURCES)
+        # comment
+        Types: deb deb-src
+        URIs: http://mirror.example/debian
+        Suites: bookworm bookworm-updates
+        Components: main contrib
+        Signed-By: /usr/share/keyrings/some.gpg
+
+        Types: deb
+        URIs: http://mirror.example/security
+        Suites: bookworm-security
+        Components: main
+      SOURCES
+      expect(line).to eq("deb [signed-by=/usr/share/keyrings/some.gpg] http://mirror.example/debian trixie main\n")
+    end
+
+    it "derives it from one-line entries, with and without options" do
+      lines = source_line("sources.list" => <<~SOURCES)
+        # deb http://mirror.example/commented bookworm main
+        deb [arch=amd64 signed-by=/some.gpg] http://mirror.example/debian bookworm main contrib
+        deb http://mirror.example/other bookworm main
+        deb http://mirror.example/security bookworm-security main
+        deb-src http://mirror.example/debian bookworm main
+      SOURCES
+      expect(lines.lines).to eq(["deb [arch=amd64 signed-by=/some.gpg] http://mirror.example/debian trixie main\n",
+                                 "deb http://mirror.example/other trixie main\n"])
+    end
+
+    it "leaves a disabled source and a source without the main component alone" do
+      expect(source_line("sources.list.d/a.sources" => <<~SOURCES)).to eq("")
+        Enabled: no
+        Types: deb
+        URIs: http://mirror.example/debian
+        Suites: bookworm
+        Components: main
+
+        Types: deb
+        URIs: http://mirror.example/debian
+        Suites: bookworm
+        Components: contrib
+      SOURCES
+    end
+  end
+end

@@ -1,0 +1,55 @@
+# frozen_string_literal: true
+
+require_relative "../../bin/support/test_suite"
+
+RSpec.describe TestSuite do
+  def run(stages, names = [])
+    passed = nil
+    output = capture { passed = described_class.new(names, stages: stages).run }
+    [output.lines.last, passed, output]
+  end
+
+  def capture
+    original = $stdout
+    $stdout = StringIO.new
+    yield
+    $stdout.string
+  ensure
+    $stdout = original
+  end
+
+  def echo(*lines, status: 0)
+    "printf '%s\\n' #{lines.map { |line| "'#{line}'" }.join(" ")}; exit #{status}"
+  end
+
+  let(:cargo) do
+    echo("test result: ok. 7 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s",
+         "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s")
+  end
+
+  it "sums what cargo and rspec counted, and takes a stage without counts as one check" do
+    last, passed, = run("cargo" => cargo, "rspec" => echo("12 examples, 0 failures, 2 pending"), "lint" => echo("fine"))
+    expect([last, passed]).to eq(["21 passed, 0 failed, 3 skipped\n", true])
+  end
+
+  it "says nothing of skipped checks when there are none" do
+    expect(run("rspec" => echo("1 example, 0 failures")).first).to eq("1 passed, 0 failed\n")
+  end
+
+  it "goes on after a failure, and fails" do
+    last, passed, output = run("rspec" => echo("5 examples, 2 failures", status: 1), "after" => echo("went on"))
+    expect([last, passed]).to eq(["4 passed, 2 failed\n", false])
+    expect(output).to include("went on")
+  end
+
+  it "counts a stage that dies without counting as failed" do
+    expect(run("build" => echo("boom", status: 1)).first).to eq("0 passed, 1 failed\n")
+    expect(run("specs" => echo("9 examples, 0 failures", status: 1)).first).to eq("9 passed, 1 failed\n")
+  end
+
+  it "runs only the stages it is asked for, and knows their names" do
+    stages = { "one" => echo("first"), "two" => echo("second") }
+    expect(run(stages, ["two"]).last).not_to include("first")
+    expect { run(stages, ["three"]) }.to raise_error(SystemExit).and output(/unknown stage three/).to_stderr
+  end
+end
