@@ -22,7 +22,11 @@ impl Request {
             Some(value) => Some(<&RbTokenizer>::try_convert(value)?.tokenizer.clone()),
             None => None,
         };
-        let given = |name: &str| settings.get(ruby.to_symbol(name)).unwrap_or_else(|| ruby.qnil().as_value());
+        let given = |name: &str| {
+            settings
+                .get(ruby.to_symbol(name))
+                .unwrap_or_else(|| ruby.qnil().as_value())
+        };
         Ok(Self {
             source,
             revision: setting(ruby, settings, "revision")?,
@@ -42,7 +46,11 @@ impl Request {
 }
 
 /// One entry of a Hash with Symbol keys; nil counts as absent.
-pub fn setting<T: TryConvert>(ruby: &Ruby, settings: RHash, name: &str) -> Result<Option<T>, Error> {
+pub fn setting<T: TryConvert>(
+    ruby: &Ruby,
+    settings: RHash,
+    name: &str,
+) -> Result<Option<T>, Error> {
     match settings.get(ruby.to_symbol(name)) {
         Some(value) if !value.is_nil() => T::try_convert(value).map(Some),
         _ => Ok(None),
@@ -52,7 +60,11 @@ pub fn setting<T: TryConvert>(ruby: &Ruby, settings: RHash, name: &str) -> Resul
 /// `ModelInfo` as a Hash with Symbol keys.
 pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
     let hash = ruby.hash_new();
-    let files: Vec<String> = info.files.iter().map(|path| path.display().to_string()).collect();
+    let files: Vec<String> = info
+        .files
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
     hash.aset(ruby.to_symbol("architecture"), info.architecture.as_str())?;
     hash.aset(ruby.to_symbol("family"), info.family.as_str())?;
     hash.aset(ruby.to_symbol("parameters"), info.parameters)?;
