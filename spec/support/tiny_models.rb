@@ -30,14 +30,18 @@ module TinyModels
   end
 end
 
-RSpec::Matchers.define :be_near do |expected, tolerance|
-  def difference(actual, expected)
-    return (actual - expected).abs unless expected.is_a?(Array)
-    return Float::INFINITY unless actual.is_a?(Array) && actual.size == expected.size
+RSpec::Matchers.define :be_near do |*arguments|
+  reference, tolerance = *arguments, 1e-4
 
-    actual.zip(expected).map { |one, other| difference(one, other) }.max || 0.0
+  def largest_difference(found, reference)
+    return (found - reference).abs unless reference.is_a?(Array)
+    return Float::INFINITY unless found.is_a?(Array) && found.size == reference.size
+
+    found.zip(reference).map { |one, other| largest_difference(one, other) }.max || 0.0
   end
 
-  match { |actual| difference(actual, expected) <= (tolerance || 1e-4) }
-  failure_message { |actual| "expected a difference of at most #{tolerance || 1e-4}, not #{difference(actual, expected)}" }
+  match { |actual| largest_difference(actual, reference) <= tolerance }
+  failure_message do |actual|
+    "expected a difference of at most #{tolerance}, not #{largest_difference(actual, reference)}"
+  end
 end
