@@ -3,7 +3,10 @@
 mod allocation;
 mod decoder;
 mod encoder;
+mod encoder_files;
+mod encoder_tasks;
 mod fuzz_readers;
 mod hostile;
+mod tokenizer;
 mod weight_files;
 mod weights;
