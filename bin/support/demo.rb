@@ -18,7 +18,7 @@ class Demo
     "Bread rises because yeast turns sugar into carbon dioxide.",
     "The population of Tokyo is the largest of any city."
   ].freeze
-  QUESTION = "how many inhabitants has the city of Berlin"
+  QUESTION = "Berlin inhabitants in millions"
 
   def run
     Tasks::Models.prepare(MODELS)

@@ -161,7 +161,8 @@ module Candle
       return _without_padding unless enabled
 
       length ||= max_length unless max_length == true
-      _with_padding(left?(direction), [*pad_pair(pad_id, pad_token), Integer(pad_type_id)],
+      pad_id, pad_token = pad_pair(pad_id, pad_token)
+      _with_padding(left?(direction), [token_id(pad_id), token_id(pad_type_id), pad_token],
                     count(length, "length"), count(pad_to_multiple_of, "pad_to_multiple_of"))
     end
 
@@ -262,16 +263,19 @@ module Candle
     def token_ids(ids)
       raise InvalidInputError, "ids must be an Array of Integers, not #{ids.inspect[0, 80]}" unless ids.is_a?(Array)
 
-      bad = ids.find { |id| !id.is_a?(Integer) || !id.between?(0, MAX_ID) }
-      raise InvalidInputError, "a token id must be an Integer from 0 to #{MAX_ID}, not #{bad.inspect}" unless bad.nil?
-      raise InvalidInputError, "a token id must be an Integer, not nil" if ids.include?(nil)
+      ids.each { |id| token_id(id) }
+    end
 
-      ids
+    def token_id(id)
+      return id if id.is_a?(Integer) && id.between?(0, MAX_ID)
+
+      raise InvalidInputError, "a token id must be an Integer from 0 to #{MAX_ID}, not #{id.inspect}"
     end
 
     def pad_pair(pad_id, pad_token)
       _, own_token, own_id = _special_tokens.find { |role, _, _| role == "pad_token" }
-      pad_token = pad_token ? TextInput.utf8(pad_token, "pad_token") : (pad_id && id_to_token(pad_id)) || own_token
+      pad_token = TextInput.utf8(pad_token, "pad_token") if pad_token
+      pad_token ||= (pad_id && id_to_token(pad_id)) || own_token
       [pad_id || (pad_token && token_to_id(pad_token)) || own_id || 0, pad_token || "[PAD]"]
     end
 

@@ -60,8 +60,9 @@ module Tasks
       YARD::Logger.instance.level = ::Logger::ERROR
       YARD.parse(Dir[File.join(Build::ROOT, "lib/**/*.rb")].sort)
       YARD::Registry.all.flat_map do |object|
-        place = "#{object.path} (#{relative(object.file)})"
-        object.tags(:example).map { |tag| Example.new("#{place} #{tag.name}".strip, tag.text) }
+        object.tags(:example).map do |tag|
+          Example.new("#{object.path} (#{relative(object.file)}) #{tag.name}".strip, tag.text)
+        end
       end
     end
 

@@ -129,7 +129,7 @@ impl Checkpoint {
         if self.is_gguf {
             return Tokenizer::from_gguf(self.source.metadata());
         }
-        Tokenizer::from_files(&tokenizer_files(files, cancel)?)
+        Tokenizer::from_files(&TokenizerFiles::of_model(files, cancel)?)
     }
 
     pub fn architecture(&self) -> Result<String> {
@@ -261,27 +261,6 @@ fn default_dtype(source: &dyn WeightSource, device: Device) -> DType {
         Some("BF16" | "bf16") => DType::BF16,
         Some(_) => DType::F16,
     }
-}
-
-/// Fetches what a tokenizer is made of.
-pub(super) fn tokenizer_files(files: &ModelFiles, cancel: &CancelToken) -> Result<TokenizerFiles> {
-    let find = |name: &str| files.file(name, cancel);
-    let found = TokenizerFiles {
-        source: PathBuf::from(files.id()),
-        tokenizer: find("tokenizer.json")?,
-        config: find("tokenizer_config.json")?,
-        special_tokens_map: find("special_tokens_map.json")?,
-        ..TokenizerFiles::default()
-    };
-    if found.tokenizer.is_some() {
-        return Ok(found);
-    }
-    Ok(TokenizerFiles {
-        vocab_txt: find("vocab.txt")?,
-        vocab_json: find("vocab.json")?,
-        merges: find("merges.txt")?,
-        ..found
-    })
 }
 
 /// A folder inside a model as a model of its own, such as `0_Transformer`.

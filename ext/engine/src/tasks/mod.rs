@@ -15,6 +15,7 @@
 
 mod batching;
 pub mod classify;
+pub mod compact;
 pub mod embed;
 pub mod entities;
 pub mod fill_mask;

@@ -3,11 +3,11 @@
 use candle_core::DType;
 
 use crate::model_files::ModelFiles;
-use crate::tokenizer::{Detail, Tokenizer};
+use crate::tokenizer::{Detail, Tokenizer, TokenizerFiles};
 use crate::{CancelToken, Error, Result};
 
 use super::batching::shorten_text;
-use super::loading::{tokenizer_files, Checkpoint, LoadOptions, ModelInfo};
+use super::loading::{Checkpoint, LoadOptions, ModelInfo};
 
 pub struct StaticEmbeddings {
     /// [rows, dimension]
@@ -60,7 +60,7 @@ impl StaticEmbeddings {
         };
         let tokenizer = match &options.tokenizer {
             Some(tokenizer) => tokenizer.clone(),
-            None => Tokenizer::from_files(&tokenizer_files(files, cancel)?)?,
+            None => Tokenizer::from_files(&TokenizerFiles::of_model(files, cancel)?)?,
         };
         let tokenizer = tokenizer.with_padding(None).with_truncation(None);
         let max_length = match (options.max_length, is_module) {

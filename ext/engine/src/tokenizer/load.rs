@@ -11,7 +11,8 @@ use tokenizers::AddedToken;
 use super::special_tokens::{content_of, ROLES};
 use super::{engine_error, vocabulary_files, Shared, SpecialTokens, Tokenizer};
 use crate::chat_template::ChatTemplates;
-use crate::{Error, Result};
+use crate::model_files::{ModelFiles, WeightFiles};
+use crate::{CancelToken, Error, Result};
 
 /// No tokenizer in use comes near; a larger file is not one.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -60,13 +61,55 @@ impl TokenizerFiles {
             merges: find("merges.txt"),
             chat_template_jinja: find("chat_template.jinja"),
             chat_template_json: find("chat_template.json"),
-            named_chat_templates: named_templates(&directory.join("additional_chat_templates")),
+            named_chat_templates: named_templates(directory),
         }
+    }
+
+    /// Fetches what there is of a model, the plain vocabularies only where they are needed.
+    pub fn of_model(files: &ModelFiles, cancel: &CancelToken) -> Result<Self> {
+        let find = |name: &str| files.file(name, cancel);
+        let mut found = Self {
+            source: PathBuf::from(files.id()),
+            tokenizer: find("tokenizer.json")?,
+            config: find("tokenizer_config.json")?,
+            special_tokens_map: find("special_tokens_map.json")?,
+            chat_template_jinja: find("chat_template.jinja")?,
+            chat_template_json: find("chat_template.json")?,
+            ..Self::default()
+        };
+        if found.tokenizer.is_none() {
+            found.vocab_txt = find("vocab.txt")?;
+            found.vocab_json = find("vocab.json")?;
+            found.merges = find("merges.txt")?;
+        }
+        let directory = found.config.as_deref().and_then(Path::parent);
+        if let Some(directory) = directory.filter(|_| files.is_local()) {
+            found.named_chat_templates = named_templates(directory);
+        }
+        Ok(found)
+    }
+
+    pub fn has_vocabulary(&self) -> bool {
+        self.tokenizer.is_some()
+            || self.vocab_txt.is_some()
+            || (self.vocab_json.is_some() && self.merges.is_some())
+    }
+}
+
+/// The GGUF file of a model that has one.
+pub(super) fn gguf_file(files: &ModelFiles, cancel: &CancelToken) -> Result<Option<PathBuf>> {
+    if files.gguf_files(cancel)?.is_empty() {
+        return Ok(None);
+    }
+    match files.weights(None, cancel)? {
+        WeightFiles::Gguf(path) => Ok(Some(path)),
+        WeightFiles::Safetensors(_) | WeightFiles::Pickle(_) => Ok(None),
     }
 }
 
 fn named_templates(directory: &Path) -> Vec<(String, PathBuf)> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(directory.join("additional_chat_templates"));
+    let entries = entries.into_iter().flatten().flatten();
     let mut found: Vec<_> = entries
         .map(|entry| entry.path())
         .filter(|path| {

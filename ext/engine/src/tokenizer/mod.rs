@@ -28,6 +28,7 @@ pub use stream::StreamDecoder;
 pub use tokenizers::Encoding;
 
 use crate::chat_template::{ChatTemplates, Conversation};
+use crate::model_files::{ModelFiles, WeightFiles};
 use crate::weights::Metadata;
 use crate::{CancelToken, Error, Result};
 
@@ -105,20 +106,29 @@ impl Tokenizer {
         gguf::load(metadata)
     }
 
-    /// From a model directory or a GGUF file.
+    /// From the model at `source`: a directory, a GGUF file, an id of the hub, or just a
+    /// `tokenizer.json`.
     pub fn from_pretrained(
         source: &str,
-        _revision: Option<&str>,
+        revision: Option<&str>,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        cancel.check()?;
-        let path = Path::new(source);
-        if path.is_dir() {
-            return Self::from_directory(path);
+        if source.ends_with(".json") && Path::new(source).is_file() {
+            return Self::from_file(Path::new(source));
         }
-        let weights =
-            crate::weights::open(&crate::model_files::WeightFiles::Gguf(path.to_owned()))?;
-        Self::from_gguf(weights.metadata())
+        Self::from_model(&ModelFiles::open(source, revision, cancel)?, cancel)
+    }
+
+    /// The tokenizer beside a model's weights, or the one inside its GGUF file.
+    pub fn from_model(files: &ModelFiles, cancel: &CancelToken) -> Result<Self> {
+        let found = TokenizerFiles::of_model(files, cancel)?;
+        if !found.has_vocabulary() {
+            if let Some(path) = load::gguf_file(files, cancel)? {
+                let weights = crate::weights::open(&WeightFiles::Gguf(path))?;
+                return Self::from_gguf(weights.metadata());
+            }
+        }
+        Self::from_files(&found)
     }
 
     /// The prompt for a conversation, by the checkpoint's template called `name`.

@@ -1,0 +1,169 @@
+//! Tokenizers of every kind: streaming equals decoding, other files give the same ids, and damaged
+//! files give errors.
+
+use std::path::{Path, PathBuf};
+
+use engine::tokenizer::{Detail, Input, Tokenizer, Truncation};
+use engine::{CancelToken, Error};
+
+const KINDS: [&str; 4] = ["wordpiece", "byte_level_bpe", "sentencepiece", "unigram"];
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures/tokenizers")
+}
+
+fn load(kind: &str) -> Tokenizer {
+    Tokenizer::from_directory(&fixtures().join(kind)).unwrap()
+}
+
+/// Numerical Recipes' generator: plain, and the same on every machine.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        ((self.0 >> 33) as usize) % limit
+    }
+}
+
+#[test]
+fn streamed_pieces_concatenate_to_the_decoded_text() {
+    let mut random = Random(42);
+    for kind in KINDS {
+        let tokenizer = load(kind);
+        let size = tokenizer.vocab_size(true);
+        for round in 0..2000 {
+            let length = random.below(if round % 10 == 0 { 200 } else { 12 });
+            let ids: Vec<u32> = (0..length).map(|_| random.below(size) as u32).collect();
+            for skip in [true, false] {
+                let mut stream = tokenizer.stream(skip);
+                let mut text = String::new();
+                for &id in &ids {
+                    text.push_str(&stream.push(id).unwrap());
+                }
+                text.push_str(&stream.finish().unwrap());
+                assert_eq!(
+                    text,
+                    tokenizer.decode(&ids, skip).unwrap(),
+                    "{kind} {ids:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn streaming_holds_back_only_unfinished_characters() {
+    let tokenizer = load("byte_level_bpe");
+    let ids = tokenizer.ids("a🙂b", false).unwrap();
+    let mut stream = tokenizer.stream(true);
+    let pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
+    assert_eq!(pieces.concat(), "a🙂b");
+    assert!(pieces.iter().all(|piece| !piece.contains('\u{FFFD}')));
+    assert_eq!(pieces.first().map(String::as_str), Some("a"));
+}
+
+#[test]
+fn unknown_ids_add_nothing_to_a_stream() {
+    let tokenizer = load("byte_level_bpe");
+    let mut stream = tokenizer.stream(true);
+    assert_eq!(stream.push(u32::MAX).unwrap(), "");
+    assert!(matches!(
+        tokenizer.check_ids(&[u32::MAX]),
+        Err(Error::InvalidInput(_))
+    ));
+}
+
+#[test]
+fn ids_without_detail_are_those_with_it() {
+    let cancel = CancelToken::new();
+    for kind in KINDS {
+        let tokenizer = load(kind).with_truncation(Some(Truncation::new(7)));
+        let inputs = [
+            Input::from("The cat sat on the mat, didn't it?"),
+            Input::from(("Größe", "the second text is the longer one")),
+            Input::from(""),
+        ];
+        let plain = tokenizer
+            .encode_batch(&inputs, true, Detail::Ids, &cancel)
+            .unwrap();
+        let detailed = tokenizer
+            .encode_batch(&inputs, true, Detail::Offsets, &cancel)
+            .unwrap();
+        for (plain, detailed) in plain.iter().zip(&detailed) {
+            assert_eq!(plain.get_ids(), detailed.get_ids());
+            assert_eq!(plain.get_type_ids(), detailed.get_type_ids());
+            assert_eq!(
+                plain.get_special_tokens_mask(),
+                detailed.get_special_tokens_mask()
+            );
+            assert!(plain.len() <= 7);
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_call_ends_with_interrupted() {
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    let result = load("wordpiece").encode("text", true, Detail::Ids, &cancel);
+    assert!(matches!(result, Err(Error::Interrupted)));
+}
+
+#[test]
+fn a_limit_below_the_special_tokens_is_refused() {
+    let tokenizer = load("wordpiece").with_truncation(Some(Truncation::new(1)));
+    assert!(matches!(
+        tokenizer.ids("cat", true),
+        Err(Error::InvalidInput(_))
+    ));
+    assert_eq!(tokenizer.ids("the cat", false).unwrap().len(), 1);
+}
+
+#[test]
+fn end_ids_and_lengths_come_from_the_configuration() {
+    let tokenizer = load("byte_level_bpe");
+    assert_eq!(tokenizer.special_tokens().id("eos_token"), Some(2));
+    assert_eq!(tokenizer.special_tokens().end_ids(), [2, 0]);
+    assert_eq!(tokenizer.model_max_length(), None);
+    assert_eq!(load("wordpiece").model_max_length(), Some(512));
+}
+
+#[test]
+fn damaged_files_give_errors() {
+    let source = std::fs::read(fixtures().join("byte_level_bpe/tokenizer.json")).unwrap();
+    let directory =
+        std::env::temp_dir().join(format!("red-candle-tokenizer-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("tokenizer.json");
+    let mut random = Random(7);
+    for round in 0..300 {
+        let mut bytes = source.clone();
+        if round % 2 == 0 {
+            bytes.truncate(random.below(source.len()));
+        } else {
+            for _ in 0..3 {
+                let at = random.below(bytes.len());
+                bytes[at] ^= 1 << random.below(8);
+            }
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        match Tokenizer::from_file(&path) {
+            Ok(tokenizer) => drop(tokenizer.ids("the cat sat", true)),
+            Err(Error::CorruptModel(message) | Error::Tokenizer(message)) => {
+                assert!(message.contains("tokenizer.json"), "{message}");
+            }
+            Err(other) => panic!("unexpected error {other:?}"),
+        }
+    }
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    std::fs::write(&path, deep).unwrap();
+    assert!(matches!(
+        Tokenizer::from_file(&path),
+        Err(Error::CorruptModel(_))
+    ));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
