@@ -1,11 +1,11 @@
 //! The row kernels on CUDA: one source, compiled by NVRTC when a process first needs it, loaded once
 //! per device.
 
-use std::sync::Mutex;
+use std::sync::OnceLock;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaSlice, CudaView, DeviceRepr, LaunchConfig, PushKernelArg,
+    CudaFunction, CudaSlice, CudaView, DeviceRepr, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::cudarc::nvrtc::{compile_ptx_with_opts, CompileOptions};
 use candle_core::cuda_backend::{CudaDType, WrapErr};
@@ -137,11 +137,10 @@ fn small(value: usize) -> Result<u32> {
 }
 
 /// The PTX of all kernels, compiled once per process.
-fn ptx() -> Result<String> {
-    static COMPILED: Mutex<Option<String>> = Mutex::new(None);
-    let mut compiled = COMPILED.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(ptx) = &*compiled {
-        return Ok(ptx.clone());
+fn ptx() -> Result<&'static str> {
+    static COMPILED: OnceLock<String> = OnceLock::new();
+    if let Some(ptx) = COMPILED.get() {
+        return Ok(ptx);
     }
     let options = CompileOptions {
         name: Some("rows.cu".into()),
@@ -150,15 +149,13 @@ fn ptx() -> Result<String> {
     let ptx = compile_ptx_with_opts(SOURCE, options).map_err(|error| {
         candle_core::Error::Cuda(format!("NVRTC cannot compile the kernels: {error:?}").into())
     })?;
-    Ok(compiled.insert(ptx.to_src()).clone())
+    Ok(COMPILED.get_or_init(|| ptx.to_src()))
 }
 
-fn function<T: Float>(
-    device: &CudaDevice,
-    kernel: &str,
-) -> Result<candle_core::cuda_backend::CudaFunc> {
+fn function<T: Float>(device: &CudaDevice, kernel: &str) -> Result<CudaFunction> {
     let name = format!("{kernel}_{}", T::DTYPE.as_str());
-    device.get_or_load_custom_func(&name, MODULE, &ptx()?)
+    let function = device.get_or_load_custom_func(&name, MODULE, ptx()?)?;
+    Ok(function.into_cuda_function())
 }
 
 /// One block per row, as wide as the row asks for.
@@ -266,7 +263,8 @@ fn run_norm<T: Float>(
     };
     if elements > 0 {
         let function = function::<T>(&device, "norm")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
         builder.arg(&weight.view);
@@ -328,7 +326,8 @@ fn run_softmax<T: Float>(op: &Softmax, x: &CudaStorage, layout: &Layout) -> Resu
     let out = unsafe { device.alloc::<T>(elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "softmax")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(additive.as_ref().map_or(&input.view, |m| &m.view));
         // A mask that is not there is not read: any pointer serves.
@@ -394,7 +393,8 @@ fn run_activation<T: Float>(
     let out = unsafe { device.alloc::<T>(elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "activate")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
         builder.arg(&out);
@@ -454,7 +454,8 @@ fn run_rope<T: Float>(op: &Rope, x: &CudaStorage, layout: &Layout) -> Result<Cud
     let out = unsafe { device.alloc::<T>(elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "rope")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(&cosines.view);
         builder.arg(&sines.view);
@@ -487,7 +488,8 @@ fn run_mean_pool<T: Float>(op: &MeanPool, x: &CudaStorage, layout: &Layout) -> R
     if elements > 0 {
         let boundaries: CudaSlice<u32> = device.clone_htod(&op.boundaries)?;
         let function = function::<T>(&device, "mean_pool")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(&boundaries);
         builder.arg(&out);
@@ -535,7 +537,8 @@ fn run_l2_normalize<T: Float>(
     let out = unsafe { device.alloc::<T>(elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "l2_normalize")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(&out);
         builder.arg(&parameters);
