@@ -11,7 +11,8 @@ mod cuda;
 mod metal;
 mod ops;
 pub mod reference;
-mod rows;
+pub(crate) mod rows;
+pub mod selftest;
 
 use candle_core::{DType, Tensor, D};
 
@@ -298,8 +299,7 @@ fn add_norm(
     norm: ops::Norm,
 ) -> Result<(Tensor, Tensor)> {
     check_alike(name, x, residual)?;
-    let both = row_major(x)?.apply_op2_no_bwd(&row_major(residual)?, &ops::AddNorm(norm))?;
-    Ok((both.get(0)?, both.get(1)?))
+    Ok(ops::add_norm(norm, &row_major(x)?, &row_major(residual)?)?)
 }
 
 /// An additive mask hides an element by this number or anything below.

@@ -1,9 +1,11 @@
 //! A linear layer that owns its weight in the layout its backend likes.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Storage, Tensor};
 
+use crate::kernels::cpu::gemm::{GemmEpilogue, PackedMatrix};
+use crate::kernels::cpu::isa::Isa;
 use crate::kernels::{self, Activation};
-use crate::{Error, Result};
+use crate::{memory, Error, Result};
 
 /// What follows the product, in this order: bias (the layer's own), activation, residual.
 #[derive(Clone, Copy, Default)]
@@ -14,10 +16,18 @@ pub struct Epilogue<'a> {
 }
 
 #[derive(Clone, Debug)]
-pub struct Linear {
+enum Weight {
     /// [in, out], a transposed view of what the file holds.
-    weight: Tensor,
+    Plain(Tensor),
+    /// f32 on the CPU, laid out for the micro-kernels, with the bias.
+    Packed(PackedMatrix, Option<Vec<f32>>),
+}
+
+#[derive(Clone, Debug)]
+pub struct Linear {
+    weight: Weight,
     bias: Option<Tensor>,
+    dtype: DType,
     inputs: usize,
     outputs: usize,
 }
@@ -25,6 +35,14 @@ pub struct Linear {
 impl Linear {
     /// `weight` is [out, in], as checkpoints store it; `bias` is [out].
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
+        let mut layer = Self::shared(weight, bias)?;
+        layer.pack()?;
+        Ok(layer)
+    }
+
+    /// The same on a weight that stays in use elsewhere, such as a tied embedding: it is not laid
+    /// out anew, which would keep it in memory twice.
+    pub fn shared(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let (outputs, inputs) = weight.dims2()?;
         if let Some(bias) = &bias {
             if bias.dims() != [outputs] {
@@ -36,11 +54,31 @@ impl Linear {
             }
         }
         Ok(Self {
-            weight: weight.t()?,
+            dtype: weight.dtype(),
+            weight: Weight::Plain(weight.t()?),
             bias,
             inputs,
             outputs,
         })
+    }
+
+    /// Lays the weight out for the CPU's micro-kernels, where those apply.
+    fn pack(&mut self) -> Result<()> {
+        let Weight::Plain(weight) = &self.weight else {
+            return Ok(());
+        };
+        if self.dtype != DType::F32 || !weight.device().is_cpu() || weight.elem_count() == 0 {
+            return Ok(());
+        }
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        memory::ensure_elements(&[inputs, outputs], 4, "a linear layer's weight")?;
+        let values: Vec<f32> = weight.t()?.flatten_all()?.to_vec1()?;
+        let bias = match &self.bias {
+            Some(bias) => Some(bias.to_dtype(DType::F32)?.to_vec1()?),
+            None => None,
+        };
+        self.weight = Weight::Packed(PackedMatrix::new(&values, inputs, outputs), bias);
+        Ok(())
     }
 
     pub fn inputs(&self) -> usize {
@@ -52,7 +90,7 @@ impl Linear {
     }
 
     pub fn dtype(&self) -> DType {
-        self.weight.dtype()
+        self.dtype
     }
 
     /// x · weightᵀ + bias; `x` is [.., in].
@@ -63,7 +101,24 @@ impl Linear {
     /// `forward`, followed by the epilogue.
     pub fn forward_with(&self, x: &Tensor, epilogue: &Epilogue<'_>) -> Result<Tensor> {
         let (shape, rows) = self.output_shape(x)?;
-        let product = x.reshape((rows, self.inputs))?.matmul(&self.weight)?;
+        match &self.weight {
+            Weight::Plain(weight) => self.forward_plain(x, weight, shape, rows, epilogue),
+            Weight::Packed(weight, bias) => {
+                let bias = bias.as_deref();
+                forward_packed(x, weight, bias, shape, rows, epilogue)
+            }
+        }
+    }
+
+    fn forward_plain(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        shape: Vec<usize>,
+        rows: usize,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<Tensor> {
+        let product = x.reshape((rows, self.inputs))?.matmul(weight)?;
         let product = match &self.bias {
             Some(bias) => product.broadcast_add(bias)?,
             None => product,
@@ -94,4 +149,61 @@ impl Linear {
         let rows = shape.iter().rev().skip(1).product();
         Ok((shape, rows))
     }
+}
+
+fn forward_packed(
+    x: &Tensor,
+    weight: &PackedMatrix,
+    bias: Option<&[f32]>,
+    shape: Vec<usize>,
+    rows: usize,
+    epilogue: &Epilogue<'_>,
+) -> Result<Tensor> {
+    if let Some(residual) = epilogue.residual {
+        if residual.dims() != shape {
+            return Err(Error::InvalidInput(format!(
+                "a residual of shape {:?} does not fit a linear layer's output of shape {shape:?}",
+                residual.dims()
+            )));
+        }
+    }
+    let isa = Isa::current()?;
+    let product = with_values(x, |x| match epilogue.residual {
+        None => {
+            let activation = epilogue.activation;
+            let epilogue = GemmEpilogue {
+                bias,
+                activation,
+                residual: None,
+            };
+            Ok(weight.multiply(isa, x, rows, &epilogue))
+        }
+        Some(residual) => with_values(residual, |residual| {
+            let (activation, residual) = (epilogue.activation, Some(residual));
+            Ok(weight.multiply(
+                isa,
+                x,
+                rows,
+                &GemmEpilogue {
+                    bias,
+                    activation,
+                    residual,
+                },
+            ))
+        }),
+    })?;
+    Ok(Tensor::from_vec(product, shape, x.device())?)
+}
+
+/// The elements of an f32 tensor on the CPU, copied only where they are not contiguous.
+fn with_values<R>(tensor: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else {
+        return Err(Error::InvalidInput(
+            "a linear layer on the CPU got a tensor of another device".into(),
+        ));
+    };
+    let start = layout.start_offset();
+    work(&storage.as_slice::<f32>()?[start..start + tensor.elem_count()])
 }

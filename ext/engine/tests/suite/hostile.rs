@@ -5,6 +5,7 @@ use std::path::Path;
 use candle_core::Device;
 use engine::model_files::WeightFiles;
 use engine::raw_config::RawConfig;
+use engine::tokenizer::Tokenizer;
 use engine::weights::{self, shard_index};
 use engine::{Error, Result};
 
@@ -82,7 +83,7 @@ fn truncated_files_are_refused_at_every_length() {
         (Format::Torch, "pytorch_model.bin"),
     ] {
         let whole = std::fs::read(fixture(name)).unwrap();
-        let step = whole.len() / 1500 + 1;
+        let step = whole.len() / 500 + 1;
         let folder = Folder::new();
         for length in (0..whole.len()).rev().step_by(step) {
             let path = folder.write("hostile.weights", &whole[..length]);
@@ -483,4 +484,22 @@ fn configurations_that_lie() {
     refuse("{\"a\":".repeat(100_000).as_bytes());
     refuse(format!("{{\"a\":[{}1]}}", "1,".repeat(2_000_000)).as_bytes());
     refuse(&vec![b' '; 9 << 20]);
+}
+
+#[test]
+fn tokenizers_that_lie() {
+    let folder = Folder::new();
+    let refuse = |text: &[u8]| {
+        let path = folder.write("tokenizer.json", text);
+        let (result, peak) = peak_during(|| Tokenizer::from_file(&path));
+        check(result, "tokenizer.json", &[]);
+        assert!(peak < MOST_BYTES + 16 * text.len(), "{peak}");
+    };
+    let sound = std::fs::read(files::tiny("bert/tokenizer.json")).unwrap();
+    for length in [0, 1, 100, sound.len() / 2, sound.len() - 3] {
+        refuse(&sound[..length]);
+    }
+    refuse("[".repeat(1 << 20).as_bytes());
+    refuse("{\"model\":".repeat(100_000).as_bytes());
+    refuse(&[0xff; 64]);
 }
