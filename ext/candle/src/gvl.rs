@@ -82,15 +82,20 @@ where
         token,
         outcome: None,
     };
+    // Without the second flag Ruby starts a thread for every call of a program that has just one, and
+    // the garbage of that thread can keep interrupts pending for ever.
+    let flags = rb_sys::RB_NOGVL_INTR_FAIL | rb_sys::RB_NOGVL_UBF_ASYNC_SAFE;
     // SAFETY: `call` and `token` outlive this blocking call; `run` and `unblock` receive exactly
-    // these pointers and neither touches Ruby nor unwinds. The `2` form does not raise on return,
-    // so no Rust frame is jumped over.
+    // these pointers and neither touches Ruby nor unwinds, and `unblock` only stores to an atomic,
+    // which a signal handler may do. INTR_FAIL does not raise on return, so no Rust frame is jumped
+    // over.
     unsafe {
-        rb_sys::rb_thread_call_without_gvl2(
+        rb_sys::rb_nogvl(
             Some(run::<T, F>),
             ptr::from_mut(&mut call).cast(),
             Some(unblock),
             ptr::from_ref(token).cast_mut().cast(),
+            flags as std::ffi::c_int,
         );
     }
     call.outcome

@@ -1,16 +1,20 @@
 //! The Ruby face of the engine: one file per Ruby class, registered here in order.
 
 mod build_info;
+mod classifier;
 mod convert;
 mod device;
 mod dtype;
+mod embedding_model;
 mod error;
 mod gc;
 mod gvl;
 mod hub;
 mod llm;
+mod masked_lm;
 mod model;
-
+mod ner;
+mod reranker;
 mod self_test;
 mod tensor;
 mod tokenizer;
@@ -32,5 +36,10 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     hub::init(ruby, candle)?;
     weights::init(ruby, candle)?;
     llm::init(ruby, candle)?;
+    embedding_model::init(ruby, candle)?;
+    reranker::init(ruby, candle)?;
+    ner::init(ruby, candle)?;
+    classifier::init(ruby, candle)?;
+    masked_lm::init(ruby, candle)?;
     self_test::init(candle)
 }

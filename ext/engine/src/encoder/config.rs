@@ -183,7 +183,7 @@ impl EncoderConfig {
                 self.layers.len()
             ));
         }
-        if self.heads % self.key_heads != 0 {
+        if !self.heads.is_multiple_of(self.key_heads) {
             return bad(format!(
                 "{} attention heads cannot share {} key heads",
                 self.heads, self.key_heads
@@ -191,7 +191,7 @@ impl EncoderConfig {
         }
         if let Relative::Rope(ropes) = &self.relative {
             let sound = |rope: &RopeConfig| {
-                rope.rotary > 0 && rope.rotary % 2 == 0 && rope.rotary <= self.head_width
+                rope.rotary > 0 && rope.rotary.is_multiple_of(2) && rope.rotary <= self.head_width
             };
             if !ropes.iter().all(sound) || self.layers.iter().any(|layer| layer.rope >= ropes.len())
             {
