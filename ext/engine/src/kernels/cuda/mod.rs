@@ -1,6 +1,8 @@
 //! The row kernels on CUDA: one source, compiled by NVRTC when a process first needs it, loaded once
 //! per device.
 
+mod parameters;
+
 use std::sync::OnceLock;
 
 use candle_core::backend::BackendStorage;
@@ -17,6 +19,10 @@ use half::{bf16, f16};
 use super::ops::{Activate, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax};
 use super::rows::Rows;
 use super::{Activation, RopeKind};
+use parameters::{
+    small, ActivationParameters, DeviceRows, NormParameters, PoolParameters, RopeParameters,
+    SoftmaxParameters, CENTERED, HAS_ADDITIVE, HAS_BIAS, HAS_KEEP, HAS_LENGTHS, HAS_RESIDUAL,
+};
 
 const SOURCE: &str = include_str!("rows.cu");
 const MODULE: &str = "red_candle_rows";
@@ -28,113 +34,6 @@ trait Float: CudaDType + DeviceRepr + WithDType {}
 impl Float for f32 {}
 impl Float for f16 {}
 impl Float for bf16 {}
-
-/// As `Rows` in the CUDA source.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct DeviceRows {
-    inner_size: u32,
-    middle_size: u32,
-    inner_stride: u64,
-    middle_stride: u64,
-    outer_stride: u64,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct NormParameters {
-    columns: u32,
-    flags: u32,
-    epsilon: f32,
-    weight_offset: f32,
-    input: DeviceRows,
-    residual: DeviceRows,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct SoftmaxParameters {
-    columns: u32,
-    flags: u32,
-    scale: f32,
-    lowest: f32,
-    input: DeviceRows,
-    additive: DeviceRows,
-    keep: DeviceRows,
-    lengths: DeviceRows,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct ActivationParameters {
-    elements: u64,
-    columns: u32,
-    activation: u32,
-    gated: u32,
-    gate: DeviceRows,
-    up: DeviceRows,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct RopeParameters {
-    columns: u32,
-    rotated: u32,
-    heads: u32,
-    known: u32,
-    interleaved: u32,
-    input: DeviceRows,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct PoolParameters {
-    columns: u32,
-    least: f32,
-    input: DeviceRows,
-}
-
-// SAFETY: plain numbers, laid out as in the CUDA source.
-unsafe impl DeviceRepr for NormParameters {}
-unsafe impl DeviceRepr for SoftmaxParameters {}
-unsafe impl DeviceRepr for ActivationParameters {}
-unsafe impl DeviceRepr for RopeParameters {}
-unsafe impl DeviceRepr for PoolParameters {}
-
-const HAS_BIAS: u32 = 1;
-const CENTERED: u32 = 2;
-const HAS_RESIDUAL: u32 = 4;
-const HAS_ADDITIVE: u32 = 1;
-const HAS_KEEP: u32 = 2;
-const HAS_LENGTHS: u32 = 4;
-
-impl DeviceRows {
-    const NONE: Self = Self {
-        inner_size: 1,
-        middle_size: 1,
-        inner_stride: 0,
-        middle_stride: 0,
-        outer_stride: 0,
-    };
-
-    fn of(rows: &Rows) -> Result<Self> {
-        let [outer, middle, inner] = rows.dims;
-        Ok(Self {
-            inner_size: small(inner.0.max(1))?,
-            middle_size: small(middle.0.max(1))?,
-            inner_stride: inner.1 as u64,
-            middle_stride: middle.1 as u64,
-            outer_stride: outer.1 as u64,
-        })
-    }
-}
-
-fn small(value: usize) -> Result<u32> {
-    match i32::try_from(value) {
-        Ok(value) => Ok(value as u32),
-        Err(_) => candle_core::bail!("{value} rows or columns are more than a CUDA kernel takes"),
-    }
-}
 
 /// The PTX of all kernels, compiled once per process.
 fn ptx() -> Result<&'static str> {
