@@ -32,7 +32,7 @@ model.embed_each(texts) do
   most = [most || start, resident_megabytes].max
 end
 seconds = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
-puts format("%<done>d texts in %<seconds>.1f s (%<rate>d per second); %<start>.1f MB after %<warm_up>d, at most %<most>.1f MB: " \
-            "grown by %<growth>.1f MB", done: done, seconds: seconds, rate: done / seconds, start: start,
-                                        warm_up: warm_up, most: most, growth: most - start)
+puts format("%<done>d texts in %<seconds>.1f s (%<rate>d per second)", done:, seconds:, rate: done / seconds),
+     format("%<start>.1f MB after %<warm_up>d texts, at most %<most>.1f MB: grown by %<growth>.1f MB",
+            start:, warm_up:, most:, growth: most - start)
 abort "grown by more than #{limit} MB" if most - start > limit

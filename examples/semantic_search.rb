@@ -19,7 +19,8 @@ vectors = Candle::Tensor.new(rows)
 
 ["How many people live in Germany's capital?", "Who invented the programming language?"].each do |question|
   hit = model.search(question, vectors, top_k: 1).first
-  puts format("%<question>s\n  %<score>.3f  %<text>s", question: question, score: hit[:score], text: passages[hit[:index]])
+  puts format("%<question>s\n  %<score>.3f  %<text>s", question: question, score: hit[:score],
+                                                       text: passages[hit[:index]])
 end
 
 best = model.search("baking a loaf", passages, top_k: 1).first

@@ -19,7 +19,7 @@ end
 
 desc "Validate the signatures in sig/, where Ruby came with rbs"
 task :signatures do
-  script = 'gem "rbs"; ARGV.replace(%w[-r logger -r monitor -I sig validate]); load Gem.bin_path("rbs", "rbs")'
+  script = 'gem "rbs"; ARGV.replace(%w[-r logger -r monitor -r pathname -I sig validate]); load Gem.bin_path("rbs", "rbs")'
   Bundler.with_unbundled_env do
     if system(RbConfig.ruby, "-e", 'gem "rbs"', err: File::NULL)
       output, status = Open3.capture2e(RbConfig.ruby, "-e", script)

@@ -77,7 +77,9 @@ class Demo
     reranker = timed("loaded #{RERANKER}") { Candle::Reranker.from_pretrained(RERANKER) }
     QUESTIONS.each do |question|
       candidates = @model.search(question, @vectors, top_k: 10).map { |hit| CORPUS[hit[:index]] }
-      hits = timed("reranked #{candidates.size} passages: #{question}") { reranker.rerank(question, candidates, top_k: 2) }
+      hits = timed("reranked #{candidates.size} passages: #{question}") do
+        reranker.rerank(question, candidates, top_k: 2)
+      end
       hits.each { |hit| show(hit[:score], hit[:text]) }
     end
   end

@@ -19,8 +19,14 @@ RSpec.describe "Encoders in threads and processes" do
   it "shares rerankers, recognizers, classifiers and masked models too" do
     calls = {
       Candle::Reranker => ["bert-reranker", ->(it) { it.score("what is it?", texts) }],
-      Candle::NER => ["bert-token", ->(it) { it.extract_entities(texts.first(20), confidence_threshold: 0).flatten.size }],
-      Candle::Classifier => ["bert-sequence", ->(it) { it.classify(texts.first(50)).map { |list| list.first[:label] } }],
+      Candle::NER => ["bert-token", lambda { |it|
+                                      it.extract_entities(texts.first(20), confidence_threshold: 0).flatten.size
+                                    }],
+      Candle::Classifier => ["bert-sequence", lambda { |it|
+                                                it.classify(texts.first(50)).map do |list|
+                                                  list.first[:label]
+                                                end
+                                              }],
       Candle::MaskedLM => ["bert-masked", ->(it) { it.fill("the [MASK] dog").map { |filling| filling[:token] } }]
     }
     calls.each do |klass, (name, call)|
@@ -43,7 +49,15 @@ RSpec.describe "Encoders in threads and processes" do
     many = Array.new(400_000, "the quick brown fox jumps over the lazy dog")
     elapsed = seconds { expect { Timeout.timeout(0.4) { model.embed(many) } }.to raise_error(Timeout::Error) }
     expect(elapsed).to be < 1.5
-    elapsed = seconds { expect { Timeout.timeout(0.4) { model.embed_each(endless) { nil } } }.to raise_error(Timeout::Error) }
+    elapsed = seconds do
+      expect do
+        Timeout.timeout(0.4) do
+          model.embed_each(endless) do
+            nil
+          end
+        end
+      end.to raise_error(Timeout::Error)
+    end
     expect(elapsed).to be < 1.5
     expect(model.embed("fox").size).to eq(32)
   end

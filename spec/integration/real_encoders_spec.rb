@@ -85,7 +85,7 @@ RSpec.describe "Real encoders" do
       found = ner.extract_entities(text, confidence_threshold: 0, aggregation: :max)
       found.each { |entity| expect(text[entity[:start]...entity[:end]]).to eq(entity[:text]) }
       expect(found.flat_map { |entity| entity[:text].split }.tally).to include("Angela" => 200, "Merkel" => 200,
-                                                                              "Hamburg" => 200)
+                                                                               "Hamburg" => 200)
     end
   end
 end
