@@ -125,7 +125,7 @@ module Candle
         raise InvalidInputError,
               "texts must be an Enumerable of Strings, not #{texts.class}: a single one goes to embed"
       end
-      size = -> { texts.size if texts.respond_to?(:size) }
+      size = proc { texts.size if texts.respond_to?(:size) }
       return enum_for(:embed_each, texts, batch: batch, **options, &size) unless block
 
       stream(texts, batch, options, &block)
