@@ -211,7 +211,7 @@ module Candle
 
     # @example
     #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert-sentence")
-    #   found = model.search("lazy dog", ["hello world", "the lazy dog"], top_k: 1)
+    #   found = model.search("the lazy dog", ["hello world", "the lazy dog"], top_k: 1)
     #   found.first[:text] # => "the lazy dog"
     #
     # @param query [String, Array<Float>, Tensor] a text or a vector
