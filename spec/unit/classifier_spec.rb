@@ -35,7 +35,9 @@ RSpec.describe Candle::Classifier do
     expect(classifier.classify(%w[fox dog]).size).to eq(2)
     expect(classifier.classify([])).to eq([])
     both = classifier.classify(%w[fox dog], pair: %w[cat bird])
-    expect(both.last.map { |e| e[:score] }).to be_near(classifier.classify("dog", pair: "bird").map { |e| e[:score] }, 1e-5)
+    expect(both.last.map { |e| e[:score] }).to be_near(classifier.classify("dog", pair: "bird").map do |e|
+                                                         e[:score]
+                                                       end, 1e-5)
     one = classifier.classify(%w[fox dog], pair: "cat").first
     expect(one.map { |e| e[:score] }).to be_near(classifier.classify("fox", pair: "cat").map { |e| e[:score] }, 1e-5)
   end
@@ -77,7 +79,8 @@ RSpec.describe Candle::Classifier do
 
   it "takes a template, and Arrays of texts" do
     template = "the {} dog"
-    found = classifier.zero_shot(["fox", "a lazy fox"], %w[quick lazy], hypothesis_template: template, multi_label: true)
+    found = classifier.zero_shot(["fox", "a lazy fox"], %w[quick lazy], hypothesis_template: template,
+                                                                        multi_label: true)
     against, follows = logits("a lazy fox", "the lazy dog")
     score = found.last.find { |entry| entry[:label] == "lazy" }[:score]
     expect(score).to be_within(1e-5).of(1 / (1 + Math.exp(against - follows)))

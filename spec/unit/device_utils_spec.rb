@@ -63,7 +63,8 @@ RSpec.describe Candle::DeviceUtils do
 
   it "falls back to the CPU, warns once and says so in the report" do
     unless Candle::Device.available_devices.include?("cuda:7")
-      model = described_class.create_with_best_device(Candle::EmbeddingModel, :embedding_model, device: "cuda:7", source: path)
+      model = described_class.create_with_best_device(Candle::EmbeddingModel, :embedding_model, device: "cuda:7",
+                                                                                                source: path)
       expect(model.device.kind).to eq(:cpu)
       expect(model.device_report).to include(requested: "cuda:7", actual: "cpu")
       expect(model.device_report[:fallbacks].first).to start_with("cuda:7: ")
@@ -87,7 +88,9 @@ RSpec.describe Candle::DeviceUtils do
   it "does not hide what no device would change" do
     expect { described_class.create_with_best_device(Candle::NER, :ner, device: "cuda:7", source: path) }
       .to raise_error(Candle::UnsupportedModelError)
-    expect { described_class.create_with_best_device(Candle::NER, :toaster, source: path) }.to raise_error(ArgumentError)
+    expect do
+      described_class.create_with_best_device(Candle::NER, :toaster, source: path)
+    end.to raise_error(ArgumentError)
     expect { described_class.create_with_best_device(Candle::NER, :ner, device: "toaster", source: path) }
       .to raise_error(Candle::DeviceError, /toaster/)
   end

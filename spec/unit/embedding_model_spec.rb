@@ -112,7 +112,9 @@ RSpec.describe Candle::EmbeddingModel do
     it "keeps the order over many slices and batches" do
       many = Array.new(2500) { |index| %w[the quick brown fox].take((index % 4) + 1).join(" ") }
       single = many.first(4).map { |text| model.embed(text) }
-      model.embed(many, batch_tokens: 64).each_with_index { |vector, at| expect(vector).to be_near(single[at % 4], 1e-5) }
+      model.embed(many, batch_tokens: 64).each_with_index do |vector, at|
+        expect(vector).to be_near(single[at % 4], 1e-5)
+      end
     end
 
     it "normalizes only when asked" do
@@ -275,9 +277,10 @@ RSpec.describe Candle::EmbeddingModel do
     it "gives tensors by the name of a pooling" do
       text = "the quick fox"
       expect(model.embedding(text).shape).to eq([1, 32])
-      { "pooled" => [:mean, false], "pooled_normalized" => [:mean, true], "cls" => [:cls, false],
-        "cls_normalized" => [:cls, true], "max" => [:max, false], "last" => [:last, false] }.each do |name, (pooling, norm)|
-        expected = model.embed(text, pooling: pooling, normalize: norm)
+      methods = { "pooled" => [:mean, false], "pooled_normalized" => [:mean, true], "cls" => [:cls, false],
+                  "cls_normalized" => [:cls, true], "max" => [:max, false], "last" => [:last, false] }
+      methods.each do |name, (pooling, normalize)|
+        expected = model.embed(text, pooling: pooling, normalize: normalize)
         expect(model.embedding(text, pooling_method: name).to_a.first).to eq(expected)
       end
       expect { model.embedding(text, pooling_method: "median") }
@@ -290,7 +293,9 @@ RSpec.describe Candle::EmbeddingModel do
       expect(states.shape).to eq([1, model.count_tokens(text), 32])
       expect(model.pool_embedding(states).to_a.first).to be_near(model.embed(text, normalize: false), 1e-5)
       expect(model.pool_and_normalize_embedding(states).to_a.first).to be_near(model.embed(text), 1e-5)
-      expect(model.pool_cls_embedding(states).to_a.first).to be_near(model.embed(text, pooling: :cls, normalize: false), 1e-5)
+      expect(model.pool_cls_embedding(states).to_a.first).to be_near(
+        model.embed(text, pooling: :cls, normalize: false), 1e-5
+      )
       expect { model.pool_embedding([1.0]) }.to raise_error(Candle::InvalidInputError, /Tensor of shape/)
     end
 
@@ -300,7 +305,8 @@ RSpec.describe Candle::EmbeddingModel do
       expect(jina.model_type).to eq(Candle::EmbeddingModelType::JINA_BERT)
       modern = described_class.from_pretrained(TinyModels.path("modernbert"), device: "cpu")
       expect(modern.model_type).to eq(Candle::EmbeddingModelType::MODERNBERT)
-      expect(Candle::EmbeddingModelType.all).to include("jina_bert", "standard_bert", "minilm", "distilbert", "modernbert")
+      expect(Candle::EmbeddingModelType.all).to include("jina_bert", "standard_bert", "minilm", "distilbert",
+                                                        "modernbert")
       expect(Candle::EmbeddingModelType.suggested_model_paths.keys).to match_array(Candle::EmbeddingModelType.all)
     end
   end
@@ -325,7 +331,8 @@ RSpec.describe Candle::EmbeddingModel do
     let(:texts) { ["hello world", "the lazy dog", "paris is the capital", "a lazy fox"] }
     let(:expected) do
       query = model.embed("lazy dog")
-      texts.each_with_index.map { |text, index| [cosine(query, model.embed(text)), index] }.sort_by { |score, _| -score }
+      scores = texts.map { |text| cosine(query, model.embed(text)) }
+      scores.each_with_index.sort_by { |score, _| -score }
     end
 
     it "finds the nearest texts" do

@@ -67,7 +67,9 @@ RSpec.describe Candle::NER do
   it "filters by kind, whatever its case" do
     all = ner.extract_entities(text, confidence_threshold: 0)
     expect(ner.extract_entity_type(text, "loc", confidence_threshold: 0)).to eq(all.select { |e| e[:label] == "LOC" })
-    expect(ner.extract_entity_type([text], :PER, confidence_threshold: 0)).to eq([all.select { |e| e[:label] == "PER" }])
+    expect(ner.extract_entity_type([text], :PER, confidence_threshold: 0)).to eq([all.select do |e|
+                                                                                    e[:label] == "PER"
+                                                                                  end])
   end
 
   it "analyzes and formats" do

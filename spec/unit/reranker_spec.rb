@@ -65,7 +65,9 @@ RSpec.describe Candle::Reranker do
   end
 
   it "refuses what is no text, naming its place" do
-    expect { reranker.rerank(nil, documents) }.to raise_error(Candle::InvalidInputError, /query must be a String, not nil/)
+    expect do
+      reranker.rerank(nil, documents)
+    end.to raise_error(Candle::InvalidInputError, /query must be a String, not nil/)
     expect { reranker.rerank(query, ["a", nil]) }.to raise_error(Candle::InvalidInputError, /documents\[1\].*nil/)
     expect { reranker.rerank(query, "a") }.to raise_error(Candle::InvalidInputError, /documents must be an Array/)
     expect { reranker.rerank(query, ["\xff"]) }.to raise_error(Candle::InvalidInputError, /documents\[0\].*UTF-8/)
@@ -75,7 +77,9 @@ RSpec.describe Candle::Reranker do
     expect { reranker.rerank(query, documents, pooling_method: "median") }
       .to raise_error(Candle::InvalidInputError, /median.*"pooler", "cls" or "mean"/)
     expect { reranker.rerank(query, documents, top_k: 0) }.to raise_error(Candle::InvalidInputError, /top_k/)
-    expect { reranker.rerank(query, documents, batch_tokens: -1) }.to raise_error(Candle::InvalidInputError, /batch_tokens/)
+    expect do
+      reranker.rerank(query, documents, batch_tokens: -1)
+    end.to raise_error(Candle::InvalidInputError, /batch_tokens/)
     expect { described_class.from_pretrained(TinyModels.path("bert-sequence"), device: "cpu") }
       .to raise_error(Candle::UnsupportedModelError, /3 scores.*Classifier/)
   end

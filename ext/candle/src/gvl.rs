@@ -43,6 +43,18 @@ where
     T: Send,
     F: FnMut(&CancelToken) -> engine::Result<T> + Send,
 {
+    leave_waiting(ruby, |cancel| {
+        engine::threads::install(|| work(cancel)).and_then(|result| result)
+    })
+}
+
+/// The same on the calling thread, for work that waits more than it computes: it must not keep a
+/// worker of the pool from those that compute.
+pub fn leave_waiting<T, F>(ruby: &Ruby, mut work: F) -> Result<T, Error>
+where
+    T: Send,
+    F: FnMut(&CancelToken) -> engine::Result<T> + Send,
+{
     let token = CancelToken::new();
     loop {
         token.reset();
@@ -109,9 +121,7 @@ where
     // SAFETY: `data` is the `Call` that `call_without_gvl` passed and still owns.
     let call = unsafe { &mut *data.cast::<Call<'_, T, F>>() };
     let (work, token) = (&mut *call.work, call.token);
-    call.outcome = Some(panic::catch_unwind(AssertUnwindSafe(|| {
-        engine::threads::install(|| work(token)).and_then(|result| result)
-    })));
+    call.outcome = Some(panic::catch_unwind(AssertUnwindSafe(|| work(token))));
     ptr::null_mut()
 }
 
