@@ -1,6 +1,8 @@
 //! Our kernels beside candle-nn's, in one run: medians of interleaved repetitions, results read back.
 //! `rake bench:kernels` runs it; `-- --json` prints one JSON object per line instead of a table.
 
+mod regressions;
+
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
@@ -24,6 +26,12 @@ fn main() {
     }
     let json = std::env::args().any(|argument| argument == "--json");
     let isa = kernels::Isa::current().map_or("unknown", |isa| isa.name());
+    if !json {
+        if let Err(error) = regressions::report() {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+    }
     if !json {
         println!("{} threads, {isa}", engine::threads::count());
         println!(

@@ -70,7 +70,7 @@ impl Rows {
     /// The same elements as rows of at most `width`, for what works element by element.
     pub fn rewidth(&self, width: usize) -> Option<Self> {
         let elements = self.count * self.width;
-        (self.is_dense() && elements % width == 0).then(|| Self {
+        (self.is_dense() && elements.is_multiple_of(width)).then(|| Self {
             start: self.start,
             width,
             count: elements / width,

@@ -148,7 +148,7 @@ pub(crate) fn tile_scores(
 ) {
     let stride = out.len() / TILE;
     assert!(queries.len() >= TILE * width && keys.len() >= width * stride);
-    assert!(seen.end <= stride && stride % PADDING == 0);
+    assert!(seen.end <= stride && stride.is_multiple_of(PADDING));
     let (queries, keys) = (queries.as_ptr(), keys.as_ptr());
     // SAFETY: the lengths were just checked, and blocks end within the padded stride.
     unsafe {
@@ -205,7 +205,7 @@ pub(crate) fn weigh(
 ) {
     assert!(shares.len() >= TILE * stride && seen.end <= stride);
     assert!(values.len() >= seen.end * value_width && out.len() >= TILE * value_width);
-    assert!(value_width % PADDING == 0);
+    assert!(value_width.is_multiple_of(PADDING));
     let (shares, values) = (shares.as_ptr(), values.as_ptr());
     // SAFETY: the lengths were just checked, and value rows are whole blocks.
     unsafe {

@@ -93,7 +93,8 @@ unsafe fn gelu_tanh<S: Simd>(x: S::V) -> S::V {
     unsafe {
         let cube = S::mul(S::mul(x, x), x);
         let u = S::fma(S::splat(0.044_715), cube, x);
-        S::mul(x, logistic::<S>(S::mul(S::splat(1.595_769_1), u)))
+        let twice = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::SQRT_2;
+        S::mul(x, logistic::<S>(S::mul(S::splat(twice), u)))
     }
 }
 

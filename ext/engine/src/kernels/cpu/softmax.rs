@@ -151,7 +151,8 @@ impl<T: Element> SoftmaxMasks<'_, T> {
     fn keeps(&self, isa: Isa, row: usize, column: usize, width: usize) -> bool {
         let additive = self.additive.as_ref().is_none_or(|additive| {
             let mut value = [0.0];
-            !(read(isa, &additive.row(row)[column..=column], &mut value)[0] <= self.lowest)
+            let bias = read(isa, &additive.row(row)[column..=column], &mut value)[0];
+            bias > self.lowest || bias.is_nan()
         });
         let keep = self.keep.as_ref().is_none_or(|k| k.row(row)[column] != 0);
         additive && keep && column < self.length(row, width)

@@ -244,7 +244,7 @@ impl Masks {
             })
             .collect();
         let keep: Vec<u8> = (0..rows * width)
-            .map(|i| u8::from(random.bits() % 4 != 0 && i / width % 7 != 5))
+            .map(|i| u8::from(!random.bits().is_multiple_of(4) && i / width % 7 != 5))
             .collect();
         let lengths: Vec<u32> = (0..rows)
             .map(|row| {
@@ -284,9 +284,9 @@ fn softmax_masked(bench: &mut Bench<'_>) -> Result<()> {
             let want = reference::softmax(&x.values, width, scale as f64, |row, column| {
                 let at = row * width + column;
                 let bias = if additive { masks.additive.1[at] } else { 0.0 };
-                let kept = !(keep && masks.keep.1[at] == 0)
-                    && !(lengths && column >= masks.lengths.1[row] as usize)
-                    && bias > lowest;
+                let hidden = keep && masks.keep.1[at] == 0;
+                let beyond = lengths && column >= masks.lengths.1[row] as usize;
+                let kept = bias > lowest && !hidden && !beyond;
                 kept.then_some(bias)
             });
             bench.check(format!("{} masks {choice:03b}", x.label), &got, &want)?;
@@ -346,7 +346,7 @@ fn gated(bench: &mut Bench<'_>) -> Result<()> {
                 .collect();
             bench.check(format!("{activation:?} {}", x.label), &got, &want)?;
         }
-        if width(&x) % 2 == 0 {
+        if width(&x).is_multiple_of(2) {
             let (got, half) = (
                 kernels::gated_fused(&x.tensor, Activation::Silu)?,
                 width(&x) / 2,
