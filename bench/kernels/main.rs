@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use engine::kernels;
+use engine::nn::Linear;
 
 const REPETITIONS: usize = 41;
 
@@ -47,8 +48,18 @@ fn run(rows: usize, width: usize, json: bool) -> bool {
     let make = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &device).expect("a tensor");
     let (x, residual) = (make(&[rows, width]), make(&[rows, width]));
     let (weight, bias) = (make(&[width]), make(&[width]));
+    let square = make(&[width, width]);
+    let packed = Linear::new(square.clone(), None).expect("a layer");
+    let plain = Linear::shared(square, None).expect("a layer");
+    let mut all = pairs(&x, &residual, &weight, &bias);
+    all.push(Pair {
+        name: "packed linear / candle's matmul".into(),
+        ours: Box::new(|| packed.forward(&x).expect("ours")),
+        theirs: Box::new(|| plain.forward(&x).expect("theirs")),
+        wanted: 1.0,
+    });
     let mut reached = true;
-    for pair in pairs(&x, &residual, &weight, &bias) {
+    for pair in all {
         let (ours, theirs) = measure(&pair);
         let ratio = theirs / ours;
         reached &= ratio >= pair.wanted;

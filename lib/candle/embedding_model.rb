@@ -11,7 +11,7 @@ module Candle
   #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert-sentence")
   #   model.embed("the quick fox").size # => 32
   #   model.embed(["the quick fox", "hello world"]).size # => 2
-  class EmbeddingModel # rubocop:disable Metrics/ClassLength
+  class EmbeddingModel
     include Model
 
     # The model that is loaded when none is named.
@@ -122,9 +122,11 @@ module Candle
     def embed_each(texts, batch: 256, **options, &block)
       batch = Arguments.count(batch, "batch") || raise(ArgumentError, "batch must be a positive Integer, not nil")
       unless texts.respond_to?(:each) && !texts.is_a?(Hash)
-        raise InvalidInputError, "texts must be an Enumerable of Strings, not #{texts.class}: a single one goes to embed"
+        raise InvalidInputError,
+              "texts must be an Enumerable of Strings, not #{texts.class}: a single one goes to embed"
       end
-      return enum_for(:embed_each, texts, batch: batch, **options) { texts.size if texts.respond_to?(:size) } unless block
+      size = -> { texts.size if texts.respond_to?(:size) }
+      return enum_for(:embed_each, texts, batch: batch, **options, &size) unless block
 
       stream(texts, batch, options, &block)
       texts
@@ -136,7 +138,8 @@ module Candle
     # @raise [InvalidInputError] for an unknown method
     def embedding(text, pooling_method: "pooled_normalized")
       pooling, normalize = POOLING_METHODS.fetch(pooling_method.to_s) do
-        raise InvalidInputError, "unknown pooling method #{pooling_method.inspect}: use #{POOLING_METHODS.keys.join(", ")}"
+        raise InvalidInputError,
+              "unknown pooling method #{pooling_method.inspect}: use #{POOLING_METHODS.keys.join(", ")}"
       end
       embed(TextInput.utf8(text), pooling: pooling, normalize: normalize, as: :tensor)
     end
@@ -224,7 +227,9 @@ module Candle
 
       wanted = vector(query, "the query", prompt: prompt, prompt_name: prompt_name)
       found = scores(wanted, matrix(candidates)).each_with_index.sort_by { |score, index| [-score, index] }
-      found.first(top_k || found.size).map { |score, index| { index: index, score: score, text: text_at(candidates, index) } }
+      found.first(top_k || found.size).map do |score, index|
+        { index: index, score: score, text: text_at(candidates, index) }
+      end
     end
 
     private
@@ -248,7 +253,8 @@ module Candle
     def settings(prompt: nil, prompt_name: nil, pooling: nil, normalize: nil, dimensions: nil, batch_tokens: nil,
                  truncate: true, first_index: 0)
       {
-        prompt: prompt && TextInput.utf8(prompt, "prompt"), prompt_name: prompt_name && TextInput.utf8(prompt_name.to_s),
+        prompt: prompt && TextInput.utf8(prompt, "prompt"),
+        prompt_name: prompt_name && TextInput.utf8(prompt_name.to_s, "prompt_name"),
         pooling: pooling&.to_s, normalize: normalize, truncate: truncate ? true : false, first_index: first_index,
         dimensions: Arguments.count(dimensions, "dimensions") || @embedding_size,
         batch_tokens: Arguments.count(batch_tokens, "batch_tokens")
@@ -276,14 +282,12 @@ module Candle
       raise
     end
 
-    def flush(pending, index, settings, form)
+    def flush(pending, index, settings, form, &block)
       batch = pending.dup
       pending.clear
       return if batch.empty?
 
-      rows(batch, settings.merge(first_index: index - batch.size), form) do |given, vector|
-        yield given, vector
-      end
+      rows(batch, settings.merge(first_index: index - batch.size), form, &block)
     end
 
     # One by one where the batch as a whole is refused, so that the texts before the one that is too long come out.
@@ -296,7 +300,9 @@ module Candle
         rows([pair], settings.merge(first_index: settings[:first_index] + offset), form, &block)
       end
     else
-      batch.each_with_index { |(given, _), offset| yield given, form == :tensor ? vectors.get(offset) : vectors[offset] }
+      batch.each_with_index do |(given, _), offset|
+        yield given, form == :tensor ? vectors.get(offset) : vectors[offset]
+      end
     end
 
     def hidden_states(states)
@@ -324,7 +330,8 @@ module Candle
 
     def numbers(value, name)
       unless value.is_a?(Array) || value.is_a?(Tensor)
-        raise InvalidInputError, "#{name} must be a String, an Array of numbers or a Tensor, not #{value.inspect[0, 80]}"
+        raise InvalidInputError,
+              "#{name} must be a String, an Array of numbers or a Tensor, not #{value.inspect[0, 80]}"
       end
 
       Tensor.new(value, :f32, device: "cpu")
@@ -333,8 +340,9 @@ module Candle
     # Cosines, from -1 to 1; 0 where a vector is zero.
     def scores(wanted, candidates)
       unless candidates.shape.last == wanted.shape.first
-        raise InvalidInputError, "vectors of #{wanted.shape.first} and of #{candidates.shape.last} components can't be " \
-                                 "compared: make both with the same model and dimensions"
+        raise InvalidInputError,
+              "vectors of #{wanted.shape.first} and of #{candidates.shape.last} components can't be compared: " \
+              "make both with the same model and dimensions"
       end
 
       lengths = candidates.norm(1).to_a

@@ -51,7 +51,8 @@ module Candle
     #   have a `source` and no tokens
     def extract_entities(input, confidence_threshold: 0.9, aggregation: :simple)
       texts, single = Arguments.texts(input)
-      from_model = model_ner&.extract_entities(texts, confidence_threshold: confidence_threshold, aggregation: aggregation)
+      settings = { confidence_threshold: confidence_threshold, aggregation: aggregation }
+      from_model = model_ner&.extract_entities(texts, **settings)
       lists = texts.each_with_index.map do |text, index|
         found = (pattern_recognizers + gazetteer_recognizers).flat_map { |recognizer| recognizer.recognize(text) }
         without_overlaps((from_model ? from_model[index] : []) + found)

@@ -156,7 +156,7 @@ module Candle
     # @param max_length [Integer, Boolean, nil] the same as `length`; true is the longest of the batch
     # @param pad_to_multiple_of [Integer, nil] round the length up to a multiple
     # @return [Tokenizer] a new one that pads
-    def with_padding(enabled: true, direction: "right", pad_id: nil, pad_token: nil, pad_type_id: 0, # rubocop:disable Metrics/ParameterLists
+    def with_padding(enabled: true, direction: "right", pad_id: nil, pad_token: nil, pad_type_id: 0,
                      length: nil, max_length: nil, pad_to_multiple_of: nil)
       return _without_padding unless enabled
 
@@ -274,9 +274,10 @@ module Candle
 
     def pad_pair(pad_id, pad_token)
       _, own_token, own_id = _special_tokens.find { |role, _, _| role == "pad_token" }
-      pad_token = TextInput.utf8(pad_token, "pad_token") if pad_token
-      pad_token ||= (pad_id && id_to_token(pad_id)) || own_token
-      [pad_id || (pad_token && token_to_id(pad_token)) || own_id || 0, pad_token || "[PAD]"]
+      return [pad_id || token_to_id(pad_token) || own_id || 0, pad_token] if pad_token
+      return [pad_id, id_to_token(pad_id) || "[PAD]"] if pad_id
+
+      [own_id || 0, own_token || "[PAD]"]
     end
 
     def left?(direction)

@@ -91,6 +91,8 @@ module Tasks
     def execute(example)
       Models.fetch_mentioned(example.code)
       Dir.mktmpdir do |directory|
+        # The paths of small models in the examples start at the root.
+        File.symlink(File.join(Build::ROOT, "spec"), File.join(directory, "spec"))
         script = File.join(directory, "example.rb")
         File.write(script, self.class.instrument(example.code))
         prelude = File.join(__dir__, "doc_prelude.rb")

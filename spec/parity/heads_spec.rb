@@ -15,7 +15,15 @@ RSpec.describe "Heads" do
         name = "#{family}-sequence"
         model = described_class.from_pretrained(TinyModels.path(name), device: "cpu")
         record = TinyModels.record(name)
-        by_label = ->(lists) { lists.map { |list| model.labels.map { |label| list.find { |e| e[:label] == label }[:score] } } }
+        by_label = lambda { |lists|
+          lists.map do |list|
+            model.labels.map do |label|
+              list.find do |e|
+                e[:label] == label
+              end[:score]
+            end
+          end
+        }
         expected = TinyModels.rows(name, "logits").map { |row| softmax(row) }
         expect(by_label.call(model.classify(record["texts"]))).to be_near(expected)
         firsts, seconds = record["pairs"].transpose

@@ -17,7 +17,7 @@ const SLICE: usize = 256;
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbClassifier, Error> {
     let request = model::Request::new(ruby, source, settings)?;
     let model = gvl::leave(ruby, |cancel| {
-        ClassifyModel::load(&request.files(cancel)?, &request.options, cancel)
+        ClassifyModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbClassifier {
         _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),

@@ -28,7 +28,7 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbEmbeddingModel
         normalize: model::setting(ruby, settings, "normalize")?,
     };
     let model = gvl::leave(ruby, |cancel| {
-        EmbeddingModel::load(&request.files(cancel)?, &request.options, &own, cancel)
+        EmbeddingModel::load(&request.files, &request.options, &own, cancel)
     })?;
     Ok(RbEmbeddingModel {
         _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),

@@ -26,6 +26,7 @@ use magnus::{Error, Ruby};
 #[magnus::init(name = "candle")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let candle = ruby.define_module("Candle")?;
+    engine::threads::init();
     gvl::init();
     build_info::init(candle)?;
     utils::init(candle)?;

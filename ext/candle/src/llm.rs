@@ -26,7 +26,7 @@ pub struct RbRun(Mutex<Option<Generation>>);
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
     let request = model::Request::new(ruby, source, settings)?;
     let model = gvl::leave(ruby, |cancel| {
-        LanguageModel::load(&request.files(cancel)?, &request.options, cancel)
+        LanguageModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbLlm {
         _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),

@@ -14,7 +14,7 @@ pub struct RbMaskedLm {
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbMaskedLm, Error> {
     let request = model::Request::new(ruby, source, settings)?;
     let model = gvl::leave(ruby, |cancel| {
-        MaskModel::load(&request.files(cancel)?, &request.options, cancel)
+        MaskModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbMaskedLm {
         _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),

@@ -9,8 +9,8 @@ use crate::{convert, error, gvl, tokenizer::RbTokenizer};
 
 /// A model to be loaded, as Ruby asked for it.
 pub struct Request {
-    source: String,
-    revision: Option<String>,
+    /// Opened with the GVL held, since that reads the environment, which Ruby may change.
+    pub files: ModelFiles,
     pub options: LoadOptions,
 }
 
@@ -27,9 +27,10 @@ impl Request {
                 .get(ruby.to_symbol(name))
                 .unwrap_or_else(|| ruby.qnil().as_value())
         };
+        let revision: Option<String> = setting(ruby, settings, "revision")?;
+        let files = ModelFiles::open(&source, revision.as_deref(), &CancelToken::new());
         Ok(Self {
-            source,
-            revision: setting(ruby, settings, "revision")?,
+            files: files.map_err(error::raised(ruby))?,
             options: LoadOptions {
                 device: convert::device(ruby, given("device"))?,
                 dtype: convert::optional_dtype(ruby, given("dtype"))?,
@@ -38,10 +39,6 @@ impl Request {
                 gguf_file: setting(ruby, settings, "gguf_file")?,
             },
         })
-    }
-
-    pub fn files(&self, cancel: &CancelToken) -> engine::Result<ModelFiles> {
-        ModelFiles::open(&self.source, self.revision.as_deref(), cancel)
     }
 }
 

@@ -17,7 +17,7 @@ const SLICE: usize = 128;
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbNer, Error> {
     let request = model::Request::new(ruby, source, settings)?;
     let model = gvl::leave(ruby, |cancel| {
-        TagModel::load(&request.files(cancel)?, &request.options, cancel)
+        TagModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbNer {
         _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),

@@ -17,7 +17,7 @@ const SLICE: usize = 256;
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbReranker, Error> {
     let request = model::Request::new(ruby, source, settings)?;
     let model = gvl::leave(ruby, |cancel| {
-        RerankModel::load(&request.files(cancel)?, &request.options, cancel)
+        RerankModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbReranker {
         _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),

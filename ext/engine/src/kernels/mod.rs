@@ -39,6 +39,25 @@ pub enum Activation {
     Identity,
 }
 
+impl Activation {
+    /// The function that a model's config means.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "gelu" | "gelu_python" => Some(Self::Gelu),
+            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_accurate" => {
+                Some(Self::GeluTanh)
+            }
+            "quick_gelu" => Some(Self::QuickGelu),
+            "silu" | "swish" | "swiglu" => Some(Self::Silu),
+            "relu" => Some(Self::Relu),
+            "tanh" => Some(Self::Tanh),
+            "sigmoid" => Some(Self::Sigmoid),
+            "identity" | "linear" => Some(Self::Identity),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopeKind {
     /// Element i turns with element i + rotary / 2.

@@ -2,9 +2,11 @@
 
 use candle_core::{DType, Storage, Tensor};
 
+use crate::kernels::cpu::block_matrix::BlockMatrix;
 use crate::kernels::cpu::gemm::{GemmEpilogue, PackedMatrix};
 use crate::kernels::cpu::isa::Isa;
 use crate::kernels::{self, Activation};
+use crate::weights::QuantizedTensor;
 use crate::{memory, Error, Result};
 
 /// What follows the product, in this order: bias (the layer's own), activation, residual.
@@ -21,6 +23,8 @@ enum Weight {
     Plain(Tensor),
     /// f32 on the CPU, laid out for the micro-kernels, with the bias.
     Packed(PackedMatrix, Option<Vec<f32>>),
+    /// Quantized blocks on the CPU, as they lie in the file, with the bias.
+    Blocks(BlockMatrix, Option<Vec<f32>>),
 }
 
 #[derive(Clone, Debug)]
@@ -59,6 +63,32 @@ impl Linear {
             bias,
             inputs,
             outputs,
+        })
+    }
+
+    /// A layer on the CPU whose weight stays as the file has it; computes in f32.
+    pub fn quantized(weight: QuantizedTensor, bias: Option<Tensor>) -> Result<Self> {
+        let matrix = BlockMatrix::new(weight)?;
+        let values = match &bias {
+            Some(bias) => Some(bias.to_dtype(DType::F32)?.to_vec1::<f32>()?),
+            None => None,
+        };
+        let outputs = matrix.outputs;
+        if values
+            .as_ref()
+            .is_some_and(|values| values.len() != outputs)
+        {
+            return Err(Error::InvalidInput(format!(
+                "a bias of {} values does not fit a linear layer of {outputs} outputs",
+                values.map_or(0, |values| values.len())
+            )));
+        }
+        Ok(Self {
+            inputs: matrix.inputs,
+            outputs,
+            weight: Weight::Blocks(matrix, values),
+            bias,
+            dtype: DType::F32,
         })
     }
 
@@ -104,8 +134,14 @@ impl Linear {
         match &self.weight {
             Weight::Plain(weight) => self.forward_plain(x, weight, shape, rows, epilogue),
             Weight::Packed(weight, bias) => {
-                let bias = bias.as_deref();
-                forward_packed(x, weight, bias, shape, rows, epilogue)
+                forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
+                    weight.multiply(isa, x, rows, epilogue)
+                })
+            }
+            Weight::Blocks(weight, bias) => {
+                forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
+                    weight.multiply(isa, x, rows, epilogue)
+                })
             }
         }
     }
@@ -151,39 +187,35 @@ impl Linear {
     }
 }
 
-fn forward_packed(
+/// `multiply` gets the values of `x` and an epilogue whose residual fits.
+fn forward_on_cpu(
     x: &Tensor,
-    weight: &PackedMatrix,
     bias: Option<&[f32]>,
     shape: Vec<usize>,
-    rows: usize,
     epilogue: &Epilogue<'_>,
+    multiply: impl Fn(Isa, &[f32], &GemmEpilogue<'_>) -> Vec<f32>,
 ) -> Result<Tensor> {
-    if let Some(residual) = epilogue.residual {
-        if residual.dims() != shape {
-            return Err(Error::InvalidInput(format!(
-                "a residual of shape {:?} does not fit a linear layer's output of shape {shape:?}",
-                residual.dims()
-            )));
-        }
-    }
     let isa = Isa::current()?;
+    let activation = epilogue.activation;
     let product = with_values(x, |x| match epilogue.residual {
-        None => {
-            let activation = epilogue.activation;
-            let epilogue = GemmEpilogue {
+        None => Ok(multiply(
+            isa,
+            x,
+            &GemmEpilogue {
                 bias,
                 activation,
                 residual: None,
-            };
-            Ok(weight.multiply(isa, x, rows, &epilogue))
-        }
+            },
+        )),
+        Some(residual) if residual.dims() != shape => Err(Error::InvalidInput(format!(
+            "a residual of shape {:?} does not fit a linear layer's output of shape {shape:?}",
+            residual.dims()
+        ))),
         Some(residual) => with_values(residual, |residual| {
-            let (activation, residual) = (epilogue.activation, Some(residual));
-            Ok(weight.multiply(
+            let residual = Some(residual);
+            Ok(multiply(
                 isa,
                 x,
-                rows,
                 &GemmEpilogue {
                     bias,
                     activation,

@@ -10,7 +10,7 @@
 //! - [`RerankModel`] scores: `score`, with raw logits;
 //! - [`ClassifyModel`] labels: `classify`, texts or pairs;
 //! - [`TagModel`] tags: `tag`, tokens with character offsets, which [`entities::aggregate`] joins;
-//! - [`MaskModel`] fills: `fill`.
+//! - [`MaskModel`] fills: `fill`;
 //! - [`LanguageModel`], run by a [`Generation`] token by token
 
 mod batching;

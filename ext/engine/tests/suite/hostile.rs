@@ -275,7 +275,7 @@ fn code(path: &Path) -> Vec<Vec<u8>> {
             b"\x85R.".to_vec(),
         ]
         .concat(),
-        format!("c__builtin__\neval\n(X\x05\x00\x00\x001+1+1tR.").into_bytes(),
+        b"c__builtin__\neval\n(X\x05\x00\x00\x001+1+1tR.".to_vec(),
         format!("(S'{command}'\nios\nsystem\n.").into_bytes(),
         b"\x80\x02}X\x01\x00\x00\x00wcbuiltins\nexec\n)\x81s.".to_vec(),
         b"\x80\x02ctorch.nn.modules.linear\nLinear\n)\x81}b.".to_vec(),

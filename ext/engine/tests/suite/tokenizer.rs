@@ -159,11 +159,18 @@ fn damaged_files_give_errors() {
             Err(other) => panic!("unexpected error {other:?}"),
         }
     }
-    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    std::fs::write(&path, deep).unwrap();
-    assert!(matches!(
-        Tokenizer::from_file(&path),
-        Err(Error::CorruptModel(_))
-    ));
+    for (open, close) in [
+        ("[", "]"),
+        ("{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[", "]}}"),
+    ] {
+        for depth in [60, 100_000] {
+            std::fs::write(&path, open.repeat(depth) + &close.repeat(depth)).unwrap();
+            let result = Tokenizer::from_file(&path);
+            assert!(matches!(
+                result,
+                Err(Error::CorruptModel(_) | Error::Tokenizer(_))
+            ));
+        }
+    }
     std::fs::remove_dir_all(&directory).unwrap();
 }

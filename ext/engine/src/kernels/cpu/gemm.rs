@@ -1,5 +1,6 @@
 //! Products with a matrix that was laid out once for the micro-kernels.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::activation::activate_row;
@@ -10,7 +11,7 @@ use super::{build, for_each_range, Output};
 use crate::kernels::Activation;
 
 /// Columns of a panel: two of the widest vectors.
-const PANEL: usize = 32;
+pub(super) const PANEL: usize = 32;
 
 /// Rows of x that one task takes: their panel of the matrix stays in the second-level cache.
 const TASK_ROWS: usize = 96;
@@ -127,16 +128,34 @@ impl PackedMatrix {
                 );
             }
         }
+        // SAFETY: the runs were just written, by this task alone.
+        unsafe { epilogue.finish(isa, (first, count), start..end, self.outputs, out) };
+    }
+}
+
+impl GemmEpilogue<'_> {
+    /// Activation and residual for some columns of `count` rows from `first` on.
+    ///
+    /// # Safety
+    /// `out` holds the rows of the product, `outputs` wide, and these columns of them are written.
+    pub(super) unsafe fn finish(
+        &self,
+        isa: Isa,
+        (first, count): (usize, usize),
+        columns: Range<usize>,
+        outputs: usize,
+        out: Output<f32>,
+    ) {
         for row in first..first + count {
-            let at = row * self.outputs + start;
-            // SAFETY: the run was just written.
+            let at = row * outputs + columns.start;
+            // SAFETY: the caller vouches for the run.
             unsafe {
                 let run = out.at(at);
-                if let Some(activation) = epilogue.activation {
-                    activate_row(isa, run, std::ptr::null(), run, end - start, activation);
+                if let Some(activation) = self.activation {
+                    activate_row(isa, run, std::ptr::null(), run, columns.len(), activation);
                 }
-                if let Some(residual) = epilogue.residual {
-                    add_row(isa, run, residual[at..].as_ptr(), run, end - start);
+                if let Some(residual) = self.residual {
+                    add_row(isa, run, residual[at..].as_ptr(), run, columns.len());
                 }
             }
         }
@@ -255,7 +274,7 @@ unsafe fn multiply_panel_with<S: Simd>(
 }
 
 dispatched! {
-    unsafe fn multiply_panel(
+    pub(super) unsafe fn multiply_panel(
         x: *const f32, panel: *const f32, bias: *const f32, out: *mut f32, rows: usize, inputs: usize,
         stride: usize, width: usize,
     ) = multiply_panel_with

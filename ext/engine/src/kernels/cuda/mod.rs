@@ -1,11 +1,13 @@
 //! The row kernels on CUDA: one source, compiled by NVRTC when a process first needs it, loaded once
 //! per device.
 
-use std::sync::Mutex;
+mod parameters;
+
+use std::sync::OnceLock;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaSlice, CudaView, DeviceRepr, LaunchConfig, PushKernelArg,
+    CudaFunction, CudaSlice, CudaView, DeviceRepr, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::cudarc::nvrtc::{compile_ptx_with_opts, CompileOptions};
 use candle_core::cuda_backend::{CudaDType, WrapErr};
@@ -17,6 +19,10 @@ use half::{bf16, f16};
 use super::ops::{Activate, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax};
 use super::rows::Rows;
 use super::{Activation, RopeKind};
+use parameters::{
+    small, ActivationParameters, DeviceRows, NormParameters, PoolParameters, RopeParameters,
+    SoftmaxParameters, CENTERED, HAS_ADDITIVE, HAS_BIAS, HAS_KEEP, HAS_LENGTHS, HAS_RESIDUAL,
+};
 
 const SOURCE: &str = include_str!("rows.cu");
 const MODULE: &str = "red_candle_rows";
@@ -29,119 +35,11 @@ impl Float for f32 {}
 impl Float for f16 {}
 impl Float for bf16 {}
 
-/// As `Rows` in the CUDA source.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct DeviceRows {
-    inner_size: u32,
-    middle_size: u32,
-    inner_stride: u64,
-    middle_stride: u64,
-    outer_stride: u64,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct NormParameters {
-    columns: u32,
-    flags: u32,
-    epsilon: f32,
-    weight_offset: f32,
-    input: DeviceRows,
-    residual: DeviceRows,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct SoftmaxParameters {
-    columns: u32,
-    flags: u32,
-    scale: f32,
-    lowest: f32,
-    input: DeviceRows,
-    additive: DeviceRows,
-    keep: DeviceRows,
-    lengths: DeviceRows,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct ActivationParameters {
-    elements: u64,
-    columns: u32,
-    activation: u32,
-    gated: u32,
-    gate: DeviceRows,
-    up: DeviceRows,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct RopeParameters {
-    columns: u32,
-    rotated: u32,
-    heads: u32,
-    known: u32,
-    interleaved: u32,
-    input: DeviceRows,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct PoolParameters {
-    columns: u32,
-    least: f32,
-    input: DeviceRows,
-}
-
-// SAFETY: plain numbers, laid out as in the CUDA source.
-unsafe impl DeviceRepr for NormParameters {}
-unsafe impl DeviceRepr for SoftmaxParameters {}
-unsafe impl DeviceRepr for ActivationParameters {}
-unsafe impl DeviceRepr for RopeParameters {}
-unsafe impl DeviceRepr for PoolParameters {}
-
-const HAS_BIAS: u32 = 1;
-const CENTERED: u32 = 2;
-const HAS_RESIDUAL: u32 = 4;
-const HAS_ADDITIVE: u32 = 1;
-const HAS_KEEP: u32 = 2;
-const HAS_LENGTHS: u32 = 4;
-
-impl DeviceRows {
-    const NONE: Self = Self {
-        inner_size: 1,
-        middle_size: 1,
-        inner_stride: 0,
-        middle_stride: 0,
-        outer_stride: 0,
-    };
-
-    fn of(rows: &Rows) -> Result<Self> {
-        let [outer, middle, inner] = rows.dims;
-        Ok(Self {
-            inner_size: small(inner.0.max(1))?,
-            middle_size: small(middle.0.max(1))?,
-            inner_stride: inner.1 as u64,
-            middle_stride: middle.1 as u64,
-            outer_stride: outer.1 as u64,
-        })
-    }
-}
-
-fn small(value: usize) -> Result<u32> {
-    match i32::try_from(value) {
-        Ok(value) => Ok(value as u32),
-        Err(_) => candle_core::bail!("{value} rows or columns are more than a CUDA kernel takes"),
-    }
-}
-
 /// The PTX of all kernels, compiled once per process.
-fn ptx() -> Result<String> {
-    static COMPILED: Mutex<Option<String>> = Mutex::new(None);
-    let mut compiled = COMPILED.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(ptx) = &*compiled {
-        return Ok(ptx.clone());
+fn ptx() -> Result<&'static str> {
+    static COMPILED: OnceLock<String> = OnceLock::new();
+    if let Some(ptx) = COMPILED.get() {
+        return Ok(ptx);
     }
     let options = CompileOptions {
         name: Some("rows.cu".into()),
@@ -150,15 +48,13 @@ fn ptx() -> Result<String> {
     let ptx = compile_ptx_with_opts(SOURCE, options).map_err(|error| {
         candle_core::Error::Cuda(format!("NVRTC cannot compile the kernels: {error:?}").into())
     })?;
-    Ok(compiled.insert(ptx.to_src()).clone())
+    Ok(COMPILED.get_or_init(|| ptx.to_src()))
 }
 
-fn function<T: Float>(
-    device: &CudaDevice,
-    kernel: &str,
-) -> Result<candle_core::cuda_backend::CudaFunc> {
+fn function<T: Float>(device: &CudaDevice, kernel: &str) -> Result<CudaFunction> {
     let name = format!("{kernel}_{}", T::DTYPE.as_str());
-    device.get_or_load_custom_func(&name, MODULE, &ptx()?)
+    let function = device.get_or_load_custom_func(&name, MODULE, ptx()?)?;
+    Ok(function.into_cuda_function())
 }
 
 /// One block per row, as wide as the row asks for.
@@ -266,7 +162,8 @@ fn run_norm<T: Float>(
     };
     if elements > 0 {
         let function = function::<T>(&device, "norm")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
         builder.arg(&weight.view);
@@ -328,7 +225,8 @@ fn run_softmax<T: Float>(op: &Softmax, x: &CudaStorage, layout: &Layout) -> Resu
     let out = unsafe { device.alloc::<T>(elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "softmax")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(additive.as_ref().map_or(&input.view, |m| &m.view));
         // A mask that is not there is not read: any pointer serves.
@@ -394,7 +292,8 @@ fn run_activation<T: Float>(
     let out = unsafe { device.alloc::<T>(elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "activate")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
         builder.arg(&out);
@@ -454,7 +353,8 @@ fn run_rope<T: Float>(op: &Rope, x: &CudaStorage, layout: &Layout) -> Result<Cud
     let out = unsafe { device.alloc::<T>(elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "rope")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(&cosines.view);
         builder.arg(&sines.view);
@@ -487,7 +387,8 @@ fn run_mean_pool<T: Float>(op: &MeanPool, x: &CudaStorage, layout: &Layout) -> R
     if elements > 0 {
         let boundaries: CudaSlice<u32> = device.clone_htod(&op.boundaries)?;
         let function = function::<T>(&device, "mean_pool")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(&boundaries);
         builder.arg(&out);
@@ -535,7 +436,8 @@ fn run_l2_normalize<T: Float>(
     let out = unsafe { device.alloc::<T>(elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "l2_normalize")?;
-        let mut builder = function.builder();
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(&out);
         builder.arg(&parameters);
