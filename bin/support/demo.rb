@@ -7,8 +7,9 @@ require_relative "../../rakelib/support/models"
 # how long it took.
 class Demo
   EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-  SECTIONS = %i[device tokenizer tensors].freeze
-  MODELS = [EMBEDDING_MODEL].freeze
+  RERANKER = "cross-encoder/ms-marco-MiniLM-L-12-v2"
+  SECTIONS = %i[device tokenizer tensors search rerank].freeze
+  MODELS = [EMBEDDING_MODEL, RERANKER].freeze
 
   PASSAGES = [
     "Berlin has about 3.7 million inhabitants.",
@@ -18,7 +19,10 @@ class Demo
     "Bread rises because yeast turns sugar into carbon dioxide.",
     "The population of Tokyo is the largest of any city."
   ].freeze
-  QUESTION = "how many inhabitants has the city of Berlin"
+  QUESTION = "Berlin inhabitants in millions"
+  CORPUS = File.readlines(File.join(__dir__, "corpus.txt"), chomp: true, encoding: "UTF-8").freeze
+  QUESTIONS = ["How many people live in the capital of Germany?", "Why do reefs lose their colour?",
+               "Who made the programming language Ruby?"].freeze
 
   def run
     Tasks::Models.prepare(MODELS)
@@ -54,9 +58,34 @@ class Demo
       Candle::Tensor.new(rows).matmul(Candle::Tensor.new(counts(QUESTION)).reshape([rows.first.size, 1])).flatten_all
     end
     puts "question: #{QUESTION}"
-    scores.to_a.zip(PASSAGES).sort_by { |score, _| -score }.first(3).each do |score, text|
-      puts format("  %<score>.3f  %<text>s", score:, text:)
+    scores.to_a.zip(PASSAGES).sort_by { |score, _| -score }.first(3).each { |score, text| show(score, text) }
+  end
+
+  # Search by meaning, over vectors that are made once.
+  def search
+    @model = timed("loaded #{EMBEDDING_MODEL}") { Candle::EmbeddingModel.from_pretrained(EMBEDDING_MODEL) }
+    puts @model.inspect
+    @vectors = timed("embedded #{CORPUS.size} passages") { @model.embed(CORPUS, as: :tensor) }
+    QUESTIONS.each do |question|
+      hits = timed("searched: #{question}") { @model.search(question, @vectors, top_k: 2) }
+      hits.each { |hit| show(hit[:score], CORPUS[hit[:index]]) }
     end
+  end
+
+  # The best of the search, read again together with the question.
+  def rerank
+    reranker = timed("loaded #{RERANKER}") { Candle::Reranker.from_pretrained(RERANKER) }
+    QUESTIONS.each do |question|
+      candidates = @model.search(question, @vectors, top_k: 10).map { |hit| CORPUS[hit[:index]] }
+      hits = timed("reranked #{candidates.size} passages: #{question}") do
+        reranker.rerank(question, candidates, top_k: 2)
+      end
+      hits.each { |hit| show(hit[:score], hit[:text]) }
+    end
+  end
+
+  def show(score, text)
+    puts format("  %<score>.3f  %<text>s", score:, text:)
   end
 
   def counts(text)

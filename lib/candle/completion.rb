@@ -13,7 +13,8 @@ module Candle
     attr_reader :text
     # @return [Array<Integer>] its tokens, an end token included
     attr_reader :token_ids
-    # @return [Array<Hash>, nil] `{token:, id:, logprob:, top: [{token:, id:, logprob:}]}` for each token, when asked for
+    # @return [Array<Hash>, nil] for each token, when asked for: `{token:, id:, logprob:, top: [...]}`, the top being
+    #   the likeliest tokens in the same form
     attr_reader :logprobs
     # @return [Symbol] `:stop`, `:length`, `:stop_sequence` or `:constraint`
     attr_reader :finish_reason

@@ -80,7 +80,7 @@ module Candle
       "#<Candle::Device #{self}>"
     end
 
-    private(*instance_methods(false).grep(/\A_/))
+    send(:private, *instance_methods(false).grep(/\A_/))
     private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 end

@@ -51,7 +51,7 @@ module Candle
       "#<Candle::DType #{self}>"
     end
 
-    private(*instance_methods(false).grep(/\A_/))
+    send(:private, *instance_methods(false).grep(/\A_/))
     private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 end

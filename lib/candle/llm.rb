@@ -67,9 +67,7 @@ module Candle
     # @yieldparam piece [String]
     # @return [String, Enumerator] the whole text; without a block an Enumerator of pieces
     def generate_stream(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
-      unless block
-        return enum_for(:generate_stream, prompt, config: config, reset_cache: reset_cache, **overrides)
-      end
+      return enum_for(:generate_stream, prompt, config: config, reset_cache: reset_cache, **overrides) unless block
 
       complete(prompt, config: config, reset_cache: reset_cache, **overrides, &block).text
     end
@@ -103,7 +101,7 @@ module Candle
       end
 
       prompt = TextInput.utf8(prompt_or_messages, "prompt")
-      run(tokenizer.encode(prompt), config, cache: cache_for(reset_cache), prompt: prompt, **overrides, &block)
+      run(tokenizer.encode(prompt), config, cache: kept_cache(reset_cache), prompt: prompt, **overrides, &block)
     end
 
     # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
@@ -120,7 +118,7 @@ module Candle
       ids = tokenizer.encode(text)
       return [] if ids.empty?
 
-      ids.zip([nil, *_logprobs(ids)]).map { |id, logprob| { token: tokenizer.id_to_token(id), id: id, logprob: logprob } }
+      ids.zip([nil, *_logprobs(ids)]).map { |id, logprob| named(id, logprob) }
     end
 
     # @param text [String] at least two tokens
@@ -166,16 +164,16 @@ module Candle
 
     private
 
-    def answer(messages, config: GenerationConfig.balanced, reset_cache: true, cache: nil, tools: nil, **overrides, &block)
+    def answer(messages, config: GenerationConfig.balanced, reset_cache: true, cache: nil, tools: nil, **overrides,
+               &block)
       prompt = apply_chat_template(messages, tools: tools)
       ids = tokenizer.encode(prompt, add_special_tokens: false)
-      run(ids, config, cache: cache || cache_for(reset_cache), prompt: prompt, **overrides, &block)
+      run(ids, config, cache: cache || kept_cache(reset_cache), prompt: prompt, **overrides, &block)
     end
 
-    def cache_for(reset)
-      return clear_cache if reset
-
-      @cache ||= _new_cache
+    def kept_cache(reset)
+      clear_cache if reset
+      reset ? nil : (@cache ||= _new_cache)
     end
 
     def run(ids, config, cache:, prompt:, context_overflow: :error, **overrides, &block)
@@ -209,8 +207,13 @@ module Candle
     end
 
     def named_logprobs(entries)
-      name = ->(id, logprob) { { token: tokenizer.id_to_token(id), id: id, logprob: logprob } }
-      entries.map { |id, logprob, top| name.call(id, logprob).merge(top: top.map(&name)) }
+      entries.map do |id, logprob, top|
+        named(id, logprob).merge(top: top.map { |other, value| named(other, value) })
+      end
+    end
+
+    def named(id, logprob)
+      { token: tokenizer.id_to_token(id), id: id, logprob: logprob }
     end
   end
 end

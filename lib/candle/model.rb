@@ -67,7 +67,7 @@ module Candle
         dtype: dtype.to_s,
         features: BuildInfo.features,
         kernels: KERNELS.to_h { |name| [name, kind] },
-        fallbacks: []
+        fallbacks: @fallbacks || []
       }
     end
 
@@ -85,7 +85,18 @@ module Candle
     def remember(source, settings)
       @model_id = source
       @requested_device = settings[:device]&.to_s || "best"
-      @options = settings.except(:tokenizer).merge(model_id: source, device: device.to_s, dtype: dtype.to_s).freeze
+      remember_options(settings.except(:tokenizer).merge(model_id: source, device: device.to_s, dtype: dtype.to_s))
+    end
+
+    # String keys find the same.
+    def remember_options(options)
+      options.default_proc = ->(hash, key) { hash[key.to_sym] if key.is_a?(String) && hash.key?(key.to_sym) }
+      @options = options.freeze
+    end
+
+    def fell_back(device, error)
+      @requested_device = device.to_s
+      @fallbacks = ["#{device}: #{error.message}"].freeze
     end
   end
 end

@@ -29,7 +29,7 @@ require "candle/tensor/display"
 
 module Candle
   class Tensor
-    private(*instance_methods(false).grep(/\A_/))
+    send(:private, *instance_methods(false).grep(/\A_/))
     private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 end

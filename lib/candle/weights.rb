@@ -8,7 +8,7 @@ module Candle
   #
   # @example
   #   weights = Candle::Weights.open("spec/fixtures/weights/dense.safetensors")
-  #   weights.info("kind.f32") # => {shape: [2, 3], dtype: :f32, bytes: 24, file: "spec/fixtures/weights/dense.safetensors"}
+  #   weights.info("kind.f32")[:dtype] # => :f32
   #   weights.tensor("kind.f32").shape # => [2, 3]
   class Weights
     include Enumerable

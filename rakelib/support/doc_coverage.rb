@@ -30,10 +30,15 @@ module Tasks
         object = YARD::Registry.at(path) || YARD::Registry.at(path.tr("#", "."))
         if object.nil?
           "#{path} has no documentation (a native method needs @!method)"
-        elsif object.docstring.blank?(false)
+        elsif object.docstring.blank?(false) && !documented_alias?(object)
           "#{path} has no documentation (#{object.file}:#{object.line})"
         end
       end
+    end
+
+    def documented_alias?(object)
+      original = object.is_alias? && object.namespace.child(name: object.namespace.aliases[object], scope: object.scope)
+      original && !original.docstring.blank?(false)
     end
 
     def nonexistent

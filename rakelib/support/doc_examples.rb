@@ -60,8 +60,9 @@ module Tasks
       YARD::Logger.instance.level = ::Logger::ERROR
       YARD.parse(Dir[File.join(Build::ROOT, "lib/**/*.rb")].sort)
       YARD::Registry.all.flat_map do |object|
-        place = "#{object.path} (#{relative(object.file)})"
-        object.tags(:example).map { |tag| Example.new("#{place} #{tag.name}".strip, tag.text) }
+        object.tags(:example).map do |tag|
+          Example.new("#{object.path} (#{relative(object.file)}) #{tag.name}".strip, tag.text)
+        end
       end
     end
 
@@ -90,6 +91,8 @@ module Tasks
     def execute(example)
       Models.fetch_mentioned(example.code)
       Dir.mktmpdir do |directory|
+        # The paths of small models in the examples start at the root.
+        File.symlink(File.join(Build::ROOT, "spec"), File.join(directory, "spec"))
         script = File.join(directory, "example.rb")
         File.write(script, self.class.instrument(example.code))
         prelude = File.join(__dir__, "doc_prelude.rb")

@@ -37,6 +37,21 @@ RSpec.describe "Native memory", if: File.readable?("/proc/self/status") do
     expect(views.map(&:to_a)).to eq(Array.new(20) { |index| [index.to_f] * 2 })
   end
 
+  it "survives a full collection at every allocation" do
+    output, errors, status = run_ruby(<<~RUBY)
+      GC.stress = true
+      a = Candle::Tensor.new([[1, 2], [3, 4]])
+      b = (2 * a.matmul(a).t + a[0]).cat(Candle::Tensor.zeros([1, 2]))
+      error = (a + Candle::Tensor.zeros([3]) rescue $!)
+      rows = b.map { |row| row.sum.item }
+      GC.stress = false
+      p b.to_a, rows, Candle::Tensor.from_packed(b.to_packed, [3, 2], :f32) == b, error.class
+    RUBY
+    expect(status).to be_success, errors
+    expect(output.lines(chomp: true)).to eq(["[[15.0, 32.0], [21.0, 46.0], [0.0, 0.0]]", "[47.0, 67.0, 0.0]", "true",
+                                             "Candle::InvalidInputError"])
+  end
+
   it "is told to ObjectSpace" do
     require "objspace"
     expect(ObjectSpace.memsize_of(Candle::Tensor.zeros([1 << 18]))).to be >= 1 << 20

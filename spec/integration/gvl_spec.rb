@@ -89,6 +89,17 @@ RSpec.describe "The door off the GVL" do
     expect(output.split).to eq(%w[heard true])
   end
 
+  it "ends the reading of a long array, and the making of one" do
+    numbers = Array.new(3_000_000, 0.5)
+    large = Candle::Tensor.zeros([100_000_000], dtype: :u8)
+    [-> { loop { Candle::Tensor.new(numbers) } }, -> { large.to_a }].each do |call|
+      thread = Thread.new(&call)
+      sleep 0.3
+      expect(thread).to be_alive
+      expect(seconds { thread.kill.join }).to be < limit
+    end
+  end
+
   it "computes in many threads at once, each its own result" do
     results = Array.new(8) do |index|
       Thread.new do

@@ -11,4 +11,25 @@ module RealModels
   def path(id)
     Tasks::Models.path(id)
   end
+
+  # The same for specs that must tell "can't be fetched here" from "is not what it should be".
+  #
+  # @return [Array(String, nil), Array(nil, String)] the directory, or why its package can't be had
+  def try(id)
+    [path(id), nil]
+  rescue RuntimeError => e
+    raise unless e.message.start_with?("Command failed")
+
+    [nil, "the package of #{id} can't be fetched: #{e.message}"]
+  rescue Errno::ENOENT => e
+    [nil, "the package of #{id} can't be fetched: #{e.message}"]
+  end
+end
+
+# In groups about a real model: the directory, or the examples are reported as skipped, by name.
+RSpec.shared_context "with the real model" do |id|
+  let(:real_path) do
+    found, reason = RealModels.try(id)
+    found || skip(reason)
+  end
 end

@@ -15,9 +15,15 @@ RSpec.describe Candle::Tensor do
   # The same elements in each way that memory can hold them.
   layouts = {
     "in order" => ->(tensor) { tensor },
-    "transposed" => ->(tensor) { tensor.permute((0...tensor.rank).to_a.reverse).contiguous.permute((0...tensor.rank).to_a.reverse) },
+    "transposed" => lambda { |tensor|
+      reversed = (0...tensor.rank).to_a.reverse
+      tensor.permute(reversed).contiguous.permute(reversed)
+    },
     "as a part" => lambda { |tensor|
-      tensor.rank.zero? ? described_class.stack([tensor, tensor])[1] : tensor.cat(tensor, -1).narrow(-1, tensor.shape.last, tensor.shape.last)
+      next described_class.stack([tensor, tensor])[1] if tensor.rank.zero?
+
+      width = tensor.shape.last
+      tensor.cat(tensor, -1).narrow(-1, width, width)
     }
   }
 

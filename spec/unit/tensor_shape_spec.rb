@@ -26,7 +26,7 @@ RSpec.describe Candle::Tensor do
     expect(cube.flatten_to(-2).shape).to eq([6, 4])
     expect(cube.flatten_all.to_a).to eq((0...24).to_a)
     expect(described_class.new(1).flatten_all.shape).to eq([1])
-    expect(cube.permute([2, 0, 1]).flatten_all.to_a).to eq((0...4).flat_map { |i| rows.flatten(1).map { |row| row[i] } })
+    expect(cube.permute([2, 0, 1]).flatten_all.to_a).to eq(rows.flatten(1).transpose.flatten)
     expect { cube.flatten_from(3) }.to raise_error(Candle::InvalidInputError, /dimension 3.*\[2, 3, 4\]/)
   end
 
@@ -62,7 +62,7 @@ RSpec.describe Candle::Tensor do
     vast = described_class.zeros([1, 1]).broadcast_as([1 << 21, 1 << 21])
     expect(vast.elem_count).to eq(1 << 42)
     [:contiguous, :copy, :to_a, :values, :to_packed, :exp, [:+, vast], [:cat, vast], [:matmul, vast], [:sum, 0], :gelu,
-     [:to_dtype, :f64], [:reshape, [1 << 42]], [:index_select, [0]], [:where_cond, 1, 2]].each do |call|
+     %i[to_dtype f64], [:reshape, [1 << 42]], [:index_select, [0]], [:where_cond, 1, 2]].each do |call|
       expect { vast.public_send(*call) }.to raise_error(Candle::OutOfMemoryError), call.inspect
     end
     expect { vast.broadcast_left([1 << 30]) }.to raise_error(Candle::OutOfMemoryError)

@@ -79,8 +79,8 @@ RSpec.describe Candle::Tensor do
   describe ".zeros, .ones, .rand, .randn" do
     it "makes constant tensors of every type" do
       all_types.each do |dtype|
-        expect(described_class.zeros([2, 1], dtype: dtype).to_a).to eq([[0], [0]])
-        expect(described_class.ones(2, dtype: dtype, device: "cpu").to_a).to eq([1, 1])
+        expect(described_class.zeros([2, 1], dtype:).to_a).to eq([[0], [0]])
+        expect(described_class.ones(2, dtype:, device: "cpu").to_a).to eq([1, 1])
       end
       expect(described_class.ones([]).item).to eq(1)
       expect(described_class.zeros([2, 0]).to_a).to eq([[], []])
@@ -156,7 +156,8 @@ RSpec.describe Candle::Tensor do
       expect([made.dtype, made.device]).to eq([Candle::DType.parse(:i32), Candle::Device.cpu])
       expect(made.t.stride).to eq([1, 3])
       expect([made.is_contiguous, made.t.is_contiguous, made.t.is_fortran_contiguous]).to eq([true, false, true])
-      expect([made.t.contiguous, made.t.copy, made.t.detach, made.t.dup].map(&:to_a)).to all(eq([[1, 4], [2, 5], [3, 6]]))
+      same = %i[contiguous copy detach dup].map { |name| made.t.public_send(name).to_a }
+      expect(same).to all(eq([[1, 4], [2, 5], [3, 6]]))
       expect(made.to_device("cpu")).to eq(made)
     end
 
@@ -224,7 +225,7 @@ RSpec.describe Candle::Tensor do
     end
 
     it "refuses other objects" do
-      expect { tensor([1]) + "1" }.to raise_error(TypeError, /String/)
+      expect { tensor([1]) * "1" }.to raise_error(TypeError, /String/)
       expect { tensor([1]) + nil }.to raise_error(TypeError, /NilClass/)
       expect { tensor([1]).matmul(2) }.to raise_error(TypeError)
     end

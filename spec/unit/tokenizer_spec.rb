@@ -75,7 +75,7 @@ RSpec.describe Candle::Tokenizer do
   end
 
   describe "encoding" do
-    it "gives ids, tokens, and both" do
+    it "gives ids, tokens, and both", :gc_stress do
       ids = word_piece.encode("The cat")
       tokens = word_piece.encode_to_tokens("The cat")
       expect(tokens.first).to eq("[CLS]")
@@ -94,7 +94,7 @@ RSpec.describe Candle::Tokenizer do
       expect("cats").to end_with(text[first...last])
     end
 
-    it "takes empty texts and batches" do
+    it "takes empty texts and batches", :gc_stress do
       expect(byte_level.encode("")).to eq([])
       expect(byte_level.encode_batch([])).to eq([])
       expect(byte_level.encode_batch([""])).to eq([[]])
@@ -134,7 +134,7 @@ RSpec.describe Candle::Tokenizer do
   end
 
   describe "#decode" do
-    it "leaves out special tokens when asked" do
+    it "leaves out special tokens when asked", :gc_stress do
       ids = word_piece.encode("the cat")
       expect(word_piece.decode(ids)).to eq("the cat")
       expect(word_piece.decode(ids, skip_special_tokens: false)).to eq("[CLS] the cat [SEP]")

@@ -43,6 +43,18 @@ where
     T: Send,
     F: FnMut(&CancelToken) -> engine::Result<T> + Send,
 {
+    leave_waiting(ruby, |cancel| {
+        engine::threads::install(|| work(cancel)).and_then(|result| result)
+    })
+}
+
+/// The same on the calling thread, for work that waits more than it computes: it must not keep a
+/// worker of the pool from those that compute.
+pub fn leave_waiting<T, F>(ruby: &Ruby, mut work: F) -> Result<T, Error>
+where
+    T: Send,
+    F: FnMut(&CancelToken) -> engine::Result<T> + Send,
+{
     let token = CancelToken::new();
     loop {
         token.reset();
@@ -82,15 +94,20 @@ where
         token,
         outcome: None,
     };
+    // Without the second flag Ruby starts a thread for every call of a program that has just one, and
+    // the garbage of that thread can keep interrupts pending for ever.
+    let flags = rb_sys::RB_NOGVL_INTR_FAIL | rb_sys::RB_NOGVL_UBF_ASYNC_SAFE;
     // SAFETY: `call` and `token` outlive this blocking call; `run` and `unblock` receive exactly
-    // these pointers and neither touches Ruby nor unwinds. The `2` form does not raise on return,
-    // so no Rust frame is jumped over.
+    // these pointers and neither touches Ruby nor unwinds, and `unblock` only stores to an atomic,
+    // which a signal handler may do. INTR_FAIL does not raise on return, so no Rust frame is jumped
+    // over.
     unsafe {
-        rb_sys::rb_thread_call_without_gvl2(
+        rb_sys::rb_nogvl(
             Some(run::<T, F>),
             ptr::from_mut(&mut call).cast(),
             Some(unblock),
             ptr::from_ref(token).cast_mut().cast(),
+            flags as std::ffi::c_int,
         );
     }
     call.outcome
@@ -104,9 +121,7 @@ where
     // SAFETY: `data` is the `Call` that `call_without_gvl` passed and still owns.
     let call = unsafe { &mut *data.cast::<Call<'_, T, F>>() };
     let (work, token) = (&mut *call.work, call.token);
-    call.outcome = Some(panic::catch_unwind(AssertUnwindSafe(|| {
-        engine::threads::install(|| work(token)).and_then(|result| result)
-    })));
+    call.outcome = Some(panic::catch_unwind(AssertUnwindSafe(|| work(token))));
     ptr::null_mut()
 }
 

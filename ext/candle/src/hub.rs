@@ -25,18 +25,18 @@ fn download(
     revision: Option<String>,
 ) -> Result<RString, Error> {
     let repo = open(ruby, &id, revision.as_deref())?;
-    let found = gvl::leave(ruby, |cancel| repo.fetch(&file, cancel))?;
+    let found = gvl::leave_waiting(ruby, |cancel| repo.fetch(&file, cancel))?;
     Ok(path(ruby, found))
 }
 
 fn files(ruby: &Ruby, id: String, revision: Option<String>) -> Result<Vec<String>, Error> {
     let repo = open(ruby, &id, revision.as_deref())?;
-    gvl::leave(ruby, |cancel| repo.files(cancel))
+    gvl::leave_waiting(ruby, |cancel| repo.files(cancel))
 }
 
 fn cached(ruby: &Ruby, id: String, file: String, revision: Option<String>) -> Result<bool, Error> {
     let repo = open(ruby, &id, revision.as_deref())?;
-    gvl::leave(ruby, |_| repo.cached(&file).map(|found| found.is_some()))
+    gvl::leave_waiting(ruby, |_| repo.cached(&file).map(|found| found.is_some()))
 }
 
 fn snapshot(
@@ -46,7 +46,7 @@ fn snapshot(
     patterns: Option<Vec<String>>,
 ) -> Result<RString, Error> {
     let repo = open(ruby, &id, revision.as_deref())?;
-    let directory = gvl::leave(ruby, |cancel| repo.snapshot(patterns.as_deref(), cancel))?;
+    let directory = gvl::leave_waiting(ruby, |cancel| repo.snapshot(patterns.as_deref(), cancel))?;
     Ok(path(ruby, directory))
 }
 

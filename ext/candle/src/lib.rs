@@ -1,27 +1,32 @@
 //! The Ruby face of the engine: one file per Ruby class, registered here in order.
 
 mod build_info;
+mod classifier;
 mod convert;
 mod device;
 mod dtype;
+mod embedding_model;
 mod error;
 mod gc;
 mod gvl;
 mod hub;
 mod llm;
+mod masked_lm;
 mod model;
-
+mod ner;
+mod reranker;
 mod self_test;
 mod tensor;
 mod tokenizer;
 mod utils;
 mod weights;
 
-use magnus::{Error, Ruby};
+use magnus::{Error, Ruby, TypedData};
 
 #[magnus::init(name = "candle")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let candle = ruby.define_module("Candle")?;
+    engine::threads::init();
     gvl::init();
     build_info::init(candle)?;
     utils::init(candle)?;
@@ -32,5 +37,35 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     hub::init(ruby, candle)?;
     weights::init(ruby, candle)?;
     llm::init(ruby, candle)?;
-    self_test::init(candle)
+    embedding_model::init(ruby, candle)?;
+    reranker::init(ruby, candle)?;
+    ner::init(ruby, candle)?;
+    classifier::init(ruby, candle)?;
+    masked_lm::init(ruby, candle)?;
+    self_test::init(candle)?;
+    resolve_classes(ruby);
+    Ok(())
+}
+
+/// magnus looks a class up when it first wraps a value of it, and panics when a signal's exception
+/// arrives just then. Here nothing does.
+fn resolve_classes(ruby: &Ruby) {
+    let lookups = [
+        <classifier::RbClassifier as TypedData>::class,
+        <device::RbDevice as TypedData>::class,
+        <dtype::RbDType as TypedData>::class,
+        <embedding_model::RbEmbeddingModel as TypedData>::class,
+        <llm::RbCache as TypedData>::class,
+        <llm::RbLlm as TypedData>::class,
+        <llm::RbRun as TypedData>::class,
+        <masked_lm::RbMaskedLm as TypedData>::class,
+        <ner::RbNer as TypedData>::class,
+        <reranker::RbReranker as TypedData>::class,
+        <tensor::RbTensor as TypedData>::class,
+        <tokenizer::RbTokenizer as TypedData>::class,
+        <weights::RbWeights as TypedData>::class,
+    ];
+    for class in lookups {
+        class(ruby);
+    }
 }

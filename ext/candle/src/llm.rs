@@ -26,7 +26,7 @@ pub struct RbRun(Mutex<Option<Generation>>);
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
     let request = model::Request::new(ruby, source, settings)?;
     let model = gvl::leave(ruby, |cancel| {
-        LanguageModel::load(&request.files(cancel)?, &request.options, cancel)
+        LanguageModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbLlm {
         _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
@@ -136,7 +136,11 @@ fn outcome(ruby: &Ruby, run: &RbRun) -> Result<RHash, Error> {
             FinishReason::Constraint => "constraint",
         })
     });
-    let ids: Vec<u32> = generation.choices().iter().map(|choice| choice.token).collect();
+    let ids: Vec<u32> = generation
+        .choices()
+        .iter()
+        .map(|choice| choice.token)
+        .collect();
     let logprobs = ruby.ary_new();
     for choice in generation.choices() {
         if let Some(logprob) = choice.logprob {
@@ -153,7 +157,10 @@ fn outcome(ruby: &Ruby, run: &RbRun) -> Result<RHash, Error> {
     hash.aset(ruby.to_symbol("cached_tokens"), generation.cached_length())?;
     hash.aset(ruby.to_symbol("prompt_ms"), timings.prompt_ms)?;
     hash.aset(ruby.to_symbol("first_token_ms"), timings.first_token_ms)?;
-    hash.aset(ruby.to_symbol("tokens_per_second"), timings.tokens_per_second)?;
+    hash.aset(
+        ruby.to_symbol("tokens_per_second"),
+        timings.tokens_per_second,
+    )?;
     Ok(hash)
 }
 
@@ -167,7 +174,9 @@ fn release(run: &RbRun, cache: Option<&RbCache>) {
 
 /// Nothing panics while it holds one of these locks half-changed, so poison tells nothing.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {

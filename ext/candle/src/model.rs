@@ -3,14 +3,14 @@
 use engine::model_files::ModelFiles;
 use engine::tasks::{LoadOptions, ModelInfo};
 use engine::CancelToken;
-use magnus::{prelude::*, Error, RHash, Ruby, TryConvert, Value};
+use magnus::{prelude::*, Error, RArray, RHash, Ruby, TryConvert, Value};
 
-use crate::{convert, tokenizer::RbTokenizer};
+use crate::{convert, error, gvl, tokenizer::RbTokenizer};
 
 /// A model to be loaded, as Ruby asked for it.
 pub struct Request {
-    source: String,
-    revision: Option<String>,
+    /// Opened with the GVL held, since that reads the environment, which Ruby may change.
+    pub files: ModelFiles,
     pub options: LoadOptions,
 }
 
@@ -22,10 +22,15 @@ impl Request {
             Some(value) => Some(<&RbTokenizer>::try_convert(value)?.tokenizer.clone()),
             None => None,
         };
-        let given = |name: &str| settings.get(ruby.to_symbol(name)).unwrap_or_else(|| ruby.qnil().as_value());
+        let given = |name: &str| {
+            settings
+                .get(ruby.to_symbol(name))
+                .unwrap_or_else(|| ruby.qnil().as_value())
+        };
+        let revision: Option<String> = setting(ruby, settings, "revision")?;
+        let files = ModelFiles::open(&source, revision.as_deref(), &CancelToken::new());
         Ok(Self {
-            source,
-            revision: setting(ruby, settings, "revision")?,
+            files: files.map_err(error::raised(ruby))?,
             options: LoadOptions {
                 device: convert::device(ruby, given("device"))?,
                 dtype: convert::optional_dtype(ruby, given("dtype"))?,
@@ -35,14 +40,14 @@ impl Request {
             },
         })
     }
-
-    pub fn files(&self, cancel: &CancelToken) -> engine::Result<ModelFiles> {
-        ModelFiles::open(&self.source, self.revision.as_deref(), cancel)
-    }
 }
 
 /// One entry of a Hash with Symbol keys; nil counts as absent.
-pub fn setting<T: TryConvert>(ruby: &Ruby, settings: RHash, name: &str) -> Result<Option<T>, Error> {
+pub fn setting<T: TryConvert>(
+    ruby: &Ruby,
+    settings: RHash,
+    name: &str,
+) -> Result<Option<T>, Error> {
     match settings.get(ruby.to_symbol(name)) {
         Some(value) if !value.is_nil() => T::try_convert(value).map(Some),
         _ => Ok(None),
@@ -52,15 +57,24 @@ pub fn setting<T: TryConvert>(ruby: &Ruby, settings: RHash, name: &str) -> Resul
 /// `ModelInfo` as a Hash with Symbol keys.
 pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
     let hash = ruby.hash_new();
-    let files: Vec<String> = info.files.iter().map(|path| path.display().to_string()).collect();
+    let files: Vec<String> = info
+        .files
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
     hash.aset(ruby.to_symbol("architecture"), info.architecture.as_str())?;
     hash.aset(ruby.to_symbol("family"), info.family.as_str())?;
     hash.aset(ruby.to_symbol("parameters"), info.parameters)?;
     hash.aset(ruby.to_symbol("hidden_size"), info.hidden_size)?;
+    hash.aset(ruby.to_symbol("dimensions"), info.hidden_size)?;
     hash.aset(ruby.to_symbol("layers"), info.layers)?;
     hash.aset(ruby.to_symbol("attention_heads"), info.attention_heads)?;
     hash.aset(ruby.to_symbol("vocabulary"), info.vocabulary)?;
-    hash.aset(ruby.to_symbol("max_length"), info.max_length)?;
+    let limited = info.max_length != usize::MAX;
+    hash.aset(
+        ruby.to_symbol("max_length"),
+        limited.then_some(info.max_length),
+    )?;
     hash.aset(ruby.to_symbol("device"), info.device.to_string())?;
     hash.aset(ruby.to_symbol("dtype"), info.dtype.as_str())?;
     hash.aset(ruby.to_symbol("files"), files)?;
@@ -70,4 +84,45 @@ pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
 /// What the collector should count for a model: its weights, unless they stay mapped files.
 pub fn weight_bytes(info: &ModelInfo) -> usize {
     info.parameters * info.dtype.size_in_bytes()
+}
+
+/// Runs `work` off the GVL on one slice of the texts after the other, and hands each result to
+/// `take` with the number of texts done. An interrupt costs at most the slice at hand. `work` gets
+/// the index of the slice's first text; without texts it is called once, with none.
+pub fn in_slices<T: Send>(
+    ruby: &Ruby,
+    texts: RArray,
+    size: usize,
+    work: impl Fn(&[String], usize, &CancelToken) -> engine::Result<T> + Send + Sync,
+    mut take: impl FnMut(T, usize) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let total = texts.len();
+    let mut done = 0;
+    loop {
+        let count = size.min(total - done);
+        let slice: Vec<String> = match texts.subseq(done, count) {
+            Some(slice) => slice.to_vec()?,
+            None => Vec::new(),
+        };
+        let result = gvl::leave(ruby, |cancel| work(&slice, done, cancel))?;
+        done += count;
+        take(result, done)?;
+        if done >= total {
+            return Ok(());
+        }
+    }
+}
+
+/// An engine value out of a name, as in `parsed(ruby, settings, "pooling", Pooling::parse)`.
+pub fn parsed<T>(
+    ruby: &Ruby,
+    settings: RHash,
+    name: &str,
+    parse: impl Fn(&str) -> engine::Result<T>,
+) -> Result<Option<T>, Error> {
+    let given: Option<String> = setting(ruby, settings, name)?;
+    given
+        .map(|given| parse(&given))
+        .transpose()
+        .map_err(error::raised(ruby))
 }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <sys/mman.h>
+#include <unistd.h>
 #include <vector>
 
 // A buffer is filled with 0xff, which is a NaN in every format: elements nobody set poison what reads
@@ -80,7 +81,7 @@ public:
     }
 
 private:
-    static constexpr size_t PAGE = 4096;
+    static inline const size_t PAGE = size_t(sysconf(_SC_PAGESIZE));
     static void *at(void *base, size_t offset) { return static_cast<char *>(base) + offset; }
     char *element(size_t i) const { return static_cast<char *>(address()) + i * element_bytes_; }
 

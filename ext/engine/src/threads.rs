@@ -23,6 +23,20 @@ static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
 /// 0 stands for "as many as the machine has".
 static WANTED: AtomicUsize = AtomicUsize::new(0);
 
+/// Makes candle's own pool, which can't be rebuilt after `fork` either, while it may still be made
+/// without threads: its element-wise operations then run where they are called. To be called once,
+/// while no other thread can look at the environment, which is candle's only setting for it.
+pub fn init() {
+    const SETTING: &str = "CANDLE_NUM_THREADS";
+    let before = std::env::var_os(SETTING);
+    std::env::set_var(SETTING, "1");
+    candle_core::utils::barrier_pool();
+    match before {
+        Some(value) => std::env::set_var(SETTING, value),
+        None => std::env::remove_var(SETTING),
+    }
+}
+
 /// Runs `work` with rayon's parallel iterators bound to the engine's pool.
 pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     Ok(current()?.install(work))

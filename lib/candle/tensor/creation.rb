@@ -16,9 +16,7 @@ module Candle
         return converted(array, dtype, device) if array.is_a?(Tensor)
 
         array = array.to_a if array.is_a?(Enumerable) && !array.is_a?(Array)
-        if array.is_a?(Array) && array.any?(Tensor)
-          return converted(stack(array), dtype, device)
-        end
+        return converted(stack(array), dtype, device) if array.is_a?(Array) && array.any?(Tensor)
 
         _from_array(array, dtype || :f32, device || "cpu")
       end

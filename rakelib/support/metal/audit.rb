@@ -51,10 +51,20 @@ module Tasks
         return [] if path.end_with?("/src/custom_op.rs") # where the traits are defined
 
         text = File.read(path)
+        forwards = ["fn metal_fwd", *macros_with_forward(text)]
         text.enum_for(:scan, IMPLEMENTATION).map do
           match = Regexp.last_match
           body = block_after(text, match.end(0))
-          Operation.new(crate:, path:, trait: match[1], type: match[2], metal: body.include?("fn metal_fwd"))
+          metal = forwards.any? { |forward| body.include?(forward) }
+          Operation.new(crate:, path:, trait: match[1], type: match[2], metal:)
+        end
+      end
+
+      # Calls of macros of the file that write a Metal forward.
+      def macros_with_forward(text)
+        text.enum_for(:scan, /macro_rules! (\w+)/).filter_map do
+          match = Regexp.last_match
+          "#{match[1]}!(" if block_after(text, match.end(0)).include?("fn metal_fwd")
         end
       end
 

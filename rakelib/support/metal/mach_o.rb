@@ -14,7 +14,8 @@ module Tasks
       KIND = 0x0e
       EXTERNAL = 0x01
       UNDEFINED = 0
-      DYNAMIC_LOOKUP = 254
+      # What no library was named for is looked up in the process.
+      DYNAMIC_LOOKUP = [0, 254].freeze
 
       attr_reader :imports, :exports
 
@@ -59,7 +60,7 @@ module Tasks
       end
 
       def library_of(ordinal)
-        ordinal == DYNAMIC_LOOKUP ? "the process" : File.basename(@libraries.fetch(ordinal - 1))
+        DYNAMIC_LOOKUP.include?(ordinal) ? "the process" : File.basename(@libraries.fetch(ordinal - 1))
       end
     end
   end

@@ -79,8 +79,9 @@ module Tasks
       # What this machine's Ruby exports: its C interface is the same on macOS.
       def ruby_symbols
         @ruby_symbols ||= begin
-          library = File.join(RbConfig::CONFIG["libdir"], RbConfig::CONFIG["LIBRUBY_SO"].to_s)
-          library = RbConfig.ruby unless File.exist?(library)
+          folders = RbConfig::CONFIG.values_at("libdir", "archlibdir").compact
+          library = folders.map { |folder| File.join(folder, RbConfig::CONFIG["LIBRUBY_SO"].to_s) }
+                           .find { |path| File.file?(path) } || RbConfig.ruby
           lines = IO.popen(["nm", "-D", "--defined-only", library], &:readlines)
           lines.to_h { |line| [line.split.last[/[^@]+/], true] }
         end

@@ -6,7 +6,7 @@ use engine::tensor::{from_bytes, from_numbers, Numbers};
 use engine::{Device, Error as EngineError};
 use magnus::{function, prelude::*, Error, Float, Integer, RArray, RClass, RString, Ruby, Value};
 
-use super::{compute, RbTensor};
+use super::{compute, RbTensor, INTERVAL};
 use crate::{convert, error, gvl};
 
 /// Deeper nesting can only come from an array that contains itself.
@@ -35,6 +35,7 @@ struct Parser<'a> {
     /// Set once the first number is met.
     rank: Option<usize>,
     path: Vec<usize>,
+    count: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -51,6 +52,7 @@ impl<'a> Parser<'a> {
             shape: Vec::new(),
             rank: None,
             path: Vec::new(),
+            count: 0,
         }
     }
 
@@ -110,6 +112,10 @@ impl<'a> Parser<'a> {
                 "{} is a single value, but the arrays before it have {wanted} elements there",
                 self.place()
             )));
+        }
+        self.count += 1;
+        if self.count % INTERVAL == 0 {
+            gvl::check_interrupts()?;
         }
         match &self.numbers {
             Numbers::Integer(_) => {

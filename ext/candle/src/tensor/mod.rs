@@ -11,6 +11,10 @@ use magnus::{method, prelude::*, DataTypeFunctions, Error, RArray, RModule, Ruby
 
 use crate::{device::RbDevice, dtype::RbDType, error, gc::Tracked, gvl};
 
+/// How many elements are turned into or from Ruby objects, which needs the GVL, before other
+/// threads and interrupts get their turn.
+const INTERVAL: usize = 1 << 16;
+
 /// A tensor of Ruby's. Views share the memory of the tensor they look into, and its accounting.
 #[derive(TypedData)]
 #[magnus(class = "Candle::Tensor", free_immediately, size)]

@@ -4,7 +4,7 @@ use engine::tensor::{self, Numbers};
 use engine::Error as EngineError;
 use magnus::{method, prelude::*, Error, IntoValue, RArray, RClass, RString, Ruby, Value};
 
-use super::{compute, on_cpu, RbTensor};
+use super::{compute, on_cpu, RbTensor, INTERVAL};
 use crate::{convert, error, gvl};
 
 fn numbers(ruby: &Ruby, this: &RbTensor) -> Result<Numbers, Error> {
@@ -29,6 +29,9 @@ fn flat(ruby: &Ruby, this: &RbTensor) -> Result<RArray, Error> {
 fn array(ruby: &Ruby, numbers: &Numbers, start: usize, count: usize) -> Result<RArray, Error> {
     let array = ruby.ary_new_capa(count);
     for index in start..start + count {
+        if index % INTERVAL == INTERVAL - 1 {
+            gvl::check_interrupts()?;
+        }
         array.push(number(ruby, numbers, index))?;
     }
     Ok(array)

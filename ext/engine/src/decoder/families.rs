@@ -472,16 +472,9 @@ fn layer_norm(raw: &RawConfig, key: &str) -> Result<Norm> {
 
 fn activation(raw: &RawConfig, keys: &[&str], default: &str) -> Result<Activation> {
     let name = raw.opt_string(keys)?.unwrap_or(default);
-    match name {
-        "silu" | "swish" => Ok(Activation::Silu),
-        "gelu" => Ok(Activation::Gelu),
-        "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
-        "relu" => Ok(Activation::Relu),
-        _ => Err(Error::unsupported(
-            raw.file(),
-            format!("activation {name:?} is not supported"),
-        )),
-    }
+    Activation::from_name(name).ok_or_else(|| {
+        Error::unsupported(raw.file(), format!("activation {name:?} is not supported"))
+    })
 }
 
 /// `layer_types` of newer configs: for each layer `full_attention` or `sliding_attention`.

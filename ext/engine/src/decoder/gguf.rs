@@ -191,9 +191,12 @@ impl File<'_> {
     }
 
     fn base(&self, family: &Family) -> Result<DecoderConfig> {
-        let (hidden_size, layer_count) = (self.size("embedding_length")?, self.size("block_count")?);
+        let (hidden_size, layer_count) =
+            (self.size("embedding_length")?, self.size("block_count")?);
         let head_count = self.size("attention.head_count")?;
-        let kv_head_count = self.opt_size("attention.head_count_kv")?.unwrap_or(head_count);
+        let kv_head_count = self
+            .opt_size("attention.head_count_kv")?
+            .unwrap_or(head_count);
         if head_count == 0 || kv_head_count == 0 || head_count % kv_head_count != 0 {
             return Err(self.corrupt(format!(
                 "{head_count} heads cannot share {kv_head_count} key-value heads"
@@ -354,7 +357,11 @@ impl File<'_> {
     }
 
     /// Windows all layers but each `pattern`-th.
-    fn alternating_windows(&self, layer_count: usize, pattern: usize) -> Result<Vec<Option<usize>>> {
+    fn alternating_windows(
+        &self,
+        layer_count: usize,
+        pattern: usize,
+    ) -> Result<Vec<Option<usize>>> {
         let window = self.opt_size("attention.sliding_window")?;
         Ok((0..layer_count)
             .map(|layer| window.filter(|_| (layer + 1) % pattern != 0))
@@ -401,7 +408,11 @@ fn gemma2(config: &mut DecoderConfig, file: &File<'_>) -> Result<()> {
     config.attention_soft_cap = file.number("attn_logit_softcapping")?;
     config.logit_soft_cap = file.number("final_logit_softcapping")?;
     config.windows = file.alternating_windows(config.layer_count, 2)?;
-    let largest = if config.architecture == "gemma2" { 46 } else { 62 };
+    let largest = if config.architecture == "gemma2" {
+        46
+    } else {
+        62
+    };
     if config.layer_count == largest {
         config.attention_scale = 1.0 / ((config.hidden_size / config.head_count) as f32).sqrt();
     }
@@ -424,7 +435,10 @@ fn parallel(config: &mut DecoderConfig, _file: &File<'_>) -> Result<()> {
 
 fn windowed(config: &mut DecoderConfig, file: &File<'_>) -> Result<()> {
     // Files say 0 for "no window".
-    if let Some(window) = file.opt_size("attention.sliding_window")?.filter(|&n| n > 0) {
+    if let Some(window) = file
+        .opt_size("attention.sliding_window")?
+        .filter(|&n| n > 0)
+    {
         config.windows = vec![Some(window); config.layer_count];
     }
     Ok(())
@@ -449,7 +463,9 @@ fn falcon(config: &mut DecoderConfig, file: &File<'_>) -> Result<()> {
 fn granite(config: &mut DecoderConfig, file: &File<'_>) -> Result<()> {
     config.embedding_scale = file.number("embedding_scale")?.unwrap_or(1.0);
     config.residual_scale = file.number("residual_scale")?.unwrap_or(1.0);
-    config.attention_scale = file.number("attention.scale")?.unwrap_or(config.attention_scale);
+    config.attention_scale = file
+        .number("attention.scale")?
+        .unwrap_or(config.attention_scale);
     config.logit_scale = 1.0 / file.number("logit_scale")?.unwrap_or(1.0);
     Ok(())
 }
@@ -457,7 +473,9 @@ fn granite(config: &mut DecoderConfig, file: &File<'_>) -> Result<()> {
 /// Every fourth layer does not rotate, which the file does not say.
 fn smollm3(config: &mut DecoderConfig, _file: &File<'_>) -> Result<()> {
     if let Positions::Rope(rope) = &mut config.positions {
-        rope.layers = (0..config.layer_count).map(|layer| (layer + 1) % 4 != 0).collect();
+        rope.layers = (0..config.layer_count)
+            .map(|layer| (layer + 1) % 4 != 0)
+            .collect();
     }
     Ok(())
 }

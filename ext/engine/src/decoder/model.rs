@@ -10,7 +10,7 @@ use super::layer::{scaled, Layer, NormLayer, Step, Stream};
 use super::names::Names;
 use super::parameters::Parameters;
 use crate::nn::Linear;
-use crate::weights::WeightSource;
+use crate::weights::{QuantizedTensor, WeightSource};
 use crate::{CancelToken, Error, Result};
 
 pub struct Decoder {
@@ -25,7 +25,11 @@ pub struct Decoder {
 }
 
 /// The token table, `[vocabulary, hidden]`.
-pub struct Embedding(pub Tensor);
+pub enum Embedding {
+    Dense(Tensor),
+    /// As it lies in the file; rows are expanded when they are looked up.
+    Blocks(QuantizedTensor),
+}
 
 /// Which rows of the logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,8 +173,25 @@ impl Decoder {
 }
 
 impl Embedding {
+    /// The rows of `tokens`, which are within the table.
     fn rows(&self, tokens: &[u32]) -> Result<Tensor> {
-        let ids = Tensor::new(tokens, self.0.device())?;
-        Ok(self.0.index_select(&ids, 0)?)
+        match self {
+            Self::Dense(table) => {
+                let ids = Tensor::new(tokens, table.device())?;
+                Ok(table.index_select(&ids, 0)?)
+            }
+            Self::Blocks(table) => {
+                let mut values = Vec::new();
+                for &token in tokens {
+                    values.extend(table.row(token as usize)?);
+                }
+                let width = values.len() / tokens.len().max(1);
+                Ok(Tensor::from_vec(
+                    values,
+                    (tokens.len(), width),
+                    &Device::Cpu,
+                )?)
+            }
+        }
     }
 }

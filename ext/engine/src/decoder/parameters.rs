@@ -8,7 +8,7 @@ use super::layer::{AttentionLayer, FeedForward, Layer, MlpLayer, MlpWeights, Nor
 use super::model::Embedding;
 use super::names::Names;
 use crate::nn::Linear;
-use crate::weights::WeightSource;
+use crate::weights::{QuantizedTensor, WeightSource};
 use crate::{Error, Result};
 
 pub struct Parameters<'a> {
@@ -56,15 +56,12 @@ impl<'a> Parameters<'a> {
     }
 
     pub fn embedding(&self, config: &DecoderConfig) -> Result<Embedding> {
-        let table = self.tensor(&format!("{}.weight", self.names.embedding))?;
-        if table.dims() != [config.vocab_size, config.hidden_size] {
-            return Err(self.misshapen(
-                &format!("{}.weight", self.names.embedding),
-                &table,
-                &[config.vocab_size, config.hidden_size],
-            ));
+        let name = format!("{}.weight", self.names.embedding);
+        let shape = [config.vocab_size, config.hidden_size];
+        if let Some(blocks) = self.blocks(&name, &shape)? {
+            return Ok(Embedding::Blocks(blocks));
         }
-        Ok(Embedding(table))
+        self.shaped(&name, &shape).map(Embedding::Dense)
     }
 
     pub fn position_embedding(&self) -> Result<Tensor> {
@@ -78,7 +75,10 @@ impl<'a> Parameters<'a> {
     /// A checkpoint that does not say whether its head is tied shows it by having none.
     pub fn head(&self, config: &DecoderConfig, embedding: &Embedding) -> Result<Linear> {
         if config.tied_head || !self.has(&format!("{}.weight", self.names.head)) {
-            return Linear::new(embedding.0.clone(), None);
+            return match embedding {
+                Embedding::Dense(table) => Linear::shared(table.clone(), None),
+                Embedding::Blocks(blocks) => Linear::quantized(blocks.clone(), None),
+            };
         }
         self.linear(self.names.head, config.hidden_size, config.vocab_size)
     }
@@ -257,27 +257,39 @@ impl<'a> Parameters<'a> {
         count: usize,
         config: &DecoderConfig,
     ) -> Result<Vec<MlpLayer>> {
-        let stack = |name: &str| -> Result<Tensor> {
-            let name = format!("{}.weight", at(name));
-            let stack = self.tensor(&name)?;
-            match stack.dims() {
-                [experts, _, _] if *experts == count => Ok(stack),
-                _ => Err(self.misshapen(&name, &stack, &[count])),
-            }
+        let mut gates = self.stack(&at(self.names.expert_gate), count)?.into_iter();
+        let mut ups = self.stack(&at(self.names.expert_up), count)?.into_iter();
+        let mut downs = self.stack(&at(self.names.expert_down), count)?.into_iter();
+        let mut experts = Vec::with_capacity(count);
+        while let (Some(gate), Some(up), Some(down)) = (gates.next(), ups.next(), downs.next()) {
+            experts.push(MlpLayer {
+                kind: MlpWeights::Gated { gate, up },
+                down,
+                activation: config.mlp.activation,
+            });
+        }
+        Ok(experts)
+    }
+
+    fn stack(&self, name: &str, count: usize) -> Result<Vec<Linear>> {
+        let name = format!("{name}.weight");
+        let shape = self.shape(&name)?;
+        let [experts, outputs, inputs] = shape[..] else {
+            return Err(self.misshapen(&name, &shape, &[count]));
         };
-        let (gate, up) = (stack(self.names.expert_gate)?, stack(self.names.expert_up)?);
-        let down = stack(self.names.expert_down)?;
+        if experts != count {
+            return Err(self.misshapen(&name, &shape, &[count, outputs, inputs]));
+        }
+        if let Some(blocks) = self.blocks(&name, &shape)? {
+            let parts = blocks.split_first_dimension();
+            return parts
+                .into_iter()
+                .map(|part| Linear::quantized(part, None))
+                .collect();
+        }
+        let stack = self.tensor(&name)?;
         (0..count)
-            .map(|expert| {
-                Ok(MlpLayer {
-                    kind: MlpWeights::Gated {
-                        gate: Linear::new(gate.get(expert)?, None)?,
-                        up: Linear::new(up.get(expert)?, None)?,
-                    },
-                    down: Linear::new(down.get(expert)?, None)?,
-                    activation: config.mlp.activation,
-                })
-            })
+            .map(|expert| Linear::new(stack.get(expert)?, None))
             .collect()
     }
 
@@ -294,8 +306,33 @@ impl<'a> Parameters<'a> {
     }
 
     fn linear(&self, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
+        let blocks = self.blocks(&format!("{name}.weight"), &[outputs, inputs])?;
+        if let Some(blocks) = blocks {
+            return Linear::quantized(blocks, self.optional(&format!("{name}.bias"))?);
+        }
         let (weight, bias) = self.parts(name, [outputs, inputs])?;
         Linear::new(weight, bias)
+    }
+
+    /// A quantized tensor that can stay as it is: on the CPU, where f32 was asked for.
+    fn blocks(&self, name: &str, shape: &[usize]) -> Result<Option<QuantizedTensor>> {
+        if !self.device.is_cpu() || self.dtype != DType::F32 || !self.has(name) {
+            return Ok(None);
+        }
+        match self.source.quantized(&self.prefix.apply(name))? {
+            Some(blocks) if blocks.shape != shape => {
+                Err(self.misshapen(name, &blocks.shape, shape))
+            }
+            blocks => Ok(blocks),
+        }
+    }
+
+    fn shaped(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let tensor = self.tensor(name)?;
+        if tensor.dims() != shape {
+            return Err(self.misshapen(name, tensor.dims(), shape));
+        }
+        Ok(tensor)
     }
 
     /// A linear layer whose weight is stored `[in, out]`.
@@ -305,12 +342,10 @@ impl<'a> Parameters<'a> {
     }
 
     fn parts(&self, name: &str, shape: [usize; 2]) -> Result<(Tensor, Option<Tensor>)> {
-        let weight_name = format!("{name}.weight");
-        let weight = self.tensor(&weight_name)?;
-        if weight.dims() != shape {
-            return Err(self.misshapen(&weight_name, &weight, &shape));
-        }
-        Ok((weight, self.optional(&format!("{name}.bias"))?))
+        Ok((
+            self.shaped(&format!("{name}.weight"), &shape)?,
+            self.optional(&format!("{name}.bias"))?,
+        ))
     }
 
     fn norm(&self, name: &str, kind: Norm) -> Result<NormLayer> {
@@ -356,14 +391,11 @@ impl<'a> Parameters<'a> {
         self.tensor(name).map(Some)
     }
 
-    fn misshapen(&self, name: &str, tensor: &Tensor, expected: &[usize]) -> Error {
+    fn misshapen(&self, name: &str, shape: &[usize], expected: &[usize]) -> Error {
         let name = self.prefix.apply(name);
         Error::corrupt(
             &self.source.file(&name),
-            format!(
-                "tensor {name} has shape {:?} where the config asks for {expected:?}",
-                tensor.dims()
-            ),
+            format!("tensor {name} has shape {shape:?} where the config asks for {expected:?}"),
         )
     }
 }

@@ -183,7 +183,7 @@ impl EncoderConfig {
                 self.layers.len()
             ));
         }
-        if self.heads % self.key_heads != 0 {
+        if !self.heads.is_multiple_of(self.key_heads) {
             return bad(format!(
                 "{} attention heads cannot share {} key heads",
                 self.heads, self.key_heads
@@ -191,7 +191,7 @@ impl EncoderConfig {
         }
         if let Relative::Rope(ropes) = &self.relative {
             let sound = |rope: &RopeConfig| {
-                rope.rotary > 0 && rope.rotary % 2 == 0 && rope.rotary <= self.head_width
+                rope.rotary > 0 && rope.rotary.is_multiple_of(2) && rope.rotary <= self.head_width
             };
             if !ropes.iter().all(sound) || self.layers.iter().any(|layer| layer.rope >= ropes.len())
             {
@@ -204,17 +204,9 @@ impl EncoderConfig {
 
 /// The activation of a config's name for it.
 pub fn activation(name: &str) -> Result<Activation> {
-    match name {
-        "gelu" | "gelu_python" => Ok(Activation::Gelu),
-        "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_accurate" => Ok(Activation::GeluTanh),
-        "quick_gelu" => Ok(Activation::QuickGelu),
-        "silu" | "swish" | "swiglu" => Ok(Activation::Silu),
-        "relu" => Ok(Activation::Relu),
-        "tanh" => Ok(Activation::Tanh),
-        "sigmoid" => Ok(Activation::Sigmoid),
-        "identity" | "linear" => Ok(Activation::Identity),
-        other => Err(Error::UnsupportedModel(format!(
-            "the activation {other:?} is not one of gelu, gelu_new, quick_gelu, silu, relu, tanh, sigmoid"
-        ))),
-    }
+    Activation::from_name(name).ok_or_else(|| {
+        Error::UnsupportedModel(format!(
+            "the activation {name:?} is not one of gelu, gelu_new, quick_gelu, silu, relu, tanh, sigmoid"
+        ))
+    })
 }

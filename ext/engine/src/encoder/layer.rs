@@ -22,6 +22,7 @@ pub struct Layer {
     attention_output: Linear,
     /// `None` where the first layer goes without (ModernBERT).
     attention_norm: Option<Norm>,
+    second_attention_norm: Option<Norm>,
     /// Gate and up together in gated families, gate first.
     up: Linear,
     down: Linear,
@@ -82,6 +83,7 @@ impl Layer {
             disentangled,
             attention_output: parts.linear(Part::AttentionOutput, number)?,
             attention_norm,
+            second_attention_norm: norm(Part::SecondAttentionNorm)?,
             up: load_up(config, parts, number)?,
             down: parts.linear(Part::Down, number)?,
             mlp_norm: norm(Part::MlpNorm)?.ok_or_else(|| parts.missing(Part::MlpNorm, number))?,
@@ -133,12 +135,14 @@ impl Layer {
     ) -> Result<Tensor> {
         match self.placement {
             NormPlacement::Post => {
-                let x = self.attend(x, x, boundaries, kind, relative)?;
-                let x = match &self.attention_norm {
-                    Some(norm) => norm.forward(&x)?,
-                    None => x,
-                };
-                self.mlp_norm.forward(&self.feed(&x, &x)?)
+                let mut attended = self.attend(x, x, boundaries, kind, relative)?;
+                if let Some(norm) = &self.attention_norm {
+                    attended = norm.forward(&attended)?;
+                }
+                if let Some(norm) = &self.second_attention_norm {
+                    attended = norm.forward(&(x + attended)?)?;
+                }
+                self.mlp_norm.forward(&self.feed(&attended, &attended)?)
             }
             NormPlacement::Pre => {
                 let normed = match &self.attention_norm {

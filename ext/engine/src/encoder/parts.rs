@@ -34,6 +34,8 @@ pub enum Part {
     PositionQuery,
     AttentionOutput,
     AttentionNorm,
+    /// Of the layer's input and the normed attention once more (Jina code).
+    SecondAttentionNorm,
     /// Gate and up in one matrix, gate first.
     GateUp,
     /// The same, up first.

@@ -11,7 +11,8 @@ mod cuda;
 mod metal;
 mod ops;
 pub mod reference;
-mod rows;
+pub(crate) mod rows;
+pub mod selftest;
 
 use candle_core::{DType, Tensor, D};
 
@@ -36,6 +37,25 @@ pub enum Activation {
     Tanh,
     Sigmoid,
     Identity,
+}
+
+impl Activation {
+    /// The function that a model's config means.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "gelu" | "gelu_python" => Some(Self::Gelu),
+            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_accurate" => {
+                Some(Self::GeluTanh)
+            }
+            "quick_gelu" => Some(Self::QuickGelu),
+            "silu" | "swish" | "swiglu" => Some(Self::Silu),
+            "relu" => Some(Self::Relu),
+            "tanh" => Some(Self::Tanh),
+            "sigmoid" => Some(Self::Sigmoid),
+            "identity" | "linear" => Some(Self::Identity),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -298,8 +318,7 @@ fn add_norm(
     norm: ops::Norm,
 ) -> Result<(Tensor, Tensor)> {
     check_alike(name, x, residual)?;
-    let both = row_major(x)?.apply_op2_no_bwd(&row_major(residual)?, &ops::AddNorm(norm))?;
-    Ok((both.get(0)?, both.get(1)?))
+    Ok(ops::add_norm(norm, &row_major(x)?, &row_major(residual)?)?)
 }
 
 /// An additive mask hides an element by this number or anything below.

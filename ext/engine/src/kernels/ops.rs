@@ -4,6 +4,7 @@
 //! kernel is a `CustomOp1`, or a `CustomOp2` where there are two large inputs. Shapes were checked
 //! by the functions in the parent module.
 
+use candle_core::op::BackpropOp;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 #[cfg(target_os = "macos")]
@@ -29,8 +30,17 @@ pub(super) struct Norm {
     pub weight_offset: f32,
 }
 
-/// The result is [2, ..]: the sums, then their norms.
+/// What the Metal launcher takes; its result is [2, ..]: the sums, then their norms.
+#[cfg(target_os = "macos")]
 pub(super) struct AddNorm(pub Norm);
+
+/// [2, ..].
+#[cfg(target_os = "macos")]
+pub(super) fn stacked(shape: &Shape) -> Shape {
+    let mut dims = vec![2];
+    dims.extend(shape.dims());
+    dims.into()
+}
 
 /// The masks are already broadcast to the input's shape, the additive one of its type.
 pub(super) struct Softmax {
@@ -180,37 +190,56 @@ impl CustomOp1 for Norm {
     gpu_forward!(one norm);
 }
 
-impl CustomOp2 for AddNorm {
-    fn name(&self) -> &'static str {
-        match self.0.centered {
-            true => "add_layer_norm",
-            false => "add_rms_norm",
+/// x + residual and its norm: candle's custom ops have one result, so this dispatches itself.
+pub(super) fn add_norm(
+    norm: Norm,
+    x: &Tensor,
+    residual: &Tensor,
+) -> CandleResult<(Tensor, Tensor)> {
+    let (x_storage, x_layout) = x.storage_and_layout();
+    let (residual_storage, residual_layout) = residual.storage_and_layout();
+    let (sums, normed) = match (&*x_storage, &*residual_storage) {
+        (Storage::Cpu(x), Storage::Cpu(residual)) => {
+            let (sums, normed) =
+                add_norm_on_cpu(&norm, (x, x_layout), (residual, residual_layout))?;
+            (Storage::Cpu(sums), Storage::Cpu(normed))
         }
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        layout: &Layout,
-        residual: &CpuStorage,
-        residual_layout: &Layout,
-    ) -> CandleResult<(CpuStorage, Shape)> {
-        let (isa, rows) = (isa()?, self.0.rows()?);
-        let out = for_float!(self.name(), x, T => {
-            let x = RowView::<T>::new(x, layout)?;
-            cpu::norm::add_norm(isa, &x, &RowView::<T>::new(residual, residual_layout)?, &rows)
-        })?;
-        Ok((out, stacked(layout.shape())))
-    }
-
-    gpu_forward!(two add_norm);
+        #[cfg(feature = "cuda")]
+        (Storage::Cuda(x), Storage::Cuda(residual)) => {
+            let (sums, normed) = cuda::add_norm(&norm, (x, x_layout), (residual, residual_layout))?;
+            (Storage::Cuda(sums), Storage::Cuda(normed))
+        }
+        #[cfg(target_os = "macos")]
+        (Storage::Metal(x), Storage::Metal(residual)) => {
+            let norm = AddNorm(norm);
+            let (both, shape) = metal::add_norm(&norm, x, x_layout, residual, residual_layout)?;
+            let both = Tensor::from_storage(Storage::Metal(both), shape, BackpropOp::none(), false);
+            return Ok((both.get(0)?, both.get(1)?));
+        }
+        _ => candle_core::bail!("a kernel's tensors must all be on one device"),
+    };
+    let tensor =
+        |storage| Tensor::from_storage(storage, x.shape().clone(), BackpropOp::none(), false);
+    Ok((tensor(sums), tensor(normed)))
 }
 
-/// [2, ..].
-pub(super) fn stacked(shape: &Shape) -> Shape {
-    let mut dims = vec![2];
-    dims.extend(shape.dims());
-    dims.into()
+fn add_norm_on_cpu(
+    norm: &Norm,
+    x: (&CpuStorage, &Layout),
+    residual: (&CpuStorage, &Layout),
+) -> CandleResult<(CpuStorage, CpuStorage)> {
+    let (isa, rows) = (isa()?, norm.rows()?);
+    let mut sums = None;
+    let normed = for_float!("add_norm", x.0, T => {
+        let other = RowView::<T>::new(residual.0, residual.1)?;
+        let (sum, normed) = cpu::norm::add_norm(isa, &RowView::<T>::new(x.0, x.1)?, &other, &rows);
+        sums = Some(<T as candle_core::WithDType>::to_cpu_storage_owned(sum));
+        normed
+    })?;
+    match sums {
+        Some(sums) => Ok((sums, normed)),
+        None => candle_core::bail!("add_norm lost its sums"),
+    }
 }
 
 impl CustomOp1 for Softmax {

@@ -1,6 +1,10 @@
 //! Attention over packed sequences, in one call.
 
-use candle_core::{DType, Tensor};
+mod bias;
+mod cpu;
+mod gpu;
+
+use candle_core::Tensor;
 
 use crate::{Error, Result};
 
@@ -79,62 +83,12 @@ pub fn attention(
     options: &AttentionOptions<'_>,
 ) -> Result<Tensor> {
     let shape = AttentionShape::check(q, k, v, query_boundaries, key_boundaries)?;
-    let values =
-        |t: &Tensor| -> Result<Vec<f32>> { Ok(t.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?) };
-    let biases = Biases::read(options, &shape)?;
-    let (queries, keys, contents) = (values(q)?, values(k)?, values(v)?);
-    let mut out = vec![0f32; shape.tokens * shape.heads * shape.value_width];
-    for sequence in 0..query_boundaries.len() - 1 {
-        let queries_at =
-            query_boundaries[sequence] as usize..query_boundaries[sequence + 1] as usize;
-        let keys_at = key_boundaries[sequence] as usize..key_boundaries[sequence + 1] as usize;
-        let shift = keys_at.len() as isize - queries_at.len() as isize;
-        for (i, query) in queries_at.clone().enumerate() {
-            let position = i as isize + shift;
-            let seen = options.kind.seen(position, keys_at.len());
-            for head in 0..shape.heads {
-                let from = &queries[(query * shape.heads + head) * shape.width..][..shape.width];
-                let key_head = head / (shape.heads / shape.key_heads);
-                let mut scores: Vec<f32> = seen
-                    .clone()
-                    .map(|j| {
-                        let key = keys_at.start + j;
-                        let to = &keys[(key * shape.key_heads + key_head) * shape.width..]
-                            [..shape.width];
-                        let dot: f32 = from.iter().zip(to).map(|(a, b)| a * b).sum();
-                        let mut score = dot * options.scale;
-                        if let Some(cap) = options.soft_cap {
-                            score = cap * (score / cap).tanh();
-                        }
-                        score + biases.at(head, query, key, j as isize - position)
-                    })
-                    .collect();
-                let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let mut sum = 0.0;
-                for score in &mut scores {
-                    *score = (*score - highest).exp();
-                    sum += *score;
-                }
-                let to = &mut out[(query * shape.heads + head) * shape.value_width..]
-                    [..shape.value_width];
-                for (j, weight) in seen.clone().zip(&scores) {
-                    let key = keys_at.start + j;
-                    let content = &contents
-                        [(key * shape.key_heads + key_head) * shape.value_width..]
-                        [..shape.value_width];
-                    for (o, c) in to.iter_mut().zip(content) {
-                        *o += weight / sum * c;
-                    }
-                }
-            }
-        }
+    let boundaries = (query_boundaries, key_boundaries);
+    if q.device().is_cpu() {
+        cpu::attention(q, k, v, boundaries, &shape, options)
+    } else {
+        gpu::attention(q, k, v, boundaries, &shape, options)
     }
-    let out = Tensor::from_vec(
-        out,
-        (shape.tokens, shape.heads, shape.value_width),
-        q.device(),
-    )?;
-    Ok(out.to_dtype(q.dtype())?)
 }
 
 impl AttentionKind {
@@ -219,120 +173,4 @@ fn check_boundaries(name: &str, boundaries: &[u32], tokens: usize) -> Result<()>
     Err(Error::InvalidInput(format!(
         "attention: {name} boundaries must rise from 0 to the {tokens} tokens"
     )))
-}
-
-/// The bias of one score, with the tensors read out.
-enum Biases<'a> {
-    None,
-    Alibi(&'a [f32]),
-    Relative {
-        table: Vec<f32>,
-        distances: usize,
-        zero: usize,
-    },
-    Disentangled {
-        from_query: Option<BucketScores<'a>>,
-        from_key: Option<BucketScores<'a>>,
-        zero: usize,
-        heads: usize,
-    },
-}
-
-struct BucketScores<'a> {
-    scores: Vec<f32>,
-    width: usize,
-    buckets: &'a [u32],
-}
-
-impl<'a> BucketScores<'a> {
-    fn read(
-        side: Option<(&Tensor, &'a [u32])>,
-        tokens: usize,
-        heads: usize,
-    ) -> Result<Option<Self>> {
-        let Some((tensor, buckets)) = side else {
-            return Ok(None);
-        };
-        let (rows, columns, width) = tensor.dims3()?;
-        let inside = !buckets.is_empty() && buckets.iter().all(|&b| (b as usize) < width);
-        if rows != tokens || columns != heads || !inside {
-            return Err(Error::InvalidInput(format!(
-                "attention: disentangled scores of shape {:?} do not fit {tokens} tokens, {heads} heads \
-                 and their buckets",
-                tensor.dims()
-            )));
-        }
-        let scores = tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?;
-        Ok(Some(Self {
-            scores,
-            width,
-            buckets,
-        }))
-    }
-
-    fn at(&self, row: usize, column: usize) -> f32 {
-        self.scores[row * self.width + self.buckets[column.min(self.buckets.len() - 1)] as usize]
-    }
-}
-
-impl<'a> Biases<'a> {
-    fn read(options: &AttentionOptions<'a>, shape: &AttentionShape) -> Result<Self> {
-        match options.bias {
-            AttentionBias::None => Ok(Self::None),
-            AttentionBias::Alibi(slopes) if slopes.len() == shape.heads => Ok(Self::Alibi(slopes)),
-            AttentionBias::Alibi(slopes) => Err(Error::InvalidInput(format!(
-                "attention: {} ALiBi slopes for {} heads",
-                slopes.len(),
-                shape.heads
-            ))),
-            AttentionBias::Relative { table, zero } => {
-                let (heads, distances) = table.dims2()?;
-                if heads != shape.heads || distances == 0 {
-                    return Err(Error::InvalidInput(format!(
-                        "attention: a relative bias of shape {:?} does not fit {} heads",
-                        table.dims(),
-                        shape.heads
-                    )));
-                }
-                let table = table.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?;
-                Ok(Self::Relative {
-                    table,
-                    distances,
-                    zero,
-                })
-            }
-            AttentionBias::Disentangled(sides) => Ok(Self::Disentangled {
-                from_query: BucketScores::read(sides.from_query, shape.tokens, shape.heads)?,
-                from_key: BucketScores::read(sides.from_key, shape.key_tokens, shape.heads)?,
-                zero: sides.zero,
-                heads: shape.heads,
-            }),
-        }
-    }
-
-    fn at(&self, head: usize, query: usize, key: usize, distance: isize) -> f32 {
-        let column = |zero: usize| (distance + zero as isize).max(0) as usize;
-        match self {
-            Self::None => 0.0,
-            Self::Alibi(slopes) => -slopes[head] * distance.unsigned_abs() as f32,
-            Self::Relative {
-                table,
-                distances,
-                zero,
-            } => table[head * distances + column(*zero).min(distances - 1)],
-            Self::Disentangled {
-                from_query,
-                from_key,
-                zero,
-                heads,
-            } => {
-                let side = |scores: &Option<BucketScores<'_>>, token: usize| {
-                    scores
-                        .as_ref()
-                        .map_or(0.0, |s| s.at(token * heads + head, column(*zero)))
-                };
-                side(from_query, query) + side(from_key, key)
-            }
-        }
-    }
 }

@@ -1,9 +1,13 @@
 //! A linear layer that owns its weight in the layout its backend likes.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Storage, Tensor};
 
+use crate::kernels::cpu::block_matrix::BlockMatrix;
+use crate::kernels::cpu::gemm::{GemmEpilogue, PackedMatrix};
+use crate::kernels::cpu::isa::Isa;
 use crate::kernels::{self, Activation};
-use crate::{Error, Result};
+use crate::weights::QuantizedTensor;
+use crate::{memory, Error, Result};
 
 /// What follows the product, in this order: bias (the layer's own), activation, residual.
 #[derive(Clone, Copy, Default)]
@@ -14,10 +18,20 @@ pub struct Epilogue<'a> {
 }
 
 #[derive(Clone, Debug)]
-pub struct Linear {
+enum Weight {
     /// [in, out], a transposed view of what the file holds.
-    weight: Tensor,
+    Plain(Tensor),
+    /// f32 on the CPU, laid out for the micro-kernels, with the bias.
+    Packed(PackedMatrix, Option<Vec<f32>>),
+    /// Quantized blocks on the CPU, as they lie in the file, with the bias.
+    Blocks(BlockMatrix, Option<Vec<f32>>),
+}
+
+#[derive(Clone, Debug)]
+pub struct Linear {
+    weight: Weight,
     bias: Option<Tensor>,
+    dtype: DType,
     inputs: usize,
     outputs: usize,
 }
@@ -25,6 +39,14 @@ pub struct Linear {
 impl Linear {
     /// `weight` is [out, in], as checkpoints store it; `bias` is [out].
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
+        let mut layer = Self::shared(weight, bias)?;
+        layer.pack()?;
+        Ok(layer)
+    }
+
+    /// The same on a weight that stays in use elsewhere, such as a tied embedding: it is not laid
+    /// out anew, which would keep it in memory twice.
+    pub fn shared(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let (outputs, inputs) = weight.dims2()?;
         if let Some(bias) = &bias {
             if bias.dims() != [outputs] {
@@ -36,11 +58,57 @@ impl Linear {
             }
         }
         Ok(Self {
-            weight: weight.t()?,
+            dtype: weight.dtype(),
+            weight: Weight::Plain(weight.t()?),
             bias,
             inputs,
             outputs,
         })
+    }
+
+    /// A layer on the CPU whose weight stays as the file has it; computes in f32.
+    pub fn quantized(weight: QuantizedTensor, bias: Option<Tensor>) -> Result<Self> {
+        let matrix = BlockMatrix::new(weight)?;
+        let values = match &bias {
+            Some(bias) => Some(bias.to_dtype(DType::F32)?.to_vec1::<f32>()?),
+            None => None,
+        };
+        let outputs = matrix.outputs;
+        if values
+            .as_ref()
+            .is_some_and(|values| values.len() != outputs)
+        {
+            return Err(Error::InvalidInput(format!(
+                "a bias of {} values does not fit a linear layer of {outputs} outputs",
+                values.map_or(0, |values| values.len())
+            )));
+        }
+        Ok(Self {
+            inputs: matrix.inputs,
+            outputs,
+            weight: Weight::Blocks(matrix, values),
+            bias,
+            dtype: DType::F32,
+        })
+    }
+
+    /// Lays the weight out for the CPU's micro-kernels, where those apply.
+    fn pack(&mut self) -> Result<()> {
+        let Weight::Plain(weight) = &self.weight else {
+            return Ok(());
+        };
+        if self.dtype != DType::F32 || !weight.device().is_cpu() || weight.elem_count() == 0 {
+            return Ok(());
+        }
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        memory::ensure_elements(&[inputs, outputs], 4, "a linear layer's weight")?;
+        let values: Vec<f32> = weight.t()?.flatten_all()?.to_vec1()?;
+        let bias = match &self.bias {
+            Some(bias) => Some(bias.to_dtype(DType::F32)?.to_vec1()?),
+            None => None,
+        };
+        self.weight = Weight::Packed(PackedMatrix::new(&values, inputs, outputs), bias);
+        Ok(())
     }
 
     pub fn inputs(&self) -> usize {
@@ -52,7 +120,7 @@ impl Linear {
     }
 
     pub fn dtype(&self) -> DType {
-        self.weight.dtype()
+        self.dtype
     }
 
     /// x · weightᵀ + bias; `x` is [.., in].
@@ -63,7 +131,30 @@ impl Linear {
     /// `forward`, followed by the epilogue.
     pub fn forward_with(&self, x: &Tensor, epilogue: &Epilogue<'_>) -> Result<Tensor> {
         let (shape, rows) = self.output_shape(x)?;
-        let product = x.reshape((rows, self.inputs))?.matmul(&self.weight)?;
+        match &self.weight {
+            Weight::Plain(weight) => self.forward_plain(x, weight, shape, rows, epilogue),
+            Weight::Packed(weight, bias) => {
+                forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
+                    weight.multiply(isa, x, rows, epilogue)
+                })
+            }
+            Weight::Blocks(weight, bias) => {
+                forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
+                    weight.multiply(isa, x, rows, epilogue)
+                })
+            }
+        }
+    }
+
+    fn forward_plain(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        shape: Vec<usize>,
+        rows: usize,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<Tensor> {
+        let product = x.reshape((rows, self.inputs))?.matmul(weight)?;
         let product = match &self.bias {
             Some(bias) => product.broadcast_add(bias)?,
             None => product,
@@ -94,4 +185,57 @@ impl Linear {
         let rows = shape.iter().rev().skip(1).product();
         Ok((shape, rows))
     }
+}
+
+/// `multiply` gets the values of `x` and an epilogue whose residual fits.
+fn forward_on_cpu(
+    x: &Tensor,
+    bias: Option<&[f32]>,
+    shape: Vec<usize>,
+    epilogue: &Epilogue<'_>,
+    multiply: impl Fn(Isa, &[f32], &GemmEpilogue<'_>) -> Vec<f32>,
+) -> Result<Tensor> {
+    let isa = Isa::current()?;
+    let activation = epilogue.activation;
+    let product = with_values(x, |x| match epilogue.residual {
+        None => Ok(multiply(
+            isa,
+            x,
+            &GemmEpilogue {
+                bias,
+                activation,
+                residual: None,
+            },
+        )),
+        Some(residual) if residual.dims() != shape => Err(Error::InvalidInput(format!(
+            "a residual of shape {:?} does not fit a linear layer's output of shape {shape:?}",
+            residual.dims()
+        ))),
+        Some(residual) => with_values(residual, |residual| {
+            let residual = Some(residual);
+            Ok(multiply(
+                isa,
+                x,
+                &GemmEpilogue {
+                    bias,
+                    activation,
+                    residual,
+                },
+            ))
+        }),
+    })?;
+    Ok(Tensor::from_vec(product, shape, x.device())?)
+}
+
+/// The elements of an f32 tensor on the CPU, copied only where they are not contiguous.
+fn with_values<R>(tensor: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else {
+        return Err(Error::InvalidInput(
+            "a linear layer on the CPU got a tensor of another device".into(),
+        ));
+    };
+    let start = layout.start_offset();
+    work(&storage.as_slice::<f32>()?[start..start + tensor.elem_count()])
 }

@@ -36,14 +36,15 @@ impl From<&Encoding> for Tokens {
 /// What becomes of a text beyond the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excess {
+    /// Of a pair only the second text is cut, as long as that can be enough.
     Cut,
+    /// Of a pair the longer text is cut.
+    CutLonger,
     /// An `InvalidInput` error that names the text and its length; counted from this index.
-    Refuse {
-        first_index: usize,
-    },
+    Refuse { first_index: usize },
 }
 
-/// Tokenizes in parallel. Of a pair only the second text is cut, as long as that can be enough.
+/// Tokenizes in parallel.
 pub fn tokenize(
     tokenizer: &Tokenizer,
     inputs: &[Input<'_>],
@@ -51,9 +52,11 @@ pub fn tokenize(
     excess: Excess,
     cancel: &CancelToken,
 ) -> Result<Vec<Tokens>> {
-    let cutting = tokenizer.with_truncation(Some(
-        Truncation::new(max_length).strategy(TruncationStrategy::OnlySecond),
-    ));
+    let strategy = match excess {
+        Excess::CutLonger => TruncationStrategy::LongestFirst,
+        Excess::Cut | Excess::Refuse { .. } => TruncationStrategy::OnlySecond,
+    };
+    let cutting = tokenizer.with_truncation(Some(Truncation::new(max_length).strategy(strategy)));
     inputs
         .par_iter()
         .enumerate()

@@ -4,6 +4,7 @@ use crate::model_files::ModelFiles;
 use crate::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
+use super::batching::Excess;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
 use super::sequence_logits::SequenceModel;
 
@@ -99,11 +100,70 @@ impl ClassifyModel {
             }
         };
         Ok(Logits {
-            values: self.model.logits(&inputs, None, batch_tokens, cancel)?,
+            values: self
+                .model
+                .logits(&inputs, Excess::CutLonger, None, batch_tokens, cancel)?,
             count: texts.len(),
             labels: self.labels.len(),
             independent: self.independent,
         })
+    }
+}
+
+/// How natural language inference models name what follows from a text, and what can't be with it.
+const FOLLOWS: &str = "entail";
+const EXCLUDED: &str = "contra";
+
+impl ClassifyModel {
+    /// For each text, how likely each hypothesis follows from it. They compete with each other, or
+    /// each stands for itself where they are `independent`.
+    pub fn entailment<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        hypotheses: &[T],
+        independent: bool,
+        batch_tokens: Option<usize>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Vec<f32>>> {
+        let (follows, excluded) = self.inference_labels()?;
+        if hypotheses.is_empty() {
+            return Ok(vec![Vec::new(); texts.len()]);
+        }
+        let pair = |text| hypotheses.iter().map(move |hypothesis| (text, hypothesis));
+        let (firsts, seconds): (Vec<&str>, Vec<&str>) = texts
+            .iter()
+            .flat_map(pair)
+            .map(|(text, hypothesis)| (text.as_ref(), hypothesis.as_ref()))
+            .unzip();
+        let logits = self.classify(&firsts, Some(&seconds), batch_tokens, cancel)?;
+        let rows: Vec<&[f32]> = logits.rows().collect();
+        let of_text = |rows: &[&[f32]]| match independent || hypotheses.len() == 1 {
+            true => rows
+                .iter()
+                .map(|row| sigmoid(row[follows] - row[excluded]))
+                .collect(),
+            false => softmax(&rows.iter().map(|row| row[follows]).collect::<Vec<_>>()),
+        };
+        Ok(rows.chunks(hypotheses.len()).map(of_text).collect())
+    }
+
+    fn inference_labels(&self) -> Result<(usize, usize)> {
+        let find = |start: &str| {
+            self.labels
+                .iter()
+                .position(|label| label.to_ascii_lowercase().starts_with(start))
+        };
+        match (find(FOLLOWS), find(EXCLUDED)) {
+            (Some(follows), Some(excluded)) => Ok((follows, excluded)),
+            (Some(follows), None) if self.labels.len() > 1 => {
+                Ok((follows, if follows == 0 { self.labels.len() - 1 } else { 0 }))
+            }
+            _ => Err(Error::UnsupportedModel(format!(
+                "the labels of this model are {}, and zero-shot classification needs one that was trained on \
+                 natural language inference, with labels such as contradiction and entailment",
+                self.labels.join(", ")
+            ))),
+        }
     }
 }
 

@@ -36,6 +36,8 @@ pub struct EmbedOptions {
     pub batch_tokens: Option<usize>,
     /// `false`: a text beyond the maximum length is an `InvalidInput` error instead.
     pub truncate: bool,
+    /// What errors call the first text, when the texts are part of a longer list.
+    pub first_index: usize,
 }
 
 impl Default for EmbedOptions {
@@ -48,6 +50,7 @@ impl Default for EmbedOptions {
             dimensions: None,
             batch_tokens: None,
             truncate: true,
+            first_index: 0,
         }
     }
 }
@@ -202,7 +205,9 @@ impl EmbeddingModel {
                 Body::Encoder(loaded) => {
                     let excess = match options.truncate {
                         true => Excess::Cut,
-                        false => Excess::Refuse { first_index: first },
+                        false => Excess::Refuse {
+                            first_index: options.first_index + first,
+                        },
                     };
                     call.encode(loaded, chunk, excess, rows, &done, cancel)?;
                 }
@@ -210,7 +215,7 @@ impl EmbeddingModel {
                     call.look_up(
                         model,
                         chunk,
-                        (!options.truncate).then_some(first),
+                        (!options.truncate).then_some(options.first_index + first),
                         rows,
                         cancel,
                     )?;

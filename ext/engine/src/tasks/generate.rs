@@ -64,9 +64,9 @@ impl LanguageModel {
             None => gguf::read(checkpoint.source.as_ref())?,
         };
         let end_ids = end_ids(files, checkpoint.config.as_ref(), &tokenizer, cancel)?;
-        let context_length = options
-            .max_length
-            .map_or(config.max_positions, |asked| asked.min(config.max_positions));
+        let context_length = options.max_length.map_or(config.max_positions, |asked| {
+            asked.min(config.max_positions)
+        });
         let info = ModelInfo {
             architecture: checkpoint.architecture()?,
             family: config.architecture.clone(),
@@ -125,7 +125,9 @@ impl LanguageModel {
         let mut logprobs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(PREFILL_CHUNK) {
             let first = cache.length();
-            let logits = self.decoder.forward(chunk, &mut cache, Logits::All, cancel)?;
+            let logits = self
+                .decoder
+                .forward(chunk, &mut cache, Logits::All, cancel)?;
             let rows: Vec<Vec<f32>> = logits.to_dtype(DType::F32)?.to_vec2()?;
             for (row, next) in rows.iter().zip(&ids[first + 1..]) {
                 logprobs.push(row[*next as usize] - log_sum_exp(row));
@@ -161,7 +163,10 @@ fn end_ids(
             ids.extend(generation.opt_integers("eos_token_id")?.unwrap_or_default());
         }
     }
-    let mut ids: Vec<u32> = ids.into_iter().filter_map(|id| u32::try_from(id).ok()).collect();
+    let mut ids: Vec<u32> = ids
+        .into_iter()
+        .filter_map(|id| u32::try_from(id).ok())
+        .collect();
     ids.extend(tokenizer.special_tokens().end_ids());
     ids.sort_unstable();
     ids.dedup();
@@ -342,8 +347,8 @@ impl Generation {
                 return Ok(shown + &self.finish(FinishReason::Constraint)?);
             }
         }
-        let full = self.overflow == ContextOverflow::Error
-            && self.ids.len() >= self.model.context_length;
+        let full =
+            self.overflow == ContextOverflow::Error && self.ids.len() >= self.model.context_length;
         if self.choices.len() >= self.config.max_new_tokens || full {
             return Ok(shown + &self.finish(FinishReason::Length)?);
         }

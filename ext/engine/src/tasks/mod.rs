@@ -6,15 +6,16 @@
 //! between layers; results come in the order of the texts. Run them inside
 //! [`threads::install`](crate::threads::install).
 //!
-//! - [`EmbeddingModel`]: `embed`, `token_embeddings`, `count_tokens`
-//! - [`RerankModel`]: `score`, with raw logits
-//! - [`ClassifyModel`]: `classify`, over texts or pairs
-//! - [`TagModel`]: `tag`, tokens with character offsets; [`entities::aggregate`] joins them
-//! - [`MaskModel`]: `fill`
+//! - [`EmbeddingModel`] embeds: `embed`, `token_embeddings`, `count_tokens`;
+//! - [`RerankModel`] scores: `score`, with raw logits;
+//! - [`ClassifyModel`] labels: `classify`, texts or pairs;
+//! - [`TagModel`] tags: `tag`, tokens with character offsets, which [`entities::aggregate`] joins;
+//! - [`MaskModel`] fills: `fill`;
 //! - [`LanguageModel`], run by a [`Generation`] token by token
 
 mod batching;
 pub mod classify;
+pub mod compact;
 pub mod embed;
 pub mod entities;
 pub mod fill_mask;

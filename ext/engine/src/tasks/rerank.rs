@@ -8,7 +8,7 @@ use crate::nn::Pooling;
 use crate::tokenizer::{Detail, Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
-use super::batching::{self, Tokens};
+use super::batching::{self, Excess, Tokens};
 use super::loading::{Checkpoint, LoadOptions, LoadedEncoder, ModelInfo};
 use super::sequence_logits::SequenceModel;
 
@@ -158,7 +158,7 @@ impl RerankModel {
                 .collect();
             return self
                 .model
-                .logits(&pairs, pooling, options.batch_tokens, cancel);
+                .logits(&pairs, Excess::Cut, pooling, options.batch_tokens, cancel);
         };
         let mut scores = Vec::with_capacity(documents.len());
         for chunk in documents.chunks(batching::CHUNK) {
@@ -174,6 +174,27 @@ impl RerankModel {
             )?);
         }
         Ok(scores)
+    }
+
+    /// What the model reads for a query and a document: ids, and the part each belongs to.
+    pub fn tokens(
+        &self,
+        query: &str,
+        document: &str,
+        cancel: &CancelToken,
+    ) -> Result<(Vec<u32>, Vec<u32>)> {
+        let tokens = match &self.question {
+            Some(question) => vec![self.ask(question, query, document, cancel)?],
+            None => batching::tokenize(
+                self.tokenizer(),
+                &[Input::Pair(query, document)],
+                self.max_length(),
+                Excess::Cut,
+                cancel,
+            )?,
+        };
+        let read = tokens.into_iter().next();
+        Ok(read.map_or_else(Default::default, |tokens| (tokens.ids, tokens.type_ids)))
     }
 
     fn ask(

@@ -31,6 +31,7 @@ impl SequenceModel {
     pub fn logits(
         &self,
         inputs: &[Input<'_>],
+        excess: Excess,
         pooling: Option<Pooling>,
         batch_tokens: Option<usize>,
         cancel: &CancelToken,
@@ -41,7 +42,7 @@ impl SequenceModel {
                 &self.loaded.tokenizer,
                 chunk,
                 self.loaded.max_length,
-                Excess::Cut,
+                excess,
                 cancel,
             )?;
             logits.extend(self.logits_of_tokens(&tokens, pooling, batch_tokens, cancel)?);

@@ -216,10 +216,10 @@ fn read_tokenizer_json(path: &Path) -> Result<(tokenizers::Tokenizer, usize)> {
     let parsed = panic::catch_unwind(AssertUnwindSafe(|| text.parse::<tokenizers::Tokenizer>()));
     match parsed {
         Ok(Ok(core)) => Ok((core, text.len().saturating_mul(3))),
-        Ok(Err(error)) => Err(Error::Tokenizer(format!(
-            "{} is not a tokenizer this version can read: {error}",
-            path.display()
-        ))),
+        Ok(Err(error)) => Err(Error::unsupported(
+            path,
+            format_args!("it is not a tokenizer this version can read: {error}"),
+        )),
         Err(_) => Err(Error::corrupt(path, "its parts contradict each other")),
     }
 }

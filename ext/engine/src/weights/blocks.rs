@@ -134,6 +134,9 @@ pub fn dequantize(kind: BlockType, bytes: &[u8]) -> Result<Vec<f32>> {
 }
 
 /// Expands one block; `block` and `output` have the lengths that the type says.
+///
+/// Inlined with all it calls, so that kernels compile it for their instruction set.
+#[inline(always)]
 pub fn dequantize_block(kind: BlockType, block: &[u8], output: &mut [f32]) {
     let fields = &mut Fields(block);
     match kind {
@@ -158,6 +161,7 @@ pub fn dequantize_block(kind: BlockType, block: &[u8], output: &mut [f32]) {
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
+    #[inline(always)]
     fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut field = [0; N];
         if let Some((head, tail)) = self.0.split_at_checked(N) {
@@ -167,16 +171,19 @@ impl Fields<'_> {
         field
     }
 
+    #[inline(always)]
     fn half(&mut self) -> f32 {
         f16::from_le_bytes(self.bytes()).to_f32()
     }
 
+    #[inline(always)]
     fn signed<const N: usize>(&mut self) -> [i8; N] {
         self.bytes().map(|byte| byte as i8)
     }
 }
 
 /// Writes nibble `j` of `packed` to element `j` (low) and `j + 16` (high).
+#[inline(always)]
 fn nibbles(packed: [u8; 16], output: &mut [f32], value: impl Fn(usize, u8) -> f32) {
     let (low, high) = output.split_at_mut(SMALL / 2);
     for (j, ((low, high), byte)) in low.iter_mut().zip(high).zip(packed).enumerate() {
@@ -186,15 +193,18 @@ fn nibbles(packed: [u8; 16], output: &mut [f32], value: impl Fn(usize, u8) -> f3
 }
 
 /// A nibble with its fifth bit from `high`.
+#[inline(always)]
 fn five_bits(high: u32, j: usize, nibble: u8) -> f32 {
     f32::from(nibble) + ((high >> j & 1) << 4) as f32
 }
 
+#[inline(always)]
 fn q4_0(fields: &mut Fields, output: &mut [f32]) {
     let scale = fields.half();
     nibbles(fields.bytes(), output, |_, q| (f32::from(q) - 8.0) * scale);
 }
 
+#[inline(always)]
 fn q4_1(fields: &mut Fields, output: &mut [f32]) {
     let (scale, minimum) = (fields.half(), fields.half());
     nibbles(fields.bytes(), output, |_, q| {
@@ -202,6 +212,7 @@ fn q4_1(fields: &mut Fields, output: &mut [f32]) {
     });
 }
 
+#[inline(always)]
 fn q5_0(fields: &mut Fields, output: &mut [f32]) {
     let scale = fields.half();
     let high = u32::from_le_bytes(fields.bytes());
@@ -210,6 +221,7 @@ fn q5_0(fields: &mut Fields, output: &mut [f32]) {
     });
 }
 
+#[inline(always)]
 fn q5_1(fields: &mut Fields, output: &mut [f32]) {
     let (scale, minimum) = (fields.half(), fields.half());
     let high = u32::from_le_bytes(fields.bytes());
@@ -218,6 +230,7 @@ fn q5_1(fields: &mut Fields, output: &mut [f32]) {
     });
 }
 
+#[inline(always)]
 fn q8_0(fields: &mut Fields, output: &mut [f32]) {
     let scale = fields.half();
     for (value, q) in output.iter_mut().zip(fields.signed::<SMALL>()) {
@@ -225,6 +238,7 @@ fn q8_0(fields: &mut Fields, output: &mut [f32]) {
     }
 }
 
+#[inline(always)]
 fn q8_1(fields: &mut Fields, output: &mut [f32]) {
     let (scale, _sum) = (fields.half(), fields.half());
     for (value, q) in output.iter_mut().zip(fields.signed::<SMALL>()) {
@@ -232,6 +246,7 @@ fn q8_1(fields: &mut Fields, output: &mut [f32]) {
     }
 }
 
+#[inline(always)]
 fn q2_k(fields: &mut Fields, output: &mut [f32]) {
     let scales: [u8; 16] = fields.bytes();
     let quants: [u8; 64] = fields.bytes();
@@ -247,10 +262,12 @@ fn q2_k(fields: &mut Fields, output: &mut [f32]) {
 }
 
 /// Where the 16 two-bit values of a group lie: 32 bytes hold 4 × 32 values, one bit pair each.
+#[inline(always)]
 fn two_bit_place(group: usize) -> (usize, usize) {
     (32 * (group / 8) + 16 * (group % 2), group % 8 / 2 * 2)
 }
 
+#[inline(always)]
 fn q3_k(fields: &mut Fields, output: &mut [f32]) {
     let high: [u8; 32] = fields.bytes();
     let quants: [u8; 64] = fields.bytes();
@@ -274,6 +291,7 @@ fn q3_k(fields: &mut Fields, output: &mut [f32]) {
 }
 
 /// Scale and minimum number `j` of the eight pairs that share 12 bytes.
+#[inline(always)]
 fn six_bit_pair(packed: &[u8; 12], j: usize) -> (f32, f32) {
     let (scale, minimum) = if j < 4 {
         (packed[j] & 63, packed[j + 4] & 63)
@@ -286,6 +304,7 @@ fn six_bit_pair(packed: &[u8; 12], j: usize) -> (f32, f32) {
     (f32::from(scale), f32::from(minimum))
 }
 
+#[inline(always)]
 fn q4_k(fields: &mut Fields, output: &mut [f32]) {
     let (scale, minimum) = (fields.half(), fields.half());
     let packed = fields.bytes();
@@ -300,6 +319,7 @@ fn q4_k(fields: &mut Fields, output: &mut [f32]) {
     }
 }
 
+#[inline(always)]
 fn q5_k(fields: &mut Fields, output: &mut [f32]) {
     let (scale, minimum) = (fields.half(), fields.half());
     let packed = fields.bytes();
@@ -317,6 +337,7 @@ fn q5_k(fields: &mut Fields, output: &mut [f32]) {
     }
 }
 
+#[inline(always)]
 fn q6_k(fields: &mut Fields, output: &mut [f32]) {
     let low: [u8; 128] = fields.bytes();
     let high: [u8; 64] = fields.bytes();
@@ -335,6 +356,7 @@ fn q6_k(fields: &mut Fields, output: &mut [f32]) {
     }
 }
 
+#[inline(always)]
 fn q8_k(fields: &mut Fields, output: &mut [f32]) {
     let scale = f32::from_le_bytes(fields.bytes());
     for (value, q) in output.iter_mut().zip(fields.signed::<SUPER>()) {
@@ -342,15 +364,18 @@ fn q8_k(fields: &mut Fields, output: &mut [f32]) {
     }
 }
 
+#[inline(always)]
 fn iq4_level(nibble: u8) -> f32 {
     f32::from(IQ4_LEVELS[usize::from(nibble & 0x0f)])
 }
 
+#[inline(always)]
 fn iq4_nl(fields: &mut Fields, output: &mut [f32]) {
     let scale = fields.half();
     nibbles(fields.bytes(), output, |_, q| scale * iq4_level(q));
 }
 
+#[inline(always)]
 fn iq4_xs(fields: &mut Fields, output: &mut [f32]) {
     let scale = fields.half();
     let high = u16::from_le_bytes(fields.bytes());

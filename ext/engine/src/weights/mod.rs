@@ -102,6 +102,37 @@ pub struct QuantizedTensor {
     pub bytes: Bytes,
 }
 
+impl QuantizedTensor {
+    /// One row of a matrix, expanded.
+    pub fn row(&self, row: usize) -> Result<Vec<f32>> {
+        blocks::dequantize(self.kind, self.row_bytes(row))
+    }
+
+    /// The blocks of one row of a matrix; empty when there is no such row.
+    pub fn row_bytes(&self, row: usize) -> &[u8] {
+        let width = self.shape.last().copied().unwrap_or(0);
+        let length = width / self.kind.elements() * self.kind.bytes();
+        self.bytes
+            .get(row * length..(row + 1) * length)
+            .unwrap_or_default()
+    }
+
+    /// `[n, ..]` as n tensors `[..]` on the same bytes.
+    pub fn split_first_dimension(&self) -> Vec<Self> {
+        let count = self.shape.first().copied().unwrap_or(0);
+        let length = self.bytes.len().checked_div(count).unwrap_or(0);
+        (0..count)
+            .filter_map(|index| {
+                Some(Self {
+                    kind: self.kind,
+                    shape: self.shape[1..].to_vec(),
+                    bytes: self.bytes.slice(index * length, length)?,
+                })
+            })
+            .collect()
+    }
+}
+
 /// Opens the weight files of a model.
 pub fn open(files: &WeightFiles) -> Result<Arc<dyn WeightSource>> {
     let table = match files {

@@ -15,7 +15,9 @@ const TOLERANCE: f32 = 1e-4;
 const BATCH_TOLERANCE: f32 = 1e-5;
 
 pub fn tiny(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures/tiny").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../spec/fixtures/tiny")
+        .join(name)
 }
 
 pub fn files(name: &str) -> ModelFiles {
@@ -51,33 +53,58 @@ impl Expected {
     }
 
     pub fn rows(&self, name: &str) -> Vec<Vec<f32>> {
-        self.tensors[name].to_dtype(DType::F32).unwrap().to_vec2().unwrap()
+        self.tensors[name]
+            .to_dtype(DType::F32)
+            .unwrap()
+            .to_vec2()
+            .unwrap()
     }
 }
 
 pub fn difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-    differences.fold(0.0, |most, next| if next.is_nan() { f32::INFINITY } else { most.max(next) })
+    differences.fold(0.0, |most, next| {
+        if next.is_nan() {
+            f32::INFINITY
+        } else {
+            most.max(next)
+        }
+    })
 }
 
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| f64::from(*a) * f64::from(*b))
+            .sum::<f64>()
+    };
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
 pub fn load(name: &str, options: &LoadOptions) -> EmbeddingModel {
-    EmbeddingModel::load(&files(name), options, &EmbedSettings::default(), &CancelToken::new())
-        .unwrap_or_else(|error| panic!("{name}: {error}"))
+    EmbeddingModel::load(
+        &files(name),
+        options,
+        &EmbedSettings::default(),
+        &CancelToken::new(),
+    )
+    .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 pub fn embed(model: &EmbeddingModel, texts: &[String], options: &EmbedOptions) -> Vec<Vec<f32>> {
-    let found = threads::install(|| model.embed(texts, options, None, &CancelToken::new())).unwrap();
+    let found =
+        threads::install(|| model.embed(texts, options, None, &CancelToken::new())).unwrap();
     let found = found.unwrap();
-    found.values.chunks(found.dimension.max(1)).map(<[f32]>::to_vec).collect()
+    found
+        .values
+        .chunks(found.dimension.max(1))
+        .map(<[f32]>::to_vec)
+        .collect()
 }
 
-fn raw(pooling: Pooling) -> EmbedOptions {
+pub fn raw(pooling: Pooling) -> EmbedOptions {
     EmbedOptions {
         pooling: Some(pooling),
         normalize: Some(false),
@@ -85,16 +112,20 @@ fn raw(pooling: Pooling) -> EmbedOptions {
     }
 }
 
-/// Hidden states, pooled vectors, and a batch against single texts.
 fn check_bare(name: &str) {
+    check_model(name, &load(name, &LoadOptions::default()));
+}
+
+/// Hidden states, pooled vectors, and a batch against single texts.
+pub fn check_model(name: &str, model: &EmbeddingModel) {
     let expected = Expected::of(name);
-    let model = load(name, &LoadOptions::default());
     let texts = expected.texts();
     let hidden = expected.rows("hidden");
     let mut from = 0;
     let mut worst = 0f32;
     for (text, ids) in texts.iter().zip(expected.ids()) {
-        let states = threads::install(|| model.token_embeddings(text, &CancelToken::new())).unwrap();
+        let states =
+            threads::install(|| model.token_embeddings(text, &CancelToken::new())).unwrap();
         let states: Vec<Vec<f32>> = states.unwrap().to_vec2().unwrap();
         assert_eq!(states.len(), ids.len(), "{name}: the tokens of {text:?}");
         for (state, row) in states.iter().zip(&hidden[from..]) {
@@ -104,9 +135,12 @@ fn check_bare(name: &str) {
     }
     assert_eq!(from, hidden.len());
     println!("{name}: hidden states within {worst:e}");
-    assert!(worst <= TOLERANCE, "{name}: hidden states differ by {worst}");
+    assert!(
+        worst <= TOLERANCE,
+        "{name}: hidden states differ by {worst}"
+    );
     for (pooling, key) in [(Pooling::Mean, "mean"), (Pooling::Cls, "cls")] {
-        let together = embed(&model, &texts, &raw(pooling));
+        let together = embed(model, &texts, &raw(pooling));
         for (found, row) in together.iter().zip(expected.rows(key)) {
             assert!(difference(found, &row) <= TOLERANCE, "{name}: {key}");
         }
@@ -114,9 +148,12 @@ fn check_bare(name: &str) {
             batch_tokens: Some(24),
             ..raw(pooling)
         };
-        for (single, row) in embed(&model, &texts, &small).iter().zip(&together) {
+        for (single, row) in embed(model, &texts, &small).iter().zip(&together) {
             let apart = difference(single, row);
-            assert!(apart <= BATCH_TOLERANCE, "{name}: a batch changes a vector by {apart}");
+            assert!(
+                apart <= BATCH_TOLERANCE,
+                "{name}: a batch changes a vector by {apart}"
+            );
         }
     }
 }
@@ -142,14 +179,17 @@ fn check_sequence(name: &str) {
     let model = ClassifyModel::load(&files(name), &LoadOptions::default(), &CancelToken::new());
     let model = model.unwrap_or_else(|error| panic!("{name}: {error}"));
     let classify = |texts: &[String], pairs: Option<&[String]>| {
-        threads::install(|| model.classify(texts, pairs, None, &CancelToken::new())).unwrap().unwrap()
+        threads::install(|| model.classify(texts, pairs, None, &CancelToken::new()))
+            .unwrap()
+            .unwrap()
     };
     let mut worst = 0f32;
     let found = classify(&expected.texts(), None);
     for (row, reference) in found.rows().zip(expected.rows("logits")) {
         worst = worst.max(difference(row, &reference));
     }
-    let pairs: Vec<(String, String)> = serde_json::from_value(expected.record["pairs"].clone()).unwrap();
+    let pairs: Vec<(String, String)> =
+        serde_json::from_value(expected.record["pairs"].clone()).unwrap();
     let (firsts, seconds): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
     let found = classify(&firsts, Some(&seconds));
     assert_eq!(found.count, firsts.len());
@@ -173,7 +213,9 @@ fn check_token(name: &str) {
     let model = TagModel::load(&files(name), &LoadOptions::default(), &CancelToken::new());
     let model = model.unwrap_or_else(|error| panic!("{name}: {error}"));
     let texts = expected.texts();
-    let tagged = threads::install(|| model.tag(&texts, None, &CancelToken::new())).unwrap().unwrap();
+    let tagged = threads::install(|| model.tag(&texts, None, &CancelToken::new()))
+        .unwrap()
+        .unwrap();
     let logits = expected.rows("logits");
     let limit = expected.record["max_length"].as_u64().unwrap() as usize;
     let mut from = 0;
@@ -191,7 +233,10 @@ fn check_token(name: &str) {
         from += ids.len();
     }
     println!("{name}: probabilities within {worst:e}");
-    assert!(worst <= TOLERANCE, "{name}: probabilities differ by {worst}");
+    assert!(
+        worst <= TOLERANCE,
+        "{name}: probabilities differ by {worst}"
+    );
     assert_eq!(model.labels()[1], "B-PER");
 }
 
@@ -201,18 +246,28 @@ fn check_masked(name: &str) {
     let model = model.unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut worst = 0f32;
     for (text, logits) in expected.texts().iter().zip(expected.rows("logits")) {
-        let filled = threads::install(|| model.fill(text, usize::MAX, &CancelToken::new())).unwrap();
+        let filled =
+            threads::install(|| model.fill(text, usize::MAX, &CancelToken::new())).unwrap();
         let filled = filled.unwrap();
         assert_eq!(filled.len(), 1);
         let reference = softmax(&logits);
-        assert_eq!(filled[0].len(), reference.len(), "{name}: the whole vocabulary");
+        assert_eq!(
+            filled[0].len(),
+            reference.len(),
+            "{name}: the whole vocabulary"
+        );
         for filling in &filled[0] {
             worst = worst.max((filling.score - reference[filling.id as usize]).abs());
         }
-        assert!(filled[0].windows(2).all(|pair| pair[0].score >= pair[1].score));
+        assert!(filled[0]
+            .windows(2)
+            .all(|pair| pair[0].score >= pair[1].score));
     }
     println!("{name}: mask probabilities within {worst:e}");
-    assert!(worst <= TOLERANCE, "{name}: mask probabilities differ by {worst}");
+    assert!(
+        worst <= TOLERANCE,
+        "{name}: mask probabilities differ by {worst}"
+    );
 }
 
 macro_rules! families {
@@ -268,6 +323,11 @@ families! {
     nomic_bert: "nomic-bert" [bare, sequence, token, masked];
     gte: "gte" [bare, sequence, token, masked];
     modernbert: "modernbert" [bare, sequence, token, masked];
+    jina_bert: "jina-bert" [bare, sequence];
+    jina_bert_code: "jina-bert-code" [bare];
+    gte_stretched: "gte-ntk" [bare];
+    qwen3_embedding: "qwen3-embedding" [bare];
+    bert_in_bf16: "bert-bf16" [bare];
 }
 
 #[test]

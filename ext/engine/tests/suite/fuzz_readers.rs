@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use engine::raw_config::{self, RawConfig};
+use engine::tokenizer::Tokenizer;
 use engine::weights::shard_index;
 use engine::{Error, Result};
 
@@ -94,6 +95,12 @@ fn targets() -> Vec<Target> {
         target("index", index.into(), same, |path| {
             shard_index::read(path).map(drop)
         }),
+        target(
+            "tokenizer",
+            std::fs::read(files::tiny("bert/tokenizer.json")).unwrap(),
+            same,
+            |path| Tokenizer::from_file(path).map(drop),
+        ),
         target("config", config.into(), same, read_config),
     ]
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use candle_core::Device;
 use engine::model_files::WeightFiles;
 use engine::raw_config::RawConfig;
+use engine::tokenizer::Tokenizer;
 use engine::weights::{self, shard_index};
 use engine::{Error, Result};
 
@@ -82,7 +83,7 @@ fn truncated_files_are_refused_at_every_length() {
         (Format::Torch, "pytorch_model.bin"),
     ] {
         let whole = std::fs::read(fixture(name)).unwrap();
-        let step = whole.len() / 1500 + 1;
+        let step = whole.len() / 500 + 1;
         let folder = Folder::new();
         for length in (0..whole.len()).rev().step_by(step) {
             let path = folder.write("hostile.weights", &whole[..length]);
@@ -274,7 +275,7 @@ fn code(path: &Path) -> Vec<Vec<u8>> {
             b"\x85R.".to_vec(),
         ]
         .concat(),
-        format!("c__builtin__\neval\n(X\x05\x00\x00\x001+1+1tR.").into_bytes(),
+        b"c__builtin__\neval\n(X\x05\x00\x00\x001+1+1tR.".to_vec(),
         format!("(S'{command}'\nios\nsystem\n.").into_bytes(),
         b"\x80\x02}X\x01\x00\x00\x00wcbuiltins\nexec\n)\x81s.".to_vec(),
         b"\x80\x02ctorch.nn.modules.linear\nLinear\n)\x81}b.".to_vec(),
@@ -483,4 +484,22 @@ fn configurations_that_lie() {
     refuse("{\"a\":".repeat(100_000).as_bytes());
     refuse(format!("{{\"a\":[{}1]}}", "1,".repeat(2_000_000)).as_bytes());
     refuse(&vec![b' '; 9 << 20]);
+}
+
+#[test]
+fn tokenizers_that_lie() {
+    let folder = Folder::new();
+    let refuse = |text: &[u8]| {
+        let path = folder.write("tokenizer.json", text);
+        let (result, peak) = peak_during(|| Tokenizer::from_file(&path));
+        check(result, "tokenizer.json", &[]);
+        assert!(peak < MOST_BYTES + 16 * text.len(), "{peak}");
+    };
+    let sound = std::fs::read(files::tiny("bert/tokenizer.json")).unwrap();
+    for length in [0, 1, 100, sound.len() / 2, sound.len() - 3] {
+        refuse(&sound[..length]);
+    }
+    refuse("[".repeat(1 << 20).as_bytes());
+    refuse("{\"model\":".repeat(100_000).as_bytes());
+    refuse(&[0xff; 64]);
 }

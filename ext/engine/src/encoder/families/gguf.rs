@@ -62,6 +62,7 @@ const NAMES: Names = &[
     (Part::KeyNorm, "blk.{}.attn_k_norm"),
     (Part::AttentionOutput, "blk.{}.attn_output"),
     (Part::AttentionNorm, "blk.{}.attn_output_norm"),
+    (Part::SecondAttentionNorm, "blk.{}.attn_norm_2"),
     (Part::Gate, "blk.{}.ffn_gate"),
     (Part::Up, "blk.{}.ffn_up"),
     (Part::Down, "blk.{}.ffn_down"),

@@ -52,7 +52,7 @@ pub const FAMILY: Family = Family {
             Part::AttentionNorm,
             "encoder.layer.{}.attention.output.LayerNorm",
         ),
-        (Part::AttentionNorm, "encoder.layer.{}.layer_norm_1"),
+        (Part::SecondAttentionNorm, "encoder.layer.{}.layer_norm_1"),
         (Part::GateUp, "encoder.layer.{}.mlp.gated_layers"),
         (Part::UpGate, "encoder.layer.{}.mlp.up_gated_layer"),
         (Part::Up, "encoder.layer.{}.intermediate.dense"),

@@ -44,7 +44,7 @@ fn config(raw: &RawConfig) -> Result<EncoderConfig> {
         Some(types) => types
             .get(number)
             .is_some_and(|kind| kind == "sliding_attention"),
-        None => number % every != 0,
+        None => !number.is_multiple_of(every),
     };
     let reach = raw.opt_usize("local_attention")?.unwrap_or(128) / 2;
     let layer = |(number, layer): (usize, &LayerConfig)| match is_local(number) {

@@ -1,6 +1,9 @@
 //! The kernels on the CPU: rows spread over the pool, each by a kernel for the instruction set.
 
 pub(crate) mod activation;
+pub(crate) mod attention;
+pub(crate) mod block_matrix;
+pub(crate) mod gemm;
 pub mod isa;
 mod math;
 pub(crate) mod norm;
@@ -19,7 +22,7 @@ use rayon::prelude::*;
 
 use super::rows::Rows;
 use crate::threads;
-use isa::Isa;
+pub(crate) use isa::Isa;
 use simd::Simd;
 
 /// Work below this many elements is not worth a second thread.
@@ -142,6 +145,18 @@ pub(crate) fn with_scratch<R>(length: usize, work: impl FnOnce(&mut [f32]) -> R)
     let result = work(&mut scratch[..length]);
     SCRATCH.set(scratch);
     result
+}
+
+/// Asks for a row that will be read soon; passes over one row would else wait for memory.
+pub(crate) fn prefetch<T>(row: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in row.chunks(64 / size_of::<T>()) {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        // SAFETY: a prefetch reads nothing and cannot fault; SSE belongs to every x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = row;
 }
 
 /// A row as f32: itself, or widened into `scratch`.

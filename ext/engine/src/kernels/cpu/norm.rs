@@ -2,7 +2,7 @@
 
 use super::isa::{dispatched, Isa};
 use super::simd::Simd;
-use super::{build, for_each_range, read, with_scratch, write, Element, RowView};
+use super::{build, for_each_range, prefetch, read, with_scratch, write, Element, Output, RowView};
 
 /// Weight and bias in f32, the weight's offset included.
 pub(crate) struct NormRows {
@@ -243,6 +243,7 @@ pub(crate) fn norm<T: Element>(isa: Isa, x: &RowView<'_, T>, norm: &NormRows) ->
                 with_scratch(2 * width, |scratch| {
                     let (from, to) = scratch.split_at_mut(width);
                     for row in range {
+                        prefetch(x.row((row + 1).min(rows - 1)));
                         let values = read(isa, x.row(row), from);
                         let target = out.at(row * width);
                         write(isa, target, to, |to| norm.row(isa, values.as_ptr(), to));
@@ -253,36 +254,60 @@ pub(crate) fn norm<T: Element>(isa: Isa, x: &RowView<'_, T>, norm: &NormRows) ->
     }
 }
 
-/// The sums of all rows, then the norms of all rows.
+/// The sums of all rows, and the norms of all rows.
 pub(crate) fn add_norm<T: Element>(
     isa: Isa,
     x: &RowView<'_, T>,
     residual: &RowView<'_, T>,
     norm: &NormRows,
-) -> Vec<T> {
+) -> (Vec<T>, Vec<T>) {
     let (rows, width) = (x.rows.count, x.rows.width);
-    // SAFETY: every row of both halves of the output is written once.
-    unsafe {
-        build(2 * rows * width, |out: super::Output<T>| {
-            for_each_range(rows, 2 * width, |range| {
-                with_scratch(3 * width, |scratch| {
-                    let (first, rest) = scratch.split_at_mut(width);
-                    let (second, sums) = rest.split_at_mut(width);
-                    for row in range {
-                        let a = read(isa, x.row(row), first).as_ptr();
-                        let b = read(isa, residual.row(row), second).as_ptr();
-                        let (sum, normed) = (out.at(row * width), out.at((rows + row) * width));
-                        if T::IS_F32 {
-                            add_row(isa, a, b, sum.cast(), width);
-                            norm.row(isa, sum.cast(), normed.cast());
-                        } else {
-                            add_row(isa, a, b, sums.as_mut_ptr(), width);
-                            T::narrow(isa, sums, sum);
-                            write(isa, normed, first, |to| norm.row(isa, sums.as_ptr(), to));
+    let mut normed = Vec::new();
+    // SAFETY: every row of both outputs is written once.
+    let sums = unsafe {
+        build(rows * width, |sums: Output<T>| {
+            normed = build(rows * width, |normed: Output<T>| {
+                for_each_range(rows, 2 * width, |range| {
+                    with_scratch(3 * width, |scratch| {
+                        for row in range {
+                            let at = row * width;
+                            let inputs = (x.row(row), residual.row(row));
+                            norm.add_row(isa, inputs, sums.at(at), normed.at(at), scratch);
                         }
-                    }
+                    })
                 })
             })
         })
+    };
+    (sums, normed)
+}
+
+impl NormRows {
+    /// # Safety
+    /// `sum` and `normed` are valid for writes of a row, `scratch` holds three.
+    unsafe fn add_row<T: Element>(
+        &self,
+        isa: Isa,
+        (x, residual): (&[T], &[T]),
+        sum: *mut T,
+        normed: *mut T,
+        scratch: &mut [f32],
+    ) {
+        let width = x.len();
+        let (first, rest) = scratch.split_at_mut(width);
+        let (second, sums) = rest.split_at_mut(width);
+        let a = read(isa, x, first).as_ptr();
+        let b = read(isa, residual, second).as_ptr();
+        // SAFETY: the caller vouches for the outputs; the inputs are rows of equal width.
+        unsafe {
+            if T::IS_F32 {
+                add_row(isa, a, b, sum.cast(), width);
+                self.row(isa, sum.cast(), normed.cast());
+            } else {
+                add_row(isa, a, b, sums.as_mut_ptr(), width);
+                T::narrow(isa, sums, sum);
+                write(isa, normed, first, |to| self.row(isa, sums.as_ptr(), to));
+            }
+        }
     }
 }

@@ -9,6 +9,8 @@
 pub(crate) trait Simd: Copy {
     type V: Copy;
     const LANES: usize;
+    /// Vector registers of the instruction set.
+    const REGISTERS: usize;
 
     unsafe fn splat(value: f32) -> Self::V;
     unsafe fn load(from: *const f32) -> Self::V;
@@ -54,6 +56,7 @@ fn each(a: [f32; PORTABLE], b: [f32; PORTABLE], f: impl Fn(f32, f32) -> f32) -> 
 impl Simd for Portable {
     type V = [f32; PORTABLE];
     const LANES: usize = PORTABLE;
+    const REGISTERS: usize = 16;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self::V {
@@ -180,6 +183,7 @@ mod x86 {
     impl Simd for Avx2 {
         type V = __m256;
         const LANES: usize = 8;
+        const REGISTERS: usize = 16;
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self::V {
@@ -274,6 +278,7 @@ mod x86 {
     impl Simd for Avx512 {
         type V = __m512;
         const LANES: usize = 16;
+        const REGISTERS: usize = 32;
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self::V {
@@ -371,6 +376,7 @@ mod arm {
     impl Simd for Neon {
         type V = float32x4_t;
         const LANES: usize = 4;
+        const REGISTERS: usize = 32;
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self::V {

@@ -1,1 +1,457 @@
-//! x
+//! The row kernels on CUDA: one source, compiled by NVRTC when a process first needs it, loaded once
+//! per device.
+
+mod parameters;
+
+use std::sync::OnceLock;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaFunction, CudaSlice, CudaView, DeviceRepr, LaunchConfig, PushKernelArg,
+};
+use candle_core::cuda_backend::cudarc::nvrtc::{compile_ptx_with_opts, CompileOptions};
+use candle_core::cuda_backend::{CudaDType, WrapErr};
+use candle_core::{
+    CudaDevice, CudaStorage, DType, Layout, Result, Shape, Storage, StorageRef, Tensor, WithDType,
+};
+use half::{bf16, f16};
+
+use super::ops::{Activate, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax};
+use super::rows::Rows;
+use super::{Activation, RopeKind};
+use parameters::{
+    small, ActivationParameters, DeviceRows, NormParameters, PoolParameters, RopeParameters,
+    SoftmaxParameters, CENTERED, HAS_ADDITIVE, HAS_BIAS, HAS_KEEP, HAS_LENGTHS, HAS_RESIDUAL,
+};
+
+const SOURCE: &str = include_str!("rows.cu");
+const MODULE: &str = "red_candle_rows";
+
+/// Threads of a block that walks over elements.
+const ELEMENT_THREADS: usize = 256;
+
+trait Float: CudaDType + DeviceRepr + WithDType {}
+impl Float for f32 {}
+impl Float for f16 {}
+impl Float for bf16 {}
+
+/// The PTX of all kernels, compiled once per process.
+fn ptx() -> Result<&'static str> {
+    static COMPILED: OnceLock<String> = OnceLock::new();
+    if let Some(ptx) = COMPILED.get() {
+        return Ok(ptx);
+    }
+    let options = CompileOptions {
+        name: Some("rows.cu".into()),
+        ..CompileOptions::default()
+    };
+    let ptx = compile_ptx_with_opts(SOURCE, options).map_err(|error| {
+        candle_core::Error::Cuda(format!("NVRTC cannot compile the kernels: {error:?}").into())
+    })?;
+    Ok(COMPILED.get_or_init(|| ptx.to_src()))
+}
+
+fn function<T: Float>(device: &CudaDevice, kernel: &str) -> Result<CudaFunction> {
+    let name = format!("{kernel}_{}", T::DTYPE.as_str());
+    let function = device.get_or_load_custom_func(&name, MODULE, ptx()?)?;
+    Ok(function.into_cuda_function())
+}
+
+/// One block per row, as wide as the row asks for.
+fn row_grid(rows: &Rows) -> Result<LaunchConfig> {
+    let threads = rows.width.div_ceil(4).next_multiple_of(32).clamp(32, 1024);
+    Ok(LaunchConfig {
+        grid_dim: (small(rows.count)?, 1, 1),
+        block_dim: (threads as u32, 1, 1),
+        shared_mem_bytes: 0,
+    })
+}
+
+/// A tensor on the device: its elements from its first on, and its rows.
+struct Input<'a, T> {
+    view: CudaView<'a, T>,
+    rows: Rows,
+}
+
+impl<'a, T: CudaDType> Input<'a, T> {
+    fn new(storage: &'a CudaStorage, layout: &Layout) -> Result<Self> {
+        let slice = storage.as_cuda_slice::<T>()?;
+        match Rows::of(layout) {
+            Some(rows) => Ok(Self {
+                view: slice.slice(rows.start..),
+                rows,
+            }),
+            None => candle_core::bail!("a kernel needs a contiguous last dimension"),
+        }
+    }
+
+    fn held(held: &'a (StorageRef<'_>, &Layout)) -> Result<Self> {
+        match &*held.0 {
+            Storage::Cuda(storage) => Self::new(storage, held.1),
+            _ => candle_core::bail!("a kernel's tensors must all be on one device"),
+        }
+    }
+}
+
+/// Runs `$body` with `$T` the element type.
+macro_rules! for_float {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            DType::F16 => {
+                type $T = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $T = bf16;
+                $body
+            }
+            other => candle_core::bail!("kernels take f32, f16 or bf16 tensors, not {other:?}"),
+        }
+    };
+}
+
+/// A weight or bias in the input's type.
+fn vector(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+    tensor.to_dtype(dtype)?.contiguous()
+}
+
+struct NormOutputs {
+    sums: Option<CudaStorage>,
+    normed: CudaStorage,
+}
+
+fn run_norm<T: Float>(
+    op: &Norm,
+    x: (&CudaStorage, &Layout),
+    residual: Option<(&CudaStorage, &Layout)>,
+) -> Result<NormOutputs> {
+    let device = x.0.device().clone();
+    let input = Input::<T>::new(x.0, x.1)?;
+    let other = residual.map(|(s, l)| Input::<T>::new(s, l)).transpose()?;
+    let weight = vector(&op.weight, T::DTYPE)?;
+    let bias = op.bias.as_ref().map(|b| vector(b, T::DTYPE)).transpose()?;
+    let weight = weight.storage_and_layout();
+    let weight = Input::<T>::held(&weight)?;
+    let bias = bias.as_ref().map(Tensor::storage_and_layout);
+    let bias = bias.as_ref().map(Input::<T>::held).transpose()?;
+    let flag = |on: bool, bit: u32| if on { bit } else { 0 };
+    let parameters = NormParameters {
+        columns: small(input.rows.width)?,
+        flags: flag(bias.is_some(), HAS_BIAS)
+            | flag(op.centered, CENTERED)
+            | flag(other.is_some(), HAS_RESIDUAL),
+        epsilon: op.epsilon,
+        weight_offset: op.weight_offset,
+        input: DeviceRows::of(&input.rows)?,
+        residual: match &other {
+            Some(other) => DeviceRows::of(&other.rows)?,
+            None => DeviceRows::NONE,
+        },
+    };
+    let elements = input.rows.count * input.rows.width;
+    // SAFETY: the kernel writes every element.
+    let normed = unsafe { device.alloc::<T>(elements)? };
+    let sums = match other.is_some() {
+        // SAFETY: as above.
+        true => Some(unsafe { device.alloc::<T>(elements)? }),
+        false => None,
+    };
+    if elements > 0 {
+        let function = function::<T>(&device, "norm")?;
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
+        builder.arg(&input.view);
+        builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
+        builder.arg(&weight.view);
+        builder.arg(bias.as_ref().map_or(&weight.view, |b| &b.view));
+        builder.arg(sums.as_ref().unwrap_or(&normed));
+        builder.arg(&normed);
+        builder.arg(&parameters);
+        // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
+        unsafe { builder.launch(row_grid(&input.rows)?) }.w()?;
+    }
+    Ok(NormOutputs {
+        sums: sums.map(|sums| CudaStorage::wrap_cuda_slice(sums, device.clone())),
+        normed: CudaStorage::wrap_cuda_slice(normed, device),
+    })
+}
+
+pub(super) fn norm(op: &Norm, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+    let out = for_float!(x.dtype(), T => run_norm::<T>(op, (x, layout), None)?);
+    Ok((out.normed, layout.shape().clone()))
+}
+
+/// The sums, then their norms.
+pub(super) fn add_norm(
+    op: &Norm,
+    x: (&CudaStorage, &Layout),
+    residual: (&CudaStorage, &Layout),
+) -> Result<(CudaStorage, CudaStorage)> {
+    let out = for_float!(x.0.dtype(), T => run_norm::<T>(op, x, Some(residual))?);
+    match out.sums {
+        Some(sums) => Ok((sums, out.normed)),
+        None => candle_core::bail!("add_norm lost its sums"),
+    }
+}
+
+fn run_softmax<T: Float>(op: &Softmax, x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
+    let device = x.device().clone();
+    let input = Input::<T>::new(x, layout)?;
+    let held = [&op.additive, &op.keep, &op.lengths]
+        .map(|mask| mask.as_ref().map(Tensor::storage_and_layout));
+    let additive = held[0].as_ref().map(Input::<T>::held).transpose()?;
+    let keep = held[1].as_ref().map(Input::<u8>::held).transpose()?;
+    let lengths = held[2].as_ref().map(Input::<u32>::held).transpose()?;
+    let rows = |rows: Option<&Rows>| rows.map_or(Ok(DeviceRows::NONE), DeviceRows::of);
+    let flag = |on: bool, bit: u32| if on { bit } else { 0 };
+    let parameters = SoftmaxParameters {
+        columns: small(input.rows.width)?,
+        flags: flag(additive.is_some(), HAS_ADDITIVE)
+            | flag(keep.is_some(), HAS_KEEP)
+            | flag(lengths.is_some(), HAS_LENGTHS),
+        scale: op.scale,
+        lowest: super::lowest_finite(T::DTYPE),
+        input: DeviceRows::of(&input.rows)?,
+        additive: rows(additive.as_ref().map(|m| &m.rows))?,
+        keep: rows(keep.as_ref().map(|m| &m.rows))?,
+        lengths: rows(lengths.as_ref().map(|m| &m.rows))?,
+    };
+    let elements = input.rows.count * input.rows.width;
+    // SAFETY: the kernel writes every element.
+    let out = unsafe { device.alloc::<T>(elements)? };
+    if elements > 0 {
+        let function = function::<T>(&device, "softmax")?;
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
+        builder.arg(&input.view);
+        builder.arg(additive.as_ref().map_or(&input.view, |m| &m.view));
+        // A mask that is not there is not read: any pointer serves.
+        match &keep {
+            Some(keep) => builder.arg(&keep.view),
+            None => builder.arg(&input.view),
+        };
+        match &lengths {
+            Some(lengths) => builder.arg(&lengths.view),
+            None => builder.arg(&input.view),
+        };
+        builder.arg(&out);
+        builder.arg(&parameters);
+        // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
+        unsafe { builder.launch(row_grid(&input.rows)?) }.w()?;
+    }
+    Ok(CudaStorage::wrap_cuda_slice(out, device))
+}
+
+pub(super) fn softmax(
+    op: &Softmax,
+    x: &CudaStorage,
+    layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let out = for_float!(x.dtype(), T => run_softmax::<T>(op, x, layout)?);
+    Ok((out, layout.shape().clone()))
+}
+
+fn activation_index(activation: Activation) -> u32 {
+    match activation {
+        Activation::Gelu => 0,
+        Activation::GeluTanh => 1,
+        Activation::QuickGelu => 2,
+        Activation::Silu => 3,
+        Activation::Relu => 4,
+        Activation::Tanh => 5,
+        Activation::Sigmoid => 6,
+        Activation::Identity => 7,
+    }
+}
+
+fn run_activation<T: Float>(
+    activation: Activation,
+    gate: (&CudaStorage, &Layout),
+    up: Option<(&CudaStorage, &Layout)>,
+) -> Result<CudaStorage> {
+    let device = gate.0.device().clone();
+    let input = Input::<T>::new(gate.0, gate.1)?;
+    let other = up.map(|(s, l)| Input::<T>::new(s, l)).transpose()?;
+    let elements = input.rows.count * input.rows.width;
+    let parameters = ActivationParameters {
+        elements: elements as u64,
+        columns: small(input.rows.width)?,
+        activation: activation_index(activation),
+        gated: u32::from(other.is_some()),
+        gate: DeviceRows::of(&input.rows)?,
+        up: match &other {
+            Some(other) => DeviceRows::of(&other.rows)?,
+            None => DeviceRows::NONE,
+        },
+    };
+    // SAFETY: the kernel writes every element.
+    let out = unsafe { device.alloc::<T>(elements)? };
+    if elements > 0 {
+        let function = function::<T>(&device, "activate")?;
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
+        builder.arg(&input.view);
+        builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
+        builder.arg(&out);
+        builder.arg(&parameters);
+        let blocks = elements.div_ceil(ELEMENT_THREADS).min(1 << 16);
+        // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
+        unsafe {
+            builder.launch(LaunchConfig {
+                grid_dim: (blocks as u32, 1, 1),
+                block_dim: (ELEMENT_THREADS as u32, 1, 1),
+                shared_mem_bytes: 0,
+            })
+        }
+        .w()?;
+    }
+    Ok(CudaStorage::wrap_cuda_slice(out, device))
+}
+
+pub(super) fn activate(
+    op: &Activate,
+    x: &CudaStorage,
+    layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let out = for_float!(x.dtype(), T => run_activation::<T>(op.0, (x, layout), None)?);
+    Ok((out, layout.shape().clone()))
+}
+
+pub(super) fn gated(
+    op: &Gated,
+    gate: &CudaStorage,
+    layout: &Layout,
+    up: &CudaStorage,
+    up_layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let up = Some((up, up_layout));
+    let out = for_float!(gate.dtype(), T => run_activation::<T>(op.0, (gate, layout), up)?);
+    Ok((out, layout.shape().clone()))
+}
+
+fn run_rope<T: Float>(op: &Rope, x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
+    let device = x.device().clone();
+    let input = Input::<T>::new(x, layout)?;
+    let held = [&op.cosines, &op.sines, &op.positions].map(Tensor::storage_and_layout);
+    let (cosines, sines) = (Input::<f32>::held(&held[0])?, Input::<f32>::held(&held[1])?);
+    let positions = Input::<u32>::held(&held[2])?;
+    let (known, pairs) = op.cosines.dims2()?;
+    let parameters = RopeParameters {
+        columns: small(input.rows.width)?,
+        rotated: small(2 * pairs)?,
+        heads: small(layout.dims()[1])?,
+        known: small(known)?,
+        interleaved: u32::from(op.kind == RopeKind::Interleaved),
+        input: DeviceRows::of(&input.rows)?,
+    };
+    let elements = input.rows.count * input.rows.width;
+    // SAFETY: the kernel writes every element.
+    let out = unsafe { device.alloc::<T>(elements)? };
+    if elements > 0 {
+        let function = function::<T>(&device, "rope")?;
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
+        builder.arg(&input.view);
+        builder.arg(&cosines.view);
+        builder.arg(&sines.view);
+        builder.arg(&positions.view);
+        builder.arg(&out);
+        builder.arg(&parameters);
+        // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
+        unsafe { builder.launch(row_grid(&input.rows)?) }.w()?;
+    }
+    Ok(CudaStorage::wrap_cuda_slice(out, device))
+}
+
+pub(super) fn rope(op: &Rope, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+    let out = for_float!(x.dtype(), T => run_rope::<T>(op, x, layout)?);
+    Ok((out, layout.shape().clone()))
+}
+
+fn run_mean_pool<T: Float>(op: &MeanPool, x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
+    let device = x.device().clone();
+    let input = Input::<T>::new(x, layout)?;
+    let sequences = op.boundaries.len() - 1;
+    let parameters = PoolParameters {
+        columns: small(input.rows.width)?,
+        least: 0.0,
+        input: DeviceRows::of(&input.rows)?,
+    };
+    let elements = sequences * input.rows.width;
+    // SAFETY: the kernel writes every element.
+    let out = unsafe { device.alloc::<T>(elements)? };
+    if elements > 0 {
+        let boundaries: CudaSlice<u32> = device.clone_htod(&op.boundaries)?;
+        let function = function::<T>(&device, "mean_pool")?;
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
+        builder.arg(&input.view);
+        builder.arg(&boundaries);
+        builder.arg(&out);
+        builder.arg(&parameters);
+        let blocks = input.rows.width.div_ceil(ELEMENT_THREADS);
+        if sequences > 65_535 {
+            candle_core::bail!("mean_pool: {sequences} sequences are more than one launch takes");
+        }
+        // SAFETY: the arguments are those of the kernel; the boundaries lie within the rows.
+        unsafe {
+            builder.launch(LaunchConfig {
+                grid_dim: (small(blocks)?, sequences as u32, 1),
+                block_dim: (ELEMENT_THREADS as u32, 1, 1),
+                shared_mem_bytes: 0,
+            })
+        }
+        .w()?;
+    }
+    Ok(CudaStorage::wrap_cuda_slice(out, device))
+}
+
+pub(super) fn mean_pool(
+    op: &MeanPool,
+    x: &CudaStorage,
+    layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let out = for_float!(x.dtype(), T => run_mean_pool::<T>(op, x, layout)?);
+    Ok((out, (op.boundaries.len() - 1, layout.dims()[1]).into()))
+}
+
+fn run_l2_normalize<T: Float>(
+    op: &L2Normalize,
+    x: &CudaStorage,
+    layout: &Layout,
+) -> Result<CudaStorage> {
+    let device = x.device().clone();
+    let input = Input::<T>::new(x, layout)?;
+    let parameters = PoolParameters {
+        columns: small(input.rows.width)?,
+        least: op.least,
+        input: DeviceRows::of(&input.rows)?,
+    };
+    let elements = input.rows.count * input.rows.width;
+    // SAFETY: the kernel writes every element.
+    let out = unsafe { device.alloc::<T>(elements)? };
+    if elements > 0 {
+        let function = function::<T>(&device, "l2_normalize")?;
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
+        builder.arg(&input.view);
+        builder.arg(&out);
+        builder.arg(&parameters);
+        // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
+        unsafe { builder.launch(row_grid(&input.rows)?) }.w()?;
+    }
+    Ok(CudaStorage::wrap_cuda_slice(out, device))
+}
+
+pub(super) fn l2_normalize(
+    op: &L2Normalize,
+    x: &CudaStorage,
+    layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let out = for_float!(x.dtype(), T => run_l2_normalize::<T>(op, x, layout)?);
+    Ok((out, layout.shape().clone()))
+}

@@ -28,7 +28,8 @@ impl Affine {
     }
 
     fn is_aligned(&self) -> bool {
-        let starts_aligned = |tensor: &Tensor| tensor.layout().start_offset() % plan::VECTOR == 0;
+        let starts_aligned =
+            |tensor: &Tensor| tensor.layout().start_offset().is_multiple_of(plan::VECTOR);
         starts_aligned(&self.weight) && self.bias.as_ref().is_none_or(starts_aligned)
     }
 }
@@ -44,8 +45,9 @@ fn norm_parameters(
     let aligned = plan::is_aligned(rows)
         && plan::output_is_aligned(rows.count, rows.width)
         && affine.is_aligned()
-        && residual
-            .is_none_or(|residual| plan::is_aligned(residual) && elements % plan::VECTOR == 0);
+        && residual.is_none_or(|residual| {
+            plan::is_aligned(residual) && elements.is_multiple_of(plan::VECTOR)
+        });
     Ok(plan::NormParameters {
         columns: plan::narrow(rows.width)?,
         flags: plan::HAS_WEIGHT
@@ -275,10 +277,10 @@ pub fn rope(op: &Rope, storage: &MetalStorage, layout: &Layout) -> Result<(Metal
     let [cosines, sines, positions] = [held[0].input()?, held[1].input()?, held[2].input()?];
     let aligned = plan::is_aligned(&rows)
         && plan::output_is_aligned(rows.count, width)
-        && pairs % plan::VECTOR == 0
+        && pairs.is_multiple_of(plan::VECTOR)
         && [cosines, sines]
             .iter()
-            .all(|table| table.layout.start_offset() % plan::VECTOR == 0);
+            .all(|table| table.layout.start_offset().is_multiple_of(plan::VECTOR));
     let parameters = plan::RopeParameters {
         columns: plan::narrow(width)?,
         rotated: plan::narrow(2 * pairs)?,

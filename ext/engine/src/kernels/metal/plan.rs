@@ -206,12 +206,16 @@ pub fn flattened(rows: Rows) -> Rows {
 
 /// Whether every row starts where four elements may be loaded at once.
 pub fn is_aligned(rows: &Rows) -> bool {
-    rows.start % VECTOR == 0 && rows.dims.iter().all(|(_, stride)| stride % VECTOR == 0)
+    rows.start.is_multiple_of(VECTOR)
+        && rows
+            .dims
+            .iter()
+            .all(|(_, stride)| stride.is_multiple_of(VECTOR))
 }
 
 /// Whether the rows of a contiguous output may be stored four elements at once.
 pub fn output_is_aligned(rows: usize, columns: usize) -> bool {
-    rows <= 1 || columns % VECTOR == 0
+    rows <= 1 || columns.is_multiple_of(VECTOR)
 }
 
 /// Lanes of the threadgroup that works on one row: whole simdgroups, about two vectors per lane.

@@ -1,0 +1,168 @@
+//! Our kernels beside candle-nn's, in one run: medians of interleaved repetitions, results read back.
+//! `rake bench:kernels` runs it; `-- --json` prints one JSON object per line instead of a table.
+
+use std::time::Instant;
+
+use candle_core::{DType, Device, Tensor};
+use engine::kernels;
+use engine::nn::Linear;
+
+const REPETITIONS: usize = 41;
+
+struct Pair<'a> {
+    name: String,
+    ours: Box<dyn Fn() -> Tensor + Sync + 'a>,
+    theirs: Box<dyn Fn() -> Tensor + Sync + 'a>,
+    /// How many times faster ours is meant to be.
+    wanted: f64,
+}
+
+fn main() {
+    if cfg!(debug_assertions) {
+        eprintln!("this is a debug build, whose times mean nothing: run it with --release");
+        std::process::exit(2);
+    }
+    let json = std::env::args().any(|argument| argument == "--json");
+    let isa = kernels::Isa::current().map_or("unknown", |isa| isa.name());
+    if !json {
+        println!("{} threads, {isa}", engine::threads::count());
+        println!(
+            "{:<36} {:>10} {:>10} {:>7} {:>7}",
+            "case", "ours ms", "other ms", "ratio", "wanted"
+        );
+    }
+    let measured = engine::threads::install(|| [384, 768].map(|width| run(4096, width, json)));
+    match measured {
+        Ok(reached) if reached.iter().all(|&r| r) => {}
+        Ok(_) => println!("some ratios are below what is wanted"),
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Whether every ratio reaches what is wanted.
+fn run(rows: usize, width: usize, json: bool) -> bool {
+    let device = Device::Cpu;
+    let make = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &device).expect("a tensor");
+    let (x, residual) = (make(&[rows, width]), make(&[rows, width]));
+    let (weight, bias) = (make(&[width]), make(&[width]));
+    let square = make(&[width, width]);
+    let packed = Linear::new(square.clone(), None).expect("a layer");
+    let plain = Linear::shared(square, None).expect("a layer");
+    let mut all = pairs(&x, &residual, &weight, &bias);
+    all.push(Pair {
+        name: "packed linear / candle's matmul".into(),
+        ours: Box::new(|| packed.forward(&x).expect("ours")),
+        theirs: Box::new(|| plain.forward(&x).expect("theirs")),
+        wanted: 1.0,
+    });
+    let mut reached = true;
+    for pair in all {
+        let (ours, theirs) = measure(&pair);
+        let ratio = theirs / ours;
+        reached &= ratio >= pair.wanted;
+        let name = format!("{} {rows}x{width}", pair.name);
+        if json {
+            println!("{{\"case\":\"{name}\",\"ours_ms\":{ours:.4},\"other_ms\":{theirs:.4},\"ratio\":{ratio:.2}}}");
+        } else {
+            println!(
+                "{name:<36} {ours:>10.3} {theirs:>10.3} {ratio:>7.2} {:>7.1}",
+                pair.wanted
+            );
+        }
+    }
+    reached
+}
+
+fn pairs<'a>(
+    x: &'a Tensor,
+    residual: &'a Tensor,
+    weight: &'a Tensor,
+    bias: &'a Tensor,
+) -> Vec<Pair<'a>> {
+    let pair = |name: &str, wanted, ours: Box<dyn Fn() -> Tensor + Sync + 'a>, theirs| Pair {
+        name: name.into(),
+        ours,
+        theirs,
+        wanted,
+    };
+    let (norm, rms) = (kernels::layer_norm, kernels::rms_norm);
+    vec![
+        pair(
+            "layer_norm / candle-nn",
+            3.0,
+            Box::new(move || norm(x, weight, Some(bias), 1e-5).expect("ours")),
+            Box::new(move || candle_nn::ops::layer_norm(x, weight, bias, 1e-5).expect("theirs")),
+        ),
+        pair(
+            "rms_norm / candle-nn",
+            3.0,
+            Box::new(move || rms(x, weight, 1e-5).expect("ours")),
+            Box::new(move || candle_nn::ops::rms_norm(x, weight, 1e-5).expect("theirs")),
+        ),
+        pair(
+            "softmax / candle-nn",
+            3.0,
+            Box::new(move || kernels::softmax(x).expect("ours")),
+            Box::new(move || candle_nn::ops::softmax_last_dim(x).expect("theirs")),
+        ),
+        pair(
+            "gelu / candle's gelu_erf",
+            3.0,
+            Box::new(move || kernels::gelu(x).expect("ours")),
+            Box::new(move || x.gelu_erf().expect("theirs")),
+        ),
+        pair(
+            "add_layer_norm / add, layer_norm",
+            1.5,
+            Box::new(move || {
+                kernels::add_layer_norm(x, residual, weight, Some(bias), 1e-5)
+                    .expect("ours")
+                    .1
+            }),
+            Box::new(move || {
+                let sum = (x + residual).expect("a sum");
+                norm(&sum, weight, Some(bias), 1e-5).expect("unfused")
+            }),
+        ),
+        pair(
+            "add_rms_norm / add, rms_norm",
+            1.5,
+            Box::new(move || {
+                kernels::add_rms_norm(x, residual, weight, 1e-5, 0.0)
+                    .expect("ours")
+                    .1
+            }),
+            Box::new(move || rms(&(x + residual).expect("a sum"), weight, 1e-5).expect("unfused")),
+        ),
+    ]
+}
+
+/// Medians in milliseconds, after a warm-up whose results are compared.
+fn measure(pair: &Pair<'_>) -> (f64, f64) {
+    let apart = ((pair.ours)() - (pair.theirs)())
+        .and_then(|d| d.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>())
+        .expect("results of one shape");
+    assert!(apart < 1e-2, "{}: the results differ by {apart}", pair.name);
+    let once = |work: &dyn Fn() -> Tensor| {
+        let start = Instant::now();
+        let result = work();
+        let element = result
+            .get(0)
+            .and_then(|row| row.to_dtype(DType::F32)?.to_vec1::<f32>());
+        assert!(element.is_ok_and(|values| values.iter().all(|v| v.is_finite())));
+        start.elapsed().as_secs_f64() * 1e3
+    };
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..REPETITIONS {
+        times[0].push(once(&*pair.ours));
+        times[1].push(once(&*pair.theirs));
+    }
+    let [ours, theirs] = times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    });
+    (ours, theirs)
+}

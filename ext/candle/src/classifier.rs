@@ -1,0 +1,108 @@
+//! `Candle::Classifier`
+
+use engine::tasks::ClassifyModel;
+use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
+
+use crate::{gc, gvl, model, tokenizer::RbTokenizer};
+
+#[magnus::wrap(class = "Candle::Classifier", free_immediately, size)]
+pub struct RbClassifier {
+    model: ClassifyModel,
+    _memory: gc::Tracked,
+}
+
+/// Texts are classified this many at a time.
+const SLICE: usize = 256;
+
+fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbClassifier, Error> {
+    let request = model::Request::new(ruby, source, settings)?;
+    let model = gvl::leave(ruby, |cancel| {
+        ClassifyModel::load(&request.files, &request.options, cancel)
+    })?;
+    Ok(RbClassifier {
+        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
+        model,
+    })
+}
+
+fn info(ruby: &Ruby, this: &RbClassifier) -> Result<RHash, Error> {
+    gvl::hold(ruby, || model::info(ruby, this.model.info()))
+}
+
+fn tokenizer(ruby: &Ruby, this: &RbClassifier) -> RbTokenizer {
+    RbTokenizer::new(ruby, this.model.tokenizer().clone())
+}
+
+fn labels(this: &RbClassifier) -> Vec<String> {
+    this.model.labels().to_vec()
+}
+
+fn is_multi_label(this: &RbClassifier) -> bool {
+    this.model.has_independent_labels()
+}
+
+/// One row of probabilities per text, in the order of the labels.
+fn classify(
+    ruby: &Ruby,
+    this: &RbClassifier,
+    texts: RArray,
+    pairs: Option<Vec<String>>,
+    batch_tokens: Option<usize>,
+) -> Result<RArray, Error> {
+    let rows = ruby.ary_new_capa(texts.len());
+    model::in_slices(
+        ruby,
+        texts,
+        SLICE,
+        |slice, first, cancel| {
+            let partners = pairs
+                .as_ref()
+                .and_then(|pairs| pairs.get(first..first + slice.len()));
+            let logits = this.model.classify(slice, partners, batch_tokens, cancel)?;
+            Ok(logits.probabilities())
+        },
+        |found, _| add_rows(ruby, rows, &found),
+    )?;
+    Ok(rows)
+}
+
+/// One row per text: how likely each hypothesis follows from it.
+fn entailment(
+    ruby: &Ruby,
+    this: &RbClassifier,
+    texts: RArray,
+    hypotheses: Vec<String>,
+    independent: bool,
+    batch_tokens: Option<usize>,
+) -> Result<RArray, Error> {
+    let rows = ruby.ary_new_capa(texts.len());
+    model::in_slices(
+        ruby,
+        texts,
+        (SLICE / hypotheses.len().max(1)).max(1),
+        |slice, _, cancel| {
+            this.model
+                .entailment(slice, &hypotheses, independent, batch_tokens, cancel)
+        },
+        |found, _| add_rows(ruby, rows, &found),
+    )?;
+    Ok(rows)
+}
+
+fn add_rows(ruby: &Ruby, rows: RArray, found: &[Vec<f32>]) -> Result<(), Error> {
+    found.iter().try_for_each(|row| {
+        rows.push(ruby.ary_from_iter(row.iter().map(|&value| f64::from(value))))
+    })
+}
+
+pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
+    let class = candle.define_class("Classifier", ruby.class_object())?;
+    class.undef_default_alloc_func();
+    class.define_singleton_method("_load", function!(load, 2))?;
+    class.define_method("_info", method!(info, 0))?;
+    class.define_method("_tokenizer", method!(tokenizer, 0))?;
+    class.define_method("_labels", method!(labels, 0))?;
+    class.define_method("_multi_label", method!(is_multi_label, 0))?;
+    class.define_method("_classify", method!(classify, 3))?;
+    class.define_method("_entailment", method!(entailment, 4))
+}

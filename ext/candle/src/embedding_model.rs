@@ -1,0 +1,224 @@
+//! `Candle::EmbeddingModel`
+
+use candle_core::{Device as CandleDevice, Tensor};
+use engine::nn::Pooling;
+use engine::tasks::{compact, EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
+use engine::Error as EngineError;
+use magnus::{
+    block::Proc, function, method, prelude::*, Error, IntoValue, RArray, RHash, RModule, Ruby,
+    Value,
+};
+
+use crate::{error, gc, gvl, model, tensor::RbTensor, tokenizer::RbTokenizer};
+
+#[magnus::wrap(class = "Candle::EmbeddingModel", free_immediately, size)]
+pub struct RbEmbeddingModel {
+    model: EmbeddingModel,
+    _memory: gc::Tracked,
+}
+
+/// Texts are computed this many at a time, fewer when someone watches the progress.
+const SLICE: usize = 1024;
+const WATCHED_SLICE: usize = 64;
+
+fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbEmbeddingModel, Error> {
+    let request = model::Request::new(ruby, source, settings)?;
+    let own = EmbedSettings {
+        pooling: model::parsed(ruby, settings, "pooling", Pooling::parse)?,
+        normalize: model::setting(ruby, settings, "normalize")?,
+    };
+    let model = gvl::leave(ruby, |cancel| {
+        EmbeddingModel::load(&request.files, &request.options, &own, cancel)
+    })?;
+    Ok(RbEmbeddingModel {
+        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
+        model,
+    })
+}
+
+fn info(ruby: &Ruby, this: &RbEmbeddingModel) -> Result<RHash, Error> {
+    gvl::hold(ruby, || {
+        let model = &this.model;
+        let hash = model::info(ruby, model.info())?;
+        let pooling: Vec<&str> = model
+            .pooling()
+            .iter()
+            .map(|pooling| pooling.name())
+            .collect();
+        let (prompts, default_prompt) = model.prompts();
+        let named = ruby.hash_new();
+        for (name, prompt) in prompts {
+            named.aset(name.as_str(), prompt.as_str())?;
+        }
+        hash.aset(ruby.to_symbol("dimensions"), model.dimension())?;
+        hash.aset(ruby.to_symbol("pooling"), pooling)?;
+        hash.aset(ruby.to_symbol("normalize"), model.normalizes())?;
+        hash.aset(ruby.to_symbol("prompts"), named)?;
+        hash.aset(ruby.to_symbol("default_prompt_name"), default_prompt)?;
+        Ok(hash)
+    })
+}
+
+fn tokenizer(ruby: &Ruby, this: &RbEmbeddingModel) -> RbTokenizer {
+    RbTokenizer::new(ruby, this.model.tokenizer().clone())
+}
+
+fn count_tokens(ruby: &Ruby, this: &RbEmbeddingModel, text: String) -> Result<usize, Error> {
+    gvl::leave(ruby, |cancel| this.model.count_tokens(&text, cancel))
+}
+
+/// The hidden states of a text: [1, tokens, hidden].
+fn token_embeddings(ruby: &Ruby, this: &RbEmbeddingModel, text: String) -> Result<RbTensor, Error> {
+    let states = gvl::leave(ruby, |cancel| {
+        Ok(this.model.token_embeddings(&text, cancel)?.unsqueeze(0)?)
+    })?;
+    Ok(RbTensor::new(ruby, states))
+}
+
+fn embed_options(ruby: &Ruby, settings: RHash) -> Result<EmbedOptions, Error> {
+    Ok(EmbedOptions {
+        prompt: model::setting(ruby, settings, "prompt")?,
+        prompt_name: model::setting(ruby, settings, "prompt_name")?,
+        pooling: model::parsed(ruby, settings, "pooling", Pooling::parse)?,
+        normalize: model::setting(ruby, settings, "normalize")?,
+        dimensions: model::setting(ruby, settings, "dimensions")?,
+        batch_tokens: model::setting(ruby, settings, "batch_tokens")?,
+        truncate: model::setting(ruby, settings, "truncate")?.unwrap_or(true),
+        first_index: model::setting(ruby, settings, "first_index")?.unwrap_or(0),
+    })
+}
+
+/// Vectors as `form` says: rows of an Array, or one Tensor. `progress` is called with how many are
+/// done, and of how many.
+fn embed(
+    ruby: &Ruby,
+    this: &RbEmbeddingModel,
+    texts: RArray,
+    settings: RHash,
+    form: String,
+    progress: Option<Proc>,
+) -> Result<Value, Error> {
+    let options = embed_options(ruby, settings)?;
+    let total = texts.len();
+    let mut vectors = Vectors::new(ruby, &form, total)?;
+    let size = if progress.is_some() {
+        WATCHED_SLICE
+    } else {
+        SLICE
+    };
+    model::in_slices(
+        ruby,
+        texts,
+        size,
+        |slice, first, cancel| {
+            let first_index = options.first_index + first;
+            let options = EmbedOptions {
+                first_index,
+                ..options.clone()
+            };
+            this.model.embed(slice, &options, None, cancel)
+        },
+        |found, done| {
+            gvl::hold(ruby, || vectors.add(ruby, found))?;
+            match progress {
+                Some(progress) => progress.call::<_, Value>((done, total)).map(drop),
+                None => Ok(()),
+            }
+        },
+    )?;
+    gvl::hold(ruby, || vectors.finish(ruby))
+}
+
+/// What Ruby gets, slice by slice.
+enum Vectors {
+    Rows(RArray, Row),
+    Tensor(Vec<f32>, usize),
+}
+
+#[derive(Clone, Copy)]
+enum Row {
+    Floats,
+    Packed,
+    Int8,
+    Bits,
+}
+
+impl Vectors {
+    fn new(ruby: &Ruby, form: &str, total: usize) -> Result<Self, Error> {
+        let rows = |row| Ok(Self::Rows(ruby.ary_new_capa(total), row));
+        match form {
+            "array" => rows(Row::Floats),
+            "packed" => rows(Row::Packed),
+            "int8" => rows(Row::Int8),
+            "binary" => rows(Row::Bits),
+            "tensor" => Ok(Self::Tensor(Vec::new(), 0)),
+            other => Err(error::to_ruby(
+                ruby,
+                EngineError::InvalidInput(format!("unknown form {other:?} of vectors")),
+            )),
+        }
+    }
+
+    fn add(&mut self, ruby: &Ruby, found: Embeddings) -> Result<(), Error> {
+        match self {
+            Self::Rows(rows, row) => {
+                for vector in found.values.chunks_exact(found.dimension.max(1)) {
+                    rows.push(row.convert(ruby, vector))?;
+                }
+            }
+            Self::Tensor(values, dimension) => {
+                values.extend(found.values);
+                *dimension = found.dimension;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self, ruby: &Ruby) -> Result<Value, Error> {
+        match self {
+            Self::Rows(rows, _) => Ok(rows.as_value()),
+            Self::Tensor(values, dimension) => {
+                let shape = (values.len() / dimension.max(1), dimension);
+                let tensor = Tensor::from_vec(values, shape, &CandleDevice::Cpu)
+                    .map_err(|error| error::to_ruby(ruby, error.into()))?;
+                Ok(RbTensor::new(ruby, tensor).into_value_with(ruby))
+            }
+        }
+    }
+}
+
+impl Row {
+    fn convert(self, ruby: &Ruby, vector: &[f32]) -> Value {
+        match self {
+            Self::Floats => ruby
+                .ary_from_iter(vector.iter().map(|&value| f64::from(value)))
+                .as_value(),
+            Self::Packed => {
+                let bytes: Vec<u8> = vector
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect();
+                ruby.str_from_slice(&bytes).as_value()
+            }
+            Self::Int8 => {
+                let bytes: Vec<u8> = compact::to_int8(vector)
+                    .into_iter()
+                    .map(i8::cast_unsigned)
+                    .collect();
+                ruby.str_from_slice(&bytes).as_value()
+            }
+            Self::Bits => ruby.str_from_slice(&compact::to_bits(vector)).as_value(),
+        }
+    }
+}
+
+pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
+    let class = candle.define_class("EmbeddingModel", ruby.class_object())?;
+    class.undef_default_alloc_func();
+    class.define_singleton_method("_load", function!(load, 2))?;
+    class.define_method("_info", method!(info, 0))?;
+    class.define_method("_tokenizer", method!(tokenizer, 0))?;
+    class.define_method("_count_tokens", method!(count_tokens, 1))?;
+    class.define_method("_token_embeddings", method!(token_embeddings, 1))?;
+    class.define_method("_embed", method!(embed, 4))
+}

@@ -1,0 +1,68 @@
+//! `Candle::MaskedLM`
+
+use engine::tasks::{Filling, MaskModel};
+use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
+
+use crate::{gc, gvl, model, tokenizer::RbTokenizer};
+
+#[magnus::wrap(class = "Candle::MaskedLM", free_immediately, size)]
+pub struct RbMaskedLm {
+    model: MaskModel,
+    _memory: gc::Tracked,
+}
+
+fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbMaskedLm, Error> {
+    let request = model::Request::new(ruby, source, settings)?;
+    let model = gvl::leave(ruby, |cancel| {
+        MaskModel::load(&request.files, &request.options, cancel)
+    })?;
+    Ok(RbMaskedLm {
+        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
+        model,
+    })
+}
+
+fn info(ruby: &Ruby, this: &RbMaskedLm) -> Result<RHash, Error> {
+    gvl::hold(ruby, || model::info(ruby, this.model.info()))
+}
+
+fn tokenizer(ruby: &Ruby, this: &RbMaskedLm) -> RbTokenizer {
+    RbTokenizer::new(ruby, this.model.tokenizer().clone())
+}
+
+fn mask_token(this: &RbMaskedLm) -> String {
+    this.model.mask_token()
+}
+
+/// A list of proposals for each mask of the text.
+fn fill(ruby: &Ruby, this: &RbMaskedLm, text: String, top_k: usize) -> Result<RArray, Error> {
+    let masks = gvl::leave(ruby, |cancel| this.model.fill(&text, top_k, cancel))?;
+    let lists = ruby.ary_new_capa(masks.len());
+    for fillings in &masks {
+        let list = ruby.ary_new_capa(fillings.len());
+        for filling in fillings {
+            list.push(filling_hash(ruby, filling)?)?;
+        }
+        lists.push(list)?;
+    }
+    Ok(lists)
+}
+
+fn filling_hash(ruby: &Ruby, filling: &Filling) -> Result<RHash, Error> {
+    let hash = ruby.hash_new();
+    hash.aset(ruby.to_symbol("token"), filling.token.as_str())?;
+    hash.aset(ruby.to_symbol("id"), filling.id)?;
+    hash.aset(ruby.to_symbol("score"), f64::from(filling.score))?;
+    hash.aset(ruby.to_symbol("sequence"), filling.sequence.as_str())?;
+    Ok(hash)
+}
+
+pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
+    let class = candle.define_class("MaskedLM", ruby.class_object())?;
+    class.undef_default_alloc_func();
+    class.define_singleton_method("_load", function!(load, 2))?;
+    class.define_method("_info", method!(info, 0))?;
+    class.define_method("_tokenizer", method!(tokenizer, 0))?;
+    class.define_method("_mask_token", method!(mask_token, 0))?;
+    class.define_method("_fill", method!(fill, 2))
+}

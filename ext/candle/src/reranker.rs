@@ -1,0 +1,81 @@
+//! `Candle::Reranker`
+
+use engine::tasks::{RerankModel, RerankOptions, ScorePooling};
+use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
+
+use crate::{gc, gvl, model, tokenizer::RbTokenizer};
+
+#[magnus::wrap(class = "Candle::Reranker", free_immediately, size)]
+pub struct RbReranker {
+    model: RerankModel,
+    _memory: gc::Tracked,
+}
+
+/// Documents are scored this many at a time.
+const SLICE: usize = 256;
+
+fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbReranker, Error> {
+    let request = model::Request::new(ruby, source, settings)?;
+    let model = gvl::leave(ruby, |cancel| {
+        RerankModel::load(&request.files, &request.options, cancel)
+    })?;
+    Ok(RbReranker {
+        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
+        model,
+    })
+}
+
+fn info(ruby: &Ruby, this: &RbReranker) -> Result<RHash, Error> {
+    gvl::hold(ruby, || model::info(ruby, this.model.info()))
+}
+
+fn tokenizer(ruby: &Ruby, this: &RbReranker) -> RbTokenizer {
+    RbTokenizer::new(ruby, this.model.tokenizer().clone())
+}
+
+/// Raw logits in the order of the documents.
+fn score(
+    ruby: &Ruby,
+    this: &RbReranker,
+    query: String,
+    documents: RArray,
+    settings: RHash,
+) -> Result<RArray, Error> {
+    let options = RerankOptions {
+        pooling: model::parsed(ruby, settings, "pooling", ScorePooling::parse)?.unwrap_or_default(),
+        batch_tokens: model::setting(ruby, settings, "batch_tokens")?,
+    };
+    let scores = ruby.ary_new_capa(documents.len());
+    model::in_slices(
+        ruby,
+        documents,
+        SLICE,
+        |slice, _, cancel| this.model.score(&query, slice, &options, cancel),
+        |found, _| {
+            found
+                .into_iter()
+                .try_for_each(|score| scores.push(f64::from(score)))
+        },
+    )?;
+    Ok(scores)
+}
+
+/// The ids that the model reads for a query and a document, and the part each belongs to.
+fn tokens(
+    ruby: &Ruby,
+    this: &RbReranker,
+    query: String,
+    document: String,
+) -> Result<(Vec<u32>, Vec<u32>), Error> {
+    gvl::leave(ruby, |cancel| this.model.tokens(&query, &document, cancel))
+}
+
+pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
+    let class = candle.define_class("Reranker", ruby.class_object())?;
+    class.undef_default_alloc_func();
+    class.define_singleton_method("_load", function!(load, 2))?;
+    class.define_method("_info", method!(info, 0))?;
+    class.define_method("_tokenizer", method!(tokenizer, 0))?;
+    class.define_method("_score", method!(score, 3))?;
+    class.define_method("_tokens", method!(tokens, 2))
+}

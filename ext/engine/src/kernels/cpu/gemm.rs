@@ -1,0 +1,335 @@
+//! Products with a matrix that was laid out once for the micro-kernels.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::activation::activate_row;
+use super::isa::{dispatched, Isa};
+use super::norm::add_row;
+use super::simd::Simd;
+use super::{build, for_each_range, Output};
+use crate::kernels::Activation;
+
+/// Columns of a panel: two of the widest vectors.
+pub(super) const PANEL: usize = 32;
+
+/// Rows of x that one task takes: their panel of the matrix stays in the second-level cache.
+const TASK_ROWS: usize = 96;
+
+/// Panels that one task takes, so that an epilogue works on long runs.
+const TASK_PANELS: usize = 4;
+
+/// A matrix [outputs, inputs] as panels of 32 outputs, each [inputs, 32], the last padded by zeros.
+#[derive(Clone)]
+pub(crate) struct PackedMatrix {
+    panels: Arc<Vec<f32>>,
+    pub inputs: usize,
+    pub outputs: usize,
+}
+
+/// What follows the product, in this order.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct GemmEpilogue<'a> {
+    /// [outputs].
+    pub bias: Option<&'a [f32]>,
+    pub activation: Option<Activation>,
+    /// [rows, outputs].
+    pub residual: Option<&'a [f32]>,
+}
+
+impl std::fmt::Debug for PackedMatrix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PackedMatrix[{}, {}]", self.outputs, self.inputs)
+    }
+}
+
+impl PackedMatrix {
+    /// `weight` is [outputs, inputs], row after row.
+    pub fn new(weight: &[f32], inputs: usize, outputs: usize) -> Self {
+        let panels = outputs.div_ceil(PANEL);
+        let mut packed = vec![0.0; panels * inputs * PANEL];
+        for (output, row) in weight.chunks(inputs.max(1)).enumerate().take(outputs) {
+            let panel = &mut packed[output / PANEL * inputs * PANEL..];
+            for (i, &value) in row.iter().enumerate() {
+                panel[i * PANEL + output % PANEL] = value;
+            }
+        }
+        Self {
+            panels: Arc::new(packed),
+            inputs,
+            outputs,
+        }
+    }
+
+    /// x · matrixᵀ and the epilogue, for `rows` rows of x.
+    pub fn multiply(
+        &self,
+        isa: Isa,
+        x: &[f32],
+        rows: usize,
+        epilogue: &GemmEpilogue<'_>,
+    ) -> Vec<f32> {
+        assert_eq!(x.len(), rows * self.inputs);
+        assert!(epilogue.bias.is_none_or(|bias| bias.len() == self.outputs));
+        assert!(epilogue
+            .residual
+            .is_none_or(|r| r.len() == rows * self.outputs));
+        let row_tasks = rows.div_ceil(TASK_ROWS);
+        let panel_tasks = self.outputs.div_ceil(PANEL * TASK_PANELS);
+        let cost = TASK_ROWS.min(rows) * self.inputs * TASK_PANELS;
+        // SAFETY: the tasks cover every row and panel once.
+        unsafe {
+            build(rows * self.outputs, |out| {
+                for_each_range(row_tasks * panel_tasks, cost, |range| {
+                    for task in range {
+                        let (row_task, panel_task) = (task / panel_tasks, task % panel_tasks);
+                        let first = row_task * TASK_ROWS;
+                        let count = TASK_ROWS.min(rows - first);
+                        self.task(isa, x, (first, count), panel_task, epilogue, out);
+                    }
+                })
+            })
+        }
+    }
+
+    /// # Safety
+    /// `out` holds the rows of the product; no other task writes these rows and panels.
+    unsafe fn task(
+        &self,
+        isa: Isa,
+        x: &[f32],
+        (first, count): (usize, usize),
+        panel_task: usize,
+        epilogue: &GemmEpilogue<'_>,
+        out: Output<f32>,
+    ) {
+        let start = panel_task * TASK_PANELS * PANEL;
+        let end = (start + TASK_PANELS * PANEL).min(self.outputs);
+        for column in (start..end).step_by(PANEL) {
+            let panel = &self.panels[column * self.inputs..][..self.inputs * PANEL];
+            let width = PANEL.min(self.outputs - column);
+            let bias = epilogue
+                .bias
+                .map_or(std::ptr::null(), |b| b[column..].as_ptr());
+            // SAFETY: x has the rows, the panel its inputs, and the bias and out `width` columns here.
+            unsafe {
+                let to = out.at(first * self.outputs + column);
+                let from = x[first * self.inputs..].as_ptr();
+                multiply_panel(
+                    isa,
+                    from,
+                    panel.as_ptr(),
+                    bias,
+                    to,
+                    count,
+                    self.inputs,
+                    self.outputs,
+                    width,
+                );
+            }
+        }
+        // SAFETY: the runs were just written, by this task alone.
+        unsafe { epilogue.finish(isa, (first, count), start..end, self.outputs, out) };
+    }
+}
+
+impl GemmEpilogue<'_> {
+    /// Activation and residual for some columns of `count` rows from `first` on.
+    ///
+    /// # Safety
+    /// `out` holds the rows of the product, `outputs` wide, and these columns of them are written.
+    pub(super) unsafe fn finish(
+        &self,
+        isa: Isa,
+        (first, count): (usize, usize),
+        columns: Range<usize>,
+        outputs: usize,
+        out: Output<f32>,
+    ) {
+        for row in first..first + count {
+            let at = row * outputs + columns.start;
+            // SAFETY: the caller vouches for the run.
+            unsafe {
+                let run = out.at(at);
+                if let Some(activation) = self.activation {
+                    activate_row(isa, run, std::ptr::null(), run, columns.len(), activation);
+                }
+                if let Some(residual) = self.residual {
+                    add_row(isa, run, residual[at..].as_ptr(), run, columns.len());
+                }
+            }
+        }
+    }
+}
+
+/// R rows of x against two vectors of columns.
+#[inline(always)]
+unsafe fn tile<S: Simd, const R: usize>(
+    x: *const f32,
+    panel: *const f32,
+    bias: [S::V; 2],
+    inputs: usize,
+) -> [[S::V; 2]; R] {
+    unsafe {
+        let mut sums = [bias; R];
+        for k in 0..inputs {
+            let from = panel.add(k * PANEL);
+            let pair = [S::load(from), S::load(from.add(S::LANES))];
+            let mut r = 0;
+            while r < R {
+                let value = S::splat(*x.add(r * inputs + k));
+                sums[r][0] = S::fma(value, pair[0], sums[r][0]);
+                sums[r][1] = S::fma(value, pair[1], sums[r][1]);
+                r += 1;
+            }
+        }
+        sums
+    }
+}
+
+/// The first `width` columns of a tile's rows to `out`.
+#[inline(always)]
+unsafe fn store_tile<S: Simd, const R: usize>(
+    sums: [[S::V; 2]; R],
+    out: *mut f32,
+    stride: usize,
+    width: usize,
+) {
+    unsafe {
+        for (r, pair) in sums.into_iter().enumerate() {
+            let row = out.add(r * stride);
+            for (half, v) in pair.into_iter().enumerate() {
+                let left = width.saturating_sub(half * S::LANES);
+                let to = row.add(half * S::LANES);
+                if left >= S::LANES {
+                    S::store(to, v);
+                } else if left > 0 {
+                    S::store_first(to, v, left);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn load_up_to<S: Simd>(from: *const f32, left: usize) -> S::V {
+    unsafe {
+        if from.is_null() || left == 0 {
+            S::splat(0.0)
+        } else if left >= S::LANES {
+            S::load(from)
+        } else {
+            S::load_first(from, left)
+        }
+    }
+}
+
+/// `rows` rows of x [.., inputs] times one panel, plus bias; `width` columns of it exist.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn multiply_panel_with<S: Simd>(
+    x: *const f32,
+    panel: *const f32,
+    bias: *const f32,
+    out: *mut f32,
+    rows: usize,
+    inputs: usize,
+    stride: usize,
+    width: usize,
+) {
+    unsafe {
+        let mut column = 0;
+        while column < width {
+            let left = width - column;
+            let at = |offset: usize| match bias.is_null() {
+                true => bias,
+                false => bias.add(offset.min(width)),
+            };
+            let bias = [
+                load_up_to::<S>(at(column), left),
+                load_up_to::<S>(at(column + S::LANES), left.saturating_sub(S::LANES)),
+            ];
+            let panel = panel.add(column);
+            let out = out.add(column);
+            let mut row = 0;
+            macro_rules! tiles {
+                ($count:literal) => {
+                    while rows - row >= $count {
+                        let sums = tile::<S, $count>(x.add(row * inputs), panel, bias, inputs);
+                        store_tile::<S, $count>(sums, out.add(row * stride), stride, left);
+                        row += $count;
+                    }
+                };
+            }
+            if S::REGISTERS >= 32 {
+                tiles!(12);
+            }
+            tiles!(6);
+            tiles!(4);
+            tiles!(2);
+            tiles!(1);
+            column += 2 * S::LANES;
+        }
+    }
+}
+
+dispatched! {
+    pub(super) unsafe fn multiply_panel(
+        x: *const f32, panel: *const f32, bias: *const f32, out: *mut f32, rows: usize, inputs: usize,
+        stride: usize, width: usize,
+    ) = multiply_panel_with
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .take(count)
+        .collect()
+    }
+
+    #[test]
+    fn every_instruction_set_multiplies_like_the_definition() {
+        let shapes = [
+            (1, 1, 1),
+            (7, 5, 31),
+            (13, 33, 65),
+            (12, 64, 32),
+            (100, 17, 200),
+            (193, 40, 161),
+        ];
+        for (rows, inputs, outputs) in shapes {
+            let (x, weight) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2));
+            let (bias, residual) = (numbers(outputs, 3), numbers(rows * outputs, 4));
+            let packed = PackedMatrix::new(&weight, inputs, outputs);
+            let epilogue = GemmEpilogue {
+                bias: Some(&bias),
+                activation: Some(Activation::Relu),
+                residual: Some(&residual),
+            };
+            for &isa in Isa::available() {
+                let full = packed.multiply(isa, &x, rows, &epilogue);
+                let plain = packed.multiply(isa, &x, rows, &GemmEpilogue::default());
+                for r in 0..rows {
+                    for o in 0..outputs {
+                        let dot: f64 = (0..inputs)
+                            .map(|i| {
+                                f64::from(x[r * inputs + i]) * f64::from(weight[o * inputs + i])
+                            })
+                            .sum();
+                        let at = r * outputs + o;
+                        assert!((f64::from(plain[at]) - dot).abs() < 1e-4, "{}", isa.name());
+                        let want = (dot + f64::from(bias[o])).max(0.0) + f64::from(residual[at]);
+                        assert!((f64::from(full[at]) - want).abs() < 1e-4, "{}", isa.name());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Attention on a GPU, from matrix products and the softmax kernel.
+//!
+//! Sequences of one length go together; a mask is a predicate that all heads share.
+
+use candle_core::{DType, Tensor};
+
+use super::bias::Biases;
+use super::{AttentionKind, AttentionOptions, AttentionShape};
+use crate::kernels::{self, SoftmaxOptions};
+use crate::Result;
+
+pub(super) fn attention(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    (query_boundaries, key_boundaries): (&[u32], &[u32]),
+    shape: &AttentionShape,
+    options: &AttentionOptions<'_>,
+) -> Result<Tensor> {
+    let biases = Biases::read(options, shape)?;
+    let sequences = query_boundaries.len() - 1;
+    let mut parts = Vec::new();
+    let mut first = 0;
+    while first < sequences {
+        let lengths = |s: usize| {
+            (
+                query_boundaries[s + 1] - query_boundaries[s],
+                key_boundaries[s + 1] - key_boundaries[s],
+            )
+        };
+        let (queries, keys) = lengths(first);
+        let mut last = first + 1;
+        while last < sequences && lengths(last) == (queries, keys) {
+            last += 1;
+        }
+        let run = Run {
+            batch: last - first,
+            first_query: query_boundaries[first] as usize,
+            queries: queries as usize,
+            first_key: key_boundaries[first] as usize,
+            keys: keys as usize,
+        };
+        if run.queries > 0 {
+            parts.push(run.attend(q, k, v, shape, options, &biases)?);
+        }
+        first = last;
+    }
+    match parts.len() {
+        0 => Ok(Tensor::zeros(
+            (shape.tokens, shape.heads, shape.value_width),
+            q.dtype(),
+            q.device(),
+        )?),
+        1 => Ok(parts.swap_remove(0)),
+        _ => Ok(Tensor::cat(&parts, 0)?),
+    }
+}
+
+/// Neighbouring sequences of one length.
+struct Run {
+    batch: usize,
+    first_query: usize,
+    queries: usize,
+    first_key: usize,
+    keys: usize,
+}
+
+impl Run {
+    fn attend(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        shape: &AttentionShape,
+        options: &AttentionOptions<'_>,
+        biases: &Biases<'_>,
+    ) -> Result<Tensor> {
+        let dims = (self.batch * self.queries, shape.heads, shape.value_width);
+        if self.keys == 0 {
+            return Ok(Tensor::zeros(dims, q.dtype(), q.device())?);
+        }
+        let group = shape.heads / shape.key_heads;
+        let q = q.narrow(0, self.first_query, self.batch * self.queries)?;
+        let q = q
+            .reshape((self.batch, self.queries, shape.heads, shape.width))?
+            .transpose(1, 2)?
+            .contiguous()?
+            .reshape((
+                self.batch,
+                shape.key_heads,
+                group * self.queries,
+                shape.width,
+            ))?;
+        let side = |t: &Tensor, width: usize| -> Result<Tensor> {
+            Ok(t.narrow(0, self.first_key, self.batch * self.keys)?
+                .reshape((self.batch, self.keys, shape.key_heads, width))?
+                .transpose(1, 2)?
+                .contiguous()?)
+        };
+        let (k, v) = (side(k, shape.width)?, side(v, shape.value_width)?);
+        let scores = q.matmul(&k.transpose(2, 3)?)?.reshape((
+            self.batch,
+            shape.heads,
+            self.queries,
+            self.keys,
+        ))?;
+        let shares = self.shares(&scores, shape, options, biases)?;
+        let shares =
+            shares.reshape((self.batch, shape.key_heads, group * self.queries, self.keys))?;
+        let out = shares.matmul(&v)?.reshape((
+            self.batch,
+            shape.heads,
+            self.queries,
+            shape.value_width,
+        ))?;
+        Ok(out.transpose(1, 2)?.contiguous()?.reshape(dims)?)
+    }
+
+    fn shares(
+        &self,
+        scores: &Tensor,
+        shape: &AttentionShape,
+        options: &AttentionOptions<'_>,
+        biases: &Biases<'_>,
+    ) -> Result<Tensor> {
+        let (scores, scale) = match options.soft_cap {
+            None => (scores.clone(), options.scale),
+            Some(cap) => {
+                let inner = (scores.to_dtype(DType::F32)? * f64::from(options.scale / cap))?;
+                let capped = (inner.tanh()? * f64::from(cap))?;
+                (capped.to_dtype(scores.dtype())?, 1.0)
+            }
+        };
+        let keep = self.keep(options.kind, &scores)?;
+        let bias = self.bias(shape, biases, &scores)?;
+        let masks = SoftmaxOptions {
+            scale: Some(scale),
+            additive: bias.as_ref(),
+            keep: keep.as_ref(),
+            lengths: None,
+        };
+        kernels::softmax_masked(&scores, &masks)
+    }
+
+    /// Where query i stands among the keys.
+    fn position(&self, i: usize) -> isize {
+        i as isize + self.keys as isize - self.queries as isize
+    }
+
+    /// [queries, keys], or nothing where every query sees every key.
+    fn keep(&self, kind: AttentionKind, scores: &Tensor) -> Result<Option<Tensor>> {
+        let seen = |i: usize| kind.seen(self.position(i), self.keys);
+        if (0..self.queries).all(|i| seen(i) == (0..self.keys)) {
+            return Ok(None);
+        }
+        let mut keep = vec![0u8; self.queries * self.keys];
+        for (i, row) in keep.chunks_mut(self.keys).enumerate() {
+            row[seen(i)].fill(1);
+        }
+        let dims = (self.queries, self.keys);
+        Ok(Some(Tensor::from_vec(keep, dims, scores.device())?))
+    }
+
+    /// [batch or 1, heads, queries, keys].
+    fn bias(
+        &self,
+        shape: &AttentionShape,
+        biases: &Biases<'_>,
+        scores: &Tensor,
+    ) -> Result<Option<Tensor>> {
+        let batch = match biases {
+            Biases::None => return Ok(None),
+            Biases::Alibi(_) | Biases::Relative { .. } => 1,
+            Biases::Disentangled { .. } => self.batch,
+        };
+        let mut values = vec![0f32; batch * shape.heads * self.queries * self.keys];
+        for (at, row) in values.chunks_mut(self.keys).enumerate() {
+            let (i, rest) = (at % self.queries, at / self.queries);
+            let (head, sequence) = (rest % shape.heads, rest / shape.heads);
+            let query = self.first_query + sequence * self.queries + i;
+            let key = self.first_key + sequence * self.keys;
+            biases.add(row, head, query, key, -self.position(i));
+        }
+        let dims = (batch, shape.heads, self.queries, self.keys);
+        let values = Tensor::from_vec(values, dims, scores.device())?;
+        Ok(Some(values.to_dtype(scores.dtype())?))
+    }
+}

@@ -1,0 +1,174 @@
+//! Kernels against the f64 reference on every instruction set that this machine has, and the cases
+//! that candle-nn 0.11.1 gets wrong.
+
+use candle_core::{DType, Device, Tensor};
+use engine::kernels::{self, reference, selftest, Isa, SoftmaxOptions};
+
+fn assert_all_pass(kernels: &[&str]) {
+    for &isa in Isa::available() {
+        let outcomes = isa.force(|| selftest::run(&Device::Cpu, kernels)).unwrap();
+        assert!(!outcomes.is_empty());
+        let failed: Vec<_> = outcomes.iter().filter(|o| !o.passed()).collect();
+        assert!(failed.is_empty(), "{}: {failed:?}", isa.name());
+    }
+}
+
+#[test]
+fn norms_match_the_reference() {
+    assert_all_pass(&["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"]);
+}
+
+#[test]
+fn softmax_matches_the_reference() {
+    assert_all_pass(&["softmax", "softmax_masked"]);
+}
+
+#[test]
+fn activations_match_the_reference() {
+    assert_all_pass(&["activation", "gated"]);
+}
+
+#[test]
+fn rope_and_pooling_match_the_reference() {
+    assert_all_pass(&["rope", "mean_pool", "l2_normalize"]);
+}
+
+fn row(values: impl Fn(usize) -> f32) -> Tensor {
+    let values: Vec<f32> = (0..768).map(values).collect();
+    Tensor::from_vec(values, (1, 768), &Device::Cpu).unwrap()
+}
+
+/// Ours within 1e-4 of the reference, and candle-nn's largest error, NaN included.
+fn layer_norm_against_candle(x: &Tensor) -> f64 {
+    let ones = Tensor::ones(768, DType::F32, &Device::Cpu).unwrap();
+    let zeros = ones.zeros_like().unwrap();
+    let read = |t: &Tensor| -> Vec<f64> {
+        let flat = t.flatten_all().unwrap().to_dtype(DType::F64).unwrap();
+        flat.to_vec1().unwrap()
+    };
+    let want = reference::layer_norm(&read(x), &[1.0; 768], None, 1e-12f32 as f64);
+    let ours = kernels::layer_norm(x, &ones, Some(&zeros), 1e-12).unwrap();
+    for (got, want) in read(&ours).iter().zip(&want) {
+        assert!((got - want).abs() < 1e-4, "{got} instead of {want}");
+    }
+    let theirs = candle_nn::ops::layer_norm(x, &ones, &zeros, 1e-12).unwrap();
+    let errors = read(&theirs)
+        .into_iter()
+        .zip(want)
+        .map(|(g, w)| (g - w).abs());
+    errors.fold(0.0, |worst: f64, error| {
+        if error.is_nan() || worst.is_nan() {
+            f64::NAN
+        } else {
+            worst.max(error)
+        }
+    })
+}
+
+#[test]
+fn a_constant_row_normalizes_to_zero() {
+    assert!(layer_norm_against_candle(&row(|_| 3.3)).is_nan());
+}
+
+#[test]
+fn mean_1000_and_deviation_a_tenth_is_no_nan() {
+    let error = layer_norm_against_candle(&row(|i| 1000.0 + 0.1 * (i as f32).sin() * 1.414));
+    assert!(error.is_nan() || error > 0.1, "{error}");
+}
+
+#[test]
+fn mean_100_and_deviation_a_hundredth_is_right() {
+    let error = layer_norm_against_candle(&row(|i| 100.0 + 0.01 * (i as f32).sin() * 1.414));
+    assert!(error.is_nan() || error > 0.1, "{error}");
+}
+
+#[test]
+fn half_statistics_are_taken_in_f32() {
+    for dtype in [DType::F16, DType::BF16] {
+        let x = row(|_| 3.3).to_dtype(dtype).unwrap();
+        let ones = Tensor::ones(768, dtype, &Device::Cpu).unwrap();
+        let normed = kernels::layer_norm(&x, &ones, None, 1e-12).unwrap();
+        let values: Vec<f32> = normed
+            .flatten_all()
+            .unwrap()
+            .to_dtype(DType::F32)
+            .unwrap()
+            .to_vec1()
+            .unwrap();
+        assert!(values.iter().all(|&v| v == 0.0));
+    }
+}
+
+#[test]
+fn a_mask_of_the_lowest_number_is_no_nan_in_f16() {
+    let scores = Tensor::new(
+        &[[60000f32, -60000.0, 1.0, 2.0], [1.0, 2.0, 3.0, 4.0]],
+        &Device::Cpu,
+    )
+    .unwrap()
+    .to_dtype(DType::F16)
+    .unwrap();
+    let mask = Tensor::new(
+        &[[f32::MIN, f32::MIN, 0.0, 0.0], [f32::MIN; 4]],
+        &Device::Cpu,
+    )
+    .unwrap();
+    let options = SoftmaxOptions {
+        additive: Some(&mask),
+        ..SoftmaxOptions::default()
+    };
+    let shares = kernels::softmax_masked(&scores, &options).unwrap();
+    let shares: Vec<Vec<f32>> = shares.to_dtype(DType::F32).unwrap().to_vec2().unwrap();
+    let share = 1.0 / (1.0 + 1f32.exp());
+    for (got, want) in shares[0].iter().zip([0.0, 0.0, share, 1.0 - share]) {
+        assert!((got - want).abs() < 1e-3);
+    }
+    assert_eq!(shares[1], [0.0; 4]);
+}
+
+#[test]
+fn masks_broadcast_and_hide_even_nan() {
+    let scores = Tensor::new(&[[[f32::NAN, 1.0], [f32::INFINITY, 1.0]]], &Device::Cpu).unwrap();
+    let keep = Tensor::new(&[[0u8, 1]], &Device::Cpu).unwrap();
+    let options = SoftmaxOptions {
+        keep: Some(&keep),
+        ..SoftmaxOptions::default()
+    };
+    let shares = kernels::softmax_masked(&scores, &options).unwrap();
+    let shares: Vec<f32> = shares.flatten_all().unwrap().to_vec1().unwrap();
+    assert_eq!(shares, [0.0, 1.0, 0.0, 1.0]);
+}
+
+#[test]
+fn wrong_shapes_and_types_are_told() {
+    let x = Tensor::zeros((2, 5), DType::F32, &Device::Cpu).unwrap();
+    let weight = Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap();
+    let message = kernels::layer_norm(&x, &weight, None, 1e-5)
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("[4]") && message.contains("[2, 5]"));
+    let integers = Tensor::zeros((2, 5), DType::U32, &Device::Cpu).unwrap();
+    let message = kernels::gelu(&integers).unwrap_err().to_string();
+    assert!(message.contains("u32"), "{message}");
+    let y = Tensor::zeros((2, 6), DType::F32, &Device::Cpu).unwrap();
+    let message = kernels::silu_mul(&x, &y).unwrap_err().to_string();
+    assert!(message.contains("[2, 5]") && message.contains("[2, 6]"));
+    let table = Tensor::zeros((3, 2), DType::F32, &Device::Cpu).unwrap();
+    let heads = Tensor::zeros((1, 1, 4), DType::F32, &Device::Cpu).unwrap();
+    let beyond = Tensor::new(&[3u32], &Device::Cpu).unwrap();
+    let message = kernels::rope(&heads, &table, &table, &beyond, kernels::RopeKind::Half, 4)
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("position 3"), "{message}");
+    assert!(kernels::mean_pool(&x, &[0, 3]).is_err());
+    assert!(kernels::mean_pool(&x, &[1, 0]).is_err());
+}
+
+#[test]
+fn kernels_work_outside_and_inside_the_pool() {
+    let x = Tensor::rand(-1f32, 1.0, (2000, 100), &Device::Cpu).unwrap();
+    let outside = kernels::softmax(&x).unwrap();
+    let inside = engine::threads::install(|| kernels::softmax(&x).unwrap()).unwrap();
+    let values = |t: Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert_eq!(values(outside), values(inside));
+}

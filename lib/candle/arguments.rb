@@ -1,0 +1,54 @@
+# frozen_string_literal: true
+
+module Candle
+  # Checks of arguments that model classes share.
+  #
+  # @api private
+  module Arguments
+    module_function
+
+    # @param value [Object]
+    # @param name [String] what to call it in an error
+    # @return [Integer, nil] a positive number, or nil when there is none
+    # @raise [InvalidInputError] for anything else
+    def count(value, name)
+      return value if value.nil? || (value.is_a?(Integer) && value.between?(1, (2**48) - 1))
+
+      raise InvalidInputError, "#{name} must be a positive Integer, not #{value.inspect}"
+    end
+
+    # @param value [Object]
+    # @param name [String]
+    # @param allowed [Array<Symbol>]
+    # @return [Symbol] one of `allowed`
+    # @raise [ArgumentError] for anything else
+    def choice(value, name, allowed)
+      found = value.to_sym if value.respond_to?(:to_sym)
+      return found if allowed.include?(found)
+
+      raise ArgumentError, "#{name} must be one of #{allowed.map(&:inspect).join(", ")}, not #{value.inspect}"
+    end
+
+    # One text or several, as most calls take them.
+    #
+    # @param input [String, Array<String>, Enumerable<String>]
+    # @return [Array(Array<String>, Boolean)] the texts in UTF-8, and whether a single one was given
+    # @raise [InvalidInputError] naming the index of a text that is none
+    def texts(input, name = "texts")
+      return [[TextInput.utf8(input, "text")], true] if input.respond_to?(:to_str)
+
+      list = input.is_a?(Enumerable) && !input.is_a?(Hash) ? input.to_a : input
+      [TextInput.utf8_all(list, name), false]
+    end
+
+    # @param value [Numeric]
+    # @param name [String]
+    # @return [Float] from 0 to 1
+    # @raise [InvalidInputError] for anything else
+    def fraction(value, name)
+      return value.to_f if value.is_a?(Numeric) && value.real? && value.between?(0, 1)
+
+      raise InvalidInputError, "#{name} must be a number from 0 to 1, not #{value.inspect}"
+    end
+  end
+end

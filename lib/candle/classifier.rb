@@ -1,0 +1,115 @@
+# frozen_string_literal: true
+
+module Candle
+  # Labels for texts, by any encoder with a sequence-classification head.
+  #
+  # @example
+  #   classifier = Candle::Classifier.from_pretrained("spec/fixtures/tiny/bert-sequence")
+  #   classifier.classify("hello world").size # => 3
+  #   classifier.classify("hello world", top_k: 1).first.keys # => [:label, :score]
+  class Classifier
+    include Model
+
+    class << self
+      # @param source [String, Pathname] a Hugging Face id or a directory
+      # @param positional_device [Device, String, nil] the same as `device:`
+      # @param device [Device, String, Symbol, nil] nil is the best one
+      # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`; nil is f32 on the CPU and the checkpoint's on a GPU
+      # @param tokenizer [Tokenizer, String, nil] instead of the model's own
+      # @param revision [String, nil] a branch, tag or commit of the hub
+      # @param max_length [Integer, nil] a lower limit of tokens than the model's
+      # @return [Classifier]
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
+      # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
+      def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, tokenizer: nil, revision: nil,
+                          max_length: nil)
+        load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer, revision: revision,
+                           max_length: Arguments.count(max_length, "max_length"))
+      end
+    end
+
+    # @param input [String, Array<String>]
+    # @param top_k [Integer, nil] how many labels to return; nil is all
+    # @param pair [String, Array<String>, nil] a second text for models that read two: one per text, or one for all
+    # @param batch_tokens [Integer, nil] how many tokens are computed at once
+    # @return [Array<Hash>, Array<Array<Hash>>] `{label:, score:}`, best first: softmax over the labels, or a sigmoid of
+    #   each where a text may have several. One list for a String, one per text for an Array
+    # @raise [InvalidInputError] for what is no text, naming its index
+    def classify(input, top_k: nil, pair: nil, batch_tokens: nil)
+      texts, single = Arguments.texts(input)
+      top_k = Arguments.count(top_k, "top_k")
+      rows = _classify(texts, partners(pair, texts.size), Arguments.count(batch_tokens, "batch_tokens"))
+      lists = rows.map { |row| ranked(labels, row, top_k) }
+      single ? lists.first : lists
+    end
+
+    # Classifies by labels that the model was not trained on: a model of natural language inference judges whether
+    # "This example is {}." follows from the text.
+    #
+    # @example
+    #   classifier = Candle::Classifier.from_pretrained("spec/fixtures/tiny/bert-sequence")
+    #   found = classifier.zero_shot("the lazy dog", %w[animal city])
+    #   found.sum { |entry| entry[:score] }.round(5) # => 1.0
+    #
+    # @param input [String, Array<String>]
+    # @param labels [Array<String>]
+    # @param hypothesis_template [String] with `{}` where the label goes
+    # @param multi_label [Boolean] whether several labels may be true, each judged for itself
+    # @param batch_tokens [Integer, nil] how many tokens are computed at once
+    # @return [Array<Hash>, Array<Array<Hash>>] `{label:, score:}`, best first
+    # @raise [UnsupportedModelError] when the model does no natural language inference
+    def zero_shot(input, labels, hypothesis_template: "This example is {}.", multi_label: false, batch_tokens: nil)
+      texts, single = Arguments.texts(input)
+      labels = TextInput.utf8_all(labels.respond_to?(:to_str) ? [labels] : labels, "labels")
+      hypotheses = hypotheses(labels, TextInput.utf8(hypothesis_template, "hypothesis_template"))
+      rows = _entailment(texts, hypotheses, multi_label ? true : false, Arguments.count(batch_tokens, "batch_tokens"))
+      lists = rows.map { |row| ranked(labels, row, nil) }
+      single ? lists.first : lists
+    end
+
+    # @return [Array<String>] in the order of the model's outputs
+    def labels
+      @labels ||= _labels.freeze
+    end
+
+    # @return [Boolean] whether a text may have several labels at once
+    def multi_label?
+      _multi_label
+    end
+
+    # @return [Integer] how many tokens of a text are read, special ones included
+    def max_length
+      model_info.fetch(:max_length)
+    end
+
+    private
+
+    def prove
+      classify("a")
+    end
+
+    def partners(pair, count)
+      return if pair.nil?
+      return Array.new(count, TextInput.utf8(pair, "pair")) if pair.respond_to?(:to_str)
+
+      pairs = TextInput.utf8_all(pair, "pair")
+      return pairs if pairs.size == count
+
+      raise InvalidInputError, "#{count} texts need as many partners, not #{pairs.size}"
+    end
+
+    def hypotheses(labels, template)
+      raise InvalidInputError, "labels must not be empty" if labels.empty?
+      unless template.include?("{}")
+        raise InvalidInputError, "hypothesis_template must hold {} where the label goes, as in \"This example is {}.\""
+      end
+
+      labels.map { |label| template.sub("{}") { label } }
+    end
+
+    def ranked(names, scores, top_k)
+      order = scores.each_index.sort_by { |index| [-scores[index], index] }
+      order.first(top_k || order.size).map { |index| { label: names[index], score: scores[index] } }
+    end
+  end
+end

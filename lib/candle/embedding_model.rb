@@ -1,0 +1,359 @@
+# frozen_string_literal: true
+
+module Candle
+  # Texts to vectors whose nearness is nearness of meaning.
+  #
+  # Pooling, normalization, maximum length and prompts come from the model's sentence-transformers files, unless given;
+  # without those files a vector is the normalized mean of the text's tokens. A model never changes and may be used by
+  # any number of threads.
+  #
+  # @example
+  #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert-sentence")
+  #   model.embed("the quick fox").size # => 32
+  #   model.embed(["the quick fox", "hello world"]).size # => 2
+  class EmbeddingModel
+    include Model
+
+    # The model that is loaded when none is named.
+    DEFAULT_MODEL_PATH = "jinaai/jina-embeddings-v2-base-en"
+
+    # What {#embedding} can do with the hidden states: pooling, and whether the vector gets length 1.
+    POOLING_METHODS = {
+      "pooled" => ["mean", false], "pooled_normalized" => ["mean", true],
+      "cls" => ["cls", false], "cls_normalized" => ["cls", true],
+      "max" => ["max", false], "last" => ["last", false]
+    }.freeze
+
+    FORMS = %i[array tensor packed int8 binary].freeze
+    private_constant :FORMS
+
+    class << self
+      # @example
+      #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert", device: "cpu", pooling: :cls)
+      #   model.dimension # => 32
+      #
+      # @param source [String, Pathname] a Hugging Face id, a directory, or a `.gguf` file
+      # @param positional_device [Device, String, nil] the same as `device:`
+      # @param device [Device, String, Symbol, nil] nil is the best one
+      # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`; nil is f32 on the CPU and the checkpoint's on a GPU
+      # @param tokenizer [Tokenizer, String, nil] instead of the model's own
+      # @param revision [String, nil] a branch, tag or commit of the hub
+      # @param model_type [String, nil] what {#model_type} answers; the checkpoint itself says how it is computed
+      # @param embedding_size [Integer, nil] the default of `dimensions:` in {#embed}
+      # @param max_length [Integer, nil] a lower limit of tokens than the model's
+      # @param pooling [Symbol, String, nil] `mean cls max last weighted_mean mean_sqrt_len`
+      # @param normalize [Boolean, nil] whether vectors get length 1
+      # @param gguf_file [String, nil] which file of a repository with several
+      # @return [EmbeddingModel]
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
+      # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
+      # @raise [InvalidInputError] when the model can't do what is asked
+      def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil, tokenizer: nil,
+                          revision: nil, model_type: nil, embedding_size: nil, max_length: nil, pooling: nil,
+                          normalize: nil, gguf_file: nil)
+        model = load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer,
+                                   revision: revision, pooling: pooling&.to_s, normalize: normalize,
+                                   max_length: Arguments.count(max_length, "max_length"), gguf_file: gguf_file)
+        model.__send__(:prefer, model_type, Arguments.count(embedding_size, "embedding_size"))
+        model
+      end
+
+      # The same with the source as a keyword.
+      #
+      # @param model_path [String, Pathname]
+      # @param tokenizer_path [String, nil] the same as `tokenizer:` of {.from_pretrained}
+      # @param options [Hash] as {.from_pretrained} takes them
+      # @return [EmbeddingModel]
+      def new(model_path: DEFAULT_MODEL_PATH, tokenizer_path: nil, **options)
+        options[:tokenizer] ||= tokenizer_path
+        from_pretrained(model_path, **options)
+      end
+    end
+
+    # One vector per text. Texts are packed into batches by their tokens; a vector does not depend on its neighbours.
+    #
+    # @example
+    #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert-sentence")
+    #   model.embed("the quick fox", dimensions: 8).sum { |value| value * value }.round(5) # => 1.0
+    #   model.embed(["fox", "dog"], as: :tensor).shape # => [2, 32]
+    #   model.embed("fox", as: :packed).unpack("e*").size # => 32
+    #   model.embed("fox", as: :binary).bytesize # => 4
+    #
+    # @param input [String, Array<String>]
+    # @param prompt [String, nil] put before each text
+    # @param prompt_name [String, Symbol, nil] one of the model's own prompts, such as `"query"`
+    # @param pooling [Symbol, String, nil] `mean cls max last weighted_mean mean_sqrt_len`; nil is the model's own
+    # @param normalize [Boolean, nil] whether vectors get length 1; nil is as the model says
+    # @param dimensions [Integer, nil] keep this many leading components; normalized vectors are normalized again
+    # @param batch_tokens [Integer, nil] how many tokens are computed at once
+    # @param progress [Boolean, #call] true shows a bar on a terminal; a Proc gets `(done, total)`
+    # @param as [Symbol] `:array`; `:tensor`, one of shape `[n, dimension]`; or Strings: `:packed` (little-endian
+    #   f32), `:int8` (signed bytes, the greatest magnitude of the vector being 127), `:binary` (one bit per
+    #   component, set where it is positive, as `unpack("B*")` reads them)
+    # @param truncate [Boolean] false raises for a text beyond {#max_length} instead of cutting it
+    # @return [Array<Float>, Array<Array<Float>>, Tensor, String, Array<String>] one vector for a String, one per
+    #   text for an Array
+    # @raise [InvalidInputError] for what is no text, naming its index; for unknown pooling or prompts; for more
+    #   dimensions than the model has
+    def embed(input, prompt: nil, prompt_name: nil, pooling: nil, normalize: nil, dimensions: nil, batch_tokens: nil,
+              progress: false, as: :array, truncate: true)
+      texts, single = Arguments.texts(input)
+      form = Arguments.choice(as, "as", FORMS)
+      settings = settings(prompt: prompt, prompt_name: prompt_name, pooling: pooling, normalize: normalize,
+                          dimensions: dimensions, batch_tokens: batch_tokens, truncate: truncate)
+      vectors = _embed(texts, settings, form.to_s, Progress.for(progress))
+      single && form != :tensor ? vectors.first : vectors
+    end
+
+    # Embeds any Enumerable, however long, a batch at a time. What was yielded stays yielded: when a text is bad, the
+    # ones before it have been yielded, and the error names its index, from which a next call can go on.
+    #
+    # @example
+    #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert-sentence")
+    #   model.embed_each(%w[fox dog].each) { |text, vector| [text, vector.size] }
+    #   model.embed_each(%w[fox dog]).first # => ["fox", [...]]
+    #
+    # @param texts [Enumerable<String>]
+    # @param batch [Integer] how many texts are computed together
+    # @param options [Hash] as {#embed} takes them, `progress:` excepted
+    # @yieldparam text [String] as it was given
+    # @yieldparam vector [Array<Float>, Tensor, String]
+    # @return [Enumerable, Enumerator] what was given; without a block an Enumerator of `[text, vector]`
+    def embed_each(texts, batch: 256, **options, &block)
+      batch = Arguments.count(batch, "batch") || raise(ArgumentError, "batch must be a positive Integer, not nil")
+      unless texts.respond_to?(:each) && !texts.is_a?(Hash)
+        raise InvalidInputError,
+              "texts must be an Enumerable of Strings, not #{texts.class}: a single one goes to embed"
+      end
+      size = proc { texts.size if texts.respond_to?(:size) }
+      return enum_for(:embed_each, texts, batch: batch, **options, &size) unless block
+
+      stream(texts, batch, options, &block)
+      texts
+    end
+
+    # @param text [String]
+    # @param pooling_method [String, Symbol] one of {POOLING_METHODS}
+    # @return [Tensor] of shape `[1, dimension]`
+    # @raise [InvalidInputError] for an unknown method
+    def embedding(text, pooling_method: "pooled_normalized")
+      pooling, normalize = POOLING_METHODS.fetch(pooling_method.to_s) do
+        raise InvalidInputError,
+              "unknown pooling method #{pooling_method.inspect}: use #{POOLING_METHODS.keys.join(", ")}"
+      end
+      embed(TextInput.utf8(text), pooling: pooling, normalize: normalize, as: :tensor)
+    end
+
+    # The hidden state of every token, special ones included.
+    #
+    # @param text [String]
+    # @return [Tensor] of shape `[1, tokens, hidden size]`
+    def embeddings(text)
+      _token_embeddings(TextInput.utf8(text))
+    end
+
+    # @param states [Tensor] of shape `[n, tokens, hidden size]`, as {#embeddings} gives it
+    # @return [Tensor] the mean over the tokens, of shape `[n, hidden size]`
+    def pool_embedding(states)
+      hidden_states(states).mean(1)
+    end
+
+    # @param states [Tensor] of shape `[n, tokens, hidden size]`
+    # @return [Tensor] the same mean with length 1
+    def pool_and_normalize_embedding(states)
+      pooled = pool_embedding(states)
+      pooled / pooled.norm(1, keepdim: true)
+    end
+
+    # @param states [Tensor] of shape `[n, tokens, hidden size]`
+    # @return [Tensor] the first token's state, of shape `[n, hidden size]`
+    def pool_cls_embedding(states)
+      hidden_states(states).get(0, 1)
+    end
+
+    # @return [Integer] how many components a vector has
+    def dimension
+      @embedding_size || model_info.fetch(:dimensions)
+    end
+
+    # @return [Integer, nil] how many tokens of a text are read, special ones included; nil where nothing limits them
+    def max_length
+      model_info.fetch(:max_length)
+    end
+
+    # @param text [String]
+    # @return [Integer] how many tokens a text has, special ones included and nothing cut
+    def count_tokens(text)
+      _count_tokens(TextInput.utf8(text))
+    end
+
+    # @return [Hash{String => String}] the model's own prompts by name
+    def prompts
+      model_info.fetch(:prompts)
+    end
+
+    # @return [String] one of {EmbeddingModelType}, or the name of another family
+    def model_type
+      @model_type || EmbeddingModelType.of(model_info.fetch(:family))
+    end
+
+    # @example
+    #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert-sentence")
+    #   model.similarity("fox", "fox").round(5) # => 1.0
+    #   model.similarity([1.0, 0.0], [0.0, 2.0]) # => 0.0
+    #
+    # @param one [String, Array<Float>, Tensor] a text or a vector
+    # @param other [String, Array<Float>, Tensor]
+    # @return [Float] the cosine of both, from -1 to 1
+    def similarity(one, other)
+      scores(vector(one, "the first vector"), matrix([other])).first
+    end
+
+    # @example
+    #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert-sentence")
+    #   found = model.search("lazy dog", ["hello world", "the lazy dog"], top_k: 1)
+    #   found.first[:text] # => "the lazy dog"
+    #
+    # @param query [String, Array<Float>, Tensor] a text or a vector
+    # @param candidates [Array<String>, Array<Array<Float>>, Tensor] texts, or vectors that were made earlier
+    # @param top_k [Integer, nil] how many to return; nil is all
+    # @param prompt [String, nil] put before the query
+    # @param prompt_name [String, Symbol, nil] the model's own prompt for the query
+    # @return [Array<Hash>] `{index:, score:, text:}`, best first; `text` is nil for vectors
+    def search(query, candidates, top_k: 10, prompt: nil, prompt_name: nil)
+      top_k = Arguments.count(top_k, "top_k")
+      candidates = candidates.to_a if candidates.is_a?(Enumerable) && !candidates.is_a?(Tensor)
+      return [] if candidates.respond_to?(:empty?) && candidates.empty?
+
+      wanted = vector(query, "the query", prompt: prompt, prompt_name: prompt_name)
+      found = scores(wanted, matrix(candidates)).each_with_index.sort_by { |score, index| [-score, index] }
+      found.first(top_k || found.size).map do |score, index|
+        { index: index, score: score, text: text_at(candidates, index) }
+      end
+    end
+
+    private
+
+    # One tiny forward.
+    def prove
+      embed("a")
+    end
+
+    def prefer(model_type, size)
+      @model_type = Arguments.choice(model_type, "model_type", EmbeddingModelType.all.map(&:to_sym)).to_s if model_type
+      return unless size
+
+      full = model_info.fetch(:dimensions)
+      raise InvalidInputError, "embedding_size must be at most the model's #{full}, not #{size}" if size > full
+
+      @embedding_size = size
+      remember_options(options.merge(embedding_size: size))
+    end
+
+    def settings(prompt: nil, prompt_name: nil, pooling: nil, normalize: nil, dimensions: nil, batch_tokens: nil,
+                 truncate: true, first_index: 0)
+      {
+        prompt: prompt && TextInput.utf8(prompt, "prompt"),
+        prompt_name: prompt_name && TextInput.utf8(prompt_name.to_s, "prompt_name"),
+        pooling: pooling&.to_s, normalize: normalize, truncate: truncate ? true : false, first_index: first_index,
+        dimensions: Arguments.count(dimensions, "dimensions") || @embedding_size,
+        batch_tokens: Arguments.count(batch_tokens, "batch_tokens")
+      }.compact
+    end
+
+    def stream(texts, batch, options, &block)
+      form = Arguments.choice(options.fetch(:as, :array), "as", FORMS)
+      given = settings(**options.except(:as))
+      pending = []
+      index = 0
+      texts.each do |text|
+        pending << [text, checked(text, index) { flush(pending, index, given, form, &block) }]
+        index += 1
+        flush(pending, index, given, form, &block) if pending.size >= batch
+      end
+      flush(pending, index, given, form, &block)
+    end
+
+    # A bad text must not cost those before it: they are yielded first.
+    def checked(text, index)
+      TextInput.utf8(text, "texts[#{index}]")
+    rescue InvalidInputError
+      yield
+      raise
+    end
+
+    def flush(pending, index, settings, form, &block)
+      batch = pending.dup
+      pending.clear
+      return if batch.empty?
+
+      rows(batch, settings.merge(first_index: index - batch.size), form, &block)
+    end
+
+    # One by one where the batch as a whole is refused, so that the texts before the one that is too long come out.
+    def rows(batch, settings, form, &block)
+      vectors = _embed(batch.map(&:last), settings, form.to_s, nil)
+    rescue InvalidInputError
+      raise if batch.size == 1
+
+      batch.each_with_index do |pair, offset|
+        rows([pair], settings.merge(first_index: settings[:first_index] + offset), form, &block)
+      end
+    else
+      batch.each_with_index do |(given, _), offset|
+        yield given, form == :tensor ? vectors.get(offset) : vectors[offset]
+      end
+    end
+
+    def hidden_states(states)
+      return states if states.is_a?(Tensor) && states.rank == 3
+
+      shape = states.is_a?(Tensor) ? "one of shape #{states.shape}" : "a #{states.class}"
+      raise InvalidInputError, "states must be a Tensor of shape [n, tokens, hidden size], not #{shape}"
+    end
+
+    # @return [Tensor] f32 [dimension, 1]
+    def vector(value, name, **prompts)
+      value = embed(value, as: :tensor, **prompts) if value.respond_to?(:to_str)
+      tensor = numbers(value, name)
+      tensor.reshape([tensor.elem_count, 1])
+    end
+
+    # @return [Tensor] f32 [n, dimension]
+    def matrix(candidates)
+      return numbers(candidates, "the vectors") if candidates.is_a?(Tensor) && candidates.rank == 2
+      return embed(candidates, as: :tensor) if candidates.is_a?(Array) && candidates.first.respond_to?(:to_str)
+
+      rows = candidates.is_a?(Array) ? candidates : [candidates]
+      numbers(rows.map { |row| row.is_a?(Tensor) ? row.flatten_all : row }, "the vectors")
+    end
+
+    def numbers(value, name)
+      unless value.is_a?(Array) || value.is_a?(Tensor)
+        raise InvalidInputError,
+              "#{name} must be a String, an Array of numbers or a Tensor, not #{value.inspect[0, 80]}"
+      end
+
+      Tensor.new(value, :f32, device: "cpu")
+    end
+
+    # Cosines, from -1 to 1; 0 where a vector is zero.
+    def scores(wanted, candidates)
+      unless candidates.shape.last == wanted.shape.first
+        raise InvalidInputError,
+              "vectors of #{wanted.shape.first} and of #{candidates.shape.last} components can't be compared: " \
+              "make both with the same model and dimensions"
+      end
+
+      lengths = candidates.norm(1).to_a
+      length = wanted.norm.item
+      dots = candidates.matmul(wanted).flatten_all.to_a
+      dots.zip(lengths).map { |dot, other| (product = length * other).zero? ? 0.0 : (dot / product).clamp(-1.0, 1.0) }
+    end
+
+    def text_at(candidates, index)
+      text = candidates[index] if candidates.is_a?(Array)
+      text if text.respond_to?(:to_str)
+    end
+  end
+end

@@ -1,0 +1,43 @@
+# frozen_string_literal: true
+
+module Candle
+  # A bar on the terminal, and nothing where there is none.
+  #
+  # @api private
+  class Progress
+    WIDTH = 30
+    private_constant :WIDTH
+
+    # @param wanted [Boolean, nil, #call] true for the bar; what answers `call` gets `(done, total)`
+    # @param output [IO]
+    # @return [Proc, nil] to be called with how many are done, and of how many
+    def self.for(wanted, output: $stderr)
+      return wanted.to_proc if wanted.respond_to?(:to_proc) && !wanted.is_a?(Symbol)
+      return wanted.method(:call).to_proc if wanted.respond_to?(:call)
+      return unless wanted && output.tty?
+
+      new(output).method(:show).to_proc
+    end
+
+    # @param output [IO]
+    def initialize(output)
+      @output = output
+      @started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+
+    # Draws the bar anew.
+    #
+    # @param done [Integer]
+    # @param total [Integer]
+    # @return [void]
+    def show(done, total)
+      return if total.zero?
+
+      seconds = Process.clock_gettime(Process::CLOCK_MONOTONIC) - @started
+      filled = done * WIDTH / total
+      @output.print("\r", "[", "#" * filled, "." * (WIDTH - filled), "] ", done, "/", total,
+                    format(" %<rate>.0f/s", rate: done / [seconds, 0.001].max), done == total ? "\n" : "")
+      @output.flush
+    end
+  end
+end

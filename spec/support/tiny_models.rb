@@ -1,0 +1,47 @@
+# frozen_string_literal: true
+
+require "json"
+
+# The checkpoints of spec/fixtures/tiny and what their reference implementations made of them.
+module TinyModels
+  ROOT = File.expand_path("../fixtures/tiny", __dir__)
+
+  module_function
+
+  # @return [String] the directory of a checkpoint
+  def path(name)
+    File.join(ROOT, name)
+  end
+
+  # @return [Hash] a JSON file beside the checkpoint
+  def record(name, file = "expected.json")
+    JSON.parse(File.read(File.join(path(name), file), encoding: "UTF-8"))
+  end
+
+  # @return [Array<Array<Float>>] a matrix of expected.safetensors, read without the library under test
+  def rows(name, key)
+    bytes = File.binread(File.join(path(name), "expected.safetensors"))
+    length = bytes.unpack1("Q<")
+    entry = JSON.parse(bytes[8, length]).fetch(key)
+    raise "#{name}: #{key} is #{entry["dtype"]}" unless entry["dtype"] == "F32"
+
+    first, last = entry.fetch("data_offsets")
+    bytes[8 + length + first, last - first].unpack("e*").each_slice(entry.fetch("shape").last).to_a
+  end
+end
+
+RSpec::Matchers.define :be_near do |*arguments|
+  reference, tolerance = *arguments, 1e-4
+
+  def largest_difference(found, reference)
+    return (found - reference).abs unless reference.is_a?(Array)
+    return Float::INFINITY unless found.is_a?(Array) && found.size == reference.size
+
+    found.zip(reference).map { |one, other| largest_difference(one, other) }.max || 0.0
+  end
+
+  match { |actual| largest_difference(actual, reference) <= tolerance }
+  failure_message do |actual|
+    "expected a difference of at most #{tolerance}, not #{largest_difference(actual, reference)}"
+  end
+end

@@ -1,0 +1,92 @@
+# frozen_string_literal: true
+
+require "tempfile"
+
+RSpec.describe "Recognizers without a model" do
+  def places(text, entities)
+    entities.each { |entity| expect(text[entity[:start]...entity[:end]]).to eq(entity[:text]) }
+  end
+
+  describe Candle::PatternEntityRecognizer do
+    it "finds every match of every pattern, by characters" do
+      recognizer = described_class.new("GENE", [/\b[A-Z]{3,}\d+\b/, 'CD\d+'])
+      text = "Über TP53 und CD4, BRCA1"
+      found = recognizer.recognize(text)
+      places(text, found)
+      expect(found.map { |entity| entity[:text] }).to eq(%w[BRCA1 CD4])
+      expect(found.first).to eq(text: "BRCA1", label: "GENE", start: 19, end: 24, confidence: 1.0, source: "pattern")
+      expect(recognizer.add_pattern(/TP\d+/)).to equal(recognizer)
+      expect(recognizer.recognize(text).map { |entity| entity[:text] }).to include("TP53")
+      expect(recognizer.patterns.size).to eq(3)
+    end
+
+    it "takes groups and empty matches for what they are" do
+      text = "a1 b2"
+      expect(described_class.new("X", [/([a-z])(\d)/]).recognize(text).map { |e| e[:text] }).to eq(%w[a1 b2])
+      expect(described_class.new("X", [/z*/]).recognize(text)).to eq([])
+    end
+
+    it "refuses what is no pattern" do
+      expect { described_class.new("X", [5]) }.to raise_error(Candle::InvalidInputError, /Regexp or a String/)
+      expect { described_class.new("X", ["("]) }.to raise_error(Candle::InvalidInputError, /no regular expression/)
+      expect { described_class.new("X").recognize(nil) }.to raise_error(Candle::InvalidInputError)
+    end
+  end
+
+  describe Candle::GazetteerEntityRecognizer do
+    it "finds whole words in any case, by characters" do
+      recognizer = described_class.new("CITY", ["Paris", "New York", "York"])
+      text = "İn NEW YORK, parisian Paris."
+      found = recognizer.recognize(text)
+      places(text, found)
+      expect(found.map { |entity| entity[:text] }).to eq(["NEW YORK", "YORK", "Paris"])
+      expect(found.last).to eq(text: "Paris", label: "CITY", start: 22, end: 27, confidence: 1.0, source: "gazetteer")
+      expect(recognizer.terms).to include("new york")
+    end
+
+    it "knows letters beyond ASCII, and scripts without spaces" do
+      expect(described_class.new("X", ["caf"]).recognize("café")).to eq([])
+      found = described_class.new("CITY", ["東京"]).recognize("私は東京に住む")
+      expect(found.map { |entity| entity[:start] }).to eq([2])
+    end
+
+    it "can tell cases apart" do
+      recognizer = described_class.new("ORG", ["WHO"], case_sensitive: true)
+      expect(recognizer.recognize("who is WHO?").map { |entity| entity[:start] }).to eq([7])
+      expect(recognizer.case_sensitive).to be(true)
+    end
+
+    it "takes more terms, also from a file" do
+      Tempfile.create("terms") do |file|
+        file.write("# drugs\naspirin\n\n  ibuprofen \n")
+        file.flush
+        recognizer = described_class.new("DRUG").add_terms("heparin").load_from_file(file.path)
+        expect(recognizer.terms.to_a).to eq(%w[heparin aspirin ibuprofen])
+      end
+      expect { described_class.new("X", [nil]) }.to raise_error(Candle::InvalidInputError, /terms\[0\]/)
+    end
+  end
+
+  describe Candle::HybridNER do
+    it "works without a model" do
+      ner = described_class.new
+      expect(ner.add_pattern_recognizer("CODE", [/[A-Z]{2}\d+/])).to equal(ner)
+      expect(ner.add_gazetteer_recognizer("CITY", ["paris"], case_sensitive: false)).to equal(ner)
+      found = ner.extract_entities("AB12 in Paris")
+      expect(found.map { |entity| entity.values_at(:text, :label) }).to eq([%w[AB12 CODE], %w[Paris CITY]])
+      expect(ner.extract_entities(["AB12", ""]).map(&:size)).to eq([1, 0])
+      expect(ner.model_ner).to be_nil
+    end
+
+    it "keeps no overlap: first the earliest, then the surest, then the longest" do
+      ner = described_class.new(TinyModels.path("bert-token"), device: "cpu")
+      ner.add_gazetteer_recognizer("PLACE", ["paris", "paris is"])
+      text = "paris is the lazy dog and 東京 jumping foxes"
+      found = ner.extract_entities(text, confidence_threshold: 0)
+      places(text, found)
+      expect(found.first).to include(text: "paris is", label: "PLACE")
+      expect(found.each_cons(2)).to all(satisfy { |one, other| one[:end] <= other[:start] })
+      expect(found.size).to be > 1
+    end
+  end
+end

@@ -1,0 +1,175 @@
+# frozen_string_literal: true
+
+require "json"
+require "timeout"
+require "tmpdir"
+
+RSpec.describe Candle::LLM do
+  fixtures = File.expand_path("../fixtures/tiny/decoders", __dir__)
+  greedy = Candle::GenerationConfig.deterministic(max_length: 12)
+
+  # A tiny model with a chat template of its own.
+  def chat_model(source)
+    @directory = Dir.mktmpdir
+    FileUtils.cp_r("#{source}/.", @directory)
+    path = File.join(@directory, "tokenizer_config.json")
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}" \
+               "{% if add_generation_prompt %}<assistant>{% endif %}"
+    File.write(path, JSON.generate(JSON.parse(File.read(path)).merge("chat_template" => template)))
+    described_class.from_pretrained(@directory)
+  end
+
+  after { FileUtils.rm_rf(@directory) if @directory }
+
+  let(:llm) { described_class.from_pretrained(File.join(fixtures, "llama")) }
+
+  it "says what it is" do
+    expect(llm.model_info).to include(family: "llama", layers: 2, hidden_size: 32, max_length: 64)
+    expect(llm.model_info[:parameters]).to be > 10_000
+    expect(llm.inspect).to match(/\A#<Candle::LLM .*llama llama f32 on cpu>\z/)
+    expect(llm.device).to eq(Candle::Device.cpu)
+    expect(llm.dtype).to eq(:f32)
+    expect(llm.device_report).to include(actual: "cpu", dtype: "f32", fallbacks: [])
+    expect(llm.eos_token).to eq("</s>")
+    expect(llm.context_length).to eq(64)
+  end
+
+  Dir.children(fixtures).sort.each do |name|
+    it "gives the log probabilities of transformers with #{name}" do
+      folder = File.join(fixtures, name)
+      model = described_class.from_pretrained(folder)
+      record = JSON.parse(File.read(File.join(folder, "expected.json")))
+      expected = Candle::Weights.open(File.join(folder, "expected.safetensors"))
+      record["sequences"].each_with_index do |ids, index|
+        reference = expected.tensor("logprobs.#{index}").to_a
+        model.__send__(:_logprobs, ids).zip(reference) { |got, wanted| expect(got).to be_within(1e-3).of(wanted) }
+      end
+    end
+  end
+
+  it "streams what adds up to the text" do
+    pieces = []
+    text = llm.generate_stream("the dog is", config: greedy) { |piece| pieces << piece }
+    expect(pieces.join).to eq(text)
+    expect(text).to eq(llm.generate("the dog is", config: greedy))
+    expect(pieces).to all(be_valid_encoding)
+    expect(llm.generate_stream("the dog is", config: greedy).to_a).to eq(pieces)
+  end
+
+  it "completes with everything known of the run" do
+    completion = llm.complete("the dog is", config: greedy, logprobs: 2)
+    expect(completion).to be_frozen
+    expect(completion.usage.to_h).to eq(prompt_tokens: 3, completion_tokens: 12, cached_tokens: 0)
+    expect(completion.token_ids.size).to eq(12)
+    expect(completion.finish_reason).to eq(:length)
+    expect(completion.timings.prompt_ms).to be > 0
+    expect(llm.tokenizer.decode(completion.token_ids)).to eq(completion.text)
+    first = completion.logprobs.first
+    expect(first[:top].map { |entry| entry[:id] }.first).to eq(first[:id])
+    expect(first[:logprob]).to be < 0
+  end
+
+  it "gives the same text for the same seed" do
+    texts = [1, 1, 2].map { |seed| llm.generate("the", max_length: 20, temperature: 1.0, seed: seed) }
+    expect(texts[0]).to eq(texts[1])
+    expect(texts[0]).not_to eq(texts[2])
+  end
+
+  it "ends before a stop sequence, shown in no part" do
+    whole = llm.generate("the dog is", config: greedy)
+    stop = whole[3, 2]
+    pieces = []
+    completion = llm.complete("the dog is", config: greedy, stop_sequences: [stop]) { |piece| pieces << piece }
+    expect(completion.text).to eq(whole[0...whole.index(stop)])
+    expect(pieces.join).to eq(completion.text)
+    expect(completion.finish_reason).to eq(:stop_sequence)
+  end
+
+  it "includes the prompt when asked" do
+    expect(llm.generate("the dog", config: greedy, include_prompt: true)).to start_with("the dog")
+  end
+
+  it "reuses what it read when told to keep it" do
+    llm.complete("the dog is in the", config: greedy, reset_cache: false)
+    again = llm.complete("the dog is in a", config: greedy, reset_cache: false)
+    expect(again.usage.cached_tokens).to be >= 4
+    expect(again.text).to eq(llm.generate("the dog is in a", config: greedy))
+  end
+
+  it "stops at break and at an exception, and goes on afterwards" do
+    expected = llm.generate("the dog", config: greedy)
+    llm.generate_stream("the dog", config: greedy) { break }
+    expect { llm.generate_stream("the dog", config: greedy) { raise "enough" } }.to raise_error("enough")
+    expect(llm.generate("the dog", config: greedy)).to eq(expected)
+  end
+
+  it "is interrupted by Timeout" do
+    started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    expect { Timeout.timeout(0.05) { loop { llm.generate("the dog", max_length: 40) } } }.to raise_error(Timeout::Error)
+    expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be < 1
+  end
+
+  it "says when the context is full, or rolls when asked" do
+    long = "the dog " * 40
+    expect { llm.generate(long) }.to raise_error(Candle::InvalidInputError, /do not fit the context of 64/)
+    expect(llm.complete(long, config: greedy, context_overflow: :roll).token_ids.size).to eq(12)
+    expect(llm.complete("the", config: greedy, max_length: 100, stop_sequences: []).finish_reason).to eq(:length)
+    rolled = llm.complete("the", config: greedy, max_length: 100, context_overflow: :roll)
+    expect([100, :stop]).to include(rolled.token_ids.size).or include(rolled.finish_reason)
+    expect { llm.generate("the", context_overflow: :burst) }.to raise_error(ArgumentError, /:error or :roll/)
+  end
+
+  it "chats through the checkpoint's template, and refuses to guess one" do
+    expect { llm.chat([{ role: "user", content: "hi" }]) }.to raise_error(Candle::Error, /chat template/)
+    model = chat_model(File.join(fixtures, "llama"))
+    messages = [{ role: "user", content: "the dog" }]
+    expect(model.apply_chat_template(messages)).to eq("<user>the dog\n<assistant>")
+    expect(model.chat(messages,
+                      config: greedy)).to eq(model.chat([{ "role" => "user", "content" => "the dog" }], config: greedy))
+    expect(model.chat_stream(messages, config: greedy).to_a.join).to eq(model.chat(messages, config: greedy))
+  end
+
+  it "keeps a session's cache, rolls back, and runs sessions in threads" do
+    model = chat_model(File.join(fixtures, "llama"))
+    answers = lambda do |session|
+      [session.say("the", config: greedy, max_length: 4), session.say("dog", config: greedy, max_length: 4)]
+    end
+    alone = answers.call(model.session(system: "is"))
+    threads = Array.new(4) { Thread.new { answers.call(model.session(system: "is")) } }
+    expect(threads.map(&:value)).to all(eq(alone))
+    session = model.session(system: "is")
+    session.say("the", config: greedy, max_length: 4)
+    session.say("no", config: greedy, max_length: 4)
+    expect(session.rollback.map { |message| message[:role] }).to eq(%w[user assistant])
+    expect(session.say("dog", config: greedy, max_length: 4)).to eq(alone.last)
+    expect(session.messages.map { |message| message[:role] }).to eq(%w[system user assistant user assistant])
+  end
+
+  it "measures perplexity" do
+    entries = llm.logprobs("the dog is in")
+    expect(entries.first[:logprob]).to be_nil
+    values = entries.drop(1).map { |entry| entry[:logprob] }
+    expect(llm.perplexity("the dog is in")).to be_within(1e-6).of(Math.exp(-values.sum / values.size))
+    expect { llm.perplexity("the") }.to raise_error(Candle::InvalidInputError, /two tokens/)
+  end
+
+  it "takes a positional device and refuses unknown keywords" do
+    expect(described_class.from_pretrained(File.join(fixtures, "llama"), "cpu").device.kind).to eq(:cpu)
+    expect { described_class.from_pretrained(fixtures, devise: 1) }.to raise_error(ArgumentError)
+    expect { llm.generate("the", temprature: 1) }.to raise_error(ArgumentError, /temprature/)
+    expect { llm.generate(nil) }.to raise_error(Candle::InvalidInputError)
+  end
+
+  it "registers tokenizers for models that bring none" do
+    described_class.register_tokenizer(/my-model/, "me/tokenizer")
+    expect(described_class.guess_tokenizer("org/my-model-7b")).to eq("me/tokenizer")
+    expect(described_class.guess_tokenizer("org/model-GGUF")).to eq("org/model")
+  end
+
+  it "refuses an encoder" do
+    path = File.expand_path("../fixtures/tiny/bert", __dir__)
+    expect do
+      described_class.from_pretrained(path)
+    end.to raise_error(Candle::UnsupportedModelError, /"bert".*It runs: llama/m)
+  end
+end
