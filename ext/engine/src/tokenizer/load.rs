@@ -271,10 +271,10 @@ fn add_missing_tokens(core: &mut tokenizers::Tokenizer, config: &Value, map: &Va
     let missing: Vec<AddedToken> = declared
         .into_iter()
         .filter(|(id, token)| {
-            !u32::try_from(*id)
+            u32::try_from(*id)
                 .ok()
                 .and_then(|id| known.get(&id))
-                .is_some_and(|known| known.content == token.content)
+                .is_none_or(|known| known.content != token.content)
         })
         .map(|(_, token)| token)
         .collect();
