@@ -6,7 +6,7 @@ module Candle
     # How many tokens went in, came out, and were found in the cache.
     Usage = Struct.new(:prompt_tokens, :completion_tokens, :cached_tokens, keyword_init: true)
 
-    # How long it took.
+    # How long it took to read the prompt, until the first token, and how fast the others came.
     Timings = Struct.new(:prompt_ms, :first_token_ms, :tokens_per_second, keyword_init: true)
 
     # @return [String] the text generated

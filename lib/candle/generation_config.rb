@@ -11,46 +11,42 @@ module Candle
     DEFAULTS = {
       max_length: 512, temperature: 0.7, top_p: nil, top_k: nil, min_p: nil, repetition_penalty: 1.0,
       repetition_penalty_last_n: nil, presence_penalty: 0.0, frequency_penalty: 0.0, seed: nil,
-      stop_sequences: [].freeze, include_prompt: false, logprobs: nil, debug_tokens: false, constraint: nil,
-      stop_on_constraint_satisfaction: true, stop_on_match: true
+      stop_sequences: [].freeze, include_prompt: false, logprobs: nil, debug_tokens: false
     }.freeze
 
-    # @!attribute [r] max_length
-    #   @return [Integer] how many **new** tokens at most
-    # @!attribute [r] temperature
-    #   @return [Float] 0 picks the likeliest token
-    # @!attribute [r] top_p
-    #   @return [Float, nil] keeps the likeliest tokens that together reach this probability
-    # @!attribute [r] top_k
-    #   @return [Integer, nil] keeps this many of the likeliest tokens
-    # @!attribute [r] min_p
-    #   @return [Float, nil] keeps tokens at least this likely, relative to the likeliest
-    # @!attribute [r] repetition_penalty
-    #   @return [Float] above 1 disfavours tokens seen before, the prompt's included
-    # @!attribute [r] repetition_penalty_last_n
-    #   @return [Integer, nil] how many of the latest tokens that looks at; nil means all
-    # @!attribute [r] presence_penalty
-    #   @return [Float] taken once from tokens generated before
-    # @!attribute [r] frequency_penalty
-    #   @return [Float] taken from tokens as often as they were generated
-    # @!attribute [r] seed
-    #   @return [Integer, nil] the same seed gives the same text; nil draws one
-    # @!attribute [r] stop_sequences
-    #   @return [Array<String>] texts that end the generation and are not shown
-    # @!attribute [r] include_prompt
-    #   @return [Boolean] whether the text begins with the prompt
-    # @!attribute [r] logprobs
-    #   @return [Integer, nil] how many alternatives a Completion reports for each token
-    # @!attribute [r] debug_tokens
-    #   @return [Boolean] whether tokens are logged
-    # @!attribute [r] constraint
-    #   @return [Object, nil] what the text must conform to
-    # @!attribute [r] stop_on_constraint_satisfaction
-    #   @return [Boolean]
-    # @!attribute [r] stop_on_match
-    #   @return [Boolean]
-    attr_reader(*DEFAULTS.keys)
-    alias max_new_tokens max_length
+    # @return [Integer] how many **new** tokens at most
+    attr_reader :max_length
+    # @return [Float] 0 picks the likeliest token
+    attr_reader :temperature
+    # @return [Float, nil] keeps the likeliest tokens that together reach this probability
+    attr_reader :top_p
+    # @return [Integer, nil] keeps this many of the likeliest tokens
+    attr_reader :top_k
+    # @return [Float, nil] keeps tokens at least this likely, relative to the likeliest
+    attr_reader :min_p
+    # @return [Float] above 1 disfavours tokens seen before, the prompt's included
+    attr_reader :repetition_penalty
+    # @return [Integer, nil] how many of the latest tokens that looks at; nil means all
+    attr_reader :repetition_penalty_last_n
+    # @return [Float] taken once from tokens generated before
+    attr_reader :presence_penalty
+    # @return [Float] taken from tokens as often as they were generated
+    attr_reader :frequency_penalty
+    # @return [Integer, nil] the same seed gives the same text; nil draws one
+    attr_reader :seed
+    # @return [Array<String>] texts that end the generation and are not shown
+    attr_reader :stop_sequences
+    # @return [Boolean] whether the text begins with the prompt
+    attr_reader :include_prompt
+    # @return [Integer, nil] how many alternatives a Completion reports for each token
+    attr_reader :logprobs
+    # @return [Boolean] whether tokens are logged
+    attr_reader :debug_tokens
+
+    # @return [Integer] the same as {#max_length}
+    def max_new_tokens
+      max_length
+    end
 
     class << self
       # @return [GenerationConfig] moderate sampling without truncation

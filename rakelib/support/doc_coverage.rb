@@ -69,7 +69,9 @@ module Tasks
 
     def methods_of(owner)
       instance = owner.public_instance_methods(false).map { |name| "#{owner.name}##{name}" }
-      singleton = owner.singleton_class.public_instance_methods(false).map { |name| "#{owner.name}.#{name}" }
+      # A Struct brings class methods of its own.
+      singleton = owner < Struct ? [] : owner.singleton_class.public_instance_methods(false)
+      singleton = singleton.map { |name| "#{owner.name}.#{name}" }
       (instance + singleton).reject { |path| path.match?(/[#.]_/) || path.match?(/\.(allocate|new)\z/) }
     end
   end
