@@ -161,7 +161,10 @@ fn damaged_files_give_errors() {
     }
     for (open, close) in [
         ("[", "]"),
-        ("{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[", "]}}"),
+        (
+            "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[",
+            "]}}",
+        ),
     ] {
         for depth in [60, 100_000] {
             std::fs::write(&path, open.repeat(depth) + &close.repeat(depth)).unwrap();
