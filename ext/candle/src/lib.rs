@@ -21,7 +21,7 @@ mod tokenizer;
 mod utils;
 mod weights;
 
-use magnus::{Error, Ruby};
+use magnus::{Error, Ruby, TypedData};
 
 #[magnus::init(name = "candle")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
@@ -42,5 +42,30 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     ner::init(ruby, candle)?;
     classifier::init(ruby, candle)?;
     masked_lm::init(ruby, candle)?;
-    self_test::init(candle)
+    self_test::init(candle)?;
+    resolve_classes(ruby);
+    Ok(())
+}
+
+/// magnus looks a class up when it first wraps a value of it, and panics when a signal's exception
+/// arrives just then. Here nothing does.
+fn resolve_classes(ruby: &Ruby) {
+    let lookups = [
+        <classifier::RbClassifier as TypedData>::class,
+        <device::RbDevice as TypedData>::class,
+        <dtype::RbDType as TypedData>::class,
+        <embedding_model::RbEmbeddingModel as TypedData>::class,
+        <llm::RbCache as TypedData>::class,
+        <llm::RbLlm as TypedData>::class,
+        <llm::RbRun as TypedData>::class,
+        <masked_lm::RbMaskedLm as TypedData>::class,
+        <ner::RbNer as TypedData>::class,
+        <reranker::RbReranker as TypedData>::class,
+        <tensor::RbTensor as TypedData>::class,
+        <tokenizer::RbTokenizer as TypedData>::class,
+        <weights::RbWeights as TypedData>::class,
+    ];
+    for class in lookups {
+        class(ruby);
+    }
 }

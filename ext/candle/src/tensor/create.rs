@@ -114,7 +114,7 @@ impl<'a> Parser<'a> {
             )));
         }
         self.count += 1;
-        if self.count % INTERVAL == 0 {
+        if self.count % INTERVAL == INTERVAL - 1 {
             gvl::check_interrupts()?;
         }
         match &self.numbers {

@@ -202,14 +202,14 @@ impl ChatTemplates {
     pub fn select(&self, name: Option<&str>, with_tools: bool) -> Result<&ChatTemplate> {
         let found = match name {
             Some(name) => self.find(name),
-            None => with_tools
-                .then(|| self.find("tool_use"))
-                .flatten()
-                .or_else(|| self.find("default"))
-                .or_else(|| match self.0.as_slice() {
+            None => {
+                let for_tools = with_tools.then(|| self.find("tool_use")).flatten();
+                let only = match self.0.as_slice() {
                     [only] => Some(only),
                     _ => None,
-                }),
+                };
+                for_tools.or_else(|| self.find("default")).or(only)
+            }
         };
         let Some(template) = found else {
             let known: Vec<&str> = self.names().collect();

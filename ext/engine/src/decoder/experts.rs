@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor};
 
 use super::layer::MlpLayer;
 use crate::kernels::{self, Activation};
-use crate::nn::Linear;
+use crate::nn::{elementwise, Linear};
 use crate::{CancelToken, Result};
 
 pub struct ExpertLayer {
@@ -28,11 +28,12 @@ impl ExpertLayer {
             let rows = Tensor::from_vec(rows, count, x.device())?;
             let weights = Tensor::from_vec(weights, (count, 1), x.device())?.to_dtype(x.dtype())?;
             let result = self.experts[expert].forward(&x.index_select(&rows, 0)?)?;
-            output = output.index_add(&rows, &result.broadcast_mul(&weights)?, 0)?;
+            output = output.index_add(&rows, &elementwise::multiply(&result, &weights)?, 0)?;
         }
         if let Some((shared, gate)) = &self.shared {
             let weight = kernels::activate(&gate.forward(x)?, Activation::Sigmoid)?;
-            output = (output + shared.forward(x)?.broadcast_mul(&weight)?)?;
+            let weighed = elementwise::multiply(&shared.forward(x)?, &weight)?;
+            output = elementwise::add(&output, &weighed)?;
         }
         Ok(output)
     }

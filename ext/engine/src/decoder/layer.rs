@@ -8,6 +8,7 @@ use super::experts::ExpertLayer;
 use super::rope::Rotation;
 use crate::kernels::{self, Activation, RopeKind};
 use crate::nn::attention::{attention, AttentionKind, AttentionOptions};
+use crate::nn::elementwise;
 use crate::nn::linear::Epilogue;
 use crate::nn::Linear;
 use crate::{CancelToken, Result};
@@ -34,6 +35,7 @@ pub struct AttentionLayer {
     pub key_norm: Option<NormLayer>,
 }
 
+#[allow(clippy::large_enum_variant, reason = "one per layer")]
 pub enum Qkv {
     Split {
         query: Linear,
@@ -44,6 +46,7 @@ pub enum Qkv {
     Fused(Linear),
 }
 
+#[allow(clippy::large_enum_variant, reason = "one per layer")]
 pub enum FeedForward {
     Mlp(MlpLayer),
     Experts(ExpertLayer),
@@ -88,13 +91,13 @@ impl Stream {
 
     fn add(&mut self, addition: Tensor, scale: f32) -> Result<()> {
         self.settle()?;
-        self.pending = Some(scaled(addition, scale)?);
+        self.pending = Some(elementwise::scale(&addition, scale)?);
         Ok(())
     }
 
     fn settle(&mut self) -> Result<()> {
         if let Some(pending) = self.pending.take() {
-            self.hidden = (&self.hidden + pending)?;
+            self.hidden = elementwise::add(&self.hidden, &pending)?;
         }
         Ok(())
     }
@@ -139,12 +142,12 @@ impl Layer {
             }
             Residual::ParallelOneNorm => {
                 let result = self.mlp.forward(&input, step.cancel)?;
-                stream.add((attended + result)?, scale)
+                stream.add(elementwise::add(&attended, &result)?, scale)
             }
             Residual::ParallelTwoNorms => {
                 let input = stream.read(self.mlp_norm.as_ref())?;
                 let result = self.mlp.forward(&input, step.cancel)?;
-                stream.add((attended + result)?, scale)
+                stream.add(elementwise::add(&attended, &result)?, scale)
             }
         }
     }
@@ -153,9 +156,10 @@ impl Layer {
 impl NormLayer {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self.kind {
-            Norm::Rms { epsilon, offset } if offset == 0.0 => {
-                kernels::rms_norm(x, &self.weight, epsilon)
-            }
+            Norm::Rms {
+                epsilon,
+                offset: 0.0,
+            } => kernels::rms_norm(x, &self.weight, epsilon),
             Norm::Rms { epsilon, .. } => kernels::rms_norm_offset(x, &self.weight, epsilon),
             Norm::Layer { epsilon } => {
                 kernels::layer_norm(x, &self.weight, self.bias.as_ref(), epsilon)
@@ -320,11 +324,4 @@ fn normalized(x: Tensor, norm: Option<&NormLayer>) -> Result<Tensor> {
         Some(norm) => norm.forward(&x),
         None => Ok(x),
     }
-}
-
-pub fn scaled(x: Tensor, scale: f32) -> Result<Tensor> {
-    if scale == 1.0 {
-        return Ok(x);
-    }
-    Ok(x.affine(f64::from(scale), 0.0)?)
 }

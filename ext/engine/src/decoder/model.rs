@@ -6,10 +6,11 @@ use candle_core::{DType, Device, Tensor};
 
 use super::cache::KvCache;
 use super::config::{DecoderConfig, Positions};
-use super::layer::{scaled, Layer, NormLayer, Step, Stream};
+use super::layer::{Layer, NormLayer, Step, Stream};
 use super::names::Names;
 use super::parameters::Parameters;
-use crate::nn::Linear;
+use crate::kernels::{self, Activation};
+use crate::nn::{elementwise, Linear};
 use crate::weights::{QuantizedTensor, WeightSource};
 use crate::{CancelToken, Error, Result};
 
@@ -110,9 +111,12 @@ impl Decoder {
             Logits::Last => hidden.narrow(0, tokens.len() - 1, 1)?,
         };
         let logits = self.head.forward(&hidden)?.to_dtype(DType::F32)?;
-        let logits = scaled(logits, self.config.logit_scale)?;
+        let logits = elementwise::scale(&logits, self.config.logit_scale)?;
         match self.config.logit_soft_cap {
-            Some(cap) => scaled(scaled(logits, 1.0 / cap)?.tanh()?, cap),
+            Some(cap) => {
+                let shrunk = elementwise::scale(&logits, 1.0 / cap)?;
+                elementwise::scale(&kernels::activate(&shrunk, Activation::Tanh)?, cap)
+            }
             None => Ok(logits),
         }
     }
@@ -164,9 +168,9 @@ impl Decoder {
             )));
         }
         let embedded = self.embedding.rows(tokens)?;
-        let embedded = scaled(embedded, self.config.embedding_scale)?;
+        let embedded = elementwise::scale(&embedded, self.config.embedding_scale)?;
         match &self.position_embedding {
-            Some(table) => Ok((embedded + table.narrow(0, first, tokens.len())?)?),
+            Some(table) => elementwise::add(&embedded, &table.narrow(0, first, tokens.len())?),
             None => Ok(embedded),
         }
     }

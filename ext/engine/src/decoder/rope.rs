@@ -188,7 +188,11 @@ pub fn from_config(
             .unwrap_or(rotated_share),
     };
     let rotary_size = (head_size as f64 * share) as usize;
-    if !(0.0..=1.0).contains(&share) || rotary_size % 2 != 0 || !(theta > 0.0) {
+    if !(0.0..=1.0).contains(&share)
+        || !rotary_size.is_multiple_of(2)
+        || theta.is_nan()
+        || theta <= 0.0
+    {
         return Err(Error::corrupt(
             raw.file(),
             format!("rotary positions with base {theta} over {share} of {head_size} dimensions are impossible"),

@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use crate::kernels;
-use crate::nn::{Norm, PackedSequences};
+use crate::nn::{elementwise, Norm, PackedSequences};
 use crate::Result;
 
 use super::config::{Convolution, EncoderConfig};
@@ -51,10 +51,10 @@ impl ConvolutionLayer {
         }
         let convolved = Tensor::cat(&rows, 0)?.contiguous()?;
         let convolved = match &self.bias {
-            Some(bias) => convolved.broadcast_add(bias)?,
+            Some(bias) => elementwise::add(&convolved, bias)?,
             None => convolved,
         };
         let convolved = kernels::activate(&convolved, self.config.activation)?;
-        self.norm.forward(&(convolved + output)?)
+        self.norm.forward(&elementwise::add(&convolved, output)?)
     }
 }

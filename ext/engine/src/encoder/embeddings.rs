@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use crate::nn::{Linear, Norm, PackedSequences};
+use crate::nn::{elementwise, Linear, Norm, PackedSequences};
 use crate::{Error, Result};
 
 use super::config::{EncoderConfig, Positions};
@@ -92,10 +92,16 @@ impl Embeddings {
     pub fn forward(&self, sequences: &PackedSequences) -> Result<Tensor> {
         let mut x = select(&self.words, sequences.ids(), "token id")?;
         if let Some(table) = &self.positions {
-            x = (x + select(table, &self.position_ids(sequences), "position")?)?;
+            x = elementwise::add(
+                &x,
+                &select(table, &self.position_ids(sequences), "position")?,
+            )?;
         }
         if let Some(table) = &self.token_types {
-            x = (x + select(table, &self.type_ids(sequences, table)?, "token type")?)?;
+            x = elementwise::add(
+                &x,
+                &select(table, &self.type_ids(sequences, table)?, "token type")?,
+            )?;
         }
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;

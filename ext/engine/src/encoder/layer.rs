@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use crate::kernels;
 use crate::nn::{
-    attention, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Linear, Norm,
+    attention, elementwise, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Linear, Norm,
 };
 use crate::{Error, Result};
 
@@ -140,7 +140,7 @@ impl Layer {
                     attended = norm.forward(&attended)?;
                 }
                 if let Some(norm) = &self.second_attention_norm {
-                    attended = norm.forward(&(x + attended)?)?;
+                    attended = norm.forward(&elementwise::add(x, &attended)?)?;
                 }
                 self.mlp_norm.forward(&self.feed(&attended, &attended)?)
             }
@@ -265,9 +265,10 @@ impl LayerPositions {
                 let projected = linear.forward(&positions.table)?;
                 let rows = projected.dim(0)?;
                 let by_head = projected.reshape((rows, config.heads, config.head_width))?;
-                Ok(Some(
-                    (by_head.permute((1, 2, 0))?.contiguous()? * f64::from(scale))?,
-                ))
+                Ok(Some(elementwise::scale(
+                    &by_head.permute((1, 2, 0))?.contiguous()?,
+                    scale,
+                )?))
             };
         let (query, key) = (&projections.weights[0], &projections.weights[1]);
         let bias = |at: usize| projections.biases[at].as_ref();

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Storage, Tensor};
 
+use super::elementwise;
 use crate::kernels::cpu::block_matrix::BlockMatrix;
 use crate::kernels::cpu::gemm::{GemmEpilogue, PackedMatrix};
 use crate::kernels::cpu::isa::Isa;
@@ -156,7 +157,7 @@ impl Linear {
     ) -> Result<Tensor> {
         let product = x.reshape((rows, self.inputs))?.matmul(weight)?;
         let product = match &self.bias {
-            Some(bias) => product.broadcast_add(bias)?,
+            Some(bias) => elementwise::add(&product, bias)?,
             None => product,
         };
         let product = product.reshape(shape)?;
@@ -165,7 +166,7 @@ impl Linear {
             None => product,
         };
         match epilogue.residual {
-            Some(residual) => Ok((product + residual)?),
+            Some(residual) => elementwise::add(&product, residual),
             None => Ok(product),
         }
     }

@@ -1,6 +1,7 @@
 //! The blocks that models are built of.
 
 pub mod attention;
+pub mod elementwise;
 pub mod linear;
 pub mod norm;
 pub mod packed;

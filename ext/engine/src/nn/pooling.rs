@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor};
 
 use crate::{kernels, Error, Result};
 
-use super::PackedSequences;
+use super::{elementwise, PackedSequences};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
@@ -118,7 +118,10 @@ fn weighted(
         }
     }
     let weights = Tensor::from_vec(weights, (sequences.tokens(), 1), hidden.device())?;
-    kernels::mean_pool(&hidden.broadcast_mul(&weights)?, sequences.boundaries())
+    kernels::mean_pool(
+        &elementwise::multiply(hidden, &weights)?,
+        sequences.boundaries(),
+    )
 }
 
 /// One row per range.
@@ -146,7 +149,7 @@ fn pick(hidden: &Tensor, ranges: &[Range], row: impl Fn(&Range) -> usize) -> Res
         .iter()
         .map(|range| f32::from(!range.is_empty()))
         .collect();
-    Ok(picked.broadcast_mul(&Tensor::from_vec(kept, (ranges.len(), 1), device)?)?)
+    elementwise::multiply(&picked, &Tensor::from_vec(kept, (ranges.len(), 1), device)?)
 }
 
 fn stack(rows: Vec<Tensor>, width: usize, device: &candle_core::Device) -> Result<Tensor> {

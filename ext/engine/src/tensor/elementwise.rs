@@ -274,7 +274,7 @@ pub fn arithmetic(
         });
     }
     for_dtype!(a.dtype(), T => {
-        let compute = match operation {
+        match operation {
             Arithmetic::Add => combine::<T, T>(&a, &b, &shape, cancel, T::plus),
             Arithmetic::Sub => combine::<T, T>(&a, &b, &shape, cancel, T::minus),
             Arithmetic::Mul => combine::<T, T>(&a, &b, &shape, cancel, T::times),
@@ -282,8 +282,7 @@ pub fn arithmetic(
                 refuse_zero::<T>(&b, cancel)?;
                 combine::<T, T>(&a, &b, &shape, cancel, T::over)
             }
-        };
-        compute
+        }
     })
 }
 

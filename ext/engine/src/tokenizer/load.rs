@@ -216,10 +216,10 @@ fn read_tokenizer_json(path: &Path) -> Result<(tokenizers::Tokenizer, usize)> {
     let parsed = panic::catch_unwind(AssertUnwindSafe(|| text.parse::<tokenizers::Tokenizer>()));
     match parsed {
         Ok(Ok(core)) => Ok((core, text.len().saturating_mul(3))),
-        Ok(Err(error)) => Err(Error::Tokenizer(format!(
-            "{} is not a tokenizer this version can read: {error}",
-            path.display()
-        ))),
+        Ok(Err(error)) => Err(Error::unsupported(
+            path,
+            format_args!("it is not a tokenizer this version can read: {error}"),
+        )),
         Err(_) => Err(Error::corrupt(path, "its parts contradict each other")),
     }
 }
@@ -271,10 +271,10 @@ fn add_missing_tokens(core: &mut tokenizers::Tokenizer, config: &Value, map: &Va
     let missing: Vec<AddedToken> = declared
         .into_iter()
         .filter(|(id, token)| {
-            !u32::try_from(*id)
+            u32::try_from(*id)
                 .ok()
                 .and_then(|id| known.get(&id))
-                .is_some_and(|known| known.content == token.content)
+                .is_none_or(|known| known.content != token.content)
         })
         .map(|(_, token)| token)
         .collect();

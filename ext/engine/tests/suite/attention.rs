@@ -144,7 +144,7 @@ fn cases() -> Vec<Case> {
 fn attention_sees_what_its_kind_allows() {
     for case in cases() {
         let scale = 0.3;
-        let scaled = move |dot: f64| dot * f64::from(scale as f32);
+        let scaled = move |dot: f64| dot * f64::from(scale);
         case.check(
             &AttentionOptions::new(AttentionKind::Bidirectional, scale),
             |dot, _, _, _, _| Some(scaled(dot)),

@@ -1,0 +1,223 @@
+//! One call of `embed`: options resolved, texts to vectors.
+
+use candle_core::{DType, Tensor};
+use rayon::prelude::*;
+
+use crate::kernels;
+use crate::nn::{Epilogue, PackedSequences, Pooling};
+use crate::tasks::batching::{self, Excess, Tokens};
+use crate::tasks::loading::LoadedEncoder;
+use crate::tasks::static_embeddings::StaticEmbeddings;
+use crate::tokenizer::{Detail, Input, Tokenizer};
+use crate::{CancelToken, Error, Result};
+
+use super::{EmbedOptions, EmbeddingModel};
+
+/// One call's options, resolved.
+pub(super) struct Call<'a> {
+    model: &'a EmbeddingModel,
+    prompt: &'a str,
+    /// Tokens that the prompt takes and pooling leaves out.
+    skipped: usize,
+    pooling: Vec<Pooling>,
+    normalize: bool,
+    /// Of the vectors that are returned.
+    pub(super) dimension: usize,
+    batch_tokens: Option<usize>,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(
+        model: &'a EmbeddingModel,
+        options: &'a EmbedOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let prompt = match (&options.prompt, &options.prompt_name) {
+            (Some(prompt), _) => prompt.as_str(),
+            (None, Some(name)) => model.sentence.prompt(name)?,
+            (None, None) => match &model.sentence.default_prompt_name {
+                Some(name) => model.sentence.prompt(name)?,
+                None => "",
+            },
+        };
+        let pooling = match options.pooling {
+            Some(pooling) => vec![pooling],
+            None => model.pooling.clone(),
+        };
+        let full = model.checked_dimension(&pooling)?;
+        let dimension = match options.dimensions {
+            None => full,
+            Some(wanted) if (1..=full).contains(&wanted) => wanted,
+            Some(wanted) => {
+                return Err(Error::InvalidInput(format!(
+                    "dimensions must be between 1 and the model's {full}, not {wanted}"
+                )))
+            }
+        };
+        let skipped = match model.sentence.include_prompt || prompt.is_empty() {
+            true => 0,
+            false => prompt_length(model.tokenizer(), &model.cased(prompt), cancel)?,
+        };
+        Ok(Self {
+            model,
+            prompt,
+            skipped,
+            pooling,
+            normalize: options.normalize.unwrap_or(model.normalize),
+            dimension,
+            batch_tokens: options.batch_tokens,
+        })
+    }
+
+    /// The text as the tokenizer gets it.
+    fn prepare(&self, text: &str) -> String {
+        self.model
+            .cased(&format!("{}{text}", self.prompt))
+            .into_owned()
+    }
+
+    pub(super) fn encode<T: AsRef<str> + Sync>(
+        &self,
+        loaded: &LoadedEncoder,
+        texts: &[T],
+        excess: Excess,
+        rows: &mut [f32],
+        done: &dyn Fn(usize),
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let plain = self.prompt.is_empty() && !self.model.sentence.lowercase;
+        let prepared: Vec<String> = match plain {
+            true => Vec::new(),
+            false => texts
+                .par_iter()
+                .map(|text| self.prepare(text.as_ref()))
+                .collect(),
+        };
+        let inputs: Vec<Input<'_>> = match plain {
+            true => texts
+                .iter()
+                .map(|text| Input::Single(text.as_ref()))
+                .collect(),
+            false => prepared.iter().map(|text| Input::Single(text)).collect(),
+        };
+        let tokens = batching::tokenize(
+            &loaded.tokenizer,
+            &inputs,
+            loaded.max_length,
+            excess,
+            cancel,
+        )?;
+        let budget = batching::budget(self.batch_tokens, loaded.info.device)?;
+        let mut finished = 0;
+        for batch in batching::plan(&tokens, budget) {
+            cancel.check()?;
+            let vectors = self.forward(loaded, &tokens, &batch, cancel)?;
+            for (row, &index) in vectors.chunks_exact(self.dimension).zip(&batch) {
+                rows[index * self.dimension..][..self.dimension].copy_from_slice(row);
+            }
+            finished += batch.len();
+            done(finished);
+        }
+        Ok(())
+    }
+
+    fn forward(
+        &self,
+        loaded: &LoadedEncoder,
+        tokens: &[Tokens],
+        batch: &[usize],
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>> {
+        let sequences = batching::pack(tokens, batch)?;
+        let hidden = loaded.encoder.forward(&sequences, cancel)?;
+        let pooled = pool(&self.pooling, &hidden, &sequences, self.skipped)?;
+        let dense = self.dense(pooled, loaded.encoder.dtype())?;
+        let kept = match self.dimension < dense.dim(1)? {
+            true => dense.narrow(1, 0, self.dimension)?.contiguous()?,
+            false => dense,
+        };
+        let kept = match self.normalize {
+            true => kernels::l2_normalize(&kept)?,
+            false => kept,
+        };
+        Ok(kept.flatten_all()?.to_vec1()?)
+    }
+
+    fn dense(&self, pooled: Tensor, dtype: DType) -> Result<Tensor> {
+        let dense = &self.model.sentence.dense;
+        if dense.is_empty() {
+            return Ok(pooled);
+        }
+        let x = dense.iter().try_fold(pooled.to_dtype(dtype)?, |x, dense| {
+            let activation = Some(dense.activation);
+            dense.linear.forward_with(
+                &x,
+                &Epilogue {
+                    activation,
+                    residual: None,
+                },
+            )
+        })?;
+        Ok(x.to_dtype(DType::F32)?)
+    }
+
+    pub(super) fn look_up<T: AsRef<str> + Sync>(
+        &self,
+        model: &StaticEmbeddings,
+        texts: &[T],
+        refuse_from: Option<usize>,
+        rows: &mut [f32],
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let width = model.dimension();
+        let rows = rows.par_chunks_mut(self.dimension);
+        rows.zip(texts).enumerate().try_for_each(|(index, (row, text))| {
+            cancel.check()?;
+            let text = self.prepare(text.as_ref());
+            if let Some(first) = refuse_from {
+                let count = model.tokenizer.encode(&text, false, Detail::Ids, cancel)?.len();
+                if count > model.max_length {
+                    return Err(Error::InvalidInput(format!(
+                        "the text at index {} has {count} tokens, more than the {} that the model takes: shorten \
+                         it, split it, or allow truncation",
+                        first + index,
+                        model.max_length
+                    )));
+                }
+            }
+            let mut vector = vec![0f32; width];
+            model.mean(&model.ids(&text, cancel)?, &mut vector)?;
+            row.copy_from_slice(&vector[..self.dimension]);
+            if self.normalize {
+                let norm = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32;
+                let norm = norm.max(kernels::LEAST_L2_NORM);
+                row.iter_mut().for_each(|value| *value /= norm);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// f32 [sequences, width · poolings]
+fn pool(
+    poolings: &[Pooling],
+    hidden: &Tensor,
+    sequences: &PackedSequences,
+    skipped: usize,
+) -> Result<Tensor> {
+    let each = poolings
+        .iter()
+        .map(|pooling| pooling.pool(hidden, sequences, skipped));
+    let each = each.collect::<Result<Vec<_>>>()?;
+    match each.as_slice() {
+        [one] => Ok(one.clone()),
+        several => Ok(Tensor::cat(several, 1)?),
+    }
+}
+
+/// The tokens that a prompt takes at the start of a text, the special ones before it included.
+fn prompt_length(tokenizer: &Tokenizer, prompt: &str, cancel: &CancelToken) -> Result<usize> {
+    let encoding = tokenizer.encode(prompt, true, Detail::Ids, cancel)?;
+    let ends_special = encoding.get_special_tokens_mask().last() == Some(&1);
+    Ok(encoding.len() - usize::from(ends_special))
+}
