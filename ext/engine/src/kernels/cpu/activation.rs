@@ -1,8 +1,8 @@
 //! Activations, alone or as the gate of a product.
 
 use super::isa::{dispatched, Isa};
+use super::lanes::for_lanes;
 use super::math;
-use super::norm::for_vectors;
 use super::simd::Simd;
 use super::{build, for_each_range, read, with_scratch, write, Element, RowView};
 use crate::kernels::Activation;
@@ -65,17 +65,13 @@ unsafe fn activate_row_with<S: Simd>(
     unsafe {
         for_constant!(activation, A => {
             if up.is_null() {
-                for_vectors!(S, width, |i, load| {
-                    S::store(out.add(i), math::activation::<S>(load(x), A));
-                }, |rest| {
-                    S::store_first(out.add(i), math::activation::<S>(load(x), A), rest);
+                for_lanes!(S, width, lanes => {
+                    lanes.store::<S>(out, math::activation::<S>(lanes.load::<S>(x), A));
                 });
             } else {
-                for_vectors!(S, width, |i, load| {
-                    S::store(out.add(i), S::mul(math::activation::<S>(load(x), A), load(up)));
-                }, |rest| {
-                    let y = S::mul(math::activation::<S>(load(x), A), load(up));
-                    S::store_first(out.add(i), y, rest);
+                for_lanes!(S, width, lanes => {
+                    let gate = math::activation::<S>(lanes.load::<S>(x), A);
+                    lanes.store::<S>(out, S::mul(gate, lanes.load::<S>(up)));
                 });
             }
         });

@@ -5,6 +5,7 @@ pub(crate) mod attention;
 pub(crate) mod block_matrix;
 pub(crate) mod gemm;
 pub mod isa;
+mod lanes;
 mod math;
 pub(crate) mod norm;
 pub(crate) mod pool;

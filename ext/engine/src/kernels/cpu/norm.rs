@@ -1,6 +1,7 @@
 //! LayerNorm and RMSNorm, alone or after an addition.
 
 use super::isa::{dispatched, Isa};
+use super::lanes::{fold_row, write_row, Lanes, RowFold, RowValue};
 use super::simd::Simd;
 use super::{build, for_each_range, prefetch, read, with_scratch, write, Element, Output, RowView};
 
@@ -12,135 +13,139 @@ pub(crate) struct NormRows {
     pub bias: Option<Vec<f32>>,
 }
 
-/// Reads a row in vectors, the last one short, and folds it into N accumulators side by side.
-macro_rules! for_vectors {
-    ($S:ident, $width:ident, |$i:ident, $load:ident| $whole:block, |$k:ident| $tail:block) => {{
-        let mut $i = 0;
-        while $i + $S::LANES <= $width {
-            let $load = |from: *const f32| $S::load(from.add($i));
-            $whole
-            $i += $S::LANES;
-        }
-        if $i < $width {
-            let $k = $width - $i;
-            let $load = |from: *const f32| $S::load_first(from.add($i), $k);
-            $tail
-        }
-    }};
-}
-pub(super) use for_vectors;
+struct Sum;
 
-/// Σ (x − shift) over a row.
-#[inline(always)]
-unsafe fn shifted_sum<S: Simd>(x: *const f32, width: usize, shift: f32) -> f32 {
-    unsafe {
-        let shift = S::splat(shift);
-        let mut sums = [S::splat(0.0); 4];
-        let mut i = 0;
-        while i + 4 * S::LANES <= width {
-            for (lane, sum) in sums.iter_mut().enumerate() {
-                *sum = S::add(*sum, S::sub(S::load(x.add(i + lane * S::LANES)), shift));
-            }
-            i += 4 * S::LANES;
-        }
-        let mut sum = S::sum(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])));
-        while i + S::LANES <= width {
-            sum += S::sum(S::sub(S::load(x.add(i)), shift));
-            i += S::LANES;
-        }
-        if i < width {
-            let rest = S::sub(S::load_first(x.add(i), width - i), shift);
-            sum += S::sum(first_lanes::<S>(rest, width - i));
-        }
-        sum
+impl<S: Simd> RowFold<S> for Sum {
+    type State = S::V;
+
+    #[inline(always)]
+    unsafe fn start() -> S::V {
+        unsafe { S::splat(0.0) }
+    }
+    #[inline(always)]
+    unsafe fn fold(sum: S::V, v: S::V) -> S::V {
+        unsafe { S::add(sum, v) }
     }
 }
 
-/// The first `count` lanes, the others 0.
-#[inline(always)]
-unsafe fn first_lanes<S: Simd>(v: S::V, count: usize) -> S::V {
-    let mut values = [0.0f32; 16];
-    unsafe {
-        S::store(values.as_mut_ptr(), v);
-        S::load_first(values.as_ptr(), count)
+struct Squares;
+
+impl<S: Simd> RowFold<S> for Squares {
+    type State = S::V;
+
+    #[inline(always)]
+    unsafe fn start() -> S::V {
+        unsafe { S::splat(0.0) }
     }
+    #[inline(always)]
+    unsafe fn fold(sum: S::V, v: S::V) -> S::V {
+        unsafe { S::fma(v, v, sum) }
+    }
+}
+
+struct Both;
+
+impl<S: Simd> RowFold<S> for Both {
+    type State = (S::V, S::V);
+
+    #[inline(always)]
+    unsafe fn start() -> Self::State {
+        unsafe { (S::splat(0.0), S::splat(0.0)) }
+    }
+    #[inline(always)]
+    unsafe fn fold((sum, squares): Self::State, v: S::V) -> Self::State {
+        unsafe { (S::add(sum, v), S::fma(v, v, squares)) }
+    }
+}
+
+#[inline(always)]
+unsafe fn total<S: Simd>(v: [S::V; 4]) -> f32 {
+    unsafe { S::sum(S::add(S::add(v[0], v[1]), S::add(v[2], v[3]))) }
+}
+
+/// Σ x² over a row.
+#[inline(always)]
+pub(super) unsafe fn squares<S: Simd>(x: *const f32, width: usize) -> f32 {
+    unsafe { total::<S>(fold_row::<S, Squares>(x, width, 0.0)) }
 }
 
 /// Σ (x − shift) and Σ (x − shift)² over a row.
 #[inline(always)]
-pub(super) unsafe fn moments<S: Simd>(x: *const f32, width: usize, shift: f32) -> (f32, f32) {
+unsafe fn moments<S: Simd>(x: *const f32, width: usize, shift: f32) -> (f32, f32) {
     unsafe {
-        let shift = S::splat(shift);
-        let mut sums = [S::splat(0.0); 4];
-        let mut squares = [S::splat(0.0); 4];
-        let mut i = 0;
-        while i + 4 * S::LANES <= width {
-            for lane in 0..4 {
-                let d = S::sub(S::load(x.add(i + lane * S::LANES)), shift);
-                sums[lane] = S::add(sums[lane], d);
-                squares[lane] = S::fma(d, d, squares[lane]);
-            }
-            i += 4 * S::LANES;
-        }
-        while i + S::LANES <= width {
-            let d = S::sub(S::load(x.add(i)), shift);
-            sums[0] = S::add(sums[0], d);
-            squares[0] = S::fma(d, d, squares[0]);
-            i += S::LANES;
-        }
-        if i < width {
-            let d = S::sub(S::load_first(x.add(i), width - i), shift);
-            let d = first_lanes::<S>(d, width - i);
-            sums[1] = S::add(sums[1], d);
-            squares[1] = S::fma(d, d, squares[1]);
-        }
-        let total = |v: [S::V; 4]| S::sum(S::add(S::add(v[0], v[1]), S::add(v[2], v[3])));
-        (total(sums), total(squares))
+        let [a, b, c, d] = fold_row::<S, Both>(x, width, shift);
+        (
+            total::<S>([a.0, b.0, c.0, d.0]),
+            total::<S>([a.1, b.1, c.1, d.1]),
+        )
     }
 }
 
-/// (x − mean) · inverse · weight + bias, the mean as a float and the little that it misses.
-#[inline(always)]
-unsafe fn scale_row<S: Simd>(
+/// Where a row's norm comes from and goes to.
+#[derive(Clone, Copy)]
+struct RowPointers {
     x: *const f32,
     weight: *const f32,
+    /// May be null.
     bias: *const f32,
     out: *mut f32,
     width: usize,
-    (mean, drift, inverse): (f32, f32, f32),
-) {
+}
+
+/// (x − mean) · inverse · weight, the mean as a float and the little that it misses.
+#[derive(Clone, Copy)]
+struct Scaled<V> {
+    x: *const f32,
+    weight: *const f32,
+    mean: V,
+    drift: V,
+    inverse: V,
+}
+
+impl<S: Simd> RowValue<S> for Scaled<S::V> {
+    #[inline(always)]
+    unsafe fn at(self, lanes: Lanes) -> S::V {
+        unsafe {
+            let centered = S::sub(S::sub(lanes.load::<S>(self.x), self.mean), self.drift);
+            S::mul(S::mul(centered, self.inverse), lanes.load::<S>(self.weight))
+        }
+    }
+}
+
+/// The same plus a bias.
+#[derive(Clone, Copy)]
+struct Biased<V>(Scaled<V>, *const f32);
+
+impl<S: Simd> RowValue<S> for Biased<S::V> {
+    #[inline(always)]
+    unsafe fn at(self, lanes: Lanes) -> S::V {
+        unsafe {
+            let Self(scaled, bias) = self;
+            let centered = S::sub(S::sub(lanes.load::<S>(scaled.x), scaled.mean), scaled.drift);
+            let normed = S::mul(centered, scaled.inverse);
+            S::fma(
+                normed,
+                lanes.load::<S>(scaled.weight),
+                lanes.load::<S>(bias),
+            )
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn scale_row<S: Simd>(row: RowPointers, (mean, drift, inverse): (f32, f32, f32)) {
     unsafe {
-        let (mean, drift, inverse) = (S::splat(mean), S::splat(drift), S::splat(inverse));
-        let value = |x: S::V, w: S::V| {
-            let centered = S::sub(S::sub(x, mean), drift);
-            (S::mul(centered, inverse), w)
+        let scaled = Scaled {
+            x: row.x,
+            weight: row.weight,
+            mean: S::splat(mean),
+            drift: S::splat(drift),
+            inverse: S::splat(inverse),
         };
-        if bias.is_null() {
-            for_vectors!(
-                S,
-                width,
-                |i, load| {
-                    let (v, w) = value(load(x), load(weight));
-                    S::store(out.add(i), S::mul(v, w));
-                },
-                |rest| {
-                    let (v, w) = value(load(x), load(weight));
-                    S::store_first(out.add(i), S::mul(v, w), rest);
-                }
-            );
+        if row.bias.is_null() {
+            write_row::<S, _>(row.out, row.width, scaled);
         } else {
-            for_vectors!(
-                S,
-                width,
-                |i, load| {
-                    let (v, w) = value(load(x), load(weight));
-                    S::store(out.add(i), S::fma(v, w, load(bias)));
-                },
-                |rest| {
-                    let (v, w) = value(load(x), load(weight));
-                    S::store_first(out.add(i), S::fma(v, w, load(bias)), rest);
-                }
-            );
+            write_row::<S, _>(row.out, row.width, Biased(scaled, row.bias));
         }
     }
 }
@@ -148,87 +153,103 @@ unsafe fn scale_row<S: Simd>(
 /// Two passes: the mean from differences to the first element, so that a large offset costs no
 /// digits, then the variance around it, corrected by what the rounded mean misses.
 #[inline(always)]
-unsafe fn layer_norm_row_with<S: Simd>(
-    x: *const f32,
-    weight: *const f32,
-    bias: *const f32,
-    out: *mut f32,
-    width: usize,
-    epsilon: f32,
-) {
+unsafe fn layer_norm_row_with<S: Simd>(row: RowPointers, epsilon: f32) {
     unsafe {
-        let count = width as f32;
-        let mean = *x + shifted_sum::<S>(x, width, *x) / count;
+        let (x, width, count) = (row.x, row.width, row.width as f32);
+        let mean = *x + total::<S>(fold_row::<S, Sum>(x, width, *x)) / count;
         let (sum, squares) = moments::<S>(x, width, mean);
         let drift = sum / count;
         let variance = squares / count - drift * drift;
         // Not max(), which would drop a NaN.
         let variance = if variance < 0.0 { 0.0 } else { variance };
         let inverse = 1.0 / (variance + epsilon).sqrt();
-        scale_row::<S>(x, weight, bias, out, width, (mean, drift, inverse));
+        scale_row::<S>(row, (mean, drift, inverse));
     }
 }
 
 #[inline(always)]
-unsafe fn rms_norm_row_with<S: Simd>(
-    x: *const f32,
-    weight: *const f32,
-    out: *mut f32,
-    width: usize,
-    epsilon: f32,
-) {
+unsafe fn rms_norm_row_with<S: Simd>(row: RowPointers, epsilon: f32) {
     unsafe {
-        let (_, squares) = moments::<S>(x, width, 0.0);
-        let inverse = 1.0 / (squares / width as f32 + epsilon).sqrt();
-        scale_row::<S>(x, weight, std::ptr::null(), out, width, (0.0, 0.0, inverse));
+        let squares = squares::<S>(row.x, row.width);
+        let inverse = 1.0 / (squares / row.width as f32 + epsilon).sqrt();
+        scale_row::<S>(row, (0.0, 0.0, inverse));
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Added(*const f32, *const f32);
+
+impl<S: Simd> RowValue<S> for Added {
+    #[inline(always)]
+    unsafe fn at(self, lanes: Lanes) -> S::V {
+        unsafe { S::add(lanes.load::<S>(self.0), lanes.load::<S>(self.1)) }
     }
 }
 
 #[inline(always)]
 unsafe fn add_row_with<S: Simd>(a: *const f32, b: *const f32, out: *mut f32, width: usize) {
-    unsafe {
-        for_vectors!(
-            S,
-            width,
-            |i, load| {
-                S::store(out.add(i), S::add(load(a), load(b)));
-            },
-            |rest| {
-                S::store_first(out.add(i), S::add(load(a), load(b)), rest);
-            }
-        );
-    }
+    unsafe { write_row::<S, _>(out, width, Added(a, b)) }
 }
 
 dispatched! {
-    unsafe fn layer_norm_row(
-        x: *const f32, weight: *const f32, bias: *const f32, out: *mut f32, width: usize, epsilon: f32,
-    ) = layer_norm_row_with
+    unsafe fn layer_norm_row(row: RowPointers, epsilon: f32) = layer_norm_row_with
 }
 dispatched! {
-    unsafe fn rms_norm_row(
-        x: *const f32, weight: *const f32, out: *mut f32, width: usize, epsilon: f32,
-    ) = rms_norm_row_with
+    unsafe fn rms_norm_row(row: RowPointers, epsilon: f32) = rms_norm_row_with
 }
 dispatched! {
-    pub(crate) unsafe fn add_row(a: *const f32, b: *const f32, out: *mut f32, width: usize) = add_row_with
+    /// out = a + b; `out` may be `a`.
+    pub(crate) unsafe fn add_row(a: *const f32, b: *const f32, out: *mut f32, width: usize)
+        = add_row_with
 }
 
 impl NormRows {
     /// # Safety
-    /// `out` is valid for writes of `x.len()` elements, which is the weight's length.
+    /// `x` is valid for reads and `out` for writes of as many elements as the weight has.
     unsafe fn row(&self, isa: Isa, x: *const f32, out: *mut f32) {
-        let (weight, width) = (self.weight.as_ptr(), self.weight.len());
-        if width == 0 {
+        let row = RowPointers {
+            x,
+            weight: self.weight.as_ptr(),
+            bias: self.bias.as_ref().map_or(std::ptr::null(), |b| b.as_ptr()),
+            out,
+            width: self.weight.len(),
+        };
+        if row.width == 0 {
             return;
         }
         // SAFETY: the caller vouches for x and out; weight and bias were checked to be as long.
         unsafe {
             if self.centered {
-                let bias = self.bias.as_ref().map_or(std::ptr::null(), |b| b.as_ptr());
-                layer_norm_row(isa, x, weight, bias, out, width, self.epsilon);
+                layer_norm_row(isa, row, self.epsilon);
             } else {
-                rms_norm_row(isa, x, weight, out, width, self.epsilon);
+                rms_norm_row(isa, row, self.epsilon);
+            }
+        }
+    }
+
+    /// # Safety
+    /// `sum` and `normed` are valid for writes of a row, `scratch` holds three.
+    unsafe fn add_row<T: Element>(
+        &self,
+        isa: Isa,
+        (x, residual): (&[T], &[T]),
+        (sum, normed): (*mut T, *mut T),
+        scratch: &mut [f32],
+    ) {
+        let width = x.len();
+        let (first, rest) = scratch.split_at_mut(width);
+        let (second, sums) = rest.split_at_mut(width);
+        let a = read(isa, x, first).as_ptr();
+        let b = read(isa, residual, second).as_ptr();
+        // SAFETY: the caller vouches for the outputs; the inputs are rows of equal width.
+        unsafe {
+            if T::IS_F32 {
+                add_row(isa, a, b, sum.cast(), width);
+                self.row(isa, sum.cast(), normed.cast());
+            } else {
+                add_row(isa, a, b, sums.as_mut_ptr(), width);
+                T::narrow(isa, sums, sum);
+                write(isa, normed, first, |to| self.row(isa, sums.as_ptr(), to));
             }
         }
     }
@@ -270,9 +291,12 @@ pub(crate) fn add_norm<T: Element>(
                 for_each_range(rows, 2 * width, |range| {
                     with_scratch(3 * width, |scratch| {
                         for row in range {
-                            let at = row * width;
+                            let (at, next) = (row * width, (row + 1).min(rows - 1));
+                            prefetch(x.row(next));
+                            prefetch(residual.row(next));
                             let inputs = (x.row(row), residual.row(row));
-                            norm.add_row(isa, inputs, sums.at(at), normed.at(at), scratch);
+                            let outputs = (sums.at(at), normed.at(at));
+                            norm.add_row(isa, inputs, outputs, scratch);
                         }
                     })
                 })
@@ -280,34 +304,4 @@ pub(crate) fn add_norm<T: Element>(
         })
     };
     (sums, normed)
-}
-
-impl NormRows {
-    /// # Safety
-    /// `sum` and `normed` are valid for writes of a row, `scratch` holds three.
-    unsafe fn add_row<T: Element>(
-        &self,
-        isa: Isa,
-        (x, residual): (&[T], &[T]),
-        sum: *mut T,
-        normed: *mut T,
-        scratch: &mut [f32],
-    ) {
-        let width = x.len();
-        let (first, rest) = scratch.split_at_mut(width);
-        let (second, sums) = rest.split_at_mut(width);
-        let a = read(isa, x, first).as_ptr();
-        let b = read(isa, residual, second).as_ptr();
-        // SAFETY: the caller vouches for the outputs; the inputs are rows of equal width.
-        unsafe {
-            if T::IS_F32 {
-                add_row(isa, a, b, sum.cast(), width);
-                self.row(isa, sum.cast(), normed.cast());
-            } else {
-                add_row(isa, a, b, sums.as_mut_ptr(), width);
-                T::narrow(isa, sums, sum);
-                write(isa, normed, first, |to| self.row(isa, sums.as_ptr(), to));
-            }
-        }
-    }
 }

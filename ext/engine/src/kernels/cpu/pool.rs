@@ -1,7 +1,8 @@
 //! Mean over sequences, and rows of length 1.
 
 use super::isa::{dispatched, Isa};
-use super::norm::{add_row, for_vectors, moments};
+use super::lanes::for_lanes;
+use super::norm::{add_row, squares};
 use super::simd::Simd;
 use super::softmax::multiply;
 use super::{build, for_each_range, read, with_scratch, write, Element, RowView};
@@ -9,19 +10,12 @@ use super::{build, for_each_range, read, with_scratch, write, Element, RowView};
 #[inline(always)]
 unsafe fn divide_row_with<S: Simd>(x: *const f32, out: *mut f32, width: usize, least: f32) {
     unsafe {
-        let norm = moments::<S>(x, width, 0.0).1.sqrt();
+        let norm = squares::<S>(x, width).sqrt();
         // Not max(), which would drop a NaN.
         let divisor = S::splat(if norm < least { least } else { norm });
-        for_vectors!(
-            S,
-            width,
-            |i, load| {
-                S::store(out.add(i), S::div(load(x), divisor));
-            },
-            |rest| {
-                S::store_first(out.add(i), S::div(load(x), divisor), rest);
-            }
-        );
+        for_lanes!(S, width, lanes => {
+            lanes.store::<S>(out, S::div(lanes.load::<S>(x), divisor));
+        });
     }
 }
 

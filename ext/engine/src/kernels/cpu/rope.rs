@@ -1,7 +1,7 @@
 //! Rotary positions.
 
 use super::isa::{dispatched, Isa};
-use super::norm::for_vectors;
+use super::lanes::for_lanes;
 use super::simd::Simd;
 use super::{build, for_each_range, read, with_scratch, write, Element, RowView};
 use crate::kernels::RopeKind;
@@ -25,26 +25,12 @@ unsafe fn turn_halves_with<S: Simd>(
 ) {
     unsafe {
         let (upper, out_upper) = (x.add(pairs), out.add(pairs));
-        let turn = |a: S::V, b: S::V, cosine: S::V, sine: S::V| {
-            (
-                S::sub(S::mul(a, cosine), S::mul(b, sine)),
-                S::add(S::mul(b, cosine), S::mul(a, sine)),
-            )
-        };
-        for_vectors!(
-            S,
-            pairs,
-            |i, load| {
-                let (a, b) = turn(load(x), load(upper), load(cosines), load(sines));
-                S::store(out.add(i), a);
-                S::store(out_upper.add(i), b);
-            },
-            |rest| {
-                let (a, b) = turn(load(x), load(upper), load(cosines), load(sines));
-                S::store_first(out.add(i), a, rest);
-                S::store_first(out_upper.add(i), b, rest);
-            }
-        );
+        for_lanes!(S, pairs, lanes => {
+            let (a, b) = (lanes.load::<S>(x), lanes.load::<S>(upper));
+            let (cosine, sine) = (lanes.load::<S>(cosines), lanes.load::<S>(sines));
+            lanes.store::<S>(out, S::sub(S::mul(a, cosine), S::mul(b, sine)));
+            lanes.store::<S>(out_upper, S::add(S::mul(b, cosine), S::mul(a, sine)));
+        });
     }
 }
 

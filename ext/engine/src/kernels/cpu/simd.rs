@@ -11,6 +11,9 @@ pub(crate) trait Simd: Copy {
     const LANES: usize;
     /// Vector registers of the instruction set.
     const REGISTERS: usize;
+    /// Whether a row is better begun by what is missing to an aligned address: vectors that
+    /// straddle cache lines cost twice.
+    const ALIGNS: bool = false;
 
     unsafe fn splat(value: f32) -> Self::V;
     unsafe fn load(from: *const f32) -> Self::V;
@@ -18,6 +21,15 @@ pub(crate) trait Simd: Copy {
     /// The first `count` < LANES elements; the others are 0.
     unsafe fn load_first(from: *const f32, count: usize) -> Self::V;
     unsafe fn store_first(to: *mut f32, v: Self::V, count: usize);
+    /// The first `count` < LANES lanes of `v`, the others 0.
+    #[inline(always)]
+    unsafe fn keep_first(v: Self::V, count: usize) -> Self::V {
+        let mut values = [0.0f32; 16];
+        unsafe {
+            Self::store(values.as_mut_ptr(), v);
+            Self::load_first(values.as_ptr(), count)
+        }
+    }
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
@@ -184,6 +196,7 @@ mod x86 {
         type V = __m256;
         const LANES: usize = 8;
         const REGISTERS: usize = 16;
+        const ALIGNS: bool = true;
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self::V {
@@ -204,6 +217,10 @@ mod x86 {
         #[inline(always)]
         unsafe fn store_first(to: *mut f32, v: Self::V, count: usize) {
             unsafe { _mm256_maskstore_ps(to, Self::first(count), v) }
+        }
+        #[inline(always)]
+        unsafe fn keep_first(v: Self::V, count: usize) -> Self::V {
+            unsafe { _mm256_and_ps(v, _mm256_castsi256_ps(Self::first(count))) }
         }
         #[inline(always)]
         unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
@@ -279,6 +296,7 @@ mod x86 {
         type V = __m512;
         const LANES: usize = 16;
         const REGISTERS: usize = 32;
+        const ALIGNS: bool = true;
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self::V {
@@ -299,6 +317,10 @@ mod x86 {
         #[inline(always)]
         unsafe fn store_first(to: *mut f32, v: Self::V, count: usize) {
             unsafe { _mm512_mask_storeu_ps(to, ((1u32 << count) - 1) as __mmask16, v) }
+        }
+        #[inline(always)]
+        unsafe fn keep_first(v: Self::V, count: usize) -> Self::V {
+            unsafe { _mm512_maskz_mov_ps(((1u32 << count) - 1) as __mmask16, v) }
         }
         #[inline(always)]
         unsafe fn add(a: Self::V, b: Self::V) -> Self::V {

@@ -1,8 +1,8 @@
 //! Softmax over rows, with masks as predicates.
 
 use super::isa::{dispatched, Isa};
+use super::lanes::for_lanes;
 use super::math::exp;
-use super::norm::for_vectors;
 use super::simd::Simd;
 use super::{build, for_each_range, read, with_scratch, write, Element, RowView};
 
@@ -51,24 +51,12 @@ unsafe fn exponentials_with<S: Simd>(
     unsafe {
         let (scale, shift) = (S::splat(scale), S::splat(-highest));
         let mut sum = S::splat(0.0);
-        let mut rest_sum = 0.0;
-        for_vectors!(
-            S,
-            width,
-            |i, load| {
-                let e = exp::<S>(S::fma(load(x), scale, shift));
-                sum = S::add(sum, e);
-                S::store(out.add(i), e);
-            },
-            |rest| {
-                let e = exp::<S>(S::fma(load(x), scale, shift));
-                S::store_first(out.add(i), e, rest);
-                for k in 0..rest {
-                    rest_sum += *out.add(i + k);
-                }
-            }
-        );
-        S::sum(sum) + rest_sum
+        for_lanes!(S, width, lanes => {
+            let e = exp::<S>(S::fma(lanes.load::<S>(x), scale, shift));
+            lanes.store::<S>(out, e);
+            sum = S::add(sum, if lanes.count == 0 { e } else { S::keep_first(e, lanes.count) });
+        });
+        S::sum(sum)
     }
 }
 
@@ -76,16 +64,9 @@ unsafe fn exponentials_with<S: Simd>(
 unsafe fn multiply_with<S: Simd>(out: *mut f32, width: usize, factor: f32) {
     unsafe {
         let factor = S::splat(factor);
-        for_vectors!(
-            S,
-            width,
-            |i, load| {
-                S::store(out.add(i), S::mul(load(out), factor));
-            },
-            |rest| {
-                S::store_first(out.add(i), S::mul(load(out), factor), rest);
-            }
-        );
+        for_lanes!(S, width, lanes => {
+            lanes.store::<S>(out, S::mul(lanes.load::<S>(out), factor));
+        });
     }
 }
 

@@ -53,8 +53,9 @@ fn inputs(bench: &Bench<'_>) -> Result<Vec<Input>> {
         wanted.push(((4, width), (Fill::WithNan, Placement::Contiguous)));
         wanted.push(((4, width), (Fill::WithInfinity, Placement::Contiguous)));
     }
-    // Enough for every thread of the pool.
+    // Enough for every thread of the pool, and rows that begin at every alignment.
     wanted.push(((700, 384), (Fill::Plain, Placement::Contiguous)));
+    wanted.push(((1100, 1021), (Fill::Plain, Placement::Contiguous)));
     wanted
         .into_iter()
         .map(|(size, style)| input(&mut random, size, style, bench.dtype, bench.device))

@@ -1,0 +1,140 @@
+//! Walking over a row in vectors.
+//!
+//! What runs per vector is a function that is always inlined, never a closure: a closure that the
+//! compiler leaves out of line is compiled without the instruction set, and every intrinsic in it
+//! becomes a call.
+
+use super::simd::Simd;
+
+/// Lanes from element `at` on: all of a vector, or the first `count`.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes {
+    pub at: usize,
+    /// 0 stands for all.
+    pub count: usize,
+}
+
+impl Lanes {
+    #[inline(always)]
+    pub unsafe fn load<S: Simd>(self, row: *const f32) -> S::V {
+        unsafe {
+            match self.count {
+                0 => S::load(row.add(self.at)),
+                count => S::load_first(row.add(self.at), count),
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub unsafe fn store<S: Simd>(self, row: *mut f32, v: S::V) {
+        unsafe {
+            match self.count {
+                0 => S::store(row.add(self.at), v),
+                count => S::store_first(row.add(self.at), v, count),
+            }
+        }
+    }
+}
+
+/// Runs the body for each vector of a row, the last one short.
+macro_rules! for_lanes {
+    ($S:ident, $width:expr, $lanes:ident => $body:block) => {{
+        let width = $width;
+        let mut at = 0;
+        while at + $S::LANES <= width {
+            let $lanes = $crate::kernels::cpu::lanes::Lanes { at, count: 0 };
+            $body
+            at += $S::LANES;
+        }
+        if at < width {
+            let $lanes = $crate::kernels::cpu::lanes::Lanes { at, count: width - at };
+            $body
+        }
+    }};
+}
+pub(super) use for_lanes;
+
+/// A row computed vector by vector.
+pub(super) trait RowValue<S: Simd>: Copy {
+    /// # Safety
+    /// The lanes lie within the rows that the value reads.
+    unsafe fn at(self, lanes: Lanes) -> S::V;
+}
+
+/// Something gathered from a row, less a shift.
+pub(super) trait RowFold<S: Simd> {
+    type State: Copy;
+
+    unsafe fn start() -> Self::State;
+    unsafe fn fold(state: Self::State, v: S::V) -> Self::State;
+}
+
+/// How many elements of a row come before the first aligned vector.
+#[inline(always)]
+fn head<S: Simd>(row: *const f32, width: usize) -> usize {
+    if !S::ALIGNS {
+        return 0;
+    }
+    let past = row as usize / size_of::<f32>() % S::LANES;
+    ((S::LANES - past) % S::LANES).min(width)
+}
+
+/// A short vector of a row less the shift, the missing lanes 0.
+#[inline(always)]
+unsafe fn short<S: Simd>(x: *const f32, at: usize, count: usize, shift: S::V) -> S::V {
+    unsafe { S::keep_first(S::sub(S::load_first(x.add(at), count), shift), count) }
+}
+
+/// Folds a row into four states side by side.
+#[inline(always)]
+pub(super) unsafe fn fold_row<S: Simd, F: RowFold<S>>(
+    x: *const f32,
+    width: usize,
+    shift: f32,
+) -> [F::State; 4] {
+    unsafe {
+        let shift = S::splat(shift);
+        let mut states = [F::start(); 4];
+        let mut i = head::<S>(x, width);
+        if i > 0 {
+            states[3] = F::fold(states[3], short::<S>(x, 0, i, shift));
+        }
+        while i + 4 * S::LANES <= width {
+            let mut lane = 0;
+            while lane < 4 {
+                let v = S::sub(S::load(x.add(i + lane * S::LANES)), shift);
+                states[lane] = F::fold(states[lane], v);
+                lane += 1;
+            }
+            i += 4 * S::LANES;
+        }
+        while i + S::LANES <= width {
+            states[0] = F::fold(states[0], S::sub(S::load(x.add(i)), shift));
+            i += S::LANES;
+        }
+        if i < width {
+            states[1] = F::fold(states[1], short::<S>(x, i, width - i, shift));
+        }
+        states
+    }
+}
+
+/// Writes a row, aligned where that pays.
+#[inline(always)]
+pub(super) unsafe fn write_row<S: Simd, R: RowValue<S>>(out: *mut f32, width: usize, row: R) {
+    unsafe {
+        let mut at = head::<S>(out, width);
+        if at > 0 {
+            let lanes = Lanes { at: 0, count: at };
+            S::store_first(out, row.at(lanes), at);
+        }
+        while at + S::LANES <= width {
+            S::store(out.add(at), row.at(Lanes { at, count: 0 }));
+            at += S::LANES;
+        }
+        if at < width {
+            let count = width - at;
+            S::store_first(out.add(at), row.at(Lanes { at, count }), count);
+        }
+    }
+}
