@@ -91,9 +91,10 @@ module Tasks
     def execute(example)
       Models.fetch_mentioned(example.code)
       Dir.mktmpdir do |directory|
-        # The paths of small models in the examples start at the root.
+        # Examples name small models from the root, or from where they lie.
         File.symlink(File.join(Build::ROOT, "spec"), File.join(directory, "spec"))
-        script = File.join(directory, "example.rb")
+        Dir.mkdir(File.join(directory, "examples"))
+        script = File.join(directory, "examples", "example.rb")
         File.write(script, self.class.instrument(example.code))
         prelude = File.join(__dir__, "doc_prelude.rb")
         command = [RbConfig.ruby, "-I", File.join(Build::ROOT, "lib"), "-r", prelude, script]

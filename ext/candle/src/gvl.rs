@@ -64,7 +64,14 @@ where
             // Nothing at all: Ruby had an interrupt pending and did not start the work.
             None => check_interrupts()?,
             Some(Ok(Err(EngineError::Interrupted))) if token.is_cancelled() => check_interrupts()?,
-            Some(Ok(result)) => return result.map_err(error::raised(ruby)),
+            Some(Ok(result)) => {
+                // An interrupt that came too late to stop the work must not wait for the next call of
+                // Ruby: that may be one of magnus that takes no exception.
+                if token.is_cancelled() {
+                    check_interrupts()?;
+                }
+                return result.map_err(error::raised(ruby));
+            }
             Some(Err(payload)) => return Err(panicked(ruby, payload)),
         }
     }
