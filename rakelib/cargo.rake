@@ -8,12 +8,13 @@ namespace :cargo do
 
   desc "Lint both crates; a warning is an error"
   task :clippy do
-    sh Tasks::Build.ruby_environment,
-       "cargo clippy --release --locked --workspace --all-targets -- -D warnings"
+    command = "cargo clippy --release --locked --workspace --all-targets -- -D warnings"
+    puts command
+    sh Tasks::Build.ruby_environment, command, verbose: false
   end
 
   desc "Run the engine's tests"
   task :test do
-    sh "cargo", "test", "--release", "--locked", "--package", "red-candle-engine"
+    sh "cargo", "test", "--release", "--locked", "--package", "red-candle-engine", "--lib", "--test", "suite"
   end
 end
