@@ -21,7 +21,7 @@ module Candle
       # @param path [String, Pathname]
       # @return [Tokenizer]
       # @raise [ModelNotFoundError] when there is no such file
-      # @raise [CorruptModelError, TokenizerError] when it can't be read, with the reason
+      # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       def from_file(path)
         _from_file(TextInput.utf8(path.respond_to?(:to_path) ? path.to_path : path, "path"))
       end
@@ -37,7 +37,7 @@ module Candle
       # @param revision [String, nil] a branch, tag or commit of the hub
       # @return [Tokenizer]
       # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
-      # @raise [CorruptModelError, TokenizerError] when it can't be read, with the reason
+      # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       def from_pretrained(source, revision: nil)
         source = source.to_path if source.respond_to?(:to_path)
         _from_pretrained(TextInput.utf8(source, "source"), revision && TextInput.utf8(revision, "revision"))

@@ -153,7 +153,7 @@ fn damaged_files_give_errors() {
         std::fs::write(&path, &bytes).unwrap();
         match Tokenizer::from_file(&path) {
             Ok(tokenizer) => drop(tokenizer.ids("the cat sat", true)),
-            Err(Error::CorruptModel(message) | Error::Tokenizer(message)) => {
+            Err(Error::CorruptModel(message) | Error::UnsupportedModel(message)) => {
                 assert!(message.contains("tokenizer.json"), "{message}");
             }
             Err(other) => panic!("unexpected error {other:?}"),
@@ -171,7 +171,7 @@ fn damaged_files_give_errors() {
             let result = Tokenizer::from_file(&path);
             assert!(matches!(
                 result,
-                Err(Error::CorruptModel(_) | Error::Tokenizer(_))
+                Err(Error::CorruptModel(_) | Error::UnsupportedModel(_))
             ));
         }
     }
