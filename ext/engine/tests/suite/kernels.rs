@@ -33,6 +33,36 @@ fn rope_and_pooling_match_the_reference() {
     assert_all_pass(&["rope", "mean_pool", "l2_normalize"]);
 }
 
+/// Where a row lies in memory is chance; what it gives must not be.
+#[test]
+fn a_row_gives_the_same_bits_wherever_it_lies() {
+    let (width, most) = (300, 16);
+    let values = |i: usize| (i as f32 * 0.7).sin();
+    let weight = Tensor::ones(width, DType::F32, &Device::Cpu).unwrap();
+    let at = |offset: usize| {
+        let padded: Vec<f32> = (0..width + most)
+            .map(|i| i.checked_sub(offset).map_or(0.0, values))
+            .collect();
+        let padded = Tensor::from_vec(padded, (1, width + most), &Device::Cpu).unwrap();
+        let x = padded.narrow(1, offset, width).unwrap();
+        [
+            kernels::layer_norm(&x, &weight, None, 1e-5),
+            kernels::rms_norm(&x, &weight, 1e-5),
+            kernels::softmax(&x),
+            kernels::l2_normalize(&x),
+        ]
+        .map(|y| y.unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap())
+    };
+    for &isa in Isa::available() {
+        isa.force(|| {
+            let expected = at(0);
+            for offset in 1..most {
+                assert_eq!(at(offset), expected, "{} at {offset}", isa.name());
+            }
+        });
+    }
+}
+
 fn row(values: impl Fn(usize) -> f32) -> Tensor {
     let values: Vec<f32> = (0..768).map(values).collect();
     Tensor::from_vec(values, (1, 768), &Device::Cpu).unwrap()

@@ -85,7 +85,8 @@ unsafe fn short<S: Simd>(x: *const f32, at: usize, count: usize, shift: S::V) ->
     unsafe { S::keep_first(S::sub(S::load_first(x.add(at), count), shift), count) }
 }
 
-/// Folds a row into four states side by side.
+/// Folds a row into four states side by side, in an order that does not depend on where it lies: the
+/// same row gives the same bits.
 #[inline(always)]
 pub(super) unsafe fn fold_row<S: Simd, F: RowFold<S>>(
     x: *const f32,
@@ -95,10 +96,7 @@ pub(super) unsafe fn fold_row<S: Simd, F: RowFold<S>>(
     unsafe {
         let shift = S::splat(shift);
         let mut states = [F::start(); 4];
-        let mut i = head::<S>(x, width);
-        if i > 0 {
-            states[3] = F::fold(states[3], short::<S>(x, 0, i, shift));
-        }
+        let mut i = 0;
         while i + 4 * S::LANES <= width {
             let mut lane = 0;
             while lane < 4 {
