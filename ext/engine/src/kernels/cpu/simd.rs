@@ -48,6 +48,81 @@ pub(crate) trait Simd: Copy {
     unsafe fn scale_by_power(v: Self::V, n: Self::V) -> Self::V;
     unsafe fn sum(v: Self::V) -> f32;
     unsafe fn highest(v: Self::V) -> f32;
+
+    /// LANES numbers of bf16.
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self::V {
+        unsafe { load_each::<Self>(from, bf16_to_f32) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(to: *mut u16, v: Self::V) {
+        unsafe { store_each::<Self>(to, v, f32_to_bf16) }
+    }
+    /// LANES numbers of f16.
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self::V {
+        unsafe { load_each::<Self>(from, |bits| half::f16::from_bits(bits).to_f32()) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(to: *mut u16, v: Self::V) {
+        unsafe { store_each::<Self>(to, v, |value| half::f16::from_f32(value).to_bits()) }
+    }
+    /// The first and the second numbers of LANES pairs of bf16.
+    #[inline(always)]
+    unsafe fn bf16_pairs(from: *const u32) -> [Self::V; 2] {
+        unsafe { pairs_each::<Self>(from, bf16_to_f32) }
+    }
+    /// The same of f16.
+    #[inline(always)]
+    unsafe fn f16_pairs(from: *const u32) -> [Self::V; 2] {
+        unsafe { pairs_each::<Self>(from, |bits| half::f16::from_bits(bits).to_f32()) }
+    }
+}
+
+/// No vector is longer.
+const MOST_LANES: usize = 16;
+
+#[inline(always)]
+fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// To the nearest, ties to even; a NaN stays one.
+#[inline(always)]
+pub(super) fn f32_to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    let quiet = (bits >> 16) | 0x40;
+    (if value.is_nan() { quiet } else { rounded }) as u16
+}
+
+#[inline(always)]
+unsafe fn load_each<S: Simd>(from: *const u16, widen: impl Fn(u16) -> f32) -> S::V {
+    let mut values = [0.0f32; MOST_LANES];
+    for (i, value) in values.iter_mut().enumerate().take(S::LANES) {
+        *value = widen(unsafe { *from.add(i) });
+    }
+    unsafe { S::load(values.as_ptr()) }
+}
+
+#[inline(always)]
+unsafe fn store_each<S: Simd>(to: *mut u16, v: S::V, narrow: impl Fn(f32) -> u16) {
+    let mut values = [0.0f32; MOST_LANES];
+    unsafe { S::store(values.as_mut_ptr(), v) };
+    for (i, &value) in values.iter().enumerate().take(S::LANES) {
+        unsafe { *to.add(i) = narrow(value) };
+    }
+}
+
+#[inline(always)]
+unsafe fn pairs_each<S: Simd>(from: *const u32, widen: impl Fn(u16) -> f32) -> [S::V; 2] {
+    let mut values = [[0.0f32; MOST_LANES]; 2];
+    for i in 0..S::LANES {
+        let pair = unsafe { *from.add(i) };
+        values[0][i] = widen(pair as u16);
+        values[1][i] = widen((pair >> 16) as u16);
+    }
+    unsafe { [S::load(values[0].as_ptr()), S::load(values[1].as_ptr())] }
 }
 
 /// Plain Rust, which the compiler turns into whatever the target's baseline has.
@@ -287,6 +362,50 @@ mod x86 {
                 _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
             }
         }
+        #[inline(always)]
+        unsafe fn load_bf16(from: *const u16) -> Self::V {
+            unsafe {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(from: *const u16) -> Self::V {
+            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn store_f16(to: *mut u16, v: Self::V) {
+            unsafe {
+                _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v))
+            }
+        }
+        #[inline(always)]
+        unsafe fn bf16_pairs(from: *const u32) -> [Self::V; 2] {
+            unsafe {
+                let pairs = _mm256_loadu_si256(from.cast());
+                let high = _mm256_set1_epi32(!0xffff);
+                [
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)),
+                    _mm256_castsi256_ps(_mm256_and_si256(pairs, high)),
+                ]
+            }
+        }
+        #[inline(always)]
+        unsafe fn f16_pairs(from: *const u32) -> [Self::V; 2] {
+            unsafe {
+                let pairs = _mm256_loadu_si256(from.cast());
+                // Packing works within halves of 128 bits, so their middle quarters change places.
+                let narrow = |v: __m256i| {
+                    let packed = _mm256_packus_epi32(v, v);
+                    _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b1000>(packed))
+                };
+                let low = _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff));
+                [
+                    _mm256_cvtph_ps(narrow(low)),
+                    _mm256_cvtph_ps(narrow(_mm256_srli_epi32::<16>(pairs))),
+                ]
+            }
+        }
     }
 
     #[derive(Clone, Copy)]
@@ -373,6 +492,59 @@ mod x86 {
         #[inline(always)]
         unsafe fn highest(v: Self::V) -> f32 {
             unsafe { _mm512_reduce_max_ps(v) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(from: *const u16) -> Self::V {
+            unsafe {
+                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_bf16(to: *mut u16, v: Self::V) {
+            unsafe {
+                let bits = _mm512_castps_si512(v);
+                let high = _mm512_srli_epi32::<16>(bits);
+                let odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+                let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+                let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
+                let quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+                let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+                let out = _mm512_mask_mov_epi32(rounded, nan, quiet);
+                _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(out));
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(from: *const u16) -> Self::V {
+            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn store_f16(to: *mut u16, v: Self::V) {
+            unsafe {
+                let out = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v);
+                _mm256_storeu_si256(to.cast(), out);
+            }
+        }
+        #[inline(always)]
+        unsafe fn bf16_pairs(from: *const u32) -> [Self::V; 2] {
+            unsafe {
+                let pairs = _mm512_loadu_si512(from.cast());
+                let high = _mm512_set1_epi32(!0xffff);
+                [
+                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)),
+                    _mm512_castsi512_ps(_mm512_and_si512(pairs, high)),
+                ]
+            }
+        }
+        #[inline(always)]
+        unsafe fn f16_pairs(from: *const u32) -> [Self::V; 2] {
+            unsafe {
+                let pairs = _mm512_loadu_si512(from.cast());
+                [
+                    _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs)),
+                    _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(pairs))),
+                ]
+            }
         }
     }
 }
