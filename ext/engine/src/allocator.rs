@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Smaller requests go to the system.
 const LEAST: usize = 1 << 20;
 /// Larger ones too.
-const MOST: usize = 64 << 20;
+const MOST: usize = 32 << 20;
 /// How much may be kept in all.
-const KEPT: usize = 96 << 20;
+const KEPT: usize = 64 << 20;
 const SLOTS: usize = 48;
 /// Requests of a larger alignment go to the system.
 const ALIGNMENT: usize = 16;

@@ -287,10 +287,7 @@ fn forward_on_cpu<T: Element>(
 }
 
 /// The elements of a tensor on the CPU, copied only where they are not contiguous.
-fn with_values<T: Element, R>(
-    tensor: &Tensor,
-    work: impl FnOnce(&[T]) -> Result<R>,
-) -> Result<R> {
+fn with_values<T: Element, R>(tensor: &Tensor, work: impl FnOnce(&[T]) -> Result<R>) -> Result<R> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {

@@ -263,7 +263,15 @@ mod tests {
         let cancel = CancelToken::new();
         let result = run(&tokens, None, Device::Cpu, &cancel, forward, |_, _| {});
         assert!(result.is_err());
-        assert!(run(&tokens, Some(0), Device::Cpu, &cancel, |_| Ok(()), |_, _| {}).is_err());
+        assert!(run(
+            &tokens,
+            Some(0),
+            Device::Cpu,
+            &cancel,
+            |_| Ok(()),
+            |_, _| {}
+        )
+        .is_err());
     }
 
     #[test]

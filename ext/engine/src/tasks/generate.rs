@@ -53,7 +53,8 @@ impl LanguageModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         if options.int8 {
             return Err(Error::InvalidInput(
-                "language models do not take dtype int8: use a Q8_0 GGUF file, or f32, bf16 or f16".into(),
+                "language models do not take dtype int8: use a Q8_0 GGUF file, or f32, bf16 or f16"
+                    .into(),
             ));
         }
         let checkpoint = Checkpoint::open(files, options, cancel)?;

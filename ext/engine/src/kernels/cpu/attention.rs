@@ -61,7 +61,18 @@ pub(crate) fn block_weigh(
         let out = out[column..].as_mut_ptr();
         // SAFETY: the lengths were just checked.
         unsafe {
-            multiply_strided(isa, x, stride, panel, none, out, count, inputs, value_width, PANEL);
+            multiply_strided(
+                isa,
+                x,
+                stride,
+                panel,
+                none,
+                out,
+                count,
+                inputs,
+                value_width,
+                PANEL,
+            );
         }
     }
 }

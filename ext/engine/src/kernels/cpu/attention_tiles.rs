@@ -97,7 +97,11 @@ impl<'a> TiledUnit<'a> {
 
     pub fn set_key(&mut self, key: usize, row: &[u16]) {
         let panel = key / PANEL * (self.padded.1 / 2) * PANEL + key % PANEL;
-        for (to, pair) in self.keys[panel..].iter_mut().step_by(PANEL).zip(row.chunks(2)) {
+        for (to, pair) in self.keys[panel..]
+            .iter_mut()
+            .step_by(PANEL)
+            .zip(row.chunks(2))
+        {
             *to = join(pair[0], pair.get(1).copied().unwrap_or(0));
         }
     }
@@ -114,7 +118,10 @@ impl<'a> TiledUnit<'a> {
                         *to = join(first, second);
                     }
                 }
-                None => to.iter_mut().zip(part).for_each(|(to, &first)| *to = join(first, 0)),
+                None => to
+                    .iter_mut()
+                    .zip(part)
+                    .for_each(|(to, &first)| *to = join(first, 0)),
             }
         }
     }
@@ -164,7 +171,14 @@ impl<'a> TiledUnit<'a> {
             // SAFETY: the shares have 32 rows of `keys`, the panel is deep enough from this pair on, and
             // the sums have 32 rows of whole panels.
             unsafe {
-                multiply(&self.tiles, count, operand, panel, last - first, (out, value_width));
+                multiply(
+                    &self.tiles,
+                    count,
+                    operand,
+                    panel,
+                    last - first,
+                    (out, value_width),
+                );
             }
         }
         (self.sums, value_width)

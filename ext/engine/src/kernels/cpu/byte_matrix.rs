@@ -139,14 +139,7 @@ impl ByteMatrix {
         Quantized { bytes, scales }
     }
 
-    fn block(
-        &self,
-        isa: Isa,
-        context: &Context,
-        x: &Quantized,
-        block: Block,
-        sums: &mut [f32],
-    ) {
+    fn block(&self, isa: Isa, context: &Context, x: &Quantized, block: Block, sums: &mut [f32]) {
         assert!(sums.len() >= BLOCK_ROWS * BLOCK_COLUMNS);
         let depth = self.depth();
         let bytes = &x.bytes[block.row * depth..][..BLOCK_ROWS * depth];
@@ -234,7 +227,10 @@ unsafe fn multiply_plainly_with<S: Simd>(
         for row in 0..rows {
             let mut totals = [0i32; PANEL];
             for group in 0..depth / 4 {
-                let four = x.add(row * depth + 4 * group).cast::<[u8; 4]>().read_unaligned();
+                let four = x
+                    .add(row * depth + 4 * group)
+                    .cast::<[u8; 4]>()
+                    .read_unaligned();
                 let four = four.map(|byte| i32::from(byte) - OFFSET);
                 for (column, total) in totals.iter_mut().enumerate() {
                     let weights = *panel.add(group * PANEL + column);
@@ -476,7 +472,9 @@ mod tests {
         let rounded = |values: &[f32]| -> (Vec<i64>, f64) {
             let highest = values.iter().fold(0f32, |most, v| most.max(v.abs()));
             let (inverse, scale) = scales_of(highest);
-            let bytes = values.iter().map(|v| (v * inverse).round_ties_even() as i64);
+            let bytes = values
+                .iter()
+                .map(|v| (v * inverse).round_ties_even() as i64);
             (bytes.collect(), f64::from(scale))
         };
         let x: Vec<_> = x.chunks(inputs).map(rounded).collect();
@@ -518,12 +516,18 @@ mod tests {
     #[test]
     fn the_largest_bytes_do_not_overflow() {
         let (inputs, outputs) = (512, 32);
-        let x: Vec<f32> = (0..inputs).map(|i| if i % 3 == 0 { -1.0 } else { 1.0 }).collect();
+        let x: Vec<f32> = (0..inputs)
+            .map(|i| if i % 3 == 0 { -1.0 } else { 1.0 })
+            .collect();
         let weight: Vec<f32> = (0..outputs).flat_map(|_| x.clone()).collect();
         let packed = ByteMatrix::new(&weight, inputs, outputs);
         for &isa in Isa::available() {
             let got = packed.multiply(isa, &x, 1, &GemmEpilogue::default());
-            assert!(got.iter().all(|v| (v - 512.0).abs() < 1e-3), "{} {got:?}", isa.name());
+            assert!(
+                got.iter().all(|v| (v - 512.0).abs() < 1e-3),
+                "{} {got:?}",
+                isa.name()
+            );
         }
     }
 
@@ -561,7 +565,11 @@ mod tests {
         let packed = ByteMatrix::new(&vec![0.5; 40 * inputs], inputs, 40);
         for &isa in Isa::available() {
             let out = packed.multiply(isa, &x, 3, &GemmEpilogue::default());
-            assert!(out[..40].iter().all(|v| (v - 10.0).abs() < 1e-4), "{}", isa.name());
+            assert!(
+                out[..40].iter().all(|v| (v - 10.0).abs() < 1e-4),
+                "{}",
+                isa.name()
+            );
             assert!(out[40..].iter().all(|v| v.is_nan()), "{}", isa.name());
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::activation::activate_row;
 use super::isa::{dispatched, Isa};
 use super::norm::add_row;
+use super::panels::pack_panels;
 use super::simd::Simd;
 use super::{build, for_each_range, Output};
 use crate::kernels::Activation;
@@ -56,14 +57,14 @@ impl std::fmt::Debug for PackedMatrix {
 impl PackedMatrix {
     /// `weight` is [outputs, inputs], row after row.
     pub fn new(weight: &[f32], inputs: usize, outputs: usize) -> Self {
-        let panels = outputs.div_ceil(PANEL);
-        let mut packed = vec![0.0; panels * inputs * PANEL];
-        for (output, row) in weight.chunks(inputs.max(1)).enumerate().take(outputs) {
-            let panel = &mut packed[output / PANEL * inputs * PANEL..];
-            for (i, &value) in row.iter().enumerate() {
-                panel[i * PANEL + output % PANEL] = value;
+        let packed = pack_panels(outputs, inputs * PANEL, |panel: &mut [f32], first| {
+            let rows = weight.chunks(inputs.max(1)).skip(first).take(PANEL);
+            for (column, row) in rows.enumerate() {
+                for (to, &value) in panel[column..].iter_mut().step_by(PANEL).zip(row) {
+                    *to = value;
+                }
             }
-        }
+        });
         Self {
             panels: Arc::new(packed),
             inputs,
@@ -309,7 +310,8 @@ unsafe fn multiply_strided_with<S: Simd>(
             macro_rules! tiles {
                 ($count:literal) => {
                     while rows - row >= $count {
-                        let sums = tile::<S, $count>(x.add(row * x_stride), x_stride, panel, bias, inputs);
+                        let sums =
+                            tile::<S, $count>(x.add(row * x_stride), x_stride, panel, bias, inputs);
                         store_tile::<S, $count>(sums, out.add(row * stride), stride, left);
                         row += $count;
                     }

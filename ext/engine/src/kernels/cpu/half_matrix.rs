@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::gemm::{GemmEpilogue, PANEL};
 use super::isa::{dispatched, Isa};
-use super::panels::{multiply_blocks, Block, BLOCK_COLUMNS, BLOCK_ROWS};
+use super::panels::{multiply_blocks, pack_panels, Block, BLOCK_COLUMNS, BLOCK_ROWS};
 use super::simd::Simd;
 use super::{build, for_each_range, Element, Output, Stored};
 
@@ -35,7 +35,10 @@ impl std::fmt::Debug for HalfMatrix {
 /// Rows of x, bits or widened, each padded to whole tiles.
 enum Operand<'a> {
     /// bf16, as the CPU multiplies it; `tail` holds the rows of the last block, filled up by zeros.
-    Bits { rows: &'a [u16], tail: Vec<u16> },
+    Bits {
+        rows: &'a [u16],
+        tail: Vec<u16>,
+    },
     Widened(Vec<f32>),
 }
 
@@ -43,15 +46,16 @@ impl HalfMatrix {
     /// `weight` is [outputs, inputs], row after row; `T` is one of the half types.
     pub fn new<T: Element>(weight: &[T], inputs: usize, outputs: usize) -> Self {
         let pairs = inputs.next_multiple_of(DEPTH) / 2;
-        let mut panels = vec![0u32; outputs.div_ceil(PANEL) * pairs * PANEL];
-        for (output, row) in bits(weight).chunks(inputs.max(1)).enumerate().take(outputs) {
-            let panel = &mut panels[output / PANEL * pairs * PANEL..][..pairs * PANEL];
-            for (pair, numbers) in row.chunks(2).enumerate() {
-                let second = numbers.get(1).copied().unwrap_or(0);
-                panel[pair * PANEL + output % PANEL] =
-                    u32::from(numbers[0]) | u32::from(second) << 16;
+        let weight = bits(weight);
+        let panels = pack_panels(outputs, pairs * PANEL, |panel: &mut [u32], first| {
+            let rows = weight.chunks(inputs.max(1)).skip(first).take(PANEL);
+            for (column, row) in rows.enumerate() {
+                for (to, numbers) in panel[column..].iter_mut().step_by(PANEL).zip(row.chunks(2)) {
+                    let second = numbers.get(1).copied().unwrap_or(0);
+                    *to = u32::from(numbers[0]) | u32::from(second) << 16;
+                }
             }
-        }
+        });
         Self {
             panels: Arc::new(panels),
             stored: T::STORED,
@@ -202,14 +206,7 @@ impl Context {
     /// # Safety
     /// `x` holds `BLOCK_ROWS` rows and `panel` the pairs of `depth` inputs; the sums hold a block, and
     /// the CPU multiplies bf16.
-    unsafe fn multiply(
-        &self,
-        x: &[u16],
-        panel: &[u32],
-        depth: usize,
-        rows: usize,
-        sums: *mut f32,
-    ) {
+    unsafe fn multiply(&self, x: &[u16], panel: &[u32], depth: usize, rows: usize, sums: *mut f32) {
         use super::amx::{multiply_bf16, TILE};
         let (steps, stride) = (depth / DEPTH, BLOCK_COLUMNS * size_of::<f32>());
         // SAFETY: the caller vouches for the sizes and the instructions.
@@ -256,12 +253,7 @@ mod pairs {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    unsafe fn tile<const R: usize>(
-        x: *const i32,
-        panel: *const u32,
-        pairs: usize,
-        sums: *mut f32,
-    ) {
+    unsafe fn tile<const R: usize>(x: *const i32, panel: *const u32, pairs: usize, sums: *mut f32) {
         unsafe {
             let mut totals = [[_mm512_setzero_ps(); 2]; R];
             for pair in 0..pairs {
@@ -504,7 +496,11 @@ mod tests {
         for &isa in Isa::available() {
             let out = packed.multiply(isa, &x, rows, &GemmEpilogue::default());
             for (row, values) in out.chunks(outputs).enumerate() {
-                assert!(values.iter().all(|v| v.is_nan() == (row == 3)), "{}", isa.name());
+                assert!(
+                    values.iter().all(|v| v.is_nan() == (row == 3)),
+                    "{}",
+                    isa.name()
+                );
             }
         }
     }

@@ -14,6 +14,28 @@ pub(super) const BLOCK_ROWS: usize = 32;
 const BLOCK_PANELS: usize = 4;
 pub(super) const BLOCK_COLUMNS: usize = BLOCK_PANELS * PANEL;
 
+/// The panels of a matrix of `outputs`, `length` numbers each: zeros that `fill` replaces, given the
+/// panel and the number of its first output.
+pub(super) fn pack_panels<N: Copy + Send>(
+    outputs: usize,
+    length: usize,
+    fill: impl Fn(&mut [N], usize) + Sync,
+) -> Vec<N> {
+    let panels = outputs.div_ceil(PANEL);
+    // SAFETY: every panel is written once; zeroed bytes are a number of every type used here.
+    unsafe {
+        build(panels * length, |out: Output<N>| {
+            for_each_range(panels, length, |range| {
+                for panel in range {
+                    let start = out.at(panel * length);
+                    std::ptr::write_bytes(start, 0, length);
+                    fill(std::slice::from_raw_parts_mut(start, length), panel * PANEL);
+                }
+            })
+        })
+    }
+}
+
 /// Some rows and columns of a product; the columns are whole panels, of which the last may end
 /// beyond the matrix.
 #[derive(Clone, Copy)]
@@ -46,7 +68,8 @@ pub(super) fn multiply_blocks<T: Element, C>(
     assert!(epilogue.residual.is_none_or(|r| r.len() == rows * outputs));
     let row_tasks = rows.div_ceil(BLOCK_ROWS);
     let column_tasks = outputs.div_ceil(BLOCK_COLUMNS);
-    let cost = BLOCK_ROWS.min(rows) * inputs;
+    // However few the rows, a block reads its panels.
+    let cost = BLOCK_ROWS * inputs;
     // SAFETY: the blocks cover every row and column once.
     unsafe {
         build(rows * outputs, |out: Output<T>| {
@@ -68,7 +91,9 @@ pub(super) fn multiply_blocks<T: Element, C>(
                             sums: sums.as_mut_ptr(),
                             rows: block.rows,
                             columns: block.columns,
-                            bias: epilogue.bias.map_or(std::ptr::null(), |b| b[column..].as_ptr()),
+                            bias: epilogue
+                                .bias
+                                .map_or(std::ptr::null(), |b| b[column..].as_ptr()),
                             activation: epilogue.activation,
                             residual: epilogue
                                 .residual

@@ -290,7 +290,11 @@ impl<T: Element> Call<'_, T> {
             for column in 0..PANEL {
                 let key = number * PANEL + column;
                 let values = match key < unit.keys {
-                    true => read(self.isa, self.k.row(self.key_row(unit, head, key)), &mut row),
+                    true => read(
+                        self.isa,
+                        self.k.row(self.key_row(unit, head, key)),
+                        &mut row,
+                    ),
                     false => {
                         row.fill(0.0);
                         &row
@@ -308,7 +312,11 @@ impl<T: Element> Call<'_, T> {
         let (width, head) = (self.shape.value_width, self.key_head(unit));
         let mut row = vec![0.0; width];
         for key in 0..unit.keys {
-            let values = read(self.isa, self.v.row(self.key_row(unit, head, key)), &mut row);
+            let values = read(
+                self.isa,
+                self.v.row(self.key_row(unit, head, key)),
+                &mut row,
+            );
             for (column, part) in values.chunks(PANEL).enumerate() {
                 let to = &mut panels[(column * unit.keys + key) * PANEL..][..PANEL];
                 to[..part.len()].copy_from_slice(part);
