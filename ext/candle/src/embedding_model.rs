@@ -131,6 +131,26 @@ fn embed(
     gvl::hold(ruby, || vectors.finish(ruby))
 }
 
+/// The same for lists of token ids.
+fn embed_ids(
+    ruby: &Ruby,
+    this: &RbEmbeddingModel,
+    lists: Vec<Vec<u32>>,
+    settings: RHash,
+    form: String,
+) -> Result<Value, Error> {
+    let model = this.model.get(ruby)?;
+    let options = embed_options(ruby, settings)?;
+    let mut vectors = Vectors::new(ruby, &form, lists.len())?;
+    let found = gvl::leave(ruby, |cancel| {
+        model.embed_ids(lists.clone(), &options, cancel)
+    })?;
+    gvl::hold(ruby, || {
+        vectors.add(ruby, found)?;
+        vectors.finish(ruby)
+    })
+}
+
 /// What Ruby gets, slice by slice.
 enum Vectors {
     Rows(RArray, Row),
@@ -223,5 +243,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_count_tokens", method!(count_tokens, 1))?;
     class.define_method("_token_embeddings", method!(token_embeddings, 1))?;
     class.define_method("_embed", method!(embed, 4))?;
+    class.define_method("_embed_ids", method!(embed_ids, 3))?;
     model::define_closing!(class, RbEmbeddingModel)
 }

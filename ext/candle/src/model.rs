@@ -103,7 +103,7 @@ impl<T: Send + Sync> Slot<T> {
     }
 }
 
-/// Defines `_close` and `closed?` for a class whose struct keeps its [`Slot`] in `model`.
+/// Defines `_close` and `_closed` for a class whose struct keeps its [`Slot`] in `model`.
 macro_rules! define_closing {
     ($class:expr, $wrapped:ty) => {{
         fn close(ruby: &magnus::Ruby, this: &$wrapped) -> Result<(), magnus::Error> {
@@ -113,7 +113,7 @@ macro_rules! define_closing {
             this.model.is_closed()
         }
         $class.define_method("_close", magnus::method!(close, 0))?;
-        $class.define_method("closed?", magnus::method!(is_closed, 0))
+        $class.define_method("_closed", magnus::method!(is_closed, 0))
     }};
 }
 pub(crate) use define_closing;
