@@ -21,7 +21,8 @@ module GpuBench
       text = "The capital of France is Paris, and the capital of Germany is Berlin."
       expected = @bench.on_cpu(Candle::LLM, path, dtype: nil) { |model| logprobs(model, text) }
       @bench.on_device(Candle::LLM, path) do |model|
-        @results.parity("smollm", "mean log probability against the CPU", Numbers.mean_difference(logprobs(model, text), expected), 0.1)
+        difference = Numbers.mean_difference(logprobs(model, text), expected)
+        @results.parity("smollm", "log probabilities against the CPU", difference, 0.1)
         question = [{ role: "user", content: "What is the capital of France? Answer in one sentence." }]
         answer = model.chat(question, config: Candle::GenerationConfig.deterministic(max_length: 24))
         @results.fact("smollm", "answers a question", answer.include?("Paris"), note: answer.inspect)
@@ -60,7 +61,8 @@ module GpuBench
 
     def compare(name, found, expected, other)
       if expected
-        @results.parity(name, "log probabilities against the CPU in f32", Numbers.mean_difference(found, expected), 0.05)
+        difference = Numbers.mean_difference(found, expected)
+        @results.parity(name, "log probabilities against the CPU in f32", difference, 0.05)
       end
       return unless other
 

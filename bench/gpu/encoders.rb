@@ -58,7 +58,8 @@ module GpuBench
         @results.parity("rerank", "logits against the CPU in f32", Numbers.difference(scores, expected), 0.02)
         compare_scores(scores, peer[:scores])
         ours = Numbers.median_ms(9) { model.score(query, documents) }
-        @results.speed("rerank", "#{documents.size} documents, from Strings", ours, peer[:milliseconds], times_faster: 1.0)
+        name = "#{documents.size} documents, from Strings"
+        @results.speed("rerank", name, ours, peer[:milliseconds], times_faster: 1.0)
       end
     end
 

@@ -42,9 +42,9 @@ module GpuBench
     def encoder(path, options)
       case File.basename(path)
       when /-masked\z/ then fill(path, options)
-      when /-sequence\z/ then with(Candle::Classifier, path, options) { |m| m.classify(TEXT).sort_by { |row| row[:label] } }
-      when /-token\z/ then with(Candle::NER, path, options) { |m| m.predict_tokens(TEXT).map { |t| t["probabilities"] } }
-      when /reranker\z/ then with(Candle::Reranker, path, options) { |m| m.rerank("the fox", [TEXT, "a dog"]).map { |r| r[:score] } }
+      when /-sequence\z/ then with(Candle::Classifier, path, options) { |m| m.classify(TEXT).sort_by { |r| r[:label] } }
+      when /-token\z/ then with(Candle::NER, path, options) { |m| m.predict_tokens(TEXT) }
+      when /reranker\z/ then with(Candle::Reranker, path, options) { |m| m.score("the fox", [TEXT, "a dog"]) }
       else with(Candle::EmbeddingModel, path, options) { |model| model.embed([TEXT, "a dog"]) }
       end
     end

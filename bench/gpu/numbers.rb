@@ -46,11 +46,11 @@ module GpuBench
     # Runs the block, which must end with its result in Ruby's hands.
     #
     # @return [Float] the median in milliseconds after a warm-up
-    def median_ms(repetitions, warm_up: 3)
-      warm_up.times { yield }
+    def median_ms(repetitions, warm_up: 3, &work)
+      warm_up.times(&work)
       times = Array.new(repetitions) do
         start = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        yield
+        work.call
         (Process.clock_gettime(Process::CLOCK_MONOTONIC) - start) * 1000
       end
       times.sort[times.size / 2]

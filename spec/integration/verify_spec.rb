@@ -5,7 +5,8 @@ require "stringio"
 # The comparison with the CPU on load. Damaged devices are made in the engine's own tests.
 RSpec.describe "The self-check" do
   models = { Candle::EmbeddingModel => "bert-sentence", Candle::Reranker => "bert-reranker",
-             Candle::NER => "bert-token", Candle::Classifier => "bert-sequence", Candle::MaskedLM => "bert-masked", Candle::LLM => "decoders/llama" }
+             Candle::NER => "bert-token", Candle::Classifier => "bert-sequence",
+             Candle::MaskedLM => "bert-masked", Candle::LLM => "decoders/llama" }
 
   models.each do |klass, name|
     it "of #{klass} runs when asked for, and on CPUs only then" do
