@@ -7,7 +7,7 @@ use super::layer::{Layer, Step, Stream};
 use super::model::{Decoder, Logits};
 use super::names::Names;
 use super::parameters::Parameters;
-use crate::verification::{self, Evidence, PROBE_TOKENS};
+use crate::verification::{self, Evidence, Expanded, PROBE_TOKENS};
 use crate::weights::WeightSource;
 use crate::{log, CancelToken, Result};
 
@@ -45,11 +45,12 @@ impl Decoder {
             return Ok(());
         };
         let found = self.run_first(layer, embedded, cancel)?;
-        let parameters = Parameters::new(source, names, &Device::Cpu, DType::F32)?;
+        let expanded = Expanded(source);
+        let parameters = Parameters::new(&expanded, names, &Device::Cpu, DType::F32)?;
         let layer = parameters.layer(0, self.config())?;
         let input = embedded.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
         let expected = self.run_first(&layer, &input, cancel)?;
-        evidence("the first layer", &found).check_against(&expected, &input)
+        evidence("the first layer", &found).check_against(&expected, &input, source)
     }
 
     /// The stream after the first layer, on the device of `embedded`.

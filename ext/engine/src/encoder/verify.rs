@@ -7,7 +7,7 @@ use super::parts::Parts;
 use super::relative::RelativePositions;
 use super::{Blueprint, Encoder};
 use crate::nn::PackedSequences;
-use crate::verification::{self, Evidence, PROBE_TOKENS};
+use crate::verification::{self, Evidence, Expanded, PROBE_TOKENS};
 use crate::weights::WeightSource;
 use crate::{log, CancelToken, Result};
 
@@ -48,13 +48,14 @@ impl Encoder {
         let boundaries = sequences.boundaries();
         let relative = self.relative.state(sequences, &self.device)?;
         let found = layer.forward(embedded, boundaries, config, &relative)?;
-        let parts = Parts::new(source, blueprint.names, &Device::Cpu, DType::F32)?;
+        let expanded = Expanded(source);
+        let parts = Parts::new(&expanded, blueprint.names, &Device::Cpu, DType::F32)?;
         let positions = RelativePositions::load(&self.config, &parts)?;
         let layer = Layer::load(&self.config, &parts, config.weights, &positions)?;
         let relative = positions.state(sequences, &Device::Cpu)?;
         let input = embedded.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
         let expected = layer.forward(&input, boundaries, config, &relative)?;
-        evidence("the first layer", &found).check_against(&expected, &input)
+        evidence("the first layer", &found).check_against(&expected, &input, source)
     }
 }
 

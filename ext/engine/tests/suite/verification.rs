@@ -12,6 +12,7 @@ use engine::tasks::{
     ClassifyModel, EmbedSettings, EmbeddingModel, LanguageModel, LoadOptions, MaskModel,
     RerankModel, TagModel,
 };
+use engine::verification::Evidence;
 use engine::weights::{self, DenseView, Metadata, QuantizedTensor, TensorInfo, WeightSource};
 use engine::{threads, CancelToken, Error, Result};
 
@@ -97,6 +98,47 @@ fn check_decoder(name: &str, part: &'static str, factor: f64, dtype: DType) -> R
     let sizes = (family.config)(&config).unwrap();
     let decoder = Decoder::load(damaged, sizes, &names, &Device::Cpu, dtype, &cancel).unwrap();
     decoder.verify(inner.as_ref(), &names, &cancel)
+}
+
+/// The verdict on `found` where the CPU made 101, 102 and 97 of three times 100.
+fn judge(found: &[f32], dtype: DType) -> String {
+    let tensor = |values: &[f32]| Tensor::new(values, &Device::Cpu).unwrap();
+    let found = tensor(found).to_dtype(dtype).unwrap();
+    let evidence = Evidence {
+        place: "layer 0",
+        found: &found,
+    };
+    let (_, source) = open("bert");
+    let (expected, input) = (tensor(&[101.0, 102.0, 97.0]), tensor(&[100.0; 3]));
+    match evidence.check_against(&expected, &input, source.as_ref()) {
+        Ok(()) => "fine".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn right_values_pass_in_every_dtype() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        assert_eq!(judge(&[101.0, 102.0, 97.0], dtype), "fine");
+    }
+}
+
+#[test]
+fn every_fault_of_values_is_named() {
+    for (found, words) in [
+        ([f32::NAN, 102.0, 97.0], "NaN"),
+        ([f32::INFINITY, 102.0, 97.0], "infinite"),
+        ([0.0; 3], "only zeros"),
+        // The input unchanged: 2 % off by the norm of the output, 100 % by the change.
+        ([100.0; 3], "100.0 % off"),
+    ] {
+        let message = judge(&found, DType::F32);
+        assert!(
+            message.contains(words) && message.contains("layer 0"),
+            "{message}"
+        );
+    }
+    assert!(judge(&[f32::NAN; 3], DType::F16).contains("dtype: :bf16"));
 }
 
 fn message(verdict: Result<()>) -> String {
