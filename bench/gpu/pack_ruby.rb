@@ -7,7 +7,7 @@ require "rbconfig"
 # ruby bench/gpu/pack_ruby.rb DIRECTORY, then there: DIRECTORY/ruby script.rb
 module PackRuby
   # What belongs to every Linux, and must fit its kernel and loader.
-  SYSTEM = /\A(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|libpthread\.|librt\.|libgcc_s\.|libstdc\+\+\.)/.freeze
+  SYSTEM = /\A(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|libpthread\.|librt\.|libgcc_s\.|libstdc\+\+\.)/
   UNNEEDED = %w[bundler bundler.rb rdoc rdoc.rb irb irb.rb debug typeprof rbs].freeze
 
   module_function

@@ -95,11 +95,25 @@ impl<T: Send + Sync> Slot<T> {
             return Ok(());
         };
         drop(memory);
+        if self.home.check().is_err() {
+            std::mem::forget(model);
+            return Ok(());
+        }
         let mut model = Some(model);
         gvl::leave(ruby, |_| {
             drop(model.take());
-            Ok(())
+            self.home.settle()
         })
+    }
+}
+
+/// What a parent process has on a GPU is not for its child to free.
+impl<T> Drop for Slot<T> {
+    fn drop(&mut self) {
+        if self.home.check().is_err() {
+            let loaded = self.loaded.get_mut().unwrap_or_else(|e| e.into_inner());
+            std::mem::forget(loaded.take());
+        }
     }
 }
 

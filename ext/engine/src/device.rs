@@ -41,6 +41,14 @@ impl Home {
         }
     }
 
+    /// Waits until memory given up there is really free; plain memory always is.
+    pub fn settle(self) -> Result<()> {
+        match self.device {
+            Device::Cpu => Ok(()),
+            gpu => gpu.synchronize(),
+        }
+    }
+
     /// A `Device` error in a forked child, unless it lies in plain memory.
     pub fn check(self) -> Result<()> {
         match self.device == Device::Cpu || self.process == std::process::id() {
