@@ -165,9 +165,13 @@ fn dequantize_block(kind: BlockType, block: &[u8], output: &mut [f32]) {
     let codes = &mut codes[..kind.elements()];
     let header = split_block(kind, block, codes);
     let offset = i16::from(kind.offset());
+    let (block_scale, block_minimum) = match (kind, block.first_chunk()) {
+        (BlockType::Q8K, Some(scale)) => (f32::from_le_bytes(*scale), 0.0),
+        _ => (header.scale.to_f32(), header.minimum.to_f32()),
+    };
     for (run, (values, codes)) in output.chunks_mut(RUN).zip(codes.chunks(RUN)).enumerate() {
-        let scale = header.scale * f32::from(header.scales[run]);
-        let minimum = header.minimum * f32::from(header.minimums[run]);
+        let scale = block_scale * f32::from(header.scales[run]);
+        let minimum = block_minimum * f32::from(header.minimums[run]);
         for (value, &code) in values.iter_mut().zip(codes) {
             let level = match kind.levels() {
                 Some(levels) => i16::from(levels[usize::from(code & 0x0f)]),
@@ -179,18 +183,18 @@ fn dequantize_block(kind: BlockType, block: &[u8], output: &mut [f32]) {
 }
 
 /// What the elements of a block have in common: element i, of run i / 16, is
-/// scale · scales[run] · level + minimum · minimums[run].
+/// scale · scales[run] · level + minimum · minimums[run]. The scale of Q8_K, an f32, is not in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
-    pub scale: f32,
-    pub minimum: f32,
+    pub scale: f16,
+    pub minimum: f16,
     pub scales: [i8; RUN],
     pub minimums: [u8; RUN],
 }
 
 impl Header {
     #[inline(always)]
-    fn plain(scale: f32, minimum: f32) -> Self {
+    fn plain(scale: f16, minimum: f16) -> Self {
         Self {
             scale,
             minimum,
@@ -200,10 +204,10 @@ impl Header {
     }
 
     #[inline(always)]
-    fn without_minimum(scale: f32, scales: [i8; RUN]) -> Self {
+    fn without_minimum(scale: f16, scales: [i8; RUN]) -> Self {
         Self {
             scale,
-            minimum: 0.0,
+            minimum: f16::ZERO,
             scales,
             minimums: [0; RUN],
         }
@@ -221,7 +225,7 @@ pub(crate) fn split_block(kind: BlockType, block: &[u8], codes: &mut [u8]) -> He
         BlockType::Q4_0 | BlockType::Iq4Nl => {
             let scale = fields.half();
             nibbles(fields.bytes(), codes);
-            Header::plain(scale, 0.0)
+            Header::plain(scale, f16::ZERO)
         }
         BlockType::Q4_1 => {
             let (scale, minimum) = (fields.half(), fields.half());
@@ -231,7 +235,7 @@ pub(crate) fn split_block(kind: BlockType, block: &[u8], codes: &mut [u8]) -> He
         BlockType::Q5_0 => {
             let scale = fields.half();
             five_bits(fields, codes);
-            Header::plain(scale, 0.0)
+            Header::plain(scale, f16::ZERO)
         }
         BlockType::Q5_1 => {
             let (scale, minimum) = (fields.half(), fields.half());
@@ -241,17 +245,17 @@ pub(crate) fn split_block(kind: BlockType, block: &[u8], codes: &mut [u8]) -> He
         BlockType::Q8_0 => {
             let scale = fields.half();
             signed_bytes::<SMALL>(fields, codes);
-            Header::plain(scale, 0.0)
+            Header::plain(scale, f16::ZERO)
         }
         BlockType::Q8_1 => {
             let (scale, _sum) = (fields.half(), fields.half());
             signed_bytes::<SMALL>(fields, codes);
-            Header::plain(scale, 0.0)
+            Header::plain(scale, f16::ZERO)
         }
         BlockType::Q8K => {
-            let scale = f32::from_le_bytes(fields.bytes());
+            let _scale: [u8; 4] = fields.bytes();
             signed_bytes::<SUPER>(fields, codes);
-            Header::plain(scale, 0.0)
+            Header::plain(f16::ZERO, f16::ZERO)
         }
         BlockType::Q2K => q2_k(fields, codes),
         BlockType::Q3K => q3_k(fields, codes),
@@ -277,18 +281,19 @@ impl Fields<'_> {
     }
 
     #[inline(always)]
-    fn half(&mut self) -> f32 {
-        f16::from_le_bytes(self.bytes()).to_f32()
+    fn half(&mut self) -> f16 {
+        f16::from_le_bytes(self.bytes())
     }
 }
 
 /// Writes nibble `j` of `packed` to element `j` (low) and `j + 16` (high).
 #[inline(always)]
 fn nibbles(packed: [u8; 16], codes: &mut [u8]) {
-    let (low, high) = codes.split_at_mut(SMALL / 2);
-    for ((low, high), byte) in low.iter_mut().zip(high).zip(packed) {
-        *low = byte & 0x0f;
-        *high = byte >> 4;
+    if let Some(codes) = codes.first_chunk_mut::<SMALL>() {
+        for j in 0..SMALL / 2 {
+            codes[j] = packed[j] & 0x0f;
+            codes[j + SMALL / 2] = packed[j] >> 4;
+        }
     }
 }
 
@@ -297,15 +302,20 @@ fn nibbles(packed: [u8; 16], codes: &mut [u8]) {
 fn five_bits(fields: &mut Fields, codes: &mut [u8]) {
     let high = u32::from_le_bytes(fields.bytes());
     nibbles(fields.bytes(), codes);
-    for (j, code) in codes.iter_mut().enumerate() {
-        *code |= ((high >> j & 1) << 4) as u8;
+    if let Some(codes) = codes.first_chunk_mut::<SMALL>() {
+        for j in 0..SMALL {
+            codes[j] |= ((high >> j & 1) << 4) as u8;
+        }
     }
 }
 
 #[inline(always)]
 fn signed_bytes<const N: usize>(fields: &mut Fields, codes: &mut [u8]) {
-    for (code, byte) in codes.iter_mut().zip(fields.bytes::<N>()) {
-        *code = byte ^ 0x80;
+    let bytes: [u8; N] = fields.bytes();
+    if let Some(codes) = codes.first_chunk_mut::<N>() {
+        for j in 0..N {
+            codes[j] = bytes[j] ^ 0x80;
+        }
     }
 }
 

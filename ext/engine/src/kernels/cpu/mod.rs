@@ -3,6 +3,7 @@
 pub(crate) mod activation;
 pub(crate) mod attention;
 pub(crate) mod blocks;
+pub(crate) mod few_queries;
 pub(crate) mod gemm;
 pub mod isa;
 mod lanes;

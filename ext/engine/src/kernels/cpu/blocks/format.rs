@@ -1,14 +1,16 @@
 //! How the codes and scales of each block type lie in a panel.
 //!
-//! A panel holds 16 outputs and all their inputs, cut into groups of 32 inputs. It has three
-//! sections, each going through the groups in order:
+//! A panel holds 16 outputs and all their inputs, block after block, read from front to back. A block
+//! begins with an f16 of scale for each output, then an f16 of minimum for each where the type has one.
+//! Its groups of 32 inputs follow, each of up to three parts:
 //!
-//! - the low bits of the codes: eight steps of four inputs, a step being 16 outputs × 4 bytes, so that
-//!   one instruction adds four products to each of 16 outputs. With 4 bits, bytes are shared by steps
-//!   s and s + 4; with 2 bits, by steps s, s + 2, s + 4 and s + 6, the first in the lowest bits;
-//! - the high bits: one bit per code as 64-bit masks of the eight steps, or two bits as above;
-//! - the scales: per block an f16 for each output, then an f16 minimum for each; in blocks of 256
-//!   each group (or run of 16) follows with a byte of scale and a byte of minimum for each output.
+//! - in blocks of 256, a byte of scale for each output (for each run of 16 inputs in some types), then
+//!   as many of minimum;
+//! - the high bits of the codes: one bit per code as 64-bit masks of the eight steps, or two bits laid
+//!   out like low ones;
+//! - the low bits: eight steps of four inputs, a step being 16 outputs × 4 bytes, so that one
+//!   instruction adds four products to each of 16 outputs. With 4 bits, bytes are shared by steps s and
+//!   s + 4; with 2 bits, by steps s, s + 2, s + 4 and s + 6, the first in the lowest bits.
 
 use crate::weights::BlockType;
 
@@ -42,16 +44,24 @@ pub(super) trait Format {
     const GROUPS: usize = if Self::SUPER { GROUPS_OF_SUPER } else { 1 };
     const LOW_BYTES: usize = PANEL * GROUP / 8 * Self::LOW_BITS;
     const HIGH_BYTES: usize = PANEL * GROUP / 8 * Self::HIGH_BITS;
-    /// Bytes of scales, or of minimums, of one group in a block of 256.
-    const STEP_BYTES: usize = if Self::RUNS { 2 * PANEL } else { PANEL };
-    /// Bytes of scales of one block.
-    const SCALE_BYTES: usize = (2 * PANEL
-        + if Self::SUPER {
-            GROUPS_OF_SUPER * Self::STEP_BYTES
-        } else {
-            0
-        })
-        * if Self::MINIMUM { 2 } else { 1 };
+    /// How often a byte of scale, or of minimum, occurs in a group, times the bytes of a panel.
+    const STEP_BYTES: usize = match (Self::SUPER, Self::RUNS) {
+        (false, _) => 0,
+        (true, false) => PANEL,
+        (true, true) => 2 * PANEL,
+    };
+    const PARTS: usize = if Self::MINIMUM { 2 } else { 1 };
+    /// Bytes of what a block's groups share.
+    const HEADER_BYTES: usize = Self::PARTS * 2 * PANEL;
+    /// Bytes of a group before its codes.
+    const SCALE_BYTES: usize = Self::PARTS * Self::STEP_BYTES;
+    const GROUP_BYTES: usize = Self::SCALE_BYTES + Self::HIGH_BYTES + Self::LOW_BYTES;
+    const BLOCK_BYTES: usize = Self::HEADER_BYTES + Self::GROUPS * Self::GROUP_BYTES;
+
+    /// Bytes from panel to panel, whole cache lines.
+    fn stride(inputs: usize) -> usize {
+        (inputs / (GROUP * Self::GROUPS) * Self::BLOCK_BYTES).next_multiple_of(64)
+    }
 }
 
 macro_rules! formats {
@@ -122,28 +132,3 @@ macro_rules! for_format {
     }};
 }
 pub(super) use for_format;
-
-/// Where the sections of a panel begin, for a number of groups.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sections {
-    pub groups: usize,
-    pub high: usize,
-    pub scales: usize,
-    /// Bytes from panel to panel, whole cache lines.
-    pub stride: usize,
-}
-
-impl Sections {
-    pub fn of<F: Format>(inputs: usize) -> Self {
-        let groups = inputs / GROUP;
-        let high = groups * F::LOW_BYTES;
-        let scales = high + groups * F::HIGH_BYTES;
-        let end = scales + groups / F::GROUPS * F::SCALE_BYTES;
-        Self {
-            groups,
-            high,
-            scales,
-            stride: end.next_multiple_of(64),
-        }
-    }
-}

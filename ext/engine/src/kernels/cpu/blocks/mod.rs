@@ -23,7 +23,7 @@ use super::norm::add_row;
 use super::{build, for_each_range, Output};
 use crate::weights::{BlockType, QuantizedTensor};
 use crate::{memory, Error, Result};
-use format::{for_format, Sections, PANEL};
+use format::{for_format, Format, PANEL};
 use level::Level;
 use product::{multiply_panel, Panel};
 use quantize::QuantizedRows;
@@ -40,7 +40,8 @@ struct Line([u8; 64]);
 #[derive(Clone)]
 pub(crate) struct BlockMatrix {
     kind: BlockType,
-    sections: Sections,
+    /// Bytes from panel to panel.
+    stride: usize,
     panels: Arc<Vec<Line>>,
     pub inputs: usize,
     pub outputs: usize,
@@ -49,7 +50,11 @@ pub(crate) struct BlockMatrix {
 impl std::fmt::Debug for BlockMatrix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = self.kind.name();
-        write!(f, "BlockMatrix[{}, {}] of {kind}", self.outputs, self.inputs)
+        write!(
+            f,
+            "BlockMatrix[{}, {}] of {kind}",
+            self.outputs, self.inputs
+        )
     }
 }
 
@@ -67,13 +72,13 @@ impl BlockMatrix {
                 blocks.shape
             )));
         };
-        let sections = for_format!(blocks.kind, F => Some(Sections::of::<F>(inputs)), None);
+        let stride = for_format!(blocks.kind, F => Some(F::stride(inputs)), None);
         let row = inputs / blocks.kind.elements() * blocks.kind.bytes();
         let whole = inputs % blocks.kind.elements() == 0
             && outputs
                 .checked_mul(row)
                 .is_some_and(|needed| needed <= blocks.bytes.len());
-        let Some(sections) = sections.filter(|_| whole) else {
+        let Some(stride) = stride.filter(|_| whole) else {
             return Err(Error::InvalidInput(format!(
                 "{} bytes of {} do not hold a matrix of shape {:?}",
                 blocks.bytes.len(),
@@ -82,8 +87,8 @@ impl BlockMatrix {
             )));
         };
         let panels = outputs.div_ceil(PANEL);
-        memory::ensure_elements(&[panels, sections.stride], 1, "a linear layer's weight")?;
-        let lines = sections.stride / size_of::<Line>();
+        memory::ensure_elements(&[panels, stride], 1, "a linear layer's weight")?;
+        let lines = stride / size_of::<Line>();
         // SAFETY: every panel is written in full, by one task.
         let packed = unsafe {
             build::<Line>(panels * lines, |out| {
@@ -92,8 +97,8 @@ impl BlockMatrix {
                         let to = out.at(panel * lines);
                         to.write_bytes(0, lines);
                         let bytes =
-                            std::slice::from_raw_parts_mut(to.cast::<u8>(), sections.stride);
-                        pack::pack_panel(isa, blocks, &sections, panel * PANEL, bytes);
+                            std::slice::from_raw_parts_mut(to.cast::<u8>(), stride);
+                        pack::pack_panel(isa, blocks, panel * PANEL, bytes);
                     }
                 })
             })
@@ -101,7 +106,7 @@ impl BlockMatrix {
         blocks.bytes.release();
         Ok(Self {
             kind: blocks.kind,
-            sections,
+            stride,
             panels: Arc::new(packed),
             inputs,
             outputs,
@@ -113,14 +118,14 @@ impl BlockMatrix {
     }
 
     fn panel(&self, index: usize) -> Panel<'_> {
-        let lines = self.sections.stride / size_of::<Line>();
+        let lines = self.stride / size_of::<Line>();
         let lines = &self.panels[index * lines..][..lines];
         // SAFETY: lines are plain bytes without padding.
         let bytes =
             unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) };
         Panel {
             kind: self.kind,
-            sections: &self.sections,
+            inputs: self.inputs,
             bytes,
             width: PANEL.min(self.outputs - index * PANEL),
         }

@@ -4,7 +4,7 @@
 //! same bits: the products of a group are summed in integers, which is exact, and the groups are added
 //! in their order, each rounded once.
 
-use super::format::{for_format, Format, Sections, GROUP, PANEL};
+use super::format::{for_format, Format, GROUP, PANEL};
 use super::integers::Integers;
 use super::level::leveled;
 use super::quantize::{Group, QuantizedRows};
@@ -14,15 +14,8 @@ use crate::weights::BlockType;
 type Float<S> = <S as Integers>::Float;
 type Number<S> = <Float<S> as Simd>::V;
 
-/// Where the lanes of one vector begin in the sections of a panel.
-#[derive(Clone, Copy)]
-struct Lanes {
-    low: *const u8,
-    high: *const u8,
-    scales: *const u8,
-    /// The number of the first lane.
-    first: usize,
-}
+/// How far ahead of its use a panel is asked for, in bytes.
+const AHEAD: usize = 4096;
 
 /// Some rows of x.
 #[derive(Clone, Copy)]
@@ -41,7 +34,10 @@ impl Rows {
 
     #[inline(always)]
     unsafe fn step(&self, row: usize, group: usize, step: usize) -> *const i8 {
-        unsafe { self.bytes.add((row * self.width + group) * GROUP + 4 * step) }
+        unsafe {
+            self.bytes
+                .add((row * self.width + group) * GROUP + 4 * step)
+        }
     }
 }
 
@@ -139,21 +135,23 @@ unsafe fn begin<S: Integers, F: Format>(byte_sum: i32) -> S::V {
     unsafe { S::splat(-offset * byte_sum) }
 }
 
-/// The scales of a block, and how far its groups are.
+/// A group in a panel, from the first lane of a vector on.
 #[derive(Clone, Copy)]
-struct Block<V> {
+struct Place<V> {
+    /// Of the block.
     scale: V,
     minimum: V,
-    /// The bytes of scale and minimum of the group at hand.
-    steps: *const u8,
+    /// The group's own bytes of scale and of minimum.
+    scales: *const u8,
+    minimums: *const u8,
+    planes: (*const u8, *const u8),
 }
 
 /// Adds a group with one scale to `totals`.
 #[inline(always)]
 unsafe fn add_group<S: Integers, F: Format, const R: usize>(
     totals: &mut [Number<S>; R],
-    planes: (*const u8, *const u8),
-    block: &Block<Number<S>>,
+    place: &Place<Number<S>>,
     levels: &[u8; 16],
     rows: &Rows,
     group: usize,
@@ -166,14 +164,13 @@ unsafe fn add_group<S: Integers, F: Format, const R: usize>(
             sums[r] = begin::<S, F>(byte_sums[0] + byte_sums[1]);
             r += 1;
         }
-        let sums = half_group::<S, F, R, 0>(sums, planes, levels, rows, group);
-        let sums = half_group::<S, F, R, 1>(sums, planes, levels, rows, group);
-        let (mut scale, mut minimum) = (block.scale, block.minimum);
+        let sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
+        let sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
+        let (mut scale, mut minimum) = (place.scale, place.minimum);
         if F::SUPER {
-            scale = Float::<S>::mul(scale, S::load_bytes(block.steps));
+            scale = Float::<S>::mul(scale, S::load_bytes(place.scales));
             if F::MINIMUM {
-                let minimums = S::load_bytes(block.steps.add(F::STEP_BYTES));
-                minimum = Float::<S>::mul(minimum, minimums);
+                minimum = Float::<S>::mul(minimum, S::load_bytes(place.minimums));
             }
         }
         let mut r = 0;
@@ -194,14 +191,13 @@ unsafe fn add_group<S: Integers, F: Format, const R: usize>(
 #[inline(always)]
 unsafe fn add_runs<S: Integers, F: Format, const R: usize>(
     totals: &mut [Number<S>; R],
-    planes: (*const u8, *const u8),
-    block: &Block<Number<S>>,
+    place: &Place<Number<S>>,
     levels: &[u8; 16],
     rows: &Rows,
     group: usize,
 ) {
     unsafe {
-        let run = |run: usize| S::load_bytes(block.steps.add(run * PANEL));
+        let of_run = |bytes: *const u8, run: usize| S::load_bytes(bytes.add(run * PANEL));
         let mut sums = [S::splat(0); R];
         let mut scaled = [Float::<S>::splat(0.0); R];
         let mut r = 0;
@@ -209,27 +205,29 @@ unsafe fn add_runs<S: Integers, F: Format, const R: usize>(
             sums[r] = begin::<S, F>(rows.group(r, group).byte_sums[0]);
             r += 1;
         }
-        sums = half_group::<S, F, R, 0>(sums, planes, levels, rows, group);
-        let scale = run(0);
+        sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
+        let scale = of_run(place.scales, 0);
         r = 0;
         while r < R {
             scaled[r] = Float::<S>::mul(S::to_float(sums[r]), scale);
             sums[r] = begin::<S, F>(rows.group(r, group).byte_sums[1]);
             r += 1;
         }
-        sums = half_group::<S, F, R, 1>(sums, planes, levels, rows, group);
-        let scale = run(1);
+        sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
+        let scale = of_run(place.scales, 1);
         r = 0;
         while r < R {
             let x = rows.group(r, group);
             let factor = Float::<S>::splat(x.scale);
             let exact = S::fuse(S::to_float(sums[r]), scale, scaled[r]);
-            let both = Float::<S>::mul(block.scale, factor);
+            let both = Float::<S>::mul(place.scale, factor);
             totals[r] = S::fuse(exact, both, totals[r]);
             if F::MINIMUM {
                 let sum = |half: usize| Float::<S>::splat(x.byte_sums[half] as f32);
-                let exact = S::fuse(run(3), sum(1), Float::<S>::mul(run(2), sum(0)));
-                let both = Float::<S>::mul(block.minimum, factor);
+                let minimum = |run: usize| of_run(place.minimums, run);
+                let exact = Float::<S>::mul(minimum(0), sum(0));
+                let exact = S::fuse(minimum(1), sum(1), exact);
+                let both = Float::<S>::mul(place.minimum, factor);
                 totals[r] = S::fuse(exact, both, totals[r]);
             }
             r += 1;
@@ -237,46 +235,66 @@ unsafe fn add_runs<S: Integers, F: Format, const R: usize>(
     }
 }
 
-/// `R` rows of x times the outputs of one vector.
+/// Asks for what is read soon: the hardware looks ahead within a page only.
+#[inline(always)]
+unsafe fn fetch_ahead(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(64) {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        // SAFETY: a prefetch reads nothing and cannot fault; SSE belongs to every x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD + line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
+}
+
+/// `R` rows of x times the outputs of the lanes from `first` on.
 #[inline(always)]
 unsafe fn tile<S: Integers, F: Format, const R: usize>(
-    lanes: &Lanes,
+    panel: *const u8,
+    first: usize,
     levels: &[u8; 16],
     rows: &Rows,
 ) -> [Number<S>; R] {
+    // Four bytes of low bits a lane, as of two high bits; half a byte of masks.
+    let high_lane = match F::HIGH_BITS {
+        1 => first / 2,
+        _ => 4 * first,
+    };
     unsafe {
         let mut totals = [Float::<S>::splat(0.0); R];
-        let (mut low, mut high) = (lanes.low, lanes.high);
-        let mut scales = lanes.scales;
-        let mut first = 0;
-        while first < rows.width {
-            let halves = scales.add(2 * lanes.first);
-            let scale = S::load_halves(halves);
-            let mut steps = scales.add(2 * PANEL + lanes.first);
-            let mut minimum = scale;
-            if F::MINIMUM {
-                minimum = S::load_halves(halves.add(2 * PANEL));
-                steps = steps.add(2 * PANEL);
-            }
-            let mut block = Block {
-                scale,
-                minimum,
-                steps,
+        let mut at = panel;
+        let mut group = 0;
+        while group < rows.width {
+            let scale = S::load_halves(at.add(2 * first));
+            let minimum = match F::MINIMUM {
+                true => S::load_halves(at.add(2 * (PANEL + first))),
+                false => scale,
             };
-            for group in first..first + F::GROUPS {
-                let planes = (low, high);
-                if F::RUNS {
-                    add_runs::<S, F, R>(&mut totals, planes, &block, levels, rows, group);
-                } else {
-                    add_group::<S, F, R>(&mut totals, planes, &block, levels, rows, group);
+            at = at.add(F::HEADER_BYTES);
+            for _ in 0..F::GROUPS {
+                if R == 1 {
+                    fetch_ahead(at, F::GROUP_BYTES);
                 }
-                low = low.add(F::LOW_BYTES);
-                high = high.wrapping_add(F::HIGH_BYTES);
-                let every = if F::MINIMUM { 2 } else { 1 };
-                block.steps = block.steps.wrapping_add(every * F::STEP_BYTES);
+                let high = at.add(F::SCALE_BYTES);
+                let place = Place {
+                    scale,
+                    minimum,
+                    scales: at.wrapping_add(first),
+                    minimums: at.wrapping_add(F::STEP_BYTES + first),
+                    planes: (
+                        high.add(F::HIGH_BYTES + 4 * first),
+                        high.wrapping_add(high_lane),
+                    ),
+                };
+                if F::RUNS {
+                    add_runs::<S, F, R>(&mut totals, &place, levels, rows, group);
+                } else {
+                    add_group::<S, F, R>(&mut totals, &place, levels, rows, group);
+                }
+                at = at.add(F::GROUP_BYTES);
+                group += 1;
             }
-            scales = scales.add(F::SCALE_BYTES);
-            first += F::GROUPS;
         }
         totals
     }
@@ -316,20 +334,12 @@ unsafe fn multiply_format<S: Integers, F: Format>(
     unsafe {
         let mut first = 0;
         while first < panel.width {
-            // Four bytes of low bits a lane, as of two high bits; half a byte of masks.
-            let high_lane = if F::HIGH_BITS == 1 { first / 2 } else { 4 * first };
             let start = panel.bytes.as_ptr();
-            let lanes = Lanes {
-                low: start.add(4 * first),
-                high: start.add(panel.sections.high).wrapping_add(high_lane),
-                scales: start.add(panel.sections.scales),
-                first,
-            };
             let (begin, mut left, mut to) = (rows, count, out.add(first));
             macro_rules! tiles {
                 ($count:expr) => {
                     while left >= $count {
-                        let totals = tile::<S, F, { $count }>(&lanes, &levels, &rows);
+                        let totals = tile::<S, F, { $count }>(start, first, &levels, &rows);
                         store::<S, { $count }>(totals, to, stride, panel.width - first);
                         rows.bytes = rows.bytes.add($count * rows.width * GROUP);
                         rows.groups = rows.groups.add($count * rows.width);
@@ -358,7 +368,7 @@ unsafe fn multiply_format<S: Integers, F: Format>(
 /// One panel of a matrix.
 pub(super) struct Panel<'a> {
     pub kind: BlockType,
-    pub sections: &'a Sections,
+    pub inputs: usize,
     pub bytes: &'a [u8],
     /// How many of its outputs exist.
     pub width: usize,
@@ -373,13 +383,13 @@ unsafe fn multiply_panel_with<S: Integers>(
     out: *mut f32,
     stride: usize,
 ) {
-    let width = panel.sections.groups;
+    let width = panel.inputs / GROUP;
     let rows = Rows {
         bytes: x.bytes[first * width * GROUP..].as_ptr(),
         groups: x.groups[first * width..].as_ptr(),
         width,
     };
-    // SAFETY: the caller vouches for the rows of x and out; a panel is as long as its sections say.
+    // SAFETY: the caller vouches for the rows of x and out; a panel has all its blocks.
     unsafe {
         for_format!(
             panel.kind,

@@ -51,12 +51,7 @@ impl QuantizedRows {
 }
 
 #[inline(always)]
-unsafe fn quantize_with<S: Simd>(
-    x: *const f32,
-    bytes: *mut i8,
-    groups: *mut Group,
-    count: usize,
-) {
+unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Group, count: usize) {
     // SAFETY: the caller vouches for `count` groups of each.
     unsafe {
         for group in 0..count {

@@ -92,7 +92,12 @@ fn every_block_type_multiplies_like_its_expansion() {
         let blocks = tensor(kind, outputs, inputs);
         let dense = dequantize(kind, &blocks.bytes).unwrap();
         let expected = expected(&dense, &x, inputs);
-        let got = plain(&matrix(&blocks), Level::of(Isa::current().unwrap()), &x, rows);
+        let got = plain(
+            &matrix(&blocks),
+            Level::of(Isa::current().unwrap()),
+            &x,
+            rows,
+        );
         let mut square = (0.0, 0.0);
         for (got, (expected, bound)) in got.iter().zip(expected) {
             let off = (f64::from(*got) - expected).abs();
@@ -108,14 +113,23 @@ fn every_block_type_multiplies_like_its_expansion() {
 fn elements_that_are_bytes_multiply_exactly() {
     let (inputs, outputs) = (256, 20);
     let x: Vec<f32> = (0..inputs)
-        .map(|i| if i % 32 == 0 { 127.0 } else { (i * 37 % 255) as f32 - 127.0 })
+        .map(|i| {
+            if i % 32 == 0 {
+                127.0
+            } else {
+                (i * 37 % 255) as f32 - 127.0
+            }
+        })
         .collect();
     for kind in KINDS {
         let blocks = tensor(kind, outputs, inputs);
         let dense = dequantize(kind, &blocks.bytes).unwrap();
         let got = plain(&matrix(&blocks), Level::of(Isa::current().unwrap()), &x, 1);
         for (got, weights) in got.iter().zip(dense.chunks(inputs)) {
-            let products = x.iter().zip(weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
+            let products = x
+                .iter()
+                .zip(weights)
+                .map(|(x, w)| f64::from(*x) * f64::from(*w));
             let size: f64 = products.clone().map(f64::abs).sum();
             let off = (f64::from(*got) - products.sum::<f64>()).abs();
             assert!(off <= 1e-6 * size, "{}: {off} of {size}", kind.name());
@@ -174,7 +188,12 @@ fn several_matrices_at_once_and_their_epilogues() {
         activation: Some(Activation::Relu),
         residual: Some(&residual),
     };
-    let both = multiply(isa, &x, rows, &[(&first, GemmEpilogue::default()), (&second, epilogue)]);
+    let both = multiply(
+        isa,
+        &x,
+        rows,
+        &[(&first, GemmEpilogue::default()), (&second, epilogue)],
+    );
     let level = Level::of(isa);
     assert_eq!(both[0], plain(&first, level, &x, rows));
     let product = plain(&second, level, &x, rows);
