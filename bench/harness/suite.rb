@@ -55,9 +55,9 @@ module Bench
     def embeddings
       [embed("f32", "f32", [embedder(ST, "f32"), embedder(ORT, "f32")], Target.new(ratio: 1.3, aim: 2)),
        embed("bf16", "bf16", [embedder(ST, "bf16", at_least: 0.999)], Target.new(ratio: 1.3, aim: 3),
-             references: [our_embedder("f32", check: cosine(0.999))]),
+             references: [our_embedder("f32", label: "our f32", check: cosine(0.999))]),
        embed("int8", "int8", [embedder(ORT, "int8", at_least: 0.95, judged: false)], nil,
-             references: [our_embedder("f32", check: cosine(0.99))]),
+             references: [our_embedder("f32", label: "our f32", check: cosine(0.99))]),
        without_amx]
     end
 

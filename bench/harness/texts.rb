@@ -33,7 +33,8 @@ module Bench
       tell the instruments what they were looking at. Years later a student from the university found the notebooks in a
       chest under the stairs. He spent a winter copying them, and by the spring he understood that they held something
       which no station on the coast had ever measured: the slow turning of the current that keeps the harbor free of ice.
-      He wrote to his professor at once, and the answer came back within a week, with a ticket and a single question.
+      He wrote to his professor at once, and the answer came back within a week, with a ticket and a single question:
+      was anyone still writing the weather down there?
     TEXT
 
     module_function

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 
+import onnx
 import torch
 import transformers
 from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -79,7 +80,9 @@ def main():
         if options == ["int8"]:
             wide = os.path.join(directory, "fused.onnx")
             fused.save_model_to_file(wide)
-            quantize_dynamic(wide, path, per_channel=True, weight_type=QuantType.QInt8)
+            # Types can't be inferred through the fused operators.
+            known = {"DefaultTensorType": onnx.TensorProto.FLOAT}
+            quantize_dynamic(wide, path, per_channel=True, weight_type=QuantType.QInt8, extra_options=known)
         else:
             fused.save_model_to_file(path)
         shutil.copy(os.path.join(source, "tokenizer.json"), staged)
