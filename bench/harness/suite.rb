@@ -18,7 +18,8 @@ module Bench
     # @param directory [String] where inputs are written
     # @param quick [Boolean] few texts, one round, one type of GGUF
     def initialize(directory, quick: false)
-      @inputs = Texts.write(directory, quick: quick)
+      @documents = quick ? 20 : 100
+      @inputs = Texts.write(directory, texts: quick ? 40 : 400, documents: @documents)
       @quick = quick
     end
 
@@ -110,14 +111,14 @@ module Bench
 
     def reranking
       check = { measure: :scores, within: 5e-3 }
-      Case.new(name: "rerank", group: "reranking", title: "reranking 100 documents, f32", unit: "ms",
+      Case.new(name: "rerank", group: "reranking", title: "reranking #{@documents} documents, f32", unit: "ms",
                input: @inputs[:rerank], rounds: rounds(3), target: Target.new(ratio: 1.3),
                participants: trio("reranker", Models::RERANKER, "rerank", [check, check], judged: [true, false]))
     end
 
     def ner
       checks = [{ measure: :entities, within: 5e-3 }, { measure: :agreement, ours: "tags", at_least: 0.999 }]
-      Case.new(name: "ner", group: "ner", title: "named entities of 100 texts, f32", unit: "ms",
+      Case.new(name: "ner", group: "ner", title: "named entities of #{@documents} texts, f32", unit: "ms",
                input: @inputs[:names], rounds: rounds(5), target: Target.new(ratio: 1.0),
                participants: trio("ner", Models::NER, "ner", checks, judged: [true, false]))
     end

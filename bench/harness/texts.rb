@@ -76,11 +76,12 @@ module Bench
     # Every input as a file that workers read.
     #
     # @param directory [String]
-    # @param quick [Boolean] fewer texts
+    # @param texts [Integer] how many to embed
+    # @param documents [Integer] how many to rerank, and to look for names in
     # @return [Hash{Symbol => String}] paths by name
-    def write(directory, quick: false)
+    def write(directory, texts:, documents:)
       FileUtils.mkdir_p(directory)
-      inputs(quick ? 40 : 400, quick ? 20 : 100).to_h do |name, content|
+      inputs(texts, documents).to_h do |name, content|
         path = File.join(directory, "#{name}.json")
         File.write(path, JSON.generate(content))
         [name, path]

@@ -35,8 +35,21 @@ class Model:
         if status != 0:
             raise RuntimeError(f"llama_decode answered {status}")
 
-    def logits(self):
-        pointer = llama_cpp.llama_get_logits_ith(self.context, -1)
+    def all_logits(self, tokens):
+        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+        try:
+            batch.n_tokens = len(tokens)
+            for place, token in enumerate(tokens):
+                batch.token[place], batch.pos[place], batch.logits[place] = token, place, 1
+                batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
+            if llama_cpp.llama_decode(self.context, batch) != 0:
+                raise RuntimeError("llama_decode refused the prompt")
+        finally:
+            llama_cpp.llama_batch_free(batch)
+        return numpy.stack([self.logits(place) for place in range(len(tokens))]).astype(numpy.float64)
+
+    def logits(self, place=-1):
+        pointer = llama_cpp.llama_get_logits_ith(self.context, place)
         return numpy.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float)), (self.vocabulary,))
 
     def choose(self):
@@ -78,15 +91,12 @@ class LlamaWorker(protocol.Worker):
         return chosen, (time.perf_counter() - started) / (count - 1)
 
     def logprobs(self, model, prompt):
-        """Of every token of the prompt but the first, each read by itself as while decoding."""
+        """Of every token of the prompt but the first."""
         tokens = model.tokens(prompt)
-        found = []
-        for token, following in zip(tokens, tokens[1:]):
-            model.decode([token])
-            logits = model.logits().astype(numpy.float64)
-            logits -= logits.max()
-            found.append(float(logits[following] - numpy.log(numpy.exp(logits).sum())))
-        return [tokens, found]
+        rows = model.all_logits(tokens)
+        rows -= rows.max(1, keepdims=True)
+        rows -= numpy.log(numpy.exp(rows).sum(1, keepdims=True))
+        return [tokens, [float(row[following]) for row, following in zip(rows, tokens[1:])]]
 
 
 if __name__ == "__main__":
