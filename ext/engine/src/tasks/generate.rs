@@ -86,6 +86,7 @@ impl LanguageModel {
             dtype: checkpoint.dtype,
             int8: false,
             files: checkpoint.source.files(),
+            verified: options.verifies(),
         };
         let decoder = Decoder::load(
             checkpoint.source.clone(),
@@ -95,6 +96,9 @@ impl LanguageModel {
             checkpoint.dtype,
             cancel,
         )?;
+        if options.verifies() {
+            decoder.verify(checkpoint.source.as_ref(), &names, cancel)?;
+        }
         Ok(Self {
             decoder,
             tokenizer,

@@ -25,6 +25,14 @@ pub struct LoadOptions {
     /// Instead of the model's own.
     pub tokenizer: Option<Tokenizer>,
     pub gguf_file: Option<String>,
+    /// Whether to compare the device with the CPU after loading; `None`: on GPUs only.
+    pub verify: Option<bool>,
+}
+
+impl LoadOptions {
+    pub fn verifies(&self) -> bool {
+        self.verify.unwrap_or(self.device != Device::Cpu)
+    }
 }
 
 impl Default for LoadOptions {
@@ -36,6 +44,7 @@ impl Default for LoadOptions {
             max_length: None,
             tokenizer: None,
             gguf_file: None,
+            verify: None,
         }
     }
 }
@@ -58,6 +67,8 @@ pub struct ModelInfo {
     /// Whether linear layers compute on bytes.
     pub int8: bool,
     pub files: Vec<PathBuf>,
+    /// Whether the device was compared with the CPU.
+    pub verified: bool,
 }
 
 impl ModelInfo {
@@ -212,6 +223,9 @@ impl LoadedEncoder {
             checkpoint.int8,
             cancel,
         )?;
+        if options.verifies() {
+            encoder.verify(&blueprint, checkpoint.source.as_ref(), cancel)?;
+        }
         let max_length = effective_length(&[
             options.max_length,
             sequence_limit,
@@ -232,6 +246,7 @@ impl LoadedEncoder {
             dtype: checkpoint.dtype,
             int8: checkpoint.int8,
             files: checkpoint.source.files(),
+            verified: options.verifies(),
         };
         Ok(Self {
             encoder,

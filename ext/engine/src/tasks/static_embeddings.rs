@@ -94,6 +94,7 @@ impl StaticEmbeddings {
                 dtype: DType::F32,
                 int8: false,
                 files: source.files(),
+                verified: false,
             },
             tokenizer,
         })

@@ -6,8 +6,9 @@ mod amx;
 pub(crate) mod attention;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod attention_tiles;
-pub(crate) mod block_matrix;
+pub(crate) mod blocks;
 pub(crate) mod byte_matrix;
+pub(crate) mod few_queries;
 pub(crate) mod gemm;
 pub(crate) mod half_matrix;
 pub mod isa;

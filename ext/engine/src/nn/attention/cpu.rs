@@ -1,13 +1,13 @@
 //! Attention on the CPU: one task per sequence and head, whose keys and values fit the cache.
 
+mod few;
+
 use candle_core::{CpuStorage, Layout, Storage, Tensor};
 use half::{bf16, f16};
 
 use super::bias::Biases;
 use super::{AttentionOptions, AttentionShape};
-use crate::kernels::cpu::attention::{
-    block_scores, block_weigh, dot_scores, packed_width, weigh, BLOCK, TILE,
-};
+use crate::kernels::cpu::attention::{block_scores, block_weigh, packed_width, BLOCK};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::cpu::attention_tiles::{TiledUnit, TILED_QUERIES};
 use crate::kernels::cpu::gemm::PANEL;
@@ -110,9 +110,14 @@ impl<T: Element> Call<'_, T> {
         let units = sequences * shape.heads;
         let mean_keys = shape.key_tokens / sequences.max(1) + 1;
         let cost = (shape.tokens / sequences.max(1) + 1) * mean_keys * shape.width / 4;
+        let few = |sequence: &[u32]| ((sequence[1] - sequence[0]) as usize) < LEAST_IN_PANELS;
+        let all_few = self.boundaries.0.windows(2).all(few);
         // SAFETY: the units cover every token and head once.
         unsafe {
             build(shape.tokens * shape.heads * shape.value_width, |out| {
+                if all_few {
+                    return self.run_few(cost, out);
+                }
                 for_each_range(units, cost, |range| {
                     for unit in range {
                         self.unit(&self.unit_at(unit / shape.heads, unit % shape.heads), out);
@@ -146,14 +151,14 @@ impl<T: Element> Call<'_, T> {
     unsafe fn unit(&self, unit: &Unit, out: Output<T>) {
         // SAFETY: the caller vouches for `out`.
         unsafe {
+            if unit.queries < LEAST_IN_PANELS {
+                return self.few(unit, 1, out);
+            }
             #[cfg(target_arch = "x86_64")]
-            if self.isa == Isa::Amx && T::STORED == Stored::Bf16 && unit.queries > 0 {
+            if self.isa == Isa::Amx && T::STORED == Stored::Bf16 {
                 return self.tiled_unit(unit, out);
             }
-            match unit.queries >= LEAST_IN_PANELS {
-                true => self.panel_unit(unit, out),
-                false => self.small_unit(unit, out),
-            }
+            self.panel_unit(unit, out);
         }
     }
 
@@ -183,33 +188,6 @@ impl<T: Element> Call<'_, T> {
                 let shares = (&*scores, count, stride);
                 let values = (&*values, unit.keys);
                 block_weigh(self.isa, shares, values, padded_values, &seen, sums);
-                // SAFETY: the caller vouches for `out`.
-                unsafe { self.store(unit, start, count, sums, padded_values, out) };
-            }
-        });
-    }
-
-    /// # Safety
-    /// `out` holds a row for every token and head.
-    unsafe fn small_unit(&self, unit: &Unit, out: Output<T>) {
-        let shape = self.shape;
-        let (stride, padded_values) = (packed_width(unit.keys), packed_width(shape.value_width));
-        let key_room = unit.keys * shape.width;
-        let value_room = unit.keys * padded_values;
-        let room = key_room + value_room + TILE * (stride + shape.width + padded_values);
-        with_scratch(room, |scratch| {
-            let (keys, rest) = scratch.split_at_mut(key_room);
-            let (values, rest) = rest.split_at_mut(value_room);
-            let (scores, rest) = rest.split_at_mut(TILE * stride);
-            let (queries, sums) = rest.split_at_mut(TILE * shape.width);
-            self.copy_keys_and_values(unit, keys, values);
-            for start in (0..unit.queries).step_by(TILE) {
-                let count = TILE.min(unit.queries - start);
-                self.load_queries(unit, start, count, queries);
-                let seen = self.seen(unit, start, count);
-                dot_scores(self.isa, queries, keys, shape.width, &seen, scores, stride);
-                self.shares(unit, start, TILE, scores, stride, &seen);
-                weigh(self.isa, scores, stride, values, padded_values, &seen, sums);
                 // SAFETY: the caller vouches for `out`.
                 unsafe { self.store(unit, start, count, sums, padded_values, out) };
             }
@@ -325,19 +303,6 @@ impl<T: Element> Call<'_, T> {
         }
     }
 
-    /// Keys as they are, values as [keys, padded width].
-    fn copy_keys_and_values(&self, unit: &Unit, keys: &mut [f32], values: &mut [f32]) {
-        let (width, value_width) = (self.shape.width, self.shape.value_width);
-        let (padded, head) = (packed_width(value_width), self.key_head(unit));
-        for key in 0..unit.keys {
-            let at = self.key_row(unit, head, key);
-            T::widen(self.isa, self.k.row(at), &mut keys[key * width..][..width]);
-            let (to, padding) = values[key * padded..][..padded].split_at_mut(value_width);
-            T::widen(self.isa, self.v.row(at), to);
-            padding.fill(0.0);
-        }
-    }
-
     fn load_queries(&self, unit: &Unit, start: usize, count: usize, queries: &mut [f32]) {
         let width = self.shape.width;
         queries[count * width..].fill(0.0);
@@ -355,23 +320,18 @@ impl<T: Element> Call<'_, T> {
         first.start.min(last.start)..last.end.max(first.end)
     }
 
-    /// Turns the scores of `rows` queries into shares, 0 where a query does not see a key and in rows
-    /// beyond the sequence.
+    /// Turns the scores of some queries into shares, 0 where a query does not see a key.
     fn shares(
         &self,
         unit: &Unit,
         start: usize,
-        rows: usize,
+        count: usize,
         scores: &mut [f32],
         stride: usize,
         tile: &std::ops::Range<usize>,
     ) {
-        for i in 0..rows {
+        for i in 0..count {
             let row = &mut scores[i * stride..][..stride];
-            if start + i >= unit.queries {
-                row[tile.clone()].fill(0.0);
-                continue;
-            }
             let position = unit.position(start + i);
             let seen = self.options.kind.seen(position, unit.keys);
             row[tile.start..seen.start.max(tile.start)].fill(0.0);

@@ -107,13 +107,25 @@ impl<'a> Call<'a> {
             excess,
             cancel,
         )?;
+        self.compute(loaded, &tokens, rows, done, cancel)
+    }
+
+    /// One row per list of tokens.
+    pub(super) fn compute(
+        &self,
+        loaded: &LoadedEncoder,
+        tokens: &[Tokens],
+        rows: &mut [f32],
+        done: &(dyn Fn(usize) + Sync),
+        cancel: &CancelToken,
+    ) -> Result<()> {
         let mut finished = 0;
         batching::run(
-            &tokens,
+            tokens,
             self.batch_tokens,
             loaded.info.device,
             cancel,
-            |batch| self.forward(loaded, &tokens, batch, cancel),
+            |batch| self.forward(loaded, tokens, batch, cancel),
             |batch, vectors| {
                 for (row, &index) in vectors.chunks_exact(self.dimension).zip(batch) {
                     rows[index * self.dimension..][..self.dimension].copy_from_slice(row);
