@@ -41,6 +41,8 @@ pub struct Encoder {
     final_norm: Option<Norm>,
     device: Device,
     dtype: DType,
+    /// Whether linear layers hold bytes.
+    int8: bool,
 }
 
 /// Which family a checkpoint belongs to, and what that makes of its configuration.
@@ -110,6 +112,7 @@ impl Encoder {
             relative,
             device: device.clone(),
             dtype,
+            int8,
         })
     }
 

@@ -103,7 +103,7 @@ impl Case {
             let inputs = self.inputs(dtype);
             let want = self.want(&inputs, score);
             let [q, k, v] = &inputs;
-            for isa in Isa::for_rows() {
+            for &isa in Isa::available() {
                 let got = isa
                     .force(|| attention(q, k, v, &self.queries, &self.keys, options))
                     .unwrap();
@@ -285,7 +285,7 @@ fn a_linear_layer_applies_bias_activation_and_residual() {
             let (xs, ws, bs, rs) = (read(&x), read(&weight), read(&bias), read(&residual));
             let layer = Linear::new(weight, Some(bias)).unwrap();
             assert_eq!((layer.inputs(), layer.outputs()), (inputs, outputs));
-            for isa in Isa::for_rows() {
+            for &isa in Isa::available() {
                 let plain = isa.force(|| layer.forward(&x)).unwrap();
                 let epilogue = Epilogue {
                     activation: Some(Activation::Relu),
