@@ -179,13 +179,15 @@ unsafe fn quantize_row_with<S: Simd>(x: *const f32, to: *mut u8, width: usize) -
             poison = S::fma(v, zero, poison);
         });
         let (inverse, scale) = scales_of(S::highest(highest));
-        let inverse = S::splat(inverse);
-        let mut numbers = [0.0f32; 16];
+        let (inverse, offset) = (S::splat(inverse), S::splat(OFFSET as f32));
         for_lanes!(S, width, lanes => {
-            S::store(numbers.as_mut_ptr(), S::round(S::mul(lanes.load::<S>(x), inverse)));
-            let count = if lanes.count == 0 { S::LANES } else { lanes.count };
-            for (i, number) in numbers.iter().enumerate().take(count) {
-                *to.add(lanes.at + i) = (*number as i32 + OFFSET) as u8;
+            let v = S::add(S::round(S::mul(lanes.load::<S>(x), inverse)), offset);
+            if lanes.count == 0 {
+                S::store_bytes(to.add(lanes.at), v);
+            } else {
+                let mut bytes = [0u8; 16];
+                S::store_bytes(bytes.as_mut_ptr(), v);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(lanes.at), lanes.count);
             }
         });
         scale + S::sum(poison)

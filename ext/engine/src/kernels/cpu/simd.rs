@@ -54,6 +54,15 @@ pub(crate) trait Simd: Copy {
     unsafe fn sum(v: Self::V) -> f32;
     unsafe fn highest(v: Self::V) -> f32;
 
+    /// LANES whole numbers of 0 to 255, as bytes.
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, v: Self::V) {
+        let mut values = [0.0f32; MOST_LANES];
+        unsafe { Self::store(values.as_mut_ptr(), v) };
+        for (i, &value) in values.iter().enumerate().take(Self::LANES) {
+            unsafe { *to.add(i) = value as u8 };
+        }
+    }
     /// LANES numbers of bf16.
     #[inline(always)]
     unsafe fn load_bf16(from: *const u16) -> Self::V {

@@ -259,6 +259,13 @@ impl Simd for Avx512 {
         unsafe { _mm512_reduce_max_ps(v) }
     }
     #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, v: Self::V) {
+        unsafe {
+            let bytes = _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v));
+            _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(from: *const u16) -> Self::V {
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
