@@ -406,7 +406,9 @@ mod tests {
     #[test]
     fn a_nucleus_of_any_size_is_what_sorting_everything_gives() {
         let mut random = Random::new(3);
-        let all: Vec<(u32, f64)> = (0..3000).map(|id| (id, random.next_f64().powi(4))).collect();
+        let all: Vec<(u32, f64)> = (0..3000)
+            .map(|id| (id, random.next_f64().powi(4)))
+            .collect();
         let mut sorted = all.clone();
         sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let total: f64 = all.iter().map(|candidate| candidate.1).sum();

@@ -67,7 +67,11 @@ fn pack_row<F: Format>(kind: BlockType, blocks: &[u8], row: usize, panel: &mut [
     let mut codes = [[0u8; GROUP]; 8];
     let blocks = blocks.chunks_exact(kind.bytes());
     for (to, block) in panel.chunks_exact_mut(F::BLOCK_BYTES).zip(blocks) {
-        let header = split_block(kind, block, &mut codes.as_flattened_mut()[..kind.elements()]);
+        let header = split_block(
+            kind,
+            block,
+            &mut codes.as_flattened_mut()[..kind.elements()],
+        );
         let (shared, groups) = to.split_at_mut(F::HEADER_BYTES);
         shared[2 * row..][..2].copy_from_slice(&header.scale.to_le_bytes());
         if F::MINIMUM {
