@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::decoder::KvCache;
 use engine::generation::GenerationConfig;
-use engine::tasks::{ContextOverflow, FinishReason, Generation, LanguageModel};
-use engine::Error as EngineError;
+use engine::model_files::ModelFiles;
+use engine::tasks::{AdapterFiles, ContextOverflow, FinishReason, Generation, LanguageModel};
+use engine::{CancelToken, Error as EngineError};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
 use crate::{error, gc, gvl, model, tokenizer::RbTokenizer};
@@ -25,13 +26,28 @@ pub struct RbRun(Mutex<Option<Generation>>);
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
     let request = model::Request::new(ruby, source, settings)?;
+    let adapters = adapter_files(ruby, settings)?;
     let model = gvl::leave(ruby, |cancel| {
-        LanguageModel::load(&request.files, &request.options, cancel)
+        LanguageModel::load(&request.files, &request.options, &adapters, cancel)
     })?;
     Ok(RbLlm {
         _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
         model: Arc::new(model),
     })
+}
+
+/// `adapters` is an Array of names and sources.
+fn adapter_files(ruby: &Ruby, settings: RHash) -> Result<Vec<AdapterFiles>, Error> {
+    let given: Vec<(String, String)> =
+        model::setting(ruby, settings, "adapters")?.unwrap_or_default();
+    given
+        .into_iter()
+        .map(|(name, source)| {
+            let files = ModelFiles::open(&source, None, &CancelToken::new());
+            let files = files.map_err(error::raised(ruby))?;
+            Ok(AdapterFiles { name, files })
+        })
+        .collect()
 }
 
 fn info(ruby: &Ruby, llm: &RbLlm) -> Result<RHash, Error> {
@@ -46,12 +62,24 @@ fn end_ids(llm: &RbLlm) -> Vec<u32> {
     llm.model.end_ids().to_vec()
 }
 
+fn adapters(llm: &RbLlm) -> Vec<String> {
+    let adapters = llm.model.adapters().iter();
+    adapters.map(|adapter| adapter.name.clone()).collect()
+}
+
 fn context_length(llm: &RbLlm) -> usize {
     llm.model.context_length()
 }
 
-fn logprobs(ruby: &Ruby, llm: &RbLlm, ids: Vec<u32>) -> Result<Vec<f32>, Error> {
-    gvl::leave(ruby, |cancel| llm.model.logprobs(&ids, cancel))
+fn logprobs(
+    ruby: &Ruby,
+    llm: &RbLlm,
+    ids: Vec<u32>,
+    adapter: Option<String>,
+) -> Result<Vec<f32>, Error> {
+    gvl::leave(ruby, |cancel| {
+        llm.model.logprobs(&ids, adapter.as_deref(), cancel)
+    })
 }
 
 fn new_cache(llm: &RbLlm) -> RbCache {
@@ -68,11 +96,16 @@ fn begin(
 ) -> Result<RbRun, Error> {
     let config = generation_config(ruby, settings)?;
     let roll = model::setting(ruby, settings, "roll")?.unwrap_or(false);
+    let adapter: Option<String> = model::setting(ruby, settings, "adapter")?;
     gvl::hold(ruby, || {
+        let adapter = llm.model.adapter(adapter.as_deref());
+        let adapter = adapter.map_err(error::raised(ruby))?;
         let cached = cache.and_then(|cache| lock(&cache.0).take());
+        let mut cached = cached.unwrap_or_else(|| llm.model.decoder().new_cache());
+        cached.adapt(adapter);
         let generation = Generation::new(
             llm.model.clone(),
-            cached.unwrap_or_else(|| llm.model.decoder().new_cache()),
+            cached,
             prompt,
             config,
             if roll {
@@ -186,8 +219,9 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_info", method!(info, 0))?;
     class.define_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_method("_end_ids", method!(end_ids, 0))?;
+    class.define_method("_adapters", method!(adapters, 0))?;
     class.define_method("_context_length", method!(context_length, 0))?;
-    class.define_method("_logprobs", method!(logprobs, 1))?;
+    class.define_method("_logprobs", method!(logprobs, 2))?;
     class.define_method("_new_cache", method!(new_cache, 0))?;
     class.define_method("_begin", method!(begin, 3))?;
     let cache = class.define_class("Cache", ruby.class_object())?;
