@@ -30,9 +30,13 @@ module Candle
       # @raise [UnsupportedModelError] when the model's family is unknown, or an adapter does not fit the model
       def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil,
                           gguf_file: nil, tokenizer: nil, context_length: nil, adapters: nil, revision: nil)
-        load_model(source, device: device || positional_device, dtype: dtype, gguf_file: gguf_file,
-                           tokenizer: tokenizer, max_length: context_length, adapters: adapter_sources(adapters),
-                           revision: revision)
+        settings = { device: device || positional_device, dtype: dtype, gguf_file: gguf_file, tokenizer: tokenizer,
+                     max_length: context_length, adapters: adapter_sources(adapters), revision: revision }
+        load_model(source, **settings)
+      rescue TokenizerError
+        raise if tokenizer || (guess = guess_tokenizer(source.to_s)) == source.to_s
+
+        load_with_tokenizer(guess, source, **settings) || raise
       end
 
       # Names the tokenizer of models that bring none.
@@ -56,6 +60,15 @@ module Candle
       end
 
       private
+
+      # @return [LLM, nil] nil when there is no such tokenizer
+      def load_with_tokenizer(guess, source, **settings)
+        settings[:tokenizer] = load_tokenizer(guess)
+        Candle.logger.info { "#{source} brings no tokenizer that can be read: using that of #{guess}" }
+        load_model(source, **settings)
+      rescue ModelNotFoundError, DownloadError, OfflineError
+        nil
+      end
 
       # Names and sources as the engine takes them.
       def adapter_sources(adapters)
@@ -230,7 +243,7 @@ module Candle
 
     def kept_cache(reset)
       clear_cache if reset
-      reset ? nil : (@cache ||= _new_cache)
+      reset ? nil : (@cache ||= Cache._new)
     end
 
     def run(ids, config, cache:, prompt:, context_overflow: :error, adapter: active_adapter, **overrides, &block)

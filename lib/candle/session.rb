@@ -14,7 +14,7 @@ module Candle
       @llm = llm
       @adapter = adapter
       @messages = system ? [{ role: "system", content: TextInput.utf8(system, "system") }] : []
-      @cache = llm.__send__(:_new_cache)
+      @cache = LLM::Cache._new
       @turn = Mutex.new
     end
 

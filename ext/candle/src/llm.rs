@@ -19,7 +19,7 @@ pub struct RbLlm {
 
 /// What a conversation leaves for its next turn; empty while a run has it.
 #[magnus::wrap(class = "Candle::LLM::Cache", free_immediately, size)]
-pub struct RbCache(Mutex<Option<KvCache>>);
+pub struct RbCache(Mutex<Option<(KvCache, gc::Tracked)>>);
 
 #[magnus::wrap(class = "Candle::LLM::Run", free_immediately, size)]
 pub struct RbRun(Mutex<Option<Generation>>);
@@ -82,8 +82,8 @@ fn logprobs(
     })
 }
 
-fn new_cache(llm: &RbLlm) -> RbCache {
-    RbCache(Mutex::new(Some(llm.model.decoder().new_cache())))
+fn new_cache() -> RbCache {
+    RbCache(Mutex::new(None))
 }
 
 /// Starts a run. A cache that another run has right now is not waited for: this one starts afresh.
@@ -101,7 +101,10 @@ fn begin(
         let adapter = llm.model.adapter(adapter.as_deref());
         let adapter = adapter.map_err(error::raised(ruby))?;
         let cached = cache.and_then(|cache| lock(&cache.0).take());
-        let mut cached = cached.unwrap_or_else(|| llm.model.decoder().new_cache());
+        let mut cached = match cached {
+            Some((cached, _)) => cached,
+            None => llm.model.decoder().new_cache(),
+        };
         cached.adapt(adapter);
         let generation = Generation::new(
             llm.model.clone(),
@@ -198,10 +201,12 @@ fn outcome(ruby: &Ruby, run: &RbRun) -> Result<RHash, Error> {
 }
 
 /// Ends the run and gives its cache to `cache`, if any.
-fn release(run: &RbRun, cache: Option<&RbCache>) {
+fn release(ruby: &Ruby, run: &RbRun, cache: Option<&RbCache>) {
     let generation = lock(&run.0).take();
     if let (Some(generation), Some(cache)) = (generation, cache) {
-        *lock(&cache.0) = Some(generation.into_cache());
+        let kept = generation.into_cache();
+        let tracked = gc::Tracked::new(ruby, kept.bytes());
+        *lock(&cache.0) = Some((kept, tracked));
     }
 }
 
@@ -222,10 +227,10 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_adapters", method!(adapters, 0))?;
     class.define_method("_context_length", method!(context_length, 0))?;
     class.define_method("_logprobs", method!(logprobs, 2))?;
-    class.define_method("_new_cache", method!(new_cache, 0))?;
     class.define_method("_begin", method!(begin, 3))?;
     let cache = class.define_class("Cache", ruby.class_object())?;
     cache.undef_default_alloc_func();
+    cache.define_singleton_method("_new", function!(new_cache, 0))?;
     let run = class.define_class("Run", ruby.class_object())?;
     run.undef_default_alloc_func();
     run.define_method("_step", method!(step, 0))?;

@@ -51,6 +51,18 @@ impl KvCache {
         self.tokens.len()
     }
 
+    /// What its keys and values take.
+    pub fn bytes(&self) -> usize {
+        let size = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let storages = self
+            .layers
+            .iter()
+            .filter_map(|layer| layer.storage.as_ref());
+        storages
+            .map(|(keys, values)| size(keys) + size(values))
+            .sum()
+    }
+
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }

@@ -225,3 +225,26 @@ fn half_precision_stays_close() {
         }
     }
 }
+
+#[test]
+fn caches_grow_in_chunks_and_windows_keep_only_what_they_need() {
+    let bytes_after = |name: &str, tokens: usize| {
+        let fixture = load(&tiny("decoders").join(name), DType::F32);
+        let mut cache = fixture.decoder.new_cache();
+        let ids: Vec<u32> = (0..tokens as u32).map(|n| 4 + n % 200).collect();
+        for part in ids.chunks(50) {
+            fixture
+                .decoder
+                .hidden_states(part, &mut cache, &CancelToken::new())
+                .unwrap();
+        }
+        assert_eq!(cache.length(), tokens);
+        cache.bytes()
+    };
+    let first = bytes_after("llama", 1);
+    assert!(first > 0);
+    assert_eq!(bytes_after("llama", 200), first);
+    assert!(bytes_after("llama", 600) >= 2 * first);
+    // A window of 8 positions.
+    assert_eq!(bytes_after("mistral", 600), bytes_after("mistral", 1));
+}
