@@ -5,8 +5,11 @@ module Tasks
   module Llama2c
     HEADER = %i[hidden inner layers heads kv_heads vocabulary positions].freeze
     # GGUF's numbers for types of values, and for what a token is.
-    TYPES = { u32: 4, f32: 6, bool: 7, string: 8, array: 9 }.freeze
-    UNKNOWN, CONTROL, NORMAL, BYTE = 2, 3, 1, 6
+    TYPES = { u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 }.freeze
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    BYTE = 6
     ALIGNMENT = 32
 
     module_function
@@ -63,17 +66,20 @@ module Tasks
     end
 
     def keys(sizes, tokens)
-      texts, scores, kinds = tokens.transpose
       { "general.architecture" => string("llama"), "llama.context_length" => u32(sizes[:positions]),
         "llama.embedding_length" => u32(sizes[:hidden]), "llama.block_count" => u32(sizes[:layers]),
         "llama.feed_forward_length" => u32(sizes[:inner]), "llama.attention.head_count" => u32(sizes[:heads]),
         "llama.attention.head_count_kv" => u32(sizes[:kv_heads]),
         "llama.rope.dimension_count" => u32(sizes[:hidden] / sizes[:heads]),
-        "llama.attention.layer_norm_rms_epsilon" => [TYPES[:f32], [1e-5].pack("e")],
-        "tokenizer.ggml.model" => string("llama"),
+        "llama.attention.layer_norm_rms_epsilon" => [TYPES[:f32], [1e-5].pack("e")], **vocabulary_keys(tokens) }
+    end
+
+    def vocabulary_keys(tokens)
+      texts, scores, kinds = tokens.transpose
+      { "tokenizer.ggml.model" => string("llama"),
         "tokenizer.ggml.tokens" => array(:string, texts.map { |text| bytes(text) }),
         "tokenizer.ggml.scores" => array(:f32, scores.map { |score| [score].pack("e") }),
-        "tokenizer.ggml.token_type" => array(:u32, kinds.map { |kind| [kind].pack("L<") }),
+        "tokenizer.ggml.token_type" => array(:i32, kinds.map { |kind| [kind].pack("l<") }),
         "tokenizer.ggml.unknown_token_id" => u32(0), "tokenizer.ggml.bos_token_id" => u32(1),
         "tokenizer.ggml.eos_token_id" => u32(2) }
     end
@@ -81,12 +87,18 @@ module Tasks
     def write(output, keys, tensors, file)
       output << "GGUF" << [3, tensors.size, keys.size].pack("L<Q<Q<")
       keys.each { |name, (type, value)| output << bytes(name) << [type].pack("L<") << value }
-      offset = 0
-      tensors.each do |name, shape, _|
-        output << bytes(name) << [shape.size].pack("L<") << shape.reverse.pack("Q<*") << [0, offset].pack("L<Q<")
-        offset += padded(4 * shape.inject(:*))
-      end
+      output << descriptions(tensors)
       tensors.each { |_, shape, start| copy(output, file, start, 4 * shape.inject(:*)) }
+    end
+
+    # Names and shapes, the innermost first, with type 0 (f32) and the offset from the first tensor.
+    def descriptions(tensors)
+      offset = 0
+      tensors.map do |name, shape, _|
+        entry = [shape.size, *shape.reverse, 0, offset].pack("L<#{"Q<" * shape.size}L<Q<")
+        offset += padded(4 * shape.inject(:*))
+        bytes(name) + entry
+      end.join
     end
 
     def copy(output, file, start, length)

@@ -139,13 +139,17 @@ module Tasks
       staged = File.join(directory, "staged-#{revision(model)}-#{model.id.tr("/", "-")}")
       copy_files(model, File.join(directory, model.entry.fetch("folder")), staged)
       model.entry.fetch("join", {}).each { |name, parts| join(directory, parts, File.join(staged, name)) }
-      convert(staged, model.entry["onnx"]) if model.entry["onnx"]
-      convert_llama2c(staged, model.entry["llama2c"]) if model.entry["llama2c"]
+      convert_files(model.entry, staged)
       model.entry.fetch("write", {}).each do |name, content|
         write(File.join(staged, name), JSON.pretty_generate(content))
       end
       write(File.join(repository(model), "refs", "main"), revision(model))
       rename(staged, snapshot(model))
+    end
+
+    def convert_files(entry, staged)
+      convert(staged, entry["onnx"]) if entry["onnx"]
+      convert_llama2c(staged, entry["llama2c"]) if entry["llama2c"]
     end
 
     def rename(staged, target)

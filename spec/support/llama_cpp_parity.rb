@@ -37,7 +37,8 @@ RSpec.shared_examples "llama.cpp's equal" do |id|
     LlamaCppReference::RECORD["prompts"].zip(reference["runs"]) do |prompt, run|
       expect(model.tokenizer.encode(prompt)).to eq(run["prompt_ids"])
       found = model.complete(prompt, config: greedy).token_ids
-      expect(LlamaCppReference.gap(found, run)).to be < 0.05, "#{prompt.inspect}: #{found} instead of #{run["token_ids"]}"
+      expect(LlamaCppReference.gap(found, run))
+        .to be < 0.05, "#{prompt.inspect}: #{found} instead of #{run["token_ids"]}"
     end
   end
 end

@@ -21,8 +21,9 @@ RSpec.describe "LoRA adapters" do
       record = TinyModels.record("adapters/#{name}")
       reference = Candle::Weights.open(File.join(TinyModels.path("adapters/#{name}"), "expected.safetensors"))
       %w[decoders gguf-decoders].each do |kind|
-        llm = Candle::LLM.from_pretrained(TinyModels.path("#{kind}/#{record["base"]}"), device: "cpu",
-                                          adapters: { it: TinyModels.path("adapters/#{name}") })
+        adapters = { it: TinyModels.path("adapters/#{name}") }
+        base = TinyModels.path("#{kind}/#{record["base"]}")
+        llm = Candle::LLM.from_pretrained(base, device: "cpu", adapters: adapters)
         found = llm.__send__(:_logprobs, record["sequences"].last, "it")
         expect(found).to be_near(reference.tensor("logprobs.4").to_a, 1e-3)
       end
