@@ -26,12 +26,15 @@ module Candle
       # @param adapters [Hash, nil] LoRA adapters in PEFT's format by name: directories or Hugging Face ids. None is
       #   in use before {#use_adapter}
       # @param revision [String, nil] a branch, tag or commit of the hub
+      # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [LLM]
       # @raise [UnsupportedModelError] when the model's family is unknown, or an adapter does not fit the model
       def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil,
-                          gguf_file: nil, tokenizer: nil, context_length: nil, adapters: nil, revision: nil)
+                          gguf_file: nil, tokenizer: nil, context_length: nil, adapters: nil, revision: nil,
+                          verify: nil)
         settings = { device: device || positional_device, dtype: dtype, gguf_file: gguf_file, tokenizer: tokenizer,
-                     max_length: context_length, adapters: adapter_sources(adapters), revision: revision }
+                     max_length: context_length, adapters: adapter_sources(adapters), revision: revision,
+                     verify: verify }
         load_model(source, **settings)
       rescue TokenizerError
         raise if tokenizer || (guess = guess_tokenizer(source.to_s)) == source.to_s
@@ -191,6 +194,13 @@ module Candle
     def use_adapter(name)
       @active_adapter = checked_adapter(name)
       self
+    end
+
+    # @return [nil]
+    # @see Model#close
+    def close
+      clear_cache
+      super
     end
 
     # Forgets what `reset_cache: false` kept.

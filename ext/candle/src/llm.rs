@@ -1,6 +1,6 @@
 //! `Candle::LLM`, its caches and its runs
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use engine::decoder::KvCache;
 use engine::generation::GenerationConfig;
@@ -13,8 +13,7 @@ use crate::{error, gc, gvl, model, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::LLM", free_immediately, size)]
 pub struct RbLlm {
-    model: Arc<LanguageModel>,
-    _memory: gc::Tracked,
+    model: model::Slot<LanguageModel>,
 }
 
 /// What a conversation leaves for its next turn; empty while a run has it.
@@ -31,8 +30,7 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
         LanguageModel::load(&request.files, &request.options, &adapters, cancel)
     })?;
     Ok(RbLlm {
-        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
-        model: Arc::new(model),
+        model: model::Slot::new(ruby, model, LanguageModel::info),
     })
 }
 
@@ -51,24 +49,26 @@ fn adapter_files(ruby: &Ruby, settings: RHash) -> Result<Vec<AdapterFiles>, Erro
 }
 
 fn info(ruby: &Ruby, llm: &RbLlm) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, llm.model.info()))
+    gvl::hold(ruby, || model::info(ruby, llm.model.get(ruby)?.info()))
 }
 
-fn tokenizer(ruby: &Ruby, llm: &RbLlm) -> RbTokenizer {
-    RbTokenizer::new(ruby, llm.model.tokenizer().clone())
+fn tokenizer(ruby: &Ruby, llm: &RbLlm) -> Result<RbTokenizer, Error> {
+    let model = llm.model.get(ruby)?;
+    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
-fn end_ids(llm: &RbLlm) -> Vec<u32> {
-    llm.model.end_ids().to_vec()
+fn end_ids(ruby: &Ruby, llm: &RbLlm) -> Result<Vec<u32>, Error> {
+    Ok(llm.model.get(ruby)?.end_ids().to_vec())
 }
 
-fn adapters(llm: &RbLlm) -> Vec<String> {
-    let adapters = llm.model.adapters().iter();
-    adapters.map(|adapter| adapter.name.clone()).collect()
+fn adapters(ruby: &Ruby, llm: &RbLlm) -> Result<Vec<String>, Error> {
+    let model = llm.model.get(ruby)?;
+    let adapters = model.adapters().iter();
+    Ok(adapters.map(|adapter| adapter.name.clone()).collect())
 }
 
-fn context_length(llm: &RbLlm) -> usize {
-    llm.model.context_length()
+fn context_length(ruby: &Ruby, llm: &RbLlm) -> Result<usize, Error> {
+    Ok(llm.model.get(ruby)?.context_length())
 }
 
 fn logprobs(
@@ -77,8 +77,9 @@ fn logprobs(
     ids: Vec<u32>,
     adapter: Option<String>,
 ) -> Result<Vec<f32>, Error> {
+    let model = llm.model.get(ruby)?;
     gvl::leave(ruby, |cancel| {
-        llm.model.logprobs(&ids, adapter.as_deref(), cancel)
+        model.logprobs(&ids, adapter.as_deref(), cancel)
     })
 }
 
@@ -94,20 +95,21 @@ fn begin(
     settings: RHash,
     cache: Option<&RbCache>,
 ) -> Result<RbRun, Error> {
+    let model = llm.model.get(ruby)?;
     let config = generation_config(ruby, settings)?;
     let roll = model::setting(ruby, settings, "roll")?.unwrap_or(false);
     let adapter: Option<String> = model::setting(ruby, settings, "adapter")?;
     gvl::hold(ruby, || {
-        let adapter = llm.model.adapter(adapter.as_deref());
+        let adapter = model.adapter(adapter.as_deref());
         let adapter = adapter.map_err(error::raised(ruby))?;
         let cached = cache.and_then(|cache| lock(&cache.0).take());
         let mut cached = match cached {
             Some((cached, _)) => cached,
-            None => llm.model.decoder().new_cache(),
+            None => model.decoder().new_cache(),
         };
         cached.adapt(adapter);
         let generation = Generation::new(
-            llm.model.clone(),
+            model.clone(),
             cached,
             prompt,
             config,
@@ -228,6 +230,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_context_length", method!(context_length, 0))?;
     class.define_method("_logprobs", method!(logprobs, 2))?;
     class.define_method("_begin", method!(begin, 3))?;
+    model::define_closing!(class, RbLlm)?;
     let cache = class.define_class("Cache", ruby.class_object())?;
     cache.undef_default_alloc_func();
     cache.define_singleton_method("_new", function!(new_cache, 0))?;

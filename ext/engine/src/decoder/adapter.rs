@@ -93,7 +93,23 @@ impl<'a> Updates<'a> {
     }
 
     pub fn forward(&self, part: Part, linear: &Linear, x: &Tensor) -> Result<Tensor> {
-        let base = linear.forward(x)?;
+        self.update(part, x, linear.forward(x)?)
+    }
+
+    /// Layers that read the same input.
+    pub fn forward_each<const N: usize>(
+        &self,
+        parts: [(Part, &Linear); N],
+        x: &Tensor,
+    ) -> Result<[Tensor; N]> {
+        let mut outputs = Linear::forward_each(parts.map(|(_, linear)| linear), x)?;
+        for (output, (part, _)) in outputs.iter_mut().zip(parts) {
+            *output = self.update(part, x, output.clone())?;
+        }
+        Ok(outputs)
+    }
+
+    fn update(&self, part: Part, x: &Tensor, base: Tensor) -> Result<Tensor> {
         match self.get(part) {
             Some(update) => update.add(x, &base),
             None => Ok(base),

@@ -226,14 +226,12 @@ impl AttentionLayer {
         let tokens = x.dim(0)?;
         let (query, key, value) = match &self.qkv {
             Qkv::Split { query, key, value } => {
-                let split = |part: Part, linear: &Linear, heads: usize| -> Result<Tensor> {
-                    let projected = updates.forward(part, linear, x)?;
-                    Ok(projected.reshape((tokens, heads, size))?)
-                };
+                let parts = [(Part::Query, query), (Part::Key, key), (Part::Value, value)];
+                let [query, key, value] = updates.forward_each(parts, x)?;
                 (
-                    split(Part::Query, query, heads)?,
-                    split(Part::Key, key, kv_heads)?,
-                    split(Part::Value, value, kv_heads)?,
+                    query.reshape((tokens, heads, size))?,
+                    key.reshape((tokens, kv_heads, size))?,
+                    value.reshape((tokens, kv_heads, size))?,
                 )
             }
             Qkv::Fused(linear) => {
@@ -282,8 +280,9 @@ impl MlpLayer {
     pub fn forward(&self, x: &Tensor, updates: Updates<'_>) -> Result<Tensor> {
         let inner = match &self.kind {
             MlpWeights::Gated { gate, up } => {
-                let gate = updates.forward(Part::Gate, gate, x)?;
-                kernels::gated(&gate, &updates.forward(Part::Up, up, x)?, self.activation)?
+                let parts = [(Part::Gate, gate), (Part::Up, up)];
+                let [gate, up] = updates.forward_each(parts, x)?;
+                kernels::gated(&gate, &up, self.activation)?
             }
             MlpWeights::GatedFused(both) => {
                 kernels::gated_fused(&updates.forward(Part::GateUp, both, x)?, self.activation)?

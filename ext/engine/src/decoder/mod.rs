@@ -12,6 +12,7 @@ pub mod names;
 pub mod parameters;
 pub mod peft;
 pub mod rope;
+mod verify;
 
 pub use adapter::Adapter;
 pub use cache::KvCache;

@@ -168,7 +168,12 @@ impl Decoder {
         Ok(hidden)
     }
 
-    fn embed(&self, tokens: &[u32], first: usize, adapter: Option<&Adapter>) -> Result<Tensor> {
+    pub(super) fn embed(
+        &self,
+        tokens: &[u32],
+        first: usize,
+        adapter: Option<&Adapter>,
+    ) -> Result<Tensor> {
         if tokens.is_empty() {
             return Err(Error::InvalidInput(
                 "the prompt has no tokens; pass some text".to_owned(),

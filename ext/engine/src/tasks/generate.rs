@@ -96,6 +96,7 @@ impl LanguageModel {
             device: checkpoint.device,
             dtype: checkpoint.dtype,
             files: checkpoint.source.files(),
+            verified: options.verifies(),
         };
         let decoder = Decoder::load(
             checkpoint.source.clone(),
@@ -105,6 +106,9 @@ impl LanguageModel {
             checkpoint.dtype,
             cancel,
         )?;
+        if options.verifies() {
+            decoder.verify(checkpoint.source.as_ref(), &names, cancel)?;
+        }
         let adapters = adapters
             .iter()
             .map(|AdapterFiles { name, files }| {
