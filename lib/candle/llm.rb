@@ -253,7 +253,7 @@ module Candle
 
     def kept_cache(reset)
       clear_cache if reset
-      reset ? nil : (@cache ||= Cache._new)
+      reset ? nil : (@cache ||= _new_cache)
     end
 
     def run(ids, config, cache:, prompt:, context_overflow: :error, adapter: active_adapter, **overrides, &block)

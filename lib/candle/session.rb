@@ -14,7 +14,7 @@ module Candle
       @llm = llm
       @adapter = adapter
       @messages = system ? [{ role: "system", content: TextInput.utf8(system, "system") }] : []
-      @cache = LLM::Cache._new
+      @cache = llm.__send__(:_new_cache)
       @turn = Mutex.new
     end
 

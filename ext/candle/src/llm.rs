@@ -83,8 +83,10 @@ fn logprobs(
     })
 }
 
-fn new_cache() -> RbCache {
-    RbCache(Mutex::new(None))
+/// An empty one, unless the model is closed.
+fn new_cache(ruby: &Ruby, llm: &RbLlm) -> Result<RbCache, Error> {
+    llm.model.get(ruby)?;
+    Ok(RbCache(Mutex::new(None)))
 }
 
 /// Starts a run. A cache that another run has right now is not waited for: this one starts afresh.
@@ -229,11 +231,11 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_adapters", method!(adapters, 0))?;
     class.define_method("_context_length", method!(context_length, 0))?;
     class.define_method("_logprobs", method!(logprobs, 2))?;
+    class.define_method("_new_cache", method!(new_cache, 0))?;
     class.define_method("_begin", method!(begin, 3))?;
     model::define_closing!(class, RbLlm)?;
     let cache = class.define_class("Cache", ruby.class_object())?;
     cache.undef_default_alloc_func();
-    cache.define_singleton_method("_new", function!(new_cache, 0))?;
     let run = class.define_class("Run", ruby.class_object())?;
     run.undef_default_alloc_func();
     run.define_method("_step", method!(step, 0))?;
