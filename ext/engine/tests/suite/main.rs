@@ -1,8 +1,10 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
 
+mod adapters;
 mod allocation;
 mod attention;
 mod decoder;
+mod decoder_gguf;
 mod encoder;
 mod encoder_files;
 mod encoder_tasks;
