@@ -226,26 +226,30 @@ impl AttentionLayer {
     fn project(&self, x: &Tensor, config: &DecoderConfig) -> Result<(Tensor, Tensor, Tensor)> {
         let (heads, kv_heads, size) = (config.head_count, config.kv_head_count, config.head_size);
         let tokens = x.dim(0)?;
+        let cut = |all: Tensor| -> Result<(Tensor, Tensor, Tensor)> {
+            let all = all.reshape((tokens, heads + 2 * kv_heads, size))?;
+            Ok((
+                all.narrow(1, 0, heads)?,
+                all.narrow(1, heads, kv_heads)?,
+                all.narrow(1, heads + kv_heads, kv_heads)?,
+            ))
+        };
         let (query, key, value) = match &self.qkv {
+            Qkv::Fused(linear) => cut(linear.forward(x)?)?,
             Qkv::Split { query, key, value } => {
-                let split = |linear: &Linear, heads: usize| -> Result<Tensor> {
-                    Ok(linear.forward(x)?.reshape((tokens, heads, size))?)
-                };
-                (
-                    split(query, heads)?,
-                    split(key, kv_heads)?,
-                    split(value, kv_heads)?,
-                )
-            }
-            Qkv::Fused(linear) => {
-                let all = linear
-                    .forward(x)?
-                    .reshape((tokens, heads + 2 * kv_heads, size))?;
-                (
-                    all.narrow(1, 0, heads)?,
-                    all.narrow(1, heads, kv_heads)?,
-                    all.narrow(1, heads + kv_heads, kv_heads)?,
-                )
+                match Linear::forward_joined(&[query, key, value], x)? {
+                    Some(all) => cut(all)?,
+                    None => {
+                        let split = |linear: &Linear, heads: usize| -> Result<Tensor> {
+                            Ok(linear.forward(x)?.reshape((tokens, heads, size))?)
+                        };
+                        (
+                            split(query, heads)?,
+                            split(key, kv_heads)?,
+                            split(value, kv_heads)?,
+                        )
+                    }
+                }
             }
         };
         Ok((
@@ -301,12 +305,8 @@ impl FeedForward {
 impl MlpLayer {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let inner = match &self.kind {
-            MlpWeights::Gated { gate, up } => {
-                kernels::gated(&gate.forward(x)?, &up.forward(x)?, self.activation)?
-            }
-            MlpWeights::GatedFused(both) => {
-                kernels::gated_fused(&both.forward(x)?, self.activation)?
-            }
+            MlpWeights::Gated { gate, up } => Linear::forward_gated(gate, up, x, self.activation)?,
+            MlpWeights::GatedFused(both) => both.forward_gated_fused(x, self.activation)?,
             MlpWeights::Plain(up) => {
                 let epilogue = Epilogue {
                     activation: Some(self.activation),
