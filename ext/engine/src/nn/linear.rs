@@ -155,7 +155,10 @@ impl Linear {
     pub fn forward_joined(layers: &[&Linear], x: &Tensor) -> Result<Option<Tensor>> {
         #[cfg(feature = "cuda")]
         if let (true, [tokens, _]) = (x.device().is_cuda(), x.dims()) {
-            if layers.iter().all(|layer| layer.inputs * tokens == x.elem_count()) {
+            if layers
+                .iter()
+                .all(|layer| layer.inputs * tokens == x.elem_count())
+            {
                 return cuda::joined(layers, x);
             }
         }

@@ -1,7 +1,9 @@
-// Attention over packed sequences. ELEMENT, WIDTH (of a head), BIAS and CAPPED are defined at run time.
+// Attention over packed sequences. ELEMENT, WIDTH (of a head), BIAS, CAPPED, LANES, TILE_WARPS and
+// PLAIN_TILES are defined at run time.
 //
-// `attention_tiles` gives 64 queries of a head to a block, on tensor cores: scores of 64 keys at a time
-// are kept in registers, with a running maximum and sum (half types only). `attention_rows` gives one
+// `attention_tiles` gives 16 queries of a head to each of a block's TILE_WARPS warps, on tensor cores:
+// scores of 64 keys at a time are kept in registers, with a running maximum and sum (half types only;
+// TILE_WARPS is 0 for others). `attention_plain_tiles` does the same without them, for all types. `attention_rows` gives one
 // query of a head to a block, or to several that share its keys, whose parts `attention_join` joins.
 
 #define NO_BIAS 0
@@ -57,11 +59,14 @@ __device__ __forceinline__ int clamped(int distance, int zero, int count) {
     return min(max(distance + zero, 0), count - 1);
 }
 
+// Whether an exponent is the plain product times a positive number.
+#define PLAIN (BIAS == NO_BIAS && !CAPPED)
+
 // A score as an exponent of two, from the plain product. Tokens are counted over all sequences.
 __device__ __forceinline__ float exponent(
     const Attention &a, float product, uint head, int query, int key, int distance
 ) {
-#if BIAS == NO_BIAS && !CAPPED
+#if PLAIN
     return product * (a.scale * LOG2_E);
 #else
     float score = product * a.scale;
@@ -89,8 +94,11 @@ __device__ __forceinline__ float exponent(
 // What exponents are counted from: a row that has seen nothing has no highest one.
 __device__ __forceinline__ float finite_base(float highest) { return highest == -INFINITE ? 0.0f : highest; }
 
-#if TILES
-#define TILE 64
+#if TILE_WARPS
+#define TILE 64 // keys
+#define TILE_ROWS (16 * TILE_WARPS)
+// As many blocks on a multiprocessor as their registers allow.
+#define TILE_BLOCKS (WIDTH <= 64 ? 16 / TILE_WARPS : 8 / TILE_WARPS)
 #define PITCH (WIDTH + 8) // rows of shared memory that lie in different banks
 #define STEPS (WIDTH / 16)
 
@@ -131,7 +139,8 @@ __device__ __forceinline__ uint pack(float low, float high, bf16) {
 // Begins to copy 64 keys and values; those beyond the sequence are zeros.
 __device__ void fetch(const Attention &a, const Sequence &s, uint key_head, int tile, ELEMENT *keys, ELEMENT *values) {
     const uint chunks = WIDTH / 8;
-    for (uint i = threadIdx.x; i < TILE * chunks; i += blockDim.x) {
+    #pragma unroll 4
+    for (uint i = threadIdx.x; i < TILE * chunks; i += 32 * TILE_WARPS) {
         const uint row = i / chunks, column = i % chunks * 8;
         const bool there = tile + int(row) < s.keys;
         const ulong token = s.first_key + (there ? tile + row : 0);
@@ -141,11 +150,11 @@ __device__ void fetch(const Attention &a, const Sequence &s, uint key_head, int 
     asm volatile("cp.async.commit_group;");
 }
 
-extern "C" __global__ void __launch_bounds__(128) attention_tiles(const __grid_constant__ Attention a) {
+extern "C" __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_BLOCKS) attention_tiles(const __grid_constant__ Attention a) {
     extern __shared__ uint4 shared[];
     ELEMENT *const buffer = (ELEMENT *)shared; // two stages of keys and values
     const Sequence s = sequence_at(a, blockIdx.z);
-    const int first = blockIdx.x * TILE;
+    const int first = blockIdx.x * TILE_ROWS;
     if (first >= s.queries) {
         return;
     }
@@ -153,9 +162,13 @@ extern "C" __global__ void __launch_bounds__(128) attention_tiles(const __grid_c
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
     const int shift = s.keys - s.queries; // from a query's number to its position
     const int low = max(0, first + shift - a.left);
-    const int high = min(s.keys, min(first + TILE, s.queries) + shift + a.right);
+    const int high = min(s.keys, min(first + TILE_ROWS, s.queries) + shift + a.right);
     const int rows[2] = {first + warp * 16 + quad, first + warp * 16 + quad + 8};
 
+    int tile = low / TILE * TILE;
+    if (tile < high) {
+        fetch(a, s, key_head, tile, buffer, buffer + TILE * PITCH);
+    }
     uint query[STEPS][4];
     #pragma unroll
     for (int step = 0; step < STEPS; step++) {
@@ -170,10 +183,6 @@ extern "C" __global__ void __launch_bounds__(128) attention_tiles(const __grid_c
     float mixed[2 * STEPS][4] = {};
     float highest[2] = {-INFINITE, -INFINITE}, sums[2] = {};
     int stage = 0;
-    int tile = low / TILE * TILE;
-    if (tile < high) {
-        fetch(a, s, key_head, tile, buffer, buffer + TILE * PITCH);
-    }
     for (; tile < high; tile += TILE, stage ^= 1) {
         ELEMENT *const keys = buffer + stage * 2 * TILE * PITCH, *const values = keys + TILE * PITCH;
         if (tile + TILE < high) {
@@ -199,28 +208,36 @@ extern "C" __global__ void __launch_bounds__(128) attention_tiles(const __grid_c
 
         const int position = first + warp * 16 + shift; // of the warp's first row
         const bool edge = tile + TILE > s.keys || tile + TILE - 1 > position + a.right || tile < position + 15 - a.left;
-        float tops[2] = {-INFINITE, -INFINITE};
-        #pragma unroll
-        for (int block = 0; block < 8; block++) {
+        if (edge || !PLAIN) {
             #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int key = tile + block * 8 + pair * 2 + i % 2, row = rows[i / 2];
-                const int distance = key - row - shift;
-                const bool seen = !edge || (key < s.keys && distance <= a.right && distance >= -a.left);
-                // A row or key beyond the sequence has no bias to read.
-                const int real_row = min(row, s.queries - 1), real_key = min(key, s.keys - 1);
-                const float value =
-                    exponent(a, scores[block][i], head, s.first_query + real_row, s.first_key + real_key, distance);
-                scores[block][i] = seen ? value : -INFINITE;
-                tops[i / 2] = fmaxf(tops[i / 2], scores[block][i]);
+            for (int block = 0; block < 8; block++) {
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int key = tile + block * 8 + pair * 2 + i % 2, row = rows[i / 2];
+                    const int distance = key - row - shift;
+                    const bool seen = key < s.keys && distance <= a.right && distance >= -a.left;
+#if !PLAIN
+                    // A row or key beyond the sequence has no bias to read.
+                    const int real_row = min(row, s.queries - 1), real_key = min(key, s.keys - 1);
+                    scores[block][i] =
+                        exponent(a, scores[block][i], head, s.first_query + real_row, s.first_key + real_key, distance);
+#endif
+                    scores[block][i] = seen ? scores[block][i] : -INFINITE;
+                }
             }
         }
+        const float scale = PLAIN ? a.scale * LOG2_E : 1.0f;
         float base[2], factor[2];
         #pragma unroll
         for (int i = 0; i < 2; i++) {
-            tops[i] = fmaxf(tops[i], __shfl_xor_sync(0xffffffffu, tops[i], 1));
-            tops[i] = fmaxf(tops[i], __shfl_xor_sync(0xffffffffu, tops[i], 2));
-            const float top = fmaxf(highest[i], tops[i]);
+            float top = -INFINITE;
+            #pragma unroll
+            for (int block = 0; block < 8; block++) {
+                top = fmaxf(top, fmaxf(scores[block][2 * i], scores[block][2 * i + 1]));
+            }
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            top = fmaxf(highest[i], top * scale);
             base[i] = finite_base(top);
             factor[i] = power_of_two(highest[i] - base[i]);
             highest[i] = top;
@@ -230,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(128) attention_tiles(const __grid_c
         for (int block = 0; block < 8; block++) {
             #pragma unroll
             for (int i = 0; i < 4; i++) {
-                scores[block][i] = power_of_two(scores[block][i] - base[i / 2]);
+                scores[block][i] = power_of_two(fmaf(scores[block][i], scale, -base[i / 2]));
                 sums[i / 2] += scores[block][i];
             }
         }
@@ -270,6 +287,142 @@ extern "C" __global__ void __launch_bounds__(128) attention_tiles(const __grid_c
         for (int block = 0; block < 2 * STEPS; block++) {
             const float first_value = mixed[block][2 * i] * inverse, second = mixed[block][2 * i + 1] * inverse;
             *(uint *)(to + block * 8) = pack(first_value, second, ELEMENT());
+        }
+    }
+}
+#endif
+
+#if PLAIN_TILES
+#define TILE 64     // queries and keys
+#define COLUMN 68   // of 64 numbers, padded to lie in different banks and stay aligned
+#define PARTS ((WIDTH + 63) / 64)
+
+// 64 rows from `first` on, each turned into a column; those beyond the sequence are zeros.
+__device__ void fetch_columns(const ELEMENT *from, ulong stride, int first, int count, float *to) {
+    for (int i = threadIdx.x; i < TILE * (WIDTH / 8); i += 256) {
+        const int row = i % TILE, column = i / TILE * 8;
+        Eight values = {};
+        if (first + row < count) { values = widen_eight(from + ulong(first + row) * stride + column); }
+        #pragma unroll
+        for (int j = 0; j < 8; j++) { to[(column + j) * COLUMN + row] = values.v[j]; }
+    }
+}
+
+// The same in full precision: 16 x 16 threads, each with 4 queries x 4 keys and then 4 queries x 4 columns
+// of every 64.
+extern "C" __global__ void __launch_bounds__(256) attention_plain_tiles(const __grid_constant__ Attention a) {
+    extern __shared__ uint4 shared[];
+    float *const queries = (float *)shared, *const keys = queries + WIDTH * COLUMN;
+    float *const values = keys + WIDTH * COLUMN, *const shares = values + TILE * WIDTH;
+    const Sequence s = sequence_at(a, blockIdx.z);
+    const int first = blockIdx.x * TILE;
+    if (first >= s.queries) {
+        return;
+    }
+    const uint head = blockIdx.y, key_head = head / a.group;
+    const int across = threadIdx.x % 16, down = threadIdx.x / 16;
+    const int shift = s.keys - s.queries;
+    const int low = max(0, first + shift - a.left);
+    const int high = min(s.keys, min(first + TILE, s.queries) + shift + a.right);
+    const ELEMENT *const q = a.q + ulong(s.first_query) * a.q_token + head * a.q_head;
+    const ELEMENT *const k = a.k + ulong(s.first_key) * a.k_token + key_head * a.k_head;
+    const ELEMENT *const v = a.v + ulong(s.first_key) * a.v_token + key_head * a.v_head;
+    fetch_columns(q, a.q_token, first, s.queries, queries);
+
+    float mixed[4][PARTS][4] = {};
+    float highest[4], sums[4] = {};
+    #pragma unroll
+    for (int i = 0; i < 4; i++) { highest[i] = -INFINITE; }
+    for (int tile = low / TILE * TILE; tile < high; tile += TILE) {
+        __syncthreads();
+        fetch_columns(k, a.k_token, tile, s.keys, keys);
+        for (int i = threadIdx.x; i < TILE * (WIDTH / 8); i += 256) {
+            const int row = i / (WIDTH / 8), column = i % (WIDTH / 8) * 8;
+            Eight taken = {};
+            if (tile + row < s.keys) { taken = widen_eight(v + ulong(tile + row) * a.v_token + column); }
+            narrow_eight(taken, values + row * WIDTH + column);
+        }
+        __syncthreads();
+        float scores[4][4] = {};
+        #pragma unroll 8
+        for (int d = 0; d < WIDTH; d++) {
+            const float4 left = *(const float4 *)(queries + d * COLUMN + 4 * down);
+            const float4 right = *(const float4 *)(keys + d * COLUMN + 4 * across);
+            const float l[4] = {left.x, left.y, left.z, left.w}, r[4] = {right.x, right.y, right.z, right.w};
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                #pragma unroll
+                for (int j = 0; j < 4; j++) { scores[i][j] = fmaf(l[i], r[j], scores[i][j]); }
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = first + 4 * down + i, real_row = min(row, s.queries - 1);
+            float top = -INFINITE;
+            #pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int key = tile + 4 * across + j, real_key = min(key, s.keys - 1);
+                const int distance = key - row - shift;
+                const bool seen = key < s.keys && distance <= a.right && distance >= -a.left;
+                const float value =
+                    exponent(a, scores[i][j], head, s.first_query + real_row, s.first_key + real_key, distance);
+                scores[i][j] = seen ? value : -INFINITE;
+                top = fmaxf(top, scores[i][j]);
+            }
+            #pragma unroll
+            for (int step = 8; step > 0; step /= 2) { top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step)); }
+            top = fmaxf(highest[i], top);
+            const float base = finite_base(top), factor = exp2f(highest[i] - base);
+            highest[i] = top;
+            sums[i] *= factor;
+            #pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float share = exp2f(scores[i][j] - base);
+                sums[i] += share;
+                shares[(4 * across + j) * COLUMN + 4 * down + i] = share;
+            }
+            #pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                #pragma unroll
+                for (int j = 0; j < 4; j++) { mixed[i][part][j] *= factor; }
+            }
+        }
+        __syncthreads();
+        #pragma unroll 4
+        for (int key = 0; key < TILE; key++) {
+            const float4 weights = *(const float4 *)(shares + key * COLUMN + 4 * down);
+            const float w[4] = {weights.x, weights.y, weights.z, weights.w};
+            #pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                const int column = part * 64 + 4 * across;
+                if (column >= WIDTH) { continue; }
+                const float4 row = *(const float4 *)(values + key * WIDTH + column);
+                const float r[4] = {row.x, row.y, row.z, row.w};
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    #pragma unroll
+                    for (int j = 0; j < 4; j++) { mixed[i][part][j] = fmaf(w[i], r[j], mixed[i][part][j]); }
+                }
+            }
+        }
+    }
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        #pragma unroll
+        for (int step = 8; step > 0; step /= 2) { sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], step); }
+        const int row = first + 4 * down + i;
+        if (row >= s.queries) {
+            continue;
+        }
+        const float inverse = sums[i] == 0.0f ? 0.0f : 1.0f / sums[i];
+        ELEMENT *to = a.out + (ulong(s.first_query + row) * a.heads + head) * WIDTH;
+        #pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            #pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int column = part * 64 + 4 * across + j;
+                if (column < WIDTH) { narrow(mixed[i][part][j] * inverse, to + column); }
+            }
         }
     }
 }

@@ -63,9 +63,7 @@ pub(crate) fn function(
         function.set_attribute(attribute, shared_bytes as i32).w()?;
     }
     let mut guard = LOADED.lock().unwrap_or_else(|e| e.into_inner());
-    guard
-        .get_or_insert_default()
-        .insert(key, function.clone());
+    guard.get_or_insert_default().insert(key, function.clone());
     Ok(function)
 }
 

@@ -185,7 +185,7 @@ fn run_norm<T: Float>(
         };
         let (kernel, grid) = match vectors {
             Some(grid) => ("norm_vectors", grid),
-            None => ("norm", row_grid(&input.rows)?),
+            None => ("norm_rows", row_grid(&input.rows)?),
         };
         let function = function::<T>(&device, kernel)?;
         let stream = device.cuda_stream();

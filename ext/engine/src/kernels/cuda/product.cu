@@ -1,5 +1,5 @@
 // A few rows times one to three matrices: what reading the weights costs, and little else. ELEMENT, ROWS
-// (1, 2, 4 or 8) and GATED are defined at run time.
+// (1 or 2) and GATED are defined at run time.
 
 #define MATRICES 3
 #define UNROLLED 4

@@ -10,7 +10,7 @@ use super::parameters::small;
 use super::{activation_index, Activation};
 
 /// Beyond this many rows the library's matrix product is faster.
-pub(crate) const MOST_ROWS: usize = 8;
+pub(crate) const MOST_ROWS: usize = 2;
 pub(crate) const MOST_MATRICES: usize = 3;
 
 /// Warps of a block, one output each.

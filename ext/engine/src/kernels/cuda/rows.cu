@@ -360,7 +360,7 @@ __device__ void l2_normalize_row(const T *x, T *out, PoolParameters p) {
     FOR_COLUMNS(i) { narrow(widen(from[i]) / divisor, to + i); }
 }
 
-extern "C" __global__ void norm(
+extern "C" __global__ void norm_rows(
     const ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *sums,
     ELEMENT *out, NormParameters p
 ) { norm_row<ELEMENT>(x, residual, weight, bias, sums, out, p); }

@@ -11,11 +11,15 @@ use crate::kernels::cuda::device::{address, constant, device_of, result, Constan
 use crate::kernels::cuda::small;
 use crate::Result;
 
-/// Queries of a block, and keys of a step, of the kernel on tensor cores.
-const TILE: usize = 64;
+/// Queries of a warp, and keys of a step, of the kernel on tensor cores.
+const WARP_QUERIES: usize = 16;
+const TILE_KEYS: usize = 64;
+/// Warps of its blocks, for sequences of up to 64 queries and for longer ones.
+const TILE_WARPS: [usize; 2] = [4, 8];
 /// Tensor cores as the kernel uses them, and asynchronous copies.
 const LEAST_CAPABILITY: i32 = 80;
-const TILE_WIDTHS: [usize; 6] = [32, 48, 64, 80, 96, 128];
+/// Heads of up to this width go by tiles.
+const MOST_TILE_WIDTH: usize = 128;
 const MOST_WIDTH: usize = 256;
 
 /// Up to this many queries of a sequence, each gets blocks of its own.
@@ -103,7 +107,7 @@ pub(super) fn attention(
     shape: &AttentionShape,
     options: &AttentionOptions<'_>,
 ) -> Result<Option<Tensor>> {
-    let Some(launch) = Launch::plan(q, boundaries, shape)? else {
+    let Some(launch) = Launch::plan(q, boundaries, shape, options.scale)? else {
         return Ok(None);
     };
     let device = device_of(q)?;
@@ -135,8 +139,23 @@ pub(super) fn attention(
         parameters.query_boundaries = kept.constant(&device, boundaries.0)?;
         parameters.key_boundaries = kept.constant(&device, boundaries.1)?;
     }
-    let bias = add_bias(&mut parameters, &mut kept, &device, q.dtype(), shape, options)?;
-    launch.run(&device, q.dtype(), shape, &mut parameters, &mut kept, bias, options)?;
+    let bias = add_bias(
+        &mut parameters,
+        &mut kept,
+        &device,
+        q.dtype(),
+        shape,
+        options,
+    )?;
+    launch.run(
+        &device,
+        q.dtype(),
+        shape,
+        &mut parameters,
+        &mut kept,
+        bias,
+        options,
+    )?;
     Ok(Some(out))
 }
 
@@ -145,7 +164,17 @@ struct Launch {
     sequences: usize,
     most_queries: usize,
     most_keys: usize,
-    by_tile: bool,
+    way: Way,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// A block, or several, for each query.
+    Rows,
+    /// Blocks of so many warps on tensor cores.
+    TensorTiles(usize),
+    /// The same in full precision.
+    PlainTiles,
 }
 
 impl Launch {
@@ -153,6 +182,7 @@ impl Launch {
         q: &Tensor,
         (queries, keys): (&[u32], &[u32]),
         shape: &AttentionShape,
+        scale: f32,
     ) -> Result<Option<Self>> {
         let longest = |boundaries: &[u32]| {
             let lengths = boundaries.windows(2).map(|pair| pair[1] - pair[0]);
@@ -161,7 +191,7 @@ impl Launch {
         let sequences = queries.len() - 1;
         let (most_queries, most_keys) = (longest(queries), longest(keys));
         let fits = shape.width == shape.value_width
-            && shape.width % 8 == 0
+            && shape.width.is_multiple_of(8)
             && shape.width <= MOST_WIDTH
             && shape.tokens > 0
             && shape.key_tokens > 0
@@ -169,16 +199,31 @@ impl Launch {
         if !fits {
             return Ok(None);
         }
-        let by_row = most_queries <= FEW_QUERIES && shape.tokens <= MOST_BLOCKS;
-        let by_tile = q.dtype() != DType::F32
-            && TILE_WIDTHS.contains(&shape.width)
-            && sequences <= MOST_BLOCKS
+        let tensor_cores = q.dtype() != DType::F32
+            && scale > 0.0
+            && shape.width.is_multiple_of(16)
+            && shape.width <= MOST_TILE_WIDTH
             && capability(&device_of(q)?)? >= LEAST_CAPABILITY;
-        Ok((by_row || by_tile).then_some(Self {
+        let way = if most_queries <= FEW_QUERIES && shape.tokens <= MOST_BLOCKS {
+            Way::Rows
+        } else if sequences > MOST_BLOCKS {
+            return Ok(None);
+        } else if tensor_cores {
+            let [few, many] = TILE_WARPS;
+            Way::TensorTiles(match most_queries <= few * WARP_QUERIES {
+                true => few,
+                false => many,
+            })
+        } else if shape.width <= MOST_TILE_WIDTH {
+            Way::PlainTiles
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
             sequences,
             most_queries,
             most_keys,
-            by_tile: !by_row,
+            way,
         }))
     }
 
@@ -199,7 +244,14 @@ impl Launch {
             ("BIAS", bias),
             ("CAPPED", usize::from(options.soft_cap.is_some())),
             ("LANES", (width / 8).next_power_of_two()),
-            ("TILES", usize::from(self.by_tile)),
+            (
+                "TILE_WARPS",
+                match self.way {
+                    Way::TensorTiles(warps) => warps,
+                    _ => 0,
+                },
+            ),
+            ("PLAIN_TILES", usize::from(self.way == Way::PlainTiles)),
         ];
         let start = |kernel: &str, grid, threads: u32, shared: u32, parameters: &Parameters| {
             let function = function(device, ATTENTION, kernel, dtype, &definitions, shared)?;
@@ -217,12 +269,43 @@ impl Launch {
             Ok::<(), crate::Error>(())
         };
         let heads = shape.heads as u32;
-        if self.by_tile {
-            let tiles = small(self.most_queries.div_ceil(TILE))?;
-            let shared = 4 * TILE * (width + 8) * dtype.size_in_bytes();
-            let grid = (tiles, heads, self.sequences as u32);
-            return start("attention_tiles", grid, 128, shared as u32, parameters);
+        let tiles = |rows: usize| -> Result<_> {
+            let tiles = small(self.most_queries.div_ceil(rows))?;
+            Ok((tiles, heads, self.sequences as u32))
+        };
+        match self.way {
+            Way::Rows => self.run_rows(device, shape, parameters, kept, start),
+            Way::TensorTiles(warps) => {
+                // Two stages of keys and values, whose rows are padded to lie in different banks.
+                let shared = 4 * TILE_KEYS * (width + 8) * dtype.size_in_bytes();
+                let grid = tiles(warps * WARP_QUERIES)?;
+                let threads = 32 * warps as u32;
+                start("attention_tiles", grid, threads, shared as u32, parameters)
+            }
+            Way::PlainTiles => {
+                // Queries, keys and shares by column, padded likewise, and values.
+                let shared = 4 * ((2 * width + TILE_KEYS) * (TILE_KEYS + 4) + TILE_KEYS * width);
+                let grid = tiles(TILE_KEYS)?;
+                start(
+                    "attention_plain_tiles",
+                    grid,
+                    256,
+                    shared as u32,
+                    parameters,
+                )
+            }
         }
+    }
+
+    fn run_rows(
+        &self,
+        device: &CudaDevice,
+        shape: &AttentionShape,
+        parameters: &mut Parameters,
+        kept: &mut Kept,
+        start: impl Fn(&str, (u32, u32, u32), u32, u32, &Parameters) -> Result<()>,
+    ) -> Result<()> {
+        let (width, heads) = (shape.width, shape.heads as u32);
         let seen = parameters.left as usize + parameters.right as usize + 1;
         let keys = self.most_keys.min(seen);
         let splits = match keys <= UNSHARED_KEYS {

@@ -41,7 +41,13 @@ pub(super) fn forward(
     };
     let activation = epilogue.activation.unwrap_or(Activation::Identity);
     let matrices = [matrix];
-    let few = product(&x, &matrices, Outcome::Joined, activation, residual.as_ref())?;
+    let few = product(
+        &x,
+        &matrices,
+        Outcome::Joined,
+        activation,
+        residual.as_ref(),
+    )?;
     if few.is_some() {
         return Ok(few);
     }
