@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::cuda_backend::cudarc::cublaslt::{result as lt, sys};
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
-use candle_core::cuda_backend::DeviceId;
+use candle_core::cuda_backend::{DeviceId, WrapErr};
 use candle_core::{CudaDevice, DType, Result, Tensor};
 
 use super::device::{address, device_of, result, ALIGNMENT};
@@ -63,6 +63,8 @@ pub(crate) fn multiply(
         return Ok(None);
     }
     let device = device_of(x)?;
+    // The library works on the thread's current device, which may be another GPU.
+    device.cuda_stream().context().bind_to_thread().w()?;
     let blas = blas(&device)?;
     let shape = Shape {
         dtype: x.dtype(),

@@ -92,11 +92,11 @@ pub(crate) fn result(
 
 /// Words that are on the device as long as this lives.
 #[derive(Clone)]
-pub(crate) struct Constant(Arc<CudaSlice<u32>>, u64);
+pub(crate) struct Constant(Arc<CudaSlice<u32>>);
 
 impl Constant {
     pub fn address(&self) -> u64 {
-        self.1
+        self.0.device_ptr(self.0.stream()).0
     }
 }
 
@@ -120,9 +120,7 @@ pub(crate) fn constant(device: &CudaDevice, values: &[u32]) -> Result<Constant> 
         all.push(kept);
         return Ok(constant);
     }
-    let slice = device.clone_htod(values)?;
-    let address = slice.device_ptr(&device.cuda_stream()).0;
-    let constant = Constant(Arc::new(slice), address);
+    let constant = Constant(Arc::new(device.clone_htod(values)?));
     if all.len() == KEPT {
         all.remove(0);
     }
