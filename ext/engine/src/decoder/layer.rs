@@ -240,13 +240,11 @@ impl AttentionLayer {
                 match Linear::forward_joined(&[query, key, value], x)? {
                     Some(all) => cut(all)?,
                     None => {
-                        let split = |linear: &Linear, heads: usize| -> Result<Tensor> {
-                            Ok(linear.forward(x)?.reshape((tokens, heads, size))?)
-                        };
+                        let [query, key, value] = Linear::forward_each([query, key, value], x)?;
                         (
-                            split(query, heads)?,
-                            split(key, kv_heads)?,
-                            split(value, kv_heads)?,
+                            query.reshape((tokens, heads, size))?,
+                            key.reshape((tokens, kv_heads, size))?,
+                            value.reshape((tokens, kv_heads, size))?,
                         )
                     }
                 }
