@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::decoder::KvCache;
-use engine::generation::GenerationConfig;
+use engine::generation::{Constraint, Ending, GenerationConfig, Pattern};
 use engine::tasks::{ContextOverflow, FinishReason, Generation, LanguageModel};
 use engine::Error as EngineError;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
@@ -68,6 +68,7 @@ fn begin(
 ) -> Result<RbRun, Error> {
     let config = generation_config(ruby, settings)?;
     let roll = model::setting(ruby, settings, "roll")?.unwrap_or(false);
+    let constraint = constraint(ruby, llm, settings)?;
     gvl::hold(ruby, || {
         let cached = cache.and_then(|cache| lock(&cache.0).take());
         let generation = Generation::new(
@@ -80,11 +81,38 @@ fn begin(
             } else {
                 ContextOverflow::Error
             },
-            None,
+            constraint,
         )
         .map_err(error::raised(ruby))?;
         Ok(RbRun(Mutex::new(Some(generation))))
     })
+}
+
+/// What the text must match, from `constraint: [kind, source]` and `ending:`.
+fn constraint(
+    ruby: &Ruby,
+    llm: &RbLlm,
+    settings: RHash,
+) -> Result<Option<Box<dyn Constraint>>, Error> {
+    let given: Option<(String, String)> = model::setting(ruby, settings, "constraint")?;
+    let Some((kind, source)) = given else {
+        return Ok(None);
+    };
+    let ending: Option<String> = model::setting(ruby, settings, "ending")?;
+    let invalid = |message: String| error::to_ruby(ruby, EngineError::InvalidInput(message));
+    let pattern = match kind.as_str() {
+        "schema" => Pattern::Schema(source),
+        "regex" => Pattern::Regex(source),
+        "lark" => Pattern::Lark(source),
+        other => return Err(invalid(format!("there is no constraint of kind {other}"))),
+    };
+    let ending = match ending.as_deref() {
+        Some("match") => Ending::Match,
+        Some("complete") | None => Ending::Complete,
+        Some("model") => Ending::Model,
+        Some(other) => return Err(invalid(format!("there is no ending {other}"))),
+    };
+    gvl::leave(ruby, |_| llm.model.constraint(&pattern, ending)).map(Some)
 }
 
 fn generation_config(ruby: &Ruby, settings: RHash) -> Result<GenerationConfig, Error> {
