@@ -8,6 +8,8 @@ module Candle
   #   llm.generate("the dog", config: Candle::GenerationConfig.deterministic(max_length: 4)).class # => String
   class LLM
     include Model
+    include StructuredOutput
+    include ToolUse
 
     # Tokenizers for GGUF files that carry none: exact ids first, then patterns.
     @tokenizers = {}
@@ -52,7 +54,8 @@ module Candle
     # @param prompt [String]
     # @param config [GenerationConfig]
     # @param reset_cache [Boolean] false keeps what was read for a next call whose prompt begins alike
-    # @param overrides [Hash] fields of {GenerationConfig}, and `context_overflow: :roll`
+    # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, and one of `schema:`, `pattern:`,
+    #   `grammar:` (in Lark's notation) for what the text must match
     # @return [String]
     def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides)
       complete(prompt, config: config, reset_cache: reset_cache, **overrides).text
@@ -106,10 +109,11 @@ module Candle
 
     # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
     # @param add_generation_prompt [Boolean] whether to end with what makes the model answer
-    # @param tools [Array<Hash>, nil] tool definitions for templates that know them
+    # @param tools [Array<Tool, Hash>, nil] tools for templates that know them
     # @return [String] the prompt as the checkpoint's own template writes it
     def apply_chat_template(messages, add_generation_prompt: true, tools: nil)
-      tokenizer.apply_chat_template(messages, add_generation_prompt: add_generation_prompt, tools: tools)
+      tokenizer.apply_chat_template(messages, add_generation_prompt: add_generation_prompt,
+                                              tools: tools && Tool.definitions(tools))
     end
 
     # @param text [String]
@@ -181,8 +185,10 @@ module Candle
       reset ? nil : (@cache ||= _new_cache)
     end
 
-    def run(ids, config, cache:, prompt:, context_overflow: :error, **overrides, &block)
+    def run(ids, config, cache:, prompt:, context_overflow: :error, schema: nil, pattern: nil, grammar: nil, **overrides,
+            &block)
       config = config.with(**overrides) if overrides.any?
+      config = constrained_by(config, schema: schema, pattern: pattern, grammar: grammar)
       run = _begin(ids, config.settings.merge(roll: roll?(context_overflow)), cache)
       block&.call(prompt) if config.include_prompt
       loop_over(run, config, &block)

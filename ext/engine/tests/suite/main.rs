@@ -2,6 +2,7 @@
 
 mod allocation;
 mod attention;
+mod constraint;
 mod decoder;
 mod encoder;
 mod encoder_files;
