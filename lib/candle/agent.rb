@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 module Candle
-  # Lets a model call tools until it has an answer. What a tool raises, and calls of tools that do not exist, are told to
-  # the model, which may do better.
+  # Lets a model call tools until it has an answer. What a tool raises, and calls of tools that do not exist, are told
+  # to the model, which may do better.
   #
   # @example
   #   clock = Candle::Tool.new(name: "clock", description: "The time") { Time.now.to_s }
@@ -50,8 +50,8 @@ module Candle
         result.tool_results.each_with_index { |outcome, index| messages << ToolMessages.tool(outcome, index) }
         calls += result.tool_results.size
       end
-      raise AgentMaxIterationsError.new("no answer after #{max_iterations} iterations; raise max_iterations:, or see in " \
-                                        "#messages what the model is doing", messages: messages)
+      raise AgentMaxIterationsError.new("no answer after #{max_iterations} iterations; raise max_iterations:, or see " \
+                                        "in #messages what the model is doing", messages: messages)
     end
 
     # @return [String] one line

@@ -43,8 +43,8 @@ module Candle
     attr_reader :logprobs
     # @return [Boolean] whether tokens are logged
     attr_reader :debug_tokens
-    # @return [StructuredConstraint, nil] what the text must match; a Hash (JSON schema), a Struct class or a Regexp may be
-    #   given
+    # @return [StructuredConstraint, nil] what the text must match; a Hash (JSON schema), a Struct class or a
+    #   Regexp may be given
     attr_reader :constraint
     # @return [Boolean] whether the text ends when it matches the constraint and nothing more could follow; false waits
     #   for the model to end it

@@ -9,7 +9,7 @@ module Candle
       "null" => ->(value) { value.nil? }, "boolean" => ->(value) { [true, false].include?(value) },
       "string" => ->(value) { value.is_a?(String) }, "array" => ->(value) { value.is_a?(Array) },
       "object" => ->(value) { value.is_a?(Hash) }, "number" => ->(value) { value.is_a?(Numeric) },
-      "integer" => ->(value) { value.is_a?(Integer) || (value.is_a?(Float) && value.finite? && value % 1 == 0) }
+      "integer" => ->(value) { value.is_a?(Integer) || (value.is_a?(Float) && value.finite? && (value % 1).zero?) }
     }.freeze
 
     # For each keyword the class it speaks of, and when a value passes.

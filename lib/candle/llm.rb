@@ -185,8 +185,8 @@ module Candle
       reset ? nil : (@cache ||= _new_cache)
     end
 
-    def run(ids, config, cache:, prompt:, context_overflow: :error, schema: nil, pattern: nil, grammar: nil, **overrides,
-            &block)
+    def run(ids, config, cache:, prompt:, context_overflow: :error, schema: nil, pattern: nil, grammar: nil,
+            **overrides, &block)
       config = config.with(**overrides) if overrides.any?
       config = constrained_by(config, schema: schema, pattern: pattern, grammar: grammar)
       run = _begin(ids, config.settings.merge(roll: roll?(context_overflow)), cache)

@@ -13,8 +13,9 @@ module Candle
 
     # Ruby's bracket and property names for what the engine knows by Unicode's.
     PROPERTIES = {
-      "alnum" => "\\p{Alphabetic}\\p{Nd}", "alpha" => "\\p{Alphabetic}", "blank" => "\\t\\p{Zs}", "cntrl" => "\\p{Cc}",
-      "digit" => "\\p{Nd}", "lower" => "\\p{Lowercase}", "punct" => "\\p{P}$+<=>\\^`|\\~", "space" => "\\p{White_Space}",
+      "alnum" => "\\p{Alphabetic}\\p{Nd}", "alpha" => "\\p{Alphabetic}", "blank" => "\\t\\p{Zs}",
+      "cntrl" => "\\p{Cc}", "digit" => "\\p{Nd}", "lower" => "\\p{Lowercase}",
+      "punct" => "\\p{P}$+<=>\\^`|\\~", "space" => "\\p{White_Space}",
       "upper" => "\\p{Uppercase}", "xdigit" => "0-9a-fA-F", "word" => "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}",
       "ascii" => "\\x00-\\x7f"
     }.freeze
@@ -91,7 +92,8 @@ module Candle
       @scanner.scan(/<[=!]|[=!>~(]/) and unsupported(GROUPS.fetch(@scanner.matched))
       if @scanner.skip(/#[^)]*\)/) then nil
       elsif @scanner.skip(/:|<\w+>|'\w+'/) then open_group("(?:")
-      elsif @scanner.scan(/([mixadu]*)(?:-([mix]*))?([:)])/) then flags(@scanner[1], @scanner[2].to_s, @scanner[3] == ":")
+      elsif @scanner.scan(/([mixadu]*)(?:-([mix]*))?([:)])/) then flags(@scanner[1], @scanner[2].to_s,
+                                                                        @scanner[3] == ":")
       else
         unsupported("the group (?#{@scanner.rest[0, 8]}")
       end
@@ -127,7 +129,7 @@ module Candle
       elsif letter.match?(/[pP]/) then property(letter == "P")
       elsif letter.match?(/[ux0]/) then code_point(letter, in_set)
       else
-        in_set ? set_escape(letter) : plain_escape(letter)
+        in_set ? bracket_escape(letter) : plain_escape(letter)
       end
     end
 
@@ -140,7 +142,7 @@ module Candle
       literal(letter)
     end
 
-    def set_escape(letter)
+    def bracket_escape(letter)
       return "\\x08" if letter == "b"
 
       unsupported("octal escapes") if letter.match?(/[1-7]/)
@@ -153,7 +155,11 @@ module Candle
       negated ^= name.start_with?("{^")
       name = name.delete("{}^")
       known = PROPERTIES[name.downcase]
-      known ? "[#{"^" if negated}#{known}]" : "\\#{negated ? "P" : "p"}{#{name}}"
+      if known
+        "[#{"^" if negated}#{known}]"
+      else
+        "\\#{negated ? "P" : "p"}{#{name}}"
+      end
     end
 
     def code_point(letter, in_set)

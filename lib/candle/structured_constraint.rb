@@ -74,7 +74,8 @@ module Candle
 
       def class_schema(type)
         unless type.respond_to?(:members)
-          raise InvalidInputError, "schema must be a Hash, a JSON String, or a Struct or Data class, not #{type.inspect}"
+          raise InvalidInputError,
+                "schema must be a Hash, a JSON String, or a Struct or Data class, not #{type.inspect}"
         end
         return type.json_schema if type.respond_to?(:json_schema)
 

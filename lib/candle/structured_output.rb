@@ -59,8 +59,9 @@ module Candle
       completion = complete(prompt, config: config, **options, include_prompt: false, stop_sequences: [], &block)
       return completion.text unless completion.finish_reason == :length
 
-      error = StructuredOutputError.new("the text was cut off after #{completion.usage.completion_tokens} tokens, before " \
-                                        "it was complete; raise max_length: (the text so far is in #partial)")
+      count = completion.usage.completion_tokens
+      error = StructuredOutputError.new("the text was cut off after #{count} tokens, before it was complete; " \
+                                        " raise max_length: (the text so far is in #partial)")
       error.partial = completion.text
       raise error
     end

@@ -30,7 +30,11 @@ module Candle
     # @yieldreturn [Object] the result: a String, or what can be written as JSON
     def initialize(name:, description:, parameters: {}, &block)
       raise ArgumentError, "a tool needs a name" if name.to_s.empty?
-      raise ArgumentError, "parameters must be a Hash (JSON schema), not #{parameters.inspect}" unless parameters.is_a?(Hash)
+
+      unless parameters.is_a?(Hash)
+        raise ArgumentError,
+              "parameters must be a Hash (JSON schema), not #{parameters.inspect}"
+      end
 
       @name = name.to_s
       @description = description

@@ -3,12 +3,13 @@
 require "json"
 
 module Candle
-  # Finds tool calls in what a model wrote, in the forms that models are trained to: `<tool_call>{...}</tool_call>` (Hermes,
-  # Qwen), `[TOOL_CALLS] [{...}]` (Mistral), `<|python_tag|>{...}` (Llama 3), `<function=name>{...}</function>`, JSON in a
-  # code fence, or nothing but JSON. Whatever is no call stays text; nothing raises.
+  # Finds tool calls in what a model wrote, in the forms that models are trained to: `<tool_call>{...}</tool_call>`
+  # (Hermes, Qwen), `[TOOL_CALLS] [{...}]` (Mistral), `<|python_tag|>{...}` (Llama 3), `<function=name>{...}</function>`,
+  # JSON in a code fence, or nothing but JSON. Whatever is no call stays text; nothing raises.
   #
   # @example
-  #   found = Candle::ToolCallParser.parse('I look. <tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>')
+  #   text = 'I look. <tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+  #   found = Candle::ToolCallParser.parse(text)
   #   found.tool_calls.first.arguments # => {"city"=>"Rome"}
   #   found.text_response              # => "I look."
   class ToolCallParser
@@ -101,18 +102,18 @@ module Candle
       return unless value.is_a?(Hash)
 
       inner = value["function"].is_a?(Hash) ? value["function"] : value
-      name = inner["name"] || (value["function"] if value["function"].is_a?(String))
-      arguments = %w[arguments parameters].filter_map { |key| inner[key] }.first
-      arguments = read(arguments) if arguments.is_a?(String)
-      arguments = {} if arguments.nil? && bare?(inner)
+      name = inner["name"]
+      arguments = arguments_of(inner)
       return unless name.is_a?(String) && !name.empty? && arguments.is_a?(Hash)
 
       ToolCall.new(name: name, arguments: arguments, id: value["id"]&.to_s)
     end
 
-    # A call without arguments says nothing but its name.
-    def bare?(value)
-      (value.keys - %w[name id type arguments parameters]).empty? && (value.keys & %w[type arguments parameters]).any?
+    # Some models write them as JSON in a String, or null for none.
+    def arguments_of(value)
+      key = %w[arguments parameters].find { |candidate| value.key?(candidate) } or return
+      arguments = value[key]
+      arguments.is_a?(String) ? read(arguments) : arguments || {}
     end
 
     # Tolerates what small models do most: a comma before a closing bracket, and text behind the value.

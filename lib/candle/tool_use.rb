@@ -14,15 +14,20 @@ module Candle
     # @param messages [Array<Hash>] `{role:, content:}` each; answers with `tool_calls:` and messages of role `tool` too
     # @param tools [Array<Tool>]
     # @param execute [Boolean] whether to call the tools; what they return or raise is in `tool_results`
-    # @param tool_choice [Symbol, String] `:auto` leaves it to the model, `:required` makes it call one (by a constraint,
-    #   so that the call is always valid), a name makes it call that one, `:none` hides the tools
+    # @param tool_choice [Symbol, String] `:auto` leaves it to the model, `:required` makes it call one (by a
+    #   constraint, so that the call is always valid), a name makes it call that one, `:none` hides the tools
     # @param options [Hash] as {LLM#chat} takes them
     # @yieldparam piece [String] the answer as it comes
     # @return [ToolCallResult]
     # @raise [StructuredOutputError] when `max_length` cuts a call off that `tool_choice` demands
     def chat_with_tools(messages, tools:, execute: false, tool_choice: :auto, **options, &block)
       offered = choose(tools, tool_choice)
-      raw = demands_call?(tool_choice) ? demand(messages, offered, options, &block) : tell(messages, offered, options, &block)
+      raw = if demands_call?(tool_choice)
+              demand(messages, offered, options,
+                     &block)
+            else
+              tell(messages, offered, options, &block)
+            end
       found = offered.empty? ? nil : ToolCallParser.parse(raw)
       calls = found ? found.tool_calls : []
       ToolCallResult.new(tool_calls: calls, tool_results: execute ? calls.map { |call| outcome(call, offered) } : [],
@@ -38,7 +43,8 @@ module Candle
       when :none, "none" then []
       else
         [tools.find { |tool| tool.name == choice.to_s } ||
-          raise(ArgumentError, "tool_choice must be :auto, :required, :none or one of #{names(tools)}, not #{choice.inspect}")]
+          raise(ArgumentError,
+                "tool_choice must be :auto, :required, :none or one of #{names(tools)}, not #{choice.inspect}")]
       end
     end
 

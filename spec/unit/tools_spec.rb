@@ -25,7 +25,8 @@ RSpec.describe Candle::ToolUse do
   after { FileUtils.rm_rf(@directories) if @directories }
 
   plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-  knowing = "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}" \
+  knowing = "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}" \
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}" \
             "{% for c in m.tool_calls or [] %}!{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}" \
             "{% endfor %}<assistant>"
   question = [{ role: "user", content: "x" }]
@@ -52,7 +53,11 @@ RSpec.describe Candle::ToolUse do
 
     it "needs a name and a schema" do
       expect { described_class.new(name: "", description: "") { 1 } }.to raise_error(ArgumentError, /name/)
-      expect { described_class.new(name: "a", description: "", parameters: 3) { 1 } }.to raise_error(ArgumentError, /Hash/)
+      expect do
+        described_class.new(name: "a", description: "", parameters: 3) do
+          1
+        end
+      end.to raise_error(ArgumentError, /Hash/)
       expect { described_class.new(name: "a", description: "").call }.to raise_error(Candle::InvalidInputError, /block/)
     end
   end
@@ -64,13 +69,18 @@ RSpec.describe Candle::ToolUse do
     end
 
     {
-      'I look. <tool_call>{"name":"a","arguments":{"x":1}}</tool_call> <tool_call>{"name":"b","arguments":{}}</tool_call>' =>
-        [[["a", { "x" => 1 }], ["b", {}]], "I look."],
-      "<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": {\"y\": \"</b>\"}}}" => [[["a", { "x" => { "y" => "</b>" } }]], nil],
+      'Ok. <tool_call>{"name":"a","arguments":{"x":1}}</tool_call> <tool_call>{"name":"b","arguments":{}}</tool_call>' =>
+        [[["a", { "x" => 1 }], ["b", {}]], "Ok."],
+      "<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": {\"y\": \"</b>\"}}}" => [
+        [["a", { "x" => { "y" => "</b>" } }]], nil
+      ],
       '<tool_call>{"name":"a","arguments":{"x":[1,],}}</tool_call>' => [[["a", { "x" => [1] }]], nil],
       '{"name": "a", "parameters": {"q": "z"}}' => [[["a", { "q" => "z" }]], nil],
-      '<|python_tag|>{"name":"a","parameters":{}}; {"name":"b","parameters":{}}<|eom_id|>' => [[["a", {}], ["b", {}]], nil],
-      '[TOOL_CALLS] [{"name":"a","arguments":{"x":[1]}},{"name":"b","arguments":{}}]' => [[["a", { "x" => [1] }], ["b", {}]], nil],
+      '<|python_tag|>{"name":"a","parameters":{}}; {"name":"b","parameters":{}}<|eom_id|>' => [[["a", {}], ["b", {}]],
+                                                                                               nil],
+      '[TOOL_CALLS] [{"name":"a","arguments":{"x":[1]}},{"name":"b","arguments":{}}]' => [
+        [["a", { "x" => [1] }], ["b", {}]], nil
+      ],
       '[TOOL_CALLS]a[ARGS]{"x":1}' => [[["a", { "x" => 1 }]], nil],
       '<function=a>{"x":1}</function>' => [[["a", { "x" => 1 }]], nil],
       "Sure:\n```json\n{\"name\":\"a\",\"arguments\":\"{\\\"x\\\":2}\"}\n```" => [[["a", { "x" => 2 }]], "Sure:"],
@@ -86,7 +96,8 @@ RSpec.describe Candle::ToolUse do
 
     it "never raises" do
       random = Random.new(1)
-      pieces = ["<tool_call>", "</tool_call>", "{", "}", "[", "]", "\"name\"", ":", "\"a\"", ",", "[TOOL_CALLS]", "```json\n",
+      pieces = ["<tool_call>", "</tool_call>", "{", "}", "[", "]", "\"name\"", ":", "\"a\"", ",", "[TOOL_CALLS]",
+                "```json\n",
                 "\"arguments\"", "\xff", "\\", "<|python_tag|>", "<function=x>", "1", "null", "\n"]
       2000.times do
         text = Array.new(random.rand(25)) { pieces.sample(random: random) }.join
@@ -115,10 +126,11 @@ RSpec.describe Candle::ToolUse do
     end
 
     [plain, knowing].each do |template|
-      it "makes a model call a tool, always with valid arguments (#{template == plain ? "plain" : "knowing"} template)" do
+      it "makes a model call a tool with valid arguments, by #{template == plain ? "text" : "its own template"}" do
         llm = model(template)
         8.times do |seed|
-          result = llm.chat_with_tools(question, tools: [weather, clock], tool_choice: :required, execute: true, seed: seed,
+          result = llm.chat_with_tools(question, tools: [weather, clock], tool_choice: :required, execute: true,
+                                                 seed: seed,
                                                  temperature: 2.0, **rolling)
           expect(result.tool_calls.size).to eq(1)
           expect(result.tool_results.first).to include(tool_call: result.tool_calls.first, error: nil)
@@ -135,7 +147,8 @@ RSpec.describe Candle::ToolUse do
                                 type: "object", properties: { root: { "$ref": "#/$defs/leaf" } }, required: ["root"],
                                 "$defs": { leaf: { enum: [7] } }
                               }) { |arguments| arguments["root"] }
-      result = model(plain).chat_with_tools(question, tools: [clock, tree], tool_choice: "tree", execute: true, **rolling)
+      result = model(plain).chat_with_tools(question, tools: [clock, tree], tool_choice: "tree", execute: true,
+                                                      **rolling)
       expect(result.tool_results.first[:result]).to eq(7)
     end
 
@@ -161,8 +174,9 @@ RSpec.describe Candle::ToolUse do
         allow(llm).to receive(:run) { |_, _, prompt:, **| Struct.new(:text).new(prompt) }
         llm.chat_with_tools(history, tools: [clock]).raw_response
       end
-      expect(seen.first).to match(/\A<system>.*"name":"clock".*<user>x<assistant><tool_call>\n\{"name":"clock","arguments":\{\}\}/m)
-      expect(seen.first).to include("<user><tool_response>\nnoon\n</tool_response>\n<tool_response>\nor so\n</tool_response><assistant>")
+      expect(seen.first).to match(/\A<system>.*"name":"clock".*<user>x<assistant><tool_call>\n\{"name":"clock",/m)
+      expect(seen.first).to end_with("<user><tool_response>\nnoon\n</tool_response>\n" \
+                                     "<tool_response>\nor so\n</tool_response><assistant>")
       expect(seen.last).to eq("[clock]<user>x<assistant>!clock{}<tool>noon<tool>or so<assistant>")
     end
 
@@ -177,7 +191,9 @@ RSpec.describe Candle::ToolUse do
     it "refuses choices that are none" do
       llm = model(plain)
       expect { llm.chat_with_tools(question, tools: [clock], tool_choice: "x") }.to raise_error(ArgumentError, /clock/)
-      expect { llm.chat_with_tools(question, tools: [], tool_choice: :required) }.to raise_error(ArgumentError, /no tools/)
+      expect do
+        llm.chat_with_tools(question, tools: [], tool_choice: :required)
+      end.to raise_error(ArgumentError, /no tools/)
     end
   end
 end
