@@ -69,8 +69,8 @@ RSpec.describe Candle::ToolUse do
     end
 
     {
-      'Ok. <tool_call>{"name":"a","arguments":{"x":1}}</tool_call> <tool_call>{"name":"b","arguments":{}}</tool_call>' =>
-        [[["a", { "x" => 1 }], ["b", {}]], "Ok."],
+      'I <tool_call>{"name":"a","arguments":{"x":1}}</tool_call> <tool_call>{"name":"b","arguments":{}}</tool_call>' =>
+        [[["a", { "x" => 1 }], ["b", {}]], "I"],
       "<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": {\"y\": \"</b>\"}}}" => [
         [["a", { "x" => { "y" => "</b>" } }]], nil
       ],

@@ -262,11 +262,10 @@ fn is_closed(map: &Map<String, Value>) -> bool {
     let Some(properties) = map.get("properties").and_then(Value::as_object) else {
         return false;
     };
-    let mut says_otherwise = IN_PLACE.iter().chain(&[
-        "additionalProperties",
-        "patternProperties",
-        "minProperties",
-    ]);
+    let mut says_otherwise =
+        IN_PLACE
+            .iter()
+            .chain(&["additionalProperties", "patternProperties", "minProperties"]);
     let required = map.get("required").and_then(Value::as_array);
     let knows = |name: &Value| {
         name.as_str()
@@ -367,8 +366,10 @@ mod tests {
 
     #[test]
     fn parts_of_one_object_stay_open() {
-        let both = prepared(json!({ "allOf": [{ "properties": { "a": {} } }, { "$ref": "#/$defs/b" }],
-                                    "$defs": { "b": { "properties": { "b": {} } } } }));
+        let both = prepared(
+            json!({ "allOf": [{ "properties": { "a": {} } }, { "$ref": "#/$defs/b" }],
+                                    "$defs": { "b": { "properties": { "b": {} } } } }),
+        );
         assert!(both["allOf"][0].get("additionalProperties").is_none());
         assert!(both["$defs"]["b"].get("additionalProperties").is_none());
         let either = prepared(json!({ "anyOf": [{ "properties": { "a": {} } }] }));
@@ -394,8 +395,7 @@ mod tests {
 
     #[test]
     fn what_can_not_be_enforced_is_named() {
-        let unique =
-            json!({ "properties": { "tags": { "type": "array", "uniqueItems": true } } });
+        let unique = json!({ "properties": { "tags": { "type": "array", "uniqueItems": true } } });
         assert!(error(unique).contains("#/properties/tags/uniqueItems"));
         assert!(error(json!({ "not": {} })).contains("#/not"));
         assert!(error(json!({ "$ref": "other.json" })).contains("other.json"));

@@ -73,7 +73,9 @@ fn bytes_of(stages: &[Stage], token: String) -> Result<Vec<u8>> {
                 .into_iter()
                 .map(|text| word_piece(decoder, true, text))
                 .collect(),
-            Stage::Metaspace { decoder, .. } => decoder.decode_chain(texts).map_err(engine_error)?,
+            Stage::Metaspace { decoder, .. } => {
+                decoder.decode_chain(texts).map_err(engine_error)?
+            }
             Stage::Bpe { decoder, .. } => texts
                 .into_iter()
                 .map(|text| text.replace(&decoder.suffix, " "))

@@ -63,7 +63,11 @@ fn the_bytes_of_tokens_are_the_text() {
                 .flat_map(|&id| tokens[id as usize].bytes.clone())
                 .collect();
             let written = String::from_utf8(bytes).unwrap();
-            assert_eq!(written.strip_prefix(' ').unwrap_or(&written), text, "{kind}");
+            assert_eq!(
+                written.strip_prefix(' ').unwrap_or(&written),
+                text,
+                "{kind}"
+            );
         }
     }
 }
@@ -86,12 +90,24 @@ fn every_draw_is_valid_by_the_schema() {
                 continue;
             };
             let value: Value = serde_json::from_str(&text).unwrap();
-            assert!(["a", "日本"].contains(&value["kind"].as_str().unwrap()), "{text}");
-            assert!((3..=12).contains(&value["count"].as_i64().unwrap()), "{text}");
-            assert!((1..=3).contains(&value["tags"].as_array().unwrap().len()), "{text}");
+            assert!(
+                ["a", "日本"].contains(&value["kind"].as_str().unwrap()),
+                "{text}"
+            );
+            assert!(
+                (3..=12).contains(&value["count"].as_i64().unwrap()),
+                "{text}"
+            );
+            assert!(
+                (1..=3).contains(&value["tags"].as_array().unwrap().len()),
+                "{text}"
+            );
             assert_eq!(value.as_object().unwrap().len(), 4, "{text}");
             let code = value["place"]["code"].as_str().unwrap();
-            assert!(code.len() == 3 && code.ends_with(|c: char| c.is_ascii_digit()), "{text}");
+            assert!(
+                code.len() == 3 && code.ends_with(|c: char| c.is_ascii_digit()),
+                "{text}"
+            );
         }
     }
 }
@@ -100,8 +116,17 @@ fn every_draw_is_valid_by_the_schema() {
 fn white_space_comes_to_an_end() {
     let vocabulary = vocabulary("byte_level_bpe");
     for seed in 0..40 {
-        let text = draw(&vocabulary, &schema(r#"{ "type": "array", "maxItems": 0 }"#), Ending::Complete, seed).unwrap();
-        assert!(text.len() < 40 && text.starts_with('[') && text.ends_with(']'), "{text:?}");
+        let text = draw(
+            &vocabulary,
+            &schema(r#"{ "type": "array", "maxItems": 0 }"#),
+            Ending::Complete,
+            seed,
+        )
+        .unwrap();
+        assert!(
+            text.len() < 40 && text.starts_with('[') && text.ends_with(']'),
+            "{text:?}"
+        );
     }
 }
 
@@ -127,9 +152,8 @@ fn texts_end_where_they_shall() {
 #[test]
 fn grammars_and_anchors() {
     let vocabulary = vocabulary("sentencepiece");
-    let grammar = Pattern::Lark(
-        "start: word (\",\" word)~1..2\nword: /[a-c]{2}/ | \"é\"".to_owned(),
-    );
+    let grammar =
+        Pattern::Lark("start: word (\",\" word)~1..2\nword: /[a-c]{2}/ | \"é\"".to_owned());
     let anchored = Pattern::Regex(" ?(^ *|x)[a-c]$".to_owned());
     for seed in 0..30 {
         let text = draw(&vocabulary, &grammar, Ending::Complete, seed).unwrap();
@@ -181,7 +205,11 @@ fn hostile_patterns_are_errors_and_soon() {
         Pattern::Lark("start: \"a".to_owned()),
         Pattern::Lark(String::new()),
         Pattern::Lark("{".to_owned()),
-        Pattern::Lark(format!("start: {}\"a\"{}", "(".repeat(20_000), ")".repeat(20_000))),
+        Pattern::Lark(format!(
+            "start: {}\"a\"{}",
+            "(".repeat(20_000),
+            ")".repeat(20_000)
+        )),
     ];
     for pattern in &hostile {
         let started = Instant::now();
@@ -193,7 +221,10 @@ fn hostile_patterns_are_errors_and_soon() {
         assert!(started.elapsed() < Duration::from_secs(10), "{pattern:?}");
     }
     // Large but sound.
-    for pattern in [schema(&deep), schema(r#"{ "type": "array", "maxItems": 100000 }"#)] {
+    for pattern in [
+        schema(&deep),
+        schema(r#"{ "type": "array", "maxItems": 100000 }"#),
+    ] {
         let started = Instant::now();
         let _ = vocabulary.compile(&pattern, Ending::Complete);
         assert!(started.elapsed() < Duration::from_secs(10));
