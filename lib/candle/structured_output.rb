@@ -61,7 +61,7 @@ module Candle
 
       count = completion.usage.completion_tokens
       error = StructuredOutputError.new("the text was cut off after #{count} tokens, before it was complete; " \
-                                        " raise max_length: (the text so far is in #partial)")
+                                        "raise max_length: (the text so far is in #partial)")
       error.partial = completion.text
       raise error
     end

