@@ -1,6 +1,29 @@
 # frozen_string_literal: true
 
+desc "Time red-candle beside its peers: rake bench[embeddings,llm], CASES=..., QUICK=1, THREADS=..."
+task :bench, [:case] => :compile do |_, arguments|
+  require_relative "../bench/harness/main"
+  wanted = arguments.to_a + ENV.fetch("CASES", "").split(/[\s,]+/)
+  threads = Integer(ENV.fetch("THREADS", Etc.nprocessors))
+  alike = Bench::Main.run(wanted: wanted, quick: ENV["QUICK"] == "1", threads: threads)
+  abort "Some results differ or are missing: see the table." unless alike
+rescue ArgumentError, Bench::Machine::DebugBuild => e
+  abort e.message
+end
+
 namespace :bench do
+  desc "Install the libraries that rake bench compares with, outside the repository"
+  task :setup do
+    require_relative "../bench/harness/peers"
+    puts Bench::Peers.prepare
+  end
+
+  desc "Put the newest whole run, or FILE=, into docs/performance.md and its picture"
+  task :plot do
+    require_relative "../bench/harness/document"
+    puts Bench::Document.publish(*[ENV["FILE"]].compact)
+  end
+
   desc "Measure memory while 100,000 texts go through embed_each"
   task memory: :compile do
     ruby "-Ilib", "bench/embed_each_memory.rb"

@@ -76,11 +76,18 @@ module Candle
       config.with(constraint: constraint)
     end
 
-    # The same for the keywords of {LLM#generate} and its kin.
-    def constrained_by(config, schema: nil, pattern: nil, grammar: nil)
-      given = [schema && StructuredConstraint.from_schema(schema), pattern && StructuredConstraint.from_regex(pattern),
-               grammar && StructuredConstraint.from_grammar(grammar)].compact
-      given.empty? ? config : constrained(config, given.first, *given.drop(1))
+    # The config that a call's own options make of one; `schema:`, `pattern:` and `grammar:` are among them.
+    def configured(config, options)
+      constraints = options.slice(:schema, :pattern, :grammar).compact.map do |name, value|
+        case name
+        when :schema then StructuredConstraint.from_schema(value)
+        when :pattern then StructuredConstraint.from_regex(value)
+        else StructuredConstraint.from_grammar(value)
+        end
+      end
+      fields = options.except(:schema, :pattern, :grammar)
+      config = config.with(**fields) if fields.any?
+      constraints.empty? ? config : constrained(config, *constraints)
     end
   end
 end

@@ -7,7 +7,7 @@ use candle_core::DType;
 
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
 use crate::decoder::model::Logits;
-use crate::decoder::{families, gguf, Decoder, KvCache};
+use crate::decoder::{families, gguf, peft, Adapter, Decoder, KvCache};
 use crate::generation::sampler::log_sum_exp;
 use crate::generation::{
     Choice, Constraint, Ending, GenerationConfig, Pattern, Sampler, StopMatcher, StopOutcome,
@@ -28,9 +28,16 @@ pub struct LanguageModel {
     tokenizer: Tokenizer,
     end_ids: Vec<u32>,
     context_length: usize,
+    adapters: Vec<Arc<Adapter>>,
     info: ModelInfo,
     /// Made for the first constraint.
     vocabulary: OnceLock<Vocabulary>,
+}
+
+/// An adapter to be loaded with a model.
+pub struct AdapterFiles {
+    pub name: String,
+    pub files: ModelFiles,
 }
 
 /// Why a run ended.
@@ -55,18 +62,28 @@ pub enum ContextOverflow {
 }
 
 impl LanguageModel {
-    pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
+    pub fn load(
+        files: &ModelFiles,
+        options: &LoadOptions,
+        adapters: &[AdapterFiles],
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
         let tokenizer = checkpoint
             .tokenizer(files, options, cancel)?
             .with_padding(None)
             .with_truncation(None);
-        let (config, names) = match &checkpoint.config {
+        let (config, names, modules) = match &checkpoint.config {
             Some(raw) => {
                 let family = families::find(raw)?;
-                ((family.config)(raw)?, (family.names)(raw))
+                let names = (family.names)(raw);
+                ((family.config)(raw)?, names, names)
             }
-            None => gguf::read(checkpoint.source.as_ref())?,
+            None => {
+                let (config, names) = gguf::read(checkpoint.source.as_ref())?;
+                let modules = gguf::module_names(&config.architecture);
+                (config, names, modules)
+            }
         };
         let end_ids = end_ids(files, checkpoint.config.as_ref(), &tokenizer, cancel)?;
         let context_length = options.max_length.map_or(config.max_positions, |asked| {
@@ -84,6 +101,7 @@ impl LanguageModel {
             device: checkpoint.device,
             dtype: checkpoint.dtype,
             files: checkpoint.source.files(),
+            verified: options.verifies(),
         };
         let decoder = Decoder::load(
             checkpoint.source.clone(),
@@ -93,11 +111,21 @@ impl LanguageModel {
             checkpoint.dtype,
             cancel,
         )?;
+        if options.verifies() {
+            decoder.verify(checkpoint.source.as_ref(), &names, cancel)?;
+        }
+        let adapters = adapters
+            .iter()
+            .map(|AdapterFiles { name, files }| {
+                peft::load(&decoder, &modules, name, files, cancel).map(Arc::new)
+            })
+            .collect::<Result<_>>()?;
         Ok(Self {
             decoder,
             tokenizer,
             end_ids,
             context_length,
+            adapters,
             info,
             vocabulary: OnceLock::new(),
         })
@@ -117,6 +145,28 @@ impl LanguageModel {
 
     pub fn context_length(&self) -> usize {
         self.context_length
+    }
+
+    pub fn adapters(&self) -> &[Arc<Adapter>] {
+        &self.adapters
+    }
+
+    /// A loaded adapter by its name; no name stands for the base model.
+    pub fn adapter(&self, name: Option<&str>) -> Result<Option<Arc<Adapter>>> {
+        let Some(name) = name else { return Ok(None) };
+        let found = self.adapters.iter().find(|adapter| adapter.name == name);
+        let Some(adapter) = found else {
+            let known: Vec<&str> = self.adapters.iter().map(|a| a.name.as_str()).collect();
+            return Err(Error::InvalidInput(format!(
+                "there is no adapter {name:?}; loaded are: {}",
+                if known.is_empty() {
+                    "none".to_owned()
+                } else {
+                    known.join(", ")
+                }
+            )));
+        };
+        Ok(Some(adapter.clone()))
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -141,9 +191,15 @@ impl LanguageModel {
     }
 
     /// The log probability of each token of `ids` but the first, given those before it.
-    pub fn logprobs(&self, ids: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
+    pub fn logprobs(
+        &self,
+        ids: &[u32],
+        adapter: Option<&str>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>> {
         self.check_length(ids.len())?;
         let mut cache = self.decoder.new_cache();
+        cache.adapt(self.adapter(adapter)?);
         cache.clear(self.decoder.regime(ids.len()));
         let mut logprobs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(PREFILL_CHUNK) {

@@ -1,9 +1,11 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
 
+mod adapters;
 mod allocation;
 mod attention;
 mod constraint;
 mod decoder;
+mod decoder_gguf;
 mod encoder;
 mod encoder_files;
 mod encoder_tasks;
@@ -11,5 +13,6 @@ mod fuzz_readers;
 mod hostile;
 mod kernels;
 mod tokenizer;
+mod verification;
 mod weight_files;
 mod weights;

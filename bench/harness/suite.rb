@@ -1,0 +1,199 @@
+# frozen_string_literal: true
+
+require_relative "case"
+require_relative "models"
+require_relative "texts"
+
+module Bench
+  # Every case, with the target it belongs to.
+  class Suite
+    ST = "sentence-transformers"
+    ORT = "onnxruntime"
+    LLAMA = "llama.cpp"
+    DIMENSION = 384
+    TYPES = %w[Q4_1 Q4_0 Q8_0 Q4_K_M Q6_K].freeze
+    # The best instructions short of AMX tiles.
+    WITHOUT_AMX = { "CANDLE_CPU_ISA" => "avx512bf16" }.freeze
+
+    # @param directory [String] where inputs are written
+    # @param quick [Boolean] few texts, one round, one type of GGUF
+    def initialize(directory, quick: false)
+      @documents = quick ? 20 : 100
+      @inputs = Texts.write(directory, texts: quick ? 40 : 400, documents: @documents)
+      @quick = quick
+    end
+
+    # @return [Array<Case, FreshCase>]
+    def cases
+      [*embeddings, *latency, reranking, ner, *types.flat_map { |type| generation(type) }, *overhead, *processes]
+    end
+
+    # @param wanted [Array<String>] names of cases or groups; none is all
+    # @return [Array<Case, FreshCase>]
+    # @raise [ArgumentError] for a name that fits nothing
+    def select(wanted)
+      known = cases
+      unknown = wanted.reject { |name| known.any? { |one| [one.name, one.group].include?(name) } }
+      unless unknown.empty?
+        groups = known.map(&:group).uniq
+        names = known.map(&:name)
+        raise ArgumentError, "no case #{unknown.join(", ")}: groups are #{groups.join(", ")}; cases #{names.join(", ")}"
+      end
+
+      wanted.empty? ? known : known.select { |one| wanted.include?(one.name) || wanted.include?(one.group) }
+    end
+
+    private
+
+    def types
+      @quick ? TYPES.first(1) : TYPES
+    end
+
+    def rounds(count)
+      @quick ? 1 : count
+    end
+
+    def embeddings
+      [embed("f32", "f32", [embedder(ST, "f32"), embedder(ORT, "f32")], Target.new(ratio: 1.3, aim: 2)),
+       embed("bf16", "bf16", [embedder(ST, "bf16", at_least: 0.999)], Target.new(ratio: 1.3, aim: 3),
+             references: [our_embedder("f32", label: "our f32", check: cosine(0.999))]),
+       embed("int8", "int8", [embedder(ORT, "int8", at_least: 0.95, judged: false)], nil,
+             references: [our_embedder("f32", label: "our f32", check: cosine(0.99))]),
+       without_amx]
+    end
+
+    def embed(name, dtype, peers, target, references: [])
+      Case.new(name: "embed_#{name}", group: "embeddings", title: "embeddings #{dtype}, mixed lengths",
+               unit: "tokens/s", amount: :tokens, input: @inputs[:mixed], rounds: rounds(3),
+               participants: [our_embedder(dtype), *peers], references: references, target: target)
+    end
+
+    # What int8 is for: processors with integer products but no tiles.
+    def without_amx
+      environment = Peers.cpu_flags.include?("amx_tile") ? WITHOUT_AMX : {}
+      wide = our_embedder("bf16", label: "our bf16", environment: environment, check: cosine(0.99))
+      Case.new(name: "embed_int8_without_amx", group: "embeddings", title: "embeddings int8 without AMX",
+               unit: "tokens/s", amount: :tokens, input: @inputs[:mixed], rounds: rounds(3),
+               participants: [our_embedder("int8", environment: environment), wide], target: Target.new(ratio: 1.0))
+    end
+
+    def latency
+      { short: 8, middle: 64, long: 256 }.map do |input, tokens|
+        Case.new(name: "latency_#{tokens}", group: "latency", title: "one text of #{tokens} tokens, f32", unit: "ms",
+                 input: @inputs[input], rounds: rounds(7), repeat: @quick ? 5 : 2560 / (tokens + 56),
+                 participants: [our_embedder("f32"), embedder(ST, "f32"), embedder(ORT, "f32")],
+                 target: Target.new(ratio: 1.0))
+      end
+    end
+
+    def our_embedder(dtype, task: "embed", **rest)
+      Participant.new(worker: OURS, task: task, model: checkpoint("embedding", Models::EMBEDDING, dtype), **rest)
+    end
+
+    def embedder(worker, dtype, at_least: 0.9999, judged: true)
+      Participant.new(worker: worker, task: "embed", judged: judged, check: cosine(at_least),
+                      model: model_for(worker, "embedding", Models::EMBEDDING, dtype))
+    end
+
+    def cosine(at_least)
+      { measure: :cosine, dimension: DIMENSION, at_least: at_least }
+    end
+
+    def checkpoint(kind, id, dtype)
+      { kind: kind, path: -> { Models.checkpoint(id) }, dtype: dtype }
+    end
+
+    def model_for(worker, kind, id, dtype)
+      return checkpoint(kind, id, dtype) unless worker == ORT
+
+      { kind: kind, path: -> { Models.onnx(kind, id, dtype) }, dtype: dtype }
+    end
+
+    def reranking
+      check = { measure: :scores, within: 5e-3 }
+      Case.new(name: "rerank", group: "reranking", title: "reranking #{@documents} documents, f32", unit: "ms",
+               input: @inputs[:rerank], rounds: rounds(3), target: Target.new(ratio: 1.3),
+               participants: trio("reranker", Models::RERANKER, "rerank", [check, check], judged: [true, false]))
+    end
+
+    def ner
+      checks = [{ measure: :entities, within: 5e-3 }, { measure: :agreement, ours: "tags", at_least: 0.999 }]
+      Case.new(name: "ner", group: "ner", title: "named entities of #{@documents} texts, f32", unit: "ms",
+               input: @inputs[:names], rounds: rounds(5), target: Target.new(ratio: 1.0),
+               participants: trio("ner", Models::NER, "ner", checks, judged: [true, false]))
+    end
+
+    # Ours, sentence-transformers and onnxruntime on one checkpoint.
+    def trio(kind, id, task, checks, judged: [true, true])
+      peers = [ST, ORT].zip(checks, judged).map do |worker, check, counts|
+        Participant.new(worker: worker, task: task, judged: counts, check: check,
+                        model: model_for(worker, kind, id, "f32"))
+      end
+      [Participant.new(worker: OURS, task: task, model: checkpoint(kind, id, "f32")), *peers]
+    end
+
+    def generation(type)
+      logprobs = { measure: :logprobs, ours: "logprobs", theirs: "logprobs", within: 0.1 }
+      same = { measure: :agreement }
+      [generate(type, "prefill", "prefill of 256", logprobs, unit: "tokens/s", amount: :tokens, input: @inputs[:story],
+                                                             target: Target.new(ratio: 1.0, aim: 1.5)),
+       generate(type, "decode", "decode of 96", { measure: :beginning, at_least: 8 },
+                unit: "tokens/s", input: @inputs[:opening], target: Target.new(ratio: 1.0, aim: 1.5)),
+       generate(type, "first_token", "first token of a short prompt", same,
+                unit: "ms", input: @inputs[:opening], repeat: 3)]
+    end
+
+    def generate(type, task, title, check, **rest)
+      model = { kind: "llm", path: -> { Models.gguf(type) }, dtype: nil }
+      Case.new(name: "#{type.downcase}_#{task}", group: "llm", title: "#{type} #{title}", rounds: rounds(5),
+               participants: [Participant.new(worker: OURS, task: task, model: model),
+                              Participant.new(worker: LLAMA, task: task, model: model, check: check)], **rest)
+    end
+
+    def overhead
+      model = { kind: "llm", path: -> { Models.gguf(Models::GIVEN_TYPE) }, dtype: nil }
+      [share("overhead_embed", "Ruby's share of embeddings f32", @inputs[:mixed], our_embedder("f32")),
+       share("overhead_packed", "the same, as: :packed", @inputs[:mixed], our_embedder("f32", task: "embed_packed")),
+       share("overhead_short", "Ruby's share of a text of 8 tokens", @inputs[:short], our_embedder("f32"), repeat: 40),
+       share("overhead_decode", "Ruby's share of decoding Q4_1", @inputs[:opening],
+             Participant.new(worker: OURS, task: "generate", model: model))]
+    end
+
+    def share(name, title, input, participant, repeat: 1)
+      Case.new(name: name, group: "overhead", title: title, unit: "%", input: input, rounds: rounds(3),
+               repeat: repeat, participants: [participant])
+    end
+
+    def processes
+      [embedding_process, peak("memory_bf16", "embeddings bf16", @inputs[:mixed], pair("bf16")),
+       peak("memory_rerank", "reranking", @inputs[:rerank], trio("reranker", Models::RERANKER, "rerank", [nil, nil])),
+       peak("memory_ner", "named entities", @inputs[:names], trio("ner", Models::NER, "ner", [nil, nil])),
+       *types.map { |type| llm_process(type) }]
+    end
+
+    def embedding_process
+      metrics = [Metric.new(kind: :import, title: "require \"candle\", or import", target: Target.new(limit: 150)),
+                 Metric.new(kind: :load, title: "load MiniLM, warm", target: Target.new(limit: 150)),
+                 Metric.new(kind: :peak, title: "peak memory, embeddings f32", target: Target.new(ratio: 1.0))]
+      FreshCase.new(name: "process", group: "memory", input: @inputs[:mixed], rounds: rounds(3), metrics: metrics,
+                    participants: trio("embedding", Models::EMBEDDING, "embed", [nil, nil]))
+    end
+
+    def pair(dtype)
+      [our_embedder(dtype), embedder(ST, dtype)]
+    end
+
+    def llm_process(type)
+      model = { kind: "llm", path: -> { Models.gguf(type) }, dtype: nil }
+      participants = [OURS, LLAMA].map { |worker| Participant.new(worker: worker, task: "decode", model: model) }
+      peak("memory_#{type.downcase}", "#{type} generation", @inputs[:opening], participants,
+           more: [Metric.new(kind: :load, title: "load #{type}")])
+    end
+
+    def peak(name, title, input, participants, more: [])
+      metric = Metric.new(kind: :peak, title: "peak memory, #{title}", target: Target.new(ratio: 1.0))
+      FreshCase.new(name: name, group: "memory", input: input, rounds: 1, participants: participants,
+                    metrics: [*more, metric])
+    end
+  end
+end

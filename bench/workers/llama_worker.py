@@ -1,0 +1,103 @@
+"""llama.cpp through llama-cpp-python's low-level calls, which leave no Python in the time of a token."""
+
+import ctypes
+import os
+import time
+
+THREADS = int(os.environ["BENCH_THREADS"])
+STARTED = time.perf_counter()
+
+import llama_cpp
+import numpy
+
+import protocol
+
+CONTEXT = 512
+
+
+class Model:
+    def __init__(self, path):
+        self.llama = llama_cpp.Llama(
+            path, n_ctx=CONTEXT, n_batch=CONTEXT, n_threads=THREADS, n_threads_batch=THREADS, verbose=False
+        )
+        self.context = self.llama.ctx
+        self.vocabulary = self.llama.n_vocab()
+
+    def forget(self):
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
+
+    def tokens(self, text):
+        return self.llama.tokenize(text.encode("utf-8"), add_bos=False, special=True)
+
+    def decode(self, tokens):
+        array = (llama_cpp.llama_token * len(tokens))(*tokens)
+        status = llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(array, len(tokens)))
+        if status != 0:
+            raise RuntimeError(f"llama_decode answered {status}")
+
+    def all_logits(self, tokens):
+        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+        try:
+            batch.n_tokens = len(tokens)
+            for place, token in enumerate(tokens):
+                batch.token[place], batch.pos[place], batch.logits[place] = token, place, 1
+                batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
+            if llama_cpp.llama_decode(self.context, batch) != 0:
+                raise RuntimeError("llama_decode refused the prompt")
+        finally:
+            llama_cpp.llama_batch_free(batch)
+        return numpy.stack([self.logits(place) for place in range(len(tokens))]).astype(numpy.float64)
+
+    def logits(self, place=-1):
+        pointer = llama_cpp.llama_get_logits_ith(self.context, place)
+        return numpy.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float)), (self.vocabulary,))
+
+    def choose(self):
+        return int(self.logits().argmax())
+
+
+class LlamaWorker(protocol.Worker):
+    def __init__(self):
+        super().__init__(STARTED, THREADS)
+
+    def versions(self):
+        return {"llama-cpp-python": llama_cpp.__version__}
+
+    def load_model(self, kind, path, dtype):
+        return Model(path)
+
+    def prepare(self, model, task, data):
+        model.forget()
+
+    def run_task(self, model, task, data):
+        if task == "logprobs":
+            return self.logprobs(model, data["prompt"])
+        tokens = model.tokens(data["prompt"])
+        model.decode(tokens)
+        chosen = [model.choose()]
+        if task == "first_token":
+            return [model.llama.detokenize(chosen).decode("utf-8", "replace")]
+        if task == "prefill":
+            return chosen
+        return self.generate(model, chosen, data["tokens"])
+
+    def generate(self, model, chosen, count):
+        """Seconds per token after the first."""
+        started = time.perf_counter()
+        while len(chosen) < count:
+            model.decode(chosen[-1:])
+            chosen.append(model.choose())
+            model.llama.detokenize(chosen[-1:])
+        return chosen, (time.perf_counter() - started) / (count - 1)
+
+    def logprobs(self, model, prompt):
+        """Of every token of the prompt but the first."""
+        tokens = model.tokens(prompt)
+        rows = model.all_logits(tokens)
+        rows -= rows.max(1, keepdims=True)
+        rows -= numpy.log(numpy.exp(rows).sum(1, keepdims=True))
+        return [tokens, [float(row[following]) for row, following in zip(rows, tokens[1:])]]
+
+
+if __name__ == "__main__":
+    LlamaWorker().serve()

@@ -1,0 +1,169 @@
+# frozen_string_literal: true
+
+# red-candle as a user calls it, for `rake bench`. A request is one line of JSON
+# on the standard input, a reply one line on the standard output.
+started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+require "candle"
+IMPORT_SECONDS = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
+require "json"
+require_relative "../harness/statistics"
+
+module Bench
+  class OurWorker
+    def initialize(threads)
+      Candle.num_threads = threads
+      @models = {}
+      @inputs = {}
+    end
+
+    def serve
+      channel = $stdout.dup
+      $stdout.reopen($stderr)
+      $stdin.each_line do |line|
+        request = JSON.parse(line, symbolize_names: true)
+        channel.puts JSON.generate(answer(request))
+        channel.flush
+      end
+    end
+
+    private
+
+    def answer(request)
+      case request[:op]
+      when "hello" then hello
+      when "load" then load_model(request)
+      when "run" then run(request)
+      when "memory" then { peak_bytes: peak_bytes }
+      end
+    rescue StandardError => e
+      { error: "#{e.class}: #{e.message}" }
+    end
+
+    def hello
+      { versions: { "red-candle" => Candle::VERSION }, import_seconds: IMPORT_SECONDS, build: Candle.build_info }
+    end
+
+    def load_model(request)
+      started = clock
+      @models[request[:key]] ||= model(*request.values_at(:kind, :path, :dtype))
+      { seconds: clock - started }
+    end
+
+    def model(kind, path, dtype)
+      case kind
+      when "embedding" then Candle::EmbeddingModel.from_pretrained(path, device: "cpu", dtype: dtype.to_sym)
+      when "reranker" then Candle::Reranker.from_pretrained(path, device: "cpu", dtype: dtype.to_sym)
+      when "ner" then Candle::NER.from_pretrained(path, device: "cpu", dtype: dtype.to_sym)
+      when "llm" then Candle::LLM.from_pretrained(path, device: "cpu")
+      end
+    end
+
+    def run(request)
+      model = @models.fetch(request[:key])
+      data = @inputs[request[:input]] ||= JSON.parse(File.read(request[:input]), symbolize_names: true)
+      samples = Array.new(request[:repeat]) { sample(model, request[:task], data) }
+      reply = %i[seconds processor_seconds ruby_seconds].to_h do |key|
+        [key, Statistics.median(samples.map { |one| one[key] })]
+      end
+      reply[:result] = encode(request[:task], samples.last[:result]) if request[:result]
+      reply
+    end
+
+    # The work of a call is done by the engine's own threads, off the GVL, so
+    # the processor time of this one is what Ruby costs: arguments, results and
+    # the way in and out. Where the engine says how long it worked, Ruby's part
+    # is the rest.
+    def sample(model, task, data)
+      ruby = clock(Process::CLOCK_THREAD_CPUTIME_ID)
+      processor = clock(Process::CLOCK_PROCESS_CPUTIME_ID)
+      wall = clock
+      result, seconds, engine = perform(model, task, data)
+      whole = clock - wall
+      { seconds: seconds || whole, processor_seconds: clock(Process::CLOCK_PROCESS_CPUTIME_ID) - processor,
+        ruby_seconds: engine ? whole - engine : clock(Process::CLOCK_THREAD_CPUTIME_ID) - ruby, result: result }
+    end
+
+    # @return [Array(Object, Float, Float)] the result, the seconds where only a part of the work counts, and those
+    #   of the engine where it says so
+    def perform(model, task, data)
+      case task
+      when "embed" then [model.embed(data[:texts])]
+      when "embed_packed" then [model.embed(data[:texts], as: :packed)]
+      when "rerank" then [model.score(data[:query], data[:documents])]
+      when "ner" then [model.extract_entities(data[:texts], confidence_threshold: 0.0)]
+      when "tags" then [tags(model, data[:texts])]
+      when "count_tokens" then [token_counts(model, data)]
+      else generate(model, task, data)
+      end
+    end
+
+    def token_counts(model, data)
+      return [model.tokenizer.encode(data[:prompt]).size] if data[:prompt]
+
+      data[:texts].map { |text| [model.count_tokens(text), model.max_length].min }
+    end
+
+    def tags(model, texts)
+      ids = model.labels.fetch("label2id")
+      texts.map { |text| model.predict_tokens(text).map { |token| ids.fetch(token["label"]) } }
+    end
+
+    def generate(model, task, data)
+      case task
+      when "prefill" then [complete(model, data[:prompt], 1).token_ids]
+      when "first_token" then first_token(model, data[:prompt])
+      when "decode" then decode(model, data)
+      when "generate" then whole(complete(model, data[:prompt], data[:tokens]))
+      when "logprobs" then [model.logprobs(data[:prompt]).map { |entry| entry.values_at(:id, :logprob) }.transpose]
+      else raise ArgumentError, "no such task: #{task}"
+      end
+    end
+
+    def complete(model, prompt, tokens, &block)
+      model.complete(prompt, config: Candle::GenerationConfig.deterministic(max_length: tokens), &block)
+    end
+
+    def first_token(model, prompt)
+      started = clock
+      model.generate_stream(prompt, config: Candle::GenerationConfig.deterministic(max_length: 8)) do |piece|
+        return [[piece], clock - started]
+      end
+    end
+
+    # Seconds per token after the first.
+    def decode(model, data)
+      started = clock
+      completion = complete(model, data[:prompt], data[:tokens])
+      seconds = clock - started - (completion.timings.first_token_ms / 1e3)
+      [completion.token_ids, seconds / (completion.token_ids.size - 1)]
+    end
+
+    def whole(completion)
+      timings = completion.timings
+      decoding = (completion.token_ids.size - 1) / timings.tokens_per_second
+      [completion.token_ids, nil, (timings.first_token_ms / 1e3) + decoding]
+    end
+
+    def encode(task, result)
+      case task
+      when "embed" then [result.flatten.pack("e*")].pack("m0")
+      when "embed_packed" then [result.join].pack("m0")
+      when "ner" then result.map { |row| row.map { |found| found.values_at(:label, :start, :end, :confidence) } }
+      else result
+      end
+    end
+
+    def clock(id = Process::CLOCK_MONOTONIC)
+      Process.clock_gettime(id)
+    end
+
+    # The most memory this process has had resident, without that of the process that started it.
+    def peak_bytes
+      File.foreach("/proc/self/status").find { |line| line.start_with?("VmHWM") }.split[1].to_i * 1024
+    rescue Errno::ENOENT
+      `ps -o rss= -p #{Process.pid}`.to_i * 1024
+    end
+  end
+end
+
+Bench::OurWorker.new(Integer(ENV.fetch("BENCH_THREADS"))).serve

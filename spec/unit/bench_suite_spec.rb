@@ -1,0 +1,107 @@
+# frozen_string_literal: true
+
+require "tmpdir"
+require_relative "../../bench/harness/suite"
+
+RSpec.describe Bench::Suite do
+  let(:directory) { Dir.mktmpdir }
+  let(:suite) { described_class.new(directory) }
+
+  after { FileUtils.rm_rf(directory) }
+
+  def target(name)
+    suite.select([name]).first.target.to_h.compact
+  end
+
+  it "has every target as a case" do
+    expect(target("embed_f32")).to eq(ratio: 1.3, aim: 2)
+    expect(target("embed_bf16")).to eq(ratio: 1.3, aim: 3)
+    expect(target("rerank")).to eq(ratio: 1.3)
+    expect(%w[latency_8 latency_64 latency_256].map { |name| target(name) }).to all(eq(ratio: 1.0))
+    %w[q4_1 q4_0 q8_0 q4_k_m q6_k].product(%w[prefill decode]).each do |names|
+      expect(target(names.join("_"))).to eq(ratio: 1.0, aim: 1.5)
+    end
+  end
+
+  it "has limits for load and require, and the leanest peer's memory for every task" do
+    metrics = suite.select(["process"]).first.metrics.to_h { |metric| [metric.kind, metric.target.to_h.compact] }
+    expect(metrics).to eq(import: { limit: 150 }, load: { limit: 150 }, peak: { ratio: 1.0 })
+    peaks = suite.select(["memory"]).map { |one| one.metrics.find { |metric| metric.kind == :peak } }
+    expect(peaks.size).to eq(9)
+    expect(peaks.map { |metric| metric.target.ratio }).to all(eq(1.0))
+  end
+
+  it "compares every peer's result with ours" do
+    timed = suite.cases.grep(Bench::Case)
+    expect(timed.flat_map { |one| one.participants.drop(1) + one.references }.map(&:check)).to all(include(:measure))
+    expect(timed.map { |one| one.participants.first.worker }.uniq).to eq([Bench::OURS])
+  end
+
+  it "holds bf16 and int8 to our own f32" do
+    limits = %w[embed_bf16 embed_int8].map { |name| suite.select([name]).first.references.first.check[:at_least] }
+    expect(limits).to eq([0.999, 0.99])
+  end
+
+  it "selects by group and by name, and names all where it knows none" do
+    expect(suite.select(["latency"]).map(&:name)).to eq(%w[latency_8 latency_64 latency_256])
+    expect(suite.select(%w[ner rerank]).map(&:name)).to contain_exactly("ner", "rerank")
+    expect { suite.select(["embedings"]) }.to raise_error(ArgumentError, /no case embedings: groups are embeddings, l/)
+  end
+
+  it "does less in a quick run" do
+    quick = described_class.new(directory, quick: true)
+    expect(quick.cases.map(&:rounds)).to all(eq(1))
+    expect(quick.select(["llm"]).map(&:name)).to eq(%w[q4_1_prefill q4_1_decode q4_1_first_token])
+  end
+
+  describe Bench::Texts do
+    it "makes the same texts every time, of 5 to 160 words" do
+      texts = described_class.mixed(400)
+      expect(texts).to eq(described_class.mixed(400))
+      expect(texts.map { |text| text.split.size }).to all(be_between(5, 160))
+      expect(described_class.with_names(3)).to all(match(/ flew to /))
+    end
+
+    context "with MiniLM's tokenizer" do
+      include_context "with the real model", "sentence-transformers/all-MiniLM-L6-v2"
+
+      it "makes texts of exactly as many tokens as asked" do
+        tokenizer = Candle::Tokenizer.from_file(File.join(real_path, "tokenizer.json"))
+        expect([8, 64, 256].map do |count|
+                 tokenizer.with_truncation(512).encode(described_class.of_tokens(count)).size
+               end)
+          .to eq([8, 64, 256])
+      end
+    end
+  end
+
+  describe Bench::Peers do
+    it "builds llama.cpp for what the processor has, without AMX" do
+      arguments = described_class.cmake_arguments(flags: %w[avx avx2 fma f16c avx512f avx512_vnni amx_int8])
+      expect(arguments).to include("-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_AVX512=ON", "-DGGML_AVX512_VNNI=ON",
+                                   "-DGGML_AVX512_BF16=OFF", "-DGGML_AMX_INT8=OFF", "-DGGML_AMX_TILE=OFF")
+      expect(described_class.cmake_arguments(flags: [])).to eq(["-DLLAVA_BUILD=OFF"])
+    end
+
+    it "pins every version" do
+      expect(described_class.packages).to all(match(/\A[a-z-]+==[\d.]+\z/))
+      expect(described_class.packages.map { |line| line[/\A[a-z-]+/] })
+        .to include("torch", "sentence-transformers", "onnxruntime", "llama-cpp-python")
+    end
+
+    it "installs once, and again only when something else is wanted" do
+      installed = []
+      allow(described_class).to receive(:directory).and_return(File.join(directory, "venv"))
+      allow(described_class).to receive(:install) do
+        installed << described_class.wanted
+        FileUtils.mkdir_p(described_class.directory)
+        File.write(described_class.stamp, described_class.wanted)
+      end
+      2.times { described_class.prepare(output: StringIO.new) }
+      expect(installed.size).to eq(1)
+      allow(described_class).to receive(:wanted).and_return("other versions")
+      described_class.prepare(output: StringIO.new)
+      expect(installed.last).to eq("other versions")
+    end
+  end
+end
