@@ -5,7 +5,8 @@ require "json"
 module Candle
   # Finds tool calls in what a model wrote, in the forms that models are trained to: `<tool_call>{...}</tool_call>`
   # (Hermes, Qwen), `[TOOL_CALLS] [{...}]` (Mistral), `<|python_tag|>{...}` (Llama 3),
-  # `<function=name>{...}</function>`, JSON in a code fence, or nothing but JSON. Whatever is no call stays text; nothing raises.
+  # `<function=name>{...}</function>`, JSON in a code fence, or nothing but JSON. Whatever is no call stays text;
+  # nothing raises.
   #
   # @example
   #   text = 'I look. <tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
