@@ -129,7 +129,7 @@ impl Vocabulary {
         };
         constraint.next = Some(constraint.mask().map_err(|error| match error {
             Error::Generation(reason) => {
-                Error::InvalidInput(format!("the {name} allows no text at all: {reason}"))
+                Error::InvalidInput(format!("the {name} can't be used: {reason}"))
             }
             other => other,
         })?);
@@ -142,12 +142,21 @@ fn guarded<T>(
     work: impl FnOnce() -> std::result::Result<T, String>,
 ) -> std::result::Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result.map_err(|reason| one_line(&reason)),
+        Ok(result) => result.map_err(|reason| explained(&reason)),
         Err(_) => Err("it is too complex".to_owned()),
     }
 }
 
-fn one_line(reason: &str) -> String {
+/// The compiler's own words on one line, but for those that name its settings.
+fn explained(reason: &str) -> String {
+    if reason.contains("coerce_one_of") {
+        return "oneOf is supported where its alternatives exclude each other; use anyOf"
+            .to_owned();
+    }
+    if reason.contains("NoExtensionBias") {
+        return "no token of this vocabulary may come next".to_owned();
+    }
+    let reason = reason.replace("<non-verbose/>", "");
     let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(400) {
         Some((end, _)) => format!("{}...", &line[..end]),
@@ -197,8 +206,8 @@ impl GrammarConstraint {
 
 fn failed(error: impl std::fmt::Display) -> Error {
     Error::Generation(format!(
-        "the constraint can't be followed with this vocabulary: {}",
-        one_line(&error.to_string())
+        "the constraint can't be followed: {}",
+        explained(&error.to_string())
     ))
 }
 

@@ -14,6 +14,9 @@ const MOST_SCHEMAS: usize = 20_000;
 /// Longer strings and arrays than any model writes; the compiler unrolls counts.
 const LARGEST_COUNT: u64 = 100_000;
 
+/// Larger integers are not told apart by the compiler, which counts in floats.
+const LARGEST_NUMBER: f64 = 9_007_199_254_740_992.0;
+
 /// Some blanks on a line, or one line break with its indentation: a model that writes nothing but
 /// white space must come to an end.
 const WHITE_SPACE: &str = r"[ \t]{1,4}|\r?\n[ \t]{0,32}";
@@ -29,15 +32,12 @@ const COUNTS: [&str; 6] = [
     "minLength",
     "maxLength",
 ];
-const VALUES: [&str; 12] = [
+const BOUNDS: [&str; 4] = ["exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"];
+const VALUES: [&str; 8] = [
     "$ref",
     "const",
     "enum",
-    "exclusiveMaximum",
-    "exclusiveMinimum",
     "format",
-    "maximum",
-    "minimum",
     "multipleOf",
     "pattern",
     "required",
@@ -197,6 +197,9 @@ impl Preparation {
                 ))),
             };
         }
+        if BOUNDS.contains(&keyword) {
+            return bound(keyword, value, path).map(Some);
+        }
         if keyword == "$ref" && !value.as_str().is_some_and(|at| at.starts_with('#')) {
             return Err(invalid(format!(
                 "the schema's {path} must point into the schema itself, like \"#/$defs/name\", not {}",
@@ -310,6 +313,34 @@ fn refers_in_place(schema: &Value, within_all: bool) -> bool {
     }
 }
 
+/// A limit of numbers. One that is farther than floats count well is drawn nearer, if that only
+/// forbids more.
+fn bound(keyword: &str, value: &Value, path: &str) -> Result<Value> {
+    let upper = matches!(keyword, "maximum" | "exclusiveMaximum");
+    match value {
+        // The fourth draft's way: the limit beside it is meant.
+        Value::Bool(_) if keyword.starts_with("exclusive") => Ok(value.clone()),
+        Value::Number(number) => {
+            let limit = number.as_f64().unwrap_or(f64::NAN);
+            let far = limit.abs() > LARGEST_NUMBER;
+            if limit.is_finite() && !far {
+                return Ok(value.clone());
+            }
+            if far && upper == (limit > 0.0) {
+                return Ok(json!(LARGEST_NUMBER.copysign(limit) as i64));
+            }
+            Err(invalid(format!(
+                "the schema's {path} must be between -{LARGEST_NUMBER} and {LARGEST_NUMBER}, not {}",
+                shortened(value)
+            )))
+        }
+        other => Err(invalid(format!(
+            "the schema's {path} must be a number, not {}",
+            shortened(other)
+        ))),
+    }
+}
+
 fn shortened(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
@@ -400,6 +431,12 @@ mod tests {
         assert!(error(json!({ "not": {} })).contains("#/not"));
         assert!(error(json!({ "$ref": "other.json" })).contains("other.json"));
         assert!(error(json!({ "maxItems": 1e9 })).contains("#/maxItems"));
+        assert!(error(json!({ "minimum": 1e300 })).contains("#/minimum"));
+        assert!(error(json!({ "maximum": "1" })).contains("#/maximum"));
+        assert_eq!(
+            prepared(json!({ "maximum": i64::MAX }))["maximum"],
+            json!(1i64 << 53)
+        );
         assert!(error(json!({ "anyOf": {} })).contains("#/anyOf"));
         assert!(error(json!({ "properties": [1] })).contains("#/properties"));
         assert!(error(json!([1])).contains("must be an object"));

@@ -194,8 +194,7 @@ fn hostile_patterns_are_errors_and_soon() {
         schema(r#"{ "type": "integer", "minimum": 5, "maximum": 4 }"#),
         schema(r#"{ "oneOf": [{ "type": "integer" }, { "minimum": 3 }] }"#),
         schema("false"),
-        schema(r#"{ "type": "string", "pattern": "((a{0,900}){0,900}){0,900}" }"#),
-        Pattern::Regex("((((a{1000}){1000}){1000}){1000})".to_owned()),
+        schema(r#"{ "type": "integer", "minimum": 1e300 }"#),
         Pattern::Regex("(".repeat(5000)),
         Pattern::Regex("[^\\s\\S]".to_owned()),
         Pattern::Regex("a\\b".to_owned()),
@@ -220,13 +219,15 @@ fn hostile_patterns_are_errors_and_soon() {
         }
         assert!(started.elapsed() < Duration::from_secs(10), "{pattern:?}");
     }
-    // Large but sound.
-    for pattern in [
+    let large = [
         schema(&deep),
         schema(r#"{ "type": "array", "maxItems": 100000 }"#),
-    ] {
+        schema(r#"{ "type": "string", "pattern": "((a{0,900}){0,900}){0,900}" }"#),
+        Pattern::Regex("((((a{1000}){1000}){1000}){1000})".to_owned()),
+    ];
+    for pattern in &large {
         let started = Instant::now();
-        let _ = vocabulary.compile(&pattern, Ending::Complete);
+        vocabulary.compile(pattern, Ending::Complete).unwrap();
         assert!(started.elapsed() < Duration::from_secs(10));
     }
 }
