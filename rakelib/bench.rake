@@ -24,6 +24,16 @@ namespace :bench do
     puts Bench::Document.publish(*[ENV["FILE"]].compact)
   end
 
+  desc "Show where our time goes in a case, by perf: rake bench:profile[q4_1_decode]"
+  task :profile, [:case] => :compile do |_, arguments|
+    require_relative "../bench/harness/main"
+    require_relative "../bench/harness/profile"
+    Dir.mktmpdir("bench-") do |directory|
+      one = Bench::Suite.new(directory).select([arguments.fetch(:case)]).first
+      puts Bench::Profile.new(one, threads: Integer(ENV.fetch("THREADS", Etc.nprocessors))).text
+    end
+  end
+
   desc "Measure memory while 100,000 texts go through embed_each"
   task memory: :compile do
     ruby "-Ilib", "bench/embed_each_memory.rb"

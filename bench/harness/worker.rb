@@ -40,7 +40,10 @@ module Bench
            .merge("HF_HUB_OFFLINE" => "1", "TRANSFORMERS_VERBOSITY" => "error", "TOKENIZERS_PARALLELISM" => "true")
     end
 
+    # @return [String]
     attr_reader :name
+    # @return [Integer] of the process
+    attr_reader :pid
 
     def initialize(name, command, environment)
       @name = name
