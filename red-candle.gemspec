@@ -20,7 +20,8 @@ Gem::Specification.new do |spec|
   }
 
   spec.files = Dir.chdir(__dir__) do
-    Dir["lib/**/*.rb", "sig/**/*.rbs", "exe/*", "ext/candle/extconf.rb", "ext/{candle,engine}/{Cargo.toml,build.rs}",
+    Dir["lib/**/*.rb", "sig/**/*.rbs", "exe/*", "ext/candle/{build_options,extconf,cuda/extconf}.rb",
+        "ext/{candle,engine}/{Cargo.toml,build.rs}",
         "ext/{candle,engine}/src/**/*", "Cargo.{toml,lock}", "README.md", "CHANGELOG.md", "LICENSE", ".yardopts"]
       .select { |path| File.file?(path) }
       .sort
@@ -28,7 +29,7 @@ Gem::Specification.new do |spec|
   spec.require_paths = ["lib"]
   spec.bindir = "exe"
   spec.executables = spec.files.grep(%r{\Aexe/}) { |path| File.basename(path) }
-  spec.extensions = ["ext/candle/extconf.rb"]
+  spec.extensions = ["ext/candle/extconf.rb", "ext/candle/cuda/extconf.rb"]
 
   # Only the build needs it; precompiled gems drop it.
   spec.add_dependency "rb_sys", ">= 0.9.87", "< 1"

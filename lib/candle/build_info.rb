@@ -29,6 +29,16 @@ module Candle
         facts.fetch(:accelerate)
       end
 
+      # @return [String] which build of the extension is loaded: `"cuda"`, or `"cpu"`, which has Metal on macOS
+      def build
+        Native.build
+      end
+
+      # @return [String, nil] why a CUDA build that is installed is not the one loaded
+      def cuda_problem
+        Native.problem
+      end
+
       # @return [Array<String>] the names of what was compiled in
       def features
         %i[cuda cudnn metal mkl accelerate].select { |name| facts.fetch(name) }.map(&:to_s)
@@ -41,6 +51,8 @@ module Candle
       def summary
         facts.merge(
           version: VERSION,
+          build: build,
+          cuda_problem: cuda_problem,
           default_device: Device.best.to_s,
           available_devices: Device.available_devices,
           threads: Utils.get_num_threads

@@ -33,6 +33,8 @@ module Candle
 
       alias default best
 
+      # GPUs are opened once to find out, and closed again unless they are in use.
+      #
       # @return [Array<String>] the devices that really open on this machine
       def available_devices
         _available
@@ -79,6 +81,8 @@ module Candle
     def inspect
       "#<Candle::Device #{self}>"
     end
+
+    _cuda_is_unused(Native.problem) if Native.problem
 
     send(:private, *instance_methods(false).grep(/\A_/))
     private_class_method(*singleton_methods(false).grep(/\A_/))

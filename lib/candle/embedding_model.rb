@@ -44,16 +44,18 @@ module Candle
       # @param pooling [Symbol, String, nil] `mean cls max last weighted_mean mean_sqrt_len`
       # @param normalize [Boolean, nil] whether vectors get length 1
       # @param gguf_file [String, nil] which file of a repository with several
+      # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [EmbeddingModel]
       # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       # @raise [InvalidInputError] when the model can't do what is asked
       def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil, tokenizer: nil,
                           revision: nil, model_type: nil, embedding_size: nil, max_length: nil, pooling: nil,
-                          normalize: nil, gguf_file: nil)
+                          normalize: nil, gguf_file: nil, verify: nil)
         model = load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer,
                                    revision: revision, pooling: pooling&.to_s, normalize: normalize,
-                                   max_length: Arguments.count(max_length, "max_length"), gguf_file: gguf_file)
+                                   max_length: Arguments.count(max_length, "max_length"), gguf_file: gguf_file,
+                                   verify: verify)
         model.__send__(:prefer, model_type, Arguments.count(embedding_size, "embedding_size"))
         model
       end
@@ -103,6 +105,29 @@ module Candle
                           dimensions: dimensions, batch_tokens: batch_tokens, truncate: truncate)
       vectors = _embed(texts, settings, form.to_s, Progress.for(progress))
       single && form != :tensor ? vectors.first : vectors
+    end
+
+    # The same as {#embed} for texts that were tokenized before, such as the chunks of a long one.
+    #
+    # @example
+    #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert-sentence")
+    #   ids = model.tokenizer.encode("the quick fox")
+    #   model.embed_ids([ids]).first == model.embed("the quick fox") # => true
+    #
+    # @param lists [Array<Array<Integer>>] token ids, with the special ones that the model expects
+    # @param pooling [Symbol, String, nil] as for {#embed}
+    # @param normalize [Boolean, nil]
+    # @param dimensions [Integer, nil]
+    # @param batch_tokens [Integer, nil]
+    # @param as [Symbol]
+    # @return [Array<Array<Float>>, Tensor, Array<String>] one vector per list
+    # @raise [InvalidInputError] for ids beyond the vocabulary, for lists that are empty or beyond {#max_length}, and
+    #   for static embeddings
+    def embed_ids(lists, pooling: nil, normalize: nil, dimensions: nil, batch_tokens: nil, as: :array)
+      form = Arguments.choice(as, "as", FORMS)
+      settings = settings(prompt: "", prompt_name: nil, pooling: pooling, normalize: normalize,
+                          dimensions: dimensions, batch_tokens: batch_tokens, truncate: true)
+      _embed_ids(lists, settings, form.to_s)
     end
 
     # Embeds any Enumerable, however long, a batch at a time. What was yielded stays yielded: when a text is bad, the

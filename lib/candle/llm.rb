@@ -21,11 +21,12 @@ module Candle
       # @param tokenizer [Tokenizer, String, nil] instead of the model's own
       # @param context_length [Integer, nil] a lower limit than the model's
       # @param revision [String, nil] a branch, tag or commit of the hub
+      # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [LLM]
       def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, gguf_file: nil, tokenizer: nil,
-                          context_length: nil, revision: nil)
+                          context_length: nil, revision: nil, verify: nil)
         load_model(source, device: device || positional_device, dtype: dtype, gguf_file: gguf_file,
-                           tokenizer: tokenizer, max_length: context_length, revision: revision)
+                           tokenizer: tokenizer, max_length: context_length, revision: revision, verify: verify)
       end
 
       # Names the tokenizer of models that bring none.
@@ -134,6 +135,13 @@ module Candle
     # @return [Session]
     def session(system: nil)
       Session.new(self, system: system)
+    end
+
+    # @return [nil]
+    # @see Model#close
+    def close
+      clear_cache
+      super
     end
 
     # Forgets what `reset_cache: false` kept.

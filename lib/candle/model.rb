@@ -22,8 +22,21 @@ module Candle
       def load_model(source, **settings)
         source = TextInput.utf8(source.respond_to?(:to_path) ? source.to_path : source, "source")
         settings[:tokenizer] = load_tokenizer(settings[:tokenizer])
-        model = _load(source, settings.compact)
+        model = load_on_device(source, settings)
         model.__send__(:remember, source, settings)
+        model
+      end
+
+      # A GPU that was named must do; one that was only the best there is may be replaced.
+      def load_on_device(source, settings)
+        _load(source, settings.compact)
+      rescue DeviceError, OutOfMemoryError => e
+        best = Device.best
+        raise if best.kind == :cpu || ![nil, "best"].include?(settings[:device]&.to_s)
+
+        Candle.logger.warn("#{name} does not run on #{best}, the CPU takes over: #{e.message}")
+        model = _load(source, settings.compact.merge(device: "cpu"))
+        model.__send__(:fell_back, best, e)
         model
       end
 
@@ -51,7 +64,7 @@ module Candle
     end
 
     # @return [Hash] `architecture family parameters hidden_size layers attention_heads vocabulary max_length device
-    #   dtype files`
+    #   dtype files verified`, the last saying whether the device was compared with the CPU on load
     def model_info
       @model_info ||= _info.freeze
     end
@@ -67,7 +80,7 @@ module Candle
         dtype: dtype.to_s,
         features: BuildInfo.features,
         kernels: KERNELS.to_h { |name| [name, kind] },
-        fallbacks: @fallbacks || []
+        fallbacks: @fallbacks || unused_cuda
       }
     end
 
@@ -75,9 +88,29 @@ module Candle
     KERNELS = %w[layer_norm rms_norm softmax activation rope attention linear pooling].freeze
     private_constant :KERNELS
 
+    # Gives the weights up at once, where the garbage collector would take its time. Calls that other threads have under
+    # way end as usual, and the memory goes with the last of them; any later call raises {Error}. What the model says of
+    # itself stays.
+    #
+    # @example
+    #   model = Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert")
+    #   model.close
+    #   model.closed? # => true
+    #
+    # @return [nil]
+    def close
+      _close
+      nil
+    end
+
+    # @return [Boolean] whether {#close} was called
+    def closed?
+      _closed
+    end
+
     # @return [String] one line
     def inspect
-      "#<#{self.class} #{model_id} #{model_info[:family]} #{dtype} on #{device}>"
+      "#<#{self.class} #{model_id} #{model_info[:family]} #{dtype} on #{device}#{" (closed)" if closed?}>"
     end
 
     private
@@ -92,6 +125,12 @@ module Candle
     def remember_options(options)
       options.default_proc = ->(hash, key) { hash[key.to_sym] if key.is_a?(String) && hash.key?(key.to_sym) }
       @options = options.freeze
+    end
+
+    # An installed CUDA build that does not load, when the best device was wanted.
+    def unused_cuda
+      problem = BuildInfo.cuda_problem
+      problem && @requested_device == "best" && device.kind == :cpu ? ["cuda: #{problem}"] : []
     end
 
     def fell_back(device, error)

@@ -26,13 +26,14 @@ module Candle
       # @param tokenizer [Tokenizer, String, nil] instead of the model's own
       # @param revision [String, nil] a branch, tag or commit of the hub
       # @param max_length [Integer, nil] a lower limit of tokens per window than the model's
+      # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [NER]
       # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, tokenizer: nil, revision: nil,
-                          max_length: nil)
+                          max_length: nil, verify: nil)
         load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer, revision: revision,
-                           max_length: Arguments.count(max_length, "max_length"))
+                           max_length: Arguments.count(max_length, "max_length"), verify: verify)
       end
 
       # @return [Hash{Symbol => Hash}] models for several domains, `{model:, note:}` each

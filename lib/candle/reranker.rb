@@ -21,13 +21,14 @@ module Candle
       # @param tokenizer [Tokenizer, String, nil] instead of the model's own
       # @param revision [String, nil] a branch, tag or commit of the hub
       # @param max_length [Integer] how many tokens of query and document are read, at most what the model takes
+      # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [Reranker]
       # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil, tokenizer: nil,
-                          revision: nil, max_length: 512)
+                          revision: nil, max_length: 512, verify: nil)
         load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer, revision: revision,
-                           max_length: Arguments.count(max_length, "max_length"))
+                           max_length: Arguments.count(max_length, "max_length"), verify: verify)
       end
 
       # The same with the source as a keyword.

@@ -23,6 +23,11 @@ module Tasks
       File.join(base, "red-candle")
     end
 
+    # @return [Array<String>] from CANDLE_FEATURES, as extconf.rb reads it
+    def features
+      ENV.fetch("CANDLE_FEATURES", "").split(/[\s,]+/).reject(&:empty?)
+    end
+
     # @return [Boolean]
     def darwin?
       RbConfig::CONFIG["host_os"].include?("darwin")

@@ -368,4 +368,22 @@ RSpec.describe Candle::EmbeddingModel do
       expect { model.search("fox", ["fox", nil]) }.to raise_error(Candle::InvalidInputError, /texts\[1\]/)
     end
   end
+
+  describe "#embed_ids" do
+    let(:model) { described_class.from_pretrained(TinyModels.path("bert-sentence")) }
+    let(:texts) { ["the quick fox", "hello world, the lazy dog"] }
+    let(:ids) { texts.map { |text| model.tokenizer.encode(text) } }
+
+    it "gives what the texts give" do
+      expect(model.embed_ids(ids)).to eq(model.embed(texts))
+      expect(model.embed_ids(ids, as: :tensor, pooling: :cls, dimensions: 8).shape).to eq([2, 8])
+      expect(model.embed_ids([])).to eq([])
+    end
+
+    it "refuses what the model has no rows for" do
+      expect { model.embed_ids([[1], [999_999]]) }.to raise_error(Candle::InvalidInputError, /999999.*index 1/)
+      expect { model.embed_ids([[]]) }.to raise_error(Candle::InvalidInputError, /index 0 has 0 tokens/)
+      expect { model.embed_ids([[1] * 10_000]) }.to raise_error(Candle::InvalidInputError, /10000 tokens/)
+    end
+  end
 end

@@ -29,7 +29,8 @@ RSpec.describe "packaging" do
   it "ships what a build needs, and neither build results nor tests" do
     files = specification.files
     expect(files).to include("Cargo.toml", "Cargo.lock", "ext/candle/Cargo.toml", "ext/candle/extconf.rb",
-                             "ext/candle/src/lib.rs", "ext/engine/Cargo.toml", "ext/engine/src/lib.rs",
+                             "ext/candle/src/lib.rs", "ext/candle/build.rs", "ext/candle/build_options.rb",
+                             "ext/candle/cuda/extconf.rb", "ext/engine/Cargo.toml", "ext/engine/src/lib.rs",
                              "lib/candle.rb", "lib/red-candle.rb", "LICENSE", "README.md", "CHANGELOG.md")
     expect(files.grep(%r{\.(so|bundle|gem)\z|\A(spec|bin|tmp|pkg)/})).to be_empty
   end
@@ -66,10 +67,10 @@ RSpec.describe "packaging" do
   end
 
   describe "extconf.rb" do
-    def configure(*arguments, environment: {})
+    def configure(*arguments, script: "extconf.rb", environment: {})
       Dir.mktmpdir do |directory|
         clean = { "CARGO_TARGET_DIR" => nil, "CANDLE_FEATURES" => nil, "SOURCE_DATE_EPOCH" => nil }.merge(environment)
-        output, status = Open3.capture2e(clean, RbConfig.ruby, File.join(root, "ext/candle/extconf.rb"), *arguments,
+        output, status = Open3.capture2e(clean, RbConfig.ruby, File.join(root, "ext/candle", script), *arguments,
                                          chdir: directory)
         makefile = File.join(directory, "Makefile")
         [File.exist?(makefile) ? File.read(makefile) : "", output, status.success?]
@@ -83,12 +84,40 @@ RSpec.describe "packaging" do
     end
 
     it "takes features from the command line in every form, and from the environment" do
-      [configure("--", "--features", "cuda,mkl"), configure("--features=cuda,mkl"),
-       configure("--enable-cuda", "--enable-mkl"),
-       configure("--features", "mkl", environment: { "CANDLE_FEATURES" => "cuda" })].each do |makefile, output, passed|
+      [[["--", "--features", "cuda,mkl"]], [["--features=cuda,mkl"]], [["--enable-cuda", "--enable-mkl"]],
+       [["--features", "mkl"], { "CANDLE_FEATURES" => "cuda" }]].each do |arguments, environment = {}|
+        plain, output, passed = configure(*arguments, environment: environment)
         expect(passed).to be(true), output
-        expect(makefile).to match(/^RB_SYS_CARGO_FEATURES \?= cuda,mkl$/)
-        expect(makefile).to include("--features $(RB_SYS_CARGO_FEATURES)")
+        expect(plain).to match(/^RB_SYS_CARGO_FEATURES \?= mkl$/)
+        expect(plain).to match(%r{^target_prefix = /candle$})
+
+        cuda, output, passed = with_nvcc do |path|
+          configure(*arguments, script: "cuda/extconf.rb", environment: environment.merge("PATH" => path))
+        end
+        expect(passed).to be(true), output
+        expect(cuda).to match(/^RB_SYS_CARGO_FEATURES \?= cuda,mkl$/)
+        expect(cuda).to match(%r{^target_prefix = /candle/cuda$})
+        manifest = cuda[/^RB_SYS_CARGO_MANIFEST_DIR \?= (.+)$/, 1]
+        expect(File.expand_path(manifest)).to eq(File.join(root, "ext/candle"))
+      end
+    end
+
+    it "makes no CUDA build unasked, and says what one needs" do
+      makefile, output, passed = configure(script: "cuda/extconf.rb")
+      expect(passed).to be(true), output
+      expect(makefile).not_to include("cargo")
+      expect(specification.extensions).to eq(%w[ext/candle/extconf.rb ext/candle/cuda/extconf.rb])
+
+      nowhere = { "PATH" => "/nonexistent", "CUDA_HOME" => nil, "CUDA_PATH" => nil, "CUDA_ROOT" => nil }
+      _, output, passed = configure("--features", "cuda", script: "cuda/extconf.rb", environment: nowhere)
+      expect([passed, output]).to match([false, /needs NVIDIA's CUDA toolkit, and no nvcc was found/])
+    end
+
+    # A PATH with something called nvcc on it.
+    def with_nvcc
+      Dir.mktmpdir do |directory|
+        File.write(File.join(directory, "nvcc"), "#!/bin/sh\n", perm: 0o755)
+        yield "#{directory}:#{ENV.fetch("PATH")}"
       end
     end
 

@@ -3,12 +3,11 @@
 use engine::tasks::ClassifyModel;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{gc, gvl, model, tokenizer::RbTokenizer};
+use crate::{gvl, model, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::Classifier", free_immediately, size)]
 pub struct RbClassifier {
-    model: ClassifyModel,
-    _memory: gc::Tracked,
+    model: model::Slot<ClassifyModel>,
 }
 
 /// Texts are classified this many at a time.
@@ -20,25 +19,25 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbClassifier, Er
         ClassifyModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbClassifier {
-        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
-        model,
+        model: model::Slot::new(ruby, model, ClassifyModel::info),
     })
 }
 
 fn info(ruby: &Ruby, this: &RbClassifier) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.info()))
+    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
 }
 
-fn tokenizer(ruby: &Ruby, this: &RbClassifier) -> RbTokenizer {
-    RbTokenizer::new(ruby, this.model.tokenizer().clone())
+fn tokenizer(ruby: &Ruby, this: &RbClassifier) -> Result<RbTokenizer, Error> {
+    let model = this.model.get(ruby)?;
+    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
-fn labels(this: &RbClassifier) -> Vec<String> {
-    this.model.labels().to_vec()
+fn labels(ruby: &Ruby, this: &RbClassifier) -> Result<Vec<String>, Error> {
+    Ok(this.model.get(ruby)?.labels().to_vec())
 }
 
-fn is_multi_label(this: &RbClassifier) -> bool {
-    this.model.has_independent_labels()
+fn is_multi_label(ruby: &Ruby, this: &RbClassifier) -> Result<bool, Error> {
+    Ok(this.model.get(ruby)?.has_independent_labels())
 }
 
 /// One row of probabilities per text, in the order of the labels.
@@ -49,6 +48,7 @@ fn classify(
     pairs: Option<Vec<String>>,
     batch_tokens: Option<usize>,
 ) -> Result<RArray, Error> {
+    let model = this.model.get(ruby)?;
     let rows = ruby.ary_new_capa(texts.len());
     model::in_slices(
         ruby,
@@ -58,7 +58,7 @@ fn classify(
             let partners = pairs
                 .as_ref()
                 .and_then(|pairs| pairs.get(first..first + slice.len()));
-            let logits = this.model.classify(slice, partners, batch_tokens, cancel)?;
+            let logits = model.classify(slice, partners, batch_tokens, cancel)?;
             Ok(logits.probabilities())
         },
         |found, _| add_rows(ruby, rows, &found),
@@ -75,15 +75,13 @@ fn entailment(
     independent: bool,
     batch_tokens: Option<usize>,
 ) -> Result<RArray, Error> {
+    let model = this.model.get(ruby)?;
     let rows = ruby.ary_new_capa(texts.len());
     model::in_slices(
         ruby,
         texts,
         (SLICE / hypotheses.len().max(1)).max(1),
-        |slice, _, cancel| {
-            this.model
-                .entailment(slice, &hypotheses, independent, batch_tokens, cancel)
-        },
+        |slice, _, cancel| model.entailment(slice, &hypotheses, independent, batch_tokens, cancel),
         |found, _| add_rows(ruby, rows, &found),
     )?;
     Ok(rows)
@@ -104,5 +102,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_labels", method!(labels, 0))?;
     class.define_method("_multi_label", method!(is_multi_label, 0))?;
     class.define_method("_classify", method!(classify, 3))?;
-    class.define_method("_entailment", method!(entailment, 4))
+    class.define_method("_entailment", method!(entailment, 4))?;
+    model::define_closing!(class, RbClassifier)
 }

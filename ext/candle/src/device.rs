@@ -51,12 +51,18 @@ fn name(device: &RbDevice) -> String {
     device.0.to_string()
 }
 
+/// Why a CUDA build beside this one is not in use, for the errors of CUDA devices.
+fn cuda_is_unused(reason: String) {
+    engine::device::cuda::build_is_unused(reason);
+}
+
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("Device", ruby.class_object())?;
     class.undef_default_alloc_func();
     class.define_singleton_method("_parse", function!(parse, 1))?;
     class.define_singleton_method("_open", function!(open, 1))?;
     class.define_singleton_method("_best", function!(best, 0))?;
+    class.define_singleton_method("_cuda_is_unused", function!(cuda_is_unused, 1))?;
     class.define_singleton_method("_available", function!(available, 0))?;
     class.define_method("_kind", method!(kind, 0))?;
     class.define_method("index", method!(index, 0))?;

@@ -9,12 +9,11 @@ use magnus::{
     Value,
 };
 
-use crate::{error, gc, gvl, model, tensor::RbTensor, tokenizer::RbTokenizer};
+use crate::{error, gvl, model, tensor::RbTensor, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::EmbeddingModel", free_immediately, size)]
 pub struct RbEmbeddingModel {
-    model: EmbeddingModel,
-    _memory: gc::Tracked,
+    model: model::Slot<EmbeddingModel>,
 }
 
 /// Texts are computed this many at a time, fewer when someone watches the progress.
@@ -31,14 +30,13 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbEmbeddingModel
         EmbeddingModel::load(&request.files, &request.options, &own, cancel)
     })?;
     Ok(RbEmbeddingModel {
-        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
-        model,
+        model: model::Slot::new(ruby, model, EmbeddingModel::info),
     })
 }
 
 fn info(ruby: &Ruby, this: &RbEmbeddingModel) -> Result<RHash, Error> {
     gvl::hold(ruby, || {
-        let model = &this.model;
+        let model = this.model.get(ruby)?;
         let hash = model::info(ruby, model.info())?;
         let pooling: Vec<&str> = model
             .pooling()
@@ -59,18 +57,21 @@ fn info(ruby: &Ruby, this: &RbEmbeddingModel) -> Result<RHash, Error> {
     })
 }
 
-fn tokenizer(ruby: &Ruby, this: &RbEmbeddingModel) -> RbTokenizer {
-    RbTokenizer::new(ruby, this.model.tokenizer().clone())
+fn tokenizer(ruby: &Ruby, this: &RbEmbeddingModel) -> Result<RbTokenizer, Error> {
+    let model = this.model.get(ruby)?;
+    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
 fn count_tokens(ruby: &Ruby, this: &RbEmbeddingModel, text: String) -> Result<usize, Error> {
-    gvl::leave(ruby, |cancel| this.model.count_tokens(&text, cancel))
+    let model = this.model.get(ruby)?;
+    gvl::leave(ruby, |cancel| model.count_tokens(&text, cancel))
 }
 
 /// The hidden states of a text: [1, tokens, hidden].
 fn token_embeddings(ruby: &Ruby, this: &RbEmbeddingModel, text: String) -> Result<RbTensor, Error> {
+    let model = this.model.get(ruby)?;
     let states = gvl::leave(ruby, |cancel| {
-        Ok(this.model.token_embeddings(&text, cancel)?.unsqueeze(0)?)
+        Ok(model.token_embeddings(&text, cancel)?.unsqueeze(0)?)
     })?;
     Ok(RbTensor::new(ruby, states))
 }
@@ -98,6 +99,7 @@ fn embed(
     form: String,
     progress: Option<Proc>,
 ) -> Result<Value, Error> {
+    let model = this.model.get(ruby)?;
     let options = embed_options(ruby, settings)?;
     let total = texts.len();
     let mut vectors = Vectors::new(ruby, &form, total)?;
@@ -116,7 +118,7 @@ fn embed(
                 first_index,
                 ..options.clone()
             };
-            this.model.embed(slice, &options, None, cancel)
+            model.embed(slice, &options, None, cancel)
         },
         |found, done| {
             gvl::hold(ruby, || vectors.add(ruby, found))?;
@@ -127,6 +129,26 @@ fn embed(
         },
     )?;
     gvl::hold(ruby, || vectors.finish(ruby))
+}
+
+/// The same for lists of token ids.
+fn embed_ids(
+    ruby: &Ruby,
+    this: &RbEmbeddingModel,
+    lists: Vec<Vec<u32>>,
+    settings: RHash,
+    form: String,
+) -> Result<Value, Error> {
+    let model = this.model.get(ruby)?;
+    let options = embed_options(ruby, settings)?;
+    let mut vectors = Vectors::new(ruby, &form, lists.len())?;
+    let found = gvl::leave(ruby, |cancel| {
+        model.embed_ids(lists.clone(), &options, cancel)
+    })?;
+    gvl::hold(ruby, || {
+        vectors.add(ruby, found)?;
+        vectors.finish(ruby)
+    })
 }
 
 /// What Ruby gets, slice by slice.
@@ -220,5 +242,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_method("_count_tokens", method!(count_tokens, 1))?;
     class.define_method("_token_embeddings", method!(token_embeddings, 1))?;
-    class.define_method("_embed", method!(embed, 4))
+    class.define_method("_embed", method!(embed, 4))?;
+    class.define_method("_embed_ids", method!(embed_ids, 3))?;
+    model::define_closing!(class, RbEmbeddingModel)
 }

@@ -18,6 +18,7 @@ fn class_name(error: &EngineError) -> &'static str {
         EngineError::Generation(_) => "GenerationError",
         EngineError::StructuredOutput { .. } => "StructuredOutputError",
         EngineError::Interrupted => "InterruptedError",
+        EngineError::Closed(_) => "Error",
         EngineError::Internal(_) => "InternalError",
     }
 }

@@ -1,6 +1,6 @@
 //! `Candle::LLM`, its caches and its runs
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use engine::decoder::KvCache;
 use engine::generation::GenerationConfig;
@@ -8,12 +8,11 @@ use engine::tasks::{ContextOverflow, FinishReason, Generation, LanguageModel};
 use engine::Error as EngineError;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{error, gc, gvl, model, tokenizer::RbTokenizer};
+use crate::{error, gvl, model, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::LLM", free_immediately, size)]
 pub struct RbLlm {
-    model: Arc<LanguageModel>,
-    _memory: gc::Tracked,
+    model: model::Slot<LanguageModel>,
 }
 
 /// What a conversation leaves for its next turn; empty while a run has it.
@@ -29,33 +28,35 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
         LanguageModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbLlm {
-        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
-        model: Arc::new(model),
+        model: model::Slot::new(ruby, model, LanguageModel::info),
     })
 }
 
 fn info(ruby: &Ruby, llm: &RbLlm) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, llm.model.info()))
+    gvl::hold(ruby, || model::info(ruby, llm.model.get(ruby)?.info()))
 }
 
-fn tokenizer(ruby: &Ruby, llm: &RbLlm) -> RbTokenizer {
-    RbTokenizer::new(ruby, llm.model.tokenizer().clone())
+fn tokenizer(ruby: &Ruby, llm: &RbLlm) -> Result<RbTokenizer, Error> {
+    let model = llm.model.get(ruby)?;
+    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
-fn end_ids(llm: &RbLlm) -> Vec<u32> {
-    llm.model.end_ids().to_vec()
+fn end_ids(ruby: &Ruby, llm: &RbLlm) -> Result<Vec<u32>, Error> {
+    Ok(llm.model.get(ruby)?.end_ids().to_vec())
 }
 
-fn context_length(llm: &RbLlm) -> usize {
-    llm.model.context_length()
+fn context_length(ruby: &Ruby, llm: &RbLlm) -> Result<usize, Error> {
+    Ok(llm.model.get(ruby)?.context_length())
 }
 
 fn logprobs(ruby: &Ruby, llm: &RbLlm, ids: Vec<u32>) -> Result<Vec<f32>, Error> {
-    gvl::leave(ruby, |cancel| llm.model.logprobs(&ids, cancel))
+    let model = llm.model.get(ruby)?;
+    gvl::leave(ruby, |cancel| model.logprobs(&ids, cancel))
 }
 
-fn new_cache(llm: &RbLlm) -> RbCache {
-    RbCache(Mutex::new(Some(llm.model.decoder().new_cache())))
+fn new_cache(ruby: &Ruby, llm: &RbLlm) -> Result<RbCache, Error> {
+    let cache = llm.model.get(ruby)?.decoder().new_cache();
+    Ok(RbCache(Mutex::new(Some(cache))))
 }
 
 /// Starts a run. A cache that another run has right now is not waited for: this one starts afresh.
@@ -66,13 +67,14 @@ fn begin(
     settings: RHash,
     cache: Option<&RbCache>,
 ) -> Result<RbRun, Error> {
+    let model = llm.model.get(ruby)?;
     let config = generation_config(ruby, settings)?;
     let roll = model::setting(ruby, settings, "roll")?.unwrap_or(false);
     gvl::hold(ruby, || {
         let cached = cache.and_then(|cache| lock(&cache.0).take());
         let generation = Generation::new(
-            llm.model.clone(),
-            cached.unwrap_or_else(|| llm.model.decoder().new_cache()),
+            model.clone(),
+            cached.unwrap_or_else(|| model.decoder().new_cache()),
             prompt,
             config,
             if roll {
@@ -190,6 +192,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_logprobs", method!(logprobs, 1))?;
     class.define_method("_new_cache", method!(new_cache, 0))?;
     class.define_method("_begin", method!(begin, 3))?;
+    model::define_closing!(class, RbLlm)?;
     let cache = class.define_class("Cache", ruby.class_object())?;
     cache.undef_default_alloc_func();
     let run = class.define_class("Run", ruby.class_object())?;

@@ -3,12 +3,11 @@
 use engine::tasks::{Filling, MaskModel};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{gc, gvl, model, tokenizer::RbTokenizer};
+use crate::{gvl, model, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::MaskedLM", free_immediately, size)]
 pub struct RbMaskedLm {
-    model: MaskModel,
-    _memory: gc::Tracked,
+    model: model::Slot<MaskModel>,
 }
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbMaskedLm, Error> {
@@ -17,26 +16,27 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbMaskedLm, Erro
         MaskModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbMaskedLm {
-        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
-        model,
+        model: model::Slot::new(ruby, model, MaskModel::info),
     })
 }
 
 fn info(ruby: &Ruby, this: &RbMaskedLm) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.info()))
+    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
 }
 
-fn tokenizer(ruby: &Ruby, this: &RbMaskedLm) -> RbTokenizer {
-    RbTokenizer::new(ruby, this.model.tokenizer().clone())
+fn tokenizer(ruby: &Ruby, this: &RbMaskedLm) -> Result<RbTokenizer, Error> {
+    let model = this.model.get(ruby)?;
+    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
-fn mask_token(this: &RbMaskedLm) -> String {
-    this.model.mask_token()
+fn mask_token(ruby: &Ruby, this: &RbMaskedLm) -> Result<String, Error> {
+    Ok(this.model.get(ruby)?.mask_token())
 }
 
 /// A list of proposals for each mask of the text.
 fn fill(ruby: &Ruby, this: &RbMaskedLm, text: String, top_k: usize) -> Result<RArray, Error> {
-    let masks = gvl::leave(ruby, |cancel| this.model.fill(&text, top_k, cancel))?;
+    let model = this.model.get(ruby)?;
+    let masks = gvl::leave(ruby, |cancel| model.fill(&text, top_k, cancel))?;
     let lists = ruby.ary_new_capa(masks.len());
     for fillings in &masks {
         let list = ruby.ary_new_capa(fillings.len());
@@ -64,5 +64,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_info", method!(info, 0))?;
     class.define_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_method("_mask_token", method!(mask_token, 0))?;
-    class.define_method("_fill", method!(fill, 2))
+    class.define_method("_fill", method!(fill, 2))?;
+    model::define_closing!(class, RbMaskedLm)
 }

@@ -1,11 +1,14 @@
 //! What every model class shares: how a model is asked for and what it says of itself.
 
+use std::sync::{Arc, Mutex};
+
+use engine::device::Home;
 use engine::model_files::ModelFiles;
 use engine::tasks::{LoadOptions, ModelInfo};
-use engine::CancelToken;
+use engine::{CancelToken, Error as EngineError};
 use magnus::{prelude::*, Error, RArray, RHash, Ruby, TryConvert, Value};
 
-use crate::{convert, error, gvl, tokenizer::RbTokenizer};
+use crate::{convert, error, gc, gvl, tokenizer::RbTokenizer};
 
 /// A model to be loaded, as Ruby asked for it.
 pub struct Request {
@@ -15,7 +18,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// `settings` may hold revision, device, dtype, max_length, tokenizer and gguf_file.
+    /// `settings` may hold revision, device, dtype, max_length, tokenizer, gguf_file and verify.
     pub fn new(ruby: &Ruby, source: String, settings: RHash) -> Result<Self, Error> {
         let tokenizer: Option<Value> = setting(ruby, settings, "tokenizer")?;
         let tokenizer = match tokenizer {
@@ -37,10 +40,97 @@ impl Request {
                 max_length: setting(ruby, settings, "max_length")?,
                 tokenizer,
                 gguf_file: setting(ruby, settings, "gguf_file")?,
+                verify: setting(ruby, settings, "verify")?,
             },
         })
     }
 }
+
+/// A model until it is closed. Calls share it, so that closing waits for none of them: the memory goes
+/// with the last.
+pub struct Slot<T> {
+    loaded: Mutex<Option<Loaded<T>>>,
+    home: Home,
+}
+
+struct Loaded<T> {
+    model: Arc<T>,
+    memory: gc::Tracked,
+}
+
+impl<T: Send + Sync> Slot<T> {
+    pub fn new(ruby: &Ruby, model: T, info: impl Fn(&T) -> &ModelInfo) -> Self {
+        let info = info(&model);
+        Self {
+            home: Home::here(info.device),
+            loaded: Mutex::new(Some(Loaded {
+                memory: gc::Tracked::new(ruby, weight_bytes(info)),
+                model: Arc::new(model),
+            })),
+        }
+    }
+
+    /// The model, unless it is closed or lost by a fork.
+    pub fn get(&self, ruby: &Ruby) -> Result<Arc<T>, Error> {
+        self.home.check().map_err(error::raised(ruby))?;
+        let loaded = self.loaded.lock().unwrap_or_else(|e| e.into_inner());
+        match &*loaded {
+            Some(loaded) => Ok(loaded.model.clone()),
+            None => Err(error::to_ruby(
+                ruby,
+                EngineError::Closed("this model was closed: load it again to use it".to_owned()),
+            )),
+        }
+    }
+
+    pub fn is_closed(&self) -> bool {
+        let loaded = self.loaded.lock().unwrap_or_else(|e| e.into_inner());
+        loaded.is_none()
+    }
+
+    /// Gives the weights up, off the GVL since there may be gigabytes of them.
+    pub fn close(&self, ruby: &Ruby) -> Result<(), Error> {
+        let taken = self.loaded.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let Some(Loaded { model, memory }) = taken else {
+            return Ok(());
+        };
+        drop(memory);
+        if self.home.check().is_err() {
+            std::mem::forget(model);
+            return Ok(());
+        }
+        let mut model = Some(model);
+        gvl::leave(ruby, |_| {
+            drop(model.take());
+            self.home.settle()
+        })
+    }
+}
+
+/// What a parent process has on a GPU is not for its child to free.
+impl<T> Drop for Slot<T> {
+    fn drop(&mut self) {
+        if self.home.check().is_err() {
+            let loaded = self.loaded.get_mut().unwrap_or_else(|e| e.into_inner());
+            std::mem::forget(loaded.take());
+        }
+    }
+}
+
+/// Defines `_close` and `_closed` for a class whose struct keeps its [`Slot`] in `model`.
+macro_rules! define_closing {
+    ($class:expr, $wrapped:ty) => {{
+        fn close(ruby: &magnus::Ruby, this: &$wrapped) -> Result<(), magnus::Error> {
+            this.model.close(ruby)
+        }
+        fn is_closed(this: &$wrapped) -> bool {
+            this.model.is_closed()
+        }
+        $class.define_method("_close", magnus::method!(close, 0))?;
+        $class.define_method("_closed", magnus::method!(is_closed, 0))
+    }};
+}
+pub(crate) use define_closing;
 
 /// One entry of a Hash with Symbol keys; nil counts as absent.
 pub fn setting<T: TryConvert>(
@@ -78,11 +168,12 @@ pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
     hash.aset(ruby.to_symbol("device"), info.device.to_string())?;
     hash.aset(ruby.to_symbol("dtype"), info.dtype.as_str())?;
     hash.aset(ruby.to_symbol("files"), files)?;
+    hash.aset(ruby.to_symbol("verified"), info.verified)?;
     Ok(hash)
 }
 
 /// What the collector should count for a model: its weights, unless they stay mapped files.
-pub fn weight_bytes(info: &ModelInfo) -> usize {
+fn weight_bytes(info: &ModelInfo) -> usize {
     info.parameters * info.dtype.size_in_bytes()
 }
 

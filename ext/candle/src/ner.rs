@@ -3,12 +3,11 @@
 use engine::tasks::{entities, Aggregation, Entity, TagModel, TaggedToken};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{gc, gvl, model, tokenizer::RbTokenizer};
+use crate::{gvl, model, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::NER", free_immediately, size)]
 pub struct RbNer {
-    model: TagModel,
-    _memory: gc::Tracked,
+    model: model::Slot<TagModel>,
 }
 
 /// Texts are read this many at a time.
@@ -20,25 +19,26 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbNer, Error> {
         TagModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbNer {
-        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
-        model,
+        model: model::Slot::new(ruby, model, TagModel::info),
     })
 }
 
 fn info(ruby: &Ruby, this: &RbNer) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.info()))
+    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
 }
 
-fn tokenizer(ruby: &Ruby, this: &RbNer) -> RbTokenizer {
-    RbTokenizer::new(ruby, this.model.tokenizer().clone())
+fn tokenizer(ruby: &Ruby, this: &RbNer) -> Result<RbTokenizer, Error> {
+    let model = this.model.get(ruby)?;
+    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
-fn labels(this: &RbNer) -> Vec<String> {
-    this.model.labels().to_vec()
+fn labels(ruby: &Ruby, this: &RbNer) -> Result<Vec<String>, Error> {
+    Ok(this.model.get(ruby)?.labels().to_vec())
 }
 
 /// The entities of each text. `settings` may hold aggregation and the least confidence.
 fn extract(ruby: &Ruby, this: &RbNer, texts: RArray, settings: RHash) -> Result<RArray, Error> {
+    let model = this.model.get(ruby)?;
     let aggregation =
         model::parsed(ruby, settings, "aggregation", Aggregation::parse)?.unwrap_or_default();
     let threshold = model::setting(ruby, settings, "threshold")?.unwrap_or(0.0);
@@ -48,10 +48,10 @@ fn extract(ruby: &Ruby, this: &RbNer, texts: RArray, settings: RHash) -> Result<
         texts,
         SLICE,
         |slice, _, cancel| {
-            let tagged = this.model.tag(slice, None, cancel)?;
+            let tagged = model.tag(slice, None, cancel)?;
             let each = slice.iter().zip(&tagged);
             Ok(each
-                .map(|(text, tokens)| find(&this.model, text, tokens, aggregation, threshold))
+                .map(|(text, tokens)| find(&model, text, tokens, aggregation, threshold))
                 .collect::<Vec<_>>())
         },
         |found, _| {
@@ -100,8 +100,9 @@ fn entity_hash(ruby: &Ruby, entity: &Entity) -> Result<RHash, Error> {
 
 /// What is known of each token of a text: token, id, index, start, end, probabilities.
 fn tokens(ruby: &Ruby, this: &RbNer, text: String) -> Result<RArray, Error> {
+    let model = this.model.get(ruby)?;
     let tagged = gvl::leave(ruby, |cancel| {
-        this.model.tag(std::slice::from_ref(&text), None, cancel)
+        model.tag(std::slice::from_ref(&text), None, cancel)
     })?;
     let list = ruby.ary_new();
     for token in tagged.iter().flatten() {
@@ -126,5 +127,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_method("_labels", method!(labels, 0))?;
     class.define_method("_extract", method!(extract, 2))?;
-    class.define_method("_tokens", method!(tokens, 1))
+    class.define_method("_tokens", method!(tokens, 1))?;
+    model::define_closing!(class, RbNer)
 }

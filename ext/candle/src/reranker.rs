@@ -3,12 +3,11 @@
 use engine::tasks::{RerankModel, RerankOptions, ScorePooling};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{gc, gvl, model, tokenizer::RbTokenizer};
+use crate::{gvl, model, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::Reranker", free_immediately, size)]
 pub struct RbReranker {
-    model: RerankModel,
-    _memory: gc::Tracked,
+    model: model::Slot<RerankModel>,
 }
 
 /// Documents are scored this many at a time.
@@ -20,17 +19,17 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbReranker, Erro
         RerankModel::load(&request.files, &request.options, cancel)
     })?;
     Ok(RbReranker {
-        _memory: gc::Tracked::new(ruby, model::weight_bytes(model.info())),
-        model,
+        model: model::Slot::new(ruby, model, RerankModel::info),
     })
 }
 
 fn info(ruby: &Ruby, this: &RbReranker) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.info()))
+    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
 }
 
-fn tokenizer(ruby: &Ruby, this: &RbReranker) -> RbTokenizer {
-    RbTokenizer::new(ruby, this.model.tokenizer().clone())
+fn tokenizer(ruby: &Ruby, this: &RbReranker) -> Result<RbTokenizer, Error> {
+    let model = this.model.get(ruby)?;
+    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
 /// Raw logits in the order of the documents.
@@ -41,6 +40,7 @@ fn score(
     documents: RArray,
     settings: RHash,
 ) -> Result<RArray, Error> {
+    let model = this.model.get(ruby)?;
     let options = RerankOptions {
         pooling: model::parsed(ruby, settings, "pooling", ScorePooling::parse)?.unwrap_or_default(),
         batch_tokens: model::setting(ruby, settings, "batch_tokens")?,
@@ -50,7 +50,7 @@ fn score(
         ruby,
         documents,
         SLICE,
-        |slice, _, cancel| this.model.score(&query, slice, &options, cancel),
+        |slice, _, cancel| model.score(&query, slice, &options, cancel),
         |found, _| {
             found
                 .into_iter()
@@ -67,7 +67,8 @@ fn tokens(
     query: String,
     document: String,
 ) -> Result<(Vec<u32>, Vec<u32>), Error> {
-    gvl::leave(ruby, |cancel| this.model.tokens(&query, &document, cancel))
+    let model = this.model.get(ruby)?;
+    gvl::leave(ruby, |cancel| model.tokens(&query, &document, cancel))
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
@@ -77,5 +78,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_info", method!(info, 0))?;
     class.define_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_method("_score", method!(score, 3))?;
-    class.define_method("_tokens", method!(tokens, 2))
+    class.define_method("_tokens", method!(tokens, 2))?;
+    model::define_closing!(class, RbReranker)
 }

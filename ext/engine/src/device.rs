@@ -1,10 +1,13 @@
 //! Compute devices by name, opened once each.
 
+pub mod cuda;
+
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 
-use crate::{Error, Result};
+use crate::{log, Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
@@ -17,8 +20,50 @@ pub enum Device {
 /// is opened once. The process is part of the key: a GPU context does not survive `fork`.
 static OPENED: Mutex<Option<HashMap<Device, (u32, candle_core::Device)>>> = Mutex::new(None);
 
+/// What [`Device::available`] found, and in which process.
+static FOUND: Mutex<Option<(u32, Vec<Device>)>> = Mutex::new(None);
+
 /// GPUs are probed up to this index.
 const MOST_GPUS: usize = 64;
+
+/// Something on a device, and the process that put it there.
+#[derive(Clone, Copy, Debug)]
+pub struct Home {
+    device: Device,
+    process: u32,
+}
+
+impl Home {
+    pub fn here(device: Device) -> Self {
+        Self {
+            device,
+            process: std::process::id(),
+        }
+    }
+
+    /// Waits until memory given up there is really free; plain memory always is.
+    pub fn settle(self) -> Result<()> {
+        match self.device {
+            Device::Cpu => Ok(()),
+            gpu => gpu.synchronize(),
+        }
+    }
+
+    /// A `Device` error in a forked child, unless it lies in plain memory.
+    pub fn check(self) -> Result<()> {
+        match self.device == Device::Cpu || self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(forked(self.device)),
+        }
+    }
+}
+
+fn forked(device: Device) -> Error {
+    Error::Device(format!(
+        "{device} was used before this process was forked, and a GPU does not survive a fork. \
+         Load the model in the child (Puma: on_worker_boot) and leave GPUs alone in the parent, or use the CPU"
+    ))
+}
 
 impl Device {
     /// Understands `cpu`, `cuda`, `cuda:1`, `metal`, `metal:0` and `best`.
@@ -66,25 +111,55 @@ impl Device {
         }
     }
 
-    /// Metal, then CUDA, then the CPU: the first that really opens.
+    /// Metal, then CUDA, then the CPU: the first that really opens. Why a GPU of this build does not is
+    /// logged once.
     pub fn best() -> Self {
-        [Self::Metal(0), Self::Cuda(0)]
-            .into_iter()
-            .find(|device| device.open().is_ok())
-            .unwrap_or(Self::Cpu)
+        static SAID: AtomicBool = AtomicBool::new(false);
+        for device in [Self::Metal(0), Self::Cuda(0)] {
+            match device.open() {
+                Ok(_) => return device,
+                Err(error) if device.is_compiled_in() && !SAID.swap(true, Ordering::AcqRel) => {
+                    let message = format!("the CPU is the best device: {error}");
+                    match lost_by_fork() {
+                        true => log::warn(message),
+                        false => log::info(message),
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+        Self::Cpu
     }
 
-    /// Every device that opens here.
+    /// Every device that opens here. GPUs that are not in use are closed again, since an open one takes
+    /// memory; later calls get the same answer.
     pub fn available() -> Vec<Self> {
-        let gpus = |make: fn(usize) -> Self| {
-            (0..MOST_GPUS)
-                .map(make)
-                .take_while(|device| device.open().is_ok())
-        };
+        let mut found = FOUND.lock().unwrap_or_else(|e| e.into_inner());
+        match &*found {
+            Some((process, devices)) if *process == std::process::id() => devices.clone(),
+            _ => {
+                let devices = Self::probe();
+                *found = Some((std::process::id(), devices.clone()));
+                devices
+            }
+        }
+    }
+
+    fn probe() -> Vec<Self> {
+        let gpus =
+            |make: fn(usize) -> Self| (0..MOST_GPUS).map(make).take_while(|device| device.opens());
         let mut devices = vec![Self::Cpu];
-        devices.extend(gpus(Self::Cuda));
         devices.extend(gpus(Self::Metal));
+        devices.extend(gpus(Self::Cuda));
         devices
+    }
+
+    fn opens(self) -> bool {
+        let opened = OPENED.lock().unwrap_or_else(|e| e.into_inner());
+        match opened.as_ref().and_then(|opened| opened.get(&self)) {
+            Some((process, _)) => *process == std::process::id(),
+            None => !any_lost(opened.as_ref()) && self.connect().is_ok(),
+        }
     }
 
     /// The candle device, or why there is none and what to do about it.
@@ -93,19 +168,24 @@ impl Device {
             return Ok(candle_core::Device::Cpu);
         }
         let mut guard = OPENED.lock().unwrap_or_else(|e| e.into_inner());
+        if any_lost(guard.as_ref()) {
+            return Err(forked(self));
+        }
         let opened = guard.get_or_insert_with(HashMap::new);
-        if let Some((process, device)) = opened.get(&self) {
-            if *process == std::process::id() {
-                return Ok(device.clone());
-            }
-            return Err(Error::Device(format!(
-                "{self} was opened before this process was forked, and a GPU does not survive a fork. \
-                 Load the model in the child (Puma: on_worker_boot), or use the CPU"
-            )));
+        if let Some((_, device)) = opened.get(&self) {
+            return Ok(device.clone());
         }
         let device = self.connect()?;
         opened.insert(self, (std::process::id(), device.clone()));
         Ok(device)
+    }
+
+    fn is_compiled_in(self) -> bool {
+        match self {
+            Self::Cpu => true,
+            Self::Cuda(_) => cfg!(feature = "cuda"),
+            Self::Metal(_) => cfg!(target_os = "macos"),
+        }
     }
 
     pub fn synchronize(self) -> Result<()> {
@@ -115,13 +195,10 @@ impl Device {
     fn connect(self) -> Result<candle_core::Device> {
         let connected = match self {
             Self::Cpu => Ok(candle_core::Device::Cpu),
-            Self::Cuda(_) if !cfg!(feature = "cuda") => {
-                return Err(Error::Device(format!(
-                    "{self} is not available: red-candle was built without CUDA. \
-                     Reinstall with: gem install red-candle -- --features cuda"
-                )))
+            Self::Cuda(_) if !self.is_compiled_in() => {
+                return Err(Error::Device(cuda::missing_from_build(self)))
             }
-            Self::Metal(_) if !cfg!(target_os = "macos") => {
+            Self::Metal(_) if !self.is_compiled_in() => {
                 return Err(Error::Device(format!(
                     "{self} is not available: Metal exists on macOS only. Use \"cuda\" or \"cpu\""
                 )))
@@ -130,13 +207,27 @@ impl Device {
             Self::Metal(index) => candle_core::Device::new_metal(index),
         };
         connected.map_err(|error| {
-            let advice = match self {
-                Self::Cuda(_) => "check the NVIDIA driver and the index with nvidia-smi",
-                _ => "check that this Mac has a GPU of that index",
-            };
-            Error::Device(format!("{self} cannot be opened ({error}): {advice}"))
+            Error::Device(match self {
+                Self::Cuda(index) => cuda::explain(index, &error.to_string(), cuda::count()),
+                _ => format!(
+                    "{self} cannot be opened ({error}): check that this Mac has a GPU of that index"
+                ),
+            })
         })
     }
+}
+
+/// Whether the parent of this process had a GPU open.
+fn lost_by_fork() -> bool {
+    any_lost(OPENED.lock().unwrap_or_else(|e| e.into_inner()).as_ref())
+}
+
+fn any_lost(opened: Option<&HashMap<Device, (u32, candle_core::Device)>>) -> bool {
+    opened.is_some_and(|opened| {
+        opened
+            .values()
+            .any(|(process, _)| *process != std::process::id())
+    })
 }
 
 impl fmt::Display for Device {
@@ -178,5 +269,24 @@ mod tests {
         assert!(message.contains("built without CUDA") && message.contains("--features cuda"));
         assert_eq!(Device::best(), Device::Cpu);
         assert_eq!(Device::available(), [Device::Cpu]);
+    }
+
+    #[test]
+    fn what_lies_on_a_gpu_is_lost_in_a_forked_child() {
+        let lost = Home {
+            device: Device::Cuda(1),
+            process: std::process::id() + 1,
+        };
+        let message = lost.check().unwrap_err().to_string();
+        assert!(message.contains("cuda:1") && message.contains("fork"));
+        for kept in [
+            Home::here(Device::Cuda(1)),
+            Home {
+                device: Device::Cpu,
+                ..lost
+            },
+        ] {
+            assert!(kept.check().is_ok());
+        }
     }
 }

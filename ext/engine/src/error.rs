@@ -28,6 +28,9 @@ pub enum Error {
     StructuredOutput { message: String, partial: String },
     #[error("the operation was interrupted")]
     Interrupted,
+    /// A model that was closed.
+    #[error("{0}")]
+    Closed(String),
     /// A bug of ours, a caught panic included.
     #[error("{0}")]
     Internal(String),

@@ -9,6 +9,7 @@ pub mod memory;
 pub mod nn;
 pub mod tensor;
 pub mod threads;
+pub mod verification;
 
 pub mod encoder;
 pub mod tasks;

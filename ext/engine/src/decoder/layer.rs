@@ -228,13 +228,11 @@ impl AttentionLayer {
         let tokens = x.dim(0)?;
         let (query, key, value) = match &self.qkv {
             Qkv::Split { query, key, value } => {
-                let split = |linear: &Linear, heads: usize| -> Result<Tensor> {
-                    Ok(linear.forward(x)?.reshape((tokens, heads, size))?)
-                };
+                let [query, key, value] = Linear::forward_each([query, key, value], x)?;
                 (
-                    split(query, heads)?,
-                    split(key, kv_heads)?,
-                    split(value, kv_heads)?,
+                    query.reshape((tokens, heads, size))?,
+                    key.reshape((tokens, kv_heads, size))?,
+                    value.reshape((tokens, kv_heads, size))?,
                 )
             }
             Qkv::Fused(linear) => {
@@ -302,7 +300,8 @@ impl MlpLayer {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let inner = match &self.kind {
             MlpWeights::Gated { gate, up } => {
-                kernels::gated(&gate.forward(x)?, &up.forward(x)?, self.activation)?
+                let [gate, up] = Linear::forward_each([gate, up], x)?;
+                kernels::gated(&gate, &up, self.activation)?
             }
             MlpWeights::GatedFused(both) => {
                 kernels::gated_fused(&both.forward(x)?, self.activation)?

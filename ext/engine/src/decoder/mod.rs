@@ -10,6 +10,7 @@ pub mod model;
 pub mod names;
 pub mod parameters;
 pub mod rope;
+mod verify;
 
 pub use cache::KvCache;
 pub use config::DecoderConfig;

@@ -155,7 +155,11 @@ impl Decoder {
         Ok(hidden)
     }
 
-    fn embed(&self, tokens: &[u32], first: usize) -> Result<Tensor> {
+    pub(super) fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    pub(super) fn embed(&self, tokens: &[u32], first: usize) -> Result<Tensor> {
         if tokens.is_empty() {
             return Err(Error::InvalidInput(
                 "the prompt has no tokens; pass some text".to_owned(),

@@ -8,6 +8,7 @@ mod heads;
 mod layer;
 mod parts;
 mod relative;
+mod verify;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -100,7 +100,7 @@ impl Sampler {
         if self.config.temperature == 0.0 {
             return Ok(best);
         }
-        let candidates = self.candidates(scores);
+        let candidates = self.candidates(scores, scores[best as usize]);
         let total: f64 = candidates.iter().map(|&(_, weight)| weight).sum();
         let mut left = self.random.next_f64() * total;
         for &(token, weight) in &candidates {
@@ -113,37 +113,26 @@ impl Sampler {
     }
 
     /// What temperature, top-k, top-p and min-p leave, in this order, each over the renormalized
-    /// rest of the one before; best first, with unnormalized weights.
-    fn candidates(&self, scores: &[f32]) -> Vec<(u32, f64)> {
+    /// rest of the one before, with unnormalized weights; best first where something was left out.
+    fn candidates(&self, scores: &[f32], best: f32) -> Vec<(u32, f64)> {
         let temperature = f64::from(self.config.temperature);
-        let mut candidates: Vec<(u32, f64)> = scores
-            .iter()
-            .enumerate()
+        let mut finite: Vec<(u32, f32)> = (0u32..)
+            .zip(scores.iter().copied())
             .filter(|(_, score)| score.is_finite())
-            .map(|(token, &score)| (token as u32, f64::from(score) / temperature))
             .collect();
-        let by_score = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        if let Some(top_k) = self.config.top_k.filter(|&k| k < candidates.len()) {
-            candidates.select_nth_unstable_by(top_k - 1, by_score);
-            candidates.truncate(top_k);
+        if let Some(top_k) = self.config.top_k.filter(|&k| k < finite.len()) {
+            let by_score = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+            finite.select_nth_unstable_by(top_k - 1, by_score);
+            finite.truncate(top_k);
+            finite.sort_unstable_by(by_score);
         }
-        candidates.sort_unstable_by(by_score);
-        let best = candidates.first().map_or(0.0, |&(_, score)| score);
-        for (_, score) in &mut candidates {
-            *score = (*score - best).exp();
-        }
+        let best = f64::from(best);
+        let mut candidates: Vec<(u32, f64)> = finite
+            .into_iter()
+            .map(|(token, score)| (token, ((f64::from(score) - best) / temperature).exp()))
+            .collect();
         if let Some(top_p) = self.config.top_p.filter(|&p| p < 1.0) {
-            let total: f64 = candidates.iter().map(|&(_, weight)| weight).sum();
-            let mut before = 0.0;
-            let kept = candidates
-                .iter()
-                .take_while(|(_, weight)| {
-                    let keep = before < f64::from(top_p) * total;
-                    before += weight;
-                    keep
-                })
-                .count();
-            candidates.truncate(kept.max(1));
+            keep_nucleus(&mut candidates, f64::from(top_p));
         }
         if let Some(min_p) = self.config.min_p {
             // The best candidate has weight 1, so `min_p` is a bound on the weights themselves.
@@ -178,6 +167,33 @@ impl Sampler {
             logprob,
             top,
         }
+    }
+}
+
+/// Keeps the fewest of the likeliest candidates whose weights reach `share` of the whole, best first.
+/// A vocabulary is large and these are few, so that only as many are sorted as turn out to be needed.
+fn keep_nucleus(candidates: &mut Vec<(u32, f64)>, share: f64) {
+    const FIRST: usize = 64;
+    const GROWTH: usize = 8;
+    let by_weight = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    let wanted = share * candidates.iter().map(|&(_, weight)| weight).sum::<f64>();
+    let (mut before, mut sorted, mut next) = (0.0, 0, FIRST);
+    while sorted < candidates.len() {
+        let rest = &mut candidates[sorted..];
+        let count = next.min(rest.len());
+        if count < rest.len() {
+            rest.select_nth_unstable_by(count - 1, by_weight);
+        }
+        rest[..count].sort_unstable_by(by_weight);
+        for (at, (_, weight)) in rest[..count].iter().enumerate() {
+            if before >= wanted {
+                candidates.truncate((sorted + at).max(1));
+                return;
+            }
+            before += weight;
+        }
+        sorted += count;
+        next *= GROWTH;
     }
 }
 
@@ -385,6 +401,27 @@ mod tests {
         assert_eq!(choice.token, 1);
         assert!((f64::from(choice.logprob.unwrap()) - expected[1].ln()).abs() < 1e-6);
         assert_eq!(choice.top.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn a_nucleus_of_any_size_is_what_sorting_everything_gives() {
+        let mut random = Random::new(3);
+        let all: Vec<(u32, f64)> = (0..3000).map(|id| (id, random.next_f64().powi(4))).collect();
+        let mut sorted = all.clone();
+        sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let total: f64 = all.iter().map(|candidate| candidate.1).sum();
+        for share in [0.0, 0.01, 0.2, 0.5, 0.9, 0.999] {
+            let mut sum = 0.0;
+            let kept = sorted.iter().take_while(|(_, weight)| {
+                let keep = sum < share * total;
+                sum += weight;
+                keep
+            });
+            let expected = kept.count().max(1);
+            let mut got = all.clone();
+            keep_nucleus(&mut got, share);
+            assert_eq!(got, sorted[..expected], "{share}");
+        }
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! A linear layer that owns its weight in the layout its backend likes.
 
-use candle_core::{DType, Storage, Tensor};
+use candle_core::{DType, Device, Storage, Tensor};
 
 use super::elementwise;
-use crate::kernels::cpu::block_matrix::BlockMatrix;
+use crate::kernels::cpu::blocks::{self, BlockMatrix};
 use crate::kernels::cpu::gemm::{GemmEpilogue, PackedMatrix};
 use crate::kernels::cpu::isa::Isa;
 use crate::kernels::{self, Activation};
-use crate::weights::QuantizedTensor;
+use crate::weights::{dequantize, QuantizedTensor};
 use crate::{memory, Error, Result};
 
 /// What follows the product, in this order: bias (the layer's own), activation, residual.
@@ -24,7 +24,7 @@ enum Weight {
     Plain(Tensor),
     /// f32 on the CPU, laid out for the micro-kernels, with the bias.
     Packed(PackedMatrix, Option<Vec<f32>>),
-    /// Quantized blocks on the CPU, as they lie in the file, with the bias.
+    /// Quantized blocks on the CPU, laid out for the kernels, with the bias.
     Blocks(BlockMatrix, Option<Vec<f32>>),
 }
 
@@ -67,9 +67,13 @@ impl Linear {
         })
     }
 
-    /// A layer on the CPU whose weight stays as the file has it; computes in f32.
+    /// A layer on the CPU whose weight stays quantized.
     pub fn quantized(weight: QuantizedTensor, bias: Option<Tensor>) -> Result<Self> {
-        let matrix = BlockMatrix::new(weight)?;
+        if !BlockMatrix::takes(weight.kind) {
+            let values = dequantize(weight.kind, &weight.bytes)?;
+            return Self::new(Tensor::from_vec(values, weight.shape, &Device::Cpu)?, bias);
+        }
+        let matrix = BlockMatrix::new(Isa::current()?, &weight)?;
         let values = match &bias {
             Some(bias) => Some(bias.to_dtype(DType::F32)?.to_vec1::<f32>()?),
             None => None,
@@ -141,10 +145,42 @@ impl Linear {
             }
             Weight::Blocks(weight, bias) => {
                 forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
-                    weight.multiply(isa, x, rows, epilogue)
+                    blocks::multiply(isa, x, rows, &[(weight, *epilogue)]).remove(0)
                 })
             }
         }
+    }
+
+    /// Several layers of one input: `forward` of each, together where that saves time.
+    pub fn forward_each<const N: usize>(layers: [&Self; N], x: &Tensor) -> Result<[Tensor; N]> {
+        let mut factors = Vec::with_capacity(N);
+        for layer in layers {
+            if let Weight::Blocks(matrix, bias) = &layer.weight {
+                let bias = bias.as_deref();
+                let epilogue = GemmEpilogue {
+                    bias,
+                    ..Default::default()
+                };
+                factors.push((matrix, epilogue));
+            }
+        }
+        let mut outputs = Vec::with_capacity(N);
+        if factors.len() == N {
+            let shapes = layers.map(|layer| layer.output_shape(x));
+            let shapes = shapes.into_iter().collect::<Result<Vec<_>>>()?;
+            let rows = shapes.first().map_or(0, |(_, rows)| *rows);
+            let isa = Isa::current()?;
+            let products = with_values(x, |x| Ok(blocks::multiply(isa, x, rows, &factors)))?;
+            for (product, (shape, _)) in products.into_iter().zip(shapes) {
+                outputs.push(Tensor::from_vec(product, shape, x.device())?);
+            }
+        } else {
+            for layer in layers {
+                outputs.push(layer.forward(x)?);
+            }
+        }
+        <[Tensor; N]>::try_from(outputs)
+            .map_err(|_| Error::Internal("a layer without an output".into()))
     }
 
     fn forward_plain(

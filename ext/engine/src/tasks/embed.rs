@@ -9,7 +9,7 @@ use crate::nn::{AttentionKind, Pooling};
 use crate::tokenizer::{Detail, Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
-use super::batching::{self, Excess};
+use super::batching::{self, Excess, Tokens};
 use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedEncoder, ModelInfo};
 use super::sentence::SentenceFiles;
 use super::static_embeddings::StaticEmbeddings;
@@ -231,6 +231,42 @@ impl EmbeddingModel {
         })
     }
 
+    /// The same for texts that are tokens already, special ones included.
+    pub fn embed_ids(
+        &self,
+        lists: Vec<Vec<u32>>,
+        options: &EmbedOptions,
+        cancel: &CancelToken,
+    ) -> Result<Embeddings> {
+        let Body::Encoder(loaded) = &self.body else {
+            return Err(Error::InvalidInput(
+                "a static embedding model has no special tokens and takes texts only".into(),
+            ));
+        };
+        check_ids(loaded, &lists)?;
+        let call = Call::new(self, options, cancel)?;
+        let count = lists.len();
+        crate::memory::ensure_elements(
+            &[count, call.dimension],
+            std::mem::size_of::<f32>(),
+            format_args!("{count} vectors"),
+        )?;
+        let mut values = vec![0f32; count * call.dimension];
+        let tokens: Vec<Tokens> = lists
+            .into_iter()
+            .map(|ids| Tokens {
+                type_ids: vec![0; ids.len()],
+                ids,
+            })
+            .collect();
+        call.compute(loaded, &tokens, &mut values, &|_| {}, cancel)?;
+        Ok(Embeddings {
+            values,
+            count,
+            dimension: call.dimension,
+        })
+    }
+
     /// The hidden state of every token of a text, special ones included: f32 [tokens, hidden].
     pub fn token_embeddings(&self, text: &str, cancel: &CancelToken) -> Result<Tensor> {
         match &self.body {
@@ -284,6 +320,26 @@ impl EmbeddingModel {
             Ok(dense.linear.outputs())
         })
     }
+}
+
+/// Ids that the model has rows for, in lists that it has positions for.
+fn check_ids(loaded: &LoadedEncoder, lists: &[Vec<u32>]) -> Result<()> {
+    let vocabulary = loaded.info.vocabulary;
+    for (index, ids) in lists.iter().enumerate() {
+        if ids.is_empty() || ids.len() > loaded.max_length {
+            return Err(Error::InvalidInput(format!(
+                "the list at index {index} has {} tokens; the model takes 1 to {}",
+                ids.len(),
+                loaded.max_length
+            )));
+        }
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
+            return Err(Error::InvalidInput(format!(
+                "token {id} in the list at index {index} is beyond the model's vocabulary of {vocabulary}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn load_body(

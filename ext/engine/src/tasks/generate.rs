@@ -79,6 +79,7 @@ impl LanguageModel {
             device: checkpoint.device,
             dtype: checkpoint.dtype,
             files: checkpoint.source.files(),
+            verified: options.verifies(),
         };
         let decoder = Decoder::load(
             checkpoint.source.clone(),
@@ -88,6 +89,9 @@ impl LanguageModel {
             checkpoint.dtype,
             cancel,
         )?;
+        if options.verifies() {
+            decoder.verify(checkpoint.source.as_ref(), &names, cancel)?;
+        }
         Ok(Self {
             decoder,
             tokenizer,

@@ -23,6 +23,14 @@ pub struct LoadOptions {
     /// Instead of the model's own.
     pub tokenizer: Option<Tokenizer>,
     pub gguf_file: Option<String>,
+    /// Whether to compare the device with the CPU after loading; `None`: on GPUs only.
+    pub verify: Option<bool>,
+}
+
+impl LoadOptions {
+    pub fn verifies(&self) -> bool {
+        self.verify.unwrap_or(self.device != Device::Cpu)
+    }
 }
 
 impl Default for LoadOptions {
@@ -33,6 +41,7 @@ impl Default for LoadOptions {
             max_length: None,
             tokenizer: None,
             gguf_file: None,
+            verify: None,
         }
     }
 }
@@ -53,6 +62,8 @@ pub struct ModelInfo {
     pub device: Device,
     pub dtype: DType,
     pub files: Vec<PathBuf>,
+    /// Whether the device was compared with the CPU.
+    pub verified: bool,
 }
 
 /// An opened checkpoint, before its tensors are read.
@@ -187,6 +198,9 @@ impl LoadedEncoder {
             checkpoint.dtype,
             cancel,
         )?;
+        if options.verifies() {
+            encoder.verify(&blueprint, checkpoint.source.as_ref(), cancel)?;
+        }
         let max_length = effective_length(&[
             options.max_length,
             sequence_limit,
@@ -206,6 +220,7 @@ impl LoadedEncoder {
             device: checkpoint.device,
             dtype: checkpoint.dtype,
             files: checkpoint.source.files(),
+            verified: options.verifies(),
         };
         Ok(Self {
             encoder,

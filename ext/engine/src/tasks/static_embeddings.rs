@@ -93,6 +93,7 @@ impl StaticEmbeddings {
                 device: checkpoint.device,
                 dtype: DType::F32,
                 files: source.files(),
+                verified: false,
             },
             tokenizer,
         })

@@ -80,6 +80,28 @@ impl Bytes {
         })
     }
 
+    /// Lets go of the memory that reading these bytes took, where it only mirrors a file; they can
+    /// be read again.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        if let Owner::Mapped(map) = &*self.owner {
+            let page = 1 << 16;
+            let start = self.range.start.next_multiple_of(page);
+            let end = self.range.end / page * page;
+            if start < end {
+                // SAFETY: the map is read-only, so that its pages come back as they were; a range
+                // that the system refuses stays where it is.
+                let _ = unsafe {
+                    map.unchecked_advise_range(
+                        memmap2::UncheckedAdvice::DontNeed,
+                        start,
+                        end - start,
+                    )
+                };
+            }
+        }
+    }
+
     /// Whether reading these bytes reads the file itself, with no copy in memory.
     pub fn is_mapped(&self) -> bool {
         matches!(*self.owner, Owner::Mapped(_))

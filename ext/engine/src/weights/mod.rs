@@ -23,7 +23,8 @@ use candle_core::{DType, Device, Tensor};
 use crate::model_files::{ModelFiles, WeightFiles};
 use crate::{CancelToken, Result};
 
-pub use blocks::{dequantize, dequantize_block, BlockType};
+pub(crate) use blocks::{split_block, Header, RUN};
+pub use blocks::{dequantize, BlockType};
 pub use bytes::Bytes;
 pub use element::Element;
 pub use metadata::{Array, Metadata, Value};

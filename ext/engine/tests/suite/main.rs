@@ -10,5 +10,6 @@ mod fuzz_readers;
 mod hostile;
 mod kernels;
 mod tokenizer;
+mod verification;
 mod weight_files;
 mod weights;

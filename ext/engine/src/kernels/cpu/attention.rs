@@ -49,42 +49,6 @@ unsafe fn tile_scores_with<S: Simd>(
     }
 }
 
-/// out[i][j] = Σ queries[i][d] · keys[j][d] for the keys `first..last` and `TILE` queries.
-#[inline(always)]
-unsafe fn dot_scores_with<S: Simd>(
-    queries: *const f32,
-    keys: *const f32,
-    out: *mut f32,
-    width: usize,
-    stride: usize,
-    first: usize,
-    last: usize,
-) {
-    unsafe {
-        for j in first..last {
-            let key = keys.add(j * width);
-            for i in 0..TILE {
-                let query = queries.add(i * width);
-                let mut sums = [S::splat(0.0); 2];
-                let mut d = 0;
-                while d + 2 * S::LANES <= width {
-                    sums[0] = S::fma(S::load(query.add(d)), S::load(key.add(d)), sums[0]);
-                    let e = d + S::LANES;
-                    sums[1] = S::fma(S::load(query.add(e)), S::load(key.add(e)), sums[1]);
-                    d += 2 * S::LANES;
-                }
-                while d < width {
-                    let count = (width - d).min(S::LANES - 1);
-                    let a = S::load_first(query.add(d), count);
-                    sums[0] = S::fma(a, S::load_first(key.add(d), count), sums[0]);
-                    d += count;
-                }
-                *out.add(i * stride + j) = S::sum(S::add(sums[0], sums[1]));
-            }
-        }
-    }
-}
-
 /// out[i] = Σ shares[i][j] · values[j] over the keys `first..last`; value rows are padded.
 #[inline(always)]
 unsafe fn weigh_with<S: Simd>(
@@ -125,12 +89,6 @@ dispatched! {
     ) = tile_scores_with
 }
 dispatched! {
-    unsafe fn run_dot_scores(
-        queries: *const f32, keys: *const f32, out: *mut f32, width: usize, stride: usize, first: usize,
-        last: usize,
-    ) = dot_scores_with
-}
-dispatched! {
     unsafe fn run_weigh(
         shares: *const f32, stride: usize, values: *const f32, value_width: usize, out: *mut f32,
         first: usize, last: usize,
@@ -153,34 +111,6 @@ pub(crate) fn tile_scores(
     // SAFETY: the lengths were just checked, and blocks end within the padded stride.
     unsafe {
         run_tile_scores(
-            isa,
-            queries,
-            keys,
-            out.as_mut_ptr(),
-            width,
-            stride,
-            seen.start,
-            seen.end,
-        );
-    }
-}
-
-/// Scores of `TILE` queries [TILE, width] against keys [.., width].
-pub(crate) fn dot_scores(
-    isa: Isa,
-    queries: &[f32],
-    keys: &[f32],
-    width: usize,
-    seen: &Range<usize>,
-    out: &mut [f32],
-    stride: usize,
-) {
-    assert!(queries.len() >= TILE * width && keys.len() >= seen.end * width);
-    assert!(seen.end <= stride && out.len() >= TILE * stride);
-    let (queries, keys) = (queries.as_ptr(), keys.as_ptr());
-    // SAFETY: the lengths were just checked.
-    unsafe {
-        run_dot_scores(
             isa,
             queries,
             keys,

@@ -2,7 +2,8 @@
 
 pub(crate) mod activation;
 pub(crate) mod attention;
-pub(crate) mod block_matrix;
+pub(crate) mod blocks;
+pub(crate) mod few_queries;
 pub(crate) mod gemm;
 pub mod isa;
 mod lanes;

@@ -1,11 +1,13 @@
 //! Attention on the CPU: one task per sequence and head, whose keys and values fit the cache.
 
+mod few;
+
 use candle_core::{CpuStorage, Layout, Storage, Tensor};
 use half::{bf16, f16};
 
 use super::bias::Biases;
 use super::{AttentionOptions, AttentionShape};
-use crate::kernels::cpu::attention::{dot_scores, packed_width, tile_scores, weigh, TILE};
+use crate::kernels::cpu::attention::{packed_width, tile_scores, weigh, TILE};
 use crate::kernels::cpu::softmax::softmax_row;
 use crate::kernels::cpu::{build, for_each_range, with_scratch, Element, Isa, Output, RowView};
 use crate::kernels::rows::row_major;
@@ -101,9 +103,14 @@ impl<T: Element> Call<'_, T> {
         let units = sequences * shape.heads;
         let mean_keys = shape.key_tokens / sequences.max(1) + 1;
         let cost = (shape.tokens / sequences.max(1) + 1) * mean_keys * shape.width / 4;
+        let few = |sequence: &[u32]| ((sequence[1] - sequence[0]) as usize) < LEAST_TILED;
+        let all_few = self.boundaries.0.windows(2).all(few);
         // SAFETY: the units cover every token and head once.
         unsafe {
             build(shape.tokens * shape.heads * shape.value_width, |out| {
+                if all_few {
+                    return self.run_few(cost, out);
+                }
                 for_each_range(units, cost, |range| {
                     for unit in range {
                         self.unit(&self.unit_at(unit / shape.heads, unit % shape.heads), out);
@@ -136,14 +143,13 @@ impl<T: Element> Call<'_, T> {
     /// `out` holds a row for every token and head.
     unsafe fn unit(&self, unit: &Unit, out: Output<T>) {
         let shape = self.shape;
+        if unit.queries < LEAST_TILED {
+            // SAFETY: the caller vouches for `out`.
+            return unsafe { self.few(unit, 1, out) };
+        }
         let padded_keys = packed_width(unit.keys);
         let padded_values = packed_width(shape.value_width);
-        let tiled = unit.queries >= LEAST_TILED;
-        let key_room = if tiled {
-            shape.width * padded_keys
-        } else {
-            unit.keys * shape.width
-        };
+        let key_room = shape.width * padded_keys;
         let room = key_room
             + unit.keys * padded_values
             + TILE * (padded_keys + shape.width + padded_values);
@@ -152,24 +158,12 @@ impl<T: Element> Call<'_, T> {
             let (values, rest) = rest.split_at_mut(unit.keys * padded_values);
             let (scores, rest) = rest.split_at_mut(TILE * padded_keys);
             let (queries, sums) = rest.split_at_mut(TILE * shape.width);
-            self.pack(unit, tiled, keys, values);
+            self.pack(unit, keys, values);
             for start in (0..unit.queries).step_by(TILE) {
                 let count = TILE.min(unit.queries - start);
                 self.load_queries(unit, start, count, queries);
                 let seen = self.seen(unit, start, count);
-                if tiled {
-                    tile_scores(self.isa, queries, keys, shape.width, &seen, scores);
-                } else {
-                    dot_scores(
-                        self.isa,
-                        queries,
-                        keys,
-                        shape.width,
-                        &seen,
-                        scores,
-                        padded_keys,
-                    );
-                }
+                tile_scores(self.isa, queries, keys, shape.width, &seen, scores);
                 self.shares(unit, start, count, scores, padded_keys, &seen);
                 weigh(
                     self.isa,
@@ -190,8 +184,8 @@ impl<T: Element> Call<'_, T> {
         });
     }
 
-    /// Keys as [width, padded keys] for tiles, else as they are; values as [keys, padded width].
-    fn pack(&self, unit: &Unit, tiled: bool, keys: &mut [f32], values: &mut [f32]) {
+    /// Keys as [width, padded keys], values as [keys, padded width].
+    fn pack(&self, unit: &Unit, keys: &mut [f32], values: &mut [f32]) {
         let shape = self.shape;
         let head = unit.head / (shape.heads / shape.key_heads);
         let padded_keys = packed_width(unit.keys);
@@ -201,17 +195,9 @@ impl<T: Element> Call<'_, T> {
         let mut row = vec![0.0; shape.width];
         for j in 0..unit.keys {
             let at = (unit.first_key + j) * shape.key_heads + head;
-            if tiled {
-                T::widen(self.isa, self.k.row(at), &mut row);
-                for (d, &value) in row.iter().enumerate() {
-                    keys[d * padded_keys + j] = value;
-                }
-            } else {
-                T::widen(
-                    self.isa,
-                    self.k.row(at),
-                    &mut keys[j * shape.width..][..shape.width],
-                );
+            T::widen(self.isa, self.k.row(at), &mut row);
+            for (d, &value) in row.iter().enumerate() {
+                keys[d * padded_keys + j] = value;
             }
             let target = &mut values[j * padded_values..][..shape.value_width];
             T::widen(self.isa, self.v.row(at), target);

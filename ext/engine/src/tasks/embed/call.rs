@@ -107,11 +107,23 @@ impl<'a> Call<'a> {
             excess,
             cancel,
         )?;
+        self.compute(loaded, &tokens, rows, done, cancel)
+    }
+
+    /// One row per list of tokens.
+    pub(super) fn compute(
+        &self,
+        loaded: &LoadedEncoder,
+        tokens: &[Tokens],
+        rows: &mut [f32],
+        done: &dyn Fn(usize),
+        cancel: &CancelToken,
+    ) -> Result<()> {
         let budget = batching::budget(self.batch_tokens, loaded.info.device)?;
         let mut finished = 0;
-        for batch in batching::plan(&tokens, budget) {
+        for batch in batching::plan(tokens, budget) {
             cancel.check()?;
-            let vectors = self.forward(loaded, &tokens, &batch, cancel)?;
+            let vectors = self.forward(loaded, tokens, &batch, cancel)?;
             for (row, &index) in vectors.chunks_exact(self.dimension).zip(&batch) {
                 rows[index * self.dimension..][..self.dimension].copy_from_slice(row);
             }

@@ -1,0 +1,82 @@
+# frozen_string_literal: true
+
+module GpuBench
+  # What a device does when something goes wrong: memory, indexes, forks, closing.
+  class Behaviour
+    def initialize(bench)
+      @bench = bench
+      @results = bench.results
+    end
+
+    def run
+      @results.fact("errors", "the device is available", Candle::Device.available_devices.include?(@bench.device.to_s),
+                    note: Candle::Device.available_devices.join(" "))
+      out_of_memory
+      wrong_index
+      closing
+      forking
+    end
+
+    private
+
+    def out_of_memory
+      error = failure { Candle::Tensor.ones([1 << 20, 1 << 20], device: @bench.device) }
+      sum = Candle::Tensor.ones([4], device: @bench.device).sum.item.to_i
+      @results.fact("errors", "4 TiB is OutOfMemoryError, and work goes on",
+                    error.is_a?(Candle::OutOfMemoryError) && sum == 4, note: error&.message)
+    end
+
+    def wrong_index
+      error = failure { Candle::Tensor.ones([1], device: "#{@bench.device.kind}:63") }
+      @results.fact("errors", "a device that is not there is DeviceError", error.is_a?(Candle::DeviceError),
+                    note: error&.message)
+    end
+
+    def closing
+      path = @bench.checkpoint("bert-base")
+      model = Candle::EmbeddingModel.from_pretrained(path, device: @bench.device, dtype: @bench.half)
+      model.embed_ids([[5, 6, 7]])
+      before = used_memory
+      model.close
+      @bench.device.synchronize
+      after = used_memory
+      error = failure { model.embed_ids([[5]]) }
+      freed = before.nil? || before - after >= 0
+      @results.fact("errors", "a closed model raises and frees", error&.message.to_s.include?("closed") && freed,
+                    note: before && "#{before} to #{after} MiB, which the driver may keep for the process")
+    end
+
+    def forking
+      return unless @bench.device.kind == :cuda
+
+      model = Candle::EmbeddingModel.from_pretrained(File.join(Families::ROOT, "bert"), device: @bench.device)
+      reader, writer = IO.pipe
+      pid = fork do
+        writer.write(failure { model.embed("a") }.class.name)
+        writer.close
+        exit!(0)
+      end
+      writer.close
+      found = reader.read
+      Process.wait(pid)
+      @results.fact("errors", "a forked child gets DeviceError", found == "Candle::DeviceError", note: found)
+      @results.fact("errors", "the parent goes on", model.embed("a").all?(&:finite?))
+    end
+
+    def failure
+      yield
+      nil
+    rescue Candle::Error => e
+      e
+    end
+
+    # @return [Integer, nil] MiB in use on the GPU
+    def used_memory
+      return unless @bench.device.kind == :cuda
+
+      IO.popen(%w[nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits], &:read)[/\d+/]&.to_i
+    rescue SystemCallError
+      nil
+    end
+  end
+end

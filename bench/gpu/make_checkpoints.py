@@ -1,0 +1,181 @@
+"""Writes seeded random checkpoints of well-known shapes, quickly: make_checkpoints.py NAME DIRECTORY
+
+A word of the made-up vocabulary is one token, so texts have as many tokens as wanted. Values are
+drawn on the GPU where there is one; large checkpoints are written in shards.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+SHARD_BYTES = 4 << 30
+
+
+def bert(hidden, layers, heads, vocabulary=30522, head=None):
+    config = {
+        "architectures": ["BertForSequenceClassification" if head else "BertModel"],
+        "model_type": "bert", "hidden_size": hidden, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "intermediate_size": 4 * hidden, "vocab_size": vocabulary,
+        "max_position_embeddings": 512, "type_vocab_size": 2, "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12, "pad_token_id": 0,
+    }
+    prefix = "bert." if head else ""
+    shapes = {}
+
+    def linear(name, rows, columns):
+        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (rows, columns), (rows,)
+
+    def norm(name):
+        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (hidden,), (hidden,)
+
+    table = f"{prefix}embeddings."
+    shapes[f"{table}word_embeddings.weight"] = (vocabulary, hidden)
+    shapes[f"{table}position_embeddings.weight"] = (512, hidden)
+    shapes[f"{table}token_type_embeddings.weight"] = (2, hidden)
+    norm(f"{table}LayerNorm")
+    for number in range(layers):
+        layer = f"{prefix}encoder.layer.{number}."
+        for part in ("query", "key", "value"):
+            linear(f"{layer}attention.self.{part}", hidden, hidden)
+        linear(f"{layer}attention.output.dense", hidden, hidden)
+        norm(f"{layer}attention.output.LayerNorm")
+        linear(f"{layer}intermediate.dense", 4 * hidden, hidden)
+        linear(f"{layer}output.dense", hidden, 4 * hidden)
+        norm(f"{layer}output.LayerNorm")
+    linear(f"{prefix}pooler.dense", hidden, hidden)
+    if head:
+        config.update({"num_labels": head, "id2label": {str(i): f"LABEL_{i}" for i in range(head)}})
+        linear("classifier", head, hidden)
+    return config, shapes, torch.float16
+
+
+def llama(hidden, layers, heads, kv_heads, intermediate, tied, vocabulary=128256):
+    size = hidden // heads
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+        "head_dim": size, "intermediate_size": intermediate, "vocab_size": vocabulary,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                         "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+        "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
+        "tie_word_embeddings": tied, "torch_dtype": "bfloat16",
+    }
+    shapes = {"model.embed_tokens.weight": (vocabulary, hidden)}
+    for number in range(layers):
+        layer = f"model.layers.{number}."
+        shapes[f"{layer}self_attn.q_proj.weight"] = (hidden, hidden)
+        shapes[f"{layer}self_attn.k_proj.weight"] = (kv_heads * size, hidden)
+        shapes[f"{layer}self_attn.v_proj.weight"] = (kv_heads * size, hidden)
+        shapes[f"{layer}self_attn.o_proj.weight"] = (hidden, hidden)
+        shapes[f"{layer}mlp.gate_proj.weight"] = (intermediate, hidden)
+        shapes[f"{layer}mlp.up_proj.weight"] = (intermediate, hidden)
+        shapes[f"{layer}mlp.down_proj.weight"] = (hidden, intermediate)
+        shapes[f"{layer}input_layernorm.weight"] = (hidden,)
+        shapes[f"{layer}post_attention_layernorm.weight"] = (hidden,)
+    shapes["model.norm.weight"] = (hidden,)
+    if not tied:
+        shapes["lm_head.weight"] = (vocabulary, hidden)
+    return config, shapes, torch.bfloat16
+
+
+SHAPES = {
+    "bert-base": lambda: bert(768, 12, 12),
+    "bert-large": lambda: bert(1024, 24, 16),
+    "bert-base-reranker": lambda: bert(768, 12, 12, head=1),
+    "llama-1b": lambda: llama(2048, 16, 32, 8, 8192, tied=True),
+    "llama-8b": lambda: llama(4096, 32, 32, 8, 14336, tied=False),
+    "tiny-bert": lambda: bert(64, 2, 4, vocabulary=1000),
+    "tiny-bert-reranker": lambda: bert(64, 2, 4, vocabulary=1000, head=1),
+    "tiny-llama": lambda: llama(64, 2, 4, 2, 128, tied=False, vocabulary=1000),
+}
+
+
+def tokenizer(config):
+    """One token per word: "w17" is the 17th of the vocabulary."""
+    is_bert = config["model_type"] == "bert"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if is_bert else ["<unk>"]
+    words = special + [f"w{i}" for i in range(len(special), config["vocab_size"])]
+    template = None
+    if is_bert:
+        piece = lambda kind, id, type: {kind: {"id": id, "type_id": type}}
+        cls, sep = piece("SpecialToken", "[CLS]", 0), piece("SpecialToken", "[SEP]", 0)
+        template = {
+            "type": "TemplateProcessing",
+            "single": [cls, piece("Sequence", "A", 0), sep],
+            "pair": [cls, piece("Sequence", "A", 0), sep, piece("Sequence", "B", 1),
+                     piece("SpecialToken", "[SEP]", 1)],
+            "special_tokens": {name: {"id": name, "ids": [special.index(name)], "tokens": [name]}
+                               for name in ("[CLS]", "[SEP]")},
+        }
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": i, "content": name, "single_word": False, "lstrip": False,
+                          "rstrip": False, "normalized": False, "special": True}
+                         for i, name in enumerate(special)],
+        "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": template,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)},
+                  "unk_token": "[UNK]" if is_bert else "<unk>"},
+    }
+
+
+def draw(name, shape, dtype, generator):
+    values = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
+    is_norm = "norm" in name.lower()
+    if is_norm and name.endswith("weight"):
+        return (1 + 0.1 * values).to(dtype)
+    return (0.02 * values).to(dtype)
+
+
+def write_weights(shapes, dtype, directory):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = torch.Generator(device=device).manual_seed(20261115)
+    shards, current, size = [], {}, 0
+    for name, shape in shapes.items():
+        tensor = draw(name, shape, dtype, generator).cpu()
+        if size + tensor.nbytes > SHARD_BYTES and current:
+            shards.append(current)
+            save_file(current, directory / f"part-{len(shards)}.safetensors", metadata={"format": "pt"})
+            current, size = {}, 0
+            shards[-1] = list(shards[-1])
+        current[name] = tensor
+        size += tensor.nbytes
+    if not shards:
+        save_file(current, directory / "model.safetensors", metadata={"format": "pt"})
+        return
+    shards.append(list(current))
+    save_file(current, directory / f"part-{len(shards)}.safetensors", metadata={"format": "pt"})
+    weight_map = {}
+    for number, names in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        (directory / f"part-{number}.safetensors").rename(directory / file)
+        weight_map.update({name: file for name in names})
+    index = {"metadata": {}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def main(name, directory):
+    directory = Path(directory)
+    if (directory / "config.json").exists():
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    config, shapes, dtype = SHAPES[name]()
+    write_weights(shapes, dtype, directory)
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer(config)))
+    kind = "BertTokenizer" if config["model_type"] == "bert" else "PreTrainedTokenizerFast"
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512}
+    if kind == "BertTokenizer":
+        settings.update({"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]",
+                         "sep_token": "[SEP]", "mask_token": "[MASK]"})
+    else:
+        settings["model_max_length"] = 131072
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

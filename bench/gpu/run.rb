@@ -1,0 +1,142 @@
+# frozen_string_literal: true
+
+require "candle"
+require "fileutils"
+require "optparse"
+require "time"
+require "tmpdir"
+require_relative "behaviour"
+require_relative "decoders"
+require_relative "encoders"
+require_relative "families"
+require_relative "peer"
+require_relative "results"
+
+# Parity and speed on a GPU, in one run beside PyTorch; see README.md.
+module GpuBench
+  # One run: its settings, and what the sections share.
+  class Run
+    SECTIONS = %w[families errors minilm bert-base bert-large rerank smollm llama-1b llama-8b].freeze
+
+    attr_reader :device, :models, :peer, :results, :tiny
+
+    def initialize(arguments)
+      @options = { device: "cuda", work: File.join(Dir.tmpdir, "red-candle-gpu"), models: ".", output: ".",
+                   python: "python3" }
+      @sections = parser.parse(arguments)
+      @sections = SECTIONS if @sections.empty?
+      unknown = @sections - SECTIONS
+      abort "unknown section #{unknown.join(", ")}; known: #{SECTIONS.join(" ")}" if unknown.any?
+      @tiny = @options[:tiny]
+      @models = @options[:models]
+      @device = open_device
+      @peer = Peer.new(@options[:python], @device.kind.to_s)
+      @results = Results.new(about)
+    end
+
+    # @return [Boolean] whether every target was reached
+    def run
+      @sections.each do |name|
+        start = now
+        run_section(name)
+        warn "-- #{name} took #{(now - start).round(1)} s"
+        save
+      end
+      @results.print_all
+      @results.passed?
+    ensure
+      @peer.stop
+    end
+
+    # @return [String] the directory of a seeded random checkpoint, made on the spot
+    def checkpoint(name)
+      name = "tiny-#{name.sub(/-(base|large|1b|8b)/, "")}" if @tiny
+      path = File.join(@options[:work], name)
+      script = File.join(__dir__, "make_checkpoints.py")
+      start = now
+      system(@options[:python], script, name, path) || abort("#{script} failed")
+      warn "-- #{name} is there after #{(now - start).round(1)} s"
+      path
+    end
+
+    # @return [Integer] of the random checkpoints
+    def vocabulary
+      @tiny ? 1000 : 30_000
+    end
+
+    # @return [Symbol] f16 where that is fast
+    def half
+      @device.kind == :cpu ? :f32 : :f16
+    end
+
+    def on_cpu(klass, path, dtype: :f32, &block)
+      with(klass, path, device: "cpu", dtype: dtype, &block)
+    end
+
+    def on_device(klass, path, dtype: nil, &block)
+      start = now
+      with(klass, path, device: @device, dtype: dtype) do |model|
+        warn "-- #{File.basename(path)} loaded on #{@device} in #{(now - start).round(1)} s"
+        block.call(model)
+      end
+    end
+
+    private
+
+    def run_section(name)
+      case name
+      when "families" then Families.new(@device, @results).run
+      when "errors" then Behaviour.new(self).run
+      when "minilm" then Encoders.new(self).minilm
+      when "rerank" then Encoders.new(self).rerank
+      when /\Abert/ then Encoders.new(self).shape(name)
+      when "smollm" then Decoders.new(self).smollm
+      when "llama-1b" then Decoders.new(self).shape(name, cpu: true, targets: false)
+      when "llama-8b" then Decoders.new(self).shape(name, cpu: @tiny, targets: !@tiny)
+      end
+    rescue Candle::Error => e
+      @results.fact(name, "ran to its end", false, note: "#{e.class}: #{e.message}")
+    end
+
+    def with(klass, path, **options)
+      model = klass.from_pretrained(path, **options)
+      yield model
+    ensure
+      model&.close
+    end
+
+    def parser
+      OptionParser.new do |parser|
+        parser.banner = "usage: ruby -Ilib bench/gpu/run.rb [options] [#{SECTIONS.join("|")} ...]"
+        parser.on("--device NAME", "cuda, cuda:1, metal or cpu (cuda)") { |value| @options[:device] = value }
+        parser.on("--tiny", "small shapes, to try the script itself") { @options[:tiny] = true }
+        parser.on("--models DIR", "with minilm-f16/ and smollm2.gguf (.)") { |value| @options[:models] = value }
+        parser.on("--work DIR", "for checkpoints made on the spot") { |value| @options[:work] = value }
+        parser.on("--output DIR", "for gpu.json (.)") { |value| @options[:output] = value }
+        parser.on("--python COMMAND", "with torch (python3)") { |value| @options[:python] = value }
+      end
+    end
+
+    def open_device
+      Candle::Device.parse(@options[:device]).tap(&:synchronize)
+    rescue Candle::DeviceError => e
+      abort "bench/gpu: #{e.message}"
+    end
+
+    def about
+      { date: Time.now.utc.iso8601, "red-candle": Candle::VERSION, build: Candle::BuildInfo.build, on: @device.to_s }
+        .merge(@peer.ask("about"))
+    end
+
+    def save
+      FileUtils.mkdir_p(@options[:output])
+      @results.write(File.join(@options[:output], "gpu.json"))
+    end
+
+    def now
+      Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+  end
+end
+
+exit(GpuBench::Run.new(ARGV).run) if $PROGRAM_NAME == __FILE__

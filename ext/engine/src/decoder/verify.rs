@@ -1,0 +1,82 @@
+//! The self-check of a loaded decoder.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::config::Positions;
+use super::layer::{Layer, Step, Stream};
+use super::model::{Decoder, Logits};
+use super::names::Names;
+use super::parameters::Parameters;
+use crate::verification::{self, Evidence, Expanded, PROBE_TOKENS};
+use crate::weights::WeightSource;
+use crate::{log, CancelToken, Result};
+
+impl Decoder {
+    /// A `Device` error unless the first layer computes what the CPU makes of `source` in f32, and
+    /// nothing but numbers comes out of the head.
+    pub fn verify(
+        &self,
+        source: &dyn WeightSource,
+        names: &Names,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let length = PROBE_TOKENS.min(self.config().max_positions);
+        let tokens = verification::probe(self.config().vocab_size, length);
+        let embedded = self.embed(&tokens, 0)?;
+        evidence("the token embeddings", &embedded).check_values()?;
+        match verification::has_room_for_layer(source, self.config().layer_count) {
+            true => self.verify_first_layer(source, names, &embedded, cancel)?,
+            false => log::info("the self-check has no memory to compare a layer with the CPU's"),
+        }
+        let mut cache = self.new_cache();
+        cache.clear(self.regime(length));
+        let logits = self.forward(&tokens, &mut cache, Logits::Last, cancel)?;
+        evidence("the logits", &logits).check_values()
+    }
+
+    fn verify_first_layer(
+        &self,
+        source: &dyn WeightSource,
+        names: &Names,
+        embedded: &Tensor,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let Some(layer) = self.layers().first() else {
+            return Ok(());
+        };
+        let found = self.run_first(layer, embedded, cancel)?;
+        let expanded = Expanded(source);
+        let parameters = Parameters::new(&expanded, names, &Device::Cpu, DType::F32)?;
+        let layer = parameters.layer(0, self.config())?;
+        let input = embedded.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+        let expected = self.run_first(&layer, &input, cancel)?;
+        evidence("the first layer", &found).check_against(&expected, &input, source)
+    }
+
+    /// The stream after the first layer, on the device of `embedded`.
+    fn run_first(&self, layer: &Layer, embedded: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
+        let (device, config) = (embedded.device(), self.config());
+        let count = embedded.dim(0)?;
+        let rotation = |local: bool| match &config.positions {
+            Positions::Rope(rope) => rope.rotation(0, count, count, local, device).map(Some),
+            Positions::Learned => Ok(None),
+        };
+        let (global, local) = (rotation(false)?, rotation(true)?);
+        let step = Step {
+            config,
+            global: global.as_ref(),
+            local: local.as_ref(),
+            positions: &Tensor::arange(0u32, count as u32, device)?,
+            cancel,
+        };
+        let mut cache = self.new_cache();
+        cache.clear(self.regime(count));
+        let mut stream = Stream::new(embedded.clone());
+        layer.forward(0, &mut stream, &mut cache, &step)?;
+        stream.read(None)
+    }
+}
+
+fn evidence<'a>(place: &'a str, found: &'a Tensor) -> Evidence<'a> {
+    Evidence { place, found }
+}
