@@ -7,7 +7,7 @@ task :bench, [:case] => :compile do |_, arguments|
   threads = Integer(ENV.fetch("THREADS", Etc.nprocessors))
   alike = Bench::Main.run(wanted: wanted, quick: ENV["QUICK"] == "1", threads: threads)
   abort "Some results differ or are missing: see the table." unless alike
-rescue ArgumentError, Bench::Machine::DebugBuild => e
+rescue Bench::Suite::UnknownCase, Bench::Machine::DebugBuild => e
   abort e.message
 end
 

@@ -7,6 +7,9 @@ require_relative "texts"
 module Bench
   # Every case, with the target it belongs to.
   class Suite
+    # A name that fits no case and no group.
+    class UnknownCase < ArgumentError; end
+
     ST = "sentence-transformers"
     ORT = "onnxruntime"
     LLAMA = "llama.cpp"
@@ -30,14 +33,14 @@ module Bench
 
     # @param wanted [Array<String>] names of cases or groups; none is all
     # @return [Array<Case, FreshCase>]
-    # @raise [ArgumentError] for a name that fits nothing
+    # @raise [UnknownCase] with the names there are
     def select(wanted)
       known = cases
       unknown = wanted.reject { |name| known.any? { |one| [one.name, one.group].include?(name) } }
       unless unknown.empty?
         groups = known.map(&:group).uniq
         names = known.map(&:name)
-        raise ArgumentError, "no case #{unknown.join(", ")}: groups are #{groups.join(", ")}; cases #{names.join(", ")}"
+        raise UnknownCase, "no case #{unknown.join(", ")}: groups are #{groups.join(", ")}; cases #{names.join(", ")}"
       end
 
       wanted.empty? ? known : known.select { |one| wanted.include?(one.name) || wanted.include?(one.group) }
