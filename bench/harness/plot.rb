@@ -8,13 +8,13 @@ module Bench
   # right where ours is better, to the left where it is worse. The scale is
   # logarithmic, so that twice and half are equally long.
   class Plot
-    WIDTH = 880
+    WIDTH = 980
     LABELS = 300
     BARS = 440
     ROW = 22
     HEADING = 30
     TOP = 64
-    BOTTOM = 56
+    BOTTOM = 74
     # Readable on white and on dark pages; the background is the page's.
     STYLE = <<~CSS
       text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328; }
@@ -124,8 +124,8 @@ module Bench
       machine = @result["machine"]
       [text(12, bottom + 24, "To the right of 1 × ours is faster, or needs less memory; a mark is the target. " \
                              "Logarithmic scale.", "note"),
-       text(12, bottom + 42, "#{machine["processor"]}, #{@result["date"][0, 10]}: " \
-                             "#{@result["versions"].map { |name, version| "#{name} #{version}" }.join(", ")}", "note")]
+       text(12, bottom + 42, "#{machine["processor"]}, #{@result["date"][0, 10]}", "note"),
+       text(12, bottom + 60, @result["versions"].map { |name, version| "#{name} #{version}" }.join(", "), "note")]
     end
 
     def text(left, top, content, kind, anchor: nil)

@@ -135,7 +135,7 @@ RSpec.describe "bench harness" do
     it "is a well-formed picture with one bar per ratio" do
       bars = picture.get_elements("//rect")
       expect(bars.map { |bar| bar.attributes["class"] }).to eq(%w[reached missed])
-      expect(picture.root.attributes["viewBox"]).to match(/\A0 0 880 \d+\z/)
+      expect(picture.root.attributes["viewBox"]).to match(/\A0 0 980 \d+\z/)
     end
 
     it "draws twice and half equally long, to either side of 1" do
