@@ -38,6 +38,7 @@ module Bench
         .shown { fill: #8fa3bd; }
       }
     CSS
+    HEADINGS = { "ner" => "Named entities", "llm" => "Generation", "memory" => "Start and memory" }.freeze
     CLASSES = { "pass" => "reached", "miss" => "missed" }.freeze
 
     # @param result [Hash] a run as its file has it
@@ -101,7 +102,7 @@ module Bench
     def bars
       y = TOP
       @groups.map do |group, outcomes|
-        heading = text(12, y + 20, group.capitalize, "heading")
+        heading = text(12, y + 20, HEADINGS.fetch(group, group.capitalize), "heading")
         y += HEADING
         [heading, *outcomes.map { |outcome| bar(outcome, (y += ROW) - ROW) }]
       end
