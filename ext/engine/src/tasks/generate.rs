@@ -21,6 +21,8 @@ use crate::{CancelToken, Error, Result};
 /// Prompts are read in pieces of this many tokens: large enough for fast products, small enough
 /// to stop quickly.
 const PREFILL_CHUNK: usize = 256;
+/// The same on a GPU, which is idle with less.
+const GPU_PREFILL_CHUNK: usize = 1024;
 
 /// A decoder with its tokenizer; immutable, shared by all runs.
 pub struct LanguageModel {
@@ -372,8 +374,12 @@ impl Generation {
         loop {
             cancel.check()?;
             let pending = &self.ids[self.cache.length()..];
-            let chunk = &pending[..pending.len().min(PREFILL_CHUNK)];
             let decoder = &self.model.decoder;
+            let most = match decoder.device().is_cpu() {
+                true => PREFILL_CHUNK,
+                false => GPU_PREFILL_CHUNK,
+            };
+            let chunk = &pending[..pending.len().min(most)];
             if chunk.len() < pending.len() {
                 decoder.hidden_states(chunk, &mut self.cache, cancel)?;
                 continue;
