@@ -203,12 +203,17 @@ impl Device {
                     "{self} is not available: Metal exists on macOS only. Use \"cuda\" or \"cpu\""
                 )))
             }
+            #[cfg(feature = "cuda")]
+            Self::Cuda(index) => crate::kernels::cuda::device::open(index),
+            #[cfg(not(feature = "cuda"))]
             Self::Cuda(index) => candle_core::Device::new_cuda(index),
             Self::Metal(index) => candle_core::Device::new_metal(index),
         };
         connected.map_err(|error| {
+            // Ours has no backtrace in its text.
+            let error = Error::from(error).to_string();
             Error::Device(match self {
-                Self::Cuda(index) => cuda::explain(index, &error.to_string(), cuda::count()),
+                Self::Cuda(index) => cuda::explain(index, &error, cuda::count()),
                 _ => format!(
                     "{self} cannot be opened ({error}): check that this Mac has a GPU of that index"
                 ),
