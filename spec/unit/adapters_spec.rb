@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "pathname"
+
 RSpec.describe "LoRA adapters" do
   greedy = Candle::GenerationConfig.deterministic(max_length: 16)
   prompt = "the dog is"

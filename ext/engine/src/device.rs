@@ -203,6 +203,9 @@ impl Device {
                     "{self} is not available: Metal exists on macOS only. Use \"cuda\" or \"cpu\""
                 )))
             }
+            #[cfg(feature = "cuda")]
+            Self::Cuda(index) => crate::kernels::cuda::device::open(index),
+            #[cfg(not(feature = "cuda"))]
             Self::Cuda(index) => candle_core::Device::new_cuda(index),
             Self::Metal(index) => candle_core::Device::new_metal(index),
         };

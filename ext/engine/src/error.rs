@@ -93,7 +93,10 @@ impl From<candle_core::Error> for Error {
 
 fn is_out_of_memory(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
-    message.contains("out of memory") || message.contains("out_of_memory")
+    // The last is what cuBLAS says.
+    ["out of memory", "out_of_memory", "status_alloc_failed"]
+        .iter()
+        .any(|words| message.contains(words))
 }
 
 #[cfg(test)]
@@ -112,8 +115,10 @@ mod tests {
 
     #[test]
     fn memory_exhaustion_is_told_apart_from_other_device_errors() {
-        let error = candle_core::Error::Cuda("CUDA_ERROR_OUT_OF_MEMORY".into());
-        assert!(matches!(Error::from(error), Error::OutOfMemory(_)));
+        for words in ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"] {
+            let error = candle_core::Error::Cuda(words.into());
+            assert!(matches!(Error::from(error), Error::OutOfMemory(_)));
+        }
         let error = candle_core::Error::Cuda("CUDA_ERROR_INVALID_DEVICE".into());
         assert!(matches!(Error::from(error), Error::Device(_)));
     }

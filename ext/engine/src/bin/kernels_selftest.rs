@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use engine::kernels::{selftest, Isa};
-use engine::Device;
+use engine::{nn, Device};
 
 const USAGE: &str = "usage: kernels_selftest [--device cpu|cuda|cuda:1|metal] [KERNEL ...]";
 
@@ -59,13 +59,19 @@ fn arguments() -> Result<(Device, Vec<String>), String> {
 
 /// One line per kernel and dtype, and one per failed case.
 fn report(label: &str, device: &candle_core::Device, kernels: &[&str]) -> Result<bool, String> {
-    let outcomes = selftest::run(device, kernels).map_err(|error| error.to_string())?;
+    let mut outcomes = selftest::run(device, kernels).map_err(|error| error.to_string())?;
+    if kernels.is_empty() {
+        outcomes.extend(nn::selftest::run(device).map_err(|error| error.to_string())?);
+    }
     println!("{label}: {} cases", outcomes.len());
     println!(
         "{:<16} {:<5} {:>6} {:>7} {:>10}",
         "kernel", "dtype", "cases", "failed", "deviation"
     );
-    for name in selftest::names() {
+    let mut names: Vec<_> = outcomes.iter().map(|outcome| outcome.kernel).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
         for dtype in selftest::DTYPES {
             let rows: Vec<_> = outcomes
                 .iter()

@@ -224,27 +224,33 @@ impl AttentionLayer {
     ) -> Result<(Tensor, Tensor, Tensor)> {
         let (heads, kv_heads, size) = (config.head_count, config.kv_head_count, config.head_size);
         let tokens = x.dim(0)?;
+        let cut = |all: Tensor| -> Result<(Tensor, Tensor, Tensor)> {
+            let all = all.reshape((tokens, heads + 2 * kv_heads, size))?;
+            Ok((
+                all.narrow(1, 0, heads)?,
+                all.narrow(1, heads, kv_heads)?,
+                all.narrow(1, heads + kv_heads, kv_heads)?,
+            ))
+        };
         let (query, key, value) = match &self.qkv {
+            Qkv::Fused(linear) => cut(updates.forward(Part::Qkv, linear, x)?)?,
             Qkv::Split { query, key, value } => {
                 let parts = [(Part::Query, query), (Part::Key, key), (Part::Value, value)];
-                let [query, key, value] = updates.forward_each(parts, x)?;
-                (
-                    query.reshape((tokens, heads, size))?,
-                    key.reshape((tokens, kv_heads, size))?,
-                    value.reshape((tokens, kv_heads, size))?,
-                )
-            }
-            Qkv::Fused(linear) => {
-                let all = updates.forward(Part::Qkv, linear, x)?.reshape((
-                    tokens,
-                    heads + 2 * kv_heads,
-                    size,
-                ))?;
-                (
-                    all.narrow(1, 0, heads)?,
-                    all.narrow(1, heads, kv_heads)?,
-                    all.narrow(1, heads + kv_heads, kv_heads)?,
-                )
+                let joined = match parts.iter().any(|&(part, _)| updates.has(part)) {
+                    true => None,
+                    false => Linear::forward_joined(&[query, key, value], x)?,
+                };
+                match joined {
+                    Some(all) => cut(all)?,
+                    None => {
+                        let [query, key, value] = updates.forward_each(parts, x)?;
+                        (
+                            query.reshape((tokens, heads, size))?,
+                            key.reshape((tokens, kv_heads, size))?,
+                            value.reshape((tokens, kv_heads, size))?,
+                        )
+                    }
+                }
             }
         };
         Ok((
@@ -279,10 +285,18 @@ impl FeedForward {
 impl MlpLayer {
     pub fn forward(&self, x: &Tensor, updates: Updates<'_>) -> Result<Tensor> {
         let inner = match &self.kind {
+            MlpWeights::Gated { gate, up }
+                if !updates.has(Part::Gate) && !updates.has(Part::Up) =>
+            {
+                Linear::forward_gated(gate, up, x, self.activation)?
+            }
             MlpWeights::Gated { gate, up } => {
                 let parts = [(Part::Gate, gate), (Part::Up, up)];
                 let [gate, up] = updates.forward_each(parts, x)?;
                 kernels::gated(&gate, &up, self.activation)?
+            }
+            MlpWeights::GatedFused(both) if !updates.has(Part::GateUp) => {
+                both.forward_gated_fused(x, self.activation)?
             }
             MlpWeights::GatedFused(both) => {
                 kernels::gated_fused(&updates.forward(Part::GateUp, both, x)?, self.activation)?

@@ -147,9 +147,11 @@ impl Decoder {
         let adapter = adapter.as_deref();
         let first = cache.length();
         let count = tokens.len();
+        // The first part of a long sequence already turns as the whole will.
+        let regime = cache.regime().max(self.regime(first + count));
         let rotation = match (&self.config.positions, &self.rotations) {
             (Positions::Rope(rope), Some(rotations)) => {
-                Some(rotations.at(rope, first..first + count, &self.device)?)
+                Some(rotations.at(rope, regime, first..first + count, &self.device)?)
             }
             _ => None,
         };

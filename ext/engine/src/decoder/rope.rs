@@ -52,12 +52,13 @@ impl Rotations {
     pub fn at<'a>(
         &'a self,
         config: &'a RopeConfig,
+        regime: usize,
         positions: Range<usize>,
         device: &Device,
     ) -> Result<Rotation<'a>> {
         let with_table =
             |rope: &'a Rope| -> Result<_> { Ok((rope, rope.table(positions.clone(), device)?)) };
-        let global = with_table(&self.global[config.regime(positions.end)])?;
+        let global = with_table(&self.global[regime.min(self.global.len() - 1)])?;
         Ok(Rotation {
             config,
             rows: global.1.rows(positions.clone(), device)?,

@@ -63,7 +63,9 @@ impl Decoder {
             Positions::Learned => None,
         };
         let rotation = match &rotations {
-            Some((rope, rotations)) => Some(rotations.at(rope, 0..count, device)?),
+            Some((rope, rotations)) => {
+                Some(rotations.at(rope, self.regime(count), 0..count, device)?)
+            }
             None => None,
         };
         let step = Step {

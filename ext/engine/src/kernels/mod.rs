@@ -6,7 +6,7 @@
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 #[cfg(any(test, target_os = "macos"))]
 mod metal;
 mod ops;

@@ -2,6 +2,8 @@
 
 mod bias;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod gpu;
 
 use candle_core::Tensor;

@@ -1,5 +1,8 @@
 //! A linear layer that owns its weight in the layout its backend likes.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use candle_core::{DType, Device, Storage, Tensor};
 
 use super::elementwise;
@@ -151,6 +154,50 @@ impl Linear {
         }
     }
 
+    /// The outputs of several layers of one input side by side, where one launch makes them all; `None`
+    /// where running each is as good.
+    pub fn forward_joined(layers: &[&Linear], x: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if let (true, [tokens, _]) = (x.device().is_cuda(), x.dims()) {
+            if layers
+                .iter()
+                .all(|layer| layer.inputs * tokens == x.elem_count())
+            {
+                return cuda::joined(layers, x);
+            }
+        }
+        let _ = (layers, x);
+        Ok(None)
+    }
+
+    /// activation(gate(x)) · up(x).
+    pub fn forward_gated(
+        gate: &Linear,
+        up: &Linear,
+        x: &Tensor,
+        activation: Activation,
+    ) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() && x.rank() == 2 && gate.inputs == x.dim(1)? {
+            if let Some(out) = cuda::gated(gate, up, x, activation)? {
+                return Ok(out);
+            }
+        }
+        let [gate, up] = Self::forward_each([gate, up], x)?;
+        kernels::gated(&gate, &up, activation)
+    }
+
+    /// The same of a layer that holds gate and up, gate first.
+    pub fn forward_gated_fused(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() && x.rank() == 2 && self.inputs == x.dim(1)? {
+            if let Some(out) = cuda::gated_fused(self, x, activation)? {
+                return Ok(out);
+            }
+        }
+        kernels::gated_fused(&self.forward(x)?, activation)
+    }
+
     /// Several layers of one input: `forward` of each, together where that saves time.
     pub fn forward_each<const N: usize>(layers: [&Self; N], x: &Tensor) -> Result<[Tensor; N]> {
         let mut factors = Vec::with_capacity(N);
@@ -191,7 +238,12 @@ impl Linear {
         rows: usize,
         epilogue: &Epilogue<'_>,
     ) -> Result<Tensor> {
-        let product = x.reshape((rows, self.inputs))?.matmul(weight)?;
+        let x = x.reshape((rows, self.inputs))?;
+        #[cfg(feature = "cuda")]
+        if let Some(out) = cuda::forward(self, &x, epilogue)? {
+            return Ok(out.reshape(shape)?);
+        }
+        let product = x.matmul(weight)?;
         let product = match &self.bias {
             Some(bias) => elementwise::add(&product, bias)?,
             None => product,

@@ -7,6 +7,7 @@ pub mod norm;
 pub mod packed;
 pub mod pooling;
 pub mod rope;
+pub mod selftest;
 
 pub use attention::{attention, AttentionBias, AttentionKind, AttentionOptions, Disentangled};
 pub use linear::{Epilogue, Linear};

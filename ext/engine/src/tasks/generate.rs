@@ -1,6 +1,6 @@
 //! Text generation: a language model, and one run of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::DType;
@@ -9,15 +9,20 @@ use super::loading::{Checkpoint, LoadOptions, ModelInfo};
 use crate::decoder::model::Logits;
 use crate::decoder::{families, gguf, peft, Adapter, Decoder, KvCache};
 use crate::generation::sampler::log_sum_exp;
-use crate::generation::{Choice, Constraint, GenerationConfig, Sampler, StopMatcher, StopOutcome};
+use crate::generation::{
+    Choice, Constraint, Ending, GenerationConfig, Pattern, Sampler, StopMatcher, StopOutcome,
+    Vocabulary,
+};
 use crate::model_files::ModelFiles;
 use crate::raw_config::RawConfig;
-use crate::tokenizer::{StreamDecoder, Tokenizer};
+use crate::tokenizer::{CharacterStream, StreamDecoder, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
 /// Prompts are read in pieces of this many tokens: large enough for fast products, small enough
 /// to stop quickly.
 const PREFILL_CHUNK: usize = 256;
+/// The same on a GPU, which is idle with less.
+const GPU_PREFILL_CHUNK: usize = 1024;
 
 /// A decoder with its tokenizer; immutable, shared by all runs.
 pub struct LanguageModel {
@@ -27,6 +32,8 @@ pub struct LanguageModel {
     context_length: usize,
     adapters: Vec<Arc<Adapter>>,
     info: ModelInfo,
+    /// Made for the first constraint.
+    vocabulary: OnceLock<Vocabulary>,
 }
 
 /// An adapter to be loaded with a model.
@@ -43,7 +50,7 @@ pub enum FinishReason {
     /// `max_new_tokens` or the end of the context.
     Length,
     StopSequence,
-    /// A constraint was satisfied.
+    /// A constraint was satisfied, and the text ended there.
     Constraint,
 }
 
@@ -122,6 +129,7 @@ impl LanguageModel {
             context_length,
             adapters,
             info,
+            vocabulary: OnceLock::new(),
         })
     }
 
@@ -165,6 +173,23 @@ impl LanguageModel {
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// A pattern that a run of this model shall follow.
+    pub fn constraint(&self, pattern: &Pattern, ending: Ending) -> Result<Box<dyn Constraint>> {
+        let vocabulary = match self.vocabulary.get() {
+            Some(vocabulary) => vocabulary,
+            None => {
+                let made = Vocabulary::new(&self.tokenizer)?;
+                self.vocabulary.get_or_init(|| made)
+            }
+        };
+        // A text that only the model may end needs a token to end it with.
+        let ending = match ending {
+            Ending::Model if self.end_ids.is_empty() => Ending::Complete,
+            ending => ending,
+        };
+        Ok(Box::new(vocabulary.compile(pattern, ending)?))
     }
 
     /// The log probability of each token of `ids` but the first, given those before it.
@@ -242,12 +267,19 @@ pub struct Generation {
     overflow: ContextOverflow,
     sampler: Sampler,
     constraint: Option<Box<dyn Constraint>>,
-    decoder: Option<StreamDecoder>,
+    decoder: Option<TextDecoder>,
     stop: StopMatcher,
     text: String,
     choices: Vec<Choice>,
     finished: Option<FinishReason>,
     clock: Clock,
+}
+
+/// How tokens become text. Decoders of some tokenizers change the beginning of a text; one that
+/// follows a constraint must be what the constraint has seen, byte by byte.
+enum TextDecoder {
+    Stream(StreamDecoder),
+    Constrained(CharacterStream),
 }
 
 /// Only time spent inside steps counts, not the caller's between them.
@@ -298,7 +330,10 @@ impl Generation {
         let cached_length = cache.keep_prefix(&prompt[..prompt.len() - 1]);
         Ok(Self {
             sampler: Sampler::new(config.clone(), &prompt)?,
-            decoder: Some(model.tokenizer.stream(true)),
+            decoder: Some(match constraint {
+                Some(_) => TextDecoder::Constrained(CharacterStream::default()),
+                None => TextDecoder::Stream(model.tokenizer.stream(true)),
+            }),
             stop: StopMatcher::new(&config.stop_sequences),
             prompt_length: prompt.len(),
             finished: (config.max_new_tokens == 0).then_some(FinishReason::Length),
@@ -339,8 +374,12 @@ impl Generation {
         loop {
             cancel.check()?;
             let pending = &self.ids[self.cache.length()..];
-            let chunk = &pending[..pending.len().min(PREFILL_CHUNK)];
             let decoder = &self.model.decoder;
+            let most = match decoder.device().is_cpu() {
+                true => PREFILL_CHUNK,
+                false => GPU_PREFILL_CHUNK,
+            };
+            let chunk = &pending[..pending.len().min(most)];
             if chunk.len() < pending.len() {
                 decoder.hidden_states(chunk, &mut self.cache, cancel)?;
                 continue;
@@ -381,9 +420,12 @@ impl Generation {
         if self.model.end_ids.contains(&token) {
             return self.finish(FinishReason::Stop);
         }
-        let piece = match &mut self.decoder {
-            Some(decoder) => decoder.push(token)?,
-            None => String::new(),
+        let piece = match (&mut self.decoder, &self.constraint) {
+            (Some(TextDecoder::Stream(decoder)), _) => decoder.push(token)?,
+            (Some(TextDecoder::Constrained(stream)), Some(constraint)) => {
+                stream.push(constraint.bytes(token))
+            }
+            _ => String::new(),
         };
         let shown = match self.stop.push(&piece) {
             StopOutcome::Stop(shown) => {
@@ -406,7 +448,13 @@ impl Generation {
         let full =
             self.overflow == ContextOverflow::Error && self.ids.len() >= self.model.context_length;
         if self.choices.len() >= self.config.max_new_tokens || full {
-            return Ok(shown + &self.finish(FinishReason::Length)?);
+            let over = self.constraint.as_mut().is_some_and(|c| c.may_end());
+            let reason = if over {
+                FinishReason::Constraint
+            } else {
+                FinishReason::Length
+            };
+            return Ok(shown + &self.finish(reason)?);
         }
         Ok(shown)
     }
@@ -414,8 +462,10 @@ impl Generation {
     /// Ends the run and returns what was held back.
     fn finish(&mut self, reason: FinishReason) -> Result<String> {
         let mut rest = String::new();
-        if let Some(decoder) = self.decoder.take() {
-            rest = decoder.finish()?;
+        match self.decoder.take() {
+            Some(TextDecoder::Stream(decoder)) => rest = decoder.finish()?,
+            Some(TextDecoder::Constrained(stream)) => rest = stream.finish(),
+            None => {}
         }
         let (rest, reason) = match self.stop.push(&rest) {
             StopOutcome::Stop(shown) => (shown, FinishReason::StopSequence),

@@ -1,15 +1,16 @@
-//! The row kernels on CUDA: one source, compiled by NVRTC when a process first needs it, loaded once
-//! per device.
+//! The row kernels on CUDA; beside them what attention and linear layers need to launch their own.
 
+pub(crate) mod blas;
+pub(crate) mod compile;
+pub(crate) mod device;
+pub(crate) mod gather;
 mod parameters;
-
-use std::sync::OnceLock;
+pub(crate) mod product;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaSlice, CudaView, DeviceRepr, LaunchConfig, PushKernelArg,
+    CudaFunction, CudaView, DeviceRepr, LaunchConfig, PushKernelArg,
 };
-use candle_core::cuda_backend::cudarc::nvrtc::{compile_ptx_with_opts, CompileOptions};
 use candle_core::cuda_backend::{CudaDType, WrapErr};
 use candle_core::{
     CudaDevice, CudaStorage, DType, Layout, Result, Shape, Storage, StorageRef, Tensor, WithDType,
@@ -19,42 +20,30 @@ use half::{bf16, f16};
 use super::ops::{Activate, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax};
 use super::rows::Rows;
 use super::{Activation, RopeKind};
+use device::ALIGNMENT;
+pub(crate) use parameters::small;
 use parameters::{
-    small, ActivationParameters, DeviceRows, NormParameters, PoolParameters, RopeParameters,
+    ActivationParameters, DeviceRows, NormParameters, PoolParameters, RopeParameters,
     SoftmaxParameters, CENTERED, HAS_ADDITIVE, HAS_BIAS, HAS_KEEP, HAS_LENGTHS, HAS_RESIDUAL,
 };
 
-const SOURCE: &str = include_str!("rows.cu");
-const MODULE: &str = "red_candle_rows";
-
 /// Threads of a block that walks over elements.
 const ELEMENT_THREADS: usize = 256;
+
+/// Elements that a thread of the `_vectors` kernels reads at a time, and how many times it may.
+const VECTOR: usize = 8;
+const HELD: usize = 4;
+
+/// Fewer rows than this leave most of the GPU idle: then a row gets as many threads as it can use.
+const MANY_ROWS: usize = 512;
 
 trait Float: CudaDType + DeviceRepr + WithDType {}
 impl Float for f32 {}
 impl Float for f16 {}
 impl Float for bf16 {}
 
-/// The PTX of all kernels, compiled once per process.
-fn ptx() -> Result<&'static str> {
-    static COMPILED: OnceLock<String> = OnceLock::new();
-    if let Some(ptx) = COMPILED.get() {
-        return Ok(ptx);
-    }
-    let options = CompileOptions {
-        name: Some("rows.cu".into()),
-        ..CompileOptions::default()
-    };
-    let ptx = compile_ptx_with_opts(SOURCE, options).map_err(|error| {
-        candle_core::Error::Cuda(format!("NVRTC cannot compile the kernels: {error:?}").into())
-    })?;
-    Ok(COMPILED.get_or_init(|| ptx.to_src()))
-}
-
 fn function<T: Float>(device: &CudaDevice, kernel: &str) -> Result<CudaFunction> {
-    let name = format!("{kernel}_{}", T::DTYPE.as_str());
-    let function = device.get_or_load_custom_func(&name, MODULE, ptx()?)?;
-    Ok(function.into_cuda_function())
+    compile::function(device, compile::ROWS, kernel, T::DTYPE, &[], 0)
 }
 
 /// One block per row, as wide as the row asks for.
@@ -67,6 +56,23 @@ fn row_grid(rows: &Rows) -> Result<LaunchConfig> {
     })
 }
 
+/// A grid for the kernel that holds rows in registers, where they fit.
+fn vector_grid(rows: &Rows) -> Result<Option<LaunchConfig>> {
+    let vectors = rows.width / VECTOR;
+    let warps = |threads: usize| threads.next_multiple_of(32);
+    let (threads, together) = match vectors {
+        _ if vectors > 1024 * HELD => return Ok(None),
+        _ if rows.count < MANY_ROWS => (warps(vectors).min(1024), 1),
+        0..=128 => (32, 4),
+        _ => (warps(vectors.div_ceil(HELD)), 1),
+    };
+    Ok(Some(LaunchConfig {
+        grid_dim: (small(rows.count.div_ceil(together))?, 1, 1),
+        block_dim: (threads as u32, together as u32, 1),
+        shared_mem_bytes: 0,
+    }))
+}
+
 /// A tensor on the device: its elements from its first on, and its rows.
 struct Input<'a, T> {
     view: CudaView<'a, T>,
@@ -77,12 +83,28 @@ impl<'a, T: CudaDType> Input<'a, T> {
     fn new(storage: &'a CudaStorage, layout: &Layout) -> Result<Self> {
         let slice = storage.as_cuda_slice::<T>()?;
         match Rows::of(layout) {
+            // Nothing can be cut off an empty tensor.
+            Some(rows) if slice.len() <= rows.start => Ok(Self {
+                view: slice.as_view(),
+                rows,
+            }),
             Some(rows) => Ok(Self {
                 view: slice.slice(rows.start..),
                 rows,
             }),
             None => candle_core::bail!("a kernel needs a contiguous last dimension"),
         }
+    }
+
+    /// Whether every row can be read a vector at a time.
+    fn is_aligned(&self) -> bool {
+        let size = size_of::<T>();
+        let mut offsets = vec![self.rows.start, self.rows.width];
+        offsets.extend(self.rows.dims.iter().map(|&(_, stride)| stride));
+        self.rows.width.is_multiple_of(VECTOR)
+            && offsets
+                .iter()
+                .all(|offset| (offset * size) as u64 % ALIGNMENT == 0)
     }
 
     fn held(held: &'a (StorageRef<'_>, &Layout)) -> Result<Self> {
@@ -151,6 +173,7 @@ fn run_norm<T: Float>(
             Some(other) => DeviceRows::of(&other.rows)?,
             None => DeviceRows::NONE,
         },
+        rows: small(input.rows.count)?,
     };
     let elements = input.rows.count * input.rows.width;
     // SAFETY: the kernel writes every element.
@@ -161,7 +184,16 @@ fn run_norm<T: Float>(
         false => None,
     };
     if elements > 0 {
-        let function = function::<T>(&device, "norm")?;
+        let aligned = [Some(&input), other.as_ref(), Some(&weight), bias.as_ref()];
+        let vectors = match aligned.into_iter().flatten().all(Input::is_aligned) {
+            true => vector_grid(&input.rows)?,
+            false => None,
+        };
+        let (kernel, grid) = match vectors {
+            Some(grid) => ("norm_vectors", grid),
+            None => ("norm_rows", row_grid(&input.rows)?),
+        };
+        let function = function::<T>(&device, kernel)?;
         let stream = device.cuda_stream();
         let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
@@ -172,7 +204,7 @@ fn run_norm<T: Float>(
         builder.arg(&normed);
         builder.arg(&parameters);
         // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
-        unsafe { builder.launch(row_grid(&input.rows)?) }.w()?;
+        unsafe { builder.launch(grid) }.w()?;
     }
     Ok(NormOutputs {
         sums: sums.map(|sums| CudaStorage::wrap_cuda_slice(sums, device.clone())),
@@ -255,7 +287,8 @@ pub(super) fn softmax(
     Ok((out, layout.shape().clone()))
 }
 
-fn activation_index(activation: Activation) -> u32 {
+/// As the CUDA sources count them.
+pub(crate) fn activation_index(activation: Activation) -> u32 {
     match activation {
         Activation::Gelu => 0,
         Activation::GeluTanh => 1,
@@ -291,14 +324,21 @@ fn run_activation<T: Float>(
     // SAFETY: the kernel writes every element.
     let out = unsafe { device.alloc::<T>(elements)? };
     if elements > 0 {
-        let function = function::<T>(&device, "activate")?;
+        let aligned = [Some(&input), other.as_ref()];
+        let aligned = aligned.into_iter().flatten().all(Input::is_aligned);
+        let vectors = aligned && elements / VECTOR <= i32::MAX as usize;
+        let (kernel, steps) = match vectors {
+            true => ("activate_vectors", elements / VECTOR),
+            false => ("activate", elements),
+        };
+        let function = function::<T>(&device, kernel)?;
         let stream = device.cuda_stream();
         let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
         builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
         builder.arg(&out);
         builder.arg(&parameters);
-        let blocks = elements.div_ceil(ELEMENT_THREADS).min(1 << 16);
+        let blocks = steps.div_ceil(ELEMENT_THREADS).min(1 << 16);
         // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
         unsafe {
             builder.launch(LaunchConfig {
@@ -385,12 +425,13 @@ fn run_mean_pool<T: Float>(op: &MeanPool, x: &CudaStorage, layout: &Layout) -> R
     // SAFETY: the kernel writes every element.
     let out = unsafe { device.alloc::<T>(elements)? };
     if elements > 0 {
-        let boundaries: CudaSlice<u32> = device.clone_htod(&op.boundaries)?;
+        let boundaries = device::constant(&device, &op.boundaries)?;
+        let first = boundaries.address();
         let function = function::<T>(&device, "mean_pool")?;
         let stream = device.cuda_stream();
         let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
-        builder.arg(&boundaries);
+        builder.arg(&first);
         builder.arg(&out);
         builder.arg(&parameters);
         let blocks = input.rows.width.div_ceil(ELEMENT_THREADS);

@@ -25,6 +25,7 @@ pub(super) struct NormParameters {
     pub weight_offset: f32,
     pub input: DeviceRows,
     pub residual: DeviceRows,
+    pub rows: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -105,7 +106,7 @@ impl DeviceRows {
     }
 }
 
-pub(super) fn small(value: usize) -> Result<u32> {
+pub(crate) fn small(value: usize) -> Result<u32> {
     match i32::try_from(value) {
         Ok(value) => Ok(value as u32),
         Err(_) => candle_core::bail!("{value} rows or columns are more than a CUDA kernel takes"),

@@ -1,34 +1,6 @@
-// The row kernels on CUDA, compiled at run time by NVRTC without any header. One block works on one
-// row; sums are f32, the two halves of a reduction are warp shuffles and a pass over the warps.
-
-typedef unsigned int uint;
-typedef unsigned long long ulong;
-
-#define INFINITE __int_as_float(0x7f800000)
-#define NOT_A_NUMBER __int_as_float(0x7fffffff)
-
-struct f16 { unsigned short bits; };
-struct bf16 { unsigned short bits; };
-
-__device__ __forceinline__ float widen(float v) { return v; }
-__device__ __forceinline__ float widen(f16 v) {
-    float out;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(v.bits));
-    return out;
-}
-__device__ __forceinline__ float widen(bf16 v) { return __uint_as_float(uint(v.bits) << 16); }
-
-__device__ __forceinline__ void narrow(float v, float *to) { *to = v; }
-__device__ __forceinline__ void narrow(float v, f16 *to) {
-    unsigned short bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
-    to->bits = bits;
-}
-__device__ __forceinline__ void narrow(float v, bf16 *to) {
-    const uint bits = __float_as_uint(v);
-    const uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    to->bits = (unsigned short)(v != v ? (bits >> 16) | 0x40u : rounded);
-}
+// The row kernels on CUDA, for ELEMENT, which is defined at run time. Sums are f32; the two halves of a reduction are warp shuffles and a pass over
+// the warps. One block works on one row, or one warp where rows are short and aligned: the `_vectors`
+// kernels, which read eight elements at a time and each row once.
 
 // Where row r of a tensor starts: up to three leading dimensions, in elements.
 struct Rows {
@@ -89,6 +61,7 @@ struct NormParameters {
     float weight_offset;
     Rows input;
     Rows residual;
+    uint rows;
 };
 
 // Norm of x, or of x + residual, whose sum is stored, too. The mean is taken from differences to the
@@ -140,6 +113,80 @@ __device__ void norm_row(
         narrow(y, to + i);
     }
     #undef VALUE
+}
+
+// The same with the row in registers: each thread holds up to HELD vectors of it, blockDim.y rows are
+// one block's where blockDim.x is a warp.
+#define HELD 4
+template <typename T>
+__device__ void norm_vectors_row(
+    const T *x, const T *residual, const T *weight, const T *bias, T *sums, T *out, NormParameters p
+) {
+    const uint row = blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= p.rows) {
+        return;
+    }
+    const T *from = x + p.input.start(row);
+    const bool adds = p.flags & HAS_RESIDUAL;
+    const T *other = residual + (adds ? p.residual.start(row) : 0);
+    const ulong begin = ulong(row) * p.columns;
+    const float width = float(p.columns);
+    #define FOR_VECTORS(k, at)                                                          \
+        _Pragma("unroll") for (uint k = 0, at = 8 * threadIdx.x; k < HELD; k++, at += 8 * blockDim.x) \
+            if (at < p.columns)
+    Eight held[HELD];
+    FOR_VECTORS(k, at) {
+        held[k] = widen_eight(from + at);
+        if (adds) {
+            const Eight addend = widen_eight(other + at);
+            #pragma unroll
+            for (int i = 0; i < 8; i++) { held[k].v[i] += addend.v[i]; }
+            narrow_eight(held[k], sums + begin + at);
+        }
+    }
+    float mean = 0.0f, drift = 0.0f, variance;
+    if (p.flags & CENTERED) {
+        const float first = widen(from[0]) + (adds ? widen(other[0]) : 0.0f);
+        float total = 0.0f;
+        FOR_VECTORS(k, at) {
+            #pragma unroll
+            for (int i = 0; i < 8; i++) { total += held[k].v[i] - first; }
+        }
+        mean = first + reduce<Sum>(total) / width;
+        float deviation = 0.0f, squares = 0.0f;
+        FOR_VECTORS(k, at) {
+            #pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float d = held[k].v[i] - mean;
+                deviation += d;
+                squares += d * d;
+            }
+        }
+        drift = reduce<Sum>(deviation) / width;
+        variance = reduce<Sum>(squares) / width - drift * drift;
+        variance = variance < 0.0f ? 0.0f : variance; // fmaxf would drop a NaN
+    } else {
+        float squares = 0.0f;
+        FOR_VECTORS(k, at) {
+            #pragma unroll
+            for (int i = 0; i < 8; i++) { squares += held[k].v[i] * held[k].v[i]; }
+        }
+        variance = reduce<Sum>(squares) / width;
+    }
+    const float inverse = 1.0f / sqrtf(variance + p.epsilon);
+    FOR_VECTORS(k, at) {
+        const Eight w = widen_eight(weight + at);
+        #pragma unroll
+        for (int i = 0; i < 8; i++) {
+            held[k].v[i] = (held[k].v[i] - mean - drift) * inverse * (w.v[i] + p.weight_offset);
+        }
+        if (p.flags & HAS_BIAS) {
+            const Eight b = widen_eight(bias + at);
+            #pragma unroll
+            for (int i = 0; i < 8; i++) { held[k].v[i] += b.v[i]; }
+        }
+        narrow_eight(held[k], out + begin + at);
+    }
 }
 
 enum SoftmaxFlags { HAS_ADDITIVE = 1, HAS_KEEP = 2, HAS_LENGTHS = 4 };
@@ -214,30 +261,34 @@ struct ActivationParameters {
     Rows up;
 };
 
-// The order is that of `Activation` in Rust.
-__device__ float activation(float x, uint kind) {
-    switch (kind) {
-    case 0: return x * 0.5f * erfcf(-x * 0.70710678118654752f);
-    case 1: return x / (1.0f + expf(-1.5957691216057308f * fmaf(0.044715f * x * x, x, x)));
-    case 2: return x / (1.0f + expf(-1.702f * x));
-    case 3: return x / (1.0f + expf(-x));
-    case 4: return x < 0.0f ? 0.0f : x;
-    case 5: return tanhf(x);
-    case 6: return 1.0f / (1.0f + expf(-x));
-    default: return x;
-    }
-}
-
 template <typename T>
 __device__ void activate_elements(const T *gate, const T *up, T *out, ActivationParameters p) {
     const ulong stride = ulong(gridDim.x) * blockDim.x;
     for (ulong i = ulong(blockIdx.x) * blockDim.x + threadIdx.x; i < p.elements; i += stride) {
         const uint row = uint(i / p.columns), column = uint(i % p.columns);
-        float y = activation(widen(gate[p.gate.start(row) + column]), p.activation);
+        float y = activation<T>(widen(gate[p.gate.start(row) + column]), p.activation);
         if (p.gated) {
             y *= widen(up[p.up.start(row) + column]);
         }
         narrow(y, out + i);
+    }
+}
+
+template <typename T>
+__device__ void activate_vectors_elements(const T *gate, const T *up, T *out, ActivationParameters p) {
+    const uint vectors = uint(p.elements / 8), per_row = p.columns / 8;
+    const uint stride = gridDim.x * blockDim.x;
+    for (uint i = blockIdx.x * blockDim.x + threadIdx.x; i < vectors; i += stride) {
+        const uint row = i / per_row, column = i % per_row * 8;
+        Eight y = widen_eight(gate + p.gate.start(row) + column);
+        #pragma unroll
+        for (int j = 0; j < 8; j++) { y.v[j] = activation<T>(y.v[j], p.activation); }
+        if (p.gated) {
+            const Eight factor = widen_eight(up + p.up.start(row) + column);
+            #pragma unroll
+            for (int j = 0; j < 8; j++) { y.v[j] *= factor.v[j]; }
+        }
+        narrow_eight(y, out + ulong(i) * 8);
     }
 }
 
@@ -309,25 +360,57 @@ __device__ void l2_normalize_row(const T *x, T *out, PoolParameters p) {
     FOR_COLUMNS(i) { narrow(widen(from[i]) / divisor, to + i); }
 }
 
-#define KERNELS(SUFFIX, T)                                                                               \
-extern "C" __global__ void norm_##SUFFIX(                                                                \
-    const T *x, const T *residual, const T *weight, const T *bias, T *sums, T *out, NormParameters p     \
-) { norm_row<T>(x, residual, weight, bias, sums, out, p); }                                              \
-extern "C" __global__ void softmax_##SUFFIX(                                                             \
-    const T *x, const T *additive, const unsigned char *keep, const uint *lengths, T *out,               \
-    SoftmaxParameters p                                                                                  \
-) { softmax_row<T>(x, additive, keep, lengths, out, p); }                                                \
-extern "C" __global__ void activate_##SUFFIX(const T *gate, const T *up, T *out, ActivationParameters p) \
-{ activate_elements<T>(gate, up, out, p); }                                                              \
-extern "C" __global__ void rope_##SUFFIX(                                                                \
-    const T *x, const float *cosines, const float *sines, const uint *positions, T *out, RopeParameters p\
-) { rope_row<T>(x, cosines, sines, positions, out, p); }                                                 \
-extern "C" __global__ void mean_pool_##SUFFIX(                                                           \
-    const T *x, const uint *boundaries, T *out, PoolParameters p                                         \
-) { mean_pool_block<T>(x, boundaries, out, p); }                                                         \
-extern "C" __global__ void l2_normalize_##SUFFIX(const T *x, T *out, PoolParameters p)                   \
-{ l2_normalize_row<T>(x, out, p); }
+extern "C" __global__ void norm_rows(
+    const ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *sums,
+    ELEMENT *out, NormParameters p
+) { norm_row<ELEMENT>(x, residual, weight, bias, sums, out, p); }
+extern "C" __global__ void norm_vectors(
+    const ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *sums,
+    ELEMENT *out, NormParameters p
+) { norm_vectors_row<ELEMENT>(x, residual, weight, bias, sums, out, p); }
+extern "C" __global__ void softmax(
+    const ELEMENT *x, const ELEMENT *additive, const unsigned char *keep, const uint *lengths, ELEMENT *out,
+    SoftmaxParameters p
+) { softmax_row<ELEMENT>(x, additive, keep, lengths, out, p); }
+extern "C" __global__ void activate(
+    const ELEMENT *gate, const ELEMENT *up, ELEMENT *out, ActivationParameters p
+) { activate_elements<ELEMENT>(gate, up, out, p); }
+extern "C" __global__ void activate_vectors(
+    const ELEMENT *gate, const ELEMENT *up, ELEMENT *out, ActivationParameters p
+) { activate_vectors_elements<ELEMENT>(gate, up, out, p); }
+extern "C" __global__ void rope(
+    const ELEMENT *x, const float *cosines, const float *sines, const uint *positions, ELEMENT *out,
+    RopeParameters p
+) { rope_row<ELEMENT>(x, cosines, sines, positions, out, p); }
+extern "C" __global__ void mean_pool(
+    const ELEMENT *x, const uint *boundaries, ELEMENT *out, PoolParameters p
+) { mean_pool_block<ELEMENT>(x, boundaries, out, p); }
+extern "C" __global__ void l2_normalize(const ELEMENT *x, ELEMENT *out, PoolParameters p) {
+    l2_normalize_row<ELEMENT>(x, out, p);
+}
 
-KERNELS(f32, float)
-KERNELS(f16, f16)
-KERNELS(bf16, bf16)
+// The sums of up to three tables' rows, eight elements to a thread; a table that is not there is null.
+struct Gather {
+    const ELEMENT *tables[3];
+    const uint *rows[3];
+    ELEMENT *out;
+    uint count;
+    uint columns;
+};
+extern "C" __global__ void gather_sum(const __grid_constant__ Gather p) {
+    const uint per_row = p.columns / 8;
+    const ulong stride = ulong(gridDim.x) * blockDim.x;
+    for (ulong i = ulong(blockIdx.x) * blockDim.x + threadIdx.x; i < ulong(p.count) * per_row; i += stride) {
+        const uint row = uint(i / per_row), column = uint(i % per_row) * 8;
+        Eight sum = {};
+        #pragma unroll
+        for (int table = 0; table < 3; table++) {
+            if (p.tables[table]) {
+                const Eight taken = widen_eight(p.tables[table] + ulong(p.rows[table][row]) * p.columns + column);
+                #pragma unroll
+                for (int j = 0; j < 8; j++) { sum.v[j] += taken.v[j]; }
+            }
+        }
+        narrow_eight(sum, p.out + ulong(row) * p.columns + column);
+    }
+}

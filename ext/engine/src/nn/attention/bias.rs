@@ -21,6 +21,43 @@ pub(super) enum Biases<'a> {
     },
 }
 
+/// Slopes and tables are one per head.
+pub(super) fn check_heads(bias: &AttentionBias<'_>, heads: usize) -> Result<()> {
+    match bias {
+        AttentionBias::Alibi(slopes) if slopes.len() != heads => Err(Error::InvalidInput(format!(
+            "attention: {} ALiBi slopes for {heads} heads",
+            slopes.len(),
+        ))),
+        AttentionBias::Relative { table, .. } => match table.dims2()? {
+            (rows, distances) if rows == heads && distances > 0 => Ok(()),
+            _ => Err(Error::InvalidInput(format!(
+                "attention: a relative bias of shape {:?} does not fit {heads} heads",
+                table.dims(),
+            ))),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// How many buckets the scores of a token and head are for; every bucket must be among them.
+pub(super) fn bucket_width(
+    scores: &Tensor,
+    buckets: &[u32],
+    tokens: usize,
+    heads: usize,
+) -> Result<usize> {
+    let (rows, columns, width) = scores.dims3()?;
+    let inside = !buckets.is_empty() && buckets.iter().all(|&b| (b as usize) < width);
+    if rows == tokens && columns == heads && inside {
+        return Ok(width);
+    }
+    Err(Error::InvalidInput(format!(
+        "attention: disentangled scores of shape {:?} do not fit {tokens} tokens, {heads} heads \
+         and their buckets",
+        scores.dims()
+    )))
+}
+
 pub(super) struct BucketScores<'a> {
     scores: Vec<f32>,
     width: usize,
@@ -36,15 +73,7 @@ impl<'a> BucketScores<'a> {
         let Some((tensor, buckets)) = side else {
             return Ok(None);
         };
-        let (rows, columns, width) = tensor.dims3()?;
-        let inside = !buckets.is_empty() && buckets.iter().all(|&b| (b as usize) < width);
-        if rows != tokens || columns != heads || !inside {
-            return Err(Error::InvalidInput(format!(
-                "attention: disentangled scores of shape {:?} do not fit {tokens} tokens, {heads} heads \
-                 and their buckets",
-                tensor.dims()
-            )));
-        }
+        let width = bucket_width(tensor, buckets, tokens, heads)?;
         let scores = tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?;
         Ok(Some(Self {
             scores,
@@ -64,23 +93,12 @@ impl<'a> BucketScores<'a> {
 
 impl<'a> Biases<'a> {
     pub fn read(options: &AttentionOptions<'a>, shape: &AttentionShape) -> Result<Self> {
+        check_heads(&options.bias, shape.heads)?;
         match options.bias {
             AttentionBias::None => Ok(Self::None),
-            AttentionBias::Alibi(slopes) if slopes.len() == shape.heads => Ok(Self::Alibi(slopes)),
-            AttentionBias::Alibi(slopes) => Err(Error::InvalidInput(format!(
-                "attention: {} ALiBi slopes for {} heads",
-                slopes.len(),
-                shape.heads
-            ))),
+            AttentionBias::Alibi(slopes) => Ok(Self::Alibi(slopes)),
             AttentionBias::Relative { table, zero } => {
-                let (heads, distances) = table.dims2()?;
-                if heads != shape.heads || distances == 0 {
-                    return Err(Error::InvalidInput(format!(
-                        "attention: a relative bias of shape {:?} does not fit {} heads",
-                        table.dims(),
-                        shape.heads
-                    )));
-                }
+                let (_, distances) = table.dims2()?;
                 let table = table.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?;
                 Ok(Self::Relative {
                     table,

@@ -1,6 +1,7 @@
-//! Attention on a GPU, from matrix products and the softmax kernel.
+//! Attention on a GPU: by our own kernels where the backend has them for the shape, else from matrix
+//! products and the softmax kernel.
 //!
-//! Sequences of one length go together; a mask is a predicate that all heads share.
+//! Of the latter, sequences of one length go together; a mask is a predicate that all heads share.
 
 use candle_core::{DType, Tensor};
 
@@ -17,6 +18,13 @@ pub(super) fn attention(
     shape: &AttentionShape,
     options: &AttentionOptions<'_>,
 ) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if q.device().is_cuda() {
+        let boundaries = (query_boundaries, key_boundaries);
+        if let Some(out) = super::cuda::attention(q, k, v, boundaries, shape, options)? {
+            return Ok(out);
+        }
+    }
     let biases = Biases::read(options, shape)?;
     let sequences = query_boundaries.len() - 1;
     let mut parts = Vec::new();

@@ -1,0 +1,183 @@
+//! Runs every tiny checkpoint under a folder on a device and compares with the CPU:
+//! `model_selftest --device cuda spec/fixtures/tiny`. Then asks the device for more memory than it
+//! has, and expects an error and a device that goes on.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use candle_core::{DType, Tensor};
+use engine::decoder::model::Logits;
+use engine::decoder::{families, Decoder};
+use engine::encoder::{Blueprint, Encoder};
+use engine::model_files::WeightFiles;
+use engine::nn::PackedSequences;
+use engine::raw_config::RawConfig;
+use engine::{threads, weights, CancelToken, Device, Error, Result};
+
+const USAGE: &str = "usage: model_selftest --device cpu|cuda|cuda:1|metal FOLDER";
+
+/// The error that is allowed, relative to the size of the result.
+const ALLOWED: [(DType, f32); 3] = [(DType::F32, 1e-4), (DType::F16, 3e-2), (DType::BF16, 2e-1)];
+
+fn main() -> ExitCode {
+    match threads::install(run).and_then(|result| result) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<bool> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [flag, device, folder] = arguments.as_slice() else {
+        return Err(Error::InvalidInput(USAGE.into()));
+    };
+    if flag != "--device" {
+        return Err(Error::InvalidInput(USAGE.into()));
+    }
+    let device = Device::parse(device)?;
+    let opened = device.open()?;
+    let mut sound = true;
+    let mut count = 0;
+    for folder in checkpoints(Path::new(folder))? {
+        let Some(model) = Model::find(&folder)? else {
+            continue;
+        };
+        let want = model.run(&candle_core::Device::Cpu, DType::F32)?;
+        for (dtype, allowed) in ALLOWED {
+            let got = model.run(&opened, dtype)?;
+            let error = deviation(&want, &got);
+            let passed = error <= allowed;
+            sound &= passed;
+            count += 1;
+            let verdict = if passed { "ok" } else { "FAILED" };
+            println!(
+                "{verdict:<7} {:<5} {error:.1e} {}",
+                dtype.as_str(),
+                folder.display()
+            );
+        }
+    }
+    println!("{count} runs on {device}");
+    let survives = device == Device::Cpu || survives_exhaustion(&opened)?;
+    Ok(sound && count > 0 && survives)
+}
+
+fn checkpoints(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let listed = std::fs::read_dir(root)
+        .map_err(|error| Error::ModelNotFound(format!("{}: {error}", root.display())))?;
+    for entry in listed.flatten() {
+        let path = entry.path();
+        if path.join("model.safetensors").exists() && path.join("config.json").exists() {
+            found.push(path);
+        } else if path.is_dir() {
+            found.extend(checkpoints(&path)?);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// A checkpoint with the token ids that its reference was made of.
+struct Model {
+    folder: PathBuf,
+    config: RawConfig,
+    sequences: Vec<Vec<u32>>,
+    decodes: bool,
+}
+
+impl Model {
+    /// `None` for what is no transformer, or was recorded without ids.
+    fn find(folder: &Path) -> Result<Option<Self>> {
+        let Ok(text) = std::fs::read_to_string(folder.join("expected.json")) else {
+            return Ok(None);
+        };
+        let record: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|error| Error::corrupt(&folder.join("expected.json"), error))?;
+        let decodes = record.get("sequences").is_some();
+        let ids = record.get(if decodes { "sequences" } else { "ids" });
+        let Some(sequences) = ids.and_then(|ids| serde_json::from_value(ids.clone()).ok()) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            config: RawConfig::read(&folder.join("config.json"))?,
+            folder: folder.to_owned(),
+            sequences,
+            decodes,
+        }))
+    }
+
+    fn run(&self, device: &candle_core::Device, dtype: DType) -> Result<Vec<f32>> {
+        let file = self.folder.join("model.safetensors");
+        let source = weights::open(&WeightFiles::Safetensors(vec![file]))?;
+        let cancel = CancelToken::new();
+        if !self.decodes {
+            let blueprint = Blueprint::from_config(&self.config)?;
+            let encoder = Encoder::load(&blueprint, source.as_ref(), device, dtype, &cancel)?;
+            let mut packed = PackedSequences::new();
+            for ids in &self.sequences {
+                packed.push(ids, None)?;
+            }
+            return numbers(&encoder.forward(&packed, &cancel)?);
+        }
+        let family = families::find(&self.config)?;
+        let (config, names) = ((family.config)(&self.config)?, (family.names)(&self.config));
+        let decoder = Decoder::load(source, config, &names, device, dtype, &cancel)?;
+        let mut all = Vec::new();
+        for ids in &self.sequences {
+            // The first half at once, the rest one by one: both ways through attention.
+            let (prompt, rest) = ids.split_at(ids.len() / 2);
+            let mut cache = decoder.new_cache();
+            cache.clear(decoder.regime(ids.len()));
+            let steps = std::iter::once(prompt).chain(rest.chunks(1));
+            for step in steps.filter(|step| !step.is_empty()) {
+                let logits = decoder.forward(step, &mut cache, Logits::All, &cancel)?;
+                all.extend(numbers(&logits)?);
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn numbers(tensor: &Tensor) -> Result<Vec<f32>> {
+    let values = tensor.to_device(&candle_core::Device::Cpu)?;
+    Ok(values.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?)
+}
+
+/// ‖got − want‖ / ‖want‖: in half precision a router may pick another expert for a token, which says
+/// little of the whole.
+fn deviation(want: &[f32], got: &[f32]) -> f32 {
+    let square = |values: &mut dyn Iterator<Item = f32>| -> f64 {
+        values.map(|v| f64::from(v) * f64::from(v)).sum()
+    };
+    let error = square(&mut want.iter().zip(got).map(|(w, g)| w - g));
+    let size = square(&mut want.iter().copied());
+    let ratio = (error / size).sqrt() as f32;
+    match want.len() == got.len() && !ratio.is_nan() {
+        true => ratio,
+        false => f32::INFINITY,
+    }
+}
+
+/// A petabyte is refused as memory, and the device computes on.
+fn survives_exhaustion(device: &candle_core::Device) -> Result<bool> {
+    let refused = Tensor::zeros((1 << 20, 1 << 28), DType::F32, device).map_err(Error::from);
+    let refused = match refused {
+        Err(Error::OutOfMemory(message)) => {
+            println!("out of memory, as expected: {message}");
+            true
+        }
+        Err(other) => {
+            println!("FAILED: exhausted memory is reported as {other:?}");
+            false
+        }
+        Ok(_) => false,
+    };
+    let works = numbers(&Tensor::ones(1000, DType::F32, device)?.affine(2.0, 1.0)?)? == [3.0; 1000];
+    println!("the device goes on: {works}");
+    Ok(refused && works)
+}

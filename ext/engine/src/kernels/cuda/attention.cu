@@ -1,0 +1,574 @@
+// Attention over packed sequences. ELEMENT, WIDTH (of a head), BIAS, CAPPED, LANES, TILE_WARPS and
+// PLAIN_TILES are defined at run time.
+//
+// `attention_tiles` gives 16 queries of a head to each of a block's TILE_WARPS warps, on tensor cores:
+// scores of 64 keys at a time are kept in registers, with a running maximum and sum (half types only;
+// TILE_WARPS is 0 for others). `attention_plain_tiles` does the same without them, for all types. `attention_rows` gives one
+// query of a head to a block, or to several that share its keys, whose parts `attention_join` joins.
+
+#define NO_BIAS 0
+#define ALIBI 1
+#define RELATIVE 2
+#define DISENTANGLED 3
+
+struct Attention {
+    const ELEMENT *q;
+    const ELEMENT *k;
+    const ELEMENT *v;
+    ELEMENT *out;
+    float *parts;               // of attention_rows, where keys are split
+    const uint *query_boundaries; // null: one sequence
+    const uint *key_boundaries;
+    const float *table;         // slopes, or [heads, distances]
+    const ELEMENT *from_query;  // [tokens, heads, buckets]
+    const ELEMENT *from_key;
+    const uint *query_buckets;  // by distance + zero
+    const uint *key_buckets;
+    ulong q_token, q_head, k_token, k_head, v_token, v_head; // strides in elements
+    uint sequences;
+    uint queries; // of the one sequence
+    uint keys;
+    uint heads;
+    uint group; // query heads per key head
+    int left;
+    int right;
+    float scale;
+    float soft_cap;
+    int zero;
+    int query_distances; // of `table` or `query_buckets`
+    int key_distances;
+    uint query_width; // buckets per row
+    uint key_width;
+    uint splits;
+    uint split_keys;
+};
+
+struct Sequence {
+    int first_query, queries, first_key, keys;
+};
+
+__device__ Sequence sequence_at(const Attention &a, uint index) {
+    if (!a.query_boundaries) {
+        return {0, int(a.queries), 0, int(a.keys)};
+    }
+    const int query = a.query_boundaries[index], key = a.key_boundaries[index];
+    return {query, int(a.query_boundaries[index + 1]) - query, key, int(a.key_boundaries[index + 1]) - key};
+}
+
+__device__ __forceinline__ int clamped(int distance, int zero, int count) {
+    return min(max(distance + zero, 0), count - 1);
+}
+
+// Whether an exponent is the plain product times a positive number.
+#define PLAIN (BIAS == NO_BIAS && !CAPPED)
+
+// A score as an exponent of two, from the plain product. Tokens are counted over all sequences.
+__device__ __forceinline__ float exponent(
+    const Attention &a, float product, uint head, int query, int key, int distance
+) {
+#if PLAIN
+    return product * (a.scale * LOG2_E);
+#else
+    float score = product * a.scale;
+#if CAPPED
+    score = a.soft_cap * tanhf(score / a.soft_cap);
+#endif
+#if BIAS == ALIBI
+    score -= a.table[head] * fabsf(float(distance));
+#elif BIAS == RELATIVE
+    score += a.table[head * a.query_distances + clamped(distance, a.zero, a.query_distances)];
+#elif BIAS == DISENTANGLED
+    if (a.from_query) {
+        const uint bucket = a.query_buckets[clamped(distance, a.zero, a.query_distances)];
+        score += widen(a.from_query[(ulong(query) * a.heads + head) * a.query_width + bucket]);
+    }
+    if (a.from_key) {
+        const uint bucket = a.key_buckets[clamped(distance, a.zero, a.key_distances)];
+        score += widen(a.from_key[(ulong(key) * a.heads + head) * a.key_width + bucket]);
+    }
+#endif
+    return score * LOG2_E;
+#endif
+}
+
+// What exponents are counted from: a row that has seen nothing has no highest one.
+__device__ __forceinline__ float finite_base(float highest) { return highest == -INFINITE ? 0.0f : highest; }
+
+#if TILE_WARPS
+#define TILE 64 // keys
+#define TILE_ROWS (16 * TILE_WARPS)
+// As many blocks on a multiprocessor as their registers allow.
+#define TILE_BLOCKS (WIDTH <= 64 ? 16 / TILE_WARPS : 8 / TILE_WARPS)
+#define PITCH (WIDTH + 8) // rows of shared memory that lie in different banks
+#define STEPS (WIDTH / 16)
+
+__device__ __forceinline__ uint address(const void *shared) { return uint(__cvta_generic_to_shared(shared)); }
+
+__device__ __forceinline__ void copy_sixteen(void *to, const void *from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address(to)), "l"(from), "r"(there ? 16 : 0));
+}
+
+__device__ __forceinline__ void load_matrices(uint (&to)[4], const void *from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address(from)));
+}
+__device__ __forceinline__ void load_transposed(uint (&to)[4], const void *from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address(from)));
+}
+
+#define MULTIPLY(TYPE)                                                                               \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 "                      \
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                   \
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+__device__ __forceinline__ void multiply(float (&sum)[4], const uint (&a)[4], uint b0, uint b1, f16) { MULTIPLY("f16"); }
+__device__ __forceinline__ void multiply(float (&sum)[4], const uint (&a)[4], uint b0, uint b1, bf16) { MULTIPLY("bf16"); }
+
+__device__ __forceinline__ uint pack(float low, float high, f16) {
+    uint out;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+__device__ __forceinline__ uint pack(float low, float high, bf16) {
+    uint out;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+
+// Begins to copy 64 keys and values; those beyond the sequence are zeros.
+__device__ void fetch(const Attention &a, const Sequence &s, uint key_head, int tile, ELEMENT *keys, ELEMENT *values) {
+    const uint chunks = WIDTH / 8;
+    #pragma unroll 4
+    for (uint i = threadIdx.x; i < TILE * chunks; i += 32 * TILE_WARPS) {
+        const uint row = i / chunks, column = i % chunks * 8;
+        const bool there = tile + int(row) < s.keys;
+        const ulong token = s.first_key + (there ? tile + row : 0);
+        copy_sixteen(keys + row * PITCH + column, a.k + token * a.k_token + key_head * a.k_head + column, there);
+        copy_sixteen(values + row * PITCH + column, a.v + token * a.v_token + key_head * a.v_head + column, there);
+    }
+    asm volatile("cp.async.commit_group;");
+}
+
+extern "C" __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_BLOCKS) attention_tiles(const __grid_constant__ Attention a) {
+    extern __shared__ uint4 shared[];
+    ELEMENT *const buffer = (ELEMENT *)shared; // two stages of keys and values
+    const Sequence s = sequence_at(a, blockIdx.z);
+    const int first = blockIdx.x * TILE_ROWS;
+    if (first >= s.queries) {
+        return;
+    }
+    const uint head = blockIdx.y, key_head = head / a.group;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
+    const int shift = s.keys - s.queries; // from a query's number to its position
+    const int low = max(0, first + shift - a.left);
+    const int high = min(s.keys, min(first + TILE_ROWS, s.queries) + shift + a.right);
+    const int rows[2] = {first + warp * 16 + quad, first + warp * 16 + quad + 8};
+
+    int tile = low / TILE * TILE;
+    if (tile < high) {
+        fetch(a, s, key_head, tile, buffer, buffer + TILE * PITCH);
+    }
+    uint query[STEPS][4];
+    #pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = rows[i % 2];
+            const ELEMENT *from = a.q + ulong(s.first_query + row) * a.q_token + head * a.q_head;
+            query[step][i] = row < s.queries ? *(const uint *)(from + step * 16 + i / 2 * 8 + pair * 2) : 0;
+        }
+    }
+
+    float mixed[2 * STEPS][4] = {};
+    float highest[2] = {-INFINITE, -INFINITE}, sums[2] = {};
+    int stage = 0;
+    for (; tile < high; tile += TILE, stage ^= 1) {
+        ELEMENT *const keys = buffer + stage * 2 * TILE * PITCH, *const values = keys + TILE * PITCH;
+        if (tile + TILE < high) {
+            ELEMENT *const next = buffer + (stage ^ 1) * 2 * TILE * PITCH;
+            fetch(a, s, key_head, tile + TILE, next, next + TILE * PITCH);
+            asm volatile("cp.async.wait_group 1;");
+        } else {
+            asm volatile("cp.async.wait_group 0;");
+        }
+        __syncthreads();
+
+        float scores[8][4] = {};
+        #pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            #pragma unroll
+            for (int block = 0; block < 4; block++) {
+                uint b[4];
+                load_matrices(b, keys + (block * 16 + lane / 16 * 8 + lane % 8) * PITCH + step * 16 + lane / 8 % 2 * 8);
+                multiply(scores[2 * block], query[step], b[0], b[1], ELEMENT());
+                multiply(scores[2 * block + 1], query[step], b[2], b[3], ELEMENT());
+            }
+        }
+
+        const int position = first + warp * 16 + shift; // of the warp's first row
+        const bool edge = tile + TILE > s.keys || tile + TILE - 1 > position + a.right || tile < position + 15 - a.left;
+        if (edge || !PLAIN) {
+            #pragma unroll
+            for (int block = 0; block < 8; block++) {
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int key = tile + block * 8 + pair * 2 + i % 2, row = rows[i / 2];
+                    const int distance = key - row - shift;
+                    const bool seen = key < s.keys && distance <= a.right && distance >= -a.left;
+#if !PLAIN
+                    // A row or key beyond the sequence has no bias to read.
+                    const int real_row = min(row, s.queries - 1), real_key = min(key, s.keys - 1);
+                    scores[block][i] =
+                        exponent(a, scores[block][i], head, s.first_query + real_row, s.first_key + real_key, distance);
+#endif
+                    scores[block][i] = seen ? scores[block][i] : -INFINITE;
+                }
+            }
+        }
+        const float scale = PLAIN ? a.scale * LOG2_E : 1.0f;
+        float base[2], factor[2];
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float top = -INFINITE;
+            #pragma unroll
+            for (int block = 0; block < 8; block++) {
+                top = fmaxf(top, fmaxf(scores[block][2 * i], scores[block][2 * i + 1]));
+            }
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            top = fmaxf(highest[i], top * scale);
+            base[i] = finite_base(top);
+            factor[i] = power_of_two(highest[i] - base[i]);
+            highest[i] = top;
+            sums[i] *= factor[i];
+        }
+        #pragma unroll
+        for (int block = 0; block < 8; block++) {
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                scores[block][i] = power_of_two(fmaf(scores[block][i], scale, -base[i / 2]));
+                sums[i / 2] += scores[block][i];
+            }
+        }
+        #pragma unroll
+        for (int block = 0; block < 2 * STEPS; block++) {
+            #pragma unroll
+            for (int i = 0; i < 4; i++) { mixed[block][i] *= factor[i / 2]; }
+        }
+        #pragma unroll
+        for (int step = 0; step < 4; step++) {
+            const float(&left)[4] = scores[2 * step], (&right)[4] = scores[2 * step + 1];
+            const uint shares[4] = {
+                pack(left[0], left[1], ELEMENT()), pack(left[2], left[3], ELEMENT()),
+                pack(right[0], right[1], ELEMENT()), pack(right[2], right[3], ELEMENT()),
+            };
+            #pragma unroll
+            for (int block = 0; block < STEPS; block++) {
+                uint b[4];
+                load_transposed(b, values + (step * 16 + lane / 8 % 2 * 8 + lane % 8) * PITCH + block * 16 + lane / 16 * 8);
+                multiply(mixed[2 * block], shares, b[0], b[1], ELEMENT());
+                multiply(mixed[2 * block + 1], shares, b[2], b[3], ELEMENT());
+            }
+        }
+        __syncthreads();
+    }
+
+    #pragma unroll
+    for (int i = 0; i < 2; i++) {
+        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 1);
+        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 2);
+        if (rows[i] >= s.queries) {
+            continue;
+        }
+        const float inverse = sums[i] == 0.0f ? 0.0f : 1.0f / sums[i];
+        ELEMENT *to = a.out + (ulong(s.first_query + rows[i]) * a.heads + head) * WIDTH + pair * 2;
+        #pragma unroll
+        for (int block = 0; block < 2 * STEPS; block++) {
+            const float first_value = mixed[block][2 * i] * inverse, second = mixed[block][2 * i + 1] * inverse;
+            *(uint *)(to + block * 8) = pack(first_value, second, ELEMENT());
+        }
+    }
+}
+#endif
+
+#if PLAIN_TILES
+#define TILE 64     // queries and keys
+#define COLUMN 68   // of 64 numbers, padded to lie in different banks and stay aligned
+#define PARTS ((WIDTH + 63) / 64)
+
+// 64 rows from `first` on, each turned into a column; those beyond the sequence are zeros.
+__device__ void fetch_columns(const ELEMENT *from, ulong stride, int first, int count, float *to) {
+    for (int i = threadIdx.x; i < TILE * (WIDTH / 8); i += 256) {
+        const int row = i % TILE, column = i / TILE * 8;
+        Eight values = {};
+        if (first + row < count) { values = widen_eight(from + ulong(first + row) * stride + column); }
+        #pragma unroll
+        for (int j = 0; j < 8; j++) { to[(column + j) * COLUMN + row] = values.v[j]; }
+    }
+}
+
+// The same in full precision: 16 x 16 threads, each with 4 queries x 4 keys and then 4 queries x 4 columns
+// of every 64.
+extern "C" __global__ void __launch_bounds__(256) attention_plain_tiles(const __grid_constant__ Attention a) {
+    extern __shared__ uint4 shared[];
+    float *const queries = (float *)shared, *const keys = queries + WIDTH * COLUMN;
+    float *const values = keys + WIDTH * COLUMN, *const shares = values + TILE * WIDTH;
+    const Sequence s = sequence_at(a, blockIdx.z);
+    const int first = blockIdx.x * TILE;
+    if (first >= s.queries) {
+        return;
+    }
+    const uint head = blockIdx.y, key_head = head / a.group;
+    const int across = threadIdx.x % 16, down = threadIdx.x / 16;
+    const int shift = s.keys - s.queries;
+    const int low = max(0, first + shift - a.left);
+    const int high = min(s.keys, min(first + TILE, s.queries) + shift + a.right);
+    const ELEMENT *const q = a.q + ulong(s.first_query) * a.q_token + head * a.q_head;
+    const ELEMENT *const k = a.k + ulong(s.first_key) * a.k_token + key_head * a.k_head;
+    const ELEMENT *const v = a.v + ulong(s.first_key) * a.v_token + key_head * a.v_head;
+    fetch_columns(q, a.q_token, first, s.queries, queries);
+
+    float mixed[4][PARTS][4] = {};
+    float highest[4], sums[4] = {};
+    #pragma unroll
+    for (int i = 0; i < 4; i++) { highest[i] = -INFINITE; }
+    for (int tile = low / TILE * TILE; tile < high; tile += TILE) {
+        __syncthreads();
+        fetch_columns(k, a.k_token, tile, s.keys, keys);
+        for (int i = threadIdx.x; i < TILE * (WIDTH / 8); i += 256) {
+            const int row = i / (WIDTH / 8), column = i % (WIDTH / 8) * 8;
+            Eight taken = {};
+            if (tile + row < s.keys) { taken = widen_eight(v + ulong(tile + row) * a.v_token + column); }
+            narrow_eight(taken, values + row * WIDTH + column);
+        }
+        __syncthreads();
+        float scores[4][4] = {};
+        #pragma unroll 8
+        for (int d = 0; d < WIDTH; d++) {
+            const float4 left = *(const float4 *)(queries + d * COLUMN + 4 * down);
+            const float4 right = *(const float4 *)(keys + d * COLUMN + 4 * across);
+            const float l[4] = {left.x, left.y, left.z, left.w}, r[4] = {right.x, right.y, right.z, right.w};
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                #pragma unroll
+                for (int j = 0; j < 4; j++) { scores[i][j] = fmaf(l[i], r[j], scores[i][j]); }
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = first + 4 * down + i, real_row = min(row, s.queries - 1);
+            float top = -INFINITE;
+            #pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int key = tile + 4 * across + j, real_key = min(key, s.keys - 1);
+                const int distance = key - row - shift;
+                const bool seen = key < s.keys && distance <= a.right && distance >= -a.left;
+                const float value =
+                    exponent(a, scores[i][j], head, s.first_query + real_row, s.first_key + real_key, distance);
+                scores[i][j] = seen ? value : -INFINITE;
+                top = fmaxf(top, scores[i][j]);
+            }
+            #pragma unroll
+            for (int step = 8; step > 0; step /= 2) { top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step)); }
+            top = fmaxf(highest[i], top);
+            const float base = finite_base(top), factor = exp2f(highest[i] - base);
+            highest[i] = top;
+            sums[i] *= factor;
+            #pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float share = exp2f(scores[i][j] - base);
+                sums[i] += share;
+                shares[(4 * across + j) * COLUMN + 4 * down + i] = share;
+            }
+            #pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                #pragma unroll
+                for (int j = 0; j < 4; j++) { mixed[i][part][j] *= factor; }
+            }
+        }
+        __syncthreads();
+        #pragma unroll 4
+        for (int key = 0; key < TILE; key++) {
+            const float4 weights = *(const float4 *)(shares + key * COLUMN + 4 * down);
+            const float w[4] = {weights.x, weights.y, weights.z, weights.w};
+            #pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                const int column = part * 64 + 4 * across;
+                if (column >= WIDTH) { continue; }
+                const float4 row = *(const float4 *)(values + key * WIDTH + column);
+                const float r[4] = {row.x, row.y, row.z, row.w};
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    #pragma unroll
+                    for (int j = 0; j < 4; j++) { mixed[i][part][j] = fmaf(w[i], r[j], mixed[i][part][j]); }
+                }
+            }
+        }
+    }
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        #pragma unroll
+        for (int step = 8; step > 0; step /= 2) { sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], step); }
+        const int row = first + 4 * down + i;
+        if (row >= s.queries) {
+            continue;
+        }
+        const float inverse = sums[i] == 0.0f ? 0.0f : 1.0f / sums[i];
+        ELEMENT *to = a.out + (ulong(s.first_query + row) * a.heads + head) * WIDTH;
+        #pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            #pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int column = part * 64 + 4 * across + j;
+                if (column < WIDTH) { narrow(mixed[i][part][j] * inverse, to + column); }
+            }
+        }
+    }
+}
+#endif
+
+// Lanes that hold one key, eight elements each; LANES is a power of two.
+#define WARPS 8
+#define STREAMS (WARPS * 32 / LANES)
+#define UNROLLED 4
+
+struct Running {
+    float highest;
+    float sum;
+    Eight mixed;
+
+    __device__ void join(float other_highest, float other_sum, const Eight &other) {
+        const float top = fmaxf(highest, other_highest), base = finite_base(top);
+        const float mine = power_of_two(highest - base), theirs = power_of_two(other_highest - base);
+        highest = top;
+        sum = sum * mine + other_sum * theirs;
+        #pragma unroll
+        for (int i = 0; i < 8; i++) { mixed.v[i] = mixed.v[i] * mine + other.v[i] * theirs; }
+    }
+};
+
+// The grid is (splits, heads, queries).
+extern "C" __global__ void __launch_bounds__(256) attention_rows(const __grid_constant__ Attention a) {
+    __shared__ float shared[WARPS][WIDTH + 2];
+    const int token = blockIdx.z;
+    uint index = 0;
+    if (a.query_boundaries) {
+        uint last = a.sequences - 1; // the last sequence that begins at or before the token
+        while (index < last) {
+            const uint middle = (index + last + 1) / 2;
+            if (int(a.query_boundaries[middle]) <= token) { index = middle; } else { last = middle - 1; }
+        }
+    }
+    const Sequence s = sequence_at(a, index);
+    const uint head = blockIdx.y, key_head = head / a.group;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, member = lane % LANES;
+    const int stream = threadIdx.x / LANES;
+    const int position = token - s.first_query + s.keys - s.queries;
+    const int low = max(0, position - a.left) + int(blockIdx.x * a.split_keys);
+    const int high = min(min(s.keys, position + a.right + 1), low + int(a.split_keys));
+    const bool holds = member * 8 < WIDTH;
+
+    Eight query = {};
+    if (holds) {
+        query = widen_eight(a.q + ulong(token) * a.q_token + head * a.q_head + member * 8);
+    }
+    Running running = {-INFINITE, 0.0f, {}};
+    for (int begin = low; begin < high; begin += STREAMS * UNROLLED) {
+        Eight keys[UNROLLED], values[UNROLLED];
+        #pragma unroll
+        for (int u = 0; u < UNROLLED; u++) {
+            const int key = begin + u * STREAMS + stream;
+            keys[u] = values[u] = {};
+            if (key < high && holds) {
+                const ulong at = s.first_key + key;
+                keys[u] = widen_eight(a.k + at * a.k_token + key_head * a.k_head + member * 8);
+                values[u] = widen_eight(a.v + at * a.v_token + key_head * a.v_head + member * 8);
+            }
+        }
+        float scores[UNROLLED], top = running.highest;
+        #pragma unroll
+        for (int u = 0; u < UNROLLED; u++) {
+            float product = 0.0f;
+            #pragma unroll
+            for (int i = 0; i < 8; i++) { product = fmaf(query.v[i], keys[u].v[i], product); }
+            #pragma unroll
+            for (int step = LANES / 2; step > 0; step /= 2) {
+                product += __shfl_xor_sync(0xffffffffu, product, step);
+            }
+            const int key = begin + u * STREAMS + stream;
+            const int real_key = min(key, s.keys - 1);
+            const float value = exponent(a, product, head, token, s.first_key + real_key, key - position);
+            scores[u] = key < high ? value : -INFINITE;
+            top = fmaxf(top, scores[u]);
+        }
+        const float base = finite_base(top), factor = power_of_two(running.highest - base);
+        running.highest = top;
+        running.sum *= factor;
+        #pragma unroll
+        for (int i = 0; i < 8; i++) { running.mixed.v[i] *= factor; }
+        #pragma unroll
+        for (int u = 0; u < UNROLLED; u++) {
+            const float share = power_of_two(scores[u] - base);
+            running.sum += share;
+            #pragma unroll
+            for (int i = 0; i < 8; i++) { running.mixed.v[i] = fmaf(share, values[u].v[i], running.mixed.v[i]); }
+        }
+    }
+
+    #pragma unroll
+    for (int step = LANES; step < 32; step *= 2) {
+        const float other_highest = __shfl_xor_sync(0xffffffffu, running.highest, step);
+        const float other_sum = __shfl_xor_sync(0xffffffffu, running.sum, step);
+        Eight other;
+        #pragma unroll
+        for (int i = 0; i < 8; i++) { other.v[i] = __shfl_xor_sync(0xffffffffu, running.mixed.v[i], step); }
+        running.join(other_highest, other_sum, other);
+    }
+    if (lane < LANES && holds) {
+        shared[warp][0] = running.highest;
+        shared[warp][1] = running.sum;
+        #pragma unroll
+        for (int i = 0; i < 8; i++) { shared[warp][2 + member * 8 + i] = running.mixed.v[i]; }
+    }
+    __syncthreads();
+    float highest = -INFINITE;
+    for (int i = 0; i < WARPS; i++) { highest = fmaxf(highest, shared[i][0]); }
+    const float base = finite_base(highest);
+    float sum = 0.0f;
+    for (int i = 0; i < WARPS; i++) { sum += shared[i][1] * power_of_two(shared[i][0] - base); }
+    const ulong row = ulong(token) * a.heads + head;
+    for (int column = threadIdx.x; column < WIDTH; column += blockDim.x) {
+        float value = 0.0f;
+        for (int i = 0; i < WARPS; i++) { value += shared[i][2 + column] * power_of_two(shared[i][0] - base); }
+        if (a.splits == 1) {
+            narrow(sum == 0.0f ? 0.0f : value / sum, a.out + row * WIDTH + column);
+        } else {
+            a.parts[(row * a.splits + blockIdx.x) * (WIDTH + 2) + 2 + column] = value;
+        }
+    }
+    if (a.splits > 1 && threadIdx.x == 0) {
+        float *part = a.parts + (row * a.splits + blockIdx.x) * (WIDTH + 2);
+        part[0] = highest;
+        part[1] = sum;
+    }
+}
+
+// The grid is (heads, queries).
+extern "C" __global__ void attention_join(const __grid_constant__ Attention a) {
+    const ulong row = ulong(blockIdx.y) * a.heads + blockIdx.x;
+    const float *parts = a.parts + row * a.splits * (WIDTH + 2);
+    float highest = -INFINITE;
+    for (uint i = 0; i < a.splits; i++) { highest = fmaxf(highest, parts[i * (WIDTH + 2)]); }
+    const float base = finite_base(highest);
+    for (uint column = threadIdx.x; column < WIDTH; column += blockDim.x) {
+        float sum = 0.0f, value = 0.0f;
+        for (uint i = 0; i < a.splits; i++) {
+            const float *part = parts + i * (WIDTH + 2);
+            const float factor = power_of_two(part[0] - base);
+            sum += part[1] * factor;
+            value += part[2 + column] * factor;
+        }
+        narrow(sum == 0.0f ? 0.0f : value / sum, a.out + row * WIDTH + column);
+    }
+}

@@ -1,0 +1,124 @@
+//! A few rows times one to three matrices, by our own kernel: the shape of decoding.
+
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
+use candle_core::cuda_backend::WrapErr;
+use candle_core::{Result, Tensor};
+
+use super::compile::{function, PRODUCT};
+use super::device::{address, device_of, result, ALIGNMENT};
+use super::parameters::small;
+use super::{activation_index, Activation};
+
+/// Beyond this many rows the library's matrix product is faster.
+pub(crate) const MOST_ROWS: usize = 2;
+pub(crate) const MOST_MATRICES: usize = 3;
+
+/// Warps of a block, one output each.
+const WARPS: usize = 8;
+
+/// As `Product` in the CUDA source.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Parameters {
+    x: u64,
+    out: u64,
+    weights: [u64; MOST_MATRICES],
+    biases: [u64; MOST_MATRICES],
+    residual: u64,
+    ends: [u32; MOST_MATRICES],
+    outputs: u32,
+    inputs: u32,
+    rows: u32,
+    activation: u32,
+}
+
+// SAFETY: plain numbers, laid out as in the CUDA source.
+unsafe impl DeviceRepr for Parameters {}
+
+/// A matrix [out, in] and its bias [out].
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    pub weight: &'a Tensor,
+    pub bias: Option<&'a Tensor>,
+}
+
+pub(crate) enum Outcome {
+    /// The matrices' outputs side by side, activated.
+    Joined,
+    /// activation(first) · second, of two matrices of one shape.
+    Gated,
+}
+
+/// `None` where the shapes or layouts ask for another way. `x` is [rows, in].
+pub(crate) fn product(
+    x: &Tensor,
+    matrices: &[Matrix<'_>],
+    outcome: Outcome,
+    activation: Activation,
+    residual: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    let (rows, inputs) = x.dims2()?;
+    let gated = matches!(outcome, Outcome::Gated);
+    let fits = rows > 0
+        && rows <= MOST_ROWS
+        && inputs > 0
+        && inputs % 8 == 0
+        && x.is_contiguous()
+        && residual.is_none_or(Tensor::is_contiguous)
+        && matrices.len() <= MOST_MATRICES
+        && matrices.iter().all(|matrix| sound(matrix, x));
+    if !fits {
+        return Ok(None);
+    }
+    let mut parameters = Parameters {
+        x: address(x)?,
+        inputs: small(inputs)?,
+        rows: rows as u32,
+        activation: activation_index(activation),
+        residual: residual.map(address).transpose()?.unwrap_or(0),
+        ..Parameters::default()
+    };
+    let mut end = 0;
+    for (i, matrix) in matrices.iter().enumerate() {
+        parameters.weights[i] = address(matrix.weight)?;
+        parameters.biases[i] = matrix.bias.map(address).transpose()?.unwrap_or(0);
+        end += matrix.weight.dim(0)?;
+        parameters.ends[i] = small(end)?;
+    }
+    parameters.ends[matrices.len()..].fill(u32::MAX);
+    let outputs = if gated { end / 2 } else { end };
+    let aligned = parameters.weights.iter().all(|at| at % ALIGNMENT == 0);
+    if !aligned || parameters.x % ALIGNMENT != 0 || outputs == 0 {
+        return Ok(None);
+    }
+    parameters.outputs = small(outputs)?;
+    let device = device_of(x)?;
+    let (out, to) = result(&device, (rows, outputs), x.dtype())?;
+    parameters.out = to;
+    let definitions = [
+        ("ROWS", rows.next_power_of_two()),
+        ("GATED", usize::from(gated)),
+    ];
+    let function = function(&device, PRODUCT, "product", x.dtype(), &definitions, 0)?;
+    let stream = device.cuda_stream();
+    let mut builder = stream.launch_builder(&function);
+    builder.arg(&parameters);
+    // SAFETY: the argument is the kernel's, and its addresses are of tensors of the shapes it says.
+    unsafe {
+        builder.launch(LaunchConfig {
+            grid_dim: (small(outputs.div_ceil(WARPS))?, 1, 1),
+            block_dim: ((WARPS * 32) as u32, 1, 1),
+            shared_mem_bytes: 0,
+        })
+    }
+    .w()?;
+    Ok(Some(out))
+}
+
+fn sound(matrix: &Matrix<'_>, x: &Tensor) -> bool {
+    matrix.weight.is_contiguous()
+        && matrix.weight.dtype() == x.dtype()
+        && matrix
+            .bias
+            .is_none_or(|bias| bias.is_contiguous() && bias.dtype() == x.dtype())
+}

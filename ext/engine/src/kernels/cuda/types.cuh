@@ -1,0 +1,116 @@
+// What every CUDA source of the engine begins with. NVRTC compiles without any header.
+
+typedef unsigned int uint;
+typedef unsigned long long ulong;
+
+#define INFINITE __int_as_float(0x7f800000)
+#define NOT_A_NUMBER __int_as_float(0x7fffffff)
+#define LOG2_E 1.4426950408889634f
+
+struct f16 { unsigned short bits; };
+struct bf16 { unsigned short bits; };
+
+__device__ __forceinline__ float widen(float v) { return v; }
+__device__ __forceinline__ float widen(f16 v) {
+    float out;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(v.bits));
+    return out;
+}
+__device__ __forceinline__ float widen(bf16 v) { return __uint_as_float(uint(v.bits) << 16); }
+
+__device__ __forceinline__ void narrow(float v, float *to) { *to = v; }
+__device__ __forceinline__ void narrow(float v, f16 *to) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+    to->bits = bits;
+}
+__device__ __forceinline__ void narrow(float v, bf16 *to) {
+    const uint bits = __float_as_uint(v);
+    const uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    to->bits = (unsigned short)(v != v ? (bits >> 16) | 0x40u : rounded);
+}
+
+// Eight neighbours, read and written 16 bytes at a time.
+struct Eight {
+    float v[8];
+};
+
+__device__ __forceinline__ Eight widen_eight(const float *from) {
+    const float4 a = *(const float4 *)from, b = *(const float4 *)(from + 4);
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+}
+template <typename T>
+__device__ __forceinline__ Eight widen_words(uint4 words, T) {
+    const uint word[4] = {words.x, words.y, words.z, words.w};
+    Eight out;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out.v[2 * i] = widen(T{(unsigned short)(word[i] & 0xffffu)});
+        out.v[2 * i + 1] = widen(T{(unsigned short)(word[i] >> 16)});
+    }
+    return out;
+}
+__device__ __forceinline__ Eight widen_eight(const f16 *from) {
+    return widen_words(*(const uint4 *)from, f16());
+}
+__device__ __forceinline__ Eight widen_eight(const bf16 *from) {
+    return widen_words(*(const uint4 *)from, bf16());
+}
+
+__device__ __forceinline__ void narrow_eight(const Eight &from, float *to) {
+    *(float4 *)to = make_float4(from.v[0], from.v[1], from.v[2], from.v[3]);
+    *(float4 *)(to + 4) = make_float4(from.v[4], from.v[5], from.v[6], from.v[7]);
+}
+template <typename T>
+__device__ __forceinline__ void narrow_eight(const Eight &from, T *to) {
+    uint word[4];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        T low, high;
+        narrow(from.v[2 * i], &low);
+        narrow(from.v[2 * i + 1], &high);
+        word[i] = uint(low.bits) | uint(high.bits) << 16;
+    }
+    *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+__device__ __forceinline__ float power_of_two(float v) {
+    float out;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(v));
+    return out;
+}
+
+// Half the complement of the error function of |x| / sqrt 2, to 1e-7 (Abramowitz and Stegun 7.1.26):
+// what half precision can tell apart, at a third of the cost of erfcf.
+__device__ __forceinline__ float normal_tail(float x) {
+    const float z = fabsf(x) * 0.70710678118654752f;
+    const float t = __fdividef(1.0f, fmaf(0.3275911f, z, 1.0f));
+    float sum = fmaf(1.061405429f, t, -1.453152027f);
+    sum = fmaf(sum, t, 1.421413741f);
+    sum = fmaf(sum, t, -0.284496736f);
+    sum = fmaf(sum, t, 0.254829592f);
+    return 0.5f * sum * t * power_of_two(-z * z * LOG2_E);
+}
+__device__ __forceinline__ float gelu(float x, float) {
+    return x * 0.5f * erfcf(-x * 0.70710678118654752f);
+}
+template <typename T>
+__device__ __forceinline__ float gelu(float x, T) {
+    const float tail = normal_tail(x);
+    return x * (x < 0.0f ? tail : 1.0f - tail);
+}
+
+// The order is that of `Activation` in Rust; T says how exact the result must be.
+template <typename T>
+__device__ __forceinline__ float activation(float x, uint kind) {
+    switch (kind) {
+    case 0: return gelu(x, T());
+    case 1: return x / (1.0f + expf(-1.5957691216057308f * fmaf(0.044715f * x * x, x, x)));
+    case 2: return x / (1.0f + expf(-1.702f * x));
+    case 3: return x / (1.0f + expf(-x));
+    case 4: return x < 0.0f ? 0.0f : x;
+    case 5: return tanhf(x);
+    case 6: return 1.0f / (1.0f + expf(-x));
+    default: return x;
+    }
+}

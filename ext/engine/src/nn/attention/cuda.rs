@@ -1,0 +1,407 @@
+//! Attention on CUDA by our own kernels: one launch for all sequences and heads, over tensors as they
+//! lie.
+
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
+use candle_core::cuda_backend::WrapErr;
+use candle_core::{CudaDevice, DType, Tensor};
+
+use super::{AttentionBias, AttentionKind, AttentionOptions, AttentionShape};
+use crate::kernels::cuda::compile::{capability, function, ATTENTION};
+use crate::kernels::cuda::device::{address, constant, device_of, result, Constant, ALIGNMENT};
+use crate::kernels::cuda::small;
+use crate::Result;
+
+/// Queries of a warp, and keys of a step, of the kernel on tensor cores.
+const WARP_QUERIES: usize = 16;
+const TILE_KEYS: usize = 64;
+/// Warps of its blocks, for sequences of up to 64 queries and for longer ones.
+const TILE_WARPS: [usize; 2] = [4, 8];
+/// Tensor cores as the kernel uses them, and asynchronous copies.
+const LEAST_CAPABILITY: i32 = 80;
+/// Heads of up to this width go by tiles.
+const MOST_TILE_WIDTH: usize = 128;
+const MOST_WIDTH: usize = 256;
+
+/// Up to this many queries of a sequence, each gets blocks of its own.
+const FEW_QUERIES: usize = 4;
+/// Keys that one block of the row kernel reads without sharing, and at least when it shares.
+const UNSHARED_KEYS: usize = 256;
+const SHARED_KEYS: usize = 128;
+/// About two blocks for each multiprocessor of a large GPU.
+const ENOUGH_BLOCKS: usize = 264;
+
+/// The grid's second and third dimensions end here.
+const MOST_BLOCKS: usize = 65_535;
+
+/// Farther than any sequence is long.
+const UNLIMITED: usize = 1 << 29;
+
+/// As `Attention` in the CUDA source.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Parameters {
+    q: u64,
+    k: u64,
+    v: u64,
+    out: u64,
+    parts: u64,
+    query_boundaries: u64,
+    key_boundaries: u64,
+    table: u64,
+    from_query: u64,
+    from_key: u64,
+    query_buckets: u64,
+    key_buckets: u64,
+    q_strides: [u64; 2],
+    k_strides: [u64; 2],
+    v_strides: [u64; 2],
+    sequences: u32,
+    queries: u32,
+    keys: u32,
+    heads: u32,
+    group: u32,
+    left: i32,
+    right: i32,
+    scale: f32,
+    soft_cap: f32,
+    zero: i32,
+    query_distances: i32,
+    key_distances: i32,
+    query_width: u32,
+    key_width: u32,
+    splits: u32,
+    split_keys: u32,
+}
+
+// SAFETY: plain numbers, laid out as in the CUDA source.
+unsafe impl DeviceRepr for Parameters {}
+
+/// What a launch reads besides q, k and v, kept alive until it is queued.
+#[derive(Default)]
+struct Kept {
+    constants: Vec<Constant>,
+    tensors: Vec<Tensor>,
+}
+
+impl Kept {
+    fn constant(&mut self, device: &CudaDevice, values: &[u32]) -> Result<u64> {
+        let constant = constant(device, values)?;
+        let address = constant.address();
+        self.constants.push(constant);
+        Ok(address)
+    }
+
+    fn tensor(&mut self, tensor: Tensor) -> Result<u64> {
+        let address = address(&tensor)?;
+        self.tensors.push(tensor);
+        Ok(address)
+    }
+}
+
+/// `None` where the shapes ask for another way.
+pub(super) fn attention(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    boundaries: (&[u32], &[u32]),
+    shape: &AttentionShape,
+    options: &AttentionOptions<'_>,
+) -> Result<Option<Tensor>> {
+    let Some(launch) = Launch::plan(q, boundaries, shape, options.scale)? else {
+        return Ok(None);
+    };
+    let device = device_of(q)?;
+    let dims = (shape.tokens, shape.heads, shape.value_width);
+    let (out, to) = result(&device, dims, q.dtype())?;
+    let mut kept = Kept::default();
+    let (left, right) = match options.kind {
+        AttentionKind::Bidirectional => (UNLIMITED, UNLIMITED),
+        AttentionKind::Causal => (UNLIMITED, 0),
+        AttentionKind::Window { left, right } => (left.min(UNLIMITED), right.min(UNLIMITED)),
+    };
+    let mut parameters = Parameters {
+        out: to,
+        sequences: launch.sequences as u32,
+        queries: small(shape.tokens)?,
+        keys: small(shape.key_tokens)?,
+        heads: small(shape.heads)?,
+        group: (shape.heads / shape.key_heads) as u32,
+        left: left as i32,
+        right: right as i32,
+        scale: options.scale,
+        soft_cap: options.soft_cap.unwrap_or(0.0),
+        ..Parameters::default()
+    };
+    (parameters.q, parameters.q_strides) = rows(q, &mut kept)?;
+    (parameters.k, parameters.k_strides) = rows(k, &mut kept)?;
+    (parameters.v, parameters.v_strides) = rows(v, &mut kept)?;
+    if launch.sequences > 1 {
+        parameters.query_boundaries = kept.constant(&device, boundaries.0)?;
+        parameters.key_boundaries = kept.constant(&device, boundaries.1)?;
+    }
+    let bias = add_bias(
+        &mut parameters,
+        &mut kept,
+        &device,
+        q.dtype(),
+        shape,
+        options,
+    )?;
+    launch.run(
+        &device,
+        q.dtype(),
+        shape,
+        &mut parameters,
+        &mut kept,
+        bias,
+        options,
+    )?;
+    Ok(Some(out))
+}
+
+/// Which kernel, and over what grid.
+struct Launch {
+    sequences: usize,
+    most_queries: usize,
+    most_keys: usize,
+    way: Way,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// A block, or several, for each query.
+    Rows,
+    /// Blocks of so many warps on tensor cores.
+    TensorTiles(usize),
+    /// The same in full precision.
+    PlainTiles,
+}
+
+impl Launch {
+    fn plan(
+        q: &Tensor,
+        (queries, keys): (&[u32], &[u32]),
+        shape: &AttentionShape,
+        scale: f32,
+    ) -> Result<Option<Self>> {
+        let longest = |boundaries: &[u32]| {
+            let lengths = boundaries.windows(2).map(|pair| pair[1] - pair[0]);
+            lengths.max().unwrap_or(0) as usize
+        };
+        let sequences = queries.len() - 1;
+        let (most_queries, most_keys) = (longest(queries), longest(keys));
+        let fits = shape.width == shape.value_width
+            && shape.width.is_multiple_of(8)
+            && shape.width <= MOST_WIDTH
+            && shape.tokens > 0
+            && shape.key_tokens > 0
+            && shape.heads <= MOST_BLOCKS;
+        if !fits {
+            return Ok(None);
+        }
+        let tensor_cores = q.dtype() != DType::F32
+            && scale > 0.0
+            && shape.width.is_multiple_of(16)
+            && shape.width <= MOST_TILE_WIDTH
+            && capability(&device_of(q)?)? >= LEAST_CAPABILITY;
+        let way = if most_queries <= FEW_QUERIES && shape.tokens <= MOST_BLOCKS {
+            Way::Rows
+        } else if sequences > MOST_BLOCKS {
+            return Ok(None);
+        } else if tensor_cores {
+            let [few, many] = TILE_WARPS;
+            Way::TensorTiles(match most_queries <= few * WARP_QUERIES {
+                true => few,
+                false => many,
+            })
+        } else if shape.width <= MOST_TILE_WIDTH {
+            Way::PlainTiles
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            sequences,
+            most_queries,
+            most_keys,
+            way,
+        }))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn run(
+        &self,
+        device: &CudaDevice,
+        dtype: DType,
+        shape: &AttentionShape,
+        parameters: &mut Parameters,
+        kept: &mut Kept,
+        bias: usize,
+        options: &AttentionOptions<'_>,
+    ) -> Result<()> {
+        let width = shape.width;
+        let definitions = [
+            ("WIDTH", width),
+            ("BIAS", bias),
+            ("CAPPED", usize::from(options.soft_cap.is_some())),
+            ("LANES", (width / 8).next_power_of_two()),
+            (
+                "TILE_WARPS",
+                match self.way {
+                    Way::TensorTiles(warps) => warps,
+                    _ => 0,
+                },
+            ),
+            ("PLAIN_TILES", usize::from(self.way == Way::PlainTiles)),
+        ];
+        let start = |kernel: &str, grid, threads: u32, shared: u32, parameters: &Parameters| {
+            let function = function(device, ATTENTION, kernel, dtype, &definitions, shared)?;
+            let stream = device.cuda_stream();
+            let mut builder = stream.launch_builder(&function);
+            builder.arg(parameters);
+            let config = LaunchConfig {
+                grid_dim: grid,
+                block_dim: (threads, 1, 1),
+                shared_mem_bytes: shared,
+            };
+            // SAFETY: the argument is the kernel's; its addresses are of tensors that live until after
+            // the launch, of the shapes it says, and boundaries were checked.
+            unsafe { builder.launch(config) }.w()?;
+            Ok::<(), crate::Error>(())
+        };
+        let heads = shape.heads as u32;
+        let tiles = |rows: usize| -> Result<_> {
+            let tiles = small(self.most_queries.div_ceil(rows))?;
+            Ok((tiles, heads, self.sequences as u32))
+        };
+        match self.way {
+            Way::Rows => self.run_rows(device, shape, parameters, kept, start),
+            Way::TensorTiles(warps) => {
+                // Two stages of keys and values, whose rows are padded to lie in different banks.
+                let shared = 4 * TILE_KEYS * (width + 8) * dtype.size_in_bytes();
+                let grid = tiles(warps * WARP_QUERIES)?;
+                let threads = 32 * warps as u32;
+                start("attention_tiles", grid, threads, shared as u32, parameters)
+            }
+            Way::PlainTiles => {
+                // Queries, keys and shares by column, padded likewise, and values.
+                let shared = 4 * ((2 * width + TILE_KEYS) * (TILE_KEYS + 4) + TILE_KEYS * width);
+                let grid = tiles(TILE_KEYS)?;
+                start(
+                    "attention_plain_tiles",
+                    grid,
+                    256,
+                    shared as u32,
+                    parameters,
+                )
+            }
+        }
+    }
+
+    fn run_rows(
+        &self,
+        device: &CudaDevice,
+        shape: &AttentionShape,
+        parameters: &mut Parameters,
+        kept: &mut Kept,
+        start: impl Fn(&str, (u32, u32, u32), u32, u32, &Parameters) -> Result<()>,
+    ) -> Result<()> {
+        let (width, heads) = (shape.width, shape.heads as u32);
+        let seen = parameters.left as usize + parameters.right as usize + 1;
+        let keys = self.most_keys.min(seen);
+        let splits = match keys <= UNSHARED_KEYS {
+            true => 1,
+            false => ENOUGH_BLOCKS
+                .div_ceil(shape.tokens * shape.heads)
+                .clamp(1, keys / SHARED_KEYS),
+        };
+        parameters.splits = splits as u32;
+        parameters.split_keys = small(keys.div_ceil(splits))?;
+        let tokens = shape.tokens as u32;
+        if splits > 1 {
+            let dims = (shape.tokens * shape.heads * splits, width + 2);
+            let (parts, to) = result(device, dims, DType::F32)?;
+            kept.tensors.push(parts);
+            parameters.parts = to;
+        }
+        let grid = (splits as u32, heads, tokens);
+        start("attention_rows", grid, 256, 0, parameters)?;
+        if splits > 1 {
+            let threads = width.next_multiple_of(32) as u32;
+            start("attention_join", (heads, tokens, 1), threads, 0, parameters)?;
+        }
+        Ok(())
+    }
+}
+
+/// The address and the strides of tokens and heads, of a copy where the tensor cannot be read 16 bytes
+/// at a time.
+fn rows(tensor: &Tensor, kept: &mut Kept) -> Result<(u64, [u64; 2])> {
+    let strides = |tensor: &Tensor| match tensor.stride() {
+        &[token, head, last] => [token as u64, head as u64, last as u64],
+        _ => [0; 3],
+    };
+    let size = tensor.dtype().size_in_bytes() as u64;
+    let [token, head, last] = strides(tensor);
+    let aligned = [address(tensor)?, token * size, head * size]
+        .iter()
+        .all(|offset| offset % ALIGNMENT == 0);
+    if last == 1 && aligned {
+        return Ok((address(tensor)?, [token, head]));
+    }
+    // `contiguous` would keep a tensor that is dense but begins at an odd address.
+    let copy = tensor.copy()?.contiguous()?;
+    let [token, head, _] = strides(&copy);
+    Ok((kept.tensor(copy)?, [token, head]))
+}
+
+/// Fills in the bias and returns its number in the CUDA source.
+fn add_bias(
+    parameters: &mut Parameters,
+    kept: &mut Kept,
+    device: &CudaDevice,
+    dtype: DType,
+    shape: &AttentionShape,
+    options: &AttentionOptions<'_>,
+) -> Result<usize> {
+    super::bias::check_heads(&options.bias, shape.heads)?;
+    match options.bias {
+        AttentionBias::None => Ok(0),
+        AttentionBias::Alibi(slopes) => {
+            let bits: Vec<u32> = slopes.iter().map(|slope| slope.to_bits()).collect();
+            parameters.table = kept.constant(device, &bits)?;
+            Ok(1)
+        }
+        AttentionBias::Relative { table, zero } => {
+            let table = table.to_dtype(DType::F32)?.contiguous()?;
+            parameters.query_distances = small(table.dim(1)?)? as i32;
+            parameters.zero = small(zero)? as i32;
+            parameters.table = kept.tensor(table)?;
+            Ok(2)
+        }
+        AttentionBias::Disentangled(sides) => {
+            parameters.zero = small(sides.zero)? as i32;
+            let mut side = |given: Option<(&Tensor, &[u32])>, tokens: usize| -> Result<_> {
+                let Some((scores, buckets)) = given else {
+                    return Ok((0, 0, 0, 0));
+                };
+                let width = super::bias::bucket_width(scores, buckets, tokens, shape.heads)?;
+                let scores = kept.tensor(scores.to_dtype(dtype)?.contiguous()?)?;
+                let at = kept.constant(device, buckets)?;
+                Ok((scores, at, buckets.len() as i32, small(width)?))
+            };
+            (
+                parameters.from_query,
+                parameters.query_buckets,
+                parameters.query_distances,
+                parameters.query_width,
+            ) = side(sides.from_query, shape.tokens)?;
+            (
+                parameters.from_key,
+                parameters.key_buckets,
+                parameters.key_distances,
+                parameters.key_width,
+            ) = side(sides.from_key, shape.key_tokens)?;
+            Ok(3)
+        }
+    }
+}
