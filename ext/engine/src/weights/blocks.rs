@@ -303,8 +303,8 @@ fn five_bits(fields: &mut Fields, codes: &mut [u8]) {
     let high = u32::from_le_bytes(fields.bytes());
     nibbles(fields.bytes(), codes);
     if let Some(codes) = codes.first_chunk_mut::<SMALL>() {
-        for j in 0..SMALL {
-            codes[j] |= ((high >> j & 1) << 4) as u8;
+        for (j, code) in codes.iter_mut().enumerate() {
+            *code |= ((high >> j & 1) << 4) as u8;
         }
     }
 }
