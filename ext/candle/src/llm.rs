@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use engine::decoder::KvCache;
-use engine::generation::GenerationConfig;
+use engine::generation::{Constraint, Ending, GenerationConfig, Pattern};
 use engine::model_files::ModelFiles;
 use engine::tasks::{AdapterFiles, ContextOverflow, FinishReason, Generation, LanguageModel};
 use engine::{CancelToken, Error as EngineError};
@@ -101,6 +101,7 @@ fn begin(
     let config = generation_config(ruby, settings)?;
     let roll = model::setting(ruby, settings, "roll")?.unwrap_or(false);
     let adapter: Option<String> = model::setting(ruby, settings, "adapter")?;
+    let constraint = constraint(ruby, &model, settings)?;
     gvl::hold(ruby, || {
         let adapter = model.adapter(adapter.as_deref());
         let adapter = adapter.map_err(error::raised(ruby))?;
@@ -120,11 +121,38 @@ fn begin(
             } else {
                 ContextOverflow::Error
             },
-            None,
+            constraint,
         )
         .map_err(error::raised(ruby))?;
         Ok(RbRun(Mutex::new(Some(generation))))
     })
+}
+
+/// What the text must match, from `constraint: [kind, source]` and `ending:`.
+fn constraint(
+    ruby: &Ruby,
+    model: &LanguageModel,
+    settings: RHash,
+) -> Result<Option<Box<dyn Constraint>>, Error> {
+    let given: Option<(String, String)> = model::setting(ruby, settings, "constraint")?;
+    let Some((kind, source)) = given else {
+        return Ok(None);
+    };
+    let ending: Option<String> = model::setting(ruby, settings, "ending")?;
+    let invalid = |message: String| error::to_ruby(ruby, EngineError::InvalidInput(message));
+    let pattern = match kind.as_str() {
+        "schema" => Pattern::Schema(source),
+        "regex" => Pattern::Regex(source),
+        "lark" => Pattern::Lark(source),
+        other => return Err(invalid(format!("there is no constraint of kind {other}"))),
+    };
+    let ending = match ending.as_deref() {
+        Some("match") => Ending::Match,
+        Some("complete") | None => Ending::Complete,
+        Some("model") => Ending::Model,
+        Some(other) => return Err(invalid(format!("there is no ending {other}"))),
+    };
+    gvl::leave(ruby, |_| model.constraint(&pattern, ending)).map(Some)
 }
 
 fn generation_config(ruby: &Ruby, settings: RHash) -> Result<GenerationConfig, Error> {

@@ -16,12 +16,8 @@ use engine::{threads, weights, CancelToken, Device, Error, Result};
 
 const USAGE: &str = "usage: model_selftest --device cpu|cuda|cuda:1|metal FOLDER";
 
-/// The largest error that is allowed, relative to the largest number.
-const ALLOWED: [(DType, f32); 3] = [
-    (DType::F32, 2e-4),
-    (DType::F16, 2e-2),
-    (DType::BF16, 1.5e-1),
-];
+/// The error that is allowed, relative to the size of the result.
+const ALLOWED: [(DType, f32); 3] = [(DType::F32, 1e-4), (DType::F16, 3e-2), (DType::BF16, 2e-1)];
 
 fn main() -> ExitCode {
     match threads::install(run).and_then(|result| result) {
@@ -66,7 +62,8 @@ fn run() -> Result<bool> {
         }
     }
     println!("{count} runs on {device}");
-    Ok(sound && count > 0 && (device == Device::Cpu || survives_exhaustion(&opened)?))
+    let survives = device == Device::Cpu || survives_exhaustion(&opened)?;
+    Ok(sound && count > 0 && survives)
 }
 
 fn checkpoints(root: &Path) -> Result<Vec<PathBuf>> {
@@ -120,7 +117,8 @@ impl Model {
         let cancel = CancelToken::new();
         if !self.decodes {
             let blueprint = Blueprint::from_config(&self.config)?;
-            let encoder = Encoder::load(&blueprint, source.as_ref(), device, dtype, &cancel)?;
+            let encoder =
+                Encoder::load(&blueprint, source.as_ref(), device, dtype, false, &cancel)?;
             let mut packed = PackedSequences::new();
             for ids in &self.sequences {
                 packed.push(ids, None)?;
@@ -151,20 +149,17 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f32>> {
     Ok(values.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?)
 }
 
+/// ‖got − want‖ / ‖want‖: in half precision a router may pick another expert for a token, which says
+/// little of the whole.
 fn deviation(want: &[f32], got: &[f32]) -> f32 {
-    let largest = want
-        .iter()
-        .fold(f32::MIN_POSITIVE, |most, w| most.max(w.abs()));
-    let errors = want.iter().zip(got).map(|(w, g)| {
-        let error = (w - g).abs() / largest;
-        if error.is_nan() {
-            f32::INFINITY
-        } else {
-            error
-        }
-    });
-    match want.len() == got.len() {
-        true => errors.fold(0.0, f32::max),
+    let square = |values: &mut dyn Iterator<Item = f32>| -> f64 {
+        values.map(|v| f64::from(v) * f64::from(v)).sum()
+    };
+    let error = square(&mut want.iter().zip(got).map(|(w, g)| w - g));
+    let size = square(&mut want.iter().copied());
+    let ratio = (error / size).sqrt() as f32;
+    match want.len() == got.len() && !ratio.is_nan() {
+        true => ratio,
         false => f32::INFINITY,
     }
 }

@@ -90,19 +90,14 @@ impl Embeddings {
 
     /// [tokens, hidden]
     pub fn forward(&self, sequences: &PackedSequences) -> Result<Tensor> {
-        let mut x = select(&self.words, sequences.ids(), "token id")?;
+        let mut terms = vec![(&self.words, sequences.ids().to_vec(), "token id")];
         if let Some(table) = &self.positions {
-            x = elementwise::add(
-                &x,
-                &select(table, &self.position_ids(sequences), "position")?,
-            )?;
+            terms.push((table, self.position_ids(sequences), "position"));
         }
         if let Some(table) = &self.token_types {
-            x = elementwise::add(
-                &x,
-                &select(table, &self.type_ids(sequences, table)?, "token type")?,
-            )?;
+            terms.push((table, self.type_ids(sequences, table)?, "token type"));
         }
+        let mut x = select_sum(&terms)?;
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;
         }
@@ -141,15 +136,35 @@ impl Embeddings {
     }
 }
 
-/// Rows of a table; checked here, since a GPU would read past its end.
-fn select(table: &Tensor, rows: &[u32], what: &str) -> Result<Tensor> {
-    let count = table.dim(0)?;
-    if let Some(bad) = rows.iter().find(|&&row| row as usize >= count) {
-        return Err(Error::InvalidInput(format!(
-            "{what} {bad} is beyond the model's table of {count}: the tokenizer belongs to another model, \
-             or the text is longer than the model's positions"
-        )));
+/// The sum of the tables' rows; checked here, since a GPU would read past a table's end.
+fn select_sum(terms: &[(&Tensor, Vec<u32>, &str)]) -> Result<Tensor> {
+    for (table, rows, what) in terms {
+        let count = table.dim(0)?;
+        if let Some(bad) = rows.iter().find(|&&row| row as usize >= count) {
+            return Err(Error::InvalidInput(format!(
+                "{what} {bad} is beyond the model's table of {count}: the tokenizer belongs to another model, \
+                 or the text is longer than the model's positions"
+            )));
+        }
     }
-    let rows = Tensor::from_slice(rows, rows.len(), table.device())?;
-    Ok(table.index_select(&rows, 0)?)
+    #[cfg(feature = "cuda")]
+    {
+        let terms: Vec<_> = terms
+            .iter()
+            .map(|(table, rows, _)| (*table, rows.as_slice()))
+            .collect();
+        if let Some(sum) = crate::kernels::cuda::gather::gather_sum(&terms)? {
+            return Ok(sum);
+        }
+    }
+    let mut sum: Option<Tensor> = None;
+    for (table, rows, _) in terms {
+        let rows = Tensor::from_slice(rows, rows.len(), table.device())?;
+        let taken = table.index_select(&rows, 0)?;
+        sum = Some(match sum {
+            Some(sum) => elementwise::add(&sum, &taken)?,
+            None => taken,
+        });
+    }
+    sum.ok_or_else(|| Error::Internal("embeddings without a table".into()))
 }

@@ -1,6 +1,6 @@
 //! Text generation: a language model, and one run of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::DType;
@@ -9,10 +9,13 @@ use super::loading::{Checkpoint, LoadOptions, ModelInfo};
 use crate::decoder::model::Logits;
 use crate::decoder::{families, gguf, peft, Adapter, Decoder, KvCache};
 use crate::generation::sampler::log_sum_exp;
-use crate::generation::{Choice, Constraint, GenerationConfig, Sampler, StopMatcher, StopOutcome};
+use crate::generation::{
+    Choice, Constraint, Ending, GenerationConfig, Pattern, Sampler, StopMatcher, StopOutcome,
+    Vocabulary,
+};
 use crate::model_files::ModelFiles;
 use crate::raw_config::RawConfig;
-use crate::tokenizer::{StreamDecoder, Tokenizer};
+use crate::tokenizer::{CharacterStream, StreamDecoder, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
 /// Prompts are read in pieces of this many tokens: large enough for fast products, small enough
@@ -29,6 +32,8 @@ pub struct LanguageModel {
     context_length: usize,
     adapters: Vec<Arc<Adapter>>,
     info: ModelInfo,
+    /// Made for the first constraint.
+    vocabulary: OnceLock<Vocabulary>,
 }
 
 /// An adapter to be loaded with a model.
@@ -45,7 +50,7 @@ pub enum FinishReason {
     /// `max_new_tokens` or the end of the context.
     Length,
     StopSequence,
-    /// A constraint was satisfied.
+    /// A constraint was satisfied, and the text ended there.
     Constraint,
 }
 
@@ -65,6 +70,12 @@ impl LanguageModel {
         adapters: &[AdapterFiles],
         cancel: &CancelToken,
     ) -> Result<Self> {
+        if options.int8 {
+            return Err(Error::InvalidInput(
+                "language models do not take dtype int8: use a Q8_0 GGUF file, or f32, bf16 or f16"
+                    .into(),
+            ));
+        }
         let checkpoint = Checkpoint::open(files, options, cancel)?;
         let tokenizer = checkpoint
             .tokenizer(files, options, cancel)?
@@ -97,6 +108,7 @@ impl LanguageModel {
             max_length: context_length,
             device: checkpoint.device,
             dtype: checkpoint.dtype,
+            int8: false,
             files: checkpoint.source.files(),
             verified: options.verifies(),
         };
@@ -124,6 +136,7 @@ impl LanguageModel {
             context_length,
             adapters,
             info,
+            vocabulary: OnceLock::new(),
         })
     }
 
@@ -167,6 +180,23 @@ impl LanguageModel {
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// A pattern that a run of this model shall follow.
+    pub fn constraint(&self, pattern: &Pattern, ending: Ending) -> Result<Box<dyn Constraint>> {
+        let vocabulary = match self.vocabulary.get() {
+            Some(vocabulary) => vocabulary,
+            None => {
+                let made = Vocabulary::new(&self.tokenizer)?;
+                self.vocabulary.get_or_init(|| made)
+            }
+        };
+        // A text that only the model may end needs a token to end it with.
+        let ending = match ending {
+            Ending::Model if self.end_ids.is_empty() => Ending::Complete,
+            ending => ending,
+        };
+        Ok(Box::new(vocabulary.compile(pattern, ending)?))
     }
 
     /// The log probability of each token of `ids` but the first, given those before it.
@@ -244,12 +274,19 @@ pub struct Generation {
     overflow: ContextOverflow,
     sampler: Sampler,
     constraint: Option<Box<dyn Constraint>>,
-    decoder: Option<StreamDecoder>,
+    decoder: Option<TextDecoder>,
     stop: StopMatcher,
     text: String,
     choices: Vec<Choice>,
     finished: Option<FinishReason>,
     clock: Clock,
+}
+
+/// How tokens become text. Decoders of some tokenizers change the beginning of a text; one that
+/// follows a constraint must be what the constraint has seen, byte by byte.
+enum TextDecoder {
+    Stream(StreamDecoder),
+    Constrained(CharacterStream),
 }
 
 /// Only time spent inside steps counts, not the caller's between them.
@@ -300,7 +337,10 @@ impl Generation {
         let cached_length = cache.keep_prefix(&prompt[..prompt.len() - 1]);
         Ok(Self {
             sampler: Sampler::new(config.clone(), &prompt)?,
-            decoder: Some(model.tokenizer.stream(true)),
+            decoder: Some(match constraint {
+                Some(_) => TextDecoder::Constrained(CharacterStream::default()),
+                None => TextDecoder::Stream(model.tokenizer.stream(true)),
+            }),
             stop: StopMatcher::new(&config.stop_sequences),
             prompt_length: prompt.len(),
             finished: (config.max_new_tokens == 0).then_some(FinishReason::Length),
@@ -387,9 +427,12 @@ impl Generation {
         if self.model.end_ids.contains(&token) {
             return self.finish(FinishReason::Stop);
         }
-        let piece = match &mut self.decoder {
-            Some(decoder) => decoder.push(token)?,
-            None => String::new(),
+        let piece = match (&mut self.decoder, &self.constraint) {
+            (Some(TextDecoder::Stream(decoder)), _) => decoder.push(token)?,
+            (Some(TextDecoder::Constrained(stream)), Some(constraint)) => {
+                stream.push(constraint.bytes(token))
+            }
+            _ => String::new(),
         };
         let shown = match self.stop.push(&piece) {
             StopOutcome::Stop(shown) => {
@@ -412,7 +455,13 @@ impl Generation {
         let full =
             self.overflow == ContextOverflow::Error && self.ids.len() >= self.model.context_length;
         if self.choices.len() >= self.config.max_new_tokens || full {
-            return Ok(shown + &self.finish(FinishReason::Length)?);
+            let over = self.constraint.as_mut().is_some_and(|c| c.may_end());
+            let reason = if over {
+                FinishReason::Constraint
+            } else {
+                FinishReason::Length
+            };
+            return Ok(shown + &self.finish(reason)?);
         }
         Ok(shown)
     }
@@ -420,8 +469,10 @@ impl Generation {
     /// Ends the run and returns what was held back.
     fn finish(&mut self, reason: FinishReason) -> Result<String> {
         let mut rest = String::new();
-        if let Some(decoder) = self.decoder.take() {
-            rest = decoder.finish()?;
+        match self.decoder.take() {
+            Some(TextDecoder::Stream(decoder)) => rest = decoder.finish()?,
+            Some(TextDecoder::Constrained(stream)) => rest = stream.finish(),
+            None => {}
         }
         let (rest, reason) = match self.stop.push(&rest) {
             StopOutcome::Stop(shown) => (shown, FinishReason::StopSequence),

@@ -3,6 +3,7 @@
 mod adapters;
 mod allocation;
 mod attention;
+mod constraint;
 mod decoder;
 mod decoder_gguf;
 mod encoder;

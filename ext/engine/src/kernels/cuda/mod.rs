@@ -3,6 +3,7 @@
 pub(crate) mod blas;
 pub(crate) mod compile;
 pub(crate) mod device;
+pub(crate) mod gather;
 mod parameters;
 pub(crate) mod product;
 
@@ -82,6 +83,11 @@ impl<'a, T: CudaDType> Input<'a, T> {
     fn new(storage: &'a CudaStorage, layout: &Layout) -> Result<Self> {
         let slice = storage.as_cuda_slice::<T>()?;
         match Rows::of(layout) {
+            // Nothing can be cut off an empty tensor.
+            Some(rows) if slice.len() <= rows.start => Ok(Self {
+                view: slice.as_view(),
+                rows,
+            }),
             Some(rows) => Ok(Self {
                 view: slice.slice(rows.start..),
                 rows,

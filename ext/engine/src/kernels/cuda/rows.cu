@@ -388,3 +388,29 @@ extern "C" __global__ void mean_pool(
 extern "C" __global__ void l2_normalize(const ELEMENT *x, ELEMENT *out, PoolParameters p) {
     l2_normalize_row<ELEMENT>(x, out, p);
 }
+
+// The sums of up to three tables' rows, eight elements to a thread; a table that is not there is null.
+struct Gather {
+    const ELEMENT *tables[3];
+    const uint *rows[3];
+    ELEMENT *out;
+    uint count;
+    uint columns;
+};
+extern "C" __global__ void gather_sum(const __grid_constant__ Gather p) {
+    const uint per_row = p.columns / 8;
+    const ulong stride = ulong(gridDim.x) * blockDim.x;
+    for (ulong i = ulong(blockIdx.x) * blockDim.x + threadIdx.x; i < ulong(p.count) * per_row; i += stride) {
+        const uint row = uint(i / per_row), column = uint(i % per_row) * 8;
+        Eight sum = {};
+        #pragma unroll
+        for (int table = 0; table < 3; table++) {
+            if (p.tables[table]) {
+                const Eight taken = widen_eight(p.tables[table] + ulong(p.rows[table][row]) * p.columns + column);
+                #pragma unroll
+                for (int j = 0; j < 8; j++) { sum.v[j] += taken.v[j]; }
+            }
+        }
+        narrow_eight(sum, p.out + ulong(row) * p.columns + column);
+    }
+}
