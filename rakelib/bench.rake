@@ -7,7 +7,7 @@ task :bench, [:case] => :compile do |_, arguments|
   threads = Integer(ENV.fetch("THREADS", Etc.nprocessors))
   alike = Bench::Main.run(wanted: wanted, quick: ENV["QUICK"] == "1", threads: threads)
   abort "Some results differ or are missing: see the table." unless alike
-rescue ArgumentError, Bench::Machine::DebugBuild => e
+rescue Bench::Suite::UnknownCase, Bench::Machine::DebugBuild => e
   abort e.message
 end
 
@@ -22,6 +22,16 @@ namespace :bench do
   task :plot do
     require_relative "../bench/harness/document"
     puts Bench::Document.publish(*[ENV["FILE"]].compact)
+  end
+
+  desc "Show where our time goes in a case, by perf: rake bench:profile[q4_1_decode]"
+  task :profile, [:case] => :compile do |_, arguments|
+    require_relative "../bench/harness/main"
+    require_relative "../bench/harness/profile"
+    Dir.mktmpdir("bench-") do |directory|
+      one = Bench::Suite.new(directory).select([arguments.fetch(:case)]).first
+      puts Bench::Profile.new(one, threads: Integer(ENV.fetch("THREADS", Etc.nprocessors))).text
+    end
   end
 
   desc "Measure memory while 100,000 texts go through embed_each"

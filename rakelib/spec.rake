@@ -9,6 +9,11 @@ RSpec::Core::RakeTask.new(:spec)
 RuboCop::RakeTask.new
 
 namespace :spec do
+  desc "Run the specs of large models (350 MB, fetched first), which are no part of the suite"
+  RSpec::Core::RakeTask.new(large: "models:large") do |task|
+    task.pattern = "spec/large/*.rb"
+  end
+
   desc "Run the specs of the core again with a garbage collection at every allocation"
   RSpec::Core::RakeTask.new(:gc_stress) do |task|
     task.rspec_opts = "--tag gc_stress"

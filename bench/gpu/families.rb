@@ -10,6 +10,10 @@ module GpuBench
     # How far probabilities and components of unit vectors may be off, and log probabilities.
     LIMITS = { f32: 1e-3, f16: 0.02, bf16: 0.1 }.freeze
     LOGPROB_LIMITS = { f32: 2e-3, f16: 0.1, bf16: 0.5 }.freeze
+    # The CPU computes on quantized blocks, a GPU on what they expand to.
+    BLOCK_LIMITS = { f32: 0.1, f16: 0.2, bf16: 0.5 }.freeze
+    GROUPS = { "decoders" => LOGPROB_LIMITS, "gguf-decoders" => BLOCK_LIMITS }.freeze
+    NO_MODELS = %w[adapters].freeze
 
     def initialize(device, results)
       @device = device
@@ -17,26 +21,29 @@ module GpuBench
     end
 
     def run
-      folders = Dir[File.join(ROOT, "*")].reject { |path| File.basename(path) == "decoders" }
-      folders.sort.each { |path| compare(path, LIMITS) { |options| encoder(path, options) } }
-      Dir[File.join(ROOT, "decoders", "*")].sort.each do |path|
-        compare(path, LOGPROB_LIMITS) { |options| decoder(path, options) }
+      encoders = Dir.children(ROOT) - GROUPS.keys - NO_MODELS
+      encoders.sort.each { |name| compare(name, LIMITS) { |path, options| encoder(path, options) } }
+      GROUPS.each do |group, limits|
+        Dir.glob("#{group}/*", base: ROOT).sort.each do |name|
+          compare(name, limits) { |path, options| decoder(path, options) }
+        end
       end
     end
 
     private
 
     # The worst of the dtypes, each as a share of its limit, is what the record shows.
-    def compare(path, limits)
-      expected = yield(device: "cpu", dtype: :f32)
+    def compare(name, limits)
+      path = File.join(ROOT, name)
+      expected = yield(path, { device: "cpu", dtype: :f32 })
       shares = limits.to_h do |dtype, limit|
-        [dtype, Numbers.difference(yield(device: @device, dtype: dtype), expected) / limit]
+        [dtype, Numbers.difference(yield(path, { device: @device, dtype: dtype }), expected) / limit]
       end
       note = shares.map { |dtype, share| "#{dtype} #{format("%.0e", share * limits[dtype])}" }.join(" ")
       worst = shares.values.any?(&:nan?) ? Float::NAN : shares.values.max
-      @results.parity("families", File.basename(path), worst, 1, note: note)
+      @results.parity("families", name, worst, 1, note: note)
     rescue Candle::Error => e
-      @results.fact("families", File.basename(path), false, note: "#{e.class}: #{e.message}")
+      @results.fact("families", name, false, note: "#{e.class}: #{e.message}")
     end
 
     def encoder(path, options)

@@ -12,6 +12,7 @@ module Bench
     ROOT = File.expand_path("../..", __dir__)
     PAGE = File.join(ROOT, "docs", "performance.md")
     PICTURE = File.join(ROOT, "docs", "performance.svg")
+    UNPUBLISHED = "No run has been published yet."
     MARKERS = ["<!-- rake bench:plot writes from here -->", "<!-- to here -->"].freeze
 
     module_function
@@ -24,6 +25,11 @@ module Bench
       File.write(PICTURE, Plot.new(result).svg)
       File.write(PAGE, insert(File.read(PAGE), section(result)))
       [Results::PUBLISHED, PICTURE, PAGE]
+    end
+
+    # @return [String] what the page should have between its markers
+    def current
+      File.exist?(Results::PUBLISHED) ? section(Results.read(Results::PUBLISHED)) : UNPUBLISHED
     end
 
     # @return [String] the page with the text between its markers replaced
@@ -44,6 +50,8 @@ module Bench
         #{machine["processor"]}, #{result["threads"]} threads, #{machine["memory_gigabytes"]} GB, #{machine["system"]}, #{result["date"][0, 10]}. Versions: #{result["versions"].map { |name, version| "#{name} #{version}" }.join(", ")}.
 
         #{Table.markdown(result.fetch("cases"))}
+
+        ![Ratios of red-candle to its best peer](performance.svg)
 
         Results compared: #{comparisons(result.fetch("cases"))}
       MARKDOWN

@@ -8,13 +8,13 @@ module Bench
   # right where ours is better, to the left where it is worse. The scale is
   # logarithmic, so that twice and half are equally long.
   class Plot
-    WIDTH = 880
+    WIDTH = 980
     LABELS = 300
     BARS = 440
     ROW = 22
     HEADING = 30
     TOP = 64
-    BOTTOM = 56
+    BOTTOM = 74
     # Readable on white and on dark pages; the background is the page's.
     STYLE = <<~CSS
       text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328; }
@@ -38,6 +38,7 @@ module Bench
         .shown { fill: #8fa3bd; }
       }
     CSS
+    HEADINGS = { "ner" => "Named entities", "llm" => "Generation", "memory" => "Start and memory" }.freeze
     CLASSES = { "pass" => "reached", "miss" => "missed" }.freeze
 
     # @param result [Hash] a run as its file has it
@@ -101,7 +102,7 @@ module Bench
     def bars
       y = TOP
       @groups.map do |group, outcomes|
-        heading = text(12, y + 20, group.capitalize, "heading")
+        heading = text(12, y + 20, HEADINGS.fetch(group, group.capitalize), "heading")
         y += HEADING
         [heading, *outcomes.map { |outcome| bar(outcome, (y += ROW) - ROW) }]
       end
@@ -124,8 +125,8 @@ module Bench
       machine = @result["machine"]
       [text(12, bottom + 24, "To the right of 1 × ours is faster, or needs less memory; a mark is the target. " \
                              "Logarithmic scale.", "note"),
-       text(12, bottom + 42, "#{machine["processor"]}, #{@result["date"][0, 10]}: " \
-                             "#{@result["versions"].map { |name, version| "#{name} #{version}" }.join(", ")}", "note")]
+       text(12, bottom + 42, "#{machine["processor"]}, #{@result["date"][0, 10]}", "note"),
+       text(12, bottom + 60, @result["versions"].map { |name, version| "#{name} #{version}" }.join(", "), "note")]
     end
 
     def text(left, top, content, kind, anchor: nil)

@@ -92,6 +92,9 @@ module Bench
       worker = worker_of(participant)
       worker.request("load", **loading(participant))
       worker.request("run", key: loading(participant)[:key], task: task, input: input, repeat: repeat, result: result)
+    rescue Worker::Death
+      @workers.delete(identity(participant))&.stop
+      raise
     end
 
     def loading(participant)
@@ -101,7 +104,11 @@ module Bench
     end
 
     def worker_of(participant)
-      @workers[[participant.worker, participant.environment]] ||= start(participant).first
+      @workers[identity(participant)] ||= start(participant).first
+    end
+
+    def identity(participant)
+      [participant.worker, participant.environment]
     end
 
     # @return [Array(Worker, Hash)] the worker and how it introduced itself

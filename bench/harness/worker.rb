@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "io/wait"
 require "json"
 require "rbconfig"
 require "tempfile"
@@ -11,6 +12,11 @@ module Bench
   class Worker
     # What a worker answered instead of a result.
     class Failure < StandardError; end
+    # It ended, or had to be ended; another one must be started.
+    class Death < Failure; end
+
+    # Seconds after which a request is given up.
+    PATIENCE = 600
 
     DIRECTORY = File.expand_path("../workers", __dir__)
     ROOT = Tasks::Build::ROOT
@@ -40,7 +46,10 @@ module Bench
            .merge("HF_HUB_OFFLINE" => "1", "TRANSFORMERS_VERBOSITY" => "error", "TOKENIZERS_PARALLELISM" => "true")
     end
 
+    # @return [String]
     attr_reader :name
+    # @return [Integer] of the process
+    attr_reader :pid
 
     def initialize(name, command, environment)
       @name = name
@@ -54,26 +63,32 @@ module Bench
     # @param operation [String]
     # @return [Hash{Symbol => Object}]
     # @raise [Failure] with the worker's words
-    def request(operation, **arguments)
+    def request(operation, patience: PATIENCE, **arguments)
       @requests.puts JSON.generate({ op: operation, **arguments })
-      line = @replies.gets || raise(Failure, "#{name} died: #{last_words}")
+      give_up(patience) unless @replies.wait_readable(patience)
+      line = @replies.gets || raise(Death, "#{name} died: #{last_words}")
       reply = JSON.parse(line, symbolize_names: true)
       raise Failure, "#{name}: #{reply[:error]}" if reply[:error]
 
       reply
     rescue Errno::EPIPE
-      raise Failure, "#{name} died: #{last_words}"
+      raise Death, "#{name} died: #{last_words}"
     end
 
     def stop
       @requests.close
-      Process.wait(@pid)
+      Process.wait(pid)
     ensure
       @replies.close
       @log.close!
     end
 
     private
+
+    def give_up(patience)
+      Process.kill("KILL", pid)
+      raise Death, "#{name} did not answer within #{patience} s"
+    end
 
     def last_words
       File.readlines(@log.path, chomp: true).reject(&:empty?).last(3).join(" / ")

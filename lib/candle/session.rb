@@ -6,10 +6,13 @@ module Candle
   class Session
     # @return [LLM]
     attr_reader :llm
+    # @return [String, nil] the adapter that the conversation uses; nil is the base model
+    attr_reader :adapter
 
     # @api private
-    def initialize(llm, system: nil)
+    def initialize(llm, system: nil, adapter: nil)
       @llm = llm
+      @adapter = adapter
       @messages = system ? [{ role: "system", content: TextInput.utf8(system, "system") }] : []
       @cache = llm.__send__(:_new_cache)
       @turn = Mutex.new
@@ -25,7 +28,7 @@ module Candle
       text = TextInput.utf8(text, "text")
       @turn.synchronize do
         asked = @messages + [{ role: "user", content: text }]
-        completion = @llm.__send__(:answer, asked, cache: @cache, **options, &block)
+        completion = @llm.__send__(:answer, asked, cache: @cache, adapter: @adapter, **options, &block)
         @messages = asked + [{ role: "assistant", content: completion.text }]
         completion.text
       end

@@ -29,6 +29,20 @@ module Candle
       default_model(Reranker).rerank(query, documents, **options)
     end
 
+    # @example
+    #   Candle.chat("What is Ruby?") # needs the hub
+    #
+    # @param text_or_messages [String, Array<Hash>] what the user says, or a whole conversation
+    # @param options [Hash] as {LLM#chat} takes them
+    # @yieldparam piece [String] the answer as it comes
+    # @return [String] the answer
+    def chat(text_or_messages, **options, &block)
+      messages = text_or_messages
+      messages = [{ role: "user", content: messages }] unless messages.is_a?(Array)
+      llm = default_model(LLM)
+      block ? llm.chat_stream(messages, **options, &block) : llm.chat(messages, **options)
+    end
+
     private
 
     def default_model(klass)

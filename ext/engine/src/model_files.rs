@@ -112,7 +112,7 @@ impl ModelFiles {
             return Ok(WeightFiles::Safetensors(paths));
         }
         if let Some(name) = self.best_gguf(cancel)? {
-            return self.require(&name, cancel).map(WeightFiles::Gguf);
+            return self.whole_gguf(&name, cancel).map(WeightFiles::Gguf);
         }
         if let Some(paths) = self.whole_or_sharded("pytorch_model.bin", cancel)? {
             return Ok(WeightFiles::Pickle(paths));
@@ -141,8 +141,8 @@ impl ModelFiles {
     }
 
     fn named_gguf(&self, name: &str, cancel: &CancelToken) -> Result<PathBuf> {
-        if let Some(path) = self.file(name, cancel)? {
-            return Ok(path);
+        if self.file(name, cancel)?.is_some() {
+            return self.whole_gguf(name, cancel);
         }
         let known = self.gguf_files(cancel).unwrap_or_default();
         Err(Error::ModelNotFound(format!(
@@ -152,23 +152,27 @@ impl ModelFiles {
         )))
     }
 
+    /// A GGUF file with the other parts of it, if it was split.
+    fn whole_gguf(&self, name: &str, cancel: &CancelToken) -> Result<PathBuf> {
+        if let (Some(split), false) = (Split::parse(name), self.is_local()) {
+            for part in split.parts() {
+                self.require(&part, cancel)?;
+            }
+        }
+        self.require(name, cancel)
+    }
+
     fn best_gguf(&self, cancel: &CancelToken) -> Result<Option<String>> {
         let files = self.gguf_files(cancel)?;
+        let candidates: Vec<&str> = candidates(&files).collect();
         let Some(best) = pick_gguf(&files) else {
-            if files.iter().any(|file| is_split(file)) {
-                return Err(Error::UnsupportedModel(format!(
-                    "{} has only GGUF files that are split into parts ({}). Join them with `llama-gguf-split --merge`",
-                    self.id,
-                    listed(&files)
-                )));
-            }
             return Ok(None);
         };
-        if files.len() > 1 {
+        if candidates.len() > 1 {
             crate::log::info(format!(
                 "{}: using {best} of {} GGUF files; gguf_file: picks another",
                 self.id,
-                files.len()
+                candidates.len()
             ));
         }
         Ok(Some(best.to_owned()))
@@ -215,16 +219,34 @@ fn is_gguf(name: &str) -> bool {
     name.len() > 5 && name.to_ascii_lowercase().ends_with(".gguf")
 }
 
-/// `…-00001-of-00003.gguf`
-fn is_split(name: &str) -> bool {
-    let stem = name.get(..name.len().saturating_sub(5)).unwrap_or_default();
-    let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-    stem.rsplit_once("-of-").is_some_and(|(before, total)| {
-        digits(total)
-            && before
-                .rsplit_once('-')
-                .is_some_and(|(_, part)| digits(part))
-    })
+/// The name of one part of a split GGUF file: `…-00001-of-00003.gguf`.
+pub(crate) struct Split<'a> {
+    base: &'a str,
+    number: usize,
+    total: usize,
+}
+
+impl<'a> Split<'a> {
+    pub fn parse(name: &'a str) -> Option<Self> {
+        let stem = name.strip_suffix(".gguf")?;
+        let (rest, total) = stem.rsplit_once("-of-")?;
+        let (base, number) = rest.rsplit_once('-')?;
+        let five_digits = |text: &str| -> Option<usize> {
+            let fits = text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+            fits.then(|| text.parse().ok()).flatten()
+        };
+        Some(Self {
+            base,
+            number: five_digits(number)?,
+            total: five_digits(total)?,
+        })
+    }
+
+    /// The names of all parts, in order.
+    pub fn parts(&self) -> impl Iterator<Item = String> + '_ {
+        (1..=self.total)
+            .map(|number| format!("{}-{number:05}-of-{:05}.gguf", self.base, self.total))
+    }
 }
 
 /// Projectors and importance matrices share the format but are no language models.
@@ -233,12 +255,19 @@ fn is_companion(name: &str) -> bool {
     name.contains("mmproj") || name.contains("imatrix")
 }
 
-fn pick_gguf(files: &[String]) -> Option<&str> {
-    let whole = files
+/// Language models among the files; a split one is represented by its first part.
+fn candidates(files: &[String]) -> impl Iterator<Item = &str> {
+    let is_first = |file: &str| Split::parse(file).is_none_or(|split| split.number == 1);
+    files
         .iter()
-        .filter(|file| !is_split(file) && !is_companion(file));
-    let best = whole.min_by_key(|file| (rank(file), file.len(), file.as_str()));
-    best.map(String::as_str)
+        .map(String::as_str)
+        .filter(move |file| is_first(file) && !is_companion(file))
+}
+
+/// One file before a split one.
+fn pick_gguf(files: &[String]) -> Option<&str> {
+    candidates(files)
+        .min_by_key(|file| (rank(file), Split::parse(file).is_some(), file.len(), *file))
 }
 
 fn rank(name: &str) -> usize {
@@ -325,20 +354,40 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_companions_are_not_picked() {
+    fn first_parts_stand_for_the_whole_and_companions_are_not_picked() {
         let files = names(&[
             "mmproj-Q4_K_M.gguf",
             "big-Q4_K_M-00001-of-00002.gguf",
             "big-Q4_K_M-00002-of-00002.gguf",
             "small-Q8_0.gguf",
         ]);
-        assert_eq!(pick_gguf(&files), Some("small-Q8_0.gguf"));
-        let directory = TemporaryDirectory::new();
-        directory.write("big-Q4_K_M-00001-of-00002.gguf", "");
-        let error = open(&directory)
-            .weights(None, &CancelToken::new())
-            .unwrap_err();
-        assert!(matches!(error, Error::UnsupportedModel(_)), "{error}");
+        assert_eq!(pick_gguf(&files), Some("big-Q4_K_M-00001-of-00002.gguf"));
+        assert_eq!(pick_gguf(&files[..1]), None);
+        assert_eq!(pick_gguf(&files[2..3]), None);
+        let both = names(&["m-Q8_0-00001-of-00002.gguf", "m-Q8_0-whole.gguf"]);
+        assert_eq!(pick_gguf(&both), Some("m-Q8_0-whole.gguf"));
+    }
+
+    #[test]
+    fn all_parts_of_a_split_file_are_fetched() {
+        let cancel = CancelToken::new();
+        let root = TemporaryDirectory::new();
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let snapshot = format!("models--owner--name/snapshots/{commit}");
+        root.write("models--owner--name/refs/main", commit);
+        let first = root.write(&format!("{snapshot}/m-00001-of-00002.gguf"), "");
+        let files = ModelFiles {
+            id: "owner/name".to_owned(),
+            place: Place::Hub(Box::new(offline_repo(&root, "owner/name"))),
+        };
+        let error = files.weights(None, &cancel).unwrap_err();
+        assert!(
+            matches!(&error, Error::Offline(text) if text.contains("m-00002-of-00002.gguf")),
+            "{error}"
+        );
+        root.write(&format!("{snapshot}/m-00002-of-00002.gguf"), "");
+        let found = files.weights(None, &cancel).unwrap();
+        assert_eq!(found, WeightFiles::Gguf(first));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Keys and values of the tokens seen so far: the run state of one conversation.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 
+use super::adapter::Adapter;
 use super::config::DecoderConfig;
 use crate::{memory, Result};
 
@@ -14,6 +17,8 @@ pub struct KvCache {
     tokens: Vec<u32>,
     /// Which rotation the keys were made with; see `Rope::regime`.
     regime: usize,
+    /// What the keys and values were, and further ones will be, made with.
+    adapter: Option<Arc<Adapter>>,
 }
 
 struct LayerCache {
@@ -37,6 +42,7 @@ impl KvCache {
             layers: config.windows.iter().map(layer).collect(),
             tokens: Vec::new(),
             regime: 0,
+            adapter: None,
         }
     }
 
@@ -45,12 +51,41 @@ impl KvCache {
         self.tokens.len()
     }
 
+    /// What its keys and values take.
+    pub fn bytes(&self) -> usize {
+        let size = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let storages = self
+            .layers
+            .iter()
+            .filter_map(|layer| layer.storage.as_ref());
+        storages
+            .map(|(keys, values)| size(keys) + size(values))
+            .sum()
+    }
+
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
     pub fn regime(&self) -> usize {
         self.regime
+    }
+
+    pub fn adapter(&self) -> Option<&Arc<Adapter>> {
+        self.adapter.as_ref()
+    }
+
+    /// Goes on with this adapter; what another one made is void.
+    pub fn adapt(&mut self, adapter: Option<Arc<Adapter>>) {
+        let same = match (&self.adapter, &adapter) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            self.clear(self.regime);
+            self.adapter = adapter;
+        }
     }
 
     pub fn clear(&mut self, regime: usize) {

@@ -13,7 +13,7 @@ pub struct DecoderConfig {
     pub kv_head_count: usize,
     pub head_size: usize,
     pub max_positions: usize,
-    pub norm: Norm,
+    pub norm: NormConfig,
     pub norm_placement: NormPlacement,
     pub residual: Residual,
     pub query_key_norm: QueryKeyNorm,
@@ -34,10 +34,22 @@ pub struct DecoderConfig {
     pub logit_scale: f32,
     /// The output head is the token embedding.
     pub tied_head: bool,
+    pub row_order: RowOrder,
+}
+
+/// How the rows of query, key and value in transformers' checkpoints, and so in adapters, come to
+/// lie in the loaded weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrder {
+    Same,
+    /// Sorted by part, from one group per key-value head.
+    Grouped,
+    /// With what turns together side by side (GGUF).
+    Neighbours,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Norm {
+pub enum NormConfig {
     /// `offset` is added to the weight: 1 for Gemma's checkpoints.
     Rms {
         epsilon: f32,
@@ -130,13 +142,13 @@ pub enum ExpertLayout {
 
 #[derive(Clone, Debug)]
 pub enum Positions {
-    Rope(Rope),
+    Rope(RopeConfig),
     /// A learned table added to the embeddings (GPT-2).
     Learned,
 }
 
 #[derive(Clone, Debug)]
-pub struct Rope {
+pub struct RopeConfig {
     pub theta: f32,
     /// Layers with a sliding window may have a base of their own (Gemma 3).
     pub local_theta: Option<f32>,

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
+use super::adapter::Updates;
 use super::layer::MlpLayer;
 use crate::kernels::{self, Activation};
 use crate::nn::{elementwise, Linear};
@@ -27,12 +28,12 @@ impl ExpertLayer {
             let count = rows.len();
             let rows = Tensor::from_vec(rows, count, x.device())?;
             let weights = Tensor::from_vec(weights, (count, 1), x.device())?.to_dtype(x.dtype())?;
-            let result = self.experts[expert].forward(&x.index_select(&rows, 0)?)?;
+            let result = self.experts[expert].forward(&x.index_select(&rows, 0)?, Updates::NONE)?;
             output = output.index_add(&rows, &elementwise::multiply(&result, &weights)?, 0)?;
         }
         if let Some((shared, gate)) = &self.shared {
             let weight = kernels::activate(&gate.forward(x)?, Activation::Sigmoid)?;
-            let weighed = elementwise::multiply(&shared.forward(x)?, &weight)?;
+            let weighed = elementwise::multiply(&shared.forward(x, Updates::NONE)?, &weight)?;
             output = elementwise::add(&output, &weighed)?;
         }
         Ok(output)

@@ -164,7 +164,7 @@ fn qwen_experts(raw: &RawConfig, layer_count: usize, shared: bool) -> Result<Exp
 
 fn gemma(raw: &RawConfig) -> Result<DecoderConfig> {
     let mut config = base(raw)?;
-    config.norm = Norm::Rms {
+    config.norm = NormConfig::Rms {
         epsilon: rms_epsilon(raw)?,
         offset: 1.0,
     };
@@ -283,6 +283,10 @@ fn falcon(raw: &RawConfig) -> Result<DecoderConfig> {
     } else {
         QkvLayout::Fused
     };
+    config.row_order = match config.qkv {
+        QkvLayout::FusedByHead => RowOrder::Grouped,
+        _ => RowOrder::Same,
+    };
     config.residual = match (parallel, falcon_has_two_norms(raw)) {
         (false, _) => Residual::Sequential,
         (true, true) => Residual::ParallelTwoNorms,
@@ -381,6 +385,7 @@ fn gpt_neox(raw: &RawConfig) -> Result<DecoderConfig> {
     let mut config = partly_rotated(raw, 0.25)?;
     config.norm = layer_norm(raw, "layer_norm_eps")?;
     config.qkv = QkvLayout::FusedByHead;
+    config.row_order = RowOrder::Grouped;
     config.mlp.kind = MlpKind::Plain;
     if raw.opt_bool("use_parallel_residual")?.unwrap_or(true) {
         config.residual = Residual::ParallelTwoNorms;
@@ -426,7 +431,7 @@ fn partly_rotated(raw: &RawConfig, rotated_share: f64) -> Result<DecoderConfig> 
         max_positions: raw
             .opt_usize(["max_position_embeddings", "n_positions", "n_ctx"])?
             .unwrap_or(2048),
-        norm: Norm::Rms {
+        norm: NormConfig::Rms {
             epsilon: rms_epsilon(raw)?,
             offset: 0.0,
         },
@@ -453,6 +458,7 @@ fn partly_rotated(raw: &RawConfig, rotated_share: f64) -> Result<DecoderConfig> 
         residual_scale: 1.0,
         logit_scale: 1.0,
         tied_head: raw.opt_bool("tie_word_embeddings")?.unwrap_or(false),
+        row_order: RowOrder::Same,
     })
 }
 
@@ -464,8 +470,8 @@ fn rms_epsilon(raw: &RawConfig) -> Result<f32> {
     Ok(number(raw, "rms_norm_eps")?.unwrap_or(1e-6))
 }
 
-fn layer_norm(raw: &RawConfig, key: &str) -> Result<Norm> {
-    Ok(Norm::Layer {
+fn layer_norm(raw: &RawConfig, key: &str) -> Result<NormConfig> {
+    Ok(NormConfig::Layer {
         epsilon: number(raw, key)?.unwrap_or(1e-5),
     })
 }

@@ -7,7 +7,7 @@
 use super::config::*;
 use super::names::{self, Names};
 use crate::kernels::{Activation, RopeKind};
-use crate::weights::{Metadata, WeightSource};
+use crate::weights::{Metadata, Value, WeightSource};
 use crate::{Error, Result};
 
 struct Family {
@@ -15,6 +15,9 @@ struct Family {
     pairing: RopeKind,
     norm: NormFormula,
     mlp: Activation,
+    row_order: RowOrder,
+    /// What transformers calls its modules.
+    modules: Names,
     adjust: fn(&mut DecoderConfig, &File<'_>) -> Result<()>,
 }
 
@@ -30,6 +33,8 @@ const fn rms(architecture: &'static str, pairing: RopeKind) -> Family {
         pairing,
         norm: NormFormula::Rms,
         mlp: Activation::Silu,
+        row_order: RowOrder::Same,
+        modules: names::LLAMA,
         adjust: |_, _| Ok(()),
     }
 }
@@ -40,6 +45,8 @@ const fn layer(architecture: &'static str, mlp: Activation) -> Family {
         pairing: RopeKind::Half,
         norm: NormFormula::Layer,
         mlp,
+        row_order: RowOrder::Same,
+        modules: names::LLAMA,
         adjust: |_, _| Ok(()),
     }
 }
@@ -47,6 +54,7 @@ const fn layer(architecture: &'static str, mlp: Activation) -> Family {
 static FAMILIES: &[Family] = &[
     Family {
         adjust: mixtral,
+        row_order: RowOrder::Neighbours,
         ..rms("llama", RopeKind::Interleaved)
     },
     rms("qwen2", RopeKind::Half),
@@ -76,6 +84,7 @@ static FAMILIES: &[Family] = &[
     },
     Family {
         adjust: parallel,
+        modules: names::PHI,
         ..layer("phi2", Activation::GeluTanh)
     },
     Family {
@@ -88,10 +97,13 @@ static FAMILIES: &[Family] = &[
     },
     Family {
         adjust: falcon,
+        row_order: RowOrder::Grouped,
+        modules: names::FALCON,
         ..layer("falcon", Activation::Gelu)
     },
     Family {
         adjust: granite,
+        row_order: RowOrder::Neighbours,
         ..rms("granite", RopeKind::Interleaved)
     },
     Family {
@@ -104,6 +116,7 @@ static FAMILIES: &[Family] = &[
     },
     Family {
         adjust: smollm3,
+        row_order: RowOrder::Neighbours,
         ..rms("smollm3", RopeKind::Interleaved)
     },
     Family {
@@ -113,16 +126,22 @@ static FAMILIES: &[Family] = &[
         },
         ..rms("glm4", RopeKind::Interleaved)
     },
-    layer("starcoder2", Activation::GeluTanh),
+    Family {
+        modules: names::STARCODER2,
+        ..layer("starcoder2", Activation::GeluTanh)
+    },
     Family {
         adjust: |config, _| {
             config.positions = Positions::Learned;
             Ok(())
         },
+        modules: names::GPT2,
         ..layer("gpt2", Activation::GeluTanh)
     },
     Family {
         adjust: gpt_neox,
+        row_order: RowOrder::Grouped,
+        modules: names::GPT_NEOX,
         ..layer("gptneox", Activation::Gelu)
     },
 ];
@@ -163,6 +182,14 @@ pub fn read(source: &dyn WeightSource) -> Result<(DecoderConfig, Names)> {
         _ => names::GGUF,
     };
     Ok((config, names))
+}
+
+/// What transformers calls the modules of a GGUF file's family, and so what adapters call them.
+pub fn module_names(architecture: &str) -> Names {
+    FAMILIES
+        .iter()
+        .find(|family| family.architecture == architecture)
+        .map_or(names::LLAMA, |family| family.modules)
 }
 
 impl File<'_> {
@@ -228,11 +255,11 @@ impl File<'_> {
             head_size,
             max_positions: self.size("context_length")?,
             norm: match family.norm {
-                NormFormula::Rms => Norm::Rms {
+                NormFormula::Rms => NormConfig::Rms {
                     epsilon: epsilon.unwrap_or(1e-6),
                     offset: 0.0,
                 },
-                NormFormula::Layer => Norm::Layer {
+                NormFormula::Layer => NormConfig::Layer {
                     epsilon: epsilon.unwrap_or(1e-5),
                 },
             },
@@ -262,6 +289,7 @@ impl File<'_> {
             residual_scale: 1.0,
             logit_scale: 1.0,
             tied_head: !self.source.has("output.weight"),
+            row_order: family.row_order,
         })
     }
 
@@ -281,14 +309,14 @@ impl File<'_> {
         }
     }
 
-    fn rope(&self, pairing: RopeKind, head_size: usize, layer_count: usize) -> Result<Rope> {
+    fn rope(&self, pairing: RopeKind, head_size: usize, layer_count: usize) -> Result<RopeConfig> {
         let rotary_size = self.opt_size("rope.dimension_count")?.unwrap_or(head_size);
         if rotary_size > head_size || rotary_size % 2 != 0 {
             return Err(self.corrupt(format!(
                 "{rotary_size} rotated dimensions do not fit heads of {head_size}"
             )));
         }
-        Ok(Rope {
+        Ok(RopeConfig {
             theta: self.number("rope.freq_base")?.unwrap_or(10_000.0),
             local_theta: None,
             rotary_size,
@@ -326,7 +354,8 @@ impl File<'_> {
                 beta_fast: self.number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: self.number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
                 original_positions: original,
-                attention_factor: 0.1 * factor.max(1.0).ln() + 1.0,
+                attention_factor: (0.1 * factor.max(1.0).ln() + 1.0)
+                    * self.number("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0),
                 truncate: true,
             }),
             Some(other) => Err(Error::unsupported(
@@ -356,13 +385,19 @@ impl File<'_> {
         Ok(Some(divisors))
     }
 
-    /// Windows all layers but each `pattern`-th.
-    fn alternating_windows(
-        &self,
-        layer_count: usize,
-        pattern: usize,
-    ) -> Result<Vec<Option<usize>>> {
+    /// Windows all layers but each `usual`-th, unless the file says which.
+    fn alternating_windows(&self, layer_count: usize, usual: usize) -> Result<Vec<Option<usize>>> {
         let window = self.opt_size("attention.sliding_window")?;
+        let key = self.key("attention.sliding_window_pattern");
+        if let Some(Value::Array(flags)) = self.metadata.get(&key) {
+            let flags: Vec<Value> = flags.values().collect();
+            let windowed = |layer: usize| matches!(flags.get(layer), Some(Value::Bool(true)));
+            return Ok((0..layer_count)
+                .map(|layer| window.filter(|_| windowed(layer)))
+                .collect());
+        }
+        let pattern = self.opt_size("attention.sliding_window_pattern")?;
+        let pattern = pattern.unwrap_or(usual).max(1);
         Ok((0..layer_count)
             .map(|layer| window.filter(|_| (layer + 1) % pattern != 0))
             .collect())
@@ -423,7 +458,8 @@ fn gemma3(config: &mut DecoderConfig, file: &File<'_>) -> Result<()> {
     gemma2(config, file)?;
     config.windows = file.alternating_windows(config.layer_count, 6)?;
     if let Positions::Rope(rope) = &mut config.positions {
-        rope.local_theta = Some(10_000.0);
+        let given = file.number("rope.freq_base_swa")?;
+        rope.local_theta = Some(given.unwrap_or(10_000.0));
     }
     Ok(())
 }

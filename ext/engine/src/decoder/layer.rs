@@ -2,37 +2,32 @@
 
 use candle_core::Tensor;
 
+use super::adapter::{Adapter, Part, Updates};
 use super::cache::KvCache;
-use super::config::{DecoderConfig, Norm, Residual};
+use super::config::{DecoderConfig, Residual};
 use super::experts::ExpertLayer;
 use super::rope::Rotation;
-use crate::kernels::{self, Activation, RopeKind};
+use crate::kernels::{self, Activation};
 use crate::nn::attention::{attention, AttentionKind, AttentionOptions};
 use crate::nn::elementwise;
 use crate::nn::linear::Epilogue;
-use crate::nn::Linear;
+use crate::nn::{Linear, Norm};
 use crate::{CancelToken, Result};
 
 pub struct Layer {
-    pub attention_norm: Option<NormLayer>,
-    pub post_attention_norm: Option<NormLayer>,
-    pub mlp_norm: Option<NormLayer>,
-    pub post_mlp_norm: Option<NormLayer>,
+    pub attention_norm: Option<Norm>,
+    pub post_attention_norm: Option<Norm>,
+    pub mlp_norm: Option<Norm>,
+    pub post_mlp_norm: Option<Norm>,
     pub attention: AttentionLayer,
     pub mlp: FeedForward,
-}
-
-pub struct NormLayer {
-    pub kind: Norm,
-    pub weight: Tensor,
-    pub bias: Option<Tensor>,
 }
 
 pub struct AttentionLayer {
     pub qkv: Qkv,
     pub output: Linear,
-    pub query_norm: Option<NormLayer>,
-    pub key_norm: Option<NormLayer>,
+    pub query_norm: Option<Norm>,
+    pub key_norm: Option<Norm>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "one per layer")]
@@ -67,10 +62,8 @@ pub enum MlpWeights {
 /// What every layer of one forward needs to know.
 pub struct Step<'a> {
     pub config: &'a DecoderConfig,
-    pub global: Option<&'a Rotation>,
-    pub local: Option<&'a Rotation>,
-    /// `0..tokens`, the rows of the rotations.
-    pub positions: &'a Tensor,
+    pub rotation: Option<Rotation<'a>>,
+    pub adapter: Option<&'a Adapter>,
     pub cancel: &'a CancelToken,
 }
 
@@ -103,7 +96,7 @@ impl Stream {
     }
 
     /// The stream, normalized if there is a norm.
-    pub fn read(&mut self, norm: Option<&NormLayer>) -> Result<Tensor> {
+    pub fn read(&mut self, norm: Option<&Norm>) -> Result<Tensor> {
         let Some(norm) = norm else {
             self.settle()?;
             return Ok(self.hidden.clone());
@@ -120,6 +113,29 @@ impl Stream {
 }
 
 impl Layer {
+    /// What an adapter can change.
+    pub fn linears(&self) -> Vec<(Part, &Linear)> {
+        let attention = &self.attention;
+        let mut linears = match &attention.qkv {
+            Qkv::Split { query, key, value } => {
+                vec![(Part::Query, query), (Part::Key, key), (Part::Value, value)]
+            }
+            Qkv::Fused(linear) => vec![(Part::Qkv, linear)],
+        };
+        linears.push((Part::Output, &attention.output));
+        if let FeedForward::Mlp(mlp) = &self.mlp {
+            match &mlp.kind {
+                MlpWeights::Gated { gate, up } => {
+                    linears.extend([(Part::Gate, gate), (Part::Up, up)]);
+                }
+                MlpWeights::GatedFused(both) => linears.push((Part::GateUp, both)),
+                MlpWeights::Plain(up) => linears.push((Part::Up, up)),
+            }
+            linears.push((Part::Down, &mlp.down));
+        }
+        linears
+    }
+
     pub fn forward(
         &self,
         index: usize,
@@ -130,6 +146,7 @@ impl Layer {
         let scale = step.config.residual_scale;
         let input = stream.read(self.attention_norm.as_ref())?;
         let attended = self.attention.forward(index, &input, cache, step)?;
+        let updates = Updates::of(step.adapter, index);
         match step.config.residual {
             Residual::Sequential => {
                 stream.add(
@@ -137,44 +154,17 @@ impl Layer {
                     scale,
                 )?;
                 let input = stream.read(self.mlp_norm.as_ref())?;
-                let result = self.mlp.forward(&input, step.cancel)?;
+                let result = self.mlp.forward(&input, updates, step.cancel)?;
                 stream.add(normalized(result, self.post_mlp_norm.as_ref())?, scale)
             }
             Residual::ParallelOneNorm => {
-                let result = self.mlp.forward(&input, step.cancel)?;
+                let result = self.mlp.forward(&input, updates, step.cancel)?;
                 stream.add(elementwise::add(&attended, &result)?, scale)
             }
             Residual::ParallelTwoNorms => {
                 let input = stream.read(self.mlp_norm.as_ref())?;
-                let result = self.mlp.forward(&input, step.cancel)?;
+                let result = self.mlp.forward(&input, updates, step.cancel)?;
                 stream.add(elementwise::add(&attended, &result)?, scale)
-            }
-        }
-    }
-}
-
-impl NormLayer {
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self.kind {
-            Norm::Rms {
-                epsilon,
-                offset: 0.0,
-            } => kernels::rms_norm(x, &self.weight, epsilon),
-            Norm::Rms { epsilon, .. } => kernels::rms_norm_offset(x, &self.weight, epsilon),
-            Norm::Layer { epsilon } => {
-                kernels::layer_norm(x, &self.weight, self.bias.as_ref(), epsilon)
-            }
-        }
-    }
-
-    /// `x + residual`, and the norm of it.
-    fn add_forward(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
-        match self.kind {
-            Norm::Rms { epsilon, offset } => {
-                kernels::add_rms_norm(x, residual, &self.weight, epsilon, offset)
-            }
-            Norm::Layer { epsilon } => {
-                kernels::add_layer_norm(x, residual, &self.weight, self.bias.as_ref(), epsilon)
             }
         }
     }
@@ -191,13 +181,16 @@ impl AttentionLayer {
         step.cancel.check()?;
         let config = step.config;
         let tokens = x.dim(0)?;
-        let (query, key, value) = self.project(x, config)?;
+        let updates = Updates::of(step.adapter, index);
+        let (query, key, value) = self.project(x, config, updates)?;
         let window = config.windows[index];
-        let rotation = match (window, step.local) {
-            (Some(_), Some(local)) => Some(local),
-            _ => step.global,
+        let (query, key) = match &step.rotation {
+            Some(rotation) if rotation.applies(index) => {
+                let local = window.is_some();
+                (rotation.turn(&query, local)?, rotation.turn(&key, local)?)
+            }
+            _ => (query, key),
         };
-        let (query, key) = rotate(query, key, index, rotation, step)?;
         let (keys, values) = cache.append(index, &key, &value)?;
         let kind = match window {
             Some(window) => AttentionKind::Window {
@@ -217,13 +210,18 @@ impl AttentionLayer {
             &boundaries[1],
             &options,
         )?;
-        self.output
-            .forward(&attended.reshape((tokens, config.head_count * config.head_size))?)
+        let attended = attended.reshape((tokens, config.head_count * config.head_size))?;
+        updates.forward(Part::Output, &self.output, &attended)
     }
 
     /// Query, key and value as `[tokens, heads, head size]`, the former two normalized where the
     /// family does that.
-    fn project(&self, x: &Tensor, config: &DecoderConfig) -> Result<(Tensor, Tensor, Tensor)> {
+    fn project(
+        &self,
+        x: &Tensor,
+        config: &DecoderConfig,
+        updates: Updates<'_>,
+    ) -> Result<(Tensor, Tensor, Tensor)> {
         let (heads, kv_heads, size) = (config.head_count, config.kv_head_count, config.head_size);
         let tokens = x.dim(0)?;
         let cut = |all: Tensor| -> Result<(Tensor, Tensor, Tensor)> {
@@ -235,12 +233,17 @@ impl AttentionLayer {
             ))
         };
         let (query, key, value) = match &self.qkv {
-            Qkv::Fused(linear) => cut(linear.forward(x)?)?,
+            Qkv::Fused(linear) => cut(updates.forward(Part::Qkv, linear, x)?)?,
             Qkv::Split { query, key, value } => {
-                match Linear::forward_joined(&[query, key, value], x)? {
+                let parts = [(Part::Query, query), (Part::Key, key), (Part::Value, value)];
+                let joined = match parts.iter().any(|&(part, _)| updates.has(part)) {
+                    true => None,
+                    false => Linear::forward_joined(&[query, key, value], x)?,
+                };
+                match joined {
                     Some(all) => cut(all)?,
                     None => {
-                        let [query, key, value] = Linear::forward_each([query, key, value], x)?;
+                        let [query, key, value] = updates.forward_each(parts, x)?;
                         (
                             query.reshape((tokens, heads, size))?,
                             key.reshape((tokens, kv_heads, size))?,
@@ -259,52 +262,46 @@ impl AttentionLayer {
 }
 
 /// A weight as long as one head normalizes heads, a longer one all heads together.
-fn normalized_heads(x: Tensor, norm: Option<&NormLayer>) -> Result<Tensor> {
+fn normalized_heads(x: Tensor, norm: Option<&Norm>) -> Result<Tensor> {
     let Some(norm) = norm else { return Ok(x) };
     let (tokens, heads, size) = x.dims3()?;
-    if norm.weight.elem_count() == size {
+    if norm.width() == size {
         return norm.forward(&x);
     }
     let whole = norm.forward(&x.reshape((tokens, heads * size))?)?;
     Ok(whole.reshape((tokens, heads, size))?)
 }
 
-fn rotate(
-    query: Tensor,
-    key: Tensor,
-    index: usize,
-    rotation: Option<&Rotation>,
-    step: &Step<'_>,
-) -> Result<(Tensor, Tensor)> {
-    let super::config::Positions::Rope(rope) = &step.config.positions else {
-        return Ok((query, key));
-    };
-    let Some(rotation) = rotation.filter(|_| rope.layers[index]) else {
-        return Ok((query, key));
-    };
-    let kind: RopeKind = rope.pairing;
-    let turn = |x: &Tensor| {
-        let (cos, sin) = (&rotation.cos, &rotation.sin);
-        kernels::rope(x, cos, sin, step.positions, kind, rope.rotary_size)
-    };
-    Ok((turn(&query)?, turn(&key)?))
-}
-
 impl FeedForward {
-    fn forward(&self, x: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, updates: Updates<'_>, cancel: &CancelToken) -> Result<Tensor> {
         cancel.check()?;
         match self {
-            Self::Mlp(mlp) => mlp.forward(x),
+            Self::Mlp(mlp) => mlp.forward(x, updates),
             Self::Experts(experts) => experts.forward(x, cancel),
         }
     }
 }
 
 impl MlpLayer {
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, updates: Updates<'_>) -> Result<Tensor> {
         let inner = match &self.kind {
-            MlpWeights::Gated { gate, up } => Linear::forward_gated(gate, up, x, self.activation)?,
-            MlpWeights::GatedFused(both) => both.forward_gated_fused(x, self.activation)?,
+            MlpWeights::Gated { gate, up } if !updates.has(Part::Gate) && !updates.has(Part::Up) => {
+                Linear::forward_gated(gate, up, x, self.activation)?
+            }
+            MlpWeights::Gated { gate, up } => {
+                let parts = [(Part::Gate, gate), (Part::Up, up)];
+                let [gate, up] = updates.forward_each(parts, x)?;
+                kernels::gated(&gate, &up, self.activation)?
+            }
+            MlpWeights::GatedFused(both) if !updates.has(Part::GateUp) => {
+                both.forward_gated_fused(x, self.activation)?
+            }
+            MlpWeights::GatedFused(both) => {
+                kernels::gated_fused(&updates.forward(Part::GateUp, both, x)?, self.activation)?
+            }
+            MlpWeights::Plain(up) if updates.has(Part::Up) => {
+                kernels::activate(&updates.forward(Part::Up, up, x)?, self.activation)?
+            }
             MlpWeights::Plain(up) => {
                 let epilogue = Epilogue {
                     activation: Some(self.activation),
@@ -313,11 +310,11 @@ impl MlpLayer {
                 up.forward_with(x, &epilogue)?
             }
         };
-        self.down.forward(&inner)
+        updates.forward(Part::Down, &self.down, &inner)
     }
 }
 
-fn normalized(x: Tensor, norm: Option<&NormLayer>) -> Result<Tensor> {
+fn normalized(x: Tensor, norm: Option<&Norm>) -> Result<Tensor> {
     match norm {
         Some(norm) => norm.forward(&x),
         None => Ok(x),

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
+use super::adapter::Adapter;
 use super::cache::KvCache;
 use super::config::{DecoderConfig, Positions};
-use super::layer::{Layer, NormLayer, Step, Stream};
+use super::layer::{Layer, Step, Stream};
 use super::names::Names;
 use super::parameters::Parameters;
+use super::rope::Rotations;
 use crate::kernels::{self, Activation};
-use crate::nn::{elementwise, Linear};
+use crate::nn::{elementwise, Linear, Norm};
 use crate::weights::{QuantizedTensor, WeightSource};
 use crate::{CancelToken, Error, Result};
 
@@ -18,8 +20,9 @@ pub struct Decoder {
     config: DecoderConfig,
     embedding: Embedding,
     position_embedding: Option<Tensor>,
+    rotations: Option<Rotations>,
     layers: Vec<Layer>,
-    final_norm: NormLayer,
+    final_norm: Norm,
     head: Linear,
     device: Device,
     dtype: DType,
@@ -62,6 +65,10 @@ impl Decoder {
                 Positions::Learned => Some(parameters.position_embedding()?),
                 Positions::Rope(_) => None,
             },
+            rotations: match &config.positions {
+                Positions::Rope(rope) => Some(Rotations::new(rope, config.max_positions, device)?),
+                Positions::Learned => None,
+            },
             final_norm: parameters.final_norm(&config)?,
             head: parameters.head(&config, &embedding)?,
             embedding,
@@ -70,6 +77,10 @@ impl Decoder {
             dtype,
             config,
         })
+    }
+
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
     }
 
     pub fn config(&self) -> &DecoderConfig {
@@ -110,7 +121,11 @@ impl Decoder {
             Logits::All => hidden,
             Logits::Last => hidden.narrow(0, tokens.len() - 1, 1)?,
         };
-        let logits = self.head.forward(&hidden)?.to_dtype(DType::F32)?;
+        let logits = match cache.adapter() {
+            Some(adapter) => adapter.logits(&self.head, &hidden)?,
+            None => self.head.forward(&hidden)?,
+        };
+        let logits = logits.to_dtype(DType::F32)?;
         let logits = elementwise::scale(&logits, self.config.logit_scale)?;
         match self.config.logit_soft_cap {
             Some(cap) => {
@@ -128,25 +143,25 @@ impl Decoder {
         cache: &mut KvCache,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
+        let adapter = cache.adapter().cloned();
+        let adapter = adapter.as_deref();
         let first = cache.length();
         let count = tokens.len();
-        let length = first + count;
-        let positions = Tensor::arange(0u32, count as u32, &self.device)?;
-        let rotation = |local: bool| match &self.config.positions {
-            Positions::Rope(rope) => rope
-                .rotation(first, count, length, local, &self.device)
-                .map(Some),
-            Positions::Learned => Ok(None),
+        // The first part of a long sequence already turns as the whole will.
+        let regime = cache.regime().max(self.regime(first + count));
+        let rotation = match (&self.config.positions, &self.rotations) {
+            (Positions::Rope(rope), Some(rotations)) => {
+                Some(rotations.at(rope, regime, first..first + count, &self.device)?)
+            }
+            _ => None,
         };
-        let (global, local) = (rotation(false)?, rotation(true)?);
         let step = Step {
             config: &self.config,
-            global: global.as_ref(),
-            local: local.as_ref(),
-            positions: &positions,
+            rotation,
+            adapter,
             cancel,
         };
-        let mut stream = Stream::new(self.embed(tokens, first)?);
+        let mut stream = Stream::new(self.embed(tokens, first, adapter)?);
         for (index, layer) in self.layers.iter().enumerate() {
             layer.forward(index, &mut stream, cache, &step)?;
         }
@@ -155,11 +170,12 @@ impl Decoder {
         Ok(hidden)
     }
 
-    pub(super) fn layers(&self) -> &[Layer] {
-        &self.layers
-    }
-
-    pub(super) fn embed(&self, tokens: &[u32], first: usize) -> Result<Tensor> {
+    pub(super) fn embed(
+        &self,
+        tokens: &[u32],
+        first: usize,
+        adapter: Option<&Adapter>,
+    ) -> Result<Tensor> {
         if tokens.is_empty() {
             return Err(Error::InvalidInput(
                 "the prompt has no tokens; pass some text".to_owned(),
@@ -171,7 +187,10 @@ impl Decoder {
                 "token {token} is beyond the model's vocabulary of {size}; the tokenizer belongs to another model"
             )));
         }
-        let embedded = self.embedding.rows(tokens)?;
+        let embedded = match adapter {
+            Some(adapter) => adapter.embed(&self.embedding, tokens)?,
+            None => self.embedding.rows(tokens)?,
+        };
         let embedded = elementwise::scale(&embedded, self.config.embedding_scale)?;
         match &self.position_embedding {
             Some(table) => elementwise::add(&embedded, &table.narrow(0, first, tokens.len())?),
@@ -182,7 +201,7 @@ impl Decoder {
 
 impl Embedding {
     /// The rows of `tokens`, which are within the table.
-    fn rows(&self, tokens: &[u32]) -> Result<Tensor> {
+    pub(super) fn rows(&self, tokens: &[u32]) -> Result<Tensor> {
         match self {
             Self::Dense(table) => {
                 let ids = Tensor::new(tokens, table.device())?;

@@ -3,6 +3,8 @@
 //! Names inside a layer are relative to the layer's prefix; an empty name stands for a part that
 //! the family does not have. Biases are looked for beside every weight.
 
+use super::adapter::Part;
+
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
     pub embedding: &'static str,
@@ -35,6 +37,23 @@ pub struct Names {
     pub shared_up: &'static str,
     pub shared_down: &'static str,
     pub shared_router: &'static str,
+}
+
+impl Names {
+    /// The name of a part within its layer.
+    pub fn part(&self, part: Part) -> &'static str {
+        match part {
+            Part::Query => self.query,
+            Part::Key => self.key,
+            Part::Value => self.value,
+            Part::Qkv => self.qkv,
+            Part::Output => self.attention_output,
+            Part::Gate => self.gate,
+            Part::Up => self.up,
+            Part::GateUp => self.gate_up,
+            Part::Down => self.down,
+        }
+    }
 }
 
 pub const LLAMA: Names = Names {

@@ -4,10 +4,10 @@ use candle_core::{DType, Device, Tensor};
 
 use super::config::*;
 use super::experts::ExpertLayer;
-use super::layer::{AttentionLayer, FeedForward, Layer, MlpLayer, MlpWeights, NormLayer, Qkv};
+use super::layer::{AttentionLayer, FeedForward, Layer, MlpLayer, MlpWeights, Qkv};
 use super::model::Embedding;
 use super::names::Names;
-use crate::nn::Linear;
+use crate::nn::{Linear, Norm};
 use crate::weights::{QuantizedTensor, WeightSource};
 use crate::{Error, Result};
 
@@ -68,7 +68,7 @@ impl<'a> Parameters<'a> {
         self.tensor(&format!("{}.weight", self.names.position_embedding))
     }
 
-    pub fn final_norm(&self, config: &DecoderConfig) -> Result<NormLayer> {
+    pub fn final_norm(&self, config: &DecoderConfig) -> Result<Norm> {
         self.norm(self.names.final_norm, config.norm)
     }
 
@@ -348,11 +348,14 @@ impl<'a> Parameters<'a> {
         ))
     }
 
-    fn norm(&self, name: &str, kind: Norm) -> Result<NormLayer> {
-        Ok(NormLayer {
-            kind,
-            weight: self.tensor(&format!("{name}.weight"))?,
-            bias: self.optional(&format!("{name}.bias"))?,
+    fn norm(&self, name: &str, config: NormConfig) -> Result<Norm> {
+        let weight = self.tensor(&format!("{name}.weight"))?;
+        Ok(match config {
+            NormConfig::Rms { epsilon, offset } => Norm::rms(weight, offset, epsilon),
+            NormConfig::Layer { epsilon } => {
+                let bias = self.optional(&format!("{name}.bias"))?;
+                Norm::layer(weight, bias, epsilon)
+            }
         })
     }
 
@@ -415,7 +418,7 @@ impl Prefix {
 }
 
 /// The row order that turns per-head groups (queries, key, value) into all queries, keys, values.
-fn ungrouped_rows(heads: usize, kv_heads: usize, size: usize) -> Vec<u32> {
+pub(super) fn ungrouped_rows(heads: usize, kv_heads: usize, size: usize) -> Vec<u32> {
     let per_group = heads / kv_heads;
     let rows_of = |group: usize, slot: usize| {
         let first = (group * (per_group + 2) + slot) * size;

@@ -1,52 +1,90 @@
-//! Rotary positions: frequencies by scaling method, and the rotation of a batch of positions.
+//! Rotary positions: what configs say of them, and frequencies by scaling method.
+
+use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use super::config::{Rope, RopeScaling};
+use super::config::{RopeConfig, RopeScaling};
 use crate::kernels::RopeKind;
+use crate::nn::rope::{self, Rope, RopeTable};
 use crate::raw_config::RawConfig;
 use crate::{Error, Result};
 
-/// Cosines and sines `[positions, rotary / 2]` for the rows of one forward.
-pub struct Rotation {
-    pub cos: Tensor,
-    pub sin: Tensor,
+/// Contexts are mostly shorter than this.
+const PREPARED_POSITIONS: usize = 1024;
+
+/// The rotations of a model, made once.
+pub struct Rotations {
+    /// By regime.
+    global: Vec<Rope>,
+    /// Of windowed layers, where those have a base of their own.
+    local: Option<Rope>,
 }
 
-/// Inverse frequencies and what cosines and sines are multiplied with.
-struct Frequencies {
-    inverse: Vec<f32>,
-    factor: f32,
+/// The rotation of the positions of one forward.
+pub struct Rotation<'a> {
+    config: &'a RopeConfig,
+    global: (&'a Rope, RopeTable),
+    local: Option<(&'a Rope, RopeTable)>,
+    /// The positions' rows in the tables.
+    rows: Tensor,
 }
 
-impl Rope {
-    /// The rotation of `count` positions from `first` on. `length` is how long the sequence gets,
-    /// on which some scalings depend; `local` asks for the base of windowed layers.
-    pub fn rotation(
-        &self,
-        first: usize,
-        count: usize,
-        length: usize,
-        local: bool,
-        device: &Device,
-    ) -> Result<Rotation> {
-        let frequencies = self.frequencies(length, local);
-        let half = frequencies.inverse.len();
-        let mut cos = Vec::with_capacity(count * half);
-        let mut sin = Vec::with_capacity(count * half);
-        for position in first..first + count {
-            for inverse in &frequencies.inverse {
-                let (s, c) = f64::from(position as f32 * inverse).sin_cos();
-                cos.push(c as f32 * frequencies.factor);
-                sin.push(s as f32 * frequencies.factor);
-            }
-        }
-        Ok(Rotation {
-            cos: Tensor::from_vec(cos, (count, half), device)?,
-            sin: Tensor::from_vec(sin, (count, half), device)?,
+impl Rotations {
+    /// `positions` is how many the model has at most.
+    pub fn new(config: &RopeConfig, positions: usize, device: &Device) -> Result<Self> {
+        let make = |frequencies: Vec<f32>, magnitude: f32| {
+            let prepared = positions.min(PREPARED_POSITIONS);
+            Rope::new(frequencies, magnitude, config.pairing, prepared, device)
+        };
+        let local = |theta: f32| make(rope::frequencies(theta, config.rotary_size), 1.0);
+        Ok(Self {
+            global: (0..config.regimes())
+                .map(|regime| {
+                    let (frequencies, magnitude) = config.scaled(regime);
+                    make(frequencies, magnitude)
+                })
+                .collect::<Result<_>>()?,
+            local: config.local_theta.map(local).transpose()?,
         })
     }
 
+    pub fn at<'a>(
+        &'a self,
+        config: &'a RopeConfig,
+        regime: usize,
+        positions: Range<usize>,
+        device: &Device,
+    ) -> Result<Rotation<'a>> {
+        let with_table =
+            |rope: &'a Rope| -> Result<_> { Ok((rope, rope.table(positions.clone(), device)?)) };
+        let global = with_table(&self.global[regime.min(self.global.len() - 1)])?;
+        Ok(Rotation {
+            config,
+            rows: global.1.rows(positions.clone(), device)?,
+            global,
+            local: self.local.as_ref().map(with_table).transpose()?,
+        })
+    }
+}
+
+impl Rotation<'_> {
+    /// Whether this layer rotates at all.
+    pub fn applies(&self, layer: usize) -> bool {
+        self.config.layers[layer]
+    }
+
+    /// `x` is [tokens, heads, head size]; `local` asks for the rotation of windowed layers.
+    pub fn turn(&self, x: &Tensor, local: bool) -> Result<Tensor> {
+        let (rope, table) = match &self.local {
+            Some(rotation) if local => rotation,
+            _ => &self.global,
+        };
+        rope.turn(x, table, &self.rows)
+    }
+}
+
+impl RopeConfig {
     /// Keys cached at one length are wrong for another when this differs between the two.
     pub fn regime(&self, length: usize) -> usize {
         match &self.scaling {
@@ -57,29 +95,31 @@ impl Rope {
         }
     }
 
-    fn frequencies(&self, length: usize, local: bool) -> Frequencies {
-        let theta = match self.local_theta {
-            Some(theta) if local => theta,
-            _ => self.theta,
-        };
-        let size = self.rotary_size;
-        let mut inverse: Vec<f32> = (0..size / 2)
-            .map(|i| 1.0 / theta.powf(2.0 * i as f32 / size as f32))
-            .collect();
-        let mut factor = 1.0;
-        if local && self.local_theta.is_some() {
-            return Frequencies { inverse, factor };
+    fn regimes(&self) -> usize {
+        match &self.scaling {
+            RopeScaling::LongRope { .. } => 2,
+            _ => 1,
         }
+    }
+
+    /// Frequencies, and what cosines and sines are multiplied with.
+    fn scaled(&self, regime: usize) -> (Vec<f32>, f32) {
+        let mut frequencies = rope::frequencies(self.theta, self.rotary_size);
+        let divide = |frequencies: &mut [f32], divisors: &[f32]| {
+            let pairs = frequencies.iter_mut().zip(divisors);
+            pairs.for_each(|(frequency, divisor)| *frequency /= divisor);
+        };
+        let mut magnitude = 1.0;
         match &self.scaling {
             RopeScaling::None => {}
-            RopeScaling::Linear { factor } => inverse.iter_mut().for_each(|f| *f /= factor),
+            RopeScaling::Linear { factor } => frequencies.iter_mut().for_each(|f| *f /= factor),
             RopeScaling::Llama3 {
                 factor,
                 low_frequency_factor,
                 high_frequency_factor,
                 original_positions,
             } => scale_llama3(
-                &mut inverse,
+                &mut frequencies,
                 *factor,
                 *low_frequency_factor,
                 *high_frequency_factor,
@@ -88,8 +128,8 @@ impl Rope {
             RopeScaling::Yarn {
                 attention_factor, ..
             } => {
-                factor = *attention_factor;
-                self.scale_yarn(&mut inverse, theta);
+                magnitude = *attention_factor;
+                self.scale_yarn(&mut frequencies, self.theta);
             }
             RopeScaling::LongRope {
                 short,
@@ -97,19 +137,12 @@ impl Rope {
                 attention_factor,
                 ..
             } => {
-                factor = *attention_factor;
-                let divisors = if self.regime(length) == 1 {
-                    long
-                } else {
-                    short
-                };
-                inverse.iter_mut().zip(divisors).for_each(|(f, d)| *f /= d);
+                magnitude = *attention_factor;
+                divide(&mut frequencies, if regime == 1 { long } else { short });
             }
-            RopeScaling::Divisors(divisors) => {
-                inverse.iter_mut().zip(divisors).for_each(|(f, d)| *f /= d);
-            }
+            RopeScaling::Divisors(divisors) => divide(&mut frequencies, divisors),
         }
-        Frequencies { inverse, factor }
+        (frequencies, magnitude)
     }
 
     /// Fast dimensions keep their frequency, slow ones are interpolated, with a ramp in between.
@@ -163,7 +196,7 @@ pub fn from_config(
     head_size: usize,
     layer_count: usize,
     rotated_share: f64,
-) -> Result<Rope> {
+) -> Result<RopeConfig> {
     let parameters = match raw.opt_nested("rope_parameters")? {
         Some(parameters) => Some(match parameters.opt_nested("full_attention")? {
             Some(global) => global,
@@ -202,7 +235,7 @@ pub fn from_config(
         Some(parameters) => scaling(raw, parameters, rotary_size)?,
         None => RopeScaling::None,
     };
-    Ok(Rope {
+    Ok(RopeConfig {
         theta: theta as f32,
         local_theta: None,
         rotary_size,

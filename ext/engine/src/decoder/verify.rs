@@ -7,6 +7,7 @@ use super::layer::{Layer, Step, Stream};
 use super::model::{Decoder, Logits};
 use super::names::Names;
 use super::parameters::Parameters;
+use super::rope::Rotations;
 use crate::verification::{self, Evidence, Expanded, PROBE_TOKENS};
 use crate::weights::WeightSource;
 use crate::{log, CancelToken, Result};
@@ -22,7 +23,7 @@ impl Decoder {
     ) -> Result<()> {
         let length = PROBE_TOKENS.min(self.config().max_positions);
         let tokens = verification::probe(self.config().vocab_size, length);
-        let embedded = self.embed(&tokens, 0)?;
+        let embedded = self.embed(&tokens, 0, None)?;
         evidence("the token embeddings", &embedded).check_values()?;
         match verification::has_room_for_layer(source, self.config().layer_count) {
             true => self.verify_first_layer(source, names, &embedded, cancel)?,
@@ -57,16 +58,20 @@ impl Decoder {
     fn run_first(&self, layer: &Layer, embedded: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
         let (device, config) = (embedded.device(), self.config());
         let count = embedded.dim(0)?;
-        let rotation = |local: bool| match &config.positions {
-            Positions::Rope(rope) => rope.rotation(0, count, count, local, device).map(Some),
-            Positions::Learned => Ok(None),
+        let rotations = match &config.positions {
+            Positions::Rope(rope) => Some((rope, Rotations::new(rope, count, device)?)),
+            Positions::Learned => None,
         };
-        let (global, local) = (rotation(false)?, rotation(true)?);
+        let rotation = match &rotations {
+            Some((rope, rotations)) => {
+                Some(rotations.at(rope, self.regime(count), 0..count, device)?)
+            }
+            None => None,
+        };
         let step = Step {
             config,
-            global: global.as_ref(),
-            local: local.as_ref(),
-            positions: &Tensor::arange(0u32, count as u32, device)?,
+            rotation,
+            adapter: None,
             cancel,
         };
         let mut cache = self.new_cache();

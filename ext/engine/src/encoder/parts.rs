@@ -147,7 +147,7 @@ impl<'a> Parts<'a> {
         let weight = self.weight(part, layer)?;
         Ok(match kind {
             NormKind::Layer => Norm::layer(weight, self.bias(part, layer)?, epsilon),
-            NormKind::Rms => Norm::rms(weight, epsilon),
+            NormKind::Rms => Norm::rms(weight, 0.0, epsilon),
         })
     }
 

@@ -3,11 +3,15 @@
 use candle_core::{DType, Device, Tensor};
 
 use crate::kernels::RopeKind;
+use crate::nn::rope::frequencies;
 use crate::nn::{AttentionBias, Disentangled, PackedSequences, Rope, RopeTable};
 use crate::{Error, Result};
 
 use super::config::{DisentangledConfig, EncoderConfig, Relative, RopeConfig};
 use super::parts::{Part, Parts};
+
+/// Texts are mostly shorter than this.
+const PREPARED_POSITIONS: usize = 512;
 
 /// What all layers share.
 #[derive(Debug)]
@@ -90,7 +94,7 @@ impl RelativePositions {
                     ropes,
                     tables: ropes
                         .iter()
-                        .map(|rope| rope.table(longest, device))
+                        .map(|rope| rope.table(0..longest, device))
                         .collect::<Result<_>>()?,
                     positions: Tensor::from_vec(positions, sequences.tokens(), device)?,
                 }
@@ -173,7 +177,11 @@ fn make_rope(config: &RopeConfig, device: &Device) -> Result<Rope> {
         true => RopeKind::Interleaved,
         false => RopeKind::Half,
     };
-    Rope::new(config.theta, config.rotary, config.divisor, kind, device)
+    let mut frequencies = frequencies(config.theta, config.rotary);
+    for frequency in &mut frequencies {
+        *frequency /= config.divisor;
+    }
+    Rope::new(frequencies, 1.0, kind, PREPARED_POSITIONS, device)
 }
 
 /// Slopes 2^(−8i / n) for n a power of two; other head counts borrow every second slope of the next

@@ -4,12 +4,18 @@ use crate::Result;
 
 pub trait Constraint: Send {
     /// The tokens that may come next, bit `i % 32` of word `i / 32` standing for token `i`;
-    /// `end_ids` are among them where the text may end.
+    /// `end_ids` are among them where the text may end, and only there.
     fn allowed(&mut self, end_ids: &[u32]) -> Result<Vec<u32>>;
 
     /// Takes note of a token that was chosen among the allowed ones.
     fn accept(&mut self, token: u32) -> Result<()>;
 
-    /// Whether the text is complete and nothing more may follow.
+    /// Whether the text is over, without waiting for the model to say so.
     fn is_satisfied(&mut self) -> bool;
+
+    /// Whether the text would be right if it ended here.
+    fn may_end(&mut self) -> bool;
+
+    /// What a token adds to the text.
+    fn bytes(&self, token: u32) -> &[u8];
 }

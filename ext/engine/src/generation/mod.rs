@@ -2,11 +2,14 @@
 
 pub mod config;
 pub mod constraint;
+pub mod grammar;
 pub mod random;
 pub mod sampler;
+mod schema;
 pub mod stop;
 
 pub use config::GenerationConfig;
 pub use constraint::Constraint;
+pub use grammar::{Ending, GrammarConstraint, Pattern, Vocabulary};
 pub use sampler::{Choice, Sampler};
 pub use stop::{StopMatcher, StopOutcome};

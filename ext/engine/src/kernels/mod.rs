@@ -97,12 +97,15 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
     norm(x, ops::Norm::rms("rms_norm", x, weight, epsilon, 0.0)?)
 }
 
-/// `rms_norm` with 1 + weight, as Gemma stores it in safetensors.
-pub fn rms_norm_offset(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
-    norm(
-        x,
-        ops::Norm::rms("rms_norm_offset", x, weight, epsilon, 1.0)?,
-    )
+/// `rms_norm` with `weight_offset` + weight: 1 for Gemma's safetensors.
+pub fn rms_norm_offset(
+    x: &Tensor,
+    weight: &Tensor,
+    epsilon: f32,
+    weight_offset: f32,
+) -> Result<Tensor> {
+    let op = ops::Norm::rms("rms_norm_offset", x, weight, epsilon, weight_offset)?;
+    norm(x, op)
 }
 
 /// x + residual, and its `layer_norm`, in one pass.

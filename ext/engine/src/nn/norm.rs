@@ -11,8 +11,10 @@ pub enum Norm {
         bias: Option<Tensor>,
         epsilon: f32,
     },
+    /// `offset` is added to the weight.
     Rms {
         weight: Tensor,
+        offset: f32,
         epsilon: f32,
     },
 }
@@ -26,8 +28,12 @@ impl Norm {
         }
     }
 
-    pub fn rms(weight: Tensor, epsilon: f32) -> Self {
-        Self::Rms { weight, epsilon }
+    pub fn rms(weight: Tensor, offset: f32, epsilon: f32) -> Self {
+        Self::Rms {
+            weight,
+            offset,
+            epsilon,
+        }
     }
 
     /// The width of the rows it takes.
@@ -44,7 +50,27 @@ impl Norm {
                 bias,
                 epsilon,
             } => kernels::layer_norm(x, weight, bias.as_ref(), *epsilon),
-            Self::Rms { weight, epsilon } => kernels::rms_norm(x, weight, *epsilon),
+            Self::Rms {
+                weight,
+                offset,
+                epsilon,
+            } => kernels::rms_norm_offset(x, weight, *epsilon, *offset),
+        }
+    }
+
+    /// `x + residual`, and the norm of it.
+    pub fn add_forward(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        match self {
+            Self::Layer {
+                weight,
+                bias,
+                epsilon,
+            } => kernels::add_layer_norm(x, residual, weight, bias.as_ref(), *epsilon),
+            Self::Rms {
+                weight,
+                offset,
+                epsilon,
+            } => kernels::add_rms_norm(x, residual, weight, *epsilon, *offset),
         }
     }
 }

@@ -1,17 +1,18 @@
-//! Rotary position tables.
+//! Rotary positions.
+
+use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
 use crate::kernels::{self, RopeKind};
 use crate::Result;
 
-/// The tables that most calls need are made once; a longer sequence gets its own.
-const PREPARED: usize = 512;
-
 #[derive(Clone, Debug)]
 pub struct Rope {
     /// Radians per position, one for each pair of elements.
     frequencies: Vec<f32>,
+    /// Factor on cosines and sines.
+    magnitude: f32,
     kind: RopeKind,
     prepared: RopeTable,
 }
@@ -21,66 +22,85 @@ pub struct Rope {
 pub struct RopeTable {
     cosines: Tensor,
     sines: Tensor,
-    positions: usize,
+    /// The position of row 0.
+    first: usize,
+}
+
+/// Frequencies theta^(−2i / rotary), in single precision as the references have them.
+pub fn frequencies(theta: f32, rotary: usize) -> Vec<f32> {
+    (0..rotary / 2)
+        .map(|i| {
+            let exponent = (2 * i) as f32 / rotary as f32;
+            1.0 / f64::from(theta).powf(f64::from(exponent)) as f32
+        })
+        .collect()
 }
 
 impl Rope {
-    /// Frequencies theta^(−2i / rotary) / divisor, in single precision as the references have them.
+    /// Tables for positions below `prepared`, which most calls need, are made once; what lies
+    /// beyond gets its own.
     pub fn new(
-        theta: f32,
-        rotary: usize,
-        divisor: f32,
+        frequencies: Vec<f32>,
+        magnitude: f32,
         kind: RopeKind,
+        prepared: usize,
         device: &Device,
     ) -> Result<Self> {
-        let frequencies: Vec<f32> = (0..rotary / 2)
-            .map(|i| {
-                let exponent = (2 * i) as f32 / rotary as f32;
-                1.0 / f64::from(theta).powf(f64::from(exponent)) as f32 / divisor
-            })
-            .collect();
-        let prepared = RopeTable::new(&frequencies, PREPARED, device)?;
+        let prepared = RopeTable::new(&frequencies, magnitude, 0..prepared, device)?;
         Ok(Self {
             frequencies,
+            magnitude,
             kind,
             prepared,
         })
     }
 
-    /// Tables for positions below `positions`.
-    pub fn table(&self, positions: usize, device: &Device) -> Result<RopeTable> {
-        if positions <= self.prepared.positions {
+    /// A table that has these positions.
+    pub fn table(&self, positions: Range<usize>, device: &Device) -> Result<RopeTable> {
+        if positions.end <= self.prepared.cosines.dim(0)? {
             return Ok(self.prepared.clone());
         }
-        RopeTable::new(&self.frequencies, positions, device)
+        RopeTable::new(&self.frequencies, self.magnitude, positions, device)
     }
 
-    /// `x` is [tokens, heads, width], `positions` u32 [tokens].
-    pub fn turn(&self, x: &Tensor, table: &RopeTable, positions: &Tensor) -> Result<Tensor> {
+    /// `x` is [tokens, heads, width]; `rows` is u32 [tokens], the rows of the table by which they
+    /// turn.
+    pub fn turn(&self, x: &Tensor, table: &RopeTable, rows: &Tensor) -> Result<Tensor> {
         let rotary = 2 * self.frequencies.len();
-        kernels::rope(
-            x,
-            &table.cosines,
-            &table.sines,
-            positions,
-            self.kind,
-            rotary,
-        )
+        kernels::rope(x, &table.cosines, &table.sines, rows, self.kind, rotary)
     }
 }
 
 impl RopeTable {
-    fn new(frequencies: &[f32], positions: usize, device: &Device) -> Result<Self> {
-        let angles: Vec<f32> = (0..positions)
+    fn new(
+        frequencies: &[f32],
+        magnitude: f32,
+        positions: Range<usize>,
+        device: &Device,
+    ) -> Result<Self> {
+        let first = positions.start;
+        let shape = (positions.len(), frequencies.len());
+        let (sines, cosines): (Vec<f32>, Vec<f32>) = positions
             .flat_map(|position| frequencies.iter().map(move |f| position as f32 * f))
-            .collect();
-        let shape = (positions, frequencies.len());
-        let cosines = angles.iter().map(|a| a.cos()).collect();
-        let sines = angles.iter().map(|a| a.sin()).collect();
+            .map(|angle| {
+                let (sine, cosine) = f64::from(angle).sin_cos();
+                (sine as f32 * magnitude, cosine as f32 * magnitude)
+            })
+            .unzip();
         Ok(Self {
-            cosines: Tensor::from_vec::<_, f32>(cosines, shape, device)?,
-            sines: Tensor::from_vec::<_, f32>(sines, shape, device)?,
-            positions,
+            cosines: Tensor::from_vec(cosines, shape, device)?,
+            sines: Tensor::from_vec(sines, shape, device)?,
+            first,
         })
+    }
+
+    /// The rows of these positions, u32 [positions].
+    pub fn rows(&self, positions: Range<usize>, device: &Device) -> Result<Tensor> {
+        let row = |position: usize| (position - self.first) as u32;
+        Ok(Tensor::arange(
+            row(positions.start),
+            row(positions.end),
+            device,
+        )?)
     }
 }

@@ -1,18 +1,21 @@
 //! Text generation: a language model, and one run of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::DType;
 
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
 use crate::decoder::model::Logits;
-use crate::decoder::{families, gguf, Decoder, KvCache};
+use crate::decoder::{families, gguf, peft, Adapter, Decoder, KvCache};
 use crate::generation::sampler::log_sum_exp;
-use crate::generation::{Choice, Constraint, GenerationConfig, Sampler, StopMatcher, StopOutcome};
+use crate::generation::{
+    Choice, Constraint, Ending, GenerationConfig, Pattern, Sampler, StopMatcher, StopOutcome,
+    Vocabulary,
+};
 use crate::model_files::ModelFiles;
 use crate::raw_config::RawConfig;
-use crate::tokenizer::{StreamDecoder, Tokenizer};
+use crate::tokenizer::{CharacterStream, StreamDecoder, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
 /// Prompts are read in pieces of this many tokens: large enough for fast products, small enough
@@ -27,7 +30,16 @@ pub struct LanguageModel {
     tokenizer: Tokenizer,
     end_ids: Vec<u32>,
     context_length: usize,
+    adapters: Vec<Arc<Adapter>>,
     info: ModelInfo,
+    /// Made for the first constraint.
+    vocabulary: OnceLock<Vocabulary>,
+}
+
+/// An adapter to be loaded with a model.
+pub struct AdapterFiles {
+    pub name: String,
+    pub files: ModelFiles,
 }
 
 /// Why a run ended.
@@ -38,7 +50,7 @@ pub enum FinishReason {
     /// `max_new_tokens` or the end of the context.
     Length,
     StopSequence,
-    /// A constraint was satisfied.
+    /// A constraint was satisfied, and the text ended there.
     Constraint,
 }
 
@@ -52,18 +64,28 @@ pub enum ContextOverflow {
 }
 
 impl LanguageModel {
-    pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
+    pub fn load(
+        files: &ModelFiles,
+        options: &LoadOptions,
+        adapters: &[AdapterFiles],
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
         let tokenizer = checkpoint
             .tokenizer(files, options, cancel)?
             .with_padding(None)
             .with_truncation(None);
-        let (config, names) = match &checkpoint.config {
+        let (config, names, modules) = match &checkpoint.config {
             Some(raw) => {
                 let family = families::find(raw)?;
-                ((family.config)(raw)?, (family.names)(raw))
+                let names = (family.names)(raw);
+                ((family.config)(raw)?, names, names)
             }
-            None => gguf::read(checkpoint.source.as_ref())?,
+            None => {
+                let (config, names) = gguf::read(checkpoint.source.as_ref())?;
+                let modules = gguf::module_names(&config.architecture);
+                (config, names, modules)
+            }
         };
         let end_ids = end_ids(files, checkpoint.config.as_ref(), &tokenizer, cancel)?;
         let context_length = options.max_length.map_or(config.max_positions, |asked| {
@@ -94,12 +116,20 @@ impl LanguageModel {
         if options.verifies() {
             decoder.verify(checkpoint.source.as_ref(), &names, cancel)?;
         }
+        let adapters = adapters
+            .iter()
+            .map(|AdapterFiles { name, files }| {
+                peft::load(&decoder, &modules, name, files, cancel).map(Arc::new)
+            })
+            .collect::<Result<_>>()?;
         Ok(Self {
             decoder,
             tokenizer,
             end_ids,
             context_length,
+            adapters,
             info,
+            vocabulary: OnceLock::new(),
         })
     }
 
@@ -119,14 +149,59 @@ impl LanguageModel {
         self.context_length
     }
 
+    pub fn adapters(&self) -> &[Arc<Adapter>] {
+        &self.adapters
+    }
+
+    /// A loaded adapter by its name; no name stands for the base model.
+    pub fn adapter(&self, name: Option<&str>) -> Result<Option<Arc<Adapter>>> {
+        let Some(name) = name else { return Ok(None) };
+        let found = self.adapters.iter().find(|adapter| adapter.name == name);
+        let Some(adapter) = found else {
+            let known: Vec<&str> = self.adapters.iter().map(|a| a.name.as_str()).collect();
+            return Err(Error::InvalidInput(format!(
+                "there is no adapter {name:?}; loaded are: {}",
+                if known.is_empty() {
+                    "none".to_owned()
+                } else {
+                    known.join(", ")
+                }
+            )));
+        };
+        Ok(Some(adapter.clone()))
+    }
+
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
 
+    /// A pattern that a run of this model shall follow.
+    pub fn constraint(&self, pattern: &Pattern, ending: Ending) -> Result<Box<dyn Constraint>> {
+        let vocabulary = match self.vocabulary.get() {
+            Some(vocabulary) => vocabulary,
+            None => {
+                let made = Vocabulary::new(&self.tokenizer)?;
+                self.vocabulary.get_or_init(|| made)
+            }
+        };
+        // A text that only the model may end needs a token to end it with.
+        let ending = match ending {
+            Ending::Model if self.end_ids.is_empty() => Ending::Complete,
+            ending => ending,
+        };
+        Ok(Box::new(vocabulary.compile(pattern, ending)?))
+    }
+
     /// The log probability of each token of `ids` but the first, given those before it.
-    pub fn logprobs(&self, ids: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
+    pub fn logprobs(
+        &self,
+        ids: &[u32],
+        adapter: Option<&str>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>> {
         self.check_length(ids.len())?;
         let mut cache = self.decoder.new_cache();
+        cache.adapt(self.adapter(adapter)?);
         cache.clear(self.decoder.regime(ids.len()));
         let mut logprobs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(PREFILL_CHUNK) {
@@ -192,12 +267,19 @@ pub struct Generation {
     overflow: ContextOverflow,
     sampler: Sampler,
     constraint: Option<Box<dyn Constraint>>,
-    decoder: Option<StreamDecoder>,
+    decoder: Option<TextDecoder>,
     stop: StopMatcher,
     text: String,
     choices: Vec<Choice>,
     finished: Option<FinishReason>,
     clock: Clock,
+}
+
+/// How tokens become text. Decoders of some tokenizers change the beginning of a text; one that
+/// follows a constraint must be what the constraint has seen, byte by byte.
+enum TextDecoder {
+    Stream(StreamDecoder),
+    Constrained(CharacterStream),
 }
 
 /// Only time spent inside steps counts, not the caller's between them.
@@ -248,7 +330,10 @@ impl Generation {
         let cached_length = cache.keep_prefix(&prompt[..prompt.len() - 1]);
         Ok(Self {
             sampler: Sampler::new(config.clone(), &prompt)?,
-            decoder: Some(model.tokenizer.stream(true)),
+            decoder: Some(match constraint {
+                Some(_) => TextDecoder::Constrained(CharacterStream::default()),
+                None => TextDecoder::Stream(model.tokenizer.stream(true)),
+            }),
             stop: StopMatcher::new(&config.stop_sequences),
             prompt_length: prompt.len(),
             finished: (config.max_new_tokens == 0).then_some(FinishReason::Length),
@@ -335,9 +420,12 @@ impl Generation {
         if self.model.end_ids.contains(&token) {
             return self.finish(FinishReason::Stop);
         }
-        let piece = match &mut self.decoder {
-            Some(decoder) => decoder.push(token)?,
-            None => String::new(),
+        let piece = match (&mut self.decoder, &self.constraint) {
+            (Some(TextDecoder::Stream(decoder)), _) => decoder.push(token)?,
+            (Some(TextDecoder::Constrained(stream)), Some(constraint)) => {
+                stream.push(constraint.bytes(token))
+            }
+            _ => String::new(),
         };
         let shown = match self.stop.push(&piece) {
             StopOutcome::Stop(shown) => {
@@ -360,7 +448,13 @@ impl Generation {
         let full =
             self.overflow == ContextOverflow::Error && self.ids.len() >= self.model.context_length;
         if self.choices.len() >= self.config.max_new_tokens || full {
-            return Ok(shown + &self.finish(FinishReason::Length)?);
+            let over = self.constraint.as_mut().is_some_and(|c| c.may_end());
+            let reason = if over {
+                FinishReason::Constraint
+            } else {
+                FinishReason::Length
+            };
+            return Ok(shown + &self.finish(reason)?);
         }
         Ok(shown)
     }
@@ -368,8 +462,10 @@ impl Generation {
     /// Ends the run and returns what was held back.
     fn finish(&mut self, reason: FinishReason) -> Result<String> {
         let mut rest = String::new();
-        if let Some(decoder) = self.decoder.take() {
-            rest = decoder.finish()?;
+        match self.decoder.take() {
+            Some(TextDecoder::Stream(decoder)) => rest = decoder.finish()?,
+            Some(TextDecoder::Constrained(stream)) => rest = stream.finish(),
+            None => {}
         }
         let (rest, reason) = match self.stop.push(&rest) {
             StopOutcome::Stop(shown) => (shown, FinishReason::StopSequence),

@@ -9,6 +9,7 @@ mod load;
 mod options;
 mod special_tokens;
 mod stream;
+mod token_bytes;
 mod vocabulary_files;
 
 use std::collections::HashMap;
@@ -25,6 +26,7 @@ pub use load::TokenizerFiles;
 pub use options::{Padding, PaddingDirection, Truncation, TruncationDirection, TruncationStrategy};
 pub use special_tokens::{SpecialToken, SpecialTokens};
 pub use stream::StreamDecoder;
+pub use token_bytes::{CharacterStream, TokenBytes};
 pub use tokenizers::Encoding;
 
 use crate::chat_template::{ChatTemplates, Conversation};

@@ -27,15 +27,10 @@ pub struct StreamDecoder {
 
 impl StreamDecoder {
     pub(super) fn new(tokenizer: Tokenizer, skip_special_tokens: bool) -> Self {
-        let mut stages = Vec::new();
-        match tokenizer.shared.core.get_decoder() {
-            Some(decoder) => push_stages(decoder, &mut stages),
-            None => stages.push(Stage::Join { begun: false }),
-        }
         Self {
+            stages: stages(&tokenizer),
             tokenizer,
             skip_special_tokens,
-            stages,
         }
     }
 
@@ -64,6 +59,15 @@ impl StreamDecoder {
     }
 }
 
+pub(super) fn stages(tokenizer: &Tokenizer) -> Vec<Stage> {
+    let mut stages = Vec::new();
+    match tokenizer.shared.core.get_decoder() {
+        Some(decoder) => push_stages(decoder, &mut stages),
+        None => stages.push(Stage::Join { begun: false }),
+    }
+    stages
+}
+
 fn run(stages: &mut [Stage], mut tokens: Vec<String>) -> Result<String> {
     for stage in stages {
         tokens = stage.push(tokens)?;
@@ -73,7 +77,7 @@ fn run(stages: &mut [Stage], mut tokens: Vec<String>) -> Result<String> {
 
 /// The streaming counterpart of one decoder. Up to the first stage that fuses, tokens come whole;
 /// behind it come fragments of the one token that the fused text is.
-enum Stage {
+pub(super) enum Stage {
     Join {
         begun: bool,
     },
@@ -322,7 +326,7 @@ impl Stage {
     }
 }
 
-fn word_piece(decoder: &WordPiece, begun: bool, token: String) -> String {
+pub(super) fn word_piece(decoder: &WordPiece, begun: bool, token: String) -> String {
     let text = match token.strip_prefix(&decoder.prefix) {
         _ if !begun => token,
         Some(rest) => rest.to_owned(),
@@ -363,7 +367,7 @@ fn take_all_but_last(text: &mut String, characters: usize) -> String {
 }
 
 /// The byte of a token such as `<0x0A>`.
-fn byte_of(token: &str) -> Option<u8> {
+pub(super) fn byte_of(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() != 2 {
         return None;
@@ -383,7 +387,7 @@ fn take_byte_run(pending: &mut Vec<u8>) -> Vec<String> {
 }
 
 /// The complete characters, with U+FFFD for what can't become one; an unfinished one stays.
-fn take_characters(pending: &mut Vec<u8>) -> String {
+pub(super) fn take_characters(pending: &mut Vec<u8>) -> String {
     let mut text = String::new();
     let mut done = 0;
     while let Some(rest) = pending.get(done..).filter(|rest| !rest.is_empty()) {
@@ -411,7 +415,7 @@ fn take_characters(pending: &mut Vec<u8>) -> String {
 }
 
 /// The bytes that a byte-level token's characters stand for; other tokens are text as they are.
-fn append_bytes(token: &str, bytes: &mut Vec<u8>) {
+pub(super) fn append_bytes(token: &str, bytes: &mut Vec<u8>) {
     let table = character_bytes();
     let length = bytes.len();
     for character in token.chars() {

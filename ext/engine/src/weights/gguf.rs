@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::table::{Data, Entry, Table};
 use super::{element_count, Array, BlockType, Bytes, Element, Metadata, Value};
+use crate::model_files::Split;
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 4] = b"GGUF";
@@ -55,27 +56,21 @@ pub(super) fn read(path: &Path) -> Result<Table> {
 /// The files of a model that was split: `name-00001-of-00003.gguf` and its fellows.
 pub(super) fn parts(path: &Path) -> Result<Vec<PathBuf>> {
     let name = path.file_name().and_then(|name| name.to_str());
-    let split = name.and_then(|name| {
-        let (rest, total) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
-        let (base, number) = rest.rsplit_once('-')?;
-        let five_digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
-        let total = total.parse::<usize>().ok().filter(|_| five_digits(total))?;
-        five_digits(number).then_some((base, total))
-    });
-    let Some((base, total)) = split else {
+    let Some(split) = name.and_then(Split::parse) else {
         return Ok(vec![path.to_owned()]);
     };
-    let part = |number| path.with_file_name(format!("{base}-{number:05}-of-{total:05}.gguf"));
-    (1..=total)
-        .map(part)
-        .map(|part| match part.is_file() {
-            true => Ok(part),
-            false => Err(Error::ModelNotFound(format!(
-                "{} is missing: the model is split into {total} files, and all must be there",
-                part.display()
-            ))),
-        })
-        .collect()
+    let parts: Vec<PathBuf> = split
+        .parts()
+        .map(|part| path.with_file_name(part))
+        .collect();
+    match parts.iter().find(|part| !part.is_file()) {
+        None => Ok(parts),
+        Some(missing) => Err(Error::ModelNotFound(format!(
+            "{} is missing: the model is split into {} files, and all must be there",
+            missing.display(),
+            parts.len()
+        ))),
+    }
 }
 
 fn version(path: &Path, cursor: &mut Cursor<'_>) -> Result<u32> {

@@ -13,16 +13,26 @@ use engine::CancelToken;
 
 const LOGPROB_TOLERANCE: f32 = 1e-3;
 
-struct Fixture {
-    decoder: Decoder,
-    sequences: Vec<Vec<u32>>,
-    prompt_lengths: Vec<usize>,
-    expected: Arc<dyn WeightSource>,
+/// What the reference says of a checkpoint.
+pub struct Expectations {
+    pub sequences: Vec<Vec<u32>>,
+    pub prompt_lengths: Vec<usize>,
+    tensors: Arc<dyn WeightSource>,
 }
 
-fn folders() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures/tiny/decoders");
-    let mut folders: Vec<_> = std::fs::read_dir(root)
+struct Fixture {
+    decoder: Decoder,
+    expectations: Expectations,
+}
+
+pub fn tiny(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../spec/fixtures/tiny")
+        .join(folder)
+}
+
+pub fn folders(kind: &str) -> Vec<PathBuf> {
+    let mut folders: Vec<_> = std::fs::read_dir(tiny(kind))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
@@ -30,13 +40,44 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
+impl Expectations {
+    pub fn read(folder: &Path) -> Self {
+        let record = std::fs::read_to_string(folder.join("expected.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        let sequences = record["sequences"].as_array().unwrap();
+        let lengths = numbers(&record["prompt_lengths"]);
+        Self {
+            sequences: sequences.iter().map(numbers).collect(),
+            prompt_lengths: lengths.into_iter().map(|n| n as usize).collect(),
+            tensors: open(folder.join("expected.safetensors")),
+        }
+    }
+
+    /// The log probabilities of all tokens but the first of a sequence.
+    pub fn logprobs(&self, index: usize) -> Vec<f32> {
+        let name = format!("logprobs.{index}");
+        let tensor = self
+            .tensors
+            .tensor(&name, Some(DType::F32), &Device::Cpu)
+            .unwrap();
+        tensor.to_vec1().unwrap()
+    }
+}
+
+pub fn numbers(value: &serde_json::Value) -> Vec<u32> {
+    let values = value.as_array().unwrap().iter();
+    values.map(|v| v.as_u64().unwrap() as u32).collect()
+}
+
+fn open(path: PathBuf) -> Arc<dyn WeightSource> {
+    weights::open(&WeightFiles::Safetensors(vec![path])).unwrap()
+}
+
 fn load(folder: &Path, dtype: DType) -> Fixture {
     let raw = RawConfig::read(&folder.join("config.json")).unwrap();
     let family = families::find(&raw).unwrap();
-    let open =
-        |name: &str| weights::open(&WeightFiles::Safetensors(vec![folder.join(name)])).unwrap();
     let decoder = Decoder::load(
-        open("model.safetensors"),
+        open(folder.join("model.safetensors")),
         (family.config)(&raw).unwrap(),
         &(family.names)(&raw),
         &Device::Cpu,
@@ -44,21 +85,9 @@ fn load(folder: &Path, dtype: DType) -> Fixture {
         &CancelToken::new(),
     )
     .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let record = std::fs::read_to_string(folder.join("expected.json")).unwrap();
-    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
-    let numbers = |value: &serde_json::Value| -> Vec<u32> {
-        let values = value.as_array().unwrap().iter();
-        values.map(|v| v.as_u64().unwrap() as u32).collect()
-    };
-    let sequences = record["sequences"].as_array().unwrap();
     Fixture {
         decoder,
-        sequences: sequences.iter().map(numbers).collect(),
-        prompt_lengths: numbers(&record["prompt_lengths"])
-            .into_iter()
-            .map(|n| n as usize)
-            .collect(),
-        expected: open("expected.safetensors"),
+        expectations: Expectations::read(folder),
     }
 }
 
@@ -67,7 +96,7 @@ fn argmax(row: &[f32]) -> u32 {
     best.unwrap().0 as u32
 }
 
-fn logprobs(logits: &Tensor, next: &[u32]) -> Vec<f32> {
+pub fn logprobs(logits: &Tensor, next: &[u32]) -> Vec<f32> {
     let rows: Vec<Vec<f32>> = logits.to_vec2().unwrap();
     rows.iter()
         .zip(next)
@@ -76,8 +105,9 @@ fn logprobs(logits: &Tensor, next: &[u32]) -> Vec<f32> {
 }
 
 /// The logits of a whole sequence given in pieces of `chunk` tokens.
-fn in_chunks(decoder: &Decoder, ids: &[u32], chunk: usize) -> Tensor {
+pub fn in_chunks(decoder: &Decoder, ids: &[u32], chunk: usize) -> Tensor {
     let mut cache = decoder.new_cache();
+    cache.clear(decoder.regime(ids.len()));
     let cancel = CancelToken::new();
     let parts: Vec<Tensor> = ids
         .chunks(chunk)
@@ -90,7 +120,7 @@ fn in_chunks(decoder: &Decoder, ids: &[u32], chunk: usize) -> Tensor {
     Tensor::cat(&parts, 0).unwrap()
 }
 
-fn worst(expected: &[f32], actual: &[f32]) -> f32 {
+pub fn worst(expected: &[f32], actual: &[f32]) -> f32 {
     let differences = expected.iter().zip(actual).map(|(a, b)| (a - b).abs());
     assert_eq!(expected.len(), actual.len());
     differences.fold(0.0, f32::max)
@@ -98,24 +128,14 @@ fn worst(expected: &[f32], actual: &[f32]) -> f32 {
 
 #[test]
 fn logprobs_equal_the_reference_at_once_in_chunks_and_one_by_one() {
-    for folder in folders() {
+    for folder in folders("decoders") {
         let fixture = load(&folder, DType::F32);
-        for (index, ids) in fixture.sequences.iter().enumerate() {
-            let expected: Vec<f32> = fixture
-                .expected
-                .tensor(&format!("logprobs.{index}"), Some(DType::F32), &Device::Cpu)
-                .unwrap()
-                .to_vec1()
-                .unwrap();
+        for (index, ids) in fixture.expectations.sequences.iter().enumerate() {
+            let expected = fixture.expectations.logprobs(index);
             let whole = in_chunks(&fixture.decoder, ids, ids.len());
             let off = worst(&expected, &logprobs(&whole, &ids[1..]));
             assert!(off < LOGPROB_TOLERANCE, "{}: {off}", folder.display());
-            // Some rotations depend on the length of the sequence, so a part has its own.
-            let regime = |length| fixture.decoder.regime(length);
             for chunk in [1, 3, 8] {
-                if (1..=ids.len()).any(|length| regime(length) != regime(ids.len())) {
-                    continue;
-                }
                 let chunked = in_chunks(&fixture.decoder, ids, chunk);
                 let off = worst(&expected, &logprobs(&chunked, &ids[1..]));
                 assert!(
@@ -128,25 +148,31 @@ fn logprobs_equal_the_reference_at_once_in_chunks_and_one_by_one() {
     }
 }
 
+/// `length` tokens: those given and the likeliest ones after them, read once each.
+pub fn greedy(decoder: &Decoder, prompt: &[u32], length: usize) -> Vec<u32> {
+    let mut sequence = prompt.to_vec();
+    let mut cache = decoder.new_cache();
+    while sequence.len() < length {
+        let regime = decoder.regime(sequence.len());
+        if cache.regime() != regime {
+            cache.clear(regime);
+        }
+        let new = &sequence[cache.length()..];
+        let logits = decoder
+            .forward(new, &mut cache, Logits::Last, &CancelToken::new())
+            .unwrap();
+        sequence.push(argmax(&logits.to_vec2::<f32>().unwrap()[0]));
+    }
+    sequence
+}
+
 #[test]
 fn greedy_tokens_equal_the_reference() {
-    for folder in folders() {
+    for folder in folders("decoders") {
         let fixture = load(&folder, DType::F32);
-        let decoder = &fixture.decoder;
-        for (ids, &length) in fixture.sequences.iter().zip(&fixture.prompt_lengths) {
-            let mut sequence = ids[..length].to_vec();
-            let mut cache = decoder.new_cache();
-            while sequence.len() < ids.len() {
-                let regime = decoder.regime(sequence.len());
-                if cache.regime() != regime {
-                    cache.clear(regime);
-                }
-                let new = &sequence[cache.length()..];
-                let logits = decoder
-                    .forward(new, &mut cache, Logits::Last, &CancelToken::new())
-                    .unwrap();
-                sequence.push(argmax(&logits.to_vec2::<f32>().unwrap()[0]));
-            }
+        let expected = &fixture.expectations;
+        for (ids, &length) in expected.sequences.iter().zip(&expected.prompt_lengths) {
+            let sequence = greedy(&fixture.decoder, &ids[..length], ids.len());
             assert_eq!(&sequence, ids, "{}", folder.display());
         }
     }
@@ -154,12 +180,8 @@ fn greedy_tokens_equal_the_reference() {
 
 #[test]
 fn a_cancelled_forward_leaves_the_cache_usable() {
-    let folder = folders()
-        .into_iter()
-        .find(|f| f.ends_with("mistral"))
-        .unwrap();
-    let fixture = load(&folder, DType::F32);
-    let ids = &fixture.sequences[4];
+    let fixture = load(&tiny("decoders/mistral"), DType::F32);
+    let ids = &fixture.expectations.sequences[4];
     let mut cache = fixture.decoder.new_cache();
     let (cancel, running) = (CancelToken::new(), CancelToken::new());
     cancel.cancel();
@@ -184,10 +206,10 @@ fn a_cancelled_forward_leaves_the_cache_usable() {
 fn half_precision_stays_close() {
     for dtype in [DType::BF16, DType::F16] {
         for name in ["llama", "gemma3", "gpt2"] {
-            let folder = folders().into_iter().find(|f| f.ends_with(name)).unwrap();
+            let folder = tiny("decoders").join(name);
             let fixture = load(&folder, dtype);
             let full = load(&folder, DType::F32);
-            let ids = &fixture.sequences[4];
+            let ids = &fixture.expectations.sequences[4];
             let flat = |t: Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             let (a, b) = (
                 flat(in_chunks(&fixture.decoder, ids, 7)),
@@ -198,4 +220,27 @@ fn half_precision_stays_close() {
             assert!(cosine > 0.999, "{name} {dtype:?}: {cosine}");
         }
     }
+}
+
+#[test]
+fn caches_grow_in_chunks_and_windows_keep_only_what_they_need() {
+    let bytes_after = |name: &str, tokens: usize| {
+        let fixture = load(&tiny("decoders").join(name), DType::F32);
+        let mut cache = fixture.decoder.new_cache();
+        let ids: Vec<u32> = (0..tokens as u32).map(|n| 4 + n % 200).collect();
+        for part in ids.chunks(50) {
+            fixture
+                .decoder
+                .hidden_states(part, &mut cache, &CancelToken::new())
+                .unwrap();
+        }
+        assert_eq!(cache.length(), tokens);
+        cache.bytes()
+    };
+    let first = bytes_after("llama", 1);
+    assert!(first > 0);
+    assert_eq!(bytes_after("llama", 200), first);
+    assert!(bytes_after("llama", 600) >= 2 * first);
+    // A window of 8 positions.
+    assert_eq!(bytes_after("mistral", 600), bytes_after("mistral", 1));
 }

@@ -1,8 +1,11 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
 
+mod adapters;
 mod allocation;
 mod attention;
+mod constraint;
 mod decoder;
+mod decoder_gguf;
 mod encoder;
 mod encoder_files;
 mod encoder_tasks;

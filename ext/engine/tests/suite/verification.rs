@@ -259,7 +259,8 @@ fn every_task_checks_good_models_and_says_so() {
         let tagger = TagModel::load(&files("bert-token"), &options, &cancel).unwrap();
         let classifier = ClassifyModel::load(&files("bert-sequence"), &options, &cancel).unwrap();
         let filler = MaskModel::load(&files("bert-masked"), &options, &cancel).unwrap();
-        let language = LanguageModel::load(&files("decoders/llama"), &options, &cancel).unwrap();
+        let language =
+            LanguageModel::load(&files("decoders/llama"), &options, &[], &cancel).unwrap();
         let verified = [
             reranker.info().verified,
             tagger.info().verified,

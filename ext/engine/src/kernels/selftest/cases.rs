@@ -132,7 +132,7 @@ fn rms_norm(bench: &mut Bench<'_>) -> Result<()> {
         let [(weight, w), _] = affine(bench, width(&x))?;
         let epsilon = 1e-6f32;
         let plain = kernels::rms_norm(&x.tensor, &weight, epsilon)?;
-        let offset = kernels::rms_norm_offset(&x.tensor, &weight, epsilon)?;
+        let offset = kernels::rms_norm_offset(&x.tensor, &weight, epsilon, 1.0)?;
         for (got, by) in [(plain, 0.0), (offset, 1.0)] {
             let want = reference::rms_norm(&x.values, &w, epsilon as f64, by);
             bench.check(format!("{} offset {by}", x.label), &got, &want)?;

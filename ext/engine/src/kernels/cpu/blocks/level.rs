@@ -29,8 +29,9 @@ impl Level {
                 true => Self::AvxVnni,
                 false => Self::Avx2,
             },
+            // AVX-512, with whatever else.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => match std::arch::is_x86_feature_detected!("avx512vnni") {
+            _ => match std::arch::is_x86_feature_detected!("avx512vnni") {
                 true => Self::Avx512Vnni,
                 false => Self::Avx512,
             },
@@ -52,7 +53,7 @@ impl Level {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => levels.push(Self::Avx2),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => levels.push(Self::Avx512),
+                _ => levels.push(Self::Avx512),
                 #[cfg(target_arch = "aarch64")]
                 Isa::Neon => levels.push(Self::Neon),
             }

@@ -9,32 +9,28 @@ mod level;
 mod pack;
 mod product;
 mod quantize;
+mod store;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::gemm::GemmEpilogue;
 use super::isa::Isa;
 use super::norm::add_row;
 use super::{build, for_each_range, Output};
 use crate::weights::{BlockType, QuantizedTensor};
-use crate::{memory, Error, Result};
+use crate::{Error, Result};
 use format::{for_format, Format, PANEL};
 use level::Level;
 use product::{multiply_panel, Panel};
 use quantize::QuantizedRows;
+use store::{Line, Panels};
 
 /// Rows of x that one task takes: with a panel they stay in the second-level cache.
 const TASK_ROWS: usize = 96;
-
-/// A cache line, at whose size panels are aligned.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct Line([u8; 64]);
 
 /// A matrix [outputs, inputs].
 #[derive(Clone)]
@@ -42,7 +38,7 @@ pub(crate) struct BlockMatrix {
     kind: BlockType,
     /// Bytes from panel to panel.
     stride: usize,
-    panels: Arc<Vec<Line>>,
+    panels: Panels,
     pub inputs: usize,
     pub outputs: usize,
 }
@@ -87,11 +83,10 @@ impl BlockMatrix {
             )));
         };
         let panels = outputs.div_ceil(PANEL);
-        memory::ensure_elements(&[panels, stride], 1, "a linear layer's weight")?;
         let lines = stride / size_of::<Line>();
         // SAFETY: every panel is written in full, by one task.
         let packed = unsafe {
-            build::<Line>(panels * lines, |out| {
+            Panels::build(panels * lines, |out| {
                 for_each_range(panels, PANEL * inputs, |range| {
                     for panel in range {
                         let to = out.at(panel * lines);
@@ -100,13 +95,13 @@ impl BlockMatrix {
                         pack::pack_panel(isa, blocks, panel * PANEL, bytes);
                     }
                 })
-            })
+            })?
         };
         blocks.bytes.release();
         Ok(Self {
             kind: blocks.kind,
             stride,
-            panels: Arc::new(packed),
+            panels: packed,
             inputs,
             outputs,
         })
@@ -118,7 +113,7 @@ impl BlockMatrix {
 
     fn panel(&self, index: usize) -> Panel<'_> {
         let lines = self.stride / size_of::<Line>();
-        let lines = &self.panels[index * lines..][..lines];
+        let lines = &self.panels.lines()[index * lines..][..lines];
         // SAFETY: lines are plain bytes without padding.
         let bytes =
             unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) };

@@ -1,0 +1,15 @@
+# frozen_string_literal: true
+
+module Candle
+  # What an {Agent} came to.
+  #
+  # @!attribute response
+  #   @return [String] the final answer
+  # @!attribute messages
+  #   @return [Array<Hash>] the conversation before it
+  # @!attribute iterations
+  #   @return [Integer] how often the model was asked
+  # @!attribute tool_calls_made
+  #   @return [Integer]
+  AgentResult = Struct.new(:response, :messages, :iterations, :tool_calls_made, keyword_init: true)
+end

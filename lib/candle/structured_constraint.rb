@@ -1,0 +1,127 @@
+# frozen_string_literal: true
+
+require "json"
+
+module Candle
+  # What a generated text must match: a JSON schema, a regular expression, or a grammar. Independent of any model.
+  #
+  # @example
+  #   constraint = Candle::StructuredConstraint.from_regex(/yes|no/)
+  #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+  #   llm.generate("the dog", constraint: constraint).match?(/\A(yes|no)\z/) # => true
+  class StructuredConstraint
+    SCALARS = %w[string number boolean null].freeze
+
+    # What a member of a Struct may be when its class says nothing: a scalar, or an Array of scalars.
+    MEMBER = { "anyOf" => [{ "type" => SCALARS },
+                           { "type" => "array", "items" => { "type" => SCALARS } }] }.freeze
+
+    # @return [Symbol] `:schema`, `:regex` or `:lark`
+    attr_reader :kind
+    # @return [String] the schema as JSON, the regular expression in the engine's syntax, or the grammar
+    attr_reader :source
+    # @return [Class, nil] the Struct or Data class that {#parse} makes instances of
+    attr_reader :type
+
+    class << self
+      # A class with a method `json_schema` says itself what its members are.
+      #
+      # @param schema [Hash, String, Class] a JSON schema, the same as JSON, or a Struct or Data class
+      # @return [StructuredConstraint]
+      # @raise [InvalidInputError] when it is none of these
+      def from_schema(schema, _tokenizer = nil)
+        case schema
+        when Hash, true then new(:schema, json(schema))
+        when Class then new(:schema, json(class_schema(schema)), type: schema)
+        else new(:schema, TextInput.utf8(schema, "schema"))
+        end
+      end
+
+      # @param pattern [Regexp, String] for the text as a whole
+      # @return [StructuredConstraint]
+      # @raise [InvalidInputError] for lookaround, backreferences and other things that can't be followed
+      def from_regex(pattern, _tokenizer = nil)
+        new(:regex, RegexSyntax.translate(pattern))
+      end
+
+      # @param grammar [String] in Lark's notation, with a rule `start`
+      # @return [StructuredConstraint]
+      def from_grammar(grammar)
+        new(:lark, TextInput.utf8(grammar, "grammar"))
+      end
+
+      # @param value [StructuredConstraint, Hash, Class, Regexp, nil] as `constraint:` takes it
+      # @return [StructuredConstraint, nil]
+      # @raise [ArgumentError] for anything else
+      def wrap(value)
+        case value
+        when StructuredConstraint, nil then value
+        when Hash, Class then from_schema(value)
+        when Regexp then from_regex(value)
+        else
+          raise ArgumentError, "constraint must be a StructuredConstraint, a Hash (JSON schema), a Struct class or a " \
+                               "Regexp, not #{value.inspect}"
+        end
+      end
+
+      private
+
+      def json(schema)
+        JSON.generate(schema)
+      rescue JSON::GeneratorError => e
+        raise InvalidInputError, "the schema can't be written as JSON: #{e.message}"
+      end
+
+      def class_schema(type)
+        unless type.respond_to?(:members)
+          raise InvalidInputError,
+                "schema must be a Hash, a JSON String, or a Struct or Data class, not #{type.inspect}"
+        end
+        return type.json_schema if type.respond_to?(:json_schema)
+
+        names = type.members.map(&:to_s)
+        { "type" => "object", "properties" => names.to_h { |name| [name, MEMBER] }, "required" => names }
+      end
+    end
+
+    # @api private
+    def initialize(kind, source, type: nil)
+      @kind = kind
+      @source = source.dup.freeze
+      @type = type
+      freeze
+    end
+
+    # @param text [String] a text that follows a schema
+    # @return [Object] what it says: a Hash with String keys, or an instance of {#type}
+    def parse(text)
+      value = JSON.parse(text, max_nesting: false)
+      type ? instance(value) : value
+    end
+
+    # @return [Boolean]
+    def ==(other)
+      other.is_a?(StructuredConstraint) && [kind, source, type] == [other.kind, other.source, other.type]
+    end
+
+    alias eql? ==
+
+    # @return [Integer]
+    def hash
+      [kind, source, type].hash
+    end
+
+    # @return [String] one line
+    def inspect
+      "#<Candle::StructuredConstraint #{kind} #{source.size > 60 ? "#{source[0, 60]}..." : source}>"
+    end
+
+    private
+
+    def instance(value)
+      values = type.members.to_h { |name| [name, value[name.to_s]] }
+      positional = type < Struct && !type.keyword_init?
+      positional ? type.new(*values.values) : type.new(**values)
+    end
+  end
+end

@@ -1,0 +1,93 @@
+# frozen_string_literal: true
+
+module Candle
+  # Generation that follows a schema or a pattern, as {LLM} does it.
+  module StructuredOutput
+    # Generates JSON that is valid by a schema, and parses it. Stop sequences do not count: the schema says where the
+    # text ends.
+    #
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+    #   schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"] }
+    #   llm.generate_structured("the dog", schema: schema).keys # => ["ok"]
+    # @param prompt [String, Array<Hash>] a prompt as it is, or messages for the chat template
+    # @param schema [Hash, String, Class] a JSON schema, the same as JSON, or a Struct or Data class
+    # @param config [GenerationConfig]
+    # @param options [Hash] as {LLM#generate} takes them
+    # @yieldparam piece [String] the JSON as it comes
+    # @return [Hash, Object] what was generated, with String keys; an instance where a class was given
+    # @raise [StructuredOutputError] when `max_length` cuts the text off, with the text so far in `partial`
+    # @raise [InvalidInputError] when the schema can't be enforced
+    def generate_structured(prompt, schema:, config: GenerationConfig.balanced, **options, &block)
+      constraint = StructuredConstraint.from_schema(schema)
+      constraint.parse(follow(prompt, constraint, config, options, &block))
+    end
+
+    # Generates a text that matches a pattern as a whole.
+    #
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+    #   llm.generate_regex("the dog", pattern: /\d{3}-\d{4}/).match?(/\A\d{3}-\d{4}\z/) # => true
+    # @param prompt [String, Array<Hash>]
+    # @param pattern [Regexp, String]
+    # @param config [GenerationConfig]
+    # @param options [Hash] as {LLM#generate} takes them; `stop_on_match: false` lets the text go on while it may
+    # @yieldparam piece [String] the text as it comes
+    # @return [String]
+    # @raise [StructuredOutputError] when `max_length` cuts the text off, with the text so far in `partial`
+    # @raise [InvalidInputError] when the pattern can't be followed
+    def generate_regex(prompt, pattern:, config: GenerationConfig.balanced, **options, &block)
+      follow(prompt, StructuredConstraint.from_regex(pattern), config, options, &block)
+    end
+
+    # @param schema [Hash, String, Class]
+    # @return [StructuredConstraint] for `constraint:` of a {GenerationConfig}
+    def constraint_from_schema(schema)
+      StructuredConstraint.from_schema(schema)
+    end
+
+    # @param pattern [Regexp, String]
+    # @return [StructuredConstraint] for `constraint:` of a {GenerationConfig}
+    def constraint_from_regex(pattern)
+      StructuredConstraint.from_regex(pattern)
+    end
+
+    private
+
+    def follow(prompt, constraint, config, options, &block)
+      config = constrained(config, constraint, options.delete(:constraint))
+      completion = complete(prompt, config: config, **options, include_prompt: false, stop_sequences: [], &block)
+      return completion.text unless completion.finish_reason == :length
+
+      count = completion.usage.completion_tokens
+      error = StructuredOutputError.new("the text was cut off after #{count} tokens, before it was complete; " \
+                                        "raise max_length: (the text so far is in #partial)")
+      error.partial = completion.text
+      raise error
+    end
+
+    # The config with the constraint; one that it has already must be the same.
+    def constrained(config, constraint, *others)
+      [config.constraint, *others].compact.each do |other|
+        next if StructuredConstraint.wrap(other) == constraint
+
+        raise ArgumentError, "two constraints for one text: #{constraint.inspect} and #{other.inspect}; pass one"
+      end
+      config.with(constraint: constraint)
+    end
+
+    # The config that a call's own options make of one; `schema:`, `pattern:` and `grammar:` are among them.
+    def configured(config, options)
+      constraints = options.slice(:schema, :pattern, :grammar).compact.map do |name, value|
+        case name
+        when :schema then StructuredConstraint.from_schema(value)
+        when :pattern then StructuredConstraint.from_regex(value)
+        else StructuredConstraint.from_grammar(value)
+        end
+      end
+      fields = options.except(:schema, :pattern, :grammar)
+      config = config.with(**fields) if fields.any?
+      constraints.empty? ? config : constrained(config, *constraints)
+    end
+  end
+end

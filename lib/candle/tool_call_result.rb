@@ -1,0 +1,25 @@
+# frozen_string_literal: true
+
+module Candle
+  # An answer of a model that has tools.
+  #
+  # @!attribute tool_calls
+  #   @return [Array<ToolCall>]
+  # @!attribute tool_results
+  #   @return [Array<Hash>] `{tool_call:, result:, error:}` for each call, when they were executed
+  # @!attribute text_response
+  #   @return [String, nil] the answer without the calls
+  # @!attribute raw_response
+  #   @return [String] the answer as the model gave it
+  ToolCallResult = Struct.new(:tool_calls, :tool_results, :text_response, :raw_response, keyword_init: true) do
+    # @return [Boolean]
+    def has_tool_calls? # rubocop:disable Naming/PredicateName
+      !Array(tool_calls).empty?
+    end
+
+    # @return [Boolean] whether no call failed
+    def success?
+      Array(tool_results).all? { |result| result[:error].nil? }
+    end
+  end
+end

@@ -1,0 +1,127 @@
+# frozen_string_literal: true
+
+module Candle
+  # Conversations in which the model may call tools, as {LLM} has them.
+  module ToolUse
+    PROBE = { "type" => "function",
+              "function" => { "name" => "probe_tool", "description" => "probe",
+                              "parameters" => { "type" => "object", "properties" => {} } } }.freeze
+    private_constant :PROBE
+
+    # Answers a conversation with tools at hand. Their definitions go through the model's own chat template where that
+    # knows tools, and into the system message otherwise.
+    #
+    # @param messages [Array<Hash>] `{role:, content:}` each; answers with `tool_calls:` and messages of role `tool` too
+    # @param tools [Array<Tool>]
+    # @param execute [Boolean] whether to call the tools; what they return or raise is in `tool_results`
+    # @param tool_choice [Symbol, String] `:auto` leaves it to the model, `:required` makes it call one (by a
+    #   constraint, so that the call is always valid), a name makes it call that one, `:none` hides the tools
+    # @param options [Hash] as {LLM#chat} takes them
+    # @yieldparam piece [String] the answer as it comes
+    # @return [ToolCallResult]
+    # @raise [StructuredOutputError] when `max_length` cuts a call off that `tool_choice` demands
+    def chat_with_tools(messages, tools:, execute: false, tool_choice: :auto, **options, &block)
+      offered = choose(tools, tool_choice)
+      raw = if demands_call?(tool_choice)
+              demand(messages, offered, options,
+                     &block)
+            else
+              tell(messages, offered, options, &block)
+            end
+      found = offered.empty? ? nil : ToolCallParser.parse(raw)
+      calls = found ? found.tool_calls : []
+      ToolCallResult.new(tool_calls: calls, tool_results: execute ? calls.map { |call| outcome(call, offered) } : [],
+                         text_response: calls.empty? ? raw : found.text_response, raw_response: raw)
+    end
+
+    private
+
+    def choose(tools, choice)
+      tools = Array(tools)
+      case choice
+      when :auto, "auto", :required, "required", nil then tools
+      when :none, "none" then []
+      else
+        [tools.find { |tool| tool.name == choice.to_s } ||
+          raise(ArgumentError,
+                "tool_choice must be :auto, :required, :none or one of #{names(tools)}, not #{choice.inspect}")]
+      end
+    end
+
+    def demands_call?(choice)
+      ![:auto, "auto", :none, "none", nil].include?(choice)
+    end
+
+    def tell(messages, tools, options, &block)
+      if knows_tools?
+        answer(ToolMessages.native(messages), tools: tools.empty? ? nil : tools, **options, &block).text
+      else
+        answer(ToolMessages.plain(messages, tools, system: takes_system?), **options, &block).text
+      end
+    end
+
+    def demand(messages, tools, options, &block)
+      raise ArgumentError, "tool_choice demands a call, but there are no tools" if tools.empty?
+
+      constraint = StructuredConstraint.from_schema(calls_schema(tools))
+      told = knows_tools? ? ToolMessages.native(messages) : ToolMessages.plain(messages, tools, system: takes_system?)
+      shown = knows_tools? ? { tools: tools } : {}
+      follow(told, constraint, options.delete(:config) || GenerationConfig.balanced, options.merge(shown), &block)
+    end
+
+    # One alternative per tool. References inside a tool's parameters now start further down.
+    def calls_schema(tools)
+      alternatives = tools.each_with_index.map do |tool, index|
+        place = "#/anyOf/#{index}/properties/arguments"
+        parameters = tool.parameters.empty? ? { "type" => "object", "properties" => {} } : moved(tool.parameters, place)
+        { "type" => "object", "properties" => { "name" => { "const" => tool.name }, "arguments" => parameters },
+          "required" => %w[name arguments] }
+      end
+      { "anyOf" => alternatives }
+    end
+
+    def moved(schema, place)
+      case schema
+      when Hash
+        schema.to_h do |key, value|
+          refers = key.to_s == "$ref" && value.is_a?(String) && value.start_with?("#")
+          [key, refers ? value.sub("#", place) : moved(value, place)]
+        end
+      when Array then schema.map { |value| moved(value, place) }
+      else schema
+      end
+    end
+
+    def outcome(call, tools)
+      tool = tools.find { |candidate| candidate.name == call.name }
+      raise InvalidInputError, "unknown tool #{call.name}; there are #{names(tools)}" unless tool
+
+      { tool_call: call, result: tool.execute(call.arguments), error: nil }
+    rescue StandardError => e
+      { tool_call: call, result: nil, error: e.message }
+    end
+
+    def names(tools)
+      tools.map(&:name).join(", ")
+    end
+
+    def knows_tools?
+      return @knows_tools if defined?(@knows_tools)
+
+      @knows_tools = renders?([{ role: "user", content: "probe" }], [PROBE], "probe_tool")
+    end
+
+    def takes_system?
+      return @takes_system if defined?(@takes_system)
+
+      @takes_system = renders?([{ role: "system", content: "probe_system" }, { role: "user", content: "probe" }], nil,
+                               "probe_system")
+    end
+
+    def renders?(messages, tools, text)
+      apply_chat_template(messages, tools: tools).include?(text)
+    rescue Error
+      false
+    end
+  end
+end
