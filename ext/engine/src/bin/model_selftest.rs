@@ -62,7 +62,8 @@ fn run() -> Result<bool> {
         }
     }
     println!("{count} runs on {device}");
-    Ok(sound && count > 0 && (device == Device::Cpu || survives_exhaustion(&opened)?))
+    let survives = device == Device::Cpu || survives_exhaustion(&opened)?;
+    Ok(sound && count > 0 && survives)
 }
 
 fn checkpoints(root: &Path) -> Result<Vec<PathBuf>> {
