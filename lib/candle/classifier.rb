@@ -14,7 +14,8 @@ module Candle
       # @param source [String, Pathname] a Hugging Face id or a directory
       # @param positional_device [Device, String, nil] the same as `device:`
       # @param device [Device, String, Symbol, nil] nil is the best one
-      # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`; nil is f32 on the CPU and the checkpoint's on a GPU
+      # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`, or on the CPU `:int8`; nil is f32 on the CPU and the
+      #   checkpoint's on a GPU
       # @param tokenizer [Tokenizer, String, nil] instead of the model's own
       # @param revision [String, nil] a branch, tag or commit of the hub
       # @param max_length [Integer, nil] a lower limit of tokens than the model's

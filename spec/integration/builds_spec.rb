@@ -104,20 +104,29 @@ RSpec.describe "Builds of the extension" do
     end
   end
 
-  # Where `rake compile:cuda` was run: with a GPU, with NVIDIA's libraries alone (CUDA_STUBS names the folder of a
-  # libcuda.so.1 that has no driver behind it), or with neither.
+  # Where `rake compile:cuda` was run. A libcuda.so.1 that answers every call with CUDA_ERROR_STUB_LIBRARY stands for
+  # a driver that does not work, so that the build loads without a GPU.
   describe "with CUDA", if: File.exist?(File.join(ChildRuby::LIB, "candle", "cuda", "candle.so")) do
-    it "compute on the CPU, and open CUDA or say why not" do
-      stubs = ENV.fetch("CUDA_STUBS", nil)
-      libraries = [stubs, ENV.fetch("LD_LIBRARY_PATH", nil)].compact.join(":")
-      output, errors, status = Open3.capture3({ "LD_LIBRARY_PATH" => libraries }, RbConfig.ruby, "-I", ChildRuby::LIB,
-                                              "-e", report)
-      expect(status).to be_success, errors
-      build, problem, sum, cuda = output.lines(chomp: true)
-      expect(sum).to eq("[2.0, 3.0]")
-      expect(build).to eq('"cuda"') if stubs
-      expect(build == '"cuda"').to eq(problem == "nil")
-      expect(cuda).to match(/\A(cuda:0|#<Candle::Device|Candle::DeviceError: cuda:0 )/)
+    def compile_driver(directory)
+      build = File.join(ChildRuby::LIB, "candle", "cuda", "candle.so")
+      names = IO.popen(["nm", "-D", "--undefined-only", build], &:read).scan(/\bcu[A-Z]\w+/).uniq
+      File.write("#{directory}/driver.c", names.map { |name| "int #{name}(void) { return 34; }\n" }.join)
+      compiler = RbConfig::CONFIG["CC"].split.first
+      expect(system(compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "#{directory}/libcuda.so.1",
+                    "#{directory}/driver.c")).to be(true)
+    end
+
+    it "compute on the CPU and say why CUDA can't be opened" do
+      Dir.mktmpdir do |directory|
+        compile_driver(directory)
+        libraries = [directory, ENV.fetch("LD_LIBRARY_PATH", nil)].compact.join(":")
+        environment = { "LD_LIBRARY_PATH" => libraries, "CANDLE_BUILD" => "cuda" }
+        output, errors, status = Open3.capture3(environment, RbConfig.ruby, "-I", ChildRuby::LIB, "-e", report)
+        expect([status.success?, errors]).to eq([true, ""])
+        expect(output.lines(chomp: true)).to match(
+          ['"cuda"', "nil", "[2.0, 3.0]", /\ACandle::DeviceError: cuda:0 is not available: no NVIDIA driver found \(/]
+        )
+      end
     end
   end
 end

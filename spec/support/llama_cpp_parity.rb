@@ -8,18 +8,20 @@ module LlamaCppReference
 
   module_function
 
-  # How far apart two greedy runs are where they first differ: the distance, in the reference's log probabilities,
-  # between its token and ours.
+  # How far apart two greedy runs are where they first differ: how much more likely we found our token than the
+  # reference's.
   #
-  # @param found [Array<Integer>] our tokens
-  # @param run [Hash] the reference's
+  # @param completion [Candle::Completion] with log probabilities
+  # @param token_ids [Array<Integer>] the reference's tokens
   # @return [Float] 0 when they do not differ
-  def gap(found, run)
-    step = run["token_ids"].each_index.find { |index| found[index] != run["token_ids"][index] }
-    return 0.0 if step.nil? || step >= found.size
+  def gap(completion, token_ids)
+    ours, theirs = completion.token_ids.zip(token_ids).find { |one, other| one != other }
+    return 0.0 unless ours
 
-    top = run["top"][step].to_h
-    top.fetch(run["token_ids"][step]) - top.fetch(found[step], -Float::INFINITY)
+    step = completion.token_ids.zip(token_ids).index([ours, theirs])
+    found = completion.logprobs[step]
+    other = found[:top].find { |entry| entry[:id] == theirs }
+    other ? found[:logprob] - other[:logprob] : Float::INFINITY
   end
 end
 
@@ -36,9 +38,9 @@ RSpec.shared_examples "llama.cpp's equal" do |id|
     greedy = Candle::GenerationConfig.deterministic(max_length: 32)
     LlamaCppReference::RECORD["prompts"].zip(reference["runs"]) do |prompt, run|
       expect(model.tokenizer.encode(prompt)).to eq(run["prompt_ids"])
-      found = model.complete(prompt, config: greedy).token_ids
-      expect(LlamaCppReference.gap(found, run))
-        .to be < 0.05, "#{prompt.inspect}: #{found} instead of #{run["token_ids"]}"
+      completion = model.complete(prompt, config: greedy, logprobs: 10)
+      expect(LlamaCppReference.gap(completion, run["token_ids"]))
+        .to be < 0.05, "#{prompt.inspect}: #{completion.token_ids} instead of #{run["token_ids"]}"
     end
   end
 end

@@ -29,7 +29,8 @@ RSpec.describe Candle::LLM do
     expect(llm.inspect).to match(/\A#<Candle::LLM .*llama llama f32 on cpu>\z/)
     expect(llm.device).to eq(Candle::Device.cpu)
     expect(llm.dtype).to eq(:f32)
-    expect(llm.device_report).to include(actual: "cpu", dtype: "f32", fallbacks: [])
+    unused = [Candle::BuildInfo.cuda_problem].compact.map { |problem| "cuda: #{problem}" }
+    expect(llm.device_report).to include(actual: "cpu", dtype: "f32", fallbacks: unused)
     expect(llm.eos_token).to eq("</s>")
     expect(llm.context_length).to eq(64)
   end

@@ -5,7 +5,8 @@ use engine::Device;
 use magnus::value::ReprValue;
 use magnus::{Error, Ruby, TryConvert, Value};
 
-use crate::{device::RbDevice, dtype::RbDType, error};
+use crate::dtype::{ElementType, RbDType, INT8};
+use crate::{device::RbDevice, error};
 
 /// A `Candle::Device`, its name, or nil for the best one.
 pub fn device(ruby: &Ruby, value: Value) -> Result<Device, Error> {
@@ -20,12 +21,26 @@ pub fn device(ruby: &Ruby, value: Value) -> Result<Device, Error> {
 }
 
 /// A `Candle::DType` or its name.
-pub fn dtype(ruby: &Ruby, value: Value) -> Result<DType, Error> {
+pub fn element_type(ruby: &Ruby, value: Value) -> Result<ElementType, Error> {
     if let Ok(dtype) = <&RbDType>::try_convert(value) {
         return Ok(dtype.0);
     }
     let name: String = value.funcall("to_s", ())?;
-    crate::dtype::parse(&name).map_err(error::raised(ruby))
+    if name.eq_ignore_ascii_case(INT8) {
+        return Ok(ElementType::Int8);
+    }
+    let dtype = crate::dtype::parse(&name).map_err(error::raised(ruby))?;
+    Ok(ElementType::Tensor(dtype))
+}
+
+/// The same for a tensor.
+pub fn dtype(ruby: &Ruby, value: Value) -> Result<DType, Error> {
+    match element_type(ruby, value)? {
+        ElementType::Tensor(dtype) => Ok(dtype),
+        ElementType::Int8 => Err(error::raised(ruby)(engine::Error::InvalidInput(
+            "int8 is what an encoder computes in, not what a tensor holds: use u8 or i16".into(),
+        ))),
+    }
 }
 
 /// The same, with nil allowed.
@@ -34,4 +49,15 @@ pub fn optional_dtype(ruby: &Ruby, value: Value) -> Result<Option<DType>, Error>
         return Ok(None);
     }
     dtype(ruby, value).map(Some)
+}
+
+/// What a model is asked to compute in: the type of its tensors, and whether its layers hold bytes.
+pub fn precision(ruby: &Ruby, value: Value) -> Result<(Option<DType>, bool), Error> {
+    if value.is_nil() {
+        return Ok((None, false));
+    }
+    Ok(match element_type(ruby, value)? {
+        ElementType::Tensor(dtype) => (Some(dtype), false),
+        ElementType::Int8 => (None, true),
+    })
 }

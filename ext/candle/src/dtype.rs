@@ -7,7 +7,26 @@ use magnus::{function, method, prelude::*, Error, RModule, Ruby, Symbol, Value};
 use crate::{convert, gvl};
 
 #[magnus::wrap(class = "Candle::DType", free_immediately, size, frozen_shareable)]
-pub struct RbDType(pub DType);
+pub struct RbDType(pub ElementType);
+
+/// What a tensor's elements may be, or what a model may compute in.
+#[derive(Clone, Copy)]
+pub enum ElementType {
+    Tensor(DType),
+    /// Bytes with scales, which encoders compute in on the CPU and no tensor holds.
+    Int8,
+}
+
+impl ElementType {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tensor(dtype) => dtype.as_str(),
+            Self::Int8 => INT8,
+        }
+    }
+}
+
+pub const INT8: &str = "int8";
 
 /// The element types that tensors of every backend can hold.
 const ALL: [DType; 9] = [
@@ -47,23 +66,26 @@ pub fn parse(name: &str) -> engine::Result<DType> {
 }
 
 fn find(ruby: &Ruby, value: Value) -> Result<RbDType, Error> {
-    gvl::hold(ruby, || convert::dtype(ruby, value).map(RbDType))
+    gvl::hold(ruby, || convert::element_type(ruby, value).map(RbDType))
 }
 
 fn name(dtype: &RbDType) -> &'static str {
-    dtype.0.as_str()
+    dtype.0.name()
 }
 
 fn symbol(ruby: &Ruby, dtype: &RbDType) -> Symbol {
-    ruby.to_symbol(dtype.0.as_str())
+    ruby.to_symbol(dtype.0.name())
 }
 
 fn size(dtype: &RbDType) -> usize {
-    dtype.0.size_in_bytes()
+    match dtype.0 {
+        ElementType::Tensor(dtype) => dtype.size_in_bytes(),
+        ElementType::Int8 => 1,
+    }
 }
 
 fn is_float(dtype: &RbDType) -> bool {
-    dtype.0.is_float()
+    matches!(dtype.0, ElementType::Tensor(dtype) if dtype.is_float())
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {

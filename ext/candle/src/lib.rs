@@ -23,6 +23,9 @@ mod weights;
 
 use magnus::{Error, Ruby, TypedData};
 
+#[global_allocator]
+static ALLOCATOR: engine::allocator::Reusing = engine::allocator::Reusing::new();
+
 #[magnus::init(name = "candle")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let candle = ruby.define_module("Candle")?;

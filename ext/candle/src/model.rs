@@ -30,13 +30,15 @@ impl Request {
                 .get(ruby.to_symbol(name))
                 .unwrap_or_else(|| ruby.qnil().as_value())
         };
+        let (dtype, int8) = convert::precision(ruby, given("dtype"))?;
         let revision: Option<String> = setting(ruby, settings, "revision")?;
         let files = ModelFiles::open(&source, revision.as_deref(), &CancelToken::new());
         Ok(Self {
             files: files.map_err(error::raised(ruby))?,
             options: LoadOptions {
                 device: convert::device(ruby, given("device"))?,
-                dtype: convert::optional_dtype(ruby, given("dtype"))?,
+                dtype,
+                int8,
                 max_length: setting(ruby, settings, "max_length")?,
                 tokenizer,
                 gguf_file: setting(ruby, settings, "gguf_file")?,
@@ -166,7 +168,7 @@ pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
         limited.then_some(info.max_length),
     )?;
     hash.aset(ruby.to_symbol("device"), info.device.to_string())?;
-    hash.aset(ruby.to_symbol("dtype"), info.dtype.as_str())?;
+    hash.aset(ruby.to_symbol("dtype"), info.dtype_name())?;
     hash.aset(ruby.to_symbol("files"), files)?;
     hash.aset(ruby.to_symbol("verified"), info.verified)?;
     Ok(hash)
@@ -174,7 +176,11 @@ pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
 
 /// What the collector should count for a model: its weights, unless they stay mapped files.
 fn weight_bytes(info: &ModelInfo) -> usize {
-    info.parameters * info.dtype.size_in_bytes()
+    let size = match info.int8 {
+        true => 1,
+        false => info.dtype.size_in_bytes(),
+    };
+    info.parameters * size
 }
 
 /// Runs `work` off the GVL on one slice of the texts after the other, and hands each result to

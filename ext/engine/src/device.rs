@@ -210,8 +210,10 @@ impl Device {
             Self::Metal(index) => candle_core::Device::new_metal(index),
         };
         connected.map_err(|error| {
+            // Ours has no backtrace in its text.
+            let error = Error::from(error).to_string();
             Error::Device(match self {
-                Self::Cuda(index) => cuda::explain(index, &error.to_string(), cuda::count()),
+                Self::Cuda(index) => cuda::explain(index, &error, cuda::count()),
                 _ => format!(
                     "{self} cannot be opened ({error}): check that this Mac has a GPU of that index"
                 ),

@@ -1,5 +1,6 @@
 //! The engine behind red-candle: loading, numerics and tasks, with no knowledge of Ruby.
 
+pub mod allocator;
 pub mod cancel;
 pub mod device;
 pub mod error;

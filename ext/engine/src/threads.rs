@@ -4,6 +4,7 @@
 //! inherited pool waits for ever. Every pool therefore remembers its process; rayon's global pool,
 //! which can't be replaced, is never used.
 
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -40,6 +41,27 @@ pub fn init() {
 /// Runs `work` with rayon's parallel iterators bound to the engine's pool.
 pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     Ok(current()?.install(work))
+}
+
+thread_local! {
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work` on this thread alone: the kernels in it hand nothing to the pool. For work of which
+/// there is enough to keep every thread busy with a piece of its own.
+pub fn alone<T>(work: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ALONE.set(self.0);
+        }
+    }
+    let _restore = Restore(ALONE.replace(true));
+    work()
+}
+
+pub fn is_alone() -> bool {
+    ALONE.get()
 }
 
 /// How many threads work on one call.
@@ -108,6 +130,14 @@ mod tests {
     fn work_runs_in_the_engines_pool() {
         let name = install(|| std::thread::current().name().map(str::to_owned)).unwrap();
         assert!(name.unwrap().starts_with("red-candle-"));
+    }
+
+    #[test]
+    fn alone_holds_for_the_work_and_ends_with_a_panic() {
+        assert!(!is_alone());
+        assert!(alone(|| alone(is_alone) && is_alone()));
+        let panicked = std::panic::catch_unwind(|| alone(|| panic!("on purpose")));
+        assert!(panicked.is_err() && !is_alone());
     }
 
     #[test]

@@ -9,7 +9,8 @@ use candle_core::{Device as CandleDevice, Tensor};
 use engine::{CancelToken, Device};
 use magnus::{method, prelude::*, DataTypeFunctions, Error, RArray, RModule, Ruby, TypedData};
 
-use crate::{device::RbDevice, dtype::RbDType, error, gc::Tracked, gvl};
+use crate::dtype::{ElementType, RbDType};
+use crate::{device::RbDevice, error, gc::Tracked, gvl};
 
 /// How many elements are turned into or from Ruby objects, which needs the GVL, before other
 /// threads and interrupts get their turn.
@@ -120,7 +121,7 @@ fn stride(ruby: &Ruby, tensor: &RbTensor) -> RArray {
 }
 
 fn dtype(tensor: &RbTensor) -> RbDType {
-    RbDType(tensor.tensor.dtype())
+    RbDType(ElementType::Tensor(tensor.tensor.dtype()))
 }
 
 fn device(tensor: &RbTensor) -> RbDevice {

@@ -117,7 +117,8 @@ impl Model {
         let cancel = CancelToken::new();
         if !self.decodes {
             let blueprint = Blueprint::from_config(&self.config)?;
-            let encoder = Encoder::load(&blueprint, source.as_ref(), device, dtype, &cancel)?;
+            let encoder =
+                Encoder::load(&blueprint, source.as_ref(), device, dtype, false, &cancel)?;
             let mut packed = PackedSequences::new();
             for ids in &self.sequences {
                 packed.push(ids, None)?;

@@ -285,7 +285,9 @@ impl FeedForward {
 impl MlpLayer {
     pub fn forward(&self, x: &Tensor, updates: Updates<'_>) -> Result<Tensor> {
         let inner = match &self.kind {
-            MlpWeights::Gated { gate, up } if !updates.has(Part::Gate) && !updates.has(Part::Up) => {
+            MlpWeights::Gated { gate, up }
+                if !updates.has(Part::Gate) && !updates.has(Part::Up) =>
+            {
                 Linear::forward_gated(gate, up, x, self.activation)?
             }
             MlpWeights::Gated { gate, up } => {

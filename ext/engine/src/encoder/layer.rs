@@ -77,7 +77,7 @@ impl Layer {
             return Err(parts.missing(Part::AttentionNorm, number));
         }
         let layer = Self {
-            qkv: projections.fuse()?,
+            qkv: projections.fuse(parts)?,
             query_norm: norm(Part::QueryNorm)?,
             key_norm: norm(Part::KeyNorm)?,
             disentangled,
@@ -333,7 +333,7 @@ impl Projections {
         Ok(Self { weights, biases })
     }
 
-    fn fuse(self) -> Result<Linear> {
+    fn fuse(self, parts: &Parts<'_>) -> Result<Linear> {
         let bias = match self.biases.iter().any(Option::is_some) {
             false => None,
             true => {
@@ -351,7 +351,7 @@ impl Projections {
                 Some(Tensor::cat(&all?, 0)?)
             }
         };
-        Linear::new(Tensor::cat(&self.weights, 0)?, bias)
+        parts.assemble(Tensor::cat(&self.weights, 0)?, bias)
     }
 }
 
@@ -405,7 +405,7 @@ fn load_up(config: &EncoderConfig, parts: &Parts<'_>, number: usize) -> Result<L
         (Some(gate), Some(up)) => Some(Tensor::cat(&[gate, up], 0)?),
         _ => None,
     };
-    Linear::new(Tensor::cat(&[gate.0, up.0], 0)?, bias)
+    parts.assemble(Tensor::cat(&[gate.0, up.0], 0)?, bias)
 }
 
 /// Half number `at` of the rows of a fused matrix, up first.

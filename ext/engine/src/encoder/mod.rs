@@ -41,6 +41,8 @@ pub struct Encoder {
     final_norm: Option<Norm>,
     device: Device,
     dtype: DType,
+    /// Whether linear layers hold bytes.
+    int8: bool,
 }
 
 /// Which family a checkpoint belongs to, and what that makes of its configuration.
@@ -74,15 +76,17 @@ impl Blueprint {
 }
 
 impl Encoder {
+    /// Its tensors are of `dtype`; with `int8` the linear layers hold bytes, on the CPU and beside f32.
     pub fn load(
         blueprint: &Blueprint,
         source: &dyn WeightSource,
         device: &Device,
         dtype: DType,
+        int8: bool,
         cancel: &CancelToken,
     ) -> Result<Self> {
         let config = blueprint.config.clone();
-        let parts = Parts::new(source, blueprint.names, device, dtype)?;
+        let parts = Parts::new(source, blueprint.names, device, dtype)?.with_int8(int8);
         let embeddings = Embeddings::load(&config, &parts)?;
         let relative = RelativePositions::load(&config, &parts)?;
         let mut loaded: HashMap<usize, Arc<Layer>> = HashMap::new();
@@ -108,6 +112,7 @@ impl Encoder {
             relative,
             device: device.clone(),
             dtype,
+            int8,
         })
     }
 

@@ -68,6 +68,8 @@ pub struct Parts<'a> {
     prefix: String,
     device: &'a Device,
     dtype: DType,
+    /// Whether linear layers hold bytes.
+    int8: bool,
 }
 
 impl<'a> Parts<'a> {
@@ -84,7 +86,13 @@ impl<'a> Parts<'a> {
             prefix,
             device,
             dtype,
+            int8: false,
         })
+    }
+
+    /// The same parts, with linear layers that hold bytes if so wanted.
+    pub fn with_int8(self, int8: bool) -> Self {
+        Self { int8, ..self }
     }
 
     pub fn device(&self) -> &Device {
@@ -134,7 +142,15 @@ impl<'a> Parts<'a> {
 
     /// One linear layer, of a part that must exist.
     pub fn linear(&self, part: Part, layer: usize) -> Result<Linear> {
-        Linear::new(self.weight(part, layer)?, self.bias(part, layer)?)
+        self.assemble(self.weight(part, layer)?, self.bias(part, layer)?)
+    }
+
+    /// A linear layer of tensors that were read from the parts.
+    pub fn assemble(&self, weight: Tensor, bias: Option<Tensor>) -> Result<Linear> {
+        match self.int8 {
+            true => Linear::bytes(weight, bias),
+            false => Linear::new(weight, bias),
+        }
     }
 
     pub fn optional_linear(&self, part: Part, layer: usize) -> Result<Option<Linear>> {

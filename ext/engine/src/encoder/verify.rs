@@ -49,7 +49,8 @@ impl Encoder {
         let relative = self.relative.state(sequences, &self.device)?;
         let found = layer.forward(embedded, boundaries, config, &relative)?;
         let expanded = Expanded(source);
-        let parts = Parts::new(&expanded, blueprint.names, &Device::Cpu, DType::F32)?;
+        let parts =
+            Parts::new(&expanded, blueprint.names, &Device::Cpu, DType::F32)?.with_int8(self.int8);
         let positions = RelativePositions::load(&self.config, &parts)?;
         let layer = Layer::load(&self.config, &parts, config.weights, &positions)?;
         let relative = positions.state(sequences, &Device::Cpu)?;

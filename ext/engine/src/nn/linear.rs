@@ -4,11 +4,15 @@
 mod cuda;
 
 use candle_core::{DType, Device, Storage, Tensor};
+use half::{bf16, f16};
 
 use super::elementwise;
 use crate::kernels::cpu::blocks::{self, BlockMatrix};
+use crate::kernels::cpu::byte_matrix::{self, ByteMatrix};
 use crate::kernels::cpu::gemm::{GemmEpilogue, PackedMatrix};
+use crate::kernels::cpu::half_matrix::HalfMatrix;
 use crate::kernels::cpu::isa::Isa;
+use crate::kernels::cpu::Element;
 use crate::kernels::{self, Activation};
 use crate::weights::{dequantize, QuantizedTensor};
 use crate::{memory, Error, Result};
@@ -27,6 +31,10 @@ enum Weight {
     Plain(Tensor),
     /// f32 on the CPU, laid out for the micro-kernels, with the bias.
     Packed(PackedMatrix, Option<Vec<f32>>),
+    /// The same of bf16 or f16.
+    Half(HalfMatrix, Option<Vec<f32>>),
+    /// Rounded to bytes on the CPU; takes and gives f32.
+    Bytes(ByteMatrix, Option<Vec<f32>>),
     /// Quantized blocks on the CPU, laid out for the kernels, with the bias.
     Blocks(BlockMatrix, Option<Vec<f32>>),
 }
@@ -45,6 +53,22 @@ impl Linear {
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let mut layer = Self::shared(weight, bias)?;
         layer.pack()?;
+        Ok(layer)
+    }
+
+    /// A layer on the CPU whose weight is rounded to bytes, with a scale per output; computes on f32.
+    pub fn bytes(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
+        let mut layer = Self::shared(weight.to_dtype(DType::F32)?, bias)?;
+        let (inputs, outputs) = (layer.inputs, layer.outputs);
+        if inputs > byte_matrix::MOST_INPUTS || weight.elem_count() == 0 {
+            layer.pack()?;
+            return Ok(layer);
+        }
+        memory::ensure_elements(&[inputs, outputs], 1, "a linear layer's weight")?;
+        let matrix = with_values(&weight.to_dtype(DType::F32)?, |values: &[f32]| {
+            Ok(ByteMatrix::new(values, inputs, outputs))
+        })?;
+        layer.weight = Weight::Bytes(matrix, layer.bias_values()?);
         Ok(layer)
     }
 
@@ -105,18 +129,37 @@ impl Linear {
         let Weight::Plain(weight) = &self.weight else {
             return Ok(());
         };
-        if self.dtype != DType::F32 || !weight.device().is_cpu() || weight.elem_count() == 0 {
+        if !weight.device().is_cpu() || weight.elem_count() == 0 {
             return Ok(());
         }
         let (inputs, outputs) = (self.inputs, self.outputs);
-        memory::ensure_elements(&[inputs, outputs], 4, "a linear layer's weight")?;
-        let values: Vec<f32> = weight.t()?.flatten_all()?.to_vec1()?;
-        let bias = match &self.bias {
-            Some(bias) => Some(bias.to_dtype(DType::F32)?.to_vec1()?),
-            None => None,
+        let size = self.dtype.size_in_bytes();
+        memory::ensure_elements(&[inputs, outputs], size, "a linear layer's weight")?;
+        let (weight, bias) = (weight.t()?, self.bias_values()?);
+        self.weight = match self.dtype {
+            DType::F32 => with_values(&weight, |values| {
+                let matrix = PackedMatrix::new(values, inputs, outputs);
+                Ok(Weight::Packed(matrix, bias))
+            })?,
+            DType::BF16 => with_values(&weight, |values: &[bf16]| {
+                let matrix = HalfMatrix::new(values, inputs, outputs);
+                Ok(Weight::Half(matrix, bias))
+            })?,
+            DType::F16 => with_values(&weight, |values: &[f16]| {
+                let matrix = HalfMatrix::new(values, inputs, outputs);
+                Ok(Weight::Half(matrix, bias))
+            })?,
+            _ => return Ok(()),
         };
-        self.weight = Weight::Packed(PackedMatrix::new(&values, inputs, outputs), bias);
         Ok(())
+    }
+
+    fn bias_values(&self) -> Result<Option<Vec<f32>>> {
+        let values = self
+            .bias
+            .as_ref()
+            .map(|bias| bias.to_dtype(DType::F32)?.to_vec1());
+        Ok(values.transpose()?)
     }
 
     pub fn inputs(&self) -> usize {
@@ -142,6 +185,21 @@ impl Linear {
         match &self.weight {
             Weight::Plain(weight) => self.forward_plain(x, weight, shape, rows, epilogue),
             Weight::Packed(weight, bias) => {
+                forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
+                    weight.multiply(isa, x, rows, epilogue)
+                })
+            }
+            Weight::Half(weight, bias) if self.dtype == DType::BF16 => {
+                forward_on_cpu::<bf16>(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
+                    weight.multiply(isa, x, rows, epilogue)
+                })
+            }
+            Weight::Half(weight, bias) => {
+                forward_on_cpu::<f16>(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
+                    weight.multiply(isa, x, rows, epilogue)
+                })
+            }
+            Weight::Bytes(weight, bias) => {
                 forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
                     weight.multiply(isa, x, rows, epilogue)
                 })
@@ -277,12 +335,12 @@ impl Linear {
 }
 
 /// `multiply` gets the values of `x` and an epilogue whose residual fits.
-fn forward_on_cpu(
+fn forward_on_cpu<T: Element>(
     x: &Tensor,
     bias: Option<&[f32]>,
     shape: Vec<usize>,
     epilogue: &Epilogue<'_>,
-    multiply: impl Fn(Isa, &[f32], &GemmEpilogue<'_>) -> Vec<f32>,
+    multiply: impl Fn(Isa, &[T], &GemmEpilogue<'_, T>) -> Vec<T>,
 ) -> Result<Tensor> {
     let isa = Isa::current()?;
     let activation = epilogue.activation;
@@ -316,8 +374,8 @@ fn forward_on_cpu(
     Ok(Tensor::from_vec(product, shape, x.device())?)
 }
 
-/// The elements of an f32 tensor on the CPU, copied only where they are not contiguous.
-fn with_values<R>(tensor: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+/// The elements of a tensor on the CPU, copied only where they are not contiguous.
+fn with_values<T: Element, R>(tensor: &Tensor, work: impl FnOnce(&[T]) -> Result<R>) -> Result<R> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {
@@ -326,5 +384,5 @@ fn with_values<R>(tensor: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>) -> Re
         ));
     };
     let start = layout.start_offset();
-    work(&storage.as_slice::<f32>()?[start..start + tensor.elem_count()])
+    work(&storage.as_slice::<T>()?[start..start + tensor.elem_count()])
 }

@@ -2,7 +2,9 @@
 
 use crate::nn::PackedSequences;
 use crate::tokenizer::{Detail, Encoding, Input, Tokenizer, Truncation, TruncationStrategy};
-use crate::{CancelToken, Device, Error, Result};
+use crate::{threads, CancelToken, Device, Error, Result};
+
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
@@ -125,7 +127,7 @@ pub fn shorten_text<'a>(
 }
 
 /// The budget of a forward; a call may ask for another.
-pub fn budget(asked: Option<usize>, device: Device) -> Result<usize> {
+fn budget(asked: Option<usize>, device: Device) -> Result<usize> {
     match asked {
         Some(0) => Err(Error::InvalidInput(
             "batch_tokens must be at least 1".into(),
@@ -136,9 +138,50 @@ pub fn budget(asked: Option<usize>, device: Device) -> Result<usize> {
     }
 }
 
+/// A batch that one thread of the CPU runs by itself holds this many tokens: enough to read every
+/// weight seldom, and few enough for the second-level cache.
+const ALONE_TOKENS: std::ops::RangeInclusive<usize> = 256..=1024;
+
+/// Runs `forward` on batches of texts and hands each result to `take`, with the indexes of its texts.
+///
+/// Where there is enough for every thread of the CPU, batches run side by side on one thread each, so
+/// that no operation waits for its slowest part; else one after the other, each on all threads.
+pub fn run<R: Send>(
+    tokens: &[Tokens],
+    asked: Option<usize>,
+    device: Device,
+    cancel: &CancelToken,
+    forward: impl Fn(&[usize]) -> Result<R> + Sync,
+    take: impl FnMut(&[usize], R) + Send,
+) -> Result<()> {
+    let budget = budget(asked, device)?;
+    let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
+    let threads = rayon::current_num_threads();
+    let share = total / (4 * threads);
+    let alone = share.clamp(*ALONE_TOKENS.start(), *ALONE_TOKENS.end());
+    let take = Mutex::new(take);
+    let one = |batch: &Vec<usize>| -> Result<()> {
+        cancel.check()?;
+        let result = forward(batch)?;
+        let mut take = take.lock().unwrap_or_else(PoisonError::into_inner);
+        take(batch, result);
+        Ok(())
+    };
+    if device == Device::Cpu && threads > 1 {
+        let batches = plan(tokens, budget.min(alone));
+        if batches.len() >= 2 * threads {
+            return batches
+                .par_iter()
+                .with_max_len(1)
+                .try_for_each(|batch| threads::alone(|| one(batch)));
+        }
+    }
+    plan(tokens, budget).iter().try_for_each(one)
+}
+
 /// Indexes of texts, batch by batch: like lengths together, longest first, and at most `budget`
 /// tokens each, unless a single text is longer.
-pub fn plan(tokens: &[Tokens], budget: usize) -> Vec<Vec<usize>> {
+fn plan(tokens: &[Tokens], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..tokens.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(tokens[index].ids.len()));
     let mut batches: Vec<Vec<usize>> = Vec::new();
@@ -193,6 +236,42 @@ mod tests {
         all.sort();
         assert_eq!(all, [0, 1, 2, 3, 4, 5, 6]);
         assert!(plan(&[], 10).is_empty());
+    }
+
+    #[test]
+    fn every_text_is_run_once_whatever_the_number_of_threads() {
+        for lengths in [vec![], vec![3, 900, 20], (1..400).collect::<Vec<_>>()] {
+            let tokens = of_lengths(&lengths);
+            let mut seen = vec![0; tokens.len()];
+            let forward = |batch: &[usize]| Ok(batch.len());
+            let take = |batch: &[usize], count: usize| {
+                assert_eq!(batch.len(), count);
+                batch.iter().for_each(|&index| seen[index] += 1);
+            };
+            let cancel = CancelToken::new();
+            threads::install(|| run(&tokens, None, Device::Cpu, &cancel, forward, take))
+                .unwrap()
+                .unwrap();
+            assert!(seen.iter().all(|&count| count == 1));
+        }
+    }
+
+    #[test]
+    fn the_first_failure_is_the_result() {
+        let tokens = of_lengths(&[500; 40]);
+        let forward = |_: &[usize]| -> Result<()> { Err(Error::InvalidInput("no".into())) };
+        let cancel = CancelToken::new();
+        let result = run(&tokens, None, Device::Cpu, &cancel, forward, |_, _| {});
+        assert!(result.is_err());
+        assert!(run(
+            &tokens,
+            Some(0),
+            Device::Cpu,
+            &cancel,
+            |_| Ok(()),
+            |_, _| {}
+        )
+        .is_err());
     }
 
     #[test]

@@ -88,7 +88,10 @@ impl EmbeddingModel {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let opened = options.device.open()?;
-        let dtype = options.dtype.unwrap_or(DType::F32);
+        let dtype = match options.int8 {
+            true => DType::F32,
+            false => options.dtype.unwrap_or(DType::F32),
+        };
         let sentence = SentenceFiles::read(files, &opened, dtype, cancel)?;
         let path = sentence
             .static_path

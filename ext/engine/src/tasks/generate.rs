@@ -70,6 +70,12 @@ impl LanguageModel {
         adapters: &[AdapterFiles],
         cancel: &CancelToken,
     ) -> Result<Self> {
+        if options.int8 {
+            return Err(Error::InvalidInput(
+                "language models do not take dtype int8: use a Q8_0 GGUF file, or f32, bf16 or f16"
+                    .into(),
+            ));
+        }
         let checkpoint = Checkpoint::open(files, options, cancel)?;
         let tokenizer = checkpoint
             .tokenizer(files, options, cancel)?
@@ -102,6 +108,7 @@ impl LanguageModel {
             max_length: context_length,
             device: checkpoint.device,
             dtype: checkpoint.dtype,
+            int8: false,
             files: checkpoint.source.files(),
             verified: options.verifies(),
         };

@@ -18,6 +18,8 @@ pub struct LoadOptions {
     pub device: Device,
     /// `None`: f32 on the CPU, the checkpoint's own on a GPU.
     pub dtype: Option<DType>,
+    /// Linear layers on bytes, beside f32: for encoders on the CPU. Replaces `dtype`.
+    pub int8: bool,
     /// An upper limit beside those of the files.
     pub max_length: Option<usize>,
     /// Instead of the model's own.
@@ -38,6 +40,7 @@ impl Default for LoadOptions {
         Self {
             device: Device::Cpu,
             dtype: None,
+            int8: false,
             max_length: None,
             tokenizer: None,
             gguf_file: None,
@@ -61,9 +64,21 @@ pub struct ModelInfo {
     pub max_length: usize,
     pub device: Device,
     pub dtype: DType,
+    /// Whether linear layers compute on bytes.
+    pub int8: bool,
     pub files: Vec<PathBuf>,
     /// Whether the device was compared with the CPU.
     pub verified: bool,
+}
+
+impl ModelInfo {
+    /// What the model computes in, by the name that asks for it.
+    pub fn dtype_name(&self) -> &'static str {
+        match self.int8 {
+            true => "int8",
+            false => self.dtype.as_str(),
+        }
+    }
 }
 
 /// An opened checkpoint, before its tensors are read.
@@ -74,6 +89,7 @@ pub(super) struct Checkpoint {
     pub device: Device,
     pub opened: candle_core::Device,
     pub dtype: DType,
+    pub int8: bool,
     is_gguf: bool,
 }
 
@@ -100,11 +116,19 @@ impl Checkpoint {
             false => files.file("config.json", cancel)?,
         };
         let config = config.map(|path| RawConfig::read(&path)).transpose()?;
+        if options.int8 && options.device != Device::Cpu {
+            return Err(Error::InvalidInput(format!(
+                "dtype int8 computes on the CPU, not on {}: use device \"cpu\", or f16 or bf16 there",
+                options.device
+            )));
+        }
         Ok(Self {
             dtype: match options.dtype {
+                _ if options.int8 => DType::F32,
                 Some(dtype) => dtype,
                 None => default_dtype(source.as_ref(), options.device),
             },
+            int8: options.int8,
             source,
             config,
             device: options.device,
@@ -196,6 +220,7 @@ impl LoadedEncoder {
             checkpoint.source.as_ref(),
             &checkpoint.opened,
             checkpoint.dtype,
+            checkpoint.int8,
             cancel,
         )?;
         if options.verifies() {
@@ -219,6 +244,7 @@ impl LoadedEncoder {
             max_length,
             device: checkpoint.device,
             dtype: checkpoint.dtype,
+            int8: checkpoint.int8,
             files: checkpoint.source.files(),
             verified: options.verifies(),
         };

@@ -60,20 +60,22 @@ impl SequenceModel {
     ) -> Result<Vec<f32>> {
         let width = self.head.outputs();
         let mut rows = vec![0f32; tokens.len() * width];
-        let budget = batching::budget(batch_tokens, self.loaded.info.device)?;
-        for batch in batching::plan(tokens, budget) {
-            cancel.check()?;
-            let sequences = batching::pack(tokens, &batch)?;
+        let forward = |batch: &[usize]| -> Result<Vec<f32>> {
+            let sequences = batching::pack(tokens, batch)?;
             let hidden = self.loaded.encoder.forward(&sequences, cancel)?;
             let logits = match pooling {
                 None => self.head.sequence_logits(&hidden, &sequences)?,
                 Some(pooling) => self.head.logits_of_pooled(&hidden, &sequences, pooling)?,
             };
-            let logits = logits.flatten_all()?.to_vec1::<f32>()?;
-            for (row, &index) in logits.chunks_exact(width).zip(&batch) {
+            Ok(logits.flatten_all()?.to_vec1()?)
+        };
+        let take = |batch: &[usize], logits: Vec<f32>| {
+            for (row, &index) in logits.chunks_exact(width).zip(batch) {
                 rows[index * width..][..width].copy_from_slice(row);
             }
-        }
+        };
+        let device = self.loaded.info.device;
+        batching::run(tokens, batch_tokens, device, cancel, forward, take)?;
         Ok(rows)
     }
 }

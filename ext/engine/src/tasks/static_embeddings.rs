@@ -92,6 +92,7 @@ impl StaticEmbeddings {
                 max_length,
                 device: checkpoint.device,
                 dtype: DType::F32,
+                int8: false,
                 files: source.files(),
                 verified: false,
             },

@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use crate::encoder::{Head, HeadKind};
 use crate::model_files::ModelFiles;
+use crate::nn::PackedSequences;
 use crate::tokenizer::{Detail, Encoding, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
@@ -128,13 +129,14 @@ impl TagModel {
             .iter()
             .map(|body| vec![0f32; body.length() * width])
             .collect();
-        let budget = batching::budget(batch_tokens, self.loaded.info.device)?;
-        for batch in batching::plan(&tokens, budget) {
-            cancel.check()?;
-            let sequences = batching::pack(&tokens, &batch)?;
+        let forward = |batch: &[usize]| -> Result<_> {
+            let sequences = batching::pack(&tokens, batch)?;
             let hidden = self.loaded.encoder.forward(&sequences, cancel)?;
             let rows: Vec<f32> = self.head.logits(&hidden)?.flatten_all()?.to_vec1()?;
-            for (range, &index) in sequences.ranges().zip(&batch) {
+            Ok((sequences, rows))
+        };
+        let take = |batch: &[usize], (sequences, rows): (PackedSequences, Vec<f32>)| {
+            for (range, &index) in sequences.ranges().zip(batch) {
                 let (text, window) = &windows[index];
                 let first = (range.start + bodies[*text].before) * width;
                 let kept = window.kept.start * width..window.kept.end * width;
@@ -142,7 +144,9 @@ impl TagModel {
                 let length = kept.len();
                 logits[*text][kept].copy_from_slice(&rows[from..from + length]);
             }
-        }
+        };
+        let device = self.loaded.info.device;
+        batching::run(&tokens, batch_tokens, device, cancel, forward, take)?;
         Ok(logits)
     }
 

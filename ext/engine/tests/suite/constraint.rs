@@ -49,7 +49,7 @@ fn schema(text: &str) -> Pattern {
     Pattern::Schema(text.to_owned())
 }
 
-const KINDS: [&str; 3] = ["byte_level_bpe", "sentencepiece", "unigram"];
+const KINDS: [&str; 2] = ["byte_level_bpe", "sentencepiece"];
 
 #[test]
 fn the_bytes_of_tokens_are_the_text() {
@@ -174,7 +174,17 @@ fn control_tokens_are_no_text() {
         .compile(&Pattern::Regex("(?s:.){20}".to_owned()), Ending::Complete)
         .unwrap();
     let mask = constraint.allowed(&[END]).unwrap();
-    assert_eq!(mask[0] & 0b111, 0, "<s>, </s> and <pad>");
+    assert_eq!(mask[0] & 0b111, 0, "the three control tokens");
+}
+
+#[test]
+fn a_vocabulary_that_can_not_write_the_text_is_an_error() {
+    let without_braces = vocabulary("unigram");
+    match without_braces.compile(&schema(r#"{ "type": "object" }"#), Ending::Complete) {
+        Err(Error::InvalidInput(message)) => assert!(message.contains("vocabulary"), "{message}"),
+        Err(other) => panic!("{other:?}"),
+        Ok(_) => panic!("there is no token for a brace"),
+    }
 }
 
 #[test]

@@ -81,7 +81,15 @@ fn check_encoder(name: &str, loaded: impl FnOnce(Arc<dyn WeightSource>) -> Damag
     let blueprint = Blueprint::from_config(&config).unwrap();
     let cancel = CancelToken::new();
     let damaged = loaded(source.clone());
-    let encoder = Encoder::load(&blueprint, &damaged, &Device::Cpu, DType::F32, &cancel).unwrap();
+    let encoder = Encoder::load(
+        &blueprint,
+        &damaged,
+        &Device::Cpu,
+        DType::F32,
+        false,
+        &cancel,
+    )
+    .unwrap();
     encoder.verify(&blueprint, source.as_ref(), &cancel)
 }
 

@@ -55,7 +55,7 @@ macro_rules! for_constant {
 
 /// out = activation(x), or activation(x) · up where `up` is not null.
 #[inline(always)]
-unsafe fn activate_row_with<S: Simd>(
+pub(super) unsafe fn activate_row_with<S: Simd>(
     x: *const f32,
     up: *const f32,
     out: *mut f32,

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use super::activation::activate_row;
 use super::isa::{dispatched, Isa};
 use super::norm::add_row;
+use super::panels::pack_panels;
 use super::simd::Simd;
 use super::{build, for_each_range, Output};
 use crate::kernels::Activation;
 
 /// Columns of a panel: two of the widest vectors.
-pub(super) const PANEL: usize = 32;
+pub(crate) const PANEL: usize = 32;
 
 /// Rows of x that one task takes: their panel of the matrix stays in the second-level cache.
 const TASK_ROWS: usize = 96;
@@ -28,13 +29,23 @@ pub(crate) struct PackedMatrix {
 }
 
 /// What follows the product, in this order.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct GemmEpilogue<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct GemmEpilogue<'a, T = f32> {
     /// [outputs].
     pub bias: Option<&'a [f32]>,
     pub activation: Option<Activation>,
     /// [rows, outputs].
-    pub residual: Option<&'a [f32]>,
+    pub residual: Option<&'a [T]>,
+}
+
+impl<T> Default for GemmEpilogue<'_, T> {
+    fn default() -> Self {
+        Self {
+            bias: None,
+            activation: None,
+            residual: None,
+        }
+    }
 }
 
 impl std::fmt::Debug for PackedMatrix {
@@ -46,14 +57,14 @@ impl std::fmt::Debug for PackedMatrix {
 impl PackedMatrix {
     /// `weight` is [outputs, inputs], row after row.
     pub fn new(weight: &[f32], inputs: usize, outputs: usize) -> Self {
-        let panels = outputs.div_ceil(PANEL);
-        let mut packed = vec![0.0; panels * inputs * PANEL];
-        for (output, row) in weight.chunks(inputs.max(1)).enumerate().take(outputs) {
-            let panel = &mut packed[output / PANEL * inputs * PANEL..];
-            for (i, &value) in row.iter().enumerate() {
-                panel[i * PANEL + output % PANEL] = value;
+        let packed = pack_panels(outputs, inputs * PANEL, |panel: &mut [f32], first| {
+            let rows = weight.chunks(inputs.max(1)).skip(first).take(PANEL);
+            for (column, row) in rows.enumerate() {
+                for (to, &value) in panel[column..].iter_mut().step_by(PANEL).zip(row) {
+                    *to = value;
+                }
             }
-        }
+        });
         Self {
             panels: Arc::new(packed),
             inputs,
@@ -162,26 +173,47 @@ impl GemmEpilogue<'_> {
     }
 }
 
-/// R rows of x against two vectors of columns.
+/// R rows of x, `x_stride` apart, against two vectors of columns.
 #[inline(always)]
 unsafe fn tile<S: Simd, const R: usize>(
     x: *const f32,
+    x_stride: usize,
     panel: *const f32,
     bias: [S::V; 2],
     inputs: usize,
 ) -> [[S::V; 2]; R] {
     unsafe {
         let mut sums = [bias; R];
-        for k in 0..inputs {
-            let from = panel.add(k * PANEL);
+        // Four rows share a pointer, which addresses them by one and three strides.
+        let thrice = 3 * x_stride;
+        let mut rows = [x; R];
+        let mut group = 0;
+        while 4 * group < R {
+            rows[group] = x.add(4 * group * x_stride);
+            group += 1;
+        }
+        let mut from = panel;
+        for _ in 0..inputs {
             let pair = [S::load(from), S::load(from.add(S::LANES))];
             let mut r = 0;
             while r < R {
-                let value = S::splat(*x.add(r * inputs + k));
+                let row = rows[r / 4];
+                let value = S::splat(match r % 4 {
+                    0 => *row,
+                    1 => *row.add(x_stride),
+                    2 => *row.add(2 * x_stride),
+                    _ => *row.add(thrice),
+                });
                 sums[r][0] = S::fma(value, pair[0], sums[r][0]);
                 sums[r][1] = S::fma(value, pair[1], sums[r][1]);
                 r += 1;
             }
+            let mut group = 0;
+            while 4 * group < R {
+                rows[group] = rows[group].add(1);
+                group += 1;
+            }
+            from = from.add(PANEL);
         }
         sums
     }
@@ -196,17 +228,21 @@ unsafe fn store_tile<S: Simd, const R: usize>(
     width: usize,
 ) {
     unsafe {
-        for (r, pair) in sums.into_iter().enumerate() {
+        let mut r = 0;
+        while r < R {
             let row = out.add(r * stride);
-            for (half, v) in pair.into_iter().enumerate() {
-                let left = width.saturating_sub(half * S::LANES);
-                let to = row.add(half * S::LANES);
-                if left >= S::LANES {
-                    S::store(to, v);
-                } else if left > 0 {
-                    S::store_first(to, v, left);
+            if width >= 2 * S::LANES {
+                S::store(row, sums[r][0]);
+                S::store(row.add(S::LANES), sums[r][1]);
+            } else if width >= S::LANES {
+                S::store(row, sums[r][0]);
+                if width > S::LANES {
+                    S::store_first(row.add(S::LANES), sums[r][1], width - S::LANES);
                 }
+            } else {
+                S::store_first(row, sums[r][0], width);
             }
+            r += 1;
         }
     }
 }
@@ -238,6 +274,25 @@ unsafe fn multiply_panel_with<S: Simd>(
     width: usize,
 ) {
     unsafe {
+        multiply_strided_with::<S>(x, inputs, panel, bias, out, rows, inputs, stride, width);
+    }
+}
+
+/// The same on rows of x that lie `x_stride` apart.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn multiply_strided_with<S: Simd>(
+    x: *const f32,
+    x_stride: usize,
+    panel: *const f32,
+    bias: *const f32,
+    out: *mut f32,
+    rows: usize,
+    inputs: usize,
+    stride: usize,
+    width: usize,
+) {
+    unsafe {
         let mut column = 0;
         while column < width {
             let left = width - column;
@@ -255,7 +310,8 @@ unsafe fn multiply_panel_with<S: Simd>(
             macro_rules! tiles {
                 ($count:literal) => {
                     while rows - row >= $count {
-                        let sums = tile::<S, $count>(x.add(row * inputs), panel, bias, inputs);
+                        let sums =
+                            tile::<S, $count>(x.add(row * x_stride), x_stride, panel, bias, inputs);
                         store_tile::<S, $count>(sums, out.add(row * stride), stride, left);
                         row += $count;
                     }
@@ -263,8 +319,10 @@ unsafe fn multiply_panel_with<S: Simd>(
             }
             if S::REGISTERS >= 32 {
                 tiles!(12);
+                tiles!(8);
+            } else {
+                tiles!(6);
             }
-            tiles!(6);
             tiles!(4);
             tiles!(2);
             tiles!(1);
@@ -274,6 +332,12 @@ unsafe fn multiply_panel_with<S: Simd>(
 }
 
 dispatched! {
+    pub(super) unsafe fn multiply_strided(
+        x: *const f32, x_stride: usize, panel: *const f32, bias: *const f32, out: *mut f32, rows: usize,
+        inputs: usize, stride: usize, width: usize,
+    ) = multiply_strided_with
+}
+dispatched! {
     pub(super) unsafe fn multiply_panel(
         x: *const f32, panel: *const f32, bias: *const f32, out: *mut f32, rows: usize, inputs: usize,
         stride: usize, width: usize,
@@ -282,17 +346,8 @@ dispatched! {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_numbers::numbers;
     use super::*;
-
-    fn numbers(count: usize, seed: u32) -> Vec<f32> {
-        let mut state = seed;
-        std::iter::repeat_with(|| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .take(count)
-        .collect()
-    }
 
     #[test]
     fn every_instruction_set_multiplies_like_the_definition() {

@@ -13,6 +13,15 @@ pub enum Isa {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX-512 with products of bytes (VNNI).
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+    /// The same with products of bf16.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
+    /// The same with tiles of bf16 and of bytes.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     #[cfg(target_arch = "aarch64")]
     Neon,
 }
@@ -29,6 +38,12 @@ impl Isa {
             Self::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => "avx512vnni",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => "avx512bf16",
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => "amx",
             #[cfg(target_arch = "aarch64")]
             Self::Neon => "neon",
         }
@@ -41,19 +56,22 @@ impl Isa {
             #[allow(unused_mut)]
             let mut found = vec![Self::Scalar];
             #[cfg(target_arch = "x86_64")]
-            {
-                use std::arch::is_x86_feature_detected as has;
-                if has!("avx2") && has!("fma") && has!("f16c") {
-                    found.push(Self::Avx2);
-                    if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
-                        found.push(Self::Avx512);
-                    }
-                }
-            }
+            found.extend(detect_x86());
             #[cfg(target_arch = "aarch64")]
             found.push(Self::Neon);
             found
         })
+    }
+
+    /// Those of `available()` that differ for kernels on f32 rows: the later ones only add products of
+    /// short numbers.
+    pub fn for_rows() -> impl Iterator<Item = Isa> {
+        let is_plain = |isa: &Isa| match isa {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => false,
+            _ => true,
+        };
+        Self::available().iter().copied().filter(is_plain)
     }
 
     /// The instruction set of the operation that starts now on this thread.
@@ -81,6 +99,26 @@ impl Isa {
         let _restore = Restore(FORCED.replace(Some(self)));
         work()
     }
+}
+
+/// The levels of x86 that this machine has beyond the baseline, each including those before it.
+#[cfg(target_arch = "x86_64")]
+fn detect_x86() -> Vec<Isa> {
+    use std::arch::is_x86_feature_detected as has;
+    let levels: [(Isa, &dyn Fn() -> bool); 5] = [
+        (Isa::Avx2, &|| has!("avx2") && has!("fma") && has!("f16c")),
+        (Isa::Avx512, &|| {
+            has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl")
+        }),
+        (Isa::Avx512Vnni, &|| has!("avx512vnni")),
+        (Isa::Avx512Bf16, &|| has!("avx512bf16")),
+        (Isa::Amx, &super::amx::is_usable),
+    ];
+    levels
+        .into_iter()
+        .take_while(|(_, is_there)| is_there())
+        .map(|(isa, _)| isa)
+        .collect()
 }
 
 fn choose(wanted: Option<&str>) -> std::result::Result<Isa, String> {
@@ -131,7 +169,7 @@ macro_rules! dispatched {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 => avx2($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => avx512($($arg),*),
+                    Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => avx512($($arg),*),
                     #[cfg(target_arch = "aarch64")]
                     Isa::Neon => $generic::<simd::Neon>($($arg),*),
                 }

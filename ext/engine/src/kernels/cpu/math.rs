@@ -57,7 +57,7 @@ unsafe fn upper_tail<S: Simd>(x: S::V) -> S::V {
         let z = S::mul(S::abs(x), S::splat(std::f32::consts::FRAC_1_SQRT_2));
         let z = S::min(S::splat(10.5), z);
         let square = S::mul(z, z);
-        let t = S::div(S::splat(1.0), S::fma(z, S::splat(0.5), S::splat(1.0)));
+        let t = S::reciprocal(S::fma(z, S::splat(0.5), S::splat(1.0)));
         // e^(z²) · erfc(z) / t as a polynomial in t = 1 / (1 + z / 2), relative error below 5e-8.
         let scaled = polynomial::<S, 9>(
             t,

@@ -1,14 +1,21 @@
 //! The kernels on the CPU: rows spread over the pool, each by a kernel for the instruction set.
 
 pub(crate) mod activation;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub(crate) mod attention;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod attention_tiles;
 pub(crate) mod blocks;
+pub(crate) mod byte_matrix;
 pub(crate) mod few_queries;
 pub(crate) mod gemm;
+pub(crate) mod half_matrix;
 pub mod isa;
 mod lanes;
 mod math;
 pub(crate) mod norm;
+mod panels;
 pub(crate) mod pool;
 pub(crate) mod rope;
 pub(crate) mod simd;
@@ -30,9 +37,19 @@ use simd::Simd;
 /// Work below this many elements is not worth a second thread.
 const SMALL: usize = 16 * 1024;
 
+/// The types of `Element`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    F32,
+    F16,
+    Bf16,
+}
+
 /// A number type of tensors: kernels see f32, whatever is stored.
 pub(crate) trait Element: WithDType {
     const IS_F32: bool;
+    /// How kernels that store vectors by themselves find it.
+    const STORED: Stored;
 
     fn widen(isa: Isa, from: &[Self], to: &mut [f32]);
 
@@ -43,6 +60,7 @@ pub(crate) trait Element: WithDType {
 
 impl Element for f32 {
     const IS_F32: bool = true;
+    const STORED: Stored = Stored::F32;
 
     fn widen(_: Isa, from: &[f32], to: &mut [f32]) {
         to.copy_from_slice(from);
@@ -56,6 +74,7 @@ impl Element for f32 {
 
 impl Element for f16 {
     const IS_F32: bool = false;
+    const STORED: Stored = Stored::F16;
 
     fn widen(_: Isa, from: &[f16], to: &mut [f32]) {
         from.convert_to_f32_slice(to);
@@ -69,6 +88,7 @@ impl Element for f16 {
 
 impl Element for bf16 {
     const IS_F32: bool = false;
+    const STORED: Stored = Stored::Bf16;
 
     fn widen(isa: Isa, from: &[bf16], to: &mut [f32]) {
         assert_eq!(from.len(), to.len());
@@ -84,22 +104,28 @@ impl Element for bf16 {
 
 #[inline(always)]
 unsafe fn widen_bf16_with<S: Simd>(from: *const u16, to: *mut f32, count: usize) {
-    for i in 0..count {
-        // SAFETY: the caller vouches for both ranges.
-        unsafe { *to.add(i) = f32::from_bits(u32::from(*from.add(i)) << 16) };
+    unsafe {
+        let mut i = 0;
+        while i + S::LANES <= count {
+            S::store(to.add(i), S::load_bf16(from.add(i)));
+            i += S::LANES;
+        }
+        for i in i..count {
+            *to.add(i) = f32::from_bits(u32::from(*from.add(i)) << 16);
+        }
     }
 }
 
 #[inline(always)]
 unsafe fn narrow_bf16_with<S: Simd>(from: *const f32, to: *mut u16, count: usize) {
-    for i in 0..count {
-        // SAFETY: the caller vouches for both ranges.
-        unsafe {
-            let value = *from.add(i);
-            let bits = value.to_bits();
-            let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-            let quiet = (bits >> 16) | 0x40;
-            *to.add(i) = if value.is_nan() { quiet } else { rounded } as u16;
+    unsafe {
+        let mut i = 0;
+        while i + S::LANES <= count {
+            S::store_bf16(to.add(i), S::load(from.add(i)));
+            i += S::LANES;
+        }
+        for i in i..count {
+            *to.add(i) = simd::f32_to_bf16(*from.add(i));
         }
     }
 }
@@ -255,11 +281,25 @@ pub(crate) fn for_each_range(count: usize, cost: usize, work: impl Fn(Range<usiz
             work(count * task / tasks..count * (task + 1) / tasks);
         });
     };
-    if total < 2 * SMALL || threads::count() == 1 {
+    if total < 2 * SMALL || threads::is_alone() || threads::count() == 1 {
         work(0..count);
     } else if rayon::current_thread_index().is_some() {
         spread();
     } else if threads::install(spread).is_err() {
         work(0..count);
+    }
+}
+
+#[cfg(test)]
+mod test_numbers {
+    /// Numbers in -1..1 that a seed repeats.
+    pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .take(count)
+        .collect()
     }
 }

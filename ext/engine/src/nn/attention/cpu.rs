@@ -7,14 +7,21 @@ use half::{bf16, f16};
 
 use super::bias::Biases;
 use super::{AttentionOptions, AttentionShape};
-use crate::kernels::cpu::attention::{packed_width, tile_scores, weigh, TILE};
+use crate::kernels::cpu::attention::{block_scores, block_weigh, packed_width, BLOCK};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::attention_tiles::{TiledUnit, TILED_QUERIES};
+use crate::kernels::cpu::gemm::PANEL;
 use crate::kernels::cpu::softmax::softmax_row;
-use crate::kernels::cpu::{build, for_each_range, with_scratch, Element, Isa, Output, RowView};
+use crate::kernels::cpu::{
+    build, for_each_range, read, with_scratch, Element, Isa, Output, RowView,
+};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::{half_matrix::bits, Stored};
 use crate::kernels::rows::row_major;
 use crate::{Error, Result};
 
-/// With fewer queries than this, laying the keys out for tiles costs more than it saves.
-const LEAST_TILED: usize = 4;
+/// With fewer queries than this, laying the keys out in panels costs more than it saves.
+const LEAST_IN_PANELS: usize = 4;
 
 pub(super) fn attention(
     q: &Tensor,
@@ -103,7 +110,7 @@ impl<T: Element> Call<'_, T> {
         let units = sequences * shape.heads;
         let mean_keys = shape.key_tokens / sequences.max(1) + 1;
         let cost = (shape.tokens / sequences.max(1) + 1) * mean_keys * shape.width / 4;
-        let few = |sequence: &[u32]| ((sequence[1] - sequence[0]) as usize) < LEAST_TILED;
+        let few = |sequence: &[u32]| ((sequence[1] - sequence[0]) as usize) < LEAST_IN_PANELS;
         let all_few = self.boundaries.0.windows(2).all(few);
         // SAFETY: the units cover every token and head once.
         unsafe {
@@ -142,65 +149,157 @@ impl<T: Element> Call<'_, T> {
     /// # Safety
     /// `out` holds a row for every token and head.
     unsafe fn unit(&self, unit: &Unit, out: Output<T>) {
-        let shape = self.shape;
-        if unit.queries < LEAST_TILED {
-            // SAFETY: the caller vouches for `out`.
-            return unsafe { self.few(unit, 1, out) };
+        // SAFETY: the caller vouches for `out`.
+        unsafe {
+            if unit.queries < LEAST_IN_PANELS {
+                return self.few(unit, 1, out);
+            }
+            #[cfg(target_arch = "x86_64")]
+            if self.isa == Isa::Amx && T::STORED == Stored::Bf16 {
+                return self.tiled_unit(unit, out);
+            }
+            self.panel_unit(unit, out);
         }
-        let padded_keys = packed_width(unit.keys);
-        let padded_values = packed_width(shape.value_width);
-        let key_room = shape.width * padded_keys;
-        let room = key_room
+    }
+
+    /// # Safety
+    /// `out` holds a row for every token and head.
+    unsafe fn panel_unit(&self, unit: &Unit, out: Output<T>) {
+        let shape = self.shape;
+        let (stride, padded_values) = (packed_width(unit.keys), packed_width(shape.value_width));
+        let block = BLOCK.min(unit.queries);
+        let room = stride * shape.width
             + unit.keys * padded_values
-            + TILE * (padded_keys + shape.width + padded_values);
+            + block * (stride + shape.width + padded_values);
         with_scratch(room, |scratch| {
-            let (keys, rest) = scratch.split_at_mut(key_room);
+            let (keys, rest) = scratch.split_at_mut(stride * shape.width);
             let (values, rest) = rest.split_at_mut(unit.keys * padded_values);
-            let (scores, rest) = rest.split_at_mut(TILE * padded_keys);
-            let (queries, sums) = rest.split_at_mut(TILE * shape.width);
-            self.pack(unit, keys, values);
-            for start in (0..unit.queries).step_by(TILE) {
-                let count = TILE.min(unit.queries - start);
+            let (scores, rest) = rest.split_at_mut(block * stride);
+            let (queries, sums) = rest.split_at_mut(block * shape.width);
+            self.pack_key_panels(unit, keys);
+            self.pack_value_panels(unit, values);
+            for start in (0..unit.queries).step_by(block) {
+                let count = block.min(unit.queries - start);
                 self.load_queries(unit, start, count, queries);
                 let seen = self.seen(unit, start, count);
-                tile_scores(self.isa, queries, keys, shape.width, &seen, scores);
-                self.shares(unit, start, count, scores, padded_keys, &seen);
-                weigh(
-                    self.isa,
-                    scores,
-                    padded_keys,
-                    values,
-                    padded_values,
-                    &seen,
-                    sums,
-                );
-                for i in 0..count {
-                    let row = (unit.first_query + start + i) * shape.heads + unit.head;
-                    let sums = &sums[i * padded_values..][..shape.value_width];
-                    // SAFETY: the caller vouches for `out`, and the row is within it.
-                    unsafe { T::narrow(self.isa, sums, out.at(row * shape.value_width)) };
-                }
+                let from = (&*queries, count);
+                block_scores(self.isa, from, keys, shape.width, &seen, (scores, stride));
+                self.shares(unit, start, count, scores, stride, &seen);
+                let shares = (&*scores, count, stride);
+                let values = (&*values, unit.keys);
+                block_weigh(self.isa, shares, values, padded_values, &seen, sums);
+                // SAFETY: the caller vouches for `out`.
+                unsafe { self.store(unit, start, count, sums, padded_values, out) };
             }
         });
     }
 
-    /// Keys as [width, padded keys], values as [keys, padded width].
-    fn pack(&self, unit: &Unit, keys: &mut [f32], values: &mut [f32]) {
+    /// By tiles of bf16.
+    ///
+    /// # Safety
+    /// `out` holds a row for every token and head.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn tiled_unit(&self, unit: &Unit, out: Output<T>) {
         let shape = self.shape;
-        let head = unit.head / (shape.heads / shape.key_heads);
-        let padded_keys = packed_width(unit.keys);
-        let padded_values = packed_width(shape.value_width);
-        keys.fill(0.0);
-        values.fill(0.0);
-        let mut row = vec![0.0; shape.width];
-        for j in 0..unit.keys {
-            let at = (unit.first_key + j) * shape.key_heads + head;
-            T::widen(self.isa, self.k.row(at), &mut row);
-            for (d, &value) in row.iter().enumerate() {
-                keys[d * padded_keys + j] = value;
+        let sizes = (unit.keys, shape.width, shape.value_width);
+        let key_head = self.key_head(unit);
+        with_scratch(TiledUnit::room(sizes), |scratch| {
+            let mut tiles = TiledUnit::new(self.isa, sizes, scratch);
+            for j in 0..unit.keys {
+                tiles.set_key(j, bits(self.k.row(self.key_row(unit, key_head, j))));
             }
-            let target = &mut values[j * padded_values..][..shape.value_width];
-            T::widen(self.isa, self.v.row(at), target);
+            let value = |j: usize| bits(self.v.row(self.key_row(unit, key_head, j)));
+            for j in (0..unit.keys).step_by(2) {
+                tiles.set_values(j, value(j), (j + 1 < unit.keys).then(|| value(j + 1)));
+            }
+            for start in (0..unit.queries).step_by(TILED_QUERIES) {
+                let count = TILED_QUERIES.min(unit.queries - start);
+                for i in 0..count {
+                    tiles.set_query(i, bits(self.q.row(self.query_row(unit, start + i))));
+                }
+                let seen = self.seen(unit, start, count);
+                let (scores, stride) = tiles.score(count, &seen);
+                self.shares(unit, start, count, scores, stride, &seen);
+                let (sums, stride) = tiles.weigh(count, &seen);
+                // SAFETY: the caller vouches for `out`.
+                unsafe { self.store(unit, start, count, sums, stride, out) };
+            }
+        });
+    }
+
+    fn key_head(&self, unit: &Unit) -> usize {
+        unit.head / (self.shape.heads / self.shape.key_heads)
+    }
+
+    fn key_row(&self, unit: &Unit, key_head: usize, key: usize) -> usize {
+        (unit.first_key + key) * self.shape.key_heads + key_head
+    }
+
+    fn query_row(&self, unit: &Unit, query: usize) -> usize {
+        (unit.first_query + query) * self.shape.heads + unit.head
+    }
+
+    /// The sums of some queries, rows of `stride`, to their places.
+    ///
+    /// # Safety
+    /// `out` holds a row for every token and head.
+    unsafe fn store(
+        &self,
+        unit: &Unit,
+        start: usize,
+        count: usize,
+        sums: &[f32],
+        stride: usize,
+        out: Output<T>,
+    ) {
+        let width = self.shape.value_width;
+        for (i, sums) in sums.chunks(stride.max(1)).enumerate().take(count) {
+            let at = self.query_row(unit, start + i) * width;
+            // SAFETY: the caller vouches for `out`, and the row is within it.
+            unsafe { T::narrow(self.isa, &sums[..width], out.at(at)) };
+        }
+    }
+
+    /// Panels of 32 keys, [width, 32] each, the last filled up by zeros.
+    fn pack_key_panels(&self, unit: &Unit, panels: &mut [f32]) {
+        let (width, head) = (self.shape.width, self.key_head(unit));
+        let mut row = vec![0.0; width];
+        for (number, panel) in panels.chunks_mut((width * PANEL).max(1)).enumerate() {
+            for column in 0..PANEL {
+                let key = number * PANEL + column;
+                let values = match key < unit.keys {
+                    true => read(
+                        self.isa,
+                        self.k.row(self.key_row(unit, head, key)),
+                        &mut row,
+                    ),
+                    false => {
+                        row.fill(0.0);
+                        &row
+                    }
+                };
+                for (to, &value) in panel[column..].iter_mut().step_by(PANEL).zip(values) {
+                    *to = value;
+                }
+            }
+        }
+    }
+
+    /// Panels of 32 columns, [keys, 32] each, the last filled up by zeros.
+    fn pack_value_panels(&self, unit: &Unit, panels: &mut [f32]) {
+        let (width, head) = (self.shape.value_width, self.key_head(unit));
+        let mut row = vec![0.0; width];
+        for key in 0..unit.keys {
+            let values = read(
+                self.isa,
+                self.v.row(self.key_row(unit, head, key)),
+                &mut row,
+            );
+            for (column, part) in values.chunks(PANEL).enumerate() {
+                let to = &mut panels[(column * unit.keys + key) * PANEL..][..PANEL];
+                to[..part.len()].copy_from_slice(part);
+                to[part.len()..].fill(0.0);
+            }
         }
     }
 
@@ -208,12 +307,8 @@ impl<T: Element> Call<'_, T> {
         let width = self.shape.width;
         queries[count * width..].fill(0.0);
         for i in 0..count {
-            let row = (unit.first_query + start + i) * self.shape.heads + unit.head;
-            T::widen(
-                self.isa,
-                self.q.row(row),
-                &mut queries[i * width..][..width],
-            );
+            let row = self.q.row(self.query_row(unit, start + i));
+            T::widen(self.isa, row, &mut queries[i * width..][..width]);
         }
     }
 
@@ -225,7 +320,7 @@ impl<T: Element> Call<'_, T> {
         first.start.min(last.start)..last.end.max(first.end)
     }
 
-    /// Turns the scores of a tile into shares, 0 where a query does not see a key.
+    /// Turns the scores of some queries into shares, 0 where a query does not see a key.
     fn shares(
         &self,
         unit: &Unit,
@@ -235,12 +330,8 @@ impl<T: Element> Call<'_, T> {
         stride: usize,
         tile: &std::ops::Range<usize>,
     ) {
-        for i in 0..TILE {
+        for i in 0..count {
             let row = &mut scores[i * stride..][..stride];
-            if i >= count {
-                row[tile.clone()].fill(0.0);
-                continue;
-            }
             let position = unit.position(start + i);
             let seen = self.options.kind.seen(position, unit.keys);
             row[tile.start..seen.start.max(tile.start)].fill(0.0);

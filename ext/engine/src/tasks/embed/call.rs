@@ -82,7 +82,7 @@ impl<'a> Call<'a> {
         texts: &[T],
         excess: Excess,
         rows: &mut [f32],
-        done: &dyn Fn(usize),
+        done: &(dyn Fn(usize) + Sync),
         cancel: &CancelToken,
     ) -> Result<()> {
         let plain = self.prompt.is_empty() && !self.model.sentence.lowercase;
@@ -116,21 +116,24 @@ impl<'a> Call<'a> {
         loaded: &LoadedEncoder,
         tokens: &[Tokens],
         rows: &mut [f32],
-        done: &dyn Fn(usize),
+        done: &(dyn Fn(usize) + Sync),
         cancel: &CancelToken,
     ) -> Result<()> {
-        let budget = batching::budget(self.batch_tokens, loaded.info.device)?;
         let mut finished = 0;
-        for batch in batching::plan(tokens, budget) {
-            cancel.check()?;
-            let vectors = self.forward(loaded, tokens, &batch, cancel)?;
-            for (row, &index) in vectors.chunks_exact(self.dimension).zip(&batch) {
-                rows[index * self.dimension..][..self.dimension].copy_from_slice(row);
-            }
-            finished += batch.len();
-            done(finished);
-        }
-        Ok(())
+        batching::run(
+            tokens,
+            self.batch_tokens,
+            loaded.info.device,
+            cancel,
+            |batch| self.forward(loaded, tokens, batch, cancel),
+            |batch, vectors| {
+                for (row, &index) in vectors.chunks_exact(self.dimension).zip(batch) {
+                    rows[index * self.dimension..][..self.dimension].copy_from_slice(row);
+                }
+                finished += batch.len();
+                done(finished);
+            },
+        )
     }
 
     fn forward(

@@ -29,12 +29,10 @@ impl Level {
                 true => Self::AvxVnni,
                 false => Self::Avx2,
             },
-            // AVX-512, with whatever else.
             #[cfg(target_arch = "x86_64")]
-            _ => match std::arch::is_x86_feature_detected!("avx512vnni") {
-                true => Self::Avx512Vnni,
-                false => Self::Avx512,
-            },
+            Isa::Avx512 => Self::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => Self::Avx512Vnni,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => match std::arch::is_aarch64_feature_detected!("dotprod") {
                 true => Self::NeonDot,
@@ -53,7 +51,7 @@ impl Level {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => levels.push(Self::Avx2),
                 #[cfg(target_arch = "x86_64")]
-                _ => levels.push(Self::Avx512),
+                Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => {}
                 #[cfg(target_arch = "aarch64")]
                 Isa::Neon => levels.push(Self::Neon),
             }

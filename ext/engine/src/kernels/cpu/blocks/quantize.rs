@@ -68,15 +68,23 @@ unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Gro
             let fits = largest > LEAST && broken == 0.0;
             let factor = S::splat(if fits { MOST / largest } else { 0.0 });
             let mut rounded = [0f32; GROUP];
-            for i in (0..GROUP).step_by(S::LANES) {
-                let v = S::round(S::mul(S::load(x.add(i)), factor));
-                S::store(rounded.as_mut_ptr().add(i), v);
+            if fits {
+                for i in (0..GROUP).step_by(S::LANES) {
+                    let v = S::round(S::mul(S::load(x.add(i)), factor));
+                    S::store(rounded.as_mut_ptr().add(i), v);
+                }
             }
             let mut byte_sums = [0i32; 2];
-            for (i, value) in rounded.iter().enumerate() {
-                let value = *value as i32;
-                byte_sums[i / (GROUP / 2)] += value;
-                *bytes.add(group * GROUP + i) = value as i8;
+            for half in 0..2 {
+                let mut values = [0i32; GROUP / 2];
+                for i in 0..GROUP / 2 {
+                    // Whole numbers of at most 127.
+                    values[i] = rounded[half * GROUP / 2 + i].to_int_unchecked();
+                }
+                for (i, value) in values.into_iter().enumerate() {
+                    *bytes.add(group * GROUP + half * GROUP / 2 + i) = value as i8;
+                }
+                byte_sums[half] = values.iter().sum();
             }
             let scale = if fits { largest / MOST } else { broken };
             *groups.add(group) = Group {

@@ -1,0 +1,106 @@
+//! NEON.
+
+use super::Simd;
+use std::arch::aarch64::*;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Neon;
+
+impl Neon {
+    #[inline(always)]
+    unsafe fn power(n: int32x4_t) -> float32x4_t {
+        unsafe { vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(n, vdupq_n_s32(127)))) }
+    }
+}
+
+impl Simd for Neon {
+    type V = float32x4_t;
+    const LANES: usize = 4;
+    const REGISTERS: usize = 32;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self::V {
+        unsafe { vdupq_n_f32(value) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self::V {
+        unsafe { vld1q_f32(from) }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: Self::V) {
+        unsafe { vst1q_f32(to, v) }
+    }
+    #[inline(always)]
+    unsafe fn load_first(from: *const f32, count: usize) -> Self::V {
+        let mut v = [0.0f32; 4];
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, v.as_mut_ptr(), count);
+            vld1q_f32(v.as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_first(to: *mut f32, v: Self::V, count: usize) {
+        let mut values = [0.0f32; 4];
+        unsafe {
+            vst1q_f32(values.as_mut_ptr(), v);
+            std::ptr::copy_nonoverlapping(values.as_ptr(), to, count);
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vaddq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vsubq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vmulq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vdivq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        unsafe { vfmaq_f32(c, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vmaxq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vminq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn abs(a: Self::V) -> Self::V {
+        unsafe { vabsq_f32(a) }
+    }
+    #[inline(always)]
+    unsafe fn select_less(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V {
+        unsafe { vbslq_f32(vcltq_f32(a, b), yes, no) }
+    }
+    #[inline(always)]
+    unsafe fn round(a: Self::V) -> Self::V {
+        unsafe { vrndnq_f32(a) }
+    }
+    #[inline(always)]
+    unsafe fn scale_by_power(v: Self::V, n: Self::V) -> Self::V {
+        unsafe {
+            let n = vcvtq_s32_f32(n);
+            let half = vshrq_n_s32::<1>(n);
+            let rest = vsubq_s32(n, half);
+            vmulq_f32(vmulq_f32(v, Self::power(half)), Self::power(rest))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        unsafe { vaddvq_f32(v) }
+    }
+    #[inline(always)]
+    unsafe fn highest(v: Self::V) -> f32 {
+        unsafe { vmaxvq_f32(v) }
+    }
+}
