@@ -185,7 +185,7 @@ fn encoder_times(
     let blueprint = Blueprint::from_config(&raw)?;
     let cancel = CancelToken::new();
     for dtype in [DType::F16, DType::F32] {
-        let encoder = Encoder::load(&blueprint, source.as_ref(), device, dtype, &cancel)?;
+        let encoder = Encoder::load(&blueprint, source.as_ref(), device, dtype, false, &cancel)?;
         for (sequences, length) in [(256, 128), (32, 512), (1, 128)] {
             let ids: Vec<u32> = (0..length).map(|i| (i * 37 % 30000) as u32).collect();
             let mut packed = PackedSequences::new();
