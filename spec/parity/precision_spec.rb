@@ -41,8 +41,9 @@ RSpec.describe Candle::EmbeddingModel do
   end
 
   it "takes int8 in every class of encoders and in none of tensors or language models" do
-    [Candle::Reranker, Candle::Classifier].each do |klass|
-      expect(klass.from_pretrained(TinyModels.path("bert-sequence"), device: "cpu", dtype: :int8).dtype).to eq(:int8)
+    { Candle::Reranker => "reranker", Candle::Classifier => "sequence", Candle::NER => "token",
+      Candle::MaskedLM => "masked" }.each do |klass, head|
+      expect(klass.from_pretrained(TinyModels.path("bert-#{head}"), device: "cpu", dtype: :int8).dtype).to eq(:int8)
     end
     expect { Candle::Tensor.new([1, 2], :int8) }.to raise_error(Candle::InvalidInputError, /not what a tensor holds/)
     llama = TinyModels.path("decoders/llama")
@@ -54,7 +55,7 @@ RSpec.describe Candle::EmbeddingModel do
 
     let(:texts) do
       words = %w[retrieval of passages by meaning is what vectors are for while a longer text takes more than one line]
-      Array.new(24) { |i| words.cycle.drop(i).first(3 + (i * 5)).join(" ") }
+      Array.new(24) { |i| words.rotate(i).cycle.first(3 + (i * 5)).join(" ") }
     end
 
     it "keeps its vectors in bf16, f16 and int8" do
