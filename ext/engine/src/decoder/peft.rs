@@ -181,13 +181,16 @@ fn same(target: &str, module: &str) -> bool {
     ends(target, module) || ends(module, target)
 }
 
+/// Where a module keeps the name of one of its tensors.
+type Slot = fn(&mut Module) -> &mut Option<String>;
+
 impl Reader<'_> {
     /// The adapter's tensors by module.
     fn modules(&self) -> Result<BTreeMap<String, Module>> {
         let mut modules: BTreeMap<String, Module> = BTreeMap::new();
         for name in self.source.names() {
             let inner = name.strip_prefix(PREFIX).unwrap_or(&name);
-            let endings: [(&str, fn(&mut Module) -> &mut Option<String>); 6] = [
+            let endings: [(&str, Slot); 6] = [
                 (".lora_A.weight", |module| &mut module.down),
                 (".lora_B.weight", |module| &mut module.up),
                 (".lora_embedding_A", |module| &mut module.down),

@@ -130,13 +130,13 @@ unsafe fn store_each<S: Simd>(to: *mut u16, v: S::V, narrow: impl Fn(f32) -> u16
 
 #[inline(always)]
 unsafe fn pairs_each<S: Simd>(from: *const u32, widen: impl Fn(u16) -> f32) -> [S::V; 2] {
-    let mut values = [[0.0f32; MOST_LANES]; 2];
-    for i in 0..S::LANES {
+    let (mut low, mut high) = ([0.0f32; MOST_LANES], [0.0f32; MOST_LANES]);
+    for (i, (low, high)) in low.iter_mut().zip(&mut high).enumerate().take(S::LANES) {
         let pair = unsafe { *from.add(i) };
-        values[0][i] = widen(pair as u16);
-        values[1][i] = widen((pair >> 16) as u16);
+        *low = widen(pair as u16);
+        *high = widen((pair >> 16) as u16);
     }
-    unsafe { [S::load(values[0].as_ptr()), S::load(values[1].as_ptr())] }
+    unsafe { [S::load(low.as_ptr()), S::load(high.as_ptr())] }
 }
 
 /// Plain Rust, which the compiler turns into whatever the target's baseline has.
