@@ -14,8 +14,8 @@ macro_rules! methods {
     () => {
         type Float = Neon;
         type V = uint8x16_t;
-        const ROWS: usize = 8;
-        const ROWS_OF_RUNS: usize = 8;
+        const ROWS: usize = 4;
+        const ROWS_OF_RUNS: usize = 4;
         const WIDE_OFFSET: i32 = 0;
 
         #[inline(always)]

@@ -56,8 +56,8 @@ const LANES: usize = Portable::LANES;
 impl Integers for Portable {
     type Float = Portable;
     type V = [u32; LANES];
-    const ROWS: usize = 4;
-    const ROWS_OF_RUNS: usize = 4;
+    const ROWS: usize = 2;
+    const ROWS_OF_RUNS: usize = 2;
     const WIDE_OFFSET: i32 = 0;
 
     #[inline(always)]

@@ -1,5 +1,5 @@
-//! Products with matrices of quantized blocks, in integers: the rows of x become bytes with a scale
-//! for every 32, and the blocks are laid out once so that a vector instruction serves 16 outputs.
+//! Products with matrices of quantized blocks, in integers: the rows of x become pairs of bytes with a
+//! scale for every 32, and the blocks are laid out once so that a vector instruction serves 16 outputs.
 
 #[cfg(target_arch = "aarch64")]
 mod arm;
@@ -26,7 +26,7 @@ use crate::{Error, Result};
 use format::{for_format, Format, PANEL};
 use level::Level;
 use product::{multiply_panel, Panel};
-use quantize::QuantizedRows;
+use quantize::{QuantizedRows, PLANES};
 use store::{Line, Panels};
 
 /// Rows of x that one task takes: with a panel they stay in the second-level cache.
@@ -190,7 +190,7 @@ fn multiply_at(
         .collect();
     let panels = ends.last().copied().unwrap_or(0);
     let inputs = factors.first().map_or(0, |(matrix, _)| matrix.inputs);
-    let cost = TASK_ROWS.min(rows).max(2) * inputs * PANEL;
+    let cost = PLANES * TASK_ROWS.min(rows).max(2) * inputs * PANEL;
     let run = |outputs: &[Output<f32>]| {
         for_each_range(panels * row_tasks, cost, |range| {
             for task in range {

@@ -2,12 +2,12 @@
 //!
 //! There is one definition, whatever the instruction set and the number of rows, so that all give the
 //! same bits: the products of a group are summed in integers, which is exact, and the groups are added
-//! in their order, each rounded once.
+//! in their order. All that is rounded is rounded by the same steps everywhere.
 
 use super::format::{for_format, Format, GROUP, PANEL};
 use super::integers::Integers;
 use super::level::leveled;
-use super::quantize::{Group, QuantizedRows};
+use super::quantize::{Group, QuantizedRows, FINER, PLANES};
 use crate::kernels::cpu::simd::Simd;
 use crate::weights::BlockType;
 
@@ -28,16 +28,30 @@ struct Rows {
 
 impl Rows {
     #[inline(always)]
-    unsafe fn group(&self, row: usize, group: usize) -> Group {
-        unsafe { *self.groups.add(row * self.width + group) }
+    unsafe fn group(&self, row: usize, plane: usize, group: usize) -> Group {
+        unsafe { *self.groups.add((row * PLANES + plane) * self.width + group) }
+    }
+
+    /// The group of the last plane, whose scale and sum are those of the elements.
+    #[inline(always)]
+    unsafe fn last(&self, row: usize, group: usize) -> Group {
+        unsafe { self.group(row, PLANES - 1, group) }
+    }
+
+    /// The sum of half a group in units of the last plane's scale.
+    #[inline(always)]
+    unsafe fn half_sum(&self, row: usize, group: usize, half: usize) -> f32 {
+        let mut sum = 0;
+        for plane in 0..PLANES {
+            sum = FINER * sum + unsafe { self.group(row, plane, group) }.byte_sums[half];
+        }
+        sum as f32
     }
 
     #[inline(always)]
-    unsafe fn step(&self, row: usize, group: usize, step: usize) -> *const i8 {
-        unsafe {
-            self.bytes
-                .add((row * self.width + group) * GROUP + 4 * step)
-        }
+    unsafe fn step(&self, row: usize, plane: usize, group: usize, step: usize) -> *const i8 {
+        let group = (row * PLANES + plane) * self.width + group;
+        unsafe { self.bytes.add(group * GROUP + 4 * step) }
     }
 }
 
@@ -89,26 +103,30 @@ unsafe fn codes<S: Integers, F: Format, const STEP: usize>(
     }
 }
 
-/// The exact sums of half a group (`HALF` 0 or 1) for `R` rows, on top of `sums`.
+/// The exact sums of half a group (`HALF` 0 or 1) for the planes of `R` rows, on top of `sums`.
 #[inline(always)]
 unsafe fn half_group<S: Integers, F: Format, const R: usize, const HALF: usize>(
-    mut sums: [S::V; R],
+    mut sums: [[S::V; PLANES]; R],
     (low, high): (*const u8, *const u8),
     levels: &[u8; 16],
     rows: &Rows,
     group: usize,
-) -> [S::V; R] {
+) -> [[S::V; PLANES]; R] {
     unsafe {
         macro_rules! step {
             ($step:literal) => {
                 let codes = codes::<S, F, $step>(low, high, levels);
                 let mut r = 0;
                 while r < R {
-                    let x = rows.step(r, group, $step);
-                    sums[r] = match F::WIDE {
-                        true => S::dot_wide(sums[r], codes, x),
-                        false => S::dot(sums[r], codes, x),
-                    };
+                    let mut p = 0;
+                    while p < PLANES {
+                        let x = rows.step(r, p, group, $step);
+                        sums[r][p] = match F::WIDE {
+                            true => S::dot_wide(sums[r][p], codes, x),
+                            false => S::dot(sums[r][p], codes, x),
+                        };
+                        p += 1;
+                    }
                     r += 1;
                 }
             };
@@ -128,11 +146,38 @@ unsafe fn half_group<S: Integers, F: Format, const R: usize, const HALF: usize>(
     }
 }
 
-/// Where sums begin, so that codes count as levels.
+/// Where the sums of a row begin, so that codes count as levels.
 #[inline(always)]
-unsafe fn begin<S: Integers, F: Format>(byte_sum: i32) -> S::V {
+unsafe fn begin<S: Integers, F: Format>(
+    rows: &Rows,
+    row: usize,
+    group: usize,
+    byte_sum: impl Fn([i32; 2]) -> i32,
+) -> [S::V; PLANES] {
     let offset = if F::WIDE { S::WIDE_OFFSET } else { F::OFFSET };
-    unsafe { S::splat(-offset * byte_sum) }
+    unsafe {
+        let mut sums = [S::splat(0); PLANES];
+        let mut p = 0;
+        while p < PLANES {
+            sums[p] = S::splat(-offset * byte_sum(rows.group(row, p, group).byte_sums));
+            p += 1;
+        }
+        sums
+    }
+}
+
+/// The sums of the planes as one, in units of the last plane's scale.
+#[inline(always)]
+unsafe fn together<S: Integers>(sums: [S::V; PLANES]) -> Number<S> {
+    unsafe {
+        let mut sum = S::to_float(sums[0]);
+        let mut p = 1;
+        while p < PLANES {
+            sum = S::fuse(sum, Float::<S>::splat(FINER as f32), S::to_float(sums[p]));
+            p += 1;
+        }
+        sum
+    }
 }
 
 /// A group in a panel, from the first lane of a vector on.
@@ -157,11 +202,10 @@ unsafe fn add_group<S: Integers, F: Format, const R: usize>(
     group: usize,
 ) {
     unsafe {
-        let mut sums = [S::splat(0); R];
+        let mut sums = [[S::splat(0); PLANES]; R];
         let mut r = 0;
         while r < R {
-            let byte_sums = rows.group(r, group).byte_sums;
-            sums[r] = begin::<S, F>(byte_sums[0] + byte_sums[1]);
+            sums[r] = begin::<S, F>(rows, r, group, |halves| halves[0] + halves[1]);
             r += 1;
         }
         let sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
@@ -175,9 +219,9 @@ unsafe fn add_group<S: Integers, F: Format, const R: usize>(
         }
         let mut r = 0;
         while r < R {
-            let x = rows.group(r, group);
+            let x = rows.last(r, group);
             let both = Float::<S>::mul(scale, Float::<S>::splat(x.scale));
-            totals[r] = S::fuse(S::to_float(sums[r]), both, totals[r]);
+            totals[r] = S::fuse(together::<S>(sums[r]), both, totals[r]);
             if F::MINIMUM {
                 totals[r] = S::fuse(minimum, Float::<S>::splat(x.sum), totals[r]);
             }
@@ -186,8 +230,7 @@ unsafe fn add_group<S: Integers, F: Format, const R: usize>(
     }
 }
 
-/// Adds a group of two runs with a scale each to `totals`. The sums times their small whole scales
-/// stay below 2²⁴, hence exact.
+/// Adds a group of two runs with a scale each to `totals`.
 #[inline(always)]
 unsafe fn add_runs<S: Integers, F: Format, const R: usize>(
     totals: &mut [Number<S>; R],
@@ -198,37 +241,36 @@ unsafe fn add_runs<S: Integers, F: Format, const R: usize>(
 ) {
     unsafe {
         let of_run = |bytes: *const u8, run: usize| S::load_bytes(bytes.add(run * PANEL));
-        let mut sums = [S::splat(0); R];
+        let mut sums = [[S::splat(0); PLANES]; R];
         let mut scaled = [Float::<S>::splat(0.0); R];
         let mut r = 0;
         while r < R {
-            sums[r] = begin::<S, F>(rows.group(r, group).byte_sums[0]);
+            sums[r] = begin::<S, F>(rows, r, group, |halves| halves[0]);
             r += 1;
         }
         sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
         let scale = of_run(place.scales, 0);
         r = 0;
         while r < R {
-            scaled[r] = Float::<S>::mul(S::to_float(sums[r]), scale);
-            sums[r] = begin::<S, F>(rows.group(r, group).byte_sums[1]);
+            scaled[r] = Float::<S>::mul(together::<S>(sums[r]), scale);
+            sums[r] = begin::<S, F>(rows, r, group, |halves| halves[1]);
             r += 1;
         }
         sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
         let scale = of_run(place.scales, 1);
         r = 0;
         while r < R {
-            let x = rows.group(r, group);
-            let factor = Float::<S>::splat(x.scale);
-            let exact = S::fuse(S::to_float(sums[r]), scale, scaled[r]);
+            let factor = Float::<S>::splat(rows.last(r, group).scale);
+            let sum = S::fuse(together::<S>(sums[r]), scale, scaled[r]);
             let both = Float::<S>::mul(place.scale, factor);
-            totals[r] = S::fuse(exact, both, totals[r]);
+            totals[r] = S::fuse(sum, both, totals[r]);
             if F::MINIMUM {
-                let sum = |half: usize| Float::<S>::splat(x.byte_sums[half] as f32);
+                let sum = |half: usize| Float::<S>::splat(rows.half_sum(r, group, half));
                 let minimum = |run: usize| of_run(place.minimums, run);
-                let exact = Float::<S>::mul(minimum(0), sum(0));
-                let exact = S::fuse(minimum(1), sum(1), exact);
+                let scaled = Float::<S>::mul(minimum(0), sum(0));
+                let sum = S::fuse(minimum(1), sum(1), scaled);
                 let both = Float::<S>::mul(place.minimum, factor);
-                totals[r] = S::fuse(exact, both, totals[r]);
+                totals[r] = S::fuse(sum, both, totals[r]);
             }
             r += 1;
         }
@@ -341,22 +383,22 @@ unsafe fn multiply_format<S: Integers, F: Format>(
                     while left >= $count {
                         let totals = tile::<S, F, { $count }>(start, first, &levels, &rows);
                         store::<S, { $count }>(totals, to, stride, panel.width - first);
-                        rows.bytes = rows.bytes.add($count * rows.width * GROUP);
-                        rows.groups = rows.groups.add($count * rows.width);
+                        rows.bytes = rows.bytes.add($count * PLANES * rows.width * GROUP);
+                        rows.groups = rows.groups.add($count * PLANES * rows.width);
                         to = to.add($count * stride);
                         left -= $count;
                     }
                 };
             }
             let most = if F::RUNS { S::ROWS_OF_RUNS } else { S::ROWS };
-            if most >= 12 {
-                tiles!(12);
-            }
-            if most >= 8 {
-                tiles!(8);
+            if most >= 6 {
+                tiles!(6);
             }
             if most >= 4 {
                 tiles!(4);
+            }
+            if most >= 2 {
+                tiles!(2);
             }
             tiles!(1);
             rows = begin;
@@ -385,8 +427,8 @@ unsafe fn multiply_panel_with<S: Integers>(
 ) {
     let width = panel.inputs / GROUP;
     let rows = Rows {
-        bytes: x.bytes[first * width * GROUP..].as_ptr(),
-        groups: x.groups[first * width..].as_ptr(),
+        bytes: x.bytes[first * PLANES * width * GROUP..].as_ptr(),
+        groups: x.groups[first * PLANES * width..].as_ptr(),
         width,
     };
     // SAFETY: the caller vouches for the rows of x and out; a panel has all its blocks.

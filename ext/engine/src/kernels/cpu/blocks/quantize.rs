@@ -1,4 +1,6 @@
-//! The other factor: rows of x as signed bytes with a scale for every 32 of them.
+//! The other factor: rows of x as two planes of signed bytes, with a scale for every 32 of them. The
+//! second plane holds what rounding to the first left, which makes an element exact to 1/64516 of the
+//! largest of its group: bytes alone move a model's log probabilities by some hundredths.
 
 use super::format::GROUP;
 use crate::kernels::cpu::isa::{dispatched, Isa};
@@ -9,23 +11,27 @@ use crate::kernels::cpu::{build, for_each_range};
 const LEAST: f32 = 1e-35;
 /// The largest byte: −128 is not used, so that signs can be swapped.
 const MOST: f32 = 127.0;
+/// Planes of bytes.
+pub(super) const PLANES: usize = 2;
+/// How many steps of the second plane make one of the first: half a step is its largest byte.
+pub(super) const FINER: i32 = 254;
 
-/// What the 32 bytes of a group share.
+/// What the 32 bytes of a group in a plane share.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Group {
-    /// Byte × scale is the element.
+    /// Byte × scale is what the plane adds to the element.
     pub scale: f32,
-    /// The sum of the elements.
+    /// The sum of the elements as this plane and those before it have them.
     pub sum: f32,
     /// The sums of the first and the last 16 bytes.
     pub byte_sums: [i32; 2],
 }
 
-/// Rows of x, [rows, inputs].
+/// Rows of x, [rows, planes, inputs].
 pub(super) struct QuantizedRows {
     pub bytes: Vec<i8>,
-    /// [rows, inputs / 32].
+    /// [rows, planes, inputs / 32].
     pub groups: Vec<Group>,
 }
 
@@ -36,12 +42,15 @@ impl QuantizedRows {
         let mut groups = Vec::new();
         // SAFETY: the tasks cover every row once, and a row fills its bytes and groups.
         let bytes = unsafe {
-            build(x.len(), |bytes| {
-                groups = build(x.len() / GROUP, |groups| {
-                    for_each_range(rows, inputs, |range| {
-                        let (from, count) = (range.start * inputs, range.len() * inputs);
-                        let (bytes, groups) = (bytes.at(from), groups.at(from / GROUP));
-                        quantize(isa, x[from..].as_ptr(), bytes, groups, count / GROUP);
+            build(PLANES * x.len(), |bytes| {
+                groups = build(PLANES * x.len() / GROUP, |groups| {
+                    for_each_range(rows, PLANES * inputs, |range| {
+                        for row in range {
+                            let (from, to) = (row * inputs, row * PLANES * inputs);
+                            let (bytes, groups) = (bytes.at(to), groups.at(to / GROUP));
+                            let x = x[from..].as_ptr();
+                            quantize(isa, x, bytes, groups, inputs / GROUP);
+                        }
                     })
                 })
             })
@@ -52,7 +61,7 @@ impl QuantizedRows {
 
 #[inline(always)]
 unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Group, count: usize) {
-    // SAFETY: the caller vouches for `count` groups of each.
+    // SAFETY: the caller vouches for `count` groups of x, and of every plane.
     unsafe {
         for group in 0..count {
             let x = x.add(group * GROUP);
@@ -67,33 +76,53 @@ unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Gro
             let broken = S::sum(broken);
             let fits = largest > LEAST && broken == 0.0;
             let factor = S::splat(if fits { MOST / largest } else { 0.0 });
-            let mut rounded = [0f32; GROUP];
+            let mut rounded = [[0f32; GROUP]; PLANES];
             if fits {
                 for i in (0..GROUP).step_by(S::LANES) {
-                    let v = S::round(S::mul(S::load(x.add(i)), factor));
-                    S::store(rounded.as_mut_ptr().add(i), v);
+                    let v = S::mul(S::load(x.add(i)), factor);
+                    let whole = S::round(v);
+                    S::store(rounded[0].as_mut_ptr().add(i), whole);
+                    let rest = S::mul(S::sub(v, whole), S::splat(FINER as f32));
+                    S::store(rounded[1].as_mut_ptr().add(i), S::round(rest));
                 }
             }
-            let mut byte_sums = [0i32; 2];
-            for half in 0..2 {
-                let mut values = [0i32; GROUP / 2];
-                for i in 0..GROUP / 2 {
-                    // Whole numbers of at most 127.
-                    values[i] = rounded[half * GROUP / 2 + i].to_int_unchecked();
+            let mut scale = if fits { largest / MOST } else { broken };
+            let mut whole_sum = 0;
+            for (plane, rounded) in rounded.iter().enumerate() {
+                if plane > 0 {
+                    scale /= FINER as f32;
+                    whole_sum *= FINER;
                 }
-                for (i, value) in values.into_iter().enumerate() {
-                    *bytes.add(group * GROUP + half * GROUP / 2 + i) = value as i8;
-                }
-                byte_sums[half] = values.iter().sum();
+                let at = plane * count + group;
+                let byte_sums = store_bytes(rounded, bytes.add(at * GROUP));
+                whole_sum += byte_sums[0] + byte_sums[1];
+                *groups.add(at) = Group {
+                    scale,
+                    sum: scale * whole_sum as f32,
+                    byte_sums,
+                };
             }
-            let scale = if fits { largest / MOST } else { broken };
-            *groups.add(group) = Group {
-                scale,
-                sum: scale * (byte_sums[0] + byte_sums[1]) as f32,
-                byte_sums,
-            };
         }
     }
+}
+
+/// Writes whole numbers of at most 127 as bytes; the sums of the first and the last 16.
+#[inline(always)]
+unsafe fn store_bytes(rounded: &[f32; GROUP], bytes: *mut i8) -> [i32; 2] {
+    let mut byte_sums = [0i32; 2];
+    for half in 0..2 {
+        let mut values = [0i32; GROUP / 2];
+        for i in 0..GROUP / 2 {
+            // SAFETY: the numbers fit.
+            values[i] = unsafe { rounded[half * GROUP / 2 + i].to_int_unchecked() };
+        }
+        for (i, value) in values.into_iter().enumerate() {
+            // SAFETY: the caller vouches for room for a group.
+            unsafe { *bytes.add(half * GROUP / 2 + i) = value as i8 };
+        }
+        byte_sums[half] = values.iter().sum();
+    }
+    byte_sums
 }
 
 dispatched! {
@@ -111,21 +140,32 @@ mod tests {
     }
 
     #[test]
-    fn bytes_times_scale_are_the_elements_to_half_a_step() {
+    fn the_planes_make_the_elements_and_their_sums() {
         let x = rows();
         for &isa in Isa::available() {
             let quantized = QuantizedRows::new(isa, &x, 5);
-            for (group, (x, bytes)) in x.chunks(32).zip(quantized.bytes.chunks(32)).enumerate() {
-                let shared = quantized.groups[group];
-                for (x, &byte) in x.iter().zip(bytes) {
-                    let off = (f32::from(byte) * shared.scale - x).abs();
-                    assert!(off <= 0.5001 * shared.scale, "{isa:?}: {off}");
-                }
-                for (sum, bytes) in shared.byte_sums.into_iter().zip(bytes.chunks(16)) {
-                    assert_eq!(sum, bytes.iter().map(|&byte| i32::from(byte)).sum::<i32>());
-                }
+            for (group, x) in x.chunks(32).enumerate() {
+                // Three groups in each plane of a row.
+                let first = group / 3 * 6 + group % 3;
+                let [coarse, fine] = [first, first + 3].map(|at| quantized.groups[at]);
+                let bytes = [first, first + 3].map(|at| &quantized.bytes[32 * at..][..32]);
                 let largest = x.iter().fold(0f32, |most, x| most.max(x.abs()));
-                assert_eq!(shared.scale, largest / 127.0);
+                assert_eq!(coarse.scale, largest / 127.0);
+                assert_eq!(fine.scale, coarse.scale / 254.0);
+                for (i, x) in x.iter().enumerate() {
+                    let [whole, rest] = bytes.map(|bytes| f32::from(bytes[i]));
+                    let off = (whole * coarse.scale - x).abs();
+                    assert!(off <= 0.5001 * coarse.scale, "{isa:?}: {off}");
+                    let off = (whole * coarse.scale + rest * fine.scale - x).abs();
+                    assert!(off <= 0.51 * fine.scale, "{isa:?}: {off}");
+                }
+                for (shared, bytes) in [coarse, fine].into_iter().zip(bytes) {
+                    for (sum, bytes) in shared.byte_sums.into_iter().zip(bytes.chunks(16)) {
+                        assert_eq!(sum, bytes.iter().map(|&byte| i32::from(byte)).sum::<i32>());
+                    }
+                }
+                let off = (fine.sum - x.iter().sum::<f32>()).abs();
+                assert!(off <= 32.0 * fine.scale, "{isa:?}: {off}");
             }
         }
     }
@@ -138,11 +178,14 @@ mod tests {
         x[64..96].fill(1e-39);
         for &isa in Isa::available() {
             let quantized = QuantizedRows::new(isa, &x, 1);
-            let scales: Vec<f32> = quantized.groups.iter().map(|group| group.scale).collect();
-            assert!(scales[0].is_nan() && scales[1].is_nan());
-            assert_eq!((scales[2], scales[3]), (0.0, 1.0 / 127.0));
-            assert!(quantized.bytes[..96].iter().all(|&byte| byte == 0));
-            assert!(quantized.bytes[96..].iter().all(|&byte| byte == 127));
+            for plane in 0..2 {
+                let scale = |group: usize| quantized.groups[4 * plane + group].scale;
+                assert!(scale(0).is_nan() && scale(1).is_nan() && scale(2) == 0.0);
+                let bytes = &quantized.bytes[128 * plane..][..128];
+                assert!(bytes[..96].iter().all(|&byte| byte == 0));
+                let whole = if plane == 0 { 127 } else { 0 };
+                assert!(bytes[96..].iter().all(|&byte| byte == whole));
+            }
         }
     }
 }

@@ -15,8 +15,8 @@ macro_rules! narrow_methods {
     () => {
         type Float = Avx2;
         type V = __m256i;
-        const ROWS: usize = 4;
-        const ROWS_OF_RUNS: usize = 3;
+        const ROWS: usize = 2;
+        const ROWS_OF_RUNS: usize = 1;
 
         #[inline(always)]
         unsafe fn splat(value: i32) -> Self::V {
@@ -82,8 +82,8 @@ macro_rules! broad_methods {
     () => {
         type Float = Avx512;
         type V = __m512i;
-        const ROWS: usize = 12;
-        const ROWS_OF_RUNS: usize = 8;
+        const ROWS: usize = 6;
+        const ROWS_OF_RUNS: usize = 4;
 
         #[inline(always)]
         unsafe fn splat(value: i32) -> Self::V {
