@@ -10,7 +10,7 @@ RSpec.describe "SmolLM2-135M-Instruct, four bits" do
   context "when compared with its expanded weights" do
     let(:model) { Candle::LLM.from_pretrained(real_path, device: "cpu") }
     let(:given) { LlamaCppReference::RECORD.fetch(id) }
-    let(:expanded) { JSON.parse(File.read(File.expand_path("../fixtures/expanded_reference.json", __dir__))).fetch(id) }
+    let(:expanded) { LlamaCppReference::EXPANDED.fetch(id) }
 
     it "finds every token of a text as likely" do
       found = model.logprobs(given["text"]).last(expanded["logprobs"].size)

@@ -6,6 +6,9 @@ require "json"
 module LlamaCppReference
   RECORD = JSON.parse(File.read(File.expand_path("../fixtures/llama_cpp_reference.json", __dir__))).freeze
 
+  # What transformers makes of the expanded weights, in f32: spec/fixtures/make_expanded_reference.py.
+  EXPANDED = JSON.parse(File.read(File.expand_path("../fixtures/expanded_reference.json", __dir__))).freeze
+
   module_function
 
   # How far apart two greedy runs are where they first differ: how much more likely we found our token than the
@@ -34,13 +37,17 @@ RSpec.shared_examples "llama.cpp's equal" do |id|
     expect(model.perplexity(reference["text"])).to be_within(1).percent_of(reference["perplexity"])
   end
 
-  it "continues ten prompts alike" do
+  # llama.cpp rounds the other factor of a product to bytes, and may leave the path that the exact weights take. Where
+  # it does, the exact path is the one to be on.
+  it "continues ten prompts alike, or as the expanded weights do" do
     greedy = Candle::GenerationConfig.deterministic(max_length: 32)
-    LlamaCppReference::RECORD["prompts"].zip(reference["runs"]) do |prompt, run|
+    exact = LlamaCppReference::EXPANDED.fetch(id, {}).fetch("runs", [])
+    LlamaCppReference::RECORD["prompts"].zip(reference["runs"], exact) do |prompt, run, expanded|
       expect(model.tokenizer.encode(prompt)).to eq(run["prompt_ids"])
       completion = model.complete(prompt, config: greedy, logprobs: 10)
-      expect(LlamaCppReference.gap(completion, run["token_ids"]))
-        .to be < 0.05, "#{prompt.inspect}: #{completion.token_ids} instead of #{run["token_ids"]}"
+      gaps = [run["token_ids"], expanded].compact.map { |token_ids| LlamaCppReference.gap(completion, token_ids) }
+      expect(gaps.first < 0.05 || gaps.drop(1).any? { |gap| gap < 0.01 })
+        .to be(true), "#{prompt.inspect}: #{completion.token_ids} instead of #{run["token_ids"]}, gaps #{gaps}"
     end
   end
 end
