@@ -362,7 +362,7 @@ RSpec.describe Candle::Hub do
 
     it "is drawn on a terminal" do
       terminal, slave = PTY.open
-      expect(system(*command, err: slave)).to be(true)
+      expect(system({ "TERM" => "xterm" }, *command, err: slave)).to be(true)
       slave.close
       drawn = terminal.readpartial(100_000)
       expect(drawn).to include("model.safetensors").and include("2.00 MiB/2.00 MiB")

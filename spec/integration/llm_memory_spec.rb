@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What a run needs is gone after it.
+# What a run needs is gone after it: 16 KiB kept by each run would show.
 RSpec.describe "The memory of language models", if: File.readable?("/proc/self/status") do
   measure = <<~RUBY
     def resident
@@ -31,11 +31,11 @@ RSpec.describe "The memory of language models", if: File.readable?("/proc/self/s
           end
         end
       end
-      work.call(200)
+      work.call(1000)
       before = resident
       work.call(1000)
       puts resident - before
     RUBY
-    expect(grown).to be < 6
+    expect(grown).to be < 16
   end
 end
