@@ -16,7 +16,7 @@ use crate::generation::{
 use crate::model_files::ModelFiles;
 use crate::raw_config::RawConfig;
 use crate::tokenizer::{CharacterStream, StreamDecoder, Tokenizer};
-use crate::{CancelToken, Error, Result};
+use crate::{threads, CancelToken, Error, Result};
 
 /// Prompts are read in pieces of this many tokens: large enough for fast products, small enough
 /// to stop quickly.
@@ -363,7 +363,10 @@ impl Generation {
             return Ok(None);
         }
         let started = Instant::now();
-        let logits = self.logits(cancel);
+        let logits = match self.model.decoder.device().is_cpu() {
+            true => threads::awake(|| self.logits(cancel)),
+            false => self.logits(cancel),
+        };
         if self.choices.is_empty() {
             self.clock.prompt += started.elapsed();
         }
