@@ -36,6 +36,22 @@ RSpec.describe "Encoders in threads and processes" do
     end
   end
 
+  it "embeds lone texts in many threads and their children at once", if: Process.respond_to?(:fork) do
+    text = "the quick brown fox jumps over the lazy dog " * 10
+    expected = model.embed(text)
+    same = -> { Array.new(50) { model.embed(text) }.uniq == [expected] }
+    results = Array.new(3) do
+      Thread.new do
+        pid = fork do
+          Thread.new { sleep(60) && exit!(9) }
+          exit!(same.call ? 0 : 1)
+        end
+        [same.call, Process.wait2(pid).last.exitstatus]
+      end
+    end
+    expect(results.map(&:value)).to all(eq([true, 0]))
+  end
+
   it "lets other threads run while it computes" do
     steps = 0
     counter = Thread.new { loop { (steps += 1) && sleep(0.001) } }

@@ -5,12 +5,12 @@ use std::ops::Range;
 use super::activation::activate_row;
 use super::isa::{dispatched, Isa};
 use super::norm::add_row;
-use super::panels::pack_panels;
+use super::panels::{pack_panels, panels_per_task};
 use super::simd::Simd;
 use super::store::Panels;
 use super::{build, for_each_range, Output};
 use crate::kernels::Activation;
-use crate::{threads, Result};
+use crate::Result;
 
 /// Columns of a panel: two of the widest vectors.
 pub(crate) const PANEL: usize = 32;
@@ -21,24 +21,12 @@ const AHEAD: usize = 1024;
 /// Rows of x that one task takes: their panel of the matrix stays in the second-level cache.
 const TASK_ROWS: usize = 96;
 
-/// Panels that one task takes at most, so that an epilogue works on long runs.
-const TASK_PANELS: usize = 4;
-
-/// Tasks that are enough for a thread: with fewer, some would wait for the last.
-const TASKS_PER_THREAD: usize = 8;
-
 /// A matrix [outputs, inputs] as panels of 32 outputs, each [inputs, 32], the last padded by zeros.
 #[derive(Clone)]
 pub(crate) struct PackedMatrix {
     panels: Panels<f32>,
     pub inputs: usize,
     pub outputs: usize,
-}
-
-/// How much of a product a task takes.
-struct Cut {
-    rows: usize,
-    panels: usize,
 }
 
 /// What follows the product, in this order.
@@ -98,39 +86,26 @@ impl PackedMatrix {
         assert!(epilogue
             .residual
             .is_none_or(|r| r.len() == rows * self.outputs));
-        let cut = self.cut(rows);
-        let columns = cut.panels * PANEL;
-        let column_tasks = self.outputs.div_ceil(columns);
-        let tasks = rows.div_ceil(cut.rows) * column_tasks;
+        let row_tasks = rows.div_ceil(TASK_ROWS).max(1);
+        let task_rows = rows.div_ceil(row_tasks).next_multiple_of(4).max(4);
+        let panels = panels_per_task(row_tasks, self.outputs);
+        let column_tasks = self.outputs.div_ceil(panels * PANEL);
+        let tasks = rows.div_ceil(task_rows) * column_tasks;
         // However few the rows, a task reads its panels.
-        let cost = cut.rows.max(PANEL) * self.inputs * cut.panels;
+        let cost = task_rows.max(PANEL) * self.inputs * panels;
         // SAFETY: the tasks cover every row and panel once.
         unsafe {
             build(rows * self.outputs, |out| {
                 for_each_range(tasks, cost, |range| {
                     for task in range {
-                        let first = task / column_tasks * cut.rows;
-                        let start = task % column_tasks * columns;
-                        let end = (start + columns).min(self.outputs);
-                        let count = cut.rows.min(rows - first);
+                        let first = task / column_tasks * task_rows;
+                        let start = task % column_tasks * panels * PANEL;
+                        let end = (start + panels * PANEL).min(self.outputs);
+                        let count = task_rows.min(rows - first);
                         self.task(isa, x, (first, count), start..end, epilogue, out);
                     }
                 })
             })
-        }
-    }
-
-    /// Tasks of about equal size, and enough of them for every thread.
-    fn cut(&self, rows: usize) -> Cut {
-        let row_tasks = rows.div_ceil(TASK_ROWS).max(1);
-        let panels = row_tasks * self.outputs.div_ceil(PANEL);
-        let threads = match threads::is_alone() {
-            true => 1,
-            false => threads::count(),
-        };
-        Cut {
-            rows: rows.div_ceil(row_tasks).next_multiple_of(4),
-            panels: (panels / (TASKS_PER_THREAD * threads)).clamp(1, TASK_PANELS),
         }
     }
 

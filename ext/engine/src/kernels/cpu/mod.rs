@@ -31,7 +31,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::rows::Rows;
-use crate::{huge_pages, threads};
+use crate::threads;
 pub(crate) use isa::Isa;
 use simd::Simd;
 
@@ -240,7 +240,6 @@ impl<T> Output<T> {
 /// `fill` writes every element.
 pub(crate) unsafe fn build<T>(length: usize, fill: impl FnOnce(Output<T>)) -> Vec<T> {
     let mut out = Vec::<T>::with_capacity(length);
-    huge_pages::prefer(out.as_mut_ptr().cast(), length * size_of::<T>());
     fill(Output(out.as_mut_ptr()));
     // SAFETY: the capacity is there, and `fill` wrote it all.
     unsafe { out.set_len(length) };

@@ -7,14 +7,28 @@ use super::simd::Simd;
 use super::store::Panels;
 use super::{build, for_each_range, with_scratch, Element, Output, Stored};
 use crate::kernels::Activation;
-use crate::Result;
+use crate::{threads, Result};
 
 /// Rows of a block: two tiles.
 pub(super) const BLOCK_ROWS: usize = 32;
 
-/// Columns of a block, in panels and in numbers.
+/// Columns of a block at most, in panels and in numbers.
 const BLOCK_PANELS: usize = 4;
 pub(super) const BLOCK_COLUMNS: usize = BLOCK_PANELS * PANEL;
+
+/// Tasks that are enough for a thread: with fewer, some threads would wait for the last.
+const TASKS_PER_THREAD: usize = 8;
+
+/// How many panels of a matrix a task takes: some, so that an epilogue works on long runs, but no more
+/// than keep every thread busy to the end.
+pub(super) fn panels_per_task(row_tasks: usize, outputs: usize) -> usize {
+    let threads = match threads::is_alone() {
+        true => 1,
+        false => threads::count(),
+    };
+    let panels = row_tasks * outputs.div_ceil(PANEL);
+    (panels / (TASKS_PER_THREAD * threads)).clamp(1, BLOCK_PANELS)
+}
 
 /// The panels of a matrix of `outputs`, `length` numbers each: zeros that `fill` replaces, given the
 /// panel and the number of its first output.
@@ -69,7 +83,8 @@ pub(super) fn multiply_blocks<T: Element, C>(
     assert!(epilogue.bias.is_none_or(|bias| bias.len() == outputs));
     assert!(epilogue.residual.is_none_or(|r| r.len() == rows * outputs));
     let row_tasks = rows.div_ceil(BLOCK_ROWS);
-    let column_tasks = outputs.div_ceil(BLOCK_COLUMNS);
+    let columns = panels_per_task(row_tasks, outputs) * PANEL;
+    let column_tasks = outputs.div_ceil(columns);
     // However few the rows, a block reads its panels.
     let cost = BLOCK_ROWS * inputs;
     // SAFETY: the blocks cover every row and column once.
@@ -80,12 +95,12 @@ pub(super) fn multiply_blocks<T: Element, C>(
                 with_scratch(BLOCK_ROWS * BLOCK_COLUMNS, |sums| {
                     for task in range {
                         let row = task / column_tasks * BLOCK_ROWS;
-                        let column = task % column_tasks * BLOCK_COLUMNS;
+                        let column = task % column_tasks * columns;
                         let block = Block {
                             row,
                             rows: BLOCK_ROWS.min(rows - row),
                             column,
-                            columns: BLOCK_COLUMNS.min(outputs - column),
+                            columns: columns.min(outputs - column),
                         };
                         compute(&context, block, sums);
                         let at = row * outputs + column;
