@@ -231,3 +231,24 @@ fn element_count(shape: &[usize]) -> Option<usize> {
         (false, false) => Some(product),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_in_the_order_asked_for() {
+        let kind = BlockType::Q8_0;
+        let length = 2 * kind.bytes();
+        let bytes = Bytes::unpacked((0..5 * length).map(|i| (i * 7 % 61) as u8).collect());
+        let shape = vec![5, 2 * kind.elements()];
+        let table = QuantizedTensor { kind, shape, bytes };
+        let asked = [4, 0, 4, 2];
+        let expected: Vec<f32> = asked
+            .iter()
+            .flat_map(|&row| dequantize(kind, table.row_bytes(row)).unwrap())
+            .collect();
+        assert_eq!(table.rows(&asked).unwrap(), expected);
+        assert!(table.rows(&[]).unwrap().is_empty());
+    }
+}
