@@ -29,6 +29,7 @@ static ALLOCATOR: engine::allocator::Reusing = engine::allocator::Reusing::new()
 #[magnus::init(name = "candle")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let candle = ruby.define_module("Candle")?;
+    engine::huge_pages::init();
     engine::threads::init();
     gvl::init();
     build_info::init(candle)?;

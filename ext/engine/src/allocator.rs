@@ -9,6 +9,8 @@ use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::huge_pages;
+
 /// Smaller requests go to the system.
 const LEAST: usize = 1 << 20;
 /// Larger ones too.
@@ -51,16 +53,32 @@ fn is_kept(layout: &Layout) -> bool {
     (LEAST..=MOST).contains(&layout.size()) && layout.align() <= ALIGNMENT
 }
 
-/// Memory of a class straight from the kernel, zeroed and not touched yet; null when there is none.
+/// Memory of a class straight from the kernel, zeroed and not touched yet, on huge pages where there
+/// are any; null when there is no memory.
 #[cfg(unix)]
 fn fresh(class: usize) -> *mut u8 {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANON;
+    let length = class + huge_pages::SIZE;
     // SAFETY: a new private mapping, at an address of the kernel's choice.
-    let start = unsafe { libc::mmap(ptr::null_mut(), class, access, kind, -1, 0) };
-    match start == libc::MAP_FAILED {
-        true => ptr::null_mut(),
-        false => start.cast(),
+    let start = unsafe { libc::mmap(ptr::null_mut(), length, access, kind, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return ptr::null_mut();
+    }
+    let start: *mut u8 = start.cast();
+    let before = start.align_offset(huge_pages::SIZE);
+    let after = huge_pages::SIZE - before;
+    // SAFETY: what is given back lies within the mapping, at whole pages, and was not used.
+    unsafe {
+        let first = start.add(before);
+        if before > 0 {
+            give_back(start, before);
+        }
+        if after > 0 {
+            give_back(first.add(class), after);
+        }
+        huge_pages::prefer(first, class);
+        first
     }
 }
 
@@ -155,10 +173,19 @@ unsafe impl GlobalAlloc for Reusing {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match is_kept(&layout) {
-            true => fresh(class(layout.size())),
+        if !is_kept(&layout) {
             // SAFETY: the caller's promises are passed on.
-            false => unsafe { System.alloc_zeroed(layout) },
+            return unsafe { System.alloc_zeroed(layout) };
+        }
+        let class = class(layout.size());
+        match self.with_shelf(|shelf| shelf.take(class)) {
+            Some(Some(address)) => {
+                let block = address as *mut u8;
+                // SAFETY: a block of this class is as long, and nobody else has it.
+                unsafe { block.write_bytes(0, layout.size()) };
+                block
+            }
+            _ => fresh(class),
         }
     }
 

@@ -4,6 +4,7 @@ pub mod allocator;
 pub mod cancel;
 pub mod device;
 pub mod error;
+pub mod huge_pages;
 pub mod kernels;
 pub mod log;
 pub mod memory;

@@ -6,8 +6,9 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -62,6 +63,58 @@ pub fn alone<T>(work: impl FnOnce() -> T) -> T {
 
 pub fn is_alone() -> bool {
     ALONE.get()
+}
+
+/// The process that keeps its threads awake; 0 for none. One call at a time has them, so that no two
+/// wait for each other's threads.
+static AWAKE: AtomicU32 = AtomicU32::new(0);
+/// How long a thread waits for the next part of the work before it may sleep.
+const PATIENCE: Duration = Duration::from_micros(200);
+
+/// Runs `work`, many short parts of which go to the pool one after the other, while the pool's threads
+/// stay awake: waking one takes longer than many a part.
+pub fn awake<T>(work: impl FnOnce() -> T) -> T {
+    struct Awake(Arc<AtomicBool>);
+    impl Drop for Awake {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+            AWAKE.store(0, Ordering::Release);
+        }
+    }
+    let Some(caller) = rayon::current_thread_index() else {
+        return work();
+    };
+    if is_alone() || rayon::current_num_threads() == 1 || !take_awake() {
+        return work();
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let _awake = Awake(over.clone());
+    rayon::spawn_broadcast(move |thread| {
+        if thread.index() != caller {
+            wait_for_work(&over);
+        }
+    });
+    work()
+}
+
+fn take_awake() -> bool {
+    let (process, before) = (std::process::id(), AWAKE.load(Ordering::Acquire));
+    before != process
+        && AWAKE
+            .compare_exchange(before, process, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+}
+
+/// Takes on what the pool has to do until it is `over`, or long in coming.
+fn wait_for_work(over: &AtomicBool) {
+    let mut idle_since = Instant::now();
+    while !over.load(Ordering::Acquire) {
+        match rayon::yield_now() {
+            Some(rayon::Yield::Executed) => idle_since = Instant::now(),
+            _ if idle_since.elapsed() > PATIENCE => return,
+            _ => std::hint::spin_loop(),
+        }
+    }
 }
 
 /// How many threads work on one call.
@@ -138,6 +191,26 @@ mod tests {
         assert!(alone(|| alone(is_alone) && is_alone()));
         let panicked = std::panic::catch_unwind(|| alone(|| panic!("on purpose")));
         assert!(panicked.is_err() && !is_alone());
+    }
+
+    #[test]
+    fn calls_that_keep_threads_awake_do_not_wait_for_each_other() {
+        let sum = || {
+            awake(|| {
+                (0..200).fold(0, |total, _| {
+                    total + (0..64u32).into_par_iter().with_max_len(1).sum::<u32>()
+                })
+            })
+        };
+        let calls: Vec<_> = (0..4)
+            .map(|_| std::thread::spawn(move || install(|| (0..20).map(|_| sum()).sum::<u32>())))
+            .collect();
+        for call in calls {
+            assert_eq!(call.join().unwrap().unwrap(), 20 * 200 * 2016);
+        }
+        let panicked = install(|| std::panic::catch_unwind(|| awake(|| panic!("on purpose"))));
+        assert!(panicked.unwrap().is_err());
+        assert_eq!(install(sum).unwrap(), 200 * 2016);
     }
 
     #[test]

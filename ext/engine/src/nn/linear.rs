@@ -66,7 +66,7 @@ impl Linear {
         }
         memory::ensure_elements(&[inputs, outputs], 1, "a linear layer's weight")?;
         let matrix = with_values(&weight.to_dtype(DType::F32)?, |values: &[f32]| {
-            Ok(ByteMatrix::new(values, inputs, outputs))
+            ByteMatrix::new(values, inputs, outputs)
         })?;
         layer.weight = Weight::Bytes(matrix, layer.bias_values()?);
         Ok(layer)
@@ -138,15 +138,15 @@ impl Linear {
         let (weight, bias) = (weight.t()?, self.bias_values()?);
         self.weight = match self.dtype {
             DType::F32 => with_values(&weight, |values| {
-                let matrix = PackedMatrix::new(values, inputs, outputs);
+                let matrix = PackedMatrix::new(values, inputs, outputs)?;
                 Ok(Weight::Packed(matrix, bias))
             })?,
             DType::BF16 => with_values(&weight, |values: &[bf16]| {
-                let matrix = HalfMatrix::new(values, inputs, outputs);
+                let matrix = HalfMatrix::new(values, inputs, outputs)?;
                 Ok(Weight::Half(matrix, bias))
             })?,
             DType::F16 => with_values(&weight, |values: &[f16]| {
-                let matrix = HalfMatrix::new(values, inputs, outputs);
+                let matrix = HalfMatrix::new(values, inputs, outputs)?;
                 Ok(Weight::Half(matrix, bias))
             })?,
             _ => return Ok(()),

@@ -176,7 +176,11 @@ pub fn run<R: Send>(
                 .try_for_each(|batch| threads::alone(|| one(batch)));
         }
     }
-    plan(tokens, budget).iter().try_for_each(one)
+    let batches = plan(tokens, budget);
+    match device == Device::Cpu {
+        true => threads::awake(|| batches.iter().try_for_each(one)),
+        false => batches.iter().try_for_each(one),
+    }
 }
 
 /// Indexes of texts, batch by batch: like lengths together, longest first, and at most `budget`

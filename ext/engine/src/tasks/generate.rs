@@ -379,7 +379,10 @@ impl Generation {
             return Ok(None);
         }
         let started = Instant::now();
-        let logits = self.logits(cancel);
+        let logits = match self.model.decoder.device().is_cpu() {
+            true => threads::awake(|| self.logits(cancel)),
+            false => self.logits(cancel),
+        };
         if self.choices.is_empty() {
             self.clock.prompt += started.elapsed();
         }

@@ -230,9 +230,13 @@ trait Number: WithDType {
 macro_rules! floating {
     ($($T:ty),*) => {$(
         impl Number for $T {
+            #[inline]
             fn plus(self, other: Self) -> Self { self + other }
+            #[inline]
             fn minus(self, other: Self) -> Self { self - other }
+            #[inline]
             fn times(self, other: Self) -> Self { self * other }
+            #[inline]
             fn over(self, other: Self) -> Self { self / other }
         }
     )*};
@@ -241,9 +245,13 @@ macro_rules! floating {
 macro_rules! integral {
     ($($T:ty),*) => {$(
         impl Number for $T {
+            #[inline]
             fn plus(self, other: Self) -> Self { self.wrapping_add(other) }
+            #[inline]
             fn minus(self, other: Self) -> Self { self.wrapping_sub(other) }
+            #[inline]
             fn times(self, other: Self) -> Self { self.wrapping_mul(other) }
+            #[inline]
             #[allow(unused_comparisons, reason = "shared by signed and unsigned types")]
             fn over(self, other: Self) -> Self {
                 let quotient = self.wrapping_div(other);

@@ -1,5 +1,7 @@
 //! Reading and writing the elements of CPU tensors.
 
+use std::mem::MaybeUninit;
+
 use candle_core::{DType, Device, Storage, Tensor, WithDType};
 use rayon::prelude::*;
 
@@ -50,20 +52,32 @@ pub(super) fn fill<U: WithDType>(
     write: impl Fn(usize, &mut [U]) + Sync,
 ) -> Result<Vec<U>> {
     ensure_elements(&[count], size_of::<U>(), "the result")?;
-    let mut result = vec![U::zero(); count];
     if count < PARALLEL {
+        let mut result = vec![U::zero(); count];
         write(0, &mut result);
         return Ok(result);
     }
-    result
+    let mut result = Vec::with_capacity(count);
+    result.spare_capacity_mut()[..count]
         .par_chunks_mut(CHUNK)
         .enumerate()
         .try_for_each(|(index, part)| {
             cancel.check()?;
-            write(index * CHUNK, part);
+            write(index * CHUNK, zeroed(part));
             Ok::<(), Error>(())
         })?;
+    // SAFETY: every part was zeroed at least.
+    unsafe { result.set_len(count) };
     Ok(result)
+}
+
+/// A part of a fresh vector, small enough to be in cache when it is written again.
+fn zeroed<U: WithDType>(part: &mut [MaybeUninit<U>]) -> &mut [U] {
+    for slot in part.iter_mut() {
+        slot.write(U::zero());
+    }
+    // SAFETY: every element was just written.
+    unsafe { &mut *(part as *mut [MaybeUninit<U>] as *mut [U]) }
 }
 
 /// `tensor` in row-major order: itself when it is so already.

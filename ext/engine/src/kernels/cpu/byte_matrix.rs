@@ -6,9 +6,11 @@ use std::sync::Arc;
 use super::gemm::{GemmEpilogue, PANEL};
 use super::isa::{dispatched, Isa};
 use super::lanes::for_lanes;
-use super::panels::{multiply_blocks, Block, BLOCK_COLUMNS, BLOCK_ROWS};
+use super::panels::{multiply_blocks, pack_panels, Block, BLOCK_COLUMNS, BLOCK_ROWS};
 use super::simd::Simd;
+use super::store::Panels;
 use super::{build, for_each_range, Output};
+use crate::Result;
 
 /// The depth of a tile; rows of both factors are padded to it.
 const DEPTH: usize = 64;
@@ -32,7 +34,7 @@ pub(crate) struct ByteMatrix {
 }
 
 struct Weights {
-    panels: Vec<[i8; 4]>,
+    panels: Panels<[i8; 4]>,
     /// Of each output, padded to whole panels like `offsets`.
     scales: Vec<f32>,
     /// What the offset of x adds to an output's sum.
@@ -59,36 +61,51 @@ fn scales_of(highest: f32) -> (f32, f32) {
     }
 }
 
+fn highest(row: &[f32]) -> f32 {
+    row.iter().fold(0f32, |most, value| most.max(value.abs()))
+}
+
 impl ByteMatrix {
     /// `weight` is [outputs, inputs], row after row, at most `MOST_INPUTS` wide.
-    pub fn new(weight: &[f32], inputs: usize, outputs: usize) -> Self {
+    pub fn new(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
         assert!(inputs <= MOST_INPUTS);
         let groups = inputs.next_multiple_of(DEPTH) / 4;
-        let padded = outputs.next_multiple_of(PANEL);
-        let mut weights = Weights {
-            panels: vec![[0; 4]; padded * groups],
-            scales: vec![0.0; padded],
-            offsets: vec![0; padded],
-        };
-        for (output, row) in weight.chunks(inputs.max(1)).enumerate().take(outputs) {
-            let finite = row.iter().all(|value| value.is_finite());
-            let highest = row.iter().fold(0f32, |most, value| most.max(value.abs()));
-            let (inverse, scale) = scales_of(highest);
-            weights.scales[output] = if finite { scale } else { f32::NAN };
-            let panel = &mut weights.panels[output / PANEL * groups * PANEL..][..groups * PANEL];
-            let mut sum = 0;
-            for (i, value) in row.iter().enumerate() {
-                let byte = (value * inverse).round_ties_even() as i8;
-                panel[i / 4 * PANEL + output % PANEL][i % 4] = byte;
-                sum += i32::from(byte);
+        let rows = || weight.chunks(inputs.max(1)).take(outputs);
+        let panels = pack_panels(outputs, groups * PANEL, |panel: &mut [[i8; 4]], first| {
+            for (column, row) in rows().skip(first).take(PANEL).enumerate() {
+                let (inverse, _) = scales_of(highest(row));
+                for (i, value) in row.iter().enumerate() {
+                    let byte = (value * inverse).round_ties_even() as i8;
+                    panel[i / 4 * PANEL + column][i % 4] = byte;
+                }
             }
-            weights.offsets[output] = OFFSET * sum;
+        })?;
+        let mut scales = vec![0.0; outputs.next_multiple_of(PANEL)];
+        for (to, row) in scales.iter_mut().zip(rows()) {
+            let finite = row.iter().all(|value| value.is_finite());
+            let (_, scale) = scales_of(highest(row));
+            *to = if finite { scale } else { f32::NAN };
         }
-        Self {
-            weights: Arc::new(weights),
+        let mut offsets = vec![0; scales.len()];
+        for (panel, offsets) in panels
+            .chunks((groups * PANEL).max(1))
+            .zip(offsets.chunks_mut(PANEL))
+        {
+            for bytes in panel.chunks(PANEL) {
+                for (offset, bytes) in offsets.iter_mut().zip(bytes) {
+                    *offset += OFFSET * bytes.iter().map(|&byte| i32::from(byte)).sum::<i32>();
+                }
+            }
+        }
+        Ok(Self {
+            weights: Arc::new(Weights {
+                panels,
+                scales,
+                offsets,
+            }),
             inputs,
             outputs,
-        }
+        })
     }
 
     fn depth(&self) -> usize {
@@ -501,7 +518,7 @@ mod tests {
             (65, 40, 161),
         ] {
             let (x, weight) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2));
-            let packed = ByteMatrix::new(&weight, inputs, outputs);
+            let packed = ByteMatrix::new(&weight, inputs, outputs).unwrap();
             let want = expected(&x, &weight, inputs, rows, outputs);
             let first = packed.multiply(Isa::Scalar, &x, rows, &GemmEpilogue::default());
             for (got, want) in first.iter().zip(&want) {
@@ -522,7 +539,7 @@ mod tests {
             .map(|i| if i % 3 == 0 { -1.0 } else { 1.0 })
             .collect();
         let weight: Vec<f32> = (0..outputs).flat_map(|_| x.clone()).collect();
-        let packed = ByteMatrix::new(&weight, inputs, outputs);
+        let packed = ByteMatrix::new(&weight, inputs, outputs).unwrap();
         for &isa in Isa::available() {
             let got = packed.multiply(isa, &x, 1, &GemmEpilogue::default());
             assert!(
@@ -538,7 +555,7 @@ mod tests {
         let (rows, inputs, outputs) = (40, 70, 50);
         let (x, weight) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2));
         let (bias, residual) = (numbers(outputs, 3), numbers(rows * outputs, 4));
-        let packed = ByteMatrix::new(&weight, inputs, outputs);
+        let packed = ByteMatrix::new(&weight, inputs, outputs).unwrap();
         for &isa in Isa::available() {
             let plain = packed.multiply(isa, &x, rows, &GemmEpilogue::default());
             let epilogue = GemmEpilogue {
@@ -564,7 +581,7 @@ mod tests {
         let mut x = vec![1.0; 3 * inputs];
         x[inputs + 3] = f32::NAN;
         x[2 * inputs + 4] = f32::INFINITY;
-        let packed = ByteMatrix::new(&vec![0.5; 40 * inputs], inputs, 40);
+        let packed = ByteMatrix::new(&vec![0.5; 40 * inputs], inputs, 40).unwrap();
         for &isa in Isa::available() {
             let out = packed.multiply(isa, &x, 3, &GemmEpilogue::default());
             assert!(

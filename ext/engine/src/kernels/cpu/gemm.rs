@@ -1,31 +1,44 @@
 //! Products with a matrix that was laid out once for the micro-kernels.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::activation::activate_row;
 use super::isa::{dispatched, Isa};
 use super::norm::add_row;
 use super::panels::pack_panels;
 use super::simd::Simd;
+use super::store::Panels;
 use super::{build, for_each_range, Output};
 use crate::kernels::Activation;
+use crate::{threads, Result};
 
 /// Columns of a panel: two of the widest vectors.
 pub(crate) const PANEL: usize = 32;
 
+/// How far ahead of the arithmetic a panel is asked for: what memory takes to answer, and a page.
+const AHEAD: usize = 1024;
+
 /// Rows of x that one task takes: their panel of the matrix stays in the second-level cache.
 const TASK_ROWS: usize = 96;
 
-/// Panels that one task takes, so that an epilogue works on long runs.
+/// Panels that one task takes at most, so that an epilogue works on long runs.
 const TASK_PANELS: usize = 4;
+
+/// Tasks that are enough for a thread: with fewer, some would wait for the last.
+const TASKS_PER_THREAD: usize = 8;
 
 /// A matrix [outputs, inputs] as panels of 32 outputs, each [inputs, 32], the last padded by zeros.
 #[derive(Clone)]
 pub(crate) struct PackedMatrix {
-    panels: Arc<Vec<f32>>,
+    panels: Panels<f32>,
     pub inputs: usize,
     pub outputs: usize,
+}
+
+/// How much of a product a task takes.
+struct Cut {
+    rows: usize,
+    panels: usize,
 }
 
 /// What follows the product, in this order.
@@ -56,20 +69,20 @@ impl std::fmt::Debug for PackedMatrix {
 
 impl PackedMatrix {
     /// `weight` is [outputs, inputs], row after row.
-    pub fn new(weight: &[f32], inputs: usize, outputs: usize) -> Self {
-        let packed = pack_panels(outputs, inputs * PANEL, |panel: &mut [f32], first| {
+    pub fn new(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
+        let panels = pack_panels(outputs, inputs * PANEL, |panel: &mut [f32], first| {
             let rows = weight.chunks(inputs.max(1)).skip(first).take(PANEL);
             for (column, row) in rows.enumerate() {
                 for (to, &value) in panel[column..].iter_mut().step_by(PANEL).zip(row) {
                     *to = value;
                 }
             }
-        });
-        Self {
-            panels: Arc::new(packed),
+        })?;
+        Ok(Self {
+            panels,
             inputs,
             outputs,
-        }
+        })
     }
 
     /// x · matrixᵀ and the epilogue, for `rows` rows of x.
@@ -85,21 +98,39 @@ impl PackedMatrix {
         assert!(epilogue
             .residual
             .is_none_or(|r| r.len() == rows * self.outputs));
-        let row_tasks = rows.div_ceil(TASK_ROWS);
-        let panel_tasks = self.outputs.div_ceil(PANEL * TASK_PANELS);
-        let cost = TASK_ROWS.min(rows) * self.inputs * TASK_PANELS;
+        let cut = self.cut(rows);
+        let columns = cut.panels * PANEL;
+        let column_tasks = self.outputs.div_ceil(columns);
+        let tasks = rows.div_ceil(cut.rows) * column_tasks;
+        // However few the rows, a task reads its panels.
+        let cost = cut.rows.max(PANEL) * self.inputs * cut.panels;
         // SAFETY: the tasks cover every row and panel once.
         unsafe {
             build(rows * self.outputs, |out| {
-                for_each_range(row_tasks * panel_tasks, cost, |range| {
+                for_each_range(tasks, cost, |range| {
                     for task in range {
-                        let (row_task, panel_task) = (task / panel_tasks, task % panel_tasks);
-                        let first = row_task * TASK_ROWS;
-                        let count = TASK_ROWS.min(rows - first);
-                        self.task(isa, x, (first, count), panel_task, epilogue, out);
+                        let first = task / column_tasks * cut.rows;
+                        let start = task % column_tasks * columns;
+                        let end = (start + columns).min(self.outputs);
+                        let count = cut.rows.min(rows - first);
+                        self.task(isa, x, (first, count), start..end, epilogue, out);
                     }
                 })
             })
+        }
+    }
+
+    /// Tasks of about equal size, and enough of them for every thread.
+    fn cut(&self, rows: usize) -> Cut {
+        let row_tasks = rows.div_ceil(TASK_ROWS).max(1);
+        let panels = row_tasks * self.outputs.div_ceil(PANEL);
+        let threads = match threads::is_alone() {
+            true => 1,
+            false => threads::count(),
+        };
+        Cut {
+            rows: rows.div_ceil(row_tasks).next_multiple_of(4),
+            panels: (panels / (TASKS_PER_THREAD * threads)).clamp(1, TASK_PANELS),
         }
     }
 
@@ -110,13 +141,11 @@ impl PackedMatrix {
         isa: Isa,
         x: &[f32],
         (first, count): (usize, usize),
-        panel_task: usize,
+        columns: Range<usize>,
         epilogue: &GemmEpilogue<'_>,
         out: Output<f32>,
     ) {
-        let start = panel_task * TASK_PANELS * PANEL;
-        let end = (start + TASK_PANELS * PANEL).min(self.outputs);
-        for column in (start..end).step_by(PANEL) {
+        for column in columns.clone().step_by(PANEL) {
             let panel = &self.panels[column * self.inputs..][..self.inputs * PANEL];
             let width = PANEL.min(self.outputs - column);
             let bias = epilogue
@@ -140,7 +169,7 @@ impl PackedMatrix {
             }
         }
         // SAFETY: the runs were just written, by this task alone.
-        unsafe { epilogue.finish(isa, (first, count), start..end, self.outputs, out) };
+        unsafe { epilogue.finish(isa, (first, count), columns, self.outputs, out) };
     }
 }
 
@@ -173,9 +202,10 @@ impl GemmEpilogue<'_> {
     }
 }
 
-/// R rows of x, `x_stride` apart, against two vectors of columns.
+/// R rows of x, `x_stride` apart, against two vectors of columns. A panel that lies in memory is asked
+/// for `AHEAD`.
 #[inline(always)]
-unsafe fn tile<S: Simd, const R: usize>(
+unsafe fn tile<S: Simd, const R: usize, const FAR: bool>(
     x: *const f32,
     x_stride: usize,
     panel: *const f32,
@@ -195,6 +225,10 @@ unsafe fn tile<S: Simd, const R: usize>(
         let mut from = panel;
         for _ in 0..inputs {
             let pair = [S::load(from), S::load(from.add(S::LANES))];
+            if FAR {
+                S::prefetch(from.wrapping_add(AHEAD));
+                S::prefetch(from.wrapping_add(AHEAD + S::LANES));
+            }
             let mut r = 0;
             while r < R {
                 let row = rows[r / 4];
@@ -260,7 +294,7 @@ unsafe fn load_up_to<S: Simd>(from: *const f32, left: usize) -> S::V {
     }
 }
 
-/// `rows` rows of x [.., inputs] times one panel, plus bias; `width` columns of it exist.
+/// `rows` rows of x [.., inputs] times one panel of a matrix, plus bias; `width` columns of it exist.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn multiply_panel_with<S: Simd>(
@@ -274,14 +308,32 @@ unsafe fn multiply_panel_with<S: Simd>(
     width: usize,
 ) {
     unsafe {
-        multiply_strided_with::<S>(x, inputs, panel, bias, out, rows, inputs, stride, width);
+        multiply_with::<S, true>(x, inputs, panel, bias, out, rows, inputs, stride, width);
     }
 }
 
-/// The same on rows of x that lie `x_stride` apart.
+/// The same on rows of x that lie `x_stride` apart, and a panel that is in cache.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn multiply_strided_with<S: Simd>(
+    x: *const f32,
+    x_stride: usize,
+    panel: *const f32,
+    bias: *const f32,
+    out: *mut f32,
+    rows: usize,
+    inputs: usize,
+    stride: usize,
+    width: usize,
+) {
+    unsafe {
+        multiply_with::<S, false>(x, x_stride, panel, bias, out, rows, inputs, stride, width);
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn multiply_with<S: Simd, const FAR: bool>(
     x: *const f32,
     x_stride: usize,
     panel: *const f32,
@@ -310,8 +362,13 @@ unsafe fn multiply_strided_with<S: Simd>(
             macro_rules! tiles {
                 ($count:literal) => {
                     while rows - row >= $count {
-                        let sums =
-                            tile::<S, $count>(x.add(row * x_stride), x_stride, panel, bias, inputs);
+                        let sums = tile::<S, $count, FAR>(
+                            x.add(row * x_stride),
+                            x_stride,
+                            panel,
+                            bias,
+                            inputs,
+                        );
                         store_tile::<S, $count>(sums, out.add(row * stride), stride, left);
                         row += $count;
                     }
@@ -362,7 +419,7 @@ mod tests {
         for (rows, inputs, outputs) in shapes {
             let (x, weight) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2));
             let (bias, residual) = (numbers(outputs, 3), numbers(rows * outputs, 4));
-            let packed = PackedMatrix::new(&weight, inputs, outputs);
+            let packed = PackedMatrix::new(&weight, inputs, outputs).unwrap();
             let epilogue = GemmEpilogue {
                 bias: Some(&bias),
                 activation: Some(Activation::Relu),

@@ -1,13 +1,13 @@
 //! Products with a matrix of bf16 or f16, summed in f32: by tiles or by pairs where the CPU multiplies
 //! bf16, else on numbers that are widened as they are read.
 
-use std::sync::Arc;
-
 use super::gemm::{GemmEpilogue, PANEL};
 use super::isa::{dispatched, Isa};
 use super::panels::{multiply_blocks, pack_panels, Block, BLOCK_COLUMNS, BLOCK_ROWS};
 use super::simd::Simd;
+use super::store::Panels;
 use super::{build, for_each_range, Element, Output, Stored};
+use crate::Result;
 
 /// The depth of a tile; rows of both factors are padded to it by zeros.
 const DEPTH: usize = 32;
@@ -16,7 +16,7 @@ const DEPTH: usize = 32;
 /// inputs. Every instruction set reads this one layout.
 #[derive(Clone)]
 pub(crate) struct HalfMatrix {
-    panels: Arc<Vec<u32>>,
+    panels: Panels<u32>,
     stored: Stored,
     pub inputs: usize,
     pub outputs: usize,
@@ -44,7 +44,7 @@ enum Operand<'a> {
 
 impl HalfMatrix {
     /// `weight` is [outputs, inputs], row after row; `T` is one of the half types.
-    pub fn new<T: Element>(weight: &[T], inputs: usize, outputs: usize) -> Self {
+    pub fn new<T: Element>(weight: &[T], inputs: usize, outputs: usize) -> Result<Self> {
         let pairs = inputs.next_multiple_of(DEPTH) / 2;
         let weight = bits(weight);
         let panels = pack_panels(outputs, pairs * PANEL, |panel: &mut [u32], first| {
@@ -55,13 +55,13 @@ impl HalfMatrix {
                     *to = u32::from(numbers[0]) | u32::from(second) << 16;
                 }
             }
-        });
-        Self {
-            panels: Arc::new(panels),
+        })?;
+        Ok(Self {
+            panels,
             stored: T::STORED,
             inputs,
             outputs,
-        }
+        })
     }
 
     fn padded_inputs(&self) -> usize {
@@ -434,7 +434,7 @@ mod tests {
             let weight: Vec<T> = make(outputs * inputs, 2);
             let residual: Vec<T> = make(rows * outputs, 4);
             let bias = numbers(outputs, 3);
-            let packed = HalfMatrix::new(&weight, inputs, outputs);
+            let packed = HalfMatrix::new(&weight, inputs, outputs).unwrap();
             let epilogue = GemmEpilogue {
                 bias: Some(&bias),
                 activation: Some(Activation::Relu),
@@ -476,7 +476,8 @@ mod tests {
         let (rows, inputs, outputs) = (50, 96, 70);
         let round = |v: Vec<f32>| -> Vec<bf16> { v.into_iter().map(bf16::from_f32).collect() };
         let x = round(numbers(rows * inputs, 5));
-        let packed = HalfMatrix::new(&round(numbers(outputs * inputs, 6)), inputs, outputs);
+        let packed =
+            HalfMatrix::new(&round(numbers(outputs * inputs, 6)), inputs, outputs).unwrap();
         for &isa in Isa::available() {
             let all = packed.multiply(isa, &x, rows, &GemmEpilogue::default());
             for row in [0, 13, 31, 32, 49] {
@@ -492,7 +493,7 @@ mod tests {
         let (rows, inputs, outputs) = (40, 40, 40);
         let mut x = vec![bf16::ONE; rows * inputs];
         x[3 * inputs + 7] = bf16::NAN;
-        let packed = HalfMatrix::new(&vec![bf16::ONE; outputs * inputs], inputs, outputs);
+        let packed = HalfMatrix::new(&vec![bf16::ONE; outputs * inputs], inputs, outputs).unwrap();
         for &isa in Isa::available() {
             let out = packed.multiply(isa, &x, rows, &GemmEpilogue::default());
             for (row, values) in out.chunks(outputs).enumerate() {

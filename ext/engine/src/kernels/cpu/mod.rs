@@ -20,6 +20,7 @@ pub(crate) mod pool;
 pub(crate) mod rope;
 pub(crate) mod simd;
 pub(crate) mod softmax;
+mod store;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -30,7 +31,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::rows::Rows;
-use crate::threads;
+use crate::{huge_pages, threads};
 pub(crate) use isa::Isa;
 use simd::Simd;
 
@@ -239,33 +240,11 @@ impl<T> Output<T> {
 /// `fill` writes every element.
 pub(crate) unsafe fn build<T>(length: usize, fill: impl FnOnce(Output<T>)) -> Vec<T> {
     let mut out = Vec::<T>::with_capacity(length);
-    prefer_huge_pages(out.as_mut_ptr().cast(), length * size_of::<T>());
+    huge_pages::prefer(out.as_mut_ptr().cast(), length * size_of::<T>());
     fill(Output(out.as_mut_ptr()));
     // SAFETY: the capacity is there, and `fill` wrote it all.
     unsafe { out.set_len(length) };
     out
-}
-
-/// Asks for huge pages under a large fresh buffer: filling it then costs hundreds of page faults less.
-fn prefer_huge_pages(start: *mut u8, bytes: usize) {
-    #[cfg(target_os = "linux")]
-    {
-        const HUGE: usize = 2 << 20;
-        let first = (start as usize).next_multiple_of(HUGE);
-        let last = (start as usize + bytes) / HUGE * HUGE;
-        if first < last {
-            // SAFETY: the range lies within the allocation; this is advice and changes no contents.
-            unsafe {
-                libc::madvise(
-                    first as *mut libc::c_void,
-                    last - first,
-                    libc::MADV_HUGEPAGE,
-                )
-            };
-        }
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (start, bytes);
 }
 
 /// Runs `work` on ranges that cover 0..count, over the pool where there is enough to do.

@@ -4,8 +4,10 @@ use super::activation::activate_row_with;
 use super::gemm::{GemmEpilogue, PANEL};
 use super::isa::{dispatched, Isa};
 use super::simd::Simd;
+use super::store::Panels;
 use super::{build, for_each_range, with_scratch, Element, Output, Stored};
 use crate::kernels::Activation;
+use crate::Result;
 
 /// Rows of a block: two tiles.
 pub(super) const BLOCK_ROWS: usize = 32;
@@ -20,11 +22,11 @@ pub(super) fn pack_panels<N: Copy + Send>(
     outputs: usize,
     length: usize,
     fill: impl Fn(&mut [N], usize) + Sync,
-) -> Vec<N> {
+) -> Result<Panels<N>> {
     let panels = outputs.div_ceil(PANEL);
     // SAFETY: every panel is written once; zeroed bytes are a number of every type used here.
     unsafe {
-        build(panels * length, |out: Output<N>| {
+        Panels::build(panels * length, |out: Output<N>| {
             for_each_range(panels, length, |range| {
                 for panel in range {
                     let start = out.at(panel * length);

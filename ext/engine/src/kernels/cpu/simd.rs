@@ -15,6 +15,11 @@ pub(crate) trait Simd: Copy {
     /// straddle cache lines cost twice.
     const ALIGNS: bool = false;
 
+    /// Asks for what will be read soon; the address may be anything.
+    #[inline(always)]
+    unsafe fn prefetch(from: *const f32) {
+        let _ = from;
+    }
     unsafe fn splat(value: f32) -> Self::V;
     unsafe fn load(from: *const f32) -> Self::V;
     unsafe fn store(to: *mut f32, v: Self::V);

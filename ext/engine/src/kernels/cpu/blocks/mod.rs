@@ -9,7 +9,6 @@ mod level;
 mod pack;
 mod product;
 mod quantize;
-mod store;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -20,6 +19,7 @@ use std::ops::Range;
 use super::gemm::GemmEpilogue;
 use super::isa::Isa;
 use super::norm::add_row;
+use super::store::Panels;
 use super::{build, for_each_range, Output};
 use crate::weights::{BlockType, QuantizedTensor};
 use crate::{Error, Result};
@@ -27,7 +27,6 @@ use format::{for_format, Format, PANEL};
 use level::Level;
 use product::{multiply_panel, Panel};
 use quantize::{QuantizedRows, PLANES};
-use store::{Line, Panels};
 
 /// Rows of x that one task takes: with a panel they stay in the second-level cache.
 const TASK_ROWS: usize = 96;
@@ -41,7 +40,7 @@ pub(crate) struct BlockMatrix {
     kind: BlockType,
     /// Bytes from panel to panel.
     stride: usize,
-    panels: Panels,
+    panels: Panels<u8>,
     pub inputs: usize,
     pub outputs: usize,
 }
@@ -86,18 +85,17 @@ impl BlockMatrix {
             )));
         };
         let panels = outputs.div_ceil(PANEL);
-        let lines = stride / size_of::<Line>();
         let batch = (RELEASED / (PANEL * row).max(1)).max(1);
         // SAFETY: every panel is written in full, by one task.
         let packed = unsafe {
-            Panels::build(panels * lines, |out| {
+            Panels::build(panels * stride, |out: Output<u8>| {
                 for first in (0..panels).step_by(batch) {
                     let count = batch.min(panels - first);
                     for_each_range(count, PANEL * inputs, |range| {
                         for panel in first + range.start..first + range.end {
-                            let to = out.at(panel * lines);
-                            to.write_bytes(0, lines);
-                            let bytes = std::slice::from_raw_parts_mut(to.cast::<u8>(), stride);
+                            let to = out.at(panel * stride);
+                            to.write_bytes(0, stride);
+                            let bytes = std::slice::from_raw_parts_mut(to, stride);
                             pack::pack_panel(isa, blocks, panel * PANEL, bytes);
                         }
                     });
@@ -119,15 +117,10 @@ impl BlockMatrix {
     }
 
     fn panel(&self, index: usize) -> Panel<'_> {
-        let lines = self.stride / size_of::<Line>();
-        let lines = &self.panels.lines()[index * lines..][..lines];
-        // SAFETY: lines are plain bytes without padding.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) };
         Panel {
             kind: self.kind,
             inputs: self.inputs,
-            bytes,
+            bytes: &self.panels[index * self.stride..][..self.stride],
             width: PANEL.min(self.outputs - index * PANEL),
         }
     }

@@ -32,6 +32,10 @@ impl Simd for Avx2 {
     const ALIGNS: bool = true;
 
     #[inline(always)]
+    unsafe fn prefetch(from: *const f32) {
+        _mm_prefetch::<_MM_HINT_T0>(from.cast());
+    }
+    #[inline(always)]
     unsafe fn splat(value: f32) -> Self::V {
         unsafe { _mm256_set1_ps(value) }
     }
@@ -173,6 +177,10 @@ impl Simd for Avx512 {
     const REGISTERS: usize = 32;
     const ALIGNS: bool = true;
 
+    #[inline(always)]
+    unsafe fn prefetch(from: *const f32) {
+        _mm_prefetch::<_MM_HINT_T0>(from.cast());
+    }
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self::V {
         unsafe { _mm512_set1_ps(value) }
