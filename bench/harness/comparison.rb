@@ -58,14 +58,27 @@ module Bench
       Verdict.new(measure: "agreement", value: share, limit: at_least, equal: share >= at_least)
     end
 
-    # Rounding differs, and one token chosen otherwise changes all that follow: the beginning must be the same.
+    # Greedy answers. One token chosen otherwise changes all that follow, and rounding decides where two are almost
+    # equally likely: answers may part there, if both sides find the two tokens that close.
     #
-    # @param ours [Array<Integer>] tokens
-    # @param theirs [Array<Integer>]
-    # @param at_least [Integer] how many tokens
-    def beginning(ours, theirs, at_least:)
-      same = ours.zip(theirs).take_while { |a, b| a == b }.size
-      Verdict.new(measure: "same tokens", value: same, limit: at_least, equal: same >= at_least)
+    # @param ours [Array<Array>] for each place `[[token, log probability], ...]`, the likeliest first, which was chosen
+    # @param theirs [Array<Array>]
+    # @param within [Float] how much likelier than the other's token one's own may be
+    def greedy(ours, theirs, within:)
+      measure = "log probability where answers part"
+      return differ(measure, "#{ours.size} tokens beside #{theirs.size}", within) unless ours.size == theirs.size
+
+      parting = ours.zip(theirs).find { |one, other| one.first.first != other.first.first }
+      gaps = parting ? [advantage(*parting), advantage(*parting.reverse)] : [0.0]
+      return differ(measure, "a token far from the other's", within) if gaps.include?(nil)
+
+      Verdict.new(measure: measure, value: gaps.max, limit: within, equal: gaps.max <= within)
+    end
+
+    # How much likelier one side finds its own token than the other's; nil when that is not among its likeliest.
+    def advantage(own, other)
+      _, found = own.assoc(other.first.first)
+      found && (own.first.last - found)
     end
 
     # @param ours [Array(Array<Integer>, Array<Float>)] the tokens of a text, and the log probability of each but the

@@ -13,6 +13,8 @@ import numpy
 import protocol
 
 CONTEXT = 512
+# How many tokens of each place of an answer are told.
+LIKELIEST = 10
 
 
 class Model:
@@ -74,6 +76,8 @@ class LlamaWorker(protocol.Worker):
             return self.logprobs(model, data["prompt"])
         tokens = model.tokens(data["prompt"])
         model.decode(tokens)
+        if task == "likeliest":
+            return self.likeliest(model, data["tokens"])
         chosen = [model.choose()]
         if task == "first_token":
             return [model.llama.detokenize(chosen).decode("utf-8", "replace")]
@@ -90,13 +94,27 @@ class LlamaWorker(protocol.Worker):
             model.llama.detokenize(chosen[-1:])
         return chosen, (time.perf_counter() - started) / (count - 1)
 
+    def likeliest(self, model, count):
+        """The tokens that could have been chosen, best first, at each place of a greedy answer."""
+        places = []
+        while len(places) < count:
+            if places:
+                model.decode([places[-1][0][0]])
+            row = log_softmax(model.logits().astype(numpy.float64))
+            best = numpy.argsort(-row, kind="stable")[:LIKELIEST]
+            places.append([[int(token), float(row[token])] for token in best])
+        return places
+
     def logprobs(self, model, prompt):
         """Of every token of the prompt but the first."""
         tokens = model.tokens(prompt)
-        rows = model.all_logits(tokens)
-        rows -= rows.max(1, keepdims=True)
-        rows -= numpy.log(numpy.exp(rows).sum(1, keepdims=True))
+        rows = log_softmax(model.all_logits(tokens))
         return [tokens, [float(row[following]) for row, following in zip(rows, tokens[1:])]]
+
+
+def log_softmax(rows):
+    rows = rows - rows.max(-1, keepdims=True)
+    return rows - numpy.log(numpy.exp(rows).sum(-1, keepdims=True))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ require_relative "../harness/statistics"
 
 module Bench
   class OurWorker
+    # How many tokens of each place of an answer are told.
+    LIKELIEST = 10
+
     def initialize(threads)
       Candle.num_threads = threads
       @models = {}
@@ -86,12 +89,25 @@ module Bench
       case task
       when "embed" then [model.embed(data[:texts])]
       when "embed_packed" then [model.embed(data[:texts], as: :packed)]
+      when "embed_singly" then [singly(model, data[:texts])]
+      when "embed_in_threads" then [in_threads(data[:texts]) { |texts| model.embed(texts) }]
+      when "embed_singly_in_threads" then [in_threads(data[:texts]) { |texts| singly(model, texts) }]
       when "rerank" then [model.score(data[:query], data[:documents])]
       when "ner" then [model.extract_entities(data[:texts], confidence_threshold: 0.0)]
       when "tags" then [tags(model, data[:texts])]
       when "count_tokens" then [token_counts(model, data)]
       else generate(model, task, data)
       end
+    end
+
+    # A call for each text.
+    def singly(model, texts)
+      texts.map { |text| model.embed(text) }
+    end
+
+    # Two threads at once, each with half of the texts.
+    def in_threads(texts, &work)
+      texts.each_slice((texts.size / 2.0).ceil).map { |half| Thread.new(half, &work) }.flat_map(&:value)
     end
 
     def token_counts(model, data)
@@ -111,6 +127,7 @@ module Bench
       when "first_token" then first_token(model, data[:prompt])
       when "decode" then decode(model, data)
       when "generate" then whole(complete(model, data[:prompt], data[:tokens]))
+      when "likeliest" then [likeliest(model, data)]
       when "logprobs" then [model.logprobs(data[:prompt]).map { |entry| entry.values_at(:id, :logprob) }.transpose]
       else raise ArgumentError, "no such task: #{task}"
       end
@@ -135,6 +152,13 @@ module Bench
       [completion.token_ids, seconds / (completion.token_ids.size - 1)]
     end
 
+    # The tokens that could have been chosen, best first, at each place of a greedy answer.
+    def likeliest(model, data)
+      config = Candle::GenerationConfig.deterministic(max_length: data[:tokens], logprobs: LIKELIEST)
+      completion = model.complete(data[:prompt], config: config)
+      completion.logprobs.map { |place| place[:top].map { |entry| entry.values_at(:id, :logprob) } }
+    end
+
     def whole(completion)
       timings = completion.timings
       decoding = (completion.token_ids.size - 1) / timings.tokens_per_second
@@ -143,8 +167,8 @@ module Bench
 
     def encode(task, result)
       case task
-      when "embed" then [result.flatten.pack("e*")].pack("m0")
       when "embed_packed" then [result.join].pack("m0")
+      when /\Aembed/ then [result.flatten.pack("e*")].pack("m0")
       when "ner" then result.map { |row| row.map { |found| found.values_at(:label, :start, :end, :confidence) } }
       else result
       end

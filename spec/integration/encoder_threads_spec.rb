@@ -16,6 +16,20 @@ RSpec.describe "Encoders in threads and processes" do
     expect(found).to all(be_near(expected, 1e-6))
   end
 
+  # Counted in processor time, which other processes do not take part in.
+  it "costs two threads at once what it costs one" do
+    cost = lambda do |halves|
+      Array.new(5) do
+        started = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID)
+        halves.map { |half| Thread.new { model.embed(half) } }.each(&:join)
+        Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) - started
+      end.min
+    end
+    many = texts * 10
+    alone = cost.call([many])
+    expect(cost.call(many.each_slice(many.size / 2).to_a)).to be < 1.5 * alone
+  end
+
   it "shares rerankers, recognizers, classifiers and masked models too" do
     calls = {
       Candle::Reranker => ["bert-reranker", ->(it) { it.score("what is it?", texts) }],

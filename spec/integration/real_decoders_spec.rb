@@ -38,16 +38,17 @@ RSpec.describe "SmolLM2-135M-Instruct, four bits" do
     expect(completion.text).not_to include("<|im_end|>")
   end
 
-  it "is mapped, not copied", if: File.readable?("/proc/self/status") do
+  # The weights are laid out anew while the file's pages are let go; vocabulary, cache and code take some 25 MB.
+  it "never takes much more memory than its file", if: File.readable?("/proc/self/status") do
     file = Dir.glob(File.join(real_path, "*.gguf")).first
     output, errors, status = run_ruby(<<~RUBY)
-      def resident = File.read("/proc/self/status")[/VmRSS:\\s+(\\d+)/, 1].to_i * 1024
-      before = resident
+      def memory(key) = File.read("/proc/self/status")[/\#{key}:\\s+(\\d+)/, 1].to_i * 1024
+      before = memory("VmRSS")
       llm = Candle::LLM.from_pretrained(#{file.inspect}, device: "cpu")
-      puts resident - before
-      llm.model_info
+      llm.generate("Once upon a time", config: Candle::GenerationConfig.deterministic(max_length: 40))
+      puts memory("VmHWM") - before
     RUBY
     expect(status).to be_success, errors
-    expect(output.to_i).to be < File.size(file) + (100 << 20)
+    expect(output.to_i).to be < File.size(file) + (40 << 20)
   end
 end

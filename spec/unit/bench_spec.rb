@@ -68,11 +68,42 @@ RSpec.describe "bench harness" do
       expect(described_class.check(:entities, ours, [[], [["PER", 0, 4, 0.9]]], within: 1e-3).equal).to be(false)
     end
 
-    it "counts the places that agree, and the tokens that begin alike" do
+    it "counts the places that agree" do
       expect(described_class.check(:agreement, [[1, 2], [3]], [[1, 2], [3]]).equal).to be(true)
       expect(described_class.check(:agreement, [[1, 2], [3]], [[1, 2], [4]], at_least: 0.9).equal).to be(false)
-      expect(described_class.check(:beginning, [1, 2, 3], [1, 2, 4], at_least: 2).equal).to be(true)
-      expect(described_class.check(:beginning, [1, 2, 3], [1, 5, 3], at_least: 2).equal).to be(false)
+    end
+
+    context "with greedy answers" do
+      # An answer of tokens 1, then `second`, then something that only it could say.
+      def answer(second, others)
+        [[[1, -0.5], [9, -2.0]], [second, *others], [[second.first + 100, -0.1], [3, -3.0]]]
+      end
+
+      def greedy(ours, theirs)
+        described_class.check(:greedy, ours, theirs, within: 0.3)
+      end
+
+      let(:ours) { answer([5, -1.0], [[6, -1.1], [7, -1.9]]) }
+
+      it "finds equal ones equal" do
+        expect(greedy(ours, ours).to_h).to include(value: 0.0, equal: true)
+      end
+
+      it "lets them part where both find the two tokens almost as likely" do
+        verdict = greedy(ours, answer([6, -1.0], [[5, -1.25], [7, -2.0]]))
+        expect([verdict.equal, verdict.value.round(6)]).to eq([true, 0.25])
+      end
+
+      it "refuses a parting that either finds clear" do
+        clear = answer([6, -1.0], [[7, -1.3], [5, -1.4]])
+        expect([greedy(ours, clear), greedy(clear, ours)].map(&:equal)).to eq([false, false])
+        expect(greedy(ours, clear).value).to be_within(1e-9).of(0.4)
+      end
+
+      it "refuses a token that the other has not even listed, and a part of an answer" do
+        expect(greedy(ours, answer([8, -1.0], [[5, -1.0], [6, -1.2]])).equal).to be(false)
+        expect(greedy(ours, ours.first(2)).to_h).to include(value: "3 tokens beside 2", equal: false)
+      end
     end
 
     it "compares log probabilities of the same tokens only" do

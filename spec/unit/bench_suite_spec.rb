@@ -37,6 +37,13 @@ RSpec.describe Bench::Suite do
     expect(timed.map { |one| one.participants.first.worker }.uniq).to eq([Bench::OURS])
   end
 
+  it "holds two threads at once to one" do
+    cases = suite.select(["concurrency"])
+    expect(cases.map { |one| one.target.ratio }).to eq([0.95, 0.9])
+    expect(cases.map { |one| one.participants.map(&:task) })
+      .to eq([%w[embed_in_threads embed], %w[embed_singly_in_threads embed_singly]])
+  end
+
   it "holds bf16 and int8 to our own f32" do
     limits = %w[embed_bf16 embed_int8].map { |name| suite.select([name]).first.references.first.check[:at_least] }
     expect(limits).to eq([0.999, 0.99])

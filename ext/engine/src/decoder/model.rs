@@ -208,10 +208,8 @@ impl Embedding {
                 Ok(table.index_select(&ids, 0)?)
             }
             Self::Blocks(table) => {
-                let mut values = Vec::new();
-                for &token in tokens {
-                    values.extend(table.row(token as usize)?);
-                }
+                let rows: Vec<usize> = tokens.iter().map(|&token| token as usize).collect();
+                let values = table.rows(&rows)?;
                 let width = values.len() / tokens.len().max(1);
                 Ok(Tensor::from_vec(
                     values,

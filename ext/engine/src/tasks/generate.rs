@@ -16,7 +16,7 @@ use crate::generation::{
 use crate::model_files::ModelFiles;
 use crate::raw_config::RawConfig;
 use crate::tokenizer::{CharacterStream, StreamDecoder, Tokenizer};
-use crate::{threads, CancelToken, Error, Result};
+use crate::{memory, threads, CancelToken, Error, Result};
 
 /// Prompts are read in pieces of this many tokens: large enough for fast products, small enough
 /// to stop quickly.
@@ -77,10 +77,6 @@ impl LanguageModel {
             ));
         }
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let tokenizer = checkpoint
-            .tokenizer(files, options, cancel)?
-            .with_padding(None)
-            .with_truncation(None);
         let (config, names, modules) = match &checkpoint.config {
             Some(raw) => {
                 let family = families::find(raw)?;
@@ -93,7 +89,6 @@ impl LanguageModel {
                 (config, names, modules)
             }
         };
-        let end_ids = end_ids(files, checkpoint.config.as_ref(), &tokenizer, cancel)?;
         let context_length = options.max_length.map_or(config.max_positions, |asked| {
             asked.min(config.max_positions)
         });
@@ -112,14 +107,17 @@ impl LanguageModel {
             files: checkpoint.source.files(),
             verified: options.verifies(),
         };
-        let decoder = Decoder::load(
-            checkpoint.source.clone(),
-            config,
-            &names,
-            &checkpoint.opened,
-            checkpoint.dtype,
+        let (decoder, tokenizer) = together(
             cancel,
+            |cancel| {
+                let (source, dtype) = (checkpoint.source.clone(), checkpoint.dtype);
+                Decoder::load(source, config, &names, &checkpoint.opened, dtype, cancel)
+            },
+            |cancel| checkpoint.tokenizer(files, options, cancel),
         )?;
+        let tokenizer = tokenizer.with_padding(None).with_truncation(None);
+        let end_ids = end_ids(files, checkpoint.config.as_ref(), &tokenizer, cancel)?;
+        memory::trim();
         if options.verifies() {
             decoder.verify(checkpoint.source.as_ref(), &names, cancel)?;
         }
@@ -234,6 +232,24 @@ impl LanguageModel {
             self.context_length
         )))
     }
+}
+
+/// Both at once, the second on whatever thread is free; its failure, the likelier one, stops the first.
+fn together<A: Send, B: Send>(
+    cancel: &CancelToken,
+    first: impl FnOnce(&CancelToken) -> Result<A> + Send,
+    second: impl FnOnce(&CancelToken) -> Result<B> + Send,
+) -> Result<(A, B)> {
+    let part = cancel.part();
+    let both = || {
+        rayon::join(
+            || first(&part),
+            || second(cancel).inspect_err(|_| part.cancel()),
+        )
+    };
+    let (first, second) = threads::install(both)?;
+    let second = second?;
+    Ok((first?, second))
 }
 
 /// Every id that ends a text: of the generation config, the config and the tokenizer.

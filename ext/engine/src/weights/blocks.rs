@@ -272,12 +272,13 @@ struct Fields<'a>(&'a [u8]);
 impl Fields<'_> {
     #[inline(always)]
     fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        let mut field = [0; N];
-        if let Some((head, tail)) = self.0.split_at_checked(N) {
-            field.copy_from_slice(head);
-            self.0 = tail;
+        match self.0.split_first_chunk() {
+            Some((field, rest)) => {
+                self.0 = rest;
+                *field
+            }
+            None => [0; N],
         }
-        field
     }
 
     #[inline(always)]

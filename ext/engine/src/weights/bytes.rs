@@ -32,6 +32,10 @@ impl Owner {
 /// What git leaves in place of a large file that was not fetched.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
+/// Where one page is missed, Linux maps what it has of the 64 KiB around, or the whole folio, of 2 MiB at
+/// most, that the page belongs to.
+pub(super) const READ_ALONG: usize = 2 << 20;
+
 impl Bytes {
     /// Maps a whole file.
     pub fn map(path: &Path) -> Result<Self> {
@@ -81,13 +85,12 @@ impl Bytes {
     }
 
     /// Lets go of the memory that reading these bytes took, where it only mirrors a file; they can
-    /// be read again.
+    /// be read again, and so can their neighbours, of which the system reads some along.
     pub fn release(&self) {
         #[cfg(unix)]
         if let Owner::Mapped(map) = &*self.owner {
-            let page = 1 << 16;
-            let start = self.range.start.next_multiple_of(page);
-            let end = self.range.end / page * page;
+            let start = self.range.start / READ_ALONG * READ_ALONG;
+            let end = self.range.end.next_multiple_of(READ_ALONG).min(map.len());
             if start < end {
                 // SAFETY: the map is read-only, so that its pages come back as they were; a range
                 // that the system refuses stays where it is.

@@ -146,8 +146,8 @@ impl Metadata {
         })
     }
 
-    /// All strings of an array, such as a vocabulary.
-    pub fn opt_strings(&self, key: &str) -> Result<Option<Vec<String>>> {
+    /// All strings of an array, such as a vocabulary, as they lie in the file.
+    pub fn opt_strings(&self, key: &str) -> Result<Option<Vec<&str>>> {
         let Some(array) = self.opt_array(key)? else {
             return Ok(None);
         };
@@ -205,7 +205,7 @@ impl Metadata {
 }
 
 impl Array {
-    fn strings(&self) -> std::result::Result<Vec<String>, String> {
+    fn strings(&self) -> std::result::Result<Vec<&str>, String> {
         if self.kind != super::gguf::STRING {
             return Err("is not an array of strings".to_owned());
         }
@@ -216,7 +216,7 @@ impl Array {
             let bytes = cursor.string()?;
             let text = std::str::from_utf8(bytes)
                 .map_err(|_| format!("holds a string that is not UTF-8, at index {index}"))?;
-            strings.push(text.to_owned());
+            strings.push(text);
         }
         Ok(strings)
     }

@@ -15,6 +15,7 @@ mod table;
 mod torch;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -104,18 +105,49 @@ pub struct QuantizedTensor {
 }
 
 impl QuantizedTensor {
-    /// One row of a matrix, expanded.
-    pub fn row(&self, row: usize) -> Result<Vec<f32>> {
-        blocks::dequantize(self.kind, self.row_bytes(row))
+    /// Some rows of a matrix, expanded, one after the other.
+    ///
+    /// They are looked up in the order of the file, and its pages let go on the way: the system reads
+    /// so much along that a text of some length would otherwise bring the whole table into memory.
+    pub fn rows(&self, rows: &[usize]) -> Result<Vec<f32>> {
+        let width = self.shape.last().copied().unwrap_or(0);
+        let mut values = vec![0f32; rows.len() * width];
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        order.sort_unstable_by_key(|&at| rows[at]);
+        let piece = |at: usize| rows[at] * self.row_length() / bytes::READ_ALONG;
+        for near in order.chunk_by(|&a, &b| piece(a) == piece(b)) {
+            for &at in near {
+                let row = blocks::dequantize(self.kind, self.row_bytes(rows[at]))?;
+                values[at * width..][..row.len()].copy_from_slice(&row);
+            }
+            if let (Some(&first), Some(&last)) = (near.first(), near.last()) {
+                self.release_rows(rows[first]..rows[last] + 1);
+            }
+        }
+        Ok(values)
     }
 
     /// The blocks of one row of a matrix; empty when there is no such row.
     pub fn row_bytes(&self, row: usize) -> &[u8] {
-        let width = self.shape.last().copied().unwrap_or(0);
-        let length = width / self.kind.elements() * self.kind.bytes();
+        let length = self.row_length();
         self.bytes
             .get(row * length..(row + 1) * length)
             .unwrap_or_default()
+    }
+
+    /// Lets go of the memory that reading these rows took; see `Bytes::release`.
+    pub fn release_rows(&self, rows: Range<usize>) {
+        let length = self.row_length();
+        let start = (rows.start * length).min(self.bytes.len());
+        let end = (rows.end * length).min(self.bytes.len());
+        if let Some(part) = self.bytes.slice(start, end.saturating_sub(start)) {
+            part.release();
+        }
+    }
+
+    fn row_length(&self) -> usize {
+        let width = self.shape.last().copied().unwrap_or(0);
+        width / self.kind.elements() * self.kind.bytes()
     }
 
     /// `[n, ..]` as n tensors `[..]` on the same bytes.
@@ -197,5 +229,26 @@ fn element_count(shape: &[usize]) -> Option<usize> {
         (true, _) => None,
         (false, true) => Some(0),
         (false, false) => Some(product),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_in_the_order_asked_for() {
+        let kind = BlockType::Q8_0;
+        let length = 2 * kind.bytes();
+        let bytes = Bytes::unpacked((0..5 * length).map(|i| (i * 7 % 61) as u8).collect());
+        let shape = vec![5, 2 * kind.elements()];
+        let table = QuantizedTensor { kind, shape, bytes };
+        let asked = [4, 0, 4, 2];
+        let expected: Vec<f32> = asked
+            .iter()
+            .flat_map(|&row| dequantize(kind, table.row_bytes(row)).unwrap())
+            .collect();
+        assert_eq!(table.rows(&asked).unwrap(), expected);
+        assert!(table.rows(&[]).unwrap().is_empty());
     }
 }

@@ -33,7 +33,7 @@ const ROLE_KEYS: [(&str, &[&str]); 7] = [
 /// A vocabulary as GGUF writes it.
 struct Vocabulary<'a> {
     metadata: &'a Metadata,
-    tokens: Vec<String>,
+    tokens: Vec<&'a str>,
     scores: Vec<f32>,
     kinds: Vec<i64>,
 }
@@ -91,7 +91,7 @@ fn chat_templates(metadata: &Metadata) -> Result<Option<ChatTemplates>> {
         .unwrap_or_default()
     {
         if let Some(source) = metadata.opt_str(&format!("tokenizer.chat_template.{name}"))? {
-            templates.insert(&name, source.to_owned());
+            templates.insert(name, source.to_owned());
         }
     }
     Ok((!templates.is_empty()).then_some(templates))
@@ -132,7 +132,7 @@ impl<'a> Vocabulary<'a> {
 
     /// Tokens with their ids; `read` made sure that ids fit.
     fn entries(&self) -> impl Iterator<Item = (u32, &str)> {
-        (0u32..).zip(self.tokens.iter().map(String::as_str))
+        (0u32..).zip(self.tokens.iter().copied())
     }
 
     fn kind(&self, id: u32) -> i64 {
@@ -157,7 +157,7 @@ impl<'a> Vocabulary<'a> {
         usize::try_from(id)
             .ok()
             .and_then(|index| self.tokens.get(index))
-            .map(String::as_str)
+            .copied()
             .ok_or_else(|| {
                 Error::corrupt(
                     self.metadata.file(),

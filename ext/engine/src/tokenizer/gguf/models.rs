@@ -68,19 +68,22 @@ pub(super) fn byte_level_bpe(vocabulary: &Vocabulary<'_>) -> Result<tokenizers::
 }
 
 /// Pairs of tokens, best first; those that lead out of the vocabulary are of no use.
-fn known_merges(merges: &[String], vocab: &Vocab) -> Merges {
-    merges
-        .iter()
-        .filter_map(|merge| {
-            // The second token may begin with a space where a file was not written byte-level.
-            let at = merge.char_indices().skip(1).find(|(_, c)| *c == ' ')?.0;
-            let (left, right) = (merge.get(..at)?, merge.get(at + 1..)?);
-            let known = vocab.contains_key(left)
-                && vocab.contains_key(right)
-                && vocab.contains_key(&format!("{left}{right}"));
-            known.then(|| (left.to_owned(), right.to_owned()))
-        })
-        .collect()
+fn known_merges(merges: &[&str], vocab: &Vocab) -> Merges {
+    let mut known = Merges::with_capacity(merges.len());
+    let mut whole = String::new();
+    known.extend(merges.iter().filter_map(|merge| {
+        // The second token may begin with a space where a file was not written byte-level.
+        let at = merge.char_indices().skip(1).find(|(_, c)| *c == ' ')?.0;
+        let (left, right) = (merge.get(..at)?, merge.get(at + 1..)?);
+        whole.clear();
+        whole.extend([left, right]);
+        let known = [left, right, whole.as_str()];
+        known
+            .into_iter()
+            .all(|token| vocab.contains_key(token))
+            .then(|| (left.to_owned(), right.to_owned()))
+    }));
+    known
 }
 
 /// SentencePiece's BPE has scores instead of merges: of all neighbours that make a token, those

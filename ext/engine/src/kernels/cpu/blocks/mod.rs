@@ -31,6 +31,9 @@ use quantize::{QuantizedRows, PLANES};
 /// Rows of x that one task takes: with a panel they stay in the second-level cache.
 const TASK_ROWS: usize = 96;
 
+/// Bytes of the file that are laid out anew before their pages are let go.
+const RELEASED: usize = 4 << 20;
+
 /// A matrix [outputs, inputs].
 #[derive(Clone)]
 pub(crate) struct BlockMatrix {
@@ -59,7 +62,7 @@ impl BlockMatrix {
         for_format!(kind, F => { let _: Option<F> = None; true }, false)
     }
 
-    /// Lays the blocks out anew, and lets go of the file's pages.
+    /// Lays the blocks out anew, and lets go of the file's pages on the way.
     pub fn new(isa: Isa, blocks: &QuantizedTensor) -> Result<Self> {
         let [outputs, inputs] = blocks.shape[..] else {
             return Err(Error::InvalidInput(format!(
@@ -82,20 +85,24 @@ impl BlockMatrix {
             )));
         };
         let panels = outputs.div_ceil(PANEL);
+        let batch = (RELEASED / (PANEL * row).max(1)).max(1);
         // SAFETY: every panel is written in full, by one task.
         let packed = unsafe {
             Panels::build(panels * stride, |out: Output<u8>| {
-                for_each_range(panels, PANEL * inputs, |range| {
-                    for panel in range {
-                        let to = out.at(panel * stride);
-                        to.write_bytes(0, stride);
-                        let bytes = std::slice::from_raw_parts_mut(to, stride);
-                        pack::pack_panel(isa, blocks, panel * PANEL, bytes);
-                    }
-                })
+                for first in (0..panels).step_by(batch) {
+                    let count = batch.min(panels - first);
+                    for_each_range(count, PANEL * inputs, |range| {
+                        for panel in first + range.start..first + range.end {
+                            let to = out.at(panel * stride);
+                            to.write_bytes(0, stride);
+                            let bytes = std::slice::from_raw_parts_mut(to, stride);
+                            pack::pack_panel(isa, blocks, panel * PANEL, bytes);
+                        }
+                    });
+                    blocks.release_rows(first * PANEL..(first + count) * PANEL);
+                }
             })?
         };
-        blocks.bytes.release();
         Ok(Self {
             kind: blocks.kind,
             stride,

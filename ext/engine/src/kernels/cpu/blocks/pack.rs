@@ -20,9 +20,12 @@ fn place_bits(codes: &[u8; GROUP], bits: usize, shift: usize, row: usize, plane:
         }
         part += 1;
     }
-    for step in 0..shared / 4 {
-        let at = 4 * (step * PANEL + row);
-        plane[at..at + 4].copy_from_slice(&packed[4 * step..4 * step + 4]);
+    let steps = plane.as_chunks_mut::<{ 4 * PANEL }>().0;
+    for (step, word) in steps[..shared / 4]
+        .iter_mut()
+        .zip(packed.as_chunks::<4>().0)
+    {
+        step.as_chunks_mut().0[row] = *word;
     }
 }
 
