@@ -1,5 +1,7 @@
 //! Refusing allocations that cannot succeed, since a failed one would abort the process.
 
+use std::alloc::{GlobalAlloc, Layout, System};
+
 use crate::{Error, Result};
 
 /// Below this size the check costs more than it protects.
@@ -10,7 +12,7 @@ pub fn ensure_available(bytes: usize, what: impl std::fmt::Display) -> Result<()
     if bytes <= UNCHECKED_BYTES {
         return Ok(());
     }
-    if bytes > available_bytes() || Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+    if bytes > available_bytes() || !is_obtainable(bytes) {
         return Err(Error::OutOfMemory(format!(
             "not enough memory for {what}: {} needed. Use smaller inputs, a smaller dtype, or free other objects",
             format_bytes(bytes)
@@ -31,6 +33,21 @@ pub fn ensure_elements(count: &[usize], size: usize, what: impl std::fmt::Displa
         None => Err(Error::OutOfMemory(format!(
             "not enough memory for {what}: more than the address space needed"
         ))),
+    }
+}
+
+/// Whether the system gives out that much, past the allocator that would keep it.
+fn is_obtainable(bytes: usize) -> bool {
+    let Ok(layout) = Layout::from_size_align(bytes, 1) else {
+        return false;
+    };
+    // SAFETY: the layout has a size, since `bytes` is large; the block goes back as it came.
+    unsafe {
+        let block = System.alloc(layout);
+        if !block.is_null() {
+            System.dealloc(block, layout);
+        }
+        !block.is_null()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory for the panels of matrices. Those of a model lie side by side in large chunks, since a huge
 //! page, which spares a lone text and a generated token thousands of page walks, is larger than most.
 
-use std::alloc::{alloc, dealloc, handle_alloc_error, Layout};
+use std::alloc::{alloc, dealloc, Layout};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, Weak};
@@ -31,7 +31,10 @@ impl Chunk {
         // SAFETY: the layout has a size.
         let start = unsafe { alloc(layout) };
         if start.is_null() {
-            handle_alloc_error(layout);
+            return Err(Error::OutOfMemory(format!(
+                "not enough memory for a model's weights: {} needed",
+                memory::format_bytes(bytes)
+            )));
         }
         huge_pages::prefer(start, bytes);
         Ok(Self { start, layout })
