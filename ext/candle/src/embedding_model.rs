@@ -142,7 +142,7 @@ fn embed_ids(
     let model = this.model.get(ruby)?;
     let options = embed_options(ruby, settings)?;
     let mut vectors = Vectors::new(ruby, &form, lists.len())?;
-    let found = gvl::leave(ruby, |cancel| {
+    let found = gvl::leave_waiting(ruby, |cancel| {
         model.embed_ids(lists.clone(), &options, cancel)
     })?;
     gvl::hold(ruby, || {

@@ -201,7 +201,7 @@ pub fn in_slices<T: Send>(
             Some(slice) => slice.to_vec()?,
             None => Vec::new(),
         };
-        let result = gvl::leave(ruby, |cancel| work(&slice, done, cancel))?;
+        let result = gvl::leave_waiting(ruby, |cancel| work(&slice, done, cancel))?;
         done += count;
         take(result, done)?;
         if done >= total {

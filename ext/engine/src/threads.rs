@@ -7,9 +7,11 @@
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::LocalKey;
 use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::{Error, Result};
@@ -19,9 +21,22 @@ struct Pool {
     workers: Arc<ThreadPool>,
 }
 
-/// Replaced pools are never freed: another thread may be reading the pointer, and a forked child
-/// must not drop a pool whose threads do not exist. There is one per fork or resize.
-static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+/// What a pool is for. A thread that waits for a part of its work takes up other work of its pool
+/// meanwhile, so what lasts long has a pool of its own: else a short call would end with somebody's
+/// long one only.
+#[derive(Clone, Copy)]
+enum Use {
+    /// Whole calls, and the parts of their operations.
+    Calls,
+    /// Batches of calls that have many.
+    Batches,
+}
+
+/// The pools by their use. Replaced ones are never freed: another thread may be reading the pointer, and
+/// a forked child must not drop a pool whose threads do not exist. There is one per fork or resize.
+static CURRENT: [AtomicPtr<Pool>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
+/// Calls that have the batches' pool at work.
+static BATCHING: AtomicUsize = AtomicUsize::new(0);
 /// 0 stands for "as many as the machine has".
 static WANTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -39,30 +54,93 @@ pub fn init() {
     }
 }
 
+/// How long a call waits where it found every thread in the midst of another.
+const NEXT_TRY: Duration = Duration::from_micros(50);
+
 /// Runs `work` with rayon's parallel iterators bound to the engine's pool.
+///
+/// A thread that waits for parts of its own call may take up those of another, which are short, but
+/// not another call: its own would end only after it.
 pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
-    Ok(current()?.install(work))
+    let pool = current(Use::Calls)?;
+    if rayon::current_thread_index().is_some() {
+        return Ok(pool.install(work));
+    }
+    let mut work = Some(work);
+    loop {
+        match pool.install(|| begin_call(&mut work)) {
+            Some(result) => return Ok(result),
+            None => std::thread::sleep(NEXT_TRY),
+        }
+    }
+}
+
+/// Runs the work, unless this thread is in a call already.
+fn begin_call<T>(work: &mut Option<impl FnOnce() -> T>) -> Option<T> {
+    match IN_CALL.get() {
+        true => None,
+        false => work.take().map(|work| holding(&IN_CALL, work)),
+    }
 }
 
 thread_local! {
+    static IN_CALL: Cell<bool> = const { Cell::new(false) };
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `work` on this thread alone: the kernels in it hand nothing to the pool. For work of which
 /// there is enough to keep every thread busy with a piece of its own.
 pub fn alone<T>(work: impl FnOnce() -> T) -> T {
-    struct Restore(bool);
+    holding(&ALONE, work)
+}
+
+/// Runs `work` while the flag is set, and restores it, whatever happens.
+fn holding<T>(flag: &'static LocalKey<Cell<bool>>, work: impl FnOnce() -> T) -> T {
+    struct Restore(&'static LocalKey<Cell<bool>>, bool);
     impl Drop for Restore {
         fn drop(&mut self) {
-            ALONE.set(self.0);
+            self.0.set(self.1);
         }
     }
-    let _restore = Restore(ALONE.replace(true));
+    let _restore = Restore(flag, flag.replace(true));
     work()
 }
 
 pub fn is_alone() -> bool {
     ALONE.get()
+}
+
+/// Runs `work` for 0..count, side by side on as many threads, each of them `alone`. The first error
+/// ends it.
+pub fn side_by_side(count: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    struct Batching;
+    impl Drop for Batching {
+        fn drop(&mut self) {
+            BATCHING.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+    let pool = current(Use::Batches)?;
+    BATCHING.fetch_add(1, Ordering::AcqRel);
+    let _batching = Batching;
+    let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+    let take_turns = || loop {
+        let turn = next.fetch_add(1, Ordering::Relaxed);
+        if turn >= count {
+            return;
+        }
+        if let Err(error) = work(turn) {
+            next.store(count, Ordering::Relaxed);
+            let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+            failure.get_or_insert(error);
+        }
+    };
+    pool.in_place_scope(|scope| {
+        for _ in 0..pool.current_num_threads().min(count) {
+            scope.spawn(|_| alone(take_turns));
+        }
+    });
+    let failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failure.map_or(Ok(()), Err)
 }
 
 /// The process that keeps its threads awake; 0 for none. One call at a time has them, so that no two
@@ -84,7 +162,8 @@ pub fn awake<T>(work: impl FnOnce() -> T) -> T {
     let Some(caller) = rayon::current_thread_index() else {
         return work();
     };
-    if is_alone() || rayon::current_num_threads() == 1 || !take_awake() {
+    let crowded = BATCHING.load(Ordering::Acquire) > 0;
+    if is_alone() || crowded || rayon::current_num_threads() == 1 || !take_awake() {
         return work();
     }
     let over = Arc::new(AtomicBool::new(false));
@@ -117,6 +196,20 @@ fn wait_for_work(over: &AtomicBool) {
     }
 }
 
+/// `work` of every item with its index, in parallel; the results in the items' order.
+pub fn map<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(usize, &T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    match items {
+        [item] => Ok(vec![work(0, item)?]),
+        _ => install(|| {
+            let items = items.par_iter().enumerate();
+            items.map(|(index, item)| work(index, item)).collect()
+        })?,
+    }
+}
+
 /// How many threads work on one call.
 pub fn count() -> usize {
     match WANTED.load(Ordering::Acquire) {
@@ -145,10 +238,10 @@ fn default_count() -> usize {
         .unwrap_or(1)
 }
 
-fn current() -> Result<Arc<ThreadPool>> {
-    let wanted = count();
+fn current(purpose: Use) -> Result<Arc<ThreadPool>> {
+    let (wanted, current) = (count(), &CURRENT[purpose as usize]);
     loop {
-        let seen = CURRENT.load(Ordering::Acquire);
+        let seen = current.load(Ordering::Acquire);
         // SAFETY: a published pool is never freed.
         if let Some(pool) = unsafe { seen.as_ref() } {
             if pool.process == std::process::id() && pool.workers.current_num_threads() == wanted {
@@ -164,7 +257,7 @@ fn current() -> Result<Arc<ThreadPool>> {
             process: std::process::id(),
             workers: Arc::new(workers),
         }));
-        if CURRENT
+        if current
             .compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
@@ -177,7 +270,6 @@ fn current() -> Result<Arc<ThreadPool>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rayon::prelude::*;
 
     #[test]
     fn work_runs_in_the_engines_pool() {
@@ -191,6 +283,78 @@ mod tests {
         assert!(alone(|| alone(is_alone) && is_alone()));
         let panicked = std::panic::catch_unwind(|| alone(|| panic!("on purpose")));
         assert!(panicked.is_err() && !is_alone());
+    }
+
+    #[test]
+    fn batches_run_once_each_and_the_first_error_ends_them() {
+        let seen: Vec<_> = (0..500).map(|_| AtomicUsize::new(0)).collect();
+        let count = |turn: usize| {
+            assert!(is_alone());
+            seen[turn].fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        install(|| side_by_side(seen.len(), count))
+            .unwrap()
+            .unwrap();
+        assert!(seen.iter().all(|seen| seen.load(Ordering::Relaxed) == 1));
+        let fail = |turn: usize| match turn {
+            7 => Err(Error::Interrupted),
+            _ => Ok(()),
+        };
+        let failed = side_by_side(1_000_000_000, fail);
+        assert!(matches!(failed, Err(Error::Interrupted)));
+        let panicked = std::panic::catch_unwind(|| side_by_side(3, |_| panic!("on purpose")));
+        assert!(panicked.is_err());
+        side_by_side(0, fail).unwrap();
+    }
+
+    #[test]
+    fn a_short_call_does_not_wait_for_long_batches() {
+        let over = Arc::new(AtomicBool::new(false));
+        let (long, waited) = (over.clone(), over.clone());
+        let bulk = std::thread::spawn(move || {
+            let batch = |_| {
+                let started = Instant::now();
+                while !long.load(Ordering::Acquire) && started.elapsed() < Duration::from_secs(20) {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            };
+            install(|| side_by_side(count(), batch))
+        });
+        while BATCHING.load(Ordering::Acquire) == 0 {
+            std::thread::yield_now();
+        }
+        let sum = install(|| awake(|| (0..10_000u64).into_par_iter().sum::<u64>()));
+        assert_eq!(sum.unwrap(), 49_995_000);
+        assert!(!waited.swap(true, Ordering::AcqRel));
+        bulk.join().unwrap().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_call_that_waits_for_its_parts_does_not_begin_another() {
+        let (stolen, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let wait_for = |flag: &AtomicBool, limit: Duration| {
+            let started = Instant::now();
+            while !flag.load(Ordering::Acquire) && started.elapsed() < limit {
+                std::thread::yield_now();
+            }
+            flag.load(Ordering::Acquire)
+        };
+        let part = || {
+            stolen.store(true, Ordering::Release);
+            std::thread::sleep(Duration::from_millis(200));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let limit = Duration::from_secs(10);
+                install(|| rayon::join(|| wait_for(&stolen, limit), part)).unwrap();
+                over.store(true, Ordering::Release);
+            });
+            wait_for(&stolen, Duration::from_secs(10));
+            let seen = install(|| wait_for(&over, Duration::from_secs(5)));
+            assert!(count() == 1 || seen.unwrap());
+        });
     }
 
     #[test]

@@ -107,15 +107,24 @@ module Tasks
         return if web_rust?
         return if may_install? && Tools.install(DEBIAN_PACKAGES) && web_rust?
 
-        raise Tools::Missing, "needs Debian's packages #{DEBIAN_PACKAGES.join(" ")}"
+        raise Tools::Missing,
+              "needs Debian's packages #{DEBIAN_PACKAGES.join(" ")} with Rust #{oldest_rust} or newer"
       end
 
-      # The standard library's source has to be that of the compiler.
+      # The standard library's source has to be that of the compiler, and both new enough.
       def web_rust?
-        output, status = Open3.capture2e("dpkg-query", "-W", "-f", "${db:Status-Status}\n", *DEBIAN_PACKAGES.first(3))
-        status.success? && output.lines.all? { |line| line.strip == "installed" }
+        output, status = Open3.capture2e("dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}\n",
+                                         *DEBIAN_PACKAGES.first(3))
+        status.success? && output.lines.all? do |line|
+          state, version = line.split
+          state == "installed" && Gem::Version.new(version[/\A[\d.]+/]) >= oldest_rust
+        end
       rescue Errno::ENOENT
         false
+      end
+
+      def oldest_rust
+        Gem::Version.new(File.read(File.join(Build::ROOT, "Cargo.toml"))[/^rust-version = "(.+)"/, 1])
       end
 
       def install_python_packages

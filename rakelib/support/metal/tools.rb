@@ -44,8 +44,8 @@ module Tasks
         return false unless Process.uid.zero? && find("apt-get")
 
         warn "installing Debian packages: #{packages.join(" ")}"
-        command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
-        quiet(command) || (quiet(%w[apt-get update]) && quiet(command))
+        quiet(%w[apt-get update])
+        quiet(["apt-get", "install", "-y", "--no-install-recommends", *packages])
       end
 
       def quiet(command)

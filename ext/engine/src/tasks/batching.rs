@@ -6,8 +6,6 @@ use crate::{threads, CancelToken, Device, Error, Result};
 
 use std::sync::{Mutex, PoisonError};
 
-use rayon::prelude::*;
-
 /// How many tokens one forward takes unless told.
 const CPU_BATCH_TOKENS: usize = 4096;
 const GPU_BATCH_TOKENS: usize = 32_768;
@@ -59,27 +57,23 @@ pub fn tokenize(
         Excess::Cut | Excess::Refuse { .. } => TruncationStrategy::OnlySecond,
     };
     let cutting = tokenizer.with_truncation(Some(Truncation::new(max_length).strategy(strategy)));
-    inputs
-        .par_iter()
-        .enumerate()
-        .map(|(index, input)| {
-            let Excess::Refuse { first_index } = excess else {
-                let shortened = shorten(tokenizer, *input, max_length, cancel)?;
-                let encoding = cutting.encode(shortened, true, Detail::Ids, cancel)?;
-                return Ok(Tokens::from(&encoding));
-            };
-            let encoding = tokenizer.encode(*input, true, Detail::Ids, cancel)?;
-            if encoding.len() > max_length {
-                return Err(Error::InvalidInput(format!(
+    threads::map(inputs, |index, input| {
+        let Excess::Refuse { first_index } = excess else {
+            let shortened = shorten(tokenizer, *input, max_length, cancel)?;
+            let encoding = cutting.encode(shortened, true, Detail::Ids, cancel)?;
+            return Ok(Tokens::from(&encoding));
+        };
+        let encoding = tokenizer.encode(*input, true, Detail::Ids, cancel)?;
+        if encoding.len() > max_length {
+            return Err(Error::InvalidInput(format!(
                     "the text at index {} has {} tokens, more than the {max_length} that the model takes: shorten \
                      it, split it, or allow truncation",
                     first_index + index,
                     encoding.len()
                 )));
-            }
-            Ok(Tokens::from(&encoding))
-        })
-        .collect()
+        }
+        Ok(Tokens::from(&encoding))
+    })
 }
 
 /// The beginning of a very long text that already holds more tokens than are kept.
@@ -156,7 +150,7 @@ pub fn run<R: Send>(
 ) -> Result<()> {
     let budget = budget(asked, device)?;
     let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
-    let threads = rayon::current_num_threads();
+    let threads = threads::count();
     let share = total / (4 * threads);
     let alone = share.clamp(*ALONE_TOKENS.start(), *ALONE_TOKENS.end());
     let take = Mutex::new(take);
@@ -170,17 +164,15 @@ pub fn run<R: Send>(
     if device == Device::Cpu && threads > 1 {
         let batches = plan(tokens, budget.min(alone));
         if batches.len() >= 2 * threads {
-            return batches
-                .par_iter()
-                .with_max_len(1)
-                .try_for_each(|batch| threads::alone(|| one(batch)));
+            return threads::side_by_side(batches.len(), |batch| one(&batches[batch]));
         }
     }
     let batches = plan(tokens, budget);
-    match device == Device::Cpu {
-        true => threads::awake(|| batches.iter().try_for_each(one)),
-        false => batches.iter().try_for_each(one),
-    }
+    let all = || batches.iter().try_for_each(one);
+    threads::install(|| match device == Device::Cpu {
+        true => threads::awake(all),
+        false => all(),
+    })?
 }
 
 /// Indexes of texts, batch by batch: like lengths together, longest first, and at most `budget`

@@ -1,12 +1,10 @@
 //! How well documents answer a query.
 
-use rayon::prelude::*;
-
 use crate::encoder::Head;
 use crate::model_files::ModelFiles;
 use crate::nn::Pooling;
 use crate::tokenizer::{Detail, Input, Tokenizer};
-use crate::{CancelToken, Error, Result};
+use crate::{threads, CancelToken, Error, Result};
 
 use super::batching::{self, Excess, Tokens};
 use super::loading::{Checkpoint, LoadOptions, LoadedEncoder, ModelInfo};
@@ -162,10 +160,9 @@ impl RerankModel {
         };
         let mut scores = Vec::with_capacity(documents.len());
         for chunk in documents.chunks(batching::CHUNK) {
-            let tokens = chunk
-                .par_iter()
-                .map(|document| self.ask(question, query, document.as_ref(), cancel))
-                .collect::<Result<Vec<_>>>()?;
+            let tokens = threads::map(chunk, |_, document| {
+                self.ask(question, query, document.as_ref(), cancel)
+            })?;
             scores.extend(self.model.logits_of_tokens(
                 &tokens,
                 pooling,

@@ -1,12 +1,10 @@
 //! Labels for tokens, over texts of any length.
 
-use rayon::prelude::*;
-
 use crate::encoder::{Head, HeadKind};
 use crate::model_files::ModelFiles;
 use crate::nn::PackedSequences;
 use crate::tokenizer::{Detail, Encoding, Tokenizer};
-use crate::{CancelToken, Error, Result};
+use crate::{threads, CancelToken, Error, Result};
 
 use super::batching::{self, Tokens};
 use super::classify::{labels, softmax};
@@ -91,14 +89,11 @@ impl TagModel {
     ) -> Result<Vec<Vec<TaggedToken>>> {
         let mut tagged = Vec::with_capacity(texts.len());
         for chunk in texts.chunks(batching::CHUNK) {
-            let encodings = chunk
-                .par_iter()
-                .map(|text| {
-                    self.loaded
-                        .tokenizer
-                        .encode(text.as_ref(), true, Detail::Offsets, cancel)
-                })
-                .collect::<Result<Vec<_>>>()?;
+            let encodings = threads::map(chunk, |_, text| {
+                self.loaded
+                    .tokenizer
+                    .encode(text.as_ref(), true, Detail::Offsets, cancel)
+            })?;
             let logits = self.logits(&encodings, batch_tokens, cancel)?;
             for ((text, encoding), logits) in chunk.iter().zip(&encodings).zip(logits) {
                 tagged.push(self.tokens(text.as_ref(), encoding, &logits));

@@ -9,7 +9,7 @@ use crate::tasks::batching::{self, Excess, Tokens};
 use crate::tasks::loading::LoadedEncoder;
 use crate::tasks::static_embeddings::StaticEmbeddings;
 use crate::tokenizer::{Detail, Input, Tokenizer};
-use crate::{CancelToken, Error, Result};
+use crate::{threads, CancelToken, Error, Result};
 
 use super::{EmbedOptions, EmbeddingModel};
 
@@ -88,10 +88,7 @@ impl<'a> Call<'a> {
         let plain = self.prompt.is_empty() && !self.model.sentence.lowercase;
         let prepared: Vec<String> = match plain {
             true => Vec::new(),
-            false => texts
-                .par_iter()
-                .map(|text| self.prepare(text.as_ref()))
-                .collect(),
+            false => threads::map(texts, |_, text| Ok(self.prepare(text.as_ref())))?,
         };
         let inputs: Vec<Input<'_>> = match plain {
             true => texts
@@ -185,12 +182,14 @@ impl<'a> Call<'a> {
         cancel: &CancelToken,
     ) -> Result<()> {
         let width = model.dimension();
-        let rows = rows.par_chunks_mut(self.dimension);
-        rows.zip(texts).enumerate().try_for_each(|(index, (row, text))| {
+        let fill = |(index, (row, text)): (usize, (&mut [f32], &T))| {
             cancel.check()?;
             let text = self.prepare(text.as_ref());
             if let Some(first) = refuse_from {
-                let count = model.tokenizer.encode(&text, false, Detail::Ids, cancel)?.len();
+                let count = model
+                    .tokenizer
+                    .encode(&text, false, Detail::Ids, cancel)?
+                    .len();
                 if count > model.max_length {
                     return Err(Error::InvalidInput(format!(
                         "the text at index {} has {count} tokens, more than the {} that the model takes: shorten \
@@ -204,12 +203,20 @@ impl<'a> Call<'a> {
             model.mean(&model.ids(&text, cancel)?, &mut vector)?;
             row.copy_from_slice(&vector[..self.dimension]);
             if self.normalize {
-                let norm = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt() as f32;
+                let norm = row
+                    .iter()
+                    .map(|v| f64::from(*v).powi(2))
+                    .sum::<f64>()
+                    .sqrt() as f32;
                 let norm = norm.max(kernels::LEAST_L2_NORM);
                 row.iter_mut().for_each(|value| *value /= norm);
             }
             Ok(())
-        })
+        };
+        threads::install(|| {
+            let rows = rows.par_chunks_mut(self.dimension);
+            rows.zip(texts).enumerate().try_for_each(fill)
+        })?
     }
 }
 
