@@ -82,14 +82,6 @@ fn fresh(class: usize) -> *mut u8 {
     }
 }
 
-/// A block of the system's, which asks for huge pages where it is large.
-fn on_huge_pages(block: *mut u8, layout: &Layout) -> *mut u8 {
-    if layout.size() > MOST && !block.is_null() {
-        huge_pages::prefer(block, layout.size());
-    }
-    block
-}
-
 /// # Safety
 /// `start` came from `fresh` with the same class, and nothing uses it any more.
 #[cfg(unix)]
@@ -171,7 +163,7 @@ unsafe impl GlobalAlloc for Reusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !is_kept(&layout) {
             // SAFETY: the caller's promises are passed on.
-            return on_huge_pages(unsafe { System.alloc(layout) }, &layout);
+            return unsafe { System.alloc(layout) };
         }
         let class = class(layout.size());
         match self.with_shelf(|shelf| shelf.take(class)) {
@@ -183,7 +175,7 @@ unsafe impl GlobalAlloc for Reusing {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if !is_kept(&layout) {
             // SAFETY: the caller's promises are passed on.
-            return on_huge_pages(unsafe { System.alloc_zeroed(layout) }, &layout);
+            return unsafe { System.alloc_zeroed(layout) };
         }
         let class = class(layout.size());
         match self.with_shelf(|shelf| shelf.take(class)) {
