@@ -70,7 +70,7 @@ module Bench
 
     def embed(name, dtype, peers, target, references: [])
       Case.new(name: "embed_#{name}", group: "embeddings", title: "embeddings #{dtype}, mixed lengths",
-               unit: "tokens/s", amount: :tokens, input: @inputs[:mixed], rounds: rounds(3),
+               unit: "tokens/s", amount: :tokens, input: @inputs[:mixed], rounds: rounds(5),
                participants: [our_embedder(dtype), *peers], references: references, target: target)
     end
 
@@ -79,7 +79,7 @@ module Bench
       environment = Peers.cpu_flags.include?("amx_tile") ? WITHOUT_AMX : {}
       wide = our_embedder("bf16", label: "our bf16", environment: environment, check: cosine(0.99))
       Case.new(name: "embed_int8_without_amx", group: "embeddings", title: "embeddings int8 without AMX",
-               unit: "tokens/s", amount: :tokens, input: @inputs[:mixed], rounds: rounds(3),
+               unit: "tokens/s", amount: :tokens, input: @inputs[:mixed], rounds: rounds(5),
                participants: [our_embedder("int8", environment: environment), wide], target: Target.new(ratio: 1.0))
     end
 
