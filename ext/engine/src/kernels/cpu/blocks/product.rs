@@ -15,6 +15,7 @@ type Float<S> = <S as Integers>::Float;
 type Number<S> = <Float<S> as Simd>::V;
 
 /// How far ahead of its use a panel is asked for, in bytes.
+#[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 4096;
 
 /// Some rows of x.
