@@ -18,10 +18,13 @@ static ALLOCATOR: engine::allocator::Reusing = engine::allocator::Reusing::new()
 const TURNS: usize = 9;
 const REPETITIONS: usize = 9;
 
+/// From an input, which it may write over, to a result.
+type Work<'a> = Box<dyn Fn(&Tensor) -> Tensor + Sync + 'a>;
+
 struct Pair<'a> {
     name: String,
-    ours: Box<dyn Fn() -> Tensor + Sync + 'a>,
-    theirs: Box<dyn Fn() -> Tensor + Sync + 'a>,
+    ours: Work<'a>,
+    theirs: Work<'a>,
     /// How many times faster ours is meant to be.
     wanted: f64,
 }
@@ -66,16 +69,16 @@ fn run(rows: usize, width: usize, json: bool) -> bool {
     let square = make(&[width, width]);
     let packed = Linear::new(square.clone(), None).expect("a layer");
     let plain = Linear::shared(square, None).expect("a layer");
-    let mut all = pairs(&x, &residual, &weight, &bias);
+    let mut all = pairs(&residual, &weight, &bias);
     all.push(Pair {
         name: "packed linear / candle's matmul".into(),
-        ours: Box::new(|| packed.forward(&x).expect("ours")),
-        theirs: Box::new(|| plain.forward(&x).expect("theirs")),
+        ours: Box::new(|x| packed.forward(x).expect("ours")),
+        theirs: Box::new(|x| plain.forward(x).expect("theirs")),
         wanted: 1.0,
     });
     let mut reached = true;
     for pair in all {
-        let (ours, theirs) = measure(&pair);
+        let (ours, theirs) = measure(&pair, &x);
         let ratio = theirs / ours;
         reached &= ratio >= pair.wanted;
         let name = format!("{} {rows}x{width}", pair.name);
@@ -91,13 +94,8 @@ fn run(rows: usize, width: usize, json: bool) -> bool {
     reached
 }
 
-fn pairs<'a>(
-    x: &'a Tensor,
-    residual: &'a Tensor,
-    weight: &'a Tensor,
-    bias: &'a Tensor,
-) -> Vec<Pair<'a>> {
-    let pair = |name: &str, wanted, ours: Box<dyn Fn() -> Tensor + Sync + 'a>, theirs| Pair {
+fn pairs<'a>(residual: &'a Tensor, weight: &'a Tensor, bias: &'a Tensor) -> Vec<Pair<'a>> {
+    let pair = |name: &str, wanted, ours: Work<'a>, theirs| Pair {
         name: name.into(),
         ours,
         theirs,
@@ -108,36 +106,35 @@ fn pairs<'a>(
         pair(
             "layer_norm / candle-nn",
             3.0,
-            Box::new(move || norm(x, weight, Some(bias), 1e-5).expect("ours")),
-            Box::new(move || candle_nn::ops::layer_norm(x, weight, bias, 1e-5).expect("theirs")),
+            Box::new(move |x| norm(x, weight, Some(bias), 1e-5).expect("ours")),
+            Box::new(move |x| candle_nn::ops::layer_norm(x, weight, bias, 1e-5).expect("theirs")),
         ),
         pair(
             "rms_norm / candle-nn",
             3.0,
-            Box::new(move || rms(x, weight, 1e-5).expect("ours")),
-            Box::new(move || candle_nn::ops::rms_norm(x, weight, 1e-5).expect("theirs")),
+            Box::new(move |x| rms(x, weight, 1e-5).expect("ours")),
+            Box::new(move |x| candle_nn::ops::rms_norm(x, weight, 1e-5).expect("theirs")),
         ),
         pair(
             "softmax / candle-nn",
             3.0,
-            Box::new(move || kernels::softmax(x).expect("ours")),
-            Box::new(move || candle_nn::ops::softmax_last_dim(x).expect("theirs")),
+            Box::new(move |x| kernels::softmax(x).expect("ours")),
+            Box::new(move |x| candle_nn::ops::softmax_last_dim(x).expect("theirs")),
         ),
         pair(
             "gelu / candle's gelu_erf",
             3.0,
-            Box::new(move || kernels::gelu(x).expect("ours")),
-            Box::new(move || x.gelu_erf().expect("theirs")),
+            Box::new(move |x| kernels::gelu(x).expect("ours")),
+            Box::new(move |x| x.gelu_erf().expect("theirs")),
         ),
         pair(
             "add_layer_norm / add, layer_norm",
             1.5,
-            Box::new(move || {
-                kernels::add_layer_norm(x, residual, weight, Some(bias), 1e-5)
-                    .expect("ours")
-                    .1
+            Box::new(move |x| {
+                let both = kernels::add_layer_norm(x.clone(), residual, weight, Some(bias), 1e-5);
+                both.expect("ours").1
             }),
-            Box::new(move || {
+            Box::new(move |x| {
                 let sum = elementwise::add(x, residual).expect("a sum");
                 norm(&sum, weight, Some(bias), 1e-5).expect("unfused")
             }),
@@ -145,12 +142,11 @@ fn pairs<'a>(
         pair(
             "add_rms_norm / add, rms_norm",
             1.5,
-            Box::new(move || {
-                kernels::add_rms_norm(x, residual, weight, 1e-5, 0.0)
-                    .expect("ours")
-                    .1
+            Box::new(move |x| {
+                let both = kernels::add_rms_norm(x.clone(), residual, weight, 1e-5, 0.0);
+                both.expect("ours").1
             }),
-            Box::new(move || {
+            Box::new(move |x| {
                 let sum = elementwise::add(x, residual).expect("a sum");
                 rms(&sum, weight, 1e-5).expect("unfused")
             }),
@@ -158,15 +154,17 @@ fn pairs<'a>(
     ]
 }
 
-/// Medians in milliseconds, after a warm-up whose results are compared.
-fn measure(pair: &Pair<'_>) -> (f64, f64) {
-    let apart = ((pair.ours)() - (pair.theirs)())
+/// Medians in milliseconds, after a warm-up whose results are compared. Each side has an input of its
+/// own, since one may write over it: what it then holds grows, which costs no time.
+fn measure(pair: &Pair<'_>, x: &Tensor) -> (f64, f64) {
+    let inputs = [(); 2].map(|()| x.copy().expect("a copy"));
+    let apart = ((pair.ours)(&inputs[0]) - (pair.theirs)(&inputs[1]))
         .and_then(|d| d.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>())
         .expect("results of one shape");
     assert!(apart < 1e-2, "{}: the results differ by {apart}", pair.name);
-    let once = |work: &dyn Fn() -> Tensor| {
+    let once = |work: &Work<'_>, input: &Tensor| {
         let start = Instant::now();
-        let result = work();
+        let result = work(input);
         let element = result
             .get(0)
             .and_then(|row| row.to_dtype(DType::F32)?.to_vec1::<f32>());
@@ -175,8 +173,9 @@ fn measure(pair: &Pair<'_>) -> (f64, f64) {
     };
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..TURNS {
-        for (times, work) in times.iter_mut().zip([&pair.ours, &pair.theirs]) {
-            times.extend((0..REPETITIONS).map(|_| once(&**work)));
+        let sides = times.iter_mut().zip([&pair.ours, &pair.theirs]);
+        for ((times, work), input) in sides.zip(&inputs) {
+            times.extend((0..REPETITIONS).map(|_| once(work, input)));
         }
     }
     let [ours, theirs] = times.map(|mut times| {

@@ -76,6 +76,11 @@ public:
         }
         return false;
     }
+    void set_bytes(const std::vector<char> &bytes) {
+        if (!bytes.empty()) {
+            std::memcpy(address(), bytes.data(), bytes.size());
+        }
+    }
     std::vector<char> bytes() const {
         return {static_cast<char *>(address()), static_cast<char *>(address()) + element_bytes_ * count_};
     }
@@ -151,10 +156,9 @@ struct View {
     double get(size_t row, size_t column) const { return decode(format, buffer.bits(place(row, column))); }
     void *address() const { return static_cast<char *>(buffer.address()) + offset * traits(format).bytes; }
     bool aligned() const { return rows.aligned() && offset % 4 == 0; }
-
-private:
     size_t place(size_t row, size_t column) const { return offset + starts[row] + column; }
 
+private:
     static std::vector<size_t> make_starts(const Rows &rows, size_t count) {
         std::vector<size_t> starts;
         for (size_t row = 0; row < count; row++) {

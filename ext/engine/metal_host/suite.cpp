@@ -59,7 +59,9 @@ Case::Case(Suite &suite, const std::string &kernel, Format format, const std::st
     suite_.begin(kernel + "_" + traits(format).suffix + " " + description);
 }
 
-void Case::input(int index, Buffer &buffer, size_t byte_offset) { inputs_.push_back({index, &buffer, byte_offset}); }
+void Case::bind(int index, Buffer &buffer, size_t byte_offset, bool is_written) {
+    inputs_.push_back({index, &buffer, byte_offset, is_written, buffer.bytes()});
+}
 
 Buffer &Case::output(int index, size_t count) {
     outputs_.emplace_back(index, std::make_unique<Buffer>(traits(format_).bytes, count));
@@ -70,6 +72,7 @@ bool Case::run_once(host::Schedule schedule, Buffer::Against side, host::Launch 
     void *slots[16] = {};
     for (const Binding &binding : inputs_) {
         binding.buffer->move_against(side);
+        binding.buffer->set_bytes(binding.before);
         slots[binding.index] = static_cast<char *>(binding.buffer->address()) + binding.byte_offset;
     }
     for (auto &[index, buffer] : outputs_) {
@@ -84,6 +87,16 @@ bool Case::run_once(host::Schedule schedule, Buffer::Against side, host::Launch 
     if (!problem.empty()) {
         suite_.fail(problem);
         return false;
+    }
+    for (const Binding &binding : inputs_) {
+        if (!binding.is_written && binding.buffer->bytes() != binding.before) {
+            suite_.fail("input " + std::to_string(binding.index) + " was written over");
+            return false;
+        }
+        if (binding.buffer->strayed()) {
+            suite_.fail("input " + std::to_string(binding.index) + " was written outside its elements");
+            return false;
+        }
     }
     for (auto &[index, buffer] : outputs_) {
         if (buffer->strayed()) {
@@ -111,6 +124,11 @@ bool Case::run(uint32_t groups_x, uint32_t groups_y, uint32_t lanes) {
         std::vector<std::vector<char>> results;
         for (auto &[index, buffer] : outputs_) {
             results.push_back(buffer->bytes());
+        }
+        for (const Binding &binding : inputs_) {
+            if (binding.is_written) {
+                results.push_back(binding.buffer->bytes());
+            }
         }
         if (first.empty()) {
             first = results;
@@ -142,29 +160,60 @@ void Case::compare(const Buffer &output, const std::vector<Expected> &expected) 
         return;
     }
     for (size_t i = 0; i < expected.size(); i++) {
-        const double got = decode(format_, output.bits(i));
-        const double want = expected[i].value;
-        const double stored = rounded(format_, want);
-        char message[160];
         if (output.untouched(i)) {
-            std::snprintf(message, sizeof message, "element %zu was not written", i);
-            suite_.fail(message);
+            suite_.fail("element " + std::to_string(i) + " was not written");
             return;
         }
-        if (!std::isfinite(stored) || !std::isfinite(got)) {
-            if (std::isnan(stored) ? !std::isnan(got) : got != stored) {
-                std::snprintf(message, sizeof message, "element %zu is %.9g, not %.9g", i, got, want);
-                suite_.fail(message);
-                return;
-            }
-            continue;
-        }
-        const double ulps = std::fabs(got - want) / unit(format_, expected[i]);
-        suite_.measured(format_, ulps);
-        if (ulps > suite_.limit(format_)) {
-            std::snprintf(message, sizeof message, "element %zu is %.9g, not %.9g (%.2f ulp)", i, got, want, ulps);
-            suite_.fail(message);
+        if (!compare_element(i, output.bits(i), expected[i])) {
             return;
         }
     }
+}
+
+void Case::compare(const View &view, const std::vector<Expected> &expected) {
+    const std::vector<char> *before = nullptr;
+    for (const Binding &binding : inputs_) {
+        if (binding.buffer == &view.buffer && binding.is_written) {
+            before = &binding.before;
+        }
+    }
+    if (before == nullptr || view.row_count * view.columns != expected.size()) {
+        suite_.fail("the case expects other rows than those it lets be written over");
+        return;
+    }
+    const size_t bytes = traits(format_).bytes;
+    std::vector<char> between = view.buffer.bytes();
+    for (size_t i = 0; i < expected.size(); i++) {
+        const size_t at = view.place(i / view.columns, i % view.columns);
+        if (!compare_element(i, view.buffer.bits(at), expected[i])) {
+            return;
+        }
+        std::copy_n(before->begin() + at * bytes, bytes, between.begin() + at * bytes);
+    }
+    if (between != *before) {
+        suite_.fail("an input was written between its rows");
+    }
+}
+
+bool Case::compare_element(size_t i, uint32_t bits, const Expected &expected) {
+    const double got = decode(format_, bits);
+    const double want = expected.value;
+    const double stored = rounded(format_, want);
+    char message[160];
+    if (!std::isfinite(stored) || !std::isfinite(got)) {
+        if (std::isnan(stored) ? !std::isnan(got) : got != stored) {
+            std::snprintf(message, sizeof message, "element %zu is %.9g, not %.9g", i, got, want);
+            suite_.fail(message);
+            return false;
+        }
+        return true;
+    }
+    const double ulps = std::fabs(got - want) / unit(format_, expected);
+    suite_.measured(format_, ulps);
+    if (ulps > suite_.limit(format_)) {
+        std::snprintf(message, sizeof message, "element %zu is %.9g, not %.9g (%.2f ulp)", i, got, want, ulps);
+        suite_.fail(message);
+        return false;
+    }
+    return true;
 }

@@ -60,8 +60,10 @@ class Case {
 public:
     Case(Suite &suite, const std::string &kernel, Format format, const std::string &description);
 
-    void input(int index, Buffer &buffer, size_t byte_offset = 0);
-    void input(int index, View &view) { input(index, view.buffer, view.offset * traits(view.format).bytes); }
+    // A kernel may write over an input only where the case says so.
+    void input(int index, Buffer &buffer, size_t byte_offset = 0) { bind(index, buffer, byte_offset, false); }
+    void input(int index, View &view) { bind(index, view, false); }
+    void written_over(int index, View &view) { bind(index, view, true); }
     Buffer &output(int index, size_t count);
     template <typename T>
     void parameters(int index, const T &value) {
@@ -71,13 +73,21 @@ public:
     // False when the kernel misbehaved or two schedules differ; the case has failed then.
     bool run(uint32_t groups_x, uint32_t groups_y, uint32_t lanes);
     void compare(const Buffer &output, const std::vector<Expected> &expected);
+    // The rows of an input that was written over; what lies between them must be as before.
+    void compare(const View &view, const std::vector<Expected> &expected);
 
 private:
     struct Binding {
         int index;
         Buffer *buffer;
         size_t byte_offset;
+        bool is_written;
+        std::vector<char> before;
     };
+    void bind(int index, Buffer &buffer, size_t byte_offset, bool is_written);
+    void bind(int index, View &view, bool is_written) { bind(index, view.buffer, view.offset * traits(view.format).bytes, is_written); }
+    // Whether an element is what is expected; the case has failed otherwise.
+    bool compare_element(size_t i, uint32_t bits, const Expected &expected);
     bool run_once(host::Schedule schedule, Buffer::Against side, host::Launch &launch);
 
     Suite &suite_;

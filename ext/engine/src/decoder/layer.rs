@@ -68,7 +68,7 @@ pub struct Step<'a> {
 }
 
 /// The residual stream, with its latest addition held back so that adding and normalizing are one
-/// kernel.
+/// kernel, which writes the sum over the addition.
 pub struct Stream {
     hidden: Tensor,
     pending: Option<Tensor>,
@@ -103,7 +103,7 @@ impl Stream {
         };
         match self.pending.take() {
             Some(pending) => {
-                let (sum, normalized) = norm.add_forward(&pending, &self.hidden)?;
+                let (sum, normalized) = norm.add_forward(pending, &self.hidden)?;
                 self.hidden = sum;
                 Ok(normalized)
             }

@@ -109,26 +109,30 @@ pub fn rms_norm_offset(
 }
 
 /// x + residual, and its `layer_norm`, in one pass.
+///
+/// The sum is written over `x`, which therefore shares its memory with no tensor that is still needed:
+/// memory is what such a pass waits for, and a third tensor would be a third of it.
 pub fn add_layer_norm(
-    x: &Tensor,
+    x: Tensor,
     residual: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
     epsilon: f32,
 ) -> Result<(Tensor, Tensor)> {
-    let norm = ops::Norm::new("add_layer_norm", x, weight, bias, epsilon)?;
+    let norm = ops::Norm::new("add_layer_norm", &x, weight, bias, epsilon)?;
     add_norm("add_layer_norm", x, residual, norm)
 }
 
-/// x + residual, and its `rms_norm` with `weight_offset` + weight, in one pass.
+/// x + residual, and its `rms_norm` with `weight_offset` + weight, in one pass; the sum is written over
+/// `x` as `add_layer_norm`'s is.
 pub fn add_rms_norm(
-    x: &Tensor,
+    x: Tensor,
     residual: &Tensor,
     weight: &Tensor,
     epsilon: f32,
     weight_offset: f32,
 ) -> Result<(Tensor, Tensor)> {
-    let norm = ops::Norm::rms("add_rms_norm", x, weight, epsilon, weight_offset)?;
+    let norm = ops::Norm::rms("add_rms_norm", &x, weight, epsilon, weight_offset)?;
     add_norm("add_rms_norm", x, residual, norm)
 }
 
@@ -314,14 +318,14 @@ fn norm(x: &Tensor, norm: ops::Norm) -> Result<Tensor> {
     Ok(row_major(x)?.apply_op1_no_bwd(&norm)?)
 }
 
-fn add_norm(
-    name: &str,
-    x: &Tensor,
-    residual: &Tensor,
-    norm: ops::Norm,
-) -> Result<(Tensor, Tensor)> {
-    check_alike(name, x, residual)?;
-    Ok(ops::add_norm(norm, &row_major(x)?, &row_major(residual)?)?)
+fn add_norm(name: &str, x: Tensor, residual: &Tensor, norm: ops::Norm) -> Result<(Tensor, Tensor)> {
+    check_alike(name, &x, residual)?;
+    let x = match x.layout().has_internal_overlap() {
+        true => x.contiguous()?,
+        false => row_major(&x)?,
+    };
+    let normed = ops::AddNorm::new(norm).apply(&x, &row_major(residual)?)?;
+    Ok((x, normed))
 }
 
 /// An additive mask hides an element by this number or anything below.

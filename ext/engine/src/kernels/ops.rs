@@ -4,15 +4,19 @@
 //! kernel is a `CustomOp1`, or a `CustomOp2` where there are two large inputs. Shapes were checked
 //! by the functions in the parent module.
 
+use std::sync::{Mutex, PoisonError};
+
 use candle_core::op::BackpropOp;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 #[cfg(target_os = "macos")]
 use candle_core::MetalStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Shape, Storage, Tensor};
+use candle_core::{
+    CpuStorage, CustomOp1, CustomOp2, DType, InplaceOp2, Layout, Shape, Storage, Tensor,
+};
 
 use super::cpu::{
-    self, isa::Isa, norm::NormRows, rope::RopeTables, softmax::SoftmaxMasks, RowView,
+    self, isa::Isa, norm::NormRows, rope::RopeTables, softmax::SoftmaxMasks, Element, RowView,
 };
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -30,16 +34,10 @@ pub(super) struct Norm {
     pub weight_offset: f32,
 }
 
-/// What the Metal launcher takes; its result is [2, ..]: the sums, then their norms.
-#[cfg(target_os = "macos")]
-pub(super) struct AddNorm(pub Norm);
-
-/// [2, ..].
-#[cfg(target_os = "macos")]
-pub(super) fn stacked(shape: &Shape) -> Shape {
-    let mut dims = vec![2];
-    dims.extend(shape.dims());
-    dims.into()
+/// x becomes x + residual; what it gives besides is its norm, since candle's ops in place have no result.
+pub(super) struct AddNorm {
+    norm: Norm,
+    normed: Mutex<Option<Storage>>,
 }
 
 /// The masks are already broadcast to the input's shape, the additive one of its type.
@@ -86,12 +84,13 @@ macro_rules! for_float {
                 type $T = half::bf16;
                 Ok(CpuStorage::BF16($body))
             }
-            _ => Err(candle_core::Error::Msg(format!(
-                "{} takes f32, f16 or bf16 tensors",
-                $name
-            ))),
+            _ => Err(not_a_float($name)),
         }
     };
+}
+
+fn not_a_float(name: &str) -> candle_core::Error {
+    candle_core::Error::Msg(format!("{name} takes f32, f16 or bf16 tensors"))
 }
 
 /// The GPU halves of an op, each a call of the backend's launcher with the same arguments.
@@ -190,55 +189,99 @@ impl CustomOp1 for Norm {
     gpu_forward!(one norm);
 }
 
-/// x + residual and its norm: candle's custom ops have one result, so this dispatches itself.
-pub(super) fn add_norm(
-    norm: Norm,
-    x: &Tensor,
-    residual: &Tensor,
-) -> CandleResult<(Tensor, Tensor)> {
-    let (x_storage, x_layout) = x.storage_and_layout();
-    let (residual_storage, residual_layout) = residual.storage_and_layout();
-    let (sums, normed) = match (&*x_storage, &*residual_storage) {
-        (Storage::Cpu(x), Storage::Cpu(residual)) => {
-            let (sums, normed) =
-                add_norm_on_cpu(&norm, (x, x_layout), (residual, residual_layout))?;
-            (Storage::Cpu(sums), Storage::Cpu(normed))
+impl AddNorm {
+    pub fn new(norm: Norm) -> Self {
+        Self {
+            norm,
+            normed: Mutex::new(None),
         }
-        #[cfg(feature = "cuda")]
-        (Storage::Cuda(x), Storage::Cuda(residual)) => {
-            let (sums, normed) = cuda::add_norm(&norm, (x, x_layout), (residual, residual_layout))?;
-            (Storage::Cuda(sums), Storage::Cuda(normed))
+    }
+
+    /// Adds the residual to `x` where it lies and returns the norm of the sum.
+    pub fn apply(self, x: &Tensor, residual: &Tensor) -> CandleResult<Tensor> {
+        x.inplace_op2(residual, &self)?;
+        let normed = self.normed.into_inner();
+        match normed.unwrap_or_else(PoisonError::into_inner) {
+            Some(normed) => {
+                let shape = x.shape().clone();
+                Ok(Tensor::from_storage(
+                    normed,
+                    shape,
+                    BackpropOp::none(),
+                    false,
+                ))
+            }
+            None => candle_core::bail!("add_norm gave no result"),
         }
-        #[cfg(target_os = "macos")]
-        (Storage::Metal(x), Storage::Metal(residual)) => {
-            let norm = AddNorm(norm);
-            let (both, shape) = metal::add_norm(&norm, x, x_layout, residual, residual_layout)?;
-            let both = Tensor::from_storage(Storage::Metal(both), shape, BackpropOp::none(), false);
-            return Ok((both.get(0)?, both.get(1)?));
-        }
-        _ => candle_core::bail!("a kernel's tensors must all be on one device"),
-    };
-    let tensor =
-        |storage| Tensor::from_storage(storage, x.shape().clone(), BackpropOp::none(), false);
-    Ok((tensor(sums), tensor(normed)))
+    }
+
+    fn on_cpu<T: Element>(
+        &self,
+        x: &mut [T],
+        layout: &Layout,
+        residual: (&CpuStorage, &Layout),
+    ) -> CandleResult<Vec<T>> {
+        let rows = cpu::rows_of(layout)?;
+        let residual = RowView::<T>::new(residual.0, residual.1)?;
+        let (isa, norm) = (isa()?, self.norm.rows()?);
+        Ok(cpu::norm::add_norm(isa, (x, &rows), &residual, &norm))
+    }
+
+    fn give(&self, normed: Storage) {
+        *self.normed.lock().unwrap_or_else(PoisonError::into_inner) = Some(normed);
+    }
 }
 
-fn add_norm_on_cpu(
-    norm: &Norm,
-    x: (&CpuStorage, &Layout),
-    residual: (&CpuStorage, &Layout),
-) -> CandleResult<(CpuStorage, CpuStorage)> {
-    let (isa, rows) = (isa()?, norm.rows()?);
-    let mut sums = None;
-    let normed = for_float!("add_norm", x.0, T => {
-        let other = RowView::<T>::new(residual.0, residual.1)?;
-        let (sum, normed) = cpu::norm::add_norm(isa, &RowView::<T>::new(x.0, x.1)?, &other, &rows);
-        sums = Some(<T as candle_core::WithDType>::to_cpu_storage_owned(sum));
-        normed
-    })?;
-    match sums {
-        Some(sums) => Ok((sums, normed)),
-        None => candle_core::bail!("add_norm lost its sums"),
+impl InplaceOp2 for AddNorm {
+    fn name(&self) -> &'static str {
+        match self.norm.centered {
+            true => "add_layer_norm",
+            false => "add_rms_norm",
+        }
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &mut CpuStorage,
+        layout: &Layout,
+        residual: &CpuStorage,
+        residual_layout: &Layout,
+    ) -> CandleResult<()> {
+        let residual = (residual, residual_layout);
+        let normed = match x {
+            CpuStorage::F32(x) => CpuStorage::F32(self.on_cpu(x, layout, residual)?),
+            CpuStorage::F16(x) => CpuStorage::F16(self.on_cpu(x, layout, residual)?),
+            CpuStorage::BF16(x) => CpuStorage::BF16(self.on_cpu(x, layout, residual)?),
+            _ => return Err(not_a_float(self.name())),
+        };
+        self.give(Storage::Cpu(normed));
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &mut CudaStorage,
+        layout: &Layout,
+        residual: &CudaStorage,
+        residual_layout: &Layout,
+    ) -> CandleResult<()> {
+        let normed = cuda::add_norm(&self.norm, (x, layout), (residual, residual_layout))?;
+        self.give(Storage::Cuda(normed));
+        Ok(())
+    }
+
+    #[cfg(target_os = "macos")]
+    fn metal_fwd(
+        &self,
+        x: &mut MetalStorage,
+        layout: &Layout,
+        residual: &MetalStorage,
+        residual_layout: &Layout,
+    ) -> CandleResult<()> {
+        let normed = metal::add_norm(&self.norm, (x, layout), (residual, residual_layout))?;
+        self.give(Storage::Metal(normed));
+        Ok(())
     }
 }
 

@@ -48,6 +48,29 @@ impl Rows {
         })
     }
 
+    /// One row at the start of its storage.
+    pub fn single(width: usize) -> Self {
+        Self {
+            start: 0,
+            width,
+            count: 1,
+            dims: [(1, 0); 3],
+        }
+    }
+
+    /// Where the last element of all ends; 0 where there is none.
+    pub fn end(&self) -> usize {
+        let last: usize = self
+            .dims
+            .iter()
+            .map(|(size, stride)| (size - 1) * stride)
+            .sum();
+        match self.count * self.width {
+            0 => 0,
+            _ => self.start + last + self.width,
+        }
+    }
+
     /// Where row `row` starts, in elements of the storage.
     pub fn at(&self, row: usize) -> usize {
         let [(_, outer), (middle_size, middle), (inner_size, inner)] = self.dims;
@@ -124,6 +147,8 @@ mod tests {
         let narrowed = tensor(&[4, 10]).narrow(1, 3, 5).unwrap();
         let rows = Rows::of(narrowed.layout()).unwrap();
         assert_eq!((rows.at(0), rows.at(3), rows.width), (3, 33, 5));
-        assert_eq!(Rows::of(tensor(&[0, 7]).layout()).unwrap().count, 0);
+        assert_eq!((rows.end(), Rows::single(7).end()), (38, 7));
+        let empty = Rows::of(tensor(&[0, 7]).layout()).unwrap();
+        assert_eq!((empty.count, empty.end()), (0, 0));
     }
 }

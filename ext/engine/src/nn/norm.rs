@@ -58,8 +58,8 @@ impl Norm {
         }
     }
 
-    /// `x + residual`, and the norm of it.
-    pub fn add_forward(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+    /// `x + residual`, written over `x`, and the norm of it.
+    pub fn add_forward(&self, x: Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         match self {
             Self::Layer {
                 weight,

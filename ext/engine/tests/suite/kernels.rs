@@ -39,6 +39,7 @@ fn a_row_gives_the_same_bits_wherever_it_lies() {
     let (width, most) = (300, 16);
     let values = |i: usize| (i as f32 * 0.7).sin();
     let weight = Tensor::ones(width, DType::F32, &Device::Cpu).unwrap();
+    let zeros = Tensor::zeros((1, width), DType::F32, &Device::Cpu).unwrap();
     let at = |offset: usize| {
         let padded: Vec<f32> = (0..width + most)
             .map(|i| i.checked_sub(offset).map_or(0.0, values))
@@ -50,6 +51,7 @@ fn a_row_gives_the_same_bits_wherever_it_lies() {
             kernels::rms_norm(&x, &weight, 1e-5),
             kernels::softmax(&x),
             kernels::l2_normalize(&x),
+            kernels::add_layer_norm(x, &zeros, &weight, None, 1e-5).map(|(_, normed)| normed),
         ]
         .map(|y| y.unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap())
     };
@@ -61,6 +63,50 @@ fn a_row_gives_the_same_bits_wherever_it_lies() {
             }
         });
     }
+}
+
+/// The columns 1 to 4 of six, as the whole is left by a sum over them.
+#[test]
+fn a_sum_is_written_over_its_own_rows_alone() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let whole = Tensor::arange(0f32, 18.0, &Device::Cpu).unwrap();
+        let whole = whole.reshape((3, 6)).unwrap().to_dtype(dtype).unwrap();
+        let ones = Tensor::ones((3, 4), dtype, &Device::Cpu).unwrap();
+        let weight = Tensor::ones(4, dtype, &Device::Cpu).unwrap();
+        let x = whole.narrow(1, 1, 4).unwrap();
+        let (sum, _) = kernels::add_rms_norm(x, &ones, &weight, 1e-5, 0.0).unwrap();
+        let read = |t: &Tensor| t.to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap();
+        let raised = |row: f32| {
+            [0.0, 2.0, 3.0, 4.0, 5.0, 5.0]
+                .map(|v| 6.0 * row + v)
+                .to_vec()
+        };
+        assert_eq!(read(&whole), [raised(0.0), raised(1.0), raised(2.0)]);
+        assert_eq!(
+            read(&sum),
+            [0.0, 1.0, 2.0].map(|row| raised(row)[1..5].to_vec())
+        );
+    }
+}
+
+#[test]
+fn a_repeated_row_is_copied_before_a_sum_is_written_over_it() {
+    let row = Tensor::new(&[[1f32, 2.0, 3.0]], &Device::Cpu).unwrap();
+    let addend = Tensor::new(&[[0f32, 0.0, 0.0], [1.0, 1.0, 1.0]], &Device::Cpu).unwrap();
+    let weight = Tensor::ones(3, DType::F32, &Device::Cpu).unwrap();
+    let repeated = row.broadcast_as((2, 3)).unwrap();
+    let (sum, _) = kernels::add_layer_norm(repeated, &addend, &weight, None, 1e-5).unwrap();
+    let expected = [[1f32, 2.0, 3.0], [2.0, 3.0, 4.0]].map(|row| row.to_vec());
+    assert_eq!(sum.to_vec2::<f32>().unwrap(), expected);
+    assert_eq!(row.to_vec2::<f32>().unwrap(), [[1f32, 2.0, 3.0]]);
+}
+
+#[test]
+fn a_tensor_is_not_added_to_itself_in_place() {
+    let x = Tensor::ones((2, 3), DType::F32, &Device::Cpu).unwrap();
+    let weight = Tensor::ones(3, DType::F32, &Device::Cpu).unwrap();
+    let failed = kernels::add_rms_norm(x.clone(), &x, &weight, 1e-5, 0.0);
+    assert!(failed.unwrap_err().to_string().contains("shares storage"));
 }
 
 fn row(values: impl Fn(usize) -> f32) -> Tensor {

@@ -61,6 +61,14 @@ pub(super) trait RowValue<S: Simd>: Copy {
     unsafe fn at(self, lanes: Lanes) -> S::V;
 }
 
+/// A row as it lies in memory.
+impl<S: Simd> RowValue<S> for *const f32 {
+    #[inline(always)]
+    unsafe fn at(self, lanes: Lanes) -> S::V {
+        unsafe { lanes.load::<S>(self) }
+    }
+}
+
 /// Something gathered from a row, less a shift.
 pub(super) trait RowFold<S: Simd> {
     type State: Copy;
@@ -79,39 +87,36 @@ fn head<S: Simd>(row: *const f32, width: usize) -> usize {
     ((S::LANES - past) % S::LANES).min(width)
 }
 
-/// A short vector of a row less the shift, the missing lanes 0.
-#[inline(always)]
-unsafe fn short<S: Simd>(x: *const f32, at: usize, count: usize, shift: S::V) -> S::V {
-    unsafe { S::keep_first(S::sub(S::load_first(x.add(at), count), shift), count) }
-}
-
-/// Folds a row into four states side by side, in an order that does not depend on where it lies: the
-/// same row gives the same bits.
+/// Folds a row, less the shift, into four states side by side, in an order that does not depend on where
+/// it lies: the same row gives the same bits. Each vector of the row is asked for once.
 #[inline(always)]
 pub(super) unsafe fn fold_row<S: Simd, F: RowFold<S>>(
-    x: *const f32,
+    row: impl RowValue<S>,
     width: usize,
     shift: f32,
 ) -> [F::State; 4] {
     unsafe {
         let shift = S::splat(shift);
         let mut states = [F::start(); 4];
-        let mut i = 0;
-        while i + 4 * S::LANES <= width {
+        let mut at = 0;
+        while at + 4 * S::LANES <= width {
             let mut lane = 0;
             while lane < 4 {
-                let v = S::sub(S::load(x.add(i + lane * S::LANES)), shift);
-                states[lane] = F::fold(states[lane], v);
+                let v = row.at(Lanes { at, count: 0 });
+                states[lane] = F::fold(states[lane], S::sub(v, shift));
+                at += S::LANES;
                 lane += 1;
             }
-            i += 4 * S::LANES;
         }
-        while i + S::LANES <= width {
-            states[0] = F::fold(states[0], S::sub(S::load(x.add(i)), shift));
-            i += S::LANES;
+        while at + S::LANES <= width {
+            let v = row.at(Lanes { at, count: 0 });
+            states[0] = F::fold(states[0], S::sub(v, shift));
+            at += S::LANES;
         }
-        if i < width {
-            states[1] = F::fold(states[1], short::<S>(x, i, width - i, shift));
+        if at < width {
+            let count = width - at;
+            let v = S::sub(row.at(Lanes { at, count }), shift);
+            states[1] = F::fold(states[1], S::keep_first(v, count));
         }
         states
     }

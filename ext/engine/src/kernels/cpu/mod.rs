@@ -138,6 +138,16 @@ isa::dispatched! {
     unsafe fn narrow_bf16(from: *const f32, to: *mut u16, count: usize) = narrow_bf16_with
 }
 
+pub(crate) fn rows_of(layout: &Layout) -> candle_core::Result<Rows> {
+    match Rows::of(layout) {
+        Some(rows) => Ok(rows),
+        None => candle_core::bail!(
+            "a kernel needs a contiguous last dimension, not strides {:?}",
+            layout.stride()
+        ),
+    }
+}
+
 /// A tensor's storage with where its rows are.
 pub(crate) struct RowView<'a, T> {
     data: &'a [T],
@@ -146,14 +156,16 @@ pub(crate) struct RowView<'a, T> {
 
 impl<'a, T: WithDType> RowView<'a, T> {
     pub fn new(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<Self> {
-        let data = storage.as_slice::<T>()?;
-        match Rows::of(layout) {
-            Some(rows) => Ok(Self { data, rows }),
-            None => candle_core::bail!(
-                "a kernel needs a contiguous last dimension, not strides {:?}",
-                layout.stride()
-            ),
-        }
+        Ok(Self {
+            data: storage.as_slice::<T>()?,
+            rows: rows_of(layout)?,
+        })
+    }
+
+    /// Where the storage begins, in which every row lies.
+    pub fn as_ptr(&self) -> *const T {
+        assert!(self.rows.end() <= self.data.len());
+        self.data.as_ptr()
     }
 
     pub fn row(&self, row: usize) -> &'a [T] {
@@ -174,18 +186,6 @@ pub(crate) fn with_scratch<R>(length: usize, work: impl FnOnce(&mut [f32]) -> R)
     let result = work(&mut scratch[..length]);
     SCRATCH.set(scratch);
     result
-}
-
-/// Asks for a row that will be read soon; passes over one row would else wait for memory.
-pub(crate) fn prefetch<T>(row: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in row.chunks(64 / size_of::<T>()) {
-        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        // SAFETY: a prefetch reads nothing and cannot fault; SSE belongs to every x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = row;
 }
 
 /// A row as f32: itself, or widened into `scratch`.

@@ -1,9 +1,12 @@
 //! LayerNorm and RMSNorm, alone or after an addition.
 
+use std::ops::Range;
+
 use super::isa::{dispatched, Isa};
 use super::lanes::{fold_row, write_row, Lanes, RowFold, RowValue};
 use super::simd::Simd;
-use super::{build, for_each_range, prefetch, read, with_scratch, write, Element, Output, RowView};
+use super::{build, for_each_range, with_scratch, Element, Output, RowView};
+use crate::kernels::rows::Rows;
 
 /// Weight and bias in f32, the weight's offset included.
 pub(crate) struct NormRows {
@@ -11,21 +14,6 @@ pub(crate) struct NormRows {
     pub epsilon: f32,
     pub weight: Vec<f32>,
     pub bias: Option<Vec<f32>>,
-}
-
-struct Sum;
-
-impl<S: Simd> RowFold<S> for Sum {
-    type State = S::V;
-
-    #[inline(always)]
-    unsafe fn start() -> S::V {
-        unsafe { S::splat(0.0) }
-    }
-    #[inline(always)]
-    unsafe fn fold(sum: S::V, v: S::V) -> S::V {
-        unsafe { S::add(sum, v) }
-    }
 }
 
 struct Squares;
@@ -65,26 +53,72 @@ unsafe fn total<S: Simd>(v: [S::V; 4]) -> f32 {
 
 /// Σ x² over a row.
 #[inline(always)]
-pub(super) unsafe fn squares<S: Simd>(x: *const f32, width: usize) -> f32 {
-    unsafe { total::<S>(fold_row::<S, Squares>(x, width, 0.0)) }
+pub(super) unsafe fn squares<S: Simd>(row: impl RowValue<S>, width: usize) -> f32 {
+    unsafe { total::<S>(fold_row::<S, Squares>(row, width, 0.0)) }
 }
 
-/// Σ (x − shift) and Σ (x − shift)² over a row.
+/// The mean of x − shift over a row, and the variance.
 #[inline(always)]
-unsafe fn moments<S: Simd>(x: *const f32, width: usize, shift: f32) -> (f32, f32) {
+unsafe fn mean_and_variance<S: Simd>(
+    row: impl RowValue<S>,
+    width: usize,
+    shift: f32,
+) -> (f32, f32) {
     unsafe {
-        let [a, b, c, d] = fold_row::<S, Both>(x, width, shift);
-        (
-            total::<S>([a.0, b.0, c.0, d.0]),
-            total::<S>([a.1, b.1, c.1, d.1]),
-        )
+        let [a, b, c, d] = fold_row::<S, Both>(row, width, shift);
+        let sum = total::<S>([a.0, b.0, c.0, d.0]);
+        let squares = total::<S>([a.1, b.1, c.1, d.1]);
+        let mean = sum / width as f32;
+        let variance = squares / width as f32 - mean * mean;
+        // Not max(), which would drop a NaN.
+        (mean, if variance < 0.0 { 0.0 } else { variance })
     }
 }
 
-/// Where a row's norm comes from and goes to.
+/// A row as it is first read. The next one is asked for on the way: passes over it would else wait for
+/// memory.
 #[derive(Clone, Copy)]
-struct RowPointers {
+struct Read {
     x: *const f32,
+    next: *const f32,
+}
+
+impl<S: Simd> RowValue<S> for Read {
+    #[inline(always)]
+    unsafe fn at(self, lanes: Lanes) -> S::V {
+        unsafe {
+            S::prefetch(self.next.wrapping_add(lanes.at));
+            lanes.load::<S>(self.x)
+        }
+    }
+}
+
+/// The sum of two rows, written over the first of them as it is made.
+#[derive(Clone, Copy)]
+struct Accumulated {
+    x: *mut f32,
+    residual: *const f32,
+    next: [*const f32; 2],
+}
+
+impl<S: Simd> RowValue<S> for Accumulated {
+    #[inline(always)]
+    unsafe fn at(self, lanes: Lanes) -> S::V {
+        unsafe {
+            S::prefetch(self.next[0].wrapping_add(lanes.at));
+            S::prefetch(self.next[1].wrapping_add(lanes.at));
+            let sum = S::add(lanes.load::<S>(self.x), lanes.load::<S>(self.residual));
+            lanes.store::<S>(self.x, sum);
+            sum
+        }
+    }
+}
+
+/// What rows are normalized by, and where to.
+#[derive(Clone, Copy)]
+struct Target {
+    centered: bool,
+    epsilon: f32,
     weight: *const f32,
     /// May be null.
     bias: *const f32,
@@ -92,23 +126,40 @@ struct RowPointers {
     width: usize,
 }
 
-/// (x − mean) · inverse · weight, the mean as a float and the little that it misses.
+impl Target {
+    #[inline(always)]
+    unsafe fn row(self, row: usize) -> Self {
+        Self {
+            out: unsafe { self.out.add(row * self.width) },
+            ..self
+        }
+    }
+}
+
+/// ((x − center) · inverse + offset) · weight.
 #[derive(Clone, Copy)]
 struct Scaled<V> {
     x: *const f32,
     weight: *const f32,
-    mean: V,
-    drift: V,
+    center: V,
     inverse: V,
+    offset: V,
+}
+
+impl<V: Copy> Scaled<V> {
+    #[inline(always)]
+    unsafe fn normed<S: Simd<V = V>>(self, lanes: Lanes) -> V {
+        unsafe {
+            let centered = S::sub(lanes.load::<S>(self.x), self.center);
+            S::fma(centered, self.inverse, self.offset)
+        }
+    }
 }
 
 impl<S: Simd> RowValue<S> for Scaled<S::V> {
     #[inline(always)]
     unsafe fn at(self, lanes: Lanes) -> S::V {
-        unsafe {
-            let centered = S::sub(S::sub(lanes.load::<S>(self.x), self.mean), self.drift);
-            S::mul(S::mul(centered, self.inverse), lanes.load::<S>(self.weight))
-        }
+        unsafe { S::mul(self.normed::<S>(lanes), lanes.load::<S>(self.weight)) }
     }
 }
 
@@ -121,58 +172,106 @@ impl<S: Simd> RowValue<S> for Biased<S::V> {
     unsafe fn at(self, lanes: Lanes) -> S::V {
         unsafe {
             let Self(scaled, bias) = self;
-            let centered = S::sub(S::sub(lanes.load::<S>(scaled.x), scaled.mean), scaled.drift);
-            let normed = S::mul(centered, scaled.inverse);
-            S::fma(
-                normed,
-                lanes.load::<S>(scaled.weight),
-                lanes.load::<S>(bias),
-            )
+            let (weight, bias) = (lanes.load::<S>(scaled.weight), lanes.load::<S>(bias));
+            S::fma(scaled.normed::<S>(lanes), weight, bias)
         }
     }
 }
 
+/// Where the mean may lie, by the first vector of a row whose first element is `first`.
 #[inline(always)]
-unsafe fn scale_row<S: Simd>(row: RowPointers, (mean, drift, inverse): (f32, f32, f32)) {
+unsafe fn guess<S: Simd>(row: impl RowValue<S>, first: f32, width: usize) -> f32 {
     unsafe {
-        let scaled = Scaled {
-            x: row.x,
-            weight: row.weight,
-            mean: S::splat(mean),
-            drift: S::splat(drift),
-            inverse: S::splat(inverse),
+        let count = width.min(S::LANES);
+        let lanes = Lanes {
+            at: 0,
+            count: if count < S::LANES { count } else { 0 },
         };
-        if row.bias.is_null() {
-            write_row::<S, _>(row.out, row.width, scaled);
+        let mut apart = S::sub(row.at(lanes), S::splat(first));
+        if count < S::LANES {
+            apart = S::keep_first(apart, count);
+        }
+        first + S::sum(apart) / count as f32
+    }
+}
+
+/// Longer rows lose digits of the mean when many differences to a point beside it are summed.
+const LONG: usize = 4096;
+
+/// Normalizes the row that lies at `x` once `row` was read.
+///
+/// Mean and variance are taken from differences to a guess of the mean, so that a large offset costs no
+/// digits. Where the guess was bad or the row is long, a second pass takes them from differences to the
+/// mean; what the rounded mean misses is made up for.
+#[inline(always)]
+unsafe fn normalize<S: Simd>(row: impl RowValue<S>, guess: f32, x: *const f32, to: Target) {
+    unsafe {
+        let (mut center, mut drift) = (0.0, 0.0);
+        let mut variance;
+        if to.centered {
+            center = guess;
+            (drift, variance) = mean_and_variance::<S>(row, to.width, center);
+            let near = drift * drift <= variance;
+            if !near || to.width > LONG {
+                center += drift;
+                (drift, variance) = mean_and_variance::<S>(x, to.width, center);
+            }
         } else {
-            write_row::<S, _>(row.out, row.width, Biased(scaled, row.bias));
+            variance = squares::<S>(row, to.width) / to.width as f32;
+        }
+        let inverse = 1.0 / (variance + to.epsilon).sqrt();
+        let scaled = Scaled {
+            x,
+            weight: to.weight,
+            center: S::splat(center),
+            inverse: S::splat(inverse),
+            offset: S::splat(-drift * inverse),
+        };
+        if to.bias.is_null() {
+            write_row::<S, _>(to.out, to.width, scaled);
+        } else {
+            write_row::<S, _>(to.out, to.width, Biased(scaled, to.bias));
         }
     }
 }
 
-/// Two passes: the mean from differences to the first element, so that a large offset costs no
-/// digits, then the variance around it, corrected by what the rounded mean misses.
+/// Rows of f32 at a base; the row after each is known.
 #[inline(always)]
-unsafe fn layer_norm_row_with<S: Simd>(row: RowPointers, epsilon: f32) {
+unsafe fn row_and_next(base: *const f32, rows: &Rows, row: usize) -> (*const f32, *const f32) {
+    let next = (row + 1).min(rows.count - 1);
+    unsafe { (base.add(rows.at(row)), base.add(rows.at(next))) }
+}
+
+#[inline(always)]
+unsafe fn norm_rows_with<S: Simd>(x: *const f32, rows: &Rows, range: Range<usize>, to: Target) {
     unsafe {
-        let (x, width, count) = (row.x, row.width, row.width as f32);
-        let mean = *x + total::<S>(fold_row::<S, Sum>(x, width, *x)) / count;
-        let (sum, squares) = moments::<S>(x, width, mean);
-        let drift = sum / count;
-        let variance = squares / count - drift * drift;
-        // Not max(), which would drop a NaN.
-        let variance = if variance < 0.0 { 0.0 } else { variance };
-        let inverse = 1.0 / (variance + epsilon).sqrt();
-        scale_row::<S>(row, (mean, drift, inverse));
+        for row in range {
+            let (x, next) = row_and_next(x, rows, row);
+            let guess = guess::<S>(x, *x, to.width);
+            normalize::<S>(Read { x, next }, guess, x, to.row(row));
+        }
     }
 }
 
 #[inline(always)]
-unsafe fn rms_norm_row_with<S: Simd>(row: RowPointers, epsilon: f32) {
+unsafe fn add_norm_rows_with<S: Simd>(
+    (x, rows): (*mut f32, &Rows),
+    (residual, residual_rows): (*const f32, &Rows),
+    range: Range<usize>,
+    to: Target,
+) {
     unsafe {
-        let squares = squares::<S>(row.x, row.width);
-        let inverse = 1.0 / (squares / row.width as f32 + epsilon).sqrt();
-        scale_row::<S>(row, (0.0, 0.0, inverse));
+        for row in range {
+            let (at, next) = row_and_next(x, rows, row);
+            let (residual, next_residual) = row_and_next(residual, residual_rows, row);
+            let guess = guess::<S>(Added(at, residual), *at + *residual, to.width);
+            let sum = Accumulated {
+                x: at.cast_mut(),
+                residual,
+                next: [next, next_residual],
+            };
+            normalize::<S>(sum, guess, at, to.row(row));
+        }
     }
 }
 
@@ -192,10 +291,16 @@ unsafe fn add_row_with<S: Simd>(a: *const f32, b: *const f32, out: *mut f32, wid
 }
 
 dispatched! {
-    unsafe fn layer_norm_row(row: RowPointers, epsilon: f32) = layer_norm_row_with
+    unsafe fn norm_rows(x: *const f32, rows: &Rows, range: Range<usize>, to: Target) = norm_rows_with
 }
 dispatched! {
-    unsafe fn rms_norm_row(row: RowPointers, epsilon: f32) = rms_norm_row_with
+    /// The sums are written over `x`.
+    unsafe fn add_norm_rows(
+        x: (*mut f32, &Rows),
+        residual: (*const f32, &Rows),
+        range: Range<usize>,
+        to: Target,
+    ) = add_norm_rows_with
 }
 dispatched! {
     /// out = a + b; `out` may be `a`.
@@ -204,70 +309,38 @@ dispatched! {
 }
 
 impl NormRows {
-    /// # Safety
-    /// `x` is valid for reads and `out` for writes of as many elements as the weight has.
-    unsafe fn row(&self, isa: Isa, x: *const f32, out: *mut f32) {
-        let row = RowPointers {
-            x,
+    fn target(&self, out: *mut f32) -> Target {
+        Target {
+            centered: self.centered,
+            epsilon: self.epsilon,
             weight: self.weight.as_ptr(),
             bias: self.bias.as_ref().map_or(std::ptr::null(), |b| b.as_ptr()),
             out,
             width: self.weight.len(),
-        };
-        if row.width == 0 {
-            return;
-        }
-        // SAFETY: the caller vouches for x and out; weight and bias were checked to be as long.
-        unsafe {
-            if self.centered {
-                layer_norm_row(isa, row, self.epsilon);
-            } else {
-                rms_norm_row(isa, row, self.epsilon);
-            }
-        }
-    }
-
-    /// # Safety
-    /// `sum` and `normed` are valid for writes of a row, `scratch` holds three.
-    unsafe fn add_row<T: Element>(
-        &self,
-        isa: Isa,
-        (x, residual): (&[T], &[T]),
-        (sum, normed): (*mut T, *mut T),
-        scratch: &mut [f32],
-    ) {
-        let width = x.len();
-        let (first, rest) = scratch.split_at_mut(width);
-        let (second, sums) = rest.split_at_mut(width);
-        let a = read(isa, x, first).as_ptr();
-        let b = read(isa, residual, second).as_ptr();
-        // SAFETY: the caller vouches for the outputs; the inputs are rows of equal width.
-        unsafe {
-            if T::IS_F32 {
-                add_row(isa, a, b, sum.cast(), width);
-                self.row(isa, sum.cast(), normed.cast());
-            } else {
-                add_row(isa, a, b, sums.as_mut_ptr(), width);
-                T::narrow(isa, sums, sum);
-                write(isa, normed, first, |to| self.row(isa, sums.as_ptr(), to));
-            }
         }
     }
 }
 
+/// Weight and bias were checked to be as long as the rows.
 pub(crate) fn norm<T: Element>(isa: Isa, x: &RowView<'_, T>, norm: &NormRows) -> Vec<T> {
     let (rows, width) = (x.rows.count, x.rows.width);
-    // SAFETY: every row of the output is written once.
+    // SAFETY: the rows lie within x, every row of the output is written once, and an empty one has no
+    // first element to read.
     unsafe {
-        build(rows * width, |out| {
-            for_each_range(rows, width, |range| {
+        build(rows * width, |out: Output<T>| {
+            for_each_range(rows.min(rows * width), width, |range| {
+                if T::IS_F32 {
+                    let to = norm.target(out.at(0).cast());
+                    return norm_rows(isa, x.as_ptr().cast(), &x.rows, range, to);
+                }
                 with_scratch(2 * width, |scratch| {
                     let (from, to) = scratch.split_at_mut(width);
+                    let alone = Rows::single(width);
                     for row in range {
-                        prefetch(x.row((row + 1).min(rows - 1)));
-                        let values = read(isa, x.row(row), from);
-                        let target = out.at(row * width);
-                        write(isa, target, to, |to| norm.row(isa, values.as_ptr(), to));
+                        T::widen(isa, x.row(row), from);
+                        let target = norm.target(to.as_mut_ptr());
+                        norm_rows(isa, from.as_ptr(), &alone, 0..1, target);
+                        T::narrow(isa, to, out.at(row * width));
                     }
                 })
             })
@@ -275,33 +348,42 @@ pub(crate) fn norm<T: Element>(isa: Isa, x: &RowView<'_, T>, norm: &NormRows) ->
     }
 }
 
-/// The sums of all rows, and the norms of all rows.
+/// Adds the residual to `x`, whose rows are apart from each other, and returns the norms of the sums.
 pub(crate) fn add_norm<T: Element>(
     isa: Isa,
-    x: &RowView<'_, T>,
+    (x, rows): (&mut [T], &Rows),
     residual: &RowView<'_, T>,
     norm: &NormRows,
-) -> (Vec<T>, Vec<T>) {
-    let (rows, width) = (x.rows.count, x.rows.width);
-    let mut normed = Vec::new();
-    // SAFETY: every row of both outputs is written once.
-    let sums = unsafe {
-        build(rows * width, |sums: Output<T>| {
-            normed = build(rows * width, |normed: Output<T>| {
-                for_each_range(rows, 2 * width, |range| {
-                    with_scratch(3 * width, |scratch| {
-                        for row in range {
-                            let (at, next) = (row * width, (row + 1).min(rows - 1));
-                            prefetch(x.row(next));
-                            prefetch(residual.row(next));
-                            let inputs = (x.row(row), residual.row(row));
-                            let outputs = (sums.at(at), normed.at(at));
-                            norm.add_row(isa, inputs, outputs, scratch);
-                        }
-                    })
+) -> Vec<T> {
+    let (count, width) = (rows.count, rows.width);
+    assert!(rows.end() <= x.len());
+    let x = Output(x.as_mut_ptr());
+    // SAFETY: the rows lie within x and the residual, every row of both outputs is written once, and an
+    // empty one has no first element to read.
+    unsafe {
+        build(count * width, |out: Output<T>| {
+            for_each_range(count.min(count * width), 2 * width, |range| {
+                if T::IS_F32 {
+                    let (x, to) = (x.at(0).cast(), norm.target(out.at(0).cast()));
+                    let residual = (residual.as_ptr().cast(), &residual.rows);
+                    return add_norm_rows(isa, (x, rows), residual, range, to);
+                }
+                with_scratch(3 * width, |scratch| {
+                    let (sum, rest) = scratch.split_at_mut(width);
+                    let (addend, normed) = rest.split_at_mut(width);
+                    let alone = Rows::single(width);
+                    for row in range {
+                        let x = x.at(rows.at(row));
+                        T::widen(isa, std::slice::from_raw_parts(x, width), sum);
+                        T::widen(isa, residual.row(row), addend);
+                        let target = norm.target(normed.as_mut_ptr());
+                        let addend = (addend.as_ptr(), &alone);
+                        add_norm_rows(isa, (sum.as_mut_ptr(), &alone), addend, 0..1, target);
+                        T::narrow(isa, sum, x);
+                        T::narrow(isa, normed, out.at(row * width));
+                    }
                 })
             })
         })
-    };
-    (sums, normed)
+    }
 }

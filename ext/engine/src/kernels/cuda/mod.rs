@@ -141,16 +141,12 @@ fn vector(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     tensor.to_dtype(dtype)?.contiguous()
 }
 
-struct NormOutputs {
-    sums: Option<CudaStorage>,
-    normed: CudaStorage,
-}
-
+/// With a residual, the sums are written over `x`.
 fn run_norm<T: Float>(
     op: &Norm,
     x: (&CudaStorage, &Layout),
     residual: Option<(&CudaStorage, &Layout)>,
-) -> Result<NormOutputs> {
+) -> Result<CudaStorage> {
     let device = x.0.device().clone();
     let input = Input::<T>::new(x.0, x.1)?;
     let other = residual.map(|(s, l)| Input::<T>::new(s, l)).transpose()?;
@@ -178,11 +174,6 @@ fn run_norm<T: Float>(
     let elements = input.rows.count * input.rows.width;
     // SAFETY: the kernel writes every element.
     let normed = unsafe { device.alloc::<T>(elements)? };
-    let sums = match other.is_some() {
-        // SAFETY: as above.
-        true => Some(unsafe { device.alloc::<T>(elements)? }),
-        false => None,
-    };
     if elements > 0 {
         let aligned = [Some(&input), other.as_ref(), Some(&weight), bias.as_ref()];
         let vectors = match aligned.into_iter().flatten().all(Input::is_aligned) {
@@ -200,34 +191,26 @@ fn run_norm<T: Float>(
         builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
         builder.arg(&weight.view);
         builder.arg(bias.as_ref().map_or(&weight.view, |b| &b.view));
-        builder.arg(sums.as_ref().unwrap_or(&normed));
         builder.arg(&normed);
         builder.arg(&parameters);
         // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
         unsafe { builder.launch(grid) }.w()?;
     }
-    Ok(NormOutputs {
-        sums: sums.map(|sums| CudaStorage::wrap_cuda_slice(sums, device.clone())),
-        normed: CudaStorage::wrap_cuda_slice(normed, device),
-    })
+    Ok(CudaStorage::wrap_cuda_slice(normed, device))
 }
 
 pub(super) fn norm(op: &Norm, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
     let out = for_float!(x.dtype(), T => run_norm::<T>(op, (x, layout), None)?);
-    Ok((out.normed, layout.shape().clone()))
+    Ok((out, layout.shape().clone()))
 }
 
-/// The sums, then their norms.
+/// The norms of the sums, which are written over `x`.
 pub(super) fn add_norm(
     op: &Norm,
-    x: (&CudaStorage, &Layout),
+    x: (&mut CudaStorage, &Layout),
     residual: (&CudaStorage, &Layout),
-) -> Result<(CudaStorage, CudaStorage)> {
-    let out = for_float!(x.0.dtype(), T => run_norm::<T>(op, x, Some(residual))?);
-    match out.sums {
-        Some(sums) => Ok((sums, out.normed)),
-        None => candle_core::bail!("add_norm lost its sums"),
-    }
+) -> Result<CudaStorage> {
+    for_float!(x.0.dtype(), T => run_norm::<T>(op, (x.0, x.1), Some(residual)))
 }
 
 fn run_softmax<T: Float>(op: &Softmax, x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {

@@ -64,17 +64,17 @@ struct NormParameters {
     uint rows;
 };
 
-// Norm of x, or of x + residual, whose sum is stored, too. The mean is taken from differences to the
+// Norm of x, or of x + residual, which is then written over x: each thread writes the elements that it
+// alone reads, after every thread has read the first one. The mean is taken from differences to the
 // first element, the variance around the rounded mean, corrected by what that misses.
 template <typename T>
 __device__ void norm_row(
-    const T *x, const T *residual, const T *weight, const T *bias, T *sums, T *out, NormParameters p
+    T *x, const T *residual, const T *weight, const T *bias, T *out, NormParameters p
 ) {
-    const T *from = x + p.input.start(blockIdx.x);
+    T *from = x + p.input.start(blockIdx.x);
     const bool adds = p.flags & HAS_RESIDUAL;
     const T *other = residual + (adds ? p.residual.start(blockIdx.x) : 0);
     T *to = out + ulong(blockIdx.x) * p.columns;
-    T *sum_to = sums + ulong(blockIdx.x) * p.columns;
     #define VALUE(i) (adds ? widen(from[i]) + widen(other[i]) : widen(from[i]))
     const float width = float(p.columns);
     float mean = 0.0f, drift = 0.0f, variance;
@@ -104,7 +104,7 @@ __device__ void norm_row(
     FOR_COLUMNS(i) {
         const float v = VALUE(i);
         if (adds) {
-            narrow(v, sum_to + i);
+            narrow(v, from + i);
         }
         float y = (v - mean - drift) * inverse * (widen(weight[i]) + p.weight_offset);
         if (p.flags & HAS_BIAS) {
@@ -120,13 +120,13 @@ __device__ void norm_row(
 #define HELD 4
 template <typename T>
 __device__ void norm_vectors_row(
-    const T *x, const T *residual, const T *weight, const T *bias, T *sums, T *out, NormParameters p
+    T *x, const T *residual, const T *weight, const T *bias, T *out, NormParameters p
 ) {
     const uint row = blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= p.rows) {
         return;
     }
-    const T *from = x + p.input.start(row);
+    T *from = x + p.input.start(row);
     const bool adds = p.flags & HAS_RESIDUAL;
     const T *other = residual + (adds ? p.residual.start(row) : 0);
     const ulong begin = ulong(row) * p.columns;
@@ -141,7 +141,6 @@ __device__ void norm_vectors_row(
             const Eight addend = widen_eight(other + at);
             #pragma unroll
             for (int i = 0; i < 8; i++) { held[k].v[i] += addend.v[i]; }
-            narrow_eight(held[k], sums + begin + at);
         }
     }
     float mean = 0.0f, drift = 0.0f, variance;
@@ -175,6 +174,9 @@ __device__ void norm_vectors_row(
     }
     const float inverse = 1.0f / sqrtf(variance + p.epsilon);
     FOR_VECTORS(k, at) {
+        if (adds) {
+            narrow_eight(held[k], from + at);
+        }
         const Eight w = widen_eight(weight + at);
         #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -361,13 +363,13 @@ __device__ void l2_normalize_row(const T *x, T *out, PoolParameters p) {
 }
 
 extern "C" __global__ void norm_rows(
-    const ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *sums,
-    ELEMENT *out, NormParameters p
-) { norm_row<ELEMENT>(x, residual, weight, bias, sums, out, p); }
+    ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *out,
+    NormParameters p
+) { norm_row<ELEMENT>(x, residual, weight, bias, out, p); }
 extern "C" __global__ void norm_vectors(
-    const ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *sums,
-    ELEMENT *out, NormParameters p
-) { norm_vectors_row<ELEMENT>(x, residual, weight, bias, sums, out, p); }
+    ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *out,
+    NormParameters p
+) { norm_vectors_row<ELEMENT>(x, residual, weight, bias, out, p); }
 extern "C" __global__ void softmax(
     const ELEMENT *x, const ELEMENT *additive, const unsigned char *keep, const uint *lengths, ELEMENT *out,
     SoftmaxParameters p

@@ -6,9 +6,7 @@ use candle_core::{bail, DType, Layout, MetalStorage, Result, Shape, Tensor};
 use super::operands::{dispatch, hold, Grid, Input, Output};
 use super::pipelines::pipeline;
 use super::plan::{self, RowStarts, Source};
-use crate::kernels::ops::{
-    stacked, Activate, AddNorm, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax,
-};
+use crate::kernels::ops::{Activate, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax};
 use crate::kernels::rows::Rows;
 use crate::kernels::{Activation, RopeKind};
 
@@ -40,14 +38,10 @@ fn norm_parameters(
     rows: &Rows,
     residual: Option<&Rows>,
 ) -> Result<plan::NormParameters> {
-    let elements = rows.count * rows.width;
-    // The normalized half of a fused result starts where the sums end.
     let aligned = plan::is_aligned(rows)
         && plan::output_is_aligned(rows.count, rows.width)
         && affine.is_aligned()
-        && residual.is_none_or(|residual| {
-            plan::is_aligned(residual) && elements.is_multiple_of(plan::VECTOR)
-        });
+        && residual.is_none_or(plan::is_aligned);
     Ok(plan::NormParameters {
         columns: plan::narrow(rows.width)?,
         flags: plan::HAS_WEIGHT
@@ -90,48 +84,45 @@ pub fn norm(op: &Norm, storage: &MetalStorage, layout: &Layout) -> Result<(Metal
     Ok((out.into_storage(), layout.shape().clone()))
 }
 
-/// The sums, then their norms, in one buffer.
+/// The norms of the sums, which are written over `x`.
 pub fn add_norm(
-    op: &AddNorm,
-    storage: &MetalStorage,
-    layout: &Layout,
-    residual: &MetalStorage,
-    residual_layout: &Layout,
-) -> Result<(MetalStorage, Shape)> {
-    let kernel = if op.0.centered {
+    op: &Norm,
+    (storage, layout): (&mut MetalStorage, &Layout),
+    (residual, residual_layout): (&MetalStorage, &Layout),
+) -> Result<MetalStorage> {
+    let kernel = if op.centered {
         "add_layer_norm"
     } else {
         "add_rms_norm"
     };
+    let storage = &*storage;
     let (x, device) = (Input { storage, layout }, storage.device());
     let residual = Input {
         storage: residual,
         layout: residual_layout,
     };
     let (rows, residual_rows) = (x.rows(kernel)?, residual.rows(kernel)?);
-    let affine = Affine::of(&op.0, x.dtype())?;
-    let parameters = norm_parameters(&op.0, &affine, &rows, Some(&residual_rows))?;
+    let affine = Affine::of(op, x.dtype())?;
+    let parameters = norm_parameters(op, &affine, &rows, Some(&residual_rows))?;
     let pipeline = pipeline(device, Source::Norm, kernel, x.dtype())?;
-    let elements = rows.count * rows.width;
-    let out = Output::new(device, 2 * elements, x.dtype())?;
+    let out = Output::new(device, rows.count * rows.width, x.dtype())?;
     let held = (hold(&affine.weight), affine.bias.as_ref().map(hold));
     let weight = held.0.input()?;
-    let bias = held.1.as_ref().map_or(Ok(x), |bias| bias.input())?;
+    let bias = held.1.as_ref().map_or(Ok(residual), |bias| bias.input())?;
     dispatch(
         device,
         &pipeline,
         Grid::of_rows(&rows, &pipeline),
         |encoder| {
-            x.bind(encoder, 0);
+            x.bind_for_writing(encoder, 0);
             residual.bind(encoder, 1);
             weight.bind(encoder, 2);
             bias.bind(encoder, 3);
             out.bind(encoder, 4);
-            out.bind_at(encoder, 5, elements);
-            encoder.set_bytes(6, &parameters);
+            encoder.set_bytes(5, &parameters);
         },
     )?;
-    Ok((out.into_storage(), stacked(layout.shape())))
+    Ok(out.into_storage())
 }
 
 pub fn softmax(

@@ -1,4 +1,5 @@
-// LayerNorm and RMSNorm of rows, alone or after adding a residual. One threadgroup per row.
+// LayerNorm and RMSNorm of rows, alone or after adding a residual, whose sum is written over x: every
+// element of a row is one thread's in each pass. One threadgroup per row.
 
 struct NormParameters {
     uint columns;
@@ -145,23 +146,22 @@ static inline void norm_row(
 
 template <typename T, bool CENTERED>
 static inline void add_norm_row(
-    device const T *x, device const T *residual, device const T *weight, device const T *bias,
-    device T *sum, device T *out,
+    device T *x, device const T *residual, device const T *weight, device const T *bias, device T *out,
     constant NormParameters &p, threadgroup float *partials, thread const Lane &at
 ) {
     const bool aligned = p.flags & ALIGNED;
-    const ResidualSource<T> source = {
-        x + row_start(p.input, at.row), residual + row_start(p.residual, at.row), aligned
-    };
+    device T *row = x + row_start(p.input, at.row);
+    const ResidualSource<T> addends = { row, residual + row_start(p.residual, at.row), aligned };
     Held held;
-    hold(held, source, p.columns, at);
-    RowWriter<T> sum_writer = { sum + ulong(at.row) * p.columns, aligned };
-    visit(held, source, sum_writer, p.columns, at);
+    hold(held, addends, p.columns, at);
+    RowWriter<T> sum_writer = { row, aligned };
+    visit(held, addends, sum_writer, p.columns, at);
+    const RowSource<T> sums = { row, aligned };
     NormWriter<T> writer;
     writer.weight = weight;
     writer.bias = bias;
     writer.out = out + ulong(at.row) * p.columns;
-    normalize_row<T, CENTERED>(source, held, writer, p, partials, at);
+    normalize_row<T, CENTERED>(sums, held, writer, p, partials, at);
 }
 
 #define NORM_KERNEL(NAME, T, CENTERED)                                                 \
@@ -180,18 +180,17 @@ kernel void NAME(                                                               
 
 #define ADD_NORM_KERNEL(NAME, T, CENTERED)                                             \
 kernel void NAME(                                                                      \
-    device const T *x            [[buffer(0)]],                                        \
+    device T *x                  [[buffer(0)]],                                        \
     device const T *residual     [[buffer(1)]],                                        \
     device const T *weight       [[buffer(2)]],                                        \
     device const T *bias         [[buffer(3)]],                                        \
-    device T *sum                [[buffer(4)]],                                        \
-    device T *out                [[buffer(5)]],                                        \
-    constant NormParameters &p   [[buffer(6)]],                                        \
+    device T *out                [[buffer(4)]],                                        \
+    constant NormParameters &p   [[buffer(5)]],                                        \
     LANE_ARGUMENTS                                                                     \
 ) {                                                                                    \
     threadgroup float partials[3 * MAXIMUM_SIMDGROUPS];                                \
     const Lane at = LANE_STRUCT;                                                       \
-    add_norm_row<T, CENTERED>(x, residual, weight, bias, sum, out, p, partials, at);   \
+    add_norm_row<T, CENTERED>(x, residual, weight, bias, out, p, partials, at);        \
 }
 
 #define NORM_KERNELS(SUFFIX, T)                       \

@@ -28,8 +28,17 @@ impl Input<'_> {
     }
 
     pub fn bind(&self, encoder: &ComputeCommandEncoder, index: usize) {
-        let offset = self.layout.start_offset() * self.dtype().size_in_bytes();
-        encoder.set_input_buffer(index, Some(self.storage.buffer()), offset);
+        encoder.set_input_buffer(index, Some(self.storage.buffer()), self.offset());
+    }
+
+    /// Binds what the kernel reads and writes over.
+    pub fn bind_for_writing(&self, encoder: &ComputeCommandEncoder, index: usize) {
+        encoder.set_output_buffer(index, Some(self.storage.buffer()), self.offset());
+    }
+
+    /// Of the first element, in bytes.
+    fn offset(&self) -> usize {
+        self.layout.start_offset() * self.dtype().size_in_bytes()
     }
 }
 
@@ -79,13 +88,7 @@ impl<'a> Output<'a> {
     }
 
     pub fn bind(&self, encoder: &ComputeCommandEncoder, index: usize) {
-        self.bind_at(encoder, index, 0);
-    }
-
-    /// Binds what starts at an element.
-    pub fn bind_at(&self, encoder: &ComputeCommandEncoder, index: usize, element: usize) {
-        let offset = element * self.dtype.size_in_bytes();
-        encoder.set_output_buffer(index, Some(&self.buffer), offset);
+        encoder.set_output_buffer(index, Some(&self.buffer), 0);
     }
 
     pub fn into_storage(self) -> MetalStorage {

@@ -75,10 +75,13 @@ fn hard_inputs(bench: &Bench<'_>) -> Result<Vec<Input>> {
         around(-1e4, 1e-3),
         around(0.0, 1e-5),
         around(0.0, 1e3),
+        Fill::FirstFar(5.0),
+        Fill::FirstFar(10.0),
+        Fill::FirstFar(1e4),
     ];
     let mut inputs = Vec::new();
     for fill in fills {
-        for width in [768, 37, 8192] {
+        for width in [768, 37, 4096, 4097, 8192] {
             let style = (fill, Placement::Contiguous);
             inputs.push(input(
                 &mut random,
@@ -169,7 +172,7 @@ fn add_layer_norm(bench: &mut Bench<'_>) -> Result<()> {
         let (residual, r) = residual(bench, &x)?;
         let epsilon = 1e-5f32;
         let (total, normed) =
-            kernels::add_layer_norm(&x.tensor, &residual, &weight, Some(&bias), epsilon)?;
+            kernels::add_layer_norm(x.tensor, &residual, &weight, Some(&bias), epsilon)?;
         let sums = sum(&x.values, &r);
         bench.check(format!("{} sum", x.label), &total, &sums)?;
         let want = reference::layer_norm(&sums, &w, Some(&b), epsilon as f64);
@@ -179,14 +182,14 @@ fn add_layer_norm(bench: &mut Bench<'_>) -> Result<()> {
 }
 
 fn add_rms_norm(bench: &mut Bench<'_>) -> Result<()> {
-    for x in inputs(bench)? {
-        let [(weight, w), _] = affine(bench, width(&x))?;
-        let (residual, r) = residual(bench, &x)?;
-        let epsilon = 1e-6f32;
-        let sums = sum(&x.values, &r);
-        for offset in [0.0f32, 1.0] {
+    for offset in [0.0f32, 1.0] {
+        for x in inputs(bench)? {
+            let [(weight, w), _] = affine(bench, width(&x))?;
+            let (residual, r) = residual(bench, &x)?;
+            let epsilon = 1e-6f32;
             let (total, normed) =
-                kernels::add_rms_norm(&x.tensor, &residual, &weight, epsilon, offset)?;
+                kernels::add_rms_norm(x.tensor, &residual, &weight, epsilon, offset)?;
+            let sums = sum(&x.values, &r);
             bench.check(format!("{} sum", x.label), &total, &sums)?;
             let want = reference::rms_norm(&sums, &w, epsilon as f64, offset as f64);
             bench.check(format!("{} norm offset {offset}", x.label), &normed, &want)?;
