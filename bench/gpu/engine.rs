@@ -12,7 +12,9 @@ use engine::decoder::model::Logits;
 use engine::decoder::{families, Decoder};
 use engine::encoder::{Blueprint, Encoder};
 use engine::kernels::{self, Activation};
-use engine::nn::{attention, AttentionKind, AttentionOptions, Epilogue, Linear, PackedSequences};
+use engine::nn::{
+    attention, elementwise, AttentionKind, AttentionOptions, Epilogue, Linear, PackedSequences,
+};
 use engine::raw_config::RawConfig;
 use engine::weights::{DenseView, Metadata, QuantizedTensor, TensorInfo, WeightSource};
 use engine::{threads, CancelToken, Error, Result};
@@ -341,6 +343,14 @@ fn kernel_times(device: &Device) -> Result<()> {
     let weight = random(&[768])?;
     time("layer_norm", size(tokens * 1536), &mut || {
         kernels::layer_norm(&x, &weight, Some(&weight), 1e-12)
+    })?;
+    let sum = x.copy()?;
+    time("add_layer_norm", size(tokens * 3072), &mut || {
+        let both = kernels::add_layer_norm(sum.clone(), &x, &weight, Some(&weight), 1e-12);
+        Ok(both?.1)
+    })?;
+    time("add, then layer_norm", size(tokens * 3840), &mut || {
+        kernels::layer_norm(&elementwise::add(&x, &x)?, &weight, Some(&weight), 1e-12)
     })?;
     let fused = random(&[tokens, 36, 64])?;
     for length in [128usize, 512] {

@@ -362,32 +362,36 @@ __device__ void l2_normalize_row(const T *x, T *out, PoolParameters p) {
     FOR_COLUMNS(i) { narrow(widen(from[i]) / divisor, to + i); }
 }
 
-extern "C" __global__ void norm_rows(
+// A launch may have as many threads as a block can: without the bound, the compiler may give a kernel more
+// registers than they share.
+#define ROW_KERNEL extern "C" __global__ void __launch_bounds__(1024)
+
+ROW_KERNEL norm_rows(
     ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *out,
     NormParameters p
 ) { norm_row<ELEMENT>(x, residual, weight, bias, out, p); }
-extern "C" __global__ void norm_vectors(
+ROW_KERNEL norm_vectors(
     ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *out,
     NormParameters p
 ) { norm_vectors_row<ELEMENT>(x, residual, weight, bias, out, p); }
-extern "C" __global__ void softmax(
+ROW_KERNEL softmax(
     const ELEMENT *x, const ELEMENT *additive, const unsigned char *keep, const uint *lengths, ELEMENT *out,
     SoftmaxParameters p
 ) { softmax_row<ELEMENT>(x, additive, keep, lengths, out, p); }
-extern "C" __global__ void activate(
+ROW_KERNEL activate(
     const ELEMENT *gate, const ELEMENT *up, ELEMENT *out, ActivationParameters p
 ) { activate_elements<ELEMENT>(gate, up, out, p); }
-extern "C" __global__ void activate_vectors(
+ROW_KERNEL activate_vectors(
     const ELEMENT *gate, const ELEMENT *up, ELEMENT *out, ActivationParameters p
 ) { activate_vectors_elements<ELEMENT>(gate, up, out, p); }
-extern "C" __global__ void rope(
+ROW_KERNEL rope(
     const ELEMENT *x, const float *cosines, const float *sines, const uint *positions, ELEMENT *out,
     RopeParameters p
 ) { rope_row<ELEMENT>(x, cosines, sines, positions, out, p); }
-extern "C" __global__ void mean_pool(
+ROW_KERNEL mean_pool(
     const ELEMENT *x, const uint *boundaries, ELEMENT *out, PoolParameters p
 ) { mean_pool_block<ELEMENT>(x, boundaries, out, p); }
-extern "C" __global__ void l2_normalize(const ELEMENT *x, ELEMENT *out, PoolParameters p) {
+ROW_KERNEL l2_normalize(const ELEMENT *x, ELEMENT *out, PoolParameters p) {
     l2_normalize_row<ELEMENT>(x, out, p);
 }
 
