@@ -75,6 +75,7 @@ pub(super) trait RowFold<S: Simd> {
 
     unsafe fn start() -> Self::State;
     unsafe fn fold(state: Self::State, v: S::V) -> Self::State;
+    unsafe fn join(a: Self::State, b: Self::State) -> Self::State;
 }
 
 /// How many elements of a row come before the first aligned vector.
@@ -87,38 +88,47 @@ fn head<S: Simd>(row: *const f32, width: usize) -> usize {
     ((S::LANES - past) % S::LANES).min(width)
 }
 
-/// Folds a row, less the shift, into four states side by side, in an order that does not depend on where
-/// it lies: the same row gives the same bits. Each vector of the row is asked for once.
+/// Sums of more elements are taken in parts: a running sum would lose the digits of what is added to it.
+const PART: usize = 1024;
+
+/// Folds a row, less the shift, in an order that does not depend on where it lies: the same row gives the
+/// same bits. Each vector of the row is asked for once.
 #[inline(always)]
 pub(super) unsafe fn fold_row<S: Simd, F: RowFold<S>>(
     row: impl RowValue<S>,
     width: usize,
     shift: f32,
-) -> [F::State; 4] {
+) -> F::State {
     unsafe {
         let shift = S::splat(shift);
-        let mut states = [F::start(); 4];
+        let mut all = F::start();
         let mut at = 0;
-        while at + 4 * S::LANES <= width {
-            let mut lane = 0;
-            while lane < 4 {
-                let v = row.at(Lanes { at, count: 0 });
-                states[lane] = F::fold(states[lane], S::sub(v, shift));
-                at += S::LANES;
-                lane += 1;
-            }
-        }
         while at + S::LANES <= width {
-            let v = row.at(Lanes { at, count: 0 });
-            states[0] = F::fold(states[0], S::sub(v, shift));
-            at += S::LANES;
+            let end = width.min(at + PART);
+            let mut states = [F::start(); 4];
+            while at + 4 * S::LANES <= end {
+                let mut lane = 0;
+                while lane < 4 {
+                    let v = row.at(Lanes { at, count: 0 });
+                    states[lane] = F::fold(states[lane], S::sub(v, shift));
+                    at += S::LANES;
+                    lane += 1;
+                }
+            }
+            while at + S::LANES <= end {
+                let v = row.at(Lanes { at, count: 0 });
+                states[0] = F::fold(states[0], S::sub(v, shift));
+                at += S::LANES;
+            }
+            let [a, b, c, d] = states;
+            all = F::join(all, F::join(F::join(a, b), F::join(c, d)));
         }
         if at < width {
             let count = width - at;
             let v = S::sub(row.at(Lanes { at, count }), shift);
-            states[1] = F::fold(states[1], S::keep_first(v, count));
+            all = F::fold(all, S::keep_first(v, count));
         }
-        states
+        all
     }
 }
 

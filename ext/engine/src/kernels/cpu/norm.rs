@@ -29,6 +29,10 @@ impl<S: Simd> RowFold<S> for Squares {
     unsafe fn fold(sum: S::V, v: S::V) -> S::V {
         unsafe { S::fma(v, v, sum) }
     }
+    #[inline(always)]
+    unsafe fn join(a: S::V, b: S::V) -> S::V {
+        unsafe { S::add(a, b) }
+    }
 }
 
 struct Both;
@@ -44,17 +48,16 @@ impl<S: Simd> RowFold<S> for Both {
     unsafe fn fold((sum, squares): Self::State, v: S::V) -> Self::State {
         unsafe { (S::add(sum, v), S::fma(v, v, squares)) }
     }
-}
-
-#[inline(always)]
-unsafe fn total<S: Simd>(v: [S::V; 4]) -> f32 {
-    unsafe { S::sum(S::add(S::add(v[0], v[1]), S::add(v[2], v[3]))) }
+    #[inline(always)]
+    unsafe fn join(a: Self::State, b: Self::State) -> Self::State {
+        unsafe { (S::add(a.0, b.0), S::add(a.1, b.1)) }
+    }
 }
 
 /// Σ x² over a row.
 #[inline(always)]
 pub(super) unsafe fn squares<S: Simd>(row: impl RowValue<S>, width: usize) -> f32 {
-    unsafe { total::<S>(fold_row::<S, Squares>(row, width, 0.0)) }
+    unsafe { S::sum(fold_row::<S, Squares>(row, width, 0.0)) }
 }
 
 /// The mean of x − shift over a row, and the variance.
@@ -65,11 +68,9 @@ unsafe fn mean_and_variance<S: Simd>(
     shift: f32,
 ) -> (f32, f32) {
     unsafe {
-        let [a, b, c, d] = fold_row::<S, Both>(row, width, shift);
-        let sum = total::<S>([a.0, b.0, c.0, d.0]);
-        let squares = total::<S>([a.1, b.1, c.1, d.1]);
-        let mean = sum / width as f32;
-        let variance = squares / width as f32 - mean * mean;
+        let (sum, squares) = fold_row::<S, Both>(row, width, shift);
+        let mean = S::sum(sum) / width as f32;
+        let variance = S::sum(squares) / width as f32 - mean * mean;
         // Not max(), which would drop a NaN.
         (mean, if variance < 0.0 { 0.0 } else { variance })
     }
@@ -178,31 +179,29 @@ impl<S: Simd> RowValue<S> for Biased<S::V> {
     }
 }
 
-/// Where the mean may lie, by the first vector of a row whose first element is `first`.
+/// Where the mean may lie, by the first vectors of a row whose first element is `first`.
 #[inline(always)]
 unsafe fn guess<S: Simd>(row: impl RowValue<S>, first: f32, width: usize) -> f32 {
     unsafe {
-        let count = width.min(S::LANES);
-        let lanes = Lanes {
-            at: 0,
-            count: if count < S::LANES { count } else { 0 },
-        };
-        let mut apart = S::sub(row.at(lanes), S::splat(first));
-        if count < S::LANES {
-            apart = S::keep_first(apart, count);
+        if width < S::LANES {
+            return first;
         }
-        first + S::sum(apart) / count as f32
+        let shift = S::splat(first);
+        let mut apart = S::sub(row.at(Lanes { at: 0, count: 0 }), shift);
+        let mut at = S::LANES;
+        while at < 4 * S::LANES && at + S::LANES <= width {
+            apart = S::add(apart, S::sub(row.at(Lanes { at, count: 0 }), shift));
+            at += S::LANES;
+        }
+        first + S::sum(apart) / at as f32
     }
 }
-
-/// Longer rows lose digits of the mean when many differences to a point beside it are summed.
-const LONG: usize = 4096;
 
 /// Normalizes the row that lies at `x` once `row` was read.
 ///
 /// Mean and variance are taken from differences to a guess of the mean, so that a large offset costs no
-/// digits. Where the guess was bad or the row is long, a second pass takes them from differences to the
-/// mean; what the rounded mean misses is made up for.
+/// digits. Where the guess was bad, a second pass takes them from differences to the mean; what the
+/// rounded mean misses is made up for.
 #[inline(always)]
 unsafe fn normalize<S: Simd>(row: impl RowValue<S>, guess: f32, x: *const f32, to: Target) {
     unsafe {
@@ -211,8 +210,8 @@ unsafe fn normalize<S: Simd>(row: impl RowValue<S>, guess: f32, x: *const f32, t
         if to.centered {
             center = guess;
             (drift, variance) = mean_and_variance::<S>(row, to.width, center);
-            let near = drift * drift <= variance;
-            if !near || to.width > LONG {
+            let near = drift * drift <= 0.25 * variance;
+            if !near {
                 center += drift;
                 (drift, variance) = mean_and_variance::<S>(x, to.width, center);
             }
