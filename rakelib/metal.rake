@@ -25,7 +25,7 @@ namespace :metal do
   task :check do
     require_relative "support/metal/darwin"
     Tasks::Metal::Darwin.new.tap(&:prepare).check
-  rescue Tasks::Metal::Tools::Missing => e
+  rescue Tasks::Tools::Missing => e
     abort "rake metal:check #{e.message}"
   end
 
@@ -33,19 +33,20 @@ namespace :metal do
   task :link do
     require_relative "support/metal/darwin"
     abort "rake metal:link failed" unless Tasks::Metal::Darwin.new.tap(&:prepare).link
-  rescue Tasks::Metal::Tools::Missing => e
+  rescue Tasks::Tools::Missing => e
     abort "rake metal:link #{e.message}"
   end
 
   desc "In continuous integration: check and link for macOS where the tools are there or can be installed"
   task :darwin do
-    next puts "only in continuous integration; by hand: rake metal:check metal:link" if ENV.fetch("CI", "").empty?
+    next puts "only in continuous integration; by hand: rake metal:check metal:link" \
+      unless Tasks::Build.continuous_integration?
 
     require_relative "support/metal/darwin"
     darwin = Tasks::Metal::Darwin.new
     begin
       darwin.prepare
-    rescue Tasks::Metal::Tools::Missing => e
+    rescue Tasks::Tools::Missing => e
       next puts "not checked for macOS: #{e.message}"
     end
     darwin.check

@@ -12,6 +12,7 @@ class TestSuite
     "engine" => "rake cargo:test",
     "metal" => "rake metal:test metal:features metal:audit",
     "darwin" => "rake metal:darwin",
+    "arm" => "rake arm:emulated",
     "compile" => "rake compile",
     "specs" => "rspec",
     "gc_stress" => "rake spec:gc_stress",

@@ -5,8 +5,8 @@ require "etc"
 require "fileutils"
 require "open3"
 require_relative "../build"
+require_relative "../tools"
 require_relative "mutants"
-require_relative "tools"
 require_relative "translator"
 
 module Tasks

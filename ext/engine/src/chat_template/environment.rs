@@ -173,7 +173,7 @@ fn strftime_now(format: &str) -> Result<String, Error> {
         .duration_since(UNIX_EPOCH)
         .map_err(|_| failed())?
         .as_secs();
-    let seconds = libc::time_t::try_from(seconds).map_err(|_| failed())?;
+    let seconds = seconds.try_into().map_err(|_| failed())?;
     // The marker tells an empty result from a buffer that is too small.
     let format = std::ffi::CString::new(format!("{format}.")).map_err(|_| failed())?;
     // SAFETY: an all-zero tm is a valid value that localtime_r overwrites.

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use crate::{Error, Result};
 
+const SETTING: &str = "CANDLE_CPU_ISA";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
     Scalar,
@@ -63,15 +65,18 @@ impl Isa {
         })
     }
 
-    /// Those of `available()` that differ for kernels on f32 rows: the later ones only add products of
-    /// short numbers.
-    pub fn for_rows() -> impl Iterator<Item = Isa> {
+    /// What tests of row kernels run: the one that the environment forces, else those of `available()`
+    /// that differ for f32 rows, since the later ones only add products of short numbers.
+    pub fn for_rows() -> Result<Vec<Isa>> {
+        if std::env::var_os(SETTING).is_some() {
+            return Ok(vec![Self::current()?]);
+        }
         let is_plain = |isa: &Isa| match isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => false,
             _ => true,
         };
-        Self::available().iter().copied().filter(is_plain)
+        Ok(Self::available().iter().copied().filter(is_plain).collect())
     }
 
     /// The instruction set of the operation that starts now on this thread.
@@ -81,7 +86,7 @@ impl Isa {
             return Ok(forced);
         }
         CHOSEN
-            .get_or_init(|| choose(std::env::var("CANDLE_CPU_ISA").ok().as_deref()))
+            .get_or_init(|| choose(std::env::var(SETTING).ok().as_deref()))
             .clone()
             .map_err(Error::InvalidInput)
     }
@@ -134,7 +139,7 @@ fn choose(wanted: Option<&str>) -> std::result::Result<Isa, String> {
             .ok_or_else(|| {
                 let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
                 format!(
-                    "CANDLE_CPU_ISA is {name:?}, but this CPU runs {}. Choose one of them or unset it",
+                    "{SETTING} is {name:?}, but this CPU runs {}. Choose one of them or unset it",
                     names.join(", ")
                 )
             }),

@@ -179,17 +179,21 @@ impl<S: Simd> RowValue<S> for Biased<S::V> {
     }
 }
 
-/// Where the mean may lie, by the first vectors of a row whose first element is `first`.
+/// Where the mean may lie, by the first vectors of a row whose first element is `first`; 0 where no
+/// mean is taken.
 #[inline(always)]
-unsafe fn guess<S: Simd>(row: impl RowValue<S>, first: f32, width: usize) -> f32 {
+unsafe fn guess<S: Simd>(row: impl RowValue<S>, first: f32, to: Target) -> f32 {
     unsafe {
-        if width < S::LANES {
+        if !to.centered {
+            return 0.0;
+        }
+        if to.width < S::LANES {
             return first;
         }
         let shift = S::splat(first);
         let mut apart = S::sub(row.at(Lanes { at: 0, count: 0 }), shift);
         let mut at = S::LANES;
-        while at < 4 * S::LANES && at + S::LANES <= width {
+        while at < 4 * S::LANES && at + S::LANES <= to.width {
             apart = S::add(apart, S::sub(row.at(Lanes { at, count: 0 }), shift));
             at += S::LANES;
         }
@@ -205,10 +209,9 @@ unsafe fn guess<S: Simd>(row: impl RowValue<S>, first: f32, width: usize) -> f32
 #[inline(always)]
 unsafe fn normalize<S: Simd>(row: impl RowValue<S>, guess: f32, x: *const f32, to: Target) {
     unsafe {
-        let (mut center, mut drift) = (0.0, 0.0);
+        let (mut center, mut drift) = (guess, 0.0);
         let mut variance;
         if to.centered {
-            center = guess;
             (drift, variance) = mean_and_variance::<S>(row, to.width, center);
             let near = drift * drift <= 0.25 * variance;
             if !near {
@@ -246,7 +249,7 @@ unsafe fn norm_rows_with<S: Simd>(x: *const f32, rows: &Rows, range: Range<usize
     unsafe {
         for row in range {
             let (x, next) = row_and_next(x, rows, row);
-            let guess = guess::<S>(x, *x, to.width);
+            let guess = guess::<S>(x, *x, to);
             normalize::<S>(Read { x, next }, guess, x, to.row(row));
         }
     }
@@ -263,7 +266,7 @@ unsafe fn add_norm_rows_with<S: Simd>(
         for row in range {
             let (at, next) = row_and_next(x, rows, row);
             let (residual, next_residual) = row_and_next(residual, residual_rows, row);
-            let guess = guess::<S>(Added(at, residual), *at + *residual, to.width);
+            let guess = guess::<S>(Added(at, residual), *at + *residual, to);
             let sum = Accumulated {
                 x: at.cast_mut(),
                 residual,

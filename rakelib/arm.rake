@@ -1,0 +1,25 @@
+# frozen_string_literal: true
+
+namespace :arm do
+  desc "Run the CPU's kernels on an emulated ARM processor"
+  task :test do
+    require_relative "support/arm"
+    Tasks::Arm.new.tap(&:prepare).test
+  rescue Tasks::Tools::Missing => e
+    abort "rake arm:test #{e.message}"
+  end
+
+  desc "In continuous integration: the same where the tools are there or can be installed"
+  task :emulated do
+    next puts "only in continuous integration; by hand: rake arm:test" unless Tasks::Build.continuous_integration?
+
+    require_relative "support/arm"
+    arm = Tasks::Arm.new
+    begin
+      arm.prepare
+    rescue Tasks::Tools::Missing => e
+      next puts "not run on ARM: #{e.message}"
+    end
+    arm.test
+  end
+end

@@ -1,0 +1,37 @@
+# frozen_string_literal: true
+
+require_relative "build"
+require_relative "cross"
+
+module Tasks
+  # Runs the CPU's kernels as a 64-bit ARM processor runs them, emulated on whatever this machine has: Apple's
+  # and Amazon's processors take NEON, which no x86 executes.
+  class Arm
+    TARGET = "aarch64-unknown-linux-musl"
+    FOLDER = File.join(Build.cache_directory, "arm")
+    EMULATOR = "qemu-aarch64"
+    # The emulated processor has every feature, the products of bytes among them.
+    SETTINGS = {
+      "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER" => "#{EMULATOR} -cpu max",
+      # zig brings the C library and what a program begins with.
+      "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUSTFLAGS" => "-Clink-self-contained=no",
+      "CARGO_PROFILE_RELEASE_LTO" => "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS" => "16",
+      "CANDLE_CPU_ISA" => "neon"
+    }.freeze
+    TESTS = %w[--release --package red-candle-engine --lib --test suite -- kernels:: attention::].freeze
+
+    def initialize
+      @cross = Cross.new(TARGET, FOLDER)
+    end
+
+    # @raise [Tools::Missing] when a tool is missing and may not be installed
+    def prepare
+      @cross.prepare(Tools.find(EMULATOR) ? [] : %w[qemu-user])
+    end
+
+    # The tests of the kernels, among them each kernel against the reference.
+    def test
+      @cross.cargo("test", *TESTS, settings: SETTINGS)
+    end
+  end
+end

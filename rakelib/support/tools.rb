@@ -1,0 +1,63 @@
+# frozen_string_literal: true
+
+require "open3"
+
+module Tasks
+  # Finds the programs these checks need, and installs Debian's packages of those that are missing where
+  # that takes no question: as root, on a machine that has apt-get.
+  module Tools
+    OLDEST_CLANG = 14
+    CLANG_VERSIONS = 22.downto(OLDEST_CLANG)
+
+    Missing = Class.new(StandardError)
+
+    module_function
+
+    # @return [String] a clang++ that can compile the kernels; METAL_HOST_CXX names another
+    def clang
+      given = ENV.fetch("METAL_HOST_CXX", "")
+      return given unless given.empty?
+
+      find_clang || begin
+        install(%w[clang])
+        find_clang
+      end || raise(Missing, "rake metal:test needs clang++ #{OLDEST_CLANG} or newer: install the clang package")
+    end
+
+    # @return [String, nil]
+    def find_clang
+      ["clang++", *CLANG_VERSIONS.map { |version| "clang++-#{version}" }].find do |name|
+        version = find(name) && Open3.capture2e(name, "--version").first[/clang version (\d+)/, 1]
+        version.to_i >= OLDEST_CLANG
+      end
+    end
+
+    # @return [String, nil] where a program lies on the PATH
+    def find(name)
+      ENV.fetch("PATH").split(File::PATH_SEPARATOR).map { |folder| File.join(folder, name) }
+         .find { |path| File.executable?(path) && File.file?(path) }
+    end
+
+    # @return [Array<String>, nil] the packages' versions; nil when one is not installed
+    def installed(packages)
+      output, status = Open3.capture2e("dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}\n", *packages)
+      rows = output.lines.map(&:split)
+      rows.map(&:last) if status.success? && rows.all? { |state, _| state == "installed" }
+    rescue Errno::ENOENT
+      nil
+    end
+
+    # @return [Boolean] whether the packages are there now
+    def install(packages)
+      return false unless Process.uid.zero? && find("apt-get")
+
+      warn "installing Debian packages: #{packages.join(" ")}"
+      quiet(%w[apt-get update])
+      quiet(["apt-get", "install", "-y", "--no-install-recommends", *packages])
+    end
+
+    def quiet(command)
+      system({ "DEBIAN_FRONTEND" => "noninteractive" }, *command, in: File::NULL, out: File::NULL, err: File::NULL)
+    end
+  end
+end
