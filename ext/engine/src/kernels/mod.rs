@@ -111,7 +111,7 @@ pub fn rms_norm_offset(
 /// x + residual, and its `layer_norm`, in one pass.
 ///
 /// The sum is written over `x`, which therefore shares its memory with no tensor that is still needed:
-/// memory is what such a pass waits for, and a third tensor would be a third of it.
+/// memory is what such a pass waits for, and a fresh tensor for the sum would be more of it.
 pub fn add_layer_norm(
     x: Tensor,
     residual: &Tensor,

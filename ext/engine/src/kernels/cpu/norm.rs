@@ -237,7 +237,7 @@ unsafe fn normalize<S: Simd>(row: impl RowValue<S>, guess: f32, x: *const f32, t
     }
 }
 
-/// Rows of f32 at a base; the row after each is known.
+/// Where a row lies, and the one after it; the last one is followed by itself.
 #[inline(always)]
 unsafe fn row_and_next(base: *const f32, rows: &Rows, row: usize) -> (*const f32, *const f32) {
     let next = (row + 1).min(rows.count - 1);
