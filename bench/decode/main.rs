@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{DType, Device};
-use engine::decoder::model::Logits;
-use engine::decoder::{gguf, Decoder};
-use engine::model_files::WeightFiles;
+use engine::files::model_files::WeightFiles;
+use engine::models::decoder::model::Logits;
+use engine::models::decoder::{gguf, Decoder};
 use engine::weights::{self, WeightSource};
-use engine::{threads, CancelToken, Result};
+use engine::{runtime::threads, CancelToken, Result};
 
 fn main() {
     if cfg!(debug_assertions) {

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use engine::decoder::model::Logits;
-use engine::decoder::{families, Decoder};
-use engine::encoder::{Blueprint, Encoder};
+use engine::files::raw_config::RawConfig;
 use engine::kernels::{self, Activation};
+use engine::models::decoder::model::Logits;
+use engine::models::decoder::{families, Decoder};
+use engine::models::encoder::{Blueprint, Encoder};
 use engine::nn::{
     attention, elementwise, AttentionKind, AttentionOptions, Epilogue, Linear, PackedSequences,
 };
-use engine::raw_config::RawConfig;
-use engine::weights::{DenseView, Metadata, QuantizedTensor, TensorInfo, WeightSource};
-use engine::{threads, CancelToken, Error, Result};
+use engine::quant::QuantizedTensor;
+use engine::weights::{Metadata, TensorInfo, WeightSource};
+use engine::{runtime::threads, CancelToken, Error, Result};
 
 /// What the machine's memory gives, in bytes per second, by which decoding is judged.
 const MEMORY_BANDWIDTH: f64 = 4.3e12;
@@ -101,10 +102,6 @@ impl WeightSource for RandomWeights {
             return Ok(Tensor::ones(shape.as_slice(), dtype, device)?);
         }
         Ok(Tensor::randn(0f32, 0.02, shape.as_slice(), device)?.to_dtype(dtype)?)
-    }
-
-    fn dense(&self, _: &str) -> Result<Option<DenseView>> {
-        Ok(None)
     }
 
     fn quantized(&self, _: &str) -> Result<Option<QuantizedTensor>> {

@@ -11,7 +11,7 @@ use engine::nn::{elementwise, Linear};
 
 /// What the gem runs with; candle's side of every pair has it too.
 #[global_allocator]
-static ALLOCATOR: engine::allocator::Reusing = engine::allocator::Reusing::new();
+static ALLOCATOR: engine::runtime::allocator::Reusing = engine::runtime::allocator::Reusing::new();
 
 /// The two sides of a pair take turns, so that what disturbs the machine disturbs both; a turn is long
 /// enough for a side to find the caches as it left them, as layers of a model do.
@@ -43,13 +43,14 @@ fn main() {
         }
     }
     if !json {
-        println!("{} threads, {isa}", engine::threads::count());
+        println!("{} threads, {isa}", engine::runtime::threads::count());
         println!(
             "{:<36} {:>10} {:>10} {:>7} {:>7}",
             "case", "ours ms", "other ms", "ratio", "wanted"
         );
     }
-    let measured = engine::threads::install(|| [384, 768].map(|width| run(4096, width, json)));
+    let measured =
+        engine::runtime::threads::install(|| [384, 768].map(|width| run(4096, width, json)));
     match measured {
         Ok(reached) if reached.iter().all(|&r| r) => {}
         Ok(_) => println!("some ratios are below what is wanted"),

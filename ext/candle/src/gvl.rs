@@ -12,7 +12,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 use std::sync::Mutex;
 
-use engine::log::Level;
+use engine::runtime::log::Level;
 use engine::{CancelToken, Error as EngineError};
 use magnus::rb_sys::protect;
 use magnus::value::ReprValue;
@@ -44,7 +44,7 @@ where
     F: FnMut(&CancelToken) -> engine::Result<T> + Send,
 {
     leave_waiting(ruby, |cancel| {
-        engine::threads::install(|| work(cancel)).and_then(|result| result)
+        engine::runtime::threads::install(|| work(cancel)).and_then(|result| result)
     })
 }
 
@@ -168,7 +168,7 @@ fn panicked(ruby: &Ruby, payload: Box<dyn Any + Send>) -> Error {
 /// Hands the engine's messages to `Candle.logger`; a logger that raises is the user's business,
 /// but must not lose the result at hand.
 fn forward_log(ruby: &Ruby) {
-    for (level, message) in engine::log::drain() {
+    for (level, message) in engine::runtime::log::drain() {
         let method = match level {
             Level::Debug => "debug",
             Level::Info => "info",

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use engine::hub::Repo;
+use engine::files::hub::Repo;
 use magnus::{function, prelude::*, Error, RModule, RString, Ruby};
 
 use crate::{error, gvl};

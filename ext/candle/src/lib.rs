@@ -24,13 +24,13 @@ mod weights;
 use magnus::{Error, Ruby, TypedData};
 
 #[global_allocator]
-static ALLOCATOR: engine::allocator::Reusing = engine::allocator::Reusing::new();
+static ALLOCATOR: engine::runtime::allocator::Reusing = engine::runtime::allocator::Reusing::new();
 
 #[magnus::init(name = "candle")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let candle = ruby.define_module("Candle")?;
-    engine::huge_pages::init();
-    engine::threads::init();
+    engine::runtime::huge_pages::init();
+    engine::runtime::threads::init();
     gvl::init();
     build_info::init(candle)?;
     utils::init(candle)?;

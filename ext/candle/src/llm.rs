@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use engine::decoder::KvCache;
+use engine::files::model_files::ModelFiles;
 use engine::generation::{Constraint, Ending, GenerationConfig, Pattern};
-use engine::model_files::ModelFiles;
+use engine::models::decoder::KvCache;
 use engine::tasks::{AdapterFiles, ContextOverflow, FinishReason, Generation, LanguageModel};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};

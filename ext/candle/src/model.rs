@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use engine::device::Home;
-use engine::model_files::ModelFiles;
+use engine::files::model_files::ModelFiles;
+use engine::runtime::device::Home;
 use engine::tasks::{LoadOptions, ModelInfo};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{prelude::*, Error, RArray, RHash, Ruby, TryConvert, Value};

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use engine::chat_template::{ChatTemplate, Conversation};
-use engine::tokenizer::{
+use engine::text::chat_template::{ChatTemplate, Conversation};
+use engine::text::tokenizer::{
     Detail, Encoding, Input, Padding, PaddingDirection, Truncation, TruncationDirection,
     TruncationStrategy,
 };

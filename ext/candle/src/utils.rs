@@ -6,12 +6,15 @@ use crate::{error, gvl};
 
 fn set_thread_count(ruby: &Ruby, count: usize) -> Result<(), Error> {
     gvl::hold(ruby, || {
-        engine::threads::set_count(count).map_err(error::raised(ruby))
+        engine::runtime::threads::set_count(count).map_err(error::raised(ruby))
     })
 }
 
 pub fn init(candle: RModule) -> Result<(), Error> {
     let module = candle.define_module("Utils")?;
-    module.define_singleton_method("_thread_count", function!(engine::threads::count, 0))?;
+    module.define_singleton_method(
+        "_thread_count",
+        function!(engine::runtime::threads::count, 0),
+    )?;
     module.define_singleton_method("_set_thread_count", function!(set_thread_count, 1))
 }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use candle_core::{DType, Tensor};
-use engine::decoder::model::Logits;
-use engine::decoder::{families, Decoder};
-use engine::encoder::{Blueprint, Encoder};
-use engine::model_files::WeightFiles;
+use engine::files::model_files::WeightFiles;
+use engine::files::raw_config::RawConfig;
+use engine::models::decoder::model::Logits;
+use engine::models::decoder::{families, Decoder};
+use engine::models::encoder::{Blueprint, Encoder};
 use engine::nn::PackedSequences;
-use engine::raw_config::RawConfig;
-use engine::{threads, weights, CancelToken, Device, Error, Result};
+use engine::{runtime::threads, weights, CancelToken, Device, Error, Result};
 
 const USAGE: &str = "usage: model_selftest --device cpu|cuda|cuda:1|metal FOLDER";
 

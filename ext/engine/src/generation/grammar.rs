@@ -11,7 +11,7 @@ use llguidance::{Matcher, ParserFactory};
 
 use super::constraint::Constraint;
 use super::schema;
-use crate::tokenizer::{TokenBytes, Tokenizer};
+use crate::text::tokenizer::{TokenBytes, Tokenizer};
 use crate::{Error, Result};
 
 const MOST_SOURCE_BYTES: usize = 1 << 20;

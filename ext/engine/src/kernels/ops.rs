@@ -16,7 +16,8 @@ use candle_core::{
 };
 
 use super::cpu::{
-    self, isa::Isa, norm::NormRows, rope::RopeTables, softmax::SoftmaxMasks, Element, RowView,
+    self, isa::Isa, rows::norm::NormRows, rows::rope::RopeTables, rows::softmax::SoftmaxMasks,
+    Element, RowView,
 };
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -181,7 +182,7 @@ impl CustomOp1 for Norm {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> CandleResult<(CpuStorage, Shape)> {
         let (isa, rows) = (isa()?, self.rows()?);
         let out = for_float!(CustomOp1::name(self), x, T => {
-            cpu::norm::norm(isa, &RowView::<T>::new(x, layout)?, &rows)
+            cpu::rows::norm::norm(isa, &RowView::<T>::new(x, layout)?, &rows)
         })?;
         Ok((out, layout.shape().clone()))
     }
@@ -224,7 +225,7 @@ impl AddNorm {
         let rows = cpu::rows_of(layout)?;
         let residual = RowView::<T>::new(residual.0, residual.1)?;
         let (isa, norm) = (isa()?, self.norm.rows()?);
-        Ok(cpu::norm::add_norm(isa, (x, &rows), &residual, &norm))
+        Ok(cpu::rows::norm::add_norm(isa, (x, &rows), &residual, &norm))
     }
 
     fn give(&self, normed: Storage) {
@@ -303,7 +304,7 @@ impl CustomOp1 for Softmax {
                 lengths: mask_rows(lengths)?,
                 lowest: super::lowest_finite(<T as candle_core::WithDType>::DTYPE),
             };
-            cpu::softmax::softmax(isa, &RowView::<T>::new(x, layout)?, &masks)
+            cpu::rows::softmax::softmax(isa, &RowView::<T>::new(x, layout)?, &masks)
         })?;
         Ok((out, layout.shape().clone()))
     }
@@ -331,7 +332,7 @@ impl CustomOp1 for Activate {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> CandleResult<(CpuStorage, Shape)> {
         let isa = isa()?;
         let out = for_float!(self.name(), x, T => {
-            cpu::activation::activate(isa, &mut RowView::<T>::new(x, layout)?, self.0)
+            cpu::rows::activation::activate(isa, &mut RowView::<T>::new(x, layout)?, self.0)
         })?;
         Ok((out, layout.shape().clone()))
     }
@@ -354,7 +355,7 @@ impl CustomOp2 for Gated {
         let isa = isa()?;
         let out = for_float!(self.name(), gate, T => {
             let gate = RowView::<T>::new(gate, layout)?;
-            cpu::activation::gated(isa, &gate, Some(&RowView::<T>::new(up, up_layout)?), self.0)
+            cpu::rows::activation::gated(isa, &gate, Some(&RowView::<T>::new(up, up_layout)?), self.0)
         })?;
         Ok((out, layout.shape().clone()))
     }
@@ -386,7 +387,7 @@ impl CustomOp1 for Rope {
                     kind: self.kind,
                 };
                 let out = for_float!(self.name(), x, T => {
-                    cpu::rope::rope(isa, &RowView::<T>::new(x, layout)?, heads, &tables)
+                    cpu::rows::rope::rope(isa, &RowView::<T>::new(x, layout)?, heads, &tables)
                 })?;
                 Ok((out, layout.shape().clone()))
             })
@@ -405,7 +406,7 @@ impl CustomOp1 for MeanPool {
         let isa = isa()?;
         let width = layout.dims()[1];
         let out = for_float!(self.name(), x, T => {
-            cpu::pool::mean_pool(isa, &RowView::<T>::new(x, layout)?, &self.boundaries)
+            cpu::rows::pool::mean_pool(isa, &RowView::<T>::new(x, layout)?, &self.boundaries)
         })?;
         Ok((out, (self.boundaries.len() - 1, width).into()))
     }
@@ -421,7 +422,7 @@ impl CustomOp1 for L2Normalize {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> CandleResult<(CpuStorage, Shape)> {
         let isa = isa()?;
         let out = for_float!(self.name(), x, T => {
-            cpu::pool::l2_normalize(isa, &RowView::<T>::new(x, layout)?, self.least)
+            cpu::rows::pool::l2_normalize(isa, &RowView::<T>::new(x, layout)?, self.least)
         })?;
         Ok((out, layout.shape().clone()))
     }

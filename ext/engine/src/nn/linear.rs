@@ -7,15 +7,15 @@ use candle_core::{DType, Device, Storage, Tensor};
 use half::{bf16, f16};
 
 use super::elementwise;
-use crate::kernels::cpu::blocks::{self, BlockMatrix};
-use crate::kernels::cpu::byte_matrix::{self, ByteMatrix};
-use crate::kernels::cpu::gemm::{GemmEpilogue, PackedMatrix};
-use crate::kernels::cpu::half_matrix::HalfMatrix;
 use crate::kernels::cpu::isa::Isa;
+use crate::kernels::cpu::product::blocks::{self, BlockMatrix};
+use crate::kernels::cpu::product::byte_matrix::{self, ByteMatrix};
+use crate::kernels::cpu::product::gemm::{GemmEpilogue, PackedMatrix};
+use crate::kernels::cpu::product::half_matrix::HalfMatrix;
 use crate::kernels::cpu::Element;
 use crate::kernels::{self, Activation};
-use crate::weights::{dequantize, QuantizedTensor};
-use crate::{memory, Error, Result};
+use crate::quant::{dequantize, QuantizedTensor};
+use crate::{runtime::memory, Error, Result};
 
 /// What follows the product, in this order: bias (the layer's own), activation, residual.
 #[derive(Clone, Copy, Default)]

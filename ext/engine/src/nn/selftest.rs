@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn attention_and_linear_layers_equal_the_reference_on_the_cpu() {
-        let outcomes = crate::threads::install(|| run(&Device::Cpu))
+        let outcomes = crate::runtime::threads::install(|| run(&Device::Cpu))
             .unwrap()
             .unwrap();
         assert!(outcomes.len() > 1000);

@@ -1,8 +1,8 @@
 //! Texts to token ids in parallel, and tokens to batches of one budget.
 
 use crate::nn::PackedSequences;
-use crate::tokenizer::{Detail, Encoding, Input, Tokenizer, Truncation, TruncationStrategy};
-use crate::{threads, CancelToken, Device, Error, Result};
+use crate::text::tokenizer::{Detail, Encoding, Input, Tokenizer, Truncation, TruncationStrategy};
+use crate::{runtime::threads, CancelToken, Device, Error, Result};
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,7 +1,7 @@
 //! Labels for texts and for pairs of texts.
 
-use crate::model_files::ModelFiles;
-use crate::tokenizer::{Input, Tokenizer};
+use crate::files::model_files::ModelFiles;
+use crate::text::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
 use super::batching::Excess;

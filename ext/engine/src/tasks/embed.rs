@@ -4,9 +4,9 @@ mod call;
 
 use candle_core::{DType, Tensor};
 
-use crate::model_files::ModelFiles;
+use crate::files::model_files::ModelFiles;
 use crate::nn::{AttentionKind, Pooling};
-use crate::tokenizer::{Detail, Input, Tokenizer};
+use crate::text::tokenizer::{Detail, Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
 use super::batching::{self, Excess, Tokens};
@@ -191,7 +191,7 @@ impl EmbeddingModel {
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
         let call = Call::new(self, options, cancel)?;
-        crate::memory::ensure_elements(
+        crate::runtime::memory::ensure_elements(
             &[texts.len(), call.dimension],
             std::mem::size_of::<f32>(),
             format_args!("{} vectors", texts.len()),
@@ -249,7 +249,7 @@ impl EmbeddingModel {
         check_ids(loaded, &lists)?;
         let call = Call::new(self, options, cancel)?;
         let count = lists.len();
-        crate::memory::ensure_elements(
+        crate::runtime::memory::ensure_elements(
             &[count, call.dimension],
             std::mem::size_of::<f32>(),
             format_args!("{count} vectors"),

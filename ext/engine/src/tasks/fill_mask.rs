@@ -2,9 +2,9 @@
 
 use candle_core::Tensor;
 
-use crate::encoder::{Head, HeadKind};
-use crate::model_files::ModelFiles;
-use crate::tokenizer::{Input, Tokenizer};
+use crate::files::model_files::ModelFiles;
+use crate::models::encoder::{Head, HeadKind};
+use crate::text::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
 use super::batching::{self, Excess};

@@ -6,17 +6,20 @@ use std::time::{Duration, Instant};
 use candle_core::DType;
 
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
-use crate::decoder::model::Logits;
-use crate::decoder::{families, gguf, peft, Adapter, Decoder, KvCache};
+use crate::files::model_files::ModelFiles;
+use crate::files::raw_config::RawConfig;
 use crate::generation::sampler::log_sum_exp;
 use crate::generation::{
     Choice, Constraint, Ending, GenerationConfig, Pattern, Sampler, StopMatcher, StopOutcome,
     Vocabulary,
 };
-use crate::model_files::ModelFiles;
-use crate::raw_config::RawConfig;
-use crate::tokenizer::{CharacterStream, StreamDecoder, Tokenizer};
-use crate::{memory, threads, CancelToken, Error, Result};
+use crate::models::decoder::model::Logits;
+use crate::models::decoder::{families, gguf, peft, Adapter, Decoder, KvCache};
+use crate::text::tokenizer::{CharacterStream, StreamDecoder, Tokenizer};
+use crate::{
+    runtime::{memory, threads},
+    CancelToken, Error, Result,
+};
 
 /// Prompts are read in pieces of this many tokens: large enough for fast products, small enough
 /// to stop quickly.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use candle_core::DType;
 
-use crate::encoder::{Blueprint, Encoder, Head, HeadKind};
-use crate::model_files::{ModelFiles, WeightFiles};
-use crate::raw_config::RawConfig;
-use crate::tokenizer::{Tokenizer, TokenizerFiles};
+use crate::files::model_files::{ModelFiles, WeightFiles};
+use crate::files::raw_config::RawConfig;
+use crate::models::encoder::{Blueprint, Encoder, Head, HeadKind};
+use crate::text::tokenizer::{Tokenizer, TokenizerFiles};
 use crate::weights::{self, WeightSource};
 use crate::{CancelToken, Device, Error, Result};
 

@@ -1,10 +1,10 @@
 //! How well documents answer a query.
 
-use crate::encoder::Head;
-use crate::model_files::ModelFiles;
+use crate::files::model_files::ModelFiles;
+use crate::models::encoder::Head;
 use crate::nn::Pooling;
-use crate::tokenizer::{Detail, Input, Tokenizer};
-use crate::{threads, CancelToken, Error, Result};
+use crate::text::tokenizer::{Detail, Input, Tokenizer};
+use crate::{runtime::threads, CancelToken, Error, Result};
 
 use super::batching::{self, Excess, Tokens};
 use super::loading::{Checkpoint, LoadOptions, LoadedEncoder, ModelInfo};

@@ -2,12 +2,13 @@
 
 use candle_core::{DType, Device};
 
-use crate::encoder::config::activation;
+use crate::files::json;
+use crate::files::model_files::{ModelFiles, WeightFiles};
+use crate::files::raw_config::RawConfig;
 use crate::kernels::Activation;
-use crate::model_files::{ModelFiles, WeightFiles};
+use crate::models::encoder::config::activation;
 use crate::nn::{Linear, Pooling};
-use crate::raw_config::RawConfig;
-use crate::weights::{self, json};
+use crate::weights;
 use crate::{CancelToken, Error, Result};
 
 /// The modules after the transformer, and how it is to be called.

@@ -1,9 +1,9 @@
 //! Logits per text or pair: what reranking and classifying share.
 
-use crate::encoder::{Head, HeadKind};
-use crate::model_files::ModelFiles;
+use crate::files::model_files::ModelFiles;
+use crate::models::encoder::{Head, HeadKind};
 use crate::nn::Pooling;
-use crate::tokenizer::Input;
+use crate::text::tokenizer::Input;
 use crate::{CancelToken, Result};
 
 use super::batching::{self, Excess, Tokens};

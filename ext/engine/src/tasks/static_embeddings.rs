@@ -2,8 +2,8 @@
 
 use candle_core::DType;
 
-use crate::model_files::ModelFiles;
-use crate::tokenizer::{Detail, Tokenizer, TokenizerFiles};
+use crate::files::model_files::ModelFiles;
+use crate::text::tokenizer::{Detail, Tokenizer, TokenizerFiles};
 use crate::{CancelToken, Error, Result};
 
 use super::batching::shorten_text;

@@ -1,10 +1,10 @@
 //! Labels for tokens, over texts of any length.
 
-use crate::encoder::{Head, HeadKind};
-use crate::model_files::ModelFiles;
+use crate::files::model_files::ModelFiles;
+use crate::models::encoder::{Head, HeadKind};
 use crate::nn::PackedSequences;
-use crate::tokenizer::{Detail, Encoding, Tokenizer};
-use crate::{threads, CancelToken, Error, Result};
+use crate::text::tokenizer::{Detail, Encoding, Tokenizer};
+use crate::{runtime::threads, CancelToken, Error, Result};
 
 use super::batching::{self, Tokens};
 use super::classify::{labels, softmax};

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::dtype::{fitting, for_dtype};
 use super::storage::fill;
-use crate::memory::{ensure_available, ensure_elements, format_bytes};
+use crate::runtime::memory::{ensure_available, ensure_elements, format_bytes};
 use crate::{CancelToken, Error, Result};
 
 /// Elements in row-major order, in the widest type of their kind.

@@ -474,7 +474,7 @@ mod tests {
             .reshape((rows, 3))
             .unwrap();
         let b = Tensor::new(&[10f64, 20., 30.], &Device::Cpu).unwrap();
-        let sum = crate::threads::install(|| arithmetic(Arithmetic::Add, &a, &b, &cancel))
+        let sum = crate::runtime::threads::install(|| arithmetic(Arithmetic::Add, &a, &b, &cancel))
             .unwrap()
             .unwrap();
         let sum = sum.flatten_all().unwrap().to_vec1::<f64>().unwrap();

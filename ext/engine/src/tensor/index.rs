@@ -7,7 +7,7 @@ use super::dtype::{promote, Scalar};
 use super::elementwise::{compare, Comparison};
 use super::shape::{broadcast, contiguous, dimension};
 use super::storage::{to_dtype, to_numbers};
-use crate::memory::ensure_elements;
+use crate::runtime::memory::ensure_elements;
 use crate::{CancelToken, Error, Result};
 
 /// Indices as candle takes them: counted from the front, and proven to be in range.

@@ -6,7 +6,7 @@ use super::dtype::promote;
 use super::elementwise::{in_wide_float, require_float};
 use super::shape::{broadcast, contiguous};
 use super::storage::{on_cpu, to_dtype};
-use crate::memory::ensure_elements;
+use crate::runtime::memory::ensure_elements;
 use crate::{CancelToken, Error, Result};
 
 /// Multiplications between two looks at the cancel token: some ten milliseconds of work.
@@ -151,7 +151,7 @@ mod tests {
         };
         for (m, k, n) in [(700, 600, 500), (3, 30_000, 2_000), (65, 2_100_000, 2)] {
             let (a, b) = (numbers(m, k), numbers(k, n));
-            let (whole, parts) = crate::threads::install(|| {
+            let (whole, parts) = crate::runtime::threads::install(|| {
                 (a.matmul(&b).unwrap(), blocked(&a, &b, &cancel).unwrap())
             })
             .unwrap();

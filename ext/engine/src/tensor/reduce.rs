@@ -268,7 +268,7 @@ mod tests {
     fn long_sums_keep_their_digits_and_long_rows_their_extremes() {
         let cancel = CancelToken::new();
         let all = |reduction, tensor: &Tensor| {
-            crate::threads::install(|| reduce(reduction, tensor, None, false, &cancel))
+            crate::runtime::threads::install(|| reduce(reduction, tensor, None, false, &cancel))
                 .unwrap()
                 .unwrap()
         };

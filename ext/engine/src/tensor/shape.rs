@@ -6,7 +6,7 @@ use super::create::element_count;
 use super::dtype::promote;
 use super::storage::to_dtype;
 pub use super::storage::{contiguous, copy};
-use crate::memory::ensure_elements;
+use crate::runtime::memory::ensure_elements;
 use crate::{CancelToken, Error, Result};
 
 /// A dimension of `dims`, where -1 is the last.

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::create::Numbers;
 use super::dtype::for_dtype;
-use crate::memory::ensure_elements;
+use crate::runtime::memory::ensure_elements;
 use crate::{CancelToken, Error, Result};
 
 /// From this many elements on, work is spread over the pool.

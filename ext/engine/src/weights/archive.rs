@@ -6,7 +6,7 @@ use std::io::Read;
 use flate2::read::DeflateDecoder;
 use flate2::Crc;
 
-use super::Bytes;
+use crate::runtime::bytes::Bytes;
 
 const END: &[u8] = b"PK\x05\x06";
 const END_BYTES: usize = 22;

@@ -4,7 +4,10 @@ use candle_core::{DType, Device, Tensor, WithDType};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use crate::{memory, threads, Result};
+use crate::{
+    runtime::{memory, threads},
+    Result,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
@@ -116,23 +119,6 @@ pub fn tensor(
     Ok(tensor.to_dtype(dtype)?)
 }
 
-/// Every value of a float or integer type as `f32`.
-pub fn to_f32(element: Element, bytes: &[u8]) -> Result<Vec<f32>> {
-    memory::ensure_elements(&[bytes.len() / element.size(), 4], 1, "converted weights")?;
-    match element {
-        Element::I64 => collect(bytes, |b| i64::from_le_bytes(b) as f32),
-        Element::U64 => collect(bytes, |b| u64::from_le_bytes(b) as f32),
-        Element::I32 => collect(bytes, |b| i32::from_le_bytes(b) as f32),
-        Element::U32 => collect(bytes, |b| u32::from_le_bytes(b) as f32),
-        Element::I16 => collect(bytes, |b| f32::from(i16::from_le_bytes(b))),
-        Element::U16 => collect(bytes, |b| f32::from(u16::from_le_bytes(b))),
-        Element::I8 => collect(bytes, |b| f32::from(i8::from_le_bytes(b))),
-        Element::U8 => collect(bytes, |[b]| f32::from(b)),
-        Element::Bool => collect(bytes, |[b]| f32::from(u8::from(b != 0))),
-        float => floats(float, bytes, |x| x),
-    }
-}
-
 /// The values of a float type, each passed through `convert`; none for other types.
 fn floats<T: Send>(
     element: Element,
@@ -202,7 +188,7 @@ mod tests {
         assert_eq!(f8_e4m3(0x01), 2f32.powi(-9));
         assert_eq!(f8_e4m3(0xb8), -1.0);
         assert!(f8_e4m3(0x7f).is_nan());
-        let largest = to_f32(Element::F8E5M2, &[0x7b]).unwrap();
+        let largest = floats(Element::F8E5M2, &[0x7b], |x| x).unwrap();
         assert_eq!(largest, [57344.0]);
     }
 
@@ -211,9 +197,10 @@ mod tests {
         let halves: Vec<u8> = (0..1_000_000u32)
             .flat_map(|i| bf16::from_f32((i % 977) as f32).to_le_bytes())
             .collect();
-        let all = to_f32(Element::Bf16, &halves).unwrap();
+        let widened = |bytes: &[u8]| floats(Element::Bf16, bytes, |x| x).unwrap();
+        let all = widened(&halves);
         assert_eq!(all.len(), 1_000_000);
-        assert_eq!(&all[..977], to_f32(Element::Bf16, &halves[..1954]).unwrap());
+        assert_eq!(&all[..977], widened(&halves[..1954]));
         assert_eq!(
             all[999_999],
             bf16::from_f32((999_999 % 977) as f32).to_f32()

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::table::{Data, Entry, Table};
-use super::{element_count, Array, BlockType, Bytes, Element, Metadata, Value};
-use crate::model_files::Split;
+use super::{element_count, Array, Element, Metadata, Value};
+use crate::files::model_files::Split;
+use crate::quant::BlockType;
+use crate::runtime::bytes::Bytes;
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 4] = b"GGUF";

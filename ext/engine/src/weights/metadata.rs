@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::gguf::Cursor;
-use super::Bytes;
+use crate::runtime::bytes::Bytes;
 use crate::{Error, Result};
 
 /// A value of a GGUF key, widened to the largest type of its kind.

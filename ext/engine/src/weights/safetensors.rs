@@ -8,8 +8,9 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::Deserialize;
 
 use super::table::{Data, Entry, Table};
-use super::{element_count, Bytes, Element, Metadata, Value};
-use crate::{memory, Error, Result};
+use super::{element_count, Element, Metadata, Value};
+use crate::runtime::bytes::Bytes;
+use crate::{runtime::memory, Error, Result};
 
 /// The format's own limit.
 const MOST_HEADER_BYTES: u64 = 100_000_000;

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{
-    blocks, element, BlockType, Bytes, DenseView, Element, Metadata, QuantizedTensor, TensorInfo,
-    WeightSource,
-};
-use crate::{memory, Error, Result};
+use super::{element, Element, Metadata, TensorInfo, WeightSource};
+use crate::quant::{self, BlockType, QuantizedTensor};
+use crate::runtime::bytes::Bytes;
+use crate::{runtime::memory, Error, Result};
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -141,24 +140,12 @@ impl WeightSource for Table {
             }
             Data::Quantized(kind, bytes) => {
                 memory::ensure_elements(shape, 4, format!("tensor {name:?}"))?;
-                let values = blocks::dequantize(*kind, bytes)?;
+                let values = quant::dequantize(*kind, bytes)?;
                 let tensor = Tensor::from_vec(values, shape.as_slice(), &Device::Cpu)?;
                 tensor.to_dtype(dtype.unwrap_or(DType::F32))?
             }
         };
         Ok(tensor.to_device(device)?)
-    }
-
-    fn dense(&self, name: &str) -> Result<Option<DenseView>> {
-        let entry = self.entry(name)?;
-        Ok(match &entry.data {
-            Data::Dense(element, bytes) => Some(DenseView {
-                element: *element,
-                shape: entry.shape.clone(),
-                bytes: bytes.clone(),
-            }),
-            Data::Strided(..) | Data::Quantized(..) => None,
-        })
     }
 
     fn quantized(&self, name: &str) -> Result<Option<QuantizedTensor>> {

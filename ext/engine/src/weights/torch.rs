@@ -6,7 +6,8 @@ use std::path::Path;
 use super::archive::Archive;
 use super::pickle::{self, Fault, Storage, View};
 use super::table::{Data, Entry, Table};
-use super::{element_count, Bytes, Metadata};
+use super::{element_count, Metadata};
+use crate::runtime::bytes::Bytes;
 use crate::{Error, Result};
 
 const MOST_PICKLE_BYTES: usize = 32 << 20;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use engine::files::model_files::ModelFiles;
 use engine::generation::GenerationConfig;
-use engine::model_files::ModelFiles;
 use engine::tasks::{AdapterFiles, ContextOverflow, Generation, LanguageModel, LoadOptions};
 use engine::{CancelToken, Error, Result};
 
@@ -115,7 +115,7 @@ fn a_cache_of_another_adapter_is_not_used() {
     let model = load(&tiny("decoders/llama"), &["llama"]).unwrap();
     let mut cache = model.decoder().new_cache();
     let adapter = model.adapter(Some("llama")).unwrap();
-    let read = |cache: &mut engine::decoder::KvCache| {
+    let read = |cache: &mut engine::models::decoder::KvCache| {
         model
             .decoder()
             .hidden_states(&[5, 6, 7], cache, &CancelToken::new())

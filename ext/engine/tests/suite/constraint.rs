@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use engine::generation::random::Random;
 use engine::generation::{Constraint, Ending, Pattern, Vocabulary};
-use engine::tokenizer::Tokenizer;
+use engine::text::tokenizer::Tokenizer;
 use engine::Error;
 use serde_json::Value;
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use engine::decoder::model::Logits;
-use engine::decoder::{families, Decoder};
-use engine::model_files::WeightFiles;
-use engine::raw_config::RawConfig;
+use engine::files::model_files::WeightFiles;
+use engine::files::raw_config::RawConfig;
+use engine::models::decoder::model::Logits;
+use engine::models::decoder::{families, Decoder};
 use engine::weights::{self, WeightSource};
 use engine::CancelToken;
 

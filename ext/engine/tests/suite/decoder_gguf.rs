@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use candle_core::{DType, Device};
-use engine::decoder::{gguf, Decoder};
-use engine::model_files::ModelFiles;
+use engine::files::model_files::ModelFiles;
+use engine::models::decoder::{gguf, Decoder};
 use engine::{weights, CancelToken};
 
 use super::decoder::{folders, greedy, in_chunks, logprobs, numbers, tiny, worst, Expectations};

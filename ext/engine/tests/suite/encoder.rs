@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Tensor};
-use engine::model_files::ModelFiles;
+use engine::files::model_files::ModelFiles;
 use engine::nn::Pooling;
 use engine::tasks::{
     ClassifyModel, EmbedOptions, EmbedSettings, EmbeddingModel, LoadOptions, MaskModel, TagModel,
 };
-use engine::{threads, CancelToken, Error};
+use engine::{runtime::threads, CancelToken, Error};
 use serde_json::Value;
 
 const TOLERANCE: f32 = 1e-4;

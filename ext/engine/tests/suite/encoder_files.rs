@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use engine::model_files::ModelFiles;
+use engine::files::model_files::ModelFiles;
 use engine::nn::Pooling;
 use engine::tasks::{EmbedOptions, EmbedSettings, EmbeddingModel, LoadOptions};
 use engine::{CancelToken, Error, Result};

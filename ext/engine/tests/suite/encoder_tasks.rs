@@ -4,7 +4,7 @@ use engine::tasks::{
     entities, Aggregation, EmbedOptions, EmbeddingModel, LoadOptions, MaskModel, RerankModel,
     RerankOptions, ScorePooling, TagModel,
 };
-use engine::{threads, CancelToken, Error, Result};
+use engine::{runtime::threads, CancelToken, Error, Result};
 use serde_json::Value;
 
 use crate::encoder::{difference, embed, files, load, tiny, Expected};

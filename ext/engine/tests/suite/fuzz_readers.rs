@@ -5,9 +5,9 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use engine::raw_config::{self, RawConfig};
-use engine::tokenizer::Tokenizer;
-use engine::weights::shard_index;
+use engine::files::raw_config::{self, RawConfig};
+use engine::files::shard_index;
+use engine::text::tokenizer::Tokenizer;
 use engine::{Error, Result};
 
 use crate::allocation::peak_during;

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use candle_core::Device;
-use engine::model_files::WeightFiles;
-use engine::raw_config::RawConfig;
-use engine::tokenizer::Tokenizer;
-use engine::weights::{self, shard_index};
+use engine::files::model_files::WeightFiles;
+use engine::files::raw_config::RawConfig;
+use engine::files::shard_index;
+use engine::text::tokenizer::Tokenizer;
+use engine::weights;
 use engine::{Error, Result};
 
 use crate::allocation::peak_during;
@@ -36,7 +37,6 @@ impl Format {
         let source = weights::open(&self.files(path))?;
         for name in source.names() {
             source.tensor(&name, None, &Device::Cpu)?;
-            source.dense(&name)?;
             source.quantized(&name)?;
         }
         for (key, value) in source.metadata().iter() {

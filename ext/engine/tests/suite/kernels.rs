@@ -244,7 +244,7 @@ fn wrong_shapes_and_types_are_told() {
 fn kernels_work_outside_and_inside_the_pool() {
     let x = Tensor::rand(-1f32, 1.0, (2000, 100), &Device::Cpu).unwrap();
     let outside = kernels::softmax(&x).unwrap();
-    let inside = engine::threads::install(|| kernels::softmax(&x).unwrap()).unwrap();
+    let inside = engine::runtime::threads::install(|| kernels::softmax(&x).unwrap()).unwrap();
     let values = |t: Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     assert_eq!(values(outside), values(inside));
 }

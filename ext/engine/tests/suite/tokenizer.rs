@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::tokenizer::{Detail, Input, Tokenizer, Truncation};
+use engine::text::tokenizer::{Detail, Input, Tokenizer, Truncation};
 use engine::{CancelToken, Error};
 
 const KINDS: [&str; 4] = ["wordpiece", "byte_level_bpe", "sentencepiece", "unigram"];

@@ -4,17 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use engine::decoder::{families, Decoder};
-use engine::encoder::{Blueprint, Encoder};
-use engine::model_files::WeightFiles;
-use engine::raw_config::RawConfig;
+use engine::files::model_files::WeightFiles;
+use engine::files::raw_config::RawConfig;
+use engine::models::decoder::{families, Decoder};
+use engine::models::encoder::{Blueprint, Encoder};
+use engine::models::verification::Evidence;
+use engine::quant::QuantizedTensor;
 use engine::tasks::{
     ClassifyModel, EmbedSettings, EmbeddingModel, LanguageModel, LoadOptions, MaskModel,
     RerankModel, TagModel,
 };
-use engine::verification::Evidence;
-use engine::weights::{self, DenseView, Metadata, QuantizedTensor, TensorInfo, WeightSource};
-use engine::{threads, CancelToken, Error, Result};
+use engine::weights::{self, Metadata, TensorInfo, WeightSource};
+use engine::{runtime::threads, CancelToken, Error, Result};
 
 use super::encoder::{files, tiny};
 
@@ -39,13 +40,6 @@ impl WeightSource for Damaged {
         match name.contains(self.part) {
             true => Ok((tensor * self.factor)?),
             false => Ok(tensor),
-        }
-    }
-
-    fn dense(&self, name: &str) -> Result<Option<DenseView>> {
-        match name.contains(self.part) {
-            true => Ok(None),
-            false => self.inner.dense(name),
         }
     }
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{DType, Device};
-use engine::model_files::WeightFiles;
-use engine::weights::{self, BlockType, Element, Renamed, Rule, Value, WeightSource};
+use engine::files::model_files::WeightFiles;
+use engine::quant::BlockType;
+use engine::weights::{self, Value, WeightSource};
 use engine::Error;
 
 use crate::weight_files::{self as files, fixture, Folder, Gguf};
@@ -54,7 +55,6 @@ fn blocks_expand_as_the_gguf_package_says() {
         assert_eq!((blocks.kind, &blocks.shape[..]), (kind, &[2, 256][..]));
         assert!(blocks.bytes.is_mapped());
         assert_eq!(blocks.bytes.len(), 512 / kind.elements() * kind.bytes());
-        assert!(source.dense(name).unwrap().is_none());
     }
     assert_eq!(seen, 12);
 }
@@ -62,13 +62,13 @@ fn blocks_expand_as_the_gguf_package_says() {
 #[test]
 fn the_formats_of_activations_expand_too() {
     let small: Vec<u8> = [0x00, 0x38, 0, 0].into_iter().chain(0..32).collect();
-    let values = weights::dequantize(BlockType::Q8_1, &small).unwrap();
+    let values = engine::quant::dequantize(BlockType::Q8_1, &small).unwrap();
     let expected: Vec<f32> = (0..32).map(|i| i as f32 * 0.5).collect();
     assert_eq!(values, expected);
     let mut large = 0.25f32.to_le_bytes().to_vec();
     large.extend(0..=255);
     large.extend([0; 32]);
-    let values = weights::dequantize(BlockType::Q8K, &large).unwrap();
+    let values = engine::quant::dequantize(BlockType::Q8K, &large).unwrap();
     let expected: Vec<f32> = (0..=255u8).map(|i| f32::from(i as i8) * 0.25).collect();
     assert_eq!(values, expected);
 }
@@ -77,8 +77,8 @@ fn the_formats_of_activations_expand_too() {
 fn large_tensors_expand_like_small_ones() {
     let source = gguf();
     let blocks = source.quantized("q4_k").unwrap().unwrap().bytes;
-    let once = weights::dequantize(BlockType::Q4K, &blocks).unwrap();
-    let many = weights::dequantize(BlockType::Q4K, &blocks.repeat(2000)).unwrap();
+    let once = engine::quant::dequantize(BlockType::Q4K, &blocks).unwrap();
+    let many = engine::quant::dequantize(BlockType::Q4K, &blocks.repeat(2000)).unwrap();
     assert_eq!(many.len(), 2000 * once.len());
     assert!(many.chunks(once.len()).all(|part| part == once));
 }
@@ -147,9 +147,6 @@ fn every_element_type_of_both_dense_formats() {
             assert_eq!(floats(&*source, &name), signed, "{name}");
             let info = source.info(&name).unwrap();
             assert_eq!((info.dtype_name, &info.shape[..]), (kind, &[2, 3][..]));
-            let view = source.dense(&name).unwrap().unwrap();
-            assert!(view.bytes.is_mapped());
-            assert_eq!(&*view.to_f32().unwrap(), signed, "{name}");
         }
         assert_eq!(floats(&*source, "kind.u8"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(
@@ -199,7 +196,6 @@ fn pytorch_views_and_parameters() {
         .flat_map(|row| (0..4).map(move |column| (row + 6 * column) as f32))
         .collect();
     assert_eq!(floats(&*source, "transposed"), expected);
-    assert!(source.dense("transposed").unwrap().is_none());
 }
 
 #[test]
@@ -215,42 +211,6 @@ fn packed_archives_are_read() {
     let path = folder.write("pytorch_model.bin", file);
     let source = weights::open(&WeightFiles::Pickle(vec![path])).unwrap();
     assert_eq!(floats(&*source, "w"), [2.0, 3.0]);
-}
-
-#[test]
-fn names_are_mapped_by_a_table() {
-    let folder = Folder::new();
-    let file = files::safetensors_of(&[
-        ("bert.blk.0.LayerNorm.gamma", &[1.0]),
-        ("bert.blk.0.LayerNorm.beta", &[2.0]),
-        ("cls.bias", &[3.0]),
-    ]);
-    let path = folder.write("model.safetensors", file);
-    let inner = weights::open(&WeightFiles::Safetensors(vec![path])).unwrap();
-    let rules = [
-        Rule::StripPrefix("bert."),
-        Rule::Part("blk.", "layers."),
-        Rule::Suffix(".gamma", ".weight"),
-        Rule::Suffix(".beta", ".bias"),
-        Rule::Whole("cls.bias", "head.bias"),
-    ];
-    let source = Renamed::new(inner.clone(), &rules).unwrap();
-    let names = [
-        "head.bias",
-        "layers.0.LayerNorm.bias",
-        "layers.0.LayerNorm.weight",
-    ];
-    assert_eq!(source.names(), names);
-    assert_eq!(floats(&source, "layers.0.LayerNorm.weight"), [1.0]);
-    assert!(source.has("head.bias") && !source.has("cls.bias"));
-    let message = source
-        .dense("layers.1.LayerNorm.weight")
-        .unwrap_err()
-        .to_string();
-    assert!(message.contains("layers.1.LayerNorm.weight"), "{message}");
-    assert!(message.contains("bert.blk.0.LayerNorm.gamma"), "{message}");
-    let clash = Renamed::new(inner, &[Rule::Suffix(".gamma", ".beta")]);
-    assert!(matches!(clash.err(), Some(Error::CorruptModel(_))));
 }
 
 #[test]
@@ -277,7 +237,7 @@ fn shards_are_one_source() {
     let index = r#"{"metadata": {"total_size": 12}, "weight_map": {
         "a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
     let index = folder.write("model.safetensors.index.json", index);
-    let shards = weights::shard_index::read(&index).unwrap();
+    let shards = engine::files::shard_index::read(&index).unwrap();
     assert_eq!(shards.len(), 2);
     let source = weights::open(&WeightFiles::Safetensors(paths.clone())).unwrap();
     assert_eq!(source.names(), ["a", "b"]);
@@ -317,9 +277,6 @@ fn unaligned_data_is_read_as_well_as_aligned() {
         let path = folder.write("model.safetensors", file);
         let source = weights::open(&WeightFiles::Safetensors(vec![path])).unwrap();
         assert_eq!(floats(&*source, "w"), [1.5, -2.5]);
-        let view = source.dense("w").unwrap().unwrap();
-        assert_eq!(view.element, Element::F32);
-        assert_eq!(&*view.to_f32().unwrap(), [1.5, -2.5]);
     }
 }
 

@@ -117,7 +117,7 @@ fn detect_x86() -> Vec<Isa> {
         }),
         (Isa::Avx512Vnni, &|| has!("avx512vnni")),
         (Isa::Avx512Bf16, &|| has!("avx512bf16")),
-        (Isa::Amx, &super::amx::is_usable),
+        (Isa::Amx, &super::product::amx::is_usable),
     ];
     levels
         .into_iter()

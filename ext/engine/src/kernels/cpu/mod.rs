@@ -1,26 +1,12 @@
 //! The kernels on the CPU: rows spread over the pool, each by a kernel for the instruction set.
 
-pub(crate) mod activation;
-#[cfg(target_arch = "x86_64")]
-mod amx;
 pub(crate) mod attention;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod attention_tiles;
-pub(crate) mod blocks;
-pub(crate) mod byte_matrix;
-pub(crate) mod few_queries;
-pub(crate) mod gemm;
-pub(crate) mod half_matrix;
 pub mod isa;
 mod lanes;
 mod math;
-pub(crate) mod norm;
-mod panels;
-pub(crate) mod pool;
-pub(crate) mod rope;
+pub(crate) mod product;
+pub(crate) mod rows;
 pub(crate) mod simd;
-pub(crate) mod softmax;
-mod store;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -31,7 +17,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::rows::Rows;
-use crate::threads;
+use crate::runtime::threads;
 pub(crate) use isa::Isa;
 use simd::Simd;
 

@@ -7,16 +7,16 @@ use half::{bf16, f16};
 
 use super::bias::Biases;
 use super::{AttentionOptions, AttentionShape};
-use crate::kernels::cpu::attention::{block_scores, block_weigh, packed_width, BLOCK};
+use crate::kernels::cpu::attention::scores::{block_scores, block_weigh, packed_width, BLOCK};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::cpu::attention_tiles::{TiledUnit, TILED_QUERIES};
-use crate::kernels::cpu::gemm::PANEL;
-use crate::kernels::cpu::softmax::softmax_row;
+use crate::kernels::cpu::attention::tiles::{TiledUnit, TILED_QUERIES};
+use crate::kernels::cpu::product::gemm::PANEL;
+use crate::kernels::cpu::rows::softmax::softmax_row;
 use crate::kernels::cpu::{
     build, for_each_range, read, with_scratch, Element, Isa, Output, RowView,
 };
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::cpu::{half_matrix::bits, Stored};
+use crate::kernels::cpu::{product::half_matrix::bits, Stored};
 use crate::kernels::rows::row_major;
 use crate::{Error, Result};
 

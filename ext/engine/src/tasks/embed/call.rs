@@ -8,8 +8,8 @@ use crate::nn::{Epilogue, PackedSequences, Pooling};
 use crate::tasks::batching::{self, Excess, Tokens};
 use crate::tasks::loading::LoadedEncoder;
 use crate::tasks::static_embeddings::StaticEmbeddings;
-use crate::tokenizer::{Detail, Input, Tokenizer};
-use crate::{threads, CancelToken, Error, Result};
+use crate::text::tokenizer::{Detail, Input, Tokenizer};
+use crate::{runtime::threads, CancelToken, Error, Result};
 
 use super::{EmbedOptions, EmbeddingModel};
 

@@ -1,10 +1,10 @@
 //! Attention of few queries, as when one token is generated: nothing is laid out anew.
 
 use super::{Call, Unit};
-use crate::kernels::cpu::few_queries::{scores, weigh, StridedRows};
-use crate::kernels::cpu::softmax::softmax_row;
+use crate::kernels::cpu::attention::few_queries::{scores, weigh, StridedRows};
+use crate::kernels::cpu::rows::softmax::softmax_row;
 use crate::kernels::cpu::{for_each_range, with_scratch, Element, Output, RowView};
-use crate::threads;
+use crate::runtime::threads;
 
 impl<T: Element> Call<'_, T> {
     /// # Safety

@@ -1,0 +1,7 @@
+//! The files of a model: where they come from, which there are, and the small ones among them.
+
+pub mod hub;
+pub mod json;
+pub mod model_files;
+pub mod raw_config;
+pub mod shard_index;

@@ -1,0 +1,261 @@
+//! The products inside attention where there are few queries: keys and values are read where they lie.
+
+use std::ops::Range;
+
+use crate::kernels::cpu::isa::{dispatched, Isa};
+use crate::kernels::cpu::simd::Simd;
+
+/// Rows of keys or values; `stride` elements from row to row.
+#[derive(Clone, Copy)]
+pub(crate) struct StridedRows<'a> {
+    pub values: &'a [f32],
+    pub stride: usize,
+    pub width: usize,
+}
+
+impl StridedRows<'_> {
+    /// Whether the rows of `range` are there.
+    fn holds(&self, range: &Range<usize>) -> bool {
+        range.is_empty() || (range.end - 1) * self.stride + self.width <= self.values.len()
+    }
+}
+
+#[inline(always)]
+unsafe fn dot<S: Simd>(a: *const f32, b: *const f32, count: usize) -> f32 {
+    unsafe {
+        let mut sums = [S::splat(0.0); 2];
+        let mut i = 0;
+        while i + 2 * S::LANES <= count {
+            sums[0] = S::fma(S::load(a.add(i)), S::load(b.add(i)), sums[0]);
+            let j = i + S::LANES;
+            sums[1] = S::fma(S::load(a.add(j)), S::load(b.add(j)), sums[1]);
+            i += 2 * S::LANES;
+        }
+        while i < count {
+            let left = (count - i).min(S::LANES - 1);
+            let part = S::load_first(a.add(i), left);
+            sums[0] = S::fma(part, S::load_first(b.add(i), left), sums[0]);
+            i += left;
+        }
+        S::sum(S::add(sums[0], sums[1]))
+    }
+}
+
+#[inline(always)]
+unsafe fn scores_with<S: Simd>(
+    queries: *const f32,
+    count: usize,
+    keys: StridedRows<'_>,
+    seen: Range<usize>,
+    out: *mut f32,
+    stride: usize,
+) {
+    unsafe {
+        for j in seen {
+            let key = keys.values.as_ptr().add(j * keys.stride);
+            for i in 0..count {
+                let query = queries.add(i * keys.width);
+                *out.add(i * stride + j) = dot::<S>(query, key, keys.width);
+            }
+        }
+    }
+}
+
+/// `VECTORS` vectors of columns from `column` on, for `R` rows of shares; the last `left` of the
+/// columns exist.
+#[inline(always)]
+unsafe fn weigh_columns<S: Simd, const R: usize, const VECTORS: usize>(
+    shares: *const f32,
+    stride: usize,
+    values: &StridedRows<'_>,
+    seen: Range<usize>,
+    column: usize,
+    out: *mut f32,
+) {
+    unsafe {
+        let left = values.width - column;
+        let mut sums = [[S::splat(0.0); VECTORS]; R];
+        for j in seen {
+            let from = values.values.as_ptr().add(j * values.stride + column);
+            let mut row = [S::splat(0.0); VECTORS];
+            for (at, v) in row.iter_mut().enumerate() {
+                *v = match left >= (at + 1) * S::LANES {
+                    true => S::load(from.add(at * S::LANES)),
+                    false => S::load_first(from.add(at * S::LANES), left - at * S::LANES),
+                };
+            }
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let share = S::splat(*shares.add(i * stride + j));
+                for (sum, v) in sums.iter_mut().zip(row) {
+                    *sum = S::fma(share, v, *sum);
+                }
+            }
+        }
+        for (i, sums) in sums.into_iter().enumerate() {
+            for (at, sum) in sums.into_iter().enumerate() {
+                let to = out.add(i * values.width + column + at * S::LANES);
+                match left >= (at + 1) * S::LANES {
+                    true => S::store(to, sum),
+                    false => S::store_first(to, sum, left - at * S::LANES),
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn weigh_rows<S: Simd, const R: usize>(
+    shares: *const f32,
+    stride: usize,
+    values: &StridedRows<'_>,
+    seen: Range<usize>,
+    out: *mut f32,
+) {
+    unsafe {
+        let mut column = 0;
+        while column + 4 * S::LANES <= values.width {
+            weigh_columns::<S, R, 4>(shares, stride, values, seen.clone(), column, out);
+            column += 4 * S::LANES;
+        }
+        while column < values.width {
+            weigh_columns::<S, R, 1>(shares, stride, values, seen.clone(), column, out);
+            column += S::LANES;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn weigh_with<S: Simd>(
+    shares: *const f32,
+    count: usize,
+    stride: usize,
+    values: StridedRows<'_>,
+    seen: Range<usize>,
+    out: *mut f32,
+) {
+    unsafe {
+        let mut i = 0;
+        while i < count {
+            let (shares, out) = (shares.add(i * stride), out.add(i * values.width));
+            if count - i >= 3 {
+                weigh_rows::<S, 3>(shares, stride, &values, seen.clone(), out);
+                i += 3;
+            } else {
+                weigh_rows::<S, 1>(shares, stride, &values, seen.clone(), out);
+                i += 1;
+            }
+        }
+    }
+}
+
+dispatched! {
+    unsafe fn run_scores(
+        queries: *const f32, count: usize, keys: StridedRows<'_>, seen: Range<usize>, out: *mut f32,
+        stride: usize,
+    ) = scores_with
+}
+dispatched! {
+    unsafe fn run_weigh(
+        shares: *const f32, count: usize, stride: usize, values: StridedRows<'_>, seen: Range<usize>,
+        out: *mut f32,
+    ) = weigh_with
+}
+
+/// out[i][j] = Σ queries[i][d] · keys[j][d] for the keys `seen`; rows of `out` are `stride` apart.
+pub(crate) fn scores(
+    isa: Isa,
+    queries: &[f32],
+    keys: StridedRows<'_>,
+    seen: &Range<usize>,
+    out: &mut [f32],
+    stride: usize,
+) {
+    let count = queries.len() / keys.width.max(1);
+    assert!(keys.holds(seen) && seen.end <= stride && out.len() >= count * stride);
+    let (queries, out) = (queries.as_ptr(), out.as_mut_ptr());
+    // SAFETY: the lengths were just checked.
+    unsafe { run_scores(isa, queries, count, keys, seen.clone(), out, stride) };
+}
+
+/// out[i] = Σ shares[i][j] · values[j] over the keys `seen`; rows of `shares` are `stride` apart.
+pub(crate) fn weigh(
+    isa: Isa,
+    shares: &[f32],
+    stride: usize,
+    values: StridedRows<'_>,
+    seen: &Range<usize>,
+    out: &mut [f32],
+) {
+    let count = out.len() / values.width.max(1);
+    assert!(values.holds(seen) && seen.end <= stride && shares.len() >= count * stride);
+    let (shares, out) = (shares.as_ptr(), out.as_mut_ptr());
+    // SAFETY: the lengths were just checked.
+    unsafe { run_weigh(isa, shares, count, stride, values, seen.clone(), out) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .take(count)
+        .collect()
+    }
+
+    #[test]
+    fn scores_and_sums_are_those_of_the_definition() {
+        for (count, width, gap, keys) in [
+            (1, 64, 128, 40),
+            (3, 80, 0, 5),
+            (7, 5, 3, 9),
+            (2, 129, 1, 2),
+        ] {
+            let stride = width + gap;
+            let (rows, queries) = (numbers(keys * stride, 1), numbers(count * width, 2));
+            let rows = StridedRows {
+                values: &rows,
+                stride,
+                width,
+            };
+            let shares = numbers(count * keys, 3);
+            let seen = 1..keys;
+            for &isa in Isa::available() {
+                let (mut found, mut sums) = (vec![0.0; count * keys], vec![0.0; count * width]);
+                scores(isa, &queries, rows, &seen, &mut found, keys);
+                weigh(isa, &shares, keys, rows, &seen, &mut sums);
+                for i in 0..count {
+                    for j in seen.clone() {
+                        let dot: f64 = (0..width)
+                            .map(|d| {
+                                f64::from(queries[i * width + d])
+                                    * f64::from(rows.values[j * stride + d])
+                            })
+                            .sum();
+                        assert!(
+                            (f64::from(found[i * keys + j]) - dot).abs() < 1e-4,
+                            "{isa:?}"
+                        );
+                    }
+                    for d in 0..width {
+                        let sum: f64 = seen
+                            .clone()
+                            .map(|j| {
+                                f64::from(shares[i * keys + j])
+                                    * f64::from(rows.values[j * stride + d])
+                            })
+                            .sum();
+                        assert!(
+                            (f64::from(sums[i * width + d]) - sum).abs() < 1e-4,
+                            "{isa:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The products inside attention by tiles of bf16, on 32 queries at a time.
+
+use std::ops::Range;
+
+use crate::kernels::cpu::isa::Isa;
+use crate::kernels::cpu::narrow_bf16;
+use crate::kernels::cpu::product::amx::{multiply_bf16, Tiles, TILE};
+use crate::kernels::cpu::product::gemm::PANEL;
+
+/// Queries that are worked on together: two tiles.
+pub(crate) const TILED_QUERIES: usize = 2 * TILE;
+
+/// Keys, widths and value widths are padded to this by zeros: the depth of a tile, and a panel.
+const PADDING: usize = 32;
+
+/// One sequence under one head; everything it needs lies in the caller's scratch.
+pub(crate) struct TiledUnit<'a> {
+    isa: Isa,
+    tiles: Tiles,
+    /// Panels of 32 keys, each [width / 2, 32] pairs.
+    keys: &'a mut [u32],
+    /// Panels of 32 columns, each [keys / 2, 32] pairs of neighbouring keys.
+    values: &'a mut [u32],
+    /// [32, width], rows that are not set are zeros.
+    queries: &'a mut [u16],
+    /// [32, keys]
+    scores: &'a mut [f32],
+    /// [32, keys]
+    shares: &'a mut [u16],
+    /// [32, value width]
+    sums: &'a mut [f32],
+    padded: Sizes,
+}
+
+/// Keys, width and value width.
+type Sizes = (usize, usize, usize);
+
+fn padded((keys, width, value_width): Sizes) -> Sizes {
+    let up = |size: usize| size.max(1).next_multiple_of(PADDING);
+    (up(keys), up(width), up(value_width))
+}
+
+impl<'a> TiledUnit<'a> {
+    /// How many f32 the scratch must hold.
+    pub fn room(sizes: Sizes) -> usize {
+        Self::parts(padded(sizes)).iter().sum()
+    }
+
+    fn parts((keys, width, value_width): Sizes) -> [usize; 6] {
+        [
+            keys * width / 2,
+            keys * value_width / 2,
+            TILED_QUERIES * width / 2,
+            TILED_QUERIES * keys,
+            TILED_QUERIES * keys / 2,
+            TILED_QUERIES * value_width,
+        ]
+    }
+
+    /// Runs on `Isa::Amx` alone.
+    pub fn new(isa: Isa, sizes: Sizes, scratch: &'a mut [f32]) -> Self {
+        assert!(isa == Isa::Amx);
+        let padded = padded(sizes);
+        let [keys, values, queries, scores, shares, _] = Self::parts(padded);
+        let (keys, rest) = scratch.split_at_mut(keys);
+        let (values, rest) = rest.split_at_mut(values);
+        let (queries, rest) = rest.split_at_mut(queries);
+        let (scores, rest) = rest.split_at_mut(scores);
+        let (shares, sums) = rest.split_at_mut(shares);
+        let mut unit = Self {
+            isa,
+            // SAFETY: the set is only available where tiles are usable.
+            tiles: unsafe { Tiles::configure() },
+            keys: words(keys),
+            values: words(values),
+            queries: half_words(queries),
+            scores,
+            shares: half_words(shares),
+            sums,
+            padded,
+        };
+        unit.clear_padding(sizes);
+        unit
+    }
+
+    /// Zeros wherever `set_key`, `set_values` and `set_query` do not write.
+    fn clear_padding(&mut self, (keys, width, value_width): Sizes) {
+        let (_, padded_width, padded_values) = self.padded;
+        if keys % PANEL != 0 || width != padded_width || keys == 0 {
+            self.keys.fill(0);
+        }
+        if keys % PANEL != 0 || value_width != padded_values || keys == 0 {
+            self.values.fill(0);
+        }
+        self.queries.fill(0);
+    }
+
+    pub fn set_key(&mut self, key: usize, row: &[u16]) {
+        let panel = key / PANEL * (self.padded.1 / 2) * PANEL + key % PANEL;
+        for (to, pair) in self.keys[panel..]
+            .iter_mut()
+            .step_by(PANEL)
+            .zip(row.chunks(2))
+        {
+            *to = join(pair[0], pair.get(1).copied().unwrap_or(0));
+        }
+    }
+
+    /// Two neighbouring keys' values, the first of an even number.
+    pub fn set_values(&mut self, key: usize, first: &[u16], second: Option<&[u16]>) {
+        let pairs = self.padded.0 / 2;
+        for (panel, part) in first.chunks(PANEL).enumerate() {
+            let to = &mut self.values[(panel * pairs + key / 2) * PANEL..][..part.len()];
+            match second {
+                Some(second) => {
+                    let second = &second[panel * PANEL..][..part.len()];
+                    for ((to, &first), &second) in to.iter_mut().zip(part).zip(second) {
+                        *to = join(first, second);
+                    }
+                }
+                None => to
+                    .iter_mut()
+                    .zip(part)
+                    .for_each(|(to, &first)| *to = join(first, 0)),
+            }
+        }
+    }
+
+    pub fn set_query(&mut self, query: usize, row: &[u16]) {
+        self.queries[query * self.padded.1..][..row.len()].copy_from_slice(row);
+    }
+
+    /// The scores of the first `count` queries with the keys of `seen`, and the length of a row.
+    pub fn score(&mut self, count: usize, seen: &Range<usize>) -> (&mut [f32], usize) {
+        let (keys, width, _) = self.padded;
+        assert!(count <= TILED_QUERIES && seen.end <= keys);
+        for first in (seen.start / PANEL * PANEL..seen.end).step_by(PANEL) {
+            let panel = self.keys[first / PANEL * (width / 2) * PANEL..].as_ptr();
+            let out = self.scores[first..].as_mut_ptr();
+            let operand = (self.queries.as_ptr(), width);
+            // SAFETY: the queries have 32 rows, the panel is as deep as they are wide, and the scores
+            // have 32 rows of whole panels.
+            unsafe { multiply(&self.tiles, count, operand, panel, width, (out, keys)) };
+        }
+        (self.scores, keys)
+    }
+
+    /// The sums of the values of `seen` keys by what the scores have become, and the length of a row.
+    pub fn weigh(&mut self, count: usize, seen: &Range<usize>) -> (&[f32], usize) {
+        let (keys, _, value_width) = self.padded;
+        assert!(count <= TILED_QUERIES && seen.end <= keys);
+        let first = seen.start / PADDING * PADDING;
+        let last = seen.end.next_multiple_of(PADDING);
+        for row in 0..count {
+            let scores = &mut self.scores[row * keys..][..keys];
+            scores[first..seen.start].fill(0.0);
+            scores[seen.end..last].fill(0.0);
+            let to = self.shares[row * keys + first..][..last - first].as_mut_ptr();
+            // SAFETY: the shares have a row of `keys` for every row of scores.
+            unsafe { narrow_bf16(self.isa, scores[first..last].as_ptr(), to, last - first) };
+        }
+        for column in (0..value_width).step_by(PANEL) {
+            let pairs = column * keys / 2 + first / 2 * PANEL;
+            let out = self.sums[column..].as_mut_ptr();
+            if first == last {
+                self.sums[..count * value_width].fill(0.0);
+                break;
+            }
+            let operand = (self.shares[first..].as_ptr(), keys);
+            let panel = self.values[pairs..].as_ptr();
+            // SAFETY: the shares have 32 rows of `keys`, the panel is deep enough from this pair on, and
+            // the sums have 32 rows of whole panels.
+            unsafe {
+                multiply(
+                    &self.tiles,
+                    count,
+                    operand,
+                    panel,
+                    last - first,
+                    (out, value_width),
+                );
+            }
+        }
+        (self.sums, value_width)
+    }
+}
+
+/// # Safety
+/// `x` has 32 rows of `depth`, a multiple of 32, `stride` apart; `panel` holds as many inputs; `out`
+/// has 32 rows, and 32 columns of each.
+unsafe fn multiply(
+    tiles: &Tiles,
+    count: usize,
+    (x, stride): (*const u16, usize),
+    panel: *const u32,
+    depth: usize,
+    (out, out_stride): (*mut f32, usize),
+) {
+    let (stride, out_stride) = (stride * size_of::<u16>(), out_stride * size_of::<f32>());
+    let (x, panel, out, steps) = (x.cast(), panel.cast(), out.cast(), depth / PADDING);
+    // SAFETY: the caller vouches for the operands.
+    unsafe {
+        match count > TILE {
+            true => multiply_bf16::<true>(tiles, x, stride, panel, steps, out, out_stride),
+            false => multiply_bf16::<false>(tiles, x, stride, panel, steps, out, out_stride),
+        }
+    }
+}
+
+fn join(first: u16, second: u16) -> u32 {
+    u32::from(first) | u32::from(second) << 16
+}
+
+fn words(values: &mut [f32]) -> &mut [u32] {
+    // SAFETY: both types have one size and alignment, and every bit pattern is a value of both.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
+}
+
+fn half_words(values: &mut [f32]) -> &mut [u16] {
+    // SAFETY: two halves fit an f32, whose alignment is larger; every bit pattern is a value of both.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), 2 * values.len()) }
+}

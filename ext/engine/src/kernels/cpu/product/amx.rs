@@ -1,0 +1,170 @@
+//! Intel's tile registers: products of blocks of 16 × 64 bytes. The compiler has no stable names for
+//! them, so they are written as assembly.
+
+use std::arch::asm;
+use std::arch::x86_64::__cpuid_count;
+
+/// Rows of a tile, and its columns of sums.
+pub(crate) const TILE: usize = 16;
+
+/// Bytes of one row of a tile: 32 bf16 or 64 integers of a byte.
+const ROW_BYTES: usize = 64;
+
+/// Whether the CPU has tiles of bf16 and of bytes, and the kernel lets this process use them.
+pub(crate) fn is_usable() -> bool {
+    const BF16: u32 = 1 << 22;
+    const TILES: u32 = 1 << 24;
+    const INT8: u32 = 1 << 25;
+    let wanted = BF16 | TILES | INT8;
+    // SAFETY: leaf 7 exists on every CPU with AVX2, which was found before. Newer compilers know it to
+    // be safe.
+    #[allow(unused_unsafe)]
+    let has = unsafe { __cpuid_count(7, 0) }.edx & wanted == wanted;
+    has && is_permitted()
+}
+
+/// Asks the kernel, once per process and for its children, to keep tiles over context switches.
+#[cfg(target_os = "linux")]
+fn is_permitted() -> bool {
+    const REQUEST_PERMISSION: libc::c_long = 0x1023;
+    const TILE_DATA: libc::c_long = 18;
+    // SAFETY: the call takes two numbers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_permitted() -> bool {
+    false
+}
+
+/// The first palette, with all eight tiles at their full size.
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Tiles that this thread may use until it is dropped.
+pub(crate) struct Tiles(());
+
+impl Tiles {
+    /// # Safety
+    /// `is_usable()` said yes.
+    pub unsafe fn configure() -> Self {
+        let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
+        row_bytes[..8].fill(ROW_BYTES as u16);
+        rows[..8].fill(TILE as u8);
+        let configuration = Configuration {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes,
+            rows,
+        };
+        // SAFETY: the caller vouches for the instructions; the 64 bytes are a valid configuration.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly));
+        }
+        Self(())
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: tiles were configured, so the instruction exists.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// One or two tiles of rows of `a` against two tiles of columns of `b`, over `steps` tiles of depth.
+macro_rules! products {
+    ($name:ident, $multiply:literal) => {
+        /// # Safety
+        /// `a` holds 16 · `TALL + 1` rows of 64 · `steps` bytes, `a_stride` bytes apart; `b` 16 ·
+        /// `steps` rows of 128 bytes; `sums` as many rows of 32 numbers, `stride` bytes apart.
+        pub(crate) unsafe fn $name<const TALL: bool>(
+            _tiles: &Tiles,
+            a: *const u8,
+            a_stride: usize,
+            b: *const u8,
+            steps: usize,
+            sums: *mut u8,
+            stride: usize,
+        ) {
+            // SAFETY: the caller vouches for the operands, and the tiles are configured.
+            unsafe {
+                if TALL {
+                    asm!(
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        "2:",
+                        "tileloadd tmm6, [{b} + {b_stride}]",
+                        "tileloadd tmm4, [{a} + {a_stride}]",
+                        "tileloadd tmm7, [{b} + {b_stride} + 64]",
+                        concat!($multiply, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm5, [{lower} + {a_stride}]",
+                        concat!($multiply, " tmm1, tmm4, tmm7"),
+                        concat!($multiply, " tmm2, tmm5, tmm6"),
+                        concat!($multiply, " tmm3, tmm5, tmm7"),
+                        "add {a}, 64",
+                        "add {lower}, 64",
+                        "add {b}, 2048",
+                        "dec {steps}",
+                        "jnz 2b",
+                        "tilestored [{sums} + {stride}], tmm0",
+                        "tilestored [{sums} + {stride} + 64], tmm1",
+                        "tilestored [{low_sums} + {stride}], tmm2",
+                        "tilestored [{low_sums} + {stride} + 64], tmm3",
+                        a = inout(reg) a => _,
+                        lower = inout(reg) a.add(TILE * a_stride) => _,
+                        a_stride = in(reg) a_stride,
+                        b = inout(reg) b => _,
+                        b_stride = in(reg) 2 * ROW_BYTES,
+                        steps = inout(reg) steps => _,
+                        sums = in(reg) sums,
+                        low_sums = in(reg) sums.add(TILE * stride),
+                        stride = in(reg) stride,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack),
+                    );
+                } else {
+                    asm!(
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "2:",
+                        "tileloadd tmm6, [{b} + {b_stride}]",
+                        "tileloadd tmm4, [{a} + {a_stride}]",
+                        "tileloadd tmm7, [{b} + {b_stride} + 64]",
+                        concat!($multiply, " tmm0, tmm4, tmm6"),
+                        concat!($multiply, " tmm1, tmm4, tmm7"),
+                        "add {a}, 64",
+                        "add {b}, 2048",
+                        "dec {steps}",
+                        "jnz 2b",
+                        "tilestored [{sums} + {stride}], tmm0",
+                        "tilestored [{sums} + {stride} + 64], tmm1",
+                        a = inout(reg) a => _,
+                        a_stride = in(reg) a_stride,
+                        b = inout(reg) b => _,
+                        b_stride = in(reg) 2 * ROW_BYTES,
+                        steps = inout(reg) steps => _,
+                        sums = in(reg) sums,
+                        stride = in(reg) stride,
+                        out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack),
+                    );
+                }
+            }
+        }
+    };
+}
+
+products!(multiply_bf16, "tdpbf16ps");
+// Unsigned bytes of `a`, signed ones of `b`.
+products!(multiply_bytes, "tdpbusd");

@@ -1,0 +1,454 @@
+//! Rows of bytes times one panel.
+//!
+//! There is one definition, whatever the instruction set and the number of rows, so that all give the
+//! same bits: the products of a group are summed in integers, which is exact, and the groups are added
+//! in their order. All that is rounded is rounded by the same steps everywhere.
+
+use super::format::{for_format, Format, GROUP, PANEL};
+use super::integers::Integers;
+use super::level::leveled;
+use super::quantize::{Group, QuantizedRows, FINER, PLANES};
+use crate::kernels::cpu::simd::Simd;
+use crate::quant::BlockType;
+
+type Float<S> = <S as Integers>::Float;
+type Number<S> = <Float<S> as Simd>::V;
+
+/// How far ahead of its use a panel is asked for, in bytes.
+#[cfg(target_arch = "x86_64")]
+const AHEAD: usize = 4096;
+
+/// Some rows of x.
+#[derive(Clone, Copy)]
+struct Rows {
+    bytes: *const i8,
+    groups: *const Group,
+    /// Groups in a row.
+    width: usize,
+}
+
+impl Rows {
+    #[inline(always)]
+    unsafe fn group(&self, row: usize, plane: usize, group: usize) -> Group {
+        unsafe { *self.groups.add((row * PLANES + plane) * self.width + group) }
+    }
+
+    /// The group of the last plane, whose scale and sum are those of the elements.
+    #[inline(always)]
+    unsafe fn last(&self, row: usize, group: usize) -> Group {
+        unsafe { self.group(row, PLANES - 1, group) }
+    }
+
+    /// The sum of half a group in units of the last plane's scale.
+    #[inline(always)]
+    unsafe fn half_sum(&self, row: usize, group: usize, half: usize) -> f32 {
+        let mut sum = 0;
+        for plane in 0..PLANES {
+            sum = FINER * sum + unsafe { self.group(row, plane, group) }.byte_sums[half];
+        }
+        sum as f32
+    }
+
+    #[inline(always)]
+    unsafe fn step(&self, row: usize, plane: usize, group: usize, step: usize) -> *const i8 {
+        let group = (row * PLANES + plane) * self.width + group;
+        unsafe { self.bytes.add(group * GROUP + 4 * step) }
+    }
+}
+
+/// The codes of step `STEP` of a group.
+#[inline(always)]
+unsafe fn codes<S: Integers, F: Format, const STEP: usize>(
+    low: *const u8,
+    high: *const u8,
+    levels: &[u8; 16],
+) -> S::V {
+    const LINE: usize = 4 * PANEL;
+    unsafe {
+        let codes = match F::LOW_BITS {
+            8 => S::load(low.add(LINE * STEP)),
+            4 => {
+                let both = S::load(low.add(LINE * (STEP % 4)));
+                match STEP / 4 {
+                    0 => S::right::<0>(both, 15),
+                    _ => S::right::<4>(both, 15),
+                }
+            }
+            _ => {
+                let all = S::load(low.add(LINE * (STEP % 2)));
+                match STEP / 2 {
+                    0 => S::right::<0>(all, 3),
+                    1 => S::right::<2>(all, 3),
+                    2 => S::right::<4>(all, 3),
+                    _ => S::right::<6>(all, 3),
+                }
+            }
+        };
+        if F::LOOKED_UP {
+            return S::look_up(codes, levels);
+        }
+        match F::HIGH_BITS {
+            0 => codes,
+            1 => S::add_bits(codes, high.add(8 * STEP), 1 << F::LOW_BITS),
+            _ => {
+                let all = S::load(high.add(LINE * (STEP % 2)));
+                let above = match STEP / 2 {
+                    0 => S::left::<4>(all, 0x30),
+                    1 => S::left::<2>(all, 0x30),
+                    2 => S::right::<0>(all, 0x30),
+                    _ => S::right::<2>(all, 0x30),
+                };
+                S::or(codes, above)
+            }
+        }
+    }
+}
+
+/// The exact sums of half a group (`HALF` 0 or 1) for the planes of `R` rows, on top of `sums`.
+#[inline(always)]
+unsafe fn half_group<S: Integers, F: Format, const R: usize, const HALF: usize>(
+    mut sums: [[S::V; PLANES]; R],
+    (low, high): (*const u8, *const u8),
+    levels: &[u8; 16],
+    rows: &Rows,
+    group: usize,
+) -> [[S::V; PLANES]; R] {
+    unsafe {
+        macro_rules! step {
+            ($step:literal) => {
+                let codes = codes::<S, F, $step>(low, high, levels);
+                let mut r = 0;
+                while r < R {
+                    let mut p = 0;
+                    while p < PLANES {
+                        let x = rows.step(r, p, group, $step);
+                        sums[r][p] = match F::WIDE {
+                            true => S::dot_wide(sums[r][p], codes, x),
+                            false => S::dot(sums[r][p], codes, x),
+                        };
+                        p += 1;
+                    }
+                    r += 1;
+                }
+            };
+        }
+        if HALF == 0 {
+            step!(0);
+            step!(1);
+            step!(2);
+            step!(3);
+        } else {
+            step!(4);
+            step!(5);
+            step!(6);
+            step!(7);
+        }
+        sums
+    }
+}
+
+/// Where the sums of a row begin, so that codes count as levels.
+#[inline(always)]
+unsafe fn begin<S: Integers, F: Format>(
+    rows: &Rows,
+    row: usize,
+    group: usize,
+    byte_sum: impl Fn([i32; 2]) -> i32,
+) -> [S::V; PLANES] {
+    let offset = if F::WIDE { S::WIDE_OFFSET } else { F::OFFSET };
+    unsafe {
+        let mut sums = [S::splat(0); PLANES];
+        let mut p = 0;
+        while p < PLANES {
+            sums[p] = S::splat(-offset * byte_sum(rows.group(row, p, group).byte_sums));
+            p += 1;
+        }
+        sums
+    }
+}
+
+/// The sums of the planes as one, in units of the last plane's scale.
+#[inline(always)]
+unsafe fn together<S: Integers>(sums: [S::V; PLANES]) -> Number<S> {
+    unsafe {
+        let mut sum = S::to_float(sums[0]);
+        let mut p = 1;
+        while p < PLANES {
+            sum = S::fuse(sum, Float::<S>::splat(FINER as f32), S::to_float(sums[p]));
+            p += 1;
+        }
+        sum
+    }
+}
+
+/// A group in a panel, from the first lane of a vector on.
+#[derive(Clone, Copy)]
+struct Place<V> {
+    /// Of the block.
+    scale: V,
+    minimum: V,
+    /// The group's own bytes of scale and of minimum.
+    scales: *const u8,
+    minimums: *const u8,
+    planes: (*const u8, *const u8),
+}
+
+/// Adds a group with one scale to `totals`.
+#[inline(always)]
+unsafe fn add_group<S: Integers, F: Format, const R: usize>(
+    totals: &mut [Number<S>; R],
+    place: &Place<Number<S>>,
+    levels: &[u8; 16],
+    rows: &Rows,
+    group: usize,
+) {
+    unsafe {
+        let mut sums = [[S::splat(0); PLANES]; R];
+        let mut r = 0;
+        while r < R {
+            sums[r] = begin::<S, F>(rows, r, group, |halves| halves[0] + halves[1]);
+            r += 1;
+        }
+        let sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
+        let sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
+        let (mut scale, mut minimum) = (place.scale, place.minimum);
+        if F::SUPER {
+            scale = Float::<S>::mul(scale, S::load_bytes(place.scales));
+            if F::MINIMUM {
+                minimum = Float::<S>::mul(minimum, S::load_bytes(place.minimums));
+            }
+        }
+        let mut r = 0;
+        while r < R {
+            let x = rows.last(r, group);
+            let both = Float::<S>::mul(scale, Float::<S>::splat(x.scale));
+            totals[r] = S::fuse(together::<S>(sums[r]), both, totals[r]);
+            if F::MINIMUM {
+                totals[r] = S::fuse(minimum, Float::<S>::splat(x.sum), totals[r]);
+            }
+            r += 1;
+        }
+    }
+}
+
+/// Adds a group of two runs with a scale each to `totals`.
+#[inline(always)]
+unsafe fn add_runs<S: Integers, F: Format, const R: usize>(
+    totals: &mut [Number<S>; R],
+    place: &Place<Number<S>>,
+    levels: &[u8; 16],
+    rows: &Rows,
+    group: usize,
+) {
+    unsafe {
+        let of_run = |bytes: *const u8, run: usize| S::load_bytes(bytes.add(run * PANEL));
+        let mut sums = [[S::splat(0); PLANES]; R];
+        let mut scaled = [Float::<S>::splat(0.0); R];
+        let mut r = 0;
+        while r < R {
+            sums[r] = begin::<S, F>(rows, r, group, |halves| halves[0]);
+            r += 1;
+        }
+        sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
+        let scale = of_run(place.scales, 0);
+        r = 0;
+        while r < R {
+            scaled[r] = Float::<S>::mul(together::<S>(sums[r]), scale);
+            sums[r] = begin::<S, F>(rows, r, group, |halves| halves[1]);
+            r += 1;
+        }
+        sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
+        let scale = of_run(place.scales, 1);
+        r = 0;
+        while r < R {
+            let factor = Float::<S>::splat(rows.last(r, group).scale);
+            let sum = S::fuse(together::<S>(sums[r]), scale, scaled[r]);
+            let both = Float::<S>::mul(place.scale, factor);
+            totals[r] = S::fuse(sum, both, totals[r]);
+            if F::MINIMUM {
+                let sum = |half: usize| Float::<S>::splat(rows.half_sum(r, group, half));
+                let minimum = |run: usize| of_run(place.minimums, run);
+                let scaled = Float::<S>::mul(minimum(0), sum(0));
+                let sum = S::fuse(minimum(1), sum(1), scaled);
+                let both = Float::<S>::mul(place.minimum, factor);
+                totals[r] = S::fuse(sum, both, totals[r]);
+            }
+            r += 1;
+        }
+    }
+}
+
+/// Asks for what is read soon: the hardware looks ahead within a page only.
+#[inline(always)]
+unsafe fn fetch_ahead(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(64) {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        // SAFETY: a prefetch reads nothing and cannot fault; SSE belongs to every x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD + line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
+}
+
+/// `R` rows of x times the outputs of the lanes from `first` on.
+#[inline(always)]
+unsafe fn tile<S: Integers, F: Format, const R: usize>(
+    panel: *const u8,
+    first: usize,
+    levels: &[u8; 16],
+    rows: &Rows,
+) -> [Number<S>; R] {
+    // Four bytes of low bits a lane, as of two high bits; half a byte of masks.
+    let high_lane = match F::HIGH_BITS {
+        1 => first / 2,
+        _ => 4 * first,
+    };
+    unsafe {
+        let mut totals = [Float::<S>::splat(0.0); R];
+        let mut at = panel;
+        let mut group = 0;
+        while group < rows.width {
+            let scale = S::load_halves(at.add(2 * first));
+            let minimum = match F::MINIMUM {
+                true => S::load_halves(at.add(2 * (PANEL + first))),
+                false => scale,
+            };
+            at = at.add(F::HEADER_BYTES);
+            for _ in 0..F::GROUPS {
+                if R == 1 {
+                    fetch_ahead(at, F::GROUP_BYTES);
+                }
+                let high = at.add(F::SCALE_BYTES);
+                let place = Place {
+                    scale,
+                    minimum,
+                    scales: at.wrapping_add(first),
+                    minimums: at.wrapping_add(F::STEP_BYTES + first),
+                    planes: (
+                        high.add(F::HIGH_BYTES + 4 * first),
+                        high.wrapping_add(high_lane),
+                    ),
+                };
+                if F::RUNS {
+                    add_runs::<S, F, R>(&mut totals, &place, levels, rows, group);
+                } else {
+                    add_group::<S, F, R>(&mut totals, &place, levels, rows, group);
+                }
+                at = at.add(F::GROUP_BYTES);
+                group += 1;
+            }
+        }
+        totals
+    }
+}
+
+#[inline(always)]
+unsafe fn store<S: Integers, const R: usize>(
+    totals: [Number<S>; R],
+    out: *mut f32,
+    stride: usize,
+    width: usize,
+) {
+    unsafe {
+        for (r, total) in totals.into_iter().enumerate() {
+            let to = out.add(r * stride);
+            if width >= Float::<S>::LANES {
+                Float::<S>::store(to, total);
+            } else {
+                Float::<S>::store_first(to, total, width);
+            }
+        }
+    }
+}
+
+/// `count` rows times the panel, whose first `width` outputs exist, to `out`.
+#[inline(always)]
+unsafe fn multiply_format<S: Integers, F: Format>(
+    panel: &Panel<'_>,
+    mut rows: Rows,
+    count: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    let levels = F::KIND.levels().map_or([0; 16], |levels| {
+        levels.map(|level| (i16::from(level) + 128) as u8)
+    });
+    unsafe {
+        let mut first = 0;
+        while first < panel.width {
+            let start = panel.bytes.as_ptr();
+            let (begin, mut left, mut to) = (rows, count, out.add(first));
+            macro_rules! tiles {
+                ($count:expr) => {
+                    while left >= $count {
+                        let totals = tile::<S, F, { $count }>(start, first, &levels, &rows);
+                        store::<S, { $count }>(totals, to, stride, panel.width - first);
+                        rows.bytes = rows.bytes.add($count * PLANES * rows.width * GROUP);
+                        rows.groups = rows.groups.add($count * PLANES * rows.width);
+                        to = to.add($count * stride);
+                        left -= $count;
+                    }
+                };
+            }
+            let most = if F::RUNS { S::ROWS_OF_RUNS } else { S::ROWS };
+            if most >= 6 {
+                tiles!(6);
+            }
+            if most >= 4 {
+                tiles!(4);
+            }
+            if most >= 2 {
+                tiles!(2);
+            }
+            tiles!(1);
+            rows = begin;
+            first += Float::<S>::LANES;
+        }
+    }
+}
+
+/// One panel of a matrix.
+pub(super) struct Panel<'a> {
+    pub kind: BlockType,
+    pub inputs: usize,
+    pub bytes: &'a [u8],
+    /// How many of its outputs exist.
+    pub width: usize,
+}
+
+#[inline(always)]
+unsafe fn multiply_panel_with<S: Integers>(
+    panel: &Panel<'_>,
+    x: &QuantizedRows,
+    first: usize,
+    count: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    let width = panel.inputs / GROUP;
+    let rows = Rows {
+        bytes: x.bytes[first * PLANES * width * GROUP..].as_ptr(),
+        groups: x.groups[first * PLANES * width..].as_ptr(),
+        width,
+    };
+    // SAFETY: the caller vouches for the rows of x and out; a panel has all its blocks.
+    unsafe {
+        for_format!(
+            panel.kind,
+            F => multiply_format::<S, F>(panel, rows, count, out, stride),
+            ()
+        );
+    }
+}
+
+leveled! {
+    /// The rows `first..first + count` of x times the panel, into columns that begin at `out`, the
+    /// place of the first such row, and are `stride` apart.
+    ///
+    /// # Safety
+    /// x has the rows, of as many groups as the panel; `out` has room for the panel's width in each.
+    pub(super) unsafe fn multiply_panel(
+        panel: &Panel<'_>, x: &QuantizedRows, first: usize, count: usize, out: *mut f32, stride: usize,
+    ) = multiply_panel_with
+}

@@ -1,0 +1,126 @@
+//! Activations, alone or as the gate of a product.
+
+use crate::kernels::cpu::isa::{dispatched, Isa};
+use crate::kernels::cpu::lanes::for_lanes;
+use crate::kernels::cpu::math;
+use crate::kernels::cpu::simd::Simd;
+use crate::kernels::cpu::{build, for_each_range, read, with_scratch, write, Element, RowView};
+use crate::kernels::Activation;
+
+/// How many elements of a contiguous tensor are one row.
+const BLOCK: usize = 1024;
+
+/// An activation takes as long as copying about this many elements.
+const COST: usize = 4;
+
+/// Runs `$body` with `$a` a constant, so that no loop decides anew for each vector.
+macro_rules! for_constant {
+    ($activation:expr, $a:ident => $body:block) => {
+        match $activation {
+            Activation::Gelu => {
+                const $a: Activation = Activation::Gelu;
+                $body
+            }
+            Activation::GeluTanh => {
+                const $a: Activation = Activation::GeluTanh;
+                $body
+            }
+            Activation::QuickGelu => {
+                const $a: Activation = Activation::QuickGelu;
+                $body
+            }
+            Activation::Silu => {
+                const $a: Activation = Activation::Silu;
+                $body
+            }
+            Activation::Relu => {
+                const $a: Activation = Activation::Relu;
+                $body
+            }
+            Activation::Tanh => {
+                const $a: Activation = Activation::Tanh;
+                $body
+            }
+            Activation::Sigmoid => {
+                const $a: Activation = Activation::Sigmoid;
+                $body
+            }
+            Activation::Identity => {
+                const $a: Activation = Activation::Identity;
+                $body
+            }
+        }
+    };
+}
+
+/// out = activation(x), or activation(x) · up where `up` is not null.
+#[inline(always)]
+pub(crate) unsafe fn activate_row_with<S: Simd>(
+    x: *const f32,
+    up: *const f32,
+    out: *mut f32,
+    width: usize,
+    activation: Activation,
+) {
+    unsafe {
+        for_constant!(activation, A => {
+            if up.is_null() {
+                for_lanes!(S, width, lanes => {
+                    lanes.store::<S>(out, math::activation::<S>(lanes.load::<S>(x), A));
+                });
+            } else {
+                for_lanes!(S, width, lanes => {
+                    let gate = math::activation::<S>(lanes.load::<S>(x), A);
+                    lanes.store::<S>(out, S::mul(gate, lanes.load::<S>(up)));
+                });
+            }
+        });
+    }
+}
+
+dispatched! {
+    pub(crate) unsafe fn activate_row(
+        x: *const f32, up: *const f32, out: *mut f32, width: usize, activation: Activation,
+    ) = activate_row_with
+}
+
+pub(crate) fn activate<T: Element>(
+    isa: Isa,
+    x: &mut RowView<'_, T>,
+    activation: Activation,
+) -> Vec<T> {
+    if let Some(rows) = x.rows.rewidth(BLOCK) {
+        x.rows = rows;
+    }
+    gated(isa, x, None, activation)
+}
+
+pub(crate) fn gated<T: Element>(
+    isa: Isa,
+    gate: &RowView<'_, T>,
+    up: Option<&RowView<'_, T>>,
+    activation: Activation,
+) -> Vec<T> {
+    let (rows, width) = (gate.rows.count, gate.rows.width);
+    // SAFETY: every row of the output is written once.
+    unsafe {
+        build(rows * width, |out| {
+            for_each_range(rows, COST * width, |range| {
+                with_scratch(3 * width, |scratch| {
+                    let (first, rest) = scratch.split_at_mut(width);
+                    let (second, to) = rest.split_at_mut(width);
+                    for row in range {
+                        let x = read(isa, gate.row(row), first).as_ptr();
+                        let up = match up {
+                            Some(up) => read(isa, up.row(row), second).as_ptr(),
+                            None => std::ptr::null(),
+                        };
+                        write(isa, out.at(row * width), to, |to| {
+                            activate_row(isa, x, up, to, width, activation);
+                        });
+                    }
+                })
+            })
+        })
+    }
+}

@@ -1,0 +1,7 @@
+//! Kernels that read and write whole rows: norms, softmax, activations, rotary positions, pooling.
+
+pub(crate) mod activation;
+pub(crate) mod norm;
+pub(crate) mod pool;
+pub(crate) mod rope;
+pub(crate) mod softmax;

@@ -1,0 +1,65 @@
+//! The self-check of a loaded encoder.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::layer::Layer;
+use super::parts::Parts;
+use super::relative::RelativePositions;
+use super::{Blueprint, Encoder};
+use crate::models::verification::{self, Evidence, Expanded, PROBE_TOKENS};
+use crate::nn::PackedSequences;
+use crate::weights::WeightSource;
+use crate::{runtime::log, CancelToken, Result};
+
+impl Encoder {
+    /// A `Device` error unless the first layer computes what the CPU makes of `source` in f32, and
+    /// nothing but numbers comes out of the last one.
+    pub fn verify(
+        &self,
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let longest = self.max_positions().unwrap_or(PROBE_TOKENS);
+        let ids = verification::probe(self.words().dim(0)?, PROBE_TOKENS.min(longest));
+        let mut sequences = PackedSequences::new();
+        sequences.push(&ids, None)?;
+        sequences.push(&ids[..ids.len().div_ceil(2)], None)?;
+        let embedded = self.embeddings.forward(&sequences)?;
+        evidence("the token embeddings", &embedded).check_values()?;
+        match verification::has_room_for_layer(source, self.layers.len()) {
+            true => self.verify_first_layer(blueprint, source, &sequences, &embedded)?,
+            false => log::info("the self-check has no memory to compare a layer with the CPU's"),
+        }
+        let states = self.forward(&sequences, cancel)?;
+        evidence("the last layer", &states).check_values()
+    }
+
+    fn verify_first_layer(
+        &self,
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        sequences: &PackedSequences,
+        embedded: &Tensor,
+    ) -> Result<()> {
+        let (Some(layer), Some(config)) = (self.layers.first(), self.config.layers.first()) else {
+            return Ok(());
+        };
+        let boundaries = sequences.boundaries();
+        let relative = self.relative.state(sequences, &self.device)?;
+        let found = layer.forward(embedded, boundaries, config, &relative)?;
+        let expanded = Expanded(source);
+        let parts =
+            Parts::new(&expanded, blueprint.names, &Device::Cpu, DType::F32)?.with_int8(self.int8);
+        let positions = RelativePositions::load(&self.config, &parts)?;
+        let layer = Layer::load(&self.config, &parts, config.weights, &positions)?;
+        let relative = positions.state(sequences, &Device::Cpu)?;
+        let input = embedded.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+        let expected = layer.forward(&input, boundaries, config, &relative)?;
+        evidence("the first layer", &found).check_against(&expected, &input, source)
+    }
+}
+
+fn evidence<'a>(place: &'a str, found: &'a Tensor) -> Evidence<'a> {
+    Evidence { place, found }
+}

@@ -1,0 +1,167 @@
+//! Proof that a device computes what it should: a few tokens through a model just loaded, its first
+//! layer compared with the same layer on the CPU in f32.
+
+use std::path::PathBuf;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::quant::QuantizedTensor;
+use crate::weights::{Metadata, TensorInfo, WeightSource};
+use crate::{runtime::memory, Error, Result};
+
+/// Long enough for every kernel's inner loop, short enough to cost nothing.
+pub const PROBE_TOKENS: usize = 9;
+
+/// What a tensor computed by a device is.
+pub struct Evidence<'a> {
+    /// Completes "wrong values in".
+    pub place: &'a str,
+    pub found: &'a Tensor,
+}
+
+impl Evidence<'_> {
+    /// A `Device` error unless every value is a number and some are not 0.
+    pub fn check_values(&self) -> Result<()> {
+        let values = values(self.found)?;
+        if values.iter().any(|value| value.is_nan()) {
+            return Err(self.fault("NaN"));
+        }
+        if values.iter().any(|value| value.is_infinite()) {
+            return Err(self.fault("infinite values"));
+        }
+        if values.iter().all(|&value| value == 0.0) {
+            return Err(self.fault("only zeros"));
+        }
+        Ok(())
+    }
+
+    /// The same, and the values must be those of `expected`, which the CPU made of `input` in f32 from
+    /// `source`. What counts is the change of the input: a large residual must not hide it.
+    pub fn check_against(
+        &self,
+        expected: &Tensor,
+        input: &Tensor,
+        source: &dyn WeightSource,
+    ) -> Result<()> {
+        self.check_values()?;
+        let (found, expected) = (values(self.found)?, values(expected)?);
+        let input = values(input)?;
+        if found.len() != expected.len() || input.len() != expected.len() {
+            return Err(self.fault("a tensor of another shape"));
+        }
+        let difference = norm(found.iter().zip(&expected).map(|(a, b)| a - b));
+        let change = norm(expected.iter().zip(&input).map(|(a, b)| a - b));
+        let length = norm(expected.iter().copied());
+        let (relative, rounding) = tolerance(match self.computes_on_blocks(source) {
+            true => DType::BF16,
+            false => self.found.dtype(),
+        });
+        if difference <= relative * change + rounding * length {
+            return Ok(());
+        }
+        Err(self.fault(&format!(
+            "values {:.1} % off the CPU's (a norm of {:.4} instead of {length:.4})",
+            100.0 * difference / change.max(f64::MIN_POSITIVE),
+            norm(found.iter().copied())
+        )))
+    }
+
+    /// The CPU multiplies quantized blocks as they are, with activations of 8 bits.
+    fn computes_on_blocks(&self, source: &dyn WeightSource) -> bool {
+        self.found.device().is_cpu()
+            && source
+                .names()
+                .iter()
+                .any(|name| matches!(source.quantized(name), Ok(Some(_))))
+    }
+
+    fn fault(&self, what: &str) -> Error {
+        let device = crate::Device::of(self.found.device());
+        let dtype = self.found.dtype().as_str();
+        let smaller = match self.found.dtype() {
+            DType::F16 => "dtype: :bf16 or dtype: :f32",
+            DType::F32 => "another dtype:",
+            _ => "dtype: :f32",
+        };
+        Error::Device(format!(
+            "the self-check failed: {device} gives {what} in {} of this model in {dtype}. Try {smaller}, \
+             or run it on the CPU (device: \"cpu\"); verify: false loads it regardless",
+            self.place
+        ))
+    }
+}
+
+/// How far a layer may be off: relative to its change of the input, and to its output.
+fn tolerance(dtype: DType) -> (f64, f64) {
+    match dtype {
+        DType::F32 | DType::F64 => (2e-3, 1e-5),
+        DType::F16 => (2e-2, 2e-3),
+        _ => (6e-2, 1.6e-2),
+    }
+}
+
+fn values(tensor: &Tensor) -> Result<Vec<f32>> {
+    Ok(tensor
+        .to_device(&Device::Cpu)?
+        .to_dtype(DType::F32)?
+        .flatten_all()?
+        .to_vec1()?)
+}
+
+fn norm(values: impl Iterator<Item = f32>) -> f64 {
+    values
+        .map(|value| f64::from(value) * f64::from(value))
+        .sum::<f64>()
+        .sqrt()
+}
+
+/// A source whose quantized tensors are expanded, so that the reference computes in f32 throughout.
+pub struct Expanded<'a>(pub &'a dyn WeightSource);
+
+impl WeightSource for Expanded<'_> {
+    fn names(&self) -> Vec<String> {
+        self.0.names()
+    }
+
+    fn info(&self, name: &str) -> Option<TensorInfo> {
+        self.0.info(name)
+    }
+
+    fn tensor(&self, name: &str, dtype: Option<DType>, device: &Device) -> Result<Tensor> {
+        self.0.tensor(name, dtype, device)
+    }
+
+    fn quantized(&self, _name: &str) -> Result<Option<QuantizedTensor>> {
+        Ok(None)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.file(name)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.0.files()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        self.0.metadata()
+    }
+}
+
+/// Ids spread over a vocabulary.
+pub fn probe(vocabulary: usize, length: usize) -> Vec<u32> {
+    (0..length)
+        .map(|index| ((index * 7919 + 101) % vocabulary.max(1)) as u32)
+        .collect()
+}
+
+/// Whether a layer of `source` fits into memory once more, as f32 and laid out for the CPU.
+pub fn has_room_for_layer(source: &dyn WeightSource, layers: usize) -> bool {
+    let names = source.names();
+    let elements: usize = names
+        .iter()
+        .filter_map(|name| source.info(name))
+        .map(|info| info.shape.iter().product::<usize>())
+        .sum();
+    memory::ensure_available(elements / layers.max(1) * 8, "the self-check").is_ok()
+}

@@ -1,0 +1,301 @@
+//! An allocator that keeps a few large buffers for the next layer.
+//!
+//! A forward asks for the same handful of sizes again and again, and the system's allocator gives
+//! memory of megabytes back to the kernel at once: every layer would then pay for fresh, zeroed
+//! pages. What is kept is bounded, and a buffer serves requests of its own size class only.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::UnsafeCell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::runtime::huge_pages;
+
+/// Smaller requests go to the system.
+const LEAST: usize = 1 << 20;
+/// Larger ones too.
+const MOST: usize = 32 << 20;
+/// How much may be kept in all.
+const KEPT: usize = 64 << 20;
+const SLOTS: usize = 48;
+/// Requests of a larger alignment go to the system.
+const ALIGNMENT: usize = 16;
+
+/// The allocator of the gem's library and of its benches: `#[global_allocator]` wants a static.
+pub struct Reusing {
+    busy: AtomicBool,
+    shelf: UnsafeCell<Shelf>,
+}
+
+struct Shelf {
+    /// (address, size class), oldest first; the first `count` are in use.
+    buffers: [(usize, usize); SLOTS],
+    count: usize,
+    bytes: usize,
+}
+
+// SAFETY: the shelf is only touched by whoever set `busy`.
+unsafe impl Sync for Reusing {}
+
+impl Default for Reusing {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a request of this size takes: an eighth too much at most, so that sizes meet again.
+fn class(size: usize) -> usize {
+    size.next_multiple_of(size.next_power_of_two() / 16)
+}
+
+/// Whether a request is one that this allocator handles.
+fn is_kept(layout: &Layout) -> bool {
+    (LEAST..=MOST).contains(&layout.size()) && layout.align() <= ALIGNMENT
+}
+
+/// Memory of a class straight from the kernel, zeroed and not touched yet, on huge pages where there
+/// are any; null when there is no memory.
+#[cfg(unix)]
+fn fresh(class: usize) -> *mut u8 {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANON;
+    let length = class + huge_pages::SIZE;
+    // SAFETY: a new private mapping, at an address of the kernel's choice.
+    let start = unsafe { libc::mmap(ptr::null_mut(), length, access, kind, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return ptr::null_mut();
+    }
+    let start: *mut u8 = start.cast();
+    let before = start.align_offset(huge_pages::SIZE);
+    let after = huge_pages::SIZE - before;
+    // SAFETY: what is given back lies within the mapping, at whole pages, and was not used.
+    unsafe {
+        let first = start.add(before);
+        if before > 0 {
+            give_back(start, before);
+        }
+        if after > 0 {
+            give_back(first.add(class), after);
+        }
+        huge_pages::prefer(first, class);
+        first
+    }
+}
+
+/// # Safety
+/// `start` came from `fresh` with the same class, and nothing uses it any more.
+#[cfg(unix)]
+unsafe fn give_back(start: *mut u8, class: usize) {
+    // SAFETY: the caller vouches for the mapping.
+    unsafe { libc::munmap(start.cast(), class) };
+}
+
+#[cfg(not(unix))]
+fn fresh(class: usize) -> *mut u8 {
+    // SAFETY: the alignment is a power of two, and the size is not 0 and far below the limit.
+    unsafe { System.alloc_zeroed(Layout::from_size_align_unchecked(class, ALIGNMENT)) }
+}
+
+/// # Safety
+/// `start` came from `fresh` with the same class, and nothing uses it any more.
+#[cfg(not(unix))]
+unsafe fn give_back(start: *mut u8, class: usize) {
+    // SAFETY: the caller vouches for the block.
+    unsafe { System.dealloc(start, Layout::from_size_align_unchecked(class, ALIGNMENT)) };
+}
+
+impl Reusing {
+    pub const fn new() -> Self {
+        Self {
+            busy: AtomicBool::new(false),
+            shelf: UnsafeCell::new(Shelf {
+                buffers: [(0, 0); SLOTS],
+                count: 0,
+                bytes: 0,
+            }),
+        }
+    }
+
+    /// Never waits: whoever finds the shelf taken goes to the system. So a child that was forked
+    /// while it was taken keeps working.
+    fn with_shelf<R>(&self, work: impl FnOnce(&mut Shelf) -> R) -> Option<R> {
+        if self.busy.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: `busy` was not set, so nobody else is here.
+        let result = work(unsafe { &mut *self.shelf.get() });
+        self.busy.store(false, Ordering::Release);
+        Some(result)
+    }
+}
+
+impl Shelf {
+    /// A buffer of this class, the one used last.
+    fn take(&mut self, class: usize) -> Option<usize> {
+        let at = (0..self.count)
+            .rev()
+            .find(|&at| self.buffers[at].1 == class)?;
+        Some(self.remove(at).0)
+    }
+
+    fn remove(&mut self, at: usize) -> (usize, usize) {
+        let buffer = self.buffers[at];
+        self.buffers.copy_within(at + 1..self.count, at);
+        self.count -= 1;
+        self.bytes -= buffer.1;
+        buffer
+    }
+
+    fn has_room(&self, class: usize) -> bool {
+        self.count < SLOTS && self.bytes + class <= KEPT
+    }
+
+    fn put(&mut self, address: usize, class: usize) {
+        self.buffers[self.count] = (address, class);
+        self.count += 1;
+        self.bytes += class;
+    }
+}
+
+// SAFETY: a block of this allocator's sizes is `fresh` memory of its class, which goes back as the
+// same class or lies on the shelf, where nobody else has it. All others are the system's.
+unsafe impl GlobalAlloc for Reusing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !is_kept(&layout) {
+            // SAFETY: the caller's promises are passed on.
+            return unsafe { System.alloc(layout) };
+        }
+        let class = class(layout.size());
+        match self.with_shelf(|shelf| shelf.take(class)) {
+            Some(Some(address)) => address as *mut u8,
+            _ => fresh(class),
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if !is_kept(&layout) {
+            // SAFETY: the caller's promises are passed on.
+            return unsafe { System.alloc_zeroed(layout) };
+        }
+        let class = class(layout.size());
+        match self.with_shelf(|shelf| shelf.take(class)) {
+            Some(Some(address)) => {
+                let block = address as *mut u8;
+                // SAFETY: a block of this class is as long, and nobody else has it.
+                unsafe { block.write_bytes(0, layout.size()) };
+                block
+            }
+            _ => fresh(class),
+        }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        if !is_kept(&layout) {
+            // SAFETY: the caller's promises are passed on.
+            return unsafe { System.dealloc(pointer, layout) };
+        }
+        let class = class(layout.size());
+        loop {
+            let evicted = self.with_shelf(|shelf| {
+                if shelf.has_room(class) {
+                    shelf.put(pointer as usize, class);
+                    return None;
+                }
+                Some(shelf.remove(0))
+            });
+            // SAFETY: what left the shelf is `fresh` memory of its class, and so is the block.
+            match evicted {
+                Some(None) => return,
+                Some(Some((address, class))) => unsafe { give_back(address as *mut u8, class) },
+                None => return unsafe { give_back(pointer, class) },
+            }
+        }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller vouches for the new size.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (is_kept(&layout), is_kept(&wanted)) {
+            // SAFETY: the caller's promises are passed on.
+            (false, false) => return unsafe { System.realloc(pointer, layout, size) },
+            (true, true) if class(layout.size()) == class(size) => return pointer,
+            _ => {}
+        }
+        // SAFETY: both blocks are valid for the smaller of the two sizes and do not overlap.
+        unsafe {
+            let fresh = self.alloc(wanted);
+            if !fresh.is_null() {
+                ptr::copy_nonoverlapping(pointer, fresh, layout.size().min(size));
+                self.dealloc(pointer, layout);
+            }
+            fresh
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, 4).unwrap()
+    }
+
+    #[test]
+    fn a_class_holds_its_sizes_and_little_more() {
+        for size in [LEAST, LEAST + 1, 3 << 20, 12_345_678, MOST] {
+            let class = class(size);
+            assert!(class >= size && class <= size + size / 8 + 1, "{size}");
+            assert_eq!(super::class(class), class);
+        }
+    }
+
+    #[test]
+    fn a_freed_buffer_serves_the_next_request_of_its_class() {
+        let allocator = Reusing::new();
+        // SAFETY: the layouts are not empty, and blocks are freed with the layouts they came with.
+        unsafe {
+            let first = allocator.alloc(layout(3 << 20));
+            allocator.dealloc(first, layout(3 << 20));
+            let other = allocator.alloc(layout(8 << 20));
+            let second = allocator.alloc(layout((3 << 20) - 100));
+            assert_eq!(first, second);
+            assert_ne!(first, other);
+            allocator.dealloc(second, layout((3 << 20) - 100));
+            allocator.dealloc(other, layout(8 << 20));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_contents_survive_growth() {
+        let allocator = Reusing::new();
+        // SAFETY: as above; growth keeps the first bytes.
+        unsafe {
+            let blocks: Vec<_> = (0..20).map(|_| allocator.alloc(layout(MOST / 4))).collect();
+            for block in blocks {
+                allocator.dealloc(block, layout(MOST / 4));
+            }
+            assert!(allocator.with_shelf(|shelf| shelf.bytes).unwrap() <= KEPT);
+            let small = allocator.alloc(layout(1000));
+            small.write_bytes(7, 1000);
+            let large = allocator.realloc(small, layout(1000), 5 << 20);
+            assert!((0..1000).all(|i| *large.add(i) == 7));
+            let zeroed = allocator.alloc_zeroed(layout(5 << 20));
+            assert!((0..5 << 20).step_by(4096).all(|i| *zeroed.add(i) == 0));
+            allocator.dealloc(large, layout(5 << 20));
+            allocator.dealloc(zeroed, layout(5 << 20));
+        }
+    }
+
+    #[test]
+    fn a_taken_shelf_is_never_waited_for() {
+        let allocator = Reusing::new();
+        allocator.busy.store(true, Ordering::Release);
+        // SAFETY: as above.
+        unsafe {
+            let block = allocator.alloc(layout(2 << 20));
+            assert!(!block.is_null());
+            allocator.dealloc(block, layout(2 << 20));
+        }
+    }
+}

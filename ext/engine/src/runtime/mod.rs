@@ -1,0 +1,11 @@
+//! What everything else stands on: errors, cancelling, logging, memory, threads and devices.
+
+pub mod allocator;
+pub mod bytes;
+pub mod cancel;
+pub mod device;
+pub mod error;
+pub mod huge_pages;
+pub mod log;
+pub mod memory;
+pub mod threads;

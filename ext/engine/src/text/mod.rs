@@ -1,0 +1,4 @@
+//! Between text and token ids: tokenizers and chat templates.
+
+pub mod chat_template;
+pub mod tokenizer;

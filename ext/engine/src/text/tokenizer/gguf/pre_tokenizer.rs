@@ -1,0 +1,140 @@
+//! How byte-level vocabularies in GGUF files cut text into words, by `tokenizer.ggml.pre`.
+
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::tokenizer::SplitDelimiterBehavior;
+use tokenizers::PreTokenizerWrapper;
+
+use crate::text::tokenizer::engine_error;
+use crate::Result;
+
+/// What the name of a pre-tokenizer stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Applied one after the other to what the former left; matches become words.
+    patterns: &'static [&'static str],
+    /// A word that is a token stays one, whatever the merges say.
+    pub ignore_merges: bool,
+    /// Whether texts begin with the BOS token when the file does not say.
+    pub adds_bos: bool,
+    /// Whether the checkpoint composes characters first (NFC).
+    pub composes: bool,
+}
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const SEED: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+const BAILING: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
+const PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|]+";
+const PUNCTUATION_AND_BACKTICKS: &str = r"[\p{P}\$\+<=>\^~\|`]+";
+
+const PLAIN: Rules = Rules {
+    patterns: &[GPT2],
+    ignore_merges: false,
+    adds_bos: false,
+    composes: false,
+};
+
+impl Rules {
+    /// `None` for a name this version does not know.
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "default" | "" => PLAIN.with(&[PUNCTUATION, GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
+            "gpt-2" | "phi-2" | "jais" | "trillion" | "gigachat" | "roberta-bpe" | "jina-es"
+            | "jina-de" | "jina-v1-en" | "jina-v2-es" | "jina-v2-de" | "jina-v2-code"
+            | "modern-bert" | "exaone4" | "mellum" | "a.x-4.0" => PLAIN,
+            "mpt" | "olmo" => PLAIN.composing(),
+            "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral"
+            | "midm-2.0" | "lfm2" => PLAIN.with(&[LLAMA3]).ignoring_merges().adding_bos(),
+            "dbrx" | "smaug-bpe" | "glm4" | "chatglm-bpe" => PLAIN.with(&[LLAMA3]),
+            "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" => {
+                PLAIN.with(&[QWEN2]).composing()
+            }
+            "starcoder" | "refact" | "command-r" | "smollm" | "codeshell" | "exaone"
+            | "minerva-7b" => PLAIN.with(&[r"\p{N}", GPT2]),
+            "falcon" => PLAIN.with(&[PUNCTUATION_AND_BACKTICKS, GPT2, "[0-9][0-9][0-9]"]),
+            "deepseek-llm" => PLAIN.with(&[
+                r"[\r\n]",
+                r"\s?[\p{Lu}\p{Ll}\p{Lt}&&[^ა-ჺჽ-ჿ]]+",
+                r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+                r"\s+$",
+                r"[一-龥ࠀ-一가-퟿]+",
+                r"\p{N}+",
+            ]),
+            "deepseek-coder" => PLAIN.with(&[
+                r"[\r\n]",
+                r"\s?\p{L}+",
+                r"\s?\p{P}+",
+                r"[一-龥ࠀ-一가-퟿]+",
+                r"\p{N}",
+            ]),
+            "deepseek-v3" | "hunyuan-dense" => {
+                PLAIN.with(&[r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3])
+            }
+            "bloom" | "poro-chat" | "gpt3-finnish" => PLAIN.with(&[BLOOM]),
+            "viking" => PLAIN.with(&[BLOOM, r"\p{N}"]),
+            "tekken" => PLAIN.with(&[TEKKEN]).ignoring_merges().adding_bos(),
+            "gpt-4o" | "llama4" => PLAIN.with(&[GPT4O]),
+            "chameleon" => PLAIN
+                .with(&[
+                    r"<sentinel:[0-9]+>",
+                    r"IMGIMG[A-I]{1,4}Z",
+                    r"[\t\n]|    |  ",
+                    r"\p{N}",
+                    r"[\p{P}!-/:-@\[-`{-~]",
+                    GPT2,
+                ])
+                .adding_bos(),
+            "superbpe" => PLAIN.with(&[r"\p{N}+", r"(?=(\d{3})+(?!\d))"]),
+            "bailingmoe" => PLAIN.with(&[BAILING]),
+            "seed-coder" => PLAIN.with(&[SEED]),
+            _ => return None,
+        })
+    }
+
+    pub fn pre_tokenizer(&self, add_prefix_space: bool) -> Result<PreTokenizerWrapper> {
+        let mut steps: Vec<PreTokenizerWrapper> = Vec::new();
+        for pattern in self.patterns {
+            let split = Split::new(
+                SplitPattern::Regex((*pattern).to_owned()),
+                SplitDelimiterBehavior::Isolated,
+                false,
+            )
+            .map_err(engine_error)?;
+            steps.push(split.into());
+        }
+        steps.push(ByteLevel::new(add_prefix_space, false, false).into());
+        Ok(Sequence::new(steps).into())
+    }
+
+    const fn with(self, patterns: &'static [&'static str]) -> Self {
+        Self { patterns, ..self }
+    }
+
+    const fn ignoring_merges(self) -> Self {
+        Self {
+            ignore_merges: true,
+            ..self
+        }
+    }
+
+    const fn adding_bos(self) -> Self {
+        Self {
+            adds_bos: true,
+            ..self
+        }
+    }
+
+    const fn composing(self) -> Self {
+        Self {
+            composes: true,
+            ..self
+        }
+    }
+}
