@@ -6,6 +6,13 @@ module Candle
     # The kinds of models that {supports_model?} knows.
     MODEL_TYPES = %i[embedding_model reranker llm ner classifier vlm t5 clip].freeze
 
+    # The class that runs each of them.
+    CLASSES = {
+      embedding_model: :EmbeddingModel, reranker: :Reranker, llm: :LLM, ner: :NER, classifier: :Classifier,
+      vlm: :VLM, t5: :Seq2Seq, clip: :CLIP
+    }.freeze
+    private_constant :CLASSES
+
     SOURCES = %i[source model_id model_path].freeze
     private_constant :SOURCES
 
@@ -15,8 +22,8 @@ module Candle
         Device.best
       end
 
-      # Every kind of model runs on every kind of device. Whether this machine has the device is another question, which
-      # {Device.available_devices} answers.
+      # Every kind of model that this version has a class for runs on every kind of device. Whether this machine has the
+      # device is another question, which {Device.available_devices} answers.
       #
       # @example
       #   Candle::DeviceUtils.supports_model?("metal", :llm) # => true
@@ -27,8 +34,8 @@ module Candle
       # @raise [ArgumentError] for an unknown type
       # @raise [DeviceError] for an unknown device
       def supports_model?(device, type)
-        Arguments.choice(type, "type", MODEL_TYPES)
-        %i[cpu cuda metal].include?(Device.parse(device).kind)
+        type = Arguments.choice(type, "type", MODEL_TYPES)
+        %i[cpu cuda metal].include?(Device.parse(device).kind) && Candle.const_defined?(CLASSES.fetch(type), false)
       end
 
       # @param type [Symbol, String] one of {MODEL_TYPES}
@@ -68,7 +75,7 @@ module Candle
       def fall_back(klass, wanted, error, options)
         Candle.logger.warn("#{klass.name} does not run on #{wanted}, the CPU takes over: #{error.message}")
         model = create(klass, Device.cpu, options)
-        model.__send__(:fell_back, wanted, error) if model.respond_to?(:fell_back, true)
+        model.fell_back(wanted, error) if model.respond_to?(:fell_back)
         model
       end
 
@@ -79,7 +86,7 @@ module Candle
                 else
                   klass.new(device: device, **options)
                 end
-        model.__send__(:prove) if model.respond_to?(:prove, true)
+        model.warm_up if model.respond_to?(:warm_up)
         model
       end
 

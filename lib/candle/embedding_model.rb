@@ -57,7 +57,7 @@ module Candle
                                    revision: revision, pooling: pooling&.to_s, normalize: normalize,
                                    max_length: Arguments.count(max_length, "max_length"), gguf_file: gguf_file,
                                    verify: verify)
-        model.__send__(:prefer, model_type, Arguments.count(embedding_size, "embedding_size"))
+        model.prefer(model_type, Arguments.count(embedding_size, "embedding_size"))
         model
       end
 
@@ -258,13 +258,9 @@ module Candle
       end
     end
 
-    private
-
-    # One tiny forward.
-    def prove
-      embed("a")
-    end
-
+    # Notes what of the model the caller prefers.
+    #
+    # @api private
     def prefer(model_type, size)
       @model_type = Arguments.choice(model_type, "model_type", EmbeddingModelType.all.map(&:to_sym)).to_s if model_type
       return unless size
@@ -274,6 +270,12 @@ module Candle
 
       @embedding_size = size
       remember_options(options.merge(embedding_size: size))
+    end
+
+    private
+
+    def prove
+      embed("a")
     end
 
     def settings(prompt: nil, prompt_name: nil, pooling: nil, normalize: nil, dimensions: nil, batch_tokens: nil,

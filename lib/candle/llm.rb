@@ -233,18 +233,26 @@ module Candle
       _context_length
     end
 
-    private
-
-    # One tiny forward.
-    def prove
-      generate("a", config: GenerationConfig.deterministic(max_length: 1))
+    # @api private
+    # @return [Cache] room for what one conversation has read
+    def new_cache
+      _new_cache
     end
 
+    # The completion of a chat, on a cache of the caller's if there is one.
+    #
+    # @api private
     def answer(messages, config: GenerationConfig.balanced, reset_cache: true, cache: nil, tools: nil, **overrides,
                &block)
       prompt = apply_chat_template(messages, tools: tools)
       ids = tokenizer.encode(prompt, add_special_tokens: false)
       run(ids, config, cache: cache || kept_cache(reset_cache), prompt: prompt, **overrides, &block)
+    end
+
+    private
+
+    def prove
+      generate("a", config: GenerationConfig.deterministic(max_length: 1))
     end
 
     def checked_adapter(name)
@@ -266,14 +274,14 @@ module Candle
       run = _begin(ids, settings, cache)
       block&.call(prompt) if config.include_prompt
       loop_over(run, config, &block)
-      completion(run._outcome, config, prompt)
+      completion(run.outcome, config, prompt)
     ensure
-      run&._release(cache)
+      run&.release(cache)
     end
 
     def loop_over(run, config)
-      while (piece = run._step)
-        Candle.logger.debug { "token #{run._outcome[:token_ids].last}: #{piece.inspect}" } if config.debug_tokens
+      while (piece = run.step)
+        Candle.logger.debug { "token #{run.outcome[:token_ids].last}: #{piece.inspect}" } if config.debug_tokens
         yield piece if block_given? && !piece.empty?
       end
     end

@@ -23,7 +23,7 @@ module Candle
         source = TextInput.utf8(source.respond_to?(:to_path) ? source.to_path : source, "source")
         settings[:tokenizer] = load_tokenizer(settings[:tokenizer])
         model = load_on_device(source, settings)
-        model.__send__(:remember, source, settings)
+        model.loaded(source, settings)
         model
       end
 
@@ -36,7 +36,7 @@ module Candle
 
         Candle.logger.warn("#{name} does not run on #{best}, the CPU takes over: #{e.message}")
         model = _load(source, settings.compact.merge(device: "cpu"))
-        model.__send__(:fell_back, best, e)
+        model.fell_back(best, e)
         model
       end
 
@@ -103,6 +103,18 @@ module Candle
       nil
     end
 
+    # Computes something tiny, so that the first call of a user finds everything in place, and a device that can't run
+    # the model says so now.
+    #
+    # @example
+    #   Candle::EmbeddingModel.from_pretrained("spec/fixtures/tiny/bert").warm_up.closed? # => false
+    #
+    # @return [self]
+    def warm_up
+      prove
+      self
+    end
+
     # @return [Boolean] whether {#close} was called
     def closed?
       _closed
@@ -113,13 +125,24 @@ module Candle
       "#<#{self.class} #{model_id} #{model_info[:family]} #{dtype} on #{device}#{" (closed)" if closed?}>"
     end
 
-    private
-
-    def remember(source, settings)
+    # Notes what the model was loaded from and with.
+    #
+    # @api private
+    def loaded(source, settings)
       @model_id = source
       @requested_device = settings[:device]&.to_s || "best"
       remember_options(settings.except(:tokenizer).merge(model_id: source, device: device.to_s, dtype: dtype.to_s))
     end
+
+    # Notes that the CPU took over from a device, and why.
+    #
+    # @api private
+    def fell_back(device, error)
+      @requested_device = device.to_s
+      @fallbacks = ["#{device}: #{error.message}"].freeze
+    end
+
+    private
 
     # String keys find the same.
     def remember_options(options)
@@ -131,11 +154,6 @@ module Candle
     def unused_cuda
       problem = BuildInfo.cuda_problem
       problem && @requested_device == "best" && device.kind == :cpu ? ["cuda: #{problem}"] : []
-    end
-
-    def fell_back(device, error)
-      @requested_device = device.to_s
-      @fallbacks = ["#{device}: #{error.message}"].freeze
     end
   end
 end

@@ -14,7 +14,7 @@ module Candle
       @llm = llm
       @adapter = adapter
       @messages = system ? [{ role: "system", content: TextInput.utf8(system, "system") }] : []
-      @cache = llm.__send__(:_new_cache)
+      @cache = llm.new_cache
       @turn = Mutex.new
     end
 
@@ -28,7 +28,7 @@ module Candle
       text = TextInput.utf8(text, "text")
       @turn.synchronize do
         asked = @messages + [{ role: "user", content: text }]
-        completion = @llm.__send__(:answer, asked, cache: @cache, adapter: @adapter, **options, &block)
+        completion = @llm.answer(asked, cache: @cache, adapter: @adapter, **options, &block)
         @messages = asked + [{ role: "assistant", content: completion.text }]
         completion.text
       end

@@ -7,6 +7,12 @@ module Candle
     def self.get_num_threads # rubocop:disable Naming/AccessorMethodName
       _thread_count
     end
+
+    # @api private
+    # @param count [Integer] at least 1
+    def self.set_num_threads(count) # rubocop:disable Naming/AccessorMethodName
+      _set_thread_count(count)
+    end
   end
 
   class << self
@@ -20,7 +26,7 @@ module Candle
       raise ArgumentError, "num_threads takes an Integer, not #{count.inspect}" unless count.is_a?(Integer)
       raise ArgumentError, "num_threads must be at least 1, not #{count}" unless count.positive?
 
-      Utils._set_thread_count(count)
+      Utils.set_num_threads(count)
     end
   end
 end

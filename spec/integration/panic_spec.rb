@@ -12,12 +12,12 @@ RSpec.describe "A native panic" do
   it "leaves the process and the pool able to work, and says nothing on its own" do
     script = <<~RUBY
       20.times do |index|
-        Candle::SelfTest._panic_without_gvl("accident")
+        Candle::SelfTest.panic_without_gvl("accident")
       rescue Candle::InternalError
         a = Candle::Tensor.ones([300, 300])
         abort "wrong" unless a.matmul(a).sum.item == 300.0**3
       end
-      Thread.new { Candle::SelfTest._panic_holding_gvl("accident") rescue puts $!.class }.join
+      Thread.new { Candle::SelfTest.panic_holding_gvl("accident") rescue puts $!.class }.join
     RUBY
     output, errors, status = run_ruby(script)
     expect([output, errors]).to eq(["Candle::InternalError\n", ""])

@@ -4,6 +4,18 @@ RSpec.describe "architecture" do
   code = %w[lib/**/*.rb ext/**/*.rs ext/**/*.rb rakelib/**/*.{rb,rake} bin/**/* spec/**/*.{rb,py} exe/*
             examples/**/*.rb]
 
+  # Every method with a native name in the library, those that anyone may call returned.
+  def native_methods
+    modules = [Candle, *Candle.constants.map { |name| Candle.const_get(name) }.grep(Module)]
+    modules += modules.flat_map { |owner| owner.constants(false).map { |name| owner.const_get(name) }.grep(Module) }
+    modules.uniq.select { |owner| owner.name.to_s.start_with?("Candle") }
+           .flat_map { |owner| [owner, owner.singleton_class] }.flat_map do |owner|
+      all = owner.instance_methods(false) + owner.private_instance_methods(false)
+      all.grep(/\A_[a-z]/).each { |name| yield owner, name }
+      owner.instance_methods(false).grep(/\A_[a-z]/).map { |name| "#{owner}##{name}" }
+    end
+  end
+
   it "keeps Ruby out of the engine" do
     found = ProjectFiles.lines("ext/engine/Cargo.toml", "ext/engine/{src,tests}/**/*.rs") do |line|
       line.match?(/\b(magnus|rb[-_]sys)\b/) && !line.strip.start_with?("//")
@@ -16,6 +28,18 @@ RSpec.describe "architecture" do
       own = path.delete_suffix(".rb").delete("_").split("/")
       line.scan(/\b([A-Z]\w*)\._[a-z]/).flatten.any? { |receiver| !own.include?(receiver.downcase) }
     end
+    expect(found).to be_empty
+  end
+
+  it "keeps every native method to its own object" do
+    seen = []
+    visible = native_methods { |owner, name| seen << "#{owner} #{name}" }
+    expect(seen.size).to be > 100
+    expect(visible).to be_empty
+  end
+
+  it "calls no private method of another object" do
+    found = ProjectFiles.lines("lib/**/*.rb") { |line| line.match?(/\b__send__\b|\.(public_)?send\(|\.instance_variable_get\b/) }
     expect(found).to be_empty
   end
 
@@ -65,8 +89,10 @@ RSpec.describe "architecture" do
   end
 
   it "has a file with signatures for every Ruby class" do
-    expected = ProjectFiles.matching("lib/candle/*.rb").map { |path| File.basename(path, ".rb") } - %w[native version]
-    actual = ProjectFiles.matching("sig/candle/*.rbs").map { |path| File.basename(path, ".rbs") }
+    inside = ->(root, path) { path.delete_prefix("#{root}/candle/").sub(/\.rbs?\z/, "") }
+    expected = ProjectFiles.matching("lib/candle/**/*.rb").map { |path| inside.call("lib", path) }
+    expected = expected.grep_v(%r{\Atensor/}) - %w[native version]
+    actual = ProjectFiles.matching("sig/candle/**/*.rbs").map { |path| inside.call("sig", path) }
     expect(expected - actual).to be_empty
   end
 end

@@ -21,5 +21,7 @@ fn facts(ruby: &Ruby) -> Result<RHash, Error> {
 
 pub fn init(candle: RModule) -> Result<(), Error> {
     let module = candle.define_module("BuildInfo")?;
-    module.define_singleton_method("_facts", function!(facts, 0))
+    module
+        .singleton_class()?
+        .define_private_method("_facts", function!(facts, 0))
 }

@@ -96,12 +96,14 @@ fn add_rows(ruby: &Ruby, rows: RArray, found: &[Vec<f32>]) -> Result<(), Error> 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("Classifier", ruby.class_object())?;
     class.undef_default_alloc_func();
-    class.define_singleton_method("_load", function!(load, 2))?;
-    class.define_method("_info", method!(info, 0))?;
-    class.define_method("_tokenizer", method!(tokenizer, 0))?;
-    class.define_method("_labels", method!(labels, 0))?;
-    class.define_method("_multi_label", method!(is_multi_label, 0))?;
-    class.define_method("_classify", method!(classify, 3))?;
-    class.define_method("_entailment", method!(entailment, 4))?;
+    class
+        .singleton_class()?
+        .define_private_method("_load", function!(load, 2))?;
+    class.define_private_method("_info", method!(info, 0))?;
+    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
+    class.define_private_method("_labels", method!(labels, 0))?;
+    class.define_private_method("_multi_label", method!(is_multi_label, 0))?;
+    class.define_private_method("_classify", method!(classify, 3))?;
+    class.define_private_method("_entailment", method!(entailment, 4))?;
     model::define_closing!(class, RbClassifier)
 }

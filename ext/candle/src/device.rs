@@ -59,13 +59,23 @@ fn cuda_is_unused(reason: String) {
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("Device", ruby.class_object())?;
     class.undef_default_alloc_func();
-    class.define_singleton_method("_parse", function!(parse, 1))?;
-    class.define_singleton_method("_open", function!(open, 1))?;
-    class.define_singleton_method("_best", function!(best, 0))?;
-    class.define_singleton_method("_cuda_is_unused", function!(cuda_is_unused, 1))?;
-    class.define_singleton_method("_available", function!(available, 0))?;
-    class.define_method("_kind", method!(kind, 0))?;
+    class
+        .singleton_class()?
+        .define_private_method("_parse", function!(parse, 1))?;
+    class
+        .singleton_class()?
+        .define_private_method("_open", function!(open, 1))?;
+    class
+        .singleton_class()?
+        .define_private_method("_best", function!(best, 0))?;
+    class
+        .singleton_class()?
+        .define_private_method("_cuda_is_unused", function!(cuda_is_unused, 1))?;
+    class
+        .singleton_class()?
+        .define_private_method("_available", function!(available, 0))?;
+    class.define_private_method("_kind", method!(kind, 0))?;
     class.define_method("index", method!(index, 0))?;
     class.define_method("to_s", method!(name, 0))?;
-    class.define_method("_synchronize", method!(synchronize, 0))
+    class.define_private_method("_synchronize", method!(synchronize, 0))
 }

@@ -91,8 +91,10 @@ fn is_float(dtype: &RbDType) -> bool {
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("DType", ruby.class_object())?;
     class.undef_default_alloc_func();
-    class.define_singleton_method("_parse", function!(find, 1))?;
-    class.define_singleton_method(
+    class
+        .singleton_class()?
+        .define_private_method("_parse", function!(find, 1))?;
+    class.singleton_class()?.define_private_method(
         "_names",
         function!(|| ALL.iter().map(DType::as_str).collect::<Vec<_>>(), 0),
     )?;

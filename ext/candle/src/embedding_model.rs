@@ -237,12 +237,14 @@ impl Row {
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("EmbeddingModel", ruby.class_object())?;
     class.undef_default_alloc_func();
-    class.define_singleton_method("_load", function!(load, 2))?;
-    class.define_method("_info", method!(info, 0))?;
-    class.define_method("_tokenizer", method!(tokenizer, 0))?;
-    class.define_method("_count_tokens", method!(count_tokens, 1))?;
-    class.define_method("_token_embeddings", method!(token_embeddings, 1))?;
-    class.define_method("_embed", method!(embed, 4))?;
-    class.define_method("_embed_ids", method!(embed_ids, 3))?;
+    class
+        .singleton_class()?
+        .define_private_method("_load", function!(load, 2))?;
+    class.define_private_method("_info", method!(info, 0))?;
+    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
+    class.define_private_method("_count_tokens", method!(count_tokens, 1))?;
+    class.define_private_method("_token_embeddings", method!(token_embeddings, 1))?;
+    class.define_private_method("_embed", method!(embed, 4))?;
+    class.define_private_method("_embed_ids", method!(embed_ids, 3))?;
     model::define_closing!(class, RbEmbeddingModel)
 }

@@ -52,8 +52,16 @@ fn snapshot(
 
 pub fn init(_ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let module = candle.define_module("Hub")?;
-    module.define_singleton_method("_download", function!(download, 3))?;
-    module.define_singleton_method("_files", function!(files, 2))?;
-    module.define_singleton_method("_cached", function!(cached, 3))?;
-    module.define_singleton_method("_snapshot", function!(snapshot, 3))
+    module
+        .singleton_class()?
+        .define_private_method("_download", function!(download, 3))?;
+    module
+        .singleton_class()?
+        .define_private_method("_files", function!(files, 2))?;
+    module
+        .singleton_class()?
+        .define_private_method("_cached", function!(cached, 3))?;
+    module
+        .singleton_class()?
+        .define_private_method("_snapshot", function!(snapshot, 3))
 }

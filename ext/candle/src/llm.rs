@@ -252,21 +252,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("LLM", ruby.class_object())?;
     class.undef_default_alloc_func();
-    class.define_singleton_method("_load", function!(load, 2))?;
-    class.define_method("_info", method!(info, 0))?;
-    class.define_method("_tokenizer", method!(tokenizer, 0))?;
-    class.define_method("_end_ids", method!(end_ids, 0))?;
-    class.define_method("_adapters", method!(adapters, 0))?;
-    class.define_method("_context_length", method!(context_length, 0))?;
-    class.define_method("_logprobs", method!(logprobs, 2))?;
-    class.define_method("_new_cache", method!(new_cache, 0))?;
-    class.define_method("_begin", method!(begin, 3))?;
+    class
+        .singleton_class()?
+        .define_private_method("_load", function!(load, 2))?;
+    class.define_private_method("_info", method!(info, 0))?;
+    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
+    class.define_private_method("_end_ids", method!(end_ids, 0))?;
+    class.define_private_method("_adapters", method!(adapters, 0))?;
+    class.define_private_method("_context_length", method!(context_length, 0))?;
+    class.define_private_method("_logprobs", method!(logprobs, 2))?;
+    class.define_private_method("_new_cache", method!(new_cache, 0))?;
+    class.define_private_method("_begin", method!(begin, 3))?;
     model::define_closing!(class, RbLlm)?;
     let cache = class.define_class("Cache", ruby.class_object())?;
     cache.undef_default_alloc_func();
     let run = class.define_class("Run", ruby.class_object())?;
     run.undef_default_alloc_func();
-    run.define_method("_step", method!(step, 0))?;
-    run.define_method("_outcome", method!(outcome, 0))?;
-    run.define_method("_release", method!(release, 1))
+    run.define_method("step", method!(step, 0))?;
+    run.define_method("outcome", method!(outcome, 0))?;
+    run.define_method("release", method!(release, 1))
 }

@@ -60,10 +60,12 @@ fn filling_hash(ruby: &Ruby, filling: &Filling) -> Result<RHash, Error> {
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("MaskedLM", ruby.class_object())?;
     class.undef_default_alloc_func();
-    class.define_singleton_method("_load", function!(load, 2))?;
-    class.define_method("_info", method!(info, 0))?;
-    class.define_method("_tokenizer", method!(tokenizer, 0))?;
-    class.define_method("_mask_token", method!(mask_token, 0))?;
-    class.define_method("_fill", method!(fill, 2))?;
+    class
+        .singleton_class()?
+        .define_private_method("_load", function!(load, 2))?;
+    class.define_private_method("_info", method!(info, 0))?;
+    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
+    class.define_private_method("_mask_token", method!(mask_token, 0))?;
+    class.define_private_method("_fill", method!(fill, 2))?;
     model::define_closing!(class, RbMaskedLm)
 }

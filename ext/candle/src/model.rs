@@ -128,8 +128,8 @@ macro_rules! define_closing {
         fn is_closed(this: &$wrapped) -> bool {
             this.model.is_closed()
         }
-        $class.define_method("_close", magnus::method!(close, 0))?;
-        $class.define_method("_closed", magnus::method!(is_closed, 0))
+        $class.define_private_method("_close", magnus::method!(close, 0))?;
+        $class.define_private_method("_closed", magnus::method!(is_closed, 0))
     }};
 }
 pub(crate) use define_closing;

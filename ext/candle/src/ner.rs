@@ -122,11 +122,13 @@ fn tokens(ruby: &Ruby, this: &RbNer, text: String) -> Result<RArray, Error> {
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("NER", ruby.class_object())?;
     class.undef_default_alloc_func();
-    class.define_singleton_method("_load", function!(load, 2))?;
-    class.define_method("_info", method!(info, 0))?;
-    class.define_method("_tokenizer", method!(tokenizer, 0))?;
-    class.define_method("_labels", method!(labels, 0))?;
-    class.define_method("_extract", method!(extract, 2))?;
-    class.define_method("_tokens", method!(tokens, 1))?;
+    class
+        .singleton_class()?
+        .define_private_method("_load", function!(load, 2))?;
+    class.define_private_method("_info", method!(info, 0))?;
+    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
+    class.define_private_method("_labels", method!(labels, 0))?;
+    class.define_private_method("_extract", method!(extract, 2))?;
+    class.define_private_method("_tokens", method!(tokens, 1))?;
     model::define_closing!(class, RbNer)
 }

@@ -74,10 +74,12 @@ fn tokens(
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("Reranker", ruby.class_object())?;
     class.undef_default_alloc_func();
-    class.define_singleton_method("_load", function!(load, 2))?;
-    class.define_method("_info", method!(info, 0))?;
-    class.define_method("_tokenizer", method!(tokenizer, 0))?;
-    class.define_method("_score", method!(score, 3))?;
-    class.define_method("_tokens", method!(tokens, 2))?;
+    class
+        .singleton_class()?
+        .define_private_method("_load", function!(load, 2))?;
+    class.define_private_method("_info", method!(info, 0))?;
+    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
+    class.define_private_method("_score", method!(score, 3))?;
+    class.define_private_method("_tokens", method!(tokens, 2))?;
     model::define_closing!(class, RbReranker)
 }

@@ -32,7 +32,7 @@ fn panic_away(ruby: &Ruby, message: String) -> Result<(), Error> {
 
 pub fn init(candle: RModule) -> Result<(), Error> {
     let module = candle.define_module("SelfTest")?;
-    module.define_singleton_method("_work", function!(work, 1))?;
-    module.define_singleton_method("_panic_holding_gvl", function!(panic_holding, 1))?;
-    module.define_singleton_method("_panic_without_gvl", function!(panic_away, 1))
+    module.define_singleton_method("work", function!(work, 1))?;
+    module.define_singleton_method("panic_holding_gvl", function!(panic_holding, 1))?;
+    module.define_singleton_method("panic_without_gvl", function!(panic_away, 1))
 }

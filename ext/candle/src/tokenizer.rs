@@ -367,30 +367,34 @@ fn render(tokenizer: &Tokenizer, request: &Json, template: Option<&str>) -> engi
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("Tokenizer", ruby.class_object())?;
     class.undef_default_alloc_func();
-    class.define_singleton_method("_from_file", function!(from_file, 1))?;
-    class.define_singleton_method("_from_pretrained", function!(from_pretrained, 2))?;
-    class.define_method("_with_truncation", method!(with_truncation, 3))?;
-    class.define_method("_with_padding", method!(with_padding, 4))?;
-    class.define_method("_without_padding", method!(without_padding, 0))?;
-    class.define_method("_encode", method!(encode, 3))?;
-    class.define_method("_encode_detailed", method!(encode_detailed, 3))?;
-    class.define_method("_encode_batch", method!(encode_batch, 2))?;
-    class.define_method(
+    class
+        .singleton_class()?
+        .define_private_method("_from_file", function!(from_file, 1))?;
+    class
+        .singleton_class()?
+        .define_private_method("_from_pretrained", function!(from_pretrained, 2))?;
+    class.define_private_method("_with_truncation", method!(with_truncation, 3))?;
+    class.define_private_method("_with_padding", method!(with_padding, 4))?;
+    class.define_private_method("_without_padding", method!(without_padding, 0))?;
+    class.define_private_method("_encode", method!(encode, 3))?;
+    class.define_private_method("_encode_detailed", method!(encode_detailed, 3))?;
+    class.define_private_method("_encode_batch", method!(encode_batch, 2))?;
+    class.define_private_method(
         "_encode_batch_to_tokens",
         method!(encode_batch_to_tokens, 2),
     )?;
-    class.define_method("_decode", method!(decode, 2))?;
-    class.define_method("_id_to_token", method!(id_to_token, 1))?;
-    class.define_method("_token_to_id", method!(token_to_id, 1))?;
-    class.define_method("_vocab", method!(vocab, 1))?;
-    class.define_method("_vocab_size", method!(vocab_size, 1))?;
-    class.define_method("_special_tokens", method!(special_tokens, 0))?;
-    class.define_method("_end_ids", method!(end_ids, 0))?;
-    class.define_method("_model_kind", method!(model_kind, 0))?;
-    class.define_method("_model_max_length", method!(model_max_length, 0))?;
-    class.define_method("_source", method!(source, 0))?;
-    class.define_method("_truncation", method!(truncation, 0))?;
-    class.define_method("_padding", method!(padding, 0))?;
-    class.define_method("_chat_templates", method!(chat_templates, 0))?;
-    class.define_method("_apply_chat_template", method!(apply_chat_template, 2))
+    class.define_private_method("_decode", method!(decode, 2))?;
+    class.define_private_method("_id_to_token", method!(id_to_token, 1))?;
+    class.define_private_method("_token_to_id", method!(token_to_id, 1))?;
+    class.define_private_method("_vocab", method!(vocab, 1))?;
+    class.define_private_method("_vocab_size", method!(vocab_size, 1))?;
+    class.define_private_method("_special_tokens", method!(special_tokens, 0))?;
+    class.define_private_method("_end_ids", method!(end_ids, 0))?;
+    class.define_private_method("_model_kind", method!(model_kind, 0))?;
+    class.define_private_method("_model_max_length", method!(model_max_length, 0))?;
+    class.define_private_method("_source", method!(source, 0))?;
+    class.define_private_method("_truncation", method!(truncation, 0))?;
+    class.define_private_method("_padding", method!(padding, 0))?;
+    class.define_private_method("_chat_templates", method!(chat_templates, 0))?;
+    class.define_private_method("_apply_chat_template", method!(apply_chat_template, 2))
 }

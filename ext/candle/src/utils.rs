@@ -12,9 +12,11 @@ fn set_thread_count(ruby: &Ruby, count: usize) -> Result<(), Error> {
 
 pub fn init(candle: RModule) -> Result<(), Error> {
     let module = candle.define_module("Utils")?;
-    module.define_singleton_method(
+    module.singleton_class()?.define_private_method(
         "_thread_count",
         function!(engine::runtime::threads::count, 0),
     )?;
-    module.define_singleton_method("_set_thread_count", function!(set_thread_count, 1))
+    module
+        .singleton_class()?
+        .define_private_method("_set_thread_count", function!(set_thread_count, 1))
 }

@@ -96,11 +96,13 @@ fn ruby_value(ruby: &Ruby, value: &EngineValue) -> Result<Value, Error> {
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("Weights", ruby.class_object())?;
     class.undef_default_alloc_func();
-    class.define_singleton_method("_open", function!(open, 1))?;
-    class.define_method("_names", method!(names, 0))?;
-    class.define_method("_files", method!(files, 0))?;
-    class.define_method("_has", method!(has, 1))?;
-    class.define_method("_info", method!(info, 1))?;
-    class.define_method("_tensor", method!(tensor, 3))?;
-    class.define_method("_metadata", method!(metadata, 0))
+    class
+        .singleton_class()?
+        .define_private_method("_open", function!(open, 1))?;
+    class.define_private_method("_names", method!(names, 0))?;
+    class.define_private_method("_files", method!(files, 0))?;
+    class.define_private_method("_has", method!(has, 1))?;
+    class.define_private_method("_info", method!(info, 1))?;
+    class.define_private_method("_tensor", method!(tensor, 3))?;
+    class.define_private_method("_metadata", method!(metadata, 0))
 }

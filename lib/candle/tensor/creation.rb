@@ -113,19 +113,21 @@ module Candle
         _cat(tensors.map { |tensor| tensor.unsqueeze(dim) }, dim)
       end
 
-      private
-
-      def converted(tensor, dtype, device)
-        tensor = tensor.to_dtype(dtype) if dtype
-        device ? tensor.to_device(device) : tensor.detach
-      end
-
+      # @api private
+      # @return [Array<Integer>] a shape as it is given by a user
       def sizes(shape)
         sizes = shape.is_a?(Integer) ? [shape] : shape
         valid = sizes.is_a?(Array) && sizes.all? { |size| size.is_a?(Integer) && size >= 0 }
         raise InvalidInputError, "a shape is an Array of Integers from 0 on, not #{shape.inspect}" unless valid
 
         sizes
+      end
+
+      private
+
+      def converted(tensor, dtype, device)
+        tensor = tensor.to_dtype(dtype) if dtype
+        device ? tensor.to_device(device) : tensor.detach
       end
     end
 

@@ -22,7 +22,7 @@ module Candle
     # @return [Tensor]
     # @raise [InvalidInputError] when this shape does not broadcast to that one, with both
     def broadcast_as(*shape)
-      _broadcast_as(Tensor.send(:sizes, integers(shape, "broadcast_as")))
+      _broadcast_as(Tensor.sizes(integers(shape, "broadcast_as")))
     end
 
     # The same with the new dimensions only, which stand before the present ones.

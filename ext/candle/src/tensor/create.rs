@@ -254,8 +254,16 @@ fn random(
 }
 
 pub fn init(class: RClass) -> Result<(), Error> {
-    class.define_singleton_method("_from_array", function!(from_array, 3))?;
-    class.define_singleton_method("_from_packed", function!(from_packed, 4))?;
-    class.define_singleton_method("_filled", function!(filled, 4))?;
-    class.define_singleton_method("_random", function!(random, 5))
+    class
+        .singleton_class()?
+        .define_private_method("_from_array", function!(from_array, 3))?;
+    class
+        .singleton_class()?
+        .define_private_method("_from_packed", function!(from_packed, 4))?;
+    class
+        .singleton_class()?
+        .define_private_method("_filled", function!(filled, 4))?;
+    class
+        .singleton_class()?
+        .define_private_method("_random", function!(random, 5))
 }

@@ -202,18 +202,18 @@ fn rms_norm(
 }
 
 pub fn init(class: RClass) -> Result<(), Error> {
-    class.define_method("_as_scalar", method!(as_scalar, 1))?;
-    class.define_method("_unary", method!(unary, 1))?;
-    class.define_method("_power", method!(power, 1))?;
-    class.define_method("_arithmetic", method!(arithmetic, 2))?;
-    class.define_method("_compare", method!(compare, 2))?;
-    class.define_method("_matmul", method!(product, 1))?;
-    class.define_method("_reduce", method!(reduction, 3))?;
-    class.define_method("_where_cond", method!(where_cond, 2))?;
-    class.define_method("_index_select", method!(index_select, 2))?;
-    class.define_method("_gather", method!(gather, 2))?;
-    class.define_method("_gelu", method!(gelu, 0))?;
-    class.define_method("_softmax", method!(softmax, 1))?;
-    class.define_method("_layer_norm", method!(layer_norm, 3))?;
-    class.define_method("_rms_norm", method!(rms_norm, 2))
+    class.define_private_method("_as_scalar", method!(as_scalar, 1))?;
+    class.define_private_method("_unary", method!(unary, 1))?;
+    class.define_private_method("_power", method!(power, 1))?;
+    class.define_private_method("_arithmetic", method!(arithmetic, 2))?;
+    class.define_private_method("_compare", method!(compare, 2))?;
+    class.define_private_method("_matmul", method!(product, 1))?;
+    class.define_private_method("_reduce", method!(reduction, 3))?;
+    class.define_private_method("_where_cond", method!(where_cond, 2))?;
+    class.define_private_method("_index_select", method!(index_select, 2))?;
+    class.define_private_method("_gather", method!(gather, 2))?;
+    class.define_private_method("_gelu", method!(gelu, 0))?;
+    class.define_private_method("_softmax", method!(softmax, 1))?;
+    class.define_private_method("_layer_norm", method!(layer_norm, 3))?;
+    class.define_private_method("_rms_norm", method!(rms_norm, 2))
 }

@@ -76,15 +76,17 @@ fn cat(ruby: &Ruby, tensors: RArray, dim: i64) -> Result<RbTensor, Error> {
 }
 
 pub fn init(class: RClass) -> Result<(), Error> {
-    class.define_singleton_method("_cat", function!(cat, 2))?;
-    class.define_method("_reshape", method!(reshape, 1))?;
-    class.define_method("_broadcast_as", method!(broadcast_as, 1))?;
-    class.define_method("_squeeze", method!(squeeze, 1))?;
-    class.define_method("_unsqueeze", method!(unsqueeze, 1))?;
-    class.define_method("_select", method!(select, 2))?;
-    class.define_method("_narrow", method!(narrow, 3))?;
-    class.define_method("_transpose", method!(transpose, 2))?;
-    class.define_method("_permute", method!(permute, 1))?;
+    class
+        .singleton_class()?
+        .define_private_method("_cat", function!(cat, 2))?;
+    class.define_private_method("_reshape", method!(reshape, 1))?;
+    class.define_private_method("_broadcast_as", method!(broadcast_as, 1))?;
+    class.define_private_method("_squeeze", method!(squeeze, 1))?;
+    class.define_private_method("_unsqueeze", method!(unsqueeze, 1))?;
+    class.define_private_method("_select", method!(select, 2))?;
+    class.define_private_method("_narrow", method!(narrow, 3))?;
+    class.define_private_method("_transpose", method!(transpose, 2))?;
+    class.define_private_method("_permute", method!(permute, 1))?;
     class.define_method("contiguous", method!(contiguous, 0))?;
     class.define_method("copy", method!(copy, 0))?;
     class.define_method("detach", method!(detach, 0))

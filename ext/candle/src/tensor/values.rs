@@ -113,7 +113,7 @@ pub fn init(class: RClass) -> Result<(), Error> {
     class.define_method("to_a", method!(nested, 0))?;
     class.define_method("item", method!(item, 0))?;
     class.define_method("to_packed", method!(packed, 0))?;
-    class.define_method("_equal", method!(equal, 1))?;
-    class.define_method("_to_dtype", method!(to_dtype, 1))?;
-    class.define_method("_to_device", method!(to_device, 1))
+    class.define_private_method("_equal", method!(equal, 1))?;
+    class.define_private_method("_to_dtype", method!(to_dtype, 1))?;
+    class.define_private_method("_to_device", method!(to_device, 1))
 }
