@@ -44,18 +44,24 @@ module Candle
         %i[cuda cudnn metal mkl accelerate].select { |name| facts.fetch(name) }.map(&:to_s)
       end
 
+      # @return [Array<String>] the backends that were compiled in, best first: `"Metal"`, `"CUDA"`, `"CPU"`
+      def available_backends
+        [("Metal" if metal_available?), ("CUDA" if cuda_available?), "CPU"].compact
+      end
+
       # @example
       #   Candle::BuildInfo.summary[:default_device] # => "cpu"
+      #   Candle::BuildInfo.summary["available_backends"] # => ["CPU"]
       #
-      # @return [Hash] everything above in one, with the version and the devices of this machine
+      # @return [Hash] everything above in one, with the version and the devices of this machine; Strings and Symbols
+      #   find the same
       def summary
-        facts.merge(
-          version: VERSION,
-          build: build,
-          cuda_problem: cuda_problem,
-          default_device: Device.best.to_s,
-          available_devices: Device.available_devices,
-          threads: Utils.get_num_threads
+        EitherKeys.of(
+          facts.merge(
+            version: VERSION, build: build, cuda_problem: cuda_problem, default_device: Device.best.to_s,
+            available_devices: Device.available_devices, available_backends: available_backends,
+            threads: Utils.get_num_threads, **availability
+          )
         )
       end
 
@@ -64,11 +70,18 @@ module Candle
       def facts
         @facts ||= _facts.freeze
       end
+
+      def availability
+        %i[cuda cudnn metal mkl accelerate].to_h { |name| [:"#{name}_available", facts.fetch(name)] }
+      end
     end
 
     private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 
+  # @example
+  #   Candle.build_info["cuda_available"] == Candle::BuildInfo.cuda_available? # => true
+  #
   # @return [Hash] see {BuildInfo.summary}
   def self.build_info
     BuildInfo.summary

@@ -46,6 +46,33 @@ module Candle
         timings: timings.to_h }
     end
 
+    # For pattern matching.
+    #
+    # @param _names [Array<Symbol>, nil]
+    # @return [Hash]
+    def deconstruct_keys(_names)
+      to_h
+    end
+
+    # @return [String] all that {#to_h} has, as JSON
+    def to_json(*state)
+      to_h.to_json(*state)
+    end
+
+    # Two completions are equal when the same was generated, however long it took.
+    #
+    # @return [Boolean]
+    def ==(other)
+      other.is_a?(Completion) && to_h.except(:timings) == other.to_h.except(:timings)
+    end
+
+    alias eql? ==
+
+    # @return [Integer]
+    def hash
+      to_h.except(:timings).hash
+    end
+
     # @return [String] one line
     def inspect
       "#<Candle::Completion #{text[0, 40].inspect} #{finish_reason} #{usage.completion_tokens} tokens>"

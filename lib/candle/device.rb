@@ -6,7 +6,15 @@ module Candle
   # @example
   #   Candle::Device.cpu.to_s # => "cpu"
   class Device
+    include Uncopyable
+
     class << self
+      # @param name [String, Symbol, Device, nil]
+      # @return [Device] the same as {.parse}
+      def new(name = nil)
+        parse(name)
+      end
+
       # @return [Device]
       def cpu
         _open("cpu")
@@ -80,6 +88,12 @@ module Candle
     # @return [String]
     def inspect
       "#<Candle::Device #{self}>"
+    end
+
+    private
+
+    def marshal_instead
+      "send its name, and read it with Device.parse"
     end
 
     _cuda_is_unused(Native.problem) if Native.problem

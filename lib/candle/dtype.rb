@@ -7,9 +7,17 @@ module Candle
   # @example
   #   Candle::DType.parse(:f16).size_in_bytes # => 2
   class DType
+    include Uncopyable
+
     # @return [Array<DType>] every type there is
     def self.all
       @all ||= _names.map { |name| _parse(name) }.freeze
+    end
+
+    # @param name [DType, Symbol, String]
+    # @return [DType] the same as {.parse}
+    def self.new(name)
+      parse(name)
     end
 
     # @param name [DType, Symbol, String] such as `:f32`
@@ -50,6 +58,12 @@ module Candle
     # @return [String]
     def inspect
       "#<Candle::DType #{self}>"
+    end
+
+    private
+
+    def marshal_instead
+      "send its name, and read it with DType.parse"
     end
 
     send(:private, *instance_methods(false).grep(/\A_/))

@@ -17,6 +17,9 @@ module Candle
     # The model that is loaded when none is named.
     DEFAULT_MODEL_PATH = "jinaai/jina-embeddings-v2-base-en"
 
+    # Its tokenizer, which is its own.
+    DEFAULT_TOKENIZER_PATH = DEFAULT_MODEL_PATH
+
     # What {#embedding} can do with the hidden states: pooling, and whether the vector gets length 1.
     POOLING_METHODS = {
       "pooled" => ["mean", false], "pooled_normalized" => ["mean", true],
@@ -61,15 +64,15 @@ module Candle
         model
       end
 
-      # The same with the source as a keyword.
+      # The same as {.from_pretrained}, with the source as an argument or as `model_path:`.
       #
-      # @param model_path [String, Pathname]
+      # @param arguments [Array] as {.from_pretrained} takes them
       # @param tokenizer_path [String, nil] the same as `tokenizer:` of {.from_pretrained}
       # @param options [Hash] as {.from_pretrained} takes them
       # @return [EmbeddingModel]
-      def new(model_path: DEFAULT_MODEL_PATH, tokenizer_path: nil, **options)
+      def new(*arguments, tokenizer_path: nil, **options)
         options[:tokenizer] ||= tokenizer_path
-        from_pretrained(model_path, **options)
+        super(*arguments, **options)
       end
     end
 
@@ -269,7 +272,7 @@ module Candle
       raise InvalidInputError, "embedding_size must be at most the model's #{full}, not #{size}" if size > full
 
       @embedding_size = size
-      remember_options(options.merge(embedding_size: size))
+      remember_options(options.to_h.merge("embedding_size" => size))
     end
 
     private

@@ -15,6 +15,9 @@ module Candle
       constraint: nil, stop_on_constraint_satisfaction: true, stop_on_match: true
     }.freeze
 
+    # Other names of fields.
+    ALIASES = { max_new_tokens: :max_length, max_tokens: :max_length }.freeze
+
     # @return [Integer] how many **new** tokens at most
     attr_reader :max_length
     # @return [Float] 0 picks the likeliest token
@@ -33,7 +36,8 @@ module Candle
     attr_reader :presence_penalty
     # @return [Float] taken from tokens as often as they were generated
     attr_reader :frequency_penalty
-    # @return [Integer, nil] the same seed gives the same text; nil draws one
+    # @return [Integer] the same seed gives the same text; where none is given one is drawn, so that a run can be
+    #   repeated
     attr_reader :seed
     # @return [Array<String>] texts that end the generation and are not shown
     attr_reader :stop_sequences
@@ -41,7 +45,7 @@ module Candle
     attr_reader :include_prompt
     # @return [Integer, nil] how many alternatives a Completion reports for each token
     attr_reader :logprobs
-    # @return [Boolean] whether tokens are logged
+    # @return [Boolean] whether the text shows each token with its id, as in `[15043:Hello][1917: world]`
     attr_reader :debug_tokens
     # @return [StructuredConstraint, nil] what the text must match; a Hash (JSON schema), a Struct class or a
     #   Regexp may be given
@@ -56,6 +60,8 @@ module Candle
     def max_new_tokens
       max_length
     end
+
+    alias max_tokens max_new_tokens
 
     class << self
       # @return [GenerationConfig] moderate sampling without truncation
@@ -79,41 +85,81 @@ module Candle
       end
     end
 
+    # What a call's `config:` may be.
+    #
+    # @param value [GenerationConfig, Hash]
+    # @return [GenerationConfig]
+    # @raise [ArgumentError] for anything else
+    # @api private
+    def self.wrap(value)
+      return value if value.is_a?(GenerationConfig)
+      return balanced(**value.to_hash.transform_keys(&:to_sym)) if value.respond_to?(:to_hash)
+
+      raise ArgumentError, "config must be a GenerationConfig or a Hash, not #{value.inspect}"
+    end
+
     # @param fields [Hash] any of {DEFAULTS}, with String or Symbol keys
+    # @yieldreturn [Integer] the seed, where the fields have none
     # @raise [ArgumentError] for an unknown field or an impossible value
     def initialize(fields = nil, **keywords)
-      given = (fields || {}).to_h.transform_keys(&:to_sym).merge(keywords)
-      given[:max_length] = given.delete(:max_new_tokens) if given.key?(:max_new_tokens)
+      given = [fields || {}, keywords].map { |hash| renamed(hash) }.reduce(:merge)
       unknown = given.keys - DEFAULTS.keys
       raise ArgumentError, unknown_message(unknown) if unknown.any?
 
-      DEFAULTS.merge(given).each { |name, value| instance_variable_set(:"@#{name}", value) }
-      @stop_sequences = Array(@stop_sequences).map { |text| TextInput.utf8(text, "stop sequence").freeze }.freeze
-      @constraint = StructuredConstraint.wrap(@constraint)
+      @given = DEFAULTS.merge(given, converted(given)).freeze
+      @given.each { |name, value| instance_variable_set(:"@#{name}", value) }
+      @seed = (block_given? ? yield : Random.new_seed & MAX_SEED) if @seed.nil?
       check
       freeze
     end
 
-    # @return [GenerationConfig] a copy with other values
+    # A copy with other values. It keeps the seed, also one that was drawn.
+    #
+    # @return [GenerationConfig]
     def with(**fields)
-      self.class.new(to_h.merge(fields.transform_keys { |name| name == :max_new_tokens ? :max_length : name }))
+      self.class.new(@given.merge(renamed(fields))) { seed }
     end
 
-    # @return [Hash] all fields
+    # @return [Hash] all fields, with the seed that is used
     def to_h
-      DEFAULTS.keys.to_h { |name| [name, public_send(name)] }
+      @given.merge(seed: seed)
     end
 
     alias options to_h
 
+    # @return [String] all fields as JSON; a constraint as its source
+    def to_json(*state)
+      to_h.merge(constraint: constraint&.source).to_json(*state)
+    end
+
+    # For pattern matching.
+    #
+    # @example
+    #   Candle::GenerationConfig.deterministic in { temperature: 0.0, max_length: Integer } # => true
+    #
+    # @param _names [Array<Symbol>, nil]
+    # @return [Hash]
+    def deconstruct_keys(_names)
+      to_h
+    end
+
+    # Two configs are equal when the same was asked for; seeds that were drawn don't count.
+    #
     # @return [Boolean]
     def ==(other)
-      other.is_a?(GenerationConfig) && to_h == other.to_h
+      other.is_a?(GenerationConfig) && given == other.given
+    end
+
+    alias eql? ==
+
+    # @return [Integer]
+    def hash
+      given.hash
     end
 
     # @return [String] the fields that differ from the defaults
     def inspect
-      changed = to_h.reject { |name, value| value == DEFAULTS[name] }
+      changed = given.reject { |name, value| value == DEFAULTS[name] }
       "#<Candle::GenerationConfig#{changed.map { |name, value| " #{name}=#{value.inspect}" }.join}>"
     end
 
@@ -124,13 +170,30 @@ module Candle
         max_new_tokens: max_length, temperature: temperature.to_f, top_p: top_p, top_k: top_k, min_p: min_p,
         repetition_penalty: repetition_penalty.to_f, repetition_penalty_last_n: repetition_penalty_last_n,
         presence_penalty: presence_penalty.to_f, frequency_penalty: frequency_penalty.to_f,
-        seed: seed ? seed & 0xffff_ffff_ffff_ffff : Random.new_seed & 0xffff_ffff_ffff_ffff,
+        seed: seed & 0xffff_ffff_ffff_ffff,
         stop_sequences: stop_sequences, logprobs: logprobs == true ? 0 : (logprobs || nil),
         constraint: constraint && [constraint.kind.to_s, constraint.source], ending: ending
       }
     end
 
+    MAX_SEED = (2**63) - 1
+    private_constant :MAX_SEED
+
+    protected
+
+    # @return [Hash] the fields as they were asked for
+    attr_reader :given
+
     private
+
+    def renamed(fields)
+      fields.to_h.transform_keys { |name| ALIASES.fetch(name.to_sym, name.to_sym) }
+    end
+
+    def converted(given)
+      texts = Array(given[:stop_sequences]).map { |text| TextInput.utf8(text, "stop sequence").freeze }
+      { stop_sequences: texts.freeze, constraint: StructuredConstraint.wrap(given[:constraint]) }
+    end
 
     def ending
       return "match" if stop_on_match && constraint&.kind == :regex
@@ -146,7 +209,7 @@ module Candle
       integer(:max_length, least: 0)
       integer(:top_k, least: 1, optional: true)
       integer(:repetition_penalty_last_n, least: 0, optional: true)
-      integer(:seed, least: -Float::INFINITY, optional: true)
+      integer(:seed)
       number(:temperature, 0..)
       number(:top_p, 0..1, optional: true)
       number(:min_p, 0..1, optional: true)
@@ -155,12 +218,12 @@ module Candle
       number(:frequency_penalty, -1e9..1e9)
     end
 
-    def integer(name, least:, optional: false)
+    def integer(name, least: nil, optional: false)
       value = public_send(name)
       return if optional && value.nil?
-      return if value.is_a?(Integer) && value >= least
+      return if value.is_a?(Integer) && (least.nil? || value >= least)
 
-      raise ArgumentError, "#{name} must be an Integer of at least #{least}, not #{value.inspect}"
+      raise ArgumentError, "#{name} must be an Integer#{" of at least #{least}" if least}, not #{value.inspect}"
     end
 
     def number(name, range, optional: false)

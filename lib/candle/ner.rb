@@ -16,7 +16,6 @@ module Candle
 
     # What stands before the kind of an entity in a label: begin, inside, end, last, single, unit, middle.
     PREFIX = /\A[BIELSUM][-_]/
-    private_constant :PREFIX
 
     class << self
       # @param source [String, Pathname] a Hugging Face id or a directory
@@ -40,8 +39,9 @@ module Candle
       # @return [Hash{Symbol => Hash}] models for several domains, `{model:, note:}` each
       def suggested_models
         {
-          general: { model: "dslim/bert-base-NER", note: "English; persons, organizations, places, others" },
-          general_alt: { model: "Babelscape/wikineural-multilingual-ner", note: "nine languages" },
+          general: { model: "Babelscape/wikineural-multilingual-ner",
+                     note: "nine languages; persons, organizations, places, others; has its own tokenizer" },
+          general_alt: { model: "dslim/bert-base-NER", note: "English; persons, organizations, places, others" },
           multilingual: { model: "Davlan/bert-base-multilingual-cased-ner-hrl", note: "ten languages" },
           biomedical: { model: "d4data/biomedical-ner-all", note: "diseases, drugs, procedures" },
           clinical: { model: "samrawal/bert-base-uncased_clinical-ner", note: "problems, tests, treatments" },
@@ -131,6 +131,22 @@ module Candle
         result.insert(entity[:end], "[#{entity[:label]}:#{entity[:confidence].round(2)}]")
       end
       result
+    end
+
+    # Replaces entities, such as names in a text that leaves the house.
+    #
+    # @example
+    #   ner = Candle::NER.from_pretrained("spec/fixtures/tiny/bert-token")
+    #   ner.redact("hello world", confidence_threshold: 1) # => "hello world"
+    #
+    # @param input [String, Array<String>]
+    # @param labels [Array<String, Symbol>, String, Symbol, nil] the kinds to replace, in any case; nil is all
+    # @param with [String, #call] what stands in their place: `%{label}` and `%{text}` are filled in; a Proc gets the
+    #   entity
+    # @param options [Hash] as {#extract_entities} takes them
+    # @return [String, Array<String>] one text for a String, one per text for an Array
+    def redact(input, labels: nil, with: "[%{label}]", **options) # rubocop:disable Style/FormatStringToken
+      Redaction.new(labels, with).apply(*Arguments.texts(input)) { |texts| extract_entities(texts, **options) }
     end
 
     private

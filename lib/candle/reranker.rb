@@ -6,7 +6,7 @@ module Candle
   # @example
   #   reranker = Candle::Reranker.from_pretrained("spec/fixtures/tiny/bert-reranker")
   #   best = reranker.rerank("what is the capital?", ["the lazy dog", "paris is the capital"]).first
-  #   best.keys # => [:doc_id, :score, :text]
+  #   best.slice(:index, :text) # => {:index=>1, :text=>"paris is the capital"}
   class Reranker
     include Model
 
@@ -31,15 +31,6 @@ module Candle
         load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer, revision: revision,
                            max_length: Arguments.count(max_length, "max_length"), verify: verify)
       end
-
-      # The same with the source as a keyword.
-      #
-      # @param model_path [String, Pathname]
-      # @param options [Hash] as {.from_pretrained} takes them
-      # @return [Reranker]
-      def new(model_path: DEFAULT_MODEL_PATH, **options)
-        from_pretrained(model_path, **options)
-      end
     end
 
     # Scores every document and sorts them. Where query and document are too long together, the document is cut.
@@ -50,7 +41,8 @@ module Candle
     # @param apply_sigmoid [Boolean] whether scores lie between 0 and 1 instead of being raw logits
     # @param top_k [Integer, nil] how many to return; nil is all
     # @param batch_tokens [Integer, nil] how many tokens are computed at once
-    # @return [Array<Hash>] `{doc_id:, score:, text:}`, best first; `doc_id` is the place in `documents`
+    # @return [Array<Hash>] `{doc_id:, score:, text:, index:}`, best first; `doc_id` and `index` are both the place in
+    #   `documents`
     # @raise [InvalidInputError] for what is no text, naming its index, and for an unknown pooling method
     def rerank(query, documents, pooling_method: "pooler", apply_sigmoid: true, top_k: nil, batch_tokens: nil)
       top_k = Arguments.count(top_k, "top_k")
@@ -58,7 +50,9 @@ module Candle
       scores = logits(query, documents, pooling_method, batch_tokens)
       scores = scores.map { |score| 1.0 / (1.0 + Math.exp(-score)) } if apply_sigmoid
       order = scores.each_index.sort_by { |index| [-scores[index], index] }
-      order.first(top_k || order.size).map { |index| { doc_id: index, score: scores[index], text: documents[index] } }
+      order.first(top_k || order.size).map do |index|
+        { doc_id: index, score: scores[index], text: documents[index], index: index }
+      end
     end
 
     # @param query [String]
@@ -75,6 +69,17 @@ module Candle
     # @return [Array<Hash>] as {#rerank}, with scores between 0 and 1
     def rerank_sigmoid_with_pooling(query, documents, pooling_method)
       rerank(query, documents, pooling_method: pooling_method, apply_sigmoid: true)
+    end
+
+    # @param query [String]
+    # @param documents [Array<String>]
+    # @param pooling_method [String, Symbol] `"pooler"`, `"cls"` or `"mean"`
+    # @param apply_sigmoid [Boolean]
+    # @return [Array<Array>] `[text, score, index]` each, best first
+    def rerank_with_options(query, documents, pooling_method = "pooler", apply_sigmoid = true) # rubocop:disable Style/OptionalBooleanParameter
+      Deprecation.warn("Reranker#rerank_with_options", "rerank(query, documents, pooling_method:, apply_sigmoid:)")
+      rerank(query, documents, pooling_method: pooling_method, apply_sigmoid: apply_sigmoid)
+        .map { |found| found.values_at(:text, :score, :doc_id) }
     end
 
     # @param query [String]

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "json"
+
 module Candle
   # A conversation that keeps what the model has already read, so that each turn costs only what is new. Sessions share
   # the model's weights and may run in threads, one turn at a time each.
@@ -9,11 +11,41 @@ module Candle
     # @return [String, nil] the adapter that the conversation uses; nil is the base model
     attr_reader :adapter
 
-    # @api private
-    def initialize(llm, system: nil, adapter: nil)
+    # @return [Completion, nil] what {#say} got last, with usage, timings and the reason why it ended
+    attr_reader :completion
+
+    # What {#save} wrote.
+    #
+    # @param llm [LLM] the model to go on with, which may be another one
+    # @param path [String, Pathname]
+    # @param options [Hash] `adapter:` and `chat_template:` instead of those that were saved
+    # @return [Session]
+    # @raise [InvalidInputError] when the file is not a saved session
+    def self.load(llm, path, **options)
+      saved = JSON.parse(File.read(path, encoding: "UTF-8"), symbolize_names: true)
+      raise InvalidInputError, "#{path} is not a saved session" unless saved.is_a?(Hash) && saved.key?(:messages)
+
+      new(llm, **saved.slice(:messages, :adapter, :chat_template), **options)
+    rescue JSON::ParserError => e
+      raise InvalidInputError, "#{path} is not a saved session: #{e.message}"
+    end
+
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+    #   Candle::Session.new(llm, messages: [{ role: "user", content: "Hi" }]).messages.size # => 1
+    #
+    # @param llm [LLM]
+    # @param system [String, nil] instructions that stand before the conversation
+    # @param messages [Array<Hash>] the conversation so far, `{role:, content:}` each
+    # @param adapter [String, nil] the adapter of the whole conversation
+    # @param chat_template [String, nil] another template than the checkpoint's own
+    # @raise [InvalidInputError] for what isn't a message, naming its index
+    def initialize(llm, system: nil, messages: [], adapter: nil, chat_template: nil)
       @llm = llm
       @adapter = adapter
+      @chat_template = chat_template
       @messages = system ? [{ role: "system", content: TextInput.utf8(system, "system") }] : []
+      @messages += Messages.checked(messages).map { |message| message.transform_keys(&:to_sym) }
       @cache = llm.new_cache
       @turn = Mutex.new
     end
@@ -28,10 +60,26 @@ module Candle
       text = TextInput.utf8(text, "text")
       @turn.synchronize do
         asked = @messages + [{ role: "user", content: text }]
-        completion = @llm.answer(asked, cache: @cache, adapter: @adapter, **options, &block)
-        @messages = asked + [{ role: "assistant", content: completion.text }]
-        completion.text
+        @completion = @llm.answer(asked, cache: @cache, adapter: @adapter,
+                                         **{ chat_template: @chat_template }.compact, **options, &block)
+        @messages = asked + [{ role: "assistant", content: @completion.text }]
+        @completion.text
       end
+    end
+
+    # @return [Completion::Usage, nil] what the last {#say} cost in tokens
+    def usage
+      completion&.usage
+    end
+
+    # Writes the conversation as JSON, for {.load}. The model is not part of it.
+    #
+    # @param path [String, Pathname]
+    # @return [self]
+    def save(path)
+      state = { model_id: @llm.model_id, adapter: @adapter, chat_template: @chat_template, messages: messages }
+      File.write(path, "#{JSON.pretty_generate(state.compact)}\n", encoding: "UTF-8")
+      self
     end
 
     # @return [Array<Hash>] a copy of the messages so far, `{role:, content:}` each

@@ -16,6 +16,13 @@ module Candle
   #   (a.matmul(a) + 1).to_a # => [[8.0, 11.0], [16.0, 23.0]]
   class Tensor
     include Enumerable
+    include Uncopyable
+
+    private
+
+    def marshal_instead
+      "send to_packed, shape and dtype, and read them with Tensor.from_packed"
+    end
   end
 end
 

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "json"
+require "candle/messages"
 require "candle/text_input"
 
 module Candle
@@ -14,7 +15,18 @@ module Candle
   #   ids = tokenizer.encode("The cat sat.")
   #   tokenizer.decode(ids) # => "the cat sat."
   class Tokenizer
+    include Uncopyable
+
     class << self
+      # The same as {.from_pretrained}, or as {.from_file} for a `tokenizer.json`.
+      #
+      # @param source [String, Pathname]
+      # @param options [Hash] as {.from_pretrained} takes them
+      # @return [Tokenizer]
+      def new(source, **options)
+        source.to_s.end_with?(".json") ? from_file(source) : from_pretrained(source, **options)
+      end
+
       # Reads a `tokenizer.json`. Truncation and padding that the file may ask for are left to
       # {#with_truncation} and {#with_padding}.
       #
@@ -215,7 +227,7 @@ module Candle
     # @raise [InvalidInputError] when there is no template, or it refuses the messages
     def apply_chat_template(messages, add_generation_prompt: true, tools: nil, documents: nil, chat_template: nil,
                             variables: {})
-      request = { messages: chat_messages(messages), tools: tools, documents: documents, variables: variables,
+      request = { messages: Messages.checked(messages), tools: tools, documents: documents, variables: variables,
                   add_generation_prompt: add_generation_prompt ? true : false }
       _apply_chat_template(JSON.generate(request), chat_template&.to_s)
     rescue JSON::JSONError, EncodingError => e
@@ -292,16 +304,6 @@ module Candle
       return value if value.nil? || (value.is_a?(Integer) && value.positive? && value < 2**48)
 
       raise InvalidInputError, "#{name} must be a positive Integer, not #{value.inspect}"
-    end
-
-    def chat_messages(messages)
-      raise InvalidInputError, "messages must be an Array of Hashes, not #{messages.class}" unless messages.is_a?(Array)
-
-      messages.each_with_index do |message, index|
-        next if message.is_a?(Hash) && (message.key?(:role) || message.key?("role"))
-
-        raise InvalidInputError, "messages[#{index}] must be a Hash with a role, not #{message.inspect[0, 80]}"
-      end
     end
   end
 end

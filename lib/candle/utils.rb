@@ -8,6 +8,24 @@ module Candle
       _thread_count
     end
 
+    # @return [Boolean] the same as {BuildInfo.cuda_available?}
+    def self.cuda_is_available
+      Deprecation.warn("Utils.cuda_is_available", "BuildInfo.cuda_available?")
+      BuildInfo.cuda_available?
+    end
+
+    # @return [Boolean] the same as {BuildInfo.mkl_available?}
+    def self.has_mkl # rubocop:disable Naming/PredicateName
+      Deprecation.warn("Utils.has_mkl", "BuildInfo.mkl_available?")
+      BuildInfo.mkl_available?
+    end
+
+    # @return [Boolean] the same as {BuildInfo.accelerate_available?}
+    def self.has_accelerate # rubocop:disable Naming/PredicateName
+      Deprecation.warn("Utils.has_accelerate", "BuildInfo.accelerate_available?")
+      BuildInfo.accelerate_available?
+    end
+
     # @api private
     # @param count [Integer] at least 1
     def self.set_num_threads(count) # rubocop:disable Naming/AccessorMethodName

@@ -12,6 +12,7 @@ module Candle
   #   weights.tensor("kind.f32").shape # => [2, 3]
   class Weights
     include Enumerable
+    include Uncopyable
 
     # @param path [String, Pathname] a weight file, a shard index, or a directory that holds a model
     # @return [Weights]
@@ -20,6 +21,12 @@ module Candle
     # @raise [UnsupportedModelError] when a file is of a kind that is not read
     def self.open(path)
       _open(path.to_s)
+    end
+
+    # @param path [String, Pathname]
+    # @return [Weights] the same as {.open}
+    def self.new(path)
+      self.open(path)
     end
 
     # @return [Array<String>] the names of all tensors, sorted

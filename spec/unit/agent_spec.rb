@@ -44,6 +44,32 @@ RSpec.describe Candle::Agent do
                                      hash_including(max_length: 9)])
   end
 
+  it "tells what happens as it happens" do
+    llm = scripted.new(call("sum", { a: 1, b: 2 }), "It is 3.")
+    def llm.answer(messages, **options)
+      super.tap { |found| yield found.text if block_given? }
+    end
+    events = []
+    result = described_class.new(llm, tools: [sum]).run("Add.") { |event| events << event }
+    expect(result.response).to eq("It is 3.")
+    expect(events.map(&:type)).to eq(%i[text tool_call tool_result text answer])
+    expect(events.map(&:iteration)).to eq([1, 1, 1, 2, 2])
+    expect(events[1].tool_call).to have_attributes(name: "sum", arguments: { "a" => 1, "b" => 2 })
+    expect(events[2]).to have_attributes(result: 3, error: nil)
+    expect(events.last.text).to eq("It is 3.")
+  end
+
+  it "refuses what isn't a tool that can be called" do
+    idle = Candle::Tool.new(name: "idle", description: "")
+    expect { described_class.new(scripted.new, tools: [idle]) }
+      .to raise_error(ArgumentError, /idle has no block to call/)
+    expect { described_class.new(scripted.new, tools: [-> {}]) }.to raise_error(ArgumentError, /tools\[0\] must be/)
+    question = [{ role: "user", content: "x" }]
+    expect { scripted.new("x").chat_with_tools(question, tools: [idle], execute: true) }
+      .to raise_error(ArgumentError, /idle has no block to call/)
+    expect(scripted.new("x").chat_with_tools(question, tools: [idle]).raw_response).to eq("x")
+  end
+
   it "answers at once when no tool is needed" do
     result = described_class.new(scripted.new("Hello."), tools: [sum]).run("Hi.")
     expect(result).to have_attributes(response: "Hello.", iterations: 1, tool_calls_made: 0,

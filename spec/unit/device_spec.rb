@@ -44,7 +44,8 @@ RSpec.describe Candle::Device do
     expect { described_class.cuda("x") }.to raise_error(ArgumentError)
   end
 
-  it "can't be made by new" do
-    expect { described_class.new }.to raise_error(TypeError)
+  it "can't be made out of nothing" do
+    expect { described_class.allocate }.to raise_error(TypeError)
+    expect(described_class.new).to eq(described_class.best)
   end
 end

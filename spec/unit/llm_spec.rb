@@ -130,6 +130,85 @@ RSpec.describe Candle::LLM do
     expect(model.chat_stream(messages, config: greedy).to_a.join).to eq(model.chat(messages, config: greedy))
   end
 
+  it "chats through another template that is given" do
+    template = "{% for m in messages %}({{ m.content }}){% endfor %}"
+    messages = [{ role: "user", content: "the dog" }]
+    expect(llm.apply_chat_template(messages, chat_template: template)).to eq("(the dog)")
+    expected = llm.complete("(the dog)", config: greedy, add_special_tokens: false).text
+    expect(llm.chat(messages, config: greedy, chat_template: template)).to eq(expected)
+    expect(llm.session(chat_template: template).say("the dog", config: greedy)).to eq(expected)
+    expect(llm.chat_with_tools(messages, tools: [], config: greedy, chat_template: template).raw_response)
+      .to eq(expected)
+  end
+
+  it "refuses a conversation without messages" do
+    model = chat_model(File.join(fixtures, "llama"))
+    expect { model.chat([]) }.to raise_error(Candle::InvalidInputError, /messages is empty: pass at least one/)
+    expect { model.complete([]) }.to raise_error(Candle::InvalidInputError, /messages is empty/)
+    expect { model.chat("hi") }
+      .to raise_error(Candle::InvalidInputError, /messages must be an Array of Hashes, not "hi"/)
+  end
+
+  it "writes what a text begins with once" do
+    beginning = llm.tokenizer.get_special_tokens.fetch("bos_token")
+    token = llm.tokenizer.id_to_token(beginning)
+    adds = llm.tokenizer.encode("the dog").first == beginning
+    count = ->(prompt, **options) { llm.complete(prompt, config: greedy, **options).usage.prompt_tokens }
+    plain = count.call("the dog", add_special_tokens: false)
+    expect(count.call("the dog")).to eq(plain + (adds ? 1 : 0))
+    expect(count.call("#{token}the dog")).to eq(count.call("#{token}the dog", add_special_tokens: false))
+    expect(count.call("#{token}the dog", add_special_tokens: true))
+      .to eq(count.call("#{token}the dog") + (adds ? 1 : 0))
+  end
+
+  it "takes a Hash for a config" do
+    expect(llm.generate("the dog", config: { "temperature" => 0, max_tokens: 12 }))
+      .to eq(llm.generate("the dog", config: greedy))
+    schema = { type: "boolean" }
+    expect(llm.generate_structured("x", schema: schema, config: { max_length: 20 })).to be(true).or be(false)
+    expect { llm.generate("the dog", config: 3) }.to raise_error(ArgumentError, /GenerationConfig or a Hash, not 3/)
+  end
+
+  it "gives completions that are values" do
+    one, other = Array.new(2) { llm.complete("the dog", config: greedy) }
+    expect(one).to eq(other).and eql(other)
+    expect([one, other].uniq.size).to eq(1)
+    expect(one).not_to eq(llm.complete("the", config: greedy))
+    case one
+    in { finish_reason: Symbol => reason, usage: { completion_tokens: Integer => count } }
+      expect([reason, count]).to eq([:length, 12])
+    end
+    expect(JSON.parse(one.to_json)).to include("text" => one.text, "finish_reason" => "length")
+  end
+
+  it "goes on from messages, and saves and loads a conversation" do
+    model = chat_model(File.join(fixtures, "llama"))
+    first = model.session(system: "is")
+    first.say("the", config: greedy, max_length: 4)
+    expect(first.completion.text).to eq(first.messages.last[:content])
+    expect(first.usage).to have_attributes(completion_tokens: 4)
+    file = File.join(@directory, "session.json")
+    expect(first.save(file)).to be(first)
+    sessions = [first, model.session(messages: first.messages), Candle::Session.load(model, file),
+                Candle::Session.new(model, messages: JSON.parse(JSON.generate(first.messages)))]
+    expect(sessions.map { |session| session.say("dog", config: greedy, max_length: 4) }.uniq.size).to eq(1)
+    expect(sessions.map(&:messages).uniq.size).to eq(1)
+    File.write(file, "[]")
+    expect { Candle::Session.load(model, file) }.to raise_error(Candle::InvalidInputError, /is not a saved session/)
+    expect { model.session(messages: ["hi"]) }.to raise_error(Candle::InvalidInputError, /messages\[0\] must be a Hash/)
+  end
+
+  it "says that it can't be copied or marshalled" do
+    { llm => /load it there/, llm.tokenizer => /load it there/, Candle::Device.cpu => /Device.parse/,
+      Candle::DType.parse(:f32) => /DType.parse/ }
+      .each do |object, advice|
+        expect { object.dup }.to raise_error(Candle::Error, /#{object.class} can't be copied: share this one/)
+        expect { object.clone }.to raise_error(Candle::Error, /can't be copied/)
+        expect { Marshal.dump(object) }.to raise_error(Candle::Error, advice)
+      end
+    expect { Marshal.dump(Candle::Tensor.new([1.0])) }.to raise_error(Candle::Error, /Tensor.from_packed/)
+  end
+
   it "keeps a session's cache, rolls back, and runs sessions in threads" do
     model = chat_model(File.join(fixtures, "llama"))
     answers = lambda do |session|
@@ -165,6 +244,8 @@ RSpec.describe Candle::LLM do
     described_class.register_tokenizer(/my-model/, "me/tokenizer")
     expect(described_class.guess_tokenizer("org/my-model-7b")).to eq("me/tokenizer")
     expect(described_class.guess_tokenizer("org/model-GGUF")).to eq("org/model")
+  ensure
+    described_class::TOKENIZER_REGISTRY.delete(/my-model/)
   end
 
   it "takes the registered tokenizer for a file that carries none" do
@@ -179,7 +260,7 @@ RSpec.describe Candle::LLM do
         .to eq(described_class.from_pretrained(file).generate("the dog", config: greedy))
     end
   ensure
-    described_class.instance_variable_get(:@tokenizers).delete(/no-tokens-model/)
+    described_class::TOKENIZER_REGISTRY.delete(/no-tokens-model/)
   end
 
   it "ends at each of several end tokens" do

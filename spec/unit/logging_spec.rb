@@ -1,6 +1,8 @@
 # frozen_string_literal: true
 
+require "json"
 require "stringio"
+require "tmpdir"
 
 RSpec.describe "Candle.logger" do
   around do |example|
@@ -33,15 +35,49 @@ RSpec.describe "Candle.logger" do
   it "can say more, less, or nothing" do
     expect(configured(&:verbose!)).to eq(%w[debug info warn error fatal])
     output.truncate(0)
-    expect(configured(&:quiet!)).to eq(%w[error fatal])
+    expect(configured(&:info!)).to eq(%w[info warn error fatal])
     output.truncate(0)
-    expect(configured(&:silent!)).to eq([])
+    expect(configured(&:quiet!)).to eq(%w[warn error fatal])
+    output.truncate(0)
+    expect(configured(&:silent!)).to eq(%w[error fatal])
+    output.truncate(0)
+    expect(configured(&:disable!)).to eq([])
     expect(configured { |config| config.level = Logger::INFO }).to eq(%w[info warn error fatal])
+    output.truncate(0)
+    expect(configured { |config| config.level = "Error" }).to eq(%w[error fatal])
   end
 
   it "takes a formatter" do
     configured { |config| config.formatter = ->(severity, _time, _name, message) { "#{severity}|#{message}\n" } }
     expect(output.string).to start_with("WARN|said warn\n")
+  end
+
+  it "knows formatters by name" do
+    configured { |config| config.formatter = :json }
+    line = JSON.parse(output.string.lines.first)
+    expect(line).to include("level" => "WARN", "message" => "said warn", "program" => "red-candle")
+    expect(Time.iso8601(line["timestamp"])).to be_within(60).of(Time.now)
+    output.truncate(output.rewind)
+    configured { |config| config.formatter = :simple }
+    expect(output.string.lines.first).to eq("said warn\n")
+    output.truncate(output.rewind)
+    configured { |config| config.formatter = :detailed }
+    expect(output.string.lines.first).to match(/\A\[\d{4}-\d\d-\d\d [\d:]{8}\] WARN: said warn\n\z/)
+    expect { configured { |config| config.formatter = :xml } }
+      .to raise_error(ArgumentError, "formatter must be one of :simple, :detailed, :json, not :xml")
+    expect { configured { |config| config.level = :loud } }.to raise_error(ArgumentError, /:debug, :info.*not :loud/)
+  end
+
+  it "writes to a file or to standard output" do
+    Dir.mktmpdir do |directory|
+      path = File.join(directory, "candle.log")
+      Candle.configure_logging { |config| config.log_to_file!(path) }
+      Candle.logger.warn("into the file")
+      expect(File.read(path)).to include("into the file")
+    end
+    printed, = run_ruby(%(Candle.configure_logging(&:log_to_stdout!).warn("on the screen")))
+    expect(printed).to include("on the screen")
+    expect(Candle::LoggerConfig).to be(Candle::LoggingConfiguration)
   end
 
   it "takes any logger, and returns the one it builds" do

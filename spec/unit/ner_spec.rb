@@ -1,6 +1,27 @@
 # frozen_string_literal: true
 
 RSpec.describe Candle::NER do
+  it "puts something else in the place of entities" do
+    ner = described_class.from_pretrained(TinyModels.path("bert-token"), device: "cpu")
+    text = "the dog live in Paris"
+    entities = ner.extract_entities(text, confidence_threshold: 0)
+    kinds = entities.map { |entity| entity[:label].sub(/\A[BI]-/, "") }
+    expected = entities.zip(kinds).reverse.reduce(text) do |rest, (entity, kind)|
+      rest[0...entity[:start]] + "[#{kind}]" + rest[entity[:end]..]
+    end
+    expect(ner.redact(text, confidence_threshold: 0)).to eq(expected)
+    expect(ner.redact([text, ""], confidence_threshold: 0)).to eq([expected, ""])
+    kept = ner.redact(text, labels: "no such kind", confidence_threshold: 0)
+    expect(kept).to eq(text)
+    one = ner.redact(text, labels: [kinds.first.downcase], with: "<%{text}>", confidence_threshold: 0) # rubocop:disable Style/FormatStringToken
+    expect(one).to include("<#{entities.first[:text]}>")
+    expect(ner.redact(text, with: ->(entity) { entity[:text].upcase }, confidence_threshold: 0))
+      .to include(entities.first[:text].upcase)
+    expect { ner.redact(text, with: 3) }.to raise_error(ArgumentError, /with must be a String or a Proc/)
+    hybrid = Candle::HybridNER.new.add_pattern_recognizer("CODE", [/[A-Z]{2}\d+/])
+    expect(hybrid.redact("AB12 and CD34")).to eq("[CODE] and [CODE]")
+  end
+
   let(:path) { TinyModels.path("bert-token") }
   let(:ner) { described_class.from_pretrained(path, device: "cpu") }
   let(:text) { "Café in Paris, 東京 dogs" }

@@ -27,7 +27,8 @@ RSpec.describe Candle::Reranker do
     expect(found.map { |hit| hit[:doc_id] }).to eq(order)
     expect(found.map { |hit| hit[:text] }).to eq(documents.values_at(*order))
     expect(found.map { |hit| hit[:score] }).to be_near(scores.values_at(*order), 1e-6)
-    expect(found.first.keys).to eq(%i[doc_id score text])
+    expect(found.first.keys).to eq(%i[doc_id score text index])
+    expect(found.map { |hit| hit[:index] }).to eq(order)
   end
 
   it "applies a sigmoid unless told not to" do

@@ -4,6 +4,36 @@ require "json"
 require "timeout"
 
 # A tiny model with random weights has no idea of JSON: whatever comes out right is the constraint's doing.
+RSpec.describe Candle::StructuredConstraint do
+  it "takes schemas as other libraries wrap them" do
+    schema = { type: "object", properties: { ok: { type: "boolean" } } }
+    expected = described_class.from_schema(schema)
+    [{ type: "json_schema", json_schema: { name: "answer", strict: true, schema: schema } },
+     { "type" => "json_schema", "schema" => schema }, { name: "answer", schema: schema },
+     Class.new { define_method(:to_json_schema) { { name: "answer", description: "", schema: schema } } }.new,
+     Class.new { define_singleton_method(:to_json_schema) { schema } }].each do |wrapped|
+      expect(described_class.from_schema(wrapped)).to eq(expected)
+    end
+    expect(described_class.from_schema({ type: "json_object" }).source).to eq('{"type":"object"}')
+    named = { type: "object", properties: { name: { type: "string" }, schema: { type: "string" } } }
+    expect(JSON.parse(described_class.from_schema(named).source)["properties"].keys).to eq(%w[name schema])
+  end
+
+  it "writes JSON with one space after a colon or comma, unless told otherwise" do
+    llm = Candle::LLM.from_pretrained(TinyModels.path("decoders/llama"))
+    schema = { type: "object", properties: { a: { type: "boolean" }, b: { type: "null" } }, required: %w[a b] }
+    3.times do |seed|
+      text = llm.generate("the dog", schema: schema, temperature: 2.0, seed: seed, max_length: 60)
+      expect(text).to match(/\A\{"a": (true|false), "b": null\}\z/)
+    end
+    flexible = llm.generate("the dog", schema: schema, whitespace: :flexible, max_length: 200, context_overflow: :roll)
+    expect(JSON.parse(flexible).keys).to eq(%w[a b])
+    expect(described_class.from_schema(schema, whitespace: :flexible)).not_to eq(described_class.from_schema(schema))
+    expect { described_class.from_schema(schema, whitespace: :none) }
+      .to raise_error(ArgumentError, "whitespace must be one of :compact, :flexible, not :none")
+  end
+end
+
 RSpec.describe Candle::StructuredOutput do
   let(:llm) { @llm ||= Candle::LLM.from_pretrained(TinyModels.path("decoders/llama")) }
 

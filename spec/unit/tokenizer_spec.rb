@@ -330,7 +330,7 @@ RSpec.describe Candle::Tokenizer do
 
     it "can't be allocated empty" do
       expect { described_class.allocate }.to raise_error(TypeError)
-      expect { described_class.new }.to raise_error(TypeError)
+      expect { described_class.new }.to raise_error(ArgumentError)
     end
 
     it "keeps what it returns from the collector", :gc_stress do

@@ -51,6 +51,18 @@ RSpec.describe Candle::ToolUse do
       expect(clock.execute("anything" => 1)).to eq("noon")
     end
 
+    it "is made of a definition, and of nothing else" do
+      made = described_class.all([weather.to_h, { name: "clock", description: "The time" }, clock.to_h["function"]
+        .merge("name" => "other")])
+      expect(made.map(&:name)).to eq(%w[weather clock other])
+      expect(made.map(&:callable?)).to eq([false] * 3)
+      expect(made.first.to_h).to eq(weather.to_h)
+      expect { described_class.all([weather, -> {}]) }
+        .to raise_error(ArgumentError, /tools\[1\] must be a Candle::Tool/)
+      expect { described_class.all(weather) }.to raise_error(ArgumentError, /tools must be an Array/)
+      expect { described_class.all([clock, clock]) }.to raise_error(ArgumentError, /two tools are named "clock"/)
+    end
+
     it "needs a name and a schema" do
       expect { described_class.new(name: "", description: "") { 1 } }.to raise_error(ArgumentError, /name/)
       expect do
@@ -58,6 +70,8 @@ RSpec.describe Candle::ToolUse do
           1
         end
       end.to raise_error(ArgumentError, /Hash/)
+      expect { described_class.new(name: "the weather", description: "") { 1 } }
+        .to raise_error(ArgumentError, /made of letters, digits, _, - and . \(64 at most\), not "the weather"/)
       expect { described_class.new(name: "a", description: "").call }.to raise_error(Candle::InvalidInputError, /block/)
     end
   end

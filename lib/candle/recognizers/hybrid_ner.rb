@@ -60,6 +60,15 @@ module Candle
       single ? lists.first : lists
     end
 
+    # @param input [String, Array<String>]
+    # @param labels [Array<String, Symbol>, String, Symbol, nil] the kinds to replace; nil is all
+    # @param with [String, #call] as {NER#redact} takes it
+    # @param options [Hash] as {#extract_entities} takes them
+    # @return [String, Array<String>]
+    def redact(input, labels: nil, with: "[%{label}]", **options) # rubocop:disable Style/FormatStringToken
+      Redaction.new(labels, with).apply(*Arguments.texts(input)) { |texts| extract_entities(texts, **options) }
+    end
+
     private
 
     def without_overlaps(entities)

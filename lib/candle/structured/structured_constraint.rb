@@ -16,7 +16,10 @@ module Candle
     MEMBER = { "anyOf" => [{ "type" => SCALARS },
                            { "type" => "array", "items" => { "type" => SCALARS } }] }.freeze
 
-    # @return [Symbol] `:schema`, `:regex` or `:lark`
+    # What `whitespace:` takes: one space after `:` and `,` and none elsewhere, or a few between any two tokens.
+    WHITESPACE = %i[compact flexible].freeze
+
+    # @return [Symbol] `:schema`, `:flexible_schema`, `:regex` or `:lark`
     attr_reader :kind
     # @return [String] the schema as JSON, the regular expression in the engine's syntax, or the grammar
     attr_reader :source
@@ -26,14 +29,24 @@ module Candle
     class << self
       # A class with a method `json_schema` says itself what its members are.
       #
-      # @param schema [Hash, String, Class] a JSON schema, the same as JSON, or a Struct or Data class
+      # @example
+      #   format = { type: "json_schema", json_schema: { name: "answer", schema: { type: "boolean" } } }
+      #   Candle::StructuredConstraint.from_schema(format).source # => '{"type":"boolean"}'
+      #
+      # @param schema [Hash, String, Class, #to_json_schema] a JSON schema, the same as JSON, a Struct or Data class, an
+      #   object that answers `to_json_schema`, or a `response_format` as OpenAI's clients write it
+      # @param whitespace [Symbol] `:compact` has one space after `:` and `,` and none elsewhere; `:flexible` lets the
+      #   model break lines and indent
       # @return [StructuredConstraint]
       # @raise [InvalidInputError] when it is none of these
-      def from_schema(schema, _tokenizer = nil)
+      def from_schema(schema, _tokenizer = nil, whitespace: :compact)
+        flexible = Arguments.choice(whitespace, "whitespace", WHITESPACE) == :flexible
+        kind = flexible ? :flexible_schema : :schema
+        schema = schema.to_json_schema if schema.respond_to?(:to_json_schema)
         case schema
-        when Hash, true then new(:schema, json(schema))
-        when Class then new(:schema, json(class_schema(schema)), type: schema)
-        else new(:schema, TextInput.utf8(schema, "schema"))
+        when Hash, true then new(kind, json(bare(schema)))
+        when Class then new(kind, json(class_schema(schema)), type: schema)
+        else new(kind, TextInput.utf8(schema, "schema"))
         end
       end
 
@@ -42,6 +55,25 @@ module Candle
       # @raise [InvalidInputError] for lookaround, backreferences and other things that can't be followed
       def from_regex(pattern, _tokenizer = nil)
         new(:regex, RegexSyntax.translate(pattern))
+      end
+
+      # A constraint needs no model; this form has one for the sake of 1.8.
+      #
+      # @param schema [Hash, String, Class]
+      # @param _model_id [String]
+      # @return [StructuredConstraint]
+      def from_schema_with_model(schema, _model_id)
+        Deprecation.warn("StructuredConstraint.from_schema_with_model", "StructuredConstraint.from_schema")
+        from_schema(schema)
+      end
+
+      # @param pattern [Regexp, String]
+      # @param _model_id [String]
+      # @return [StructuredConstraint]
+      # @see from_schema_with_model
+      def from_regex_with_model(pattern, _model_id)
+        Deprecation.warn("StructuredConstraint.from_regex_with_model", "StructuredConstraint.from_regex")
+        from_regex(pattern)
       end
 
       # @param grammar [String] in Lark's notation, with a rule `start`
@@ -65,6 +97,19 @@ module Candle
       end
 
       private
+
+      # The schema inside of what OpenAI's clients and schema libraries wrap around one.
+      def bare(schema)
+        return schema unless schema.is_a?(Hash)
+
+        field = ->(name) { schema.fetch(name) { schema[name.to_s] } }
+        case field[:type]&.to_s
+        when "json_schema" then field[:json_schema].is_a?(Hash) ? bare(field[:json_schema]) : field[:schema]
+        when "json_object" then { "type" => "object" }
+        when nil then field[:name].is_a?(String) && field[:schema].is_a?(Hash) ? field[:schema] : schema
+        else schema
+        end
+      end
 
       def json(schema)
         JSON.generate(schema)

@@ -11,15 +11,18 @@ module Candle
     #   schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"] }
     #   llm.generate_structured("the dog", schema: schema).keys # => ["ok"]
     # @param prompt [String, Array<Hash>] a prompt as it is, or messages for the chat template
-    # @param schema [Hash, String, Class] a JSON schema, the same as JSON, or a Struct or Data class
-    # @param config [GenerationConfig]
+    # @param schema [Hash, String, Class, #to_json_schema] as {StructuredConstraint.from_schema} takes it
+    # @param config [GenerationConfig, Hash]
+    # @param whitespace [Symbol] `:compact`, or `:flexible` for line breaks and indentation where the model likes them
+    # @param warn_on_parse_error [Boolean] accepted for the sake of 1.8: what was generated can always be parsed
     # @param options [Hash] as {LLM#generate} takes them
     # @yieldparam piece [String] the JSON as it comes
     # @return [Hash, Object] what was generated, with String keys; an instance where a class was given
     # @raise [StructuredOutputError] when `max_length` cuts the text off, with the text so far in `partial`
     # @raise [InvalidInputError] when the schema can't be enforced
-    def generate_structured(prompt, schema:, config: GenerationConfig.balanced, **options, &block)
-      constraint = StructuredConstraint.from_schema(schema)
+    def generate_structured(prompt, schema:, config: GenerationConfig.balanced, whitespace: :compact,
+                            warn_on_parse_error: true, **options, &block) # rubocop:disable Lint/UnusedMethodArgument
+      constraint = StructuredConstraint.from_schema(schema, whitespace: whitespace)
       constraint.parse(follow(prompt, constraint, config, options, &block))
     end
 
@@ -30,7 +33,7 @@ module Candle
     #   llm.generate_regex("the dog", pattern: /\d{3}-\d{4}/).match?(/\A\d{3}-\d{4}\z/) # => true
     # @param prompt [String, Array<Hash>]
     # @param pattern [Regexp, String]
-    # @param config [GenerationConfig]
+    # @param config [GenerationConfig, Hash]
     # @param options [Hash] as {LLM#generate} takes them; `stop_on_match: false` lets the text go on while it may
     # @yieldparam piece [String] the text as it comes
     # @return [String]
@@ -56,7 +59,8 @@ module Candle
 
     def follow(prompt, constraint, config, options, &block)
       config = constrained(config, constraint, options.delete(:constraint))
-      completion = complete(prompt, config: config, **options, include_prompt: false, stop_sequences: [], &block)
+      completion = complete(prompt, config: config, **options, include_prompt: false, debug_tokens: false,
+                                    stop_sequences: [], &block)
       return completion.text unless completion.finish_reason == :length
 
       count = completion.usage.completion_tokens
@@ -68,6 +72,7 @@ module Candle
 
     # The config with the constraint; one that it has already must be the same.
     def constrained(config, constraint, *others)
+      config = GenerationConfig.wrap(config)
       [config.constraint, *others].compact.each do |other|
         next if StructuredConstraint.wrap(other) == constraint
 
@@ -76,16 +81,17 @@ module Candle
       config.with(constraint: constraint)
     end
 
-    # The config that a call's own options make of one; `schema:`, `pattern:` and `grammar:` are among them.
+    # The config that a call's own options make of one; `schema:` with `whitespace:`, `pattern:` and `grammar:` are
+    # among them.
     def configured(config, options)
       constraints = options.slice(:schema, :pattern, :grammar).compact.map do |name, value|
         case name
-        when :schema then StructuredConstraint.from_schema(value)
+        when :schema then StructuredConstraint.from_schema(value, **options.slice(:whitespace))
         when :pattern then StructuredConstraint.from_regex(value)
         else StructuredConstraint.from_grammar(value)
         end
       end
-      fields = options.except(:schema, :pattern, :grammar)
+      fields = options.except(:schema, :whitespace, :pattern, :grammar)
       config = config.with(**fields) if fields.any?
       constraints.empty? ? config : constrained(config, *constraints)
     end

@@ -21,29 +21,32 @@ module Candle
     attr_reader :max_iterations
 
     # @param llm [LLM] or what else answers `chat_with_tools`
-    # @param tools [Array<Tool>]
+    # @param tools [Array<Tool>] each with a block to call
     # @param system_prompt [String, nil]
     # @param max_iterations [Integer] how often to ask the model at most
+    # @raise [ArgumentError] for what isn't a tool, or a tool without a block
     def initialize(llm, tools:, system_prompt: nil, max_iterations: MAX_ITERATIONS)
       unless max_iterations.is_a?(Integer) && max_iterations.positive?
         raise ArgumentError, "max_iterations must be a positive Integer, not #{max_iterations.inspect}"
       end
 
       @llm = llm
-      @tools = tools
+      @tools = checked(tools)
       @system_prompt = system_prompt
       @max_iterations = max_iterations
     end
 
     # @param message [String, Array<Hash>] what to do, or a conversation that ends with it
     # @param options [Hash] as {LLM#chat} takes them
+    # @yieldparam event [AgentEvent] what happens, as it happens: text of the model piece by piece, each call of a tool
+    #   before it is made and its result after, and the answer
     # @return [AgentResult]
     # @raise [AgentMaxIterationsError] when there is no answer in time, with the conversation in `messages`
-    def run(message, **options)
+    def run(message, **options, &block)
       messages = opening(message)
       calls = 0
       1.upto(max_iterations) do |iteration|
-        result = llm.chat_with_tools(messages, tools: tools, execute: true, **options)
+        result = step(messages, iteration, options, &block)
         return finished(result, messages, iteration, calls) unless result.has_tool_calls?
 
         messages << ToolMessages.assistant(result)
@@ -60,6 +63,28 @@ module Candle
     end
 
     private
+
+    def checked(tools)
+      tools = Tool.all(tools)
+      idle = tools.find { |tool| tool.respond_to?(:callable?) && !tool.callable? }
+      raise ArgumentError, "the tool #{idle.name} has no block to call: give Tool.new one" if idle
+
+      tools
+    end
+
+    def step(messages, iteration, options)
+      return llm.chat_with_tools(messages, tools: tools, execute: true, **options) unless block_given?
+
+      tell = ->(type, **fields) { yield AgentEvent.new(type: type, iteration: iteration, **fields) }
+      observer = lambda do |type, about|
+        type == :tool_call ? tell.call(type, tool_call: about) : tell.call(type, **about)
+      end
+      result = llm.chat_with_tools(messages, tools: tools, execute: true, observer: observer, **options) do |piece|
+        tell.call(:text, text: piece)
+      end
+      tell.call(:answer, text: result.text_response || result.raw_response) unless result.has_tool_calls?
+      result
+    end
 
     def opening(message)
       given = message.is_a?(Array) ? message.dup : [{ role: "user", content: TextInput.utf8(message, "message") }]

@@ -17,19 +17,54 @@ module Candle
     # @return [Hash] a JSON schema of the arguments; an empty one takes any
     attr_reader :parameters
 
-    # @param tools [Array<Tool, Hash>]
-    # @return [Array<Hash>] their definitions, as chat templates take them
-    def self.definitions(tools)
-      tools.map { |tool| tool.respond_to?(:to_tool_definition) ? tool.to_tool_definition : tool }
+    # What a name may be: models and chat templates quote it as it is.
+    NAME = /\A[a-zA-Z0-9_.-]{1,64}\z/
+
+    class << self
+      # @param tools [Array<Tool, Hash>]
+      # @return [Array<Hash>] their definitions, as chat templates take them
+      # @raise [ArgumentError] for what isn't a tool, naming its index
+      def definitions(tools)
+        all(tools).map(&:to_tool_definition)
+      end
+
+      # @param tools [Array<Tool, Hash>] tools, or definitions in the form of OpenAI's functions
+      # @return [Array<Tool>]
+      # @raise [ArgumentError] for what isn't a tool, naming its index, and for two tools of one name
+      def all(tools)
+        raise ArgumentError, "tools must be an Array of Candle::Tool, not #{tools.inspect}" unless tools.is_a?(Array)
+
+        found = tools.each_with_index.map { |tool, index| tool.respond_to?(:execute) ? tool : defined(tool, index) }
+        twice = found.map(&:name).tally.find { |_, count| count > 1 }
+        raise ArgumentError, "two tools are named #{twice.first.inspect}; names must differ" if twice
+
+        found
+      end
+
+      private
+
+      def defined(definition, index)
+        function = definition.respond_to?(:to_hash) && definition.to_hash.transform_keys(&:to_sym)
+        function = function[:function].transform_keys(&:to_sym) if function && function[:function].is_a?(Hash)
+        unless function && function[:name]
+          raise ArgumentError, "tools[#{index}] must be a Candle::Tool or a Hash that defines a function, not " \
+                               "#{definition.inspect}"
+        end
+
+        new(name: function[:name], description: function[:description].to_s, parameters: function[:parameters] || {})
+      end
     end
 
-    # @param name [String]
+    # @param name [String] letters, digits, `_`, `-` and `.`, 64 at most
     # @param description [String]
     # @param parameters [Hash]
     # @yieldparam arguments [Hash] what the model passes, with String keys; Symbols find them too
     # @yieldreturn [Object] the result: a String, or what can be written as JSON
     def initialize(name:, description:, parameters: {}, &block)
-      raise ArgumentError, "a tool needs a name" if name.to_s.empty?
+      unless NAME.match?(name.to_s)
+        raise ArgumentError,
+              "a tool's name must be made of letters, digits, _, - and . (64 at most), not #{name.inspect}"
+      end
 
       unless parameters.is_a?(Hash)
         raise ArgumentError,
@@ -42,11 +77,16 @@ module Candle
       @work = block
     end
 
+    # @return [Boolean] whether it has a block; one without only describes itself to the model
+    def callable?
+      !@work.nil?
+    end
+
     # @param arguments [Hash]
     # @return [Object] what the block returns
     # @raise [InvalidInputError] when the tool was made without a block
     def call(arguments = {})
-      raise InvalidInputError, "the tool #{name} has no block to call" unless @work
+      raise InvalidInputError, "the tool #{name} has no block to call: give Tool.new one" unless @work
 
       @work.call(arguments)
     end

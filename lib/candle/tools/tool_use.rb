@@ -12,16 +12,19 @@ module Candle
     # knows tools, and into the system message otherwise.
     #
     # @param messages [Array<Hash>] `{role:, content:}` each; answers with `tool_calls:` and messages of role `tool` too
-    # @param tools [Array<Tool>]
+    # @param tools [Array<Tool, Hash>] tools, or definitions in the form of OpenAI's functions
     # @param execute [Boolean] whether to call the tools; what they return or raise is in `tool_results`
+    # @param observer [#call, nil] called with `(:tool_call, call)` before and `(:tool_result, result)` after each
     # @param tool_choice [Symbol, String] `:auto` leaves it to the model, `:required` makes it call one (by a
     #   constraint, so that the call is always valid), a name makes it call that one, `:none` hides the tools
     # @param options [Hash] as {LLM#chat} takes them
     # @yieldparam piece [String] the answer as it comes
     # @return [ToolCallResult]
+    # @raise [ArgumentError] for what isn't a tool, and when tools without a block are to be called
     # @raise [StructuredOutputError] when `max_length` cuts a call off that `tool_choice` demands
-    def chat_with_tools(messages, tools:, execute: false, tool_choice: :auto, **options, &block)
-      offered = choose(tools, tool_choice)
+    def chat_with_tools(messages, tools:, execute: false, tool_choice: :auto, observer: nil, **options, &block)
+      offered = choose(Tool.all(tools), tool_choice)
+      callable!(offered) if execute
       raw = if demands_call?(tool_choice)
               demand(messages, offered, options,
                      &block)
@@ -30,14 +33,13 @@ module Candle
             end
       found = offered.empty? ? nil : ToolCallParser.parse(raw)
       calls = found ? found.tool_calls : []
-      ToolCallResult.new(tool_calls: calls, tool_results: execute ? calls.map { |call| outcome(call, offered) } : [],
+      ToolCallResult.new(tool_calls: calls, tool_results: execute ? outcomes(calls, offered, observer) : [],
                          text_response: calls.empty? ? raw : found.text_response, raw_response: raw)
     end
 
     private
 
     def choose(tools, choice)
-      tools = Array(tools)
       case choice
       when :auto, "auto", :required, "required", nil then tools
       when :none, "none" then []
@@ -53,10 +55,11 @@ module Candle
     end
 
     def tell(messages, tools, options, &block)
-      if knows_tools?
+      if knows_tools?(options[:chat_template])
         answer(ToolMessages.native(messages), tools: tools.empty? ? nil : tools, **options, &block).text
       else
-        answer(ToolMessages.plain(messages, tools, system: takes_system?), **options, &block).text
+        answer(ToolMessages.plain(messages, tools, system: takes_system?(options[:chat_template])), **options,
+               &block).text
       end
     end
 
@@ -64,8 +67,13 @@ module Candle
       raise ArgumentError, "tool_choice demands a call, but there are no tools" if tools.empty?
 
       constraint = StructuredConstraint.from_schema(calls_schema(tools))
-      told = knows_tools? ? ToolMessages.native(messages) : ToolMessages.plain(messages, tools, system: takes_system?)
-      shown = knows_tools? ? { tools: tools } : {}
+      template = options[:chat_template]
+      told = if knows_tools?(template)
+               ToolMessages.native(messages)
+             else
+               ToolMessages.plain(messages, tools, system: takes_system?(template))
+             end
+      shown = knows_tools?(template) ? { tools: tools } : {}
       follow(told, constraint, options.delete(:config) || GenerationConfig.balanced, options.merge(shown), &block)
     end
 
@@ -92,6 +100,18 @@ module Candle
       end
     end
 
+    def callable!(tools)
+      tool = tools.find { |candidate| candidate.respond_to?(:callable?) && !candidate.callable? } or return
+      raise ArgumentError, "the tool #{tool.name} has no block to call: give Tool.new one, or leave execute: out"
+    end
+
+    def outcomes(calls, tools, observer)
+      calls.map do |call|
+        observer&.call(:tool_call, call)
+        outcome(call, tools).tap { |result| observer&.call(:tool_result, result) }
+      end
+    end
+
     def outcome(call, tools)
       tool = tools.find { |candidate| candidate.name == call.name }
       raise InvalidInputError, "unknown tool #{call.name}; there are #{names(tools)}" unless tool
@@ -105,23 +125,26 @@ module Candle
       tools.map(&:name).join(", ")
     end
 
-    def knows_tools?
-      return @knows_tools if defined?(@knows_tools)
-
-      @knows_tools = renders?([{ role: "user", content: "probe" }], [PROBE], "probe_tool")
+    def knows_tools?(template)
+      renders?(template, [{ role: "user", content: "probe" }], [PROBE], "probe_tool")
     end
 
-    def takes_system?
-      return @takes_system if defined?(@takes_system)
-
-      @takes_system = renders?([{ role: "system", content: "probe_system" }, { role: "user", content: "probe" }], nil,
-                               "probe_system")
+    def takes_system?(template)
+      renders?(template, [{ role: "system", content: "probe_system" }, { role: "user", content: "probe" }], nil,
+               "probe_system")
     end
 
-    def renders?(messages, tools, text)
-      apply_chat_template(messages, tools: tools).include?(text)
-    rescue Error
-      false
+    # What a template does with a probe, found out once for each template.
+    def renders?(template, messages, tools, text)
+      @rendered ||= {}
+      key = [template, text]
+      return @rendered[key] if @rendered.key?(key)
+
+      @rendered[key] = begin
+        apply_chat_template(messages, tools: tools, **{ chat_template: template }.compact).include?(text)
+      rescue Error
+        false
+      end
     end
   end
 end
