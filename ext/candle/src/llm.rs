@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use engine::files::model_files::ModelFiles;
-use engine::generation::{Constraint, Ending, GenerationConfig, Pattern};
+use engine::generation::{Constraint, Ending, GenerationConfig, Pattern, WhiteSpace};
 use engine::models::decoder::KvCache;
 use engine::tasks::{AdapterFiles, ContextOverflow, FinishReason, Generation, LanguageModel};
 use engine::{CancelToken, Error as EngineError};
@@ -141,7 +141,8 @@ fn constraint(
     let ending: Option<String> = model::setting(ruby, settings, "ending")?;
     let invalid = |message: String| error::to_ruby(ruby, EngineError::InvalidInput(message));
     let pattern = match kind.as_str() {
-        "schema" => Pattern::Schema(source),
+        "schema" => Pattern::Schema(source, WhiteSpace::Compact),
+        "flexible_schema" => Pattern::Schema(source, WhiteSpace::Flexible),
         "regex" => Pattern::Regex(source),
         "lark" => Pattern::Lark(source),
         other => return Err(invalid(format!("there is no constraint of kind {other}"))),

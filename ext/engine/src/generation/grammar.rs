@@ -10,7 +10,7 @@ use llguidance::toktrie::{
 use llguidance::{Matcher, ParserFactory};
 
 use super::constraint::Constraint;
-use super::schema;
+use super::schema::{self, WhiteSpace};
 use crate::text::tokenizer::{TokenBytes, Tokenizer};
 use crate::{Error, Result};
 
@@ -22,7 +22,7 @@ const LONGEST_TOKEN: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// A JSON schema, as JSON.
-    Schema(String),
+    Schema(String, WhiteSpace),
     /// A regular expression in the syntax of Rust's `regex` crate, for the text as a whole.
     Regex(String),
     /// A grammar in Lark's notation.
@@ -98,7 +98,7 @@ impl Vocabulary {
     /// Compiles a pattern; an `InvalidInput` error says what is wrong with it.
     pub fn compile(&self, pattern: &Pattern, ending: Ending) -> Result<GrammarConstraint> {
         let (name, source) = match pattern {
-            Pattern::Schema(source) => ("schema", source),
+            Pattern::Schema(source, _) => ("schema", source),
             Pattern::Regex(source) => ("pattern", source),
             Pattern::Lark(source) => ("grammar", source),
         };
@@ -109,7 +109,9 @@ impl Vocabulary {
             )));
         }
         let grammar = match pattern {
-            Pattern::Schema(source) => TopLevelGrammar::from_json_schema(schema::prepare(source)?),
+            Pattern::Schema(source, white_space) => {
+                TopLevelGrammar::from_json_schema(schema::prepare(source, *white_space)?)
+            }
             Pattern::Regex(source) => TopLevelGrammar::from_regex(source),
             Pattern::Lark(source) => TopLevelGrammar::from_lark(source.clone()),
         };

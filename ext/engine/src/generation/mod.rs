@@ -12,4 +12,5 @@ pub use config::GenerationConfig;
 pub use constraint::Constraint;
 pub use grammar::{Ending, GrammarConstraint, Pattern, Vocabulary};
 pub use sampler::{Choice, Sampler};
+pub use schema::WhiteSpace;
 pub use stop::{StopMatcher, StopOutcome};

@@ -17,6 +17,28 @@ const LARGEST_COUNT: u64 = 100_000;
 /// Larger integers are not told apart by the compiler, which counts in floats.
 const LARGEST_NUMBER: f64 = 9_007_199_254_740_992.0;
 
+/// What may stand between the tokens of generated JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhiteSpace {
+    /// One space after `:` and `,`, and none elsewhere, so that no model fills its budget with it.
+    #[default]
+    Compact,
+    /// A few blanks or a line break between any two tokens.
+    Flexible,
+}
+
+impl WhiteSpace {
+    /// The compiler's options.
+    fn options(self) -> Value {
+        match self {
+            Self::Compact => json!({
+                "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "
+            }),
+            Self::Flexible => json!({ "whitespace_pattern": WHITE_SPACE }),
+        }
+    }
+}
+
 /// Some blanks on a line, or one line break with its indentation: a model that writes nothing but
 /// white space must come to an end.
 const WHITE_SPACE: &str = r"[ \t]{1,4}|\r?\n[ \t]{0,32}";
@@ -98,7 +120,7 @@ const TYPED: [(&str, &[&str]); 4] = [
 ];
 
 /// The schema in `text`, checked and completed, with the compiler's options in it.
-pub fn prepare(text: &str) -> Result<Value> {
+pub fn prepare(text: &str, white_space: WhiteSpace) -> Result<Value> {
     if text.len() > MOST_BYTES {
         return Err(invalid(format!(
             "the schema has {} bytes; at most {MOST_BYTES} are taken",
@@ -114,13 +136,10 @@ pub fn prepare(text: &str) -> Result<Value> {
     let mut prepared = preparation.schema(&schema, "#", false)?;
     match &mut prepared {
         Value::Object(map) => {
-            map.insert(
-                "x-guidance".to_owned(),
-                json!({ "whitespace_pattern": WHITE_SPACE }),
-            );
+            map.insert("x-guidance".to_owned(), white_space.options());
         }
         Value::Bool(true) => {
-            prepared = json!({ "x-guidance": { "whitespace_pattern": WHITE_SPACE } });
+            prepared = json!({ "x-guidance": white_space.options() });
         }
         _ => {}
     }
@@ -358,13 +377,13 @@ mod tests {
     use super::*;
 
     fn prepared(schema: Value) -> Value {
-        let mut prepared = prepare(&schema.to_string()).unwrap();
+        let mut prepared = prepare(&schema.to_string(), WhiteSpace::Compact).unwrap();
         prepared.as_object_mut().unwrap().remove("x-guidance");
         prepared
     }
 
     fn error(schema: Value) -> String {
-        match prepare(&schema.to_string()) {
+        match prepare(&schema.to_string(), WhiteSpace::Compact) {
             Err(Error::InvalidInput(message)) => message,
             other => panic!("{other:?}"),
         }
@@ -440,7 +459,10 @@ mod tests {
         assert!(error(json!({ "anyOf": {} })).contains("#/anyOf"));
         assert!(error(json!({ "properties": [1] })).contains("#/properties"));
         assert!(error(json!([1])).contains("must be an object"));
-        assert!(matches!(prepare("{"), Err(Error::InvalidInput(_))));
+        assert!(matches!(
+            prepare("{", WhiteSpace::Compact),
+            Err(Error::InvalidInput(_))
+        ));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use engine::generation::random::Random;
-use engine::generation::{Constraint, Ending, Pattern, Vocabulary};
+use engine::generation::{Constraint, Ending, Pattern, Vocabulary, WhiteSpace};
 use engine::text::tokenizer::Tokenizer;
 use engine::Error;
 use serde_json::Value;
@@ -46,7 +46,7 @@ fn draw(vocabulary: &Vocabulary, pattern: &Pattern, ending: Ending, seed: u64) -
 }
 
 fn schema(text: &str) -> Pattern {
-    Pattern::Schema(text.to_owned())
+    Pattern::Schema(text.to_owned(), WhiteSpace::Compact)
 }
 
 const KINDS: [&str; 2] = ["byte_level_bpe", "sentencepiece"];
@@ -118,7 +118,10 @@ fn white_space_comes_to_an_end() {
     for seed in 0..40 {
         let text = draw(
             &vocabulary,
-            &schema(r#"{ "type": "array", "maxItems": 0 }"#),
+            &Pattern::Schema(
+                r#"{ "type": "array", "maxItems": 0 }"#.to_owned(),
+                WhiteSpace::Flexible,
+            ),
             Ending::Complete,
             seed,
         )
@@ -127,6 +130,22 @@ fn white_space_comes_to_an_end() {
             text.len() < 40 && text.starts_with('[') && text.ends_with(']'),
             "{text:?}"
         );
+    }
+}
+
+#[test]
+fn json_has_one_space_after_a_colon_or_comma_and_none_elsewhere() {
+    let text = r#"{ "type": "object", "required": ["a", "b"], "properties": {
+        "a": { "type": "array", "items": { "type": "boolean" }, "minItems": 2, "maxItems": 2 },
+        "b": { "type": "object", "required": ["c"], "properties": { "c": { "type": "null" } } } } }"#;
+    for kind in KINDS {
+        let vocabulary = vocabulary(kind);
+        for seed in 0..20 {
+            let drawn = draw(&vocabulary, &schema(text), Ending::Complete, seed).unwrap();
+            let bare: String = drawn.chars().filter(|c| !c.is_whitespace()).collect();
+            let spaced = bare.replace(':', ": ").replace(',', ", ");
+            assert_eq!(drawn, spaced, "{kind}");
+        }
     }
 }
 
