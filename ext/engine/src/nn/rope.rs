@@ -94,13 +94,26 @@ impl RopeTable {
         })
     }
 
-    /// The rows of these positions, u32 [positions].
-    pub fn rows(&self, positions: Range<usize>, device: &Device) -> Result<Tensor> {
-        let row = |position: usize| (position - self.first) as u32;
-        Ok(Tensor::arange(
-            row(positions.start),
-            row(positions.end),
-            device,
-        )?)
+    /// Tables of the same positions, one below the other.
+    pub fn stack(tables: &[Self]) -> Result<Self> {
+        let join = |part: fn(&Self) -> &Tensor| -> Result<Tensor> {
+            let parts: Vec<&Tensor> = tables.iter().map(part).collect();
+            Ok(Tensor::cat(&parts, 0)?)
+        };
+        Ok(Self {
+            cosines: join(|table| &table.cosines)?,
+            sines: join(|table| &table.sines)?,
+            first: tables.first().map_or(0, |table| table.first),
+        })
+    }
+
+    /// How many positions it has.
+    pub fn height(&self) -> Result<usize> {
+        Ok(self.cosines.dim(0)?)
+    }
+
+    /// The row of a position.
+    pub fn row(&self, position: usize) -> usize {
+        position - self.first
     }
 }

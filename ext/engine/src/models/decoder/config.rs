@@ -1,6 +1,7 @@
 //! What tells one family of decoders from another.
 
 use crate::kernels::{Activation, RopeKind};
+use crate::nn::AttentionKind;
 
 #[derive(Clone, Debug)]
 pub struct DecoderConfig {
@@ -21,7 +22,10 @@ pub struct DecoderConfig {
     pub mlp: Mlp,
     pub experts: Option<Experts>,
     pub positions: Positions,
-    /// For each layer, how many positions back it sees; `None` sees all.
+    /// Tokens also see those after them (EmbeddingGemma); such a model can't generate.
+    pub bidirectional: bool,
+    /// For each layer, how many positions it sees, its own included, backwards and, where it is
+    /// bidirectional, forwards; `None` sees all.
     pub windows: Vec<Option<usize>>,
     pub attention_scale: f32,
     pub attention_soft_cap: Option<f32>,
@@ -35,6 +39,22 @@ pub struct DecoderConfig {
     /// The output head is the token embedding.
     pub tied_head: bool,
     pub row_order: RowOrder,
+}
+
+impl DecoderConfig {
+    /// Which tokens those of a layer see.
+    pub fn attention_kind(&self, layer: usize) -> AttentionKind {
+        let reach = self.windows[layer].map(|window| window.saturating_sub(1));
+        match (reach, self.bidirectional) {
+            (None, false) => AttentionKind::Causal,
+            (None, true) => AttentionKind::Bidirectional,
+            (Some(left), false) => AttentionKind::Window { left, right: 0 },
+            (Some(reach), true) => AttentionKind::Window {
+                left: reach,
+                right: reach,
+            },
+        }
+    }
 }
 
 /// How the rows of query, key and value in transformers' checkpoints, and so in adapters, come to

@@ -204,6 +204,12 @@ fn gemma3(raw: &RawConfig) -> Result<DecoderConfig> {
             .map(|layer| window.filter(|_| (layer + 1) % pattern != 0))
             .collect();
     }
+    if raw.opt_bool("use_bidirectional_attention")?.unwrap_or(false) {
+        config.bidirectional = true;
+        // What the file calls the window then is the whole of it, both sides together.
+        let halved = |window: Option<usize>| window.map(|window| window / 2 + 1);
+        config.windows = config.windows.into_iter().map(halved).collect();
+    }
     if let Positions::Rope(rope) = &mut config.positions {
         let local = match raw.opt_nested("rope_parameters")? {
             Some(parameters) => match parameters.opt_nested("sliding_attention")? {
@@ -450,6 +456,7 @@ fn partly_rotated(raw: &RawConfig, rotated_share: f64) -> Result<DecoderConfig> 
             layer_count,
             rotated_share,
         )?),
+        bidirectional: false,
         windows: vec![None; layer_count],
         attention_scale: 1.0 / (head_size as f32).sqrt(),
         attention_soft_cap: None,

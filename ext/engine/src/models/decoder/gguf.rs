@@ -281,6 +281,10 @@ impl File<'_> {
             },
             experts: None,
             positions: Positions::Rope(self.rope(family.pairing, head_size, layer_count)?),
+            bidirectional: !self
+                .metadata
+                .opt_bool(&self.key("attention.causal"))?
+                .unwrap_or(true),
             windows: vec![None; layer_count],
             attention_scale: 1.0 / (head_size as f32).sqrt(),
             attention_soft_cap: None,

@@ -3,12 +3,12 @@
 use candle_core::Tensor;
 
 use super::adapter::{Adapter, Part, Updates};
-use super::cache::KvCache;
+use super::batch::{Batch, Past};
 use super::config::{DecoderConfig, Residual};
 use super::experts::ExpertLayer;
 use super::rope::Rotation;
 use crate::kernels::{self, Activation};
-use crate::nn::attention::{attention, AttentionKind, AttentionOptions};
+use crate::nn::attention::{attention, AttentionOptions};
 use crate::nn::elementwise;
 use crate::nn::linear::Epilogue;
 use crate::nn::{Linear, Norm};
@@ -62,6 +62,7 @@ pub enum MlpWeights {
 /// What every layer of one forward needs to know.
 pub struct Step<'a> {
     pub config: &'a DecoderConfig,
+    pub batch: &'a Batch<'a>,
     pub rotation: Option<Rotation<'a>>,
     pub adapter: Option<&'a Adapter>,
     pub cancel: &'a CancelToken,
@@ -140,12 +141,12 @@ impl Layer {
         &self,
         index: usize,
         stream: &mut Stream,
-        cache: &mut KvCache,
+        past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<()> {
         let scale = step.config.residual_scale;
         let input = stream.read(self.attention_norm.as_ref())?;
-        let attended = self.attention.forward(index, &input, cache, step)?;
+        let attended = self.attention.forward(index, &input, past, step)?;
         let updates = Updates::of(step.adapter, index);
         match step.config.residual {
             Residual::Sequential => {
@@ -175,7 +176,7 @@ impl AttentionLayer {
         &self,
         index: usize,
         x: &Tensor,
-        cache: &mut KvCache,
+        past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
         step.cancel.check()?;
@@ -183,31 +184,23 @@ impl AttentionLayer {
         let tokens = x.dim(0)?;
         let updates = Updates::of(step.adapter, index);
         let (query, key, value) = self.project(x, config, updates)?;
-        let window = config.windows[index];
         let (query, key) = match &step.rotation {
             Some(rotation) if rotation.applies(index) => {
-                let local = window.is_some();
+                let local = config.windows[index].is_some();
                 (rotation.turn(&query, local)?, rotation.turn(&key, local)?)
             }
             _ => (query, key),
         };
-        let (keys, values) = cache.append(index, &key, &value)?;
-        let kind = match window {
-            Some(window) => AttentionKind::Window {
-                left: window.saturating_sub(1),
-                right: 0,
-            },
-            None => AttentionKind::Causal,
-        };
+        let others = past.attended(index, key, value, step.batch)?;
+        let kind = config.attention_kind(index);
         let mut options = AttentionOptions::new(kind, config.attention_scale);
         options.soft_cap = config.attention_soft_cap;
-        let boundaries = [[0, tokens as u32], [0, keys.dim(0)? as u32]];
         let attended = attention(
             &query,
-            &keys,
-            &values,
-            &boundaries[0],
-            &boundaries[1],
+            &others.keys,
+            &others.values,
+            &step.batch.boundaries,
+            &others.boundaries,
             &options,
         )?;
         let attended = attended.reshape((tokens, config.head_count * config.head_size))?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use super::adapter::Adapter;
+use super::batch::{Batch, Past};
 use super::cache::KvCache;
 use super::config::{DecoderConfig, Positions};
 use super::layer::{Layer, Step, Stream};
@@ -12,7 +13,7 @@ use super::names::Names;
 use super::parameters::Parameters;
 use super::rope::Rotations;
 use crate::kernels::{self, Activation};
-use crate::nn::{elementwise, Linear, Norm};
+use crate::nn::{elementwise, Linear, Norm, PackedSequences};
 use crate::quant::QuantizedTensor;
 use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
@@ -24,9 +25,12 @@ pub struct Decoder {
     rotations: Option<Rotations>,
     layers: Vec<Layer>,
     final_norm: Norm,
-    head: Linear,
+    /// `None` in a model that is loaded for its hidden states.
+    head: Option<Linear>,
     device: Device,
     dtype: DType,
+    /// Whether linear layers hold bytes.
+    pub(super) int8: bool,
 }
 
 /// The token table, `[vocabulary, hidden]`.
@@ -45,6 +49,7 @@ pub enum Logits {
 }
 
 impl Decoder {
+    /// With the head that predicts the next token.
     pub fn load(
         source: Arc<dyn WeightSource>,
         config: DecoderConfig,
@@ -53,7 +58,27 @@ impl Decoder {
         dtype: DType,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let parameters = Parameters::new(source.as_ref(), names, device, dtype)?;
+        let source = source.as_ref();
+        let body = Self::load_body(source, config, names, (device, dtype), false, cancel)?;
+        let parameters = Parameters::new(source, names, device, dtype)?;
+        let head = parameters.head(&body.config, &body.embedding)?;
+        Ok(Self {
+            head: Some(head),
+            ..body
+        })
+    }
+
+    /// Without a head, for its hidden states. With `int8` the linear layers hold bytes, on the CPU
+    /// and beside f32.
+    pub fn load_body(
+        source: &dyn WeightSource,
+        config: DecoderConfig,
+        names: &Names,
+        (device, dtype): (&Device, DType),
+        int8: bool,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let parameters = Parameters::new(source, names, device, dtype)?.with_int8(int8);
         let embedding = parameters.embedding(&config)?;
         let layers = (0..config.layer_count)
             .map(|index| {
@@ -71,11 +96,12 @@ impl Decoder {
                 Positions::Learned => None,
             },
             final_norm: parameters.final_norm(&config)?,
-            head: parameters.head(&config, &embedding)?,
+            head: None,
             embedding,
             layers,
             device: device.clone(),
             dtype,
+            int8,
             config,
         })
     }
@@ -86,6 +112,11 @@ impl Decoder {
 
     pub fn config(&self) -> &DecoderConfig {
         &self.config
+    }
+
+    /// Whether it can predict the next token.
+    pub fn has_head(&self) -> bool {
+        self.head.is_some()
     }
 
     pub fn device(&self) -> &Device {
@@ -122,9 +153,12 @@ impl Decoder {
             Logits::All => hidden,
             Logits::Last => hidden.narrow(0, tokens.len() - 1, 1)?,
         };
+        let head = self.head.as_ref().ok_or_else(|| {
+            Error::Internal("a decoder without its head was asked for logits".into())
+        })?;
         let logits = match cache.adapter() {
-            Some(adapter) => adapter.logits(&self.head, &hidden)?,
-            None => self.head.forward(&hidden)?,
+            Some(adapter) => adapter.logits(head, &hidden)?,
+            None => head.forward(&hidden)?,
         };
         let logits = logits.to_dtype(DType::F32)?;
         let logits = elementwise::scale(&logits, self.config.logit_scale)?;
@@ -137,52 +171,76 @@ impl Decoder {
         }
     }
 
-    /// The normalized states before the head, `[tokens, hidden]`.
+    /// The states after the final norm of the tokens that follow what `cache` holds,
+    /// `[tokens, hidden]`.
     pub fn hidden_states(
         &self,
         tokens: &[u32],
         cache: &mut KvCache,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
-        let adapter = cache.adapter().cloned();
-        let adapter = adapter.as_deref();
-        let first = cache.length();
-        let count = tokens.len();
-        // The first part of a long sequence already turns as the whole will.
-        let regime = cache.regime().max(self.regime(first + count));
-        let rotation = match (&self.config.positions, &self.rotations) {
-            (Positions::Rope(rope), Some(rotations)) => {
-                Some(rotations.at(rope, regime, first..first + count, &self.device)?)
-            }
-            _ => None,
-        };
-        let step = Step {
-            config: &self.config,
-            rotation,
-            adapter,
-            cancel,
-        };
-        let mut stream = Stream::new(self.embed(tokens, first, adapter)?);
-        for (index, layer) in self.layers.iter().enumerate() {
-            layer.forward(index, &mut stream, cache, &step)?;
-        }
-        let hidden = stream.read(Some(&self.final_norm))?;
-        cache.advance(tokens);
-        Ok(hidden)
-    }
-
-    pub(super) fn embed(
-        &self,
-        tokens: &[u32],
-        first: usize,
-        adapter: Option<&Adapter>,
-    ) -> Result<Tensor> {
         if tokens.is_empty() {
             return Err(Error::InvalidInput(
                 "the prompt has no tokens; pass some text".to_owned(),
             ));
         }
-        let size = self.config.vocab_size;
+        let adapter = cache.adapter().cloned();
+        let first = cache.length();
+        // The first part of a long sequence already turns as the whole will.
+        let regime = cache.regime().max(self.regime(first + tokens.len()));
+        let batch = Batch::piece(tokens, first, regime);
+        let hidden = self.run(&batch, Past::Cached(cache), adapter.as_deref(), cancel)?;
+        cache.advance(tokens);
+        Ok(hidden)
+    }
+
+    /// The states after the final norm of whole sequences, `[tokens, hidden]`.
+    pub fn forward_packed(
+        &self,
+        sequences: &PackedSequences,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
+        cancel.check()?;
+        if sequences.tokens() == 0 {
+            let shape = (0, self.config.hidden_size);
+            return Ok(Tensor::zeros(shape, self.dtype, &self.device)?);
+        }
+        self.run(&self.whole(sequences), Past::None, None, cancel)
+    }
+
+    pub(super) fn whole<'a>(&self, sequences: &'a PackedSequences) -> Batch<'a> {
+        Batch::whole(sequences, |length| self.regime(length))
+    }
+
+    fn run(
+        &self,
+        batch: &Batch<'_>,
+        mut past: Past<'_>,
+        adapter: Option<&Adapter>,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
+        let rotation = match (&self.config.positions, &self.rotations) {
+            (Positions::Rope(rope), Some(rotations)) => {
+                Some(rotations.at(rope, batch, &self.device)?)
+            }
+            _ => None,
+        };
+        let step = Step {
+            config: &self.config,
+            batch,
+            rotation,
+            adapter,
+            cancel,
+        };
+        let mut stream = Stream::new(self.embed(batch, adapter)?);
+        for (index, layer) in self.layers.iter().enumerate() {
+            layer.forward(index, &mut stream, &mut past, &step)?;
+        }
+        stream.read(Some(&self.final_norm))
+    }
+
+    pub(super) fn embed(&self, batch: &Batch<'_>, adapter: Option<&Adapter>) -> Result<Tensor> {
+        let (tokens, size) = (batch.ids, self.config.vocab_size);
         if let Some(token) = tokens.iter().find(|&&token| token as usize >= size) {
             return Err(Error::InvalidInput(format!(
                 "token {token} is beyond the model's vocabulary of {size}; the tokenizer belongs to another model"
@@ -194,7 +252,11 @@ impl Decoder {
         };
         let embedded = elementwise::scale(&embedded, self.config.embedding_scale)?;
         match &self.position_embedding {
-            Some(table) => elementwise::add(&embedded, &table.narrow(0, first, tokens.len())?),
+            Some(table) => {
+                let positions: Vec<u32> = batch.positions().map(|at| at as u32).collect();
+                let positions = Tensor::from_vec(positions, tokens.len(), table.device())?;
+                elementwise::add(&embedded, &table.index_select(&positions, 0)?)
+            }
             None => Ok(embedded),
         }
     }

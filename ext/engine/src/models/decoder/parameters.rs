@@ -18,6 +18,8 @@ pub struct Parameters<'a> {
     prefix: Prefix,
     device: &'a Device,
     dtype: DType,
+    /// Whether linear layers hold bytes.
+    int8: bool,
 }
 
 /// How a checkpoint's names differ from the family's.
@@ -53,7 +55,13 @@ impl<'a> Parameters<'a> {
             prefix,
             device,
             dtype,
+            int8: false,
         })
+    }
+
+    /// Linear layers then hold bytes, if so wanted.
+    pub fn with_int8(self, int8: bool) -> Self {
+        Self { int8, ..self }
     }
 
     pub fn embedding(&self, config: &DecoderConfig) -> Result<Embedding> {
@@ -123,7 +131,7 @@ impl<'a> Parameters<'a> {
                 let (weight, bias) =
                     self.parts(&at(self.names.qkv), [width + 2 * kv_width, hidden])?;
                 let bias = bias.map(|bias| bias.index_select(&order, 0)).transpose()?;
-                Qkv::Fused(Linear::new(weight.index_select(&order, 0)?, bias)?)
+                Qkv::Fused(self.assemble(weight.index_select(&order, 0)?, bias)?)
             }
             QkvLayout::FusedTransposed => {
                 Qkv::Fused(self.transposed(&at(self.names.qkv), hidden, width + 2 * kv_width)?)
@@ -224,7 +232,7 @@ impl<'a> Parameters<'a> {
             None
         };
         Ok(ExpertLayer {
-            router: self.linear(&at(self.names.router), hidden, experts.count)?,
+            router: self.exact(&at(self.names.router), hidden, experts.count)?,
             experts: list,
             used: experts.used.min(experts.count),
             normalize: experts.normalize,
@@ -281,7 +289,7 @@ impl<'a> Parameters<'a> {
         if experts != count {
             return Err(self.misshapen(&name, &shape, &[count, outputs, inputs]));
         }
-        if let Some(blocks) = self.blocks(&name, &shape)? {
+        if let (false, Some(blocks)) = (self.int8, self.blocks(&name, &shape)?) {
             let parts = blocks.split_first_dimension();
             return parts
                 .into_iter()
@@ -290,7 +298,7 @@ impl<'a> Parameters<'a> {
         }
         let stack = self.tensor(&name)?;
         (0..count)
-            .map(|expert| Linear::new(stack.get(expert)?, None))
+            .map(|expert| self.assemble(stack.get(expert)?, None))
             .collect()
     }
 
@@ -307,12 +315,28 @@ impl<'a> Parameters<'a> {
     }
 
     fn linear(&self, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
+        if !self.int8 {
+            return self.exact(name, inputs, outputs);
+        }
+        let (weight, bias) = self.parts(name, [outputs, inputs])?;
+        Linear::bytes(weight, bias)
+    }
+
+    /// A linear layer that is not rounded to bytes.
+    fn exact(&self, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
         let blocks = self.blocks(&format!("{name}.weight"), &[outputs, inputs])?;
         if let Some(blocks) = blocks {
             return Linear::quantized(blocks, self.optional(&format!("{name}.bias"))?);
         }
         let (weight, bias) = self.parts(name, [outputs, inputs])?;
         Linear::new(weight, bias)
+    }
+
+    fn assemble(&self, weight: Tensor, bias: Option<Tensor>) -> Result<Linear> {
+        match self.int8 {
+            true => Linear::bytes(weight, bias),
+            false => Linear::new(weight, bias),
+        }
     }
 
     /// A quantized tensor that can stay as it is: on the CPU, where f32 was asked for.
@@ -339,7 +363,7 @@ impl<'a> Parameters<'a> {
     /// A linear layer whose weight is stored `[in, out]`.
     fn transposed(&self, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
         let (weight, bias) = self.parts(name, [inputs, outputs])?;
-        Linear::new(weight.t()?.contiguous()?, bias)
+        self.assemble(weight.t()?.contiguous()?, bias)
     }
 
     fn parts(&self, name: &str, shape: [usize; 2]) -> Result<(Tensor, Option<Tensor>)> {

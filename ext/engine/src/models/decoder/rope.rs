@@ -1,9 +1,8 @@
 //! Rotary positions: what configs say of them, and frequencies by scaling method.
 
-use std::ops::Range;
-
 use candle_core::{Device, Tensor};
 
+use super::batch::{Batch, Piece};
 use super::config::{RopeConfig, RopeScaling};
 use crate::files::raw_config::RawConfig;
 use crate::kernels::RopeKind;
@@ -24,9 +23,14 @@ pub struct Rotations {
 /// The rotation of the positions of one forward.
 pub struct Rotation<'a> {
     config: &'a RopeConfig,
-    global: (&'a Rope, RopeTable),
-    local: Option<(&'a Rope, RopeTable)>,
-    /// The positions' rows in the tables.
+    global: Turn<'a>,
+    local: Option<Turn<'a>>,
+}
+
+struct Turn<'a> {
+    rope: &'a Rope,
+    table: RopeTable,
+    /// The row of each token in the table, u32 [tokens].
     rows: Tensor,
 }
 
@@ -52,18 +56,56 @@ impl Rotations {
     pub fn at<'a>(
         &'a self,
         config: &'a RopeConfig,
-        regime: usize,
-        positions: Range<usize>,
+        batch: &Batch<'_>,
         device: &Device,
     ) -> Result<Rotation<'a>> {
-        let with_table =
-            |rope: &'a Rope| -> Result<_> { Ok((rope, rope.table(positions.clone(), device)?)) };
-        let global = with_table(&self.global[regime.min(self.global.len() - 1)])?;
+        let global = Turn::new(&self.global, batch, device)?;
+        let local = |rope: &'a Rope| -> Result<_> {
+            if self.global.len() > 1 {
+                return Turn::new(std::slice::from_ref(rope), batch, device);
+            }
+            Ok(Turn {
+                rope,
+                table: rope.table(batch.span(), device)?,
+                rows: global.rows.clone(),
+            })
+        };
         Ok(Rotation {
             config,
-            rows: global.1.rows(positions.clone(), device)?,
+            local: self.local.as_ref().map(local).transpose()?,
             global,
-            local: self.local.as_ref().map(with_table).transpose()?,
+        })
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// Every piece of the batch turns by the rope of its regime.
+    fn new(ropes: &'a [Rope], batch: &Batch<'_>, device: &Device) -> Result<Self> {
+        let regime = |piece: &Piece| piece.regime.min(ropes.len() - 1);
+        let used: Vec<usize> = (0..ropes.len())
+            .filter(|&number| batch.pieces().iter().any(|piece| regime(piece) == number))
+            .collect();
+        let tables = used
+            .iter()
+            .map(|&number| ropes[number].table(batch.span(), device))
+            .collect::<Result<Vec<_>>>()?;
+        let table = match tables.as_slice() {
+            [] => ropes[0].table(0..0, device)?,
+            [one] => one.clone(),
+            several => RopeTable::stack(several)?,
+        };
+        let height = table.height()? / used.len().max(1);
+        let mut rows = Vec::with_capacity(batch.ids.len());
+        for piece in batch.pieces() {
+            let above = used.iter().take_while(|&&number| number < regime(piece));
+            let above = above.count() * height;
+            let row = |position| (above + table.row(position)) as u32;
+            rows.extend(piece.positions.clone().map(row));
+        }
+        Ok(Self {
+            rope: &ropes[0],
+            rows: Tensor::from_vec(rows, batch.ids.len(), device)?,
+            table,
         })
     }
 }
@@ -76,11 +118,11 @@ impl Rotation<'_> {
 
     /// `x` is [tokens, heads, head size]; `local` asks for the rotation of windowed layers.
     pub fn turn(&self, x: &Tensor, local: bool) -> Result<Tensor> {
-        let (rope, table) = match &self.local {
-            Some(rotation) if local => rotation,
+        let turn = match &self.local {
+            Some(turn) if local => turn,
             _ => &self.global,
         };
-        rope.turn(x, table, &self.rows)
+        turn.rope.turn(x, &turn.table, &turn.rows)
     }
 }
 

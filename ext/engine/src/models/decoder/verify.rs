@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
+use super::batch::{Batch, Past};
 use super::config::Positions;
 use super::layer::{Layer, Step, Stream};
 use super::model::{Decoder, Logits};
@@ -9,12 +10,13 @@ use super::names::Names;
 use super::parameters::Parameters;
 use super::rope::Rotations;
 use crate::models::verification::{self, Evidence, Expanded, PROBE_TOKENS};
+use crate::nn::PackedSequences;
 use crate::weights::WeightSource;
 use crate::{runtime::log, CancelToken, Result};
 
 impl Decoder {
     /// A `Device` error unless the first layer computes what the CPU makes of `source` in f32, and
-    /// nothing but numbers comes out of the head.
+    /// nothing but numbers comes out of the head, or of the last layer where there is none.
     pub fn verify(
         &self,
         source: &dyn WeightSource,
@@ -23,11 +25,19 @@ impl Decoder {
     ) -> Result<()> {
         let length = PROBE_TOKENS.min(self.config().max_positions);
         let tokens = verification::probe(self.config().vocab_size, length);
-        let embedded = self.embed(&tokens, 0, None)?;
+        let mut sequences = PackedSequences::new();
+        sequences.push(&tokens, None)?;
+        sequences.push(&tokens[..length.div_ceil(2)], None)?;
+        let batch = self.whole(&sequences);
+        let embedded = self.embed(&batch, None)?;
         evidence("the token embeddings", &embedded).check_values()?;
         match verification::has_room_for_layer(source, self.config().layer_count) {
-            true => self.verify_first_layer(source, names, &embedded, cancel)?,
+            true => self.verify_first_layer(source, names, (&batch, &embedded), cancel)?,
             false => log::info("the self-check has no memory to compare a layer with the CPU's"),
+        }
+        if !self.has_head() {
+            let states = self.forward_packed(&sequences, cancel)?;
+            return evidence("the last layer", &states).check_values();
         }
         let mut cache = self.new_cache();
         cache.clear(self.regime(length));
@@ -39,45 +49,48 @@ impl Decoder {
         &self,
         source: &dyn WeightSource,
         names: &Names,
-        embedded: &Tensor,
+        (batch, embedded): (&Batch<'_>, &Tensor),
         cancel: &CancelToken,
     ) -> Result<()> {
         let Some(layer) = self.layers().first() else {
             return Ok(());
         };
-        let found = self.run_first(layer, embedded, cancel)?;
+        let found = self.run_first(layer, batch, embedded, cancel)?;
         let expanded = Expanded(source);
-        let parameters = Parameters::new(&expanded, names, &Device::Cpu, DType::F32)?;
+        let parameters =
+            Parameters::new(&expanded, names, &Device::Cpu, DType::F32)?.with_int8(self.int8);
         let layer = parameters.layer(0, self.config())?;
         let input = embedded.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
-        let expected = self.run_first(&layer, &input, cancel)?;
+        let expected = self.run_first(&layer, batch, &input, cancel)?;
         evidence("the first layer", &found).check_against(&expected, &input, source)
     }
 
     /// The stream after the first layer, on the device of `embedded`.
-    fn run_first(&self, layer: &Layer, embedded: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
+    fn run_first(
+        &self,
+        layer: &Layer,
+        batch: &Batch<'_>,
+        embedded: &Tensor,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
         let (device, config) = (embedded.device(), self.config());
-        let count = embedded.dim(0)?;
         let rotations = match &config.positions {
-            Positions::Rope(rope) => Some((rope, Rotations::new(rope, count, device)?)),
+            Positions::Rope(rope) => Some((rope, Rotations::new(rope, batch.span().end, device)?)),
             Positions::Learned => None,
         };
         let rotation = match &rotations {
-            Some((rope, rotations)) => {
-                Some(rotations.at(rope, self.regime(count), 0..count, device)?)
-            }
+            Some((rope, rotations)) => Some(rotations.at(rope, batch, device)?),
             None => None,
         };
         let step = Step {
             config,
+            batch,
             rotation,
             adapter: None,
             cancel,
         };
-        let mut cache = self.new_cache();
-        cache.clear(self.regime(count));
         let mut stream = Stream::new(embedded.clone());
-        layer.forward(0, &mut stream, &mut cache, &step)?;
+        layer.forward(0, &mut stream, &mut Past::None, &step)?;
         stream.read(None)
     }
 }
