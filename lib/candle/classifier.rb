@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 module Candle
-  # Labels for texts, by any encoder with a sequence-classification head.
+  # Labels for texts, by any encoder or decoder with a sequence-classification head.
   #
   # @example
   #   classifier = Candle::Classifier.from_pretrained("spec/fixtures/tiny/bert-sequence")

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 module Candle
-  # The type of a tensor's elements: `u8 u32 i16 i32 i64 bf16 f16 f32 f64`. Encoders on the CPU also compute in `int8`,
-  # which no tensor holds.
+  # The type of a tensor's elements: `u8 u32 i16 i32 i64 bf16 f16 f32 f64`. Models that embed,
+  # rerank or label also compute in `int8` on the CPU, which no tensor holds.
   #
   # @example
   #   Candle::DType.parse(:f16).size_in_bytes # => 2

@@ -1,10 +1,11 @@
 # frozen_string_literal: true
 
 module Candle
-  # Texts to vectors whose nearness is nearness of meaning.
+  # Texts to vectors whose nearness is nearness of meaning, by an encoder, a decoder or a table of vectors.
   #
   # Pooling, normalization, maximum length and prompts come from the model's sentence-transformers files, unless given;
-  # without those files a vector is the normalized mean of the text's tokens. A model never changes and may be used by
+  # without those files a vector is the normalized mean of the text's tokens, or the last token's where a GGUF file says
+  # so or where a causal checkpoint was saved without its language-model head. A model never changes and may be used by
   # any number of threads.
   #
   # @example

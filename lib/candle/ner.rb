@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 module Candle
-  # Named entities in texts, found by any encoder with a token-classification head.
+  # Named entities in texts, found by any encoder or decoder with a token-classification head.
   #
   # @example
   #   ner = Candle::NER.from_pretrained("spec/fixtures/tiny/bert-token")

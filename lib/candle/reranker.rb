@@ -1,7 +1,8 @@
 # frozen_string_literal: true
 
 module Candle
-  # How well documents answer a query, by a model that reads both together.
+  # How well documents answer a query, by a model that reads both together: an encoder or a decoder with a
+  # classification head of one output, or a language model that answers yes or no (Qwen3-Reranker).
   #
   # @example
   #   reranker = Candle::Reranker.from_pretrained("spec/fixtures/tiny/bert-reranker")

@@ -7,7 +7,8 @@ RSpec.describe Candle::EmbeddingModel do
   end
 
   bare = %w[bert roberta xlm-roberta distilbert mpnet electra albert deberta deberta-v2 deberta-v2-conv nomic-bert gte
-            gte-ntk jina-bert jina-bert-code modernbert qwen3-embedding]
+            gte-ntk jina-bert jina-bert-code modernbert qwen3-embedding mistral-embedding qwen2-embedding
+            llama-embedding phi3-embedding]
 
   bare.each do |name|
     describe name do
@@ -61,6 +62,32 @@ RSpec.describe Candle::EmbeddingModel do
     end
   end
 
+  { "mistral-embedding" => "last", "qwen2-embedding" => "last", "llama-embedding" => "mean",
+    "phi3-embedding" => "last", "gemma3-embedding" => "mean" }.each do |name, pooling|
+    describe name do
+      let(:model) { load(name) }
+      let(:texts) { TinyModels.record(name)["texts"] }
+
+      it "embeds as sentence-transformers does, with its pooling, Dense modules and prompts" do
+        expect(model.model_info).to include(pooling: [pooling], max_length: TinyModels.record(name)["max_length"])
+        expect(model.embed(texts)).to be_near(TinyModels.rows(name, "default"))
+        expect(model.embed(texts, prompt_name: :query)).to be_near(TinyModels.rows(name, "query"))
+      end
+
+      it "gives a text the same vector alone as together" do
+        together = model.embed(texts)
+        expect(texts.map { |text| model.embed(text) }).to be_near(together, 1e-5)
+      end
+
+      it "describes itself, on a device that was checked" do
+        checked = load(name, verify: true)
+        expect(checked.model_info).to include(dimensions: model.embed("a").size, architecture: /Model\z/)
+        expect(checked.model_info[:parameters]).to be > 10_000
+        expect(checked.device_report).to include(actual: "cpu", dtype: "f32")
+      end
+    end
+  end
+
   %w[model2vec static-embedding].each do |name|
     it "looks up the static embeddings of #{name}" do
       texts = TinyModels.record(name)["texts"]
@@ -68,7 +95,8 @@ RSpec.describe Candle::EmbeddingModel do
     end
   end
 
-  { "gguf-bert" => "bert", "gguf-jina-bert" => "jina-bert", "gguf-nomic-bert" => "nomic-bert" }.each do |name, same|
+  { "gguf-bert" => "bert", "gguf-jina-bert" => "jina-bert", "gguf-nomic-bert" => "nomic-bert",
+    "gguf-qwen3-embedding" => "qwen3-embedding" }.each do |name, same|
     it "computes #{name} like its safetensors" do
       gguf = described_class.from_pretrained(File.join(TinyModels.path(name), "model.gguf"), device: "cpu")
       texts = TinyModels.record(same)["texts"]

@@ -10,7 +10,7 @@ RSpec.describe "Heads" do
   families = %w[bert roberta distilbert mpnet electra albert deberta deberta-v2 nomic-bert gte modernbert]
 
   describe Candle::Classifier do
-    (families + %w[xlm-roberta]).each do |family|
+    (families + %w[xlm-roberta mistral]).each do |family|
       it "classifies texts and pairs with #{family}" do
         name = "#{family}-sequence"
         model = described_class.from_pretrained(TinyModels.path(name), device: "cpu")
@@ -34,7 +34,7 @@ RSpec.describe "Heads" do
   end
 
   describe Candle::Reranker do
-    %w[bert-reranker xlm-roberta-reranker qwen3-reranker].each do |name|
+    %w[bert-reranker xlm-roberta-reranker qwen3-reranker llama-reranker].each do |name|
       it "scores like #{name}'s reference" do
         record = TinyModels.record(name)
         model = described_class.from_pretrained(TinyModels.path(name), device: "cpu")

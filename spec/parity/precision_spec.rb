@@ -15,7 +15,7 @@ RSpec.describe Candle::EmbeddingModel do
   end
 
   families = %w[bert roberta xlm-roberta distilbert mpnet electra albert deberta deberta-v2 deberta-v2-conv nomic-bert
-                gte gte-ntk jina-bert jina-bert-code modernbert qwen3-embedding]
+                gte gte-ntk jina-bert jina-bert-code modernbert qwen3-embedding mistral-embedding]
 
   families.each do |name|
     it "computes #{name} in bf16, f16 and int8 near the reference, alone as together" do

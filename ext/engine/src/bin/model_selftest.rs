@@ -10,7 +10,7 @@ use engine::files::model_files::WeightFiles;
 use engine::files::raw_config::RawConfig;
 use engine::models::decoder::model::Logits;
 use engine::models::decoder::{families, Decoder};
-use engine::models::encoder::{Blueprint, Encoder};
+use engine::models::{Blueprint, TextModel};
 use engine::nn::PackedSequences;
 use engine::{runtime::threads, weights, CancelToken, Device, Error, Result};
 
@@ -117,13 +117,13 @@ impl Model {
         let cancel = CancelToken::new();
         if !self.decodes {
             let blueprint = Blueprint::from_config(&self.config)?;
-            let encoder =
-                Encoder::load(&blueprint, source.as_ref(), device, dtype, false, &cancel)?;
+            let placement = (device, dtype);
+            let model = TextModel::load(&blueprint, source.as_ref(), placement, false, &cancel)?;
             let mut packed = PackedSequences::new();
             for ids in &self.sequences {
                 packed.push(ids, None)?;
             }
-            return numbers(&encoder.forward(&packed, &cancel)?);
+            return numbers(&model.forward(&packed, &cancel)?);
         }
         let family = families::find(&self.config)?;
         let (config, names) = ((family.config)(&self.config)?, (family.names)(&self.config));

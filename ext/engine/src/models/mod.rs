@@ -2,4 +2,8 @@
 
 pub mod decoder;
 pub mod encoder;
+pub mod heads;
+pub mod text;
 pub mod verification;
+
+pub use text::{Blueprint, TextModel};

@@ -85,8 +85,8 @@ impl Pooling {
                 lengths().map(f32::sqrt).collect(),
                 sequences,
             ),
-            Self::Cls => pick(&hidden, &ranges, |range| range.start),
-            Self::Last => pick(&hidden, &ranges, |range| range.end - 1),
+            Self::Cls => pick(&hidden, &rows(&ranges, |range| range.start)),
+            Self::Last => pick(&hidden, &rows(&ranges, |range| range.end - 1)),
             Self::Max => {
                 let rows = ranges.iter().map(|range| {
                     if range.is_empty() {
@@ -124,32 +124,27 @@ fn weighted(
     )
 }
 
-/// One row per range.
-fn pick(hidden: &Tensor, ranges: &[Range], row: impl Fn(&Range) -> usize) -> Result<Tensor> {
+/// One row per range that has any.
+fn rows(ranges: &[Range], row: impl Fn(&Range) -> usize) -> Vec<Option<usize>> {
+    let row = |range: &Range| (!range.is_empty()).then(|| row(range));
+    ranges.iter().map(row).collect()
+}
+
+/// These rows of `hidden`, in f32; zeros where there is none.
+pub fn pick(hidden: &Tensor, rows: &[Option<usize>]) -> Result<Tensor> {
     let (tokens, width) = hidden.dims2()?;
     let device = hidden.device();
     if tokens == 0 {
-        return Ok(Tensor::zeros((ranges.len(), width), DType::F32, device)?);
+        return Ok(Tensor::zeros((rows.len(), width), DType::F32, device)?);
     }
-    let rows: Vec<u32> = ranges
-        .iter()
-        .map(|range| {
-            if range.is_empty() {
-                0
-            } else {
-                row(range) as u32
-            }
-        })
-        .collect();
-    let picked = hidden.index_select(&Tensor::from_vec(rows, ranges.len(), device)?, 0)?;
-    if ranges.iter().all(|range| !range.is_empty()) {
+    let indexes: Vec<u32> = rows.iter().map(|row| row.unwrap_or(0) as u32).collect();
+    let indexes = Tensor::from_vec(indexes, rows.len(), device)?;
+    let picked = hidden.index_select(&indexes, 0)?.to_dtype(DType::F32)?;
+    if rows.iter().all(Option::is_some) {
         return Ok(picked);
     }
-    let kept: Vec<f32> = ranges
-        .iter()
-        .map(|range| f32::from(!range.is_empty()))
-        .collect();
-    elementwise::multiply(&picked, &Tensor::from_vec(kept, (ranges.len(), 1), device)?)
+    let kept: Vec<f32> = rows.iter().map(|row| f32::from(row.is_some())).collect();
+    elementwise::multiply(&picked, &Tensor::from_vec(kept, (rows.len(), 1), device)?)
 }
 
 fn stack(rows: Vec<Tensor>, width: usize, device: &candle_core::Device) -> Result<Tensor> {

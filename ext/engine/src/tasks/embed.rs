@@ -5,12 +5,12 @@ mod call;
 use candle_core::{DType, Tensor};
 
 use crate::files::model_files::ModelFiles;
-use crate::nn::{AttentionKind, Pooling};
+use crate::nn::Pooling;
 use crate::text::tokenizer::{Detail, Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
 use super::batching::{self, Excess, Tokens};
-use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedEncoder, ModelInfo};
+use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use super::sentence::SentenceFiles;
 use super::static_embeddings::StaticEmbeddings;
 use call::Call;
@@ -76,7 +76,7 @@ pub struct EmbeddingModel {
 }
 
 enum Body {
-    Encoder(Box<LoadedEncoder>),
+    Transformer(Box<LoadedModel>),
     Static(Box<StaticEmbeddings>),
 }
 
@@ -109,7 +109,7 @@ impl EmbeddingModel {
             (None, said) => said.to_vec(),
         };
         let own_normalize = match &body {
-            Body::Encoder(_) => true,
+            Body::Transformer(_) => true,
             Body::Static(model) => model.normalize,
         };
         let normalize = settings
@@ -139,14 +139,14 @@ impl EmbeddingModel {
 
     pub fn info(&self) -> &ModelInfo {
         match &self.body {
-            Body::Encoder(loaded) => &loaded.info,
+            Body::Transformer(loaded) => &loaded.info,
             Body::Static(model) => &model.info,
         }
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {
         match &self.body {
-            Body::Encoder(loaded) => &loaded.tokenizer,
+            Body::Transformer(loaded) => &loaded.tokenizer,
             Body::Static(model) => &model.tokenizer,
         }
     }
@@ -171,7 +171,7 @@ impl EmbeddingModel {
     /// How many tokens a text has, special ones included and nothing cut.
     pub fn count_tokens(&self, text: &str, cancel: &CancelToken) -> Result<usize> {
         match &self.body {
-            Body::Encoder(loaded) => Ok(loaded
+            Body::Transformer(loaded) => Ok(loaded
                 .tokenizer
                 .encode(&*self.cased(text), true, Detail::Ids, cancel)?
                 .len()),
@@ -206,7 +206,7 @@ impl EmbeddingModel {
                 }
             };
             match &self.body {
-                Body::Encoder(loaded) => {
+                Body::Transformer(loaded) => {
                     let excess = match options.truncate {
                         true => Excess::Cut,
                         false => Excess::Refuse {
@@ -241,7 +241,7 @@ impl EmbeddingModel {
         options: &EmbedOptions,
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
-        let Body::Encoder(loaded) = &self.body else {
+        let Body::Transformer(loaded) = &self.body else {
             return Err(Error::InvalidInput(
                 "a static embedding model has no special tokens and takes texts only".into(),
             ));
@@ -273,7 +273,7 @@ impl EmbeddingModel {
     /// The hidden state of every token of a text, special ones included: f32 [tokens, hidden].
     pub fn token_embeddings(&self, text: &str, cancel: &CancelToken) -> Result<Tensor> {
         match &self.body {
-            Body::Encoder(loaded) => {
+            Body::Transformer(loaded) => {
                 let text = self.cased(text);
                 let tokens = batching::tokenize(
                     &loaded.tokenizer,
@@ -283,7 +283,7 @@ impl EmbeddingModel {
                     cancel,
                 )?;
                 let hidden = loaded
-                    .encoder
+                    .body
                     .forward(&batching::pack(&tokens, &[0])?, cancel)?;
                 Ok(hidden.to_dtype(DType::F32)?)
             }
@@ -310,7 +310,7 @@ impl EmbeddingModel {
     /// The length of vectors pooled in this way, once every Dense module fits.
     fn checked_dimension(&self, pooling: &[Pooling]) -> Result<usize> {
         let width = match &self.body {
-            Body::Encoder(loaded) => loaded.encoder.config().hidden * pooling.len(),
+            Body::Transformer(loaded) => loaded.body.hidden_size() * pooling.len(),
             Body::Static(model) => model.dimension(),
         };
         self.sentence.dense.iter().try_fold(width, |width, dense| {
@@ -326,7 +326,7 @@ impl EmbeddingModel {
 }
 
 /// Ids that the model has rows for, in lists that it has positions for.
-fn check_ids(loaded: &LoadedEncoder, lists: &[Vec<u32>]) -> Result<()> {
+fn check_ids(loaded: &LoadedModel, lists: &[Vec<u32>]) -> Result<()> {
     let vocabulary = loaded.info.vocabulary;
     for (index, ids) in lists.iter().enumerate() {
         if ids.is_empty() || ids.len() > loaded.max_length {
@@ -366,17 +366,20 @@ fn load_body(
             StaticEmbeddings::load(&checkpoint, files, options, is_module && !is_static, cancel)?;
         return Ok((Body::Static(Box::new(model)), None));
     }
-    let loaded = LoadedEncoder::load(&checkpoint, files, options, sentence.max_seq_length, cancel)?;
-    let layers = &loaded.encoder.config().layers;
-    let causal = layers
-        .iter()
-        .any(|layer| layer.attention == AttentionKind::Causal);
-    let pooling = match checkpoint.is_gguf() {
-        true => gguf_pooling(&checkpoint)?,
-        false => None,
-    };
-    let pooling = pooling.or(causal.then_some(Pooling::Last));
-    Ok((Body::Encoder(Box::new(loaded)), pooling))
+    let loaded = LoadedModel::load(&checkpoint, files, options, sentence.max_seq_length, cancel)?;
+    let pooling = default_pooling(&checkpoint, &loaded)?;
+    Ok((Body::Transformer(Box::new(loaded)), pooling))
+}
+
+/// What a checkpoint without sentence-transformers' files says of its pooling. One that predicts
+/// tokens was made for something else; a causal one without that head is an embedder, and only its
+/// last token has seen the whole text.
+fn default_pooling(checkpoint: &Checkpoint, loaded: &LoadedModel) -> Result<Option<Pooling>> {
+    if checkpoint.is_gguf() {
+        return gguf_pooling(checkpoint);
+    }
+    let bare = loaded.info.architecture.ends_with("Model");
+    Ok((bare && loaded.body.is_causal()).then_some(Pooling::Last))
 }
 
 fn gguf_pooling(checkpoint: &Checkpoint) -> Result<Option<Pooling>> {

@@ -3,13 +3,13 @@
 use candle_core::Tensor;
 
 use crate::files::model_files::ModelFiles;
-use crate::models::encoder::{Head, HeadKind};
+use crate::models::heads::{Head, HeadKind};
 use crate::text::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
 use super::batching::{self, Excess};
 use super::classify::softmax;
-use super::loading::{Checkpoint, LoadOptions, LoadedEncoder, ModelInfo};
+use super::loading::{Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 
 /// One proposal for one mask.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub struct Filling {
 }
 
 pub struct MaskModel {
-    loaded: LoadedEncoder,
+    loaded: LoadedModel,
     head: Head,
     mask: u32,
 }
@@ -31,7 +31,7 @@ pub struct MaskModel {
 impl MaskModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let loaded = LoadedEncoder::load(&checkpoint, files, options, None, cancel)?;
+        let loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
         let head = loaded.head(&checkpoint, HeadKind::MaskedLanguage)?;
         let tokenizer = &loaded.tokenizer;
         let declared = tokenizer.special_tokens().id("mask_token");
@@ -92,7 +92,7 @@ impl MaskModel {
             )));
         }
         let hidden = loaded
-            .encoder
+            .body
             .forward(&batching::pack(&tokens, &[0])?, cancel)?;
         let rows = Tensor::from_slice(&places, places.len(), hidden.device())?;
         let logits = self

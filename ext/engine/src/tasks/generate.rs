@@ -14,7 +14,7 @@ use crate::generation::{
     Vocabulary,
 };
 use crate::models::decoder::model::Logits;
-use crate::models::decoder::{families, gguf, peft, Adapter, Decoder, KvCache};
+use crate::models::decoder::{self, peft, Adapter, Decoder, KvCache};
 use crate::text::tokenizer::{CharacterStream, StreamDecoder, Tokenizer};
 use crate::{
     runtime::{memory, threads},
@@ -80,18 +80,18 @@ impl LanguageModel {
             ));
         }
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let (config, names, modules) = match &checkpoint.config {
-            Some(raw) => {
-                let family = families::find(raw)?;
-                let names = (family.names)(raw);
-                ((family.config)(raw)?, names, names)
-            }
-            None => {
-                let (config, names) = gguf::read(checkpoint.source.as_ref())?;
-                let modules = gguf::module_names(&config.architecture);
-                (config, names, modules)
-            }
-        };
+        let decoder::Blueprint {
+            config,
+            names,
+            modules,
+            ..
+        } = checkpoint.decoder_blueprint()?;
+        if config.bidirectional {
+            return Err(Error::UnsupportedModel(format!(
+                "{} reads its texts in both directions and can't generate any: load it with EmbeddingModel",
+                files.id()
+            )));
+        }
         let context_length = options.max_length.map_or(config.max_positions, |asked| {
             asked.min(config.max_positions)
         });

@@ -1,4 +1,4 @@
-//! From a model's files to an encoder, its tokenizer and what is known of them.
+//! From a model's files to its body, its tokenizer and what is known of them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use candle_core::DType;
 
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
-use crate::models::encoder::{Blueprint, Encoder, Head, HeadKind};
+use crate::models::heads::{Head, HeadKind};
+use crate::models::{decoder, Blueprint, TextModel};
 use crate::text::tokenizer::{Tokenizer, TokenizerFiles};
 use crate::weights::{self, WeightSource};
 use crate::{CancelToken, Device, Error, Result};
@@ -144,10 +145,15 @@ impl Checkpoint {
     pub fn blueprint(&self) -> Result<Blueprint> {
         match &self.config {
             Some(config) => Blueprint::from_config(config),
-            None if self.is_gguf => Blueprint::from_gguf(self.source.as_ref()),
-            None => Err(Error::Internal(
-                "an encoder was opened without its configuration".into(),
-            )),
+            None => Blueprint::from_gguf(self.source.as_ref()),
+        }
+    }
+
+    /// The blueprint of a checkpoint that must be a decoder.
+    pub fn decoder_blueprint(&self) -> Result<decoder::Blueprint> {
+        match &self.config {
+            Some(config) => decoder::Blueprint::from_config(config),
+            None => decoder::Blueprint::from_gguf(self.source.as_ref()),
         }
     }
 
@@ -183,6 +189,14 @@ impl Checkpoint {
         }
     }
 
+    /// Whether it predicts the next token.
+    pub fn is_language_model(&self) -> Result<bool> {
+        Ok(match self.config {
+            Some(_) => self.architecture()?.ends_with("ForCausalLM"),
+            None => matches!(self.blueprint()?, Blueprint::Decoder(_)),
+        })
+    }
+
     pub fn parameters(&self) -> usize {
         let names = self.source.names();
         let counts = names.iter().filter_map(|name| self.source.info(name));
@@ -192,16 +206,16 @@ impl Checkpoint {
     }
 }
 
-/// An encoder with its tokenizer and limits.
-pub(super) struct LoadedEncoder {
-    pub encoder: Encoder,
+/// A model that reads texts, with its tokenizer and limits.
+pub(super) struct LoadedModel {
+    pub body: TextModel,
     /// Without truncation or padding: the limits are applied per call.
     pub tokenizer: Tokenizer,
     pub max_length: usize,
     pub info: ModelInfo,
 }
 
-impl LoadedEncoder {
+impl LoadedModel {
     /// `sequence_limit` is what sentence-transformers' files say.
     pub fn load(
         checkpoint: &Checkpoint,
@@ -215,32 +229,30 @@ impl LoadedEncoder {
             .tokenizer(files, options, cancel)?
             .with_padding(None)
             .with_truncation(None);
-        let encoder = Encoder::load(
+        let body = TextModel::load(
             &blueprint,
             checkpoint.source.as_ref(),
-            &checkpoint.opened,
-            checkpoint.dtype,
+            (&checkpoint.opened, checkpoint.dtype),
             checkpoint.int8,
             cancel,
         )?;
         if options.verifies() {
-            encoder.verify(&blueprint, checkpoint.source.as_ref(), cancel)?;
+            body.verify(&blueprint, checkpoint.source.as_ref(), cancel)?;
         }
         let max_length = effective_length(&[
             options.max_length,
             sequence_limit,
             tokenizer.model_max_length(),
-            encoder.max_positions(),
+            body.max_positions(),
         ])?;
-        let config = encoder.config();
         let info = ModelInfo {
             architecture: checkpoint.architecture()?,
-            family: config.family.to_owned(),
+            family: body.family().to_owned(),
             parameters: checkpoint.parameters(),
-            hidden_size: config.hidden,
-            layers: config.layers.len(),
-            attention_heads: config.heads,
-            vocabulary: encoder.words().dim(0)?,
+            hidden_size: body.hidden_size(),
+            layers: body.layer_count(),
+            attention_heads: body.head_count(),
+            vocabulary: body.vocabulary()?,
             max_length,
             device: checkpoint.device,
             dtype: checkpoint.dtype,
@@ -249,16 +261,16 @@ impl LoadedEncoder {
             verified: options.verifies(),
         };
         Ok(Self {
-            encoder,
+            body,
             tokenizer,
             max_length,
             info,
         })
     }
 
-    /// The head for a task, unless the checkpoint says that it was made for another.
+    /// The head for a task, unless the checkpoint has none or says that it was made for another.
     pub fn head(&self, checkpoint: &Checkpoint, kind: HeadKind) -> Result<Head> {
-        // Both are called `classifier`, so the names of the tensors do not tell them apart.
+        // Both are called `classifier` or `score`, so the names of the tensors do not tell them apart.
         let other = match kind {
             HeadKind::Sequence => Some("ForTokenClassification"),
             HeadKind::Token => Some("ForSequenceClassification"),
@@ -270,8 +282,23 @@ impl LoadedEncoder {
                 self.info.architecture
             )));
         }
-        self.encoder
-            .load_head(&checkpoint.blueprint()?, checkpoint.source.as_ref(), kind)
+        let head = self.optional_head(checkpoint, kind)?;
+        head.ok_or_else(|| {
+            Error::unsupported(
+                &checkpoint.source.file(""),
+                format!(
+                    "the checkpoint has no {}: it holds {} without it. Use a checkpoint that was trained for \
+                     this task",
+                    kind.name(),
+                    self.body.family()
+                ),
+            )
+        })
+    }
+
+    pub fn optional_head(&self, checkpoint: &Checkpoint, kind: HeadKind) -> Result<Option<Head>> {
+        let source = checkpoint.source.as_ref();
+        self.body.load_head(&checkpoint.blueprint()?, source, kind)
     }
 }
 

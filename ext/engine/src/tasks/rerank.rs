@@ -1,13 +1,13 @@
 //! How well documents answer a query.
 
 use crate::files::model_files::ModelFiles;
-use crate::models::encoder::Head;
+use crate::models::heads::HeadKind;
 use crate::nn::Pooling;
 use crate::text::tokenizer::{Detail, Input, Tokenizer};
 use crate::{runtime::threads, CancelToken, Error, Result};
 
 use super::batching::{self, Excess, Tokens};
-use super::loading::{Checkpoint, LoadOptions, LoadedEncoder, ModelInfo};
+use super::loading::{Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use super::sequence_logits::SequenceModel;
 
 /// What the classifier is given.
@@ -71,31 +71,33 @@ const INSTRUCTION: &str =
 impl RerankModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        if checkpoint.architecture()?.ends_with("ForCausalLM") {
-            return Self::load_language_model(&checkpoint, files, options, cancel);
-        }
-        let model = SequenceModel::load(&checkpoint, files, options, cancel)?;
-        if model.head.outputs() != 1 {
+        let loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
+        let head = match checkpoint.is_language_model()? {
+            true => loaded.optional_head(&checkpoint, HeadKind::Sequence)?,
+            false => Some(loaded.head(&checkpoint, HeadKind::Sequence)?),
+        };
+        let Some(head) = head else {
+            return Self::with_question(&checkpoint, loaded, files);
+        };
+        if head.outputs() != 1 {
             return Err(Error::UnsupportedModel(format!(
                 "{} gives {} scores per text, and a reranker gives one: load it with Classifier instead",
                 files.id(),
-                model.head.outputs()
+                head.outputs()
             )));
         }
         Ok(Self {
-            model,
+            model: SequenceModel { loaded, head },
             question: None,
         })
     }
 
     /// A language model whose answer is read off its preference of "yes" over "no".
-    fn load_language_model(
+    fn with_question(
         checkpoint: &Checkpoint,
+        loaded: LoadedModel,
         files: &ModelFiles,
-        options: &LoadOptions,
-        cancel: &CancelToken,
     ) -> Result<Self> {
-        let loaded = LoadedEncoder::load(checkpoint, files, options, None, cancel)?;
         let id = |token: &str| {
             loaded.tokenizer.token_to_id(token).ok_or_else(|| {
                 Error::UnsupportedModel(format!(
@@ -104,12 +106,11 @@ impl RerankModel {
                 ))
             })
         };
-        let (yes, no) = (id("yes")?, id("no")?);
-        let blueprint = checkpoint.blueprint()?;
-        let table = loaded
-            .encoder
-            .output_table(&blueprint, checkpoint.source.as_ref())?;
-        let head = Head::yes_or_no(&loaded.encoder, &table, yes, no)?;
+        let head = loaded.body.yes_or_no(
+            &checkpoint.blueprint()?,
+            checkpoint.source.as_ref(),
+            [id("yes")?, id("no")?],
+        )?;
         let question = Question {
             before: loaded.tokenizer.ids(QUESTION_BEFORE, false)?,
             after: loaded.tokenizer.ids(QUESTION_AFTER, false)?,

@@ -1,16 +1,16 @@
 //! Logits per text or pair: what reranking and classifying share.
 
 use crate::files::model_files::ModelFiles;
-use crate::models::encoder::{Head, HeadKind};
+use crate::models::heads::{Head, HeadKind};
 use crate::nn::Pooling;
 use crate::text::tokenizer::Input;
 use crate::{CancelToken, Result};
 
 use super::batching::{self, Excess, Tokens};
-use super::loading::{Checkpoint, LoadOptions, LoadedEncoder};
+use super::loading::{Checkpoint, LoadOptions, LoadedModel};
 
 pub struct SequenceModel {
-    pub loaded: LoadedEncoder,
+    pub loaded: LoadedModel,
     pub head: Head,
 }
 
@@ -22,7 +22,7 @@ impl SequenceModel {
         options: &LoadOptions,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let loaded = LoadedEncoder::load(checkpoint, files, options, None, cancel)?;
+        let loaded = LoadedModel::load(checkpoint, files, options, None, cancel)?;
         let head = loaded.head(checkpoint, HeadKind::Sequence)?;
         Ok(Self { loaded, head })
     }
@@ -62,7 +62,7 @@ impl SequenceModel {
         let mut rows = vec![0f32; tokens.len() * width];
         let forward = |batch: &[usize]| -> Result<Vec<f32>> {
             let sequences = batching::pack(tokens, batch)?;
-            let hidden = self.loaded.encoder.forward(&sequences, cancel)?;
+            let hidden = self.loaded.body.forward(&sequences, cancel)?;
             let logits = match pooling {
                 None => self.head.sequence_logits(&hidden, &sequences)?,
                 Some(pooling) => self.head.logits_of_pooled(&hidden, &sequences, pooling)?,

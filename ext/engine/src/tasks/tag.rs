@@ -1,14 +1,14 @@
 //! Labels for tokens, over texts of any length.
 
 use crate::files::model_files::ModelFiles;
-use crate::models::encoder::{Head, HeadKind};
+use crate::models::heads::{Head, HeadKind};
 use crate::nn::PackedSequences;
 use crate::text::tokenizer::{Detail, Encoding, Tokenizer};
 use crate::{runtime::threads, CancelToken, Error, Result};
 
 use super::batching::{self, Tokens};
 use super::classify::{labels, softmax};
-use super::loading::{Checkpoint, LoadOptions, LoadedEncoder, ModelInfo};
+use super::loading::{Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 
 /// A token of the text itself; special tokens are left out.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ impl TaggedToken {
 }
 
 pub struct TagModel {
-    loaded: LoadedEncoder,
+    loaded: LoadedModel,
     head: Head,
     labels: Vec<String>,
     unknown: Option<u32>,
@@ -49,7 +49,7 @@ const OVERLAP: f64 = 0.5;
 impl TagModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let loaded = LoadedEncoder::load(&checkpoint, files, options, None, cancel)?;
+        let loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
         let head = loaded.head(&checkpoint, HeadKind::Token)?;
         let added = loaded.tokenizer.added_tokens(false);
         if loaded.max_length <= added {
@@ -126,7 +126,7 @@ impl TagModel {
             .collect();
         let forward = |batch: &[usize]| -> Result<_> {
             let sequences = batching::pack(&tokens, batch)?;
-            let hidden = self.loaded.encoder.forward(&sequences, cancel)?;
+            let hidden = self.loaded.body.forward(&sequences, cancel)?;
             let rows: Vec<f32> = self.head.logits(&hidden)?.flatten_all()?.to_vec1()?;
             Ok((sequences, rows))
         };

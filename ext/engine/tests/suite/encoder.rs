@@ -327,6 +327,12 @@ families! {
     jina_bert_code: "jina-bert-code" [bare];
     gte_stretched: "gte-ntk" [bare];
     qwen3_embedding: "qwen3-embedding" [bare];
+    mistral: "mistral" [sequence];
+    mistral_embedding: "mistral-embedding" [bare];
+    qwen2: "qwen2" [token];
+    qwen2_embedding: "qwen2-embedding" [bare];
+    llama_embedding: "llama-embedding" [bare];
+    phi3_embedding: "phi3-embedding" [bare];
     bert_in_bf16: "bert-bf16" [bare];
 }
 

@@ -28,7 +28,12 @@ fn read(name: &str, file: &str) -> Value {
 
 #[test]
 fn rerankers_give_the_references_logits() {
-    for name in ["bert-reranker", "xlm-roberta-reranker", "qwen3-reranker"] {
+    for name in [
+        "bert-reranker",
+        "xlm-roberta-reranker",
+        "qwen3-reranker",
+        "llama-reranker",
+    ] {
         let expected = Expected::of(name);
         let model = RerankModel::load(&files(name), &limited(512), &CancelToken::new()).unwrap();
         let pairs: Vec<(String, String)> =

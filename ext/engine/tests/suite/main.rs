@@ -6,6 +6,7 @@ mod attention;
 mod constraint;
 mod decoder;
 mod decoder_gguf;
+mod embedders;
 mod encoder;
 mod encoder_files;
 mod encoder_tasks;

@@ -245,6 +245,10 @@ fn every_task_checks_good_models_and_says_so() {
             "mpnet",
             "nomic-bert",
             "qwen3-embedding",
+            "gguf-qwen3-embedding",
+            "mistral-embedding",
+            "phi3-embedding",
+            "gemma3-embedding",
             "roberta",
             "gguf-bert-q8_0",
         ] {

@@ -70,19 +70,26 @@ pub static FAMILIES: &[Family] = &[
     family!("gpt_neox", ["gpt_neox"], gpt_neox, names::GPT_NEOX),
 ];
 
+pub fn matches(raw: &RawConfig) -> bool {
+    FAMILIES.iter().any(|family| (family.matches)(raw))
+}
+
+pub fn names() -> Vec<&'static str> {
+    FAMILIES.iter().map(|family| family.name).collect()
+}
+
 /// The family of a checkpoint, by its config alone.
 pub fn find(raw: &RawConfig) -> Result<&'static Family> {
     FAMILIES
         .iter()
         .find(|family| (family.matches)(raw))
         .ok_or_else(|| {
-            let known: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
             Error::unsupported(
                 raw.file(),
                 format!(
                     "model_type {:?} is no language model that red-candle knows. It runs: {}",
                     raw.model_type().ok().flatten().unwrap_or("(none)"),
-                    known.join(", ")
+                    names().join(", ")
                 ),
             )
         })
@@ -204,7 +211,10 @@ fn gemma3(raw: &RawConfig) -> Result<DecoderConfig> {
             .map(|layer| window.filter(|_| (layer + 1) % pattern != 0))
             .collect();
     }
-    if raw.opt_bool("use_bidirectional_attention")?.unwrap_or(false) {
+    if raw
+        .opt_bool("use_bidirectional_attention")?
+        .unwrap_or(false)
+    {
         config.bidirectional = true;
         // What the file calls the window then is the whole of it, both sides together.
         let halved = |window: Option<usize>| window.map(|window| window / 2 + 1);

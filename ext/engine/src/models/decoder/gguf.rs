@@ -153,6 +153,11 @@ struct File<'a> {
     architecture: &'a str,
 }
 
+/// The architectures that are known.
+pub fn names() -> Vec<&'static str> {
+    FAMILIES.iter().map(|family| family.architecture).collect()
+}
+
 /// The config and tensor names of a GGUF language model.
 pub fn read(source: &dyn WeightSource) -> Result<(DecoderConfig, Names)> {
     let metadata = source.metadata();
@@ -161,12 +166,11 @@ pub fn read(source: &dyn WeightSource) -> Result<(DecoderConfig, Names)> {
         .iter()
         .find(|family| family.architecture == architecture)
         .ok_or_else(|| {
-            let known: Vec<_> = FAMILIES.iter().map(|family| family.architecture).collect();
             Error::unsupported(
                 metadata.file(),
                 format!(
                     "architecture {architecture:?} is no language model that red-candle knows. It runs: {}",
-                    known.join(", ")
+                    self::names().join(", ")
                 ),
             )
         })?;

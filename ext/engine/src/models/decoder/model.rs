@@ -114,6 +114,17 @@ impl Decoder {
         &self.config
     }
 
+    pub(super) fn embedding(&self) -> &Embedding {
+        &self.embedding
+    }
+
+    /// The longest sequence there are positions for.
+    pub fn max_positions(&self) -> usize {
+        let table = self.position_embedding.as_ref();
+        let rows = table.map_or(Some(usize::MAX), |table| table.dims().first().copied());
+        rows.unwrap_or(0).min(self.config.max_positions)
+    }
+
     /// Whether it can predict the next token.
     pub fn has_head(&self) -> bool {
         self.head.is_some()

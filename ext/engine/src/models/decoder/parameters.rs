@@ -65,7 +65,12 @@ impl<'a> Parameters<'a> {
     }
 
     pub fn embedding(&self, config: &DecoderConfig) -> Result<Embedding> {
-        let name = format!("{}.weight", self.names.embedding);
+        self.table(self.names.embedding, config)
+    }
+
+    /// `[vocabulary, hidden]`
+    fn table(&self, name: &str, config: &DecoderConfig) -> Result<Embedding> {
+        let name = format!("{name}.weight");
         let shape = [config.vocab_size, config.hidden_size];
         if let Some(blocks) = self.blocks(&name, &shape)? {
             return Ok(Embedding::Blocks(blocks));
@@ -81,15 +86,48 @@ impl<'a> Parameters<'a> {
         self.norm(self.names.final_norm, config.norm)
     }
 
-    /// A checkpoint that does not say whether its head is tied shows it by having none.
     pub fn head(&self, config: &DecoderConfig, embedding: &Embedding) -> Result<Linear> {
-        if config.tied_head || !self.has(&format!("{}.weight", self.names.head)) {
+        if self.ties_head(config) {
             return match embedding {
                 Embedding::Dense(table) => Linear::shared(table.clone(), None),
                 Embedding::Blocks(blocks) => Linear::quantized(blocks.clone(), None),
             };
         }
         self.linear(self.names.head, config.hidden_size, config.vocab_size)
+    }
+
+    /// Some rows of the head's matrix, `[rows, hidden]`.
+    pub fn head_rows(
+        &self,
+        config: &DecoderConfig,
+        embedding: &Embedding,
+        rows: &[u32],
+    ) -> Result<Tensor> {
+        if self.ties_head(config) {
+            return embedding.rows(rows);
+        }
+        self.table(self.names.head, config)?.rows(rows)
+    }
+
+    /// A checkpoint that does not say whether its head is tied shows it by having none.
+    fn ties_head(&self, config: &DecoderConfig) -> bool {
+        config.tied_head || !self.has(&format!("{}.weight", self.names.head))
+    }
+
+    /// The first of these output matrices that the checkpoint holds; they stand beside the model,
+    /// not inside it.
+    pub fn output(&self, names: &[&str], inputs: usize) -> Result<Option<Linear>> {
+        let there = |name: &&&str| self.source.has(&format!("{name}.weight"));
+        let Some(name) = names.iter().find(there) else {
+            return Ok(None);
+        };
+        let beside = Self {
+            prefix: Prefix::AsIs,
+            int8: false,
+            ..*self
+        };
+        let outputs = beside.outputs(name)?;
+        beside.linear(name, inputs, outputs).map(Some)
     }
 
     pub fn layer(&self, index: usize, config: &DecoderConfig) -> Result<Layer> {

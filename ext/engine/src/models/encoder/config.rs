@@ -10,8 +10,6 @@ pub struct EncoderConfig {
     pub vocabulary: usize,
     pub hidden: usize,
     pub heads: usize,
-    /// Fewer than `heads` where several query heads share a key head.
-    pub key_heads: usize,
     pub head_width: usize,
     pub intermediate: usize,
     /// One entry per layer that is run.
@@ -126,7 +124,6 @@ pub enum FusedQkv {
 pub enum SequencePooling {
     First,
     Mean,
-    Last,
 }
 
 /// How the heads on top of a family work; which tensors they have is found in the file.
@@ -167,7 +164,6 @@ impl EncoderConfig {
         let sizes = [
             ("hidden size", self.hidden),
             ("number of attention heads", self.heads),
-            ("number of key heads", self.key_heads),
             ("head width", self.head_width),
             ("intermediate size", self.intermediate),
             ("embedding size", self.embedding_width),
@@ -181,12 +177,6 @@ impl EncoderConfig {
             return bad(format!(
                 "a model of {} layers is not possible",
                 self.layers.len()
-            ));
-        }
-        if !self.heads.is_multiple_of(self.key_heads) {
-            return bad(format!(
-                "{} attention heads cannot share {} key heads",
-                self.heads, self.key_heads
             ));
         }
         if let Relative::Rope(ropes) = &self.relative {

@@ -14,7 +14,7 @@ use super::relative::{BucketRange, DisentangledPositions, RelativePositions, Rel
 
 #[derive(Debug)]
 pub struct Layer {
-    /// Queries, keys and values in one product: [(heads + 2 · key heads) · width, hidden].
+    /// Queries, keys and values in one product: [3 · heads · width, hidden].
     qkv: Linear,
     query_norm: Option<Norm>,
     key_norm: Option<Norm>,
@@ -28,7 +28,6 @@ pub struct Layer {
     down: Linear,
     mlp_norm: Norm,
     heads: usize,
-    key_heads: usize,
     width: usize,
     scale: f32,
     placement: NormPlacement,
@@ -88,7 +87,6 @@ impl Layer {
             down: parts.linear(Part::Down, number)?,
             mlp_norm: norm(Part::MlpNorm)?.ok_or_else(|| parts.missing(Part::MlpNorm, number))?,
             heads: config.heads,
-            key_heads: config.key_heads,
             width: config.head_width,
             scale,
             placement: config.placement,
@@ -107,7 +105,7 @@ impl Layer {
             Mlp::Gated => self.up.outputs() / 2,
         };
         let fits = self.qkv.inputs() == config.hidden
-            && self.qkv.outputs() == attended + 2 * config.key_heads * config.head_width
+            && self.qkv.outputs() == 3 * attended
             && (
                 self.attention_output.inputs(),
                 self.attention_output.outputs(),
@@ -164,13 +162,12 @@ impl Layer {
         relative: &RelativeState<'_>,
     ) -> Result<Tensor> {
         let tokens = x.dim(0)?;
-        let all =
-            self.qkv
-                .forward(x)?
-                .reshape((tokens, self.heads + 2 * self.key_heads, self.width))?;
-        let mut q = self.normed(&self.query_norm, all.narrow(1, 0, self.heads)?)?;
-        let mut k = self.normed(&self.key_norm, all.narrow(1, self.heads, self.key_heads)?)?;
-        let v = all.narrow(1, self.heads + self.key_heads, self.key_heads)?;
+        let all = self.qkv.forward(x)?;
+        let all = all.reshape((tokens, 3 * self.heads, self.width))?;
+        let part = |number: usize| all.narrow(1, number * self.heads, self.heads);
+        let mut q = normed(&self.query_norm, part(0)?)?;
+        let mut k = normed(&self.key_norm, part(1)?)?;
+        let v = part(2)?;
         if let RelativeState::Rope {
             ropes,
             tables,
@@ -211,18 +208,6 @@ impl Layer {
         )
     }
 
-    /// Per head (Qwen3) or over all of them (Jina code), as the weight's width says.
-    fn normed(&self, norm: &Option<Norm>, x: Tensor) -> Result<Tensor> {
-        match norm {
-            None => Ok(x),
-            Some(norm) if norm.width() == self.width => norm.forward(&x),
-            Some(norm) => {
-                let shape = x.dims3()?;
-                Ok(norm.forward(&x.flatten_from(1)?)?.reshape(shape)?)
-            }
-        }
-    }
-
     fn feed(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let inner = match self.mlp {
             Mlp::Plain => self.up.forward_with(
@@ -242,6 +227,13 @@ impl Layer {
             },
         )
     }
+}
+
+/// Over all heads together (Jina code).
+fn normed(norm: &Option<Norm>, x: Tensor) -> Result<Tensor> {
+    let Some(norm) = norm else { return Ok(x) };
+    let shape = x.dims3()?;
+    Ok(norm.forward(&x.flatten_from(1)?)?.reshape(shape)?)
 }
 
 impl LayerPositions {
@@ -357,8 +349,8 @@ impl Projections {
 
 /// Cuts a fused weight or bias into query, key and value.
 fn split(fused: &Tensor, config: &EncoderConfig) -> Result<[Tensor; 3]> {
-    let (heads, keys, width) = (config.heads, config.key_heads, config.head_width);
-    let rows = (heads + 2 * keys) * width;
+    let (heads, width) = (config.heads, config.head_width);
+    let rows = 3 * heads * width;
     if fused.dim(0)? != rows {
         return Err(Error::CorruptModel(format!(
             "a fused query, key and value of shape {:?} does not hold {rows} rows",
@@ -366,11 +358,10 @@ fn split(fused: &Tensor, config: &EncoderConfig) -> Result<[Tensor; 3]> {
         )));
     }
     match config.fused_qkv {
-        FusedQkv::Stacked => Ok([
-            fused.narrow(0, 0, heads * width)?,
-            fused.narrow(0, heads * width, keys * width)?,
-            fused.narrow(0, (heads + keys) * width, keys * width)?,
-        ]),
+        FusedQkv::Stacked => {
+            let part = |number: usize| fused.narrow(0, number * heads * width, heads * width);
+            Ok([part(0)?, part(1)?, part(2)?])
+        }
         FusedQkv::PerHead => {
             let by_head = fused.reshape((heads, 3, width, fused.elem_count() / rows))?;
             let part = |at: usize| -> Result<Tensor> {

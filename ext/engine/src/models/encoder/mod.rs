@@ -21,7 +21,6 @@ use crate::weights::WeightSource;
 use crate::{CancelToken, Result};
 
 pub use config::EncoderConfig;
-pub use heads::{Head, HeadKind};
 
 use convolution::ConvolutionLayer;
 use embeddings::Embeddings;
@@ -164,23 +163,5 @@ impl Encoder {
             Some(norm) => norm.forward(&x),
             None => Ok(x),
         }
-    }
-
-    /// [vocabulary, hidden]: what turns a hidden state into the next token's logits.
-    pub fn output_table(&self, blueprint: &Blueprint, source: &dyn WeightSource) -> Result<Tensor> {
-        let parts = Parts::new(source, blueprint.names, &self.device, self.dtype)?;
-        let own = parts.optional_weight(Part::MaskedOutput, 0)?;
-        Ok(own.unwrap_or_else(|| self.words().clone()))
-    }
-
-    /// The head that the checkpoint carries for a task.
-    pub fn load_head(
-        &self,
-        blueprint: &Blueprint,
-        source: &dyn WeightSource,
-        kind: HeadKind,
-    ) -> Result<Head> {
-        let parts = Parts::new(source, blueprint.names, &self.device, self.dtype)?;
-        Head::load(self, &parts, source, kind)
     }
 }

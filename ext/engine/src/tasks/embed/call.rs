@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use crate::kernels;
 use crate::nn::{Epilogue, PackedSequences, Pooling};
 use crate::tasks::batching::{self, Excess, Tokens};
-use crate::tasks::loading::LoadedEncoder;
+use crate::tasks::loading::LoadedModel;
 use crate::tasks::static_embeddings::StaticEmbeddings;
 use crate::text::tokenizer::{Detail, Input, Tokenizer};
 use crate::{runtime::threads, CancelToken, Error, Result};
@@ -78,7 +78,7 @@ impl<'a> Call<'a> {
 
     pub(super) fn encode<T: AsRef<str> + Sync>(
         &self,
-        loaded: &LoadedEncoder,
+        loaded: &LoadedModel,
         texts: &[T],
         excess: Excess,
         rows: &mut [f32],
@@ -110,7 +110,7 @@ impl<'a> Call<'a> {
     /// One row per list of tokens.
     pub(super) fn compute(
         &self,
-        loaded: &LoadedEncoder,
+        loaded: &LoadedModel,
         tokens: &[Tokens],
         rows: &mut [f32],
         done: &(dyn Fn(usize) + Sync),
@@ -135,15 +135,15 @@ impl<'a> Call<'a> {
 
     fn forward(
         &self,
-        loaded: &LoadedEncoder,
+        loaded: &LoadedModel,
         tokens: &[Tokens],
         batch: &[usize],
         cancel: &CancelToken,
     ) -> Result<Vec<f32>> {
         let sequences = batching::pack(tokens, batch)?;
-        let hidden = loaded.encoder.forward(&sequences, cancel)?;
+        let hidden = loaded.body.forward(&sequences, cancel)?;
         let pooled = pool(&self.pooling, &hidden, &sequences, self.skipped)?;
-        let dense = self.dense(pooled, loaded.encoder.dtype())?;
+        let dense = self.dense(pooled)?;
         let kept = match self.dimension < dense.dim(1)? {
             true => dense.narrow(1, 0, self.dimension)?.contiguous()?,
             false => dense,
@@ -155,15 +155,12 @@ impl<'a> Call<'a> {
         Ok(kept.flatten_all()?.to_vec1()?)
     }
 
-    fn dense(&self, pooled: Tensor, dtype: DType) -> Result<Tensor> {
+    fn dense(&self, pooled: Tensor) -> Result<Tensor> {
         let dense = &self.model.sentence.dense;
-        if dense.is_empty() {
-            return Ok(pooled);
-        }
-        let x = dense.iter().try_fold(pooled.to_dtype(dtype)?, |x, dense| {
+        let x = dense.iter().try_fold(pooled, |x, dense| {
             let activation = Some(dense.activation);
             dense.linear.forward_with(
-                &x,
+                &x.to_dtype(dense.linear.dtype())?,
                 &Epilogue {
                     activation,
                     residual: None,

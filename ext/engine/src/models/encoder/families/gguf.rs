@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::kernels::Activation;
-use crate::models::encoder::config::{LayerConfig, SequencePooling};
 use crate::models::encoder::parts::Part;
-use crate::nn::AttentionKind;
 
 pub const FAMILIES: &[GgufFamily] = &[
     GgufFamily {
@@ -42,11 +40,6 @@ pub const FAMILIES: &[GgufFamily] = &[
         },
         names: NAMES,
     },
-    GgufFamily {
-        architecture: "qwen3",
-        config: qwen3_gguf,
-        names: QWEN3_NAMES,
-    },
 ];
 
 const NAMES: Names = &[
@@ -69,24 +62,6 @@ const NAMES: Names = &[
     (Part::MlpNorm, "blk.{}.layer_output_norm"),
     (Part::SequenceDense, "cls"),
     (Part::SequenceOutput, "cls.output"),
-];
-
-const QWEN3_NAMES: Names = &[
-    (Part::Words, "token_embd"),
-    (Part::Query, "blk.{}.attn_q"),
-    (Part::Key, "blk.{}.attn_k"),
-    (Part::Value, "blk.{}.attn_v"),
-    (Part::QueryNorm, "blk.{}.attn_q_norm"),
-    (Part::KeyNorm, "blk.{}.attn_k_norm"),
-    (Part::AttentionOutput, "blk.{}.attn_output"),
-    (Part::AttentionNorm, "blk.{}.attn_norm"),
-    (Part::Gate, "blk.{}.ffn_gate"),
-    (Part::Up, "blk.{}.ffn_up"),
-    (Part::Down, "blk.{}.ffn_down"),
-    (Part::MlpNorm, "blk.{}.ffn_norm"),
-    (Part::FinalNorm, "output_norm"),
-    (Part::SequenceOutput, "cls.output"),
-    (Part::MaskedOutput, "output"),
 ];
 
 fn common_gguf(
@@ -116,7 +91,6 @@ fn common_gguf(
         vocabulary: optional("vocab_size")?.unwrap_or(0),
         hidden,
         heads,
-        key_heads: heads,
         head_width: hidden / heads,
         intermediate: size("feed_forward_length")?,
         layers: plain_layers(layers),
@@ -134,39 +108,5 @@ fn common_gguf(
         heads_on_top: HeadConfigs::default(),
         padding_id: metadata.opt_u32("tokenizer.ggml.padding_token_id")?,
         convolution: None,
-    })
-}
-
-fn qwen3_gguf(metadata: &Metadata, architecture: &str) -> Result<EncoderConfig> {
-    let config = common_gguf(metadata, architecture, "qwen3")?;
-    let optional = |key: &str| metadata.opt_u32(&format!("{architecture}.{key}"));
-    let head_width = match optional("attention.key_length")? {
-        Some(width) => width as usize,
-        None => config.head_width,
-    };
-    let theta = metadata.opt_f32(&format!("{architecture}.rope.freq_base"))?;
-    let epsilon = metadata.opt_f32(&format!("{architecture}.attention.layer_norm_rms_epsilon"))?;
-    let causal = |layer: &LayerConfig| LayerConfig {
-        attention: AttentionKind::Causal,
-        ..*layer
-    };
-    Ok(EncoderConfig {
-        key_heads: optional("attention.head_count_kv")?
-            .map_or(config.heads, |heads| heads as usize),
-        head_width,
-        layers: config.layers.iter().map(causal).collect(),
-        token_types: 0,
-        positions: Positions::None,
-        relative: Relative::Rope(vec![plain_rope(theta.unwrap_or(1_000_000.0), head_width)]),
-        norm: NormKind::Rms,
-        epsilon: epsilon.unwrap_or(1e-6),
-        placement: NormPlacement::Pre,
-        mlp: Mlp::Gated,
-        activation: Activation::Silu,
-        heads_on_top: HeadConfigs {
-            pooling: SequencePooling::Last,
-            ..config.heads_on_top
-        },
-        ..config
     })
 }

@@ -12,7 +12,6 @@ mod jina;
 mod modernbert;
 mod mpnet;
 mod nomic;
-mod qwen3;
 mod roberta;
 
 use crate::files::raw_config::{RawConfig, HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH};
@@ -54,40 +53,47 @@ const FAMILIES: &[Family] = &[
     nomic::FAMILY,
     gte::FAMILY,
     modernbert::FAMILY,
-    qwen3::FAMILY,
 ];
 
+pub fn matches(raw: &RawConfig) -> bool {
+    FAMILIES.iter().any(|family| (family.matches)(raw))
+}
+
+pub fn names() -> Vec<&'static str> {
+    FAMILIES.iter().map(|family| family.name).collect()
+}
+
+/// The architectures of GGUF files.
+pub fn gguf_names() -> Vec<&'static str> {
+    let families = gguf::FAMILIES.iter();
+    families.map(|family| family.architecture).collect()
+}
+
 pub fn find(raw: &RawConfig) -> Result<&'static Family> {
-    if let Some(family) = FAMILIES.iter().find(|family| (family.matches)(raw)) {
-        return Ok(family);
-    }
-    let names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
-    let found = raw.model_type()?.unwrap_or("nothing");
-    Err(Error::unsupported(
-        raw.file(),
-        format!(
-            "model_type {found:?} is not an encoder this version knows; it knows {}",
-            names.join(", ")
-        ),
-    ))
+    let family = FAMILIES.iter().find(|family| (family.matches)(raw));
+    family.ok_or_else(|| {
+        let found = raw.model_type().ok().flatten().unwrap_or("(none)");
+        let known = names().join(", ");
+        Error::unsupported(
+            raw.file(),
+            format!("model_type {found:?} is not a supported encoder. Supported are {known}"),
+        )
+    })
 }
 
 pub fn find_gguf(metadata: &Metadata) -> Result<&'static GgufFamily> {
     let architecture = metadata.str("general.architecture")?;
-    gguf::FAMILIES
-        .iter()
-        .find(|family| family.architecture == architecture)
-        .ok_or_else(|| {
-            let names: Vec<_> = gguf::FAMILIES.iter().map(|family| family.architecture).collect();
-            Error::unsupported(
-                metadata.file(),
-                format!(
-                    "architecture {architecture:?} is not an encoder this version reads from GGUF; it \
-                     reads {}",
-                    names.join(", ")
-                ),
-            )
-        })
+    let mut families = gguf::FAMILIES.iter();
+    let family = families.find(|family| family.architecture == architecture);
+    family.ok_or_else(|| {
+        let known = gguf_names().join(", ");
+        Error::unsupported(
+            metadata.file(),
+            format!(
+                "architecture {architecture:?} is not a supported encoder. Supported are {known}"
+            ),
+        )
+    })
 }
 
 /// By `model_type`, or by the class where old files say only that.
@@ -128,7 +134,6 @@ fn common(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
         vocabulary: raw.usize_in("vocab_size", VOCABULARY)?,
         hidden,
         heads,
-        key_heads: heads,
         head_width,
         intermediate: raw
             .opt_usize_in(["intermediate_size", "hidden_dim", "n_inner"], WIDTH)?
@@ -149,16 +154,9 @@ fn common(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
             masked_activation: act,
             ..HeadConfigs::default()
         },
-        padding_id: padding_id(raw)?,
+        padding_id: raw.padding_id()?,
         convolution: None,
     })
-}
-
-fn padding_id(raw: &RawConfig) -> Result<Option<u32>> {
-    let id = raw
-        .opt_integers("pad_token_id")?
-        .and_then(|ids| ids.first().copied());
-    Ok(id.and_then(|id| u32::try_from(id).ok()))
 }
 
 /// `position_embedding_type` must be what the family is written for.

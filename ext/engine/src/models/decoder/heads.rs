@@ -1,0 +1,63 @@
+//! The heads of decoder checkpoints, beside the one that predicts the next token.
+
+use candle_core::DType;
+
+use super::model::Decoder;
+use super::parameters::Parameters;
+use super::Blueprint;
+use crate::models::heads::{Head, HeadKind};
+use crate::nn::{elementwise, Linear};
+use crate::weights::WeightSource;
+use crate::{Error, Result};
+
+impl Decoder {
+    /// The head that the checkpoint carries for a task; `None` where it has none.
+    pub fn load_head(
+        &self,
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        kind: HeadKind,
+    ) -> Result<Option<Head>> {
+        // Transformers' names for all families, and llama.cpp's.
+        let names = match kind {
+            HeadKind::Sequence => ["score", "cls.output"],
+            HeadKind::Token => ["score", "classifier"],
+            HeadKind::MaskedLanguage => return Ok(None),
+        };
+        let parameters = Parameters::new(source, &blueprint.names, self.device(), self.dtype())?;
+        let hidden = self.config().hidden_size;
+        let Some(output) = parameters.output(&names, hidden)? else {
+            return Ok(None);
+        };
+        let head = Head::of_last_token(output, blueprint.padding_id);
+        head.check(hidden).map(Some)
+    }
+
+    /// A head whose one logit is the last token's preference of `yes` over `no` as the next token.
+    pub fn yes_or_no(
+        &self,
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        [yes, no]: [u32; 2],
+    ) -> Result<Head> {
+        let config = self.config();
+        if yes.max(no) as usize >= config.vocab_size {
+            return Err(Error::CorruptModel(format!(
+                "the tokens yes ({yes}) and no ({no}) are beyond the model's vocabulary of {}",
+                config.vocab_size
+            )));
+        }
+        if config.logit_soft_cap.is_some() {
+            return Err(Error::UnsupportedModel(format!(
+                "{} caps its logits, and such a model can't be read as a reranker",
+                config.architecture
+            )));
+        }
+        let parameters = Parameters::new(source, &blueprint.names, self.device(), self.dtype())?;
+        let rows = parameters.head_rows(config, self.embedding(), &[yes, no])?;
+        let rows = rows.to_dtype(DType::F32)?;
+        let difference = (rows.narrow(0, 0, 1)? - rows.narrow(0, 1, 1)?)?;
+        let weight = elementwise::scale(&difference, config.logit_scale)?.to_dtype(self.dtype())?;
+        Ok(Head::of_last_token(Linear::new(weight, None)?, None))
+    }
+}

@@ -1,0 +1,167 @@
+//! What a checkpoint carries on top of its hidden states: one transformation and one output matrix,
+//! for sequences, tokens and masks alike.
+
+use candle_core::{DType, Tensor};
+
+use crate::kernels::Activation;
+use crate::nn::{pooling, Epilogue, Linear, Norm, PackedSequences, Pooling};
+use crate::{Error, Result};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadKind {
+    /// Logits per sequence.
+    Sequence,
+    /// Logits per token.
+    Token,
+    /// Logits over the vocabulary per token.
+    MaskedLanguage,
+}
+
+impl HeadKind {
+    /// As messages call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sequence => "sequence classification head",
+            Self::Token => "token classification head",
+            Self::MaskedLanguage => "masked language model head",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Head {
+    pub dense: Option<Linear>,
+    pub activation: Activation,
+    pub norm: Option<Norm>,
+    pub output: Linear,
+    pub pooling: HeadPooling,
+}
+
+/// Which hidden state stands for a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadPooling {
+    First,
+    Mean,
+    /// The last token's that is not this padding token, which a text may end in when it also marks
+    /// the end of texts.
+    Last {
+        padding: Option<u32>,
+    },
+}
+
+impl Head {
+    /// An output matrix alone, on the last token's hidden state.
+    pub fn of_last_token(output: Linear, padding: Option<u32>) -> Self {
+        Self {
+            dense: None,
+            activation: Activation::Identity,
+            norm: None,
+            output,
+            pooling: HeadPooling::Last { padding },
+        }
+    }
+
+    /// A `CorruptModel` error unless the matrices fit each other.
+    pub fn check(self, hidden: usize) -> Result<Self> {
+        let inner = self.dense.as_ref().map_or(hidden, Linear::outputs);
+        let fits = self
+            .dense
+            .as_ref()
+            .is_none_or(|dense| dense.inputs() == hidden)
+            && self.output.inputs() == inner
+            && self.norm.as_ref().is_none_or(|norm| norm.width() == inner);
+        if fits {
+            return Ok(self);
+        }
+        Err(Error::CorruptModel(format!(
+            "the head's matrices do not fit each other and the hidden size {hidden}"
+        )))
+    }
+
+    /// How many logits a row has.
+    pub fn outputs(&self) -> usize {
+        self.output.outputs()
+    }
+
+    /// f32 [sequences, labels] from [tokens, hidden], as the checkpoint was trained.
+    pub fn sequence_logits(&self, hidden: &Tensor, sequences: &PackedSequences) -> Result<Tensor> {
+        let pooled = self.pooling.pool(hidden, sequences)?;
+        self.logits(&pooled.to_dtype(hidden.dtype())?)
+    }
+
+    /// The output matrix alone, on vectors pooled in another way.
+    pub fn logits_of_pooled(
+        &self,
+        hidden: &Tensor,
+        sequences: &PackedSequences,
+        pooling: Pooling,
+    ) -> Result<Tensor> {
+        let pooled = pooling
+            .pool(hidden, sequences, 0)?
+            .to_dtype(hidden.dtype())?;
+        if self.output.inputs() != pooled.dim(1)? {
+            return Err(Error::InvalidInput(
+                "this model's classifier does not take hidden states: use the pooling method \"pooler\"".into(),
+            ));
+        }
+        Ok(self.output.forward(&pooled)?.to_dtype(DType::F32)?)
+    }
+
+    /// f32 [rows, labels] from [rows, hidden].
+    pub fn logits(&self, rows: &Tensor) -> Result<Tensor> {
+        let mut x = rows.clone();
+        if let Some(dense) = &self.dense {
+            x = dense.forward_with(
+                &x,
+                &Epilogue {
+                    activation: Some(self.activation),
+                    residual: None,
+                },
+            )?;
+        }
+        if let Some(norm) = &self.norm {
+            x = norm.forward(&x)?;
+        }
+        Ok(self.output.forward(&x)?.to_dtype(DType::F32)?)
+    }
+}
+
+impl HeadPooling {
+    fn pool(self, hidden: &Tensor, sequences: &PackedSequences) -> Result<Tensor> {
+        match self {
+            Self::First => Pooling::Cls.pool(hidden, sequences, 0),
+            Self::Mean => Pooling::Mean.pool(hidden, sequences, 0),
+            Self::Last { padding } => {
+                let last = |range: std::ops::Range<usize>| {
+                    let ids = &sequences.ids()[range.clone()];
+                    let found = ids.iter().rposition(|&id| Some(id) != padding);
+                    (!ids.is_empty()).then(|| range.start + found.unwrap_or(0))
+                };
+                let rows: Vec<_> = sequences.ranges().map(last).collect();
+                pooling::pick(hidden, &rows)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn the_last_token_is_the_last_that_is_not_padding() {
+        let mut sequences = PackedSequences::new();
+        for ids in [&[5, 6, 0][..], &[0, 0], &[], &[0, 7]] {
+            sequences.push(ids, None).unwrap();
+        }
+        let hidden = Tensor::arange(1f32, 8f32, &Device::Cpu).unwrap();
+        let hidden = hidden.reshape((7, 1)).unwrap();
+        let pooled = |padding| -> Vec<f32> {
+            let pooled = HeadPooling::Last { padding }.pool(&hidden, &sequences);
+            pooled.unwrap().flatten_all().unwrap().to_vec1().unwrap()
+        };
+        assert_eq!(pooled(Some(0)), [2.0, 4.0, 0.0, 7.0]);
+        assert_eq!(pooled(None), [3.0, 5.0, 0.0, 7.0]);
+    }
+}

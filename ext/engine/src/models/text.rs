@@ -1,0 +1,216 @@
+//! Models that read texts, encoders and decoders alike: token ids in, hidden states out.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::decoder::{self, Decoder};
+use super::encoder::{self, Encoder};
+use super::heads::{Head, HeadKind};
+use crate::files::raw_config::RawConfig;
+use crate::nn::PackedSequences;
+use crate::weights::WeightSource;
+use crate::{CancelToken, Error, Result};
+
+/// Which family a checkpoint belongs to, and what that makes of its configuration.
+pub enum Blueprint {
+    Encoder(encoder::Blueprint),
+    Decoder(Box<decoder::Blueprint>),
+}
+
+/// Weights and blueprint; immutable, and free to be shared between threads.
+pub enum TextModel {
+    Encoder(Box<Encoder>),
+    Decoder(Box<Decoder>),
+}
+
+impl Blueprint {
+    pub fn from_config(raw: &RawConfig) -> Result<Self> {
+        if encoder::families::matches(raw) {
+            return encoder::Blueprint::from_config(raw).map(Self::Encoder);
+        }
+        if decoder::families::matches(raw) {
+            let blueprint = decoder::Blueprint::from_config(raw)?;
+            return Ok(Self::Decoder(Box::new(blueprint)));
+        }
+        Err(unknown(
+            raw.file(),
+            ("model_type", raw.model_type()?.unwrap_or("(none)")),
+            encoder::families::names(),
+            decoder::families::names(),
+        ))
+    }
+
+    /// From the metadata of a GGUF file.
+    pub fn from_gguf(source: &dyn WeightSource) -> Result<Self> {
+        let metadata = source.metadata();
+        let architecture = metadata.str("general.architecture")?;
+        let (encoders, decoders) = (encoder::families::gguf_names(), decoder::gguf::names());
+        if encoders.contains(&architecture) {
+            return encoder::Blueprint::from_gguf(source).map(Self::Encoder);
+        }
+        if decoders.contains(&architecture) {
+            let blueprint = decoder::Blueprint::from_gguf(source)?;
+            return Ok(Self::Decoder(Box::new(blueprint)));
+        }
+        let found = ("architecture", architecture);
+        Err(unknown(metadata.file(), found, encoders, decoders))
+    }
+}
+
+fn unknown(
+    file: &std::path::Path,
+    (key, found): (&str, &str),
+    encoders: Vec<&str>,
+    decoders: Vec<&str>,
+) -> Error {
+    Error::unsupported(
+        file,
+        format!(
+            "{key} {found:?} is not supported. Supported encoders are {}; supported decoders are {}",
+            encoders.join(", "),
+            decoders.join(", ")
+        ),
+    )
+}
+
+impl TextModel {
+    /// Its tensors are of `dtype`; with `int8` the linear layers hold bytes, on the CPU and beside f32.
+    pub fn load(
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        (device, dtype): (&Device, DType),
+        int8: bool,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        match blueprint {
+            Blueprint::Encoder(blueprint) => {
+                let encoder = Encoder::load(blueprint, source, device, dtype, int8, cancel)?;
+                Ok(Self::Encoder(Box::new(encoder)))
+            }
+            Blueprint::Decoder(blueprint) => {
+                let (config, names) = (blueprint.config.clone(), &blueprint.names);
+                let decoder =
+                    Decoder::load_body(source, config, names, (device, dtype), int8, cancel)?;
+                Ok(Self::Decoder(Box::new(decoder)))
+            }
+        }
+    }
+
+    /// The hidden states after the last layer and its norm, [tokens, hidden].
+    pub fn forward(&self, sequences: &PackedSequences, cancel: &CancelToken) -> Result<Tensor> {
+        match self {
+            Self::Encoder(encoder) => encoder.forward(sequences, cancel),
+            Self::Decoder(decoder) => decoder.forward_packed(sequences, cancel),
+        }
+    }
+
+    /// A `Device` error unless the device computes what the CPU makes of `source`.
+    pub fn verify(
+        &self,
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        match (self, blueprint) {
+            (Self::Encoder(encoder), Blueprint::Encoder(blueprint)) => {
+                encoder.verify(blueprint, source, cancel)
+            }
+            (Self::Decoder(decoder), Blueprint::Decoder(blueprint)) => {
+                decoder.verify(source, &blueprint.names, cancel)
+            }
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// The head that the checkpoint carries for a task; `None` where it has none.
+    pub fn load_head(
+        &self,
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        kind: HeadKind,
+    ) -> Result<Option<Head>> {
+        match (self, blueprint) {
+            (Self::Encoder(encoder), Blueprint::Encoder(blueprint)) => {
+                encoder.load_head(blueprint, source, kind)
+            }
+            (Self::Decoder(decoder), Blueprint::Decoder(blueprint)) => {
+                decoder.load_head(blueprint, source, kind)
+            }
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// A head whose one logit is the preference of the first of `answers` over the second as the
+    /// next token.
+    pub fn yes_or_no(
+        &self,
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        answers: [u32; 2],
+    ) -> Result<Head> {
+        match (self, blueprint) {
+            (Self::Decoder(decoder), Blueprint::Decoder(blueprint)) => {
+                decoder.yes_or_no(blueprint, source, answers)
+            }
+            _ => Err(Error::UnsupportedModel(format!(
+                "{} is an encoder, which does not predict the next token",
+                self.family()
+            ))),
+        }
+    }
+
+    pub fn family(&self) -> &str {
+        match self {
+            Self::Encoder(encoder) => encoder.config().family,
+            Self::Decoder(decoder) => &decoder.config().architecture,
+        }
+    }
+
+    pub fn hidden_size(&self) -> usize {
+        match self {
+            Self::Encoder(encoder) => encoder.config().hidden,
+            Self::Decoder(decoder) => decoder.config().hidden_size,
+        }
+    }
+
+    pub fn layer_count(&self) -> usize {
+        match self {
+            Self::Encoder(encoder) => encoder.config().layers.len(),
+            Self::Decoder(decoder) => decoder.config().layer_count,
+        }
+    }
+
+    pub fn head_count(&self) -> usize {
+        match self {
+            Self::Encoder(encoder) => encoder.config().heads,
+            Self::Decoder(decoder) => decoder.config().head_count,
+        }
+    }
+
+    /// How many tokens have an embedding.
+    pub fn vocabulary(&self) -> Result<usize> {
+        match self {
+            Self::Encoder(encoder) => Ok(encoder.words().dim(0)?),
+            Self::Decoder(decoder) => Ok(decoder.config().vocab_size),
+        }
+    }
+
+    /// The longest sequence there are positions for.
+    pub fn max_positions(&self) -> Option<usize> {
+        match self {
+            Self::Encoder(encoder) => encoder.max_positions(),
+            Self::Decoder(decoder) => Some(decoder.max_positions()),
+        }
+    }
+
+    /// Whether a token sees only those before it, so that only the last one has seen the whole text.
+    pub fn is_causal(&self) -> bool {
+        match self {
+            Self::Encoder(_) => false,
+            Self::Decoder(decoder) => !decoder.config().bidirectional,
+        }
+    }
+}
+
+fn mismatch() -> Error {
+    Error::Internal("a model was asked to work with another's blueprint".into())
+}
