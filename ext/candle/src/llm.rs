@@ -3,9 +3,9 @@
 use std::sync::{Mutex, MutexGuard};
 
 use engine::files::model_files::ModelFiles;
-use engine::generation::{Constraint, Ending, GenerationConfig, Pattern, WhiteSpace};
+use engine::generation::{Constraint, Ending, FinishReason, GenerationConfig, Pattern, WhiteSpace};
 use engine::models::decoder::KvCache;
-use engine::tasks::{AdapterFiles, ContextOverflow, FinishReason, Generation, LanguageModel};
+use engine::tasks::{AdapterFiles, ContextOverflow, Generation, LanguageModel};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
@@ -197,7 +197,8 @@ fn outcome(ruby: &Ruby, run: &RbRun) -> Result<RHash, Error> {
         ));
     };
     let hash = ruby.hash_new();
-    let reason = generation.finish_reason().map(|reason| {
+    let run = generation.run();
+    let reason = run.finish_reason().map(|reason| {
         ruby.to_symbol(match reason {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
@@ -205,24 +206,20 @@ fn outcome(ruby: &Ruby, run: &RbRun) -> Result<RHash, Error> {
             FinishReason::Constraint => "constraint",
         })
     });
-    let ids: Vec<u32> = generation
-        .choices()
-        .iter()
-        .map(|choice| choice.token)
-        .collect();
+    let ids: Vec<u32> = run.choices().iter().map(|choice| choice.token).collect();
     let logprobs = ruby.ary_new();
-    for choice in generation.choices() {
+    for choice in run.choices() {
         if let Some(logprob) = choice.logprob {
             let top = RArray::from_iter(choice.top.iter().map(|&(id, value)| (id, value)));
             logprobs.push((choice.token, logprob, top))?;
         }
     }
-    let timings = generation.timings();
-    hash.aset(ruby.to_symbol("text"), generation.text())?;
+    let timings = run.timings();
+    hash.aset(ruby.to_symbol("text"), run.text())?;
     hash.aset(ruby.to_symbol("finish_reason"), reason)?;
     hash.aset(ruby.to_symbol("token_ids"), ids)?;
     hash.aset(ruby.to_symbol("logprobs"), logprobs)?;
-    hash.aset(ruby.to_symbol("prompt_tokens"), generation.prompt_length())?;
+    hash.aset(ruby.to_symbol("prompt_tokens"), run.prompt_length())?;
     hash.aset(ruby.to_symbol("cached_tokens"), generation.cached_length())?;
     hash.aset(ruby.to_symbol("prompt_ms"), timings.prompt_ms)?;
     hash.aset(ruby.to_symbol("first_token_ms"), timings.first_token_ms)?;

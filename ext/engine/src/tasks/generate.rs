@@ -1,21 +1,19 @@
-//! Text generation: a language model, and one run of it.
+//! Text generation: a language model, and what it makes of one prompt.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use candle_core::DType;
 
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
 use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
+use crate::generation::run::{Run, RunText};
 use crate::generation::sampler::log_sum_exp;
-use crate::generation::{
-    Choice, Constraint, Ending, GenerationConfig, Pattern, Sampler, StopMatcher, StopOutcome,
-    Vocabulary,
-};
+use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
 use crate::models::decoder::model::Logits;
 use crate::models::decoder::{self, peft, Adapter, Decoder, KvCache};
-use crate::text::tokenizer::{CharacterStream, StreamDecoder, Tokenizer};
+use crate::text::tokenizer::Tokenizer;
 use crate::{
     runtime::{memory, threads},
     CancelToken, Error, Result,
@@ -43,18 +41,6 @@ pub struct LanguageModel {
 pub struct AdapterFiles {
     pub name: String,
     pub files: ModelFiles,
-}
-
-/// Why a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FinishReason {
-    /// The model said so.
-    Stop,
-    /// `max_new_tokens` or the end of the context.
-    Length,
-    StopSequence,
-    /// A constraint was satisfied, and the text ended there.
-    Constraint,
 }
 
 /// What to do when a sequence outgrows the context.
@@ -280,48 +266,16 @@ fn end_ids(
     Ok(ids)
 }
 
-/// One run: a prompt, and the tokens that follow it.
+/// A prompt, and the tokens that a model lets follow it.
 ///
 /// A call of [`Generation::step`] that is interrupted may be repeated; it goes on where it was.
 pub struct Generation {
     model: Arc<LanguageModel>,
     cache: KvCache,
     ids: Vec<u32>,
-    prompt_length: usize,
     cached_length: usize,
-    config: GenerationConfig,
     overflow: ContextOverflow,
-    sampler: Sampler,
-    constraint: Option<Box<dyn Constraint>>,
-    decoder: Option<TextDecoder>,
-    stop: StopMatcher,
-    text: String,
-    choices: Vec<Choice>,
-    finished: Option<FinishReason>,
-    clock: Clock,
-}
-
-/// How tokens become text. Decoders of some tokenizers change the beginning of a text; one that
-/// follows a constraint must be what the constraint has seen, byte by byte.
-enum TextDecoder {
-    Stream(StreamDecoder),
-    Constrained(CharacterStream),
-}
-
-/// Only time spent inside steps counts, not the caller's between them.
-#[derive(Clone, Copy, Debug, Default)]
-struct Clock {
-    prompt: Duration,
-    first_token: Duration,
-    total: Duration,
-}
-
-/// Durations of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Timings {
-    pub prompt_ms: f64,
-    pub first_token_ms: f64,
-    pub tokens_per_second: f64,
+    run: Run,
 }
 
 impl Generation {
@@ -354,31 +308,23 @@ impl Generation {
         }
         // The last token is always run, since its logits are needed.
         let cached_length = cache.keep_prefix(&prompt[..prompt.len() - 1]);
+        let text = match constraint {
+            Some(constraint) => RunText::constrained(constraint),
+            None => RunText::free(model.tokenizer.stream(true)),
+        };
         Ok(Self {
-            sampler: Sampler::new(config.clone(), &prompt)?,
-            decoder: Some(match constraint {
-                Some(_) => TextDecoder::Constrained(CharacterStream::default()),
-                None => TextDecoder::Stream(model.tokenizer.stream(true)),
-            }),
-            stop: StopMatcher::new(&config.stop_sequences),
-            prompt_length: prompt.len(),
-            finished: (config.max_new_tokens == 0).then_some(FinishReason::Length),
+            run: Run::new(&prompt, config, text, model.end_ids.clone())?,
             ids: prompt,
             model,
             cache,
             cached_length,
-            config,
             overflow,
-            constraint,
-            text: String::new(),
-            choices: Vec::new(),
-            clock: Clock::default(),
         })
     }
 
     /// Produces one token; returns the text that became certain, `None` once the run is over.
     pub fn step(&mut self, cancel: &CancelToken) -> Result<Option<String>> {
-        if self.finished.is_some() {
+        if self.run.finish_reason().is_some() {
             return Ok(None);
         }
         let started = Instant::now();
@@ -386,15 +332,18 @@ impl Generation {
             true => threads::awake(|| self.logits(cancel)),
             false => self.logits(cancel),
         };
-        if self.choices.is_empty() {
-            self.clock.prompt += started.elapsed();
-        }
-        let result = logits.and_then(|logits| self.take(&logits));
-        self.clock.total += started.elapsed();
-        if self.choices.len() == 1 {
-            self.clock.first_token = self.clock.total;
-        }
-        result.map(Some)
+        self.run.computed(started.elapsed());
+        let started = Instant::now();
+        let result = logits.and_then(|logits| self.run.take(&logits, self.has_room()));
+        self.run.chose(started.elapsed());
+        let (token, text) = result?;
+        self.ids.push(token);
+        Ok(Some(text))
+    }
+
+    /// Whether the context has room for another token after the next.
+    fn has_room(&self) -> bool {
+        self.overflow == ContextOverflow::Roll || self.ids.len() + 1 < self.model.context_length
     }
 
     /// Runs what is not cached yet and returns the last token's logits.
@@ -437,110 +386,14 @@ impl Generation {
         Ok(())
     }
 
-    fn take(&mut self, logits: &[f32]) -> Result<String> {
-        let allowed = match &mut self.constraint {
-            Some(constraint) => Some(constraint.allowed(&self.model.end_ids)?),
-            None => None,
-        };
-        let choice = self.sampler.sample(logits, allowed.as_deref())?;
-        let token = choice.token;
-        self.ids.push(token);
-        self.choices.push(choice);
-        if self.model.end_ids.contains(&token) {
-            return self.finish(FinishReason::Stop);
-        }
-        let piece = match (&mut self.decoder, &self.constraint) {
-            (Some(TextDecoder::Stream(decoder)), _) => decoder.push(token)?,
-            (Some(TextDecoder::Constrained(stream)), Some(constraint)) => {
-                stream.push(constraint.bytes(token))
-            }
-            _ => String::new(),
-        };
-        let shown = match self.stop.push(&piece) {
-            StopOutcome::Stop(shown) => {
-                self.decoder = None;
-                self.finished = Some(FinishReason::StopSequence);
-                shown
-            }
-            StopOutcome::Continue(shown) => shown,
-        };
-        self.text.push_str(&shown);
-        if self.finished.is_some() {
-            return Ok(shown);
-        }
-        if let Some(constraint) = &mut self.constraint {
-            constraint.accept(token)?;
-            if constraint.is_satisfied() {
-                return Ok(shown + &self.finish(FinishReason::Constraint)?);
-            }
-        }
-        let full =
-            self.overflow == ContextOverflow::Error && self.ids.len() >= self.model.context_length;
-        if self.choices.len() >= self.config.max_new_tokens || full {
-            let over = self.constraint.as_mut().is_some_and(|c| c.may_end());
-            let reason = if over {
-                FinishReason::Constraint
-            } else {
-                FinishReason::Length
-            };
-            return Ok(shown + &self.finish(reason)?);
-        }
-        Ok(shown)
-    }
-
-    /// Ends the run and returns what was held back.
-    fn finish(&mut self, reason: FinishReason) -> Result<String> {
-        let mut rest = String::new();
-        match self.decoder.take() {
-            Some(TextDecoder::Stream(decoder)) => rest = decoder.finish()?,
-            Some(TextDecoder::Constrained(stream)) => rest = stream.finish(),
-            None => {}
-        }
-        let (rest, reason) = match self.stop.push(&rest) {
-            StopOutcome::Stop(shown) => (shown, FinishReason::StopSequence),
-            StopOutcome::Continue(shown) => (shown + &self.stop.finish(), reason),
-        };
-        self.text.push_str(&rest);
-        self.finished = Some(reason);
-        Ok(rest)
-    }
-
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// The tokens generated, an end token included.
-    pub fn choices(&self) -> &[Choice] {
-        &self.choices
-    }
-
-    /// `None` while the run goes on.
-    pub fn finish_reason(&self) -> Option<FinishReason> {
-        self.finished
-    }
-
-    pub fn prompt_length(&self) -> usize {
-        self.prompt_length
+    /// What was chosen and said so far.
+    pub fn run(&self) -> &Run {
+        &self.run
     }
 
     /// How much of the prompt an earlier run had left in the cache.
     pub fn cached_length(&self) -> usize {
         self.cached_length
-    }
-
-    pub fn timings(&self) -> Timings {
-        let decoding = self.clock.total.saturating_sub(self.clock.first_token);
-        let tokens = self.choices.len().saturating_sub(1);
-        let rate = if tokens == 0 || decoding.is_zero() {
-            0.0
-        } else {
-            tokens as f64 / decoding.as_secs_f64()
-        };
-        Timings {
-            prompt_ms: self.clock.prompt.as_secs_f64() * 1e3,
-            first_token_ms: self.clock.first_token.as_secs_f64() * 1e3,
-            tokens_per_second: rate,
-        }
     }
 
     /// The cache, for the next run of the same conversation.

@@ -31,9 +31,7 @@ pub use classify::{ClassifyModel, Logits};
 pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
 pub use entities::{Aggregation, Entity};
 pub use fill_mask::{Filling, MaskModel};
-pub use generate::{
-    AdapterFiles, ContextOverflow, FinishReason, Generation, LanguageModel, Timings,
-};
+pub use generate::{AdapterFiles, ContextOverflow, Generation, LanguageModel};
 pub use loading::{LoadOptions, ModelInfo};
 pub use rerank::{RerankModel, RerankOptions, ScorePooling};
 pub use tag::{TagModel, TaggedToken};

@@ -54,7 +54,7 @@ fn greedy(model: &Arc<LanguageModel>, adapter: Option<&str>, prompt: &[u32]) -> 
         ..Default::default()
     };
     let overflow = ContextOverflow::Error;
-    let mut run = Generation::new(
+    let mut generation = Generation::new(
         model.clone(),
         cache,
         prompt.to_vec(),
@@ -63,8 +63,13 @@ fn greedy(model: &Arc<LanguageModel>, adapter: Option<&str>, prompt: &[u32]) -> 
         None,
     )
     .unwrap();
-    while run.step(&CancelToken::new()).unwrap().is_some() {}
-    run.choices().iter().map(|choice| choice.token).collect()
+    while generation.step(&CancelToken::new()).unwrap().is_some() {}
+    generation
+        .run()
+        .choices()
+        .iter()
+        .map(|choice| choice.token)
+        .collect()
 }
 
 #[test]
