@@ -23,7 +23,7 @@ module Candle
     def generate_structured(prompt, schema:, config: GenerationConfig.balanced, whitespace: :compact,
                             warn_on_parse_error: true, **options, &block) # rubocop:disable Lint/UnusedMethodArgument
       constraint = StructuredConstraint.from_schema(schema, whitespace: whitespace)
-      constraint.parse(follow(prompt, constraint, config, options, &block))
+      constraint.parse(follow(prompt, constraint, config, options, &block).text)
     end
 
     # Generates a text that matches a pattern as a whole.
@@ -40,7 +40,7 @@ module Candle
     # @raise [StructuredOutputError] when `max_length` cuts the text off, with the text so far in `partial`
     # @raise [InvalidInputError] when the pattern can't be followed
     def generate_regex(prompt, pattern:, config: GenerationConfig.balanced, **options, &block)
-      follow(prompt, StructuredConstraint.from_regex(pattern), config, options, &block)
+      follow(prompt, StructuredConstraint.from_regex(pattern), config, options, &block).text
     end
 
     # @param schema [Hash, String, Class]
@@ -61,7 +61,7 @@ module Candle
       config = constrained(config, constraint, options.delete(:constraint))
       completion = complete(prompt, config: config, **options, include_prompt: false, debug_tokens: false,
                                     stop_sequences: [], &block)
-      return completion.text unless completion.finish_reason == :length
+      return completion unless completion.finish_reason == :length
 
       count = completion.usage.completion_tokens
       error = StructuredOutputError.new("the text was cut off after #{count} tokens, before it was complete; " \

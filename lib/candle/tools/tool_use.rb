@@ -25,16 +25,22 @@ module Candle
     def chat_with_tools(messages, tools:, execute: false, tool_choice: :auto, observer: nil, **options, &block)
       offered = choose(Tool.all(tools), tool_choice)
       callable!(offered) if execute
-      raw = if demands_call?(tool_choice)
-              demand(messages, offered, options,
-                     &block)
-            else
-              tell(messages, offered, options, &block)
-            end
+      raw = complete_with_tools(messages, tools: tools, tool_choice: tool_choice, **options, &block).text
       found = offered.empty? ? nil : ToolCallParser.parse(raw)
       calls = found ? found.tool_calls : []
       ToolCallResult.new(tool_calls: calls, tool_results: execute ? outcomes(calls, offered, observer) : [],
                          text_response: calls.empty? ? raw : found.text_response, raw_response: raw)
+    end
+
+    # The run that {#chat_with_tools} reads its calls from, with all that is known of it.
+    #
+    # @api private
+    # @return [Completion]
+    def complete_with_tools(messages, tools:, tool_choice: :auto, **options, &block)
+      offered = choose(Tool.all(tools), tool_choice)
+      return demand(messages, offered, options, &block) if demands_call?(tool_choice)
+
+      tell(messages, offered, options, &block)
     end
 
     private
@@ -56,10 +62,10 @@ module Candle
 
     def tell(messages, tools, options, &block)
       if knows_tools?(options[:chat_template])
-        answer(ToolMessages.native(messages), tools: tools.empty? ? nil : tools, **options, &block).text
+        answer(ToolMessages.native(messages), tools: tools.empty? ? nil : tools, **options, &block)
       else
         answer(ToolMessages.plain(messages, tools, system: takes_system?(options[:chat_template])), **options,
-               &block).text
+               &block)
       end
     end
 
