@@ -20,7 +20,7 @@ Gem::Specification.new do |spec|
   }
 
   spec.files = Dir.chdir(__dir__) do
-    Dir["lib/**/*.rb", "sig/**/*.rbs", "exe/*", "ext/candle/{build_options,extconf,cuda/extconf}.rb",
+    Dir["lib/**/*.{rb,html}", "sig/**/*.rbs", "exe/*", "ext/candle/{build_options,extconf,cuda/extconf}.rb",
         "ext/{candle,engine}/{Cargo.toml,build.rs}",
         "ext/{candle,engine}/src/**/*", "Cargo.{toml,lock}", "README.md", "CHANGELOG.md", "LICENSE", ".yardopts"]
       .select { |path| File.file?(path) }

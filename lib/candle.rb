@@ -46,8 +46,11 @@ require "candle/recognizers/hybrid_ner"
 require "candle/classifier"
 require "candle/masked_lm"
 require "candle/device_utils"
+require "candle/model_kind"
 require "candle/shortcuts"
 
 # Transformer models inside your Ruby process.
 module Candle
+  # Loaded on use, since few programs need it.
+  autoload :Server, "candle/server"
 end

@@ -31,7 +31,8 @@ RSpec.describe "packaging" do
     expect(files).to include("Cargo.toml", "Cargo.lock", "ext/candle/Cargo.toml", "ext/candle/extconf.rb",
                              "ext/candle/src/lib.rs", "ext/candle/build.rs", "ext/candle/build_options.rb",
                              "ext/candle/cuda/extconf.rb", "ext/engine/Cargo.toml", "ext/engine/src/lib.rs",
-                             "lib/candle.rb", "lib/red-candle.rb", "LICENSE", "README.md", "CHANGELOG.md")
+                             "lib/candle.rb", "lib/red-candle.rb", "lib/candle/server/page.html",
+                             "LICENSE", "README.md", "CHANGELOG.md")
     expect(files.grep(%r{\.(so|bundle|gem)\z|\A(spec|bin|tmp|pkg)/})).to be_empty
   end
 

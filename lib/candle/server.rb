@@ -1,0 +1,141 @@
+# frozen_string_literal: true
+
+require "candle"
+require "candle/server/limits"
+require "candle/server/problem"
+require "candle/server/connection"
+require "candle/server/gate"
+require "candle/server/job"
+require "candle/server/request"
+require "candle/server/access"
+require "candle/server/models"
+require "candle/server/metrics"
+require "candle/server/stream"
+require "candle/server/log"
+require "candle/server/tool_stream"
+require "candle/server/chat_messages"
+require "candle/server/generation"
+require "candle/server/api"
+require "candle/server/open_ai"
+require "candle/server/open_ai_chat"
+require "candle/server/open_ai_completions"
+require "candle/server/tei"
+require "candle/server/rerank"
+require "candle/server/ollama"
+require "candle/server/embedding_service"
+require "candle/server/operations"
+require "candle/server/router"
+
+module Candle
+  # Models behind HTTP, as clients of OpenAI, Text Embeddings Inference, Cohere, Jina and Ollama expect them. A Rack
+  # application for Rack 2 and 3: run it with `red-candle serve`, in a `config.ru`, or mounted in another application.
+  #
+  # @example
+  #   server = Candle::Server.new(models: { "tiny" => "spec/fixtures/tiny/bert-sentence" })
+  #   status, = server.call("REQUEST_METHOD" => "GET", "PATH_INFO" => "/ready")
+  #   status # => 200
+  class Server
+    # The Rack parts of an answer that the client left before it came.
+    GONE = [499, { "content-type" => "text/plain" }, []].freeze
+    private_constant :GONE
+
+    # @return [Models] the models by name
+    attr_reader :models
+    # @return [Limits]
+    attr_reader :limits
+
+    # @param models [Hash{String => Model, String, Hash}] by name: loaded models, sources whose kind is found from their
+    #   files, or `{source:, kind:}` with further options of `from_pretrained`
+    # @param token [String, nil] what clients must send as `Authorization: Bearer`; without one the server answers only
+    #   this machine
+    # @param device [Device, String, nil] for models that are loaded here; nil is the best one
+    # @param lazy [Boolean] whether sources are loaded when they are first asked for, instead of now
+    # @param cors [String, Array<String>, nil] origins of web pages that may ask; `"*"` is all, nil none
+    # @param allow_remote [Boolean] whether other machines may ask without a token, for an application that guards the
+    #   server itself
+    # @param limits [Hash] see {Limits::DEFAULTS}
+    # @raise [ArgumentError] for no model, an unknown limit, an empty token
+    # @raise [Error] when a model can't be loaded
+    def initialize(models:, token: nil, device: nil, lazy: false, cors: nil, allow_remote: false, **limits)
+      @limits = Limits.new(**limits)
+      @access = Access.new(token: token, cors: cors, allow_remote: allow_remote)
+      @models = Models.new(models, device: device)
+      @gate = Gate.new(running: @limits.running, waiting: @limits.waiting)
+      @metrics = Metrics.new
+      @router = Router.new(API::Services.new(models: @models, limits: @limits, gate: @gate, metrics: @metrics))
+      @models.load unless lazy
+    end
+
+    # Answers a request.
+    #
+    # @param env [Hash] of Rack
+    # @return [Array(Integer, Hash, #each)] status, headers, body
+    def call(env)
+      request = Request.new(env, limits)
+      route = nil
+      return preflight(request) if request.verb == "OPTIONS"
+
+      @access.check(request)
+      route = @router.find(request.verb, request.path)
+      finish(request, route, *route.action.call(request))
+    rescue Job::Gone
+      observed(request, route, 499, cancelled: true)
+      GONE
+    rescue StandardError => e
+      refuse(request, route, Problem.for(e))
+    end
+
+    # Takes no further requests to compute; `/ready` says so. Those under way end as usual.
+    #
+    # @return [void]
+    def close
+      @gate.close
+    end
+
+    # @return [String] one line
+    def inspect
+      "#<Candle::Server #{models.map(&:name).join(", ")}>"
+    end
+
+    private
+
+    def finish(request, route, status, headers, body)
+      headers = headers.merge(request.marks, @access.headers(request))
+      if body.is_a?(Stream)
+        body.on_end { |error| observed(request, route, status, cancelled: cancelled?(error)) }
+      else
+        observed(request, route, status)
+      end
+      [status, headers, body]
+    end
+
+    # What was raised while writing came from the web server: nobody reads any more.
+    def cancelled?(error)
+      !error.nil? && !error.is_a?(Problem)
+    end
+
+    def refuse(request, route, problem)
+      dialect = route&.dialect || @router.dialect(request.path)
+      status = dialect.status(problem)
+      @metrics.add("candle_rejected_total") if status == 429
+      headers = { "content-type" => "application/json" }.merge(problem.headers, request.marks, @access.headers(request))
+      observed(request, route, status)
+      [status, headers, [JSON.generate(dialect.error(problem))]]
+    end
+
+    def preflight(request)
+      allowed = @access.headers(request)
+      observed(request, nil, allowed.empty? ? 403 : 204)
+      [allowed.empty? ? 403 : 204, allowed.merge(request.marks), []]
+    end
+
+    def observed(request, route, status, cancelled: false)
+      name = route ? route.name : "other"
+      @metrics.add("candle_requests_total", method: request.verb, route: name, status: status)
+      @metrics.add("candle_cancelled_total") if cancelled
+      @metrics.observe("candle_request_seconds", Process.clock_gettime(Process::CLOCK_MONOTONIC) - request.began,
+                       route: name)
+      Log.write(request, name, status, cancelled: cancelled)
+    end
+  end
+end

@@ -1,0 +1,108 @@
+# frozen_string_literal: true
+
+module Candle
+  class Server
+    # What the dialects share: finding the model, taking a place, computing, and writing the answer.
+    #
+    # @api private
+    class API
+      # What all of them work with.
+      Services = Struct.new(:models, :limits, :gate, :metrics, keyword_init: true)
+
+      # @param services [Services]
+      def initialize(services)
+        @services = services
+      end
+
+      # @param problem [Problem]
+      # @return [Hash] how this dialect tells of a problem
+      def error(problem)
+        { error: problem.message, code: problem.code }
+      end
+
+      # @param problem [Problem]
+      # @return [Integer] the status that this dialect gives it
+      def status(problem)
+        problem.status
+      end
+
+      private
+
+      attr_reader :services
+
+      def models
+        services.models
+      end
+
+      def limits
+        services.limits
+      end
+
+      def invalid(message, param: nil)
+        Problem.new(400, "invalid_request", message, param: param)
+      end
+
+      # Computes while the request's thread watches the client.
+      def compute(request, &work)
+        leave = services.gate.enter(request.connection, request.deadline)
+        job = Job.new(request.connection, request.deadline) { |_| work.call }
+        job.value
+      ensure
+        job&.cancel
+        leave&.call
+      end
+
+      # @return [Array] an answer of Rack whose pieces come as the work emits them
+      def stream(request, content_type, failure:, &work)
+        leave = services.gate.enter(request.connection, request.deadline)
+        job = Job.new(request.connection, request.deadline, &work)
+        job.started
+        body = Stream.new(job, request.connection, failure: failure, leave: leave)
+        [200, { "content-type" => content_type, "cache-control" => "no-cache", "x-accel-buffering" => "no" }, body]
+      rescue StandardError
+        job&.cancel
+        leave&.call
+        raise
+      end
+
+      def json(value, status: 200, headers: {})
+        [status, { "content-type" => "application/json" }.merge(headers), [JSON.generate(value)]]
+      end
+
+      # Texts of a request, one or several.
+      #
+      # @return [Array(Array<String>, Boolean)] the texts, and whether a single one was given
+      def texts(value, name)
+        single = value.is_a?(String)
+        list = single ? [value] : value
+        raise invalid("#{name} must be a text or an array of texts", param: name) unless strings?(list)
+
+        check_batch(list, name)
+        list.each_with_index do |text, index|
+          next if text.size <= limits.characters
+
+          raise invalid("#{name}[#{index}] has #{text.size} characters, and the server takes #{limits.characters}",
+                        param: name)
+        end
+        [list, single]
+      end
+
+      def strings?(list)
+        list.is_a?(Array) && list.all?(String)
+      end
+
+      def check_batch(list, name)
+        services.metrics.observe("candle_batch_size", list.size) unless list.empty?
+        return if list.size <= limits.batch
+
+        raise Problem.new(413, "batch_too_large",
+                          "#{name} has #{list.size} elements, and the server takes #{limits.batch}", param: name)
+      end
+
+      def count_tokens(entry, input:, output: 0)
+        services.metrics.add("candle_tokens_total", input, model: entry.name, direction: "in")
+        services.metrics.add("candle_tokens_total", output, model: entry.name, direction: "out") if output.positive?
+      end
+    end
+  end
+end

@@ -1,0 +1,141 @@
+# frozen_string_literal: true
+
+require "digest"
+
+module Candle
+  class Server
+    # The models of a server by name. Those given by a source are loaded once, at start or when they are first asked
+    # for.
+    class Models
+      # One model: its name and kind, and the model itself once it is loaded.
+      #
+      # @api private
+      class Entry
+        # @return [String]
+        attr_reader :name
+        # @return [Time, nil] since when the model can be used
+        attr_reader :loaded_at
+
+        def initialize(name, given, device)
+          @name = name
+          @lock = Mutex.new
+          @proven = false
+          given = given.is_a?(Hash) ? given.transform_keys(&:to_sym) : { source: given }
+          @source = given.fetch(:source) { raise ArgumentError, "the model #{name} has no source" }
+          @kind = given[:kind]&.to_sym
+          @options = { device: device }.compact.merge(given.except(:source, :kind))
+          adopt unless source?
+        end
+
+        # @return [Symbol] one of the keys of {ModelKind::CLASSES}
+        def kind
+          @kind ||= ModelKind.of(@source)
+        end
+
+        # @return [Boolean] whether the model is there and has computed something
+        def loaded?
+          @proven
+        end
+
+        # @return [Model] loaded and tried out first, if it is not yet
+        def model
+          return @model if @proven
+
+          @lock.synchronize do
+            prepare unless @proven
+            @model
+          end
+        end
+
+        # @return [String] the same for the same files
+        def digest
+          files = model.model_info.fetch(:files).map { |file| [File.basename(file), File.size?(file)] }
+          Digest::SHA256.hexdigest(files.inspect)
+        end
+
+        # @return [Integer] bytes of the model's files
+        def bytes
+          model.model_info.fetch(:files).sum { |file| File.size?(file).to_i }
+        end
+
+        private
+
+        def source?
+          @source.is_a?(String) || @source.respond_to?(:to_path)
+        end
+
+        def adopt
+          @kind ||= ModelKind.of_model(@source)
+          @model = @source
+        end
+
+        def prepare
+          @model ||= ModelKind.class_for(kind).from_pretrained(@source, **@options)
+          @model.warm_up
+          @loaded_at = Time.now
+          @proven = true
+        end
+      end
+
+      include Enumerable
+
+      # @param models [Hash{String => Model, String, Hash}] models, sources, or `{source:, kind:, ...}` with further
+      #   options of `from_pretrained`
+      # @param device [Device, String, nil] for those that are loaded here
+      def initialize(models, device: nil)
+        unless models.respond_to?(:to_hash) && models.to_hash.any?
+          raise ArgumentError, "models must be a Hash of names and models, with one at least"
+        end
+
+        @entries = models.to_hash.to_h { |name, given| [name.to_s, Entry.new(name.to_s, given, device)] }
+      end
+
+      # @yieldparam entry [Entry]
+      # @return [self, Enumerator]
+      def each(&block)
+        return enum_for(:each) unless block
+
+        @entries.each_value(&block)
+        self
+      end
+
+      # Loads what is not loaded yet.
+      #
+      # @return [self]
+      def load
+        each(&:model)
+      end
+
+      # @return [Boolean] whether every model is there
+      def loaded?
+        all?(&:loaded?)
+      end
+
+      # @param name [String, nil] nil is the first model of the kind
+      # @param kinds [Array<Symbol>] what it must be
+      # @return [Entry]
+      # @raise [Problem] 404 when there is none of that name, 400 when it is of another kind
+      def fetch(name, *kinds)
+        return first_of(kinds) if name.nil?
+
+        entry = @entries[name] || @entries[name.to_s.delete_suffix(":latest")]
+        unless entry
+          raise Problem.new(404, "model_not_found", "there is no model #{name.inspect[0, 80]}",
+                            param: "model")
+        end
+        return entry if kinds.empty? || kinds.include?(entry.kind)
+
+        raise Problem.new(400, "wrong_model", "the model #{entry.name} is of the kind #{entry.kind}, and this takes " \
+                                              "#{kinds.join(" or ")}", param: "model")
+      end
+
+      private
+
+      def first_of(kinds)
+        detect { |entry| kinds.empty? || kinds.include?(entry.kind) } ||
+          raise(Problem.new(404, "model_not_found", "this server has no model of the kind #{kinds.join(" or ")}",
+                            param: "model"))
+      end
+    end
+  end
+end

@@ -1,0 +1,204 @@
+# frozen_string_literal: true
+
+require "time"
+
+module Candle
+  class Server
+    # Ollama's dialect, whose answers come as lines of JSON.
+    #
+    # @api private
+    class Ollama < API
+      # Ollama's options, and the fields of {GenerationConfig} they mean.
+      OPTIONS = { "num_predict" => :max_length, "temperature" => :temperature, "top_p" => :top_p, "top_k" => :top_k,
+                  "min_p" => :min_p, "seed" => :seed, "stop" => :stop_sequences,
+                  "repeat_penalty" => :repetition_penalty, "repeat_last_n" => :repetition_penalty_last_n,
+                  "presence_penalty" => :presence_penalty, "frequency_penalty" => :frequency_penalty }.freeze
+      private_constant :OPTIONS
+
+      # @param problem [Problem]
+      # @return [Hash]
+      def error(problem)
+        { error: problem.message }
+      end
+
+      # @param request [Request]
+      # @return [Array] an answer of Rack: the answer to a prompt
+      def generate(request)
+        entry = model(request)
+        prompt = request.field("prompt", String, default: "")
+        texts(prompt, "prompt")
+        input = request.flag("raw", false) ? prompt : instructed(request, prompt)
+        answer(request, entry, input) { |text, _| { response: text } }
+      end
+
+      # @param request [Request]
+      # @return [Array] an answer of Rack: the answer to a conversation
+      def chat(request)
+        entry = model(request)
+        messages = ChatMessages.read(request.field("messages", Array), limits)
+        tools = request.field("tools", Array, default: []).each_with_index.map do |tool, index|
+          ChatMessages.tool(tool, "tools[#{index}]")
+        end
+        answer(request, entry, messages, tools: tools) do |text, calls|
+          message = { role: "assistant", content: text }
+          message[:tool_calls] = calls.map { |call| tool_call(call) } if calls.any?
+          { message: message }
+        end
+      end
+
+      # @param request [Request]
+      # @return [Array] an answer of Rack: vectors
+      def embed(request)
+        began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+        entry = models.fetch(request.field("model", String), :embedding)
+        inputs = texts(request.field("input", String, Array), "input").first
+        vectors, tokens = vectors(request, entry, inputs)
+        json({ model: entry.name, embeddings: vectors, total_duration: nanoseconds(began), load_duration: 0,
+               prompt_eval_count: tokens })
+      end
+
+      # @param request [Request]
+      # @return [Array] an answer of Rack: one vector, as older clients ask for it
+      def embeddings(request)
+        entry = models.fetch(request.field("model", String), :embedding)
+        texts(request.field("prompt", String), "prompt")
+        json({ embedding: vectors(request, entry, [request.json["prompt"]]).first.first })
+      end
+
+      # @param _request [Request]
+      # @return [Array] an answer of Rack: the models
+      def tags(_request)
+        json({ models: models.map { |entry| listed(entry) } })
+      end
+
+      # @param request [Request]
+      # @return [Array] an answer of Rack: what is known of a model
+      def show(request)
+        entry = models.fetch(request.json["model"] || request.json["name"])
+        info = entry.model.model_info
+        json({ modelfile: "", parameters: "", template: template(entry), details: details(entry),
+               modified_at: entry.loaded_at.iso8601, capabilities: capabilities(entry),
+               model_info: { "general.architecture" => info[:family].to_s,
+                             "general.parameter_count" => info[:parameters],
+                             "#{info[:family]}.context_length" => info[:max_length],
+                             "#{info[:family]}.embedding_length" => info[:hidden_size] }.compact })
+      end
+
+      # @param _request [Request]
+      # @return [Array] an answer of Rack
+      def version(_request)
+        json({ version: VERSION })
+      end
+
+      private
+
+      def model(request)
+        models.fetch(request.field("model", String), :llm)
+      end
+
+      def instructed(request, prompt)
+        system = request.field("system", String, default: nil)
+        [*([{ role: "system", content: system }] if system), { role: "user", content: prompt }]
+      end
+
+      def answer(request, entry, input, tools: [], &shape)
+        generation = Generation.new(entry, input, options: options(request), metrics: services.metrics, tools: tools,
+                                                  schema: schema(request))
+        head = -> { { model: entry.name, created_at: Time.now.utc.iso8601(6) } }
+        return streamed(request, generation, head, &shape) if request.flag("stream", true)
+
+        result = compute(request) { generation.run }
+        json(head.call.merge(shape.call(result.text.to_s, result.tool_calls), ending(request, result)))
+      end
+
+      def streamed(request, generation, head, &shape)
+        stream(request, "application/x-ndjson", failure: ->(problem) { Stream.line(error(problem)) }) do |emit|
+          line = ->(value) { emit.call(Stream.line(head.call.merge(value))) }
+          result = generation.run { |piece| line.call(shape.call(piece, []).merge(done: false)) }
+          line.call(shape.call("", result.tool_calls).merge(done: false)) if result.tool_calls.any?
+          line.call(shape.call("", []).merge(ending(request, result)))
+        end
+      end
+
+      def ending(request, result)
+        usage = result.completion.usage
+        timings = result.completion.timings
+        total = nanoseconds(request.began)
+        prompt = (timings.prompt_ms.to_f * 1_000_000).round
+        { done: true, done_reason: result.completion.finish_reason == :length ? "length" : "stop",
+          total_duration: total, load_duration: 0, prompt_eval_count: usage.prompt_tokens, prompt_eval_duration: prompt,
+          eval_count: usage.completion_tokens, eval_duration: [total - prompt, 0].max }
+      end
+
+      def options(request)
+        given = request.field("options", Hash, default: {})
+        fields = OPTIONS.filter_map { |name, field| [field, given[name]] unless given[name].nil? }.to_h
+        fields[:max_length] = limits.max_tokens unless fields[:max_length].to_i.positive?
+        fields[:repetition_penalty_last_n] = nil if fields[:repetition_penalty_last_n].to_i.negative?
+        raise invalid("num_predict must be at most #{limits.max_tokens}") if fields[:max_length] > limits.max_tokens
+
+        { temperature: 0.8, top_p: 0.9, top_k: 40 }.merge(fields)
+      rescue NoMethodError, ArgumentError
+        raise invalid("options must be numbers", param: "options")
+      end
+
+      def schema(request)
+        case (format = request.json["format"])
+        when nil, "" then nil
+        when "json" then { "type" => "object" }
+        when Hash then format
+        else raise invalid("format must be json or a JSON schema", param: "format")
+        end
+      end
+
+      def vectors(request, entry, inputs)
+        options = { truncate: request.flag("truncate", true),
+                    dimensions: request.field("dimensions", Integer, default: nil) }
+        found = compute(request) do
+          [entry.model.embed(inputs, **options), inputs.sum { |text| entry.model.count_tokens(text) }]
+        end
+        count_tokens(entry, input: found.last)
+        found
+      end
+
+      def tool_call(call)
+        { function: { name: call.name, arguments: call.arguments } }
+      end
+
+      def listed(entry)
+        { name: entry.name, model: entry.name, modified_at: entry.model && entry.loaded_at.iso8601, size: entry.bytes,
+          digest: entry.digest, details: details(entry) }
+      end
+
+      def details(entry)
+        info = entry.model.model_info
+        gguf = info[:files].any? { |file| file.end_with?(".gguf") }
+        { parent_model: "", format: gguf ? "gguf" : "safetensors", family: info[:family].to_s,
+          families: [info[:family].to_s], parameter_size: parameter_size(info[:parameters]),
+          quantization_level: info[:dtype].to_s.upcase }
+      end
+
+      def parameter_size(count)
+        return "" unless count
+
+        count >= 1_000_000_000 ? format("%.1fB", count / 1e9) : format("%.1fM", count / 1e6)
+      end
+
+      def capabilities(entry)
+        case entry.kind
+        when :llm then template(entry).include?("tools") ? %w[completion tools] : %w[completion]
+        when :embedding then %w[embedding]
+        else [entry.kind.to_s]
+        end
+      end
+
+      def template(entry)
+        entry.model.tokenizer.chat_templates.values.first.to_s
+      end
+
+      def nanoseconds(began)
+        ((Process.clock_gettime(Process::CLOCK_MONOTONIC) - began) * 1_000_000_000).round
+      end
+    end
+  end
+end

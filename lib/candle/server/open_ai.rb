@@ -1,0 +1,148 @@
+# frozen_string_literal: true
+
+require "securerandom"
+
+module Candle
+  class Server
+    # OpenAI's dialect: what its endpoints share, the list of models, and embeddings.
+    #
+    # @api private
+    class OpenAI < API
+      # @param problem [Problem]
+      # @return [Hash]
+      def error(problem)
+        kind = case problem.status
+               when 401 then "authentication_error"
+               when 403 then "permission_error"
+               when 429 then "rate_limit_error"
+               when 500.. then "server_error"
+               else "invalid_request_error"
+               end
+        { error: { message: problem.message, type: kind, param: problem.param, code: problem.code } }
+      end
+
+      # @param _request [Request]
+      # @return [Array] an answer of Rack: every model
+      def models_list(_request)
+        json({ object: "list", data: models.map { |entry| described(entry) } })
+      end
+
+      # @param request [Request]
+      # @return [Array] an answer of Rack: one model
+      def model(request)
+        name = request.path.delete_prefix("/v1/models/").gsub(/%\h\h/) { |code| code[1, 2].hex.chr }
+        json(described(models.fetch(name.force_encoding(Encoding::UTF_8))))
+      end
+
+      # @param request [Request]
+      # @return [Array] an answer of Rack: vectors
+      def embeddings(request)
+        entry = models.fetch(request.field("model", String, default: nil), :embedding)
+        form = request.field("encoding_format", "float", "base64", default: "float")
+        dimensions = request.field("dimensions", Integer, default: nil)
+        inputs = embedding_inputs(request.field("input", String, Array))
+        vectors, tokens = compute(request) { embed(entry.model, inputs, dimensions) }
+        count_tokens(entry, input: tokens)
+        data = vectors.each_with_index.map do |packed, index|
+          { object: "embedding", index: index,
+            embedding: form == "base64" ? [packed].pack("m0") : packed.unpack("e*") }
+        end
+        json({ object: "list", model: entry.name, data: data, usage: { prompt_tokens: tokens, total_tokens: tokens } })
+      end
+
+      private
+
+      def described(entry)
+        { id: entry.name, object: "model", created: (entry.loaded_at || Time.now).to_i, owned_by: "red-candle",
+          kind: entry.kind }
+      end
+
+      # A text, several, the tokens of one, or of several.
+      def embedding_inputs(input)
+        raise invalid("input must not be empty", param: "input") if input.empty?
+        return texts(input, "input").first unless input.is_a?(Array) && !input.all?(String)
+
+        lists = input.all?(Integer) ? [input] : input
+        unless lists.all? { |ids| ids.is_a?(Array) && ids.any? && ids.all?(Integer) }
+          raise invalid("input must be a text, an array of texts, or arrays of tokens", param: "input")
+        end
+
+        check_batch(lists, "input")
+        lists
+      end
+
+      def embed(model, inputs, dimensions)
+        if inputs.first.is_a?(Array)
+          [model.embed_ids(inputs, dimensions: dimensions, as: :packed), inputs.sum(&:size)]
+        else
+          [model.embed(inputs, dimensions: dimensions, as: :packed, truncate: false),
+           inputs.sum { |text| model.count_tokens(text) }]
+        end
+      end
+
+      def identifier(prefix)
+        "#{prefix}-#{SecureRandom.hex(12)}"
+      end
+
+      # The fields of {GenerationConfig} that chats and completions share.
+      def sampling(request)
+        stop = request.field("stop", String, Array, default: [])
+        raise invalid("stop must be a text or an array of texts", param: "stop") unless Array(stop).all?(String)
+        if request.json["logit_bias"]&.any?
+          raise invalid("logit_bias is not supported by this server", param: "logit_bias")
+        end
+
+        { max_length: max_tokens(request), stop_sequences: Array(stop),
+          seed: request.field("seed", Integer, default: nil),
+          temperature: request.field("temperature", Numeric, default: 1.0),
+          top_p: request.field("top_p", Numeric, default: nil), top_k: request.field("top_k", Integer, default: nil),
+          min_p: request.field("min_p", Numeric, default: nil),
+          presence_penalty: request.field("presence_penalty", Numeric, default: nil),
+          frequency_penalty: request.field("frequency_penalty", Numeric, default: nil),
+          repetition_penalty: request.field("repetition_penalty", Numeric, default: nil) }
+      end
+
+      def max_tokens(request)
+        name = %w[max_completion_tokens max_tokens].find do |candidate|
+          request.json[candidate]
+        end or return limits.max_tokens
+        count = request.field(name, Integer)
+        return count if count.between?(1, limits.max_tokens)
+
+        raise invalid("#{name} must be from 1 to #{limits.max_tokens}", param: name)
+      end
+
+      def answers(request)
+        count = request.field("n", Integer, default: 1)
+        return count if count.between?(1, limits.answers)
+
+        raise invalid("n must be from 1 to #{limits.answers}", param: "n")
+      end
+
+      def finish_reason(result)
+        return "tool_calls" if result.tool_calls.any?
+
+        result.completion.finish_reason == :length ? "length" : "stop"
+      end
+
+      def usage(results)
+        prompt = results.first.completion.usage.prompt_tokens
+        output = results.sum { |result| result.completion.usage.completion_tokens }
+        { prompt_tokens: prompt, completion_tokens: output, total_tokens: prompt + output,
+          prompt_tokens_details: { cached_tokens: results.first.completion.usage.cached_tokens.to_i } }
+      end
+
+      def usage_wanted?(request)
+        options = request.field("stream_options", Hash, default: {})
+        options["include_usage"] == true
+      end
+
+      # A token as text: vocabularies write spaces and bytes in ways of their own.
+      def token_text(tokenizer, id, token)
+        return token.tr("▁", " ") if token&.include?("▁")
+
+        tokenizer.decode([id], skip_special_tokens: false)
+      end
+    end
+  end
+end

@@ -1,0 +1,140 @@
+# frozen_string_literal: true
+
+module Candle
+  class Server
+    # OpenAI's `/v1/chat/completions`.
+    #
+    # @api private
+    class OpenAIChat < OpenAI
+      # @param request [Request]
+      # @return [Array] an answer of Rack
+      def create(request)
+        entry = models.fetch(request.field("model", String, default: nil), :llm)
+        generation = generation(request, entry)
+        head = { id: identifier("chatcmpl"), created: Time.now.to_i, model: entry.name }
+        count = answers(request)
+        return streamed(request, entry, generation, head, count) if request.flag("stream", false)
+
+        results = compute(request) { Array.new(count) { |index| generation.run(seed_offset: index) } }
+        choices = results.each_with_index.map { |result, index| choice(entry, result, index) }
+        json(head.merge(object: "chat.completion", choices: choices, usage: usage(results)))
+      end
+
+      private
+
+      def generation(request, entry)
+        tools = tools(request)
+        schema = schema(request)
+        raise invalid("pass tools or response_format, not both", param: "tools") if tools.any? && schema
+
+        Generation.new(entry, messages(request), options: sampling(request).merge(logprobs: logprobs(request)),
+                                                 metrics: services.metrics, tools: tools,
+                                                 tool_choice: tool_choice(request), schema: schema)
+      end
+
+      def messages(request)
+        list = request.field("messages", Array)
+        raise invalid("messages must not be empty", param: "messages") if list.empty?
+
+        ChatMessages.read(list, limits)
+      end
+
+      def tools(request)
+        return [] if request.json["tool_choice"] == "none"
+
+        request.field("tools", Array, default: []).each_with_index.map do |tool, index|
+          ChatMessages.tool(tool, "tools[#{index}]")
+        end
+      end
+
+      def tool_choice(request)
+        case (choice = request.json["tool_choice"])
+        when nil, "auto" then :auto
+        when "none", "required" then choice.to_sym
+        when Hash then choice.dig("function", "name") || raise(invalid("tool_choice names no function",
+                                                                       param: "tool_choice"))
+        else raise invalid("tool_choice must be none, auto, required or a function", param: "tool_choice")
+        end
+      end
+
+      def schema(request)
+        format = request.field("response_format", Hash, default: { "type" => "text" })
+        case format["type"]
+        when "text" then nil
+        when "json_object" then { "type" => "object" }
+        when "json_schema"
+          format.dig("json_schema", "schema") || raise(invalid("response_format.json_schema has no schema",
+                                                               param: "response_format"))
+        else raise invalid("response_format must be text, json_object or json_schema", param: "response_format")
+        end
+      end
+
+      def logprobs(request)
+        return unless request.flag("logprobs", false)
+
+        count = request.field("top_logprobs", Integer, default: 0)
+        return count if count.between?(0, 20)
+
+        raise invalid("top_logprobs must be from 0 to 20", param: "top_logprobs")
+      end
+
+      def choice(entry, result, index)
+        message = { role: "assistant", content: result.text }
+        message[:tool_calls] = result.tool_calls.map { |call| tool_call(call) } if result.tool_calls.any?
+        { index: index, message: message, logprobs: logprobs_of(entry, result), finish_reason: finish_reason(result) }
+      end
+
+      def tool_call(call)
+        { id: identifier("call"), type: "function",
+          function: { name: call.name, arguments: JSON.generate(call.arguments) } }
+      end
+
+      def streamed(request, entry, generation, head, count)
+        head = head.merge(object: "chat.completion.chunk")
+        with_usage = usage_wanted?(request)
+        failure = ->(problem) { Stream.event(error(problem)) }
+        stream(request, "text/event-stream", failure: failure) do |emit|
+          chunk = ->(*choices) { emit.call(Stream.event(head.merge(choices: choices))) }
+          results = Array.new(count) { |index| stream_answer(entry, generation, index, chunk) }
+          emit.call(Stream.event(head.merge(choices: [], usage: usage(results)))) if with_usage
+          emit.call("data: [DONE]\n\n")
+        end
+      end
+
+      # The role comes with the first token, so that an error before it still has a status of its own.
+      def stream_answer(entry, generation, index, chunk)
+        role = { role: "assistant" }
+        delta = lambda do |value, **more|
+          chunk.call({ index: index, delta: role.merge(value), finish_reason: nil }.merge(more))
+          role = {}
+        end
+        result = generation.run(seed_offset: index) { |piece| delta.call({ content: piece }) }
+        finish_stream(entry, result, delta)
+        result
+      end
+
+      def finish_stream(entry, result, delta)
+        result.tool_calls.each_with_index do |call, place|
+          delta.call({ tool_calls: [tool_call(call).merge(index: place)] })
+        end
+        known = logprobs_of(entry, result)
+        delta.call({ content: "" }, logprobs: known) if known
+        delta.call({}, finish_reason: finish_reason(result))
+      end
+
+      def logprobs_of(entry, result)
+        list = result.completion.logprobs or return
+        tokenizer = entry.model.tokenizer
+        content = list.map do |token|
+          likelihood(tokenizer, token).merge(top_logprobs: token[:top].map { |other| likelihood(tokenizer, other) })
+        end
+        { content: content }
+      end
+
+      def likelihood(tokenizer, token)
+        text = token_text(tokenizer, token[:id], token[:token])
+        { token: text, logprob: token[:logprob], bytes: text.include?("\uFFFD") ? nil : text.bytes }
+      end
+    end
+  end
+end

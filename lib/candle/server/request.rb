@@ -1,0 +1,130 @@
+# frozen_string_literal: true
+
+require "json"
+require "securerandom"
+
+module Candle
+  class Server
+    # One request of HTTP, read with the limits of the server.
+    #
+    # @api private
+    class Request
+      IDENTIFIER = /\A[\w.:-]{1,128}\z/
+      TRACE = /\A[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}\z/
+      private_constant :IDENTIFIER, :TRACE
+
+      # @return [Hash] of Rack
+      attr_reader :env
+      # @return [Connection]
+      attr_reader :connection
+      # @return [Float] when it must be answered, on the monotonic clock
+      attr_reader :deadline
+      # @return [Float] when it came, on the monotonic clock
+      attr_reader :began
+
+      # @param env [Hash] of Rack
+      # @param limits [Limits]
+      def initialize(env, limits)
+        @env = env
+        @limits = limits
+        @connection = Connection.new(env)
+        @began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+        @deadline = @began + limits.seconds
+      end
+
+      # @return [String]
+      def verb
+        env["REQUEST_METHOD"]
+      end
+
+      # @return [String] below where the server is mounted, without a slash at the end
+      def path
+        @path ||= begin
+          path = env["PATH_INFO"].to_s
+          path.size > 1 ? path.chomp("/") : path
+        end
+      end
+
+      # @param name [String] as in `"X-Request-Id"`
+      # @return [String, nil]
+      def header(name)
+        env["HTTP_#{name.upcase.tr("-", "_")}"]
+      end
+
+      # @return [String] the client's own, or a new one
+      def id
+        @id ||= [header("X-Request-Id"), header("X-Correlation-Id")].compact.grep(IDENTIFIER).first || SecureRandom.uuid
+      end
+
+      # @return [String, nil] the trace that the request belongs to, by W3C's header
+      def trace_id
+        header("Traceparent").to_s[TRACE, 1]
+      end
+
+      # @return [Hash{String => String}] the headers of an answer that name the request and its trace
+      def marks
+        marks = { "x-request-id" => id }
+        marks["x-correlation-id"] = id if header("X-Correlation-Id")
+        marks["traceparent"] = header("Traceparent") if trace_id
+        marks
+      end
+
+      # @return [String, nil] the token of an `Authorization: Bearer` header
+      def bearer
+        header("Authorization").to_s[/\ABearer +(\S+)\s*\z/i, 1]
+      end
+
+      # @return [Hash{String => Object}] the body
+      # @raise [Problem] 413 when it is too large, 400 when it is no JSON object
+      def json
+        @json ||= begin
+          value = JSON.parse(body, max_nesting: 64)
+          raise Problem.new(400, "invalid_json", "the body must be a JSON object") unless value.is_a?(Hash)
+
+          value
+        end
+      rescue JSON::ParserError, EncodingError
+        raise Problem.new(400, "invalid_json", "the body is no valid JSON")
+      end
+
+      # @param name [String] a field of the body
+      # @param kinds [Array<Class, Object>] what it may be
+      # @param default [Object] when it is absent or null
+      # @return [Object]
+      # @raise [Problem] 400 for another kind of value, or when it is absent and has no default
+      def field(name, *kinds, default: :none)
+        value = json[name]
+        return value if !value.nil? && kinds.any? { |kind| kind === value } # rubocop:disable Style/CaseEquality
+        return default if value.nil? && default != :none
+
+        raise Problem.new(400, "invalid_request", value.nil? ? "#{name} is missing" : "#{name} has the wrong type",
+                          param: name)
+      end
+
+      # @param name [String] a field of the body
+      # @return [Boolean]
+      def flag(name, default)
+        field(name, true, false, default: default)
+      end
+
+      private
+
+      def body
+        limit = @limits.body_bytes
+        raise too_large(limit) if env["CONTENT_LENGTH"].to_i > limit
+
+        text = env["rack.input"]&.read(limit + 1).to_s
+        raise too_large(limit) if text.bytesize > limit
+
+        text = text.dup.force_encoding(Encoding::UTF_8)
+        raise Problem.new(400, "invalid_json", "the body is not valid UTF-8") unless text.valid_encoding?
+
+        text
+      end
+
+      def too_large(limit)
+        Problem.new(413, "body_too_large", "the body is larger than the #{limit} bytes that the server takes")
+      end
+    end
+  end
+end

@@ -1,0 +1,92 @@
+# frozen_string_literal: true
+
+module Candle
+  class Server
+    # Which method of which dialect answers a path.
+    #
+    # @api private
+    class Router
+      # A way through the server: the name for metrics, what answers, and the dialect that errors are told in.
+      Route = Struct.new(:name, :action, :dialect)
+
+      # @param services [API::Services]
+      def initialize(services)
+        @routes = Hash.new { |paths, path| paths[path] = {} }
+        operations = Operations.new(services)
+        @tei = TEI.new(services)
+        @open_ai = OpenAI.new(services)
+        @ollama = Ollama.new(services)
+        @service = EmbeddingService.new(services)
+        add_operations(operations)
+        add_open_ai(services)
+        add_tei(services)
+        add_others
+      end
+
+      # @param verb [String]
+      # @param path [String]
+      # @return [Route]
+      # @raise [Problem] 404 or 405
+      def find(verb, path)
+        methods = @routes.fetch(path) { path.start_with?("/v1/models/") ? @routes.fetch("/v1/models/*") : nil }
+        raise Problem.new(404, "not_found", "there is nothing at this path") unless methods
+
+        methods[verb == "HEAD" ? "GET" : verb] ||
+          raise(Problem.new(405, "method_not_allowed", "this path takes #{methods.keys.join(" or ")}",
+                            headers: { "allow" => methods.keys.join(", ") }))
+      end
+
+      # @param path [String]
+      # @return [API] whose form an error at a path has
+      def dialect(path)
+        case path
+        when %r{\A/v1/} then @open_ai
+        when %r{\A/api/v1/} then @service
+        when %r{\A/api/} then @ollama
+        else @tei
+        end
+      end
+
+      private
+
+      def add(verb, path, action)
+        @routes[path][verb] = Route.new(path, action, action.receiver)
+      end
+
+      def add_operations(operations)
+        add("GET", "/", operations.method(:page))
+        add("GET", "", operations.method(:page))
+        add("GET", "/health", operations.method(:health))
+        add("GET", "/ready", operations.method(:ready))
+        add("GET", "/metrics", operations.method(:metrics))
+      end
+
+      def add_open_ai(services)
+        add("GET", "/v1/models", @open_ai.method(:models_list))
+        add("GET", "/v1/models/*", @open_ai.method(:model))
+        add("POST", "/v1/embeddings", @open_ai.method(:embeddings))
+        add("POST", "/v1/chat/completions", OpenAIChat.new(services).method(:create))
+        add("POST", "/v1/completions", OpenAICompletions.new(services).method(:create))
+      end
+
+      def add_tei(services)
+        add("POST", "/", @tei.method(:root))
+        %i[embed embed_all embed_sparse predict similarity tokenize decode].each do |name|
+          add("POST", "/#{name}", @tei.method(name))
+        end
+        add("GET", "/info", @tei.method(:info))
+        rerank = Rerank.new(services)
+        %w[/v1/rerank /v2/rerank].each { |path| add("POST", path, rerank.method(:create)) }
+        add("POST", "/rerank", @tei.method(:rerank))
+      end
+
+      def add_others
+        %i[generate chat embed embeddings show].each { |name| add("POST", "/api/#{name}", @ollama.method(name)) }
+        add("GET", "/api/tags", @ollama.method(:tags))
+        add("GET", "/api/version", @ollama.method(:version))
+        add("POST", "/api/v1/embed", @service.method(:embed))
+        add("POST", "/api/v1/entities", @service.method(:entities))
+      end
+    end
+  end
+end
