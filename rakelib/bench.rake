@@ -12,6 +12,14 @@ rescue Bench::Suite::UnknownCase, Bench::Machine::DebugBuild => e
 end
 
 namespace :bench do
+  desc "Time this build beside that of another checkout: rake bench:against CHECKOUT=../before CASES=..."
+  task against: :compile do
+    require_relative "../bench/harness/against"
+    alike = Bench::Against.run(wanted: ENV.fetch("CASES", "").split(/[\s,]+/), checkout: ENV.fetch("CHECKOUT"),
+                               threads: Integer(ENV.fetch("THREADS", Etc.nprocessors)))
+    abort "The two builds differ, or a case failed: see the table." unless alike
+  end
+
   desc "Install the libraries that rake bench compares with, outside the repository"
   task :setup do
     require_relative "../bench/harness/peers"

@@ -1,7 +1,9 @@
 # frozen_string_literal: true
 
 # red-candle as a user calls it, for `rake bench`. A request is one line of JSON
-# on the standard input, a reply one line on the standard output.
+# on the standard input, a reply one line on the standard output. BENCH_LIBRARY
+# names the lib folder of another checkout to be timed instead of this one.
+$LOAD_PATH.unshift(ENV["BENCH_LIBRARY"]) if ENV["BENCH_LIBRARY"]
 started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
 require "candle"
 IMPORT_SECONDS = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
