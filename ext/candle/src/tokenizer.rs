@@ -339,14 +339,20 @@ fn apply_chat_template(
     request: String,
     template: Option<String>,
 ) -> Result<String, Error> {
-    gvl::leave(ruby, |_| {
+    // A template has a thread of its own, and must not keep one of the pool's as well.
+    gvl::leave_waiting(ruby, |cancel| {
         let request: Json = serde_json::from_str(&request)
             .map_err(|error| EngineError::InvalidInput(format!("the messages: {error}")))?;
-        render(&this.tokenizer, &request, template.as_deref())
+        render(&this.tokenizer, &request, template.as_deref(), cancel)
     })
 }
 
-fn render(tokenizer: &Tokenizer, request: &Json, template: Option<&str>) -> engine::Result<String> {
+fn render(
+    tokenizer: &Tokenizer,
+    request: &Json,
+    template: Option<&str>,
+    cancel: &CancelToken,
+) -> engine::Result<String> {
     let given = |name: &str| Some(&request[name]).filter(|value| !value.is_null());
     let no_variables = Map::new();
     let conversation = Conversation {
@@ -359,9 +365,10 @@ fn render(tokenizer: &Tokenizer, request: &Json, template: Option<&str>) -> engi
     if let Some(source) =
         template.filter(|template| template.contains("{{") || template.contains("{%"))
     {
-        return ChatTemplate::compile(source)?.render(&conversation, tokenizer.special_tokens());
+        let template = ChatTemplate::compile(source)?;
+        return template.render(&conversation, tokenizer.special_tokens(), cancel);
     }
-    tokenizer.apply_chat_template(&conversation, template)
+    tokenizer.apply_chat_template(&conversation, template, cancel)
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {

@@ -8,4 +8,5 @@ pub mod error;
 pub mod huge_pages;
 pub mod log;
 pub mod memory;
+pub mod stack;
 pub mod threads;

@@ -1,4 +1,5 @@
 //! Between text and token ids: tokenizers and chat templates.
 
 pub mod chat_template;
+mod jinja;
 pub mod tokenizer;

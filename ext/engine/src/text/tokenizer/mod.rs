@@ -138,6 +138,7 @@ impl Tokenizer {
         &self,
         conversation: &Conversation<'_>,
         name: Option<&str>,
+        cancel: &CancelToken,
     ) -> Result<String> {
         let Some(templates) = self.chat_templates() else {
             return Err(Error::InvalidInput(format!(
@@ -147,7 +148,7 @@ impl Tokenizer {
         };
         templates
             .select(name, conversation.tools.is_some())?
-            .render(conversation, self.special_tokens())
+            .render(conversation, self.special_tokens(), cancel)
     }
 
     /// The same vocabulary with other limits; `None` lifts them.

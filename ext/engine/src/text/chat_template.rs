@@ -3,25 +3,15 @@
 //! Rendering follows what transformers' `apply_chat_template` does, since templates are written
 //! against it: the same whitespace rules, the same extra functions, Python's spelling of values.
 
-mod environment;
-mod json;
-
-use std::error::Error as _;
-use std::io::{self, Write};
 use std::sync::OnceLock;
 
-use minijinja::value::Serde;
-use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
+use super::jinja::{self, Cause, Failure};
+use crate::runtime::cancel::CancelToken;
+use crate::runtime::stack;
 use crate::text::tokenizer::SpecialTokens;
 use crate::{Error, Result};
-
-/// More than any prompt; a template that prints for ever ends here.
-const MAX_OUTPUT_BYTES: usize = 256 << 20;
-
-/// The one template of an environment.
-const NAME: &str = "chat";
 
 /// What a conversation is rendered from.
 pub struct Conversation<'a> {
@@ -36,28 +26,21 @@ pub struct Conversation<'a> {
 
 /// A compiled template.
 #[derive(Debug)]
-pub struct ChatTemplate {
-    environment: Environment<'static>,
-}
+pub struct ChatTemplate(jinja::Template);
 
 impl ChatTemplate {
     pub fn compile(source: &str) -> Result<Self> {
-        let mut environment = environment::new();
-        environment
-            .add_template_owned(NAME, environment::without_generation_tags(source))
-            .map_err(|error| {
-                Error::UnsupportedModel(format!(
-                    "the chat template cannot be read: {}",
-                    located(&error)
-                ))
-            })?;
-        Ok(Self { environment })
+        let template = stack::roomy(|| jinja::parse(source))?.map_err(|failure| {
+            Error::UnsupportedModel(format!("the chat template cannot be read: {failure}"))
+        })?;
+        Ok(Self(template))
     }
 
     pub fn render(
         &self,
         conversation: &Conversation<'_>,
         special_tokens: &SpecialTokens,
+        cancel: &CancelToken,
     ) -> Result<String> {
         let mut variables = Map::new();
         for (role, token) in special_tokens.iter() {
@@ -72,63 +55,22 @@ impl ChatTemplate {
             Value::Bool(conversation.add_generation_prompt),
         );
         variables.extend(conversation.variables.clone());
-        let mut output = Limited(Vec::new());
-        self.environment
-            .get_template(NAME)
-            .and_then(|template| {
-                template
-                    .render_captured_to(Serde(&variables), &mut output)
-                    .map(|_| ())
-            })
-            .map_err(rendering_failed)?;
-        String::from_utf8(output.0)
-            .map_err(|_| Error::Internal("a chat template printed broken UTF-8".to_owned()))
+        stack::roomy(|| jinja::render(&self.0, &variables, cancel))?.map_err(rendering_failed)
     }
 }
 
-fn rendering_failed(error: minijinja::Error) -> Error {
-    let mut cause = error.source();
-    while let Some(current) = cause {
-        if let Some(environment::Refusal(message)) = current.downcast_ref() {
-            return Error::InvalidInput(format!(
-                "the chat template refuses these messages: {message}"
-            ));
+fn rendering_failed(failure: Failure) -> Error {
+    match &failure.cause {
+        Cause::Refused(message) => Error::InvalidInput(format!(
+            "the chat template refuses these messages: {message}"
+        )),
+        Cause::Exhausted(what) => {
+            Error::InvalidInput(format!("the chat template {what}: it was stopped"))
         }
-        cause = current.source();
-    }
-    if error.kind() == ErrorKind::OutOfFuel {
-        return Error::InvalidInput("the chat template takes too long: it was stopped".to_owned());
-    }
-    Error::InvalidInput(format!(
-        "the chat template fails on these messages: {}",
-        located(&error)
-    ))
-}
-
-fn located(error: &minijinja::Error) -> String {
-    let what = match error.detail() {
-        Some(detail) => format!("{}: {detail}", error.kind()),
-        None => error.kind().to_string(),
-    };
-    match error.line() {
-        Some(line) => format!("{what} (line {line} of the template)"),
-        None => what,
-    }
-}
-
-struct Limited(Vec<u8>);
-
-impl Write for Limited {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT_BYTES {
-            return Err(io::Error::other("the output is too long"));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        Cause::Interrupted => Error::Interrupted,
+        Cause::Wrong(_) => Error::InvalidInput(format!(
+            "the chat template fails on these messages: {failure}"
+        )),
     }
 }
 
@@ -246,6 +188,7 @@ mod tests {
                 variables: &Map::new(),
             },
             &SpecialTokens::default(),
+            &CancelToken::new(),
         )
     }
 
@@ -285,7 +228,7 @@ mod tests {
     #[test]
     fn an_endless_template_is_stopped() {
         let source =
-            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+            "{% for a in range(999) %}{% for b in range(999) %}{% for c in range(999) %}{% endfor %}{% endfor %}{% endfor %}";
         let error = render(source, json!([])).unwrap_err();
         assert!(error.to_string().contains("takes too long"));
         let source = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}";
@@ -314,6 +257,7 @@ mod tests {
                         variables: &Map::new(),
                     },
                     &SpecialTokens::default(),
+                    &CancelToken::new(),
                 )
             })
         };
