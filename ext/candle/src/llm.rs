@@ -153,7 +153,7 @@ fn constraint(
         Some("model") => Ending::Model,
         Some(other) => return Err(invalid(format!("there is no ending {other}"))),
     };
-    gvl::leave(ruby, |_| model.constraint(&pattern, ending)).map(Some)
+    gvl::leave_waiting(ruby, |cancel| model.constraint(&pattern, ending, cancel)).map(Some)
 }
 
 fn generation_config(ruby: &Ruby, settings: RHash) -> Result<GenerationConfig, Error> {

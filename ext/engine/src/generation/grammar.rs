@@ -2,6 +2,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
+use std::time::Duration;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{
@@ -11,10 +12,16 @@ use llguidance::{Matcher, ParserFactory};
 
 use super::constraint::Constraint;
 use super::schema::{self, WhiteSpace};
+use crate::runtime::stack;
 use crate::text::tokenizer::{TokenBytes, Tokenizer};
-use crate::{Error, Result};
+use crate::{CancelToken, Error, Result};
 
 const MOST_SOURCE_BYTES: usize = 1 << 20;
+/// How long the compiler may take.
+const MOST_TIME: Duration = Duration::from_secs(10);
+/// The compiler follows rules into rules and brackets into brackets on the stack.
+const MOST_LARK_LINES: usize = 10_000;
+const DEEPEST_BRACKETS: usize = 200;
 /// Longer tokens are runs of white space or rulers, which no constrained text needs.
 const LONGEST_TOKEN: usize = 1024;
 
@@ -43,7 +50,7 @@ pub enum Ending {
 
 /// A vocabulary, arranged for looking up which tokens a grammar allows. Made once per model.
 pub struct Vocabulary {
-    factory: ParserFactory,
+    factory: Arc<ParserFactory>,
     environment: Arc<Environment>,
 }
 
@@ -83,7 +90,7 @@ impl Vocabulary {
             factory.quiet();
             factory.limits_mut().verbose_errors = false;
             Ok(Self {
-                factory,
+                factory: Arc::new(factory),
                 environment,
             })
         };
@@ -95,8 +102,13 @@ impl Vocabulary {
         })
     }
 
-    /// Compiles a pattern; an `InvalidInput` error says what is wrong with it.
-    pub fn compile(&self, pattern: &Pattern, ending: Ending) -> Result<GrammarConstraint> {
+    /// Compiles a pattern; an `InvalidInput` error says what is wrong with it, or that it is too much.
+    pub fn compile(
+        &self,
+        pattern: &Pattern,
+        ending: Ending,
+        cancel: &CancelToken,
+    ) -> Result<GrammarConstraint> {
         let (name, source) = match pattern {
             Pattern::Schema(source, _) => ("schema", source),
             Pattern::Regex(source) => ("pattern", source),
@@ -108,34 +120,70 @@ impl Vocabulary {
                 source.len()
             )));
         }
+        let refused =
+            |reason: &str| Error::InvalidInput(format!("the {name} can't be used: {reason}"));
         let grammar = match pattern {
             Pattern::Schema(source, white_space) => {
                 TopLevelGrammar::from_json_schema(schema::prepare(source, *white_space)?)
             }
             Pattern::Regex(source) => TopLevelGrammar::from_regex(source),
-            Pattern::Lark(source) => TopLevelGrammar::from_lark(source.clone()),
-        };
-        let matcher = guarded(|| {
-            let matcher = Matcher::new(self.factory.create_parser(grammar));
-            match matcher.get_error() {
-                Some(error) => Err(error),
-                None => Ok(matcher),
+            Pattern::Lark(source) => {
+                shallow(source).map_err(|reason| refused(&reason))?;
+                TopLevelGrammar::from_lark(source.clone())
             }
-        })
-        .map_err(|reason| Error::InvalidInput(format!("the {name} can't be used: {reason}")))?;
-        let mut constraint = GrammarConstraint {
-            matcher,
-            environment: self.environment.clone(),
-            ending,
-            next: None,
         };
-        constraint.next = Some(constraint.mask().map_err(|error| match error {
-            Error::Generation(reason) => {
-                Error::InvalidInput(format!("the {name} can't be used: {reason}"))
-            }
-            other => other,
-        })?);
-        Ok(constraint)
+        let (factory, environment) = (self.factory.clone(), self.environment.clone());
+        let compiled = stack::limited(MOST_TIME, cancel, move || {
+            guarded(|| first_mask(&factory, environment, grammar, ending))
+        })?;
+        match compiled {
+            Some(compiled) => compiled.map_err(|reason| refused(&reason)),
+            None => Err(refused(&format!(
+                "compiling it takes more than {} seconds; make it smaller",
+                MOST_TIME.as_secs()
+            ))),
+        }
+    }
+}
+
+/// A compiled grammar, with the tokens that may come first.
+fn first_mask(
+    factory: &ParserFactory,
+    environment: Arc<Environment>,
+    grammar: TopLevelGrammar,
+    ending: Ending,
+) -> std::result::Result<GrammarConstraint, String> {
+    let matcher = Matcher::new(factory.create_parser(grammar));
+    if let Some(error) = matcher.get_error() {
+        return Err(error);
+    }
+    let mut constraint = GrammarConstraint {
+        matcher,
+        environment,
+        ending,
+        next: None,
+    };
+    constraint.next = Some(constraint.mask().map_err(|error| error.to_string())?);
+    Ok(constraint)
+}
+
+/// Whether the compiler has stack enough for a Lark grammar.
+fn shallow(source: &str) -> std::result::Result<(), String> {
+    if source.lines().count() > MOST_LARK_LINES {
+        return Err(format!("it has more than {MOST_LARK_LINES} lines"));
+    }
+    let (mut open, mut deepest) = (0usize, 0);
+    for letter in source.bytes() {
+        match letter {
+            b'(' | b'[' | b'{' => open += 1,
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(open);
+    }
+    match deepest <= DEEPEST_BRACKETS {
+        true => Ok(()),
+        false => Err("its brackets are nested too deeply".to_owned()),
     }
 }
 
@@ -157,6 +205,9 @@ fn explained(reason: &str) -> String {
     }
     if reason.contains("NoExtensionBias") {
         return "no token of this vocabulary may come next".to_owned();
+    }
+    if reason.starts_with("panic:") {
+        return "it is too large or too complex".to_owned();
     }
     let reason = reason.replace("<non-verbose/>", "");
     let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -219,6 +219,12 @@ impl Preparation {
         if BOUNDS.contains(&keyword) {
             return bound(keyword, value, path).map(Some);
         }
+        if keyword == "multipleOf" && !value.as_f64().is_some_and(is_divisor) {
+            return Err(invalid(format!(
+                "the schema's {path} must be a number above 0, not {}",
+                shortened(value)
+            )));
+        }
         if keyword == "$ref" && !value.as_str().is_some_and(|at| at.starts_with('#')) {
             return Err(invalid(format!(
                 "the schema's {path} must point into the schema itself, like \"#/$defs/name\", not {}",
@@ -330,6 +336,10 @@ fn refers_in_place(schema: &Value, within_all: bool) -> bool {
         Value::Array(list) => list.iter().any(|value| refers_in_place(value, within_all)),
         _ => false,
     }
+}
+
+fn is_divisor(number: f64) -> bool {
+    number > 0.0 && number <= LARGEST_NUMBER
 }
 
 /// A limit of numbers. One that is farther than floats count well is drawn nearer, if that only
@@ -452,6 +462,13 @@ mod tests {
         assert!(error(json!({ "maxItems": 1e9 })).contains("#/maxItems"));
         assert!(error(json!({ "minimum": 1e300 })).contains("#/minimum"));
         assert!(error(json!({ "maximum": "1" })).contains("#/maximum"));
+        for wrong in [json!(-3), json!(0), json!("2"), json!(1e300)] {
+            let message = error(json!({ "type": "integer", "multipleOf": wrong }));
+            assert!(
+                message.contains("#/multipleOf must be a number above 0"),
+                "{message}"
+            );
+        }
         assert_eq!(
             prepared(json!({ "maximum": i64::MAX }))["maximum"],
             json!(1i64 << 53)

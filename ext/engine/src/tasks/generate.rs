@@ -170,7 +170,12 @@ impl LanguageModel {
     }
 
     /// A pattern that a run of this model shall follow.
-    pub fn constraint(&self, pattern: &Pattern, ending: Ending) -> Result<Box<dyn Constraint>> {
+    pub fn constraint(
+        &self,
+        pattern: &Pattern,
+        ending: Ending,
+        cancel: &CancelToken,
+    ) -> Result<Box<dyn Constraint>> {
         let vocabulary = match self.vocabulary.get() {
             Some(vocabulary) => vocabulary,
             None => {
@@ -183,7 +188,7 @@ impl LanguageModel {
             Ending::Model if self.end_ids.is_empty() => Ending::Complete,
             ending => ending,
         };
-        Ok(Box::new(vocabulary.compile(pattern, ending)?))
+        Ok(Box::new(vocabulary.compile(pattern, ending, cancel)?))
     }
 
     /// The log probability of each token of `ids` but the first, given those before it.

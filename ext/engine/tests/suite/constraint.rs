@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use engine::generation::random::Random;
 use engine::generation::{Constraint, Ending, Pattern, Vocabulary, WhiteSpace};
 use engine::text::tokenizer::Tokenizer;
-use engine::Error;
+use engine::{CancelToken, Error};
 use serde_json::Value;
 
 const END: u32 = 1;
@@ -22,7 +22,9 @@ fn vocabulary(kind: &str) -> Vocabulary {
 
 /// Draws evenly among the allowed tokens until the text ends; `None` when it is too long.
 fn draw(vocabulary: &Vocabulary, pattern: &Pattern, ending: Ending, seed: u64) -> Option<String> {
-    let mut constraint = vocabulary.compile(pattern, ending).unwrap();
+    let mut constraint = vocabulary
+        .compile(pattern, ending, &CancelToken::new())
+        .unwrap();
     let mut random = Random::new(seed);
     let mut bytes = Vec::new();
     for _ in 0..3000 {
@@ -183,7 +185,7 @@ fn grammars_and_anchors() {
         assert!(words.iter().all(|w| *w == "é" || w.len() == 2), "{text}");
     }
     assert!(matches!(
-        vocabulary.compile(&anchored, Ending::Complete),
+        vocabulary.compile(&anchored, Ending::Complete, &CancelToken::new()),
         Err(Error::InvalidInput(_))
     ));
 }
@@ -192,7 +194,11 @@ fn grammars_and_anchors() {
 fn control_tokens_are_no_text() {
     let vocabulary = vocabulary("byte_level_bpe");
     let mut constraint = vocabulary
-        .compile(&Pattern::Regex("(?s:.){20}".to_owned()), Ending::Complete)
+        .compile(
+            &Pattern::Regex("(?s:.){20}".to_owned()),
+            Ending::Complete,
+            &CancelToken::new(),
+        )
         .unwrap();
     let mask = constraint.allowed(&[END]).unwrap();
     assert_eq!(mask[0] & 0b111, 0, "the three control tokens");
@@ -201,7 +207,11 @@ fn control_tokens_are_no_text() {
 #[test]
 fn a_vocabulary_that_can_not_write_the_text_is_an_error() {
     let without_braces = vocabulary("unigram");
-    match without_braces.compile(&schema(r#"{ "type": "object" }"#), Ending::Complete) {
+    match without_braces.compile(
+        &schema(r#"{ "type": "object" }"#),
+        Ending::Complete,
+        &CancelToken::new(),
+    ) {
         Err(Error::InvalidInput(message)) => assert!(message.contains("vocabulary"), "{message}"),
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("there is no token for a brace"),
@@ -243,7 +253,7 @@ fn hostile_patterns_are_errors_and_soon() {
     ];
     for pattern in &hostile {
         let started = Instant::now();
-        match vocabulary.compile(pattern, Ending::Complete) {
+        match vocabulary.compile(pattern, Ending::Complete, &CancelToken::new()) {
             Err(Error::InvalidInput(message)) => assert!(message.len() < 700, "{message}"),
             Err(other) => panic!("{other:?}"),
             Ok(_) => panic!("accepted {:?}", format!("{pattern:?}").get(..80)),
@@ -258,7 +268,80 @@ fn hostile_patterns_are_errors_and_soon() {
     ];
     for pattern in &large {
         let started = Instant::now();
-        vocabulary.compile(pattern, Ending::Complete).unwrap();
+        vocabulary
+            .compile(pattern, Ending::Complete, &CancelToken::new())
+            .unwrap();
         assert!(started.elapsed() < Duration::from_secs(10));
     }
+}
+
+/// Patterns that would take more stack, or more time, than there is.
+#[test]
+fn large_patterns_are_compiled_or_refused() {
+    let vocabulary = vocabulary("byte_level_bpe");
+    let properties = |count: usize, kind: &str| {
+        let names: Vec<String> = (0..count).map(|i| format!("\"p{i}\"")).collect();
+        let all: Vec<String> = names.iter().map(|name| format!("{name}:{kind}")).collect();
+        schema(&format!(
+            r#"{{"properties":{{{}}},"required":[{}]}}"#,
+            all.join(","),
+            names.join(",")
+        ))
+    };
+    let chain = |count: usize| {
+        let rules: Vec<String> = (0..count)
+            .map(|i| format!("r{i}: \"a\" r{}", i + 1))
+            .collect();
+        Pattern::Lark(format!("start: r0\n{}\nr{count}: \"b\"", rules.join("\n")))
+    };
+    let keyed: Vec<String> = (0..60)
+        .map(|i| format!(r#""^(a|b)*{i}(c|d)*$": {{"type": "string"}}"#))
+        .collect();
+    let alternatives: Vec<String> = (0..20_000).map(|i| format!("x{i}.*y{i}")).collect();
+    let patterns = [
+        properties(5_000, r#"{"type":"integer"}"#),
+        properties(10_000, "{}"),
+        chain(700),
+        chain(9_000),
+        chain(50_000),
+        schema(&format!(
+            r#"{{"patternProperties": {{{}}}}}"#,
+            keyed.join(",")
+        )),
+        Pattern::Regex(alternatives.join("|")),
+        Pattern::Lark(format!("start: {}", vec!["\"a\""; 100_000].join(" "))),
+    ];
+    for pattern in &patterns {
+        let started = Instant::now();
+        let result = vocabulary.compile(pattern, Ending::Complete, &CancelToken::new());
+        if let Err(error) = result {
+            assert!(matches!(error, Error::InvalidInput(_)), "{error:?}");
+            assert!(!error.to_string().contains("panic"), "{error}");
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(15),
+            "{:?}",
+            started.elapsed()
+        );
+    }
+}
+
+#[test]
+fn an_interrupt_ends_compiling_at_once() {
+    let vocabulary = vocabulary("byte_level_bpe");
+    let alternatives: Vec<String> = (0..20_000).map(|i| format!("x{i}.*y{i}.*")).collect();
+    let pattern = Pattern::Regex(alternatives.join("|"));
+    let cancel = CancelToken::new();
+    std::thread::scope(|scope| {
+        let compiling = scope.spawn(|| {
+            let result = vocabulary.compile(&pattern, Ending::Complete, &cancel);
+            (result.map(drop), Instant::now())
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        let cancelled = Instant::now();
+        cancel.cancel();
+        let (_, ended) = compiling.join().unwrap();
+        let latency = ended.saturating_duration_since(cancelled);
+        assert!(latency < Duration::from_millis(200), "{latency:?}");
+    });
 }
