@@ -128,5 +128,17 @@ module Candle
       yield configuration if block_given?
       @logger = configuration.build
     end
+
+    private
+
+    # Says what the engine has to say. A logger that fails loses its message only; what comes from outside
+    # meanwhile (`Timeout`, `Thread#raise`, `Thread#kill`) waits for the logger, and is then raised.
+    def log_from_engine(level, message)
+      Thread.handle_interrupt(Object => :never) do
+        logger.public_send(level, message)
+      rescue StandardError
+        nil
+      end
+    end
   end
 end

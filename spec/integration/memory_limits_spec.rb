@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# More memory than there is gives an error, never the end of the process; a limit of addresses counts as a small machine.
+# More memory than there is gives an error, never the end of the process; a limit of addresses is a small machine.
 RSpec.describe "Memory that is not there" do
   it "is refused under a limit of address space, and the process goes on" do
     script = <<~RUBY

@@ -2,6 +2,7 @@
 
 require "json"
 require "stringio"
+require "timeout"
 require "tmpdir"
 
 RSpec.describe "Candle.logger" do
@@ -94,5 +95,31 @@ RSpec.describe "Candle.logger" do
       expect(run_ruby(script, "CANDLE_VERBOSE" => value)[1].scan(/low|high/)).to eq(%w[low high])
     end
     expect(run_ruby(script, "CANDLE_VERBOSE" => "0")[1].scan(/low|high/)).to eq(["high"])
+  end
+
+  describe "what the engine says" do
+    def say = Candle.send(:log_from_engine, :info, "a message")
+
+    it "is lost with a logger that fails, and nothing else is" do
+      Candle.logger = Class.new { def info(_message) = raise(IOError, "the disk is full") }.new
+      expect(say).to be_nil
+    end
+
+    it "does not swallow what is raised from outside meanwhile" do
+      started = Queue.new
+      Candle.logger = Class.new { define_method(:info) { |_message| (started << true) && sleep(0.2) } }.new
+      ended = []
+      [->(thread) { thread.raise(RuntimeError, "enough") }, :kill.to_proc].each do |interrupt|
+        thread = Thread.new { say && (ended << :not_interrupted) }
+        thread.report_on_exception = false
+        started.pop
+        interrupt.call(thread)
+        thread.join
+      rescue RuntimeError => e
+        ended << e.message
+      end
+      expect(ended).to eq(["enough"])
+      expect { Timeout.timeout(0.05) { say } }.to raise_error(Timeout::Error)
+    end
   end
 end

@@ -13,6 +13,7 @@ use std::ptr;
 use std::sync::Mutex;
 
 use engine::runtime::log::Level;
+use engine::runtime::threads;
 use engine::{CancelToken, Error as EngineError};
 use magnus::rb_sys::protect;
 use magnus::value::ReprValue;
@@ -44,7 +45,7 @@ where
     F: FnMut(&CancelToken) -> engine::Result<T> + Send,
 {
     leave_waiting(ruby, |cancel| {
-        engine::runtime::threads::install(|| work(cancel)).and_then(|result| result)
+        threads::install(|| work(cancel)).and_then(|result| result)
     })
 }
 
@@ -59,7 +60,7 @@ where
     loop {
         token.reset();
         let outcome = call_without_gvl(&mut work, &token);
-        forward_log(ruby);
+        forward_log(ruby)?;
         match outcome {
             // Nothing at all: Ruby had an interrupt pending and did not start the work.
             None => check_interrupts()?,
@@ -128,7 +129,8 @@ where
     // SAFETY: `data` is the `Call` that `call_without_gvl` passed and still owns.
     let call = unsafe { &mut *data.cast::<Call<'_, T, F>>() };
     let (work, token) = (&mut *call.work, call.token);
-    call.outcome = Some(panic::catch_unwind(AssertUnwindSafe(|| work(token))));
+    let work = || threads::interruptible(token, || work(token));
+    call.outcome = Some(panic::catch_unwind(AssertUnwindSafe(work)));
     ptr::null_mut()
 }
 
@@ -165,20 +167,19 @@ fn panicked(ruby: &Ruby, payload: Box<dyn Any + Send>) -> Error {
     )
 }
 
-/// Hands the engine's messages to `Candle.logger`; a logger that raises is the user's business,
-/// but must not lose the result at hand.
-fn forward_log(ruby: &Ruby) {
+/// Hands the engine's messages to `Candle.logger`. A logger that fails is the user's business, and
+/// must not lose the result at hand; what arrives from outside while it writes (`Timeout`, `raise`,
+/// `kill`, a signal) goes on.
+fn forward_log(ruby: &Ruby) -> Result<(), Error> {
     for (level, message) in engine::runtime::log::drain() {
         let method = match level {
             Level::Debug => "debug",
             Level::Info => "info",
             Level::Warn => "warn",
         };
-        let logged = ruby
-            .class_object()
-            .const_get::<_, RModule>("Candle")
-            .and_then(|candle| candle.funcall::<_, _, Value>("logger", ()))
-            .and_then(|logger| logger.funcall::<_, _, Value>(method, (message,)));
-        drop(logged);
+        ruby.class_object()
+            .const_get::<_, RModule>("Candle")?
+            .funcall::<_, _, Value>("log_from_engine", (ruby.to_symbol(method), message))?;
     }
+    Ok(())
 }

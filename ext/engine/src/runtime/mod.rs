@@ -6,6 +6,7 @@ pub mod cancel;
 pub mod device;
 pub mod error;
 pub mod huge_pages;
+mod job;
 pub mod log;
 pub mod memory;
 pub mod stack;

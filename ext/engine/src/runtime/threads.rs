@@ -4,21 +4,33 @@
 //! inherited pool waits for ever. Every pool therefore remembers its process; rayon's global pool,
 //! which can't be replaced, is never used.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::panic::resume_unwind;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::LocalKey;
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::cancel::CancelToken;
+use super::job::{Ending, Job};
 use crate::{Error, Result};
 
 struct Pool {
     process: u32,
-    workers: Arc<ThreadPool>,
+    threads: usize,
+    /// Empty once the pool is replaced: its threads end with the last call that has them. Only the
+    /// process that made the pool looks here, since a fork may leave the lock taken.
+    workers: Mutex<Option<Arc<ThreadPool>>>,
+}
+
+impl Pool {
+    fn workers(&self) -> MutexGuard<'_, Option<Arc<ThreadPool>>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a pool is for. A thread that waits for a part of its work takes up other work of its pool
@@ -32,8 +44,8 @@ enum Use {
     Batches,
 }
 
-/// The pools by their use. Replaced ones are never freed: another thread may be reading the pointer, and
-/// a forked child must not drop a pool whose threads do not exist. There is one per fork or resize.
+/// The pools by their use. Where a replaced one was noted is never freed: another thread may be reading
+/// the pointer, and a forked child must not drop a pool whose threads do not exist.
 static CURRENT: [AtomicPtr<Pool>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 /// Calls that have the batches' pool at work.
 static BATCHING: AtomicUsize = AtomicUsize::new(0);
@@ -54,36 +66,60 @@ pub fn init() {
     }
 }
 
+/// Reserved for a thread, and taken only as far as it is used.
+const STACK: usize = 8 << 20;
+
 /// How long a call waits where it found every thread in the midst of another.
 const NEXT_TRY: Duration = Duration::from_micros(50);
 
 /// Runs `work` with rayon's parallel iterators bound to the engine's pool.
 ///
 /// A thread that waits for parts of its own call may take up those of another, which are short, but
-/// not another call: its own would end only after it.
+/// not another call: its own would end only after it. While every thread is busy, the call can be
+/// interrupted where the thread is [`interruptible`].
 pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     let pool = current(Use::Calls)?;
     if rayon::current_thread_index().is_some() {
         return Ok(pool.install(work));
     }
-    let mut work = Some(work);
+    let (cancel, mut result) = (interrupt(), None);
+    let job = Job::new(|| result = Some(holding(&IN_CALL, work)));
     loop {
-        match pool.install(|| begin_call(&mut work)) {
-            Some(result) => return Ok(result),
-            None => std::thread::sleep(NEXT_TRY),
+        job.queue(&pool, || !IN_CALL.get());
+        match job.wait(&cancel) {
+            Ending::Over => break,
+            Ending::Refused => {
+                cancel.check()?;
+                std::thread::sleep(NEXT_TRY);
+            }
+            Ending::TakenBack => return Err(Error::Interrupted),
         }
     }
+    if let Some(payload) = job.take_panic() {
+        resume_unwind(payload);
+    }
+    drop(job);
+    result.ok_or_else(|| Error::Internal("a call ended without a result".to_owned()))
 }
 
-/// Runs the work, unless this thread is in a call already.
-fn begin_call<T>(work: &mut Option<impl FnOnce() -> T>) -> Option<T> {
-    match IN_CALL.get() {
-        true => None,
-        false => work.take().map(|work| holding(&IN_CALL, work)),
+/// Runs `work` while `cancel` also ends the waiting of this thread for the pool.
+pub fn interruptible<T>(cancel: &CancelToken, work: impl FnOnce() -> T) -> T {
+    struct Restore(Option<CancelToken>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            INTERRUPT.replace(self.0.take());
+        }
     }
+    let _restore = Restore(INTERRUPT.replace(Some(cancel.clone())));
+    work()
+}
+
+fn interrupt() -> CancelToken {
+    INTERRUPT.with_borrow(|cancel| cancel.clone().unwrap_or_default())
 }
 
 thread_local! {
+    static INTERRUPT: RefCell<Option<CancelToken>> = const { RefCell::new(None) };
     static IN_CALL: Cell<bool> = const { Cell::new(false) };
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }
@@ -134,11 +170,20 @@ pub fn side_by_side(count: usize, work: impl Fn(usize) -> Result<()> + Sync) -> 
             failure.get_or_insert(error);
         }
     };
-    pool.in_place_scope(|scope| {
-        for _ in 0..pool.current_num_threads().min(count) {
-            scope.spawn(|_| alone(take_turns));
-        }
-    });
+    let cancel = interrupt();
+    let jobs: Vec<Job<'_>> = (0..pool.current_num_threads().min(count))
+        .map(|_| Job::new(|| alone(take_turns)))
+        .collect();
+    jobs.iter().for_each(|job| job.queue(&pool, || true));
+    // One that was taken back leaves its turns to those that run; they see the interrupt themselves.
+    let endings: Vec<Ending> = jobs.iter().map(|job| job.wait(&cancel)).collect();
+    if let Some(payload) = jobs.iter().find_map(Job::take_panic) {
+        resume_unwind(payload);
+    }
+    drop(jobs);
+    if !endings.contains(&Ending::Over) && count > 0 {
+        return Err(Error::Interrupted);
+    }
     let failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
     failure.map_or(Ok(()), Err)
 }
@@ -244,25 +289,31 @@ fn current(purpose: Use) -> Result<Arc<ThreadPool>> {
         let seen = current.load(Ordering::Acquire);
         // SAFETY: a published pool is never freed.
         if let Some(pool) = unsafe { seen.as_ref() } {
-            if pool.process == std::process::id() && pool.workers.current_num_threads() == wanted {
-                return Ok(pool.workers.clone());
+            if pool.process == std::process::id() && pool.threads == wanted {
+                if let Some(workers) = pool.workers().clone() {
+                    return Ok(workers);
+                }
             }
         }
         let workers = ThreadPoolBuilder::new()
             .num_threads(wanted)
+            .stack_size(STACK)
             .thread_name(|index| format!("red-candle-{index}"))
             .build()
             .map_err(|error| Error::Internal(format!("cannot start worker threads: {error}")))?;
         let fresh = Box::into_raw(Box::new(Pool {
             process: std::process::id(),
-            workers: Arc::new(workers),
+            threads: wanted,
+            workers: Mutex::new(Some(Arc::new(workers))),
         }));
-        if current
-            .compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
-        {
+        match current.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: a published pool is never freed.
+            Ok(replaced) => match unsafe { replaced.as_ref() } {
+                Some(pool) if pool.process == std::process::id() => drop(pool.workers().take()),
+                _ => {}
+            },
             // SAFETY: `fresh` was not published, so this thread is its only owner.
-            drop(unsafe { Box::from_raw(fresh) });
+            Err(_) => drop(unsafe { Box::from_raw(fresh) }),
         }
     }
 }
@@ -355,6 +406,36 @@ mod tests {
             let seen = install(|| wait_for(&over, Duration::from_secs(5)));
             assert!(count() == 1 || seen.unwrap());
         });
+    }
+
+    #[test]
+    fn waiting_for_the_pool_is_interruptible() {
+        let over = AtomicBool::new(false);
+        let wait = || {
+            let started = Instant::now();
+            while !over.load(Ordering::Acquire) && started.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let cancel = CancelToken::new();
+        std::thread::scope(|scope| {
+            for _ in 0..count() {
+                scope.spawn(|| install(wait));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            let waiting = scope.spawn(|| {
+                let started = Instant::now();
+                let result = interruptible(&cancel, || install(|| ()));
+                (result, started.elapsed())
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            cancel.cancel();
+            let (result, elapsed) = waiting.join().unwrap();
+            over.store(true, Ordering::Release);
+            assert!(matches!(result, Err(Error::Interrupted)));
+            assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
+        });
+        assert_eq!(install(|| 7).unwrap(), 7);
     }
 
     #[test]
