@@ -51,6 +51,7 @@ require "candle/shortcuts"
 
 # Transformer models inside your Ruby process.
 module Candle
-  # Loaded on use, since few programs need it.
+  # Loaded on use, since few programs need them.
   autoload :Server, "candle/server"
+  autoload :Worker, "candle/worker"
 end

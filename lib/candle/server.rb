@@ -25,6 +25,7 @@ require "candle/server/ollama"
 require "candle/server/embedding_service"
 require "candle/server/operations"
 require "candle/server/router"
+require "candle/server/launcher"
 
 module Candle
   # Models behind HTTP, as clients of OpenAI, Text Embeddings Inference, Cohere, Jina and Ollama expect them. A Rack

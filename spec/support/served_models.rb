@@ -19,6 +19,7 @@ module ServedModels
     end
 
     def warm_up = self
+    def model_id = "scripted"
 
     def complete(input, config: Candle::GenerationConfig.default, **options)
       @asked << [input, config, options]
