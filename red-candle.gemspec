@@ -20,10 +20,12 @@ Gem::Specification.new do |spec|
   }
 
   spec.files = Dir.chdir(__dir__) do
-    Dir["lib/**/*.{rb,html}", "sig/**/*.rbs", "exe/*", "ext/candle/{build_options,extconf,cuda/extconf}.rb",
+    Dir["lib/**/*.{rb,html}", "sig/**/*.rbs", "exe/*", "completions/*", "ext/candle/{build_options,extconf,cuda/extconf}.rb",
         "ext/{candle,engine}/{Cargo.toml,build.rs}",
         "ext/{candle,engine}/src/**/*", "Cargo.{toml,lock}", "README.md", "CHANGELOG.md", "LICENSE", ".yardopts"]
-      .select { |path| File.file?(path) }
+      .select do |path|
+      File.file?(path)
+    end
       .sort
   end
   spec.require_paths = ["lib"]
@@ -31,6 +33,8 @@ Gem::Specification.new do |spec|
   spec.executables = spec.files.grep(%r{\Aexe/}) { |path| File.basename(path) }
   spec.extensions = ["ext/candle/extconf.rb", "ext/candle/cuda/extconf.rb"]
 
+  # The command line; plain Ruby without dependencies of its own. The server's Puma stays the user's choice.
+  spec.add_dependency "thor", ">= 1.2", "< 2"
   # Only the build needs it; precompiled gems drop it.
   spec.add_dependency "rb_sys", ">= 0.9.87", "< 1"
 end

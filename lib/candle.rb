@@ -52,6 +52,7 @@ require "candle/shortcuts"
 # Transformer models inside your Ruby process.
 module Candle
   # Loaded on use, since few programs need them.
+  autoload :CLI, "candle/cli"
   autoload :Server, "candle/server"
   autoload :Worker, "candle/worker"
 end

@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "fileutils"
 require "open3"
 require "tmpdir"
 require_relative "build"
@@ -25,8 +26,10 @@ module Tasks
       check_source
       Dir.mktmpdir do |home|
         @home = home
+        bring(*Gem::Package.new(package).spec.runtime_dependencies)
         ruby(gem_command, "install", "--local", "--no-document", package)
         ruby("-e", SCRIPT, @specification.version.to_s)
+        ruby(File.join(@home, "bin", "red-candle"), "doctor")
       end
       puts "#{File.basename(package)} (#{File.size(package) / 1_000_000} MB) installs and runs without Rust"
     end
@@ -55,6 +58,16 @@ module Tasks
         output, status = Open3.capture2e("cargo", "metadata", "--locked", "--no-deps", "--format-version", "1",
                                          chdir: directory)
         abort "the source gem does not build: #{output}" unless status.success?
+      end
+    end
+
+    # Puts the gems that ours needs into the new home, from where this machine has them.
+    def bring(*dependencies)
+      dependencies.map(&:to_spec).each do |specification|
+        { "gems" => specification.full_gem_path, "specifications" => specification.loaded_from }.each do |folder, path|
+          FileUtils.mkdir_p(File.join(@home, folder))
+          FileUtils.cp_r(path, File.join(@home, folder))
+        end
       end
     end
 

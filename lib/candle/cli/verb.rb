@@ -1,0 +1,41 @@
+# frozen_string_literal: true
+
+require "json"
+
+module Candle
+  class CLI
+    # What commands share.
+    #
+    # @api private
+    class Verb
+      # @param options [Hash] as Thor read them
+      def initialize(options)
+        @options = options.to_h.transform_keys(&:to_sym)
+      end
+
+      private
+
+      attr_reader :options
+
+      def load_model(kind, source)
+        Terminal.note("loading #{source} ...")
+        ModelKind.class_for(kind).from_pretrained(source, device: options[:device])
+      end
+
+      # @return [String, nil] the token of a server
+      # @raise [ArgumentError] when other machines could reach it and there is none
+      def checked_token
+        token = options[:token] || ENV.fetch("RED_CANDLE_TOKEN", nil)
+        return token if token || Server::Access.loopback?(options[:host])
+
+        raise ArgumentError, "other machines could reach #{options[:host]}: set a token with --token or " \
+                             "RED_CANDLE_TOKEN"
+      end
+
+      # One value as JSON, or the block for people.
+      def show(value)
+        options[:json] ? puts(JSON.generate(value)) : yield
+      end
+    end
+  end
+end

@@ -1,0 +1,145 @@
+# frozen_string_literal: true
+
+require "json"
+require "socket"
+
+RSpec.describe "red-candle serve" do
+  arguments = ["serve", *ServedModels.sources.map { |name, source| "#{name}=#{source}" }]
+
+  before(:all) { @server = WebServer.new([*arguments, "--waiting", "40"], {}) }
+  after(:all) { @server.stop }
+
+  let(:server) { @server }
+  let(:question) { [{ role: "user", content: "hi" }] }
+
+  # Sends a request without reading the answer.
+  def open_request(server, path, body)
+    text = JSON.generate(body)
+    socket = TCPSocket.new("127.0.0.1", server.port)
+    socket.write("POST #{path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: #{text.bytesize}\r\n\r\n#{text}")
+    socket
+  end
+
+  def eventually(seconds = 5)
+    stop = now + seconds
+    sleep 0.05 until yield || now > stop
+    expect(yield).to be(true)
+  end
+
+  it "answers over HTTP, with streams in pieces" do
+    expect(JSON.parse(server.get("/ready").body)["status"]).to eq("ready")
+    socket = open_request(server, "/v1/chat/completions",
+                          { model: "llm", messages: question, max_tokens: 30, stream: true })
+    text = +""
+    text << socket.readpartial(4096) until text.include?("[DONE]")
+    expect(text).to start_with("HTTP/1.1 200 OK").and match(%r{^content-type: text/event-stream\r$}i)
+    expect(text.scan("chat.completion.chunk").size).to be > 5
+    socket.close
+  end
+
+  it "is asked by curl" do
+    command = ["curl", "-sS", "#{server.base}/v1/embeddings", "-H", "content-type: application/json"]
+    output, status = Open3.capture2e(*command, "-d", '{"model": "embedder", "input": "a dog"}')
+    expect(status).to be_success, output
+    expect(JSON.parse(output)["data"].first["embedding"].size).to eq(32)
+  end
+
+  describe "clients" do
+    %w[openai huggingface_hub ollama litellm prometheus_client].each do |client|
+      it "of Python: #{client}" do
+        python, reason = Clients.python
+        skip(reason) unless python
+        server.post("/v1/chat/completions", { model: "llm", messages: question, max_tokens: 2 })
+        environment = { "LITELLM_LOCAL_MODEL_COST_MAP" => "True", "HF_HUB_OFFLINE" => nil, "NO_PROXY" => "127.0.0.1" }
+        output, status = Open3.capture2e(environment, python, File.join(Clients::SCRIPTS, "check.py"), client,
+                                         server.base)
+        expect(status).to be_success, output
+      end
+    end
+
+    it "of npm: openai" do
+      directory, reason = Clients.node
+      skip(reason) unless directory
+      output, status = Open3.capture2e("node", File.join(Clients::SCRIPTS, "openai.mjs"), directory, server.base)
+      expect(status).to be_success, output
+    end
+  end
+
+  it "takes a crowd: no error but 429, and everything given back" do
+    script = File.expand_path("../support/load_client.rb", __dir__)
+    load = ->(seconds) { JSON.parse(Open3.capture2(RbConfig.ruby, script, server.base, seconds.to_s, "50").first) }
+    load.call(3)
+    before = server.metric("process_resident_memory_bytes")
+    counts = load.call(8)
+    expect(counts.keys - %w[200 429 dropped]).to be_empty, counts.inspect
+    expect(counts["200"]).to be > 100
+    eventually { server.metric("candle_running").zero? && server.metric("candle_waiting").zero? }
+    expect(server.metric("process_resident_memory_bytes")).to be < before * 1.25
+    expect(server.post("/v1/embeddings", { model: "embedder", input: "a" }).code).to eq("200")
+  end
+
+  it "is not held up by a reader that does not read" do
+    slow = Array.new(4) do
+      open_request(server, "/v1/chat/completions", { model: "llm", messages: question, max_tokens: 40, stream: true })
+    end
+    expect(seconds { server.post("/v1/embeddings", { model: "embedder", input: "a" }) }).to be < 2
+    slow.each(&:close)
+    eventually { server.metric("candle_running").zero? }
+  end
+
+  it "lets running answers end when it is told to stop" do
+    WebServer.run("serve", "llm=#{TinyModels.path("gguf-decoders/llama")}") do |other|
+      socket = open_request(other, "/v1/chat/completions",
+                            { model: "llm", messages: question, max_tokens: 40, stream: true })
+      text = socket.readpartial(100)
+      expect(other.stop("TERM")).to be_success
+      text << socket.read
+      expect(text).to include("[DONE]")
+    end
+  end
+
+  it "refuses an address that others reach, unless there is a token" do
+    output, status = Open3.capture2e(*WebServer::COMMAND, "serve", "e=#{TinyModels.path("bert")}", "--host", "0.0.0.0")
+    expect([status.exitstatus, output]).to match([2, /set a token with --token/])
+    WebServer.run("serve", "e=#{TinyModels.path("bert-sentence")}", "--host", "0.0.0.0", "--token", "t") do |other|
+      address = URI("http://127.0.0.1:#{other.port}/embed")
+      expect(Net::HTTP.post(address, '{"inputs": "a"}').code).to eq("401")
+      expect(Net::HTTP.post(address, '{"inputs": "a"}', "authorization" => "Bearer t").code).to eq("200")
+    end
+  end
+
+  it "shares the weights between processes" do
+    skip("needs Linux") unless File.exist?("/proc/self/smaps_rollup")
+    path, reason = RealModels.try("sentence-transformers/all-MiniLM-L6-v2")
+    skip(reason) unless path
+
+    WebServer.run("serve", "e=#{path}", "--workers", "2") do |cluster|
+      children = File.read("/proc/#{cluster.pid}/task/#{cluster.pid}/children").split
+      codes = Array.new(8) { Thread.new { cluster.post("/embed", { inputs: "a dog" }).code } }.map(&:value)
+      expect(codes).to all(eq("200"))
+      shares = [cluster.pid, *children].map { |pid| WebServer.proportional_bytes(pid) }
+      weights = File.size(File.join(path, "model.safetensors"))
+      expect(children.size).to eq(2)
+      expect(shares.sum).to be < (2 * weights) + (3 * 60_000_000)
+    end
+  end
+
+  it "runs a worker that tells its orchestrator" do
+    listener = TCPServer.new("127.0.0.1", 0)
+    told = Thread.new do
+      client = listener.accept
+      text = client.readpartial(4096)
+      text << client.readpartial(4096) until text.match?(/\r\n\r\n.*\}/m)
+      client.write("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+      client.close
+      JSON.parse(text[/\{.*\}/m])
+    end
+    arguments = ["worker", "--worker-id", "w1", "--model", TinyModels.path("decoders/llama"), "--callback-url",
+                 "http://127.0.0.1:#{listener.addr[1]}/"]
+    WebServer.run(*arguments) do |worker|
+      expect(told.value).to match("worker_id" => "w1", "vram_bytes" => be > 1000, "uri" => worker.base)
+      answer = worker.post("/execute", { job_id: "j", prompt: "the", max_tokens: 4 })
+      expect(answer.body).to include("event: started", "event: token", "event: metrics", "event: end")
+    end
+  end
+end

@@ -1,0 +1,124 @@
+"""Asks a server with the clients that people use, and fails where one can't tell what it was answered.
+
+usage: check.py CLIENT BASE_URL
+"""
+
+import asyncio
+import json
+import math
+import sys
+import urllib.request
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
+
+
+def check_openai(base):
+    import openai
+
+    client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
+    names = [model.id for model in client.models.list()]
+    assert names == ["llm", "embedder", "reranker", "classifier", "ner"], names
+    assert client.models.retrieve("llm").id == "llm"
+
+    settings = {"model": "llm", "messages": MESSAGES, "max_tokens": 6, "temperature": 0}
+    answer = client.chat.completions.create(**settings, logprobs=True, top_logprobs=2)
+    assert answer.usage.completion_tokens == 6 and answer.choices[0].finish_reason == "length"
+    assert len(answer.choices[0].logprobs.content) == 6
+    stream = list(client.chat.completions.create(**settings, stream=True, stream_options={"include_usage": True}))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+    assert text == answer.choices[0].message.content and stream[-1].usage.completion_tokens == 6
+
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+    held = client.chat.completions.create(model="llm", messages=MESSAGES, max_tokens=40, response_format=form, n=2, seed=3)
+    assert [list(json.loads(choice.message.content)) for choice in held.choices] == [["ok"], ["ok"]]
+    assert client.completions.create(model="llm", prompt="the dog", max_tokens=4).choices[0].text is not None
+
+    # This client asks for base64 by itself.
+    vectors = client.embeddings.create(model="embedder", input=["a dog", "the dog"], dimensions=8).data
+    assert [len(item.embedding) for item in vectors] == [8, 8]
+    plain = client.embeddings.create(model="embedder", input="a dog", dimensions=8, encoding_format="float").data[0]
+    assert all(math.isclose(one, other, abs_tol=1e-6) for one, other in zip(plain.embedding, vectors[0].embedding))
+
+    for wrong, error in ((dict(settings, model="none"), openai.NotFoundError),
+                         (dict(settings, messages=[{"role": "user", "content": "long " * 200}]), openai.BadRequestError)):
+        try:
+            client.chat.completions.create(**wrong)
+        except error as found:
+            assert found.body["message"]
+        else:
+            raise AssertionError("no error")
+    asyncio.run(stream_later(base))
+
+
+async def stream_later(base):
+    import openai
+
+    client = openai.AsyncOpenAI(base_url=base + "/v1", api_key="none")
+    stream = await client.chat.completions.create(model="llm", messages=MESSAGES, max_tokens=4, stream=True)
+    assert [chunk async for chunk in stream][-1].choices[0].finish_reason
+
+
+def check_huggingface_hub(base):
+    from huggingface_hub import InferenceClient
+
+    client = InferenceClient(base_url=base)
+    answer = client.chat_completion(MESSAGES, model="llm", max_tokens=5)
+    assert answer.choices[0].message.content is not None
+    pieces = list(client.chat_completion(MESSAGES, model="llm", max_tokens=5, stream=True))
+    assert pieces[-1].choices[0].finish_reason == "length"
+    assert InferenceClient(model=base + "/embed").feature_extraction("a dog").shape == (1, 32)
+    assert len(InferenceClient(model=base + "/similarity").sentence_similarity("a dog", ["a dog", "hello"])) == 2
+
+
+def check_ollama(base):
+    import ollama
+
+    client = ollama.Client(host=base)
+    options = {"num_predict": 5, "temperature": 0}
+    assert [model.model for model in client.list().models][0] == "llm"
+    assert "completion" in client.show("llm").capabilities
+    answer = client.chat(model="llm", messages=MESSAGES, options=options)
+    assert answer.done and answer.eval_count == 5
+    streamed = list(client.chat(model="llm", messages=MESSAGES, options=options, stream=True))
+    assert "".join(part.message.content for part in streamed) == answer.message.content and streamed[-1].done
+    assert client.generate(model="llm", prompt="the", options=options).response is not None
+    assert len(client.embed(model="embedder", input=["a", "b"]).embeddings) == 2
+    held = client.chat(model="llm", messages=MESSAGES, format=SCHEMA, options={"num_predict": 40})
+    assert list(json.loads(held.message.content)) == ["ok"]
+    try:
+        client.chat(model="none", messages=MESSAGES)
+    except ollama.ResponseError as error:
+        assert error.status_code == 404 and "none" in error.error
+    else:
+        raise AssertionError("no error")
+
+
+def check_litellm(base):
+    import litellm
+
+    litellm.telemetry = False
+    common = {"api_base": base + "/v1", "api_key": "none"}
+    answer = litellm.completion(model="openai/llm", messages=MESSAGES, max_tokens=5, **common)
+    assert answer.usage.completion_tokens == 5
+    chunks = list(litellm.completion(model="openai/llm", messages=MESSAGES, max_tokens=5, stream=True, **common))
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert len(litellm.embedding(model="openai/embedder", input=["a dog"], **common).data[0]["embedding"]) == 32
+    ranked = litellm.rerank(model="jina_ai/reranker", query="dog", documents=["cat", "dog"], api_base=base + "/v1/rerank",
+                            api_key="none")
+    assert len(ranked.results) == 2
+
+
+def check_prometheus_client(base):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    text = urllib.request.urlopen(base + "/metrics").read().decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    for name, kind in (("candle_requests", "counter"), ("candle_request_seconds", "histogram"),
+                       ("candle_first_token_seconds", "histogram"), ("process_resident_memory_bytes", "gauge")):
+        assert families[name].type == kind and families[name].samples, name
+
+
+if __name__ == "__main__":
+    globals()["check_" + sys.argv[1]](sys.argv[2])
+    print("ok")

@@ -1,0 +1,264 @@
+# frozen_string_literal: true
+
+require "delegate"
+require "open3"
+require "stringio"
+require "tmpdir"
+
+RSpec.describe Candle::CLI do
+  embedder = TinyModels.path("bert-sentence")
+  llm = TinyModels.path("gguf-decoders/llama")
+
+  # Runs a command line in this process.
+  def cli(*arguments, input: "")
+    before = [$stdin, $stdout, $stderr]
+    $stdin = StringIO.new(input)
+    $stdout = StringIO.new
+    $stderr = StringIO.new
+    status = described_class.run(arguments)
+    [status, $stdout.string, $stderr.string]
+  ensure
+    $stdin, $stdout, $stderr = before
+  end
+
+  around { |example| Dir.mktmpdir { |directory| Dir.chdir(directory) { example.run } } }
+
+  def json_lines(text) = text.lines.map { |line| JSON.parse(line) }
+
+  it "describes every command with an example" do
+    verbs = described_class.all_commands.except("help", "version", "generate")
+    expect(verbs.keys + ["run"]).to contain_exactly("chat", "run", "embed", "rerank", "classify", "entities", "search",
+                                                    "serve", "worker", "pull", "models", "info", "doctor", "bench")
+    expect(verbs.values.map(&:long_description)).to all(match(/\AExample: .*red-candle/))
+    status, output, = cli("help", "serve")
+    expect([status, output]).to match([0, /--token=TOKEN.*Example: red-candle serve/m])
+  end
+
+  it "has completions for every command and option" do
+    commands = described_class.all_commands.except("help")
+    verbs = commands.keys.map { |name| name == "generate" ? "run" : name }
+    options = commands.values.flat_map { |command| command.options.keys }.map { |name| name.to_s.tr("_", "-") }
+    %w[bash zsh fish].each do |shell|
+      text = ProjectFiles.read("completions/red-candle.#{shell}")
+      expect(verbs).to all(satisfy { |name| text.include?(name) })
+      expect(options.reject { |name| text.match?(/(--|-l )#{name}\b/) }).to be_empty
+    end
+  end
+
+  it "completes words in bash" do
+    output, status = Open3.capture2e("bash", "-c", <<~SHELL, chdir: ProjectFiles::ROOT)
+      . completions/red-candle.bash
+      COMP_WORDS=(red-candle ser) COMP_CWORD=1; _red_candle; echo "${COMPREPLY[@]}"
+      COMP_WORDS=(red-candle serve --to) COMP_CWORD=2; _red_candle; echo "${COMPREPLY[@]}"
+    SHELL
+    expect([status.success?, output]).to eq([true, "serve\n--token\n"])
+  end
+
+  it "ends with a status that means something" do
+    expect(cli("version")).to eq([0, "#{Candle::VERSION}\n", ""])
+    expect(cli("dance")).to match([2, "", /Could not find command "dance"/])
+    expect(cli("search", "x")).to match([2, "", /--query/])
+    expect(cli("info", "./nowhere")).to match([3, "", /\Ared-candle: .*nowhere/])
+    expect(cli("embed", "missing.txt", "-m", embedder).first).to eq(1)
+    expect(cli("run", "-m", llm)).to match([2, "", /needs a prompt/])
+  end
+
+  it "ends cleanly on Ctrl-C" do
+    Open3.popen2e(*WebServer::COMMAND, "bench", embedder, "--seconds", "20") do |_, output, process|
+      sleep 1.5
+      Process.kill("INT", process.pid)
+      expect([process.value.exitstatus, output.read]).to eq([130, ""])
+    end
+  end
+
+  it "embeds lines and JSON lines, and writes three formats" do
+    input = "a dog\n\n{\"text\": \"hello\", \"id\": 3}\n{no json\n"
+    status, output, errors = cli("embed", "-m", embedder, input: input)
+    expect([status, errors]).to eq([0, ""])
+    found = json_lines(output)
+    model = ServedModels.models["embedder"]
+    expect(found.map { |line| line["text"] }).to eq(["a dog", "hello", "{no json"])
+    expect(found.map { |line| line["embedding"] }).to be_near(model.embed(["a dog", "hello", "{no json"]), 1e-6)
+    _, csv, = cli("embed", "-m", embedder, "--format", "csv", "--dimensions", "2", input: "a, \"dog\"\n")
+    expect(csv).to match(/\A"a, ""dog""",-?[\d.]+,-?[\d.]+\n\z/)
+    cli("embed", "-m", embedder, "--format", "packed", "-o", "v.bin", input: "a dog\nhello\n")
+    expect(File.binread("v.bin").unpack("e*").each_slice(32).to_a).to be_near(model.embed(["a dog", "hello"]), 1e-6)
+  end
+
+  it "continues a file that a run left unfinished" do
+    File.write("in.txt", (1..200).map { |number| "dog #{number}\n" }.join)
+    embedded = 0
+    counting = SimpleDelegator.new(ServedModels.models["embedder"])
+    counting.define_singleton_method(:embed) do |texts, **options|
+      embedded += texts.size
+      super(texts, **options)
+    end
+    allow(Candle::EmbeddingModel).to receive(:from_pretrained).and_return(counting)
+    %w[jsonl csv packed].each do |format|
+      command = ["embed", "in.txt", "-m", embedder, "--format", format, "-o", "out"]
+      expect(cli(*command).first).to eq(0)
+      whole = File.binread("out")
+      # A run that was killed leaves half a record.
+      File.binwrite("out", whole[0, (whole.bytesize / 2) + 5])
+      embedded = 0
+      expect(cli(*command).first).to eq(0)
+      expect(File.binread("out") == whole).to be(true)
+      expect(embedded).to be_between(90, 110)
+      embedded = 0
+      expect([cli(*command).first, embedded]).to eq([0, 0])
+      File.delete("out")
+    end
+  end
+
+  it "ranks, classifies and finds entities" do
+    _, output, = cli("rerank", "dog", "-m", TinyModels.path("bert-reranker"), "--top", "1", "--json",
+                     input: "cat\ndog\n")
+    best = ServedModels.models["reranker"].rerank("dog", %w[cat dog]).first
+    expect(json_lines(output)).to eq([{ "index" => best[:doc_id], "score" => best[:score], "text" => best[:text] }])
+    _, output, = cli("classify", "-m", TinyModels.path("bert-sequence"), "--top", "1", input: "a dog\n")
+    expect(json_lines(output).first["labels"].size).to eq(1)
+    text = "the dog live in Paris\n"
+    _, output, = cli("entities", "-m", TinyModels.path("bert-token"), "--threshold", "0", input: text)
+    expect(json_lines(output).first["entities"]).not_to be_empty
+    expect(cli("classify", input: "a")).to match([2, "", /--model/])
+  end
+
+  it "finds passages, and embeds only what has changed" do
+    Dir.mkdir("docs")
+    File.write("docs/a.md", "the quick fox\n\nthe lazy dog\n")
+    File.write("docs/b.txt", "#{"hello world " * 200}\n")
+    command = ["search", "docs", "-q", "the lazy dog", "-m", embedder, "--top", "2", "--json"]
+    _, output, = cli(*command)
+    found = json_lines(output)
+    expect(found.first).to include("file" => "docs/a.md", "line" => 1, "text" => "the quick fox\n\nthe lazy dog")
+    expect(found.size).to eq(2)
+    index = Candle::CLI::SearchIndex.new(".red-candle.index", model: embedder, dimension: 32)
+    expect(index.update(%w[docs/a.md docs/b.txt]) { raise "nothing has changed" }).to eq(0)
+    File.write("docs/b.txt", "other\n")
+    asked = []
+    index.update(%w[docs/a.md docs/b.txt]) { |texts| texts.map { |text| (asked << text) && ([0.5] * 32).pack("e*") } }
+    expect(asked).to eq(["other"])
+    File.write("notes", "x")
+    expect(cli(*command, "--index", "notes")).to match([1, "", /no index of red-candle/])
+    expect(cli("search", "nowhere", "-q", "x", "-m", embedder)).to match([1, "", /there is no file nowhere/])
+  end
+
+  it "cuts long paragraphs at spaces, and joins short ones" do
+    text = "one\n\ntwo\n\n#{"word " * 400}\nend"
+    parts = Candle::CLI::Passages.of(text).map { |start, length| text[start, length] }
+    expect(parts.map(&:size)).to all(be <= 801)
+    expect(parts.join.delete(" \n")).to eq(text.delete(" \n"))
+    expect(parts.first).to start_with("one\n\ntwo")
+    expect(Candle::CLI::Passages.of(" \n ")).to eq([])
+  end
+
+  it "answers a prompt, and what is piped in" do
+    _, output, = cli("run", "hi", "-m", llm, "--max-tokens", "5", "--temperature", "0")
+    expect(output).to eq("#{ServedModels.models["llm"].chat([{ role: "user", content: "hi" }], max_length: 5,
+                                                                                               temperature: 0)}\n")
+    _, output, = cli("run", "-m", llm, "--raw", "--max-tokens", "5", "--json", input: "the dog\n")
+    expect(JSON.parse(output)).to include("usage" => hash_including("completion_tokens" => 5))
+    schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"], additionalProperties: false }
+    File.write("schema.json", JSON.generate(schema))
+    _, output, = cli("run", "hi", "-m", llm, "--max-tokens", "40", "--schema", "schema.json")
+    expect(JSON.parse(output).keys).to eq(["ok"])
+  end
+
+  it "talks, and obeys the commands of a conversation" do
+    talk = "hi\n/save one.json\n/system Be brief.\nhi\n/save two.json\n/dance\n/reset\n/save three.json\n/quit\nnever\n"
+    status, output, errors = cli("chat", llm, "--max-tokens", "3", "--temperature", "0", input: talk)
+    expect([status, output.lines.size]).to match([0, be >= 2])
+    roles = ->(file) { JSON.parse(File.read(file)).map { |message| message["role"] } }
+    expect(roles.call("one.json")).to eq(%w[user assistant])
+    expect(roles.call("two.json")).to eq(%w[system user assistant])
+    expect(roles.call("three.json")).to eq(%w[system])
+    expect(errors).to match(%r{unknown command /dance})
+  end
+
+  it "tells what a model is and needs" do
+    _, output, = cli("info", embedder, "--json")
+    facts = JSON.parse(output)
+    expect(facts).to include("kind" => "embedding", "architecture" => "BertModel", "stored_as" => "f32",
+                             "files" => [hash_including("name" => "model.safetensors")])
+    expect(facts["parameters"]).to be_within(2000).of(ServedModels.models["embedder"].model_info[:parameters])
+    expect(facts["memory_bytes"]).to eq(facts["parameters"] * 4)
+    single = Dir["#{llm}/*.gguf"].first
+    expect(JSON.parse(cli("info", single, "--json")[1])).to include("kind" => "llm", "architecture" => "llama")
+    expect(cli("info", embedder)[1]).to match(/^memory for weights\s+about 88/)
+  end
+
+  it "checks the installation" do
+    status, output, = cli("doctor", "--json")
+    report = JSON.parse(output)
+    expect(status).to eq(0)
+    expect(report["checks"]["kernels"]).to include("ok" => true, "tested" => include("cpu"))
+    expect(report["gems"]["puma"]).to include("version")
+    allow(Candle::Device).to receive(:available_devices).and_return(%w[cpu cuda:7])
+    status, output, = cli("doctor")
+    expect([status, output]).to match([1, /kernels\s+FAILED: update the driver/])
+  end
+
+  it "measures a model" do
+    _, output, = cli("bench", embedder, "--seconds", "0.2", "--json")
+    expect(JSON.parse(output)).to include("kind" => "embedding", "short_texts_per_second" => be > 1)
+    _, output, = cli("bench", llm, "--seconds", "0.1", "--json")
+    expect(JSON.parse(output)).to include("kind" => "llm", "tokens_per_second" => be > 1)
+  end
+
+  describe "the cache" do
+    around do |example|
+      before = ENV.fetch("HF_HUB_CACHE", nil)
+      ENV["HF_HUB_CACHE"] = File.expand_path("hub")
+      example.run
+    ensure
+      ENV["HF_HUB_CACHE"] = before
+    end
+
+    before do
+      root = "hub/models--owner--name"
+      FileUtils.mkdir_p(["#{root}/blobs", "#{root}/refs", "#{root}/snapshots/new", "#{root}/snapshots/old"])
+      { "used" => 300, "unused" => 500, "part.incomplete" => 100 }.each do |name, size|
+        File.write("#{root}/blobs/#{name}", "x" * size)
+      end
+      File.symlink("../../blobs/used", "#{root}/snapshots/new/model.safetensors")
+      File.symlink("../../blobs/unused", "#{root}/snapshots/old/model.safetensors")
+      File.write("#{root}/refs/main", "new")
+    end
+
+    it "is listed" do
+      expect(cli("models")).to eq([0, "900 B  owner/name\n", ""])
+      listed = JSON.parse(cli("models", "--json")[1])["models"]
+      expect(listed).to eq([{ "id" => "owner/name", "bytes" => 900, "revisions" => 2 }])
+    end
+
+    it "is pruned of what no current revision uses" do
+      expect(JSON.parse(cli("models", "--prune", "--json")[1])).to include("freed" => 600)
+      expect(Dir.children("hub/models--owner--name/blobs")).to eq(["used"])
+      expect(File.size("hub/models--owner--name/snapshots/new/model.safetensors")).to eq(300)
+    end
+  end
+
+  it "pulls what the loaders would read" do
+    files = %w[config.json README.md model.safetensors pytorch_model.bin onnx/model.onnx onnx/config.json
+               1_Pooling/config.json]
+    allow(Candle::Hub).to receive(:files).and_return(files)
+    expect(Candle::Hub).to receive(:snapshot)
+      .with("a/b", revision: nil, files: %w[config.json 1_Pooling/config.json model.safetensors]).and_return("/x")
+    expect(cli("pull", "a/b")).to eq([0, "/x\n", ""])
+    parts = %w[m-Q4_K_M-00001-of-00002.gguf m-Q4_K_M-00002-of-00002.gguf]
+    allow(Candle::Hub).to receive(:files).and_return(["m-Q8_0.gguf", *parts])
+    expect(Candle::Hub).to receive(:snapshot).with("a/c", revision: nil, files: parts).and_return("/y")
+    cli("pull", "a/c")
+  end
+
+  it "reads what to serve" do
+    models = Candle::CLI::Serve.models(["chat=owner/name", "v:embedding=./x", "/models/tiny.gguf"])
+    expect(models).to eq("chat" => { source: "owner/name" }, "v" => { source: "./x", kind: "embedding" },
+                         "tiny" => { source: "/models/tiny.gguf" })
+    expect { Candle::CLI::Serve.models(%w[a=x a=y]) }.to raise_error(ArgumentError, /two models have the name a/)
+    expect(cli("serve")).to match([2, "", /needs a model/])
+    expect(cli("serve", "a:poet=x")).to match([2, "", /unknown kind of model "poet"/])
+    expect(cli("worker", "--worker-id", "w", "--model", llm, "--port", "0", "--callback-url", "ftp://x"))
+      .to match([2, "", /http/])
+  end
+end
