@@ -1,5 +1,11 @@
 # frozen_string_literal: true
 
+if defined?(Candle) && !Candle.instance_of?(Module)
+  place = Object.const_source_location(:Candle).join(":")
+  raise LoadError, "red-candle defines the module Candle, but Candle is a #{Candle.class} here already (#{place}). " \
+                   "Rename that one or put it into a module of its own, and require \"candle\" before it is used"
+end
+
 require "candle/version"
 require "candle/errors"
 require "candle/logging"
@@ -35,6 +41,7 @@ require "candle/tools/agent_event"
 require "candle/tools/agent"
 require "candle/arguments"
 require "candle/progress"
+require "candle/text_splitter"
 require "candle/embedding_model_type"
 require "candle/embedding_model"
 require "candle/reranker"
