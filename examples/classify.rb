@@ -4,7 +4,7 @@
 # "distilbert/distilbert-base-uncased-finetuned-sst-2-english"; without one a small random model shows the calls.
 require "candle"
 
-source = ARGV[0] || "spec/fixtures/tiny/bert-sequence"
+source = ARGV.fetch(0) { File.expand_path("../spec/fixtures/tiny/bert-sequence", __dir__) }
 classifier = Candle::Classifier.from_pretrained(source)
 
 texts = ["What a wonderful day.", "The train is late again."]

@@ -1,15 +1,24 @@
 # frozen_string_literal: true
 
-require "yard"
-
 desc "Write the API documentation into doc/"
-YARD::Rake::YardocTask.new(:doc)
+begin
+  require "yard"
+  YARD::Rake::YardocTask.new(:doc)
+rescue LoadError
+  task(:doc) { abort "rake doc needs the yard gem: bundle install" }
+end
 
 namespace :doc do
   desc "Fail unless every public method is documented, and every documented one exists"
   task :coverage do
     require_relative "support/doc_coverage"
     Tasks::DocCoverage.new.run
+  end
+
+  desc "Write the messages of all errors into docs/errors.md"
+  task :errors do
+    require_relative "support/error_table"
+    Tasks::ErrorTable.new.write
   end
 
   desc "Run the examples of README, docs/, YARD comments and examples/"

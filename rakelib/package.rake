@@ -13,4 +13,10 @@ namespace :package do
   end
 end
 
+desc "Write the licenses of the crates that the extension is built from into THIRD_PARTY_NOTICES.md"
+task :notices do
+  require_relative "support/notices"
+  Tasks::Notices.new.write
+end
+
 Rake::Task["gem"].prerequisites.unshift("package:clean")

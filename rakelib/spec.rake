@@ -3,13 +3,18 @@
 require "bundler"
 require "open3"
 require "rspec/core/rake_task"
-require "rubocop/rake_task"
 
 RSpec::Core::RakeTask.new(:spec)
-RuboCop::RakeTask.new
+
+begin
+  require "rubocop/rake_task"
+  RuboCop::RakeTask.new
+rescue LoadError
+  task(:rubocop) { abort "rake rubocop needs the rubocop gem: bundle install" }
+end
 
 namespace :spec do
-  desc "Run the specs of large models (350 MB, fetched first), which are no part of the suite"
+  desc "Run the specs of large models (350 MB, fetched first), which aren't part of the suite"
   RSpec::Core::RakeTask.new(large: "models:large") do |task|
     task.pattern = "spec/large/*.rb"
   end

@@ -41,6 +41,7 @@ module BuildOptions
   # @param crate [String] where Cargo.toml lies, seen from the extconf.rb in use
   def write_makefile(feature, cargo_features, crate: ".")
     check_rust
+    check_libclang
     require_rb_sys
     target_directory = ENV.fetch("CARGO_TARGET_DIR", "")
     create_rust_makefile(feature) do |config|
@@ -48,6 +49,7 @@ module BuildOptions
       config.profile = :release
       config.features = cargo_features
       config.extra_cargo_args << "--locked" if config.rubygems_invoked?
+      config.extra_rustflags.concat(path_flags) if config.rubygems_invoked?
       config.clean_after_install = false unless target_directory.empty?
     end
     return if target_directory.empty?
@@ -76,6 +78,33 @@ module BuildOptions
     return if Gem::Version.new(version) >= Gem::Version.new(MINIMUM_RUST)
 
     stop("building from source needs Rust #{MINIMUM_RUST} or newer, but rustc is #{version}. #{how}")
+  end
+
+  # Ruby's headers are read by libclang.
+  def check_libclang
+    return if libclang_folders.any? { |folder| Dir.glob(File.join(folder, "libclang{,-*,.*}{so,dylib}*")).any? }
+
+    stop("building from source needs libclang, which reads Ruby's headers, and none was found. Install it (Debian, " \
+         "Ubuntu: libclang-dev, Fedora: clang-devel, Alpine: clang-dev, macOS: xcode-select --install), or set " \
+         "LIBCLANG_PATH to the folder that holds it.")
+  end
+
+  # @return [Array<String>] where libclang is looked for
+  def libclang_folders
+    llvm = find_executable("llvm-config") ? [`llvm-config --libdir`.strip] : []
+    [ENV.fetch("LIBCLANG_PATH", nil), *llvm, "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/lib/llvm-*/lib",
+     "/usr/lib/llvm*/lib", "/usr/lib/*-linux-gnu", "/opt/homebrew/opt/llvm/lib", "/usr/local/opt/llvm/lib",
+     "/Library/Developer/CommandLineTools/usr/lib",
+     "/Applications/Xcode.app/Contents/Developer/Toolchains/XcodeDefault.xctoolchain/usr/lib"].compact.reject(&:empty?)
+  end
+
+  # Panics say where they happened; that need not be where the gem was built.
+  #
+  # @return [Array<String>]
+  def path_flags
+    cargo = ENV.fetch("CARGO_HOME") { File.join(Dir.home, ".cargo") }
+    { File.expand_path("../..", __dir__) => "red-candle", cargo => "cargo" }
+      .map { |from, to| "--remap-path-prefix=#{from}=#{to}" }
   end
 
   # @return [String, nil] what `rustc --version` calls itself, nil without Rust

@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "fileutils"
 require "open3"
 require "tmpdir"
 require "yaml"
@@ -34,6 +35,58 @@ RSpec.describe "packaging" do
                              "lib/candle.rb", "lib/red-candle.rb", "lib/candle/server/page.html",
                              "LICENSE", "README.md", "CHANGELOG.md")
     expect(files.grep(%r{\.(so|bundle|gem)\z|\A(spec|bin|tmp|pkg)/})).to be_empty
+  end
+
+  it "ships what its documents name" do
+    files = specification.files
+    %w[README.md CHANGELOG.md CONTRIBUTING.md].each do |document|
+      links = ProjectFiles.read(document).scan(%r{\]\(([\w./-]+)\)}).flatten
+      missing = links.reject { |link| files.any? { |file| file == link || file.start_with?("#{link}/") } }
+      expect(missing).to be_empty, "#{document}: #{missing}"
+    end
+  end
+
+  it "gives notice of every crate that is built" do
+    require_relative "../../rakelib/support/notices"
+    notices = Tasks::Notices.new
+    expect(specification.files).to include("THIRD_PARTY_NOTICES.md")
+    expect(notices.noticed - notices.locked).to be_empty, "run rake notices"
+    expect(notices.present - notices.noticed).to be_empty, "run rake notices"
+  end
+
+  it "compiles without yard and rubocop, and loads without warnings" do
+    script = "module Kernel; alias plain require; def require(name) = name.match?(/yard|rubocop/) ? " \
+             "raise(LoadError, name) : plain(name); end; load Gem.bin_path('rake', 'rake')"
+    output, status = Open3.capture2e(RbConfig.ruby, "-e", script, "--", "-AT", "compile", chdir: root)
+    expect([status.success?, output]).to match([true, /rake compile /])
+    output, = Open3.capture2e(RbConfig.ruby, "-w", "-I#{root}/lib", "-e", "require 'candle'", chdir: root)
+    expect(output.lines.grep(%r{#{root}/(lib|ext)})).to be_empty
+  end
+
+  it "says what to do when an application has a Candle of its own" do
+    script = "class Candle; end; require 'candle'"
+    output, status = Open3.capture2e({ "RUBYOPT" => nil }, RbConfig.ruby, "-I#{root}/lib", "-e", script)
+    expect(status).not_to be_success
+    expect(output).to include("red-candle defines the module Candle, but Candle is a Class here already (-e:1)")
+  end
+
+  it "names libclang before a build that would fail without it" do
+    script = "require './build_options'; BuildOptions.define_singleton_method(:libclang_folders) { ['/nowhere'] }; " \
+             "BuildOptions.check_libclang"
+    Dir.mktmpdir do |directory|
+      FileUtils.mkdir_p(File.join(directory, "ext", "candle"))
+      FileUtils.cp(File.join(root, "Cargo.toml"), directory)
+      FileUtils.cp(File.join(root, "ext", "candle", "build_options.rb"), File.join(directory, "ext", "candle"))
+      output, status = Open3.capture2e(RbConfig.ruby, "-e", script, chdir: File.join(directory, "ext", "candle"))
+      expect([status.success?, output]).to match([false, /needs libclang.*libclang-dev.*LIBCLANG_PATH/m])
+    end
+    expect(ProjectFiles.read("README.md")).to include("libclang")
+  end
+
+  it "has examples that run from any directory" do
+    Dir[File.join(root, "examples", "*.rb")].each do |path|
+      expect(File.read(path)).not_to match(%r{["']spec/}), path
+    end
   end
 
   it "mentions the version in the changelog" do

@@ -21,7 +21,7 @@ module Tasks
 
       def initialize(path)
         @data = File.binread(path)
-        raise "#{path} is no 64-bit Mach-O file" unless @data.unpack1("V") == MAGIC
+        raise "#{path} is not a 64-bit Mach-O file" unless @data.unpack1("V") == MAGIC
 
         @libraries = []
         @imports = []
