@@ -3,7 +3,7 @@
 require "json"
 
 module GpuBench
-  # PyTorch in a process of its own, asked by JSON lines. Where it can't be had, answers are empty and the reason is
+  # PyTorch in a process of its own, asked by JSON lines. Where it can't be run, answers are empty and the reason is
   # printed once.
   class Peer
     SCRIPT = File.expand_path("peers.py", __dir__)

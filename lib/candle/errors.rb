@@ -1,7 +1,8 @@
 # frozen_string_literal: true
 
 module Candle
-  # The root of every error that red-candle raises by itself.
+  # The root of what goes wrong with models, files, devices and texts. A call that is wrong in itself, by an unknown
+  # keyword or an option of the wrong type or out of its range, raises Ruby's `ArgumentError`.
   class Error < RuntimeError; end
 
   # No such model: neither a local path nor a repository of the hub.

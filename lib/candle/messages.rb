@@ -13,11 +13,24 @@ module Candle
         raise InvalidInputError, "messages must be an Array of Hashes, not #{messages.inspect[0, 80]}"
       end
 
-      messages.each_with_index do |message, index|
-        next if message.is_a?(Hash) && (message.key?(:role) || message.key?("role"))
-
-        raise InvalidInputError, "messages[#{index}] must be a Hash with a role, not #{message.inspect[0, 80]}"
-      end
+      messages.each_with_index { |message, index| check(message, "messages[#{index}]") }
     end
+
+    def self.check(message, place)
+      unless message.is_a?(Hash) && (message.key?(:role) || message.key?("role"))
+        raise InvalidInputError, "#{place} must be a Hash with a role, not #{message.inspect[0, 80]}"
+      end
+
+      of_kind(message, :role, place, "a String", [String, Symbol])
+      of_kind(message, :content, place, "a String or an Array of parts", [String, Array, NilClass])
+    end
+
+    def self.of_kind(message, name, place, wanted, kinds)
+      value = message.fetch(name) { message[name.to_s] }
+      return if kinds.any? { |kind| value.is_a?(kind) }
+
+      raise InvalidInputError, "the #{name} of #{place} must be #{wanted}, not #{value.inspect[0, 80]}"
+    end
+    private_class_method :check, :of_kind
   end
 end

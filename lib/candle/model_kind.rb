@@ -35,7 +35,7 @@ module Candle
       # @param revision [String, nil] a branch, tag or commit of the hub
       # @return [Symbol] one of the keys of {CLASSES}
       # @raise [UnsupportedModelError] when the files leave it open
-      # @raise [ModelNotFoundError, DownloadError, OfflineError] when they can't be had
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when they can't be found or fetched
       def of(source, revision: nil)
         source = source.respond_to?(:to_path) ? source.to_path : source.to_s
         return of_gguf(source) if File.file?(source)
@@ -48,7 +48,7 @@ module Candle
 
       # @param model [Model]
       # @return [Symbol] the kind of a loaded model
-      # @raise [ArgumentError] for what is no model
+      # @raise [ArgumentError] for what isn't a model
       def of_model(model)
         found = CLASSES.find { |_, name| Candle.const_defined?(name) && model.is_a?(Candle.const_get(name)) }
         found&.first || raise(ArgumentError, "a model or the source of one is wanted, not #{model.inspect[0, 80]}")
@@ -90,7 +90,7 @@ module Candle
           path = File.join(directory, name)
           JSON.parse(File.read(path)) if File.file?(path)
         rescue JSON::ParserError
-          raise CorruptModelError, "#{name} is no valid JSON"
+          raise CorruptModelError, "#{name} is not valid JSON"
         end
       end
 

@@ -14,7 +14,7 @@ module RealModels
 
   # The same for specs that must tell "can't be fetched here" from "is not what it should be".
   #
-  # @return [Array(String, nil), Array(nil, String)] the directory, or why its package can't be had
+  # @return [Array(String, nil), Array(nil, String)] the directory, or why its package can't be fetched
   def try(id)
     [path(id), nil]
   rescue RuntimeError => e

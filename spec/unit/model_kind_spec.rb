@@ -32,7 +32,8 @@ RSpec.describe Candle::ModelKind do
     Dir.mktmpdir do |directory|
       expect { described_class.of(directory) }.to raise_error(Candle::UnsupportedModelError, /NAME:embedding=SOURCE/)
       File.write(File.join(directory, "config.json"), "{")
-      expect { described_class.of(directory) }.to raise_error(Candle::CorruptModelError, "config.json is no valid JSON")
+      expect { described_class.of(directory) }
+        .to raise_error(Candle::CorruptModelError, "config.json is not valid JSON")
     end
   end
 

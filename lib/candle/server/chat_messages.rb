@@ -79,7 +79,7 @@ module Candle
           { id: call["id"], type: "function", function: { name: function["name"].to_s, arguments: arguments || {} } }
         end
       rescue JSON::ParserError
-        raise problem("the arguments of a tool call of #{name} are no valid JSON")
+        raise problem("the arguments of a tool call of #{name} are not valid JSON")
       end
 
       def problem(message, param = "messages")

@@ -28,7 +28,7 @@ module Candle
       attr_reader :seconds
 
       # @param given [Hash] some of {DEFAULTS}
-      # @raise [ArgumentError] for an unknown limit, or one that is no positive number
+      # @raise [ArgumentError] for an unknown limit, or one that is not a positive number
       def initialize(**given)
         unknown = given.keys - DEFAULTS.keys
         if unknown.any?

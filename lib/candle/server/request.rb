@@ -75,7 +75,7 @@ module Candle
       end
 
       # @return [Hash{String => Object}] the body
-      # @raise [Problem] 413 when it is too large, 400 when it is no JSON object
+      # @raise [Problem] 413 when it is too large, 400 when it is not a JSON object
       def json
         @json ||= begin
           value = JSON.parse(body, max_nesting: 64)
@@ -84,7 +84,7 @@ module Candle
           value
         end
       rescue JSON::ParserError, EncodingError
-        raise Problem.new(400, "invalid_json", "the body is no valid JSON")
+        raise Problem.new(400, "invalid_json", "the body is not valid JSON")
       end
 
       # @param name [String] a field of the body

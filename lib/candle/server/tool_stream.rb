@@ -29,7 +29,7 @@ module Candle
         shown
       end
 
-      # @return [String] what was held back and turned out to be no call
+      # @return [String] what was held back and turned out not to be a call
       def rest
         @held.slice!(0..)
       end

@@ -198,7 +198,7 @@ module Candle
     end
 
     def literal(character)
-      character.match?(/[[:ascii:]&&[^a-zA-Z0-9\s[:cntrl:]<>"'`%,:;=@!_]]/) ? "\\#{character}" : character
+      character.match?(/[[:ascii:]&&[^a-zA-Z0-9 [:cntrl:]<>"'`%,:;=@!_]]/) ? "\\#{character}" : character
     end
 
     def unsupported(what)
