@@ -107,7 +107,7 @@ module Candle
       else
         observed(request, route, status)
       end
-      [status, headers, body]
+      [status, headers, request.verb == "HEAD" ? [] : body]
     end
 
     # What was raised while writing came from the web server: nobody reads any more.
