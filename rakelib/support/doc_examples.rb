@@ -2,6 +2,7 @@
 
 require "open3"
 require "ripper"
+require "shellwords"
 require "tmpdir"
 require "yard"
 require_relative "build"
@@ -9,7 +10,7 @@ require_relative "models"
 
 module Tasks
   # Runs the documentation: Ruby blocks of the Markdown files, `@example`s of
-  # lib/, and every file in examples/. Each runs in a process of its own, off
+  # lib/, every file in examples/, and shell blocks that call red-candle. Each runs in a process of its own, off
   # line, with the hub's cache replaced by the pinned real models.
   #
   # A line `value # => text` is also checked: the inspected value must match the
@@ -17,7 +18,12 @@ module Tasks
   # `# needs the hub` is only checked for its syntax.
   class DocExamples
     HUB = "# needs the hub"
-    Example = Struct.new(:title, :code)
+    COMMAND = /^(?:.*\| )?red-candle /
+    Example = Struct.new(:title, :code, :language) do
+      def shell?
+        language == "sh"
+      end
+    end
 
     def run
       failures = examples.reject { |example| passes?(example) }
@@ -50,8 +56,10 @@ module Tasks
     def markdown_examples
       files = Dir[File.join(Build::ROOT, "{README.md,docs/**/*.md}")].sort
       files.flat_map do |file|
-        File.read(file).scan(/^```ruby[^\n]*\n(.*?)^```/m).each_with_index.map do |(code), index|
-          Example.new("#{relative(file)} block #{index + 1}", code)
+        blocks = File.read(file).scan(/^```(ruby|sh)[^\n]*\n(.*?)^```/m)
+        blocks = blocks.select { |language, code| language == "ruby" || code.match?(COMMAND) }
+        blocks.each_with_index.map do |(language, code), index|
+          Example.new("#{relative(file)} block #{index + 1}", code, language)
         end
       end
     end
@@ -82,6 +90,11 @@ module Tasks
     end
 
     def check_syntax(example)
+      if example.shell?
+        output, status = Open3.capture2e("bash", "-n", stdin_data: example.code)
+        return [output, status.success?]
+      end
+
       RubyVM::InstructionSequence.compile(example.code)
       ["", true]
     rescue SyntaxError => e
@@ -93,6 +106,8 @@ module Tasks
       Dir.mktmpdir do |directory|
         # Examples name small models from the root, or from where they lie.
         File.symlink(File.join(Build::ROOT, "spec"), File.join(directory, "spec"))
+        next execute_shell(example, directory) if example.shell?
+
         Dir.mkdir(File.join(directory, "examples"))
         script = File.join(directory, "examples", "example.rb")
         File.write(script, self.class.instrument(example.code))
@@ -101,6 +116,17 @@ module Tasks
         output, status = Open3.capture2e(Models.environment, *command, chdir: directory)
         [output, status.success?]
       end
+    end
+
+    # The command is that of this tree.
+    def execute_shell(example, directory)
+      bin = File.join(directory, "bin")
+      Dir.mkdir(bin)
+      call = [RbConfig.ruby, "-I", File.join(Build::ROOT, "lib"), File.join(Build::ROOT, "exe", "red-candle")]
+      File.write(File.join(bin, "red-candle"), "#!/bin/sh\nexec #{call.shelljoin} \"$@\"\n", perm: 0o755)
+      environment = Models.environment.merge("PATH" => "#{bin}:#{ENV.fetch("PATH")}")
+      output, status = Open3.capture2e(environment, "bash", "-euo", "pipefail", "-c", example.code, chdir: directory)
+      [output, status.success?]
     end
   end
 end

@@ -29,4 +29,12 @@ RSpec.describe Tasks::DocExamples do
     results = [good, wrong, broken, vague].map { |example| runner.send(:execute, example).last }
     expect(results).to eq([true, false, false, true])
   end
+
+  it "runs shell blocks with the command of this tree" do
+    good, bad = ["red-candle version", "red-candle dance"].map { |code| described_class::Example.new("x", code, "sh") }
+    runner = described_class.new
+    expect([good, bad].map { |example| runner.send(:execute, example).last }).to eq([true, false])
+    titles = runner.examples.select(&:shell?).map(&:title)
+    expect(titles).to include(start_with("docs/cli.md"), start_with("README.md"))
+  end
 end
