@@ -227,6 +227,7 @@ impl EmbeddingModel {
                 }
             }
         }
+        self.info().check_numbers(&values)?;
         Ok(Embeddings {
             values,
             count: texts.len(),
@@ -263,6 +264,7 @@ impl EmbeddingModel {
             })
             .collect();
         call.compute(loaded, &tokens, &mut values, &|_| {}, cancel)?;
+        self.info().check_numbers(&values)?;
         Ok(Embeddings {
             values,
             count,

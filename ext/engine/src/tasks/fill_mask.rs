@@ -115,6 +115,7 @@ impl MaskModel {
         top_k: usize,
         single: bool,
     ) -> Result<Vec<Filling>> {
+        self.loaded.info.check_numbers(logits)?;
         let probabilities = softmax(logits);
         let mut order: Vec<usize> = (0..probabilities.len()).collect();
         order.sort_by(|&a, &b| {

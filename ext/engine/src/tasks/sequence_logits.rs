@@ -76,6 +76,7 @@ impl SequenceModel {
         };
         let device = self.loaded.info.device;
         batching::run(tokens, batch_tokens, device, cancel, forward, take)?;
+        self.loaded.info.check_numbers(&rows)?;
         Ok(rows)
     }
 }

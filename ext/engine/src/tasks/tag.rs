@@ -96,6 +96,7 @@ impl TagModel {
             })?;
             let logits = self.logits(&encodings, batch_tokens, cancel)?;
             for ((text, encoding), logits) in chunk.iter().zip(&encodings).zip(logits) {
+                self.loaded.info.check_numbers(&logits)?;
                 tagged.push(self.tokens(text.as_ref(), encoding, &logits));
             }
         }

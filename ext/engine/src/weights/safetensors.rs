@@ -24,7 +24,7 @@ pub(super) fn read(path: &Path) -> Result<Table> {
     let header: Header = serde_json::from_slice(&header)
         .map_err(|error| Error::corrupt(path, format!("its header is malformed ({error})")))?;
     let corrupt = |reason: String| Error::corrupt(path, reason);
-    check_layout(&header.tensors, data.len()).map_err(corrupt)?;
+    let end = check_layout(&header.tensors, data.len()).map_err(corrupt)?;
     let metadata = header
         .metadata
         .into_iter()
@@ -48,6 +48,12 @@ pub(super) fn read(path: &Path) -> Result<Table> {
             file: 0,
         };
         table.insert(name, entry)?;
+    }
+    if end != data.len() {
+        return Err(corrupt(format!(
+            "its header speaks of {end} bytes of tensors, and {} follow it",
+            data.len()
+        )));
     }
     Ok(table)
 }
@@ -152,17 +158,17 @@ impl HeaderTensor {
     }
 }
 
-/// Offsets in order, inside the data, and no two tensors over the same bytes.
+/// One tensor after the other inside the data, with nothing between them; where the last one ends.
 fn check_layout(
     tensors: &BTreeMap<String, HeaderTensor>,
     length: usize,
-) -> std::result::Result<(), String> {
+) -> std::result::Result<usize, String> {
     let mut order: Vec<_> = tensors
         .iter()
         .map(|(name, tensor)| (tensor.data_offsets, name))
         .collect();
     order.sort_unstable();
-    let mut previous: Option<((usize, usize), &String)> = None;
+    let (mut covered, mut previous): (usize, Option<&String>) = (0, None);
     for ((start, end), name) in order {
         if start > end {
             return Err(format!("tensor {name:?} ends before it starts"));
@@ -173,16 +179,17 @@ fn check_layout(
                  which has {length} (the file is truncated)"
             ));
         }
-        if let Some(((_, previous_end), other)) = previous {
-            if start < previous_end && start < end {
-                return Err(format!("tensors {other:?} and {name:?} overlap"));
-            }
+        if let (true, Some(other)) = (start < covered, previous) {
+            return Err(format!("tensors {other:?} and {name:?} overlap"));
         }
-        if previous.is_none_or(|((_, previous_end), _)| end >= previous_end) {
-            previous = Some(((start, end), name));
+        if start > covered {
+            return Err(format!(
+                "tensor {name:?} starts at byte {start} of the data, and what is before it ends at {covered}"
+            ));
         }
+        (covered, previous) = (end, Some(name));
     }
-    Ok(())
+    Ok(covered)
 }
 
 fn element(name: &str) -> Option<Element> {

@@ -160,6 +160,10 @@ fn safetensors_headers_that_lie() {
     let inside = tensor("F32", "[1]", "[4,8]");
     refuse(&pair(&low, &inside), 12, &["overlap"]);
     refuse(&format!(r#"{{"w":{low},"w":{low}}}"#), 8, &["twice"]);
+    let apart = tensor("F32", "[2]", "[12,20]");
+    refuse(&pair(&low, &apart), 20, &["\"w\"", "12"]);
+    refuse(&one("F32", "[2]", "[4,12]"), 12, &["\"w\""]);
+    refuse(&one("F32", "[2]", "[0,8]"), 9, &["8 bytes", "9 follow"]);
     for header in ["", "[]", "null", "{", "{}x", "\u{0}"] {
         refuse(header, 0, &["header"]);
     }
