@@ -12,6 +12,7 @@ mod encoder_files;
 mod encoder_tasks;
 mod fuzz_readers;
 mod hostile;
+mod hostile_tokenizers;
 mod kernels;
 mod tokenizer;
 mod verification;

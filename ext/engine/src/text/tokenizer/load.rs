@@ -139,7 +139,7 @@ impl Parts {
         let post_processor = self.core.get_post_processor().cloned();
         self.core
             .with_post_processor(None::<tokenizers::PostProcessorWrapper>);
-        Ok(Tokenizer {
+        Tokenizer {
             shared: Arc::new(Shared {
                 core: self.core,
                 post_processor,
@@ -151,7 +151,8 @@ impl Parts {
             }),
             truncation: None,
             padding: None,
-        })
+        }
+        .checked()
     }
 }
 

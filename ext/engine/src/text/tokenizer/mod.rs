@@ -5,6 +5,7 @@
 //! that it can be cancelled and so that a handle with other options costs no copy of the vocabulary.
 
 mod gguf;
+mod guard;
 mod load;
 mod options;
 mod special_tokens;
@@ -28,6 +29,8 @@ pub use special_tokens::{SpecialToken, SpecialTokens};
 pub use stream::StreamDecoder;
 pub use token_bytes::{CharacterStream, TokenBytes};
 pub use tokenizers::Encoding;
+
+use guard::Bounded;
 
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::text::chat_template::{ChatTemplates, Conversation};
@@ -252,7 +255,7 @@ impl Tokenizer {
             .filter_map(|&id| self.decodable(id, skip_special_tokens))
             .collect();
         match self.shared.core.get_decoder() {
-            Some(decoder) => decoder.decode(tokens).map_err(engine_error),
+            Some(decoder) => self.guarded(|| decoder.decode(tokens).map_err(engine_error)),
             None => Ok(tokens.join(" ")),
         }
     }
@@ -354,9 +357,16 @@ impl Tokenizer {
         };
         let encode = || {
             check()?;
+            let normalizer = core
+                .get_normalizer()
+                .map(|normalizer| Bounded::new(normalizer, self.source(), text, cancel));
             let mut pieces = core
                 .get_added_vocabulary()
-                .extract_and_normalize(core.get_normalizer(), text);
+                .extract_and_normalize(normalizer.as_ref(), text);
+            if let Some(normalizer) = normalizer {
+                let outcome = normalizer.finish();
+                outcome.map_err(|error| -> tokenizers::Error { Box::new(error) })?;
+            }
             check()?;
             if let Some(pre_tokenizer) = core.get_pre_tokenizer() {
                 pre_tokenizer.pre_tokenize(&mut pieces)?;
@@ -377,7 +387,7 @@ impl Tokenizer {
             };
             pieces.into_encoding(None, type_id, offsets)
         };
-        let mut encoding = encode().map_err(engine_error)?;
+        let mut encoding = self.guarded(|| encode().map_err(engine_error))?;
         if detail == Detail::Ids && type_id != 0 {
             encoding.set_type_ids(vec![type_id; encoding.len()]);
         }
@@ -391,9 +401,8 @@ impl Tokenizer {
         add_special_tokens: bool,
     ) -> Result<Encoding> {
         if let Some(processor) = &self.shared.post_processor {
-            return processor
-                .process(first, second, add_special_tokens)
-                .map_err(engine_error);
+            let process = || processor.process(first, second, add_special_tokens);
+            return self.guarded(|| process().map_err(engine_error));
         }
         let encodings = std::iter::once(first).chain(second).collect();
         <dyn PostProcessor>::default_process(encodings, add_special_tokens)
