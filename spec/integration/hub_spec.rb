@@ -270,6 +270,34 @@ RSpec.describe Candle::Hub do
       expect(starts).to eq([nil, 150_000])
     end
 
+    it "resumes what no checksum covers with the same contents only" do
+      server.fault("config.json", verb: "HEAD") { |response| response.headers["ETag"] = %("opaque") }
+      server.fault("config.json", verb: "GET") do |response|
+        response.headers["ETag"] = %("opaque")
+        response.cut_at = 5
+      end
+      expect(File.read(download("config.json"))).to eq(config)
+      resumed = server.sent(verb: "GET").reverse.find { |request| request.path.include?("config.json") }
+      expect(resumed.headers.values_at("range", "if-range")).to eq(["bytes=5-", %("opaque")])
+    end
+
+    it "does not write through a link in the cache" do
+      other = File.join(home, "other")
+      File.write(other, "mine")
+      FileUtils.mkdir_p(File.join(repository, "blobs"))
+      File.symlink(other, File.join(repository, "blobs", "#{server.etag(id, "config.json")}.incomplete"))
+      expect([File.read(download("config.json")), File.read(other)]).to eq([config, "mine"])
+    end
+
+    it "shows no password of HF_ENDPOINT" do
+      ENV["HF_ENDPOINT"] = server.url.sub("://", "://me:secret@")
+      expect { described_class.download("acme/none", "config.json") }
+        .to raise_error(Candle::Error) { |error| expect(error.message).not_to include("secret") }
+      server.fault("config.json", times: 9) { |response| response.status = 500 }
+      expect { download("config.json") }
+        .to raise_error(Candle::DownloadError) { |error| expect(error.message).not_to include("secret") }
+    end
+
     it "starts over where a server ignores ranges" do
       server.fault("/", site: :store) { |response| response.cut_at = 150_000 }
       server.fault("/", site: :store) do |response|

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-use ureq::http::header::{HeaderMap, HeaderValue, AUTHORIZATION, LOCATION, RANGE};
+use ureq::http::header::{HeaderMap, HeaderValue, AUTHORIZATION, IF_RANGE, LOCATION, RANGE};
 use ureq::http::{Method, Request, Uri};
 use ureq::tls::{parse_pem, PemItem, RootCerts, TlsConfig};
 
@@ -45,6 +45,14 @@ impl From<Error> for Failure {
 pub enum Purpose {
     Lookup,
     Download,
+}
+
+/// Where a download goes on, and what the server called the bytes before.
+#[derive(Clone, Debug, Default)]
+pub struct Resume {
+    pub start: u64,
+    /// Sent along, so that other contents come from their beginning.
+    pub etag: Option<String>,
 }
 
 pub struct Client {
@@ -85,21 +93,21 @@ impl Client {
 
     /// One request without redirects.
     pub fn head(&self, url: &str, cancel: &CancelToken) -> Attempt<Response> {
-        self.exchange(Method::HEAD, url, None, Purpose::Lookup, cancel)
+        let resume = Resume::default();
+        self.exchange(Method::HEAD, url, &resume, Purpose::Lookup, cancel)
     }
 
-    /// A request from byte `start` on that follows redirects.
+    /// A request from some byte on that follows redirects.
     pub fn get(
         &self,
         url: &str,
-        start: u64,
+        resume: &Resume,
         purpose: Purpose,
         cancel: &CancelToken,
     ) -> Attempt<Response> {
         let mut url = url.to_owned();
-        let range = (start > 0).then(|| format!("bytes={start}-"));
         for _ in 0..MOST_REDIRECTS {
-            let response = self.exchange(Method::GET, &url, range.as_deref(), purpose, cancel)?;
+            let response = self.exchange(Method::GET, &url, resume, purpose, cancel)?;
             match response.redirect(&url) {
                 Some(target) => url = target,
                 None => return Ok(response),
@@ -114,7 +122,7 @@ impl Client {
         &self,
         method: Method,
         url: &str,
-        range: Option<&str>,
+        resume: &Resume,
         purpose: Purpose,
         cancel: &CancelToken,
     ) -> Attempt<Response> {
@@ -126,8 +134,11 @@ impl Client {
         if let (Some(value), true) = (&self.authorization, self.home == Origin::of(&uri)) {
             request = request.header(AUTHORIZATION, value);
         }
-        if let Some(range) = range {
-            request = request.header(RANGE, range);
+        if resume.start > 0 {
+            request = request.header(RANGE, format!("bytes={}-", resume.start));
+            if let Some(etag) = &resume.etag {
+                request = request.header(IF_RANGE, etag);
+            }
         }
         let request = request
             .body(())
@@ -277,7 +288,12 @@ fn failure(route: &str, error: &ureq::Error) -> Failure {
         ureq::Error::HostNotFound => format!("{route} is not known to the name server"),
         other => format!("the connection to {route} failed: {other}"),
     };
+    let wrong_certificate = matches!(error, ureq::Error::Io(inner)
+        if inner.kind() == std::io::ErrorKind::InvalidData && inner.to_string().contains("certificate"));
     match error {
+        _ if wrong_certificate => Failure::Final(Error::Download(format!(
+            "{reason}. If the certificate is one of your own, name its file in SSL_CERT_FILE"
+        ))),
         ureq::Error::Tls(_)
         | ureq::Error::Rustls(_)
         | ureq::Error::Pem(_)
@@ -406,6 +422,20 @@ mod tests {
             Some("http://cdn.example/c%20d")
         );
         assert_eq!(join("file:///etc/passwd"), None);
+    }
+
+    #[test]
+    fn a_wrong_certificate_is_told_at_once() {
+        let inner = "invalid peer certificate: UnknownIssuer";
+        let error = std::io::Error::new(std::io::ErrorKind::InvalidData, inner);
+        let failure = failure("hub.example", &ureq::Error::Io(error));
+        let Failure::Final(Error::Download(message)) = failure else {
+            panic!("{failure:?}");
+        };
+        assert!(message.contains("SSL_CERT_FILE"), "{message}");
+        let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let failure = super::failure("hub.example", &ureq::Error::Io(reset));
+        assert!(matches!(failure, Failure::Transient { .. }));
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::cache::{self, Cache};
 use super::checksum::{Checksum, Kind};
-use super::client::{Attempt, Failure, Purpose, Response};
+use super::client::{Attempt, Failure, Purpose, Response, Resume};
 use super::disk;
 use super::progress::Progress;
 use super::remote::{Description, Remote, Retry, TRIES};
@@ -15,6 +16,8 @@ use crate::{CancelToken, Error, Result};
 const READ_BYTES: usize = 1 << 20;
 /// A connection that breaks again and again may go on as long as each one brings this much.
 const WORTHWHILE_BYTES: u64 = 1 << 20;
+/// What a download of unknown length leaves free on the disk.
+const KEPT_FREE: u64 = 256 << 20;
 
 pub struct Download<'a> {
     pub remote: &'a Remote<'a>,
@@ -90,10 +93,10 @@ impl Download<'_> {
         cancel: &CancelToken,
     ) -> Attempt<()> {
         let url = self.remote.file_url(&self.description.commit, self.file);
-        let response = self
-            .remote
-            .client
-            .get(&url, partial.length, Purpose::Download, cancel)?;
+        let response =
+            self.remote
+                .client
+                .get(&url, &partial.resume()?, Purpose::Download, cancel)?;
         let total = match response.status {
             200 => {
                 partial.restart()?;
@@ -115,6 +118,7 @@ impl Download<'_> {
             }
             _ => return Err(self.remote.refusal(&self.description.commit, &response)),
         };
+        partial.served_as = strong_etag(response.header("etag"));
         partial.learn_size(total)?;
         while let Some(chunk) = response.chunk(cancel)? {
             partial.append(&chunk)?;
@@ -127,6 +131,12 @@ impl Download<'_> {
             ))),
         }
     }
+}
+
+/// An etag that stands for the very bytes.
+fn strong_etag(header: Option<&str>) -> Option<String> {
+    let etag = header.map(str::trim)?;
+    etag.starts_with('"').then(|| etag.to_owned())
 }
 
 fn transient(reason: &str) -> Failure {
@@ -157,6 +167,8 @@ struct Partial {
     size: Option<u64>,
     etag: String,
     checksum: Checksum,
+    /// What the server that sent the bytes calls them.
+    served_as: Option<String>,
     /// Set when the bytes are of no use to a later download.
     spoiled: bool,
 }
@@ -165,8 +177,13 @@ impl Partial {
     fn open(path: PathBuf, description: &Description, cancel: &CancelToken) -> Result<Self> {
         let failed = |error: io::Error| disk::failure(&path, description.size, &error);
         cache::create_parent(&path).map_err(failed)?;
+        // A link would have the bytes written somewhere else.
+        if fs::symlink_metadata(&path).is_ok_and(|facts| facts.is_symlink()) {
+            fs::remove_file(&path).map_err(failed)?;
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
+        options.custom_flags(libc::O_NOFOLLOW);
         let file = options.open(&path).map_err(failed)?;
         let kind = Kind::of(&description.etag);
         let mut partial = Self {
@@ -176,6 +193,7 @@ impl Partial {
             etag: description.etag.clone(),
             checksum: Checksum::new(kind, description.size),
             path: path.clone(),
+            served_as: None,
             spoiled: false,
         };
         let left = partial.file.metadata().map_err(failed)?.len();
@@ -205,6 +223,18 @@ impl Partial {
             self.checksum.update(bytes);
             self.length += bytes.len() as u64;
         }
+    }
+
+    /// Where to go on. Without a checksum to tell, only bytes of the same name are added to these.
+    fn resume(&mut self) -> Result<Resume> {
+        let opaque = matches!(self.checksum, Checksum::Opaque);
+        if opaque && self.served_as.is_none() && self.length > 0 {
+            self.restart()?;
+        }
+        Ok(Resume {
+            start: self.length,
+            etag: self.served_as.clone().filter(|_| opaque),
+        })
     }
 
     fn directory(&self) -> &Path {
@@ -257,6 +287,13 @@ impl Partial {
             return Err(
                 self.spoil("the server sends more bytes than it announced. Try again later")
             );
+        }
+        if self.size.is_none() {
+            let room = disk::ensure_room(self.directory(), bytes.len() as u64 + KEPT_FREE);
+            if let Err(error) = room {
+                self.spoiled = true;
+                return Err(error);
+            }
         }
         if let Err(error) = self.file.write_all(bytes) {
             // Given back at once: a full disk harms more than this download.

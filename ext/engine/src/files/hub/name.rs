@@ -7,6 +7,27 @@ use crate::{Error, Result};
 const LONGEST_PART: usize = 96;
 const LONGEST_REVISION: usize = 250;
 
+/// A text for a message, without the user names and passwords of the addresses in it.
+pub fn redacted(text: &str) -> String {
+    let (mut result, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(place) = rest.find("://") {
+        let (before, after) = rest.split_at(place + 3);
+        result.push_str(before);
+        let end = after
+            .find(|letter: char| "/?#\"".contains(letter) || letter.is_whitespace())
+            .unwrap_or(after.len());
+        rest = match after[..end].rfind('@') {
+            Some(secret) => {
+                result.push_str("***");
+                &after[secret..]
+            }
+            None => after,
+        };
+    }
+    result.push_str(rest);
+    result
+}
+
 /// `owner/name` or `name`, by the hub's own rules.
 pub fn check_id(id: &str) -> Result<()> {
     let parts: Vec<&str> = id.split('/').collect();
@@ -111,6 +132,15 @@ fn encode(text: &str, keep: impl Fn(u8) -> bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_in_addresses_are_not_shown() {
+        assert_eq!(
+            redacted("a https://me:p@ss@hub.example:1/x?y=@ and http://plain.example/@"),
+            "a https://***@hub.example:1/x?y=@ and http://plain.example/@"
+        );
+        assert_eq!(redacted("\"http://token@h\" ://"), "\"http://***@h\" ://");
+    }
 
     #[test]
     fn ids_follow_the_hubs_rules() {

@@ -1,10 +1,10 @@
 //! The hub's protocol: what a repository holds, and how it says no.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::client::{same_origin, Attempt, Client, Failure, Purpose, Response};
+use super::client::{same_origin, Attempt, Client, Failure, Purpose, Response, Resume};
 use super::{name, pause};
 use crate::{CancelToken, Error, Result};
 
@@ -12,6 +12,8 @@ use crate::{CancelToken, Error, Result};
 pub const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// No further try begins this long after the first one that failed, or the last that brought something.
+const LONGEST_RETRYING: Duration = Duration::from_secs(60);
 const MOST_REDIRECTS: usize = 10;
 const LARGEST_LISTING: usize = 64 << 20;
 
@@ -74,9 +76,12 @@ impl Remote<'_> {
     /// What went wrong, with what was asked for.
     pub fn about(&self, what: &str, error: Error) -> Error {
         match error {
-            Error::Download(reason) => {
-                Error::Download(format!("cannot fetch {what} of {}: {reason}", self.id))
-            }
+            Error::Download(reason) => Error::Download(format!(
+                "cannot fetch {what} of {}: {}",
+                self.id,
+                name::redacted(&reason)
+            )),
+            Error::ModelNotFound(reason) => Error::ModelNotFound(name::redacted(&reason)),
             other => other,
         }
     }
@@ -144,7 +149,9 @@ impl Remote<'_> {
             self.id,
             name::encode_segment(revision)
         );
-        let response = self.client.get(&url, 0, Purpose::Lookup, cancel)?;
+        let response = self
+            .client
+            .get(&url, &Resume::default(), Purpose::Lookup, cancel)?;
         if response.status != 200 {
             return Err(self.refusal(revision, &response));
         }
@@ -268,16 +275,24 @@ pub fn with_retries<T>(
 pub struct Retry {
     tries: u32,
     left: u32,
+    since: Instant,
+    longest: Duration,
 }
 
 impl Retry {
     pub fn new(tries: u32) -> Self {
-        Self { tries, left: tries }
+        Self {
+            tries,
+            left: tries,
+            since: Instant::now(),
+            longest: LONGEST_RETRYING,
+        }
     }
 
     /// Something was achieved: the next failure is a first one again.
     pub fn progressed(&mut self) {
         self.left = self.tries;
+        self.since = Instant::now();
     }
 
     /// Waits for the next try, or gives up.
@@ -287,22 +302,59 @@ impl Retry {
             Failure::Transient { reason, wait } => (reason, wait),
         };
         self.left = self.left.saturating_sub(1);
-        if self.left == 0 {
-            let times = if self.tries > 1 {
-                format!(" (tried {} times)", self.tries)
-            } else {
-                String::new()
+        let tried = self.tries - self.left;
+        let doubled = FIRST_WAIT * 2_u32.saturating_pow(tried.saturating_sub(1));
+        let wait = wait.unwrap_or(doubled).min(LONGEST_WAIT);
+        let passed = self.since.elapsed();
+        if self.left == 0 || passed + wait > self.longest {
+            let times = match tried {
+                _ if self.tries <= 1 => String::new(),
+                1 => format!(" (tried once in {:.0} s)", passed.as_secs_f32()),
+                _ => format!(" (tried {tried} times in {:.0} s)", passed.as_secs_f32()),
             };
             return Err(Error::Download(format!(
                 "{reason}{times}. Check the network, or set HF_HUB_OFFLINE=1 to use what is cached"
             )));
         }
-        let doubled = FIRST_WAIT * 2_u32.saturating_pow(self.tries - self.left - 1);
-        let wait = wait.unwrap_or(doubled).min(LONGEST_WAIT);
         crate::runtime::log::debug(format!(
             "{reason}; another try in {:.2} s",
             wait.as_secs_f32()
         ));
         pause(wait, cancel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(wait: Option<Duration>) -> Failure {
+        Failure::Transient {
+            reason: "no answer".to_owned(),
+            wait,
+        }
+    }
+
+    #[test]
+    fn retrying_ends_in_bounded_time_and_says_how_long_it_took() {
+        let cancel = CancelToken::new();
+        let mut retry = Retry::new(5);
+        retry.longest = Duration::from_millis(600);
+        let started = Instant::now();
+        let error = loop {
+            if let Err(error) = retry.after(refused(None), &cancel) {
+                break error;
+            }
+        };
+        assert!(started.elapsed() < Duration::from_secs(2));
+        assert!(
+            error.to_string().contains("tried 2 times in 0 s"),
+            "{error}"
+        );
+        let mut patient = Retry::new(5);
+        patient.since -= Duration::from_secs(30);
+        let hour = Some(Duration::from_secs(3600));
+        let error = patient.after(refused(hour), &cancel).unwrap_err();
+        assert!(error.to_string().contains("tried once in 30 s"), "{error}");
     }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::name;
 use super::proxy::Proxies;
 use crate::{Error, Result};
 
@@ -95,7 +96,8 @@ fn endpoint(value: Option<String>) -> Result<String> {
         return Ok(endpoint);
     }
     Err(Error::InvalidInput(format!(
-        "HF_ENDPOINT is {endpoint:?}, which is no http:// or https:// URL. Correct or unset it"
+        "HF_ENDPOINT is {:?}, which is no http:// or https:// URL. Correct or unset it",
+        name::redacted(&endpoint)
     )))
 }
 
