@@ -133,7 +133,7 @@ impl Vocabulary {
             }
         };
         let (factory, environment) = (self.factory.clone(), self.environment.clone());
-        let compiled = stack::limited(MOST_TIME, cancel, move || {
+        let compiled = stack::apart(stack::DEEP, Some(MOST_TIME), cancel, move || {
             guarded(|| first_mask(&factory, environment, grammar, ending))
         })?;
         match compiled {

@@ -1,7 +1,8 @@
 //! Work whose depth a stranger's file decides, on a stack of known size.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -9,86 +10,105 @@ use super::cancel::CancelToken;
 use crate::{Error, Result};
 
 /// Reserved, and taken only as far as it is used.
-const BYTES: usize = 16 << 20;
+pub const ROOMY: usize = 16 << 20;
 /// The same for work that no limit of ours makes shallow.
-const MANY_BYTES: usize = 256 << 20;
+pub const DEEP: usize = 256 << 20;
 /// How often an interrupt is looked for while the work runs.
 const LOOK: Duration = Duration::from_millis(10);
-/// How many works that were given up may still run.
+/// While this many works that were given up still run, no other begins.
 const MOST_GIVEN_UP: u32 = 2;
 
-/// Works that run and can't be stopped: the process in the upper half, as a forked child has none of
-/// its parent's threads, and their number in the lower.
-static RUNNING: AtomicU64 = AtomicU64::new(0);
+/// How many works that were given up still run, in the lower half; the upper is the process, as a forked
+/// child has none of its parent's threads.
+static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
 
-struct Running;
+fn given_up() -> u32 {
+    counted(GIVEN_UP.load(Ordering::Acquire))
+}
 
-impl Running {
-    /// Counts one more, unless there are too many.
-    fn begin() -> Option<Self> {
-        let count = |state: u64| {
-            let mine = state >> 32 == u64::from(std::process::id());
-            if mine {
-                state as u32
-            } else {
-                0
-            }
-        };
-        let next = |state: u64| {
-            let count = count(state);
-            let process = u64::from(std::process::id()) << 32;
-            (count <= MOST_GIVEN_UP).then(|| process | u64::from(count + 1))
-        };
-        RUNNING
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
-            .ok()
-            .map(|_| Self)
+fn counted(state: u64) -> u32 {
+    match state >> 32 == u64::from(std::process::id()) {
+        true => state as u32,
+        false => 0,
     }
 }
 
-impl Drop for Running {
+fn count_given_up(change: impl Fn(u32) -> u32) {
+    let process = u64::from(std::process::id()) << 32;
+    let next = |state: u64| Some(process | u64::from(change(counted(state))));
+    // It always gives a next state.
+    let _ = GIVEN_UP.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+}
+
+const RUNNING: u8 = 0;
+const OVER: u8 = 1;
+const LEFT: u8 = 2;
+
+/// Ends the account of a work on the thread that ran it.
+struct Ends(Arc<AtomicU8>);
+
+impl Drop for Ends {
     fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::AcqRel);
+        if self.0.swap(OVER, Ordering::AcqRel) == LEFT {
+            count_given_up(|count| count.saturating_sub(1));
+        }
     }
 }
 
-/// Runs `work`, which looks at no token itself, on a thread of its own. `None` when it takes longer than
-/// `limit`. Work that is given up, for that or for an interrupt, goes on without anybody to wait for it.
-pub fn limited<T: Send + 'static>(
-    limit: Duration,
+/// Counts a work that nobody waits for any more, if it still runs.
+struct Leaves(Arc<AtomicU8>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        let left = self
+            .0
+            .compare_exchange(RUNNING, LEFT, Ordering::AcqRel, Ordering::Acquire);
+        if left.is_ok() {
+            count_given_up(|count| count.saturating_add(1));
+        }
+    }
+}
+
+/// Runs `work`, which looks at no token itself, on a thread with this stack. `None` when it takes longer
+/// than `limit`. Work that is given up, for that or for an interrupt, goes on with nobody to wait for it.
+pub fn apart<T: Send + 'static>(
+    stack: usize,
+    limit: Option<Duration>,
     cancel: &CancelToken,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>> {
     let started = Instant::now();
-    let running = loop {
+    let is_late = || limit.is_some_and(|limit| started.elapsed() > limit);
+    while given_up() >= MOST_GIVEN_UP {
         cancel.check()?;
-        match Running::begin() {
-            Some(running) => break running,
-            None if started.elapsed() > limit => return Ok(None),
-            None => std::thread::sleep(LOOK),
+        if is_late() {
+            return Ok(None);
         }
-    };
-    let (sender, receiver) = mpsc::channel();
+        std::thread::sleep(LOOK);
+    }
+    let state = Arc::new(AtomicU8::new(RUNNING));
+    let (ends, (sender, receiver)) = (Ends(state.clone()), mpsc::channel());
     let run = move || {
-        let _running = running;
+        let ends = ends;
+        let result = work();
+        drop(ends);
         // The receiver is gone when nobody waits any more.
-        let _ = sender.send(work());
+        let _ = sender.send(result);
     };
     let builder = Builder::new().name("red-candle-stack".to_owned());
-    let thread = builder.stack_size(MANY_BYTES).spawn(run);
+    let thread = builder.stack_size(stack).spawn(run);
     thread.map_err(|error| Error::OutOfMemory(format!("cannot start a thread: {error}")))?;
+    let _leaves = Leaves(state);
     loop {
+        cancel.check()?;
         match receiver.recv_timeout(LOOK) {
             Ok(result) => return Ok(Some(result)),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Error::Internal(
-                    "a thread ended without a result".to_owned(),
-                ))
+                let lost = "a thread ended without a result".to_owned();
+                return Err(Error::Internal(lost));
             }
-            Err(RecvTimeoutError::Timeout) => cancel.check()?,
-        }
-        if started.elapsed() > limit {
-            return Ok(None);
+            Err(RecvTimeoutError::Timeout) if is_late() => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
@@ -98,7 +118,7 @@ pub fn roomy<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = Builder::new()
             .name("red-candle-stack".to_owned())
-            .stack_size(BYTES)
+            .stack_size(ROOMY)
             .spawn_scoped(scope, work)
             .map_err(|error| Error::OutOfMemory(format!("cannot start a thread: {error}")))?;
         match thread.join() {
@@ -124,16 +144,18 @@ mod tests {
     fn endless_work_is_given_up_and_an_interrupt_ends_the_waiting() {
         let cancel = CancelToken::new();
         let sleep = |millis| move || std::thread::sleep(Duration::from_millis(millis));
-        let soon = Duration::from_millis(30);
-        assert_eq!(limited(soon, &cancel, sleep(300)).unwrap(), None);
-        assert_eq!(limited(soon * 100, &cancel, || 7).unwrap(), Some(7));
-        assert_eq!(
-            limited(soon * 100, &cancel, || depth(20_000)).unwrap(),
-            Some(20_000)
-        );
+        let soon = Some(Duration::from_millis(30));
+        let later = Some(Duration::from_secs(20));
+        assert_eq!(apart(ROOMY, soon, &cancel, sleep(300)).unwrap(), None);
+        assert_eq!(apart(ROOMY, soon, &cancel, sleep(300)).unwrap(), None);
+        assert_eq!(given_up(), 2);
+        assert_eq!(apart(ROOMY, later, &cancel, || 7).unwrap(), Some(7));
+        assert!(given_up() < 2);
+        let deep = apart(DEEP, None, &cancel, || depth(20_000));
+        assert_eq!(deep.unwrap(), Some(20_000));
         cancel.cancel();
         let started = Instant::now();
-        let interrupted = limited(soon * 100, &cancel, sleep(300));
+        let interrupted = apart(ROOMY, later, &cancel, sleep(300));
         assert!(matches!(interrupted, Err(Error::Interrupted)));
         assert!(started.elapsed() < Duration::from_millis(200));
     }

@@ -1,5 +1,7 @@
 //! Tokenizer files that multiply texts, and those whose parts contradict each other.
 
+use std::time::{Duration, Instant};
+
 use engine::text::tokenizer::{Detail, Tokenizer};
 use engine::{CancelToken, Error, Result};
 use serde_json::{json, Value};
@@ -82,4 +84,23 @@ fn odd_normalizers_never_panic() {
                 .ok();
         }
     }
+}
+
+#[test]
+fn an_interrupt_ends_the_tokenizing_of_a_long_word_at_once() {
+    let tokenizer = Tokenizer::from_file(&tiny("bert/tokenizer.json")).unwrap();
+    let text = "e\u{301}".repeat(4 << 20);
+    let cancel = CancelToken::new();
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let result = tokenizer.encode(&*text, true, Detail::Ids, &cancel);
+            (result.map(drop), Instant::now())
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let cancelled = Instant::now();
+        cancel.cancel();
+        let (_, ended) = work.join().unwrap();
+        let latency = ended.saturating_duration_since(cancelled);
+        assert!(latency < Duration::from_millis(200), "{latency:?}");
+    });
 }

@@ -33,9 +33,13 @@ pub use tokenizers::Encoding;
 use guard::Bounded;
 
 use crate::files::model_files::{ModelFiles, WeightFiles};
+use crate::runtime::stack;
 use crate::text::chat_template::{ChatTemplates, Conversation};
 use crate::weights::Metadata;
 use crate::{CancelToken, Error, Result};
+
+/// A text of this many bytes takes longer than an interrupt may wait.
+const LONG_TEXT: usize = 256 << 10;
 
 /// One text, or two that a model reads together.
 #[derive(Clone, Copy, Debug)]
@@ -342,7 +346,27 @@ impl Tokenizer {
         self.post_process(first, second, add_special_tokens)
     }
 
+    /// A long text is encoded on a thread that can be left alone: most steps of the pipeline take the text
+    /// as a whole and look at no token.
     fn encode_text(
+        &self,
+        text: &str,
+        type_id: u32,
+        detail: Detail,
+        cancel: &CancelToken,
+    ) -> Result<Encoding> {
+        if text.len() < LONG_TEXT {
+            return self.encode_whole(text, type_id, detail, cancel);
+        }
+        let (this, text, part) = (self.clone(), text.to_owned(), cancel.part());
+        let work = move || this.encode_whole(&text, type_id, detail, &part);
+        match stack::apart(stack::ROOMY, None, cancel, work)? {
+            Some(encoding) => encoding,
+            None => Err(Error::Interrupted),
+        }
+    }
+
+    fn encode_whole(
         &self,
         text: &str,
         type_id: u32,
