@@ -222,15 +222,21 @@ module Candle
       again
     end
 
-    def blocks(source)
+    def blocks(source, &block)
       if source.respond_to?(:to_str) then yield TextInput.utf8(source)
-      elsif source.respond_to?(:read)
-        while (part = source.read(BLOCK, +""))
-          part << source.readpartial(1) until part.force_encoding(Encoding::UTF_8).valid_encoding? || source.eof?
-          yield TextInput.utf8(part, "the text")
-        end
+      elsif source.respond_to?(:read) then read_blocks(source, &block)
       else
         source.each_with_index { |part, index| yield TextInput.utf8(part, "texts[#{index}]") }
+      end
+    end
+
+    def read_blocks(source)
+      loop do
+        part = source.read(BLOCK, +"")
+        break if part.nil?
+
+        part << source.readpartial(1) until part.force_encoding(Encoding::UTF_8).valid_encoding? || source.eof?
+        yield TextInput.utf8(part, "the text")
       end
     end
   end
