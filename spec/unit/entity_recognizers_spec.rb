@@ -26,9 +26,38 @@ RSpec.describe "Recognizers without a model" do
       expect(described_class.new("X", [/z*/]).recognize(text)).to eq([])
     end
 
-    it "refuses what is no pattern" do
+    [/a.c/m, /^x$/, /(?<y>\d+)-(?<z>\d+)/, /\bcat\b/i, /a{2,}?/, /[[:alpha:]]+\d?/, /\A\w+/, /\S+\z/, /[^a-z\s]+/x,
+     /É+/i, /(?i)ünï/, /a(?=b)/, /(?<!x)y/, /(\w)\1/, /a++/, /x*|y/, /\h{4}/, /[\u{65e5}-\u{672c}]+/]
+      .each do |pattern|
+      it "finds what Ruby finds with #{pattern.inspect}" do
+        text = "cat Cats aaab abc a\nc\nx\nxy yy 12-345 été Straße STRASSE 日本 beef Ünï9 end"
+        expected = []
+        text.scan(pattern) do
+          match = Regexp.last_match
+          expected << [match.begin(0), match.end(0)] unless match[0].empty?
+        end
+        found = described_class.new("X", [pattern]).recognize(text)
+        expect(found.map { |entity| entity.values_at(:start, :end) }).to eq(expected)
+      end
+    end
+
+    it "takes linear time where it can, and stops where it can't" do
+      text = "#{"a" * 50_000}!"
+      expect(described_class.new("X", [/(a+)+$/]).recognize(text)).to eq([])
+      stub_const("Candle::TextPattern::TIME_LIMIT", 0.1)
+      slow = described_class.new("X", [/(?=a)(a|a)*\1b/])
+      expect { slow.recognize("a" * 40) }.to raise_error(Candle::InvalidInputError, /took longer than 0.1 s/)
+    end
+
+    it "reads texts of any size" do
+      found = described_class.new("X", [/needle\d/]).recognize("#{"hay " * 500_000}needle7")
+      expect(found).to eq([{ text: "needle7", label: "X", start: 2_000_000, end: 2_000_007, confidence: 1.0,
+                             source: "pattern" }])
+    end
+
+    it "refuses what isn't a pattern" do
       expect { described_class.new("X", [5]) }.to raise_error(Candle::InvalidInputError, /Regexp or a String/)
-      expect { described_class.new("X", ["("]) }.to raise_error(Candle::InvalidInputError, /no regular expression/)
+      expect { described_class.new("X", ["("]) }.to raise_error(Candle::InvalidInputError, /not a regular expression/)
       expect { described_class.new("X").recognize(nil) }.to raise_error(Candle::InvalidInputError)
     end
   end
@@ -48,6 +77,24 @@ RSpec.describe "Recognizers without a model" do
       expect(described_class.new("X", ["caf"]).recognize("café")).to eq([])
       found = described_class.new("CITY", ["東京"]).recognize("私は東京に住む")
       expect(found.map { |entity| entity[:start] }).to eq([2])
+    end
+
+    it "folds cases without losing its place" do
+      text = "İm STRASSENNAMEN steht die Straße, ΣΟΦΌΣ"
+      found = described_class.new("X", %w[strasse σοφός]).recognize(text)
+      places(text, found)
+      expect(found.map { |entity| entity[:text] }).to eq(%w[Straße ΣΟΦΌΣ])
+    end
+
+    it "takes very many terms, and more of them later" do
+      recognizer = described_class.new("TERM", Array.new(20_000) { |index| "term number #{index}" })
+      text = "first Term Number 7, then term number 19999 and term number 20000, "
+      expect(recognizer.recognize(text).map { |entity| entity[:text] }).to eq(["Term Number 7", "term number 19999"])
+      recognizer.add_terms("term number 20000")
+      expect(recognizer.recognize(text * 2).size).to eq(6)
+      started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      100.times { recognizer.recognize(text * 15) }
+      expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be < 1
     end
 
     it "can tell cases apart" do

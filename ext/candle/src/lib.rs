@@ -15,6 +15,7 @@ mod masked_lm;
 mod model;
 mod ner;
 mod reranker;
+mod search;
 mod self_test;
 mod tensor;
 mod tokenizer;
@@ -46,6 +47,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     ner::init(ruby, candle)?;
     classifier::init(ruby, candle)?;
     masked_lm::init(ruby, candle)?;
+    search::init(ruby, candle)?;
     self_test::init(candle)?;
     resolve_classes(ruby);
     Ok(())
@@ -65,6 +67,8 @@ fn resolve_classes(ruby: &Ruby) {
         <masked_lm::RbMaskedLm as TypedData>::class,
         <ner::RbNer as TypedData>::class,
         <reranker::RbReranker as TypedData>::class,
+        <search::RbGazetteer as TypedData>::class,
+        <search::RbTextPattern as TypedData>::class,
         <tensor::RbTensor as TypedData>::class,
         <tokenizer::RbTokenizer as TypedData>::class,
         <weights::RbWeights as TypedData>::class,

@@ -3,16 +3,12 @@
 require "set"
 
 module Candle
-  # Entities from a list of terms, found as whole words.
+  # Entities from a list of terms, found as whole words. However many terms there are, a text is read once.
   #
   # @example
   #   recognizer = Candle::GazetteerEntityRecognizer.new("DRUG", ["aspirin"])
   #   recognizer.recognize("Süßes Aspirin").first.slice(:text, :start) # => {:text=>"Aspirin", :start=>6}
   class GazetteerEntityRecognizer
-    # A letter of a script that puts spaces between words; the others have no word boundaries to look for.
-    LETTER = '[\p{Word}&&[^\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]'
-    private_constant :LETTER
-
     # @return [String]
     attr_reader :entity_type
     # @return [Set<String>] in lower case unless they are case sensitive
@@ -27,18 +23,19 @@ module Candle
       @entity_type = entity_type
       @case_sensitive = case_sensitive
       @terms = Set.new
-      @patterns = {}
+      @lock = Mutex.new
       add_terms(terms)
     end
 
     # @param terms [Array<String>, Enumerable<String>, String]
     # @return [self]
-    # @raise [InvalidInputError] for a term that is no text
+    # @raise [InvalidInputError] for a term that isn't a text
     def add_terms(terms)
       terms = terms.respond_to?(:to_str) ? [terms] : terms.to_a
       TextInput.utf8_all(terms, "terms").each do |term|
         @terms << (case_sensitive ? term : term.downcase) unless term.strip.empty?
       end
+      @lock.synchronize { @gazetteer = nil }
       self
     end
 
@@ -57,29 +54,21 @@ module Candle
     #   in characters
     def recognize(text, _tokenizer = nil)
       text = TextInput.utf8(text)
-      terms.flat_map { |term| occurrences(text, pattern(term)) }.sort_by { |entity| [entity[:start], -entity[:end]] }
+      gazetteer.places(text).map do |first, last|
+        { text: text[first...last], label: entity_type, start: first, end: last, confidence: 1.0, source: "gazetteer" }
+      end
+    end
+
+    # @return [String] one line
+    def inspect
+      "#<Candle::GazetteerEntityRecognizer #{entity_type} #{terms.size} terms>"
     end
 
     private
 
-    # Matches the text as it is: a copy in lower case may have other places ("İ" becomes two characters).
-    def pattern(term)
-      @patterns[term] ||= begin
-        before = "(?<!#{LETTER})" if term.match?(/\A#{LETTER}/)
-        after = "(?!#{LETTER})" if term.match?(/#{LETTER}\z/)
-        Regexp.new("#{before}#{Regexp.escape(term)}#{after}", case_sensitive ? 0 : Regexp::IGNORECASE)
-      end
-    end
-
-    def occurrences(text, pattern)
-      found = []
-      position = 0
-      while (match = pattern.match(text, position))
-        found << { text: match[0], label: entity_type, start: match.begin(0), end: match.end(0), confidence: 1.0,
-                   source: "gazetteer" }
-        position = match.begin(0) + 1
-      end
-      found
+    # Built when it is first needed, and again after terms were added.
+    def gazetteer
+      @lock.synchronize { @gazetteer ||= Gazetteer.build(terms.to_a, case_sensitive ? true : false) }
     end
   end
 end

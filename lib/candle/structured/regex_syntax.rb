@@ -37,21 +37,24 @@ module Candle
     }.freeze
 
     # @param pattern [Regexp, String] a String is the source of a Regexp
+    # @param search [Boolean] whether it is looked for in a text instead of being the whole of one: then the shortest
+    #   match counts where it is asked for, and lines and words have boundaries
     # @return [String] the same in the engine's syntax
     # @raise [InvalidInputError] naming what can't be followed
-    def self.translate(pattern)
+    def self.translate(pattern, search: false)
       unless pattern.is_a?(Regexp) || pattern.respond_to?(:to_str)
         raise InvalidInputError, "pattern must be a Regexp or a String, not #{pattern.inspect}"
       end
 
       regexp = pattern.is_a?(Regexp) ? pattern : Regexp.new(TextInput.utf8(pattern, "pattern"))
-      new(regexp).translate
+      new(regexp, search: search).translate
     rescue RegexpError => e
-      raise InvalidInputError, "the pattern is no regular expression: #{e.message}"
+      raise InvalidInputError, "the pattern is not a regular expression: #{e.message}"
     end
 
-    def initialize(regexp)
+    def initialize(regexp, search: false)
       @regexp = regexp
+      @search = search
       @scanner = StringScanner.new(TextInput.utf8(regexp.source, "pattern"))
       @extended = [regexp.options.anybits?(Regexp::EXTENDED)]
       @output = +""
@@ -74,16 +77,20 @@ module Candle
       elsif @scanner.skip(/\(/) then group
       elsif @scanner.skip(/\)/) then close
       elsif @scanner.scan(/[*+?]|\{(?:\d+,?\d*|,\d+)\}/) then quantifier(@scanner.matched)
-      elsif @scanner.scan(/[\^$.|]/) then @output << @scanner.matched
+      elsif @scanner.scan(/[\^$.|]/) then @output << plain(@scanner.matched)
       else
         @output << literal(@scanner.getch)
       end
     end
 
+    def plain(text)
+      @search && text.match?(/[\^$]/) ? "(?m:#{text})" : text
+    end
+
     def quantifier(text)
       unsupported("possessive quantifiers") if text.size == 1 && @scanner.check(/\+/)
-      @scanner.skip(/\?/)
-      @output << text.sub("{,", "{0,")
+      lazy = @scanner.skip(/\?/) && @search
+      @output << "#{text.sub("{,", "{0,")}#{"?" if lazy}"
     end
 
     def group
@@ -109,7 +116,7 @@ module Candle
       @output << ")"
     end
 
-    # Ruby lets an option without a group reach over the alternatives that follow; at the beginning that is no matter.
+    # Ruby lets an option without a group reach over the alternatives that follow; at the beginning that is the same.
     def flags(set, cleared, grouped)
       unsupported("an option in the middle of a group") unless grouped || @output.end_with?(":")
       extended = (@extended.last || set.include?("x")) && !cleared.include?("x")
@@ -134,6 +141,9 @@ module Candle
     end
 
     def plain_escape(letter)
+      return "\\#{letter}" if @search && %w[A z b B].include?(letter)
+
+      unsupported("\\Z") if @search && letter == "Z"
       return ANCHORS[letter] if ANCHORS.key?(letter)
       return "(?:\\r\\n|[\\n\\v\\f\\r\\x{85}\\x{2028}\\x{2029}])" if letter == "R"
 
@@ -170,7 +180,7 @@ module Candle
       end
       digits = @scanner.scan({ "u" => /\h{4}/, "x" => /\h{1,2}/, "0" => /[0-7]{0,2}/ }.fetch(letter)).to_s
       point = letter == "0" ? digits.to_i(8) : digits.to_i(16)
-      unsupported("bytes that are no characters") if letter != "u" && point > 0x7f
+      unsupported("bytes that aren't characters") if letter != "u" && point > 0x7f
       format("\\x{%x}", point)
     end
 

@@ -1,5 +1,6 @@
-//! Between text and token ids: tokenizers and chat templates.
+//! Texts: tokenizers, chat templates, and terms and patterns found in them.
 
 pub mod chat_template;
 mod jinja;
+pub mod search;
 pub mod tokenizer;
