@@ -49,18 +49,20 @@ module Candle
       # @param pooling [Symbol, String, nil] `mean cls max last weighted_mean mean_sqrt_len`
       # @param normalize [Boolean, nil] whether vectors get length 1
       # @param gguf_file [String, nil] which file of a repository with several
+      # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+      # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
       # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [EmbeddingModel]
-      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       # @raise [InvalidInputError] when the model can't do what is asked
       def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil, tokenizer: nil,
                           revision: nil, model_type: nil, embedding_size: nil, max_length: nil, pooling: nil,
-                          normalize: nil, gguf_file: nil, verify: nil)
+                          normalize: nil, gguf_file: nil, verify: nil, token: nil, cache_dir: nil)
         model = load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer,
                                    revision: revision, pooling: pooling&.to_s, normalize: normalize,
                                    max_length: Arguments.count(max_length, "max_length"), gguf_file: gguf_file,
-                                   verify: verify)
+                                   verify: verify, token: token, cache_dir: cache_dir)
         model.prefer(model_type, Arguments.count(embedding_size, "embedding_size"))
         model
       end
@@ -100,7 +102,7 @@ module Candle
     # @param truncate [Boolean] false raises for a text beyond {#max_length} instead of cutting it
     # @return [Array<Float>, Array<Array<Float>>, Tensor, String, Array<String>] one vector for a String, one per
     #   text for an Array
-    # @raise [InvalidInputError] for what is no text, naming its index; for unknown pooling or prompts; for more
+    # @raise [InvalidInputError] for what isn't a text, naming its index; for unknown pooling or prompts; for more
     #   dimensions than the model has
     def embed(input, prompt: nil, prompt_name: nil, pooling: nil, normalize: nil, dimensions: nil, batch_tokens: nil,
               progress: false, as: :array, truncate: true)
@@ -165,10 +167,10 @@ module Candle
     # @param text [String]
     # @param pooling_method [String, Symbol] one of {POOLING_METHODS}
     # @return [Tensor] of shape `[1, dimension]`
-    # @raise [InvalidInputError] for an unknown method
+    # @raise [ArgumentError] for an unknown method
     def embedding(text, pooling_method: "pooled_normalized")
       pooling, normalize = POOLING_METHODS.fetch(pooling_method.to_s) do
-        raise InvalidInputError,
+        raise ArgumentError,
               "unknown pooling method #{pooling_method.inspect}: use #{POOLING_METHODS.keys.join(", ")}"
       end
       embed(TextInput.utf8(text), pooling: pooling, normalize: normalize, as: :tensor)
@@ -232,11 +234,11 @@ module Candle
     #   model.similarity("fox", "fox").round(5) # => 1.0
     #   model.similarity([1.0, 0.0], [0.0, 2.0]) # => 0.0
     #
-    # @param one [String, Array<Float>, Tensor] a text or a vector
+    # @param one [String, Array<Float>, Tensor] a text or a vector; a binary String of `4 * dimension` bytes is a vector
     # @param other [String, Array<Float>, Tensor]
     # @return [Float] the cosine of both, from -1 to 1
     def similarity(one, other)
-      scores(vector(one, "the first vector"), matrix([other])).first
+      matrix([other]).nearest(vector(one, "the first vector"), top_k: 1).first.last
     end
 
     # @example
@@ -244,20 +246,28 @@ module Candle
     #   found = model.search("the lazy dog", ["hello world", "the lazy dog"], top_k: 1)
     #   found.first[:text] # => "the lazy dog"
     #
-    # @param query [String, Array<Float>, Tensor] a text or a vector
-    # @param candidates [Array<String>, Array<Array<Float>>, Tensor] texts, or vectors that were made earlier
+    # @param query [String, Array<Float>, Tensor] a text or a vector; a binary String of `4 * dimension` bytes is a
+    #   vector, as `embed(as: :packed)` makes it
+    # @param candidates [Array<String>, Array<Array<Float>>, Tensor, String, #search] texts, or vectors that were made
+    #   earlier, also packed ones, each for itself or all in one String; or an index, whose `search` is called. The
+    #   lengths of a Tensor's vectors are computed once
     # @param top_k [Integer, nil] how many to return; nil is all
     # @param prompt [String, nil] put before the query
     # @param prompt_name [String, Symbol, nil] the model's own prompt for the query
-    # @return [Array<Hash>] `{index:, score:, text:}`, best first; `text` is nil for vectors
-    def search(query, candidates, top_k: 10, prompt: nil, prompt_name: nil)
+    # @param document_prompt [String, nil] put before each text
+    # @param document_prompt_name [String, Symbol, nil] the model's own prompt for texts
+    # @return [Array<Hash>] `{index:, score:, text:}`, best first; `text` is nil for vectors. What an index returns
+    def search(query, candidates, top_k: 10, prompt: nil, prompt_name: nil, document_prompt: nil,
+               document_prompt_name: nil)
       top_k = Arguments.count(top_k, "top_k")
+      wanted = vector(query, "the query", prompt: prompt, prompt_name: prompt_name)
+      return candidates.search(wanted.flatten_all, top_k: top_k) if candidates.respond_to?(:search)
+
       candidates = candidates.to_a if candidates.is_a?(Enumerable) && !candidates.is_a?(Tensor)
       return [] if candidates.respond_to?(:empty?) && candidates.empty?
 
-      wanted = vector(query, "the query", prompt: prompt, prompt_name: prompt_name)
-      found = scores(wanted, matrix(candidates)).each_with_index.sort_by { |score, index| [-score, index] }
-      found.first(top_k || found.size).map do |score, index|
+      rows = matrix(candidates, prompt: document_prompt, prompt_name: document_prompt_name)
+      rows.nearest(wanted, top_k: top_k).map do |index, score|
         { index: index, score: score, text: text_at(candidates, index) }
       end
     end
@@ -344,48 +354,57 @@ module Candle
       raise InvalidInputError, "states must be a Tensor of shape [n, tokens, hidden size], not #{shape}"
     end
 
-    # @return [Tensor] f32 [dimension, 1]
+    # @return [Tensor] f32 [dimension]
     def vector(value, name, **prompts)
-      value = embed(value, as: :tensor, **prompts) if value.respond_to?(:to_str)
-      tensor = numbers(value, name)
-      tensor.reshape([tensor.elem_count, 1])
+      value = unpacked(value) || embed(value, as: :tensor, **prompts) if value.respond_to?(:to_str)
+      numbers(value, name).flatten_all
     end
 
     # @return [Tensor] f32 [n, dimension]
-    def matrix(candidates)
+    def matrix(candidates, **prompts)
+      return unpacked(candidates) || embed([candidates], as: :tensor, **prompts) if candidates.respond_to?(:to_str)
       return numbers(candidates, "the vectors") if candidates.is_a?(Tensor) && candidates.rank == 2
-      return embed(candidates, as: :tensor) if candidates.is_a?(Array) && candidates.first.respond_to?(:to_str)
 
       rows = candidates.is_a?(Array) ? candidates : [candidates]
+      rows.first.respond_to?(:to_str) ? strings(rows, **prompts) : vectors(rows)
+    end
+
+    def strings(rows, **prompts)
+      rows.all? { |row| packed?(row) } ? unpacked(rows.map(&:to_str).join) : embed(rows, as: :tensor, **prompts)
+    end
+
+    def vectors(rows)
       numbers(rows.map { |row| row.is_a?(Tensor) ? row.flatten_all : row }, "the vectors")
     end
 
+    # A vector as `embed(as: :packed)` makes it, as against a text.
+    def packed?(value)
+      value.respond_to?(:to_str) && value.encoding == Encoding::BINARY && value.bytesize == 4 * dimension
+    end
+
+    # @return [Tensor, nil] f32 [n, dimension] of vectors in a binary String; nil for a text
+    def unpacked(value)
+      value = value.to_str
+      return unless value.encoding == Encoding::BINARY && value.bytesize.positive?
+      return unless (value.bytesize % (4 * dimension)).zero?
+
+      Tensor.from_packed(value, [value.bytesize / (4 * dimension), dimension], :f32)
+    end
+
+    # The same Tensor where it is one that can be searched, so that what is known of it is kept.
     def numbers(value, name)
       unless value.is_a?(Array) || value.is_a?(Tensor)
         raise InvalidInputError,
               "#{name} must be a String, an Array of numbers or a Tensor, not #{value.inspect[0, 80]}"
       end
+      return value if value.is_a?(Tensor) && value.dtype == :f32 && value.device.kind == :cpu
 
       Tensor.new(value, :f32, device: "cpu")
     end
 
-    # Cosines, from -1 to 1; 0 where a vector is zero.
-    def scores(wanted, candidates)
-      unless candidates.shape.last == wanted.shape.first
-        raise InvalidInputError,
-              "vectors of #{wanted.shape.first} and of #{candidates.shape.last} components can't be compared: " \
-              "make both with the same model and dimensions"
-      end
-
-      lengths = candidates.norm(1).to_a
-      length = wanted.norm.item
-      dots = candidates.matmul(wanted).flatten_all.to_a
-      dots.zip(lengths).map { |dot, other| (product = length * other).zero? ? 0.0 : (dot / product).clamp(-1.0, 1.0) }
-    end
-
     def text_at(candidates, index)
       text = candidates[index] if candidates.is_a?(Array)
-      text if text.respond_to?(:to_str)
+      text if text.respond_to?(:to_str) && !packed?(text)
     end
   end
 end

@@ -74,7 +74,7 @@ RSpec.describe Candle::EmbeddingModel do
       expect { described_class.from_pretrained(path, pooling: :median) }
         .to raise_error(Candle::InvalidInputError, /median.*mean, cls/)
       expect { described_class.from_pretrained(path, max_length: 0) }
-        .to raise_error(Candle::InvalidInputError, /max_length must be a positive Integer/)
+        .to raise_error(ArgumentError, /max_length must be a positive Integer/)
       expect { described_class.from_pretrained(path, model_type: "gpt") }.to raise_error(ArgumentError, /model_type/)
       expect { described_class.from_pretrained(path, embedding_size: 33) }
         .to raise_error(Candle::InvalidInputError, /at most the model's 32, not 33/)
@@ -192,7 +192,7 @@ RSpec.describe Candle::EmbeddingModel do
       expect(model.embed("café".b)).to eq(model.embed("café"))
     end
 
-    it "refuses what is no text, naming its place and the fix" do
+    it "refuses what isn't a text, naming its place and the fix" do
       { nil => /text.* must be .*not nil/, 5 => /not a Integer/, { a: 1 } => /not a Hash/,
         "\xff" => /not valid UTF-8.*scrub/, ["fox", nil] => /texts\[1\] must be a String, not nil/,
         ["fox", "\xff\xfe".b] => /texts\[1\] is not valid UTF-8/, [["fox"]] => /texts\[0\]/ }.each do |input, message|
@@ -205,7 +205,7 @@ RSpec.describe Candle::EmbeddingModel do
         expect { model.embed("fox", name => value) }.to raise_error(Candle::InvalidInputError)
       end
       expect { model.embed("fox", dimensions: 33) }.to raise_error(/between 1 and the model's 32, not 33/)
-      expect { model.embed("fox", dimensions: -1) }.to raise_error(Candle::InvalidInputError, /positive/)
+      expect { model.embed("fox", dimensions: -1) }.to raise_error(ArgumentError, /positive/)
       expect { model.embed("fox", prompt_name: "unknown") }.to raise_error(/query/)
       expect { model.embed("fox", as: :json) }.to raise_error(ArgumentError, /:array, :tensor/)
       expect { model.embed("fox", colour: 1) }.to raise_error(ArgumentError, /colour/)
@@ -268,7 +268,7 @@ RSpec.describe Candle::EmbeddingModel do
 
     it "refuses what can't be gone through" do
       expect { model.embed_each("fox") { nil } }.to raise_error(Candle::InvalidInputError, /Enumerable.*String/)
-      expect { model.embed_each(%w[fox], batch: 0) { nil } }.to raise_error(Candle::InvalidInputError, /batch/)
+      expect { model.embed_each(%w[fox], batch: 0) { nil } }.to raise_error(ArgumentError, /batch/)
       expect { model.embed_each(%w[fox], colour: 1) { nil } }.to raise_error(ArgumentError, /colour/)
     end
   end
@@ -352,6 +352,41 @@ RSpec.describe Candle::EmbeddingModel do
       expect(model.search(model.embed("lazy dog"), texts).first[:index]).to eq(expected[0][1])
     end
 
+    it "takes packed vectors wherever it takes vectors" do
+      packed = model.embed(texts, as: :packed)
+      query = model.embed("lazy dog", as: :packed)
+      wanted = model.search("lazy dog", model.embed(texts))
+      [packed, packed.join].each do |vectors|
+        [query, "lazy dog"].each { |asked| expect(model.search(asked, vectors)).to eq(wanted) }
+      end
+      expect(model.similarity(query, packed[1])).to be_within(1e-6).of(model.similarity("lazy dog", texts[1]))
+      expect(model.search(query, texts).first[:text]).to eq(texts[expected[0][1]])
+    end
+
+    it "asks an index" do
+      index = Object.new
+      def index.search(vector, top_k:)
+        [{ id: vector.shape, score: top_k }]
+      end
+      expect(model.search("lazy dog", index, top_k: 3)).to eq([{ id: [32], score: 3 }])
+    end
+
+    it "puts a prompt before the texts too" do
+      wanted = model.search("lazy dog", model.embed(texts, prompt: "query: "))
+      found = model.search("lazy dog", texts, document_prompt: "query: ")
+      expect(found.map { |hit| hit[:score] }).to be_near(wanted.map { |hit| hit[:score] }, 1e-6)
+    end
+
+    it "keeps the lengths of a tensor's vectors, and finds the same again" do
+      rows = Candle::Tensor.rand([5000, 32])
+      first = model.search("lazy dog", rows, top_k: 7)
+      expect(model.search("lazy dog", rows, top_k: 7)).to eq(first)
+      vector = model.embed("lazy dog")
+      scores = rows.to_a.map { |row| cosine(vector, row) }
+      order = scores.each_index.sort_by { |index| -scores[index] }.first(7)
+      expect(first.map { |hit| hit[:score] }).to be_near(scores.values_at(*order), 1e-5)
+    end
+
     it "finds nothing among nothing" do
       expect(model.search("lazy dog", [])).to eq([])
     end
@@ -364,7 +399,7 @@ RSpec.describe Candle::EmbeddingModel do
 
     it "refuses vectors of another length and a bad count" do
       expect { model.search("fox", [[1.0, 2.0]]) }.to raise_error(Candle::InvalidInputError, /of 32 and of 2/)
-      expect { model.search("fox", texts, top_k: 0) }.to raise_error(Candle::InvalidInputError, /top_k/)
+      expect { model.search("fox", texts, top_k: 0) }.to raise_error(ArgumentError, /top_k/)
       expect { model.search("fox", ["fox", nil]) }.to raise_error(Candle::InvalidInputError, /texts\[1\]/)
     end
   end

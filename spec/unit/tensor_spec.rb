@@ -50,7 +50,7 @@ RSpec.describe Candle::Tensor do
       expect { tensor([[1], 2]) }.to raise_error(Candle::InvalidInputError, /array\[1\]/)
     end
 
-    it "refuses what is no number" do
+    it "refuses what isn't a number" do
       expect { tensor([1, nil]) }.to raise_error(Candle::InvalidInputError, /array\[1\] is a NilClass/)
       expect { tensor(["1"]) }.to raise_error(Candle::InvalidInputError, /String/)
       expect { tensor("1") }.to raise_error(Candle::InvalidInputError, /String/)
@@ -161,7 +161,7 @@ RSpec.describe Candle::Tensor do
       expect(made.to_device("cpu")).to eq(made)
     end
 
-    it "says why a GPU can't be had" do
+    it "says why a GPU can't be used" do
       expect { tensor([1]).to_device("cuda:63") }.to raise_error(Candle::DeviceError, /cuda:63/)
       expect { tensor([1], device: "tpu") }.to raise_error(Candle::DeviceError, /tpu/)
     end

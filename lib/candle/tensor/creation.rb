@@ -11,7 +11,7 @@ module Candle
       # @param dtype [DType, Symbol, String, nil] nil is f32, for a Tensor its own
       # @param device [Device, String, Symbol, nil] nil is the CPU, for a Tensor its own
       # @return [Tensor]
-      # @raise [InvalidInputError] for ragged arrays and what is no number, with the place
+      # @raise [InvalidInputError] for ragged arrays and for what isn't a number, with its place
       def new(array, dtype = nil, device: nil)
         return converted(array, dtype, device) if array.is_a?(Tensor)
 

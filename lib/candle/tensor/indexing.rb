@@ -11,6 +11,20 @@ module Candle
     # @raise [InvalidInputError] when the index is out of range
     def get(index, dim = 0) = _select(dim, index)
 
+    # The rows of an f32 matrix on the CPU that are nearest to a vector by their cosine. The rows' lengths are computed
+    # once for a tensor.
+    #
+    # @example
+    #   Candle::Tensor.new([[0.0, 1.0], [3.0, 0.0]]).nearest(Candle::Tensor.new([1.0, 0.0]), top_k: 1) # => [[1, 1.0]]
+    #
+    # @param vector [Tensor] f32, with as many components as a row
+    # @param top_k [Integer, nil] how many to return; nil is all
+    # @return [Array<Array(Integer, Float)>] row and cosine, best first
+    # @raise [InvalidInputError] when the sizes differ
+    def nearest(vector, top_k: nil)
+      _nearest(vector, top_k || shape.first || 0)
+    end
+
     # One index per dimension, from the first on; dimensions without one stay whole.
     #
     # @example

@@ -17,7 +17,7 @@ fn named<T: FromStr<Err = engine::Error>>(ruby: &Ruby, name: Symbol) -> Result<T
     name.name()?.parse().map_err(error::raised(ruby))
 }
 
-/// A number, or nothing when it is none.
+/// A number, or nothing when it isn't one.
 fn scalar(value: Value, ruby: &Ruby) -> Result<Option<Scalar>, Error> {
     if let Some(integer) = Integer::from_value(value) {
         return Ok(Some(match integer.to_i64() {

@@ -2,8 +2,11 @@
 
 mod create;
 mod math;
+mod nearest;
 mod shape;
 mod values;
+
+use std::sync::OnceLock;
 
 use candle_core::{Device as CandleDevice, Tensor};
 use engine::{CancelToken, Device};
@@ -22,6 +25,8 @@ const INTERVAL: usize = 1 << 16;
 pub struct RbTensor {
     tensor: Tensor,
     tracked: Tracked,
+    /// Of its rows, where they were searched.
+    lengths: OnceLock<Vec<f32>>,
 }
 
 impl DataTypeFunctions for RbTensor {
@@ -34,7 +39,11 @@ impl RbTensor {
     /// Wraps memory that no other Ruby object knows of.
     pub fn new(ruby: &Ruby, tensor: Tensor) -> Self {
         let tracked = Tracked::new(ruby, bytes(&tensor));
-        Self { tensor, tracked }
+        Self {
+            tensor,
+            tracked,
+            lengths: OnceLock::new(),
+        }
     }
 
     /// Wraps what was computed from `self`: a view of its memory, or memory of its own.
@@ -42,8 +51,11 @@ impl RbTensor {
         if storage_address(&self.tensor) != storage_address(&tensor) {
             return Self::new(ruby, tensor);
         }
-        let tracked = self.tracked.clone();
-        Self { tensor, tracked }
+        Self {
+            tensor,
+            tracked: self.tracked.clone(),
+            lengths: OnceLock::new(),
+        }
     }
 
     /// The tensor to compute with; a `DeviceError` when its GPU was lost to a fork.
@@ -158,5 +170,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     create::init(class)?;
     values::init(class)?;
     shape::init(class)?;
+    nearest::init(class)?;
     math::init(class)
 }

@@ -68,7 +68,7 @@ pub fn reshape(tensor: &Tensor, sizes: &[i64], cancel: &CancelToken) -> Result<T
     };
     if sizes.iter().any(|&size| size < -1) || sizes.iter().filter(|&&size| size == -1).count() > 1 {
         return Err(Error::InvalidInput(format!(
-            "reshape: {sizes:?} is no shape: sizes are at least 0, and one of them may be -1"
+            "reshape: {sizes:?} is not a shape: sizes are at least 0, and one of them may be -1"
         )));
     }
     let known: Vec<usize> = sizes

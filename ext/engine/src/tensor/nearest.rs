@@ -1,0 +1,174 @@
+//! The rows of a matrix that point most nearly where a vector does.
+
+use std::cmp::Ordering;
+
+use candle_core::{DType, Tensor};
+use rayon::prelude::*;
+
+use super::storage::read;
+use crate::{CancelToken, Error, Result};
+
+/// Rows between two looks at the cancel token, and the share of one task.
+const ROWS: usize = 1 << 10;
+/// Sums that are kept apart, so that they fill the registers of any processor.
+const LANES: usize = 32;
+
+/// The length of each row of an f32 matrix on the CPU.
+pub fn lengths(rows: &Tensor, cancel: &CancelToken) -> Result<Vec<f32>> {
+    let width = width_of(rows)?;
+    read::<f32, _>(rows, cancel, |elements| {
+        let parts = elements.par_chunks(ROWS * width).map(|part| {
+            cancel.check()?;
+            Ok(part
+                .chunks_exact(width)
+                .map(|row| dot(row, row).sqrt())
+                .collect())
+        });
+        let parts: Vec<Vec<f32>> = parts.collect::<Result<_>>()?;
+        Ok(parts.concat())
+    })
+}
+
+/// The `most` rows with the greatest cosine, best first and the earlier row where they are equal;
+/// `lengths` are those of the rows. The cosine with a vector of zeros is 0.
+pub fn nearest(
+    rows: &Tensor,
+    lengths: &[f32],
+    vector: &[f32],
+    most: usize,
+    cancel: &CancelToken,
+) -> Result<Vec<(usize, f32)>> {
+    let width = width_of(rows)?;
+    if width != vector.len() || lengths.len() != rows.dims()[0] {
+        return Err(Error::InvalidInput(format!(
+            "vectors of {} and of {width} components can't be compared: make both with the same model and dimensions",
+            vector.len()
+        )));
+    }
+    let length = dot(vector, vector).sqrt();
+    read::<f32, _>(rows, cancel, |elements| {
+        let parts = elements
+            .par_chunks(ROWS * width)
+            .enumerate()
+            .map(|(index, part)| {
+                cancel.check()?;
+                let first = index * ROWS;
+                let mut found: Vec<(usize, f32)> = part
+                    .chunks_exact(width)
+                    .zip(&lengths[first..])
+                    .enumerate()
+                    .map(|(row, (values, &other))| {
+                        (first + row, cosine(dot(values, vector), length * other))
+                    })
+                    .collect();
+                keep(&mut found, most);
+                Ok(found)
+            });
+        let mut found = parts.collect::<Result<Vec<_>>>()?.concat();
+        keep(&mut found, most);
+        Ok(found)
+    })
+}
+
+fn width_of(rows: &Tensor) -> Result<usize> {
+    match (rows.dims(), rows.dtype()) {
+        (&[_, width], DType::F32) if width > 0 => Ok(width),
+        _ => Err(Error::InvalidInput(format!(
+            "vectors must be an f32 tensor of shape [n, dimension], not {} {:?}",
+            rows.dtype().as_str(),
+            rows.dims()
+        ))),
+    }
+}
+
+fn cosine(dot: f32, lengths: f32) -> f32 {
+    match lengths == 0.0 {
+        true => 0.0,
+        false => (dot / lengths).clamp(-1.0, 1.0),
+    }
+}
+
+/// The best `most`, in order.
+fn keep(found: &mut Vec<(usize, f32)>, most: usize) {
+    let best_first = |a: &(usize, f32), b: &(usize, f32)| -> Ordering {
+        b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+    };
+    if most == 0 {
+        found.clear();
+    } else if found.len() > most {
+        found.select_nth_unstable_by(most - 1, best_first);
+        found.truncate(most);
+    }
+    found.sort_unstable_by(best_first);
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; LANES];
+    let (left, right) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let rest: f32 = left
+        .remainder()
+        .iter()
+        .zip(right.remainder())
+        .map(|(a, b)| a * b)
+        .sum();
+    for (left, right) in left.zip(right) {
+        for ((sum, a), b) in sums.iter_mut().zip(left).zip(right) {
+            *sum += a * b;
+        }
+    }
+    sums.iter().sum::<f32>() + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn the_best_rows_come_first() {
+        let values: Vec<f32> = (0..3000 * 37)
+            .map(|i| ((i * 7919) % 1013) as f32 - 500.0)
+            .collect();
+        let rows = Tensor::from_vec(values.clone(), (3000, 37), &Device::Cpu).unwrap();
+        let vector = &values[37 * 1234..37 * 1235];
+        let cancel = CancelToken::new();
+        let lengths = lengths(&rows, &cancel).unwrap();
+        let found = nearest(&rows, &lengths, vector, 5, &cancel).unwrap();
+        let mut expected: Vec<(usize, f64)> = values
+            .chunks(37)
+            .map(|row| {
+                let sum = |a: &[f32], b: &[f32]| -> f64 {
+                    a.iter()
+                        .zip(b)
+                        .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                        .sum()
+                };
+                sum(row, vector) / (sum(row, row) * sum(vector, vector)).sqrt()
+            })
+            .enumerate()
+            .collect();
+        expected.sort_by(|a, b| b.1.total_cmp(&a.1));
+        assert_eq!(found[0].0, expected[0].0);
+        for ((_, score), (_, wanted)) in found.iter().zip(&expected) {
+            assert!((f64::from(*score) - wanted).abs() < 1e-5);
+        }
+        assert_eq!(
+            nearest(&rows, &lengths, vector, 9999, &cancel)
+                .unwrap()
+                .len(),
+            3000
+        );
+        assert!(nearest(&rows, &lengths, &vector[1..], 5, &cancel).is_err());
+    }
+
+    #[test]
+    fn a_vector_of_zeros_is_near_nothing() {
+        let rows = Tensor::from_vec(vec![0.0f32, 0.0, 1.0, 0.0], (2, 2), &Device::Cpu).unwrap();
+        let cancel = CancelToken::new();
+        let lengths = lengths(&rows, &cancel).unwrap();
+        let found = nearest(&rows, &lengths, &[2.0, 0.0], 2, &cancel).unwrap();
+        assert_eq!(found, [(1, 1.0), (0, 0.0)]);
+        let found = nearest(&rows, &lengths, &[0.0, 0.0], 2, &cancel).unwrap();
+        assert_eq!(found, [(0, 0.0), (1, 0.0)]);
+    }
+}
