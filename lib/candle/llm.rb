@@ -35,15 +35,17 @@ module Candle
       # @param adapters [Hash, nil] LoRA adapters in PEFT's format by name: directories or Hugging Face ids. None is
       #   in use before {#use_adapter}
       # @param revision [String, nil] a branch, tag or commit of the hub
+      # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+      # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
       # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [LLM]
       # @raise [UnsupportedModelError] when the model's family is unknown, or an adapter does not fit the model
       def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil,
                           gguf_file: nil, tokenizer: nil, context_length: nil, adapters: nil, revision: nil,
-                          verify: nil)
+                          verify: nil, token: nil, cache_dir: nil)
         settings = { device: device || positional_device, dtype: dtype, gguf_file: gguf_file, tokenizer: tokenizer,
                      max_length: context_length, adapters: adapter_sources(adapters), revision: revision,
-                     verify: verify }
+                     verify: verify, token: token, cache_dir: cache_dir }
         load_model(source, **settings)
       rescue TokenizerError
         raise if tokenizer || (guess = guess_tokenizer(source.to_s)) == source.to_s
@@ -76,7 +78,7 @@ module Candle
 
       # @return [LLM, nil] nil when there is no such tokenizer
       def load_with_tokenizer(guess, source, **settings)
-        settings[:tokenizer] = load_tokenizer(guess)
+        settings[:tokenizer] = load_tokenizer(guess, **settings.slice(:token, :cache_dir))
         Candle.logger.info { "#{source} brings no tokenizer that can be read: using that of #{guess}" }
         load_model(source, **settings)
       rescue ModelNotFoundError, DownloadError, OfflineError

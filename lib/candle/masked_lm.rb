@@ -18,14 +18,17 @@ module Candle
       # @param tokenizer [Tokenizer, String, nil] instead of the model's own
       # @param revision [String, nil] a branch, tag or commit of the hub
       # @param max_length [Integer, nil] a lower limit of tokens than the model's
+      # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+      # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
       # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [MaskedLM]
-      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, tokenizer: nil, revision: nil,
-                          max_length: nil, verify: nil)
+                          max_length: nil, verify: nil, token: nil, cache_dir: nil)
         load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer, revision: revision,
-                           max_length: Arguments.count(max_length, "max_length"), verify: verify)
+                           max_length: Arguments.count(max_length, "max_length"), verify: verify, token: token,
+                           cache_dir: cache_dir)
       end
     end
 
@@ -33,10 +36,10 @@ module Candle
     # @param top_k [Integer] how many proposals to return
     # @return [Array<Hash>, Array<Array>] `{token:, id:, score:, sequence:}`, best first; for a text with several gaps
     #   one such list for each; for an Array of texts what each of them gives
-    # @raise [InvalidInputError] for what is no text, and for a text without a gap
+    # @raise [InvalidInputError] for what isn't a text, and for a text without a gap
     def fill(input, top_k: 5)
       texts, single = Arguments.texts(input)
-      top_k = Arguments.count(top_k, "top_k") || raise(InvalidInputError, "top_k must be a positive Integer, not nil")
+      top_k = Arguments.count(top_k, "top_k") || raise(ArgumentError, "top_k must be a positive Integer, not nil")
       results = texts.map do |text|
         lists = _fill(text, top_k)
         lists.size == 1 ? lists.first : lists

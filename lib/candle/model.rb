@@ -40,10 +40,11 @@ module Candle
       def load_model(source, **settings)
         source = TextInput.utf8(source.respond_to?(:to_path) ? source.to_path : source, "source")
         given = settings[:tokenizer]
-        settings[:tokenizer] = load_tokenizer(given)
+        settings[:cache_dir] = settings[:cache_dir]&.to_s
+        settings[:tokenizer] = load_tokenizer(given, **settings.slice(:token, :cache_dir))
         model = load_on_device(source, settings)
         named = given.is_a?(Tokenizer) ? given.options[:source] : given&.to_s
-        model.loaded(source, settings.except(:tokenizer).merge(tokenizer_source: named || source))
+        model.loaded(source, settings.except(:tokenizer, :token).merge(tokenizer_source: named || source))
         model
       end
 
@@ -60,11 +61,13 @@ module Candle
         model
       end
 
-      def load_tokenizer(tokenizer)
+      def load_tokenizer(tokenizer, **access)
         return tokenizer if tokenizer.nil? || tokenizer.is_a?(Tokenizer)
 
         path = tokenizer.respond_to?(:to_path) ? tokenizer.to_path : tokenizer
-        File.file?(path) && !path.end_with?(".gguf") ? Tokenizer.from_file(path) : Tokenizer.from_pretrained(path)
+        return Tokenizer.from_file(path) if File.file?(path) && !path.end_with?(".gguf")
+
+        Tokenizer.from_pretrained(path, **access)
       end
     end
 

@@ -26,14 +26,17 @@ module Candle
       # @param tokenizer [Tokenizer, String, nil] instead of the model's own
       # @param revision [String, nil] a branch, tag or commit of the hub
       # @param max_length [Integer, nil] a lower limit of tokens per window than the model's
+      # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+      # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
       # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [NER]
-      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, tokenizer: nil, revision: nil,
-                          max_length: nil, verify: nil)
+                          max_length: nil, verify: nil, token: nil, cache_dir: nil)
         load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer, revision: revision,
-                           max_length: Arguments.count(max_length, "max_length"), verify: verify)
+                           max_length: Arguments.count(max_length, "max_length"), verify: verify, token: token,
+                           cache_dir: cache_dir)
       end
 
       # @return [Hash{Symbol => Hash}] models for several domains, `{model:, note:}` each
@@ -60,7 +63,7 @@ module Candle
     #   in the order of the text; `start` and `end` count characters, so that `text[start...end]` is the entity, and
     #   `token_start` and `token_end` likewise count the tokens of `tokenizer.encode(text)`. One list for a String,
     #   one per text for an Array
-    # @raise [InvalidInputError] for what is no text, naming its index
+    # @raise [InvalidInputError] for what isn't a text, naming its index
     def extract_entities(input, confidence_threshold: 0.9, aggregation: :simple)
       texts, single = Arguments.texts(input)
       settings = { threshold: Arguments.fraction(confidence_threshold, "confidence_threshold"),

@@ -23,14 +23,17 @@ module Candle
       # @param tokenizer [Tokenizer, String, nil] instead of the model's own
       # @param revision [String, nil] a branch, tag or commit of the hub
       # @param max_length [Integer] how many tokens of query and document are read, at most what the model takes
+      # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+      # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
       # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
       # @return [Reranker]
-      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil, tokenizer: nil,
-                          revision: nil, max_length: 512, verify: nil)
+                          revision: nil, max_length: 512, verify: nil, token: nil, cache_dir: nil)
         load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer, revision: revision,
-                           max_length: Arguments.count(max_length, "max_length"), verify: verify)
+                           max_length: Arguments.count(max_length, "max_length"), verify: verify, token: token,
+                           cache_dir: cache_dir)
       end
     end
 
@@ -44,7 +47,7 @@ module Candle
     # @param batch_tokens [Integer, nil] how many tokens are computed at once
     # @return [Array<Hash>] `{doc_id:, score:, text:, index:}`, best first; `doc_id` and `index` are both the place in
     #   `documents`
-    # @raise [InvalidInputError] for what is no text, naming its index, and for an unknown pooling method
+    # @raise [InvalidInputError] for what isn't a text, naming its index, and for an unknown pooling method
     def rerank(query, documents, pooling_method: "pooler", apply_sigmoid: true, top_k: nil, batch_tokens: nil)
       top_k = Arguments.count(top_k, "top_k")
       documents = documents.to_a if documents.is_a?(Enumerable) && !documents.is_a?(Hash)

@@ -47,12 +47,14 @@ module Candle
       # @param source [String, Pathname] a directory, a `.gguf` file or an id such as
       #   `"sentence-transformers/all-MiniLM-L6-v2"`; a path that exists wins
       # @param revision [String, nil] a branch, tag or commit of the hub
+      # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+      # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
       # @return [Tokenizer]
-      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be had
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
-      def from_pretrained(source, revision: nil)
+      def from_pretrained(source, revision: nil, token: nil, cache_dir: nil)
         source = source.to_path if source.respond_to?(:to_path)
-        _from_pretrained(TextInput.utf8(source, "source"), revision && TextInput.utf8(revision, "revision"))
+        _from_pretrained(TextInput.utf8(source, "source"), Hub.settings(revision, token, cache_dir))
       end
     end
 
@@ -66,7 +68,7 @@ module Candle
     # @param pair [String, nil] a second text, for models that read two
     # @param add_special_tokens [Boolean] whether to add those the model expects, such as `[CLS]`
     # @return [Array<Integer>] the ids of its tokens
-    # @raise [InvalidInputError] when the text is no String or no valid text
+    # @raise [InvalidInputError] when the text isn't a String or isn't valid UTF-8
     def encode(text, pair: nil, add_special_tokens: true)
       _encode(*inputs(text, pair), add_special_tokens ? true : false)
     end
@@ -109,7 +111,7 @@ module Candle
     # @param texts [Array<String>]
     # @param add_special_tokens [Boolean]
     # @return [Array<Array<Integer>>] ids for each text, in the given order
-    # @raise [InvalidInputError] naming the index of a text that is none
+    # @raise [InvalidInputError] naming the index of what isn't a text
     def encode_batch(texts, add_special_tokens: true)
       _encode_batch(TextInput.utf8_all(texts), add_special_tokens ? true : false)
     end
@@ -296,14 +298,14 @@ module Candle
       case direction.to_s
       when "left" then true
       when "right" then false
-      else raise InvalidInputError, "direction must be left or right, not #{direction.inspect}"
+      else raise ArgumentError, "direction must be left or right, not #{direction.inspect}"
       end
     end
 
     def count(value, name)
       return value if value.nil? || (value.is_a?(Integer) && value.positive? && value < 2**48)
 
-      raise InvalidInputError, "#{name} must be a positive Integer, not #{value.inspect}"
+      raise ArgumentError, "#{name} must be a positive Integer, not #{value.inspect}"
     end
   end
 end

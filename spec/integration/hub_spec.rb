@@ -135,6 +135,26 @@ RSpec.describe Candle::Hub do
       expect(File.binread(path)).to eq(weights)
     end
 
+    it "serves what it has of a GGUF repository when the hub is down, with a warning" do
+      server.add(id, "model-Q4_K_M.gguf", File.binread(File.join(TinyModels.path("gguf-decoders/llama"), "model.gguf")),
+                 large: true)
+      described_class.snapshot(id, files: "*.gguf")
+      server.stop
+      ENV["HF_HUB_ETAG_TIMEOUT"] = "1"
+      llm = Candle::LLM.from_pretrained(id, device: "cpu")
+      expect(llm.options["gguf_file"]).to eq("model-Q4_K_M.gguf")
+      expect(log.string.scan("using the cached files of #{id}").size).to be_between(1, 2)
+    end
+
+    it "is where the call says, with the call's token" do
+      elsewhere = File.join(home, "by call")
+      expect(download(cache_dir: elsewhere, token: "mine")).to start_with(File.join(elsewhere, "models--acme--tiny"))
+      expect(server.requests.map { |request| request.headers["authorization"] }.compact).to include("Bearer mine")
+      expect(described_class.cached?(id, "model.safetensors", cache_dir: elsewhere)).to be(true)
+      expect(described_class.cached?(id, "model.safetensors")).to be(false)
+      expect { described_class.download(id, "config.json", cache_dir: 3) }.to raise_error(ArgumentError, /cache_dir/)
+    end
+
     it "is where HF_HUB_CACHE says" do
       ENV["HF_HUB_CACHE"] = File.join(home, "elsewhere")
       expect(download).to start_with(File.join(home, "elsewhere", "models--acme--tiny"))
@@ -377,7 +397,7 @@ RSpec.describe Candle::Hub do
       expect(File.binread(download)).to eq(weights)
     end
 
-    it "names a server that is no hub" do
+    it "names a server that isn't a hub" do
       server.fault("/resolve/", verb: "HEAD") { |response| response.headers.replace("Content-Length" => "0") }
       expect { download("config.json") }.to raise_error(Candle::DownloadError, /HF_ENDPOINT/)
     end

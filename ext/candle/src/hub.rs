@@ -2,15 +2,26 @@
 
 use std::path::PathBuf;
 
-use engine::files::hub::Repo;
-use magnus::{function, prelude::*, Error, RModule, RString, Ruby};
+use engine::files::hub::{Access, Repo};
+use magnus::{function, prelude::*, Error, RHash, RModule, RString, Ruby};
 
-use crate::{error, gvl};
+use crate::{error, gvl, model};
 
 /// With the GVL held, since this reads the environment, which Ruby may otherwise change meanwhile.
-fn open(ruby: &Ruby, id: &str, revision: Option<&str>) -> Result<Repo, Error> {
+fn open(ruby: &Ruby, id: &str, settings: RHash) -> Result<Repo, Error> {
+    let revision: Option<String> = model::setting(ruby, settings, "revision")?;
+    let access = access(ruby, settings)?;
     gvl::hold(ruby, || {
-        Repo::open(id, revision).map_err(error::raised(ruby))
+        Repo::open(id, revision.as_deref(), &access).map_err(error::raised(ruby))
+    })
+}
+
+/// `token` and `cache_dir` of a call's settings.
+pub fn access(ruby: &Ruby, settings: RHash) -> Result<Access, Error> {
+    let cache: Option<String> = model::setting(ruby, settings, "cache_dir")?;
+    Ok(Access {
+        token: model::setting(ruby, settings, "token")?,
+        cache: cache.map(PathBuf::from),
     })
 }
 
@@ -18,34 +29,29 @@ fn path(ruby: &Ruby, path: PathBuf) -> RString {
     ruby.str_new(&path.to_string_lossy())
 }
 
-fn download(
-    ruby: &Ruby,
-    id: String,
-    file: String,
-    revision: Option<String>,
-) -> Result<RString, Error> {
-    let repo = open(ruby, &id, revision.as_deref())?;
+fn download(ruby: &Ruby, id: String, file: String, settings: RHash) -> Result<RString, Error> {
+    let repo = open(ruby, &id, settings)?;
     let found = gvl::leave_waiting(ruby, |cancel| repo.fetch(&file, cancel))?;
     Ok(path(ruby, found))
 }
 
-fn files(ruby: &Ruby, id: String, revision: Option<String>) -> Result<Vec<String>, Error> {
-    let repo = open(ruby, &id, revision.as_deref())?;
+fn files(ruby: &Ruby, id: String, settings: RHash) -> Result<Vec<String>, Error> {
+    let repo = open(ruby, &id, settings)?;
     gvl::leave_waiting(ruby, |cancel| repo.files(cancel))
 }
 
-fn cached(ruby: &Ruby, id: String, file: String, revision: Option<String>) -> Result<bool, Error> {
-    let repo = open(ruby, &id, revision.as_deref())?;
+fn cached(ruby: &Ruby, id: String, file: String, settings: RHash) -> Result<bool, Error> {
+    let repo = open(ruby, &id, settings)?;
     gvl::leave_waiting(ruby, |_| repo.cached(&file).map(|found| found.is_some()))
 }
 
 fn snapshot(
     ruby: &Ruby,
     id: String,
-    revision: Option<String>,
     patterns: Option<Vec<String>>,
+    settings: RHash,
 ) -> Result<RString, Error> {
-    let repo = open(ruby, &id, revision.as_deref())?;
+    let repo = open(ruby, &id, settings)?;
     let directory = gvl::leave_waiting(ruby, |cancel| repo.snapshot(patterns.as_deref(), cancel))?;
     Ok(path(ruby, directory))
 }

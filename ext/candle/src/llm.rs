@@ -9,7 +9,7 @@ use engine::tasks::{AdapterFiles, ContextOverflow, Generation, LanguageModel};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{error, gc, gvl, model, tokenizer::RbTokenizer};
+use crate::{error, gc, gvl, hub, model, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::LLM", free_immediately, size)]
 pub struct RbLlm {
@@ -38,10 +38,11 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
 fn adapter_files(ruby: &Ruby, settings: RHash) -> Result<Vec<AdapterFiles>, Error> {
     let given: Vec<(String, String)> =
         model::setting(ruby, settings, "adapters")?.unwrap_or_default();
+    let access = hub::access(ruby, settings)?;
     given
         .into_iter()
         .map(|(name, source)| {
-            let files = ModelFiles::open(&source, None, &CancelToken::new());
+            let files = ModelFiles::open_as(&source, None, &access, &CancelToken::new());
             let files = files.map_err(error::raised(ruby))?;
             Ok(AdapterFiles { name, files })
         })

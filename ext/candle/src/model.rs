@@ -8,7 +8,7 @@ use engine::tasks::{LoadOptions, ModelInfo};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{prelude::*, Error, RArray, RHash, Ruby, TryConvert, Value};
 
-use crate::{convert, error, gc, gvl, tokenizer::RbTokenizer};
+use crate::{convert, error, gc, gvl, hub, tokenizer::RbTokenizer};
 
 /// A model to be loaded, as Ruby asked for it.
 pub struct Request {
@@ -18,7 +18,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// `settings` may hold revision, device, dtype, max_length, tokenizer, gguf_file and verify.
+    /// `settings` may hold revision, device, dtype, max_length, tokenizer, gguf_file,
+    /// verify, token and cache_dir.
     pub fn new(ruby: &Ruby, source: String, settings: RHash) -> Result<Self, Error> {
         let tokenizer: Option<Value> = setting(ruby, settings, "tokenizer")?;
         let tokenizer = match tokenizer {
@@ -32,7 +33,8 @@ impl Request {
         };
         let (dtype, int8) = convert::precision(ruby, given("dtype"))?;
         let revision: Option<String> = setting(ruby, settings, "revision")?;
-        let files = ModelFiles::open(&source, revision.as_deref(), &CancelToken::new());
+        let access = hub::access(ruby, settings)?;
+        let files = ModelFiles::open_as(&source, revision.as_deref(), &access, &CancelToken::new());
         Ok(Self {
             files: files.map_err(error::raised(ruby))?,
             options: LoadOptions {

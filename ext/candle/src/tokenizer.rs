@@ -11,7 +11,7 @@ use engine::{CancelToken, Error as EngineError, Tokenizer};
 use magnus::{function, method, prelude::*, Error, RHash, RModule, Ruby};
 use serde_json::{Map, Value as Json};
 
-use crate::{error, gc, gvl};
+use crate::{error, gc, gvl, hub, model};
 
 /// Below these, leaving the GVL costs more than the work itself.
 const SHORT_TEXT_BYTES: usize = 2048;
@@ -43,13 +43,11 @@ fn from_file(ruby: &Ruby, path: String) -> Result<RbTokenizer, Error> {
     Ok(RbTokenizer::new(ruby, tokenizer))
 }
 
-fn from_pretrained(
-    ruby: &Ruby,
-    source: String,
-    revision: Option<String>,
-) -> Result<RbTokenizer, Error> {
+fn from_pretrained(ruby: &Ruby, source: String, settings: RHash) -> Result<RbTokenizer, Error> {
+    let revision: Option<String> = model::setting(ruby, settings, "revision")?;
+    let access = hub::access(ruby, settings)?;
     let tokenizer = gvl::leave(ruby, |cancel| {
-        Tokenizer::from_pretrained(&source, revision.as_deref(), cancel)
+        Tokenizer::from_pretrained(&source, revision.as_deref(), &access, cancel)
     })?;
     Ok(RbTokenizer::new(ruby, tokenizer))
 }

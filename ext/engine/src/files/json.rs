@@ -37,7 +37,7 @@ pub fn read_text(path: &Path, most: usize) -> Result<String> {
         let limit = memory::format_bytes(most);
         return Err(Error::corrupt(
             path,
-            format!("it is larger than {limit}, which no such file is"),
+            format!("it is larger than {limit}, which is too large for such a file"),
         ));
     }
     let text =

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::files::hub::{self, Repo};
+use crate::files::hub::{self, Access, Repo};
 use crate::files::shard_index;
 use crate::{CancelToken, Error, Result};
 
@@ -36,6 +36,16 @@ const LISTED_FILES: usize = 20;
 impl ModelFiles {
     /// A path that exists wins over the hub. Nothing is fetched yet.
     pub fn open(source: &str, revision: Option<&str>, cancel: &CancelToken) -> Result<Self> {
+        Self::open_as(source, revision, &Access::default(), cancel)
+    }
+
+    /// The same with what a call says about the hub.
+    pub fn open_as(
+        source: &str,
+        revision: Option<&str>,
+        access: &Access,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         cancel.check()?;
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let path = hub::expand_tilde(source, home.as_deref());
@@ -49,7 +59,7 @@ impl ModelFiles {
             }
             Place::GgufFile(path)
         } else {
-            Place::Hub(Box::new(open_repo(source, revision)?))
+            Place::Hub(Box::new(open_repo(source, revision, access)?))
         };
         Ok(Self {
             id: source.to_owned(),
@@ -77,6 +87,14 @@ impl ModelFiles {
             }
             Place::GgufFile(path) => Ok((file_name(path) == name).then(|| path.clone())),
             Place::Hub(repo) => repo.try_fetch(name, cancel),
+        }
+    }
+
+    /// The path of a file that is here already, without any network.
+    pub fn present(&self, name: &str) -> Option<PathBuf> {
+        match &self.place {
+            Place::Hub(repo) => repo.cached(name).ok().flatten(),
+            _ => self.file(name, &CancelToken::new()).ok().flatten(),
         }
     }
 
@@ -194,7 +212,7 @@ impl ModelFiles {
     }
 }
 
-fn open_repo(source: &str, revision: Option<&str>) -> Result<Repo> {
+fn open_repo(source: &str, revision: Option<&str>, access: &Access) -> Result<Repo> {
     let looks_like_path = source.starts_with(['/', '.', '~']) || is_gguf(source);
     if looks_like_path {
         return Err(Error::ModelNotFound(format!(
@@ -207,7 +225,7 @@ fn open_repo(source: &str, revision: Option<&str>) -> Result<Repo> {
             "there is no file or directory {source:?}, and {reason}"
         )));
     }
-    Repo::open(source, revision)
+    Repo::open(source, revision, access)
 }
 
 fn file_name(path: &Path) -> String {
@@ -249,7 +267,7 @@ impl<'a> Split<'a> {
     }
 }
 
-/// Projectors and importance matrices share the format but are no language models.
+/// Projectors and importance matrices share the format but aren't language models.
 fn is_companion(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
     name.contains("mmproj") || name.contains("imatrix")

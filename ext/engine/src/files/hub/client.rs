@@ -127,9 +127,9 @@ impl Client {
         cancel: &CancelToken,
     ) -> Attempt<Response> {
         cancel.check()?;
-        let uri: Uri = url.parse().map_err(|_| {
-            Error::Download(format!("the hub sent an address that is none: {url:?}"))
-        })?;
+        let uri: Uri = url
+            .parse()
+            .map_err(|_| Error::Download(format!("the hub sent an invalid address: {url:?}")))?;
         let mut request = Request::builder().method(method).uri(uri.clone());
         if let (Some(value), true) = (&self.authorization, self.home == Origin::of(&uri)) {
             request = request.header(AUTHORIZATION, value);
@@ -206,7 +206,7 @@ impl Response {
         while let Some(chunk) = self.chunk(cancel)? {
             if body.len() + chunk.len() > limit {
                 return Err(Failure::Final(Error::Download(format!(
-                    "{} answers with more than {limit} bytes where a short text is due",
+                    "{} answers with more than {limit} bytes where a short answer was expected",
                     self.route
                 ))));
             }
@@ -301,7 +301,7 @@ fn failure(route: &str, error: &ureq::Error) -> Failure {
         | ureq::Error::Http(_)
         | ureq::Error::InvalidProxyUrl
         | ureq::Error::ConnectProxyFailed(_) => Failure::Final(Error::Download(format!(
-            "{reason}. Look at HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE"
+            "{reason}. Check HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE"
         ))),
         _ => Failure::Transient { reason, wait: None },
     }
@@ -317,7 +317,7 @@ fn lost(route: &str) -> Failure {
 fn authorization(token: &str) -> Result<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
         Error::InvalidInput(
-            "the Hugging Face token holds characters that no token has. Look at HF_TOKEN"
+            "the Hugging Face token contains characters that tokens don't have. Check HF_TOKEN"
                 .to_owned(),
         )
     })?;

@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::runtime::memory::format_bytes;
 use crate::Error;
 
-const ADVICE: &str = "Free some space, or set HF_HOME to a directory on a larger disk";
+const ADVICE: &str =
+    "Free some space, or set HF_HUB_CACHE (or HF_HOME) to a directory on a larger disk";
 
 /// An error unless the disk of `directory` takes `needed` more bytes.
 pub fn ensure_room(directory: &Path, needed: u64) -> crate::Result<()> {
@@ -34,11 +35,11 @@ pub fn failure(path: &Path, needed: Option<u64>, error: &io::Error) -> Error {
         Some(libc::EDQUOT) => format!("the disk quota of {directory} is used up{needed}. {ADVICE}"),
         Some(libc::EFBIG) => format!(
             "{} may not grow further{needed}: the disk or the process (see `ulimit -f`) limits the size of files. \
-             Raise the limit, or set HF_HOME to a directory on a larger disk",
+             Raise the limit, or set HF_HUB_CACHE (or HF_HOME) to a directory on a larger disk",
             path.display()
         ),
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => format!(
-            "{} cannot be written: {error}. Set HF_HOME to a directory of your own",
+            "{} cannot be written: {error}. Set HF_HUB_CACHE (or HF_HOME) to a directory of your own",
             path.display()
         ),
         _ => format!("{} cannot be written: {error}", path.display()),

@@ -53,7 +53,7 @@ impl Download<'_> {
             if !inherited {
                 return Err(partial.spoil(
                     "the bytes received do not match the checksum that the hub names (its etag). They were \
-                     thrown away; try again, and look at HF_ENDPOINT and the proxy if it happens twice",
+                     thrown away; try again, and check HF_ENDPOINT and the proxy if it happens twice",
                 ));
             }
             crate::runtime::log::warn(format!(

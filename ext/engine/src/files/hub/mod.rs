@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 pub use cache::list_files;
 pub use name::{check_file, check_id};
-pub use settings::expand_tilde;
+pub use settings::{expand_tilde, Access};
 
 use crate::{CancelToken, Error, Result};
 use cache::{Cache, Known};
@@ -61,8 +61,8 @@ enum Lookup {
 
 impl Repo {
     /// Reads the environment, which Ruby changes under its lock: best called with that held.
-    pub fn open(id: &str, revision: Option<&str>) -> Result<Self> {
-        Self::with_settings(id, revision, Settings::from_env()?)
+    pub fn open(id: &str, revision: Option<&str>, access: &Access) -> Result<Self> {
+        Self::with_settings(id, revision, Settings::for_access(access)?)
     }
 
     fn with_settings(id: &str, revision: Option<&str>, settings: Settings) -> Result<Self> {
@@ -191,15 +191,16 @@ impl Repo {
     pub fn uncached(&self, what: &str) -> Error {
         let (id, revision) = (&self.id, &self.revision);
         let place = self.cache.repository().display();
+        let variable = self.settings.cache_variable;
         if self.settings.offline {
             return Error::Offline(format!(
                 "{what} of {id} (revision {revision}) is not in the cache ({place}), and HF_HUB_OFFLINE is set. \
-                 Unset it to download, or set HF_HOME to the cache that has it"
+                 Unset it to download, or set {variable} to the cache that has it"
             ));
         }
         let reason = self.state().unreachable.clone().unwrap_or_default();
         Error::Download(format!(
-            "{what} of {id} (revision {revision}) is not in the cache ({place}), and the hub cannot be asked: {reason}"
+            "{what} of {id} (revision {revision}) is not in the cache ({place}), and the hub can't be asked: {reason}"
         ))
     }
 
@@ -212,8 +213,8 @@ impl Repo {
             Known::Nothing if self.is_cut_off() => return Ok(self.look_up_cached(file)),
             Known::Nothing => {}
         }
-        let replaceable = self.known(file) != Known::Nothing;
-        let tries = if replaceable { 1 } else { TRIES };
+        let known = self.known(file) != Known::Nothing;
+        let tries = if known { 1 } else { TRIES };
         match self.remote().entry(&self.wanted(), file, tries, cancel) {
             Ok(Entry::Present(description)) => {
                 self.obtain(&description, file, cancel).map(Lookup::Found)
@@ -225,7 +226,9 @@ impl Repo {
                 }
                 Ok(Lookup::Absent)
             }
-            Err(Error::Download(reason)) if replaceable => {
+            // A cached snapshot may lack a file that the repository doesn't have either, such as the
+            // config.json of GGUF files.
+            Err(Error::Download(reason)) if known || self.cached_snapshot().is_some() => {
                 self.fall_back(reason);
                 Ok(self.look_up_cached(file))
             }

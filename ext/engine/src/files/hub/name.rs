@@ -36,7 +36,7 @@ pub fn check_id(id: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::InvalidInput(format!(
-        "{id:?} is no repository id: it takes \"owner/name\" or \"name\", of letters, digits, \
+        "{id:?} is not a repository id, which is \"owner/name\" or \"name\", of letters, digits, \
          \"-\", \"_\" and \".\", each at most {LONGEST_PART} characters"
     )))
 }
@@ -57,7 +57,7 @@ pub fn check_revision(revision: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::InvalidInput(format!(
-        "{revision:?} is no revision: it takes a branch, a tag or a commit"
+        "{revision:?} is not a revision, which is a branch, a tag or a commit"
     )))
 }
 
@@ -67,7 +67,7 @@ pub fn check_file(file: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::InvalidInput(format!(
-        "{file:?} is no file of a repository: it takes a relative path without \"..\""
+        "{file:?} can't be a file of a repository, which is a relative path without \"..\""
     )))
 }
 

@@ -159,7 +159,7 @@ impl Remote<'_> {
         let answer: Answer =
             serde_json::from_slice(&body).map_err(|error| self.foreign(&error.to_string()))?;
         if !name::is_safe_component(&answer.sha) {
-            return Err(self.foreign("its commit is none"));
+            return Err(self.foreign("what it calls a commit is not one"));
         }
         let names = answer.siblings.into_iter().map(|sibling| sibling.rfilename);
         Ok(Listing {
@@ -172,7 +172,7 @@ impl Remote<'_> {
 
     fn foreign(&self, reason: &str) -> Failure {
         Failure::Final(Error::Download(format!(
-            "{} does not answer as the hub does: {reason}. Look at HF_ENDPOINT",
+            "{} does not answer as the hub does: {reason}. Check HF_ENDPOINT",
             self.endpoint
         )))
     }
@@ -197,10 +197,19 @@ impl Remote<'_> {
                 "{id} has no revision {revision:?}. Use one of its branches, tags or full commit hashes"
             )),
             (401, _) => Error::Download(format!(
-                "{endpoint} wants to know who asks for {id} (status 401{said}): it is private or gated, does not \
+                "{endpoint} gives {id} only to those who are logged in (status 401{said}): it is private or gated, does not \
                  exist, or the token is wrong. To {login}"
             )),
-            (408 | 425 | 429 | 500 | 502 | 503 | 504, _) => {
+            (429, _) => {
+                return Failure::Transient {
+                    reason: format!(
+                        "{endpoint} has a rate limit, and it is reached (status 429{said}). Wait a few minutes, or \
+                         {login}, which raises it"
+                    ),
+                    wait: retry_after(response),
+                }
+            }
+            (408 | 425 | 500 | 502 | 503 | 504, _) => {
                 return Failure::Transient {
                     reason: format!("{endpoint} answers with status {status}{said}"),
                     wait: retry_after(response),
@@ -235,7 +244,7 @@ fn describe_file(response: &Response, commit: Option<String>) -> Attempt<Descrip
     match (commit, etag) {
         (Some(commit), Some(etag)) => Ok(Description { commit, etag, size }),
         _ => Err(Failure::Final(Error::Download(
-            "the server names neither commit nor etag, so it is no hub. Look at HF_ENDPOINT"
+            "the server names neither commit nor etag, so it is not a hub. Check HF_ENDPOINT"
                 .to_owned(),
         ))),
     }

@@ -14,6 +14,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Settings {
     pub endpoint: String,
     pub cache: PathBuf,
+    /// What decides where the cache is.
+    pub cache_variable: &'static str,
     pub token: Option<String>,
     pub offline: bool,
     pub symlinks: bool,
@@ -27,9 +29,30 @@ pub struct Settings {
     pub proxies: Proxies,
 }
 
+/// What a call says about the hub, before the environment.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    pub token: Option<String>,
+    /// The directory that holds the cached repositories.
+    pub cache: Option<PathBuf>,
+}
+
 impl Settings {
     pub fn from_env() -> Result<Self> {
         Self::read(&|name| std::env::var(name).ok())
+    }
+
+    /// The same with what a call says for itself.
+    pub fn for_access(access: &Access) -> Result<Self> {
+        let mut settings = Self::from_env()?;
+        if let Some(token) = &access.token {
+            settings.token = Some(token.clone());
+        }
+        if let Some(cache) = &access.cache {
+            settings.cache = std::path::absolute(cache).unwrap_or_else(|_| cache.clone());
+            settings.cache_variable = "cache_dir:";
+        }
+        Ok(settings)
     }
 
     pub(super) fn read(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
@@ -55,16 +78,21 @@ impl Settings {
                     .as_ref()
                     .map(|home| home.join(".cache/huggingface"))
             });
+        let cache_variable = match path("HF_HUB_CACHE") {
+            Some(_) => "HF_HUB_CACHE",
+            None => "HF_HOME",
+        };
         let cache = path("HF_HUB_CACHE").or_else(|| home.as_ref().map(|home| home.join("hub")));
         let cache = cache.ok_or_else(|| {
             Error::InvalidInput(
-                "there is no place for downloaded models: set HF_HOME (or HOME) to a directory"
+                "there is no place for downloaded models: set HF_HUB_CACHE, HF_HOME or HOME to a directory"
                     .to_owned(),
             )
         })?;
         Ok(Self {
             endpoint: endpoint(variable("HF_ENDPOINT"))?,
             cache: std::path::absolute(&cache).unwrap_or(cache),
+            cache_variable,
             token: if flag("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
                 None
             } else {
@@ -96,7 +124,7 @@ fn endpoint(value: Option<String>) -> Result<String> {
         return Ok(endpoint);
     }
     Err(Error::InvalidInput(format!(
-        "HF_ENDPOINT is {:?}, which is no http:// or https:// URL. Correct or unset it",
+        "HF_ENDPOINT is {:?}, which is not an http:// or https:// URL. Correct or unset it",
         name::redacted(&endpoint)
     )))
 }

@@ -32,6 +32,7 @@ pub use tokenizers::Encoding;
 
 use guard::Bounded;
 
+use crate::files::hub::Access;
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::runtime::stack;
 use crate::text::chat_template::{ChatTemplates, Conversation};
@@ -120,12 +121,16 @@ impl Tokenizer {
     pub fn from_pretrained(
         source: &str,
         revision: Option<&str>,
+        access: &Access,
         cancel: &CancelToken,
     ) -> Result<Self> {
         if source.ends_with(".json") && Path::new(source).is_file() {
             return Self::from_file(Path::new(source));
         }
-        Self::from_model(&ModelFiles::open(source, revision, cancel)?, cancel)
+        Self::from_model(
+            &ModelFiles::open_as(source, revision, access, cancel)?,
+            cancel,
+        )
     }
 
     /// The tokenizer beside a model's weights, or the one inside its GGUF file.

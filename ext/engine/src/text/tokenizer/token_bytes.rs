@@ -13,7 +13,7 @@ const MOST_TOKENS: usize = 1 << 22;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenBytes {
     pub bytes: Vec<u8>,
-    /// A control token: `bytes` is its name, which is no text.
+    /// A control token: `bytes` is its name, which isn't part of the text.
     pub special: bool,
 }
 

@@ -77,7 +77,12 @@ pub(super) fn byte_level_bpe(
 ) -> Result<(tokenizers::Tokenizer, usize)> {
     let vocab_text = read_text(vocab_path)?;
     let vocab: Vocab = serde_json::from_str::<std::collections::HashMap<String, u32>>(&vocab_text)
-        .map_err(|error| Error::corrupt(vocab_path, format_args!("it is no vocabulary ({error})")))?
+        .map_err(|error| {
+            Error::corrupt(
+                vocab_path,
+                format_args!("it doesn't hold a vocabulary ({error})"),
+            )
+        })?
         .into_iter()
         .collect();
     let merges_text = read_text(merges_path)?;
