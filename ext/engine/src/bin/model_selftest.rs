@@ -91,7 +91,7 @@ struct Model {
 }
 
 impl Model {
-    /// `None` for what is no transformer, or was recorded without ids.
+    /// `None` for what isn't a transformer, or was recorded without ids.
     fn find(folder: &Path) -> Result<Option<Self>> {
         let Ok(text) = std::fs::read_to_string(folder.join("expected.json")) else {
             return Ok(None);

@@ -1,5 +1,7 @@
 //! The one error type of the engine; `ext/candle` maps each variant to a Ruby class.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +41,12 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// A file whose bytes do not hold what its format promises.
+    /// A file whose bytes do not hold what its format promises. Two kinds of files that often stand where
+    /// a model's should are called by their names.
     pub fn corrupt(file: &Path, reason: impl std::fmt::Display) -> Self {
+        if let Some(mistaken) = mistaken_file(file) {
+            return Self::CorruptModel(format!("{} {mistaken}", file.display()));
+        }
         Self::CorruptModel(format!(
             "{} is damaged: {reason}. Delete it and fetch it again",
             file.display()
@@ -51,6 +57,30 @@ impl Error {
     pub fn unsupported(file: &Path, reason: impl std::fmt::Display) -> Self {
         Self::UnsupportedModel(format!("{}: {reason}", file.display()))
     }
+}
+
+/// What a file is and what to do, where it was stored in place of a model's.
+fn mistaken_file(file: &Path) -> Option<&'static str> {
+    let mut start = Vec::new();
+    File::open(file)
+        .and_then(|file| file.take(512).read_to_end(&mut start))
+        .ok()?;
+    let start = String::from_utf8_lossy(&start)
+        .trim_start()
+        .to_ascii_lowercase();
+    if start.starts_with("version https://git-lfs.github.com/spec/") {
+        return Some(
+            "is a git-lfs pointer, not the file itself. Run `git lfs pull` in its repository, or load the model by \
+             its Hugging Face id",
+        );
+    }
+    let is_page = ["<!doctype html", "<html"]
+        .iter()
+        .any(|tag| start.starts_with(tag));
+    is_page.then_some(
+        "is an HTML page, not a model's file: a login page or a proxy answered the download. Delete it and fetch it \
+         again",
+    )
 }
 
 /// Tensor operations fail on what the caller passed, unless the device says otherwise.
@@ -111,6 +141,23 @@ mod tests {
         let error = Error::from(a.matmul(&b).unwrap_err());
         assert!(matches!(error, Error::InvalidInput(_)));
         assert!(error.to_string().contains("[2, 3]") && error.to_string().contains("[4, 5]"));
+    }
+
+    #[test]
+    fn pages_and_pointers_are_called_by_their_names() {
+        let folder =
+            std::env::temp_dir().join(format!("red-candle-mistaken-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let said = |text: &str| {
+            let file = folder.join("model.safetensors");
+            std::fs::write(&file, text).unwrap();
+            Error::corrupt(&file, "its header is malformed").to_string()
+        };
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n";
+        assert!(said(pointer).contains("is a git-lfs pointer"));
+        assert!(said("\n<!DOCTYPE html><title>Log in</title>").contains("is an HTML page"));
+        assert!(said("{}").contains("is damaged: its header is malformed"));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

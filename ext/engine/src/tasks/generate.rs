@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use candle_core::DType;
 
+use super::adapter_base;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
 use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
@@ -110,9 +111,15 @@ impl LanguageModel {
         if options.verifies() {
             decoder.verify(checkpoint.source.as_ref(), &names, cancel)?;
         }
+        let base = adapter_base::Base {
+            id: files.id(),
+            family: &info.family,
+            class: (!checkpoint.is_gguf()).then_some(info.architecture.as_str()),
+        };
         let adapters = adapters
             .iter()
             .map(|AdapterFiles { name, files }| {
+                adapter_base::check(files, &base, cancel)?;
                 peft::load(&decoder, &modules, name, files, cancel).map(Arc::new)
             })
             .collect::<Result<_>>()?;

@@ -95,6 +95,30 @@ impl ModelInfo {
     }
 }
 
+/// Checkpoints whose weights another library packed: their tensors are not those of the architecture.
+fn refuse_quantized(config: &RawConfig) -> Result<()> {
+    let Some(method) = config
+        .get("quantization_config")
+        .and_then(|quantization| quantization.get("quant_method"))
+        .and_then(|method| method.as_str())
+    else {
+        return Ok(());
+    };
+    let name = match method {
+        "gptq" => "GPTQ",
+        "awq" => "AWQ",
+        "bitsandbytes" => "bitsandbytes",
+        other => other,
+    };
+    Err(Error::unsupported(
+        config.file(),
+        format!(
+            "the weights are quantized by {name} (quantization_config), which red-candle does not read. Load the \
+             original checkpoint, or a GGUF file of the model, which stays quantized"
+        ),
+    ))
+}
+
 /// An opened checkpoint, before its tensors are read.
 pub(super) struct Checkpoint {
     pub source: Arc<dyn WeightSource>,
@@ -123,13 +147,16 @@ impl Checkpoint {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let weight_files = files.weights(options.gguf_file.as_deref(), cancel)?;
-        let source = weights::open(&weight_files)?;
         let is_gguf = matches!(weight_files, WeightFiles::Gguf(_));
         let config = match is_gguf {
             true => None,
             false => files.file("config.json", cancel)?,
         };
         let config = config.map(|path| RawConfig::read(&path)).transpose()?;
+        if let Some(config) = &config {
+            refuse_quantized(config)?;
+        }
+        let source = weights::open(&weight_files)?;
         if options.int8 && options.device != Device::Cpu {
             return Err(Error::InvalidInput(format!(
                 "dtype int8 computes on the CPU, not on {}: use device \"cpu\", or f16 or bf16 there",

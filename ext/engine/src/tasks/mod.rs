@@ -13,6 +13,7 @@
 //! - [`MaskModel`] fills: `fill`;
 //! - [`LanguageModel`], run by a [`Generation`] token by token
 
+mod adapter_base;
 mod batching;
 pub mod classify;
 pub mod compact;

@@ -123,7 +123,7 @@ fn alignment(metadata: &Metadata) -> Result<usize> {
     if !alignment.is_power_of_two() || alignment > MOST_ALIGNMENT {
         return Err(Error::corrupt(
             metadata.file(),
-            format!("its alignment is {alignment}, which is no sensible power of two"),
+            format!("its alignment is {alignment}, which is not a sensible power of two"),
         ));
     }
     Ok(alignment)

@@ -175,9 +175,12 @@ impl Metadata {
             return Ok(None);
         };
         let elements: Option<Vec<T>> = array.values().map(|value| convert(&value)).collect();
-        elements
-            .map(Some)
-            .ok_or_else(|| self.wrong(key, format_args!("an array of other things than {wanted}")))
+        elements.map(Some).ok_or_else(|| {
+            self.wrong(
+                key,
+                format_args!("an array of something other than {wanted}"),
+            )
+        })
     }
 
     fn typed<'a, T>(

@@ -386,7 +386,7 @@ impl<'a> Machine<'a> {
 
     fn text_of(&self, id: Id) -> Parsed<&'a str> {
         let Object::Text(range) = self.object(id) else {
-            return damaged("its pickle has something else in the place of a string");
+            return damaged("its pickle has something other than a string");
         };
         std::str::from_utf8(self.program.get(range.clone()).unwrap_or_default())
             .or_else(|_| damaged("its pickle has a string that is not UTF-8"))
@@ -396,7 +396,7 @@ impl<'a> Machine<'a> {
         match self.object(id) {
             Object::Integer(value) => usize::try_from(*value)
                 .or_else(|_| damaged(format!("its pickle has the size {value}"))),
-            _ => damaged("its pickle has something else in the place of a size"),
+            _ => damaged("its pickle has something other than a size"),
         }
     }
 
@@ -408,7 +408,7 @@ impl<'a> Machine<'a> {
             Object::Tuple(items) => {
                 damaged(format!("it has a tensor of {} dimensions", items.len()))
             }
-            _ => damaged("its pickle has something else in the place of a shape"),
+            _ => damaged("its pickle has something other than a shape"),
         }
     }
 
@@ -472,7 +472,7 @@ impl<'a> Machine<'a> {
     fn tensors(&self, root: Id) -> Parsed<Vec<(String, View)>> {
         let Object::Dict(entries) = self.object(root) else {
             return Err(Fault::Unsupported(
-                "it holds something else than a state dict. Save model.state_dict() instead"
+                "it holds something other than a state dict. Save model.state_dict() instead"
                     .to_owned(),
             ));
         };

@@ -162,3 +162,51 @@ fn what_cannot_be_adapted_is_refused_by_name() {
         "{error:?}"
     );
 }
+
+#[test]
+fn an_adapter_of_another_family_is_refused_though_its_shapes_agree() {
+    let folder = std::env::temp_dir().join(format!("red-candle-adapter-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let own = tiny("adapters/llama");
+    std::fs::copy(
+        own.join("adapter_model.safetensors"),
+        folder.join("adapter_model.safetensors"),
+    )
+    .unwrap();
+    let text = std::fs::read_to_string(own.join("adapter_config.json")).unwrap();
+    let said = |key: &str, value: serde_json::Value| -> Option<String> {
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config[key] = value;
+        std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+        let files = AdapterFiles {
+            name: "other".to_owned(),
+            files: open(&folder),
+        };
+        let options = LoadOptions::default();
+        let base = open(&tiny("decoders/llama"));
+        let loaded = LanguageModel::load(&base, &options, &[files], &CancelToken::new());
+        loaded.err().map(|error| error.to_string())
+    };
+    let base = |family: &str| {
+        let path = tiny("decoders").join(family);
+        serde_json::json!(path.to_str().unwrap())
+    };
+    let message = said("base_model_name_or_path", base("qwen2")).unwrap();
+    assert!(
+        message.contains("qwen2") && message.contains("made for"),
+        "{message}"
+    );
+    assert_eq!(said("base_model_name_or_path", base("llama")), None);
+    assert_eq!(
+        said("base_model_name_or_path", serde_json::json!("a/b")),
+        None
+    );
+    let class = |name: &str| serde_json::json!({ "base_model_class": name });
+    let message = said("auto_mapping", class("Qwen2ForCausalLM")).unwrap();
+    assert!(
+        message.contains("made for Qwen2ForCausalLM") && message.contains("LlamaForCausalLM"),
+        "{message}"
+    );
+    assert_eq!(said("auto_mapping", class("LlamaForCausalLM")), None);
+    std::fs::remove_dir_all(folder).unwrap();
+}

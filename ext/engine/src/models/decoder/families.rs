@@ -87,7 +87,7 @@ pub fn find(raw: &RawConfig) -> Result<&'static Family> {
             Error::unsupported(
                 raw.file(),
                 format!(
-                    "model_type {:?} is no language model that red-candle knows. It runs: {}",
+                    "model_type {:?} is not a language model that red-candle runs. It runs {}",
                     raw.model_type().ok().flatten().unwrap_or("(none)"),
                     names().join(", ")
                 ),
@@ -425,7 +425,7 @@ fn partly_rotated(raw: &RawConfig, rotated_share: f64) -> Result<DecoderConfig> 
         None => {
             return Err(Error::corrupt(
                 raw.file(),
-                format!("hidden_size {hidden_size} is no multiple of {head_count} heads"),
+                format!("hidden_size {hidden_size} is not a multiple of {head_count} heads"),
             ))
         }
     };

@@ -169,7 +169,7 @@ pub fn read(source: &dyn WeightSource) -> Result<(DecoderConfig, Names)> {
             Error::unsupported(
                 metadata.file(),
                 format!(
-                    "architecture {architecture:?} is no language model that red-candle knows. It runs: {}",
+                    "architecture {architecture:?} is not a language model that red-candle runs. It runs {}",
                     self::names().join(", ")
                 ),
             )

@@ -89,7 +89,7 @@ impl Writer<'_> {
                 }
                 other => {
                     return wrong(format!(
-                        "a {} is no key of a JSON object",
+                        "a {} can't be a key of a JSON object",
                         other.type_name()
                     ))
                 }
