@@ -10,11 +10,11 @@ module Candle
     # @param value [Object]
     # @param name [String] what to call it in an error
     # @return [Integer, nil] a positive number, or nil when there is none
-    # @raise [InvalidInputError] for anything else
+    # @raise [ArgumentError] for anything else
     def count(value, name)
       return value if value.nil? || (value.is_a?(Integer) && value.between?(1, (2**48) - 1))
 
-      raise InvalidInputError, "#{name} must be a positive Integer, not #{value.inspect}"
+      raise ArgumentError, "#{name} must be a positive Integer, not #{value.inspect}"
     end
 
     # @param value [Object]
@@ -33,7 +33,7 @@ module Candle
     #
     # @param input [String, Array<String>, Enumerable<String>]
     # @return [Array(Array<String>, Boolean)] the texts in UTF-8, and whether a single one was given
-    # @raise [InvalidInputError] naming the index of a text that is none
+    # @raise [InvalidInputError] naming the index of what isn't a text
     def texts(input, name = "texts")
       return [[TextInput.utf8(input, "text")], true] if input.respond_to?(:to_str)
 
@@ -44,11 +44,11 @@ module Candle
     # @param value [Numeric]
     # @param name [String]
     # @return [Float] from 0 to 1
-    # @raise [InvalidInputError] for anything else
+    # @raise [ArgumentError] for anything else
     def fraction(value, name)
       return value.to_f if value.is_a?(Numeric) && value.real? && value.between?(0, 1)
 
-      raise InvalidInputError, "#{name} must be a number from 0 to 1, not #{value.inspect}"
+      raise ArgumentError, "#{name} must be a number from 0 to 1, not #{value.inspect}"
     end
   end
 end

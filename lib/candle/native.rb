@@ -21,12 +21,12 @@ module Candle
 
       # @param wanted [String, nil] `"cpu"` or `"cuda"`; nil is CUDA where it loads
       # @return [String] what {build} answers
-      # @raise [DeviceError] when the wanted build can't be had
+      # @raise [DeviceError] when the wanted build can't be loaded
       def load(wanted)
         case wanted&.downcase
         when nil, "" then load_cuda || load_plain
         when "cpu" then leave_cuda || load_plain
-        when "cuda" then load_cuda || raise(DeviceError, "CANDLE_BUILD=cuda can't be had: #{problem || lack}")
+        when "cuda" then load_cuda || raise(DeviceError, "CANDLE_BUILD=cuda is set, but #{problem || lack}")
         else raise DeviceError, "CANDLE_BUILD must be \"cpu\" or \"cuda\", not #{wanted.inspect}"
         end
       end

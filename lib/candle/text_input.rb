@@ -10,7 +10,7 @@ module Candle
     # @param text [String] in any encoding
     # @param name [String] what to call it in an error
     # @return [String] in UTF-8
-    # @raise [InvalidInputError] when it is no String or holds bytes that are no text
+    # @raise [InvalidInputError] when it isn't a String or isn't valid UTF-8
     def utf8(text, name = "text")
       raise InvalidInputError, "#{name} must be a String, not #{describe(text)}" unless text.respond_to?(:to_str)
 
@@ -23,7 +23,7 @@ module Candle
     # @param texts [Array<String>]
     # @param name [String] what to call them in an error
     # @return [Array<String>] in UTF-8
-    # @raise [InvalidInputError] naming the index of a text that is none
+    # @raise [InvalidInputError] naming the index of what isn't a text
     def utf8_all(texts, name = "texts")
       raise InvalidInputError, "#{name} must be an Array of Strings, not #{describe(texts)}" unless texts.is_a?(Array)
 

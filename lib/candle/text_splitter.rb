@@ -222,22 +222,24 @@ module Candle
       again
     end
 
-    def blocks(source, &block)
+    def blocks(source)
       if source.respond_to?(:to_str) then yield TextInput.utf8(source)
-      elsif source.respond_to?(:read) then read_blocks(source, &block)
+      elsif source.respond_to?(:read)
+        yield TextInput.utf8(whole_characters(source), "the text") until source.eof?
       else
         source.each_with_index { |part, index| yield TextInput.utf8(part, "texts[#{index}]") }
       end
     end
 
-    def read_blocks(source)
-      loop do
-        part = source.read(BLOCK, +"")
-        break if part.nil?
+    # A block of a stream, with the rest of a character that its end cuts through.
+    def whole_characters(source)
+      block = source.read(BLOCK).force_encoding(Encoding::UTF_8)
+      3.times do
+        break if block.valid_encoding? || source.eof?
 
-        part << source.readpartial(1) until part.force_encoding(Encoding::UTF_8).valid_encoding? || source.eof?
-        yield TextInput.utf8(part, "the text")
+        block << source.read(1).force_encoding(Encoding::UTF_8)
       end
+      block
     end
   end
 end

@@ -3,7 +3,7 @@
 require "open3"
 require "tmpdir"
 
-# Which build of the extension is loaded. What stands in the CUDA build's place here is no CUDA build, so that the
+# Which build of the extension is loaded. What stands in the CUDA build's place here isn't a CUDA build, so that the
 # choice is tested on every machine.
 RSpec.describe "Builds of the extension" do
   report = <<~RUBY
@@ -51,7 +51,7 @@ RSpec.describe "Builds of the extension" do
     expect([build, problem]).to eq(['"cpu"', "nil"]) unless installed
   end
 
-  it "fall back from a file that is no library, and say so" do
+  it "fall back from a file that isn't a library, and say so" do
     (build, problem, sum, cuda), errors, passed = load_beside(report) { |path| File.write(path, "not a library") }
     expect([passed, errors]).to eq([true, ""])
     expect([build, sum]).to eq(['"cpu"', "[2.0, 3.0]"])
@@ -87,7 +87,7 @@ RSpec.describe "Builds of the extension" do
 
       _, errors, passed = load_beside(report, "CANDLE_BUILD" => "cuda") { |path| File.write(path, "not a library") }
       expect(passed).to be(false)
-      expect(errors).to match(/CANDLE_BUILD=cuda can't be had: the CUDA build.*can't be loaded.*DeviceError/)
+      expect(errors).to match(/CANDLE_BUILD=cuda is set, but the CUDA build.*can't be loaded.*DeviceError/)
     end
 
     it "are refused by unknown names" do

@@ -15,7 +15,7 @@ RSpec.describe Tasks::DocExamples do
     expect(instrument("sum = 1 + 1 # => 2")).to eq("doc_check((sum = 1 + 1), \"2\", 1)\n")
   end
 
-  it "leaves code alone that is no whole expression, prints, or has no result" do
+  it "leaves code alone that isn't a whole expression, prints, or has no result" do
     code = "[1, 2].each do |x|\n  puts x # => 1\nend # => [1, 2]\nx = 5\n"
     expect(instrument(code)).to eq(code)
   end

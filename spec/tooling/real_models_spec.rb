@@ -5,7 +5,7 @@ RSpec.describe RealModels do
     allow(Tasks::Models).to receive(:path).and_raise(error)
   end
 
-  it "says why a model can't be had, by name" do
+  it "says why a model can't be fetched, by name" do
     failing_with(RuntimeError.new("Command failed with exit 1: python3"))
     expect(described_class.try("some/model")).to match([nil, %r{some/model can't be fetched: Command failed}])
     failing_with(Errno::ENOENT.new("npm"))

@@ -95,7 +95,7 @@ RSpec.describe Candle::Classifier do
   it "refuses what it can't do" do
     expect { classifier.classify(nil) }.to raise_error(Candle::InvalidInputError, /nil/)
     expect { classifier.classify(%w[a b], pair: %w[c]) }.to raise_error(Candle::InvalidInputError, /2 texts.*not 1/)
-    expect { classifier.classify("a", top_k: 0) }.to raise_error(Candle::InvalidInputError, /top_k/)
+    expect { classifier.classify("a", top_k: 0) }.to raise_error(ArgumentError, /top_k/)
     expect { classifier.zero_shot("a", []) }.to raise_error(Candle::InvalidInputError, /labels must not be empty/)
     expect { classifier.zero_shot("a", ["b"], hypothesis_template: "none") }
       .to raise_error(Candle::InvalidInputError, /\{\}/)

@@ -37,7 +37,7 @@ RSpec.describe Candle::Device do
     expect(described_class.default).to eq(described_class.best)
   end
 
-  it "says why a device can't be had and what to do" do
+  it "says why a device can't be used and what to do" do
     reasons = /cuda:63.*(--features cuda|nvidia-smi|Install|exist)/
     expect { described_class.cuda(63) }.to raise_error(Candle::DeviceError, reasons)
     expect { described_class.metal(63) }.to raise_error(Candle::DeviceError, /metal:63/)

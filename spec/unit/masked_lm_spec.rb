@@ -22,6 +22,6 @@ RSpec.describe Candle::MaskedLM do
   it "refuses texts without a gap" do
     expect { model.fill("the dog") }.to raise_error(Candle::InvalidInputError, /no \[MASK\]/)
     expect { model.fill(nil) }.to raise_error(Candle::InvalidInputError, /nil/)
-    expect { model.fill("[MASK]", top_k: nil) }.to raise_error(Candle::InvalidInputError, /top_k/)
+    expect { model.fill("[MASK]", top_k: nil) }.to raise_error(ArgumentError, /top_k/)
   end
 end

@@ -106,7 +106,7 @@ RSpec.describe Candle::NER do
     expect { ner.extract_entities(nil) }.to raise_error(Candle::InvalidInputError, /nil/)
     expect { ner.extract_entities(["a", 5]) }.to raise_error(Candle::InvalidInputError, /texts\[1\]/)
     expect { ner.extract_entities("a", aggregation: :median) }.to raise_error(ArgumentError, /:none, :simple/)
-    expect { ner.extract_entities("a", confidence_threshold: 2) }.to raise_error(Candle::InvalidInputError, /0 to 1/)
+    expect { ner.extract_entities("a", confidence_threshold: 2) }.to raise_error(ArgumentError, /0 to 1/)
     expect { described_class.from_pretrained(TinyModels.path("bert-sequence"), device: "cpu") }
       .to raise_error(Candle::UnsupportedModelError, /BertForSequenceClassification/)
   end

@@ -65,7 +65,7 @@ RSpec.describe Candle::Reranker do
     expect(reranker.score(query, [long])).to eq(reranker.score(query, ["#{long} and more"]))
   end
 
-  it "refuses what is no text, naming its place" do
+  it "refuses what isn't a text, naming its place" do
     expect do
       reranker.rerank(nil, documents)
     end.to raise_error(Candle::InvalidInputError, /query must be a String, not nil/)
@@ -77,10 +77,10 @@ RSpec.describe Candle::Reranker do
   it "refuses unknown options" do
     expect { reranker.rerank(query, documents, pooling_method: "median") }
       .to raise_error(Candle::InvalidInputError, /median.*"pooler", "cls" or "mean"/)
-    expect { reranker.rerank(query, documents, top_k: 0) }.to raise_error(Candle::InvalidInputError, /top_k/)
+    expect { reranker.rerank(query, documents, top_k: 0) }.to raise_error(ArgumentError, /top_k/)
     expect do
       reranker.rerank(query, documents, batch_tokens: -1)
-    end.to raise_error(Candle::InvalidInputError, /batch_tokens/)
+    end.to raise_error(ArgumentError, /batch_tokens/)
     expect { described_class.from_pretrained(TinyModels.path("bert-sequence"), device: "cpu") }
       .to raise_error(Candle::UnsupportedModelError, /3 scores.*Classifier/)
   end

@@ -142,7 +142,7 @@ RSpec.describe Candle::Tokenizer do
       expect { byte_level.encode_batch(["a", "\xFF"]) }.to raise_error(Candle::InvalidInputError, /texts\[1\]/)
     end
 
-    it "refuses what is no text" do
+    it "refuses what isn't a text" do
       [nil, 1, :symbol, ["a"], {}].each do |value|
         expect { byte_level.encode(value) }.to raise_error(Candle::InvalidInputError, /text must be a String/)
       end
@@ -305,7 +305,7 @@ RSpec.describe Candle::Tokenizer do
       expect(text).to eq("f True")
     end
 
-    it "refuses what is no list of messages" do
+    it "refuses what isn't a list of messages" do
       [nil, "Hi", {}, ["Hi"], [{ content: "Hi" }]].each do |value|
         expect { byte_level.apply_chat_template(value) }.to raise_error(Candle::InvalidInputError, /messages/)
       end

@@ -202,7 +202,7 @@ RSpec.describe Candle::ToolUse do
       expect(llm.chat_with_tools(question, tools: [clock]).raw_response).to match(/\A<user>.*clock.*x\z/m)
     end
 
-    it "refuses choices that are none" do
+    it "refuses choices that don't exist" do
       llm = model(plain)
       expect { llm.chat_with_tools(question, tools: [clock], tool_choice: "x") }.to raise_error(ArgumentError, /clock/)
       expect do

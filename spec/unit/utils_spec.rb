@@ -23,7 +23,7 @@ RSpec.describe Candle::Utils do
     expect(results.uniq.size).to eq(1)
   end
 
-  it "refuses what is no number of threads" do
+  it "refuses what isn't a number of threads" do
     [0, -1, 1.5, "2", nil].each do |count|
       expect { Candle.num_threads = count }.to raise_error(ArgumentError, /num_threads/)
     end

@@ -71,7 +71,7 @@ module Candle
           @files = entries(head["files"], file) if head.slice(*@head.keys) == @head
         end
       rescue JSON::ParserError
-        raise Error, "#{@path} is no index of red-candle: name another file with --index"
+        raise Error, "#{@path} is not an index of red-candle: name another file with --index"
       end
 
       def entries(files, input)

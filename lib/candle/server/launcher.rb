@@ -28,7 +28,7 @@ module Candle
       # Returns when the server has ended.
       #
       # @return [void]
-      # @raise [Error] when Puma is not installed, or the address can't be had
+      # @raise [Error] when Puma is not installed, or the address is taken
       def run
         load_puma
         launcher = build

@@ -5,7 +5,7 @@ require "json"
 module Candle
   # Finds tool calls in what a model wrote, in the forms that models are trained to: `<tool_call>{...}</tool_call>`
   # (Hermes, Qwen), `[TOOL_CALLS] [{...}]` (Mistral), `<|python_tag|>{...}` (Llama 3),
-  # `<function=name>{...}</function>`, JSON in a code fence, or nothing but JSON. Whatever is no call stays text;
+  # `<function=name>{...}</function>`, JSON in a code fence, or nothing but JSON. Whatever isn't a call stays text;
   # nothing raises.
   #
   # @example

@@ -17,7 +17,7 @@ module Candle
 
       # @param url [String]
       # @param pauses [Array<Numeric>] seconds between the tries
-      # @raise [ArgumentError] when it is no address of HTTP
+      # @raise [ArgumentError] when it is not an address of HTTP
       def initialize(url, pauses: PAUSES)
         @pauses = pauses
         return if url.to_s.match?(NOBODY)
