@@ -118,7 +118,7 @@ fn embed(
                 first_index,
                 ..options.clone()
             };
-            model.embed(slice, &options, None, cancel)
+            model.embed(slice, &options, cancel)
         },
         |found, done| {
             gvl::hold(ruby, || vectors.add(ruby, found))?;

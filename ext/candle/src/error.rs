@@ -16,7 +16,6 @@ fn class_name(error: &EngineError) -> &'static str {
         EngineError::Tokenizer(_) => "TokenizerError",
         EngineError::InvalidInput(_) => "InvalidInputError",
         EngineError::Generation(_) => "GenerationError",
-        EngineError::StructuredOutput { .. } => "StructuredOutputError",
         EngineError::Interrupted => "InterruptedError",
         EngineError::Closed(_) => "Error",
         EngineError::Internal(_) => "InternalError",
@@ -30,11 +29,7 @@ pub fn to_ruby(ruby: &Ruby, error: EngineError) -> Error {
 fn raise(ruby: &Ruby, error: EngineError) -> Result<Error, Error> {
     let candle: RModule = ruby.class_object().const_get("Candle")?;
     let class: ExceptionClass = candle.const_get(class_name(&error))?;
-    let exception = class.new_instance((error.to_string(),))?;
-    if let EngineError::StructuredOutput { partial, .. } = error {
-        exception.funcall::<_, _, magnus::Value>("partial=", (partial,))?;
-    }
-    Ok(exception.into())
+    Ok(class.new_instance((error.to_string(),))?.into())
 }
 
 /// For `map_err` on engine results.

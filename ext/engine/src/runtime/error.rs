@@ -26,8 +26,6 @@ pub enum Error {
     InvalidInput(String),
     #[error("{0}")]
     Generation(String),
-    #[error("{message}")]
-    StructuredOutput { message: String, partial: String },
     #[error("the operation was interrupted")]
     Interrupted,
     /// A model that was closed.

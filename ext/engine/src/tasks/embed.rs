@@ -64,9 +64,6 @@ pub struct Embeddings {
     pub dimension: usize,
 }
 
-/// Called with how many texts are done, and of how many.
-pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
-
 pub struct EmbeddingModel {
     body: Body,
     sentence: SentenceFiles,
@@ -187,7 +184,6 @@ impl EmbeddingModel {
         &self,
         texts: &[T],
         options: &EmbedOptions,
-        progress: Option<Progress<'_>>,
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
         let call = Call::new(self, options, cancel)?;
@@ -200,11 +196,6 @@ impl EmbeddingModel {
         for (number, chunk) in texts.chunks(batching::CHUNK).enumerate() {
             let first = number * batching::CHUNK;
             let rows = &mut values[first * call.dimension..][..chunk.len() * call.dimension];
-            let done = |count: usize| {
-                if let Some(progress) = progress {
-                    progress(first + count, texts.len());
-                }
-            };
             match &self.body {
                 Body::Transformer(loaded) => {
                     let excess = match options.truncate {
@@ -213,7 +204,7 @@ impl EmbeddingModel {
                             first_index: options.first_index + first,
                         },
                     };
-                    call.encode(loaded, chunk, excess, rows, &done, cancel)?;
+                    call.encode(loaded, chunk, excess, rows, cancel)?;
                 }
                 Body::Static(model) => {
                     call.look_up(
@@ -223,7 +214,6 @@ impl EmbeddingModel {
                         rows,
                         cancel,
                     )?;
-                    done(chunk.len());
                 }
             }
         }
@@ -263,7 +253,7 @@ impl EmbeddingModel {
                 ids,
             })
             .collect();
-        call.compute(loaded, &tokens, &mut values, &|_| {}, cancel)?;
+        call.compute(loaded, &tokens, &mut values, cancel)?;
         self.info().check_numbers(&values)?;
         Ok(Embeddings {
             values,

@@ -94,8 +94,7 @@ pub fn load(name: &str, options: &LoadOptions) -> EmbeddingModel {
 }
 
 pub fn embed(model: &EmbeddingModel, texts: &[String], options: &EmbedOptions) -> Vec<Vec<f32>> {
-    let found =
-        threads::install(|| model.embed(texts, options, None, &CancelToken::new())).unwrap();
+    let found = threads::install(|| model.embed(texts, options, &CancelToken::new())).unwrap();
     let found = found.unwrap();
     found
         .values
@@ -359,6 +358,6 @@ fn a_cancelled_call_stops() {
     let cancel = CancelToken::new();
     cancel.cancel();
     let texts = ["a".to_owned()];
-    let result = threads::install(|| model.embed(&texts, &EmbedOptions::default(), None, &cancel));
+    let result = threads::install(|| model.embed(&texts, &EmbedOptions::default(), &cancel));
     assert!(matches!(result.unwrap(), Err(Error::Interrupted)));
 }

@@ -17,8 +17,7 @@ fn limited(max_length: usize) -> LoadOptions {
 }
 
 fn try_embed(model: &EmbeddingModel, texts: &[String], options: EmbedOptions) -> Result<Vec<f32>> {
-    let found =
-        threads::install(|| model.embed(texts, &options, None, &CancelToken::new())).unwrap();
+    let found = threads::install(|| model.embed(texts, &options, &CancelToken::new())).unwrap();
     found.map(|found| found.values)
 }
 
@@ -300,24 +299,11 @@ fn fewer_dimensions_are_cut_and_normalized_again() {
 }
 
 #[test]
-fn nothing_gives_nothing_and_progress_ends_at_all() {
+fn nothing_gives_nothing() {
     let model = load("bert", &LoadOptions::default());
     assert!(try_embed(&model, &[], EmbedOptions::default())
         .unwrap()
         .is_empty());
-    let texts: Vec<String> = (0..100).map(|number| format!("text {number}")).collect();
-    let seen = std::sync::Mutex::new(Vec::new());
-    let progress = |done: usize, all: usize| seen.lock().unwrap().push((done, all));
-    let options = EmbedOptions {
-        batch_tokens: Some(50),
-        ..EmbedOptions::default()
-    };
-    threads::install(|| model.embed(&texts, &options, Some(&progress), &CancelToken::new()))
-        .unwrap()
-        .unwrap();
-    let seen = seen.into_inner().unwrap();
-    assert!(seen.len() > 1 && seen.windows(2).all(|pair| pair[0].0 < pair[1].0));
-    assert_eq!(seen.last(), Some(&(100, 100)));
 }
 
 #[test]

@@ -82,7 +82,6 @@ impl<'a> Call<'a> {
         texts: &[T],
         excess: Excess,
         rows: &mut [f32],
-        done: &(dyn Fn(usize) + Sync),
         cancel: &CancelToken,
     ) -> Result<()> {
         let plain = self.prompt.is_empty() && !self.model.sentence.lowercase;
@@ -104,7 +103,7 @@ impl<'a> Call<'a> {
             excess,
             cancel,
         )?;
-        self.compute(loaded, &tokens, rows, done, cancel)
+        self.compute(loaded, &tokens, rows, cancel)
     }
 
     /// One row per list of tokens.
@@ -113,10 +112,8 @@ impl<'a> Call<'a> {
         loaded: &LoadedModel,
         tokens: &[Tokens],
         rows: &mut [f32],
-        done: &(dyn Fn(usize) + Sync),
         cancel: &CancelToken,
     ) -> Result<()> {
-        let mut finished = 0;
         batching::run(
             tokens,
             self.batch_tokens,
@@ -127,8 +124,6 @@ impl<'a> Call<'a> {
                 for (row, &index) in vectors.chunks_exact(self.dimension).zip(batch) {
                     rows[index * self.dimension..][..self.dimension].copy_from_slice(row);
                 }
-                finished += batch.len();
-                done(finished);
             },
         )
     }
