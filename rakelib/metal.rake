@@ -9,7 +9,7 @@ namespace :metal do
     abort "rake metal:test failed" unless Tasks::Metal::Harness.new.run
   end
 
-  desc "See that all candle crates get their Metal code in a macOS build"
+  desc "See that all candle crates of the gem get their Metal code in a macOS build"
   task :features do
     require_relative "support/metal/features"
     abort "rake metal:features failed" unless Tasks::Metal::Features.new.run

@@ -3,21 +3,16 @@
 require "json"
 require "open3"
 require_relative "../build"
+require_relative "features"
 
 module Tasks
   module Metal
-    # Reads the sources: which custom ops exist in candle and in ours, which of them have no Metal forward, and
-    # whether our code reaches one of those.
+    # Reads the sources: which custom ops exist in the gem's candle crates and in ours, which of them have no Metal
+    # forward, and whether our code reaches one of those.
     class Audit
-      CANDLE = %w[candle-core candle-nn candle-transformers].freeze
       IMPLEMENTATION = /impl(?:<[^{}]*?>)?\s+(?:\w+::)*((?:CustomOp|InplaceOp)\w*)(?:<[^>{}]*>)?\s+for\s+(\w+)/
 
-      Operation = Struct.new(:crate, :path, :trait, :type, :metal, keyword_init: true) do
-        # @return [String, nil] the model of candle-transformers it belongs to
-        def model_module
-          path[%r{src/models/(\w+)}, 1]
-        end
-      end
+      Operation = Struct.new(:crate, :path, :trait, :type, :metal, keyword_init: true)
 
       # @return [Boolean] whether no reachable op lacks its Metal forward; lists what was found
       def run
@@ -79,17 +74,11 @@ module Tasks
         text[start..]
       end
 
-      # An op inside a model of candle-transformers is reached through the model's module, another by its name or
-      # by a public function of its file that uses it.
+      # An op is reached by its name or by a public function of its file that uses it.
       def reached?(operation)
-        module_name = operation.model_module
-        return our_sources.any? { |text| text.match?(/\bmodels::(?:\{[^}]*\b)?#{module_name}\b/) } if module_name
-
         names = [operation.type, *functions_using(operation)]
         our_sources.any? do |text|
-          names.any? do |name|
-            text.match?(/\bcandle_(?:nn|core|transformers)\b.*\b#{name}\b/)
-          end
+          names.any? { |name| text.match?(/\bcandle_(?:nn|core)\b.*\b#{name}\b/) }
         end
       end
 
@@ -102,7 +91,7 @@ module Tasks
       end
 
       def our_sources
-        @our_sources ||= Dir[File.join(Build::ROOT, "ext/**/*.rs")].map { |path| File.read(path) }
+        @our_sources ||= Dir[File.join(Build::ROOT, "ext/{candle,engine}/src/**/*.rs")].map { |path| File.read(path) }
       end
 
       def crates
@@ -111,7 +100,7 @@ module Tasks
         raise "cargo metadata failed" unless status.success?
 
         packages = JSON.parse(output).fetch("packages")
-        CANDLE.to_h do |name|
+        Features::CRATES.to_h do |name|
           [name, File.dirname(packages.find { |package| package["name"] == name }.fetch("manifest_path"))]
         end.merge("ours" => File.join(Build::ROOT, "ext/engine"))
       end
