@@ -57,7 +57,7 @@ namespace :metal do
   task :selftest do
     next puts "no Metal device here: rake metal:test runs the kernels on the CPU instead" unless Tasks::Build.darwin?
 
-    sh "cargo", "run", "--release", "--locked", "--package", "red-candle-engine", "--bin", "kernels_selftest", "--",
-       "--device", "metal"
+    sh "cargo", "run", "--release", "--locked", "--package", "red-candle-engine", "--features", "selftest",
+       "--bin", "kernels_selftest", "--", "--device", "metal"
   end
 end
