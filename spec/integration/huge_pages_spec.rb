@@ -5,20 +5,37 @@ RSpec.describe "Huge pages" do
   setting = "/sys/kernel/mm/transparent_hugepage/enabled"
   on_request = File.exist?(setting) && File.read(setting).include?("[madvise]")
 
-  def huge_kilobytes(work)
+  def huge_kilobytes(work, environment = {})
     script = "#{work}\nputs File.read('/proc/self/smaps_rollup')[/AnonHugePages: +(\\d+)/, 1]"
-    output, errors, status = run_ruby(script)
+    output, errors, status = run_ruby(script, environment)
     raise errors unless status.success?
 
     Integer(output)
   end
 
-  it "hold the weights of a model where the machine gives them to who asks", if: on_request do
+  def embedding
     model = "Candle::EmbeddingModel.from_pretrained(#{TinyModels.path("bert-sentence").inspect}, device: 'cpu')"
-    expect(huge_kilobytes("model = #{model}; model.embed('a text')")).to be > 0
+    "model = #{model}; model.embed('a text')"
+  end
+
+  it "hold the weights of a model where the machine gives them to who asks", if: on_request do
+    expect(huge_kilobytes(embedding)).to be > 0
   end
 
   it "do not hold what Ruby itself has", if: on_request do
     expect(huge_kilobytes("texts = Array.new(400_000) { |i| \"text \#{i}\" }; texts.size")).to eq(0)
+  end
+
+  it "are left alone with CANDLE_HUGE_PAGES=0", if: on_request do
+    expect(huge_kilobytes(embedding, "CANDLE_HUGE_PAGES" => "0")).to eq(0)
+    expect(huge_kilobytes(embedding, "CANDLE_HUGE_PAGES" => "1")).to be > 0
+  end
+
+  # prctl(PR_GET_THP_DISABLE): what Ruby set at its start, or what we made of it.
+  it "leave the process as Ruby set it up with CANDLE_HUGE_PAGES=0", if: RUBY_PLATFORM.include?("x86_64-linux") do
+    thp_disable = "puts syscall(157, 42, 0, 0, 0, 0)"
+    bare, = Open3.capture2e(RbConfig.ruby, "-W0", "-e", thp_disable)
+    switched_off, = run_ruby("$VERBOSE = nil\n#{thp_disable}", "CANDLE_HUGE_PAGES" => "0")
+    expect(switched_off).to eq(bare)
   end
 end

@@ -30,6 +30,7 @@ static ALLOCATOR: engine::runtime::allocator::Reusing = engine::runtime::allocat
 #[magnus::init(name = "candle")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let candle = ruby.define_module("Candle")?;
+    engine::runtime::allocator::init();
     engine::runtime::huge_pages::init();
     engine::runtime::threads::init();
     gvl::init();

@@ -1,11 +1,11 @@
-//! `Candle::SelfTest`: long work and panics on demand, so that the promises of `gvl` can be shown
-//! on any installation.
+//! `Candle::SelfTest`: long work and panics on demand, and what the allocator keeps, so that the
+//! promises of `gvl` and of the settings can be shown on any installation.
 
 use std::time::{Duration, Instant};
 
 use magnus::{function, prelude::*, Error, RModule, Ruby};
 
-use crate::gvl;
+use crate::{gvl, ALLOCATOR};
 
 /// Computes for `seconds`, looking at the cancel token as all engine loops do.
 fn work(ruby: &Ruby, seconds: f64) -> Result<u64, Error> {
@@ -30,9 +30,14 @@ fn panic_away(ruby: &Ruby, message: String) -> Result<(), Error> {
     gvl::leave(ruby, |_| panic!("{message}"))
 }
 
+fn kept_bytes() -> usize {
+    ALLOCATOR.kept_bytes()
+}
+
 pub fn init(candle: RModule) -> Result<(), Error> {
     let module = candle.define_module("SelfTest")?;
     module.define_singleton_method("work", function!(work, 1))?;
+    module.define_singleton_method("kept_bytes", function!(kept_bytes, 0))?;
     module.define_singleton_method("panic_holding_gvl", function!(panic_holding, 1))?;
     module.define_singleton_method("panic_without_gvl", function!(panic_away, 1))
 }

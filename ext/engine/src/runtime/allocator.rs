@@ -3,6 +3,7 @@
 //! A forward asks for the same handful of sizes again and again, and the system's allocator gives
 //! memory of megabytes back to the kernel at once: every layer would then pay for fresh, zeroed
 //! pages. What is kept is bounded, and a buffer serves requests of its own size class only.
+//! With `CANDLE_ALLOCATOR=system` everything goes to the system's allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -10,6 +11,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::runtime::huge_pages;
+use crate::runtime::switch::Switch;
 
 /// Smaller requests go to the system.
 const LEAST: usize = 1 << 20;
@@ -20,6 +22,8 @@ const KEPT: usize = 64 << 20;
 const SLOTS: usize = 48;
 /// Requests of a larger alignment go to the system.
 const ALIGNMENT: usize = 16;
+/// One answer for all allocators of the process: a block must go back where it came from.
+static SYSTEM_ONLY: Switch = Switch::new(c"CANDLE_ALLOCATOR", c"system");
 
 /// The allocator of the gem's library and of its benches: `#[global_allocator]` wants a static.
 pub struct Reusing {
@@ -37,6 +41,11 @@ struct Shelf {
 // SAFETY: the shelf is only touched by whoever set `busy`.
 unsafe impl Sync for Reusing {}
 
+/// Reads `CANDLE_ALLOCATOR`. To be called once, where nobody changes the environment meanwhile.
+pub fn init() {
+    SYSTEM_ONLY.is_on();
+}
+
 impl Default for Reusing {
     fn default() -> Self {
         Self::new()
@@ -50,7 +59,7 @@ fn class(size: usize) -> usize {
 
 /// Whether a request is one that this allocator handles.
 fn is_kept(layout: &Layout) -> bool {
-    (LEAST..=MOST).contains(&layout.size()) && layout.align() <= ALIGNMENT
+    (LEAST..=MOST).contains(&layout.size()) && layout.align() <= ALIGNMENT && !SYSTEM_ONLY.is_on()
 }
 
 /// Memory of a class straight from the kernel, zeroed and not touched yet, on huge pages where there
@@ -114,6 +123,11 @@ impl Reusing {
                 bytes: 0,
             }),
         }
+    }
+
+    /// How many bytes lie ready for the next requests.
+    pub fn kept_bytes(&self) -> usize {
+        self.with_shelf(|shelf| shelf.bytes).unwrap_or(0)
     }
 
     /// Never waits: whoever finds the shelf taken goes to the system. So a child that was forked
@@ -275,7 +289,7 @@ mod tests {
             for block in blocks {
                 allocator.dealloc(block, layout(MOST / 4));
             }
-            assert!(allocator.with_shelf(|shelf| shelf.bytes).unwrap() <= KEPT);
+            assert!((1..=KEPT).contains(&allocator.kept_bytes()));
             let small = allocator.alloc(layout(1000));
             small.write_bytes(7, 1000);
             let large = allocator.realloc(small, layout(1000), 5 << 20);

@@ -1,19 +1,31 @@
 //! Huge pages under large buffers, on Linux: whoever walks through megabytes then spends far less time
-//! on finding pages, and filling a fresh buffer costs hundreds of page faults less.
+//! on finding pages, and filling a fresh buffer costs hundreds of page faults less. With
+//! `CANDLE_HUGE_PAGES=0` the process stays as Ruby set it up, and no memory asks for any.
+
+use super::switch::Switch;
+
+static OFF: Switch = Switch::new(c"CANDLE_HUGE_PAGES", c"0");
 
 /// The size of a huge page, and where one may begin.
 pub(crate) const SIZE: usize = 2 << 20;
 
 /// Makes huge pages possible in a Ruby process, which forbids them at its start to keep its own heap
 /// small after `fork`. Only memory that asks for them gets any: where the kernel can't tell the two
-/// apart, Ruby's choice stands. To be called once, before memory is asked for.
+/// apart, Ruby's choice stands. To be called once, before memory is asked for and where nobody
+/// changes the environment meanwhile.
 pub fn init() {
+    if OFF.is_on() {
+        return;
+    }
     #[cfg(target_os = "linux")]
     linux::init();
 }
 
 /// Asks for huge pages under a fresh buffer.
 pub(crate) fn prefer(start: *mut u8, bytes: usize) {
+    if OFF.is_on() {
+        return;
+    }
     #[cfg(target_os = "linux")]
     {
         let first = (start as usize).next_multiple_of(SIZE);

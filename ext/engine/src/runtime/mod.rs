@@ -10,4 +10,5 @@ mod job;
 pub mod log;
 pub mod memory;
 pub mod stack;
+pub(crate) mod switch;
 pub mod threads;
