@@ -89,7 +89,10 @@ mod tests {
         let proxies = proxies(&[
             ("HTTPS_PROXY", "http://secure:3128"),
             ("ALL_PROXY", "http://any:1"),
-            ("NO_PROXY", "localhost, .inner.example,127.0.0.1:80"),
+            (
+                "NO_PROXY",
+                "localhost, .inner.example,127.0.0.1:80,covered.example",
+            ),
         ]);
         assert_eq!(
             host(&proxies, "https://hub.example/x").as_deref(),
@@ -105,6 +108,7 @@ mod tests {
             host(&proxies, "https://notinner.example").as_deref(),
             Some("secure")
         );
+        assert_eq!(host(&proxies, "https://a.covered.example"), None);
         assert_eq!(host(&proxies, "http://127.0.0.1:80/x"), None);
         assert_eq!(
             host(&proxies, "http://127.0.0.1:81/x").as_deref(),
