@@ -12,6 +12,7 @@ rescue Bench::Suite::UnknownCase, Bench::Machine::DebugBuild => e
 end
 
 namespace :bench do
+<<<<<<< HEAD
   desc "Time this build beside that of another checkout: rake bench:against CHECKOUT=../before CASES=..."
   task against: :compile do
     require_relative "../bench/harness/against"
@@ -21,9 +22,13 @@ namespace :bench do
   end
 
   desc "Install the libraries that rake bench compares with, outside the repository"
+=======
+  desc "Install and build the libraries that rake bench compares with, outside the repository"
+>>>>>>> e86e95d (feat: candle-transformers beside us in rake bench, and memory settings each by itself)
   task :setup do
+    require_relative "../bench/harness/candle_transformers"
     require_relative "../bench/harness/peers"
-    puts Bench::Peers.prepare
+    puts Bench::Peers.prepare, Bench::CandleTransformers.prepare
   end
 
   desc "Put the newest whole run, or FILE=, into docs/performance.md and its picture"

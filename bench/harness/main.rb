@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "tmpdir"
+require_relative "candle_transformers"
 require_relative "peers"
 require_relative "results"
 require_relative "runner"
@@ -18,6 +19,7 @@ module Bench
     # @return [Boolean] whether everything was computed alike
     def run(wanted: [], quick: false, threads: Etc.nprocessors)
       Peers.prepare
+      CandleTransformers.prepare
       warn_when_busy
       Dir.mktmpdir("bench-") do |directory|
         cases = Suite.new(directory, quick: quick).select(wanted)

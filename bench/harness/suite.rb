@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require_relative "candle_transformers"
 require_relative "case"
 require_relative "models"
 require_relative "texts"
@@ -13,12 +14,17 @@ module Bench
     ST = "sentence-transformers"
     ORT = "onnxruntime"
     LLAMA = "llama.cpp"
+    CANDLE = CandleTransformers::NAME
     DIMENSION = 384
     TYPES = %w[Q4_1 Q4_0 Q8_0 Q4_K_M Q6_K].freeze
     # How far llama.cpp, which rounds activations to bytes, may be from our log probabilities on average.
     ROUNDING = 0.15
     # The best instructions short of AMX tiles.
     WITHOUT_AMX = { "CANDLE_CPU_ISA" => "avx512bf16" }.freeze
+    # What we do to memory for the whole process, each part by itself.
+    SETTINGS = { "our allocator alone" => { "CANDLE_HUGE_PAGES" => "0" },
+                 "our huge pages alone" => { "CANDLE_ALLOCATOR" => "system" },
+                 "neither" => { "CANDLE_HUGE_PAGES" => "0", "CANDLE_ALLOCATOR" => "system" } }.freeze
 
     # @param directory [String] where inputs are written
     # @param quick [Boolean] few texts, one round, one type of GGUF
@@ -31,7 +37,7 @@ module Bench
     # @return [Array<Case, FreshCase>]
     def cases
       languages = types.flat_map { |type| generation(type) }
-      [*embeddings, *latency, *concurrency, reranking, ner, *languages, *overhead, *processes]
+      [*embeddings, *latency, *concurrency, reranking, ner, *languages, *settings, *overhead, *processes]
     end
 
     # @param wanted [Array<String>] names of cases or groups; none is all
@@ -60,7 +66,7 @@ module Bench
     end
 
     def embeddings
-      [embed("f32", "f32", [embedder(ST, "f32"), embedder(ORT, "f32")], Target.new(ratio: 1.3, aim: 2)),
+      [embed("f32", "f32", [ST, ORT, CANDLE].map { |worker| embedder(worker, "f32") }, Target.new(ratio: 1.3, aim: 2)),
        embed("bf16", "bf16", [embedder(ST, "bf16", at_least: 0.999)], Target.new(ratio: 1.3, aim: 3),
              references: [our_embedder("f32", label: "our f32", check: cosine(0.999))]),
        embed("int8", "int8", [embedder(ORT, "int8", at_least: 0.95)], nil,
@@ -87,7 +93,7 @@ module Bench
       { short: 8, middle: 64, long: 256 }.map do |input, tokens|
         Case.new(name: "latency_#{tokens}", group: "latency", title: "one text of #{tokens} tokens, f32", unit: "ms",
                  input: @inputs[input], rounds: rounds(7), repeat: @quick ? 5 : 2560 / (tokens + 56),
-                 participants: [our_embedder("f32"), embedder(ST, "f32"), embedder(ORT, "f32")],
+                 participants: [our_embedder("f32"), *[ST, ORT, CANDLE].map { |worker| embedder(worker, "f32") }],
                  target: Target.new(ratio: 1.0))
       end
     end
@@ -168,9 +174,29 @@ module Bench
 
     def generate(type, task, title, check, **rest)
       model = { kind: "llm", path: -> { Models.gguf(type) }, dtype: nil }
+      # candle-transformers is the slowest by far: one type says it all.
+      peers = type == Models::GIVEN_TYPE ? [LLAMA, CANDLE] : [LLAMA]
+      peers.map! { |worker| Participant.new(worker: worker, task: task, model: model, check: check) }
       Case.new(name: "#{type.downcase}_#{task}", group: "llm", title: "#{type} #{title}", rounds: rounds(5),
-               participants: [Participant.new(worker: OURS, task: task, model: model),
-                              Participant.new(worker: LLAMA, task: task, model: model, check: check)], **rest)
+               participants: [Participant.new(worker: OURS, task: task, model: model), *peers], **rest)
+    end
+
+    def settings
+      model = { kind: "llm", path: -> { Models.gguf(Models::GIVEN_TYPE) }, dtype: nil }
+      embed = ->(rest) { our_embedder("f32", check: cosine(0.9999), **rest) }
+      decode = lambda do |rest|
+        Participant.new(worker: OURS, task: "decode", model: model, check: { measure: :agreement }, **rest)
+      end
+      [with_settings("short", "a text of 8 tokens", embed, :short, unit: "ms", repeat: @quick ? 5 : 40),
+       with_settings("middle", "a text of 64 tokens", embed, :middle, unit: "ms", repeat: @quick ? 5 : 20),
+       with_settings("mixed", "embeddings, mixed lengths", embed, :mixed, unit: "tokens/s", amount: :tokens),
+       with_settings("decode", "Q4_1 decode of 96", decode, :opening, unit: "tokens/s")]
+    end
+
+    def with_settings(name, title, participant, input, **rest)
+      others = SETTINGS.map { |label, environment| participant.call(label: label, environment: environment) }
+      Case.new(name: "settings_#{name}", group: "settings", title: "memory settings: #{title}", input: @inputs[input],
+               rounds: rounds(5), participants: [participant.call({}), *others], **rest)
     end
 
     def overhead

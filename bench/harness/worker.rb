@@ -4,6 +4,7 @@ require "io/wait"
 require "json"
 require "rbconfig"
 require "tempfile"
+require_relative "candle_transformers"
 require_relative "peers"
 
 module Bench
@@ -33,6 +34,8 @@ module Bench
 
     # @return [Array<String>]
     def self.command(name)
+      return [CandleTransformers.program] if name == CandleTransformers::NAME
+
       script = SCRIPTS[name]
       return [RbConfig.ruby, "-I#{File.join(ROOT, "lib")}", File.join(DIRECTORY, "ours.rb")] unless script
 

@@ -101,9 +101,22 @@ RSpec.describe Bench::Runner do
     worker.stop
   end
 
-  it "refuses a debug build" do
+  it "finds the program of the peer that is built here" do
+    allow(Tasks::Build).to receive(:target_directory).and_return("/target")
+    expect(Bench::Worker.command("candle-transformers")).to eq(["/target/release/examples/candle_transformers_worker"])
+    manifest = File.read(File.join(Tasks::Build::ROOT, "ext/engine/Cargo.toml"))
+    expect(manifest).to include("name = \"#{Bench::CandleTransformers::EXAMPLE}\"")
+    expect(Bench::CandleTransformers.build_command).to include("--release", "--locked", "--example")
+  end
+
+  it "refuses a debug build of ours and of a peer" do
     scripts[Bench::OURS] = answers(seconds: 0.1, result: [1.0, 2.0], debug: true)
     expect { runner.run([one]) }.to raise_error(Bench::Machine::DebugBuild, /debug build.*rake compile/)
+    scripts[Bench::OURS], scripts["peer"] = [false, true].map do |debug|
+      answers(seconds: 0.1, result: [1.0, 2.0], debug: debug)
+    end
+    other = described_class.new(threads: 2, output: StringIO.new)
+    expect { other.run([one]) }.to raise_error(Bench::Machine::DebugBuild)
   end
 
   it "measures import, load and memory in processes of their own" do

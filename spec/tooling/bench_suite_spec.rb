@@ -37,6 +37,28 @@ RSpec.describe Bench::Suite do
     expect(timed.map { |one| one.participants.first.worker }.uniq).to eq([Bench::OURS])
   end
 
+  it "runs candle-transformers on the same weights" do
+    beside = suite.cases.select { |one| one.participants.map(&:worker).include?("candle-transformers") }
+    expect(beside.map(&:name)).to eq(%w[embed_f32 latency_8 latency_64 latency_256 q4_1_prefill q4_1_decode
+                                        q4_1_first_token])
+    beside.each do |one|
+      ours, theirs = one.participants.partition { |participant| participant.worker == Bench::OURS }
+      theirs = theirs.find { |participant| participant.worker == "candle-transformers" }
+      expect([theirs.task, theirs.model[:kind], theirs.model[:dtype]])
+        .to eq([ours.first.task, ours.first.model[:kind], ours.first.model[:dtype]])
+      expect(theirs.check).to include(:measure)
+    end
+  end
+
+  it "measures the allocator and huge pages each by itself" do
+    cases = suite.select(["settings"])
+    expect(cases.map(&:name)).to eq(%w[settings_short settings_middle settings_mixed settings_decode])
+    environments = [{}, { "CANDLE_HUGE_PAGES" => "0" }, { "CANDLE_ALLOCATOR" => "system" },
+                    { "CANDLE_HUGE_PAGES" => "0", "CANDLE_ALLOCATOR" => "system" }]
+    expect(cases.map { |one| one.participants.map(&:environment) }).to all(eq(environments))
+    expect(cases.flat_map(&:participants).map(&:worker).uniq).to eq([Bench::OURS])
+  end
+
   it "holds two threads at once to one" do
     cases = suite.select(["concurrency"])
     expect(cases.map { |one| one.target.ratio }).to eq([0.95, 0.9])
