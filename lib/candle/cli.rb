@@ -10,13 +10,15 @@ module Candle
     # What the process ends with: done, failed, used wrongly, no such model to be had, interrupted.
     EXIT = { done: 0, failed: 1, usage: 2, no_model: 3, interrupted: 130 }.freeze
 
+    check_unknown_options!
+
     class << self
       # Runs a command line.
       #
       # @param arguments [Array<String>]
       # @return [Integer] the status to exit with, see {EXIT}
       def run(arguments)
-        start(arguments, debug: true) == false ? EXIT[:failed] : EXIT[:done]
+        start(asking_for_help(arguments), debug: true) == false ? EXIT[:failed] : EXIT[:done]
       rescue Thor::Error, ArgumentError => e
         complain(e.message, EXIT[:usage])
       rescue ModelNotFoundError, DownloadError, OfflineError => e
@@ -34,6 +36,14 @@ module Candle
       end
 
       private
+
+      # `red-candle serve --help` is `red-candle help serve`.
+      def asking_for_help(arguments)
+        verb = arguments.first
+        return arguments if verb.nil? || verb.start_with?("-") || (arguments & %w[--help -h]).empty?
+
+        ["help", verb]
+      end
 
       def complain(message, status)
         warn "red-candle: #{message.lines.first.to_s.chomp}"

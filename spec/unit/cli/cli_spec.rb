@@ -30,8 +30,11 @@ RSpec.describe Candle::CLI do
     expect(verbs.keys + ["run"]).to contain_exactly("chat", "run", "embed", "rerank", "classify", "entities", "search",
                                                     "serve", "worker", "pull", "models", "info", "doctor", "bench")
     expect(verbs.values.map(&:long_description)).to all(match(/\AExample: .*red-candle/))
-    status, output, = cli("help", "serve")
-    expect([status, output]).to match([0, /--token=TOKEN.*Example: red-candle serve/m])
+    [%w[help serve], %w[serve --help]].each do |arguments|
+      status, output, = cli(*arguments)
+      expect([status, output]).to match([0, /--token=TOKEN.*Example: red-candle serve/m])
+    end
+    expect(cli("run", "-h")[1]).to match(/--schema.*Example: cat report/m)
   end
 
   it "has completions for every command and option" do
@@ -58,6 +61,7 @@ RSpec.describe Candle::CLI do
     expect(cli("version")).to eq([0, "#{Candle::VERSION}\n", ""])
     expect(cli("dance")).to match([2, "", /Could not find command "dance"/])
     expect(cli("search", "x")).to match([2, "", /--query/])
+    expect(cli("info", embedder, "--jsno")).to match([2, "", /--jsno/])
     expect(cli("info", "./nowhere")).to match([3, "", /\Ared-candle: .*nowhere/])
     expect(cli("embed", "missing.txt", "-m", embedder).first).to eq(1)
     expect(cli("run", "-m", llm)).to match([2, "", /needs a prompt/])
