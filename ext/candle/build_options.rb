@@ -49,7 +49,7 @@ module BuildOptions
       config.profile = :release
       config.features = cargo_features
       config.extra_cargo_args << "--locked" if config.rubygems_invoked?
-      config.extra_rustflags.concat(path_flags) if config.rubygems_invoked?
+      config.extra_rustflags.concat(release_flags) if config.rubygems_invoked?
       config.clean_after_install = false unless target_directory.empty?
     end
     return if target_directory.empty?
@@ -98,13 +98,13 @@ module BuildOptions
      "/Applications/Xcode.app/Contents/Developer/Toolchains/XcodeDefault.xctoolchain/usr/lib"].compact.reject(&:empty?)
   end
 
-  # Panics say where they happened; that need not be where the gem was built.
+  # Installed libraries carry no symbols that only debuggers read, and panics don't say where the gem was built.
   #
   # @return [Array<String>]
-  def path_flags
+  def release_flags
     cargo = ENV.fetch("CARGO_HOME") { File.join(Dir.home, ".cargo") }
     { File.expand_path("../..", __dir__) => "red-candle", cargo => "cargo" }
-      .map { |from, to| "--remap-path-prefix=#{from}=#{to}" }
+      .map { |from, to| "--remap-path-prefix=#{from}=#{to}" }.push("-Cstrip=symbols")
   end
 
   # @return [String, nil] what `rustc --version` calls itself, nil without Rust

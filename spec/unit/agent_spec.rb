@@ -52,6 +52,7 @@ RSpec.describe Candle::Agent do
     events = []
     result = described_class.new(llm, tools: [sum]).run("Add.") { |event| events << event }
     expect(result.response).to eq("It is 3.")
+    expect(result.inspect).to eq('#<Candle::AgentResult "It is 3." 2 iterations, 1 calls>')
     expect(events.map(&:type)).to eq(%i[text tool_call tool_result text answer])
     expect(events.map(&:iteration)).to eq([1, 1, 1, 2, 2])
     expect(events[1].tool_call).to have_attributes(name: "sum", arguments: { "a" => 1, "b" => 2 })

@@ -123,6 +123,10 @@ RSpec.describe "Recognizers without a model" do
       expect(found.map { |entity| entity.values_at(:text, :label) }).to eq([%w[AB12 CODE], %w[Paris CITY]])
       expect(ner.extract_entities(["AB12", ""]).map(&:size)).to eq([1, 0])
       expect(ner.model_ner).to be_nil
+      expect(ner.inspect).to eq("#<Candle::HybridNER no model, 1 of patterns, 1 of terms>")
+      expect([*ner.pattern_recognizers, *ner.gazetteer_recognizers].map(&:inspect))
+        .to eq(["#<Candle::PatternEntityRecognizer CODE 1 patterns>",
+                "#<Candle::GazetteerEntityRecognizer CITY 1 terms>"])
     end
 
     it "keeps no overlap: first the earliest, then the surest, then the longest" do

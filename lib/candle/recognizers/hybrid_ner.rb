@@ -69,6 +69,12 @@ module Candle
       Redaction.new(labels, with).apply(*Arguments.texts(input)) { |texts| extract_entities(texts, **options) }
     end
 
+    # @return [String] one line
+    def inspect
+      "#<Candle::HybridNER #{model_ner ? model_ner.model_id : "no model"}, #{pattern_recognizers.size} of patterns, " \
+        "#{gazetteer_recognizers.size} of terms>"
+    end
+
     private
 
     def without_overlaps(entities)

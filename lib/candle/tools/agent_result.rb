@@ -11,5 +11,10 @@ module Candle
   #   @return [Integer] how often the model was asked
   # @!attribute tool_calls_made
   #   @return [Integer]
-  AgentResult = Struct.new(:response, :messages, :iterations, :tool_calls_made, keyword_init: true)
+  AgentResult = Struct.new(:response, :messages, :iterations, :tool_calls_made, keyword_init: true) do
+    # @return [String] one line
+    def inspect
+      "#<Candle::AgentResult #{response.to_s[0, 40].inspect} #{iterations} iterations, #{tool_calls_made} calls>"
+    end
+  end
 end

@@ -21,5 +21,11 @@ module Candle
     def success?
       Array(tool_results).all? { |result| result[:error].nil? }
     end
+
+    # @return [String] one line
+    def inspect
+      calls = Array(tool_calls).map(&:name).join(", ")
+      "#<Candle::ToolCallResult #{calls.empty? ? "no calls" : calls} #{raw_response.to_s[0, 40].inspect}>"
+    end
   end
 end

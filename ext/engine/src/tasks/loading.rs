@@ -81,13 +81,13 @@ impl ModelInfo {
         }
     }
 
-    /// An error for results that are no numbers, which nothing could be sorted by.
+    /// An error for results that aren't numbers, which nothing could be sorted by.
     pub fn check_numbers(&self, values: &[f32]) -> Result<()> {
         if values.iter().all(|value| value.is_finite()) {
             return Ok(());
         }
         Err(Error::Device(format!(
-            "{} computed what is no number (NaN or infinite) in {}: its weights are damaged, or too large \
+            "{} computed values that aren't numbers (NaN or infinite) in {}: its weights are damaged, or too large \
              for this type; try dtype: :f32, and fetch the model again if that does not help",
             self.architecture,
             self.dtype_name()
