@@ -200,6 +200,7 @@ impl<'t> Interpreter<'t> {
             Value::Function(name) => functions::call(name, &given, self.budget),
             Value::Method(value, name) => methods::call(&value, &name, &given, self.budget),
             Value::Macro(called) => self.call_macro(called, given, None),
+            Value::Loop(turn) => self.call_loop(&turn, &given),
             other => {
                 operators::defined(&other)?;
                 wrong(format!("'{}' object is not callable", other.type_name()))

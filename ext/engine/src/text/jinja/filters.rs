@@ -395,9 +395,12 @@ fn part_of(value: &Value, key: Option<&Value>, budget: &Budget<'_>) -> Outcome<V
 
 /// Filters that look at every item, by a filter, a test or an attribute.
 fn on_each(name: &str, value: &Value, given: &Given, budget: &Budget<'_>) -> Outcome<Value> {
-    let items = value.iterate(budget)?;
     let mut results = Vec::new();
-    for item in &items.items {
+    // Jinja takes whatever is false for nothing.
+    if !value.is_true() {
+        return Value::generator(results, budget);
+    }
+    for item in &value.iterate(budget)?.items {
         budget.steps(1)?;
         if name == "map" {
             results.push(mapped(item, given, budget)?);

@@ -22,7 +22,8 @@ pub struct Interpreter<'t> {
     current: usize,
     made_scopes: u64,
     output: String,
-    loops: usize,
+    /// The loops in force with the scopes around them, outermost first.
+    loops: Vec<(&'t For, usize)>,
 }
 
 struct Scope {
@@ -56,7 +57,7 @@ impl<'t> Interpreter<'t> {
             current: 0,
             made_scopes: 0,
             output: String::new(),
-            loops: 0,
+            loops: Vec::new(),
         }
     }
 
@@ -140,7 +141,26 @@ impl<'t> Interpreter<'t> {
     }
 
     fn for_loop(&mut self, statement: &'t For) -> Outcome<Flow> {
-        let items = self.evaluate(&statement.items)?.iterate(self.budget)?;
+        let items = self.evaluate(&statement.items)?;
+        self.turns(statement, &items)
+    }
+
+    /// `loop(items)`: what the loop prints with these.
+    pub(super) fn call_loop(&mut self, turn: &Loop, given: &Given) -> Outcome<Value> {
+        let [items] = given.bind("loop", ["items"])?;
+        let Some(&(statement, scope)) = self.loops.get(turn.depth - 1) else {
+            return wrong("the loop is over");
+        };
+        if !statement.recursive {
+            return wrong("the loop is not recursive");
+        }
+        let items = items.unwrap_or(Value::None);
+        let text = self.captured(Some(scope), |this| this.turns(statement, &items).map(drop))?;
+        Ok(Value::counted(text))
+    }
+
+    fn turns(&mut self, statement: &'t For, items: &Value) -> Outcome<Flow> {
+        let items = items.iterate(self.budget)?;
         let items = match &statement.condition {
             Some(condition) => self.selected(statement, condition, &items)?,
             None => items,
@@ -148,13 +168,13 @@ impl<'t> Interpreter<'t> {
         if items.items.is_empty() {
             return self.statements(&statement.otherwise);
         }
-        self.loops += 1;
+        self.loops.push((statement, self.current));
         let last = Rc::new(RefCell::new(None));
         for index in 0..items.items.len() {
             let turn = Loop {
                 items: items.clone(),
                 index,
-                depth: self.loops,
+                depth: self.loops.len(),
                 last: last.clone(),
             };
             let flow = self.in_scope(Some(self.current), |this| {
@@ -166,7 +186,7 @@ impl<'t> Interpreter<'t> {
                 break;
             }
         }
-        self.loops -= 1;
+        self.loops.pop();
         Ok(Flow::Next)
     }
 

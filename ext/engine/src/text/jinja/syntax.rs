@@ -39,6 +39,8 @@ pub struct For {
     pub target: Target,
     pub items: Expression,
     pub condition: Option<Expression>,
+    /// Whether `loop(items)` runs it again.
+    pub recursive: bool,
     pub body: Vec<Statement>,
     pub otherwise: Vec<Statement>,
 }

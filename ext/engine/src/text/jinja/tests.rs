@@ -92,6 +92,7 @@ fn filters_and_tests_have_jinjas_meaning() {
             "[{'a': 2}]",
         ),
         ("[1, 2, 3]|reject('odd')|first", "2"),
+        ("none|selectattr('a')|list ~ none|map('upper')|list", "[][]"),
         ("['a', 'b']|map('upper')|list", "['A', 'B']"),
         ("{'b': 1, 'a': 2}|dictsort", "[('a', 2), ('b', 1)]"),
         ("{'b': 1}|items|list", "[('b', 1)]"),
@@ -132,6 +133,10 @@ fn statements_have_jinjas_scopes() {
         ("{% macro m() %}<{{ caller('c') }}>{% endmacro %}{% call(x) m() %}{{ x }}{% endcall %}", "<c>"),
         ("{% set x %}a{{ 1 }}{% endset %}{{ x|upper }}", "A1"),
         ("{% filter upper|trim %} a {% endfilter %}", "A"),
+        (
+            "{% for n in [[1, [2, [3]]]] recursive %}{% if n is sequence %}({{ loop(n) }}){% else %}{{ n }}@{{ loop.depth }}{% endif %}{% endfor %}",
+            "(1@2(2@3(3@4)))",
+        ),
         ("{% with a = 1, b = 2 %}{{ a + b }}{% endwith %}{{ a }}", "3"),
         ("{% raw %}{{ x }}{% endraw %}{# note #}!", "{{ x }}!"),
         ("a  {%- if true -%}  b  {%- endif %} c", "ab c"),
@@ -199,6 +204,7 @@ fn values_that_grow_without_end_are_stopped() {
     stopped("{% set n = namespace() %}{% set n.s = n %}{{ n }}");
     stopped("{% set n = namespace() %}{% set n.s = [n] %}{{ n }}");
     stopped("{% for a in range(99999) %}{{ 'x' * 99999 }}{% endfor %}");
+    stopped("{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}");
     stopped("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}");
     stopped("{% macro a(f) %}{{ f(f) }}{{ f(f) }}{% endmacro %}{{ a(a) }}");
 }

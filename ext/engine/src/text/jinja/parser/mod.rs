@@ -234,9 +234,7 @@ impl Parser {
             true => Some(self.expression()?),
             false => None,
         };
-        if self.skip_name("recursive") {
-            return wrong("recursive loops are not supported; use a macro");
-        }
+        let recursive = self.skip_name("recursive");
         self.block_end()?;
         let body = self.body(&["endfor", "else"])?;
         let mut otherwise = Vec::new();
@@ -250,6 +248,7 @@ impl Parser {
             target,
             items,
             condition,
+            recursive,
             body,
             otherwise,
         })))
