@@ -47,6 +47,8 @@ module Candle
         leave = services.gate.enter(request.connection, request.deadline)
         job = Job.new(request.connection, request.deadline) { |_| work.call }
         job.value
+      rescue ArgumentError => e
+        raise invalid(e.message)
       ensure
         job&.cancel
         leave&.call

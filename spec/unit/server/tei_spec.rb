@@ -106,6 +106,8 @@ RSpec.describe Candle::Server::TEI do
     text = "the dog live in Paris"
     found = post(server, "/api/v1/entities", { texts: [text], confidence_threshold: 0 }).json["entities"].first
     expect(found).to all(satisfy { |entity| text[entity["start"]...entity["end"]] == entity["text"] })
+    expect(post(server, "/api/v1/embed", { texts: ["a"], pooling: "odd" })).to have_attributes(status: 400)
+    expect(post(server, "/api/v1/entities", { texts: ["a"], confidence_threshold: 2 }).json["error"]).to match(/0 to 1/)
     expect(post(server, "/api/v1/embed", { texts: "a" }).json).to include("error" => "texts has the wrong type")
   end
 end
