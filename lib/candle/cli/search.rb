@@ -7,7 +7,13 @@ module Candle
     # @api private
     class Search < Verb
       TEXT_FILES = "**/*.{txt,md,markdown,rst,adoc,org,csv,html,rb,py,js,ts,go,rs,java,c,h}"
-      private_constant :TEXT_FILES
+      # What files are written in, by the ends of their names; others are code.
+      FORMATS = { ".md" => :markdown, ".markdown" => :markdown, "" => :text, ".txt" => :text, ".rst" => :text,
+                  ".adoc" => :text, ".org" => :text, ".csv" => :text, ".html" => :text }.freeze
+      PASSAGE_TOKENS = 200
+      # What models add around a text, at most.
+      SPECIAL_TOKENS = 4
+      private_constant :TEXT_FILES, :FORMATS, :PASSAGE_TOKENS, :SPECIAL_TOKENS
 
       # @param sources [Array<String>] files and directories
       # @return [void]
@@ -15,7 +21,9 @@ module Candle
         paths = files(sources)
         model = load_model(:embedding, options[:model])
         index = SearchIndex.new(options[:index], model: options[:model], dimension: model.dimension)
-        read = index.update(paths) { |passages| model.embed(passages, normalize: true, as: :packed) }
+        read = index.update(paths, split: splitter(model)) do |passages|
+          model.embed(passages, normalize: true, as: :packed)
+        end
         Terminal.note("#{read} of #{paths.size} files embedded")
         query_prompt = model.prompts.key?("query") ? "query" : nil
         vector = model.embed(options[:query], normalize: true, prompt_name: query_prompt)
@@ -23,6 +31,17 @@ module Candle
       end
 
       private
+
+      # Passages of some sentences are found better than whole pages.
+      def splitter(model)
+        size = [model.max_length, PASSAGE_TOKENS].compact.min - SPECIAL_TOKENS
+        splitters = Hash.new { |all, format| all[format] = TextSplitter.new(model, size: size, format: format) }
+        lambda do |path, text|
+          format = FORMATS.fetch(File.extname(path), :code)
+          chunks = splitters[format].split(text).reject { |chunk| chunk.text.strip.empty? }
+          chunks.map { |chunk| [chunk.start, chunk.text.rstrip.size] }
+        end
+      end
 
       def files(sources)
         raise ArgumentError, "search needs files or directories to look in" if sources.empty?

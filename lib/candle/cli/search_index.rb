@@ -21,29 +21,32 @@ module Candle
       # Brings the vectors of files up to date and leaves out files that are not named.
       #
       # @param paths [Array<String>]
+      # @param split [Proc] takes a path and its text, and gives where passages begin and their lengths, in characters
       # @yieldparam texts [Array<String>] passages
       # @yieldreturn [Array<String>] their vectors, packed
       # @return [Integer] how many files were read
-      def update(paths, &embed)
+      def update(paths, split:, &embed)
         changed = paths.reject { |path| known?(path) }
         @files = @files.slice(*paths)
-        changed.each { |path| @files[path] = entry(path, &embed) }
+        changed.each { |path| @files[path] = entry(path, split, &embed) }
         @files = paths.to_h { |path| [path, @files.fetch(path)] }
         write
         changed.size
       end
 
-      # @param vector [Array<Float>] of length 1
+      # @param vector [Array<Float>]
       # @param top [Integer]
       # @return [Array<Hash>] `{path:, start:, length:, score:}`, best first
       def search(vector, top)
-        found = @files.flat_map do |path, file|
-          file["passages"].zip(file["vectors"]).map do |(start, length), packed|
-            score = packed.unpack("e*").each_with_index.sum { |value, index| value * vector[index] }
-            { path: path, start: start, length: length, score: score }
-          end
+        places = @files.flat_map { |path, file| file["passages"].map { |start, length| [path, start, length] } }
+        return [] if places.empty?
+
+        packed = @files.each_value.flat_map { |file| file["vectors"] }.join
+        matrix = Tensor.from_packed(packed, [places.size, @head["dimension"]], :f32, device: "cpu")
+        matrix.nearest(Tensor.new(vector, device: "cpu"), top_k: top).map do |row, score|
+          path, start, length = places[row]
+          { path: path, start: start, length: length, score: score }
         end
-        found.max_by(top) { |entry| entry[:score] }
       end
 
       private
@@ -57,9 +60,9 @@ module Candle
         { "size" => stat.size, "modified" => stat.mtime.to_f }
       end
 
-      def entry(path)
+      def entry(path, split)
         text = File.read(path, encoding: "UTF-8").scrub
-        passages = Passages.of(text)
+        passages = split.call(path, text)
         vectors = passages.empty? ? [] : yield(passages.map { |start, length| text[start, length] })
         stamp(path).merge("passages" => passages, "vectors" => vectors)
       end
