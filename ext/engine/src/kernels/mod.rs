@@ -7,6 +7,7 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+pub(crate) mod matrix;
 #[cfg(any(test, target_os = "macos"))]
 mod metal;
 mod ops;
@@ -20,6 +21,7 @@ use crate::{Error, Result};
 use rows::row_major;
 
 pub use cpu::isa::Isa;
+pub use matrix::Epilogue;
 
 /// The smallest norm that `l2_normalize` divides by.
 pub const LEAST_L2_NORM: f32 = 1e-12;

@@ -1,8 +1,5 @@
 //! A linear layer that owns its weight in the layout its backend likes.
 
-#[cfg(feature = "cuda")]
-mod cuda;
-
 use candle_core::{DType, Device, Storage, Tensor};
 use half::{bf16, f16};
 
@@ -13,17 +10,12 @@ use crate::kernels::cpu::product::byte_matrix::{self, ByteMatrix};
 use crate::kernels::cpu::product::gemm::{GemmEpilogue, PackedMatrix};
 use crate::kernels::cpu::product::half_matrix::HalfMatrix;
 use crate::kernels::cpu::Element;
+use crate::kernels::matrix::{self, Matrix};
 use crate::kernels::{self, Activation};
 use crate::quant::{dequantize, QuantizedTensor};
 use crate::{runtime::memory, Error, Result};
 
-/// What follows the product, in this order: bias (the layer's own), activation, residual.
-#[derive(Clone, Copy, Default)]
-pub struct Epilogue<'a> {
-    pub activation: Option<Activation>,
-    /// Added last; shaped like the output.
-    pub residual: Option<&'a Tensor>,
-}
+pub use crate::kernels::Epilogue;
 
 #[derive(Clone, Debug)]
 enum Weight {
@@ -214,51 +206,48 @@ impl Linear {
 
     /// The outputs of several layers of one input side by side, where one launch makes them all; `None`
     /// where running each is as good.
-    pub fn forward_joined(layers: &[&Linear], x: &Tensor) -> Result<Option<Tensor>> {
-        #[cfg(feature = "cuda")]
-        if let (true, [tokens, _]) = (x.device().is_cuda(), x.dims()) {
-            if layers
-                .iter()
-                .all(|layer| layer.inputs * tokens == x.elem_count())
-            {
-                return cuda::joined(layers, x);
-            }
-        }
-        let _ = (layers, x);
-        Ok(None)
+    pub(super) fn forward_joined(layers: &[Self], x: &Tensor) -> Result<Option<Tensor>> {
+        let Some(weights) = plain_weights(layers)? else {
+            return Ok(None);
+        };
+        let matrices: Vec<_> = weights.iter().zip(layers).map(matrix_of).collect();
+        matrix::multiply_joined(x, &matrices)
     }
 
-    /// activation(gate(x)) · up(x).
-    pub fn forward_gated(
-        gate: &Linear,
-        up: &Linear,
+    /// activation(gate(x)) · up(x) of two layers, or of one that holds both, gate first; `None` where it
+    /// takes more than one launch.
+    pub(super) fn forward_gated(
+        layers: &[Self],
         x: &Tensor,
         activation: Activation,
-    ) -> Result<Tensor> {
-        #[cfg(feature = "cuda")]
-        if x.device().is_cuda() && x.rank() == 2 && gate.inputs == x.dim(1)? {
-            if let Some(out) = cuda::gated(gate, up, x, activation)? {
-                return Ok(out);
-            }
+    ) -> Result<Option<Tensor>> {
+        let Some(weights) = plain_weights(layers)? else {
+            return Ok(None);
+        };
+        let biases = layers.iter().map(|layer| layer.bias.clone());
+        let mut matrices: Vec<(Tensor, Option<Tensor>)> = weights.into_iter().zip(biases).collect();
+        if let [(weight, bias)] = &matrices[..] {
+            let half = weight.dim(0)? / 2;
+            let cut = |tensor: &Tensor, at: usize| tensor.narrow(0, at * half, half);
+            let halves = [0, 1].map(|at| -> Result<_> {
+                let bias = bias.as_ref().map(|bias| cut(bias, at)).transpose()?;
+                Ok((cut(weight, at)?, bias))
+            });
+            matrices = halves.into_iter().collect::<Result<_>>()?;
         }
-        let [gate, up] = Self::forward_each([gate, up], x)?;
-        kernels::gated(&gate, &up, activation)
+        let [gate, up] = &matrices[..] else {
+            return Ok(None);
+        };
+        let matrices = [gate, up].map(|(weight, bias)| Matrix {
+            weight,
+            bias: bias.as_ref(),
+        });
+        matrix::multiply_gated(x, &matrices, activation)
     }
 
-    /// The same of a layer that holds gate and up, gate first.
-    pub fn forward_gated_fused(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
-        #[cfg(feature = "cuda")]
-        if x.device().is_cuda() && x.rank() == 2 && self.inputs == x.dim(1)? {
-            if let Some(out) = cuda::gated_fused(self, x, activation)? {
-                return Ok(out);
-            }
-        }
-        kernels::gated_fused(&self.forward(x)?, activation)
-    }
-
-    /// Several layers of one input: `forward` of each, together where that saves time.
-    pub fn forward_each<const N: usize>(layers: [&Self; N], x: &Tensor) -> Result<[Tensor; N]> {
-        let mut factors = Vec::with_capacity(N);
+    /// `forward` of several layers of one input, together where that saves time.
+    pub(super) fn forward_each(layers: &[Self], x: &Tensor) -> Result<Vec<Tensor>> {
+        let mut factors = Vec::with_capacity(layers.len());
         for layer in layers {
             if let Weight::Blocks(matrix, bias) = &layer.weight {
                 let bias = bias.as_deref();
@@ -269,23 +258,18 @@ impl Linear {
                 factors.push((matrix, epilogue));
             }
         }
-        let mut outputs = Vec::with_capacity(N);
-        if factors.len() == N {
-            let shapes = layers.map(|layer| layer.output_shape(x));
-            let shapes = shapes.into_iter().collect::<Result<Vec<_>>>()?;
-            let rows = shapes.first().map_or(0, |(_, rows)| *rows);
-            let isa = Isa::current()?;
-            let products = with_values(x, |x| Ok(blocks::multiply(isa, x, rows, &factors)))?;
-            for (product, (shape, _)) in products.into_iter().zip(shapes) {
-                outputs.push(Tensor::from_vec(product, shape, x.device())?);
-            }
-        } else {
-            for layer in layers {
-                outputs.push(layer.forward(x)?);
-            }
+        if factors.len() < layers.len() {
+            return layers.iter().map(|layer| layer.forward(x)).collect();
         }
-        <[Tensor; N]>::try_from(outputs)
-            .map_err(|_| Error::Internal("a layer without an output".into()))
+        let shapes = layers.iter().map(|layer| layer.output_shape(x));
+        let shapes = shapes.collect::<Result<Vec<_>>>()?;
+        let rows = shapes.first().map_or(0, |(_, rows)| *rows);
+        let isa = Isa::current()?;
+        let products = with_values(x, |x| Ok(blocks::multiply(isa, x, rows, &factors)))?;
+        let outputs = products.into_iter().zip(shapes);
+        outputs
+            .map(|(product, (shape, _))| Ok(Tensor::from_vec(product, shape, x.device())?))
+            .collect()
     }
 
     fn forward_plain(
@@ -297,8 +281,8 @@ impl Linear {
         epilogue: &Epilogue<'_>,
     ) -> Result<Tensor> {
         let x = x.reshape((rows, self.inputs))?;
-        #[cfg(feature = "cuda")]
-        if let Some(out) = cuda::forward(self, &x, epilogue)? {
+        let stored = weight.t()?;
+        if let Some(out) = matrix::multiply(&x, &matrix_of((&stored, self)), epilogue)? {
             return Ok(out.reshape(shape)?);
         }
         let product = x.matmul(weight)?;
@@ -331,6 +315,24 @@ impl Linear {
         }
         let rows = shape.iter().rev().skip(1).product();
         Ok((shape, rows))
+    }
+}
+
+/// The layers' weights [out, in], unless some are laid out for the CPU.
+fn plain_weights(layers: &[Linear]) -> Result<Option<Vec<Tensor>>> {
+    let plain = layers.iter().map(|layer| match &layer.weight {
+        Weight::Plain(weight) => Some(weight.t()),
+        _ => None,
+    });
+    Ok(plain
+        .collect::<Option<candle_core::Result<_>>>()
+        .transpose()?)
+}
+
+fn matrix_of<'a>((weight, layer): (&'a Tensor, &'a Linear)) -> Matrix<'a> {
+    Matrix {
+        weight,
+        bias: layer.bias.as_ref(),
     }
 }
 

@@ -6,6 +6,7 @@ pub mod linear;
 pub mod norm;
 pub mod packed;
 pub mod pooling;
+pub mod projection;
 pub mod rope;
 pub mod selftest;
 
@@ -14,4 +15,5 @@ pub use linear::{Epilogue, Linear};
 pub use norm::Norm;
 pub use packed::PackedSequences;
 pub use pooling::Pooling;
+pub use projection::{LowRank, LowRankUpdates, Projection};
 pub use rope::{Rope, RopeTable};

@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::{
     attention, AttentionBias, AttentionKind, AttentionOptions, Disentangled, Epilogue, Linear,
+    Projection,
 };
 use crate::kernels::selftest::Outcome;
 use crate::kernels::{reference, Activation};
@@ -416,26 +417,18 @@ fn linear_case(
     let second = Layer::new(bench, inputs, outputs, biased)?;
     let third = Layer::new(bench, inputs, outputs / 2, !biased)?;
     let layers = [&layer, &second, &third];
-    let linears = layers.map(|layer| &layer.linear);
-    if let Some(joined) = Linear::forward_joined(&linears, &x)? {
-        let parts = layers.map(|layer| layer.expected(&values));
-        let want: Vec<f64> = (0..rows)
-            .flat_map(|row| {
-                let cut = |(part, layer): (&Vec<f64>, &&Layer)| {
-                    let width = layer.linear.outputs();
-                    part[row * width..(row + 1) * width].to_vec()
-                };
-                parts.iter().zip(&layers).flat_map(cut).collect::<Vec<_>>()
-            })
-            .collect();
-        bench.check("linear_joined", label.clone(), &joined, &want)?;
+    let split = Projection::split(layers.map(|layer| layer.linear.clone()).to_vec())?;
+    for (part, layer) in split.heads(&x, 1, &[])?.iter().zip(&layers) {
+        let want = layer.expected(&values);
+        bench.check("linear_joined", label.clone(), part, &want)?;
     }
     let want: Vec<f64> = plain
         .iter()
         .zip(second.expected(&values))
         .map(|(&gate, up)| reference::activation(gate, Activation::Silu) * up)
         .collect();
-    let got = Linear::forward_gated(&layer.linear, &second.linear, &x, Activation::Silu)?;
+    let both = Projection::split(vec![layer.linear.clone(), second.linear.clone()])?;
+    let got = both.activated(&x, Activation::Silu, &[])?;
     bench.check("linear_gated", label.clone(), &got, &want)?;
     if outputs % 2 == 0 {
         let half = outputs / 2;
@@ -448,7 +441,8 @@ fn linear_case(
                     .collect::<Vec<_>>()
             })
             .collect();
-        let got = layer.linear.forward_gated_fused(&x, Activation::GeluTanh)?;
+        let fused = Projection::fused_halves(layer.linear.clone())?;
+        let got = fused.activated(&x, Activation::GeluTanh, &[])?;
         bench.check("linear_gated", format!("{label} fused"), &got, &want)?;
     }
     Ok(())

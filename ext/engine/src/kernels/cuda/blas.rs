@@ -10,7 +10,7 @@ use candle_core::cuda_backend::{DeviceId, WrapErr};
 use candle_core::{CudaDevice, DType, Result, Tensor};
 
 use super::device::{address, device_of, result, ALIGNMENT};
-use super::product::Matrix;
+use crate::kernels::matrix::Matrix;
 
 /// What NVIDIA recommends for Hopper; older GPUs need less.
 const WORKSPACE_BYTES: usize = 32 << 20;

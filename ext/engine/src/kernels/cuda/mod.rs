@@ -1,11 +1,12 @@
 //! The row kernels on CUDA; beside them what attention and linear layers need to launch their own.
 
-pub(crate) mod blas;
-pub(crate) mod compile;
+mod blas;
+mod compile;
 pub(crate) mod device;
 pub(crate) mod gather;
+pub(crate) mod matrix;
 mod parameters;
-pub(crate) mod product;
+mod product;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{

@@ -8,6 +8,7 @@ use super::compile::{function, PRODUCT};
 use super::device::{address, device_of, result, ALIGNMENT};
 use super::parameters::small;
 use super::{activation_index, Activation};
+use crate::kernels::matrix::Matrix;
 
 /// Beyond this many rows the library's matrix product is faster.
 pub(crate) const MOST_ROWS: usize = 2;
@@ -34,13 +35,6 @@ struct Parameters {
 
 // SAFETY: plain numbers, laid out as in the CUDA source.
 unsafe impl DeviceRepr for Parameters {}
-
-/// A matrix [out, in] and its bias [out].
-#[derive(Clone, Copy)]
-pub(crate) struct Matrix<'a> {
-    pub weight: &'a Tensor,
-    pub bias: Option<&'a Tensor>,
-}
 
 pub(crate) enum Outcome {
     /// The matrices' outputs side by side, activated.

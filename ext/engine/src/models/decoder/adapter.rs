@@ -4,8 +4,7 @@
 use candle_core::Tensor;
 
 use super::model::Embedding;
-use crate::nn::linear::Epilogue;
-use crate::nn::{elementwise, Linear};
+use crate::nn::{elementwise, Linear, LowRank};
 use crate::Result;
 
 /// The linear layers of a decoder layer that an adapter can change.
@@ -22,26 +21,29 @@ pub enum Part {
     Down,
 }
 
-impl Part {
-    const COUNT: usize = Self::Down as usize + 1;
+/// A matrix among a layer's projections; those of several parts may have several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    Qkv(usize),
+    AttentionOutput,
+    MlpInput(usize),
+    MlpOutput,
 }
 
-/// What one linear layer's output gets in addition: B·A·x, B already scaled.
-pub struct LowRank {
-    pub down: Linear,
-    pub up: Linear,
-}
-
-/// The same for a looked-up row.
+/// What a looked-up row gets in addition.
 pub struct EmbeddingUpdate {
     /// `[vocabulary, rank]`
     pub rows: Tensor,
     pub up: Linear,
 }
 
+/// The updates of one layer's projections.
 #[derive(Default)]
 pub struct LayerAdapter {
-    parts: [Option<LowRank>; Part::COUNT],
+    pub qkv: Vec<Option<LowRank>>,
+    pub attention_output: Option<LowRank>,
+    pub mlp_input: Vec<Option<LowRank>>,
+    pub mlp_output: Option<LowRank>,
 }
 
 pub struct Adapter {
@@ -54,66 +56,33 @@ pub struct Adapter {
     pub whole_head: Option<Linear>,
 }
 
-impl LowRank {
-    /// `base + B·A·x`
-    fn add(&self, x: &Tensor, base: &Tensor) -> Result<Tensor> {
-        let residual = Some(base);
-        let epilogue = Epilogue {
-            residual,
-            ..Default::default()
-        };
-        self.up.forward_with(&self.down.forward(x)?, &epilogue)
-    }
-}
-
 impl LayerAdapter {
-    pub fn slot(&mut self, part: Part) -> &mut Option<LowRank> {
-        &mut self.parts[part as usize]
-    }
-}
+    pub const NONE: Self = Self {
+        qkv: Vec::new(),
+        attention_output: None,
+        mlp_input: Vec::new(),
+        mlp_output: None,
+    };
 
-/// The updates of one layer in one forward; none without an adapter.
-#[derive(Clone, Copy)]
-pub struct Updates<'a>(Option<&'a LayerAdapter>);
-
-impl<'a> Updates<'a> {
-    pub const NONE: Self = Self(None);
-
-    pub fn of(adapter: Option<&'a Adapter>, layer: usize) -> Self {
-        Self(adapter.and_then(|adapter| adapter.layers.get(layer)))
+    /// The updates of a layer in one forward; none without an adapter.
+    pub fn of(adapter: Option<&Adapter>, layer: usize) -> &Self {
+        static NONE: LayerAdapter = LayerAdapter::NONE;
+        let layers = adapter.map(|adapter| &adapter.layers);
+        layers.and_then(|layers| layers.get(layer)).unwrap_or(&NONE)
     }
 
-    /// Whether a part has one.
-    pub fn has(&self, part: Part) -> bool {
-        self.get(part).is_some()
-    }
-
-    fn get(&self, part: Part) -> Option<&'a LowRank> {
-        self.0.and_then(|layer| layer.parts[part as usize].as_ref())
-    }
-
-    pub fn forward(&self, part: Part, linear: &Linear, x: &Tensor) -> Result<Tensor> {
-        self.update(part, x, linear.forward(x)?)
-    }
-
-    /// Layers that read the same input.
-    pub fn forward_each<const N: usize>(
-        &self,
-        parts: [(Part, &Linear); N],
-        x: &Tensor,
-    ) -> Result<[Tensor; N]> {
-        let mut outputs = Linear::forward_each(parts.map(|(_, linear)| linear), x)?;
-        for (output, (part, _)) in outputs.iter_mut().zip(parts) {
-            *output = self.update(part, x, output.clone())?;
+    /// Where the update of a projection's matrix goes.
+    pub fn slot(&mut self, slot: Slot) -> &mut Option<LowRank> {
+        let (updates, matrix) = match slot {
+            Slot::Qkv(matrix) => (&mut self.qkv, matrix),
+            Slot::MlpInput(matrix) => (&mut self.mlp_input, matrix),
+            Slot::AttentionOutput => return &mut self.attention_output,
+            Slot::MlpOutput => return &mut self.mlp_output,
+        };
+        if updates.len() <= matrix {
+            updates.resize_with(matrix + 1, || None);
         }
-        Ok(outputs)
-    }
-
-    fn update(&self, part: Part, x: &Tensor, base: Tensor) -> Result<Tensor> {
-        match self.get(part) {
-            Some(update) => update.add(x, &base),
-            None => Ok(base),
-        }
+        &mut updates[matrix]
     }
 }
 
@@ -130,10 +99,7 @@ impl Adapter {
     }
 
     pub fn logits(&self, base: &Linear, hidden: &Tensor) -> Result<Tensor> {
-        let logits = self.whole_head.as_ref().unwrap_or(base).forward(hidden)?;
-        match &self.head {
-            Some(update) => update.add(hidden, &logits),
-            None => Ok(logits),
-        }
+        let head = self.whole_head.as_ref().unwrap_or(base);
+        head.forward_updated(hidden, self.head.as_ref())
     }
 }

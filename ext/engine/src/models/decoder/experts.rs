@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
-use super::adapter::Updates;
+use super::adapter::LayerAdapter;
 use super::layer::MlpLayer;
 use crate::kernels::{self, Activation};
 use crate::nn::{elementwise, Linear};
@@ -21,39 +21,44 @@ impl ExpertLayer {
     /// `x` is `[tokens, hidden]`.
     pub fn forward(&self, x: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
         let logits = self.router.forward(x)?.to_dtype(DType::F32)?;
-        let shares: Vec<Vec<f32>> = kernels::softmax(&logits)?.to_vec2()?;
+        let probabilities: Vec<Vec<f32>> = kernels::softmax(&logits)?.to_vec2()?;
         let mut output = x.zeros_like()?;
-        for (expert, rows, weights) in self.assignments(&shares) {
+        for (expert, rows, weights) in self.assignments(&probabilities) {
             cancel.check()?;
             let count = rows.len();
             let rows = Tensor::from_vec(rows, count, x.device())?;
             let weights = Tensor::from_vec(weights, (count, 1), x.device())?.to_dtype(x.dtype())?;
-            let result = self.experts[expert].forward(&x.index_select(&rows, 0)?, Updates::NONE)?;
+            let result =
+                self.experts[expert].forward(&x.index_select(&rows, 0)?, &LayerAdapter::NONE)?;
             output = output.index_add(&rows, &elementwise::multiply(&result, &weights)?, 0)?;
         }
         if let Some((shared, gate)) = &self.shared {
             let weight = kernels::activate(&gate.forward(x)?, Activation::Sigmoid)?;
-            let weighed = elementwise::multiply(&shared.forward(x, Updates::NONE)?, &weight)?;
+            let weighed = elementwise::multiply(&shared.forward(x, &LayerAdapter::NONE)?, &weight)?;
             output = elementwise::add(&output, &weighed)?;
         }
         Ok(output)
     }
 
     /// For each expert in use: the rows it gets and the weights of its results.
-    fn assignments(&self, shares: &[Vec<f32>]) -> Vec<(usize, Vec<u32>, Vec<f32>)> {
+    fn assignments(&self, probabilities: &[Vec<f32>]) -> Vec<(usize, Vec<u32>, Vec<f32>)> {
         let mut per_expert = vec![(Vec::new(), Vec::new()); self.experts.len()];
-        for (row, shares) in shares.iter().enumerate() {
-            let mut order: Vec<usize> = (0..shares.len()).collect();
-            order.sort_by(|&a, &b| shares[b].total_cmp(&shares[a]).then(a.cmp(&b)));
+        for (row, probabilities) in probabilities.iter().enumerate() {
+            let mut order: Vec<usize> = (0..probabilities.len()).collect();
+            order.sort_by(|&a, &b| {
+                probabilities[b]
+                    .total_cmp(&probabilities[a])
+                    .then(a.cmp(&b))
+            });
             order.truncate(self.used);
             let total: f32 = if self.normalize {
-                order.iter().map(|&expert| shares[expert]).sum()
+                order.iter().map(|&expert| probabilities[expert]).sum()
             } else {
                 1.0
             };
             for expert in order {
                 per_expert[expert].0.push(row as u32);
-                per_expert[expert].1.push(shares[expert] / total);
+                per_expert[expert].1.push(probabilities[expert] / total);
             }
         }
         per_expert

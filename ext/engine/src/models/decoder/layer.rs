@@ -2,17 +2,15 @@
 
 use candle_core::Tensor;
 
-use super::adapter::{Adapter, Part, Updates};
+use super::adapter::{Adapter, LayerAdapter, Part, Slot};
 use super::batch::{Batch, Past};
 use super::config::{DecoderConfig, Residual};
 use super::experts::ExpertLayer;
 use super::rope::Rotation;
-use crate::kernels::{self, Activation};
+use crate::kernels::Activation;
 use crate::nn::attention::{attention, AttentionOptions};
-use crate::nn::elementwise;
-use crate::nn::linear::Epilogue;
-use crate::nn::{Linear, Norm};
-use crate::{CancelToken, Result};
+use crate::nn::{elementwise, Linear, Norm, Projection};
+use crate::{CancelToken, Error, Result};
 
 pub struct Layer {
     pub attention_norm: Option<Norm>,
@@ -24,21 +22,11 @@ pub struct Layer {
 }
 
 pub struct AttentionLayer {
-    pub qkv: Qkv,
+    /// Queries, keys and values.
+    pub qkv: Projection,
     pub output: Linear,
     pub query_norm: Option<Norm>,
     pub key_norm: Option<Norm>,
-}
-
-#[allow(clippy::large_enum_variant, reason = "one per layer")]
-pub enum Qkv {
-    Split {
-        query: Linear,
-        key: Linear,
-        value: Linear,
-    },
-    /// Rows in the order queries, keys, values.
-    Fused(Linear),
 }
 
 #[allow(clippy::large_enum_variant, reason = "one per layer")]
@@ -48,15 +36,10 @@ pub enum FeedForward {
 }
 
 pub struct MlpLayer {
-    pub kind: MlpWeights,
-    pub down: Linear,
+    /// Gate and up, or up alone.
+    pub input: Projection,
+    pub output: Linear,
     pub activation: Activation,
-}
-
-pub enum MlpWeights {
-    Gated { gate: Linear, up: Linear },
-    GatedFused(Linear),
-    Plain(Linear),
 }
 
 /// What every layer of one forward needs to know.
@@ -115,24 +98,30 @@ impl Stream {
 
 impl Layer {
     /// What an adapter can change.
-    pub fn linears(&self) -> Vec<(Part, &Linear)> {
+    pub fn linears(&self) -> Vec<(Part, Slot, &Linear)> {
+        fn each<'a>(
+            projection: &'a Projection,
+            parts: &'static [Part],
+            slot: fn(usize) -> Slot,
+        ) -> impl Iterator<Item = (Part, Slot, &'a Linear)> {
+            let matrices = projection.matrices().iter().zip(parts).enumerate();
+            matrices.map(move |(at, (linear, &part))| (part, slot(at), linear))
+        }
         let attention = &self.attention;
-        let mut linears = match &attention.qkv {
-            Qkv::Split { query, key, value } => {
-                vec![(Part::Query, query), (Part::Key, key), (Part::Value, value)]
-            }
-            Qkv::Fused(linear) => vec![(Part::Qkv, linear)],
+        let parts: &[_] = match attention.qkv.matrices().len() {
+            1 => &[Part::Qkv],
+            _ => &[Part::Query, Part::Key, Part::Value],
         };
-        linears.push((Part::Output, &attention.output));
+        let mut linears: Vec<_> = each(&attention.qkv, parts, Slot::Qkv).collect();
+        linears.push((Part::Output, Slot::AttentionOutput, &attention.output));
         if let FeedForward::Mlp(mlp) = &self.mlp {
-            match &mlp.kind {
-                MlpWeights::Gated { gate, up } => {
-                    linears.extend([(Part::Gate, gate), (Part::Up, up)]);
-                }
-                MlpWeights::GatedFused(both) => linears.push((Part::GateUp, both)),
-                MlpWeights::Plain(up) => linears.push((Part::Up, up)),
-            }
-            linears.push((Part::Down, &mlp.down));
+            let parts: &[_] = match (mlp.input.matrices().len(), mlp.input.widths().len()) {
+                (1, 1) => &[Part::Up],
+                (1, _) => &[Part::GateUp],
+                _ => &[Part::Gate, Part::Up],
+            };
+            linears.extend(each(&mlp.input, parts, Slot::MlpInput));
+            linears.push((Part::Down, Slot::MlpOutput, &mlp.output));
         }
         linears
     }
@@ -147,7 +136,7 @@ impl Layer {
         let scale = step.config.residual_scale;
         let input = stream.read(self.attention_norm.as_ref())?;
         let attended = self.attention.forward(index, &input, past, step)?;
-        let updates = Updates::of(step.adapter, index);
+        let updates = LayerAdapter::of(step.adapter, index);
         match step.config.residual {
             Residual::Sequential => {
                 stream.add(
@@ -182,7 +171,7 @@ impl AttentionLayer {
         step.cancel.check()?;
         let config = step.config;
         let tokens = x.dim(0)?;
-        let updates = Updates::of(step.adapter, index);
+        let updates = LayerAdapter::of(step.adapter, index);
         let (query, key, value) = self.project(x, config, updates)?;
         let (query, key) = match &step.rotation {
             Some(rotation) if rotation.applies(index) => {
@@ -204,7 +193,8 @@ impl AttentionLayer {
             &options,
         )?;
         let attended = attended.reshape((tokens, config.head_count * config.head_size))?;
-        updates.forward(Part::Output, &self.output, &attended)
+        self.output
+            .forward_updated(&attended, updates.attention_output.as_ref())
     }
 
     /// Query, key and value as `[tokens, heads, head size]`, the former two normalized where the
@@ -213,38 +203,11 @@ impl AttentionLayer {
         &self,
         x: &Tensor,
         config: &DecoderConfig,
-        updates: Updates<'_>,
+        updates: &LayerAdapter,
     ) -> Result<(Tensor, Tensor, Tensor)> {
-        let (heads, kv_heads, size) = (config.head_count, config.kv_head_count, config.head_size);
-        let tokens = x.dim(0)?;
-        let cut = |all: Tensor| -> Result<(Tensor, Tensor, Tensor)> {
-            let all = all.reshape((tokens, heads + 2 * kv_heads, size))?;
-            Ok((
-                all.narrow(1, 0, heads)?,
-                all.narrow(1, heads, kv_heads)?,
-                all.narrow(1, heads + kv_heads, kv_heads)?,
-            ))
-        };
-        let (query, key, value) = match &self.qkv {
-            Qkv::Fused(linear) => cut(updates.forward(Part::Qkv, linear, x)?)?,
-            Qkv::Split { query, key, value } => {
-                let parts = [(Part::Query, query), (Part::Key, key), (Part::Value, value)];
-                let joined = match parts.iter().any(|&(part, _)| updates.has(part)) {
-                    true => None,
-                    false => Linear::forward_joined(&[query, key, value], x)?,
-                };
-                match joined {
-                    Some(all) => cut(all)?,
-                    None => {
-                        let [query, key, value] = updates.forward_each(parts, x)?;
-                        (
-                            query.reshape((tokens, heads, size))?,
-                            key.reshape((tokens, kv_heads, size))?,
-                            value.reshape((tokens, kv_heads, size))?,
-                        )
-                    }
-                }
-            }
+        let parts = self.qkv.heads(x, config.head_size, &updates.qkv)?;
+        let Ok([query, key, value]) = <[Tensor; 3]>::try_from(parts) else {
+            return Err(Error::Internal("attention needs three projections".into()));
         };
         Ok((
             normalized_heads(query, self.query_norm.as_ref())?,
@@ -266,7 +229,7 @@ fn normalized_heads(x: Tensor, norm: Option<&Norm>) -> Result<Tensor> {
 }
 
 impl FeedForward {
-    fn forward(&self, x: &Tensor, updates: Updates<'_>, cancel: &CancelToken) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, updates: &LayerAdapter, cancel: &CancelToken) -> Result<Tensor> {
         cancel.check()?;
         match self {
             Self::Mlp(mlp) => mlp.forward(x, updates),
@@ -276,36 +239,12 @@ impl FeedForward {
 }
 
 impl MlpLayer {
-    pub fn forward(&self, x: &Tensor, updates: Updates<'_>) -> Result<Tensor> {
-        let inner = match &self.kind {
-            MlpWeights::Gated { gate, up }
-                if !updates.has(Part::Gate) && !updates.has(Part::Up) =>
-            {
-                Linear::forward_gated(gate, up, x, self.activation)?
-            }
-            MlpWeights::Gated { gate, up } => {
-                let parts = [(Part::Gate, gate), (Part::Up, up)];
-                let [gate, up] = updates.forward_each(parts, x)?;
-                kernels::gated(&gate, &up, self.activation)?
-            }
-            MlpWeights::GatedFused(both) if !updates.has(Part::GateUp) => {
-                both.forward_gated_fused(x, self.activation)?
-            }
-            MlpWeights::GatedFused(both) => {
-                kernels::gated_fused(&updates.forward(Part::GateUp, both, x)?, self.activation)?
-            }
-            MlpWeights::Plain(up) if updates.has(Part::Up) => {
-                kernels::activate(&updates.forward(Part::Up, up, x)?, self.activation)?
-            }
-            MlpWeights::Plain(up) => {
-                let epilogue = Epilogue {
-                    activation: Some(self.activation),
-                    ..Default::default()
-                };
-                up.forward_with(x, &epilogue)?
-            }
-        };
-        updates.forward(Part::Down, &self.down, &inner)
+    pub fn forward(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
+        let inner = self
+            .input
+            .activated(x, self.activation, &updates.mlp_input)?;
+        self.output
+            .forward_updated(&inner, updates.mlp_output.as_ref())
     }
 }
 

@@ -4,10 +4,10 @@ use candle_core::{DType, Device, Tensor};
 
 use super::config::*;
 use super::experts::ExpertLayer;
-use super::layer::{AttentionLayer, FeedForward, Layer, MlpLayer, MlpWeights, Qkv};
+use super::layer::{AttentionLayer, FeedForward, Layer, MlpLayer};
 use super::model::Embedding;
 use super::names::Names;
-use crate::nn::{Linear, Norm};
+use crate::nn::{Linear, Norm, Projection};
 use crate::quant::QuantizedTensor;
 use crate::weights::WeightSource;
 use crate::{Error, Result};
@@ -154,14 +154,15 @@ impl<'a> Parameters<'a> {
     ) -> Result<AttentionLayer> {
         let (heads, kv_heads, size) = (config.head_count, config.kv_head_count, config.head_size);
         let (hidden, width, kv_width) = (config.hidden_size, heads * size, kv_heads * size);
+        let fused = |linear| Projection::fused(linear, &[width, kv_width, kv_width]);
         let qkv = match config.qkv {
-            QkvLayout::Split => Qkv::Split {
-                query: self.linear(&at(self.names.query), hidden, width)?,
-                key: self.linear(&at(self.names.key), hidden, kv_width)?,
-                value: self.linear(&at(self.names.value), hidden, kv_width)?,
-            },
+            QkvLayout::Split => Projection::split(vec![
+                self.linear(&at(self.names.query), hidden, width)?,
+                self.linear(&at(self.names.key), hidden, kv_width)?,
+                self.linear(&at(self.names.value), hidden, kv_width)?,
+            ])?,
             QkvLayout::Fused => {
-                Qkv::Fused(self.linear(&at(self.names.qkv), hidden, width + 2 * kv_width)?)
+                fused(self.linear(&at(self.names.qkv), hidden, width + 2 * kv_width)?)?
             }
             QkvLayout::FusedByHead => {
                 let order = ungrouped_rows(heads, kv_heads, size);
@@ -169,10 +170,10 @@ impl<'a> Parameters<'a> {
                 let (weight, bias) =
                     self.parts(&at(self.names.qkv), [width + 2 * kv_width, hidden])?;
                 let bias = bias.map(|bias| bias.index_select(&order, 0)).transpose()?;
-                Qkv::Fused(self.assemble(weight.index_select(&order, 0)?, bias)?)
+                fused(self.assemble(weight.index_select(&order, 0)?, bias)?)?
             }
             QkvLayout::FusedTransposed => {
-                Qkv::Fused(self.transposed(&at(self.names.qkv), hidden, width + 2 * kv_width)?)
+                fused(self.transposed(&at(self.names.qkv), hidden, width + 2 * kv_width)?)?
             }
         };
         let transposed = config.qkv == QkvLayout::FusedTransposed;
@@ -210,37 +211,35 @@ impl<'a> Parameters<'a> {
     fn mlp(&self, at: &dyn Fn(&str) -> String, config: &DecoderConfig) -> Result<MlpLayer> {
         let hidden = config.hidden_size;
         let (gate, up) = (at(self.names.gate), at(self.names.up));
-        let kind = match config.mlp.kind {
+        let input = match config.mlp.kind {
             MlpKind::Gated => {
                 let width = self.outputs(&gate)?;
-                MlpWeights::Gated {
-                    gate: self.linear(&gate, hidden, width)?,
-                    up: self.linear(&up, hidden, width)?,
-                }
+                Projection::split(vec![
+                    self.linear(&gate, hidden, width)?,
+                    self.linear(&up, hidden, width)?,
+                ])?
             }
             MlpKind::GatedFused => {
                 let both = at(self.names.gate_up);
-                MlpWeights::GatedFused(self.linear(&both, hidden, self.outputs(&both)?)?)
+                Projection::fused_halves(self.linear(&both, hidden, self.outputs(&both)?)?)?
             }
-            MlpKind::Plain => MlpWeights::Plain(self.linear(&up, hidden, self.outputs(&up)?)?),
+            MlpKind::Plain => {
+                Projection::split(vec![self.linear(&up, hidden, self.outputs(&up)?)?])?
+            }
             MlpKind::PlainTransposed => {
                 let width = self
                     .shape(&format!("{up}.weight"))?
                     .get(1)
                     .copied()
                     .unwrap_or(0);
-                MlpWeights::Plain(self.transposed(&up, hidden, width)?)
+                Projection::split(vec![self.transposed(&up, hidden, width)?])?
             }
         };
         let down = at(self.names.down);
-        let width = match &kind {
-            MlpWeights::Gated { gate, .. } => gate.outputs(),
-            MlpWeights::GatedFused(both) => both.outputs() / 2,
-            MlpWeights::Plain(up) => up.outputs(),
-        };
+        let width = input.widths().first().copied().unwrap_or(0);
         Ok(MlpLayer {
-            kind,
-            down: if config.mlp.kind == MlpKind::PlainTransposed {
+            input,
+            output: if config.mlp.kind == MlpKind::PlainTransposed {
                 self.transposed(&down, width, hidden)?
             } else {
                 self.linear(&down, width, hidden)?
@@ -310,8 +309,8 @@ impl<'a> Parameters<'a> {
         let mut experts = Vec::with_capacity(count);
         while let (Some(gate), Some(up), Some(down)) = (gates.next(), ups.next(), downs.next()) {
             experts.push(MlpLayer {
-                kind: MlpWeights::Gated { gate, up },
-                down,
+                input: Projection::split(vec![gate, up])?,
+                output: down,
                 activation: config.mlp.activation,
             });
         }
@@ -343,11 +342,11 @@ impl<'a> Parameters<'a> {
     fn gated(&self, gate: &str, up: &str, down: &str, config: &DecoderConfig) -> Result<MlpLayer> {
         let (hidden, width) = (config.hidden_size, self.outputs(gate)?);
         Ok(MlpLayer {
-            kind: MlpWeights::Gated {
-                gate: self.linear(gate, hidden, width)?,
-                up: self.linear(up, hidden, width)?,
-            },
-            down: self.linear(down, width, hidden)?,
+            input: Projection::split(vec![
+                self.linear(gate, hidden, width)?,
+                self.linear(up, hidden, width)?,
+            ])?,
+            output: self.linear(down, width, hidden)?,
             activation: config.mlp.activation,
         })
     }

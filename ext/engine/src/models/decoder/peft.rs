@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use super::adapter::{Adapter, EmbeddingUpdate, LayerAdapter, LowRank, Part};
+use super::adapter::{Adapter, EmbeddingUpdate, LayerAdapter, Part, Slot};
 use super::config::RowOrder;
 use super::model::{Decoder, Embedding};
 use super::names::Names;
 use super::parameters::ungrouped_rows;
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
-use crate::nn::Linear;
+use crate::nn::{Linear, LowRank};
 use crate::weights::{self, WeightSource};
 use crate::{CancelToken, Error, Result};
 
@@ -23,7 +23,7 @@ const PREFIX: &str = "base_model.model.";
 
 /// Where a module of an adapter belongs.
 enum Place {
-    Layer(usize, Part),
+    Layer(usize, Part, Slot),
     Embedding,
     Head,
 }
@@ -146,11 +146,11 @@ fn check(config: &RawConfig) -> Result<()> {
 fn targets(decoder: &Decoder, names: &Names) -> Vec<Target> {
     let mut targets = Vec::new();
     for (index, layer) in decoder.layers().iter().enumerate() {
-        for (part, linear) in layer.linears() {
+        for (part, slot, linear) in layer.linears() {
             let prefix = names.layer.replace("{}", &index.to_string());
             targets.push(Target {
                 name: prefix + names.part(part),
-                place: Place::Layer(index, part),
+                place: Place::Layer(index, part, slot),
                 inputs: linear.inputs(),
                 outputs: linear.outputs(),
             });
@@ -182,7 +182,7 @@ fn same(target: &str, module: &str) -> bool {
 }
 
 /// Where a module keeps the name of one of its tensors.
-type Slot = fn(&mut Module) -> &mut Option<String>;
+type TensorName = fn(&mut Module) -> &mut Option<String>;
 
 impl Reader<'_> {
     /// The adapter's tensors by module.
@@ -190,7 +190,7 @@ impl Reader<'_> {
         let mut modules: BTreeMap<String, Module> = BTreeMap::new();
         for name in self.source.names() {
             let inner = name.strip_prefix(PREFIX).unwrap_or(&name);
-            let endings: [(&str, Slot); 6] = [
+            let endings: [(&str, TensorName); 6] = [
                 (".lora_A.weight", |module| &mut module.down),
                 (".lora_B.weight", |module| &mut module.up),
                 (".lora_embedding_A", |module| &mut module.down),
@@ -254,9 +254,9 @@ impl Reader<'_> {
         let up = Linear::new(up, None)?;
         let down = self.tensor(down, [rank, target.inputs])?;
         match target.place {
-            Place::Layer(layer, part) => {
+            Place::Layer(layer, _, slot) => {
                 let down = Linear::new(down, None)?;
-                *adapter.layers[layer].slot(part) = Some(LowRank { down, up });
+                *adapter.layers[layer].slot(slot) = Some(LowRank { down, up });
             }
             Place::Head => {
                 let down = Linear::new(down, None)?;
@@ -381,7 +381,7 @@ impl Reader<'_> {
     /// The order in which the base has the rows that the adapter writes.
     fn order(&self, place: &Place) -> Option<Vec<u32>> {
         let config = self.decoder.config();
-        let Place::Layer(_, part) = place else {
+        let Place::Layer(_, part, _) = place else {
             return None;
         };
         let (heads, kv_heads, size) = (config.head_count, config.kv_head_count, config.head_size);

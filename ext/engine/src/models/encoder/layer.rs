@@ -5,6 +5,7 @@ use candle_core::Tensor;
 use crate::kernels;
 use crate::nn::{
     attention, elementwise, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Linear, Norm,
+    Projection,
 };
 use crate::{Error, Result};
 
@@ -14,8 +15,7 @@ use super::relative::{BucketRange, DisentangledPositions, RelativePositions, Rel
 
 #[derive(Debug)]
 pub struct Layer {
-    /// Queries, keys and values in one product: [3 · heads · width, hidden].
-    qkv: Linear,
+    qkv: Projection,
     query_norm: Option<Norm>,
     key_norm: Option<Norm>,
     disentangled: Option<LayerPositions>,
@@ -23,15 +23,14 @@ pub struct Layer {
     /// `None` where the first layer goes without (ModernBERT).
     attention_norm: Option<Norm>,
     second_attention_norm: Option<Norm>,
-    /// Gate and up together in gated families, gate first.
-    up: Linear,
+    /// Gate and up in gated families, else up alone.
+    up: Projection,
     down: Linear,
     mlp_norm: Norm,
     heads: usize,
     width: usize,
     scale: f32,
     placement: NormPlacement,
-    mlp: Mlp,
     activation: kernels::Activation,
 }
 
@@ -76,7 +75,7 @@ impl Layer {
             return Err(parts.missing(Part::AttentionNorm, number));
         }
         let layer = Self {
-            qkv: projections.fuse(parts)?,
+            qkv: projections.fuse(config, parts)?,
             query_norm: norm(Part::QueryNorm)?,
             key_norm: norm(Part::KeyNorm)?,
             disentangled,
@@ -90,7 +89,6 @@ impl Layer {
             width: config.head_width,
             scale,
             placement: config.placement,
-            mlp: config.mlp,
             activation: config.activation,
         };
         layer.check(config, number)?;
@@ -100,12 +98,8 @@ impl Layer {
     /// The matrices chain: a wrong one is the file's fault, and is said before anything is computed.
     fn check(&self, config: &EncoderConfig, number: usize) -> Result<()> {
         let attended = config.heads * config.head_width;
-        let inner = match config.mlp {
-            Mlp::Plain => self.up.outputs(),
-            Mlp::Gated => self.up.outputs() / 2,
-        };
+        let inner = self.up.widths().first().copied().unwrap_or(0);
         let fits = self.qkv.inputs() == config.hidden
-            && self.qkv.outputs() == 3 * attended
             && (
                 self.attention_output.inputs(),
                 self.attention_output.outputs(),
@@ -162,12 +156,12 @@ impl Layer {
         relative: &RelativeState<'_>,
     ) -> Result<Tensor> {
         let tokens = x.dim(0)?;
-        let all = self.qkv.forward(x)?;
-        let all = all.reshape((tokens, 3 * self.heads, self.width))?;
-        let part = |number: usize| all.narrow(1, number * self.heads, self.heads);
-        let mut q = normed(&self.query_norm, part(0)?)?;
-        let mut k = normed(&self.key_norm, part(1)?)?;
-        let v = part(2)?;
+        let parts = self.qkv.heads(x, self.width, &[])?;
+        let Ok([q, k, v]) = <[Tensor; 3]>::try_from(parts) else {
+            return Err(Error::Internal("attention needs three projections".into()));
+        };
+        let mut q = normed(&self.query_norm, q)?;
+        let mut k = normed(&self.key_norm, k)?;
         if let RelativeState::Rope {
             ropes,
             tables,
@@ -209,16 +203,7 @@ impl Layer {
     }
 
     fn feed(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        let inner = match self.mlp {
-            Mlp::Plain => self.up.forward_with(
-                x,
-                &Epilogue {
-                    activation: Some(self.activation),
-                    residual: None,
-                },
-            )?,
-            Mlp::Gated => kernels::gated_fused(&self.up.forward(x)?, self.activation)?,
-        };
+        let inner = self.up.activated(x, self.activation, &[])?;
         self.down.forward_with(
             &inner,
             &Epilogue {
@@ -325,7 +310,7 @@ impl Projections {
         Ok(Self { weights, biases })
     }
 
-    fn fuse(self, parts: &Parts<'_>) -> Result<Linear> {
+    fn fuse(self, config: &EncoderConfig, parts: &Parts<'_>) -> Result<Projection> {
         let bias = match self.biases.iter().any(Option::is_some) {
             false => None,
             true => {
@@ -343,7 +328,8 @@ impl Projections {
                 Some(Tensor::cat(&all?, 0)?)
             }
         };
-        parts.assemble(Tensor::cat(&self.weights, 0)?, bias)
+        let fused = parts.assemble(Tensor::cat(&self.weights, 0)?, bias)?;
+        Projection::fused(fused, &[config.heads * config.head_width; 3])
     }
 }
 
@@ -375,13 +361,13 @@ fn split(fused: &Tensor, config: &EncoderConfig) -> Result<[Tensor; 3]> {
     }
 }
 
-/// The first matrix of the feed-forward; gate and up are laid together, gate first.
-fn load_up(config: &EncoderConfig, parts: &Parts<'_>, number: usize) -> Result<Linear> {
+/// What the feed-forward begins with; gate and up are laid together, gate first.
+fn load_up(config: &EncoderConfig, parts: &Parts<'_>, number: usize) -> Result<Projection> {
     if config.mlp == Mlp::Plain {
-        return parts.linear(Part::Up, number);
+        return Projection::split(vec![parts.linear(Part::Up, number)?]);
     }
     if parts.has(Part::GateUp, number) {
-        return parts.linear(Part::GateUp, number);
+        return Projection::fused_halves(parts.linear(Part::GateUp, number)?);
     }
     let (gate, up) = match parts.has(Part::UpGate, number) {
         true => (half(parts, number, 1)?, half(parts, number, 0)?),
@@ -396,7 +382,7 @@ fn load_up(config: &EncoderConfig, parts: &Parts<'_>, number: usize) -> Result<L
         (Some(gate), Some(up)) => Some(Tensor::cat(&[gate, up], 0)?),
         _ => None,
     };
-    parts.assemble(Tensor::cat(&[gate.0, up.0], 0)?, bias)
+    Projection::fused_halves(parts.assemble(Tensor::cat(&[gate.0, up.0], 0)?, bias)?)
 }
 
 /// Half number `at` of the rows of a fused matrix, up first.

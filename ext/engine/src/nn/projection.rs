@@ -1,0 +1,263 @@
+//! Matrices that read one input, whether a checkpoint stores them apart or as one: queries, keys and
+//! values, or gate and up.
+
+use candle_core::Tensor;
+
+use super::linear::{Epilogue, Linear};
+use crate::kernels::{self, Activation};
+use crate::{Error, Result};
+
+/// One or several parts, of which a caller says what is to be computed; how is decided here, by how
+/// they are stored and by what the device has a kernel for.
+#[derive(Clone, Debug)]
+pub struct Projection {
+    /// One for each part, or a single one that holds the rows of all.
+    matrices: Vec<Linear>,
+    /// The outputs of each part.
+    widths: Vec<usize>,
+}
+
+/// What a matrix's output gets in addition: B·A·x, B already scaled.
+#[derive(Clone, Debug)]
+pub struct LowRank {
+    pub down: Linear,
+    pub up: Linear,
+}
+
+/// Additions to the outputs of a projection's matrices, in their order; none where it is empty.
+pub type LowRankUpdates = [Option<LowRank>];
+
+impl Projection {
+    /// Parts that have a matrix each.
+    pub fn split(matrices: Vec<Linear>) -> Result<Self> {
+        let inputs = matrices.first().map(Linear::inputs);
+        if let Some(other) = matrices.iter().find(|one| Some(one.inputs()) != inputs) {
+            return Err(Error::CorruptModel(format!(
+                "matrices of {} and {} inputs cannot read the same input",
+                inputs.unwrap_or(0),
+                other.inputs()
+            )));
+        }
+        Ok(Self {
+            widths: matrices.iter().map(Linear::outputs).collect(),
+            matrices,
+        })
+    }
+
+    /// Parts of these widths in one matrix, the first part's rows first.
+    pub fn fused(matrix: Linear, widths: &[usize]) -> Result<Self> {
+        if widths.iter().sum::<usize>() != matrix.outputs() {
+            return Err(Error::CorruptModel(format!(
+                "a matrix of {} outputs does not hold parts of {widths:?}",
+                matrix.outputs()
+            )));
+        }
+        Ok(Self {
+            matrices: vec![matrix],
+            widths: widths.to_vec(),
+        })
+    }
+
+    /// Gate and up in one matrix, gate first.
+    pub fn fused_halves(matrix: Linear) -> Result<Self> {
+        let half = matrix.outputs() / 2;
+        Self::fused(matrix, &[half, half])
+    }
+
+    pub fn inputs(&self) -> usize {
+        self.matrices.first().map_or(0, Linear::inputs)
+    }
+
+    /// The outputs of each part.
+    pub fn widths(&self) -> &[usize] {
+        &self.widths
+    }
+
+    /// One for each part, or a single one for all of them.
+    pub fn matrices(&self) -> &[Linear] {
+        &self.matrices
+    }
+
+    /// The parts of `x`, [tokens, in], cut into heads of `size`: [tokens, heads, size] each.
+    pub fn heads(&self, x: &Tensor, size: usize, updates: &LowRankUpdates) -> Result<Vec<Tensor>> {
+        let tokens = x.dim(0)?;
+        let heads = self.widths.iter().map(|width| width / size.max(1));
+        let Some(all) = self.side_by_side(x, updates)? else {
+            let parts = self.each(x, updates)?.into_iter().zip(heads);
+            return parts
+                .map(|(part, heads)| Ok(part.reshape((tokens, heads, size))?))
+                .collect();
+        };
+        // Heads are cut out of all of them: a view, where cutting the rows first would need copies.
+        let all = all.reshape((tokens, heads.clone().sum::<usize>(), size))?;
+        let mut start = 0;
+        heads
+            .map(|heads| {
+                start += heads;
+                Ok(all.narrow(1, start - heads, heads)?)
+            })
+            .collect()
+    }
+
+    /// activation(part) of a single part, activation(gate) · up of two.
+    pub fn activated(
+        &self,
+        x: &Tensor,
+        activation: Activation,
+        updates: &LowRankUpdates,
+    ) -> Result<Tensor> {
+        let updated = updates.iter().any(Option::is_some);
+        if self.widths.len() == 1 && !updated {
+            let epilogue = Epilogue {
+                activation: Some(activation),
+                ..Epilogue::default()
+            };
+            return self.matrices[0].forward_with(x, &epilogue);
+        }
+        if !updated {
+            if let Some(out) = Linear::forward_gated(&self.matrices, x, activation)? {
+                return Ok(out);
+            }
+        }
+        match (&self.each(x, updates)?[..], self.widths.len()) {
+            ([part], 1) => kernels::activate(part, activation),
+            ([both], 2) => kernels::gated_fused(both, activation),
+            ([gate, up], 2) => kernels::gated(gate, up, activation),
+            (_, parts) => Err(Error::Internal(format!("an activation of {parts} parts"))),
+        }
+    }
+
+    /// All parts in one tensor, where one product makes them.
+    fn side_by_side(&self, x: &Tensor, updates: &LowRankUpdates) -> Result<Option<Tensor>> {
+        match &self.matrices[..] {
+            [one] => one.forward_updated(x, update_of(updates, 0)).map(Some),
+            several if updates.iter().all(Option::is_none) => Linear::forward_joined(several, x),
+            _ => Ok(None),
+        }
+    }
+
+    /// The output of each matrix.
+    fn each(&self, x: &Tensor, updates: &LowRankUpdates) -> Result<Vec<Tensor>> {
+        let outputs = Linear::forward_each(&self.matrices, x)?;
+        let outputs = outputs.into_iter().enumerate();
+        outputs
+            .map(|(at, output)| LowRank::add(update_of(updates, at), x, output))
+            .collect()
+    }
+}
+
+fn update_of(updates: &LowRankUpdates, matrix: usize) -> Option<&LowRank> {
+    updates.get(matrix).and_then(Option::as_ref)
+}
+
+impl Linear {
+    /// `forward`, plus the update's B·A·x.
+    pub fn forward_updated(&self, x: &Tensor, update: Option<&LowRank>) -> Result<Tensor> {
+        LowRank::add(update, x, self.forward(x)?)
+    }
+}
+
+impl LowRank {
+    fn add(update: Option<&Self>, x: &Tensor, base: Tensor) -> Result<Tensor> {
+        let Some(update) = update else {
+            return Ok(base);
+        };
+        let epilogue = Epilogue {
+            residual: Some(&base),
+            ..Epilogue::default()
+        };
+        update.up.forward_with(&update.down.forward(x)?, &epilogue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    fn linear(outputs: usize, inputs: usize, seed: usize) -> Linear {
+        let values: Vec<f32> = (0..outputs * inputs)
+            .map(|i| ((i * 37 + seed * 101) % 29) as f32 / 29.0 - 0.4)
+            .collect();
+        Linear::new(
+            Tensor::from_vec(values, (outputs, inputs), &Device::Cpu).unwrap(),
+            None,
+        )
+        .unwrap()
+    }
+
+    fn values(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    fn weight(linears: &[Linear]) -> Linear {
+        // The weight of a layer is what it makes of the unit matrix.
+        let unit = Tensor::eye(linears[0].inputs(), candle_core::DType::F32, &Device::Cpu).unwrap();
+        let rows: Vec<_> = linears
+            .iter()
+            .map(|linear| linear.forward(&unit).unwrap().t().unwrap())
+            .collect();
+        Linear::new(Tensor::cat(&rows, 0).unwrap().contiguous().unwrap(), None).unwrap()
+    }
+
+    #[test]
+    fn split_and_fused_parts_give_the_same_with_and_without_updates() {
+        let parts = vec![linear(12, 5, 1), linear(6, 5, 2), linear(6, 5, 3)];
+        let widths: Vec<_> = parts.iter().map(Linear::outputs).collect();
+        let fused = Projection::fused(weight(&parts), &widths).unwrap();
+        let x = linear(4, 5, 4)
+            .forward(&Tensor::eye(5, candle_core::DType::F32, &Device::Cpu).unwrap());
+        let x = x.unwrap().t().unwrap().contiguous().unwrap();
+        let update = |outputs| LowRank {
+            down: linear(2, 5, 5),
+            up: linear(outputs, 2, 6),
+        };
+        let split = Projection::split(parts).unwrap();
+        let zero = LowRank {
+            down: linear(2, 5, 5),
+            up: Linear::new(
+                Tensor::zeros((24, 2), candle_core::DType::F32, &Device::Cpu).unwrap(),
+                None,
+            )
+            .unwrap(),
+        };
+        let close = |a: &[Tensor], b: &[Tensor]| {
+            a.iter().zip(b).all(|(a, b)| {
+                a.dims() == b.dims()
+                    && values(a)
+                        .iter()
+                        .zip(values(b))
+                        .all(|(a, b)| (a - b).abs() < 1e-5)
+            })
+        };
+        let plain = split.heads(&x, 3, &[]).unwrap();
+        assert_eq!(
+            plain.iter().map(|t| t.dims().to_vec()).collect::<Vec<_>>(),
+            [[4, 4, 3], [4, 2, 3], [4, 2, 3]]
+        );
+        assert!(close(&plain, &fused.heads(&x, 3, &[]).unwrap()));
+        assert!(close(&plain, &fused.heads(&x, 3, &[Some(zero)]).unwrap()));
+        let updated = split.heads(&x, 3, &[None, Some(update(6)), None]).unwrap();
+        assert!(close(&plain[..1], &updated[..1]));
+        assert!(!close(&plain[1..2], &updated[1..2]));
+    }
+
+    #[test]
+    fn gate_and_up_are_the_same_split_and_fused() {
+        let parts = vec![linear(8, 5, 1), linear(8, 5, 2)];
+        let fused = Projection::fused_halves(weight(&parts)).unwrap();
+        let split = Projection::split(parts).unwrap();
+        let x = Tensor::eye(5, candle_core::DType::F32, &Device::Cpu).unwrap();
+        let [a, b] = [&split, &fused]
+            .map(|both| values(&both.activated(&x, Activation::Silu, &[]).unwrap()));
+        assert_eq!(a.len(), 40);
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5));
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_refused() {
+        assert!(Projection::split(vec![linear(4, 5, 1), linear(4, 6, 1)]).is_err());
+        assert!(Projection::fused(linear(9, 5, 1), &[4, 4]).is_err());
+        assert!(Projection::fused_halves(linear(9, 5, 1)).is_err());
+    }
+}
