@@ -1,9 +1,11 @@
-//! Row kernels: norms, softmax, activations, rotary positions and pooling, for CPU, Metal and CUDA.
+//! Kernels for CPU, Metal and CUDA: norms, softmax, activations, rotary positions and pooling by rows,
+//! attention, and products with matrices.
 //!
 //! Each function takes candle tensors of f32, f16 or bf16 on one device, computes in f32 and rounds
 //! once. Rows may be strided as long as the last dimension is contiguous; another layout is copied
 //! first. `docs/kernels.md` says which backend runs what.
 
+pub mod attention;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;

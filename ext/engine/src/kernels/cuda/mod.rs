@@ -1,5 +1,6 @@
-//! The row kernels on CUDA; beside them what attention and linear layers need to launch their own.
+//! The row kernels on CUDA; beside them attention and products.
 
+pub(crate) mod attention;
 mod blas;
 mod compile;
 pub(crate) mod device;
@@ -22,7 +23,7 @@ use super::ops::{Activate, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax};
 use super::rows::Rows;
 use super::{Activation, RopeKind};
 use device::ALIGNMENT;
-pub(crate) use parameters::small;
+use parameters::small;
 use parameters::{
     ActivationParameters, DeviceRows, NormParameters, PoolParameters, RopeParameters,
     SoftmaxParameters, CENTERED, HAS_ADDITIVE, HAS_BIAS, HAS_KEEP, HAS_LENGTHS, HAS_RESIDUAL,

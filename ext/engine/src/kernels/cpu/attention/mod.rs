@@ -1,6 +1,8 @@
 //! Attention in the caches of the CPU, a head of a sequence at a time.
 
-pub(crate) mod few_queries;
-pub(crate) mod scores;
+mod few_queries;
+mod few_sequences;
+mod scores;
+pub(crate) mod sequences;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod tiles;
+mod tiles;

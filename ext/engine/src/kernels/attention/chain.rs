@@ -1,30 +1,17 @@
-//! Attention on a GPU: by our own kernels where the backend has them for the shape, else from matrix
-//! products and the softmax kernel.
+//! Attention from matrix products and the softmax kernel, on any device.
 //!
-//! Of the latter, sequences of one length go together; a mask is a predicate that all heads share.
+//! Sequences of one length go together; a mask is a predicate that all heads share.
 
 use candle_core::{DType, Tensor};
 
 use super::bias::Biases;
-use super::{AttentionKind, AttentionOptions, AttentionShape};
+use super::{AttentionKind, AttentionOptions, Inputs};
 use crate::kernels::{self, SoftmaxOptions};
 use crate::Result;
 
-pub(super) fn attention(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    (query_boundaries, key_boundaries): (&[u32], &[u32]),
-    shape: &AttentionShape,
-    options: &AttentionOptions<'_>,
-) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if q.device().is_cuda() {
-        let boundaries = (query_boundaries, key_boundaries);
-        if let Some(out) = super::cuda::attention(q, k, v, boundaries, shape, options)? {
-            return Ok(out);
-        }
-    }
+pub(super) fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Tensor> {
+    let shape = &inputs.shape;
+    let (query_boundaries, key_boundaries) = (inputs.query_boundaries, inputs.key_boundaries);
     let biases = Biases::read(options, shape)?;
     let sequences = query_boundaries.len() - 1;
     let mut parts = Vec::new();
@@ -49,15 +36,15 @@ pub(super) fn attention(
             keys: keys as usize,
         };
         if run.queries > 0 {
-            parts.push(run.attend(q, k, v, shape, options, &biases)?);
+            parts.push(run.attend(inputs, options, &biases)?);
         }
         first = last;
     }
     match parts.len() {
         0 => Ok(Tensor::zeros(
             (shape.tokens, shape.heads, shape.value_width),
-            q.dtype(),
-            q.device(),
+            inputs.q.dtype(),
+            inputs.q.device(),
         )?),
         1 => Ok(parts.swap_remove(0)),
         _ => Ok(Tensor::cat(&parts, 0)?),
@@ -76,13 +63,11 @@ struct Run {
 impl Run {
     fn attend(
         &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        shape: &AttentionShape,
+        inputs: &Inputs<'_>,
         options: &AttentionOptions<'_>,
         biases: &Biases<'_>,
     ) -> Result<Tensor> {
+        let Inputs { q, k, v, shape, .. } = inputs;
         let dims = (self.batch * self.queries, shape.heads, shape.value_width);
         if self.keys == 0 {
             return Ok(Tensor::zeros(dims, q.dtype(), q.device())?);
@@ -112,10 +97,14 @@ impl Run {
             self.queries,
             self.keys,
         ))?;
-        let shares = self.shares(&scores, shape, options, biases)?;
-        let shares =
-            shares.reshape((self.batch, shape.key_heads, group * self.queries, self.keys))?;
-        let out = shares.matmul(&v)?.reshape((
+        let probabilities = self.probabilities(&scores, shape.heads, options, biases)?;
+        let probabilities = probabilities.reshape((
+            self.batch,
+            shape.key_heads,
+            group * self.queries,
+            self.keys,
+        ))?;
+        let out = probabilities.matmul(&v)?.reshape((
             self.batch,
             shape.heads,
             self.queries,
@@ -124,10 +113,10 @@ impl Run {
         Ok(out.transpose(1, 2)?.contiguous()?.reshape(dims)?)
     }
 
-    fn shares(
+    fn probabilities(
         &self,
         scores: &Tensor,
-        shape: &AttentionShape,
+        heads: usize,
         options: &AttentionOptions<'_>,
         biases: &Biases<'_>,
     ) -> Result<Tensor> {
@@ -140,7 +129,7 @@ impl Run {
             }
         };
         let keep = self.keep(options.kind, &scores)?;
-        let bias = self.bias(shape, biases, &scores)?;
+        let bias = self.bias(heads, biases, &scores)?;
         let masks = SoftmaxOptions {
             scale: Some(scale),
             additive: bias.as_ref(),
@@ -170,26 +159,21 @@ impl Run {
     }
 
     /// [batch or 1, heads, queries, keys].
-    fn bias(
-        &self,
-        shape: &AttentionShape,
-        biases: &Biases<'_>,
-        scores: &Tensor,
-    ) -> Result<Option<Tensor>> {
+    fn bias(&self, heads: usize, biases: &Biases<'_>, scores: &Tensor) -> Result<Option<Tensor>> {
         let batch = match biases {
             Biases::None => return Ok(None),
             Biases::Alibi(_) | Biases::Relative { .. } => 1,
             Biases::Disentangled { .. } => self.batch,
         };
-        let mut values = vec![0f32; batch * shape.heads * self.queries * self.keys];
+        let mut values = vec![0f32; batch * heads * self.queries * self.keys];
         for (at, row) in values.chunks_mut(self.keys).enumerate() {
             let (i, rest) = (at % self.queries, at / self.queries);
-            let (head, sequence) = (rest % shape.heads, rest / shape.heads);
+            let (head, sequence) = (rest % heads, rest / heads);
             let query = self.first_query + sequence * self.queries + i;
             let key = self.first_key + sequence * self.keys;
             biases.add(row, head, query, key, -self.position(i));
         }
-        let dims = (batch, shape.heads, self.queries, self.keys);
+        let dims = (batch, heads, self.queries, self.keys);
         let values = Tensor::from_vec(values, dims, scores.device())?;
         Ok(Some(values.to_dtype(scores.dtype())?))
     }

@@ -1,15 +1,13 @@
 //! Attention on the CPU: one task per sequence and head, whose keys and values fit the cache.
 
-mod few;
-
 use candle_core::{CpuStorage, Layout, Storage, Tensor};
 use half::{bf16, f16};
 
-use super::bias::Biases;
-use super::{AttentionOptions, AttentionShape};
-use crate::kernels::cpu::attention::scores::{block_scores, block_weigh, packed_width, BLOCK};
+use super::scores::{block_scores, block_weigh, packed_width, BLOCK};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::cpu::attention::tiles::{TiledUnit, TILED_QUERIES};
+use super::tiles::{TiledUnit, TILED_QUERIES};
+use crate::kernels::attention::bias::Biases;
+use crate::kernels::attention::{AttentionOptions, AttentionShape, Inputs};
 use crate::kernels::cpu::product::gemm::PANEL;
 use crate::kernels::cpu::rows::softmax::softmax_row;
 use crate::kernels::cpu::{
@@ -23,14 +21,9 @@ use crate::{Error, Result};
 /// With fewer queries than this, laying the keys out in panels costs more than it saves.
 const LEAST_IN_PANELS: usize = 4;
 
-pub(super) fn attention(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    boundaries: (&[u32], &[u32]),
-    shape: &AttentionShape,
-    options: &AttentionOptions<'_>,
-) -> Result<Tensor> {
+pub(crate) fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Tensor> {
+    let Inputs { q, k, v, shape, .. } = inputs;
+    let boundaries = (inputs.query_boundaries, inputs.key_boundaries);
     let biases = Biases::read(options, shape)?;
     let isa = Isa::current()?;
     let (q, k, v) = (row_major(q)?, row_major(k)?, row_major(v)?);
@@ -76,29 +69,29 @@ fn rows<'a, T: Element>(storage: &'a Storage, layout: &Layout) -> Result<RowView
     }
 }
 
-struct Call<'a, T> {
-    isa: Isa,
-    q: RowView<'a, T>,
-    k: RowView<'a, T>,
-    v: RowView<'a, T>,
-    boundaries: (&'a [u32], &'a [u32]),
-    shape: &'a AttentionShape,
-    options: &'a AttentionOptions<'a>,
+pub(super) struct Call<'a, T> {
+    pub isa: Isa,
+    pub q: RowView<'a, T>,
+    pub k: RowView<'a, T>,
+    pub v: RowView<'a, T>,
+    pub boundaries: (&'a [u32], &'a [u32]),
+    pub shape: &'a AttentionShape,
+    pub options: &'a AttentionOptions<'a>,
     biases: &'a Biases<'a>,
 }
 
 /// The queries and keys of one sequence under one head.
-struct Unit {
-    head: usize,
-    first_query: usize,
-    queries: usize,
-    first_key: usize,
-    keys: usize,
+pub(super) struct Unit {
+    pub head: usize,
+    pub first_query: usize,
+    pub queries: usize,
+    pub first_key: usize,
+    pub keys: usize,
 }
 
 impl Unit {
     /// Where query i stands among the keys.
-    fn position(&self, i: usize) -> isize {
+    pub fn position(&self, i: usize) -> isize {
         i as isize + self.keys as isize - self.queries as isize
     }
 }
@@ -127,7 +120,7 @@ impl<T: Element> Call<'_, T> {
         }
     }
 
-    fn unit_at(&self, sequence: usize, head: usize) -> Unit {
+    pub(super) fn unit_at(&self, sequence: usize, head: usize) -> Unit {
         let (queries, keys) = self.boundaries;
         let range = |b: &[u32]| {
             (
@@ -184,10 +177,10 @@ impl<T: Element> Call<'_, T> {
                 let seen = self.seen(unit, start, count);
                 let from = (&*queries, count);
                 block_scores(self.isa, from, keys, shape.width, &seen, (scores, stride));
-                self.shares(unit, start, count, scores, stride, &seen);
-                let shares = (&*scores, count, stride);
+                self.probabilities(unit, start, count, scores, stride, &seen);
+                let probabilities = (&*scores, count, stride);
                 let values = (&*values, unit.keys);
-                block_weigh(self.isa, shares, values, padded_values, &seen, sums);
+                block_weigh(self.isa, probabilities, values, padded_values, &seen, sums);
                 // SAFETY: the caller vouches for `out`.
                 unsafe { self.store(unit, start, count, sums, padded_values, out) };
             }
@@ -219,7 +212,7 @@ impl<T: Element> Call<'_, T> {
                 }
                 let seen = self.seen(unit, start, count);
                 let (scores, stride) = tiles.score(count, &seen);
-                self.shares(unit, start, count, scores, stride, &seen);
+                self.probabilities(unit, start, count, scores, stride, &seen);
                 let (sums, stride) = tiles.weigh(count, &seen);
                 // SAFETY: the caller vouches for `out`.
                 unsafe { self.store(unit, start, count, sums, stride, out) };
@@ -313,15 +306,15 @@ impl<T: Element> Call<'_, T> {
     }
 
     /// The keys that any query of a tile sees.
-    fn seen(&self, unit: &Unit, start: usize, count: usize) -> std::ops::Range<usize> {
+    pub(super) fn seen(&self, unit: &Unit, start: usize, count: usize) -> std::ops::Range<usize> {
         let kind = self.options.kind;
         let first = kind.seen(unit.position(start), unit.keys);
         let last = kind.seen(unit.position(start + count - 1), unit.keys);
         first.start.min(last.start)..last.end.max(first.end)
     }
 
-    /// Turns the scores of some queries into shares, 0 where a query does not see a key.
-    fn shares(
+    /// Turns the scores of some queries into probabilities, 0 where a query does not see a key.
+    fn probabilities(
         &self,
         unit: &Unit,
         start: usize,
@@ -350,7 +343,7 @@ impl<T: Element> Call<'_, T> {
     }
 
     /// Applies cap and bias; the scale that is left for the softmax.
-    fn adjust(
+    pub(super) fn adjust(
         &self,
         row: &mut [f32],
         unit: &Unit,

@@ -1,7 +1,7 @@
 //! Attention of few queries, as when one token is generated: nothing is laid out anew.
 
-use super::{Call, Unit};
-use crate::kernels::cpu::attention::few_queries::{scores, weigh, StridedRows};
+use super::few_queries::{scores, weigh, StridedRows};
+use super::sequences::{Call, Unit};
 use crate::kernels::cpu::rows::softmax::softmax_row;
 use crate::kernels::cpu::{for_each_range, with_scratch, Element, Output, RowView};
 use crate::runtime::threads;
@@ -42,7 +42,7 @@ impl<T: Element> Call<'_, T> {
             let (keys, rest) = scratch.split_at_mut(widened * width);
             let (values, rest) = rest.split_at_mut(widened * value_width);
             let (queries, rest) = rest.split_at_mut(rows * width);
-            let (shares, rest) = rest.split_at_mut(rows * unit.keys);
+            let (probabilities, rest) = rest.split_at_mut(rows * unit.keys);
             let sums = &mut rest[..rows * value_width];
             let place = |row: usize| {
                 let (query, head) = (row / heads, unit.head + row % heads);
@@ -54,12 +54,18 @@ impl<T: Element> Call<'_, T> {
             let keys = self.strided(&self.k, unit, keys, width);
             let values = self.strided(&self.v, unit, values, value_width);
             let seen = self.seen(unit, 0, unit.queries);
-            scores(self.isa, queries, keys, &seen, shares, unit.keys);
-            for (row, shares) in shares.chunks_exact_mut(unit.keys.max(1)).enumerate() {
+            scores(self.isa, queries, keys, &seen, probabilities, unit.keys);
+            for (row, probabilities) in probabilities.chunks_exact_mut(unit.keys.max(1)).enumerate()
+            {
                 let head = unit.head + row % heads;
-                self.share(&Unit { head, ..*unit }, row / heads, shares, &seen);
+                self.query_probabilities(
+                    &Unit { head, ..*unit },
+                    row / heads,
+                    probabilities,
+                    &seen,
+                );
             }
-            weigh(self.isa, shares, unit.keys, values, &seen, sums);
+            weigh(self.isa, probabilities, unit.keys, values, &seen, sums);
             for (row, sums) in sums.chunks_exact(value_width.max(1)).enumerate() {
                 // SAFETY: the caller vouches for `out`, and the row is within it.
                 unsafe { T::narrow(self.isa, sums, out.at(place(row) * value_width)) };
@@ -99,8 +105,14 @@ impl<T: Element> Call<'_, T> {
         }
     }
 
-    /// Turns the scores of a query into shares, 0 where it does not see a key.
-    fn share(&self, unit: &Unit, query: usize, row: &mut [f32], all: &std::ops::Range<usize>) {
+    /// Turns the scores of a query into probabilities, 0 where it does not see a key.
+    fn query_probabilities(
+        &self,
+        unit: &Unit,
+        query: usize,
+        row: &mut [f32],
+        all: &std::ops::Range<usize>,
+    ) {
         let position = unit.position(query);
         let seen = self.options.kind.seen(position, unit.keys);
         row[all.start..seen.start.max(all.start)].fill(0.0);

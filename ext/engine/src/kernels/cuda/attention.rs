@@ -5,10 +5,12 @@ use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKe
 use candle_core::cuda_backend::WrapErr;
 use candle_core::{CudaDevice, DType, Tensor};
 
-use super::{AttentionBias, AttentionKind, AttentionOptions, AttentionShape};
-use crate::kernels::cuda::compile::{capability, function, ATTENTION};
-use crate::kernels::cuda::device::{address, constant, device_of, result, Constant, ALIGNMENT};
-use crate::kernels::cuda::small;
+use super::compile::{capability, function, ATTENTION};
+use super::device::{address, constant, device_of, result, Constant, ALIGNMENT};
+use super::small;
+use crate::kernels::attention::{
+    bias, AttentionBias, AttentionKind, AttentionOptions, AttentionShape, Inputs,
+};
 use crate::Result;
 
 /// Queries of a warp, and keys of a step, of the kernel on tensor cores.
@@ -99,14 +101,12 @@ impl Kept {
 }
 
 /// `None` where the shapes ask for another way.
-pub(super) fn attention(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    boundaries: (&[u32], &[u32]),
-    shape: &AttentionShape,
+pub(crate) fn attend(
+    inputs: &Inputs<'_>,
     options: &AttentionOptions<'_>,
 ) -> Result<Option<Tensor>> {
+    let Inputs { q, k, v, shape, .. } = inputs;
+    let boundaries = (inputs.query_boundaries, inputs.key_boundaries);
     let Some(launch) = Launch::plan(q, boundaries, shape, options.scale)? else {
         return Ok(None);
     };
@@ -139,7 +139,7 @@ pub(super) fn attention(
         parameters.query_boundaries = kept.constant(&device, boundaries.0)?;
         parameters.key_boundaries = kept.constant(&device, boundaries.1)?;
     }
-    let bias = add_bias(
+    let bias_kind = add_bias(
         &mut parameters,
         &mut kept,
         &device,
@@ -153,7 +153,7 @@ pub(super) fn attention(
         shape,
         &mut parameters,
         &mut kept,
-        bias,
+        bias_kind,
         options,
     )?;
     Ok(Some(out))
@@ -164,16 +164,16 @@ struct Launch {
     sequences: usize,
     most_queries: usize,
     most_keys: usize,
-    way: Way,
+    kernel: Kernel,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Kernel {
     /// A block, or several, for each query.
     Rows,
     /// Blocks of so many warps on tensor cores.
     TensorTiles(usize),
-    /// The same in full precision.
+    /// Blocks that compute in full precision.
     PlainTiles,
 }
 
@@ -204,18 +204,18 @@ impl Launch {
             && shape.width.is_multiple_of(16)
             && shape.width <= MOST_TILE_WIDTH
             && capability(&device_of(q)?)? >= LEAST_CAPABILITY;
-        let way = if most_queries <= FEW_QUERIES && shape.tokens <= MOST_BLOCKS {
-            Way::Rows
+        let kernel = if most_queries <= FEW_QUERIES && shape.tokens <= MOST_BLOCKS {
+            Kernel::Rows
         } else if sequences > MOST_BLOCKS {
             return Ok(None);
         } else if tensor_cores {
             let [few, many] = TILE_WARPS;
-            Way::TensorTiles(match most_queries <= few * WARP_QUERIES {
+            Kernel::TensorTiles(match most_queries <= few * WARP_QUERIES {
                 true => few,
                 false => many,
             })
         } else if shape.width <= MOST_TILE_WIDTH {
-            Way::PlainTiles
+            Kernel::PlainTiles
         } else {
             return Ok(None);
         };
@@ -223,7 +223,7 @@ impl Launch {
             sequences,
             most_queries,
             most_keys,
-            way,
+            kernel,
         }))
     }
 
@@ -246,12 +246,15 @@ impl Launch {
             ("LANES", (width / 8).next_power_of_two()),
             (
                 "TILE_WARPS",
-                match self.way {
-                    Way::TensorTiles(warps) => warps,
+                match self.kernel {
+                    Kernel::TensorTiles(warps) => warps,
                     _ => 0,
                 },
             ),
-            ("PLAIN_TILES", usize::from(self.way == Way::PlainTiles)),
+            (
+                "PLAIN_TILES",
+                usize::from(self.kernel == Kernel::PlainTiles),
+            ),
         ];
         let start = |kernel: &str, grid, threads: u32, shared: u32, parameters: &Parameters| {
             let function = function(device, ATTENTION, kernel, dtype, &definitions, shared)?;
@@ -273,17 +276,17 @@ impl Launch {
             let tiles = small(self.most_queries.div_ceil(rows))?;
             Ok((tiles, heads, self.sequences as u32))
         };
-        match self.way {
-            Way::Rows => self.run_rows(device, shape, parameters, kept, start),
-            Way::TensorTiles(warps) => {
+        match self.kernel {
+            Kernel::Rows => self.run_rows(device, shape, parameters, kept, start),
+            Kernel::TensorTiles(warps) => {
                 // Two stages of keys and values, whose rows are padded to lie in different banks.
                 let shared = 4 * TILE_KEYS * (width + 8) * dtype.size_in_bytes();
                 let grid = tiles(warps * WARP_QUERIES)?;
                 let threads = 32 * warps as u32;
                 start("attention_tiles", grid, threads, shared as u32, parameters)
             }
-            Way::PlainTiles => {
-                // Queries, keys and shares by column, padded likewise, and values.
+            Kernel::PlainTiles => {
+                // Queries, keys and probabilities by column, padded likewise, and values.
                 let shared = 4 * ((2 * width + TILE_KEYS) * (TILE_KEYS + 4) + TILE_KEYS * width);
                 let grid = tiles(TILE_KEYS)?;
                 start(
@@ -363,7 +366,7 @@ fn add_bias(
     shape: &AttentionShape,
     options: &AttentionOptions<'_>,
 ) -> Result<usize> {
-    super::bias::check_heads(&options.bias, shape.heads)?;
+    bias::check_heads(&options.bias, shape.heads)?;
     match options.bias {
         AttentionBias::None => Ok(0),
         AttentionBias::Alibi(slopes) => {
@@ -384,7 +387,7 @@ fn add_bias(
                 let Some((scores, buckets)) = given else {
                     return Ok((0, 0, 0, 0));
                 };
-                let width = super::bias::bucket_width(scores, buckets, tokens, shape.heads)?;
+                let width = bias::bucket_width(scores, buckets, tokens, shape.heads)?;
                 let scores = kept.tensor(scores.to_dtype(dtype)?.contiguous()?)?;
                 let at = kept.constant(device, buckets)?;
                 Ok((scores, at, buckets.len() as i32, small(width)?))

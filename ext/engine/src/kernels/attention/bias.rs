@@ -5,7 +5,7 @@ use candle_core::{DType, Tensor};
 use super::{AttentionBias, AttentionOptions, AttentionShape};
 use crate::{Error, Result};
 
-pub(super) enum Biases<'a> {
+pub(crate) enum Biases<'a> {
     None,
     Alibi(&'a [f32]),
     Relative {
@@ -22,7 +22,7 @@ pub(super) enum Biases<'a> {
 }
 
 /// Slopes and tables are one per head.
-pub(super) fn check_heads(bias: &AttentionBias<'_>, heads: usize) -> Result<()> {
+pub(crate) fn check_heads(bias: &AttentionBias<'_>, heads: usize) -> Result<()> {
     match bias {
         AttentionBias::Alibi(slopes) if slopes.len() != heads => Err(Error::InvalidInput(format!(
             "attention: {} ALiBi slopes for {heads} heads",
@@ -40,7 +40,7 @@ pub(super) fn check_heads(bias: &AttentionBias<'_>, heads: usize) -> Result<()> 
 }
 
 /// How many buckets the scores of a token and head are for; every bucket must be among them.
-pub(super) fn bucket_width(
+pub(crate) fn bucket_width(
     scores: &Tensor,
     buckets: &[u32],
     tokens: usize,
@@ -58,7 +58,7 @@ pub(super) fn bucket_width(
     )))
 }
 
-pub(super) struct BucketScores<'a> {
+pub(crate) struct BucketScores<'a> {
     scores: Vec<f32>,
     width: usize,
     buckets: &'a [u32],

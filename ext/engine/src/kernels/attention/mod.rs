@@ -1,0 +1,127 @@
+//! Attention over packed sequences: what a caller may ask for, and which backend computes it.
+
+pub(crate) mod bias;
+mod chain;
+
+use candle_core::Tensor;
+
+use super::cpu;
+#[cfg(feature = "cuda")]
+use super::cuda;
+use crate::Result;
+
+/// Which keys a query sees. With `q` queries and `k` keys in a sequence, query i stands at position
+/// i + (k − q): the last query is aligned with the last key, which is what a KV cache needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionKind {
+    Bidirectional,
+    /// Keys up to the query's own position.
+    Causal,
+    /// Keys from `left` before to `right` after the query's position, both included. A causal
+    /// sliding window of n tokens is `{ left: n - 1, right: 0 }`.
+    Window {
+        left: usize,
+        right: usize,
+    },
+}
+
+/// What is added to a scaled score. Distances are key position − query position.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum AttentionBias<'a> {
+    #[default]
+    None,
+    /// −slope · |distance|, one slope per head.
+    Alibi(&'a [f32]),
+    /// f32 [heads, distances] on any device: the bias of a distance is column `distance + zero`, and
+    /// distances beyond the table take its nearest column (T5's and MPNet's buckets, laid out).
+    Relative { table: &'a Tensor, zero: usize },
+    /// DeBERTa's: each distance has a bucket, and a score gains what its query says of the bucket and
+    /// what its key says of it.
+    Disentangled(Disentangled<'a>),
+}
+
+/// The tensors are [tokens, heads, buckets], already scaled, and the bucket of a distance is
+/// `buckets[distance + zero]`, clamped to the ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Disentangled<'a> {
+    pub from_query: Option<(&'a Tensor, &'a [u32])>,
+    pub from_key: Option<(&'a Tensor, &'a [u32])>,
+    pub zero: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionOptions<'a> {
+    pub kind: AttentionKind,
+    /// Multiplies query · key; usually 1 / √width.
+    pub scale: f32,
+    /// cap · tanh(score / cap) before bias and softmax (Gemma 2).
+    pub soft_cap: Option<f32>,
+    pub bias: AttentionBias<'a>,
+}
+
+impl AttentionOptions<'_> {
+    pub fn new(kind: AttentionKind, scale: f32) -> Self {
+        Self {
+            kind,
+            scale,
+            soft_cap: None,
+            bias: AttentionBias::None,
+        }
+    }
+}
+
+impl AttentionKind {
+    /// The keys, counted from the sequence's first, that a query at `position` sees.
+    pub(crate) fn seen(self, position: isize, keys: usize) -> std::ops::Range<usize> {
+        let clamp = |v: isize| v.clamp(0, keys as isize) as usize;
+        let range = match self {
+            Self::Bidirectional => 0..keys,
+            Self::Causal => 0..clamp(position.saturating_add(1)),
+            Self::Window { left, right } => {
+                let left = isize::try_from(left).unwrap_or(isize::MAX / 2);
+                let right = isize::try_from(right).unwrap_or(isize::MAX / 2);
+                clamp(position.saturating_sub(left))
+                    ..clamp(position.saturating_add(right).saturating_add(1))
+            }
+        };
+        range.start.min(range.end)..range.end
+    }
+}
+
+/// Queries, keys and values that fit together, with boundaries that fit them.
+pub(crate) struct Inputs<'a> {
+    /// [tokens, heads, width]
+    pub q: &'a Tensor,
+    /// [key tokens, key heads, width]
+    pub k: &'a Tensor,
+    /// [key tokens, key heads, value width]
+    pub v: &'a Tensor,
+    pub query_boundaries: &'a [u32],
+    pub key_boundaries: &'a [u32],
+    pub shape: AttentionShape,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct AttentionShape {
+    pub tokens: usize,
+    pub heads: usize,
+    pub key_heads: usize,
+    pub key_tokens: usize,
+    pub width: usize,
+    pub value_width: usize,
+}
+
+/// By the device's own kernels where it has them for the shape, else from matrix products and the
+/// softmax kernel.
+pub(crate) fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Tensor> {
+    if inputs.q.device().is_cpu() {
+        return cpu::attention::sequences::attend(inputs, options);
+    }
+    #[cfg(feature = "cuda")]
+    if inputs.q.device().is_cuda() {
+        if let Some(out) = cuda::attention::attend(inputs, options)? {
+            return Ok(out);
+        }
+    }
+    chain::attend(inputs, options)
+}
