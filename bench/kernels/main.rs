@@ -6,7 +6,7 @@ mod regressions;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use engine::kernels;
+use engine::kernels::{self, Activation};
 use engine::nn::{elementwise, Linear};
 
 /// What the gem runs with; candle's side of every pair has it too.
@@ -125,7 +125,7 @@ fn pairs<'a>(residual: &'a Tensor, weight: &'a Tensor, bias: &'a Tensor) -> Vec<
         pair(
             "gelu / candle's gelu_erf",
             3.0,
-            Box::new(move |x| kernels::gelu(x).expect("ours")),
+            Box::new(move |x| kernels::activate(x, Activation::Gelu).expect("ours")),
             Box::new(move |x| x.gelu_erf().expect("theirs")),
         ),
         pair(

@@ -64,9 +64,9 @@ impl Activation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopeKind {
-    /// Element i turns with element i + rotary / 2.
+    /// Element i rotates with element i + rotary / 2.
     Half,
-    /// Element 2i turns with element 2i + 1.
+    /// Element 2i rotates with element 2i + 1.
     Interleaved,
 }
 
@@ -172,27 +172,6 @@ pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     Ok(row_major(x)?.apply_op1_no_bwd(&ops::Activate(activation))?)
 }
 
-/// The exact GELU, by erf.
-pub fn gelu(x: &Tensor) -> Result<Tensor> {
-    activate(x, Activation::Gelu)
-}
-
-pub fn gelu_tanh(x: &Tensor) -> Result<Tensor> {
-    activate(x, Activation::GeluTanh)
-}
-
-pub fn quick_gelu(x: &Tensor) -> Result<Tensor> {
-    activate(x, Activation::QuickGelu)
-}
-
-pub fn silu(x: &Tensor) -> Result<Tensor> {
-    activate(x, Activation::Silu)
-}
-
-pub fn relu(x: &Tensor) -> Result<Tensor> {
-    activate(x, Activation::Relu)
-}
-
 /// activation(gate) · up.
 pub fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
     check_float("gated", gate)?;
@@ -214,17 +193,7 @@ pub fn gated_fused(fused: &Tensor, activation: Activation) -> Result<Tensor> {
     gated(&gate, &up, activation)
 }
 
-/// SwiGLU's product.
-pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    gated(gate, up, Activation::Silu)
-}
-
-/// GeGLU's product, with the exact GELU.
-pub fn gelu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    gated(gate, up, Activation::Gelu)
-}
-
-/// Turns the first `rotary` elements of each head by the angle of its token's position; the rest is
+/// Rotates the first `rotary` elements of each head by the angle of its token's position; the rest is
 /// copied. `x` is [tokens, heads, width], the tables are f32 [positions, rotary / 2] and `positions`
 /// is u32 [tokens].
 pub fn rope(
@@ -244,7 +213,7 @@ pub fn rope(
         && positions.dims() == [tokens];
     if !fits {
         return Err(Error::InvalidInput(format!(
-            "rope: tables of shape {:?} and {:?} and positions of shape {:?} do not turn {rotary} \
+            "rope: tables of shape {:?} and {:?} and positions of shape {:?} do not rotate {rotary} \
              elements of an input of shape {:?}",
             cosines.dims(),
             sines.dims(),

@@ -60,15 +60,11 @@ impl Rows {
 
     /// Where the last element of all ends; 0 where there is none.
     pub fn end(&self) -> usize {
-        let last: usize = self
-            .dims
-            .iter()
-            .map(|(size, stride)| (size - 1) * stride)
-            .sum();
-        match self.count * self.width {
-            0 => 0,
-            _ => self.start + last + self.width,
+        if self.count * self.width == 0 {
+            return 0;
         }
+        let last = self.dims.iter().map(|(size, stride)| (size - 1) * stride);
+        self.start + last.sum::<usize>() + self.width
     }
 
     /// Where row `row` starts, in elements of the storage.
@@ -150,5 +146,9 @@ mod tests {
         assert_eq!((rows.end(), Rows::single(7).end()), (38, 7));
         let empty = Rows::of(tensor(&[0, 7]).layout()).unwrap();
         assert_eq!((empty.count, empty.end()), (0, 0));
+        // A size of 0 among others that do not merge with it.
+        let inside = tensor(&[4, 0, 6, 7]).transpose(1, 2).unwrap();
+        let rows = Rows::of(inside.layout()).unwrap();
+        assert_eq!((rows.count, rows.end()), (0, 0));
     }
 }

@@ -63,9 +63,9 @@ impl Rope {
         RopeTable::new(&self.frequencies, self.magnitude, positions, device)
     }
 
-    /// `x` is [tokens, heads, width]; `rows` is u32 [tokens], the rows of the table by which they
-    /// turn.
-    pub fn turn(&self, x: &Tensor, table: &RopeTable, rows: &Tensor) -> Result<Tensor> {
+    /// `x` is [tokens, heads, width]; `rows` is u32 [tokens], the rows of the table by which
+    /// they rotate.
+    pub fn rotate(&self, x: &Tensor, table: &RopeTable, rows: &Tensor) -> Result<Tensor> {
         let rotary = 2 * self.frequencies.len();
         kernels::rope(x, &table.cosines, &table.sines, rows, self.kind, rotary)
     }

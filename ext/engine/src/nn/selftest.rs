@@ -320,9 +320,9 @@ fn expected(
                 let top = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
                 let total: f64 = scores.iter().map(|score| (score - top).exp()).sum();
                 for (i, score) in seen.clone().zip(&scores) {
-                    let share = (score - top).exp() / total;
+                    let probability = (score - top).exp() / total;
                     let value = at(keys.start + i);
-                    (0..width).for_each(|d| out[row + d] += share * v[value + d]);
+                    (0..width).for_each(|d| out[row + d] += probability * v[value + d]);
                 }
             }
         }

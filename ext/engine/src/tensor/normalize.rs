@@ -36,7 +36,7 @@ pub fn gelu(tensor: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
             all.iter().map(gelu).collect()
         });
     }
-    kernels::gelu(&contiguous(tensor, cancel)?)
+    kernels::activate(&contiguous(tensor, cancel)?, Activation::Gelu)
 }
 
 pub fn softmax(tensor: &Tensor, dim: i64, cancel: &CancelToken) -> Result<Tensor> {

@@ -2,7 +2,7 @@
 //! that candle-nn 0.11.1 gets wrong.
 
 use candle_core::{DType, Device, Tensor};
-use engine::kernels::{self, reference, selftest, Isa, SoftmaxOptions};
+use engine::kernels::{self, reference, selftest, Activation, Isa, SoftmaxOptions};
 
 fn assert_all_pass(kernels: &[&str]) {
     for isa in Isa::for_rows().unwrap() {
@@ -193,13 +193,13 @@ fn a_mask_of_the_lowest_number_is_no_nan_in_f16() {
         additive: Some(&mask),
         ..SoftmaxOptions::default()
     };
-    let shares = kernels::softmax_masked(&scores, &options).unwrap();
-    let shares: Vec<Vec<f32>> = shares.to_dtype(DType::F32).unwrap().to_vec2().unwrap();
-    let share = 1.0 / (1.0 + 1f32.exp());
-    for (got, want) in shares[0].iter().zip([0.0, 0.0, share, 1.0 - share]) {
+    let probabilities = kernels::softmax_masked(&scores, &options).unwrap();
+    let probabilities: Vec<Vec<f32>> = probabilities.to_dtype(DType::F32).unwrap().to_vec2().unwrap();
+    let probability = 1.0 / (1.0 + 1f32.exp());
+    for (got, want) in probabilities[0].iter().zip([0.0, 0.0, probability, 1.0 - probability]) {
         assert!((got - want).abs() < 1e-3);
     }
-    assert_eq!(shares[1], [0.0; 4]);
+    assert_eq!(probabilities[1], [0.0; 4]);
 }
 
 #[test]
@@ -210,9 +210,9 @@ fn masks_broadcast_and_hide_even_nan() {
         keep: Some(&keep),
         ..SoftmaxOptions::default()
     };
-    let shares = kernels::softmax_masked(&scores, &options).unwrap();
-    let shares: Vec<f32> = shares.flatten_all().unwrap().to_vec1().unwrap();
-    assert_eq!(shares, [0.0, 1.0, 0.0, 1.0]);
+    let probabilities = kernels::softmax_masked(&scores, &options).unwrap();
+    let probabilities: Vec<f32> = probabilities.flatten_all().unwrap().to_vec1().unwrap();
+    assert_eq!(probabilities, [0.0, 1.0, 0.0, 1.0]);
 }
 
 #[test]
@@ -224,10 +224,10 @@ fn wrong_shapes_and_types_are_told() {
         .to_string();
     assert!(message.contains("[4]") && message.contains("[2, 5]"));
     let integers = Tensor::zeros((2, 5), DType::U32, &Device::Cpu).unwrap();
-    let message = kernels::gelu(&integers).unwrap_err().to_string();
+    let message = kernels::activate(&integers, Activation::Gelu).unwrap_err().to_string();
     assert!(message.contains("u32"), "{message}");
     let y = Tensor::zeros((2, 6), DType::F32, &Device::Cpu).unwrap();
-    let message = kernels::silu_mul(&x, &y).unwrap_err().to_string();
+    let message = kernels::gated(&x, &y, Activation::Silu).unwrap_err().to_string();
     assert!(message.contains("[2, 5]") && message.contains("[2, 6]"));
     let table = Tensor::zeros((3, 2), DType::F32, &Device::Cpu).unwrap();
     let heads = Tensor::zeros((1, 1, 4), DType::F32, &Device::Cpu).unwrap();

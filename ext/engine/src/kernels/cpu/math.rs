@@ -82,8 +82,8 @@ unsafe fn upper_tail<S: Simd>(x: S::V) -> S::V {
 unsafe fn gelu<S: Simd>(x: S::V) -> S::V {
     unsafe {
         let tail = upper_tail::<S>(x);
-        let share = S::select_less(x, S::splat(0.0), tail, S::sub(S::splat(1.0), tail));
-        S::mul(x, share)
+        let probability = S::select_less(x, S::splat(0.0), tail, S::sub(S::splat(1.0), tail));
+        S::mul(x, probability)
     }
 }
 

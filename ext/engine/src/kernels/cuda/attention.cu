@@ -259,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_BLOCKS) atten
         #pragma unroll
         for (int step = 0; step < 4; step++) {
             const float(&left)[4] = scores[2 * step], (&right)[4] = scores[2 * step + 1];
-            const uint shares[4] = {
+            const uint probabilities[4] = {
                 pack(left[0], left[1], ELEMENT()), pack(left[2], left[3], ELEMENT()),
                 pack(right[0], right[1], ELEMENT()), pack(right[2], right[3], ELEMENT()),
             };
@@ -267,8 +267,8 @@ extern "C" __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_BLOCKS) atten
             for (int block = 0; block < STEPS; block++) {
                 uint b[4];
                 load_transposed(b, values + (step * 16 + lane / 8 % 2 * 8 + lane % 8) * PITCH + block * 16 + lane / 16 * 8);
-                multiply(mixed[2 * block], shares, b[0], b[1], ELEMENT());
-                multiply(mixed[2 * block + 1], shares, b[2], b[3], ELEMENT());
+                multiply(mixed[2 * block], probabilities, b[0], b[1], ELEMENT());
+                multiply(mixed[2 * block + 1], probabilities, b[2], b[3], ELEMENT());
             }
         }
         __syncthreads();
@@ -313,7 +313,7 @@ __device__ void fetch_columns(const ELEMENT *from, ulong stride, int first, int 
 extern "C" __global__ void __launch_bounds__(256) attention_plain_tiles(const __grid_constant__ Attention a) {
     extern __shared__ uint4 shared[];
     float *const queries = (float *)shared, *const keys = queries + WIDTH * COLUMN;
-    float *const values = keys + WIDTH * COLUMN, *const shares = values + TILE * WIDTH;
+    float *const values = keys + WIDTH * COLUMN, *const probabilities = values + TILE * WIDTH;
     const Sequence s = sequence_at(a, blockIdx.z);
     const int first = blockIdx.x * TILE;
     if (first >= s.queries) {
@@ -377,9 +377,9 @@ extern "C" __global__ void __launch_bounds__(256) attention_plain_tiles(const __
             sums[i] *= factor;
             #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float share = exp2f(scores[i][j] - base);
-                sums[i] += share;
-                shares[(4 * across + j) * COLUMN + 4 * down + i] = share;
+                const float probability = exp2f(scores[i][j] - base);
+                sums[i] += probability;
+                probabilities[(4 * across + j) * COLUMN + 4 * down + i] = probability;
             }
             #pragma unroll
             for (int part = 0; part < PARTS; part++) {
@@ -390,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(256) attention_plain_tiles(const __
         __syncthreads();
         #pragma unroll 4
         for (int key = 0; key < TILE; key++) {
-            const float4 weights = *(const float4 *)(shares + key * COLUMN + 4 * down);
+            const float4 weights = *(const float4 *)(probabilities + key * COLUMN + 4 * down);
             const float w[4] = {weights.x, weights.y, weights.z, weights.w};
             #pragma unroll
             for (int part = 0; part < PARTS; part++) {
@@ -509,10 +509,10 @@ extern "C" __global__ void __launch_bounds__(256) attention_rows(const __grid_co
         for (int i = 0; i < 8; i++) { running.mixed.v[i] *= factor; }
         #pragma unroll
         for (int u = 0; u < UNROLLED; u++) {
-            const float share = power_of_two(scores[u] - base);
-            running.sum += share;
+            const float probability = power_of_two(scores[u] - base);
+            running.sum += probability;
             #pragma unroll
-            for (int i = 0; i < 8; i++) { running.mixed.v[i] = fmaf(share, values[u].v[i], running.mixed.v[i]); }
+            for (int i = 0; i < 8; i++) { running.mixed.v[i] = fmaf(probability, values[u].v[i], running.mixed.v[i]); }
         }
     }
 

@@ -246,11 +246,11 @@ __device__ void softmax_row(
     sum = reduce<Sum>(sum);
     // No positive sum: zeros where masked, NaN where not.
     FOR_COLUMNS(i) {
-        float share = expf(scores.at(i) - highest) / sum;
+        float probability = expf(scores.at(i) - highest) / sum;
         if (!(sum > 0.0f)) {
-            share = scores.keeps(i) ? NOT_A_NUMBER : 0.0f;
+            probability = scores.keeps(i) ? NOT_A_NUMBER : 0.0f;
         }
-        narrow(share, to + i);
+        narrow(probability, to + i);
     }
 }
 

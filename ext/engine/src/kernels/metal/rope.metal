@@ -1,4 +1,4 @@
-// Rotary positions: the first `rotated` elements of a row turn in pairs, (i, i + rotated / 2) or, when
+// Rotary positions: the first `rotated` elements of a row rotate in pairs, (i, i + rotated / 2) or, when
 // interleaved, (2i, 2i + 1); the rest is copied. The tables of cosines and sines are f32, one row of
 // rotated / 2 per position, and every row has the index of its position. A lane works on four pairs
 // or copies four elements; the grid is (lanes, rows). A position beyond the tables gives NaN.
@@ -21,7 +21,7 @@ struct Rotation {
 
     bool known; // whether the tables have the position
 
-    void turn(uint pair, uint first, uint second) const {
+    void rotate(uint pair, uint first, uint second) const {
         if (!known) {
             to[first] = T(NAN);
             to[second] = T(NAN);
@@ -64,7 +64,7 @@ static inline void rope_lane(
     device T *out, constant RopeParameters &p, uint2 at
 ) {
     const uint pairs = p.rotated / 2;
-    const uint turning_lanes = (pairs + 3) / 4;
+    const uint rotating_lanes = (pairs + 3) / 4;
     const uint position = positions[row_start(p.positions, at.y)];
     const ulong table = ulong(position) * pairs;
     Rotation<T> rotation;
@@ -73,8 +73,8 @@ static inline void rope_lane(
     rotation.to = out + ulong(at.y) * p.columns;
     rotation.cosines = cosines + table;
     rotation.sines = sines + table;
-    if (at.x >= turning_lanes) {
-        const uint start = p.rotated + 4 * (at.x - turning_lanes);
+    if (at.x >= rotating_lanes) {
+        const uint start = p.rotated + 4 * (at.x - rotating_lanes);
         for (uint i = start; i < min(start + 4, p.columns); i++) {
             rotation.to[i] = rotation.from[i];
         }
@@ -93,9 +93,9 @@ static inline void rope_lane(
     }
     for (uint k = pair; k < min(pair + 4, pairs); k++) {
         if (interleaved) {
-            rotation.turn(k, 2 * k, 2 * k + 1);
+            rotation.rotate(k, 2 * k, 2 * k + 1);
         } else {
-            rotation.turn(k, k, k + pairs);
+            rotation.rotate(k, k, k + pairs);
         }
     }
 }

@@ -394,7 +394,7 @@ impl Reader<'_> {
     }
 }
 
-/// The row order that puts what turns together side by side.
+/// The row order that puts what rotates together side by side.
 fn neighbours(heads: usize, size: usize) -> Vec<u32> {
     let half = size / 2;
     (0..heads)

@@ -117,12 +117,12 @@ impl Rotation<'_> {
     }
 
     /// `x` is [tokens, heads, head size]; `local` asks for the rotation of windowed layers.
-    pub fn turn(&self, x: &Tensor, local: bool) -> Result<Tensor> {
-        let turn = match &self.local {
-            Some(turn) if local => turn,
+    pub fn rotate(&self, x: &Tensor, local: bool) -> Result<Tensor> {
+        let rotation = match &self.local {
+            Some(rotation) if local => rotation,
             _ => &self.global,
         };
-        turn.rope.turn(x, &turn.table, &turn.rows)
+        rotation.rope.rotate(x, &rotation.table, &rotation.rows)
     }
 }
 

@@ -168,8 +168,8 @@ impl Layer {
             positions,
         } = relative
         {
-            q = ropes[layer.rope].turn(&q, &tables[layer.rope], positions)?;
-            k = ropes[layer.rope].turn(&k, &tables[layer.rope], positions)?;
+            q = ropes[layer.rope].rotate(&q, &tables[layer.rope], positions)?;
+            k = ropes[layer.rope].rotate(&k, &tables[layer.rope], positions)?;
         }
         let scores = match (relative, &self.disentangled) {
             (RelativeState::Disentangled(range), Some(positions)) => {

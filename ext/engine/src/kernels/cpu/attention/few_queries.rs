@@ -61,11 +61,11 @@ unsafe fn scores_with<S: Simd>(
     }
 }
 
-/// `VECTORS` vectors of columns from `column` on, for `R` rows of shares; the last `left` of the
+/// `VECTORS` vectors of columns from `column` on, for `R` rows of probabilities; the last `left` of the
 /// columns exist.
 #[inline(always)]
 unsafe fn weigh_columns<S: Simd, const R: usize, const VECTORS: usize>(
-    shares: *const f32,
+    probabilities: *const f32,
     stride: usize,
     values: &StridedRows<'_>,
     seen: Range<usize>,
@@ -85,9 +85,9 @@ unsafe fn weigh_columns<S: Simd, const R: usize, const VECTORS: usize>(
                 };
             }
             for (i, sums) in sums.iter_mut().enumerate() {
-                let share = S::splat(*shares.add(i * stride + j));
+                let probability = S::splat(*probabilities.add(i * stride + j));
                 for (sum, v) in sums.iter_mut().zip(row) {
-                    *sum = S::fma(share, v, *sum);
+                    *sum = S::fma(probability, v, *sum);
                 }
             }
         }
@@ -105,7 +105,7 @@ unsafe fn weigh_columns<S: Simd, const R: usize, const VECTORS: usize>(
 
 #[inline(always)]
 unsafe fn weigh_rows<S: Simd, const R: usize>(
-    shares: *const f32,
+    probabilities: *const f32,
     stride: usize,
     values: &StridedRows<'_>,
     seen: Range<usize>,
@@ -114,11 +114,11 @@ unsafe fn weigh_rows<S: Simd, const R: usize>(
     unsafe {
         let mut column = 0;
         while column + 4 * S::LANES <= values.width {
-            weigh_columns::<S, R, 4>(shares, stride, values, seen.clone(), column, out);
+            weigh_columns::<S, R, 4>(probabilities, stride, values, seen.clone(), column, out);
             column += 4 * S::LANES;
         }
         while column < values.width {
-            weigh_columns::<S, R, 1>(shares, stride, values, seen.clone(), column, out);
+            weigh_columns::<S, R, 1>(probabilities, stride, values, seen.clone(), column, out);
             column += S::LANES;
         }
     }
@@ -126,7 +126,7 @@ unsafe fn weigh_rows<S: Simd, const R: usize>(
 
 #[inline(always)]
 unsafe fn weigh_with<S: Simd>(
-    shares: *const f32,
+    probabilities: *const f32,
     count: usize,
     stride: usize,
     values: StridedRows<'_>,
@@ -136,12 +136,12 @@ unsafe fn weigh_with<S: Simd>(
     unsafe {
         let mut i = 0;
         while i < count {
-            let (shares, out) = (shares.add(i * stride), out.add(i * values.width));
+            let (probabilities, out) = (probabilities.add(i * stride), out.add(i * values.width));
             if count - i >= 3 {
-                weigh_rows::<S, 3>(shares, stride, &values, seen.clone(), out);
+                weigh_rows::<S, 3>(probabilities, stride, &values, seen.clone(), out);
                 i += 3;
             } else {
-                weigh_rows::<S, 1>(shares, stride, &values, seen.clone(), out);
+                weigh_rows::<S, 1>(probabilities, stride, &values, seen.clone(), out);
                 i += 1;
             }
         }
@@ -156,7 +156,7 @@ dispatched! {
 }
 dispatched! {
     unsafe fn run_weigh(
-        shares: *const f32, count: usize, stride: usize, values: StridedRows<'_>, seen: Range<usize>,
+        probabilities: *const f32, count: usize, stride: usize, values: StridedRows<'_>, seen: Range<usize>,
         out: *mut f32,
     ) = weigh_with
 }
@@ -177,20 +177,20 @@ pub(crate) fn scores(
     unsafe { run_scores(isa, queries, count, keys, seen.clone(), out, stride) };
 }
 
-/// out[i] = Σ shares[i][j] · values[j] over the keys `seen`; rows of `shares` are `stride` apart.
+/// out[i] = Σ probabilities[i][j] · values[j] over the keys `seen`; rows of `probabilities` are `stride` apart.
 pub(crate) fn weigh(
     isa: Isa,
-    shares: &[f32],
+    probabilities: &[f32],
     stride: usize,
     values: StridedRows<'_>,
     seen: &Range<usize>,
     out: &mut [f32],
 ) {
     let count = out.len() / values.width.max(1);
-    assert!(values.holds(seen) && seen.end <= stride && shares.len() >= count * stride);
-    let (shares, out) = (shares.as_ptr(), out.as_mut_ptr());
+    assert!(values.holds(seen) && seen.end <= stride && probabilities.len() >= count * stride);
+    let (probabilities, out) = (probabilities.as_ptr(), out.as_mut_ptr());
     // SAFETY: the lengths were just checked.
-    unsafe { run_weigh(isa, shares, count, stride, values, seen.clone(), out) };
+    unsafe { run_weigh(isa, probabilities, count, stride, values, seen.clone(), out) };
 }
 
 #[cfg(test)]
@@ -222,12 +222,12 @@ mod tests {
                 stride,
                 width,
             };
-            let shares = numbers(count * keys, 3);
+            let probabilities = numbers(count * keys, 3);
             let seen = 1..keys;
             for &isa in Isa::available() {
                 let (mut found, mut sums) = (vec![0.0; count * keys], vec![0.0; count * width]);
                 scores(isa, &queries, rows, &seen, &mut found, keys);
-                weigh(isa, &shares, keys, rows, &seen, &mut sums);
+                weigh(isa, &probabilities, keys, rows, &seen, &mut sums);
                 for i in 0..count {
                     for j in seen.clone() {
                         let dot: f64 = (0..width)
@@ -245,7 +245,7 @@ mod tests {
                         let sum: f64 = seen
                             .clone()
                             .map(|j| {
-                                f64::from(shares[i * keys + j])
+                                f64::from(probabilities[i * keys + j])
                                     * f64::from(rows.values[j * stride + d])
                             })
                             .sum();

@@ -36,22 +36,22 @@ pub(crate) fn block_scores(
     }
 }
 
-/// Sums of the values of `seen` keys by shares [count, stride]: values in panels, [keys, 32] each, and
+/// Sums of the values of `seen` keys by probabilities [count, stride]: values in panels, [keys, 32] each, and
 /// `out` has rows of `value_width`, which is whole panels.
 pub(crate) fn block_weigh(
     isa: Isa,
-    (shares, count, stride): (&[f32], usize, usize),
+    (probabilities, count, stride): (&[f32], usize, usize),
     (values, keys): (&[f32], usize),
     value_width: usize,
     seen: &Range<usize>,
     out: &mut [f32],
 ) {
-    assert!(shares.len() >= count * stride && seen.end <= stride && seen.end <= keys);
+    assert!(probabilities.len() >= count * stride && seen.end <= stride && seen.end <= keys);
     assert!(values.len() >= keys * value_width && out.len() >= count * value_width);
     assert!(value_width.is_multiple_of(PANEL) && count > 0);
     let (none, inputs) = (std::ptr::null(), seen.len());
     for column in (0..value_width).step_by(PANEL) {
-        let x = shares[seen.start..].as_ptr();
+        let x = probabilities[seen.start..].as_ptr();
         let panel = values[column * keys + seen.start * PANEL..].as_ptr();
         let out = out[column..].as_mut_ptr();
         // SAFETY: the lengths were just checked.

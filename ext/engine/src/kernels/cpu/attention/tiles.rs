@@ -26,7 +26,7 @@ pub(crate) struct TiledUnit<'a> {
     /// [32, keys]
     scores: &'a mut [f32],
     /// [32, keys]
-    shares: &'a mut [u16],
+    probabilities: &'a mut [u16],
     /// [32, value width]
     sums: &'a mut [f32],
     padded: Sizes,
@@ -61,12 +61,12 @@ impl<'a> TiledUnit<'a> {
     pub fn new(isa: Isa, sizes: Sizes, scratch: &'a mut [f32]) -> Self {
         assert!(isa == Isa::Amx);
         let padded = padded(sizes);
-        let [keys, values, queries, scores, shares, _] = Self::parts(padded);
+        let [keys, values, queries, scores, probabilities, _] = Self::parts(padded);
         let (keys, rest) = scratch.split_at_mut(keys);
         let (values, rest) = rest.split_at_mut(values);
         let (queries, rest) = rest.split_at_mut(queries);
         let (scores, rest) = rest.split_at_mut(scores);
-        let (shares, sums) = rest.split_at_mut(shares);
+        let (probabilities, sums) = rest.split_at_mut(probabilities);
         let mut unit = Self {
             isa,
             // SAFETY: the set is only available where tiles are usable.
@@ -75,7 +75,7 @@ impl<'a> TiledUnit<'a> {
             values: words(values),
             queries: half_words(queries),
             scores,
-            shares: half_words(shares),
+            probabilities: half_words(probabilities),
             sums,
             padded,
         };
@@ -155,8 +155,8 @@ impl<'a> TiledUnit<'a> {
             let scores = &mut self.scores[row * keys..][..keys];
             scores[first..seen.start].fill(0.0);
             scores[seen.end..last].fill(0.0);
-            let to = self.shares[row * keys + first..][..last - first].as_mut_ptr();
-            // SAFETY: the shares have a row of `keys` for every row of scores.
+            let to = self.probabilities[row * keys + first..][..last - first].as_mut_ptr();
+            // SAFETY: the probabilities have a row of `keys` for every row of scores.
             unsafe { narrow_bf16(self.isa, scores[first..last].as_ptr(), to, last - first) };
         }
         for column in (0..value_width).step_by(PANEL) {
@@ -166,9 +166,9 @@ impl<'a> TiledUnit<'a> {
                 self.sums[..count * value_width].fill(0.0);
                 break;
             }
-            let operand = (self.shares[first..].as_ptr(), keys);
+            let operand = (self.probabilities[first..].as_ptr(), keys);
             let panel = self.values[pairs..].as_ptr();
-            // SAFETY: the shares have 32 rows of `keys`, the panel is deep enough from this pair on, and
+            // SAFETY: the probabilities have 32 rows of `keys`, the panel is deep enough from this pair on, and
             // the sums have 32 rows of whole panels.
             unsafe {
                 multiply(

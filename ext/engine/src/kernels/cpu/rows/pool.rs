@@ -57,14 +57,14 @@ pub(crate) fn mean_pool<T: Element>(isa: Isa, x: &RowView<'_, T>, boundaries: &[
                     for sequence in range {
                         let tokens =
                             boundaries[sequence] as usize..boundaries[sequence + 1] as usize;
-                        let share = 1.0 / tokens.len().max(1) as f32;
+                        let factor = 1.0 / tokens.len().max(1) as f32;
                         write(isa, out.at(sequence * width), to, |to| {
                             std::ptr::write_bytes(to, 0, width);
                             for token in tokens {
                                 let values = read(isa, x.row(token), from);
                                 add_row(isa, to, values.as_ptr(), to, width);
                             }
-                            multiply(isa, to, width, share);
+                            multiply(isa, to, width, factor);
                         });
                     }
                 })

@@ -73,7 +73,7 @@ pub(crate) fn rope<T: Element>(
 ) -> Vec<T> {
     let (rows, width) = (x.rows.count, x.rows.width);
     let pairs = tables.cosines.rows.width;
-    let turn = match tables.kind {
+    let rotate = match tables.kind {
         RopeKind::Half => turn_halves,
         RopeKind::Interleaved => turn_interleaved,
     };
@@ -89,7 +89,7 @@ pub(crate) fn rope<T: Element>(
                         let sines = tables.sines.row(position).as_ptr();
                         let values = read(isa, x.row(row), from);
                         write(isa, out.at(row * width), to, |to| {
-                            turn(isa, values.as_ptr(), cosines, sines, to, pairs);
+                            rotate(isa, values.as_ptr(), cosines, sines, to, pairs);
                             let kept = &values[2 * pairs..];
                             let target = to.add(2 * pairs);
                             std::ptr::copy_nonoverlapping(kept.as_ptr(), target, kept.len());
