@@ -336,7 +336,9 @@ fn kernel_times(device: &Device) -> Result<()> {
     time("down + residual", size(tokens * 4608), &mut || {
         down.forward_with(&wide, &epilogue(None, Some(&x)))
     })?;
-    time("gelu", size(tokens * 6144), &mut || kernels::activate(&wide, Activation::Gelu))?;
+    time("gelu", size(tokens * 6144), &mut || {
+        kernels::activate(&wide, Activation::Gelu)
+    })?;
     let weight = random(&[768])?;
     time("layer_norm", size(tokens * 1536), &mut || {
         kernels::layer_norm(&x, &weight, Some(&weight), 1e-12)

@@ -231,6 +231,18 @@ pub fn rope(
     Ok(row_major(x)?.apply_op1_no_bwd(&op)?)
 }
 
+/// Σ table[rows[i]] for each i, in one launch; rows must be inside their tables. `None` where the device
+/// has no kernel for it.
+pub(crate) fn gather_sum(terms: &[(&Tensor, &[u32])]) -> Result<Option<Tensor>> {
+    #[cfg(feature = "cuda")]
+    return Ok(cuda::gather::gather_sum(terms)?);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = terms;
+        Ok(None)
+    }
+}
+
 /// The mean of each sequence's rows: `x` is [tokens, width], sequence i is the rows from
 /// `boundaries[i]` to `boundaries[i + 1]`. An empty sequence gives zeros.
 pub fn mean_pool(x: &Tensor, boundaries: &[u32]) -> Result<Tensor> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
 
+use crate::nn::Linear;
 use crate::quant::QuantizedTensor;
 use crate::weights::{Metadata, TensorInfo, WeightSource};
 use crate::{runtime::memory, Error, Result};
@@ -66,9 +67,9 @@ impl Evidence<'_> {
         )))
     }
 
-    /// The CPU multiplies quantized blocks as they are, with activations of 8 bits.
+    /// Quantized blocks are multiplied with activations that are rounded too.
     fn computes_on_blocks(&self, source: &dyn WeightSource) -> bool {
-        self.found.device().is_cpu()
+        Linear::keeps_blocks(self.found.device(), self.found.dtype())
             && source
                 .names()
                 .iter()

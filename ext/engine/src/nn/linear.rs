@@ -86,7 +86,12 @@ impl Linear {
         })
     }
 
-    /// A layer on the CPU whose weight stays quantized.
+    /// Whether a quantized weight may stay as it is on this device, in a model of this type.
+    pub fn keeps_blocks(device: &Device, dtype: DType) -> bool {
+        device.is_cpu() && dtype == DType::F32
+    }
+
+    /// A layer whose weight stays quantized, where `keeps_blocks` allows it.
     pub fn quantized(weight: QuantizedTensor, bias: Option<Tensor>) -> Result<Self> {
         if !BlockMatrix::takes(weight.kind) {
             let values = dequantize(weight.kind, &weight.bytes)?;

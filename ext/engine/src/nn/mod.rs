@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod elementwise;
+pub mod embedding;
 pub mod linear;
 pub mod norm;
 pub mod packed;
@@ -11,6 +12,7 @@ pub mod rope;
 pub mod selftest;
 
 pub use attention::{attention, AttentionBias, AttentionKind, AttentionOptions, Disentangled};
+pub use embedding::{Embedding, Lookup};
 pub use linear::{Epilogue, Linear};
 pub use norm::Norm;
 pub use packed::PackedSequences;

@@ -1,6 +1,9 @@
 //! Compute devices by name, opened once each.
 
 pub mod cuda;
+mod suited;
+
+pub use suited::zeros;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -203,10 +206,7 @@ impl Device {
                     "{self} is not available: Metal exists on macOS only. Use \"cuda\" or \"cpu\""
                 )))
             }
-            #[cfg(feature = "cuda")]
-            Self::Cuda(index) => crate::kernels::cuda::device::open(index),
-            #[cfg(not(feature = "cuda"))]
-            Self::Cuda(index) => candle_core::Device::new_cuda(index),
+            Self::Cuda(index) => cuda::open(index),
             Self::Metal(index) => candle_core::Device::new_metal(index),
         };
         connected.map_err(|error| {

@@ -6,10 +6,6 @@ use crate::{runtime::threads, CancelToken, Device, Error, Result};
 
 use std::sync::{Mutex, PoisonError};
 
-/// How many tokens one forward takes unless told.
-const CPU_BATCH_TOKENS: usize = 4096;
-const GPU_BATCH_TOKENS: usize = 32_768;
-
 /// Texts are tokenized this many at a time, so that a long list does not lie in memory as tokens.
 pub const CHUNK: usize = 4096;
 
@@ -127,8 +123,7 @@ fn budget(asked: Option<usize>, device: Device) -> Result<usize> {
             "batch_tokens must be at least 1".into(),
         )),
         Some(tokens) => Ok(tokens),
-        None if device == Device::Cpu => Ok(CPU_BATCH_TOKENS),
-        None => Ok(GPU_BATCH_TOKENS),
+        None => Ok(device.batch_tokens()),
     }
 }
 
@@ -161,7 +156,7 @@ pub fn run<R: Send>(
         take(batch, result);
         Ok(())
     };
-    if device == Device::Cpu && threads > 1 {
+    if device.computes_on_threads() && threads > 1 {
         let batches = plan(tokens, budget.min(alone));
         if batches.len() >= 2 * threads {
             return threads::side_by_side(batches.len(), |batch| one(&batches[batch]));
@@ -169,10 +164,7 @@ pub fn run<R: Send>(
     }
     let batches = plan(tokens, budget);
     let all = || batches.iter().try_for_each(one);
-    threads::install(|| match device == Device::Cpu {
-        true => threads::awake(all),
-        false => all(),
-    })?
+    threads::install(|| device.keeping_awake(all))?
 }
 
 /// Indexes of texts, batch by batch: like lengths together, longest first, and at most `budget`

@@ -20,12 +20,6 @@ use crate::{
     CancelToken, Error, Result,
 };
 
-/// Prompts are read in pieces of this many tokens: large enough for fast products, small enough
-/// to stop quickly.
-const PREFILL_CHUNK: usize = 256;
-/// The same on a GPU, which is idle with less.
-const GPU_PREFILL_CHUNK: usize = 1024;
-
 /// A decoder with its tokenizer; immutable, shared by all runs.
 pub struct LanguageModel {
     decoder: Decoder,
@@ -210,7 +204,7 @@ impl LanguageModel {
         cache.adapt(self.adapter(adapter)?);
         cache.clear(self.decoder.regime(ids.len()));
         let mut logprobs = Vec::with_capacity(ids.len());
-        for chunk in ids.chunks(PREFILL_CHUNK) {
+        for chunk in ids.chunks(self.info.device.prompt_tokens()) {
             let first = cache.length();
             let logits = self
                 .decoder
@@ -340,10 +334,8 @@ impl Generation {
             return Ok(None);
         }
         let started = Instant::now();
-        let logits = match self.model.decoder.device().is_cpu() {
-            true => threads::awake(|| self.logits(cancel)),
-            false => self.logits(cancel),
-        };
+        let device = self.model.info.device;
+        let logits = device.keeping_awake(|| self.logits(cancel));
         self.run.computed(started.elapsed());
         let started = Instant::now();
         let result = logits.and_then(|logits| self.run.take(&logits, self.has_room()));
@@ -365,10 +357,7 @@ impl Generation {
             cancel.check()?;
             let pending = &self.ids[self.cache.length()..];
             let decoder = &self.model.decoder;
-            let most = match decoder.device().is_cpu() {
-                true => PREFILL_CHUNK,
-                false => GPU_PREFILL_CHUNK,
-            };
+            let most = self.model.info.device.prompt_tokens();
             let chunk = &pending[..pending.len().min(most)];
             if chunk.len() < pending.len() {
                 decoder.hidden_states(chunk, &mut self.cache, cancel)?;

@@ -32,7 +32,7 @@ pub struct LoadOptions {
 
 impl LoadOptions {
     pub fn verifies(&self) -> bool {
-        self.verify.unwrap_or(self.device != Device::Cpu)
+        self.verify.unwrap_or(self.device.is_proved_on_load())
     }
 }
 
@@ -157,7 +157,7 @@ impl Checkpoint {
             refuse_quantized(config)?;
         }
         let source = weights::open(&weight_files)?;
-        if options.int8 && options.device != Device::Cpu {
+        if options.int8 && !options.device.computes_int8() {
             return Err(Error::InvalidInput(format!(
                 "dtype int8 computes on the CPU, not on {}: use device \"cpu\", or f16 or bf16 there",
                 options.device
@@ -356,19 +356,16 @@ fn effective_length(limits: &[Option<usize>]) -> Result<usize> {
 }
 
 fn default_dtype(source: &dyn WeightSource, device: Device) -> DType {
-    if device == Device::Cpu {
-        return DType::F32;
-    }
     let names = source.names();
     let largest = names
         .iter()
         .filter_map(|name| source.info(name))
         .max_by_key(|info| info.shape.iter().product::<usize>());
-    match largest.map(|info| info.dtype_name) {
+    device.default_dtype(match largest.map(|info| info.dtype_name) {
         Some("F32" | "f32" | "F64" | "f64") | None => DType::F32,
         Some("BF16" | "bf16") => DType::BF16,
         Some(_) => DType::F16,
-    }
+    })
 }
 
 /// A folder inside a model as a model of its own, such as `0_Transformer`.

@@ -194,9 +194,16 @@ fn a_mask_of_the_lowest_number_is_no_nan_in_f16() {
         ..SoftmaxOptions::default()
     };
     let probabilities = kernels::softmax_masked(&scores, &options).unwrap();
-    let probabilities: Vec<Vec<f32>> = probabilities.to_dtype(DType::F32).unwrap().to_vec2().unwrap();
+    let probabilities: Vec<Vec<f32>> = probabilities
+        .to_dtype(DType::F32)
+        .unwrap()
+        .to_vec2()
+        .unwrap();
     let probability = 1.0 / (1.0 + 1f32.exp());
-    for (got, want) in probabilities[0].iter().zip([0.0, 0.0, probability, 1.0 - probability]) {
+    for (got, want) in probabilities[0]
+        .iter()
+        .zip([0.0, 0.0, probability, 1.0 - probability])
+    {
         assert!((got - want).abs() < 1e-3);
     }
     assert_eq!(probabilities[1], [0.0; 4]);
@@ -224,10 +231,14 @@ fn wrong_shapes_and_types_are_told() {
         .to_string();
     assert!(message.contains("[4]") && message.contains("[2, 5]"));
     let integers = Tensor::zeros((2, 5), DType::U32, &Device::Cpu).unwrap();
-    let message = kernels::activate(&integers, Activation::Gelu).unwrap_err().to_string();
+    let message = kernels::activate(&integers, Activation::Gelu)
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("u32"), "{message}");
     let y = Tensor::zeros((2, 6), DType::F32, &Device::Cpu).unwrap();
-    let message = kernels::gated(&x, &y, Activation::Silu).unwrap_err().to_string();
+    let message = kernels::gated(&x, &y, Activation::Silu)
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("[2, 5]") && message.contains("[2, 6]"));
     let table = Tensor::zeros((3, 2), DType::F32, &Device::Cpu).unwrap();
     let heads = Tensor::zeros((1, 1, 4), DType::F32, &Device::Cpu).unwrap();

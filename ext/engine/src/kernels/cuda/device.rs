@@ -2,35 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use candle_core::cuda_backend::cudarc::driver::sys::CUmemPool_attribute;
-use candle_core::cuda_backend::cudarc::driver::{result as driver, CudaSlice, DevicePtr};
-use candle_core::cuda_backend::{CudaStorageSlice, DeviceId, WrapErr};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use candle_core::cuda_backend::{CudaStorageSlice, DeviceId};
 use candle_core::op::BackpropOp;
-use candle_core::{CudaDevice, CudaStorage, DType, Device, Result, Shape, Storage, Tensor};
+use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor};
 use half::{bf16, f16};
-
-/// Freed memory up to this stays with the process, for the next tensors; the rest goes back to the GPU
-/// whenever the stream is waited for.
-const RETAINED_BYTES: u64 = 1 << 30;
-
-/// Opens a GPU with one stream of its own that all threads share: candle's default is a stream per
-/// thread, on which a model that one thread loaded may not be complete when another runs it.
-pub(crate) fn open(index: usize) -> Result<Device> {
-    let device = CudaDevice::new_with_stream(index)?;
-    // SAFETY: there is one stream, so nothing happens out of its order.
-    unsafe { device.disable_event_tracking() };
-    let context = device.cuda_stream().context().clone();
-    if context.has_async_alloc() {
-        let mut bytes = RETAINED_BYTES;
-        // SAFETY: the device is open, and the attribute is a number of this size.
-        unsafe {
-            let pool = driver::device::get_default_mem_pool(context.cu_device()).w()?;
-            let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-            driver::mem_pool::set_attribute(pool, attribute, (&raw mut bytes).cast()).w()?;
-        }
-    }
-    Ok(Device::Cuda(device))
-}
 
 /// What a kernel reads 16 bytes at a time must begin at a multiple of this.
 pub(crate) const ALIGNMENT: u64 = 16;

@@ -1,11 +1,11 @@
 //! The row kernels on CUDA; beside them attention and products.
 
-pub(crate) mod attention;
+pub(super) mod attention;
 mod blas;
 mod compile;
-pub(crate) mod device;
-pub(crate) mod gather;
-pub(crate) mod matrix;
+mod device;
+pub(super) mod gather;
+pub(super) mod matrix;
 mod parameters;
 mod product;
 

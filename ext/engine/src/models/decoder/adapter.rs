@@ -3,8 +3,7 @@
 
 use candle_core::Tensor;
 
-use super::model::Embedding;
-use crate::nn::{elementwise, Linear, LowRank};
+use crate::nn::{elementwise, Embedding, Linear, LowRank};
 use crate::Result;
 
 /// The linear layers of a decoder layer that an adapter can change.

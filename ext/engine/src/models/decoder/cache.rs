@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 
 use super::adapter::Adapter;
 use super::config::DecoderConfig;
-use crate::{runtime::memory, Result};
+use crate::runtime::device::zeros;
+use crate::Result;
 
 /// Rows are allocated in multiples of this.
 const CHUNK: usize = 256;
@@ -182,7 +183,8 @@ impl LayerCache {
         let first = self.rows - kept;
         let moved = |old: Option<&Tensor>, like: &Tensor| -> Result<Tensor> {
             let (_, heads, size) = like.dims3()?;
-            let fresh = allocate(wanted, heads, size, like.dtype(), like.device())?;
+            let shape = [wanted, heads, size];
+            let fresh = zeros(&shape, like.dtype(), like.device(), "the KV cache")?;
             if let Some(old) = old.filter(|_| kept > 0) {
                 fresh.slice_set(&old.narrow(0, first, kept)?.contiguous()?, 0, 0)?;
             }
@@ -195,17 +197,4 @@ impl LayerCache {
         self.rows = kept;
         Ok(())
     }
-}
-
-fn allocate(
-    rows: usize,
-    heads: usize,
-    size: usize,
-    dtype: DType,
-    device: &Device,
-) -> Result<Tensor> {
-    if device.is_cpu() {
-        memory::ensure_elements(&[rows, heads, size], dtype.size_in_bytes(), "the KV cache")?;
-    }
-    Ok(Tensor::zeros((rows, heads, size), dtype, device)?)
 }

@@ -176,7 +176,10 @@ impl AttentionLayer {
         let (query, key) = match &step.rotation {
             Some(rotation) if rotation.applies(index) => {
                 let local = config.windows[index].is_some();
-                (rotation.rotate(&query, local)?, rotation.rotate(&key, local)?)
+                (
+                    rotation.rotate(&query, local)?,
+                    rotation.rotate(&key, local)?,
+                )
             }
             _ => (query, key),
         };

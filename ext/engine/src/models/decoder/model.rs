@@ -13,13 +13,13 @@ use super::names::Names;
 use super::parameters::Parameters;
 use super::rope::Rotations;
 use crate::kernels::{self, Activation};
-use crate::nn::{elementwise, Linear, Norm, PackedSequences};
-use crate::quant::QuantizedTensor;
+use crate::nn::{elementwise, Embedding, Linear, Norm, PackedSequences};
 use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
 
 pub struct Decoder {
     config: DecoderConfig,
+    /// Of tokens, [vocabulary, hidden].
     embedding: Embedding,
     position_embedding: Option<Tensor>,
     rotations: Option<Rotations>,
@@ -31,13 +31,6 @@ pub struct Decoder {
     dtype: DType,
     /// Whether linear layers hold bytes.
     pub(super) int8: bool,
-}
-
-/// The token table, `[vocabulary, hidden]`.
-pub enum Embedding {
-    Dense(Tensor),
-    /// As it lies in the file; rows are expanded when they are looked up.
-    Blocks(QuantizedTensor),
 }
 
 /// Which rows of the logits are wanted.
@@ -269,28 +262,6 @@ impl Decoder {
                 elementwise::add(&embedded, &table.index_select(&positions, 0)?)
             }
             None => Ok(embedded),
-        }
-    }
-}
-
-impl Embedding {
-    /// The rows of `tokens`, which are within the table.
-    pub(super) fn rows(&self, tokens: &[u32]) -> Result<Tensor> {
-        match self {
-            Self::Dense(table) => {
-                let ids = Tensor::new(tokens, table.device())?;
-                Ok(table.index_select(&ids, 0)?)
-            }
-            Self::Blocks(table) => {
-                let rows: Vec<usize> = tokens.iter().map(|&token| token as usize).collect();
-                let values = table.rows(&rows)?;
-                let width = values.len() / tokens.len().max(1);
-                Ok(Tensor::from_vec(
-                    values,
-                    (tokens.len(), width),
-                    &Device::Cpu,
-                )?)
-            }
         }
     }
 }

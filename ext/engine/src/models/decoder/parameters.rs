@@ -5,9 +5,8 @@ use candle_core::{DType, Device, Tensor};
 use super::config::*;
 use super::experts::ExpertLayer;
 use super::layer::{AttentionLayer, FeedForward, Layer, MlpLayer};
-use super::model::Embedding;
 use super::names::Names;
-use crate::nn::{Linear, Norm, Projection};
+use crate::nn::{Embedding, Linear, Norm, Projection};
 use crate::quant::QuantizedTensor;
 use crate::weights::WeightSource;
 use crate::{Error, Result};
@@ -88,10 +87,7 @@ impl<'a> Parameters<'a> {
 
     pub fn head(&self, config: &DecoderConfig, embedding: &Embedding) -> Result<Linear> {
         if self.ties_head(config) {
-            return match embedding {
-                Embedding::Dense(table) => Linear::shared(table.clone(), None),
-                Embedding::Blocks(blocks) => Linear::quantized(blocks.clone(), None),
-            };
+            return embedding.tied_output();
         }
         self.linear(self.names.head, config.hidden_size, config.vocab_size)
     }
@@ -376,9 +372,9 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// A quantized tensor that can stay as it is: on the CPU, where f32 was asked for.
+    /// A quantized tensor that can stay as it is.
     fn blocks(&self, name: &str, shape: &[usize]) -> Result<Option<QuantizedTensor>> {
-        if !self.device.is_cpu() || self.dtype != DType::F32 || !self.has(name) {
+        if !Linear::keeps_blocks(self.device, self.dtype) || !self.has(name) {
             return Ok(None);
         }
         match self.source.quantized(&self.prefix.apply(name))? {

@@ -8,12 +8,12 @@ use candle_core::{DType, Tensor};
 
 use super::adapter::{Adapter, EmbeddingUpdate, LayerAdapter, Part, Slot};
 use super::config::RowOrder;
-use super::model::{Decoder, Embedding};
+use super::model::Decoder;
 use super::names::Names;
 use super::parameters::ungrouped_rows;
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
-use crate::nn::{Linear, LowRank};
+use crate::nn::{Embedding, Linear, LowRank};
 use crate::weights::{self, WeightSource};
 use crate::{CancelToken, Error, Result};
 

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use crate::nn::{elementwise, Linear, Norm, PackedSequences};
+use crate::nn::{Embedding, Linear, Lookup, Norm, PackedSequences};
 use crate::{Error, Result};
 
 use super::config::{EncoderConfig, Positions};
@@ -11,9 +11,9 @@ use super::parts::{Part, Parts};
 #[derive(Debug)]
 pub struct Embeddings {
     /// [vocabulary, embedding width]
-    words: Tensor,
-    positions: Option<Tensor>,
-    token_types: Option<Tensor>,
+    words: Embedding,
+    positions: Option<Embedding>,
+    token_types: Option<Embedding>,
     norm: Option<Norm>,
     projection: Option<Linear>,
     counting: Positions,
@@ -22,15 +22,17 @@ pub struct Embeddings {
 
 impl Embeddings {
     pub fn load(config: &EncoderConfig, parts: &Parts<'_>) -> Result<Self> {
-        let words = parts.weight(Part::Words, 0)?;
+        let words = Embedding::Dense(parts.weight(Part::Words, 0)?);
         let positions = match config.positions {
             Positions::None => None,
             Positions::Learned | Positions::LearnedAfterPadding => {
-                Some(parts.weight(Part::Positions, 0)?)
+                Some(Embedding::Dense(parts.weight(Part::Positions, 0)?))
             }
         };
         let token_types = if config.token_types > 0 {
-            parts.optional_weight(Part::TokenTypes, 0)?
+            parts
+                .optional_weight(Part::TokenTypes, 0)?
+                .map(Embedding::Dense)
         } else {
             None
         };
@@ -54,10 +56,10 @@ impl Embeddings {
             self.token_types.as_ref(),
         ];
         for table in tables.into_iter().flatten() {
-            if table.dims2()?.1 != config.embedding_width {
+            if table.shape().len() != 2 || table.width() != config.embedding_width {
                 return Err(Error::CorruptModel(format!(
                     "an embedding table of shape {:?} does not fit the embedding size {}",
-                    table.dims(),
+                    table.shape(),
                     config.embedding_width
                 )));
             }
@@ -75,13 +77,13 @@ impl Embeddings {
         Ok(())
     }
 
-    pub fn words(&self) -> &Tensor {
+    pub fn words(&self) -> &Embedding {
         &self.words
     }
 
     /// The longest sequence that the position table holds.
     pub fn max_positions(&self) -> Option<usize> {
-        let rows = self.positions.as_ref()?.dim(0).ok()?;
+        let rows = self.positions.as_ref()?.count();
         Some(match self.counting {
             Positions::LearnedAfterPadding => rows.saturating_sub(self.padding_id as usize + 1),
             _ => rows,
@@ -90,14 +92,26 @@ impl Embeddings {
 
     /// [tokens, hidden]
     pub fn forward(&self, sequences: &PackedSequences) -> Result<Tensor> {
-        let mut terms = vec![(&self.words, sequences.ids().to_vec(), "token id")];
+        let mut lookups = vec![Lookup {
+            table: &self.words,
+            rows: sequences.ids().to_vec(),
+            what: "token id",
+        }];
         if let Some(table) = &self.positions {
-            terms.push((table, self.position_ids(sequences), "position"));
+            lookups.push(Lookup {
+                table,
+                rows: self.position_ids(sequences),
+                what: "position",
+            });
         }
         if let Some(table) = &self.token_types {
-            terms.push((table, self.type_ids(sequences, table)?, "token type"));
+            lookups.push(Lookup {
+                table,
+                rows: type_ids(sequences, table),
+                what: "token type",
+            });
         }
-        let mut x = select_sum(&terms)?;
+        let mut x = Embedding::sum(&lookups)?;
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;
         }
@@ -124,47 +138,11 @@ impl Embeddings {
         }
         positions
     }
-
-    /// A table of one row serves tokenizers that number the second text of a pair.
-    fn type_ids(&self, sequences: &PackedSequences, table: &Tensor) -> Result<Vec<u32>> {
-        let last = table.dim(0)?.saturating_sub(1) as u32;
-        Ok(sequences
-            .type_ids()
-            .iter()
-            .map(|&id| id.min(last))
-            .collect())
-    }
 }
 
-/// The sum of the tables' rows; checked here, since a GPU would read past a table's end.
-fn select_sum(terms: &[(&Tensor, Vec<u32>, &str)]) -> Result<Tensor> {
-    for (table, rows, what) in terms {
-        let count = table.dim(0)?;
-        if let Some(bad) = rows.iter().find(|&&row| row as usize >= count) {
-            return Err(Error::InvalidInput(format!(
-                "{what} {bad} is beyond the model's table of {count}: the tokenizer belongs to another model, \
-                 or the text is longer than the model's positions"
-            )));
-        }
-    }
-    #[cfg(feature = "cuda")]
-    {
-        let terms: Vec<_> = terms
-            .iter()
-            .map(|(table, rows, _)| (*table, rows.as_slice()))
-            .collect();
-        if let Some(sum) = crate::kernels::cuda::gather::gather_sum(&terms)? {
-            return Ok(sum);
-        }
-    }
-    let mut sum: Option<Tensor> = None;
-    for (table, rows, _) in terms {
-        let rows = Tensor::from_slice(rows, rows.len(), table.device())?;
-        let taken = table.index_select(&rows, 0)?;
-        sum = Some(match sum {
-            Some(sum) => elementwise::add(&sum, &taken)?,
-            None => taken,
-        });
-    }
-    sum.ok_or_else(|| Error::Internal("embeddings without a table".into()))
+/// A table of one row serves tokenizers that number the second text of a pair.
+fn type_ids(sequences: &PackedSequences, table: &Embedding) -> Vec<u32> {
+    let last = table.count().saturating_sub(1) as u32;
+    let ids = sequences.type_ids().iter();
+    ids.map(|&id| id.min(last)).collect()
 }

@@ -64,7 +64,7 @@ impl Encoder {
             true => {
                 let weight = match parts.optional_weight(wanted.output, 0)? {
                     Some(weight) => weight,
-                    None => self.words().clone(),
+                    None => self.words().expanded()?,
                 };
                 let bias = parts.optional_weight(Part::MaskedBias, 0)?;
                 Linear::new(weight, bias)?

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use crate::files::raw_config::RawConfig;
-use crate::nn::{Norm, PackedSequences};
+use crate::nn::{Embedding, Norm, PackedSequences};
 use crate::weights::WeightSource;
 use crate::{CancelToken, Result};
 
@@ -128,7 +128,7 @@ impl Encoder {
     }
 
     /// The token table, which masked-LM heads and yes/no scores are read off.
-    pub fn words(&self) -> &Tensor {
+    pub fn words(&self) -> &Embedding {
         self.embeddings.words()
     }
 

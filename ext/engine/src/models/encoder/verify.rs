@@ -21,7 +21,7 @@ impl Encoder {
         cancel: &CancelToken,
     ) -> Result<()> {
         let longest = self.max_positions().unwrap_or(PROBE_TOKENS);
-        let ids = verification::probe(self.words().dim(0)?, PROBE_TOKENS.min(longest));
+        let ids = verification::probe(self.words().count(), PROBE_TOKENS.min(longest));
         let mut sequences = PackedSequences::new();
         sequences.push(&ids, None)?;
         sequences.push(&ids[..ids.len().div_ceil(2)], None)?;

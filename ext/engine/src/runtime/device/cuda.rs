@@ -1,4 +1,4 @@
-//! Why there is no CUDA device, in words that say what to do.
+//! Opening CUDA devices, and why there is none, in words that say what to do.
 
 use std::sync::OnceLock;
 
@@ -52,6 +52,40 @@ pub fn explain(index: usize, error: &str, count: Option<usize>) -> String {
         );
     }
     format!("{device} cannot be opened ({error}): check the driver and the GPU with nvidia-smi")
+}
+
+/// Freed memory up to this stays with the process, for the next tensors; the rest goes back to the GPU
+/// whenever the stream is waited for.
+#[cfg(feature = "cuda")]
+const RETAINED_BYTES: u64 = 1 << 30;
+
+/// Opens a GPU with one stream of its own that all threads share: candle's default is a stream per
+/// thread, on which a model that one thread loaded may not be complete when another runs it.
+#[cfg(feature = "cuda")]
+pub fn open(index: usize) -> candle_core::Result<candle_core::Device> {
+    use candle_core::cuda_backend::cudarc::driver::result as driver;
+    use candle_core::cuda_backend::cudarc::driver::sys::CUmemPool_attribute;
+    use candle_core::cuda_backend::WrapErr;
+
+    let device = candle_core::CudaDevice::new_with_stream(index)?;
+    // SAFETY: there is one stream, so nothing happens out of its order.
+    unsafe { device.disable_event_tracking() };
+    let context = device.cuda_stream().context().clone();
+    if context.has_async_alloc() {
+        let mut bytes = RETAINED_BYTES;
+        // SAFETY: the device is open, and the attribute is a number of this size.
+        unsafe {
+            let pool = driver::device::get_default_mem_pool(context.cu_device()).w()?;
+            let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            driver::mem_pool::set_attribute(pool, attribute, (&raw mut bytes).cast()).w()?;
+        }
+    }
+    Ok(candle_core::Device::Cuda(device))
+}
+
+#[cfg(not(feature = "cuda"))]
+pub fn open(index: usize) -> candle_core::Result<candle_core::Device> {
+    candle_core::Device::new_cuda(index)
 }
 
 /// How many GPUs the driver counts; `None` where it does not say.

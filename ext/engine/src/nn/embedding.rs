@@ -1,0 +1,161 @@
+//! Tables whose rows are looked up: token embeddings, positions, token types.
+
+use candle_core::{Device, Tensor};
+
+use super::{elementwise, Linear};
+use crate::kernels;
+use crate::quant::{dequantize, QuantizedTensor};
+use crate::{Error, Result};
+
+/// A table [rows, width].
+#[derive(Clone, Debug)]
+pub enum Embedding {
+    Dense(Tensor),
+    /// Quantized, as it lies in the file; rows are expanded when they are looked up.
+    Blocks(QuantizedTensor),
+}
+
+/// Rows of a table; `what` names them in an error.
+pub struct Lookup<'a> {
+    pub table: &'a Embedding,
+    pub rows: Vec<u32>,
+    pub what: &'static str,
+}
+
+impl Embedding {
+    /// How many rows there are.
+    pub fn count(&self) -> usize {
+        self.shape().first().copied().unwrap_or(0)
+    }
+
+    pub fn width(&self) -> usize {
+        self.shape().last().copied().unwrap_or(0)
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Self::Dense(table) => table.dims(),
+            Self::Blocks(table) => &table.shape,
+        }
+    }
+
+    /// Some rows, which must be within the table: [rows, width].
+    pub fn rows(&self, rows: &[u32]) -> Result<Tensor> {
+        match self {
+            Self::Dense(table) => {
+                let rows = Tensor::new(rows, table.device())?;
+                Ok(table.index_select(&rows, 0)?)
+            }
+            Self::Blocks(table) => {
+                let rows: Vec<usize> = rows.iter().map(|&row| row as usize).collect();
+                let shape = (rows.len(), self.width());
+                Ok(Tensor::from_vec(table.rows(&rows)?, shape, &Device::Cpu)?)
+            }
+        }
+    }
+
+    /// The sum of what is looked up. Rows are checked, since a GPU would read past a table's end.
+    pub fn sum(lookups: &[Lookup<'_>]) -> Result<Tensor> {
+        for lookup in lookups {
+            lookup.check()?;
+        }
+        let dense = lookups.iter().map(|lookup| match lookup.table {
+            Self::Dense(table) => Some((table, lookup.rows.as_slice())),
+            Self::Blocks(_) => None,
+        });
+        if let Some(terms) = dense.collect::<Option<Vec<_>>>() {
+            if let Some(sum) = kernels::gather_sum(&terms)? {
+                return Ok(sum);
+            }
+        }
+        let mut sum: Option<Tensor> = None;
+        for lookup in lookups {
+            let rows = lookup.table.rows(&lookup.rows)?;
+            sum = Some(match sum {
+                Some(sum) => elementwise::add(&sum, &rows)?,
+                None => rows,
+            });
+        }
+        sum.ok_or_else(|| Error::Internal("embeddings without a table".into()))
+    }
+
+    /// The output layer that a checkpoint ties to the table; its memory is the table's where it is dense.
+    pub fn tied_output(&self) -> Result<Linear> {
+        match self {
+            Self::Dense(table) => Linear::shared(table.clone(), None),
+            Self::Blocks(table) => Linear::quantized(table.clone(), None),
+        }
+    }
+
+    /// The whole table, expanded.
+    pub fn expanded(&self) -> Result<Tensor> {
+        match self {
+            Self::Dense(table) => Ok(table.clone()),
+            Self::Blocks(table) => {
+                let values = dequantize(table.kind, &table.bytes)?;
+                let shape = table.shape.as_slice();
+                Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+            }
+        }
+    }
+}
+
+impl Lookup<'_> {
+    fn check(&self) -> Result<()> {
+        let count = self.table.count();
+        match self.rows.iter().find(|&&row| row as usize >= count) {
+            None => Ok(()),
+            Some(beyond) => Err(Error::InvalidInput(format!(
+                "{} {beyond} is beyond the model's table of {count}: the tokenizer belongs to another model, \
+                 or the text is longer than the model's positions",
+                self.what
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::BlockType;
+    use crate::runtime::bytes::Bytes;
+
+    fn quantized() -> Embedding {
+        let kind = BlockType::Q8_0;
+        let bytes = (0..4 * kind.bytes()).map(|i| (i * 7 % 61) as u8).collect();
+        Embedding::Blocks(QuantizedTensor {
+            kind,
+            shape: vec![4, kind.elements()],
+            bytes: Bytes::unpacked(bytes),
+        })
+    }
+
+    #[test]
+    fn quantized_rows_are_those_of_the_expanded_table() {
+        let table = quantized();
+        let dense = Embedding::Dense(table.expanded().unwrap());
+        assert_eq!((table.count(), table.width()), (4, 32));
+        let [a, b] = [&table, &dense].map(|table| {
+            let lookup = |rows: &[u32]| Lookup {
+                table,
+                rows: rows.to_vec(),
+                what: "token id",
+            };
+            let sum = Embedding::sum(&[lookup(&[3, 0, 3]), lookup(&[1, 1, 2])]).unwrap();
+            sum.to_vec2::<f32>().unwrap()
+        });
+        assert_eq!(a, b);
+    }
+
+    #[test]
+    fn rows_beyond_the_table_are_refused_by_name() {
+        let table = quantized();
+        let lookup = Lookup {
+            table: &table,
+            rows: vec![0, 4],
+            what: "token id",
+        };
+        let message = Embedding::sum(&[lookup]).unwrap_err().to_string();
+        assert!(message.contains("token id 4 is beyond the model's table of 4"));
+    }
+}

@@ -1,0 +1,94 @@
+//! What suits a device: how much work at a time, by which threads, and in which precision.
+
+use candle_core::{DType, Tensor};
+
+use super::Device;
+use crate::runtime::{memory, threads};
+use crate::Result;
+
+impl Device {
+    /// How many tokens one forward over many texts takes.
+    pub fn batch_tokens(self) -> usize {
+        match self {
+            Self::Cpu => 4096,
+            Self::Cuda(_) | Self::Metal(_) => 32_768,
+        }
+    }
+
+    /// How many tokens of a prompt are read at once: enough for fast products, and few enough to stop
+    /// quickly. A GPU is idle with less.
+    pub fn prompt_tokens(self) -> usize {
+        match self {
+            Self::Cpu => 256,
+            Self::Cuda(_) | Self::Metal(_) => 1024,
+        }
+    }
+
+    /// Whether the engine's threads compute; a GPU is handed one operation after the other.
+    pub fn computes_on_threads(self) -> bool {
+        self == Self::Cpu
+    }
+
+    /// Runs `work` with the threads that compute kept awake, where there are any.
+    pub fn keeping_awake<T>(self, work: impl FnOnce() -> T) -> T {
+        match self.computes_on_threads() {
+            true => threads::awake(work),
+            false => work(),
+        }
+    }
+
+    /// What a model computes in unless told, by the type that its checkpoint has.
+    pub fn default_dtype(self, stored: DType) -> DType {
+        match self {
+            Self::Cpu => DType::F32,
+            Self::Cuda(_) | Self::Metal(_) => stored,
+        }
+    }
+
+    /// Whether linear layers can compute on bytes.
+    pub fn computes_int8(self) -> bool {
+        self == Self::Cpu
+    }
+
+    /// Whether a model is compared with the CPU after loading, unless told.
+    pub fn is_proved_on_load(self) -> bool {
+        self != Self::Cpu
+    }
+}
+
+/// A tensor of zeros for a run's state; `what` completes "not enough memory for". A GPU refuses by
+/// itself what it does not have.
+pub fn zeros(
+    shape: &[usize],
+    dtype: DType,
+    device: &candle_core::Device,
+    what: &str,
+) -> Result<Tensor> {
+    if device.is_cpu() {
+        memory::ensure_elements(shape, dtype.size_in_bytes(), what)?;
+    }
+    Ok(Tensor::zeros(shape, dtype, device)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_gets_more_at_a_time_than_the_cpu() {
+        let gpu = Device::Cuda(0);
+        assert!(gpu.batch_tokens() > Device::Cpu.batch_tokens());
+        assert!(gpu.prompt_tokens() > Device::Cpu.prompt_tokens());
+        assert_eq!(gpu.default_dtype(DType::BF16), DType::BF16);
+        assert_eq!(Device::Cpu.default_dtype(DType::BF16), DType::F32);
+    }
+
+    #[test]
+    fn more_than_the_memory_is_refused_before_it_is_asked_for() {
+        let cpu = candle_core::Device::Cpu;
+        let message = zeros(&[1 << 40, 64], DType::F32, &cpu, "the KV cache")
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("not enough memory for the KV cache"));
+    }
+}
