@@ -20,6 +20,9 @@ use crate::{
     CancelToken, Error, Result,
 };
 
+/// The logits of this many tokens are held at a time.
+const LOGITS_CHUNK: usize = 256;
+
 /// A decoder with its tokenizer; immutable, shared by all runs.
 pub struct LanguageModel {
     decoder: Decoder,
@@ -204,7 +207,7 @@ impl LanguageModel {
         cache.adapt(self.adapter(adapter)?);
         cache.clear(self.decoder.regime(ids.len()));
         let mut logprobs = Vec::with_capacity(ids.len());
-        for chunk in ids.chunks(self.info.device.prompt_tokens()) {
+        for chunk in ids.chunks(LOGITS_CHUNK) {
             let first = cache.length();
             let logits = self
                 .decoder

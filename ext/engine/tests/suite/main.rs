@@ -14,6 +14,7 @@ mod fuzz_readers;
 mod hostile;
 mod hostile_tokenizers;
 mod kernels;
+mod layers;
 mod second_opinion;
 mod tokenizer;
 mod verification;
