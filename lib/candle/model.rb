@@ -87,29 +87,30 @@ module Candle
     end
 
     # @return [Hash] `architecture family parameters hidden_size layers attention_heads vocabulary max_length device
-    #   dtype files verified`, the last saying whether the device was compared with the CPU on load
+    #   dtype files weight_bytes kernels verified`: `weight_bytes` is what the weights take as they are held, packed or
+    #   quantized, and `verified` says whether the device was compared with the CPU on load
     def model_info
-      @model_info ||= _info.freeze
+      @model_info ||= _info.tap { |info| info[:kernels].freeze }.freeze
     end
 
-    # Which device was asked for, which is used, and what computes on it.
+    # Which device was asked for, which is used, and what computes on it: `kernels` has the kernels that this model
+    # runs, each with its backend, on the CPU with the instruction set, and for products with what the weights are.
+    #
+    # @example
+    #   model = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama", device: "cpu")
+    #   model.device_report[:kernels].keys # => ["activation", "attention", "linear", "rms_norm", "rope"]
     #
     # @return [Hash] `{requested:, actual:, dtype:, features: [...], kernels: {name => backend}, fallbacks: [...]}`
     def device_report
-      kind = device.kind.to_s
       {
         requested: @requested_device,
         actual: device.to_s,
         dtype: dtype.to_s,
         features: BuildInfo.features,
-        kernels: KERNELS.to_h { |name| [name, kind] },
+        kernels: model_info.fetch(:kernels),
         fallbacks: @fallbacks || unused_cuda
       }
     end
-
-    # The kernels that models are made of.
-    KERNELS = %w[layer_norm rms_norm softmax activation rope attention linear pooling].freeze
-    private_constant :KERNELS
 
     # Gives the weights up at once, where the garbage collector would take its time. Calls that other threads have under
     # way end as usual, and the memory goes with the last of them; any later call raises {Error}. What the model says of

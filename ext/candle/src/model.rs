@@ -68,7 +68,7 @@ impl<T: Send + Sync> Slot<T> {
         Self {
             home: Home::here(info.device),
             loaded: Mutex::new(Some(Loaded {
-                memory: gc::Tracked::new(ruby, weight_bytes(info)),
+                memory: gc::Tracked::new(ruby, info.inventory.bytes()),
                 model: Arc::new(model),
             })),
         }
@@ -172,17 +172,19 @@ pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
     hash.aset(ruby.to_symbol("device"), info.device.to_string())?;
     hash.aset(ruby.to_symbol("dtype"), info.dtype_name())?;
     hash.aset(ruby.to_symbol("files"), files)?;
+    hash.aset(ruby.to_symbol("weight_bytes"), info.inventory.bytes())?;
+    hash.aset(ruby.to_symbol("kernels"), kernels(ruby, info)?)?;
     hash.aset(ruby.to_symbol("verified"), info.verified)?;
     Ok(hash)
 }
 
-/// What the collector should count for a model: its weights, unless they stay mapped files.
-fn weight_bytes(info: &ModelInfo) -> usize {
-    let size = match info.int8 {
-        true => 1,
-        false => info.dtype.size_in_bytes(),
-    };
-    info.parameters * size
+/// What computes, by kernel.
+fn kernels(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
+    let hash = ruby.hash_new();
+    for (kernel, backend) in info.inventory.kernels() {
+        hash.aset(kernel, backend)?;
+    }
+    Ok(hash)
 }
 
 /// Runs `work` off the GVL on one slice of the texts after the other, and hands each result to

@@ -86,7 +86,7 @@ module Tasks
       { name: "sign of the rotation swapped", file: "rope", subject: "rope",
         from: "a * c - b * s", to: "a * c + b * s" },
       { name: "pairs not interleaved", file: "rope", subject: "rope",
-        from: "rotation.turn(k, 2 * k, 2 * k + 1)", to: "rotation.turn(k, k, k + pairs)" },
+        from: "rotation.rotate(k, 2 * k, 2 * k + 1)", to: "rotation.rotate(k, k, k + pairs)" },
       { name: "position of another row", file: "rope", subject: "rope",
         from: "positions[row_start(p.positions, at.y)]", to: "positions[0]" },
       { name: "position beyond the tables", file: "rope", subject: "rope",

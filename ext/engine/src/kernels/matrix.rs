@@ -10,6 +10,10 @@ use crate::Result;
 
 /// A matrix [out, in] and its bias [out].
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "only CUDA has such kernels")
+)]
 pub(crate) struct Matrix<'a> {
     pub weight: &'a Tensor,
     pub bias: Option<&'a Tensor>,

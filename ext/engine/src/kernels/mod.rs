@@ -6,6 +6,7 @@
 //! first. `docs/kernels.md` says which backend runs what.
 
 pub mod attention;
+pub(crate) mod backend;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;

@@ -4,7 +4,7 @@
 use candle_core::{DType, Tensor};
 
 use crate::kernels::Activation;
-use crate::nn::{pooling, Epilogue, Linear, Norm, PackedSequences, Pooling};
+use crate::nn::{pooling, Epilogue, Inventory, Linear, Norm, PackedSequences, Pooling};
 use crate::{Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,16 @@ impl Head {
             ));
         }
         Ok(self.output.forward(&pooled)?.to_dtype(DType::F32)?)
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        for linear in self.dense.iter().chain([&self.output]) {
+            inventory.add_linear(linear)?;
+        }
+        match &self.norm {
+            Some(norm) => inventory.add_norm(norm),
+            None => Ok(()),
+        }
     }
 
     /// f32 [rows, labels] from [rows, hidden].

@@ -6,7 +6,7 @@ use super::decoder::{self, Decoder};
 use super::encoder::{self, Encoder};
 use super::heads::{Head, HeadKind};
 use crate::files::raw_config::RawConfig;
-use crate::nn::PackedSequences;
+use crate::nn::{Inventory, PackedSequences};
 use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
 
@@ -121,6 +121,14 @@ impl TextModel {
         }
     }
 
+    /// What it is made of.
+    pub fn inventory(&self) -> Result<Inventory> {
+        match self {
+            Self::Encoder(encoder) => encoder.inventory(),
+            Self::Decoder(decoder) => decoder.inventory(),
+        }
+    }
+
     /// The head that the checkpoint carries for a task; `None` where it has none.
     pub fn load_head(
         &self,
@@ -187,10 +195,10 @@ impl TextModel {
     }
 
     /// How many tokens have an embedding.
-    pub fn vocabulary(&self) -> Result<usize> {
+    pub fn vocabulary(&self) -> usize {
         match self {
-            Self::Encoder(encoder) => Ok(encoder.words().dim(0)?),
-            Self::Decoder(decoder) => Ok(decoder.config().vocab_size),
+            Self::Encoder(encoder) => encoder.words().count(),
+            Self::Decoder(decoder) => decoder.config().vocab_size,
         }
     }
 

@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Storage, Tensor};
 use half::{bf16, f16};
 
 use super::elementwise;
+use crate::kernels::backend::Stored;
 use crate::kernels::cpu::isa::Isa;
 use crate::kernels::cpu::product::blocks::{self, BlockMatrix};
 use crate::kernels::cpu::product::byte_matrix::{self, ByteMatrix};
@@ -169,6 +170,28 @@ impl Linear {
 
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    pub(super) fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
+    /// [in, out], unless the weight is laid out for the CPU.
+    pub(super) fn plain_weight(&self) -> Option<&Tensor> {
+        match &self.weight {
+            Weight::Plain(weight) => Some(weight),
+            _ => None,
+        }
+    }
+
+    /// What the weight is made of, and where it is.
+    pub(super) fn stored(&self) -> (Stored, Device) {
+        match &self.weight {
+            Weight::Plain(weight) => (Stored::Numbers(self.dtype), weight.device().clone()),
+            Weight::Packed(..) | Weight::Half(..) => (Stored::Numbers(self.dtype), Device::Cpu),
+            Weight::Bytes(..) => (Stored::Bytes, Device::Cpu),
+            Weight::Blocks(matrix, _) => (Stored::Blocks(matrix.kind()), Device::Cpu),
+        }
     }
 
     /// x · weightᵀ + bias; `x` is [.., in].

@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod elementwise;
 pub mod embedding;
+pub mod inventory;
 pub mod linear;
 pub mod norm;
 pub mod packed;
@@ -13,6 +14,7 @@ pub mod selftest;
 
 pub use attention::{attention, AttentionBias, AttentionKind, AttentionOptions, Disentangled};
 pub use embedding::{Embedding, Lookup};
+pub use inventory::Inventory;
 pub use linear::{Epilogue, Linear};
 pub use norm::Norm;
 pub use packed::PackedSequences;

@@ -417,7 +417,8 @@ fn linear_case(
     let second = Layer::new(bench, inputs, outputs, biased)?;
     let third = Layer::new(bench, inputs, outputs / 2, !biased)?;
     let layers = [&layer, &second, &third];
-    let split = Projection::split(layers.map(|layer| layer.linear.clone()).to_vec())?;
+    let linears = layers.map(|layer| layer.linear.clone());
+    let split = Projection::split(Vec::from(linears))?;
     for (part, layer) in split.heads(&x, 1, &[])?.iter().zip(&layers) {
         let want = layer.expected(&values);
         bench.check("linear_joined", label.clone(), part, &want)?;

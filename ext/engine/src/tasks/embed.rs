@@ -121,7 +121,27 @@ impl EmbeddingModel {
             normalize,
         };
         let dimension = model.checked_dimension(&model.pooling)?;
-        Ok(Self { dimension, ..model })
+        let mut model = Self { dimension, ..model };
+        model.list_own(&opened)?;
+        Ok(model)
+    }
+
+    /// What it runs beside the transformer; static embeddings are summed up without kernels.
+    fn list_own(&mut self, device: &candle_core::Device) -> Result<()> {
+        let Body::Transformer(loaded) = &mut self.body else {
+            return Ok(());
+        };
+        let inventory = &mut loaded.info.inventory;
+        for pooling in &self.pooling {
+            inventory.add_pooling(*pooling, device)?;
+        }
+        for dense in &self.sentence.dense {
+            inventory.add_linear(&dense.linear)?;
+        }
+        match self.normalize {
+            true => inventory.add_rows("l2_normalize", device),
+            false => Ok(()),
+        }
     }
 
     /// The length of a vector.

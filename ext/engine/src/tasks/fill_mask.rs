@@ -31,7 +31,7 @@ pub struct MaskModel {
 impl MaskModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
+        let mut loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
         let head = loaded.head(&checkpoint, HeadKind::MaskedLanguage)?;
         let tokenizer = &loaded.tokenizer;
         let declared = tokenizer.special_tokens().id("mask_token");

@@ -14,6 +14,7 @@ use crate::generation::sampler::log_sum_exp;
 use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
 use crate::models::decoder::model::Logits;
 use crate::models::decoder::{self, peft, Adapter, Decoder, KvCache};
+use crate::nn::Inventory;
 use crate::text::tokenizer::Tokenizer;
 use crate::{
     runtime::{memory, threads},
@@ -79,7 +80,7 @@ impl LanguageModel {
         let context_length = options.max_length.map_or(config.max_positions, |asked| {
             asked.min(config.max_positions)
         });
-        let info = ModelInfo {
+        let mut info = ModelInfo {
             architecture: checkpoint.architecture()?,
             family: config.architecture.clone(),
             parameters: checkpoint.parameters(),
@@ -92,6 +93,7 @@ impl LanguageModel {
             dtype: checkpoint.dtype,
             int8: false,
             files: checkpoint.source.files(),
+            inventory: Inventory::default(),
             verified: options.verifies(),
         };
         let (decoder, tokenizer) = together(
@@ -119,7 +121,11 @@ impl LanguageModel {
                 adapter_base::check(files, &base, cancel)?;
                 peft::load(&decoder, &modules, name, files, cancel).map(Arc::new)
             })
-            .collect::<Result<_>>()?;
+            .collect::<Result<Vec<Arc<Adapter>>>>()?;
+        info.inventory = decoder.inventory()?;
+        for adapter in &adapters {
+            adapter.list(&mut info.inventory)?;
+        }
         Ok(Self {
             decoder,
             tokenizer,

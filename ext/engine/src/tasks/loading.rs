@@ -9,6 +9,7 @@ use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
 use crate::models::heads::{Head, HeadKind};
 use crate::models::{decoder, Blueprint, TextModel};
+use crate::nn::Inventory;
 use crate::text::tokenizer::{Tokenizer, TokenizerFiles};
 use crate::weights::{self, WeightSource};
 use crate::{CancelToken, Device, Error, Result};
@@ -68,6 +69,8 @@ pub struct ModelInfo {
     /// Whether linear layers compute on bytes.
     pub int8: bool,
     pub files: Vec<PathBuf>,
+    /// What computes, and how much the weights take.
+    pub inventory: Inventory,
     /// Whether the device was compared with the CPU.
     pub verified: bool,
 }
@@ -292,12 +295,13 @@ impl LoadedModel {
             hidden_size: body.hidden_size(),
             layers: body.layer_count(),
             attention_heads: body.head_count(),
-            vocabulary: body.vocabulary()?,
+            vocabulary: body.vocabulary(),
             max_length,
             device: checkpoint.device,
             dtype: checkpoint.dtype,
             int8: checkpoint.int8,
             files: checkpoint.source.files(),
+            inventory: body.inventory()?,
             verified: options.verifies(),
         };
         Ok(Self {
@@ -309,7 +313,7 @@ impl LoadedModel {
     }
 
     /// The head for a task, unless the checkpoint has none or says that it was made for another.
-    pub fn head(&self, checkpoint: &Checkpoint, kind: HeadKind) -> Result<Head> {
+    pub fn head(&mut self, checkpoint: &Checkpoint, kind: HeadKind) -> Result<Head> {
         // Both are called `classifier` or `score`, so the names of the tensors do not tell them apart.
         let other = match kind {
             HeadKind::Sequence => Some("ForTokenClassification"),
@@ -336,9 +340,19 @@ impl LoadedModel {
         })
     }
 
-    pub fn optional_head(&self, checkpoint: &Checkpoint, kind: HeadKind) -> Result<Option<Head>> {
+    pub fn optional_head(
+        &mut self,
+        checkpoint: &Checkpoint,
+        kind: HeadKind,
+    ) -> Result<Option<Head>> {
         let source = checkpoint.source.as_ref();
-        self.body.load_head(&checkpoint.blueprint()?, source, kind)
+        let head = self
+            .body
+            .load_head(&checkpoint.blueprint()?, source, kind)?;
+        if let Some(head) = &head {
+            head.list(&mut self.info.inventory)?;
+        }
+        Ok(head)
     }
 }
 

@@ -71,7 +71,7 @@ const INSTRUCTION: &str =
 impl RerankModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
+        let mut loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
         let head = match checkpoint.is_language_model()? {
             true => loaded.optional_head(&checkpoint, HeadKind::Sequence)?,
             false => Some(loaded.head(&checkpoint, HeadKind::Sequence)?),
@@ -95,7 +95,7 @@ impl RerankModel {
     /// A language model whose answer is read off its preference of "yes" over "no".
     fn with_question(
         checkpoint: &Checkpoint,
-        loaded: LoadedModel,
+        mut loaded: LoadedModel,
         files: &ModelFiles,
     ) -> Result<Self> {
         let id = |token: &str| {
@@ -111,6 +111,7 @@ impl RerankModel {
             checkpoint.source.as_ref(),
             [id("yes")?, id("no")?],
         )?;
+        head.list(&mut loaded.info.inventory)?;
         let question = Question {
             before: loaded.tokenizer.ids(QUESTION_BEFORE, false)?,
             after: loaded.tokenizer.ids(QUESTION_AFTER, false)?,

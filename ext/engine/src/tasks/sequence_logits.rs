@@ -22,7 +22,7 @@ impl SequenceModel {
         options: &LoadOptions,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let loaded = LoadedModel::load(checkpoint, files, options, None, cancel)?;
+        let mut loaded = LoadedModel::load(checkpoint, files, options, None, cancel)?;
         let head = loaded.head(checkpoint, HeadKind::Sequence)?;
         Ok(Self { loaded, head })
     }

@@ -3,6 +3,7 @@
 use candle_core::DType;
 
 use crate::files::model_files::ModelFiles;
+use crate::nn::Inventory;
 use crate::text::tokenizer::{Detail, Tokenizer, TokenizerFiles};
 use crate::{CancelToken, Error, Result};
 
@@ -72,6 +73,8 @@ impl StaticEmbeddings {
             Some(config) => config.opt_bool("normalize")?.unwrap_or(!is_module),
             None => !is_module,
         };
+        let mut inventory = Inventory::default();
+        inventory.add_tensor(&table);
         Ok(Self {
             unknown: unknown_token(&tokenizer).filter(|_| !is_module),
             table: table.flatten_all()?.to_vec1()?,
@@ -94,6 +97,7 @@ impl StaticEmbeddings {
                 dtype: DType::F32,
                 int8: false,
                 files: source.files(),
+                inventory,
                 verified: false,
             },
             tokenizer,

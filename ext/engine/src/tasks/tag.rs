@@ -49,7 +49,7 @@ const OVERLAP: f64 = 0.5;
 impl TagModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
+        let mut loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
         let head = loaded.head(&checkpoint, HeadKind::Token)?;
         let added = loaded.tokenizer.added_tokens(false);
         if loaded.max_length <= added {

@@ -19,13 +19,14 @@ const ORDER: [&str; 11] = [
     "tasks",
 ];
 
-/// What the root of the crate re-exports, and of which folder.
-const ROOT_NAMES: [(&str, &str); 5] = [
+/// What the root of the crate has or re-exports, and to which folder that counts.
+const ROOT_NAMES: [(&str, &str); 6] = [
     ("CancelToken", "runtime"),
     ("Device", "runtime"),
     ("Error", "runtime"),
     ("Result", "runtime"),
     ("Tokenizer", "text"),
+    ("VERSION", "runtime"),
 ];
 
 /// Which backends a build has is known here alone.

@@ -3,7 +3,7 @@
 pub(crate) mod bias;
 mod chain;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::cpu;
 #[cfg(feature = "cuda")]
@@ -109,6 +109,16 @@ pub(crate) struct AttentionShape {
     pub key_tokens: usize,
     pub width: usize,
     pub value_width: usize,
+}
+
+/// Whether a GPU has a kernel of its own for heads of this width.
+pub(super) fn has_kernel(device: &Device, width: usize) -> bool {
+    #[cfg(feature = "cuda")]
+    if device.is_cuda() {
+        return cuda::attention::takes(width, width);
+    }
+    let _ = (device, width);
+    false
 }
 
 /// By the device's own kernels where it has them for the shape, else from matrix products and the

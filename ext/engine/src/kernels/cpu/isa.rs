@@ -51,6 +51,37 @@ impl Isa {
         }
     }
 
+    /// What of it runs rows and products of f32 and f16.
+    pub(crate) fn for_numbers(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => Self::Avx512.name(),
+            other => other.name(),
+        }
+    }
+
+    /// What of it runs products of bf16.
+    pub(crate) fn for_bf16(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => Self::Avx512.name(),
+            other => other.name(),
+        }
+    }
+
+    /// What of it runs products of bytes outside tiles.
+    pub(crate) fn for_bytes(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 | Self::Amx => Self::Avx512Vnni.name(),
+            other => other.name(),
+        }
+    }
+
+    pub(crate) fn has_tiles(self) -> bool {
+        self.name() == "amx"
+    }
+
     /// What this machine runs, slowest first.
     pub fn available() -> &'static [Isa] {
         static AVAILABLE: OnceLock<Vec<Isa>> = OnceLock::new();

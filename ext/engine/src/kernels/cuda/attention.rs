@@ -159,6 +159,11 @@ pub(crate) fn attend(
     Ok(Some(out))
 }
 
+/// Whether there is a kernel for heads of these widths.
+pub(crate) fn takes(width: usize, value_width: usize) -> bool {
+    width == value_width && width.is_multiple_of(8) && width <= MOST_WIDTH
+}
+
 /// Which kernel, and over what grid.
 struct Launch {
     sequences: usize,
@@ -190,9 +195,7 @@ impl Launch {
         };
         let sequences = queries.len() - 1;
         let (most_queries, most_keys) = (longest(queries), longest(keys));
-        let fits = shape.width == shape.value_width
-            && shape.width.is_multiple_of(8)
-            && shape.width <= MOST_WIDTH
+        let fits = takes(shape.width, shape.value_width)
             && shape.tokens > 0
             && shape.key_tokens > 0
             && shape.heads <= MOST_BLOCKS;

@@ -3,7 +3,7 @@
 
 use candle_core::Tensor;
 
-use crate::nn::{elementwise, Embedding, Linear, LowRank};
+use crate::nn::{elementwise, Embedding, Inventory, Linear, LowRank};
 use crate::Result;
 
 /// The linear layers of a decoder layer that an adapter can change.
@@ -95,6 +95,27 @@ impl Adapter {
         let ids = Tensor::new(tokens, update.rows.device())?;
         let small = update.rows.index_select(&ids, 0)?;
         elementwise::add(&rows, &update.up.forward(&small)?)
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let layers = self.layers.iter().flat_map(|layer| {
+            let inputs = layer.qkv.iter().chain(&layer.mlp_input);
+            inputs.chain([&layer.attention_output, &layer.mlp_output])
+        });
+        for update in layers.chain([&self.head]).flatten() {
+            inventory.add_low_rank(update)?;
+        }
+        if let Some(update) = &self.embedding {
+            inventory.add_tensor(&update.rows);
+            inventory.add_linear(&update.up)?;
+        }
+        if let Some(table) = &self.whole_embedding {
+            inventory.add_embedding(table);
+        }
+        match &self.whole_head {
+            Some(head) => inventory.add_linear(head),
+            None => Ok(()),
+        }
     }
 
     pub fn logits(&self, base: &Linear, hidden: &Tensor) -> Result<Tensor> {

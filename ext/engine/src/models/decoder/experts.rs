@@ -5,7 +5,7 @@ use candle_core::{DType, Tensor};
 use super::adapter::LayerAdapter;
 use super::layer::MlpLayer;
 use crate::kernels::{self, Activation};
-use crate::nn::{elementwise, Linear};
+use crate::nn::{elementwise, Inventory, Linear};
 use crate::{CancelToken, Result};
 
 pub struct ExpertLayer {
@@ -18,6 +18,18 @@ pub struct ExpertLayer {
 }
 
 impl ExpertLayer {
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_linear(&self.router)?;
+        for expert in &self.experts {
+            expert.list(inventory)?;
+        }
+        if let Some((shared, gate)) = &self.shared {
+            shared.list(inventory)?;
+            inventory.add_linear(gate)?;
+        }
+        Ok(())
+    }
+
     /// `x` is `[tokens, hidden]`.
     pub fn forward(&self, x: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
         let logits = self.router.forward(x)?.to_dtype(DType::F32)?;

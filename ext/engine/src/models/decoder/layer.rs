@@ -9,7 +9,7 @@ use super::experts::ExpertLayer;
 use super::rope::Rotation;
 use crate::kernels::Activation;
 use crate::nn::attention::{attention, AttentionOptions};
-use crate::nn::{elementwise, Linear, Norm, Projection};
+use crate::nn::{elementwise, Inventory, Linear, Norm, Projection};
 use crate::{CancelToken, Error, Result};
 
 pub struct Layer {
@@ -97,6 +97,26 @@ impl Stream {
 }
 
 impl Layer {
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let norms = [
+            &self.attention_norm,
+            &self.post_attention_norm,
+            &self.mlp_norm,
+            &self.post_mlp_norm,
+            &self.attention.query_norm,
+            &self.attention.key_norm,
+        ];
+        for norm in norms.into_iter().flatten() {
+            inventory.add_norm(norm)?;
+        }
+        inventory.add_projection(&self.attention.qkv)?;
+        inventory.add_linear(&self.attention.output)?;
+        match &self.mlp {
+            FeedForward::Mlp(mlp) => mlp.list(inventory),
+            FeedForward::Experts(experts) => experts.list(inventory),
+        }
+    }
+
     /// What an adapter can change.
     pub fn linears(&self) -> Vec<(Part, Slot, &Linear)> {
         fn each<'a>(
@@ -242,6 +262,11 @@ impl FeedForward {
 }
 
 impl MlpLayer {
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_projection(&self.input)?;
+        inventory.add_linear(&self.output)
+    }
+
     pub fn forward(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
         let inner = self
             .input

@@ -13,7 +13,7 @@ use super::names::Names;
 use super::parameters::Parameters;
 use super::rope::Rotations;
 use crate::kernels::{self, Activation};
-use crate::nn::{elementwise, Embedding, Linear, Norm, PackedSequences};
+use crate::nn::{elementwise, Embedding, Inventory, Linear, Norm, PackedSequences};
 use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
 
@@ -97,6 +97,31 @@ impl Decoder {
             int8,
             config,
         })
+    }
+
+    /// What it is made of.
+    pub fn inventory(&self) -> Result<Inventory> {
+        let mut inventory = Inventory::default();
+        inventory.add_embedding(&self.embedding);
+        if let Some(table) = &self.position_embedding {
+            inventory.add_tensor(table);
+        }
+        for layer in &self.layers {
+            layer.list(&mut inventory)?;
+        }
+        inventory.add_norm(&self.final_norm)?;
+        if let Some(head) = &self.head {
+            inventory.add_linear(head)?;
+        }
+        if self.rotations.is_some() {
+            inventory.add_rows("rope", &self.device)?;
+        }
+        if self.config.experts.is_some() {
+            inventory.add_rows("softmax", &self.device)?;
+        }
+        inventory.add_rows("activation", &self.device)?;
+        inventory.add_attention(&self.device, self.dtype, self.config.head_size)?;
+        Ok(inventory)
     }
 
     pub fn layers(&self) -> &[Layer] {

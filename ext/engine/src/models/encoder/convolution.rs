@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use crate::kernels;
-use crate::nn::{elementwise, Norm, PackedSequences};
+use crate::nn::{elementwise, Inventory, Norm, PackedSequences};
 use crate::Result;
 
 use super::config::{Convolution, EncoderConfig};
@@ -29,6 +29,14 @@ impl ConvolutionLayer {
             norm: parts.norm(Part::ConvolutionNorm, 0, config.norm, config.epsilon)?,
             config: convolution,
         }))
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_tensor(&self.weight);
+        if let Some(bias) = &self.bias {
+            inventory.add_tensor(bias);
+        }
+        inventory.add_norm(&self.norm)
     }
 
     /// norm(layer output + activation(convolution of the layer's input)), sequence by sequence.

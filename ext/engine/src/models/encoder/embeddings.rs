@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use crate::nn::{Embedding, Linear, Lookup, Norm, PackedSequences};
+use crate::nn::{Embedding, Inventory, Linear, Lookup, Norm, PackedSequences};
 use crate::{Error, Result};
 
 use super::config::{EncoderConfig, Positions};
@@ -88,6 +88,24 @@ impl Embeddings {
             Positions::LearnedAfterPadding => rows.saturating_sub(self.padding_id as usize + 1),
             _ => rows,
         })
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let tables = [
+            Some(&self.words),
+            self.positions.as_ref(),
+            self.token_types.as_ref(),
+        ];
+        for table in tables.into_iter().flatten() {
+            inventory.add_embedding(table);
+        }
+        if let Some(norm) = &self.norm {
+            inventory.add_norm(norm)?;
+        }
+        match &self.projection {
+            Some(projection) => inventory.add_linear(projection),
+            None => Ok(()),
+        }
     }
 
     /// [tokens, hidden]

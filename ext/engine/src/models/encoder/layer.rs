@@ -4,8 +4,8 @@ use candle_core::Tensor;
 
 use crate::kernels;
 use crate::nn::{
-    attention, elementwise, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Linear, Norm,
-    Projection,
+    attention, elementwise, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Inventory,
+    Linear, Norm, Projection,
 };
 use crate::{Error, Result};
 
@@ -115,6 +115,27 @@ impl Layer {
              intermediate size {})",
             config.hidden, config.heads, config.head_width, config.intermediate
         )))
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_projection(&self.qkv)?;
+        inventory.add_linear(&self.attention_output)?;
+        inventory.add_projection(&self.up)?;
+        inventory.add_linear(&self.down)?;
+        let norms = [
+            &self.query_norm,
+            &self.key_norm,
+            &self.attention_norm,
+            &self.second_attention_norm,
+        ];
+        for norm in norms.into_iter().flatten().chain([&self.mlp_norm]) {
+            inventory.add_norm(norm)?;
+        }
+        let positions = self.disentangled.iter();
+        for table in positions.flat_map(|positions| [&positions.keys, &positions.queries]) {
+            table.iter().for_each(|table| inventory.add_tensor(table));
+        }
+        Ok(())
     }
 
     /// `x` is [tokens, hidden].

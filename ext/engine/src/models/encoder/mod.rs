@@ -16,7 +16,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use crate::files::raw_config::RawConfig;
-use crate::nn::{Embedding, Norm, PackedSequences};
+use crate::nn::{Embedding, Inventory, Norm, PackedSequences};
 use crate::weights::WeightSource;
 use crate::{CancelToken, Result};
 
@@ -125,6 +125,31 @@ impl Encoder {
 
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// What it is made of.
+    pub fn inventory(&self) -> Result<Inventory> {
+        let mut inventory = Inventory::default();
+        self.embeddings.list(&mut inventory)?;
+        let mut seen: Vec<*const Layer> = Vec::new();
+        for layer in &self.layers {
+            if !seen.contains(&Arc::as_ptr(layer)) {
+                seen.push(Arc::as_ptr(layer));
+                layer.list(&mut inventory)?;
+            }
+        }
+        if let Some(convolution) = &self.convolution {
+            convolution.list(&mut inventory)?;
+        }
+        if let Some(norm) = &self.final_norm {
+            inventory.add_norm(norm)?;
+        }
+        if matches!(self.relative, RelativePositions::Rope(_)) {
+            inventory.add_rows("rope", &self.device)?;
+        }
+        inventory.add_rows("activation", &self.device)?;
+        inventory.add_attention(&self.device, self.dtype, self.config.head_width)?;
+        Ok(inventory)
     }
 
     /// The token table, which masked-LM heads and yes/no scores are read off.

@@ -57,6 +57,10 @@ impl std::fmt::Debug for BlockMatrix {
 }
 
 impl BlockMatrix {
+    pub fn kind(&self) -> BlockType {
+        self.kind
+    }
+
     /// Whether there are products with blocks of this type.
     pub fn takes(kind: BlockType) -> bool {
         for_format!(kind, F => { let _: Option<F> = None; true }, false)

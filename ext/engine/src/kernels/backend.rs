@@ -1,0 +1,92 @@
+//! The names of what computes, for reports: a backend, and on the CPU an instruction set.
+
+use candle_core::{DType, Device};
+
+use super::cpu::isa::Isa;
+use crate::quant::BlockType;
+use crate::Result;
+
+/// What a product's matrix is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    Numbers(DType),
+    Bytes,
+    Blocks(BlockType),
+}
+
+impl Stored {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Numbers(dtype) => dtype.as_str(),
+            Self::Bytes => "int8",
+            Self::Blocks(kind) => kind.name(),
+        }
+    }
+}
+
+/// What runs norms, activations, rotary positions and pooling, as in "cpu avx512" or "metal".
+pub(crate) fn of_rows(device: &Device) -> Result<String> {
+    named(device, |isa| isa.for_numbers())
+}
+
+/// What runs attention; from products and a softmax where a GPU has no kernel for heads so wide.
+pub(crate) fn of_attention(device: &Device, dtype: DType, width: usize) -> Result<String> {
+    let name = named(device, |isa| match dtype {
+        DType::BF16 if isa.has_tiles() => isa.name(),
+        _ => isa.for_numbers(),
+    })?;
+    match device.is_cpu() || super::attention::has_kernel(device, width) {
+        true => Ok(name),
+        false => Ok(format!("{name} products")),
+    }
+}
+
+/// What multiplies with a matrix, as in "cpu avx512vnni q4_k".
+pub(crate) fn of_product(device: &Device, stored: Stored) -> Result<String> {
+    let name = named(device, |isa| match stored {
+        Stored::Numbers(DType::BF16) => isa.for_bf16(),
+        Stored::Numbers(_) => isa.for_numbers(),
+        Stored::Bytes if isa.has_tiles() => isa.name(),
+        Stored::Bytes | Stored::Blocks(_) => isa.for_bytes(),
+    })?;
+    Ok(format!("{name} {}", stored.name()))
+}
+
+/// The backend; on the CPU with the name that `level` picks.
+pub(crate) fn named(device: &Device, level: impl Fn(Isa) -> &'static str) -> Result<String> {
+    let kind = crate::Device::of(device).kind();
+    match device.is_cpu() {
+        true => Ok(format!("{kind} {}", level(Isa::current()?))),
+        false => Ok(kind.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_instruction_set_is_the_one_that_the_numbers_need() {
+        for &isa in Isa::available() {
+            isa.force(|| {
+                let cpu = Device::Cpu;
+                let rows = of_rows(&cpu).unwrap();
+                let product = |stored| of_product(&cpu, stored).unwrap();
+                assert!(!rows.contains("vnni") && !rows.contains("amx"), "{rows}");
+                let f32 = product(Stored::Numbers(DType::F32));
+                assert_eq!(f32, format!("{rows} f32"));
+                let bf16 = product(Stored::Numbers(DType::BF16));
+                assert_eq!(bf16.contains("amx"), isa.name() == "amx");
+                let q4 = product(Stored::Blocks(BlockType::Q4_1));
+                assert!(q4.ends_with(" q4_1") && !q4.contains("amx"), "{q4}");
+                assert_eq!(
+                    q4.contains("vnni"),
+                    product(Stored::Bytes).contains("vnni") || isa.has_tiles()
+                );
+                let attention = |dtype| of_attention(&cpu, dtype, 64).unwrap();
+                assert_eq!(attention(DType::F32), rows);
+                assert_eq!(attention(DType::BF16).contains("amx"), isa.has_tiles());
+            });
+        }
+    }
+}

@@ -1,0 +1,59 @@
+# frozen_string_literal: true
+
+RSpec.describe "What a model says it runs" do
+  fixtures = File.expand_path("../fixtures/tiny", __dir__)
+  llama = File.join(fixtures, "decoders", "llama")
+  bert = File.join(fixtures, "bert")
+
+  def kernels(model)
+    model.device_report.fetch(:kernels)
+  end
+
+  it "names the kernels of a decoder and of an encoder, and no others" do
+    decoder = kernels(Candle::LLM.from_pretrained(llama, device: "cpu"))
+    expect(decoder.keys).to contain_exactly("activation", "attention", "linear", "rms_norm", "rope")
+    encoder = kernels(Candle::EmbeddingModel.from_pretrained(bert, device: "cpu"))
+    expect(encoder.keys)
+      .to contain_exactly("activation", "attention", "l2_normalize", "layer_norm", "linear", "pooling")
+    expect(decoder.values + encoder.values).to all(start_with("cpu "))
+  end
+
+  it "leaves out the pooling that needs no kernel" do
+    model = Candle::EmbeddingModel.from_pretrained(bert, device: "cpu", pooling: "cls", normalize: false)
+    expect(kernels(model).keys).not_to include("pooling", "l2_normalize")
+  end
+
+  it "says what the weights are made of" do
+    linear = ->(dtype) { kernels(Candle::EmbeddingModel.from_pretrained(bert, device: "cpu", dtype:))["linear"] }
+    expect(linear.call(:f32)).to match(/\Acpu \w+ f32\z/)
+    expect(linear.call(:bf16)).to match(/\Acpu \w+ bf16\z/)
+    expect(linear.call(:int8)).to match(/\Acpu \w+ int8\z/)
+  end
+
+  it "follows the instruction set that is forced" do
+    script = <<~RUBY
+      require "candle"
+      puts Candle::LLM.from_pretrained(#{llama.dump}, device: "cpu").device_report[:kernels]["rms_norm"]
+    RUBY
+    lib = File.expand_path("../../lib", __dir__)
+    output = IO.popen([{ "CANDLE_CPU_ISA" => "scalar" }, RbConfig.ruby, "-I", lib, "-e", script], &:read)
+    expect(output).to eq("cpu scalar\n")
+  end
+
+  describe "weight_bytes" do
+    it "counts what the weights take in the dtype that holds them" do
+      bytes = lambda do |dtype|
+        Candle::EmbeddingModel.from_pretrained(bert, device: "cpu", dtype:).model_info.fetch(:weight_bytes)
+      end
+      expect(bytes.call(:bf16)).to be_within(2).percent_of(bytes.call(:f32) / 2)
+      expect(bytes.call(:int8)).to be < bytes.call(:f32)
+    end
+
+    it "counts quantized blocks as they are, not as the numbers they stand for" do
+      path = File.join(fixtures, "gguf-decoders", "quantized", "model.gguf")
+      info = Candle::LLM.from_pretrained(path, device: "cpu").model_info
+      expect(info.fetch(:weight_bytes)).to be < 2 * info.fetch(:parameters)
+      expect(info.fetch(:weight_bytes)).to be <= 1.1 * File.size(path)
+    end
+  end
+end
