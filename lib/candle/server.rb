@@ -38,7 +38,9 @@ module Candle
   class Server
     # The Rack parts of an answer that the client left before it came.
     GONE = [499, { "content-type" => "text/plain" }, []].freeze
-    private_constant :GONE
+    # Methods that are counted by their names.
+    VERBS = %w[GET HEAD POST OPTIONS].freeze
+    private_constant :GONE, :VERBS
 
     # @return [Models] the models by name
     attr_reader :models
@@ -132,7 +134,8 @@ module Candle
 
     def observed(request, route, status, cancelled: false)
       name = route ? route.name : "other"
-      @metrics.add("candle_requests_total", method: request.verb, route: name, status: status)
+      verb = VERBS.include?(request.verb) ? request.verb : "other"
+      @metrics.add("candle_requests_total", method: verb, route: name, status: status)
       @metrics.add("candle_cancelled_total") if cancelled
       @metrics.observe("candle_request_seconds", Process.clock_gettime(Process::CLOCK_MONOTONIC) - request.began,
                        route: name)

@@ -70,6 +70,8 @@ module Candle
           config.environment("production")
           config.raise_exception_on_sigterm(false)
           config.quiet
+          # Puma 5 writes the body into a file first, whatever its size.
+          config.http_content_length_limit(@app.limits.body_bytes) if config.respond_to?(:http_content_length_limit)
           config.app(@app)
         end
       end

@@ -165,9 +165,13 @@ module Candle
         { function: { name: call.name, arguments: call.arguments } }
       end
 
+      # A list loads nothing: of a model that nobody has asked for only the name is told.
       def listed(entry)
-        { name: entry.name, model: entry.name, modified_at: entry.model && entry.loaded_at.iso8601, size: entry.bytes,
-          digest: entry.digest, details: details(entry) }
+        named = { name: entry.name, model: entry.name }
+        return named unless entry.loaded?
+
+        named.merge(modified_at: entry.loaded_at.iso8601, size: entry.bytes, digest: entry.digest,
+                    details: details(entry))
       end
 
       def details(entry)

@@ -67,6 +67,12 @@ RSpec.describe Candle::CLI do
     expect(cli("run", "-m", llm)).to match([2, "", /needs a prompt/])
   end
 
+  it "says what to install when thor is missing" do
+    ruby, *arguments = WebServer::COMMAND
+    output, status = Open3.capture2e({ "RUBYOPT" => nil }, ruby, "--disable-gems", *arguments, "version")
+    expect([status.exitstatus, output]).to match([1, /gem install thor/])
+  end
+
   it "ends cleanly on Ctrl-C" do
     Open3.popen2e(*WebServer::COMMAND, "bench", embedder, "--seconds", "20") do |_, output, process|
       sleep 1.5

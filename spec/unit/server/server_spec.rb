@@ -22,6 +22,8 @@ RSpec.describe Candle::Server do
     lazy = described_class.new(models: sources, lazy: true)
     expect(get(lazy, "/ready")).to have_attributes(status: 503, json: hash_including("status" => "not_ready"))
     expect(post(lazy, "/embed", { inputs: "a" }).status).to eq(200)
+    expect(get(lazy, "/api/tags").json["models"]).to match([hash_including("name" => "e", "digest" => String),
+                                                            { "name" => "x", "model" => "x" }])
     expect(get(lazy, "/ready").json["models"]).to eq("e" => true, "x" => false)
     expect(get(lazy, "/health").status).to eq(200)
   end
@@ -187,6 +189,20 @@ RSpec.describe Candle::Server do
                             'candle_requests_total{method="POST",route="/api/chat",status="200"} 1')
     expect(text).not_to include("token_ms")
     expect(get(self.server, "/metrics").text).not_to include("pages")
+  end
+
+  it "does not let strangers make up names of metrics" do
+    ask(server, "BREW", "/v1/models")
+    get(server, "/pot/#{rand}")
+    text = get(server, "/metrics").text
+    expect(text).to include('method="other"', 'route="other"')
+    expect(text).not_to match(/BREW|pot/)
+  end
+
+  it "says what to install when Puma is missing" do
+    launcher = described_class::Launcher.new(server)
+    allow(launcher).to receive(:require).with("puma").and_raise(LoadError)
+    expect { launcher.run }.to raise_error(Candle::Error, /gem install puma/)
   end
 
   it "has a page that needs nothing from elsewhere" do
