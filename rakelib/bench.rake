@@ -12,7 +12,6 @@ rescue Bench::Suite::UnknownCase, Bench::Machine::DebugBuild => e
 end
 
 namespace :bench do
-<<<<<<< HEAD
   desc "Time this build beside that of another checkout: rake bench:against CHECKOUT=../before CASES=..."
   task against: :compile do
     require_relative "../bench/harness/against"
@@ -21,10 +20,7 @@ namespace :bench do
     abort "The two builds differ, or a case failed: see the table." unless alike
   end
 
-  desc "Install the libraries that rake bench compares with, outside the repository"
-=======
   desc "Install and build the libraries that rake bench compares with, outside the repository"
->>>>>>> e86e95d (feat: candle-transformers beside us in rake bench, and memory settings each by itself)
   task :setup do
     require_relative "../bench/harness/candle_transformers"
     require_relative "../bench/harness/peers"
