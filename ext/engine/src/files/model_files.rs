@@ -90,11 +90,16 @@ impl ModelFiles {
         }
     }
 
-    /// The path of a file that is here already, without any network.
-    pub fn present(&self, name: &str) -> Option<PathBuf> {
+    /// The path of a file of another model that is here already, by the settings that this one was
+    /// opened with: neither the network nor the environment is asked.
+    pub fn present_in(&self, model: &str, name: &str) -> Option<PathBuf> {
+        let directory = Path::new(model);
+        if directory.is_dir() {
+            return Some(directory.join(name)).filter(|path| path.is_file());
+        }
         match &self.place {
-            Place::Hub(repo) => repo.cached(name).ok().flatten(),
-            _ => self.file(name, &CancelToken::new()).ok().flatten(),
+            Place::Hub(repo) => repo.sibling(model).ok()?.cached(name).ok().flatten(),
+            _ => None,
         }
     }
 

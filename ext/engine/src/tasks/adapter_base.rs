@@ -1,7 +1,5 @@
 //! Whether an adapter was made for the model at hand: shapes alone do not tell, since many families share them.
 
-use std::path::PathBuf;
-
 use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
 use crate::models::decoder::families;
@@ -10,7 +8,7 @@ use crate::{CancelToken, Error, Result};
 
 /// The model that an adapter is to change.
 pub(super) struct Base<'a> {
-    pub id: &'a str,
+    pub files: &'a ModelFiles,
     pub family: &'a str,
     /// The class of the checkpoint; `None` for GGUF files, which name a family.
     pub class: Option<&'a str>,
@@ -35,7 +33,10 @@ pub(super) fn check(adapter: &ModelFiles, base: &Base<'_>, cancel: &CancelToken)
     let Some(name) = config.opt_string("base_model_name_or_path")? else {
         return Ok(());
     };
-    match config_of(name, cancel).map(|path| RawConfig::read(&path)) {
+    let found = adapter
+        .present_in(name, "config.json")
+        .or_else(|| base.files.present_in(name, "config.json"));
+    match found.map(|path| RawConfig::read(&path)) {
         Some(Ok(raw)) => {
             let family = families::find(&raw).and_then(|family| (family.config)(&raw));
             match family {
@@ -49,12 +50,12 @@ pub(super) fn check(adapter: &ModelFiles, base: &Base<'_>, cancel: &CancelToken)
             }
         }
         _ => {
-            if class.is_none() && !same_model(name, base.id) {
+            if class.is_none() && !same_model(name, base.files.id()) {
                 log::warn(format!(
                     "the adapter {} names {name} as its base model, not {}: unless they are the same, its results \
                      mean nothing",
                     adapter.id(),
-                    base.id
+                    base.files.id()
                 ));
             }
             Ok(())
@@ -67,16 +68,9 @@ fn mismatch(config: &RawConfig, made_for: &str, base: &Base<'_>, own: &str) -> E
         config.file(),
         format!(
             "the adapter was made for {made_for}, but {} is {own}. Load it on the model that it was trained on",
-            base.id
+            base.files.id()
         ),
     )
-}
-
-/// The `config.json` of a model that is at hand without the network.
-fn config_of(name: &str, cancel: &CancelToken) -> Option<PathBuf> {
-    ModelFiles::open(name, None, cancel)
-        .ok()?
-        .present("config.json")
 }
 
 /// Copies of a model keep its name, with something before or after it.

@@ -111,7 +111,7 @@ impl LanguageModel {
             decoder.verify(checkpoint.source.as_ref(), &names, cancel)?;
         }
         let base = adapter_base::Base {
-            id: files.id(),
+            files,
             family: &info.family,
             class: (!checkpoint.is_gguf()).then_some(info.architecture.as_str()),
         };

@@ -83,6 +83,11 @@ impl Repo {
         })
     }
 
+    /// Another repository by the same settings.
+    pub fn sibling(&self, id: &str) -> Result<Self> {
+        Self::with_settings(id, None, self.settings.clone())
+    }
+
     pub fn id(&self) -> &str {
         &self.id
     }
