@@ -154,8 +154,6 @@ fn a_quantized_file_stays_quantized() {
     };
     let on_blocks = states(source.as_ref());
     let expanded = states(&Expanded(source.as_ref()));
-    // Products of blocks round their inputs to bytes, which expanded weights do not.
-    assert!(difference(&on_blocks, &expanded) > 10.0 * TOLERANCE);
     let blueprint = decoder::Blueprint::from_gguf(source.as_ref()).unwrap();
     let generating = Decoder::load(
         source.clone(),
@@ -167,7 +165,11 @@ fn a_quantized_file_stays_quantized() {
     )
     .unwrap();
     let cached = cached_states(&generating, &Expectations::read(&folder).sequences);
-    assert!(difference(&on_blocks, &cached) <= TOLERANCE);
+    let apart = difference(&on_blocks, &cached);
+    assert!(apart <= BATCH_TOLERANCE, "the decoder's states: {apart}");
+    // Products of blocks round their inputs, which products of expanded weights do not.
+    let apart = difference(&on_blocks, &expanded);
+    assert!(apart > 2.0 * BATCH_TOLERANCE, "expanded states: {apart}");
 }
 
 #[test]
