@@ -93,11 +93,15 @@ RSpec.describe "red-candle serve" do
 
     WebServer.run("serve", "llm=#{path}") do |other|
       threads = other.metric("process_threads")
-      body = { model: "llm", messages: [{ role: "user", content: "Tell a long story." }], max_tokens: 2000 }
+      # A form that can't be filled in a moment.
+      numbers = { type: "array", items: { type: "integer" }, minItems: 700 }
+      schema = { type: "object", properties: { numbers: numbers }, required: ["numbers"] }
+      body = { model: "llm", messages: [{ role: "user", content: "Count." }], max_tokens: 4000,
+               response_format: { type: "json_schema", json_schema: { schema: schema } } }
       [true, false].each do |stream|
         socket = open_request(other, "/v1/chat/completions", body.merge(stream: stream))
-        stream ? socket.readpartial(100) : sleep(1)
-        expect(other.metric("candle_running")).to eq(1)
+        socket.readpartial(100) if stream
+        eventually { other.metric("candle_running") == 1 }
         socket.close
         eventually(2) { other.metric("candle_running").zero? }
       end

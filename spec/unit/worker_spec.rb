@@ -61,9 +61,10 @@ RSpec.describe Candle::Worker do
     patient = described_class.new(worker_id: "w", model: scripted)
     client, socket = Socket.pair(:UNIX, :STREAM)
     runner = Thread.new { post(patient, "/execute", job(max_tokens: 100), "puma.socket" => socket) }
+    sleep 0.01 until get(patient, "/metrics").text.include?("candle_running 1")
     sleep 0.2
     client.close
-    expect(runner.join(1)&.value&.named_events&.last&.first).to eq("token")
+    expect(runner.join(3)&.value&.named_events&.last&.first).to eq("token")
     expect(scripted.finished).to eq(2)
     expect(get(patient, "/metrics").text).to include("candle_cancelled_total 1", "candle_running 0")
   end

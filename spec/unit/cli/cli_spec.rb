@@ -74,8 +74,9 @@ RSpec.describe Candle::CLI do
   end
 
   it "ends cleanly on Ctrl-C" do
-    Open3.popen2e(*WebServer::COMMAND, "bench", embedder, "--seconds", "20") do |_, output, process|
-      sleep 1.5
+    Open3.popen2e(*WebServer::COMMAND, "embed", "-m", embedder, "-o", "out") do |_, output, process|
+      # The file is there once the model is, and the command waits for texts.
+      sleep 0.05 until File.exist?("out")
       Process.kill("INT", process.pid)
       expect([process.value.exitstatus, output.read]).to eq([130, ""])
     end

@@ -97,7 +97,7 @@ RSpec.describe Candle::Server do
   end
 
   it "sends away what it has no room for, and goes on" do
-    busy, = ServedModels.scripted("a b c", pause: 0.15, running: 1, waiting: 1)
+    busy, = ServedModels.scripted("a b c", pause: 0.3, running: 1, waiting: 1)
     body = { model: "llm", messages: [{ role: "user", content: "x" }] }
     answers = Array.new(4) { Thread.new { post(busy, "/v1/chat/completions", body) } }.map(&:value)
     expect(answers.map(&:status).tally).to eq(200 => 2, 429 => 2)
@@ -124,7 +124,7 @@ RSpec.describe Candle::Server do
       end
       sleep 0.3
       client.close
-      expect(request.join(1)&.value).to be < 50
+      expect(request.join(3)&.value).to be < 100
       expect(llm.finished).to eq(1)
       expect(get(server, "/metrics").text).to include("candle_cancelled_total 1", "candle_running 0")
     end
@@ -146,7 +146,7 @@ RSpec.describe Candle::Server do
     server, = ServedModels.scripted("a b c", pause: 0.1)
     body = { model: "llm", messages: [{ role: "user", content: "x" }] }
     running = Thread.new { post(server, "/v1/chat/completions", body) }
-    sleep 0.1
+    sleep 0.01 until get(server, "/metrics").text.include?("candle_running 1")
     server.close
     expect(post(server, "/v1/chat/completions", body).status).to eq(503)
     expect(get(server, "/ready").status).to eq(503)
