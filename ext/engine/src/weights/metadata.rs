@@ -117,10 +117,6 @@ impl Metadata {
         self.typed(key, "a number", Value::as_f32)
     }
 
-    pub fn f32(&self, key: &str) -> Result<f32> {
-        self.required(key, self.opt_f32(key)?)
-    }
-
     pub fn opt_bool(&self, key: &str) -> Result<Option<bool>> {
         self.typed(key, "a boolean", |value| match value {
             Value::Bool(value) => Some(*value),

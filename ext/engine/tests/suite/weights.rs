@@ -90,7 +90,7 @@ fn gguf_metadata_of_every_kind() {
     assert_eq!(metadata.str("general.architecture").unwrap(), "test");
     assert_eq!(metadata.u32("kinds.u8").unwrap(), 255);
     assert_eq!(metadata.u32("kinds.u32").unwrap(), u32::MAX);
-    assert_eq!(metadata.f32("kinds.f32").unwrap(), 0.5);
+    assert_eq!(metadata.opt_f32("kinds.f32").unwrap(), Some(0.5));
     assert_eq!(metadata.opt_bool("kinds.bool").unwrap(), Some(true));
     assert_eq!(metadata.str("kinds.string").unwrap(), "grüße");
     assert!(matches!(

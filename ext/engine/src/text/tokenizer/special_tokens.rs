@@ -55,11 +55,6 @@ impl SpecialTokens {
         self.get(role).map(|token| token.id)
     }
 
-    /// The text of a role's token, empty where there is none: what chat templates print.
-    pub fn text(&self, role: &str) -> &str {
-        self.get(role).map_or("", |token| &token.content)
-    }
-
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &SpecialToken)> {
         self.by_role.iter().map(|(role, token)| (*role, token))
     }
