@@ -57,9 +57,9 @@ module Candle
       refuse(request, Server::Problem.for(e))
     end
 
-    # @return [Integer] bytes of the model's weights, which its device holds
+    # @return [Integer] bytes that the model's weights take on its device
     def vram_bytes
-      @vram_bytes ||= model.model_info.fetch(:files).sum { |file| File.size?(file).to_i }
+      model.model_info.fetch(:weight_bytes)
     end
 
     # Takes no further jobs; those under way end as usual.

@@ -54,7 +54,7 @@ RSpec.describe Candle::Worker do
   it "ends a job whose time is up or whose client went away" do
     scripted = ServedModels::Scripted.new("word " * 100, pause: 0.02)
     scripted.define_singleton_method(:clear_cache) { nil }
-    scripted.define_singleton_method(:model_info) { { files: [] } }
+    scripted.define_singleton_method(:model_info) { { weight_bytes: 0 } }
     slow = described_class.new(worker_id: "w", model: scripted, seconds: 0.3)
     expect(post(slow, "/execute",
                 job(max_tokens: 100)).named_events.last).to match(["error", hash_including("code" => "TIMEOUT")])
@@ -74,7 +74,7 @@ RSpec.describe Candle::Worker do
     expect(get(worker, "/ready").json).to eq("ready" => true)
     expect(get(worker, "/capabilities").json).to eq("capabilities" => ["cpu"], "device" => "cpu", "backend" => "candle")
     expect(get(worker, "/metrics").text).to include("candle_vram_bytes #{worker.vram_bytes}")
-    expect(worker.vram_bytes).to eq(File.size(File.join(TinyModels.path("decoders/llama"), "model.safetensors")))
+    expect(worker.vram_bytes).to eq(llm.model_info[:weight_bytes]).and be_positive
     expect(get(worker, "/other").status).to eq(404)
     worker.close
     expect(get(worker, "/ready").status).to eq(503)
