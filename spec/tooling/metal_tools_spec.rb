@@ -54,7 +54,7 @@ RSpec.describe Tasks::Metal do
     end
 
     it "refuses another format" do
-      expect { read("\x7fELF#{"\0" * 64}") }.to raise_error(/no 64-bit Mach-O/)
+      expect { read("\x7fELF#{"\0" * 64}") }.to raise_error(/not a 64-bit Mach-O/)
     end
   end
 
