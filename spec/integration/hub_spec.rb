@@ -277,6 +277,14 @@ RSpec.describe Candle::Hub do
       expect(seconds { download("config.json") }).to be_between(1.0, 2.5)
     end
 
+    it "calls a rate limit one, and says what raises it" do
+      server.fault("/resolve/", times: 99) do |response|
+        response.status = 429
+        response.headers["Retry-After"] = "0"
+      end
+      expect { download }.to raise_error(Candle::DownloadError, /rate limit.*status 429.*HF_TOKEN/m)
+    end
+
     it "gives up in the end, with the reason" do
       server.fault("/resolve/", times: 99) { |response| response.status = 503 }
       expect { download }.to raise_error(Candle::DownloadError, /model.safetensors of acme.tiny.*503.*tried 5 times/)
