@@ -6,10 +6,11 @@ use half::{bf16, f16};
 use super::elementwise;
 use crate::kernels::backend::Stored;
 use crate::kernels::cpu::isa::Isa;
-use crate::kernels::cpu::product::blocks::{self, BlockMatrix};
+use crate::kernels::cpu::product::blocks::BlockMatrix;
 use crate::kernels::cpu::product::byte_matrix::{self, ByteMatrix};
-use crate::kernels::cpu::product::gemm::{GemmEpilogue, PackedMatrix};
+use crate::kernels::cpu::product::gemm::PackedMatrix;
 use crate::kernels::cpu::product::half_matrix::HalfMatrix;
+use crate::kernels::cpu::product::{multiply_each, GemmEpilogue, WeightMatrix};
 use crate::kernels::cpu::Element;
 use crate::kernels::matrix::{self, Matrix};
 use crate::kernels::{self, Activation};
@@ -226,7 +227,7 @@ impl Linear {
             }
             Weight::Blocks(weight, bias) => {
                 forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
-                    blocks::multiply(isa, x, rows, &[(weight, *epilogue)]).remove(0)
+                    weight.multiply(isa, x, rows, epilogue)
                 })
             }
         }
@@ -293,7 +294,7 @@ impl Linear {
         let shapes = shapes.collect::<Result<Vec<_>>>()?;
         let rows = shapes.first().map_or(0, |(_, rows)| *rows);
         let isa = Isa::current()?;
-        let products = with_values(x, |x| Ok(blocks::multiply(isa, x, rows, &factors)))?;
+        let products = with_values(x, |x| Ok(multiply_each(isa, x, rows, &factors)))?;
         let outputs = products.into_iter().zip(shapes);
         outputs
             .map(|(product, (shape, _))| Ok(Tensor::from_vec(product, shape, x.device())?))

@@ -181,19 +181,16 @@ fn choose(wanted: Option<&str>) -> std::result::Result<Isa, String> {
 macro_rules! dispatched {
     ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? = $generic:ident) => {
         $(#[$meta])*
-        #[allow(clippy::too_many_arguments)]
         $vis unsafe fn $name(isa: $crate::kernels::cpu::isa::Isa, $($arg: $type),*) $(-> $ret)? {
             use $crate::kernels::cpu::{isa::Isa, simd};
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
-            #[allow(clippy::too_many_arguments)]
             unsafe fn avx2($($arg: $type),*) $(-> $ret)? {
                 // SAFETY: the caller vouches for the arguments, the features are enabled.
                 unsafe { $generic::<simd::Avx2>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-            #[allow(clippy::too_many_arguments)]
             unsafe fn avx512($($arg: $type),*) $(-> $ret)? {
                 // SAFETY: the caller vouches for the arguments, the features are enabled.
                 unsafe { $generic::<simd::Avx512>($($arg),*) }

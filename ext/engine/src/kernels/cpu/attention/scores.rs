@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use crate::kernels::cpu::isa::Isa;
-use crate::kernels::cpu::product::gemm::{multiply_strided, PANEL};
+use crate::kernels::cpu::product::gemm::{multiply_cached_panel, Operands, PANEL};
+use crate::kernels::cpu::product::Sums;
 
 /// Queries that are worked on together: whole tiles of every instruction set.
 pub(crate) const BLOCK: usize = 48;
@@ -25,14 +26,16 @@ pub(crate) fn block_scores(
 ) {
     assert!(queries.len() >= count * width && out.len() >= count * stride);
     assert!(seen.end <= stride && stride.is_multiple_of(PANEL) && keys.len() >= stride * width);
-    let none = std::ptr::null();
     for first in (seen.start / PANEL * PANEL..seen.end).step_by(PANEL) {
-        let (keys, out) = (keys[first * width..].as_ptr(), out[first..].as_mut_ptr());
-        let x = queries.as_ptr();
+        let operands = Operands {
+            x: queries.as_ptr(),
+            x_stride: width,
+            panel: keys[first * width..].as_ptr(),
+            inputs: width,
+        };
+        let start = out[first..].as_mut_ptr();
         // SAFETY: the lengths were just checked; a panel ends within the padded stride.
-        unsafe {
-            multiply_strided(isa, x, width, keys, none, out, count, width, stride, PANEL);
-        }
+        unsafe { multiply_cached_panel(isa, operands, count, Sums { start, stride }) };
     }
 }
 
@@ -49,25 +52,18 @@ pub(crate) fn block_weigh(
     assert!(probabilities.len() >= count * stride && seen.end <= stride && seen.end <= keys);
     assert!(values.len() >= keys * value_width && out.len() >= count * value_width);
     assert!(value_width.is_multiple_of(PANEL) && count > 0);
-    let (none, inputs) = (std::ptr::null(), seen.len());
     for column in (0..value_width).step_by(PANEL) {
-        let x = probabilities[seen.start..].as_ptr();
-        let panel = values[column * keys + seen.start * PANEL..].as_ptr();
-        let out = out[column..].as_mut_ptr();
+        let operands = Operands {
+            x: probabilities[seen.start..].as_ptr(),
+            x_stride: stride,
+            panel: values[column * keys + seen.start * PANEL..].as_ptr(),
+            inputs: seen.len(),
+        };
+        let sums = Sums {
+            start: out[column..].as_mut_ptr(),
+            stride: value_width,
+        };
         // SAFETY: the lengths were just checked.
-        unsafe {
-            multiply_strided(
-                isa,
-                x,
-                stride,
-                panel,
-                none,
-                out,
-                count,
-                inputs,
-                value_width,
-                PANEL,
-            );
-        }
+        unsafe { multiply_cached_panel(isa, operands, count, sums) };
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::kernels::cpu::isa::Isa;
 use crate::kernels::cpu::narrow_bf16;
-use crate::kernels::cpu::product::amx::{multiply_bf16, Tiles, TILE};
+use crate::kernels::cpu::product::amx::{multiply_bf16, Operands, Tiles, TILE};
 use crate::kernels::cpu::product::gemm::PANEL;
 
 /// Queries that are worked on together: two tiles.
@@ -196,15 +196,16 @@ unsafe fn multiply(
     depth: usize,
     (out, out_stride): (*mut f32, usize),
 ) {
-    let (stride, out_stride) = (stride * size_of::<u16>(), out_stride * size_of::<f32>());
-    let (x, panel, out, steps) = (x.cast(), panel.cast(), out.cast(), depth / PADDING);
+    let operands = Operands {
+        a: x.cast(),
+        a_stride: stride * size_of::<u16>(),
+        b: panel.cast(),
+        steps: depth / PADDING,
+        sums: out.cast(),
+        stride: out_stride * size_of::<f32>(),
+    };
     // SAFETY: the caller vouches for the operands.
-    unsafe {
-        match count > TILE {
-            true => multiply_bf16::<true>(tiles, x, stride, panel, steps, out, out_stride),
-            false => multiply_bf16::<false>(tiles, x, stride, panel, steps, out, out_stride),
-        }
-    }
+    unsafe { multiply_bf16(tiles, count, operands) };
 }
 
 fn join(first: u16, second: u16) -> u32 {

@@ -79,24 +79,39 @@ impl Drop for Tiles {
     }
 }
 
-/// One or two tiles of rows of `a` against two tiles of columns of `b`, over `steps` tiles of depth.
+/// One or two tiles of rows of `a`, two tiles of columns of `b`, and where the sums go. Strides are
+/// bytes from row to row.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub a: *const u8,
+    pub a_stride: usize,
+    /// [16 · `steps`, 128] bytes.
+    pub b: *const u8,
+    /// Tiles of depth.
+    pub steps: usize,
+    pub sums: *mut u8,
+    pub stride: usize,
+}
+
 macro_rules! products {
     ($name:ident, $multiply:literal) => {
+        /// The sums of `rows` rows of `a`, at most 32.
+        ///
         /// # Safety
-        /// `a` holds 16 · `TALL + 1` rows of 64 · `steps` bytes, `a_stride` bytes apart; `b` 16 ·
-        /// `steps` rows of 128 bytes; `sums` as many rows of 32 numbers, `stride` bytes apart.
-        pub(crate) unsafe fn $name<const TALL: bool>(
-            _tiles: &Tiles,
-            a: *const u8,
-            a_stride: usize,
-            b: *const u8,
-            steps: usize,
-            sums: *mut u8,
-            stride: usize,
-        ) {
+        /// `a` holds as many whole tiles as `rows` needs, 64 · `steps` bytes wide, and the sums as
+        /// many rows of 32 numbers.
+        pub(crate) unsafe fn $name(_tiles: &Tiles, rows: usize, operands: Operands) {
+            let Operands {
+                a,
+                a_stride,
+                b,
+                steps,
+                sums,
+                stride,
+            } = operands;
             // SAFETY: the caller vouches for the operands, and the tiles are configured.
             unsafe {
-                if TALL {
+                if rows > TILE {
                     asm!(
                         "tilezero tmm0",
                         "tilezero tmm1",

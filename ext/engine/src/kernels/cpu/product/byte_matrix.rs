@@ -1,14 +1,19 @@
 //! Products with a matrix of bytes: weights with one scale per output, rows of x rounded to bytes as
 //! they come, with one scale per row. The sums are exact, so every instruction set gives the same.
 
+#[cfg(target_arch = "x86_64")]
+mod groups;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::lanes::for_lanes;
-use crate::kernels::cpu::product::gemm::{GemmEpilogue, PANEL};
-use crate::kernels::cpu::product::panels::{
-    multiply_blocks, pack_panels, Block, BLOCK_COLUMNS, BLOCK_ROWS,
-};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::product::amx;
+use crate::kernels::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
+use crate::kernels::cpu::product::panels::{pack_panels, PANEL};
 use crate::kernels::cpu::product::store::Panels;
 use crate::kernels::cpu::simd::Simd;
 use crate::kernels::cpu::{build, for_each_range, Output};
@@ -16,6 +21,9 @@ use crate::Result;
 
 /// The depth of a tile; rows of both factors are padded to it.
 const DEPTH: usize = 64;
+
+/// Rows of a task: two tiles.
+const TASK_ROWS: usize = 32;
 
 /// Rounded numbers lie within ±127.
 const LARGEST: f32 = 127.0;
@@ -49,8 +57,8 @@ impl std::fmt::Debug for ByteMatrix {
     }
 }
 
-/// Rows of x as bytes, filled up to whole blocks and tiles, and a scale for each.
-struct Quantized {
+/// Rows of x as bytes, filled up to whole tasks and tiles, and a scale for each.
+pub(crate) struct ByteRows {
     bytes: Vec<u8>,
     scales: Vec<f32>,
 }
@@ -114,28 +122,8 @@ impl ByteMatrix {
         self.inputs.next_multiple_of(DEPTH)
     }
 
-    /// x · matrixᵀ and the epilogue, for `rows` rows of x.
-    pub fn multiply(
-        &self,
-        isa: Isa,
-        x: &[f32],
-        rows: usize,
-        epilogue: &GemmEpilogue<'_>,
-    ) -> Vec<f32> {
-        assert_eq!(x.len(), rows * self.inputs);
-        let shape = (rows, self.inputs, self.outputs);
-        let quantized = self.quantize(isa, x, rows);
-        multiply_blocks(
-            isa,
-            shape,
-            epilogue,
-            || Context::new(isa),
-            |context, block, sums| self.block(isa, context, &quantized, block, sums),
-        )
-    }
-
-    fn quantize(&self, isa: Isa, x: &[f32], rows: usize) -> Quantized {
-        let (depth, padded) = (self.depth(), rows.next_multiple_of(BLOCK_ROWS));
+    fn quantize(&self, isa: Isa, x: &[f32], rows: usize) -> ByteRows {
+        let (depth, padded) = (self.depth(), rows.next_multiple_of(TASK_ROWS));
         let mut scales = Vec::new();
         // SAFETY: every row is written once, its padding included, and so is every scale.
         let bytes = unsafe {
@@ -155,34 +143,104 @@ impl ByteMatrix {
                 })
             })
         };
-        Quantized { bytes, scales }
+        ByteRows { bytes, scales }
+    }
+}
+
+impl WeightMatrix<f32> for ByteMatrix {
+    const PANEL: usize = PANEL;
+    const TASK_ROWS: TaskRows = TaskRows {
+        most: TASK_ROWS,
+        unit: TASK_ROWS,
+        padded: true,
+    };
+    type Rows<'a> = ByteRows;
+
+    fn inputs(&self) -> usize {
+        self.inputs
     }
 
-    fn block(&self, isa: Isa, context: &Context, x: &Quantized, block: Block, sums: &mut [f32]) {
-        assert!(sums.len() >= BLOCK_ROWS * BLOCK_COLUMNS);
+    fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    fn prepare(&self, isa: Isa, x: &[f32], rows: usize) -> ByteRows {
+        self.quantize(isa, x, rows)
+    }
+
+    fn takes_tile_registers(&self, _: Isa) -> bool {
+        true
+    }
+
+    unsafe fn multiply_tile(&self, context: &Context, x: &ByteRows, tile: Tile) {
         let depth = self.depth();
-        let bytes = &x.bytes[block.row * depth..][..BLOCK_ROWS * depth];
-        let scales = &x.scales[block.row..][..block.rows];
-        for (number, at) in block.panels() {
-            let length = depth / 4 * PANEL;
-            let panel = &self.weights.panels[number * length..][..length];
-            let sums = sums[at..].as_mut_ptr();
-            // SAFETY: the bytes are a whole block, the panel is as deep, and the sums hold the block;
-            // the instruction set is there.
-            unsafe {
-                let offset = context.multiply(isa, bytes, panel, depth, block.rows, sums.cast());
-                let columns = number * PANEL;
-                scale_sums(
-                    isa,
-                    sums,
-                    scales.as_ptr(),
-                    self.weights.scales[columns..].as_ptr(),
-                    self.weights.offsets[columns..].as_ptr(),
-                    block.rows,
-                    offset,
-                );
-            }
+        let length = depth / 4 * PANEL;
+        let operands = Operands {
+            x: x.bytes[tile.row * depth..][..TASK_ROWS * depth].as_ptr(),
+            panel: self.weights.panels[tile.panel * length..][..length].as_ptr(),
+            depth,
+        };
+        let columns = tile.panel * PANEL..(tile.panel + 1) * PANEL;
+        // SAFETY: the bytes are those of a whole task, the panel is as deep, and the caller vouches for
+        // the sums; the instruction set is there.
+        unsafe {
+            let keeps_offset = multiply(context, operands, tile.rows, tile.sums);
+            let scaling = Scaling {
+                rows: x.scales[tile.row..][..tile.rows].as_ptr(),
+                columns: self.weights.scales[columns.clone()].as_ptr(),
+                offsets: match keeps_offset {
+                    true => self.weights.offsets[columns].as_ptr(),
+                    false => std::ptr::null(),
+                },
+            };
+            scale_sums(context.isa, scaling, tile.rows, tile.sums);
         }
+    }
+}
+
+/// Rows of x and one panel, as deep as one another.
+#[derive(Clone, Copy)]
+struct Operands {
+    /// [rows, depth]
+    x: *const u8,
+    /// [depth / 4, 32]
+    panel: *const [i8; 4],
+    depth: usize,
+}
+
+/// The sums of bytes, as i32; whether they still hold what the offset of x added.
+///
+/// # Safety
+/// x has `TASK_ROWS` rows, the sums have room for as many, and the CPU has the instruction set.
+unsafe fn multiply(context: &Context, operands: Operands, rows: usize, sums: Sums) -> bool {
+    // SAFETY: the caller vouches for the sizes and the instructions.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        match (&context.tiles, context.isa) {
+            (Some(tiles), _) => {
+                let operands = amx::Operands {
+                    a: operands.x,
+                    a_stride: operands.depth,
+                    b: operands.panel.cast(),
+                    steps: operands.depth / DEPTH,
+                    sums: sums.start.cast(),
+                    stride: sums.stride * size_of::<i32>(),
+                };
+                amx::multiply_bytes(tiles, rows, operands);
+                return true;
+            }
+            (None, Isa::Avx512Vnni | Isa::Avx512Bf16) => {
+                groups::multiply_vnni(operands, rows, sums);
+                return true;
+            }
+            (None, Isa::Avx2 | Isa::Avx512) => {
+                groups::multiply_avx2(operands, rows, sums);
+                return false;
+            }
+            _ => {}
+        }
+        multiply_plainly(context.isa, operands, rows, sums);
+        false
     }
 }
 
@@ -213,23 +271,28 @@ unsafe fn quantize_row_with<S: Simd>(x: *const f32, to: *mut u8, width: usize) -
     }
 }
 
+/// What takes sums of bytes back to numbers.
+#[derive(Clone, Copy)]
+struct Scaling {
+    rows: *const f32,
+    columns: *const f32,
+    /// Of the columns; null where the sums hold none.
+    offsets: *const i32,
+}
+
 /// Sums of bytes, in place, to numbers.
 #[inline(always)]
-unsafe fn scale_sums_with<S: Simd>(
-    sums: *mut f32,
-    row_scales: *const f32,
-    scales: *const f32,
-    offsets: *const i32,
-    rows: usize,
-    is_offset: bool,
-) {
+unsafe fn scale_sums_with<S: Simd>(scaling: Scaling, rows: usize, sums: Sums) {
     unsafe {
         for row in 0..rows {
-            let (sums, scale) = (sums.add(row * BLOCK_COLUMNS), *row_scales.add(row));
+            let (sums, scale) = (sums.row(row), *scaling.rows.add(row));
             for column in 0..PANEL {
                 let sum = *sums.add(column).cast::<i32>();
-                let offset = if is_offset { *offsets.add(column) } else { 0 };
-                *sums.add(column) = (sum - offset) as f32 * (scale * *scales.add(column));
+                let offset = match scaling.offsets.is_null() {
+                    true => 0,
+                    false => *scaling.offsets.add(column),
+                };
+                *sums.add(column) = (sum - offset) as f32 * (scale * *scaling.columns.add(column));
             }
         }
     }
@@ -237,13 +300,8 @@ unsafe fn scale_sums_with<S: Simd>(
 
 /// Without instructions for it: the compiler's own way.
 #[inline(always)]
-unsafe fn multiply_plainly_with<S: Simd>(
-    x: *const u8,
-    panel: *const [i8; 4],
-    depth: usize,
-    rows: usize,
-    sums: *mut i32,
-) {
+unsafe fn multiply_plainly_with<S: Simd>(operands: Operands, rows: usize, sums: Sums) {
+    let Operands { x, panel, depth } = operands;
     unsafe {
         for row in 0..rows {
             let mut totals = [0i32; PANEL];
@@ -260,7 +318,7 @@ unsafe fn multiply_plainly_with<S: Simd>(
                     }
                 }
             }
-            std::ptr::copy_nonoverlapping(totals.as_ptr(), sums.add(row * BLOCK_COLUMNS), PANEL);
+            std::ptr::copy_nonoverlapping(totals.as_ptr(), sums.row(row).cast(), PANEL);
         }
     }
 }
@@ -269,332 +327,8 @@ dispatched! {
     unsafe fn quantize_row(x: *const f32, to: *mut u8, width: usize) -> f32 = quantize_row_with
 }
 dispatched! {
-    unsafe fn scale_sums(
-        sums: *mut f32, row_scales: *const f32, scales: *const f32, offsets: *const i32, rows: usize,
-        is_offset: bool,
-    ) = scale_sums_with
+    unsafe fn scale_sums(scaling: Scaling, rows: usize, sums: Sums) = scale_sums_with
 }
 dispatched! {
-    unsafe fn multiply_plainly(
-        x: *const u8, panel: *const [i8; 4], depth: usize, rows: usize, sums: *mut i32,
-    ) = multiply_plainly_with
-}
-
-/// What a thread needs while it works on blocks.
-#[cfg(target_arch = "x86_64")]
-struct Context(Option<crate::kernels::cpu::product::amx::Tiles>);
-
-#[cfg(target_arch = "x86_64")]
-impl Context {
-    fn new(isa: Isa) -> Self {
-        // SAFETY: the set is only available where tiles are usable.
-        Self(
-            (isa == Isa::Amx)
-                .then(|| unsafe { crate::kernels::cpu::product::amx::Tiles::configure() }),
-        )
-    }
-
-    /// Whether the sums still hold what the offset of x added.
-    ///
-    /// # Safety
-    /// `x` holds `BLOCK_ROWS` rows and `panel` the groups of `depth` inputs; the sums hold a block, and
-    /// the CPU has the instruction set.
-    unsafe fn multiply(
-        &self,
-        isa: Isa,
-        x: &[u8],
-        panel: &[[i8; 4]],
-        depth: usize,
-        rows: usize,
-        sums: *mut i32,
-    ) -> bool {
-        use crate::kernels::cpu::product::amx::{multiply_bytes, TILE};
-        let (x, groups) = (x.as_ptr(), depth / 4);
-        let (steps, stride) = (depth / DEPTH, BLOCK_COLUMNS * size_of::<i32>());
-        // SAFETY: the caller vouches for the sizes and the instructions.
-        unsafe {
-            match (&self.0, isa) {
-                (Some(tiles), _) => {
-                    let (panel, sums) = (panel.as_ptr().cast(), sums.cast());
-                    match rows > TILE {
-                        true => multiply_bytes::<true>(tiles, x, depth, panel, steps, sums, stride),
-                        false => {
-                            multiply_bytes::<false>(tiles, x, depth, panel, steps, sums, stride)
-                        }
-                    }
-                    true
-                }
-                (None, Isa::Avx512Vnni | Isa::Avx512Bf16) => {
-                    groups::multiply_vnni(x.cast(), panel.as_ptr(), groups, rows, sums);
-                    true
-                }
-                (None, Isa::Avx2 | Isa::Avx512) => {
-                    groups::multiply_avx2(x.cast(), panel.as_ptr(), groups, rows, sums);
-                    false
-                }
-                _ => {
-                    multiply_plainly(isa, x, panel.as_ptr(), depth, rows, sums);
-                    false
-                }
-            }
-        }
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-struct Context;
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Context {
-    fn new(_: Isa) -> Self {
-        Self
-    }
-
-    /// Whether the sums still hold what the offset of x added.
-    ///
-    /// # Safety
-    /// `x` holds `BLOCK_ROWS` rows and `panel` the groups of `depth` inputs, and the sums hold a block.
-    unsafe fn multiply(
-        &self,
-        isa: Isa,
-        x: &[u8],
-        panel: &[[i8; 4]],
-        depth: usize,
-        rows: usize,
-        sums: *mut i32,
-    ) -> bool {
-        // SAFETY: the caller vouches for the sizes.
-        unsafe { multiply_plainly(isa, x.as_ptr(), panel.as_ptr(), depth, rows, sums) };
-        false
-    }
-}
-
-/// Groups of four bytes of a row against those of 32 columns.
-#[cfg(target_arch = "x86_64")]
-mod groups {
-    use super::{BLOCK_COLUMNS, OFFSET, PANEL};
-    use std::arch::x86_64::*;
-
-    /// Rows in tiles of the given sizes.
-    macro_rules! in_tiles {
-        ($tile:ident, ($x:ident, $panel:ident, $groups:ident, $rows:ident, $sums:ident), $($count:literal)*) => {
-            let mut row = 0;
-            $(while $rows - row >= $count {
-                // SAFETY: the caller vouches for the sizes.
-                unsafe {
-                    let (x, to) = ($x.add(row * $groups), $sums.add(row * BLOCK_COLUMNS));
-                    $tile::<$count>(x, $panel, $groups, to);
-                }
-                row += $count;
-            })*
-        };
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    unsafe fn vnni_tile<const R: usize>(
-        x: *const i32,
-        panel: *const [i8; 4],
-        groups: usize,
-        sums: *mut i32,
-    ) {
-        unsafe {
-            let mut totals = [[_mm512_setzero_si512(); 2]; R];
-            for group in 0..groups {
-                let from = panel.add(group * PANEL);
-                let columns = [
-                    _mm512_loadu_si512(from.cast()),
-                    _mm512_loadu_si512(from.add(16).cast()),
-                ];
-                for (r, totals) in totals.iter_mut().enumerate() {
-                    let row = _mm512_set1_epi32(*x.add(r * groups + group));
-                    totals[0] = _mm512_dpbusd_epi32(totals[0], row, columns[0]);
-                    totals[1] = _mm512_dpbusd_epi32(totals[1], row, columns[1]);
-                }
-            }
-            for (r, totals) in totals.iter().enumerate() {
-                let to = sums.add(r * BLOCK_COLUMNS);
-                _mm512_storeu_si512(to.cast(), totals[0]);
-                _mm512_storeu_si512(to.add(16).cast(), totals[1]);
-            }
-        }
-    }
-
-    /// # Safety
-    /// `x` is [rows, groups], `panel` [groups, 32], and `sums` has as many rows of `BLOCK_COLUMNS`.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    pub unsafe fn multiply_vnni(
-        x: *const i32,
-        panel: *const [i8; 4],
-        groups: usize,
-        rows: usize,
-        sums: *mut i32,
-    ) {
-        in_tiles!(vnni_tile, (x, panel, groups, rows, sums), 12 8 4 2 1);
-    }
-
-    /// Signs change sides, so that unsigned times signed bytes never leave 16 bits.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn avx2_tile<const R: usize>(
-        x: *const i32,
-        panel: *const [i8; 4],
-        groups: usize,
-        sums: *mut i32,
-    ) {
-        unsafe {
-            let (ones, offset) = (_mm256_set1_epi16(1), _mm256_set1_epi8(OFFSET as u8 as i8));
-            for column in (0..PANEL).step_by(16) {
-                let mut totals = [[_mm256_setzero_si256(); 2]; R];
-                for group in 0..groups {
-                    let from = panel.add(group * PANEL + column);
-                    let columns = [
-                        _mm256_loadu_si256(from.cast()),
-                        _mm256_loadu_si256(from.add(8).cast()),
-                    ];
-                    for (r, totals) in totals.iter_mut().enumerate() {
-                        let row = _mm256_set1_epi32(*x.add(r * groups + group));
-                        let row = _mm256_xor_si256(row, offset);
-                        let size = _mm256_abs_epi8(row);
-                        for (total, columns) in totals.iter_mut().zip(columns) {
-                            let pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(columns, row));
-                            *total = _mm256_add_epi32(*total, _mm256_madd_epi16(pairs, ones));
-                        }
-                    }
-                }
-                for (r, totals) in totals.iter().enumerate() {
-                    let to = sums.add(r * BLOCK_COLUMNS + column);
-                    _mm256_storeu_si256(to.cast(), totals[0]);
-                    _mm256_storeu_si256(to.add(8).cast(), totals[1]);
-                }
-            }
-        }
-    }
-
-    /// # Safety
-    /// As above.
-    #[target_feature(enable = "avx2")]
-    pub unsafe fn multiply_avx2(
-        x: *const i32,
-        panel: *const [i8; 4],
-        groups: usize,
-        rows: usize,
-        sums: *mut i32,
-    ) {
-        in_tiles!(avx2_tile, (x, panel, groups, rows, sums), 4 2 1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernels::cpu::test_numbers::numbers;
-    use crate::kernels::Activation;
-
-    /// The product of what the definition says both factors are rounded to, in f64.
-    fn expected(x: &[f32], weight: &[f32], inputs: usize, rows: usize, outputs: usize) -> Vec<f64> {
-        let rounded = |values: &[f32]| -> (Vec<i64>, f64) {
-            let highest = values.iter().fold(0f32, |most, v| most.max(v.abs()));
-            let (inverse, scale) = scales_of(highest);
-            let bytes = values
-                .iter()
-                .map(|v| (v * inverse).round_ties_even() as i64);
-            (bytes.collect(), f64::from(scale))
-        };
-        let x: Vec<_> = x.chunks(inputs).map(rounded).collect();
-        let weight: Vec<_> = weight.chunks(inputs).map(rounded).collect();
-        (0..rows * outputs)
-            .map(|at| {
-                let ((a, a_scale), (b, b_scale)) = (&x[at / outputs], &weight[at % outputs]);
-                let sum: i64 = a.iter().zip(b).map(|(a, b)| a * b).sum();
-                sum as f64 * a_scale * b_scale
-            })
-            .collect()
-    }
-
-    #[test]
-    fn every_instruction_set_gives_the_same_exact_sums() {
-        for (rows, inputs, outputs) in [
-            (1, 1, 1),
-            (7, 5, 31),
-            (16, 64, 32),
-            (17, 65, 33),
-            (33, 200, 129),
-            (65, 40, 161),
-        ] {
-            let (x, weight) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2));
-            let packed = ByteMatrix::new(&weight, inputs, outputs).unwrap();
-            let want = expected(&x, &weight, inputs, rows, outputs);
-            let first = packed.multiply(Isa::Scalar, &x, rows, &GemmEpilogue::default());
-            for (got, want) in first.iter().zip(&want) {
-                let apart = (f64::from(*got) - want).abs();
-                assert!(apart <= 1e-6 * (1.0 + want.abs()), "{got} {want}");
-            }
-            for &isa in Isa::available() {
-                let got = packed.multiply(isa, &x, rows, &GemmEpilogue::default());
-                assert_eq!(got, first, "{} {rows} {inputs} {outputs}", isa.name());
-            }
-        }
-    }
-
-    #[test]
-    fn the_largest_bytes_do_not_overflow() {
-        let (inputs, outputs) = (512, 32);
-        let x: Vec<f32> = (0..inputs)
-            .map(|i| if i % 3 == 0 { -1.0 } else { 1.0 })
-            .collect();
-        let weight: Vec<f32> = (0..outputs).flat_map(|_| x.clone()).collect();
-        let packed = ByteMatrix::new(&weight, inputs, outputs).unwrap();
-        for &isa in Isa::available() {
-            let got = packed.multiply(isa, &x, 1, &GemmEpilogue::default());
-            assert!(
-                got.iter().all(|v| (v - 512.0).abs() < 1e-3),
-                "{} {got:?}",
-                isa.name()
-            );
-        }
-    }
-
-    #[test]
-    fn the_epilogue_follows_and_a_row_does_not_depend_on_the_others() {
-        let (rows, inputs, outputs) = (40, 70, 50);
-        let (x, weight) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2));
-        let (bias, residual) = (numbers(outputs, 3), numbers(rows * outputs, 4));
-        let packed = ByteMatrix::new(&weight, inputs, outputs).unwrap();
-        for &isa in Isa::available() {
-            let plain = packed.multiply(isa, &x, rows, &GemmEpilogue::default());
-            let epilogue = GemmEpilogue {
-                bias: Some(&bias),
-                activation: Some(Activation::Relu),
-                residual: Some(&residual),
-            };
-            let full = packed.multiply(isa, &x, rows, &epilogue);
-            for at in 0..rows * outputs {
-                let want = (plain[at] + bias[at % outputs]).max(0.0) + residual[at];
-                assert!((full[at] - want).abs() < 1e-6, "{}", isa.name());
-            }
-            let row = 33;
-            let alone = &x[row * inputs..][..inputs];
-            let alone = packed.multiply(isa, alone, 1, &GemmEpilogue::default());
-            assert_eq!(plain[row * outputs..][..outputs], alone);
-        }
-    }
-
-    #[test]
-    fn what_is_not_finite_is_not_hidden() {
-        let inputs = 20;
-        let mut x = vec![1.0; 3 * inputs];
-        x[inputs + 3] = f32::NAN;
-        x[2 * inputs + 4] = f32::INFINITY;
-        let packed = ByteMatrix::new(&vec![0.5; 40 * inputs], inputs, 40).unwrap();
-        for &isa in Isa::available() {
-            let out = packed.multiply(isa, &x, 3, &GemmEpilogue::default());
-            assert!(
-                out[..40].iter().all(|v| (v - 10.0).abs() < 1e-4),
-                "{}",
-                isa.name()
-            );
-            assert!(out[40..].iter().all(|v| v.is_nan()), "{}", isa.name());
-        }
-    }
+    unsafe fn multiply_plainly(operands: Operands, rows: usize, sums: Sums) = multiply_plainly_with
 }

@@ -1,25 +1,16 @@
-//! Products with a matrix that was laid out once for the micro-kernels.
-
-use std::ops::Range;
+//! Products with a matrix of f32 that was laid out once for the micro-kernels.
 
 use crate::kernels::cpu::isa::{dispatched, Isa};
-use crate::kernels::cpu::product::panels::{pack_panels, panels_per_task};
+use crate::kernels::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
+use crate::kernels::cpu::product::panels::pack_panels;
+pub(crate) use crate::kernels::cpu::product::panels::PANEL;
+use crate::kernels::cpu::product::row_tiles::in_row_tiles;
 use crate::kernels::cpu::product::store::Panels;
-use crate::kernels::cpu::rows::activation::activate_row;
-use crate::kernels::cpu::rows::norm::add_row;
 use crate::kernels::cpu::simd::Simd;
-use crate::kernels::cpu::{build, for_each_range, Output};
-use crate::kernels::Activation;
 use crate::Result;
-
-/// Columns of a panel: two of the widest vectors.
-pub(crate) const PANEL: usize = 32;
 
 /// How far ahead of the arithmetic a panel is asked for: what memory takes to answer, and a page.
 const AHEAD: usize = 1024;
-
-/// Rows of x that one task takes: their panel of the matrix stays in the second-level cache.
-const TASK_ROWS: usize = 96;
 
 /// A matrix [outputs, inputs] as panels of 32 outputs, each [inputs, 32], the last padded by zeros.
 #[derive(Clone)]
@@ -27,26 +18,6 @@ pub(crate) struct PackedMatrix {
     panels: Panels<f32>,
     pub inputs: usize,
     pub outputs: usize,
-}
-
-/// What follows the product, in this order.
-#[derive(Clone, Copy)]
-pub(crate) struct GemmEpilogue<'a, T = f32> {
-    /// [outputs].
-    pub bias: Option<&'a [f32]>,
-    pub activation: Option<Activation>,
-    /// [rows, outputs].
-    pub residual: Option<&'a [T]>,
-}
-
-impl<T> Default for GemmEpilogue<'_, T> {
-    fn default() -> Self {
-        Self {
-            bias: None,
-            activation: None,
-            residual: None,
-        }
-    }
 }
 
 impl std::fmt::Debug for PackedMatrix {
@@ -72,123 +43,64 @@ impl PackedMatrix {
             outputs,
         })
     }
+}
 
-    /// x · matrixᵀ and the epilogue, for `rows` rows of x.
-    pub fn multiply(
-        &self,
-        isa: Isa,
-        x: &[f32],
-        rows: usize,
-        epilogue: &GemmEpilogue<'_>,
-    ) -> Vec<f32> {
-        assert_eq!(x.len(), rows * self.inputs);
-        assert!(epilogue.bias.is_none_or(|bias| bias.len() == self.outputs));
-        assert!(epilogue
-            .residual
-            .is_none_or(|r| r.len() == rows * self.outputs));
-        let row_tasks = rows.div_ceil(TASK_ROWS).max(1);
-        let task_rows = rows.div_ceil(row_tasks).next_multiple_of(4).max(4);
-        let panels = panels_per_task(row_tasks, self.outputs);
-        let column_tasks = self.outputs.div_ceil(panels * PANEL);
-        let tasks = rows.div_ceil(task_rows) * column_tasks;
-        // However few the rows, a task reads its panels.
-        let cost = task_rows.max(PANEL) * self.inputs * panels;
-        // SAFETY: the tasks cover every row and panel once.
-        unsafe {
-            build(rows * self.outputs, |out| {
-                for_each_range(tasks, cost, |range| {
-                    for task in range {
-                        let first = task / column_tasks * task_rows;
-                        let start = task % column_tasks * panels * PANEL;
-                        let end = (start + panels * PANEL).min(self.outputs);
-                        let count = task_rows.min(rows - first);
-                        self.task(isa, x, (first, count), start..end, epilogue, out);
-                    }
-                })
-            })
-        }
+impl WeightMatrix<f32> for PackedMatrix {
+    const PANEL: usize = PANEL;
+    const TASK_ROWS: TaskRows = TaskRows {
+        most: 96,
+        unit: 4,
+        padded: false,
+    };
+    type Rows<'a> = &'a [f32];
+
+    fn inputs(&self) -> usize {
+        self.inputs
     }
 
-    /// # Safety
-    /// `out` holds the rows of the product; no other task writes these rows and panels.
-    unsafe fn task(
-        &self,
-        isa: Isa,
-        x: &[f32],
-        (first, count): (usize, usize),
-        columns: Range<usize>,
-        epilogue: &GemmEpilogue<'_>,
-        out: Output<f32>,
-    ) {
-        for column in columns.clone().step_by(PANEL) {
-            let panel = &self.panels[column * self.inputs..][..self.inputs * PANEL];
-            let width = PANEL.min(self.outputs - column);
-            let bias = epilogue
-                .bias
-                .map_or(std::ptr::null(), |b| b[column..].as_ptr());
-            // SAFETY: x has the rows, the panel its inputs, and the bias and out `width` columns here.
-            unsafe {
-                let to = out.at(first * self.outputs + column);
-                let from = x[first * self.inputs..].as_ptr();
-                multiply_panel(
-                    isa,
-                    from,
-                    panel.as_ptr(),
-                    bias,
-                    to,
-                    count,
-                    self.inputs,
-                    self.outputs,
-                    width,
-                );
-            }
-        }
-        // SAFETY: the runs were just written, by this task alone.
-        unsafe { epilogue.finish(isa, (first, count), columns, self.outputs, out) };
+    fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    fn prepare<'a>(&self, _: Isa, x: &'a [f32], _: usize) -> &'a [f32] {
+        x
+    }
+
+    unsafe fn multiply_tile(&self, context: &Context, x: &&[f32], tile: Tile) {
+        let length = self.inputs * PANEL;
+        let operands = Operands {
+            x: x[tile.row * self.inputs..][..tile.rows * self.inputs].as_ptr(),
+            x_stride: self.inputs,
+            panel: self.panels[tile.panel * length..][..length].as_ptr(),
+            inputs: self.inputs,
+        };
+        // SAFETY: x has the rows and the panel its inputs; the caller vouches for the sums.
+        unsafe { multiply_panel(context.isa, operands, tile.rows, tile.sums) };
     }
 }
 
-impl GemmEpilogue<'_> {
-    /// Activation and residual for some columns of `count` rows from `first` on.
-    ///
-    /// # Safety
-    /// `out` holds the rows of the product, `outputs` wide, and these columns of them are written.
-    pub(crate) unsafe fn finish(
-        &self,
-        isa: Isa,
-        (first, count): (usize, usize),
-        columns: Range<usize>,
-        outputs: usize,
-        out: Output<f32>,
-    ) {
-        for row in first..first + count {
-            let at = row * outputs + columns.start;
-            // SAFETY: the caller vouches for the run.
-            unsafe {
-                let run = out.at(at);
-                if let Some(activation) = self.activation {
-                    activate_row(isa, run, std::ptr::null(), run, columns.len(), activation);
-                }
-                if let Some(residual) = self.residual {
-                    add_row(isa, run, residual[at..].as_ptr(), run, columns.len());
-                }
-            }
-        }
-    }
+/// Rows of x and one panel.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub x: *const f32,
+    /// From row to row of x.
+    pub x_stride: usize,
+    /// [inputs, 32].
+    pub panel: *const f32,
+    pub inputs: usize,
 }
 
-/// R rows of x, `x_stride` apart, against two vectors of columns. A panel that lies in memory is asked
-/// for `AHEAD`.
+/// R rows of x against two vectors of columns. A panel that lies in memory is asked for `AHEAD`.
 #[inline(always)]
-unsafe fn tile<S: Simd, const R: usize, const FAR: bool>(
-    x: *const f32,
-    x_stride: usize,
-    panel: *const f32,
-    bias: [S::V; 2],
-    inputs: usize,
-) -> [[S::V; 2]; R] {
+unsafe fn tile<S: Simd, const R: usize, const FAR: bool>(operands: Operands, to: Sums) {
+    let Operands {
+        x,
+        x_stride,
+        panel,
+        inputs,
+    } = operands;
     unsafe {
-        let mut sums = [bias; R];
+        let mut sums = [[S::splat(0.0); 2]; R];
         // Four rows share a pointer, which addresses them by one and three strides.
         let thrice = 3 * x_stride;
         let mut rows = [x; R];
@@ -224,162 +136,66 @@ unsafe fn tile<S: Simd, const R: usize, const FAR: bool>(
             }
             from = from.add(PANEL);
         }
-        sums
-    }
-}
-
-/// The first `width` columns of a tile's rows to `out`.
-#[inline(always)]
-unsafe fn store_tile<S: Simd, const R: usize>(
-    sums: [[S::V; 2]; R],
-    out: *mut f32,
-    stride: usize,
-    width: usize,
-) {
-    unsafe {
         let mut r = 0;
         while r < R {
-            let row = out.add(r * stride);
-            if width >= 2 * S::LANES {
-                S::store(row, sums[r][0]);
-                S::store(row.add(S::LANES), sums[r][1]);
-            } else if width >= S::LANES {
-                S::store(row, sums[r][0]);
-                if width > S::LANES {
-                    S::store_first(row.add(S::LANES), sums[r][1], width - S::LANES);
-                }
-            } else {
-                S::store_first(row, sums[r][0], width);
-            }
+            S::store(to.row(r), sums[r][0]);
+            S::store(to.row(r).add(S::LANES), sums[r][1]);
             r += 1;
         }
     }
 }
 
 #[inline(always)]
-unsafe fn load_up_to<S: Simd>(from: *const f32, left: usize) -> S::V {
-    unsafe {
-        if from.is_null() || left == 0 {
-            S::splat(0.0)
-        } else if left >= S::LANES {
-            S::load(from)
-        } else {
-            S::load_first(from, left)
-        }
-    }
-}
-
-/// `rows` rows of x [.., inputs] times one panel of a matrix, plus bias; `width` columns of it exist.
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn multiply_panel_with<S: Simd>(
-    x: *const f32,
-    panel: *const f32,
-    bias: *const f32,
-    out: *mut f32,
-    rows: usize,
-    inputs: usize,
-    stride: usize,
-    width: usize,
-) {
-    unsafe {
-        multiply_with::<S, true>(x, inputs, panel, bias, out, rows, inputs, stride, width);
-    }
-}
-
-/// The same on rows of x that lie `x_stride` apart, and a panel that is in cache.
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn multiply_strided_with<S: Simd>(
-    x: *const f32,
-    x_stride: usize,
-    panel: *const f32,
-    bias: *const f32,
-    out: *mut f32,
-    rows: usize,
-    inputs: usize,
-    stride: usize,
-    width: usize,
-) {
-    unsafe {
-        multiply_with::<S, false>(x, x_stride, panel, bias, out, rows, inputs, stride, width);
-    }
-}
-
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn multiply_with<S: Simd, const FAR: bool>(
-    x: *const f32,
-    x_stride: usize,
-    panel: *const f32,
-    bias: *const f32,
-    out: *mut f32,
-    rows: usize,
-    inputs: usize,
-    stride: usize,
-    width: usize,
-) {
+unsafe fn multiply_with<S: Simd, const FAR: bool>(operands: Operands, rows: usize, sums: Sums) {
     unsafe {
         let mut column = 0;
-        while column < width {
-            let left = width - column;
-            let at = |offset: usize| match bias.is_null() {
-                true => bias,
-                false => bias.add(offset.min(width)),
-            };
-            let bias = [
-                load_up_to::<S>(at(column), left),
-                load_up_to::<S>(at(column + S::LANES), left.saturating_sub(S::LANES)),
-            ];
-            let panel = panel.add(column);
-            let out = out.add(column);
-            let mut row = 0;
-            macro_rules! tiles {
-                ($count:literal) => {
-                    while rows - row >= $count {
-                        let sums = tile::<S, $count, FAR>(
-                            x.add(row * x_stride),
-                            x_stride,
-                            panel,
-                            bias,
-                            inputs,
-                        );
-                        store_tile::<S, $count>(sums, out.add(row * stride), stride, left);
-                        row += $count;
-                    }
+        while column < PANEL {
+            in_row_tiles!(rows, most if S::REGISTERS >= 32 { 12 } else { 6 }, (row, HEIGHT) => {
+                let operands = Operands {
+                    x: operands.x.add(row * operands.x_stride),
+                    panel: operands.panel.add(column),
+                    ..operands
                 };
-            }
-            if S::REGISTERS >= 32 {
-                tiles!(12);
-                tiles!(8);
-            } else {
-                tiles!(6);
-            }
-            tiles!(4);
-            tiles!(2);
-            tiles!(1);
+                tile::<S, HEIGHT, FAR>(operands, sums.at(row, column));
+            });
             column += 2 * S::LANES;
         }
     }
 }
 
+#[inline(always)]
+unsafe fn multiply_panel_with<S: Simd>(operands: Operands, rows: usize, sums: Sums) {
+    unsafe { multiply_with::<S, true>(operands, rows, sums) }
+}
+
+#[inline(always)]
+unsafe fn multiply_cached_panel_with<S: Simd>(operands: Operands, rows: usize, sums: Sums) {
+    unsafe { multiply_with::<S, false>(operands, rows, sums) }
+}
+
 dispatched! {
-    pub(crate) unsafe fn multiply_strided(
-        x: *const f32, x_stride: usize, panel: *const f32, bias: *const f32, out: *mut f32, rows: usize,
-        inputs: usize, stride: usize, width: usize,
-    ) = multiply_strided_with
+    /// The sums of `rows` rows of x with a panel.
+    ///
+    /// # Safety
+    /// x and the sums have the rows, the panel the inputs.
+    unsafe fn multiply_panel(operands: Operands, rows: usize, sums: Sums) = multiply_panel_with
 }
 dispatched! {
-    pub(crate) unsafe fn multiply_panel(
-        x: *const f32, panel: *const f32, bias: *const f32, out: *mut f32, rows: usize, inputs: usize,
-        stride: usize, width: usize,
-    ) = multiply_panel_with
+    /// `multiply_panel` where the panel is in cache.
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn multiply_cached_panel(
+        operands: Operands, rows: usize, sums: Sums,
+    ) = multiply_cached_panel_with
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::cpu::product::GemmEpilogue;
     use crate::kernels::cpu::test_numbers::numbers;
+    use crate::kernels::Activation;
 
     #[test]
     fn every_instruction_set_multiplies_like_the_definition() {

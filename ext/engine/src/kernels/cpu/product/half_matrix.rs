@@ -1,18 +1,29 @@
 //! Products with a matrix of bf16 or f16, summed in f32: by tiles or by pairs where the CPU multiplies
 //! bf16, else on numbers that are widened as they are read.
 
-use crate::kernels::cpu::isa::{dispatched, Isa};
-use crate::kernels::cpu::product::gemm::{GemmEpilogue, PANEL};
-use crate::kernels::cpu::product::panels::{
-    multiply_blocks, pack_panels, Block, BLOCK_COLUMNS, BLOCK_ROWS,
-};
+#[cfg(target_arch = "x86_64")]
+mod pairs;
+mod widened;
+
+#[cfg(target_arch = "x86_64")]
+use std::borrow::Cow;
+use std::marker::PhantomData;
+
+use crate::kernels::cpu::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::product::amx;
+use crate::kernels::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix};
+use crate::kernels::cpu::product::panels::{pack_panels, PANEL};
 use crate::kernels::cpu::product::store::Panels;
-use crate::kernels::cpu::simd::Simd;
 use crate::kernels::cpu::{build, for_each_range, Element, Output, Stored};
 use crate::Result;
+use widened::multiply_widened;
 
 /// The depth of a tile; rows of both factors are padded to it by zeros.
 const DEPTH: usize = 32;
+
+/// Rows of a task: two tiles.
+const TASK_ROWS: usize = 32;
 
 /// A matrix [outputs, inputs] as panels of 32 outputs, each [inputs / 2, 32] pairs of neighbouring
 /// inputs. Every instruction set reads this one layout.
@@ -34,14 +45,16 @@ impl std::fmt::Debug for HalfMatrix {
     }
 }
 
-/// Rows of x, bits or widened, each padded to whole tiles.
-enum Operand<'a> {
-    /// bf16, as the CPU multiplies it; `tail` holds the rows of the last block, filled up by zeros.
+/// Rows of x, each padded to whole tiles.
+pub(crate) enum HalfRows<'a> {
+    /// bf16, as the CPU multiplies it; `tail` holds the rows of the last task, filled up by zeros.
+    #[cfg(target_arch = "x86_64")]
     Bits {
-        rows: &'a [u16],
+        rows: Cow<'a, [u16]>,
         tail: Vec<u16>,
     },
-    Widened(Vec<f32>),
+    /// Borrows nothing, but the rows of other instruction sets may.
+    Widened(Vec<f32>, PhantomData<&'a [u16]>),
 }
 
 impl HalfMatrix {
@@ -75,51 +88,27 @@ impl HalfMatrix {
         &self.panels[number * length..][..length]
     }
 
-    /// x · matrixᵀ and the epilogue, for `rows` rows of x, which are of the matrix's own type.
-    pub fn multiply<T: Element>(
-        &self,
-        isa: Isa,
-        x: &[T],
-        rows: usize,
-        epilogue: &GemmEpilogue<'_, T>,
-    ) -> Vec<T> {
-        assert_eq!(x.len(), rows * self.inputs);
-        assert_eq!(T::STORED, self.stored);
-        let shape = (rows, self.inputs, self.outputs);
+    /// Rows of bf16 as they are.
+    #[cfg(target_arch = "x86_64")]
+    fn bits_of<'a>(&self, x: &'a [u16], rows: usize) -> HalfRows<'a> {
         let depth = self.padded_inputs();
-        let padded;
-        let operand = match by_bits(isa, self.stored) {
-            false => Operand::Widened(self.widened(isa, x, rows)),
-            true => {
-                let whole = match self.inputs == depth {
-                    true => bits(x),
-                    false => {
-                        padded = self.padded(bits(x), rows);
-                        &padded
-                    }
-                };
-                let mut tail = vec![0; BLOCK_ROWS * depth];
-                let last = &whole[rows / BLOCK_ROWS * BLOCK_ROWS * depth..];
-                tail[..last.len()].copy_from_slice(last);
-                Operand::Bits { rows: whole, tail }
+        let rows_of_bits = match self.inputs == depth {
+            true => Cow::Borrowed(x),
+            false => {
+                let mut padded = vec![0; rows * depth];
+                for (from, to) in x.chunks(self.inputs).zip(padded.chunks_mut(depth)) {
+                    to[..self.inputs].copy_from_slice(from);
+                }
+                Cow::Owned(padded)
             }
         };
-        multiply_blocks(
-            isa,
-            shape,
-            epilogue,
-            || Context::new(isa),
-            |context, block, sums| self.block(isa, context, &operand, block, sums),
-        )
-    }
-
-    fn padded(&self, x: &[u16], rows: usize) -> Vec<u16> {
-        let depth = self.padded_inputs();
-        let mut padded = vec![0; rows * depth];
-        for (from, to) in x.chunks(self.inputs).zip(padded.chunks_mut(depth)) {
-            to[..self.inputs].copy_from_slice(from);
+        let mut tail = vec![0; TASK_ROWS * depth];
+        let last = &rows_of_bits[rows / TASK_ROWS * TASK_ROWS * depth..];
+        tail[..last.len()].copy_from_slice(last);
+        HalfRows::Bits {
+            rows: rows_of_bits,
+            tail,
         }
-        padded
     }
 
     fn widened<T: Element>(&self, isa: Isa, x: &[T], rows: usize) -> Vec<f32> {
@@ -138,53 +127,71 @@ impl HalfMatrix {
             })
         }
     }
+}
 
-    fn block(
-        &self,
-        isa: Isa,
-        context: &Context,
-        operand: &Operand<'_>,
-        block: Block,
-        sums: &mut [f32],
-    ) {
-        assert!(sums.len() >= BLOCK_ROWS * BLOCK_COLUMNS);
-        let depth = self.padded_inputs();
-        for (number, at) in block.panels() {
-            let panel = self.panel(number);
-            let sums = sums[at..].as_mut_ptr();
-            match operand {
-                Operand::Widened(rows) => {
-                    let x = rows[block.row * depth..][..block.rows * depth].as_ptr();
-                    let bf16 = self.stored == Stored::Bf16;
-                    // SAFETY: x and the panel are `depth` deep, and the sums hold the block.
-                    unsafe {
-                        multiply_widened(isa, x, panel.as_ptr(), depth, block.rows, sums, bf16);
-                    }
-                }
-                Operand::Bits { rows, tail } => {
-                    let x = match block.rows == BLOCK_ROWS {
-                        true => &rows[block.row * depth..][..BLOCK_ROWS * depth],
-                        false => tail,
-                    };
-                    // SAFETY: x has the rows of a whole block, and its bits were taken because the
-                    // instruction set multiplies them.
-                    unsafe { context.multiply(x, panel, depth, block.rows, sums) };
-                }
+impl<T: Element> WeightMatrix<T> for HalfMatrix {
+    const PANEL: usize = PANEL;
+    const TASK_ROWS: TaskRows = TaskRows {
+        most: TASK_ROWS,
+        unit: TASK_ROWS,
+        padded: true,
+    };
+    type Rows<'a> = HalfRows<'a>;
+
+    fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// `x` is of the matrix's own type.
+    fn prepare<'a>(&self, isa: Isa, x: &'a [T], rows: usize) -> HalfRows<'a> {
+        assert_eq!(T::STORED, self.stored);
+        #[cfg(target_arch = "x86_64")]
+        if multiplies_bits(isa, self.stored) {
+            return self.bits_of(bits(x), rows);
+        }
+        HalfRows::Widened(self.widened(isa, x, rows), PhantomData)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn takes_tile_registers(&self, isa: Isa) -> bool {
+        multiplies_bits(isa, self.stored)
+    }
+
+    unsafe fn multiply_tile(&self, context: &Context, x: &HalfRows<'_>, tile: Tile) {
+        let (depth, panel) = (self.padded_inputs(), self.panel(tile.panel));
+        match x {
+            HalfRows::Widened(x, _) => {
+                let operands = widened::Operands {
+                    x: x[tile.row * depth..][..tile.rows * depth].as_ptr(),
+                    panel: panel.as_ptr(),
+                    depth,
+                    is_bf16: self.stored == Stored::Bf16,
+                };
+                // SAFETY: x and the panel are `depth` deep; the caller vouches for the sums.
+                unsafe { multiply_widened(context.isa, operands, tile.rows, tile.sums) };
+            }
+            #[cfg(target_arch = "x86_64")]
+            HalfRows::Bits { rows, tail } => {
+                let x = match tile.rows == TASK_ROWS {
+                    true => &rows[tile.row * depth..][..TASK_ROWS * depth],
+                    false => tail,
+                };
+                // SAFETY: x has the rows of a whole task, and its bits were taken because the
+                // instruction set multiplies them; the caller vouches for the sums.
+                unsafe { multiply_bits(context, x, panel, tile) };
             }
         }
     }
 }
 
 /// Whether an instruction set multiplies numbers of this type as they are.
-fn by_bits(isa: Isa, stored: Stored) -> bool {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 | Isa::Amx => stored == Stored::Bf16,
-        _ => {
-            let _ = stored;
-            false
-        }
-    }
+#[cfg(target_arch = "x86_64")]
+fn multiplies_bits(isa: Isa, stored: Stored) -> bool {
+    matches!(isa, Isa::Avx512Bf16 | Isa::Amx) && stored == Stored::Bf16
 }
 
 /// The bits of half numbers.
@@ -194,224 +201,42 @@ pub(crate) fn bits<T: Element>(numbers: &[T]) -> &[u16] {
     unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), numbers.len()) }
 }
 
-/// What a thread needs while it works on blocks.
+/// # Safety
+/// `x` has `TASK_ROWS` rows, as deep as the panel; the sums have room for as many, and the CPU
+/// multiplies bf16.
 #[cfg(target_arch = "x86_64")]
-struct Context(Option<crate::kernels::cpu::product::amx::Tiles>);
-
-#[cfg(target_arch = "x86_64")]
-impl Context {
-    fn new(isa: Isa) -> Self {
-        // SAFETY: the set is only available where tiles are usable.
-        Self(
-            (isa == Isa::Amx)
-                .then(|| unsafe { crate::kernels::cpu::product::amx::Tiles::configure() }),
-        )
-    }
-
-    /// # Safety
-    /// `x` holds `BLOCK_ROWS` rows and `panel` the pairs of `depth` inputs; the sums hold a block, and
-    /// the CPU multiplies bf16.
-    unsafe fn multiply(&self, x: &[u16], panel: &[u32], depth: usize, rows: usize, sums: *mut f32) {
-        use crate::kernels::cpu::product::amx::{multiply_bf16, TILE};
-        let (steps, stride) = (depth / DEPTH, BLOCK_COLUMNS * size_of::<f32>());
-        // SAFETY: the caller vouches for the sizes and the instructions.
-        unsafe {
-            match &self.0 {
-                Some(tiles) => {
-                    let (x, panel) = (x.as_ptr().cast(), panel.as_ptr().cast());
-                    let sums = sums.cast();
-                    match rows > TILE {
-                        true => {
-                            multiply_bf16::<true>(tiles, x, 2 * depth, panel, steps, sums, stride)
-                        }
-                        false => {
-                            multiply_bf16::<false>(tiles, x, 2 * depth, panel, steps, sums, stride)
-                        }
-                    }
-                }
-                None => pairs::multiply(x.as_ptr().cast(), panel.as_ptr(), depth / 2, rows, sums),
-            }
-        }
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-struct Context;
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Context {
-    fn new(_: Isa) -> Self {
-        Self
-    }
-
-    /// # Safety
-    /// Never called: no instruction set of this architecture multiplies bits.
-    unsafe fn multiply(&self, _: &[u16], _: &[u32], _: usize, _: usize, _: *mut f32) {}
-}
-
-/// AVX512-BF16: pairs of a row against pairs of 32 columns.
-#[cfg(target_arch = "x86_64")]
-mod pairs {
-    use super::{BLOCK_COLUMNS, PANEL};
-    use std::arch::x86_64::*;
-    use std::mem::transmute;
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    unsafe fn tile<const R: usize>(x: *const i32, panel: *const u32, pairs: usize, sums: *mut f32) {
-        unsafe {
-            let mut totals = [[_mm512_setzero_ps(); 2]; R];
-            for pair in 0..pairs {
-                let from = panel.add(pair * PANEL);
-                let columns: [__m512bh; 2] = [
-                    transmute::<__m512i, __m512bh>(_mm512_loadu_si512(from.cast())),
-                    transmute::<__m512i, __m512bh>(_mm512_loadu_si512(from.add(16).cast())),
-                ];
-                for (r, totals) in totals.iter_mut().enumerate() {
-                    let row = _mm512_set1_epi32(*x.add(r * pairs + pair));
-                    let row = transmute::<__m512i, __m512bh>(row);
-                    totals[0] = _mm512_dpbf16_ps(totals[0], row, columns[0]);
-                    totals[1] = _mm512_dpbf16_ps(totals[1], row, columns[1]);
-                }
-            }
-            for (r, totals) in totals.iter().enumerate() {
-                let to = sums.add(r * BLOCK_COLUMNS);
-                _mm512_storeu_ps(to, totals[0]);
-                _mm512_storeu_ps(to.add(16), totals[1]);
-            }
-        }
-    }
-
-    /// # Safety
-    /// `x` is [rows, pairs], `panel` [pairs, 32], and `sums` has as many rows of `BLOCK_COLUMNS`.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    pub unsafe fn multiply(
-        x: *const i32,
-        panel: *const u32,
-        pairs: usize,
-        rows: usize,
-        sums: *mut f32,
-    ) {
-        let mut row = 0;
-        macro_rules! tiles {
-            ($count:literal) => {
-                while rows - row >= $count {
-                    // SAFETY: the caller vouches for the sizes.
-                    unsafe {
-                        let (x, to) = (x.add(row * pairs), sums.add(row * BLOCK_COLUMNS));
-                        tile::<$count>(x, panel, pairs, to);
-                    }
-                    row += $count;
-                }
-            };
-        }
-        tiles!(12);
-        tiles!(8);
-        tiles!(4);
-        tiles!(2);
-        tiles!(1);
-    }
-}
-
-/// R rows of widened x against two vectors of columns from `column` on.
-#[inline(always)]
-unsafe fn widened_tile<S: Simd, const R: usize>(
-    x: *const f32,
-    panel: *const u32,
-    depth: usize,
-    sums: *mut f32,
-    bf16: bool,
-) {
+unsafe fn multiply_bits(context: &Context, x: &[u16], panel: &[u32], tile: Tile) {
+    let depth = x.len() / TASK_ROWS;
+    // SAFETY: the caller vouches for the sizes and the instructions.
     unsafe {
-        let mut totals = [[S::splat(0.0); 2]; R];
-        for pair in 0..depth / 2 {
-            let from = panel.add(pair * PANEL);
-            let columns = match bf16 {
-                true => [S::bf16_pairs(from), S::bf16_pairs(from.add(S::LANES))],
-                false => [S::f16_pairs(from), S::f16_pairs(from.add(S::LANES))],
-            };
-            let mut r = 0;
-            while r < R {
-                let row = x.add(r * depth + 2 * pair);
-                let (first, second) = (S::splat(*row), S::splat(*row.add(1)));
-                totals[r][0] = S::fma(first, columns[0][0], totals[r][0]);
-                totals[r][1] = S::fma(first, columns[1][0], totals[r][1]);
-                totals[r][0] = S::fma(second, columns[0][1], totals[r][0]);
-                totals[r][1] = S::fma(second, columns[1][1], totals[r][1]);
-                r += 1;
+        match &context.tiles {
+            Some(tiles) => {
+                let operands = amx::Operands {
+                    a: x.as_ptr().cast(),
+                    a_stride: depth * size_of::<u16>(),
+                    b: panel.as_ptr().cast(),
+                    steps: depth / DEPTH,
+                    sums: tile.sums.start.cast(),
+                    stride: tile.sums.stride * size_of::<f32>(),
+                };
+                amx::multiply_bf16(tiles, tile.rows, operands);
+            }
+            None => {
+                let operands = pairs::Operands {
+                    x: x.as_ptr().cast(),
+                    panel: panel.as_ptr(),
+                    pairs: depth / 2,
+                };
+                pairs::multiply(operands, tile.rows, tile.sums);
             }
         }
-        let mut r = 0;
-        while r < R {
-            S::store(sums.add(r * BLOCK_COLUMNS), totals[r][0]);
-            S::store(sums.add(r * BLOCK_COLUMNS + S::LANES), totals[r][1]);
-            r += 1;
-        }
     }
-}
-
-#[inline(always)]
-unsafe fn widened_columns<S: Simd>(
-    x: *const f32,
-    panel: *const u32,
-    depth: usize,
-    rows: usize,
-    sums: *mut f32,
-    bf16: bool,
-) {
-    unsafe {
-        let mut row = 0;
-        macro_rules! tiles {
-            ($count:literal) => {
-                while rows - row >= $count {
-                    let (x, to) = (x.add(row * depth), sums.add(row * BLOCK_COLUMNS));
-                    widened_tile::<S, $count>(x, panel, depth, to, bf16);
-                    row += $count;
-                }
-            };
-        }
-        if S::REGISTERS >= 32 {
-            tiles!(12);
-            tiles!(8);
-        }
-        tiles!(4);
-        tiles!(2);
-        tiles!(1);
-    }
-}
-
-#[inline(always)]
-unsafe fn multiply_widened_with<S: Simd>(
-    x: *const f32,
-    panel: *const u32,
-    depth: usize,
-    rows: usize,
-    sums: *mut f32,
-    bf16: bool,
-) {
-    unsafe {
-        let mut column = 0;
-        while column < PANEL {
-            let (panel, sums) = (panel.add(column), sums.add(column));
-            // Two constants, so that no loop decides anew.
-            match bf16 {
-                true => widened_columns::<S>(x, panel, depth, rows, sums, true),
-                false => widened_columns::<S>(x, panel, depth, rows, sums, false),
-            }
-            column += 2 * S::LANES;
-        }
-    }
-}
-
-dispatched! {
-    unsafe fn multiply_widened(
-        x: *const f32, panel: *const u32, depth: usize, rows: usize, sums: *mut f32, bf16: bool,
-    ) = multiply_widened_with
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::cpu::product::GemmEpilogue;
     use crate::kernels::cpu::test_numbers::numbers;
     use crate::kernels::Activation;
     use half::{bf16, f16};
@@ -474,23 +299,6 @@ mod tests {
     #[test]
     fn every_instruction_set_multiplies_f16_like_the_definition() {
         compare(f16::from_f32, 1.0 / 2048.0);
-    }
-
-    #[test]
-    fn a_row_does_not_depend_on_the_others() {
-        let (rows, inputs, outputs) = (50, 96, 70);
-        let round = |v: Vec<f32>| -> Vec<bf16> { v.into_iter().map(bf16::from_f32).collect() };
-        let x = round(numbers(rows * inputs, 5));
-        let packed =
-            HalfMatrix::new(&round(numbers(outputs * inputs, 6)), inputs, outputs).unwrap();
-        for &isa in Isa::available() {
-            let all = packed.multiply(isa, &x, rows, &GemmEpilogue::default());
-            for row in [0, 13, 31, 32, 49] {
-                let x = &x[row * inputs..][..inputs];
-                let alone = packed.multiply(isa, x, 1, &GemmEpilogue::default());
-                assert_eq!(all[row * outputs..][..outputs], alone, "{}", isa.name());
-            }
-        }
     }
 
     #[test]

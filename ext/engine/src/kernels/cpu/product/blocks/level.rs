@@ -3,7 +3,7 @@
 use crate::kernels::cpu::isa::Isa;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(crate) enum Level {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -67,7 +67,6 @@ impl Level {
 macro_rules! leveled {
     ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident($($arg:ident: $type:ty),* $(,)?) = $generic:ident) => {
         $(#[$meta])*
-        #[allow(clippy::too_many_arguments)]
         $vis unsafe fn $name(level: $crate::kernels::cpu::product::blocks::level::Level, $($arg: $type),*) {
             use $crate::kernels::cpu::{product::blocks::level::Level, simd};
             #[cfg(target_arch = "aarch64")]
@@ -77,7 +76,6 @@ macro_rules! leveled {
             macro_rules! compiled {
                 ($level:ident, $features:literal, $lanes:ty) => {
                     #[target_feature(enable = $features)]
-                    #[allow(clippy::too_many_arguments)]
                     unsafe fn $level($($arg: $type),*) {
                         // SAFETY: the caller vouches for the arguments, the features are enabled.
                         unsafe { $generic::<$lanes>($($arg),*) }

@@ -10,26 +10,20 @@ mod pack;
 mod product;
 mod quantize;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use std::ops::Range;
-
 use crate::kernels::cpu::isa::Isa;
-use crate::kernels::cpu::product::gemm::GemmEpilogue;
+use crate::kernels::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix};
 use crate::kernels::cpu::product::store::Panels;
-use crate::kernels::cpu::rows::norm::add_row;
-use crate::kernels::cpu::{build, for_each_range, Output};
+use crate::kernels::cpu::{for_each_range, Output};
 use crate::quant::{BlockType, QuantizedTensor};
 use crate::{Error, Result};
 use format::{for_format, Format, PANEL};
 use level::Level;
 use product::{multiply_panel, Panel};
-use quantize::{QuantizedRows, PLANES};
-
-/// Rows of x that one task takes: with a panel they stay in the second-level cache.
-const TASK_ROWS: usize = 96;
+use quantize::QuantizedRows;
 
 /// Bytes of the file that are laid out anew before their pages are let go.
 const RELEASED: usize = 4 << 20;
@@ -116,122 +110,38 @@ impl BlockMatrix {
         })
     }
 
-    fn panel_count(&self) -> usize {
-        self.outputs.div_ceil(PANEL)
-    }
-
     fn panel(&self, index: usize) -> Panel<'_> {
         Panel {
             kind: self.kind,
             inputs: self.inputs,
             bytes: &self.panels[index * self.stride..][..self.stride],
-            width: PANEL.min(self.outputs - index * PANEL),
-        }
-    }
-
-    /// The rows times one panel, and the epilogue.
-    ///
-    /// # Safety
-    /// `out` holds the product's rows; no other task writes these rows of the panel's columns.
-    unsafe fn multiply_panel(
-        &self,
-        (isa, level): (Isa, Level),
-        x: &QuantizedRows,
-        rows: Range<usize>,
-        index: usize,
-        epilogue: &GemmEpilogue<'_>,
-        out: Output<f32>,
-    ) {
-        let panel = self.panel(index);
-        let start = index * PANEL;
-        let columns = start..start + panel.width;
-        // SAFETY: the caller vouches for the rows and columns of out.
-        unsafe {
-            let to = out.at(rows.start * self.outputs + start);
-            multiply_panel(level, &panel, x, rows.start, rows.len(), to, self.outputs);
-            if let Some(bias) = epilogue.bias {
-                for row in rows.clone() {
-                    let run = out.at(row * self.outputs + start);
-                    add_row(isa, run, bias[start..].as_ptr(), run, columns.len());
-                }
-            }
-            let rows = (rows.start, rows.len());
-            epilogue.finish(isa, rows, columns, self.outputs, out);
         }
     }
 }
 
-/// A matrix, and what follows its product.
-pub(crate) type Factor<'a> = (&'a BlockMatrix, GemmEpilogue<'a>);
+impl WeightMatrix<f32> for BlockMatrix {
+    const PANEL: usize = PANEL;
+    const TASK_ROWS: TaskRows = TaskRows {
+        most: 96,
+        unit: 12,
+        padded: false,
+    };
+    type Rows<'a> = QuantizedRows;
 
-/// x · matrixᵀ and the epilogue, for `rows` rows of x and every matrix, at once.
-pub(crate) fn multiply(isa: Isa, x: &[f32], rows: usize, factors: &[Factor<'_>]) -> Vec<Vec<f32>> {
-    multiply_at((isa, Level::of(isa)), x, rows, factors)
-}
-
-fn multiply_at(
-    (isa, level): (Isa, Level),
-    x: &[f32],
-    rows: usize,
-    factors: &[Factor<'_>],
-) -> Vec<Vec<f32>> {
-    for (matrix, epilogue) in factors {
-        assert_eq!(x.len(), rows * matrix.inputs);
-        assert!(epilogue.bias.is_none_or(|b| b.len() == matrix.outputs));
-        assert!(epilogue
-            .residual
-            .is_none_or(|r| r.len() == rows * matrix.outputs));
+    fn inputs(&self) -> usize {
+        self.inputs
     }
-    let x = QuantizedRows::new(isa, x, rows);
-    let row_tasks = rows.div_ceil(TASK_ROWS);
-    // Where each matrix' panels end in the list of all.
-    let ends: Vec<usize> = factors
-        .iter()
-        .scan(0, |end, (matrix, _)| {
-            *end += matrix.panel_count();
-            Some(*end)
-        })
-        .collect();
-    let panels = ends.last().copied().unwrap_or(0);
-    let inputs = factors.first().map_or(0, |(matrix, _)| matrix.inputs);
-    let cost = PLANES * TASK_ROWS.min(rows).max(2) * inputs * PANEL;
-    let run = |outputs: &[Output<f32>]| {
-        for_each_range(panels * row_tasks, cost, |range| {
-            for task in range {
-                let (panel, first) = (task / row_tasks, task % row_tasks * TASK_ROWS);
-                let at = ends.partition_point(|&end| end <= panel);
-                let (matrix, epilogue) = &factors[at];
-                let index = panel + matrix.panel_count() - ends[at];
-                let rows = first..(first + TASK_ROWS).min(rows);
-                // SAFETY: this task alone has these rows of this panel, within the product.
-                unsafe {
-                    matrix.multiply_panel((isa, level), &x, rows, index, epilogue, outputs[at]);
-                }
-            }
-        })
-    };
-    let mut products = Vec::with_capacity(factors.len());
-    build_all(rows, factors, &mut Vec::new(), &mut products, &run);
-    products
-}
 
-/// The products' vectors, which `run` fills once it has them all.
-fn build_all(
-    rows: usize,
-    factors: &[Factor<'_>],
-    outputs: &mut Vec<Output<f32>>,
-    products: &mut Vec<Vec<f32>>,
-    run: &dyn Fn(&[Output<f32>]),
-) {
-    let Some(((matrix, _), rest)) = factors.split_first() else {
-        return run(outputs);
-    };
-    // SAFETY: `run` covers every row and panel of every matrix once.
-    let product = unsafe {
-        build(rows * matrix.outputs, |out| {
-            outputs.push(out);
-            build_all(rows, rest, outputs, products, run);
-        })
-    };
-    products.insert(0, product);
+    fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    fn prepare(&self, isa: Isa, x: &[f32], rows: usize) -> QuantizedRows {
+        QuantizedRows::new((isa, Level::of(isa)), x, rows)
+    }
+
+    unsafe fn multiply_tile(&self, _: &Context, x: &QuantizedRows, tile: Tile) {
+        // SAFETY: the rows of x have as many groups as the panel; the caller vouches for the sums.
+        unsafe { multiply_panel(x.level, &self.panel(tile.panel), x, tile) };
+    }
 }

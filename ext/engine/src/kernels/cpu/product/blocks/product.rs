@@ -8,6 +8,8 @@ use super::format::{for_format, Format, GROUP, PANEL};
 use super::integers::Integers;
 use super::level::leveled;
 use super::quantize::{Group, QuantizedRows, FINER, PLANES};
+use crate::kernels::cpu::product::driver::{Sums, Tile};
+use crate::kernels::cpu::product::row_tiles::in_row_tiles;
 use crate::kernels::cpu::simd::Simd;
 use crate::quant::BlockType;
 
@@ -47,6 +49,19 @@ impl Rows {
             sum = FINER * sum + unsafe { self.group(row, plane, group) }.byte_sums[half];
         }
         sum as f32
+    }
+
+    /// The rows from `row` on.
+    #[inline(always)]
+    unsafe fn starting_at(&self, row: usize) -> Self {
+        let groups = row * PLANES * self.width;
+        unsafe {
+            Self {
+                bytes: self.bytes.add(groups * GROUP),
+                groups: self.groups.add(groups),
+                width: self.width,
+            }
+        }
     }
 
     #[inline(always)]
@@ -343,66 +358,27 @@ unsafe fn tile<S: Integers, F: Format, const R: usize>(
     }
 }
 
-#[inline(always)]
-unsafe fn store<S: Integers, const R: usize>(
-    totals: [Number<S>; R],
-    out: *mut f32,
-    stride: usize,
-    width: usize,
-) {
-    unsafe {
-        for (r, total) in totals.into_iter().enumerate() {
-            let to = out.add(r * stride);
-            if width >= Float::<S>::LANES {
-                Float::<S>::store(to, total);
-            } else {
-                Float::<S>::store_first(to, total, width);
-            }
-        }
-    }
-}
-
-/// `count` rows times the panel, whose first `width` outputs exist, to `out`.
+/// `count` rows times the panel.
 #[inline(always)]
 unsafe fn multiply_format<S: Integers, F: Format>(
     panel: &Panel<'_>,
-    mut rows: Rows,
+    rows: Rows,
     count: usize,
-    out: *mut f32,
-    stride: usize,
+    sums: Sums,
 ) {
     let levels = F::KIND.levels().map_or([0; 16], |levels| {
         levels.map(|level| (i16::from(level) + 128) as u8)
     });
     unsafe {
         let mut first = 0;
-        while first < panel.width {
+        while first < PANEL {
             let start = panel.bytes.as_ptr();
-            let (begin, mut left, mut to) = (rows, count, out.add(first));
-            macro_rules! tiles {
-                ($count:expr) => {
-                    while left >= $count {
-                        let totals = tile::<S, F, { $count }>(start, first, &levels, &rows);
-                        store::<S, { $count }>(totals, to, stride, panel.width - first);
-                        rows.bytes = rows.bytes.add($count * PLANES * rows.width * GROUP);
-                        rows.groups = rows.groups.add($count * PLANES * rows.width);
-                        to = to.add($count * stride);
-                        left -= $count;
-                    }
-                };
-            }
-            let most = if F::RUNS { S::ROWS_OF_RUNS } else { S::ROWS };
-            if most >= 6 {
-                tiles!(6);
-            }
-            if most >= 4 {
-                tiles!(4);
-            }
-            if most >= 2 {
-                tiles!(2);
-            }
-            tiles!(1);
-            rows = begin;
+            in_row_tiles!(count, most if F::RUNS { S::ROWS_OF_RUNS } else { S::ROWS }, (row, HEIGHT) => {
+                let totals = tile::<S, F, HEIGHT>(start, first, &levels, &rows.starting_at(row));
+                for (r, total) in totals.into_iter().enumerate() {
+                    Float::<S>::store(sums.row(row + r).add(first), total);
+                }
+            });
             first += Float::<S>::LANES;
         }
     }
@@ -413,42 +389,33 @@ pub(super) struct Panel<'a> {
     pub kind: BlockType,
     pub inputs: usize,
     pub bytes: &'a [u8],
-    /// How many of its outputs exist.
-    pub width: usize,
 }
 
 #[inline(always)]
-unsafe fn multiply_panel_with<S: Integers>(
-    panel: &Panel<'_>,
-    x: &QuantizedRows,
-    first: usize,
-    count: usize,
-    out: *mut f32,
-    stride: usize,
-) {
+unsafe fn multiply_panel_with<S: Integers>(panel: &Panel<'_>, x: &QuantizedRows, tile: Tile) {
     let width = panel.inputs / GROUP;
+    let first = tile.row * PLANES * width;
     let rows = Rows {
-        bytes: x.bytes[first * PLANES * width * GROUP..].as_ptr(),
-        groups: x.groups[first * PLANES * width..].as_ptr(),
+        bytes: x.bytes[first * GROUP..].as_ptr(),
+        groups: x.groups[first..].as_ptr(),
         width,
     };
-    // SAFETY: the caller vouches for the rows of x and out; a panel has all its blocks.
+    // SAFETY: the caller vouches for the rows of x and of the sums; a panel has all its blocks.
     unsafe {
         for_format!(
             panel.kind,
-            F => multiply_format::<S, F>(panel, rows, count, out, stride),
+            F => multiply_format::<S, F>(panel, rows, tile.rows, tile.sums),
             ()
         );
     }
 }
 
 leveled! {
-    /// The rows `first..first + count` of x times the panel, into columns that begin at `out`, the
-    /// place of the first such row, and are `stride` apart.
+    /// The sums of the tile's rows of x and the panel.
     ///
     /// # Safety
-    /// x has the rows, of as many groups as the panel; `out` has room for the panel's width in each.
+    /// x has the rows, of as many groups as the panel; the sums have room for them.
     pub(super) unsafe fn multiply_panel(
-        panel: &Panel<'_>, x: &QuantizedRows, first: usize, count: usize, out: *mut f32, stride: usize,
+        panel: &Panel<'_>, x: &QuantizedRows, tile: Tile,
     ) = multiply_panel_with
 }

@@ -3,6 +3,7 @@
 //! largest of its group: bytes alone move a model's log probabilities by some hundredths.
 
 use super::format::GROUP;
+use super::level::Level;
 use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::simd::Simd;
 use crate::kernels::cpu::{build, for_each_range};
@@ -29,15 +30,17 @@ pub(super) struct Group {
 }
 
 /// Rows of x, [rows, planes, inputs].
-pub(super) struct QuantizedRows {
-    pub bytes: Vec<i8>,
+pub(crate) struct QuantizedRows {
+    /// What multiplies them.
+    pub(super) level: Level,
+    pub(super) bytes: Vec<i8>,
     /// [rows, planes, inputs / 32].
-    pub groups: Vec<Group>,
+    pub(super) groups: Vec<Group>,
 }
 
 impl QuantizedRows {
     /// `x` is [rows, inputs], its rows whole groups.
-    pub fn new(isa: Isa, x: &[f32], rows: usize) -> Self {
+    pub(super) fn new((isa, level): (Isa, Level), x: &[f32], rows: usize) -> Self {
         let inputs = x.len() / rows.max(1);
         let mut groups = Vec::new();
         // SAFETY: the tasks cover every row once, and a row fills its bytes and groups.
@@ -55,7 +58,11 @@ impl QuantizedRows {
                 })
             })
         };
-        Self { bytes, groups }
+        Self {
+            level,
+            bytes,
+            groups,
+        }
     }
 }
 
@@ -143,7 +150,7 @@ mod tests {
     fn the_planes_make_the_elements_and_their_sums() {
         let x = rows();
         for &isa in Isa::available() {
-            let quantized = QuantizedRows::new(isa, &x, 5);
+            let quantized = QuantizedRows::new((isa, Level::of(isa)), &x, 5);
             for (group, x) in x.chunks(32).enumerate() {
                 // Three groups in each plane of a row.
                 let first = group / 3 * 6 + group % 3;
@@ -177,7 +184,7 @@ mod tests {
         x[32 + 31] = f32::NEG_INFINITY;
         x[64..96].fill(1e-39);
         for &isa in Isa::available() {
-            let quantized = QuantizedRows::new(isa, &x, 1);
+            let quantized = QuantizedRows::new((isa, Level::of(isa)), &x, 1);
             for plane in 0..2 {
                 let scale = |group: usize| quantized.groups[4 * plane + group].scale;
                 assert!(scale(0).is_nan() && scale(1).is_nan() && scale(2) == 0.0);

@@ -1,9 +1,11 @@
 use super::*;
+use crate::kernels::cpu::product::driver::{multiply_each, multiply_prepared};
+use crate::kernels::cpu::product::GemmEpilogue;
 use crate::kernels::Activation;
 use crate::quant::dequantize;
 use crate::runtime::bytes::Bytes;
 
-const KINDS: [BlockType; 13] = [
+pub(crate) const KINDS: [BlockType; 13] = [
     BlockType::Q4_0,
     BlockType::Q4_1,
     BlockType::Q5_0,
@@ -47,7 +49,7 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
     .collect()
 }
 
-fn tensor(kind: BlockType, outputs: usize, inputs: usize) -> QuantizedTensor {
+pub(crate) fn tensor(kind: BlockType, outputs: usize, inputs: usize) -> QuantizedTensor {
     QuantizedTensor {
         kind,
         shape: vec![outputs, inputs],
@@ -60,8 +62,9 @@ fn matrix(blocks: &QuantizedTensor) -> BlockMatrix {
 }
 
 fn plain(matrix: &BlockMatrix, level: Level, x: &[f32], rows: usize) -> Vec<f32> {
+    let x = QuantizedRows::new((Isa::Scalar, level), x, rows);
     let factor = [(matrix, GemmEpilogue::default())];
-    multiply_at((Isa::Scalar, level), x, rows, &factor).remove(0)
+    multiply_prepared(Isa::Scalar, &x, rows, &factor).remove(0)
 }
 
 /// Each output as a sum in f64, with how far rounding the elements of x to pairs of bytes may move it.
@@ -185,7 +188,7 @@ fn several_matrices_at_once_and_their_epilogues() {
         activation: Some(Activation::Relu),
         residual: Some(&residual),
     };
-    let both = multiply(
+    let both = multiply_each(
         isa,
         &x,
         rows,

@@ -1,0 +1,325 @@
+//! The one driver of products: it cuts them into tasks of some rows and panels, gives every task its
+//! rows, its place for the sums and, where the matrix uses them, the CPU's tile registers, and lets the
+//! epilogue follow. What differs between the types of weights is their `WeightMatrix`.
+//!
+//! A row's sums are added in one order, however many rows are multiplied with it and however they are
+//! cut into tasks: a row's results depend on the row alone, bit for bit.
+
+use std::ops::Range;
+
+use crate::kernels::cpu::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::product::amx::Tiles;
+use crate::kernels::cpu::product::epilogue::{Finish, GemmEpilogue};
+use crate::kernels::cpu::product::panels;
+use crate::kernels::cpu::{for_each_range, with_scratch, Element, Output};
+use crate::runtime::threads;
+
+/// Columns of a task at most.
+const TASK_COLUMNS: usize = 128;
+
+/// Tasks that are enough for a thread: with fewer, some threads would wait for the last.
+const TASKS_PER_THREAD: usize = 8;
+
+/// However few its rows, a task reads its panels, which takes as long as multiplying this many.
+const LEAST_COST_ROWS: usize = 32;
+
+/// How many rows of x a matrix wants in a task.
+pub(crate) struct TaskRows {
+    /// At most: with a panel, they stay in the second-level cache.
+    pub most: usize,
+    /// A task has a multiple of this, but for the last.
+    pub unit: usize,
+    /// Whether kernels write the sums of `most` rows even where a task has less.
+    pub padded: bool,
+}
+
+/// A matrix [outputs, inputs] whose outputs lie in panels, for rows of `T`.
+pub(crate) trait WeightMatrix<T: Element>: Sync + Sized {
+    /// Outputs of a panel: whole vectors of every instruction set.
+    const PANEL: usize;
+    const TASK_ROWS: TaskRows;
+    /// Rows of x as the kernels read them: widened, rounded, padded.
+    type Rows<'a>: Sync;
+
+    fn inputs(&self) -> usize;
+    fn outputs(&self) -> usize;
+
+    /// `x` is [rows, inputs].
+    fn prepare<'a>(&self, isa: Isa, x: &'a [T], rows: usize) -> Self::Rows<'a>;
+
+    /// Whether `multiply_tile` needs tile registers.
+    fn takes_tile_registers(&self, _isa: Isa) -> bool {
+        false
+    }
+
+    /// The sums of some rows and a panel, all of its columns.
+    ///
+    /// # Safety
+    /// The rows are prepared by a matrix of as many inputs, the panel exists, and the sums have room
+    /// for the tile's rows (`TASK_ROWS.most` where those are padded) and a panel's columns.
+    unsafe fn multiply_tile(&self, context: &Context, x: &Self::Rows<'_>, tile: Tile);
+
+    /// x · matrixᵀ and the epilogue, for `rows` rows of x.
+    fn multiply(&self, isa: Isa, x: &[T], rows: usize, epilogue: &GemmEpilogue<'_, T>) -> Vec<T> {
+        multiply_each(isa, x, rows, &[(self, *epilogue)]).remove(0)
+    }
+}
+
+/// Some rows of x and one panel.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    pub row: usize,
+    pub rows: usize,
+    pub panel: usize,
+    pub sums: Sums,
+}
+
+/// Where the rows of a tile's sums begin, and how far they are apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Sums {
+    pub start: *mut f32,
+    pub stride: usize,
+}
+
+impl Sums {
+    /// # Safety
+    /// The row lies within the sums.
+    #[inline(always)]
+    pub unsafe fn row(self, row: usize) -> *mut f32 {
+        // SAFETY: the caller vouches for the row.
+        unsafe { self.start.add(row * self.stride) }
+    }
+
+    /// # Safety
+    /// The place lies within the sums.
+    #[inline(always)]
+    pub unsafe fn at(self, row: usize, column: usize) -> Self {
+        Self {
+            // SAFETY: the caller vouches for the place.
+            start: unsafe { self.row(row).add(column) },
+            ..self
+        }
+    }
+}
+
+/// What a thread has while it works on tasks.
+pub(crate) struct Context {
+    pub isa: Isa,
+    /// Where the matrix takes them.
+    #[cfg(target_arch = "x86_64")]
+    pub tiles: Option<Tiles>,
+}
+
+impl Context {
+    fn new(isa: Isa, takes_tile_registers: bool) -> Self {
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = takes_tile_registers;
+        Self {
+            isa,
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the set is only available where tiles are usable.
+            tiles: (takes_tile_registers && isa == Isa::Amx)
+                .then(|| unsafe { Tiles::configure() }),
+        }
+    }
+}
+
+/// A matrix, and what follows its product.
+pub(crate) type Factor<'a, T, M> = (&'a M, GemmEpilogue<'a, T>);
+
+/// x · matrixᵀ and the epilogue, for `rows` rows of x and every matrix, at once.
+pub(crate) fn multiply_each<T: Element, M: WeightMatrix<T>>(
+    isa: Isa,
+    x: &[T],
+    rows: usize,
+    factors: &[Factor<'_, T, M>],
+) -> Vec<Vec<T>> {
+    let Some((first, _)) = factors.first() else {
+        return Vec::new();
+    };
+    for (matrix, _) in factors {
+        assert_eq!(x.len(), rows * matrix.inputs());
+    }
+    multiply_prepared(isa, &first.prepare(isa, x, rows), rows, factors)
+}
+
+/// `multiply_each` on rows that one of the matrices has prepared.
+pub(super) fn multiply_prepared<T: Element, M: WeightMatrix<T>>(
+    isa: Isa,
+    x: &M::Rows<'_>,
+    rows: usize,
+    factors: &[Factor<'_, T, M>],
+) -> Vec<Vec<T>> {
+    for (matrix, epilogue) in factors {
+        epilogue.check(rows, matrix.outputs());
+    }
+    let room = |(matrix, _): &Factor<'_, T, M>| rows * matrix.outputs();
+    let mut products: Vec<Vec<T>> = factors
+        .iter()
+        .map(|factor| Vec::with_capacity(room(factor)))
+        .collect();
+    let outputs: Vec<_> = products
+        .iter_mut()
+        .map(|product| Output(product.as_mut_ptr()))
+        .collect();
+    let cut = Cut::new(rows, factors);
+    let tiles = factors.iter().any(|(m, _)| m.takes_tile_registers(isa));
+    for_each_range(cut.tasks(), cut.cost(), |range| {
+        let context = Context::new(isa, tiles);
+        with_scratch(M::TASK_ROWS.most * TASK_COLUMNS, |scratch| {
+            for number in range {
+                let task = cut.task(number, factors);
+                let (factor, out) = (&factors[task.factor], outputs[task.factor]);
+                // SAFETY: this task alone has these rows and columns, which lie within the product;
+                // the scratch has room for those of any task.
+                unsafe { run(&context, x, (factor, out), &task, scratch) };
+            }
+        })
+    });
+    for (product, factor) in products.iter_mut().zip(factors) {
+        // SAFETY: the capacity is there, and the tasks cover every row and column once.
+        unsafe { product.set_len(room(factor)) };
+    }
+    products
+}
+
+/// The sums of one task and what follows them.
+///
+/// # Safety
+/// `out` holds the product, of which nobody else has the task's part; the scratch has room for
+/// `TASK_ROWS.most` rows of `TASK_COLUMNS`.
+unsafe fn run<T: Element, M: WeightMatrix<T>>(
+    context: &Context,
+    x: &M::Rows<'_>,
+    ((matrix, epilogue), out): (&Factor<'_, T, M>, Output<T>),
+    task: &Task,
+    scratch: &mut [f32],
+) {
+    let (outputs, columns) = (matrix.outputs(), &task.columns);
+    let at = task.rows.start * outputs + columns.start;
+    // Sums that are numbers of the product go straight there, unless the kernels, which know whole
+    // panels alone, would write beyond the task's own.
+    let whole = !M::TASK_ROWS.padded && columns.len().is_multiple_of(M::PANEL);
+    // SAFETY: the caller vouches for the room.
+    unsafe {
+        let to = out.at(at);
+        let sums = match T::IS_F32 && whole {
+            true => Sums {
+                start: to.cast(),
+                stride: outputs,
+            },
+            false => Sums {
+                start: scratch.as_mut_ptr(),
+                stride: TASK_COLUMNS,
+            },
+        };
+        for first in columns.clone().step_by(M::PANEL) {
+            let tile = Tile {
+                row: task.rows.start,
+                rows: task.rows.len(),
+                panel: first / M::PANEL,
+                sums: sums.at(0, first - columns.start),
+            };
+            matrix.multiply_tile(context, x, tile);
+        }
+        let finish = Finish {
+            sums,
+            rows: task.rows.len(),
+            columns: columns.len(),
+            bias: epilogue
+                .bias
+                .map_or(std::ptr::null(), |bias| bias[columns.start..].as_ptr()),
+            activation: epilogue.activation,
+            residual: epilogue
+                .residual
+                .map_or(std::ptr::null(), |residual| residual[at..].as_ptr().cast()),
+            out: to.cast(),
+            stride: outputs,
+            stored: T::STORED,
+        };
+        finish.run(context.isa);
+    }
+}
+
+/// Some rows and columns of one product; the columns begin with a panel.
+struct Task {
+    factor: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+/// How the products with several matrices are cut into tasks: rows by rows, and for the same rows
+/// columns by columns, of one matrix after the other.
+struct Cut {
+    rows: usize,
+    task_rows: usize,
+    task_columns: usize,
+    inputs: usize,
+    /// Where the tasks of each matrix end in the list of all that have the same rows.
+    ends: Vec<usize>,
+}
+
+impl Cut {
+    fn new<T: Element, M: WeightMatrix<T>>(rows: usize, factors: &[Factor<'_, T, M>]) -> Self {
+        let TaskRows { most, unit, .. } = M::TASK_ROWS;
+        let row_tasks = rows.div_ceil(most).max(1);
+        let panels: usize = factors
+            .iter()
+            .map(|(matrix, _)| matrix.outputs().div_ceil(M::PANEL))
+            .sum();
+        let task_columns = M::PANEL * panels_per_task(row_tasks * panels, TASK_COLUMNS / M::PANEL);
+        let ends = factors.iter().scan(0, |end, (matrix, _)| {
+            *end += matrix.outputs().div_ceil(task_columns);
+            Some(*end)
+        });
+        Self {
+            rows,
+            task_rows: rows.div_ceil(row_tasks).next_multiple_of(unit).max(unit),
+            task_columns,
+            inputs: factors.first().map_or(0, |(matrix, _)| matrix.inputs()),
+            ends: ends.collect(),
+        }
+    }
+
+    fn column_tasks(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn tasks(&self) -> usize {
+        self.rows.div_ceil(self.task_rows) * self.column_tasks()
+    }
+
+    /// Of a task, by what a dense panel costs.
+    fn cost(&self) -> usize {
+        let panels = self.task_columns.div_ceil(panels::PANEL);
+        self.task_rows.max(LEAST_COST_ROWS) * self.inputs * panels
+    }
+
+    fn task<T: Element, M: WeightMatrix<T>>(
+        &self,
+        number: usize,
+        factors: &[Factor<'_, T, M>],
+    ) -> Task {
+        let (row, column) = (number / self.column_tasks(), number % self.column_tasks());
+        let factor = self.ends.partition_point(|&end| end <= column);
+        let begin = factor.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let (row, column) = (row * self.task_rows, (column - begin) * self.task_columns);
+        let outputs = factors[factor].0.outputs();
+        Task {
+            factor,
+            rows: row..(row + self.task_rows).min(self.rows),
+            columns: column..(column + self.task_columns).min(outputs),
+        }
+    }
+}
+
+/// How many of the panels that are to be multiplied a task takes: some, so that an epilogue works on
+/// long runs, but no more than keep every thread busy to the end.
+fn panels_per_task(panels: usize, most: usize) -> usize {
+    let threads = match threads::is_alone() {
+        true => 1,
+        false => threads::count(),
+    };
+    (panels / (TASKS_PER_THREAD * threads)).clamp(1, most)
+}

@@ -1,0 +1,185 @@
+//! What follows the sums of a product: bias, activation, residual, and rounding to what is stored.
+
+use crate::kernels::cpu::isa::{dispatched, Isa};
+use crate::kernels::cpu::product::driver::Sums;
+use crate::kernels::cpu::rows::activation::activate_row_with;
+use crate::kernels::cpu::simd::Simd;
+use crate::kernels::cpu::Stored;
+use crate::kernels::Activation;
+
+/// What follows the product, in this order.
+#[derive(Clone, Copy)]
+pub(crate) struct GemmEpilogue<'a, T = f32> {
+    /// [outputs].
+    pub bias: Option<&'a [f32]>,
+    pub activation: Option<Activation>,
+    /// [rows, outputs].
+    pub residual: Option<&'a [T]>,
+}
+
+impl<T> Default for GemmEpilogue<'_, T> {
+    fn default() -> Self {
+        Self {
+            bias: None,
+            activation: None,
+            residual: None,
+        }
+    }
+}
+
+impl<T> GemmEpilogue<'_, T> {
+    /// Panics unless it fits a product of [rows, outputs].
+    pub(super) fn check(&self, rows: usize, outputs: usize) {
+        assert!(self.bias.is_none_or(|bias| bias.len() == outputs));
+        assert!(self.residual.is_none_or(|r| r.len() == rows * outputs));
+    }
+}
+
+/// The epilogue of some rows and columns of a product.
+#[derive(Clone, Copy)]
+pub(super) struct Finish {
+    /// Rows of whole vectors; may be `out` itself.
+    pub sums: Sums,
+    pub rows: usize,
+    pub columns: usize,
+    /// May be null.
+    pub bias: *const f32,
+    pub activation: Option<Activation>,
+    /// May be null; rows of `stride` numbers, like `out`.
+    pub residual: *const u8,
+    pub out: *mut u8,
+    pub stride: usize,
+    pub stored: Stored,
+}
+
+impl Finish {
+    /// # Safety
+    /// Every pointer that is not null has the rows and columns.
+    pub unsafe fn run(self, isa: Isa) {
+        let follows = !self.bias.is_null() || self.activation.is_some() || !self.residual.is_null();
+        if follows || !self.is_in_place() {
+            // SAFETY: the caller vouches for the pointers.
+            unsafe { finish(isa, self) };
+        }
+    }
+
+    #[inline(always)]
+    fn is_in_place(&self) -> bool {
+        self.sums.start.cast() == self.out
+    }
+}
+
+#[inline(always)]
+unsafe fn finish_with<S: Simd>(finish: Finish) {
+    unsafe {
+        match finish.stored {
+            Stored::F32 => finish_rows::<S, F32>(finish),
+            Stored::F16 => finish_rows::<S, F16>(finish),
+            Stored::Bf16 => finish_rows::<S, Bf16>(finish),
+        }
+    }
+}
+
+dispatched! {
+    unsafe fn finish(finish: Finish) = finish_with
+}
+
+#[inline(always)]
+unsafe fn finish_rows<S: Simd, N: Vectors<S>>(finish: Finish) {
+    unsafe {
+        // The padding of a short panel lies within the row of sums.
+        let padded = finish.columns.next_multiple_of(S::LANES);
+        let none = std::ptr::null();
+        for row in 0..finish.rows {
+            let sums = finish.sums.row(row);
+            let at = row * finish.stride;
+            let out = finish.out.cast::<N::Number>().add(at);
+            let residual = match finish.residual.is_null() {
+                true => std::ptr::null(),
+                false => finish.residual.cast::<N::Number>().add(at),
+            };
+            let Some(activation) = finish.activation else {
+                store_row::<S, N>(sums, finish.bias, residual, out, finish.columns);
+                continue;
+            };
+            if !finish.bias.is_null() {
+                store_row::<S, F32>(sums, finish.bias, none, sums, finish.columns);
+            }
+            activate_row_with::<S>(sums, none, sums, padded, activation);
+            if !residual.is_null() || !finish.is_in_place() {
+                store_row::<S, N>(sums, none, residual, out, finish.columns);
+            }
+        }
+    }
+}
+
+/// Vectors of one stored type.
+trait Vectors<S: Simd> {
+    type Number: Copy + Default;
+
+    unsafe fn load(from: *const Self::Number) -> S::V;
+    unsafe fn store(to: *mut Self::Number, v: S::V);
+}
+
+struct F32;
+struct F16;
+struct Bf16;
+
+macro_rules! vectors {
+    ($name:ident, $number:ty, $load:ident, $store:ident) => {
+        impl<S: Simd> Vectors<S> for $name {
+            type Number = $number;
+
+            #[inline(always)]
+            unsafe fn load(from: *const $number) -> S::V {
+                unsafe { S::$load(from) }
+            }
+            #[inline(always)]
+            unsafe fn store(to: *mut $number, v: S::V) {
+                unsafe { S::$store(to, v) }
+            }
+        }
+    };
+}
+vectors!(F32, f32, load, store);
+vectors!(F16, u16, load_f16, store_f16);
+vectors!(Bf16, u16, load_bf16, store_bf16);
+
+/// One row of sums plus bias and residual, where those are, rounded to what is stored.
+#[inline(always)]
+unsafe fn store_row<S: Simd, N: Vectors<S>>(
+    sums: *const f32,
+    bias: *const f32,
+    residual: *const N::Number,
+    out: *mut N::Number,
+    columns: usize,
+) {
+    unsafe {
+        let mut i = 0;
+        while i + S::LANES <= columns {
+            let mut v = S::load(sums.add(i));
+            if !bias.is_null() {
+                v = S::add(v, S::load(bias.add(i)));
+            }
+            if !residual.is_null() {
+                v = S::add(v, N::load(residual.add(i)));
+            }
+            N::store(out.add(i), v);
+            i += S::LANES;
+        }
+        let rest = columns - i;
+        if rest > 0 {
+            let mut numbers = [N::Number::default(); 16];
+            let mut v = S::load(sums.add(i));
+            if !bias.is_null() {
+                v = S::add(v, S::load_first(bias.add(i), rest));
+            }
+            if !residual.is_null() {
+                std::ptr::copy_nonoverlapping(residual.add(i), numbers.as_mut_ptr(), rest);
+                v = S::add(v, N::load(numbers.as_ptr()));
+            }
+            N::store(numbers.as_mut_ptr(), v);
+            std::ptr::copy_nonoverlapping(numbers.as_ptr(), out.add(i), rest);
+        }
+    }
+}

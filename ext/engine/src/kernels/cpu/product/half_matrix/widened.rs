@@ -1,0 +1,91 @@
+//! Rows of f32 against halves that are widened as they are read.
+
+use crate::kernels::cpu::isa::dispatched;
+use crate::kernels::cpu::product::driver::Sums;
+use crate::kernels::cpu::product::panels::PANEL;
+use crate::kernels::cpu::product::row_tiles::in_row_tiles;
+use crate::kernels::cpu::simd::Simd;
+
+/// Rows of x and one panel, as deep as one another.
+#[derive(Clone, Copy)]
+pub(super) struct Operands {
+    /// [rows, depth]
+    pub x: *const f32,
+    /// [depth / 2, 32] pairs
+    pub panel: *const u32,
+    pub depth: usize,
+    /// Whether the pairs are bf16 rather than f16.
+    pub is_bf16: bool,
+}
+
+/// R rows of x against two vectors of columns.
+#[inline(always)]
+unsafe fn tile<S: Simd, const R: usize, const BF16: bool>(operands: Operands, sums: Sums) {
+    let Operands {
+        x, panel, depth, ..
+    } = operands;
+    unsafe {
+        let mut totals = [[S::splat(0.0); 2]; R];
+        for pair in 0..depth / 2 {
+            let from = panel.add(pair * PANEL);
+            let columns = match BF16 {
+                true => [S::bf16_pairs(from), S::bf16_pairs(from.add(S::LANES))],
+                false => [S::f16_pairs(from), S::f16_pairs(from.add(S::LANES))],
+            };
+            let mut r = 0;
+            while r < R {
+                let row = x.add(r * depth + 2 * pair);
+                let (first, second) = (S::splat(*row), S::splat(*row.add(1)));
+                totals[r][0] = S::fma(first, columns[0][0], totals[r][0]);
+                totals[r][1] = S::fma(first, columns[1][0], totals[r][1]);
+                totals[r][0] = S::fma(second, columns[0][1], totals[r][0]);
+                totals[r][1] = S::fma(second, columns[1][1], totals[r][1]);
+                r += 1;
+            }
+        }
+        let mut r = 0;
+        while r < R {
+            S::store(sums.row(r), totals[r][0]);
+            S::store(sums.row(r).add(S::LANES), totals[r][1]);
+            r += 1;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply_type<S: Simd, const BF16: bool>(operands: Operands, rows: usize, sums: Sums) {
+    unsafe {
+        let mut column = 0;
+        while column < PANEL {
+            in_row_tiles!(rows, most if S::REGISTERS >= 32 { 12 } else { 4 }, (row, HEIGHT) => {
+                let operands = Operands {
+                    x: operands.x.add(row * operands.depth),
+                    panel: operands.panel.add(column),
+                    ..operands
+                };
+                tile::<S, HEIGHT, BF16>(operands, sums.at(row, column));
+            });
+            column += 2 * S::LANES;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply_widened_with<S: Simd>(operands: Operands, rows: usize, sums: Sums) {
+    unsafe {
+        match operands.is_bf16 {
+            true => multiply_type::<S, true>(operands, rows, sums),
+            false => multiply_type::<S, false>(operands, rows, sums),
+        }
+    }
+}
+
+dispatched! {
+    /// The sums of `rows` rows of x with a panel.
+    ///
+    /// # Safety
+    /// x and the sums have the rows.
+    pub(super) unsafe fn multiply_widened(
+        operands: Operands, rows: usize, sums: Sums,
+    ) = multiply_widened_with
+}
