@@ -1,6 +1,8 @@
 //! Our kernels beside candle-nn's, in one run: medians of repetitions in turns, results read back.
-//! `rake bench:kernels` runs it; `-- --json` prints one JSON object per line instead of a table.
+//! `rake bench:kernels` runs it; `-- --json` prints one JSON object per line instead of a table,
+//! `-- --products` times the products with every type of weights alone.
 
+mod products;
 mod regressions;
 
 use std::time::Instant;
@@ -34,31 +36,39 @@ fn main() {
         eprintln!("this is a debug build, whose times mean nothing: run it with --release");
         std::process::exit(2);
     }
-    let json = std::env::args().any(|argument| argument == "--json");
-    let isa = kernels::Isa::current().map_or("unknown", |isa| isa.name());
-    if !json {
-        if let Err(error) = regressions::report() {
+    let asks_for = |name: &str| std::env::args().any(|argument| argument == name);
+    match run_all(asks_for("--json"), asks_for("--products")) {
+        Ok(true) => {}
+        Ok(false) => println!("some ratios are below what is wanted"),
+        Err(error) => {
             eprintln!("{error}");
             std::process::exit(1);
         }
     }
+}
+
+/// Whether every ratio reaches what is wanted.
+fn run_all(json: bool, products_alone: bool) -> engine::Result<bool> {
+    let isa = kernels::Isa::current()?.name();
+    if !json && !products_alone {
+        regressions::report()?;
+    }
     if !json {
         println!("{} threads, {isa}", engine::runtime::threads::count());
+    }
+    engine::runtime::threads::install(|| products::report(json))??;
+    if products_alone {
+        return Ok(true);
+    }
+    if !json {
         println!(
             "{:<36} {:>10} {:>10} {:>7} {:>7}",
             "case", "ours ms", "other ms", "ratio", "wanted"
         );
     }
     let measured =
-        engine::runtime::threads::install(|| [384, 768].map(|width| run(4096, width, json)));
-    match measured {
-        Ok(reached) if reached.iter().all(|&r| r) => {}
-        Ok(_) => println!("some ratios are below what is wanted"),
-        Err(error) => {
-            eprintln!("{error}");
-            std::process::exit(1);
-        }
-    }
+        engine::runtime::threads::install(|| [384, 768].map(|width| run(4096, width, json)))?;
+    Ok(measured.iter().all(|&reached| reached))
 }
 
 /// Whether every ratio reaches what is wanted.
