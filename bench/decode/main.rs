@@ -8,7 +8,7 @@ use std::time::Instant;
 use candle_core::{DType, Device};
 use engine::files::model_files::WeightFiles;
 use engine::models::decoder::model::Logits;
-use engine::models::decoder::{gguf, Decoder};
+use engine::models::decoder::{Blueprint, Decoder};
 use engine::weights::{self, WeightSource};
 use engine::{runtime::threads, CancelToken, Result};
 
@@ -41,8 +41,14 @@ fn run(path: PathBuf, prompt: usize, new: usize, rounds: usize) -> Result<()> {
     let cancel = CancelToken::new();
     let started = Instant::now();
     let source: Arc<dyn WeightSource> = weights::open(&WeightFiles::Gguf(path))?;
-    let (config, names) = gguf::read(source.as_ref())?;
-    let decoder = Decoder::load(source, config, &names, &Device::Cpu, DType::F32, &cancel)?;
+    let blueprint = Blueprint::from_gguf(source.as_ref())?;
+    let decoder = Decoder::load(
+        &blueprint,
+        source.as_ref(),
+        &Device::Cpu,
+        DType::F32,
+        &cancel,
+    )?;
     println!("load      {:8.1} ms", started.elapsed().as_secs_f64() * 1e3);
     let vocabulary = decoder.config().vocab_size as u32;
     let tokens: Vec<u32> = (0..prompt as u32)

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use engine::files::raw_config::RawConfig;
 use engine::kernels::{self, Activation};
 use engine::models::decoder::model::Logits;
-use engine::models::decoder::{families, Decoder};
+use engine::models::decoder::{self, Decoder};
 use engine::models::encoder::{Blueprint, Encoder};
 use engine::nn::{
     attention, elementwise, AttentionKind, AttentionOptions, Epilogue, Linear, PackedSequences,
@@ -252,16 +252,9 @@ fn decoder_times(
         .map(|(_, shape)| 2 * shape.iter().product::<usize>())
         .sum();
     let (raw, source) = random_model(config, shapes)?;
-    let family = families::find(&raw)?;
+    let blueprint = decoder::Blueprint::from_config(&raw)?;
     let cancel = CancelToken::new();
-    let decoder = Decoder::load(
-        source,
-        (family.config)(&raw)?,
-        &(family.names)(&raw),
-        device,
-        DType::BF16,
-        &cancel,
-    )?;
+    let decoder = Decoder::load(&blueprint, source.as_ref(), device, DType::BF16, &cancel)?;
     for context in [128, 2048] {
         let prompt: Vec<u32> = (0..context).map(|i| (i * 31 % 100_000) as u32).collect();
         let mut cache = decoder.new_cache();

@@ -9,7 +9,7 @@ use candle_core::{DType, Tensor};
 use engine::files::model_files::WeightFiles;
 use engine::files::raw_config::RawConfig;
 use engine::models::decoder::model::Logits;
-use engine::models::decoder::{families, Decoder};
+use engine::models::decoder::{self, Decoder};
 use engine::models::{Blueprint, TextModel};
 use engine::nn::PackedSequences;
 use engine::{runtime::threads, weights, CancelToken, Device, Error, Result};
@@ -125,15 +125,14 @@ impl Model {
             }
             return numbers(&model.forward(&packed, &cancel)?);
         }
-        let family = families::find(&self.config)?;
-        let (config, names) = ((family.config)(&self.config)?, (family.names)(&self.config));
-        let decoder = Decoder::load(source, config, &names, device, dtype, &cancel)?;
+        let blueprint = decoder::Blueprint::from_config(&self.config)?;
+        let decoder = Decoder::load(&blueprint, source.as_ref(), device, dtype, &cancel)?;
         let mut all = Vec::new();
         for ids in &self.sequences {
             // The first half at once, the rest one by one: both ways through attention.
             let (prompt, rest) = ids.split_at(ids.len() / 2);
             let mut cache = decoder.new_cache();
-            cache.clear(decoder.regime(ids.len()));
+            cache.clear(decoder.rope_variant(ids.len()));
             let steps = std::iter::once(prompt).chain(rest.chunks(1));
             for step in steps.filter(|step| !step.is_empty()) {
                 let logits = decoder.forward(step, &mut cache, Logits::All, &cancel)?;

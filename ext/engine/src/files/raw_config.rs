@@ -203,13 +203,20 @@ impl RawConfig {
         self.opt_string("model_type")
     }
 
-    /// The labels of a classifier by number, from `id2label`, else from `num_labels`.
     /// The first of `pad_token_id`, where that is a token.
     pub fn padding_id(&self) -> Result<Option<u32>> {
         let ids = self.opt_integers("pad_token_id")?.unwrap_or_default();
-        Ok(ids.first().and_then(|&id| u32::try_from(id).ok()))
+        match ids.first().map(|&id| usize::try_from(id)) {
+            Some(Ok(id)) if !VOCABULARY.contains(&(id + 1)) => Err(Error::corrupt(
+                &self.file,
+                format!("\"pad_token_id\" is {id}, which is beyond any vocabulary"),
+            )),
+            Some(Ok(id)) => Ok(Some(id as u32)),
+            _ => Ok(None),
+        }
     }
 
+    /// The labels of a classifier by number, from `id2label`, else from `num_labels`.
     pub fn id2label(&self) -> Result<Option<Vec<String>>> {
         let Some(table) = self.opt_nested("id2label")? else {
             let count = self.opt_usize_in("num_labels", 1..=MOST_LABELS)?;

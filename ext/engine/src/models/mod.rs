@@ -1,8 +1,14 @@
 //! Models: what a checkpoint is, and the forward pass of each shape.
 
+pub mod config;
 pub mod decoder;
 pub mod encoder;
+pub mod families;
 pub mod heads;
+pub mod parameters;
+pub mod parts;
+pub mod projections;
+pub mod rope;
 pub mod text;
 pub mod verification;
 

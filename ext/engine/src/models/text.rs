@@ -2,8 +2,9 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::decoder::{self, Decoder};
-use super::encoder::{self, Encoder};
+use super::decoder::{self, Decoder, DecoderConfig};
+use super::encoder::{self, Encoder, EncoderConfig};
+use super::families;
 use super::heads::{Head, HeadKind};
 use crate::files::raw_config::RawConfig;
 use crate::nn::{Inventory, PackedSequences};
@@ -12,7 +13,7 @@ use crate::{CancelToken, Error, Result};
 
 /// Which family a checkpoint belongs to, and what that makes of its configuration.
 pub enum Blueprint {
-    Encoder(encoder::Blueprint),
+    Encoder(Box<encoder::Blueprint>),
     Decoder(Box<decoder::Blueprint>),
 }
 
@@ -24,18 +25,19 @@ pub enum TextModel {
 
 impl Blueprint {
     pub fn from_config(raw: &RawConfig) -> Result<Self> {
-        if encoder::families::matches(raw) {
-            return encoder::Blueprint::from_config(raw).map(Self::Encoder);
+        if families::matches::<EncoderConfig>(raw) {
+            let blueprint = encoder::Blueprint::from_config(raw)?;
+            return Ok(Self::Encoder(Box::new(blueprint)));
         }
-        if decoder::families::matches(raw) {
+        if families::matches::<DecoderConfig>(raw) {
             let blueprint = decoder::Blueprint::from_config(raw)?;
             return Ok(Self::Decoder(Box::new(blueprint)));
         }
         Err(unknown(
             raw.file(),
             ("model_type", raw.model_type()?.unwrap_or("(none)")),
-            encoder::families::names(),
-            decoder::families::names(),
+            families::known::<EncoderConfig>(),
+            families::known::<DecoderConfig>(),
         ))
     }
 
@@ -43,16 +45,20 @@ impl Blueprint {
     pub fn from_gguf(source: &dyn WeightSource) -> Result<Self> {
         let metadata = source.metadata();
         let architecture = metadata.str("general.architecture")?;
-        let (encoders, decoders) = (encoder::families::gguf_names(), decoder::gguf::names());
-        if encoders.contains(&architecture) {
-            return encoder::Blueprint::from_gguf(source).map(Self::Encoder);
+        if families::matches_gguf::<EncoderConfig>(architecture) {
+            let blueprint = encoder::Blueprint::from_gguf(source)?;
+            return Ok(Self::Encoder(Box::new(blueprint)));
         }
-        if decoders.contains(&architecture) {
+        if families::matches_gguf::<DecoderConfig>(architecture) {
             let blueprint = decoder::Blueprint::from_gguf(source)?;
             return Ok(Self::Decoder(Box::new(blueprint)));
         }
-        let found = ("architecture", architecture);
-        Err(unknown(metadata.file(), found, encoders, decoders))
+        Err(unknown(
+            metadata.file(),
+            ("architecture", architecture),
+            families::architectures::<EncoderConfig>(),
+            families::architectures::<DecoderConfig>(),
+        ))
     }
 }
 
@@ -87,9 +93,7 @@ impl TextModel {
                 Ok(Self::Encoder(Box::new(encoder)))
             }
             Blueprint::Decoder(blueprint) => {
-                let (config, names) = (blueprint.config.clone(), &blueprint.names);
-                let decoder =
-                    Decoder::load_body(source, config, names, (device, dtype), int8, cancel)?;
+                let decoder = Decoder::load_body(blueprint, source, device, dtype, int8, cancel)?;
                 Ok(Self::Decoder(Box::new(decoder)))
             }
         }
@@ -175,7 +179,7 @@ impl TextModel {
 
     pub fn hidden_size(&self) -> usize {
         match self {
-            Self::Encoder(encoder) => encoder.config().hidden,
+            Self::Encoder(encoder) => encoder.config().hidden_size,
             Self::Decoder(decoder) => decoder.config().hidden_size,
         }
     }
@@ -189,7 +193,7 @@ impl TextModel {
 
     pub fn head_count(&self) -> usize {
         match self {
-            Self::Encoder(encoder) => encoder.config().heads,
+            Self::Encoder(encoder) => encoder.config().head_count,
             Self::Decoder(decoder) => decoder.config().head_count,
         }
     }
@@ -197,7 +201,7 @@ impl TextModel {
     /// How many tokens have an embedding.
     pub fn vocabulary(&self) -> usize {
         match self {
-            Self::Encoder(encoder) => encoder.words().count(),
+            Self::Encoder(encoder) => encoder.vocabulary(),
             Self::Decoder(decoder) => decoder.config().vocab_size,
         }
     }

@@ -36,7 +36,7 @@ impl Evidence<'_> {
         Ok(())
     }
 
-    /// The same, and the values must be those of `expected`, which the CPU made of `input` in f32 from
+    /// A `Device` error unless, beyond that, the values are those of `expected`, which the CPU made of `input` in f32 from
     /// `source`. What counts is the change of the input: a large residual must not hide it.
     pub fn check_against(
         &self,

@@ -195,6 +195,11 @@ impl Linear {
         }
     }
 
+    /// Whether the weight is held in quantized blocks.
+    pub fn is_quantized(&self) -> bool {
+        matches!(self.weight, Weight::Blocks(..))
+    }
+
     /// x · weightᵀ + bias; `x` is [.., in].
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, &Epilogue::default())

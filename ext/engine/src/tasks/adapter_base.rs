@@ -2,7 +2,7 @@
 
 use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
-use crate::models::decoder::families;
+use crate::models::decoder::Blueprint;
 use crate::runtime::log;
 use crate::{CancelToken, Error, Result};
 
@@ -38,8 +38,8 @@ pub(super) fn check(adapter: &ModelFiles, base: &Base<'_>, cancel: &CancelToken)
         .or_else(|| base.files.present_in(name, "config.json"));
     match found.map(|path| RawConfig::read(&path)) {
         Some(Ok(raw)) => {
-            let family = families::find(&raw).and_then(|family| (family.config)(&raw));
-            match family {
+            let found = Blueprint::from_config(&raw).map(|blueprint| blueprint.config);
+            match found {
                 Ok(found) if found.architecture != base.family => Err(mismatch(
                     &config,
                     &format!("{name}, which is of the family {}", found.architecture),

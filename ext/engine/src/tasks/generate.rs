@@ -13,7 +13,7 @@ use crate::generation::run::{Run, RunText};
 use crate::generation::sampler::log_sum_exp;
 use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
 use crate::models::decoder::model::Logits;
-use crate::models::decoder::{self, peft, Adapter, Decoder, KvCache};
+use crate::models::decoder::{peft, Adapter, Decoder, KvCache};
 use crate::nn::Inventory;
 use crate::text::tokenizer::Tokenizer;
 use crate::{
@@ -65,12 +65,8 @@ impl LanguageModel {
             ));
         }
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let decoder::Blueprint {
-            config,
-            names,
-            modules,
-            ..
-        } = checkpoint.decoder_blueprint()?;
+        let blueprint = checkpoint.decoder_blueprint()?;
+        let config = &blueprint.config;
         if config.bidirectional {
             return Err(Error::UnsupportedModel(format!(
                 "{} reads its texts in both directions and can't generate any: load it with EmbeddingModel",
@@ -99,8 +95,9 @@ impl LanguageModel {
         let (decoder, tokenizer) = together(
             cancel,
             |cancel| {
-                let (source, dtype) = (checkpoint.source.clone(), checkpoint.dtype);
-                Decoder::load(source, config, &names, &checkpoint.opened, dtype, cancel)
+                let source = checkpoint.source.as_ref();
+                let (device, dtype) = (&checkpoint.opened, checkpoint.dtype);
+                Decoder::load(&blueprint, source, device, dtype, cancel)
             },
             |cancel| checkpoint.tokenizer(files, options, cancel),
         )?;
@@ -108,7 +105,7 @@ impl LanguageModel {
         let end_ids = end_ids(files, checkpoint.config.as_ref(), &tokenizer, cancel)?;
         memory::trim();
         if options.verifies() {
-            decoder.verify(checkpoint.source.as_ref(), &names, cancel)?;
+            decoder.verify(checkpoint.source.as_ref(), &blueprint.names, cancel)?;
         }
         let base = adapter_base::Base {
             files,
@@ -119,7 +116,7 @@ impl LanguageModel {
             .iter()
             .map(|AdapterFiles { name, files }| {
                 adapter_base::check(files, &base, cancel)?;
-                peft::load(&decoder, &modules, name, files, cancel).map(Arc::new)
+                peft::load(&decoder, &blueprint.modules, name, files, cancel).map(Arc::new)
             })
             .collect::<Result<Vec<Arc<Adapter>>>>()?;
         info.inventory = decoder.inventory()?;
@@ -211,7 +208,7 @@ impl LanguageModel {
         self.check_length(ids.len())?;
         let mut cache = self.decoder.new_cache();
         cache.adapt(self.adapter(adapter)?);
-        cache.clear(self.decoder.regime(ids.len()));
+        cache.clear(self.decoder.rope_variant(ids.len()));
         let mut logprobs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(LOGITS_CHUNK) {
             let first = cache.length();
@@ -317,9 +314,9 @@ impl Generation {
                 }
             }
         }
-        let regime = model.decoder.regime(prompt.len());
-        if cache.regime() != regime {
-            cache.clear(regime);
+        let rope_variant = model.decoder.rope_variant(prompt.len());
+        if cache.rope_variant() != rope_variant {
+            cache.clear(rope_variant);
         }
         // The last token is always run, since its logits are needed.
         let cached_length = cache.keep_prefix(&prompt[..prompt.len() - 1]);
@@ -385,13 +382,13 @@ impl Generation {
                 ContextOverflow::Roll => {
                     let dropped = self.ids.len() - self.model.context_length / 2;
                     self.ids.drain(..dropped);
-                    self.cache.clear(self.cache.regime());
+                    self.cache.clear(self.cache.rope_variant());
                 }
             }
         }
-        let regime = self.model.decoder.regime(self.ids.len());
-        if self.cache.regime() != regime {
-            self.cache.clear(regime);
+        let rope_variant = self.model.decoder.rope_variant(self.ids.len());
+        if self.cache.rope_variant() != rope_variant {
+            self.cache.clear(rope_variant);
         }
         Ok(())
     }

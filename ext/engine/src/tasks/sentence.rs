@@ -6,7 +6,7 @@ use crate::files::json;
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
 use crate::kernels::Activation;
-use crate::models::encoder::config::activation;
+use crate::models::config::activation;
 use crate::nn::{Linear, Pooling};
 use crate::weights;
 use crate::{CancelToken, Error, Result};

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use engine::files::model_files::WeightFiles;
 use engine::files::raw_config::RawConfig;
 use engine::models::decoder::model::Logits;
-use engine::models::decoder::{families, Decoder};
+use engine::models::decoder::{Blueprint, Decoder};
 use engine::weights::{self, WeightSource};
 use engine::CancelToken;
 
@@ -75,11 +75,9 @@ fn open(path: PathBuf) -> Arc<dyn WeightSource> {
 
 fn load(folder: &Path, dtype: DType) -> Fixture {
     let raw = RawConfig::read(&folder.join("config.json")).unwrap();
-    let family = families::find(&raw).unwrap();
     let decoder = Decoder::load(
-        open(folder.join("model.safetensors")),
-        (family.config)(&raw).unwrap(),
-        &(family.names)(&raw),
+        &Blueprint::from_config(&raw).unwrap(),
+        open(folder.join("model.safetensors")).as_ref(),
         &Device::Cpu,
         dtype,
         &CancelToken::new(),
@@ -107,7 +105,7 @@ pub fn logprobs(logits: &Tensor, next: &[u32]) -> Vec<f32> {
 /// The logits of a whole sequence given in pieces of `chunk` tokens.
 pub fn in_chunks(decoder: &Decoder, ids: &[u32], chunk: usize) -> Tensor {
     let mut cache = decoder.new_cache();
-    cache.clear(decoder.regime(ids.len()));
+    cache.clear(decoder.rope_variant(ids.len()));
     let cancel = CancelToken::new();
     let parts: Vec<Tensor> = ids
         .chunks(chunk)
@@ -153,9 +151,9 @@ pub fn greedy(decoder: &Decoder, prompt: &[u32], length: usize) -> Vec<u32> {
     let mut sequence = prompt.to_vec();
     let mut cache = decoder.new_cache();
     while sequence.len() < length {
-        let regime = decoder.regime(sequence.len());
-        if cache.regime() != regime {
-            cache.clear(regime);
+        let rope_variant = decoder.rope_variant(sequence.len());
+        if cache.rope_variant() != rope_variant {
+            cache.clear(rope_variant);
         }
         let new = &sequence[cache.length()..];
         let logits = decoder

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 use engine::files::model_files::ModelFiles;
-use engine::models::decoder::{gguf, Decoder};
+use engine::models::decoder::{Blueprint, Decoder};
 use engine::{weights, CancelToken};
 
 use super::decoder::{folders, greedy, in_chunks, logprobs, numbers, tiny, worst, Expectations};
@@ -40,9 +40,10 @@ fn load_as(folder: &Path, dtype: DType) -> Decoder {
     let cancel = CancelToken::new();
     let files = ModelFiles::open(folder.to_str().unwrap(), None, &cancel).unwrap();
     let source = weights::open(&files.weights(None, &cancel).unwrap()).unwrap();
-    let (config, names) =
-        gguf::read(source.as_ref()).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    Decoder::load(source, config, &names, &Device::Cpu, dtype, &cancel)
+    Blueprint::from_gguf(source.as_ref())
+        .and_then(|blueprint| {
+            Decoder::load(&blueprint, source.as_ref(), &Device::Cpu, dtype, &cancel)
+        })
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
 }
 

@@ -51,7 +51,7 @@ fn cached_states(decoder: &Decoder, sequences: &[Vec<u32>]) -> Vec<f32> {
     let cancel = CancelToken::new();
     let states = sequences.iter().flat_map(|ids| {
         let mut cache = decoder.new_cache();
-        cache.clear(decoder.regime(ids.len()));
+        cache.clear(decoder.rope_variant(ids.len()));
         values(&decoder.hidden_states(ids, &mut cache, &cancel).unwrap())
     });
     states.collect()
@@ -116,9 +116,8 @@ fn packed_sequences_have_the_states_that_a_cache_gives() {
         let blueprint = decoder::Blueprint::from_config(&raw).unwrap();
         let cancel = CancelToken::new();
         let decoder = Decoder::load(
-            source(&folder),
-            blueprint.config,
-            &blueprint.names,
+            &blueprint,
+            source(&folder).as_ref(),
             &Device::Cpu,
             DType::F32,
             &cancel,
@@ -156,9 +155,8 @@ fn a_quantized_file_stays_quantized() {
     let expanded = states(&Expanded(source.as_ref()));
     let blueprint = decoder::Blueprint::from_gguf(source.as_ref()).unwrap();
     let generating = Decoder::load(
-        source.clone(),
-        blueprint.config,
-        &blueprint.names,
+        &blueprint,
+        source.as_ref(),
         &Device::Cpu,
         DType::F32,
         &cancel,

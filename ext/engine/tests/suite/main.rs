@@ -10,6 +10,7 @@ mod embedders;
 mod encoder;
 mod encoder_files;
 mod encoder_tasks;
+mod families;
 mod fuzz_readers;
 mod hostile;
 mod hostile_tokenizers;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use engine::files::model_files::WeightFiles;
 use engine::files::raw_config::RawConfig;
-use engine::models::decoder::{families, Decoder};
+use engine::models::decoder::{self, Decoder};
 use engine::models::encoder::{Blueprint, Encoder};
 use engine::models::verification::Evidence;
 use engine::quant::QuantizedTensor;
@@ -89,17 +89,15 @@ fn check_encoder(name: &str, loaded: impl FnOnce(Arc<dyn WeightSource>) -> Damag
 
 fn check_decoder(name: &str, part: &'static str, factor: f64, dtype: DType) -> Result<()> {
     let (config, inner) = open(&format!("decoders/{name}"));
-    let family = families::find(&config).unwrap();
-    let names = (family.names)(&config);
+    let blueprint = decoder::Blueprint::from_config(&config).unwrap();
     let cancel = CancelToken::new();
-    let damaged = Arc::new(Damaged {
+    let damaged = Damaged {
         inner: inner.clone(),
         part,
         factor,
-    });
-    let sizes = (family.config)(&config).unwrap();
-    let decoder = Decoder::load(damaged, sizes, &names, &Device::Cpu, dtype, &cancel).unwrap();
-    decoder.verify(inner.as_ref(), &names, &cancel)
+    };
+    let decoder = Decoder::load(&blueprint, &damaged, &Device::Cpu, dtype, &cancel).unwrap();
+    decoder.verify(inner.as_ref(), &blueprint.names, &cancel)
 }
 
 /// The verdict on `found` where the CPU made 101, 102 and 97 of three times 100.

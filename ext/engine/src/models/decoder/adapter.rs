@@ -6,20 +6,6 @@ use candle_core::Tensor;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, LowRank};
 use crate::Result;
 
-/// The linear layers of a decoder layer that an adapter can change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    Query,
-    Key,
-    Value,
-    Qkv,
-    Output,
-    Gate,
-    Up,
-    GateUp,
-    Down,
-}
-
 /// A matrix among a layer's projections; those of several parts may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {

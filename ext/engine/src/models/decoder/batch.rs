@@ -6,6 +6,7 @@ use std::ops::Range;
 use candle_core::Tensor;
 
 use super::cache::KvCache;
+use crate::models::rope::Piece;
 use crate::nn::PackedSequences;
 use crate::Result;
 
@@ -16,20 +17,13 @@ pub struct Batch<'a> {
     pieces: Vec<Piece>,
 }
 
-pub struct Piece {
-    /// Where its tokens stand in their sequence.
-    pub positions: Range<usize>,
-    /// Which rotation its sequence needs; see `RopeConfig::regime`.
-    pub regime: usize,
-}
-
 impl<'a> Batch<'a> {
-    /// Whole sequences; `regime` gives the rotation for a length. It is each sequence's own, so
+    /// Whole sequences; `variant` gives the rotation for a length. It is each sequence's own, so
     /// that no sequence depends on what else is in the batch.
-    pub fn whole(sequences: &'a PackedSequences, regime: impl Fn(usize) -> usize) -> Self {
+    pub fn whole(sequences: &'a PackedSequences, variant: impl Fn(usize) -> usize) -> Self {
         let piece = |range: Range<usize>| Piece {
             positions: 0..range.len(),
-            regime: regime(range.len()),
+            variant: variant(range.len()),
         };
         Self {
             ids: sequences.ids(),
@@ -39,13 +33,13 @@ impl<'a> Batch<'a> {
     }
 
     /// One piece that stands from position `first` on.
-    pub fn piece(ids: &'a [u32], first: usize, regime: usize) -> Self {
+    pub fn piece(ids: &'a [u32], first: usize, variant: usize) -> Self {
         Self {
             ids,
             boundaries: Cow::Owned(vec![0, ids.len() as u32]),
             pieces: vec![Piece {
                 positions: first..first + ids.len(),
-                regime,
+                variant,
             }],
         }
     }
@@ -123,8 +117,8 @@ mod tests {
         let batch = Batch::whole(&sequences, |length| usize::from(length > 2));
         assert_eq!(batch.positions().collect::<Vec<_>>(), [0, 1, 2, 0, 1]);
         assert_eq!(batch.span(), 0..3);
-        let regimes: Vec<_> = batch.pieces().iter().map(|piece| piece.regime).collect();
-        assert_eq!(regimes, [1, 0, 0]);
+        let variants: Vec<_> = batch.pieces().iter().map(|piece| piece.variant).collect();
+        assert_eq!(variants, [1, 0, 0]);
     }
 
     #[test]

@@ -16,8 +16,8 @@ pub struct KvCache {
     layers: Vec<LayerCache>,
     /// The tokens whose keys and values are complete in every layer.
     tokens: Vec<u32>,
-    /// Which rotation the keys were made with; see `Rope::regime`.
-    regime: usize,
+    /// Which rotation the keys were made with; see `RopeConfig::variant`.
+    rope_variant: usize,
     /// What the keys and values were, and further ones will be, made with.
     adapter: Option<Arc<Adapter>>,
 }
@@ -42,7 +42,7 @@ impl KvCache {
         Self {
             layers: config.windows.iter().map(layer).collect(),
             tokens: Vec::new(),
-            regime: 0,
+            rope_variant: 0,
             adapter: None,
         }
     }
@@ -68,8 +68,8 @@ impl KvCache {
         &self.tokens
     }
 
-    pub fn regime(&self) -> usize {
-        self.regime
+    pub fn rope_variant(&self) -> usize {
+        self.rope_variant
     }
 
     pub fn adapter(&self) -> Option<&Arc<Adapter>> {
@@ -84,17 +84,17 @@ impl KvCache {
             _ => false,
         };
         if !same {
-            self.clear(self.regime);
+            self.clear(self.rope_variant);
             self.adapter = adapter;
         }
     }
 
-    pub fn clear(&mut self, regime: usize) {
+    pub fn clear(&mut self, rope_variant: usize) {
         for layer in &mut self.layers {
             (layer.start, layer.rows) = (0, 0);
         }
         self.tokens.clear();
-        self.regime = regime;
+        self.rope_variant = rope_variant;
     }
 
     /// Keeps as much of the common prefix with `tokens` as the windows still hold, and returns its
@@ -109,7 +109,7 @@ impl KvCache {
         if self.layers.iter().all(|layer| layer.reaches(common)) {
             self.tokens.truncate(common);
         } else {
-            self.clear(self.regime);
+            self.clear(self.rope_variant);
         }
         self.tokens.len()
     }

@@ -1,6 +1,9 @@
 //! What tells one family of decoders from another.
 
-use crate::kernels::{Activation, RopeKind};
+use crate::models::config::{
+    check_layer_count, check_layers, check_positions, check_size, check_vocabulary, AttentionShape,
+    Checked, Mlp, NormConfig, NormPlacement, Positions, QkvLayout, Relative,
+};
 use crate::nn::AttentionKind;
 
 #[derive(Clone, Debug)]
@@ -22,6 +25,7 @@ pub struct DecoderConfig {
     pub mlp: Mlp,
     pub experts: Option<Experts>,
     pub positions: Positions,
+    pub relative: Relative,
     /// Tokens also see those after them (EmbeddingGemma); such a model can't generate.
     pub bidirectional: bool,
     /// For each layer, how many positions it sees, its own included, backwards and, where it is
@@ -41,7 +45,70 @@ pub struct DecoderConfig {
     pub row_order: RowOrder,
 }
 
+/// How the rows of query, key and value in transformers' checkpoints, and so in adapters, come to
+/// lie in the loaded weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrder {
+    Same,
+    /// Sorted by part, from one group per key-value head.
+    Grouped,
+    /// With what rotates together side by side (GGUF).
+    Neighbours,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residual {
+    Sequential,
+    /// Attention and MLP read one normalized input (Phi-2, Falcon 7b).
+    ParallelOneNorm,
+    /// Attention and MLP read one input through norms of their own (GPT-NeoX, Falcon 40b).
+    ParallelTwoNorms,
+}
+
+impl Residual {
+    pub fn parallel(is_parallel: bool, two_norms: bool) -> Self {
+        match (is_parallel, two_norms) {
+            (false, _) => Self::Sequential,
+            (true, false) => Self::ParallelOneNorm,
+            (true, true) => Self::ParallelTwoNorms,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryKeyNorm {
+    None,
+    /// Over each head (Qwen 3, Gemma 3).
+    PerHead,
+    /// Over all heads together (OLMo 2).
+    Whole,
+}
+
+#[derive(Clone, Debug)]
+pub struct Experts {
+    pub count: usize,
+    pub used: usize,
+    /// Rescale the chosen experts' weights to sum to 1.
+    pub normalize: bool,
+    /// An expert that every token passes, gated by a sigmoid (Qwen2-MoE).
+    pub shared: bool,
+    /// For each layer, whether it has experts instead of a plain MLP.
+    pub layers: Vec<bool>,
+}
+
+/// More than any model has.
+const MOST_EXPERTS: usize = 65_536;
+
 impl DecoderConfig {
+    pub fn attention_shape(&self) -> AttentionShape {
+        AttentionShape {
+            hidden_size: self.hidden_size,
+            head_count: self.head_count,
+            kv_head_count: self.kv_head_count,
+            head_size: self.head_size,
+        }
+    }
+
     /// Which tokens those of a layer see.
     pub fn attention_kind(&self, layer: usize) -> AttentionKind {
         let reach = self.windows[layer].map(|window| window.saturating_sub(1));
@@ -55,158 +122,30 @@ impl DecoderConfig {
             },
         }
     }
-}
 
-/// How the rows of query, key and value in transformers' checkpoints, and so in adapters, come to
-/// lie in the loaded weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowOrder {
-    Same,
-    /// Sorted by part, from one group per key-value head.
-    Grouped,
-    /// With what turns together side by side (GGUF).
-    Neighbours,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum NormConfig {
-    /// `offset` is added to the weight: 1 for Gemma's checkpoints.
-    Rms {
-        epsilon: f32,
-        offset: f32,
-    },
-    Layer {
-        epsilon: f32,
-    },
-}
-
-/// Which points of a layer are normalized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormPlacement {
-    /// Before attention and before the MLP.
-    Pre,
-    /// On what attention and the MLP add (OLMo 2).
-    Post,
-    /// Both (Gemma 2 and 3, GLM-4).
-    Both,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Residual {
-    Sequential,
-    /// Attention and MLP read the same normalized input (Phi-2, Falcon 7b).
-    ParallelOneNorm,
-    /// Attention and MLP read the same input through norms of their own (GPT-NeoX, Falcon 40b).
-    ParallelTwoNorms,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueryKeyNorm {
-    None,
-    /// Over each head (Qwen 3, Gemma 3).
-    PerHead,
-    /// Over all heads together (OLMo 2).
-    Whole,
-}
-
-/// How the rows of query, key and value weights are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkvLayout {
-    Split,
-    /// One matrix: all queries, all keys, all values (Phi-3, GPT-2, Falcon 7b).
-    Fused,
-    /// One matrix, per key-value head: its queries, its key, its value (GPT-NeoX, Falcon 40b).
-    FusedByHead,
-    /// Like `Fused`, but stored transposed (GPT-2's safetensors).
-    FusedTransposed,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mlp {
-    pub kind: MlpKind,
-    pub activation: Activation,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MlpKind {
-    /// `down(act(gate(x)) * up(x))`
-    Gated,
-    /// The same with gate and up in one matrix (Phi-3, GLM-4).
-    GatedFused,
-    /// `down(act(up(x)))`
-    Plain,
-    /// `Plain` with weights stored transposed (GPT-2's safetensors).
-    PlainTransposed,
-}
-
-#[derive(Clone, Debug)]
-pub struct Experts {
-    pub count: usize,
-    pub used: usize,
-    /// Rescale the chosen experts' weights to sum to 1.
-    pub normalize: bool,
-    /// An expert that every token passes, gated by a sigmoid (Qwen2-MoE).
-    pub shared: bool,
-    /// For each layer, whether it has experts instead of a plain MLP.
-    pub layers: Vec<bool>,
-    pub layout: ExpertLayout,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpertLayout {
-    /// One set of tensors per expert.
-    Separate,
-    /// All experts stacked, gate and up apart (GGUF).
-    Stacked,
-}
-
-#[derive(Clone, Debug)]
-pub enum Positions {
-    Rope(RopeConfig),
-    /// A learned table added to the embeddings (GPT-2).
-    Learned,
-}
-
-#[derive(Clone, Debug)]
-pub struct RopeConfig {
-    pub theta: f32,
-    /// Layers with a sliding window may have a base of their own (Gemma 3).
-    pub local_theta: Option<f32>,
-    /// How many dimensions of a head are rotated.
-    pub rotary_size: usize,
-    pub pairing: RopeKind,
-    pub scaling: RopeScaling,
-    /// For each layer, whether it rotates at all (SmolLM 3 leaves out every fourth).
-    pub layers: Vec<bool>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum RopeScaling {
-    None,
-    Linear {
-        factor: f32,
-    },
-    Llama3 {
-        factor: f32,
-        low_frequency_factor: f32,
-        high_frequency_factor: f32,
-        original_positions: usize,
-    },
-    Yarn {
-        factor: f32,
-        beta_fast: f32,
-        beta_slow: f32,
-        original_positions: usize,
-        attention_factor: f32,
-        truncate: bool,
-    },
-    /// Divisors per frequency, one set for contexts up to the original length and one beyond.
-    LongRope {
-        short: Vec<f32>,
-        long: Vec<f32>,
-        original_positions: usize,
-        attention_factor: f32,
-    },
-    /// Divisors per frequency, as GGUF stores llama3's scaling.
-    Divisors(Vec<f32>),
+    /// The sizes fit each other and are possible at all.
+    pub fn check(&self) -> Checked {
+        self.attention_shape().check()?;
+        check_layer_count(self.layer_count)?;
+        check_vocabulary(self.vocab_size)?;
+        check_positions(self.max_positions)?;
+        check_layers("the list of windows", self.windows.len(), self.layer_count)?;
+        if let Some(experts) = &self.experts {
+            check_size("number of experts", experts.count, 1..=MOST_EXPERTS)?;
+            check_size(
+                "number of experts per token",
+                experts.used,
+                1..=experts.count,
+            )?;
+            check_layers(
+                "the list of layers with experts",
+                experts.layers.len(),
+                self.layer_count,
+            )?;
+        }
+        match self.relative.rope() {
+            Some(rope) => rope.check(self.head_size, self.layer_count),
+            None => Ok(()),
+        }
+    }
 }

@@ -3,9 +3,10 @@
 use candle_core::DType;
 
 use super::model::Decoder;
-use super::parameters::Parameters;
-use super::Blueprint;
+use super::{loading, Blueprint};
 use crate::models::heads::{Head, HeadKind};
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
 use crate::nn::{elementwise, Linear};
 use crate::weights::WeightSource;
 use crate::{Error, Result};
@@ -18,15 +19,14 @@ impl Decoder {
         source: &dyn WeightSource,
         kind: HeadKind,
     ) -> Result<Option<Head>> {
-        // Transformers' names for all families, and llama.cpp's.
-        let names = match kind {
-            HeadKind::Sequence => ["score", "cls.output"],
-            HeadKind::Token => ["score", "classifier"],
+        let part = match kind {
+            HeadKind::Sequence => Part::SequenceOutput,
+            HeadKind::Token => Part::TokenOutput,
             HeadKind::MaskedLanguage => return Ok(None),
         };
         let parameters = Parameters::new(source, &blueprint.names, self.device(), self.dtype())?;
         let hidden = self.config().hidden_size;
-        let Some(output) = parameters.output(&names, hidden)? else {
+        let Some(output) = parameters.optional_linear(part, hidden)? else {
             return Ok(None);
         };
         let head = Head::of_last_token(output, blueprint.padding_id);
@@ -54,7 +54,7 @@ impl Decoder {
             )));
         }
         let parameters = Parameters::new(source, &blueprint.names, self.device(), self.dtype())?;
-        let rows = parameters.head_rows(config, self.embedding(), &[yes, no])?;
+        let rows = loading::head_rows(&parameters, config, self.embedding(), &[yes, no])?;
         let rows = rows.to_dtype(DType::F32)?;
         let difference = (rows.narrow(0, 0, 1)? - rows.narrow(0, 1, 1)?)?;
         let weight = elementwise::scale(&difference, config.logit_scale)?.to_dtype(self.dtype())?;

@@ -2,12 +2,13 @@
 
 use candle_core::Tensor;
 
-use super::adapter::{Adapter, LayerAdapter, Part, Slot};
+use super::adapter::{Adapter, LayerAdapter, Slot};
 use super::batch::{Batch, Past};
 use super::config::{DecoderConfig, Residual};
 use super::experts::ExpertLayer;
-use super::rope::Rotation;
 use crate::kernels::Activation;
+use crate::models::parts::Part;
+use crate::models::rope::Rotation;
 use crate::nn::attention::{attention, AttentionOptions};
 use crate::nn::{elementwise, Inventory, Linear, Norm, Projection};
 use crate::{CancelToken, Error, Result};
@@ -133,7 +134,11 @@ impl Layer {
             _ => &[Part::Query, Part::Key, Part::Value],
         };
         let mut linears: Vec<_> = each(&attention.qkv, parts, Slot::Qkv).collect();
-        linears.push((Part::Output, Slot::AttentionOutput, &attention.output));
+        linears.push((
+            Part::AttentionOutput,
+            Slot::AttentionOutput,
+            &attention.output,
+        ));
         if let FeedForward::Mlp(mlp) = &self.mlp {
             let parts: &[_] = match (mlp.input.matrices().len(), mlp.input.widths().len()) {
                 (1, 1) => &[Part::Up],

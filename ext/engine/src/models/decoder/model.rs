@@ -1,18 +1,18 @@
 //! A loaded decoder and its forward.
 
-use std::sync::Arc;
-
 use candle_core::{DType, Device, Tensor};
 
 use super::adapter::Adapter;
 use super::batch::{Batch, Past};
 use super::cache::KvCache;
-use super::config::{DecoderConfig, Positions};
+use super::config::DecoderConfig;
 use super::layer::{Layer, Step, Stream};
-use super::names::Names;
-use super::parameters::Parameters;
-use super::rope::Rotations;
+use super::{loading, Blueprint};
 use crate::kernels::{self, Activation};
+use crate::models::config::Positions;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::models::rope::Rotations;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, Norm, PackedSequences};
 use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
@@ -44,17 +44,15 @@ pub enum Logits {
 impl Decoder {
     /// With the head that predicts the next token.
     pub fn load(
-        source: Arc<dyn WeightSource>,
-        config: DecoderConfig,
-        names: &Names,
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
         device: &Device,
         dtype: DType,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let source = source.as_ref();
-        let body = Self::load_body(source, config, names, (device, dtype), false, cancel)?;
-        let parameters = Parameters::new(source, names, device, dtype)?;
-        let head = parameters.head(&body.config, &body.embedding)?;
+        let body = Self::load_body(blueprint, source, device, dtype, false, cancel)?;
+        let parameters = Parameters::new(source, &blueprint.names, device, dtype)?;
+        let head = loading::head(&parameters, &body.config, &body.embedding)?;
         Ok(Self {
             head: Some(head),
             ..body
@@ -64,31 +62,33 @@ impl Decoder {
     /// Without a head, for its hidden states. With `int8` the linear layers hold bytes, on the CPU
     /// and beside f32.
     pub fn load_body(
+        blueprint: &Blueprint,
         source: &dyn WeightSource,
-        config: DecoderConfig,
-        names: &Names,
-        (device, dtype): (&Device, DType),
+        device: &Device,
+        dtype: DType,
         int8: bool,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let parameters = Parameters::new(source, names, device, dtype)?.with_int8(int8);
-        let embedding = parameters.embedding(&config)?;
+        let config = blueprint.config.clone();
+        let parameters = Parameters::new(source, &blueprint.names, device, dtype)?.with_int8(int8);
+        parameters.check_layers(config.layer_count)?;
+        let embedding = loading::token_embedding(&parameters, &config)?;
         let layers = (0..config.layer_count)
             .map(|index| {
                 cancel.check()?;
-                parameters.layer(index, &config)
+                loading::layer(&parameters, index, &config)
             })
             .collect::<Result<Vec<_>>>()?;
+        let rope = config.relative.rope();
         Ok(Self {
             position_embedding: match config.positions {
-                Positions::Learned => Some(parameters.position_embedding()?),
-                Positions::Rope(_) => None,
+                Positions::None => None,
+                _ => Some(parameters.tensor(Part::PositionEmbedding)?),
             },
-            rotations: match &config.positions {
-                Positions::Rope(rope) => Some(Rotations::new(rope, config.max_positions, device)?),
-                Positions::Learned => None,
-            },
-            final_norm: parameters.final_norm(&config)?,
+            rotations: rope
+                .map(|rope| Rotations::new(rope, config.max_positions, device))
+                .transpose()?,
+            final_norm: loading::final_norm(&parameters, &config)?,
             head: None,
             embedding,
             layers,
@@ -161,11 +161,9 @@ impl Decoder {
     }
 
     /// Which rotation a sequence of `length` tokens needs; a cache made under another one is void.
-    pub fn regime(&self, length: usize) -> usize {
-        match &self.config.positions {
-            Positions::Rope(rope) => rope.regime(length),
-            Positions::Learned => 0,
-        }
+    pub fn rope_variant(&self, length: usize) -> usize {
+        let rope = self.config.relative.rope();
+        rope.map_or(0, |rope| rope.variant(length))
     }
 
     /// Runs `tokens` after what `cache` holds, extends it, and returns the logits
@@ -215,9 +213,11 @@ impl Decoder {
         }
         let adapter = cache.adapter().cloned();
         let first = cache.length();
-        // The first part of a long sequence already turns as the whole will.
-        let regime = cache.regime().max(self.regime(first + tokens.len()));
-        let batch = Batch::piece(tokens, first, regime);
+        // The first part of a long sequence already rotates as the whole will.
+        let rope_variant = cache
+            .rope_variant()
+            .max(self.rope_variant(first + tokens.len()));
+        let batch = Batch::piece(tokens, first, rope_variant);
         let hidden = self.run(&batch, Past::Cached(cache), adapter.as_deref(), cancel)?;
         cache.advance(tokens);
         Ok(hidden)
@@ -238,7 +238,7 @@ impl Decoder {
     }
 
     pub(super) fn whole<'a>(&self, sequences: &'a PackedSequences) -> Batch<'a> {
-        Batch::whole(sequences, |length| self.regime(length))
+        Batch::whole(sequences, |length| self.rope_variant(length))
     }
 
     fn run(
@@ -248,16 +248,12 @@ impl Decoder {
         adapter: Option<&Adapter>,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
-        let rotation = match (&self.config.positions, &self.rotations) {
-            (Positions::Rope(rope), Some(rotations)) => {
-                Some(rotations.at(rope, batch, &self.device)?)
-            }
-            _ => None,
-        };
+        let rotations = self.rotations.as_ref();
+        let rotation = rotations.map(|rotations| rotations.of(batch.pieces(), &self.device));
         let step = Step {
             config: &self.config,
             batch,
-            rotation,
+            rotation: rotation.transpose()?,
             adapter,
             cancel,
         };

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use super::adapter::{Adapter, EmbeddingUpdate, LayerAdapter, Part, Slot};
+use super::adapter::{Adapter, EmbeddingUpdate, LayerAdapter, Slot};
 use super::config::RowOrder;
 use super::model::Decoder;
-use super::names::Names;
-use super::parameters::ungrouped_rows;
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
+use crate::models::parts::{self, Names, Part};
+use crate::models::projections::ungrouped_rows;
 use crate::nn::{Embedding, Linear, LowRank};
 use crate::weights::{self, WeightSource};
 use crate::{CancelToken, Error, Result};
@@ -30,8 +30,8 @@ enum Place {
 
 /// A module that an adapter can change.
 struct Target {
-    /// As transformers names it.
-    name: String,
+    /// As transformers names it, in every checkpoint of the family.
+    names: Vec<String>,
     place: Place,
     inputs: usize,
     outputs: usize,
@@ -83,7 +83,7 @@ pub fn load(
         cancel.check()?;
         let target = targets
             .iter()
-            .find(|target| same(&target.name, &module))
+            .find(|target| target.names.iter().any(|name| same(name, &module)))
             .ok_or_else(|| reader.unplaced(&module))?;
         reader.place(&mut adapter, target, &module, &tensors)?;
     }
@@ -144,31 +144,32 @@ fn check(config: &RawConfig) -> Result<()> {
 
 /// Every module of the decoder that can be adapted.
 fn targets(decoder: &Decoder, names: &Names) -> Vec<Target> {
+    let target = |part: parts::Place, place: Place, inputs: usize, outputs: usize| {
+        // The head stands beside the body, not in it.
+        let body = match place {
+            Place::Head => "",
+            _ => names.body,
+        };
+        let modules = names.modules(part).into_iter();
+        Target {
+            names: modules.map(|name| format!("{body}{name}")).collect(),
+            place,
+            inputs,
+            outputs,
+        }
+    };
     let mut targets = Vec::new();
     for (index, layer) in decoder.layers().iter().enumerate() {
         for (part, slot, linear) in layer.linears() {
-            let prefix = names.layer.replace("{}", &index.to_string());
-            targets.push(Target {
-                name: prefix + names.part(part),
-                place: Place::Layer(index, part, slot),
-                inputs: linear.inputs(),
-                outputs: linear.outputs(),
-            });
+            let place = Place::Layer(index, part, slot);
+            let (inputs, outputs) = (linear.inputs(), linear.outputs());
+            targets.push(target(part.at(index), place, inputs, outputs));
         }
     }
-    let config = decoder.config();
-    targets.push(Target {
-        name: names.embedding.to_owned(),
-        place: Place::Embedding,
-        inputs: config.vocab_size,
-        outputs: config.hidden_size,
-    });
-    targets.push(Target {
-        name: names.head.to_owned(),
-        place: Place::Head,
-        inputs: config.hidden_size,
-        outputs: config.vocab_size,
-    });
+    let (vocabulary, hidden) = (decoder.config().vocab_size, decoder.config().hidden_size);
+    let embedding = Part::TokenEmbedding.into();
+    targets.push(target(embedding, Place::Embedding, vocabulary, hidden));
+    targets.push(target(Part::Head.into(), Place::Head, hidden, vocabulary));
     targets
 }
 
@@ -204,7 +205,7 @@ impl Reader<'_> {
             let Some((module, slot)) = found else {
                 return Err(Error::unsupported(
                     &self.source.file(&name),
-                    format!("tensor {name} is of no kind that is supported"),
+                    format!("tensor {name} is of a kind that is not supported"),
                 ));
             };
             *slot(modules.entry(module.to_owned()).or_default()) = Some(name.clone());
@@ -305,7 +306,7 @@ impl Reader<'_> {
         let shape = self.source.info(down).map(|info| info.shape);
         match shape.as_deref() {
             Some([rank, inputs]) if *rank > 0 && *inputs == target.inputs => Ok(*rank),
-            other => Err(self.misfit(down, other.unwrap_or_default(), &target.name)),
+            other => Err(self.misfit(down, other.unwrap_or_default(), &target.names[0])),
         }
     }
 
@@ -384,11 +385,15 @@ impl Reader<'_> {
         let Place::Layer(_, part, _) = place else {
             return None;
         };
-        let (heads, kv_heads, size) = (config.head_count, config.kv_head_count, config.head_size);
+        let shape = config.attention_shape();
         match (config.row_order, part) {
-            (RowOrder::Grouped, Part::Qkv) => Some(ungrouped_rows(heads, kv_heads, size)),
-            (RowOrder::Neighbours, Part::Query) => Some(neighbours(heads, size)),
-            (RowOrder::Neighbours, Part::Key) => Some(neighbours(kv_heads, size)),
+            (RowOrder::Grouped, Part::Qkv) => Some(ungrouped_rows(&shape)),
+            (RowOrder::Neighbours, Part::Query) => {
+                Some(neighbours(shape.head_count, shape.head_size))
+            }
+            (RowOrder::Neighbours, Part::Key) => {
+                Some(neighbours(shape.kv_head_count, shape.head_size))
+            }
             _ => None,
         }
     }

@@ -3,12 +3,12 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::batch::{Batch, Past};
-use super::config::Positions;
 use super::layer::{Layer, Step, Stream};
+use super::loading;
 use super::model::{Decoder, Logits};
-use super::names::Names;
-use super::parameters::Parameters;
-use super::rope::Rotations;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Names;
+use crate::models::rope::Rotations;
 use crate::models::verification::{self, Evidence, Expanded, PROBE_TOKENS};
 use crate::nn::PackedSequences;
 use crate::weights::WeightSource;
@@ -40,7 +40,7 @@ impl Decoder {
             return evidence("the last layer", &states).check_values();
         }
         let mut cache = self.new_cache();
-        cache.clear(self.regime(length));
+        cache.clear(self.rope_variant(length));
         let logits = self.forward(&tokens, &mut cache, Logits::Last, cancel)?;
         evidence("the logits", &logits).check_values()
     }
@@ -59,7 +59,7 @@ impl Decoder {
         let expanded = Expanded(source);
         let parameters =
             Parameters::new(&expanded, names, &Device::Cpu, DType::F32)?.with_int8(self.int8);
-        let layer = parameters.layer(0, self.config())?;
+        let layer = loading::layer(&parameters, 0, self.config())?;
         let input = embedded.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
         let expected = self.run_first(&layer, batch, &input, cancel)?;
         evidence("the first layer", &found).check_against(&expected, &input, source)
@@ -74,18 +74,16 @@ impl Decoder {
         cancel: &CancelToken,
     ) -> Result<Tensor> {
         let (device, config) = (embedded.device(), self.config());
-        let rotations = match &config.positions {
-            Positions::Rope(rope) => Some((rope, Rotations::new(rope, batch.span().end, device)?)),
-            Positions::Learned => None,
-        };
-        let rotation = match &rotations {
-            Some((rope, rotations)) => Some(rotations.at(rope, batch, device)?),
-            None => None,
-        };
+        let rope = config.relative.rope();
+        let rotations = rope
+            .map(|rope| Rotations::new(rope, batch.span().end, device))
+            .transpose()?;
+        let rotations = rotations.as_ref();
+        let rotation = rotations.map(|rotations| rotations.of(batch.pieces(), device));
         let step = Step {
             config,
             batch,
-            rotation,
+            rotation: rotation.transpose()?,
             adapter: None,
             cancel,
         };

@@ -7,7 +7,8 @@ use crate::nn::{elementwise, Inventory, Norm, PackedSequences};
 use crate::Result;
 
 use super::config::{Convolution, EncoderConfig};
-use super::parts::{Part, Parts};
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
 
 #[derive(Debug)]
 pub struct ConvolutionLayer {
@@ -19,14 +20,16 @@ pub struct ConvolutionLayer {
 }
 
 impl ConvolutionLayer {
-    pub fn load(config: &EncoderConfig, parts: &Parts<'_>) -> Result<Option<Self>> {
+    pub fn load(config: &EncoderConfig, parts: &Parameters<'_>) -> Result<Option<Self>> {
         let Some(convolution) = config.convolution else {
             return Ok(None);
         };
+        let hidden = config.hidden_size;
+        let shape = [hidden, hidden / convolution.groups, convolution.kernel];
         Ok(Some(Self {
-            weight: parts.weight(Part::Convolution, 0)?,
-            bias: parts.bias(Part::Convolution, 0)?,
-            norm: parts.norm(Part::ConvolutionNorm, 0, config.norm, config.epsilon)?,
+            weight: parts.shaped(Part::Convolution, &shape)?,
+            bias: parts.bias(Part::Convolution)?,
+            norm: parts.norm(Part::ConvolutionNorm, &[hidden], config.norm)?,
             config: convolution,
         }))
     }

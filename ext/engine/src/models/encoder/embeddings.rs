@@ -2,97 +2,71 @@
 
 use candle_core::Tensor;
 
+use super::config::EncoderConfig;
+use crate::models::config::Positions;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
 use crate::nn::{Embedding, Inventory, Linear, Lookup, Norm, PackedSequences};
 use crate::{Error, Result};
 
-use super::config::{EncoderConfig, Positions};
-use super::parts::{Part, Parts};
-
 #[derive(Debug)]
 pub struct Embeddings {
-    /// [vocabulary, embedding width]
-    words: Embedding,
+    tokens: Embedding,
     positions: Option<Embedding>,
     token_types: Option<Embedding>,
     norm: Option<Norm>,
     projection: Option<Linear>,
     counting: Positions,
-    padding_id: u32,
 }
 
 impl Embeddings {
-    pub fn load(config: &EncoderConfig, parts: &Parts<'_>) -> Result<Self> {
-        let words = Embedding::Dense(parts.weight(Part::Words, 0)?);
-        let positions = match config.positions {
-            Positions::None => None,
-            Positions::Learned | Positions::LearnedAfterPadding => {
-                Some(Embedding::Dense(parts.weight(Part::Positions, 0)?))
-            }
-        };
-        let token_types = if config.token_types > 0 {
-            parts
-                .optional_weight(Part::TokenTypes, 0)?
-                .map(Embedding::Dense)
-        } else {
-            None
-        };
+    pub fn load(config: &EncoderConfig, parameters: &Parameters<'_>) -> Result<Self> {
+        let width = config.embedding_size;
         let embeddings = Self {
-            words,
-            positions,
-            token_types,
-            norm: parts.optional_norm(Part::EmbeddingNorm, 0, config.norm, config.epsilon)?,
-            projection: parts.optional_linear(Part::EmbeddingProjection, 0)?,
+            tokens: parameters.table(Part::TokenEmbedding, width)?,
+            positions: match config.positions {
+                Positions::None => None,
+                Positions::Learned | Positions::LearnedAfterPadding { .. } => {
+                    Some(parameters.table(Part::PositionEmbedding, width)?)
+                }
+            },
+            token_types: match config.token_types > 0 && parameters.has(Part::TokenTypes) {
+                true => Some(parameters.table(Part::TokenTypes, width)?),
+                false => None,
+            },
+            norm: parameters.optional_norm(Part::EmbeddingNorm, &[width], config.norm)?,
+            projection: parameters.optional_linear(Part::EmbeddingProjection, width)?,
             counting: config.positions,
-            padding_id: config.padding_id.unwrap_or(0),
         };
-        embeddings.check(config)?;
-        Ok(embeddings)
-    }
-
-    fn check(&self, config: &EncoderConfig) -> Result<()> {
-        let tables = [
-            Some(&self.words),
-            self.positions.as_ref(),
-            self.token_types.as_ref(),
-        ];
-        for table in tables.into_iter().flatten() {
-            if table.shape().len() != 2 || table.width() != config.embedding_width {
-                return Err(Error::CorruptModel(format!(
-                    "an embedding table of shape {:?} does not fit the embedding size {}",
-                    table.shape(),
-                    config.embedding_width
-                )));
-            }
-        }
-        let width = self
-            .projection
-            .as_ref()
-            .map_or(config.embedding_width, Linear::outputs);
-        if width != config.hidden {
-            return Err(Error::CorruptModel(format!(
+        let projection = embeddings.projection.as_ref();
+        let width = projection.map_or(width, Linear::outputs);
+        match width == config.hidden_size {
+            true => Ok(embeddings),
+            false => Err(Error::CorruptModel(format!(
                 "embeddings of width {width} do not fit the hidden size {}",
-                config.hidden
-            )));
+                config.hidden_size
+            ))),
         }
-        Ok(())
     }
 
-    pub fn words(&self) -> &Embedding {
-        &self.words
+    pub fn tokens(&self) -> &Embedding {
+        &self.tokens
     }
 
     /// The longest sequence that the position table holds.
     pub fn max_positions(&self) -> Option<usize> {
         let rows = self.positions.as_ref()?.count();
         Some(match self.counting {
-            Positions::LearnedAfterPadding => rows.saturating_sub(self.padding_id as usize + 1),
+            Positions::LearnedAfterPadding { padding_id } => {
+                rows.saturating_sub(padding_id as usize + 1)
+            }
             _ => rows,
         })
     }
 
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
         let tables = [
-            Some(&self.words),
+            Some(&self.tokens),
             self.positions.as_ref(),
             self.token_types.as_ref(),
         ];
@@ -111,7 +85,7 @@ impl Embeddings {
     /// [tokens, hidden]
     pub fn forward(&self, sequences: &PackedSequences) -> Result<Tensor> {
         let mut lookups = vec![Lookup {
-            table: &self.words,
+            table: &self.tokens,
             rows: sequences.ids().to_vec(),
             what: "token id",
         }];
@@ -143,12 +117,12 @@ impl Embeddings {
         let mut positions = Vec::with_capacity(sequences.tokens());
         for range in sequences.ranges() {
             match self.counting {
-                Positions::LearnedAfterPadding => {
-                    let mut counted = self.padding_id;
+                Positions::LearnedAfterPadding { padding_id } => {
+                    let mut counted = padding_id;
                     for &id in &sequences.ids()[range] {
-                        let padding = id == self.padding_id;
+                        let padding = id == padding_id;
                         counted += u32::from(!padding);
-                        positions.push(if padding { self.padding_id } else { counted });
+                        positions.push(if padding { padding_id } else { counted });
                     }
                 }
                 Positions::None | Positions::Learned => positions.extend(0..range.len() as u32),

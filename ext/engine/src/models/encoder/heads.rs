@@ -2,12 +2,13 @@
 
 use crate::kernels::Activation;
 use crate::models::heads::{Head, HeadKind, HeadPooling};
-use crate::nn::Linear;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::nn::{Embedding, Linear};
 use crate::weights::WeightSource;
 use crate::Result;
 
 use super::config::SequencePooling;
-use super::parts::{Part, Parts};
 use super::{Blueprint, Encoder};
 
 /// The parts of a head kind.
@@ -52,35 +53,45 @@ impl Encoder {
         source: &dyn WeightSource,
         kind: HeadKind,
     ) -> Result<Option<Head>> {
-        let parts = Parts::new(source, blueprint.names, &self.device, self.dtype)?;
+        let parameters = Parameters::new(source, &blueprint.names, &self.device, self.dtype)?;
         let wanted = HeadParts::of(kind, self);
         let masked = kind == HeadKind::MaskedLanguage;
         let present = if masked { wanted.dense } else { wanted.output };
-        if !parts.has(present, 0) {
+        if !parameters.has(present) {
             return Ok(None);
         }
-        let output = match masked {
-            false => parts.linear(wanted.output, 0)?,
-            true => {
-                let weight = match parts.optional_weight(wanted.output, 0)? {
-                    Some(weight) => weight,
-                    None => self.words().expanded()?,
-                };
-                let bias = parts.optional_weight(Part::MaskedBias, 0)?;
-                Linear::new(weight, bias)?
-            }
-        };
         let config = self.config();
+        let dense = parameters.optional_linear(wanted.dense, config.hidden_size)?;
+        let inner = dense.as_ref().map_or(config.hidden_size, Linear::outputs);
+        let output = match masked {
+            false => {
+                let labels = parameters.outputs(wanted.output)?;
+                parameters.linear(wanted.output, inner, labels)?
+            }
+            true => self.masked_output(&parameters)?,
+        };
         let head = Head {
-            dense: parts.optional_linear(wanted.dense, 0)?,
+            norm: parameters.optional_norm(wanted.norm, &[inner], config.norm)?,
+            dense,
             activation: wanted.activation,
-            norm: parts.optional_norm(wanted.norm, 0, config.norm, config.epsilon)?,
             output,
             pooling: match config.heads_on_top.pooling {
                 SequencePooling::First => HeadPooling::First,
                 SequencePooling::Mean => HeadPooling::Mean,
             },
         };
-        head.check(config.hidden).map(Some)
+        head.check(config.hidden_size).map(Some)
+    }
+
+    /// A masked-LM head without a matrix of its own reads logits off the token embedding.
+    fn masked_output(&self, parameters: &Parameters<'_>) -> Result<Linear> {
+        let bias = parameters.optional_tensor(Part::MaskedBias)?;
+        if let Some(weight) = parameters.optional_tensor(Part::MaskedOutput)? {
+            return Linear::new(weight, bias);
+        }
+        match self.embeddings.tokens() {
+            Embedding::Dense(table) => Linear::new(table.clone(), bias),
+            Embedding::Blocks(table) => Linear::quantized(table.clone(), bias),
+        }
     }
 }

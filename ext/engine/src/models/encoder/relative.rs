@@ -2,22 +2,19 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::kernels::RopeKind;
-use crate::nn::rope::frequencies;
-use crate::nn::{AttentionBias, Disentangled, PackedSequences, Rope, RopeTable};
+use super::config::EncoderConfig;
+use crate::models::config::{DisentangledConfig, Relative};
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::models::rope::{Rotation, Rotations};
+use crate::nn::{AttentionBias, Disentangled, PackedSequences};
 use crate::{Error, Result};
-
-use super::config::{DisentangledConfig, EncoderConfig, Relative, RopeConfig};
-use super::parts::{Part, Parts};
-
-/// Texts are mostly shorter than this.
-const PREPARED_POSITIONS: usize = 512;
 
 /// What all layers share.
 #[derive(Debug)]
 pub enum RelativePositions {
     None,
-    Rope(Vec<Rope>),
+    Rope(Rotations),
     Alibi(Vec<f32>),
     Buckets { table: Tensor, zero: usize },
     Disentangled(DisentangledPositions),
@@ -34,16 +31,9 @@ pub struct DisentangledPositions {
 /// What one forward needs of them.
 pub enum RelativeState<'a> {
     None,
-    Rope {
-        ropes: &'a [Rope],
-        tables: Vec<RopeTable>,
-        positions: Tensor,
-    },
+    Rope(Rotation<'a>),
     Alibi(&'a [f32]),
-    Buckets {
-        table: &'a Tensor,
-        zero: usize,
-    },
+    Buckets { table: &'a Tensor, zero: usize },
     Disentangled(BucketRange),
 }
 
@@ -57,19 +47,16 @@ pub struct BucketRange {
 }
 
 impl RelativePositions {
-    pub fn load(config: &EncoderConfig, parts: &Parts<'_>) -> Result<Self> {
-        let device = parts.device();
+    pub fn load(config: &EncoderConfig, parts: &Parameters<'_>) -> Result<Self> {
         Ok(match &config.relative {
             Relative::None => Self::None,
-            Relative::Rope(ropes) => Self::Rope(
-                ropes
-                    .iter()
-                    .map(|rope| make_rope(rope, device))
-                    .collect::<Result<_>>()?,
-            ),
-            Relative::Alibi => Self::Alibi(alibi_slopes(config.heads)),
+            Relative::Rope(rope) => {
+                let positions = config.max_positions.unwrap_or(usize::MAX);
+                Self::Rope(Rotations::new(rope, positions, parts.device())?)
+            }
+            Relative::Alibi => Self::Alibi(alibi_slopes(config.head_count)),
             Relative::Buckets { count, farthest } => {
-                let table = parts.weight(Part::RelativeTable, 0)?.to_dtype(DType::F32)?;
+                let table = parts.tensor(Part::RelativeTable)?.to_dtype(DType::F32)?;
                 Self::Buckets {
                     table: lay_out_buckets(&table, *count, *farthest)?,
                     zero: *farthest,
@@ -84,20 +71,9 @@ impl RelativePositions {
     pub fn state(&self, sequences: &PackedSequences, device: &Device) -> Result<RelativeState<'_>> {
         Ok(match self {
             Self::None => RelativeState::None,
-            Self::Rope(ropes) => {
-                let longest = sequences.longest();
-                let positions: Vec<u32> = sequences
-                    .ranges()
-                    .flat_map(|range| 0..range.len() as u32)
-                    .collect();
-                RelativeState::Rope {
-                    ropes,
-                    tables: ropes
-                        .iter()
-                        .map(|rope| rope.table(0..longest, device))
-                        .collect::<Result<_>>()?,
-                    positions: Tensor::from_vec(positions, sequences.tokens(), device)?,
-                }
+            Self::Rope(rotations) => {
+                let lengths = sequences.ranges().map(|range| range.len());
+                RelativeState::Rope(rotations.of_sequences(lengths, device)?)
             }
             Self::Alibi(slopes) => RelativeState::Alibi(slopes),
             Self::Buckets { table, zero } => RelativeState::Buckets { table, zero: *zero },
@@ -126,9 +102,9 @@ impl DisentangledPositions {
     fn load(
         config: DisentangledConfig,
         encoder: &EncoderConfig,
-        parts: &Parts<'_>,
+        parts: &Parameters<'_>,
     ) -> Result<Self> {
-        let table = parts.weight(Part::RelativeTable, 0)?;
+        let table = parts.tensor(Part::RelativeTable)?;
         let span = config.buckets.unwrap_or(config.farthest);
         let rows = table.dim(0)?;
         if span == 0 || rows < 2 * span {
@@ -139,7 +115,7 @@ impl DisentangledPositions {
         let table = table.narrow(0, 0, 2 * span)?;
         let table = match config.normed {
             true => parts
-                .norm(Part::RelativeNorm, 0, encoder.norm, encoder.epsilon)?
+                .norm(Part::RelativeNorm, &[encoder.hidden_size], encoder.norm)?
                 .forward(&table)?,
             false => table,
         };
@@ -170,18 +146,6 @@ impl DisentangledPositions {
             zero,
         }
     }
-}
-
-fn make_rope(config: &RopeConfig, device: &Device) -> Result<Rope> {
-    let kind = match config.interleaved {
-        true => RopeKind::Interleaved,
-        false => RopeKind::Half,
-    };
-    let mut frequencies = frequencies(config.theta, config.rotary);
-    for frequency in &mut frequencies {
-        *frequency /= config.divisor;
-    }
-    Rope::new(frequencies, 1.0, kind, PREPARED_POSITIONS, device)
 }
 
 /// Slopes 2^(−8i / n) for n a power of two; other head counts borrow every second slope of the next

@@ -3,9 +3,9 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::layer::Layer;
-use super::parts::Parts;
 use super::relative::RelativePositions;
 use super::{Blueprint, Encoder};
+use crate::models::parameters::Parameters;
 use crate::models::verification::{self, Evidence, Expanded, PROBE_TOKENS};
 use crate::nn::PackedSequences;
 use crate::weights::WeightSource;
@@ -21,7 +21,7 @@ impl Encoder {
         cancel: &CancelToken,
     ) -> Result<()> {
         let longest = self.max_positions().unwrap_or(PROBE_TOKENS);
-        let ids = verification::probe(self.words().count(), PROBE_TOKENS.min(longest));
+        let ids = verification::probe(self.vocabulary(), PROBE_TOKENS.min(longest));
         let mut sequences = PackedSequences::new();
         sequences.push(&ids, None)?;
         sequences.push(&ids[..ids.len().div_ceil(2)], None)?;
@@ -49,8 +49,8 @@ impl Encoder {
         let relative = self.relative.state(sequences, &self.device)?;
         let found = layer.forward(embedded, boundaries, config, &relative)?;
         let expanded = Expanded(source);
-        let parts =
-            Parts::new(&expanded, blueprint.names, &Device::Cpu, DType::F32)?.with_int8(self.int8);
+        let parts = Parameters::new(&expanded, &blueprint.names, &Device::Cpu, DType::F32)?
+            .with_int8(self.int8);
         let positions = RelativePositions::load(&self.config, &parts)?;
         let layer = Layer::load(&self.config, &parts, config.weights, &positions)?;
         let relative = positions.state(sequences, &Device::Cpu)?;

@@ -1,0 +1,282 @@
+//! The vocabulary in which models of every shape are described.
+
+use std::ops::RangeInclusive;
+
+use crate::files::raw_config::{HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH};
+use crate::kernels::{Activation, RopeKind};
+use crate::{Error, Result};
+
+/// A reason why a configuration can't be a model's; who reads it names the file.
+pub type Checked = std::result::Result<(), String>;
+
+/// How attention divides the hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    pub hidden_size: usize,
+    pub head_count: usize,
+    /// Fewer than `head_count` where several query heads share a key and a value.
+    pub kv_head_count: usize,
+    pub head_size: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormConfig {
+    pub kind: NormKind,
+    pub epsilon: f32,
+    /// Added to the weight: 1 for Gemma's checkpoints.
+    pub offset: f32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    Layer,
+    Rms,
+}
+
+/// Which points of a layer are normalized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// Before attention and before the MLP.
+    Pre,
+    /// After each residual sum (BERT).
+    Post,
+    /// On what attention and the MLP add, before the sum (OLMo 2).
+    Output,
+    /// `Pre` and `Output` (Gemma 2 and 3, GLM-4).
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mlp {
+    pub kind: MlpKind,
+    pub activation: Activation,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MlpKind {
+    /// `down(activation(up(x)))`
+    Plain,
+    /// `down(activation(gate(x)) * up(x))`
+    Gated,
+}
+
+/// How the rows of one matrix for query, key and value are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkvLayout {
+    /// All queries, all keys, all values.
+    Stacked,
+    /// Per key-value head: its queries, its key, its value (GPT-NeoX, Falcon 40b, DeBERTa v1).
+    ByHead,
+}
+
+/// What is added to the token embeddings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions {
+    None,
+    /// A learned table, indexed from 0.
+    Learned,
+    /// A learned table whose row `padding_id + 1` is the first token's; padding tokens do not count.
+    LearnedAfterPadding {
+        padding_id: u32,
+    },
+}
+
+/// What attention knows of distances.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Relative {
+    None,
+    Rope(RopeConfig),
+    Alibi,
+    /// One bias per head and distance bucket (MPNet).
+    Buckets {
+        count: usize,
+        farthest: usize,
+    },
+    Disentangled(DisentangledConfig),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeConfig {
+    pub theta: f32,
+    /// Layers with a sliding window may have a base of their own (Gemma 3, ModernBERT).
+    pub local_theta: Option<f32>,
+    /// How many dimensions of a head are rotated.
+    pub rotary_size: usize,
+    pub pairing: RopeKind,
+    pub scaling: RopeScaling,
+    /// For each layer, whether it rotates at all (SmolLM 3 leaves out every fourth); empty where
+    /// all do.
+    pub layers: Vec<bool>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    None,
+    Linear {
+        factor: f32,
+    },
+    /// A larger base, with all frequencies divided so that the fastest stays (GTE).
+    Ntk {
+        factor: f32,
+    },
+    Llama3 {
+        factor: f32,
+        low_frequency_factor: f32,
+        high_frequency_factor: f32,
+        original_positions: usize,
+    },
+    Yarn {
+        factor: f32,
+        beta_fast: f32,
+        beta_slow: f32,
+        original_positions: usize,
+        attention_factor: f32,
+        truncate: bool,
+    },
+    /// Divisors per frequency, one set for contexts up to the original length and one beyond.
+    LongRope {
+        short: Vec<f32>,
+        long: Vec<f32>,
+        original_positions: usize,
+        attention_factor: f32,
+    },
+    /// Divisors per frequency, as GGUF stores llama3's scaling.
+    Divisors(Vec<f32>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DisentangledConfig {
+    /// The content of a query scores positions.
+    pub from_query: bool,
+    /// The content of a key scores positions.
+    pub from_key: bool,
+    /// Distances are told apart up to this one, in each direction.
+    pub farthest: usize,
+    /// Distances fall into this many logarithmic buckets (v2/v3) instead of one each.
+    pub buckets: Option<usize>,
+    /// Positions go through the layer's own query and key projections.
+    pub shared: bool,
+    pub normed: bool,
+}
+
+impl NormConfig {
+    pub const fn new(kind: NormKind, epsilon: f32) -> Self {
+        Self {
+            kind,
+            epsilon,
+            offset: 0.0,
+        }
+    }
+}
+
+impl Relative {
+    pub fn rope(&self) -> Option<&RopeConfig> {
+        match self {
+            Self::Rope(rope) => Some(rope),
+            _ => None,
+        }
+    }
+
+    /// Neighbours of a head rotate together.
+    pub fn interleave(&mut self) {
+        if let Self::Rope(rope) = self {
+            rope.pairing = RopeKind::Interleaved;
+        }
+    }
+
+    pub fn rope_mut(&mut self) -> Option<&mut RopeConfig> {
+        match self {
+            Self::Rope(rope) => Some(rope),
+            _ => None,
+        }
+    }
+}
+
+impl AttentionShape {
+    /// The width of all queries.
+    pub fn width(&self) -> usize {
+        self.head_count * self.head_size
+    }
+
+    /// The width of all keys, and of all values.
+    pub fn kv_width(&self) -> usize {
+        self.kv_head_count * self.head_size
+    }
+
+    pub fn check(&self) -> Checked {
+        check_size("hidden size", self.hidden_size, WIDTH)?;
+        check_size("number of attention heads", self.head_count, HEADS)?;
+        check_size("number of key-value heads", self.kv_head_count, HEADS)?;
+        check_size("size of a head", self.head_size, WIDTH)?;
+        if !self.head_count.is_multiple_of(self.kv_head_count) {
+            return Err(format!(
+                "{} attention heads can't share {} key-value heads evenly",
+                self.head_count, self.kv_head_count
+            ));
+        }
+        check_size("width of attention", self.width(), WIDTH)
+    }
+}
+
+impl RopeConfig {
+    pub fn check(&self, head_size: usize, layer_count: usize) -> Checked {
+        let size = self.rotary_size;
+        if size == 0 || !size.is_multiple_of(2) || size > head_size {
+            return Err(format!(
+                "rotary positions can't rotate {size} dimensions of heads of {head_size}"
+            ));
+        }
+        let bases = [Some(self.theta), self.local_theta];
+        for theta in bases.into_iter().flatten() {
+            if !(theta.is_finite() && theta > 0.0) {
+                return Err(format!("rotary positions can't have the base {theta}"));
+            }
+        }
+        match self.layers.len() {
+            0 => Ok(()),
+            length => check_layers("the list of rotated layers", length, layer_count),
+        }
+    }
+}
+
+pub fn check_size(what: &str, size: usize, range: RangeInclusive<usize>) -> Checked {
+    match range.contains(&size) {
+        true => Ok(()),
+        false => Err(format!(
+            "the {what} is {size}, and should be between {} and {}",
+            range.start(),
+            range.end()
+        )),
+    }
+}
+
+pub fn check_layer_count(count: usize) -> Checked {
+    check_size("number of layers", count, LAYERS)
+}
+
+pub fn check_vocabulary(size: usize) -> Checked {
+    check_size("vocabulary", size, VOCABULARY)
+}
+
+pub fn check_positions(count: usize) -> Checked {
+    check_size("number of positions", count, POSITIONS)
+}
+
+/// A list has an entry per layer.
+pub fn check_layers(what: &str, length: usize, layer_count: usize) -> Checked {
+    match length == layer_count {
+        true => Ok(()),
+        false => Err(format!(
+            "{what} has {length} entries for {layer_count} layers"
+        )),
+    }
+}
+
+/// The activation that a configuration names.
+pub fn activation(name: &str) -> Result<Activation> {
+    Activation::from_name(name).ok_or_else(|| {
+        Error::UnsupportedModel(format!(
+            "the activation {name:?} is not one of gelu, gelu_new, quick_gelu, silu, relu, tanh, sigmoid"
+        ))
+    })
+}

@@ -1,0 +1,16 @@
+use super::*;
+
+pub const FAMILY: Family<EncoderConfig> = Family {
+    name: "bert",
+    matches: |raw| is(raw, &["bert"], &["Bert"]),
+    config: |raw| {
+        require_positions(raw, "absolute")?;
+        encoder(raw, "bert")
+    },
+    names: |_| BERT,
+    gguf: Some(Gguf {
+        architecture: "bert",
+        config: |file| file.encoder("bert"),
+        names: |_| GGUF_ENCODER,
+    }),
+};

@@ -1,0 +1,340 @@
+//! What families read alike from a `config.json`.
+
+use super::*;
+use crate::files::raw_config::{HEADS, VOCABULARY};
+use crate::models::config;
+use crate::models::decoder::config::Experts;
+
+/// What a decoder's configuration means where it does not say.
+pub struct Usual {
+    pub norm: NormKind,
+    pub activation: Activation,
+    /// How much of each head is rotated.
+    pub rotated: f64,
+    /// Whether the output head is the token embedding.
+    pub tied: bool,
+    pub mlp: MlpKind,
+}
+
+impl Usual {
+    pub const LLAMA: Self = Self {
+        norm: NormKind::Rms,
+        activation: Activation::Silu,
+        rotated: 1.0,
+        tied: false,
+        mlp: MlpKind::Gated,
+    };
+
+    pub const TIED: Self = Self {
+        tied: true,
+        ..Self::LLAMA
+    };
+
+    pub const LAYER_NORM: Self = Self {
+        norm: NormKind::Layer,
+        activation: Activation::Gelu,
+        mlp: MlpKind::Plain,
+        ..Self::LLAMA
+    };
+
+    pub const GPT2: Self = Self {
+        activation: Activation::GeluTanh,
+        tied: true,
+        ..Self::LAYER_NORM
+    };
+
+    pub fn norm(&self, epsilon: Option<f32>) -> NormConfig {
+        let usual = match self.norm {
+            NormKind::Rms => 1e-6,
+            NormKind::Layer => 1e-5,
+        };
+        NormConfig::new(self.norm, epsilon.unwrap_or(usual))
+    }
+}
+
+const EPSILON: [&str; 5] = [
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "layer_norm_epsilon",
+    "norm_epsilon",
+    "norm_eps",
+];
+
+pub fn is_type(raw: &RawConfig, model_types: &[&str]) -> bool {
+    matches!(raw.model_type(), Ok(Some(found)) if model_types.contains(&found))
+}
+
+/// By `model_type`, or by the class where old files say only that.
+pub fn is(raw: &RawConfig, model_types: &[&str], classes: &[&str]) -> bool {
+    match raw.model_type() {
+        Ok(Some(found)) => model_types.contains(&found),
+        _ => raw.architectures().is_ok_and(|all| {
+            all.iter()
+                .any(|name| classes.iter().any(|class| name.starts_with(class)))
+        }),
+    }
+}
+
+pub fn number(raw: &RawConfig, key: &str) -> Result<Option<f32>> {
+    Ok(raw.opt_f64(key)?.map(|value| value as f32))
+}
+
+pub fn flag(raw: &RawConfig, key: &str, otherwise: bool) -> Result<bool> {
+    Ok(raw.opt_bool(key)?.unwrap_or(otherwise))
+}
+
+/// Switches that no forward of ours has.
+pub fn refuse(raw: &RawConfig, keys: &[&str]) -> Result<()> {
+    for key in keys {
+        if flag(raw, key, false)? {
+            let reason = format!("{key}: true is not supported");
+            return Err(Error::unsupported(raw.file(), reason));
+        }
+    }
+    Ok(())
+}
+
+/// `position_embedding_type` must be what the family is written for.
+pub fn require_positions(raw: &RawConfig, wanted: &str) -> Result<()> {
+    match raw.opt_string("position_embedding_type")? {
+        None => Ok(()),
+        Some(found) if found == wanted => Ok(()),
+        Some(found) => Err(Error::unsupported(
+            raw.file(),
+            format!("position_embedding_type {found:?} is not supported, only {wanted:?}"),
+        )),
+    }
+}
+
+/// What BERT's relatives have in common; each then says where it differs.
+pub fn encoder(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
+    let (hidden_size, head_count, head_size) = attention_sizes(raw)?;
+    let layers = raw.usize_in(["num_hidden_layers", "n_layers", "n_layer"], LAYERS)?;
+    let activation = raw.opt_string(["hidden_act", "activation", "hidden_activation"])?;
+    let activation = config::activation(activation.unwrap_or("gelu"))?;
+    let epsilon = raw.opt_f64(EPSILON)?.unwrap_or(1e-12) as f32;
+    Ok(EncoderConfig {
+        family,
+        hidden_size,
+        head_count,
+        head_size,
+        layers: plain_layers(layers),
+        embedding_size: hidden_size,
+        token_types: raw.opt_usize("type_vocab_size")?.unwrap_or(0),
+        positions: Positions::Learned,
+        relative: Relative::None,
+        max_positions: raw.opt_usize_in(["max_position_embeddings", "n_positions"], POSITIONS)?,
+        norm: NormConfig::new(NormKind::Layer, epsilon),
+        norm_placement: NormPlacement::Post,
+        mlp: Mlp {
+            kind: MlpKind::Plain,
+            activation,
+        },
+        qkv: QkvLayout::Stacked,
+        heads_on_top: HeadConfigs {
+            masked_activation: activation,
+            ..HeadConfigs::default()
+        },
+        convolution: None,
+    })
+}
+
+/// What all decoders share, with Llama's choices where they differ.
+pub fn decoder(raw: &RawConfig, usual: &Usual) -> Result<DecoderConfig> {
+    let (hidden_size, head_count, head_size) = attention_sizes(raw)?;
+    let layer_count = raw.usize_in(["num_hidden_layers", "n_layer"], LAYERS)?;
+    let kv_head_count =
+        raw.opt_usize_in(["num_key_value_heads", "num_kv_heads", "n_head_kv"], HEADS)?;
+    let epsilon = raw.opt_f64(EPSILON)?.map(|epsilon| epsilon as f32);
+    let max_positions = ["max_position_embeddings", "n_positions", "n_ctx"];
+    let activation = [
+        "hidden_activation",
+        "hidden_act",
+        "activation_function",
+        "activation",
+    ];
+    Ok(DecoderConfig {
+        architecture: raw.model_type()?.unwrap_or_default().to_owned(),
+        vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
+        hidden_size,
+        layer_count,
+        head_count,
+        kv_head_count: kv_head_count.unwrap_or(head_count),
+        head_size,
+        max_positions: raw.opt_usize_in(max_positions, POSITIONS)?.unwrap_or(2048),
+        norm: usual.norm(epsilon),
+        norm_placement: NormPlacement::Pre,
+        residual: Residual::Sequential,
+        query_key_norm: QueryKeyNorm::None,
+        qkv: QkvLayout::Stacked,
+        mlp: Mlp {
+            kind: usual.mlp,
+            activation: match raw.opt_string(activation)? {
+                Some(name) => config::activation(name)?,
+                None => usual.activation,
+            },
+        },
+        experts: None,
+        positions: Positions::None,
+        relative: Relative::Rope(rope(raw, head_size, usual.rotated, 10_000.0)?),
+        bidirectional: false,
+        windows: vec![None; layer_count],
+        attention_scale: 1.0 / (head_size as f32).sqrt(),
+        attention_soft_cap: None,
+        logit_soft_cap: None,
+        embedding_scale: 1.0,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
+        tied_head: flag(raw, "tie_word_embeddings", usual.tied)?,
+        row_order: RowOrder::Same,
+    })
+}
+
+/// The hidden size, the number of heads and the size of one.
+fn attention_sizes(raw: &RawConfig) -> Result<(usize, usize, usize)> {
+    let hidden = raw.usize_in(["hidden_size", "dim", "n_embd", "d_model"], WIDTH)?;
+    let heads = raw.usize_in(["num_attention_heads", "n_heads", "n_head"], HEADS)?;
+    match raw.opt_usize_in("head_dim", WIDTH)? {
+        Some(size) => Ok((hidden, heads, size)),
+        None if hidden % heads == 0 => Ok((hidden, heads, hidden / heads)),
+        None => Err(Error::corrupt(
+            raw.file(),
+            format!("the hidden size {hidden} can't be divided among {heads} attention heads"),
+        )),
+    }
+}
+
+/// For each layer its window, if it has one: by `layer_types` where the file lists them, else by
+/// `is_windowed`.
+pub fn windows(
+    raw: &RawConfig,
+    layer_count: usize,
+    window: Option<usize>,
+    is_windowed: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<usize>>> {
+    let Some(types) = raw.opt_strings("layer_types")? else {
+        return Ok((0..layer_count)
+            .map(|layer| window.filter(|_| is_windowed(layer)))
+            .collect());
+    };
+    check_layers("layer_types", types.len(), layer_count)
+        .map_err(|reason| Error::corrupt(raw.file(), reason))?;
+    Ok(types
+        .iter()
+        .map(|kind| window.filter(|_| kind == "sliding_attention"))
+        .collect())
+}
+
+/// One group per key-value head in the file's fused matrix.
+pub fn grouped(mut config: DecoderConfig) -> DecoderConfig {
+    config.qkv = QkvLayout::ByHead;
+    config.row_order = RowOrder::Grouped;
+    config
+}
+
+/// Attention and MLP read one normalized input.
+pub fn parallel(mut config: DecoderConfig) -> DecoderConfig {
+    config.residual = Residual::ParallelOneNorm;
+    config
+}
+
+/// Every `interval`-th layer does not rotate, unless a list says which do.
+pub fn rotated(mut config: DecoderConfig, interval: usize, given: Vec<bool>) -> DecoderConfig {
+    let usual = (1..=config.layer_count).map(|layer| layer % interval.max(1) != 0);
+    if let Some(rope) = config.relative.rope_mut() {
+        rope.layers = match given.is_empty() {
+            true => usual.collect(),
+            false => given,
+        };
+    }
+    config
+}
+
+/// Experts in every layer, or in those that the file says.
+pub fn experts(
+    raw: &RawConfig,
+    layer_count: usize,
+    normalize: bool,
+    shared: bool,
+) -> Result<Option<Experts>> {
+    let step = raw.opt_usize("decoder_sparse_step")?.unwrap_or(1).max(1);
+    let plain = raw.opt_integers("mlp_only_layers")?.unwrap_or_default();
+    Ok(Some(Experts {
+        count: raw.usize(["num_local_experts", "num_experts"])?,
+        used: raw.usize("num_experts_per_tok")?,
+        normalize: flag(raw, "norm_topk_prob", normalize)?,
+        shared,
+        layers: (0..layer_count)
+            .map(|layer| !plain.contains(&(layer as i64)) && (layer + 1) % step == 0)
+            .collect(),
+    }))
+}
+
+/// What a key of some encoders says of gate and activation at once.
+pub fn gated(raw: &RawConfig, key: &str, otherwise: Mlp) -> Result<Mlp> {
+    let gated = |activation| Mlp {
+        kind: MlpKind::Gated,
+        activation,
+    };
+    Ok(match raw.opt_string(key)? {
+        None => otherwise,
+        Some("original") => Mlp {
+            kind: MlpKind::Plain,
+            ..otherwise
+        },
+        Some("swiglu") => gated(Activation::Silu),
+        Some("geglu") => gated(Activation::Gelu),
+        Some("reglu") => gated(Activation::Relu),
+        Some("glu") => gated(Activation::Sigmoid),
+        Some(plain) => Mlp {
+            kind: MlpKind::Plain,
+            activation: config::activation(plain)?,
+        },
+    })
+}
+
+/// Positions by rotation alone.
+pub fn rotary(
+    config: EncoderConfig,
+    rope: impl FnOnce(&EncoderConfig) -> Result<RopeConfig>,
+) -> Result<EncoderConfig> {
+    Ok(EncoderConfig {
+        positions: Positions::None,
+        relative: Relative::Rope(rope(&config)?),
+        ..config
+    })
+}
+
+/// Layers that see `reach` tokens to each side: all but every `every`-th, unless the file lists them.
+pub fn local_layers(
+    raw: &RawConfig,
+    config: &mut EncoderConfig,
+    reach: usize,
+    every: usize,
+) -> Result<()> {
+    let windows = windows(raw, config.layers.len(), Some(reach), |layer| {
+        !layer.is_multiple_of(every)
+    })?;
+    for (layer, window) in config.layers.iter_mut().zip(windows) {
+        if let Some(reach) = window {
+            let (left, right) = (reach, reach);
+            layer.attention = AttentionKind::Window { left, right };
+        }
+    }
+    Ok(())
+}
+
+/// One activation for the heads of all tasks.
+pub fn classifier_heads(raw: &RawConfig) -> Result<HeadConfigs> {
+    let activation = raw.opt_string("classifier_activation")?.unwrap_or("gelu");
+    let activation = config::activation(activation)?;
+    Ok(HeadConfigs {
+        pooling: match raw.opt_string("classifier_pooling")? {
+            Some("mean") => SequencePooling::Mean,
+            _ => SequencePooling::First,
+        },
+        sequence_activation: activation,
+        token_activation: activation,
+        masked_activation: activation,
+    })
+}

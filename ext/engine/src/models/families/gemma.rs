@@ -1,0 +1,13 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "gemma",
+    matches: |raw| is_type(raw, &["gemma"]),
+    config: gemma_shared::config,
+    names: |_| LLAMA,
+    gguf: Some(Gguf {
+        architecture: "gemma",
+        config: gemma_shared::gguf,
+        names: |_| GGUF,
+    }),
+};

@@ -1,0 +1,29 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "gemma3",
+    matches: |raw| is_type(raw, &["gemma3", "gemma3_text"]),
+    config: |raw| {
+        let text = raw.opt_nested("text_config")?;
+        let raw = text.as_ref().unwrap_or(raw);
+        let pattern = raw.opt_usize("sliding_window_pattern")?.unwrap_or(6);
+        let mut config = gemma_shared::capped(raw, pattern.max(1))?;
+        config.query_key_norm = QueryKeyNorm::PerHead;
+        if flag(raw, "use_bidirectional_attention", false)? {
+            config = gemma_shared::bidirectional(config);
+        }
+        Ok(gemma_shared::with_local_theta(config, local_theta(raw)?))
+    },
+    names: |_| gemma2::NAMES,
+    gguf: Some(Gguf {
+        architecture: "gemma3",
+        config: |file| {
+            let config = gemma_shared::capped_gguf(file, 6, gemma_shared::LAYERS_OF_27B[1])?;
+            Ok(gemma_shared::with_local_theta(
+                config,
+                file.number("rope.freq_base_swa")?,
+            ))
+        },
+        names: |_| GGUF,
+    }),
+};

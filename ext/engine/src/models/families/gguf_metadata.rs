@@ -1,0 +1,304 @@
+//! What families read alike from the metadata of a GGUF file.
+//!
+//! llama.cpp's converter names tensors alike for all families, splits or fuses them in few ways,
+//! adds Gemma's 1 to the norms, and reorders the rotated rows of some families, which then rotate
+//! neighbours.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use super::*;
+use crate::files::raw_config::HEADS;
+use crate::models::decoder::config::Experts;
+use crate::weights::{Metadata, Value};
+
+/// The metadata of one family, and which tensors there are.
+pub struct GgufFile<'a> {
+    source: &'a dyn WeightSource,
+    metadata: &'a Metadata,
+    architecture: &'a str,
+}
+
+/// The converter has put what rotates together side by side.
+pub fn neighbours(mut config: DecoderConfig) -> DecoderConfig {
+    config.row_order = RowOrder::Neighbours;
+    config.relative.interleave();
+    config
+}
+
+/// The converter has sorted the rows of query, key and value, which adapters have in groups.
+pub fn grouped_gguf(mut config: DecoderConfig) -> DecoderConfig {
+    config.row_order = RowOrder::Grouped;
+    config
+}
+
+impl<'a> GgufFile<'a> {
+    pub fn new(source: &'a dyn WeightSource) -> Result<Self> {
+        let metadata = source.metadata();
+        Ok(Self {
+            source,
+            metadata,
+            architecture: metadata.str("general.architecture")?,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.metadata.file()
+    }
+
+    pub fn architecture(&self) -> &str {
+        self.architecture
+    }
+
+    pub fn padding_id(&self) -> Result<Option<u32>> {
+        self.metadata.opt_u32("tokenizer.ggml.padding_token_id")
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    fn size(&self, name: &str, range: RangeInclusive<usize>) -> Result<usize> {
+        match self.opt_size(name)? {
+            Some(size) => {
+                check_size(name, size, range).map_err(|reason| self.corrupt(reason))?;
+                Ok(size)
+            }
+            None => Err(self.corrupt(format!("key {:?} is missing", self.key(name)))),
+        }
+    }
+
+    pub fn opt_size(&self, name: &str) -> Result<Option<usize>> {
+        Ok(self.metadata.opt_u32(&self.key(name))?.map(|n| n as usize))
+    }
+
+    pub fn number(&self, name: &str) -> Result<Option<f32>> {
+        self.metadata.opt_f32(&self.key(name))
+    }
+
+    pub fn flag(&self, name: &str, otherwise: bool) -> Result<bool> {
+        let given = self.metadata.opt_bool(&self.key(name))?;
+        Ok(given.unwrap_or(otherwise))
+    }
+
+    pub fn first_layer_has(&self, name: &str) -> bool {
+        self.source.has(&format!("blk.0.{name}.weight"))
+    }
+
+    pub fn corrupt(&self, reason: impl std::fmt::Display) -> Error {
+        Error::corrupt(self.metadata.file(), reason)
+    }
+
+    fn layer_count(&self) -> Result<usize> {
+        self.size("block_count", LAYERS)
+    }
+
+    /// BERT's choices, where its relatives differ.
+    pub fn encoder(&self, family: &'static str) -> Result<EncoderConfig> {
+        let hidden_size = self.size("embedding_length", WIDTH)?;
+        let head_count = self.size("attention.head_count", HEADS)?;
+        let epsilon = self.number("attention.layer_norm_epsilon")?;
+        if hidden_size % head_count != 0 {
+            return Err(self.corrupt(format!(
+                "the hidden size {hidden_size} can't be divided among {head_count} attention heads"
+            )));
+        }
+        Ok(EncoderConfig {
+            family,
+            hidden_size,
+            head_count,
+            head_size: hidden_size / head_count,
+            layers: plain_layers(self.layer_count()?),
+            embedding_size: hidden_size,
+            token_types: self.opt_size("token_type_count")?.unwrap_or(2).max(1),
+            positions: Positions::Learned,
+            relative: Relative::None,
+            max_positions: self.opt_size("context_length")?,
+            norm: NormConfig::new(NormKind::Layer, epsilon.unwrap_or(1e-12)),
+            norm_placement: NormPlacement::Post,
+            mlp: Mlp {
+                kind: self.mlp_kind()?,
+                activation: Activation::Gelu,
+            },
+            qkv: QkvLayout::Stacked,
+            heads_on_top: HeadConfigs::default(),
+            convolution: None,
+        })
+    }
+
+    /// Llama's choices, where others differ.
+    pub fn decoder(&self, usual: &Usual) -> Result<DecoderConfig> {
+        let hidden_size = self.size("embedding_length", WIDTH)?;
+        let layer_count = self.layer_count()?;
+        let head_count = self.size("attention.head_count", HEADS)?;
+        let kv_head_count = self.opt_size("attention.head_count_kv")?;
+        let head_size = self.opt_size("attention.key_length")?;
+        let head_size = head_size.unwrap_or(hidden_size / head_count);
+        let epsilon = match usual.norm {
+            NormKind::Rms => self.number("attention.layer_norm_rms_epsilon")?,
+            NormKind::Layer => self.number("attention.layer_norm_epsilon")?,
+        };
+        let vocab_size = self.source.info("token_embd.weight");
+        let vocab_size = vocab_size.and_then(|info| info.shape.first().copied());
+        Ok(DecoderConfig {
+            architecture: self.architecture.to_owned(),
+            vocab_size: vocab_size
+                .ok_or_else(|| self.corrupt("tensor token_embd.weight is missing"))?,
+            hidden_size,
+            layer_count,
+            head_count,
+            kv_head_count: kv_head_count.unwrap_or(head_count),
+            head_size,
+            max_positions: self.size("context_length", POSITIONS)?,
+            norm: usual.norm(epsilon),
+            norm_placement: NormPlacement::Pre,
+            residual: Residual::Sequential,
+            query_key_norm: match self.first_layer_has("attn_q_norm") {
+                true => QueryKeyNorm::PerHead,
+                false => QueryKeyNorm::None,
+            },
+            qkv: QkvLayout::Stacked,
+            mlp: Mlp {
+                kind: self.mlp_kind()?,
+                activation: usual.activation,
+            },
+            experts: None,
+            positions: Positions::None,
+            relative: Relative::Rope(self.rope(head_size, 10_000.0)?),
+            bidirectional: !self.flag("attention.causal", true)?,
+            windows: vec![None; layer_count],
+            attention_scale: 1.0 / (head_size as f32).sqrt(),
+            attention_soft_cap: None,
+            logit_soft_cap: None,
+            embedding_scale: 1.0,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
+            tied_head: !self.source.has("output.weight"),
+            row_order: RowOrder::Same,
+        })
+    }
+
+    /// Families that fuse gate and up store both as `ffn_up`, twice as high as `ffn_down` is wide.
+    fn mlp_kind(&self) -> Result<MlpKind> {
+        if self.first_layer_has("ffn_gate") || self.first_layer_has("ffn_gate_inp") {
+            return Ok(MlpKind::Gated);
+        }
+        let shape = |name: &str| {
+            let info = self.source.info(&format!("blk.0.{name}.weight"));
+            info.map(|info| info.shape).unwrap_or_default()
+        };
+        match (shape("ffn_up").as_slice(), shape("ffn_down").as_slice()) {
+            ([up, _], [_, down]) if *up == 2 * down => Ok(MlpKind::Gated),
+            ([_, _], [_, _]) => Ok(MlpKind::Plain),
+            _ => Err(self.corrupt("the tensors of the first layer's MLP are missing")),
+        }
+    }
+
+    pub fn rope(&self, head_size: usize, theta: f32) -> Result<RopeConfig> {
+        let rotary_size = self.opt_size("rope.dimension_count")?.unwrap_or(head_size);
+        Ok(RopeConfig {
+            theta: self.number("rope.freq_base")?.unwrap_or(theta),
+            local_theta: None,
+            rotary_size,
+            pairing: RopeKind::Half,
+            scaling: self.rope_scaling(rotary_size)?,
+            layers: Vec::new(),
+        })
+    }
+
+    fn rope_scaling(&self, rotary_size: usize) -> Result<RopeScaling> {
+        if let Some(divisors) = self.divisors("rope_freqs.weight", rotary_size)? {
+            return Ok(RopeScaling::Divisors(divisors));
+        }
+        let context = self.size("context_length", POSITIONS)?;
+        let original = self
+            .opt_size("rope.scaling.original_context_length")?
+            .unwrap_or(context);
+        if let (Some(short), Some(long)) = (
+            self.divisors("rope_factors_short.weight", rotary_size)?,
+            self.divisors("rope_factors_long.weight", rotary_size)?,
+        ) {
+            return Ok(RopeScaling::LongRope {
+                short,
+                long,
+                original_positions: original,
+                attention_factor: self.number("rope.scaling.attn_factor")?.unwrap_or(1.0),
+            });
+        }
+        let factor = self.number("rope.scaling.factor")?.unwrap_or(1.0);
+        match self.metadata.opt_str(&self.key("rope.scaling.type"))? {
+            None | Some("none") => Ok(RopeScaling::None),
+            Some("linear") => Ok(RopeScaling::Linear { factor }),
+            Some("yarn") => Ok(RopeScaling::Yarn {
+                factor,
+                beta_fast: self.number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+                beta_slow: self.number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+                original_positions: original,
+                attention_factor: (0.1 * factor.max(1.0).ln() + 1.0)
+                    * self.number("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0),
+                truncate: true,
+            }),
+            Some(other) => Err(Error::unsupported(
+                self.metadata.file(),
+                format!("rope scaling {other:?} is not supported"),
+            )),
+        }
+    }
+
+    fn divisors(&self, name: &str, rotary_size: usize) -> Result<Option<Vec<f32>>> {
+        if !self.source.has(name) {
+            return Ok(None);
+        }
+        let tensor = self.source.tensor(
+            name,
+            Some(candle_core::DType::F32),
+            &candle_core::Device::Cpu,
+        )?;
+        let divisors: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
+        if divisors.len() != rotary_size / 2 {
+            return Err(self.corrupt(format!(
+                "{name} has {} entries instead of {}",
+                divisors.len(),
+                rotary_size / 2
+            )));
+        }
+        Ok(Some(divisors))
+    }
+
+    /// The window of every layer but each `usual`-th, unless the file says which.
+    pub fn windows(&self, layer_count: usize, usual: usize) -> Result<Vec<Option<usize>>> {
+        // Files say 0 for "no window".
+        let window = self.opt_size("attention.sliding_window")?;
+        let window = window.filter(|&window| window > 0);
+        let key = self.key("attention.sliding_window_pattern");
+        if let Some(Value::Array(flags)) = self.metadata.get(&key) {
+            check_layers("the pattern of sliding windows", flags.len(), layer_count)
+                .map_err(|reason| self.corrupt(reason))?;
+            let windowed = |flag| matches!(flag, Value::Bool(true));
+            return Ok(flags
+                .values()
+                .map(|flag| window.filter(|_| windowed(flag)))
+                .collect());
+        }
+        let pattern = self.opt_size("attention.sliding_window_pattern")?;
+        let pattern = pattern.unwrap_or(usual).max(1);
+        Ok((0..layer_count)
+            .map(|layer| window.filter(|_| (layer + 1) % pattern != 0))
+            .collect())
+    }
+
+    pub fn experts(&self, normalize: bool, shared: bool) -> Result<Option<Experts>> {
+        let Some(count) = self.opt_size("expert_count")?.filter(|&count| count > 0) else {
+            return Ok(None);
+        };
+        Ok(Some(Experts {
+            count,
+            used: self.size("expert_used_count", 1..=count)?,
+            layers: (0..self.layer_count()?)
+                .map(|layer| self.source.has(&format!("blk.{layer}.ffn_gate_inp.weight")))
+                .collect(),
+            normalize,
+            shared,
+        }))
+    }
+}

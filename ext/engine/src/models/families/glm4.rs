@@ -1,0 +1,28 @@
+use super::*;
+
+const USUAL: Usual = Usual {
+    rotated: 0.5,
+    ..Usual::LLAMA
+};
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "glm4",
+    matches: |raw| is_type(raw, &["glm4"]),
+    config: |raw| Ok(shape(decoder(raw, &USUAL)?)),
+    names: |_| Names {
+        post_attention_norm: "post_self_attn_layernorm",
+        post_mlp_norm: "post_mlp_layernorm",
+        ..LLAMA
+    },
+    gguf: Some(Gguf {
+        architecture: "glm4",
+        config: |file| Ok(shape(file.decoder(&USUAL)?)),
+        names: |_| GGUF,
+    }),
+};
+
+fn shape(mut config: DecoderConfig) -> DecoderConfig {
+    config.norm_placement = NormPlacement::Both;
+    config.relative.interleave();
+    config
+}

@@ -1,0 +1,239 @@
+//! The families: for each, which files are its, what they mean, and what its tensors are called. One
+//! file per family, for `config.json` and GGUF alike; what several share stands in the files named
+//! below first.
+
+mod config_json;
+mod disentangled;
+mod gemma_shared;
+mod gguf_metadata;
+mod names;
+mod rope_json;
+
+mod albert;
+mod bert;
+mod deberta;
+mod deberta_v2;
+mod distilbert;
+mod electra;
+mod falcon;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod glm4;
+mod gpt2;
+mod gpt_neox;
+mod granite;
+mod gte;
+mod jina;
+mod llama;
+mod mistral;
+mod mixtral;
+mod modernbert;
+mod mpnet;
+mod nomic;
+mod olmo2;
+mod phi;
+mod phi3;
+mod qwen2;
+mod qwen2_moe;
+mod qwen3;
+mod qwen3_moe;
+mod roberta;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
+
+use crate::files::raw_config::{RawConfig, LAYERS, POSITIONS, WIDTH};
+use crate::kernels::{Activation, RopeKind};
+use crate::models::config::*;
+use crate::models::decoder::config::{DecoderConfig, QueryKeyNorm, Residual, RowOrder};
+use crate::models::encoder::config::*;
+use crate::models::parts::Names;
+use crate::nn::AttentionKind;
+use crate::weights::WeightSource;
+use crate::{Error, Result};
+
+use config_json::*;
+use gguf_metadata::{grouped_gguf, neighbours, GgufFile};
+use names::*;
+use rope_json::{local_theta, rope};
+
+/// A family of models of one shape, which `C` describes.
+pub struct Family<C: 'static> {
+    pub name: &'static str,
+    /// Whether a `config.json` is one of its.
+    pub matches: fn(&RawConfig) -> bool,
+    pub config: fn(&RawConfig) -> Result<C>,
+    /// As transformers calls its modules.
+    pub names: fn(&C) -> Names,
+    pub gguf: Option<Gguf<C>>,
+}
+
+/// A family as GGUF files have it.
+pub struct Gguf<C: 'static> {
+    /// `general.architecture`
+    pub architecture: &'static str,
+    pub config: fn(&GgufFile<'_>) -> Result<C>,
+    pub names: fn(&C) -> Names,
+}
+
+/// A description of models that are run by one forward.
+pub trait Shape: Sized + 'static {
+    /// With its article.
+    const KIND: &'static str;
+
+    /// The first match counts.
+    const FAMILIES: &'static [Family<Self>];
+
+    fn check(&self) -> Checked;
+}
+
+impl Shape for EncoderConfig {
+    const KIND: &'static str = "an encoder";
+
+    /// Jina's configurations also call themselves bert.
+    const FAMILIES: &'static [Family<Self>] = &[
+        jina::FAMILY,
+        bert::FAMILY,
+        roberta::FAMILY,
+        distilbert::FAMILY,
+        mpnet::FAMILY,
+        electra::FAMILY,
+        albert::FAMILY,
+        deberta::FAMILY,
+        deberta_v2::FAMILY,
+        nomic::FAMILY,
+        gte::FAMILY,
+        modernbert::FAMILY,
+    ];
+
+    fn check(&self) -> Checked {
+        EncoderConfig::check(self)
+    }
+}
+
+impl Shape for DecoderConfig {
+    const KIND: &'static str = "a language model";
+
+    const FAMILIES: &'static [Family<Self>] = &[
+        llama::FAMILY,
+        mistral::FAMILY,
+        mixtral::FAMILY,
+        qwen2::FAMILY,
+        qwen3::FAMILY,
+        qwen2_moe::FAMILY,
+        qwen3_moe::FAMILY,
+        gemma::FAMILY,
+        gemma2::FAMILY,
+        gemma3::FAMILY,
+        phi::FAMILY,
+        phi3::FAMILY,
+        stablelm::FAMILY,
+        falcon::FAMILY,
+        granite::FAMILY,
+        olmo2::FAMILY,
+        smollm3::FAMILY,
+        glm4::FAMILY,
+        starcoder2::FAMILY,
+        gpt2::FAMILY,
+        gpt_neox::FAMILY,
+    ];
+
+    fn check(&self) -> Checked {
+        DecoderConfig::check(self)
+    }
+}
+
+/// What a checkpoint is, before its tensors are read.
+#[derive(Clone, Debug)]
+pub struct Blueprint<C> {
+    pub config: C,
+    /// What the file calls its tensors.
+    pub names: Names,
+    /// What transformers calls them, and so adapters.
+    pub modules: Names,
+    pub padding_id: Option<u32>,
+}
+
+impl<C: Shape> Blueprint<C> {
+    pub fn from_config(raw: &RawConfig) -> Result<Self> {
+        let family = find(raw)?;
+        let config = (family.config)(raw)?;
+        C::check(&config).map_err(|reason| Error::corrupt(raw.file(), reason))?;
+        let names = (family.names)(&config);
+        let text = raw.opt_nested("text_config")?;
+        Ok(Self {
+            config,
+            names,
+            modules: names,
+            padding_id: text.as_ref().unwrap_or(raw).padding_id()?,
+        })
+    }
+
+    pub fn from_gguf(source: &dyn WeightSource) -> Result<Self> {
+        let file = GgufFile::new(source)?;
+        let (family, gguf) = find_gguf(&file)?;
+        let config = (gguf.config)(&file)?;
+        C::check(&config).map_err(|reason| file.corrupt(reason))?;
+        Ok(Self {
+            names: (gguf.names)(&config),
+            modules: (family.names)(&config),
+            padding_id: file.padding_id()?,
+            config,
+        })
+    }
+}
+
+/// Whether a `config.json` is of a family of this shape.
+pub fn matches<C: Shape>(raw: &RawConfig) -> bool {
+    C::FAMILIES.iter().any(|family| (family.matches)(raw))
+}
+
+/// Whether a GGUF file is of a family of this shape.
+pub fn matches_gguf<C: Shape>(architecture: &str) -> bool {
+    architectures::<C>().contains(&architecture)
+}
+
+/// The families of a shape, as `config.json` files are told by.
+pub fn known<C: Shape>() -> Vec<&'static str> {
+    C::FAMILIES.iter().map(|family| family.name).collect()
+}
+
+/// The families of a shape, as GGUF files name them.
+pub fn architectures<C: Shape>() -> Vec<&'static str> {
+    let families = C::FAMILIES.iter();
+    let gguf = families.filter_map(|family| family.gguf.as_ref());
+    gguf.map(|gguf| gguf.architecture).collect()
+}
+
+fn find<C: Shape>(raw: &RawConfig) -> Result<&'static Family<C>> {
+    let family = C::FAMILIES.iter().find(|family| (family.matches)(raw));
+    match (family, raw.model_type()?) {
+        (Some(family), _) => Ok(family),
+        (None, found) => {
+            let found = format!("model_type {:?}", found.unwrap_or("(none)"));
+            Err(unknown::<C>(raw.file(), &found, known::<C>()))
+        }
+    }
+}
+
+fn find_gguf<C: Shape>(file: &GgufFile<'_>) -> Result<(&'static Family<C>, &'static Gguf<C>)> {
+    let architecture = file.architecture();
+    let mut families = C::FAMILIES
+        .iter()
+        .filter_map(|family| Some((family, family.gguf.as_ref()?)));
+    families
+        .find(|(_, gguf)| gguf.architecture == architecture)
+        .ok_or_else(|| {
+            let found = format!("architecture {architecture:?}");
+            unknown::<C>(file.path(), &found, architectures::<C>())
+        })
+}
+
+fn unknown<C: Shape>(file: &std::path::Path, found: &str, known: Vec<&str>) -> Error {
+    let (kind, known) = (C::KIND, known.join(", "));
+    Error::unsupported(
+        file,
+        format!("{found} is not {kind} that red-candle can run. It runs {known}"),
+    )
+}

@@ -1,0 +1,34 @@
+use super::*;
+
+/// Distances beyond this one share the last bucket.
+const FARTHEST: usize = 128;
+
+pub const FAMILY: Family<EncoderConfig> = Family {
+    name: "mpnet",
+    matches: |raw| is(raw, &["mpnet"], &["MPNet"]),
+    config: |raw| {
+        let config = encoder(raw, "mpnet")?;
+        let count = raw.opt_usize("relative_attention_num_buckets")?;
+        let padding_id = raw.padding_id()?.unwrap_or(1);
+        Ok(EncoderConfig {
+            token_types: 0,
+            positions: Positions::LearnedAfterPadding { padding_id },
+            relative: Relative::Buckets {
+                count: count.unwrap_or(32),
+                farthest: FARTHEST,
+            },
+            heads_on_top: HeadConfigs::default(),
+            ..config
+        })
+    },
+    names: |_| Names {
+        relative_table: "encoder.relative_attention_bias",
+        query: "attention.attn.q",
+        key: "attention.attn.k",
+        value: "attention.attn.v",
+        attention_output: "attention.attn.o",
+        attention_norm: "attention.LayerNorm",
+        ..roberta::NAMES
+    },
+    gguf: None,
+};

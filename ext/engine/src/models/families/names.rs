@@ -1,0 +1,181 @@
+//! Names that many families inherit.
+
+use super::Names;
+
+/// The decoders of transformers.
+pub const LLAMA: Names = Names {
+    body: "model.",
+    token_embedding: "embed_tokens",
+    final_norm: "norm",
+    head: "lm_head",
+    sequence_output: "score",
+    token_output: "score|classifier",
+    layer: "layers.{}.",
+    attention_norm: "input_layernorm",
+    mlp_norm: "post_attention_layernorm",
+    query: "self_attn.q_proj",
+    key: "self_attn.k_proj",
+    value: "self_attn.v_proj",
+    qkv: "self_attn.qkv_proj",
+    attention_output: "self_attn.o_proj",
+    query_norm: "self_attn.q_norm",
+    key_norm: "self_attn.k_norm",
+    gate: "mlp.gate_proj",
+    up: "mlp.up_proj",
+    gate_up: "mlp.gate_up_proj",
+    down: "mlp.down_proj",
+    router: "mlp.gate",
+    expert_gate: "mlp.experts.{}.gate_proj",
+    expert_up: "mlp.experts.{}.up_proj",
+    expert_down: "mlp.experts.{}.down_proj",
+    shared_gate: "mlp.shared_expert.gate_proj",
+    shared_up: "mlp.shared_expert.up_proj",
+    shared_down: "mlp.shared_expert.down_proj",
+    shared_router: "mlp.shared_expert_gate",
+    ..Names::NONE
+};
+
+/// GGUF names parts alike for all families; which of them a layer has follows from the config.
+pub const GGUF: Names = Names {
+    token_embedding: "token_embd",
+    position_embedding: "position_embd",
+    final_norm: "output_norm",
+    head: "output",
+    sequence_output: "cls.output",
+    layer: "blk.{}.",
+    attention_norm: "attn_norm",
+    mlp_norm: "ffn_norm",
+    post_attention_norm: "post_attention_norm",
+    post_mlp_norm: "post_ffw_norm",
+    query: "attn_q",
+    key: "attn_k",
+    value: "attn_v",
+    qkv: "attn_qkv",
+    attention_output: "attn_output",
+    query_norm: "attn_q_norm",
+    key_norm: "attn_k_norm",
+    gate: "ffn_gate",
+    up: "ffn_up",
+    gate_up: "ffn_up",
+    down: "ffn_down",
+    router: "ffn_gate_inp",
+    expert_gate: "ffn_gate_exps",
+    expert_up: "ffn_up_exps",
+    expert_down: "ffn_down_exps",
+    shared_gate: "ffn_gate_shexp",
+    shared_up: "ffn_up_shexp",
+    shared_down: "ffn_down_shexp",
+    shared_router: "ffn_gate_inp_shexp",
+    ..Names::NONE
+};
+
+/// BERT and its relatives, which normalize after their sublayers.
+pub const GGUF_ENCODER: Names = Names {
+    token_types: "token_types",
+    embedding_norm: "token_embd_norm",
+    final_norm: "",
+    attention_norm: "attn_output_norm",
+    second_attention_norm: "attn_norm_2",
+    mlp_norm: "layer_output_norm",
+    gate_up: "",
+    sequence_dense: "cls",
+    ..GGUF
+};
+
+/// Falcon 40b keeps the norm of its MLP where others keep that of attention.
+pub const GGUF_FALCON: Names = Names {
+    attention_norm: "attn_norm_2|attn_norm",
+    mlp_norm: "attn_norm",
+    ..GGUF
+};
+
+/// GPT-NeoX, and Falcon after it.
+pub const GPT_NEOX: Names = Names {
+    token_embedding: "embed_in|word_embeddings",
+    final_norm: "final_layer_norm|ln_f",
+    head: "embed_out|lm_head",
+    layer: "layers.{}.|h.{}.",
+    attention_norm: "input_layernorm|ln_attn",
+    mlp_norm: "post_attention_layernorm|ln_mlp",
+    qkv: "attention.query_key_value|self_attention.query_key_value",
+    attention_output: "attention.dense|self_attention.dense",
+    up: "mlp.dense_h_to_4h",
+    down: "mlp.dense_4h_to_h",
+    ..LLAMA
+};
+
+pub const GPT2: Names = Names {
+    body: "transformer.",
+    transposed: true,
+    token_embedding: "wte",
+    position_embedding: "wpe",
+    final_norm: "ln_f",
+    layer: "h.{}.",
+    attention_norm: "ln_1",
+    mlp_norm: "ln_2",
+    qkv: "attn.c_attn",
+    attention_output: "attn.c_proj",
+    up: "mlp.c_fc",
+    down: "mlp.c_proj",
+    ..LLAMA
+};
+
+/// BERT, and most of its relatives.
+pub const BERT: Names = Names {
+    token_embedding: "embeddings.word_embeddings",
+    position_embedding: "embeddings.position_embeddings",
+    token_types: "embeddings.token_type_embeddings",
+    embedding_norm: "embeddings.LayerNorm",
+    layer: "encoder.layer.{}.",
+    qkv: "attention.self.qkv|attention.self.Wqkv|attention.self.query_key_value",
+    query: "attention.self.query",
+    key: "attention.self.key",
+    value: "attention.self.value",
+    attention_output: "attention.output.dense",
+    attention_norm: "attention.output.LayerNorm",
+    up: "intermediate.dense",
+    down: "output.dense",
+    mlp_norm: "output.LayerNorm",
+    sequence_dense: "pooler.dense",
+    sequence_output: "classifier",
+    token_output: "classifier",
+    masked_dense: "cls.predictions.transform.dense",
+    masked_norm: "cls.predictions.transform.LayerNorm",
+    masked_output: "cls.predictions.decoder",
+    masked_bias: "cls.predictions.bias|cls.predictions.decoder.bias",
+    ..Names::NONE
+};
+
+/// NomicBERT and GTE: as their authors call parts, and as transformers does.
+pub const NOMIC: Names = Names {
+    embedding_norm: "emb_ln|embeddings.LayerNorm",
+    layer: "encoder.layers.{}.|encoder.layer.{}.|layers.{}.",
+    qkv: "attn.Wqkv|attention.qkv_proj",
+    query: "attention.q_proj|self_attn.q_proj",
+    key: "attention.k_proj|self_attn.k_proj",
+    value: "attention.v_proj|self_attn.v_proj",
+    attention_output: "attn.out_proj|attention.o_proj|self_attn.o_proj",
+    attention_norm: "norm1|attn_ln|post_attention_layernorm",
+    gate: "mlp.fc12|mlp.gate_proj",
+    up: "mlp.fc11|mlp.fc1|mlp.up_proj",
+    up_gate: "mlp.up_gate_proj",
+    down: "mlp.fc2|mlp.down_proj",
+    mlp_norm: "norm2|mlp_ln|post_mlp_layernorm",
+    masked_norm: "cls.predictions.transform.layer_norm|cls.predictions.transform.LayerNorm",
+    ..BERT
+};
+
+/// One head for every task, as ModernBERT has it.
+pub const PREDICTION_HEAD: Names = Names {
+    sequence_dense: "head.dense",
+    sequence_norm: "head.norm",
+    sequence_output: "classifier",
+    token_dense: "head.dense",
+    token_norm: "head.norm",
+    token_output: "classifier",
+    masked_dense: "head.dense",
+    masked_norm: "head.norm",
+    masked_output: "decoder",
+    masked_bias: "decoder.bias",
+    ..Names::NONE
+};

@@ -1,0 +1,17 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "phi3",
+    matches: |raw| is_type(raw, &["phi3"]),
+    config: |raw| mistral::windowed(raw, &Usual::LLAMA),
+    names: |_| LLAMA,
+    gguf: Some(Gguf {
+        architecture: "phi3",
+        config: |file| {
+            let mut config = file.decoder(&Usual::LLAMA)?;
+            config.windows = file.windows(config.layer_count, usize::MAX)?;
+            Ok(config)
+        },
+        names: |_| GGUF,
+    }),
+};

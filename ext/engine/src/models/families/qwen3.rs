@@ -1,0 +1,19 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "qwen3",
+    matches: |raw| is_type(raw, &["qwen3"]),
+    config,
+    names: |_| LLAMA,
+    gguf: Some(Gguf {
+        architecture: "qwen3",
+        config: |file| file.decoder(&Usual::LLAMA),
+        names: |_| GGUF,
+    }),
+};
+
+pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
+    let mut config = qwen2::windowed(raw, &Usual::LLAMA)?;
+    config.query_key_norm = QueryKeyNorm::PerHead;
+    Ok(config)
+}

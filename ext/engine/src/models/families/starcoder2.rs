@@ -1,0 +1,17 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "starcoder2",
+    matches: |raw| is_type(raw, &["starcoder2"]),
+    config: |raw| mistral::windowed(raw, &Usual::GPT2),
+    names: |_| Names {
+        up: "mlp.c_fc",
+        down: "mlp.c_proj",
+        ..LLAMA
+    },
+    gguf: Some(Gguf {
+        architecture: "starcoder2",
+        config: |file| file.decoder(&Usual::GPT2),
+        names: |_| GGUF,
+    }),
+};

@@ -1,0 +1,381 @@
+//! Reads the parts of a model out of a checkpoint, whatever names and file format it has.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::config::{NormConfig, NormKind};
+use super::parts::{Names, Part, Place};
+use crate::nn::{Embedding, Linear, Norm};
+use crate::quant::QuantizedTensor;
+use crate::weights::WeightSource;
+use crate::{Error, Result};
+
+/// Old checkpoints call the weight of a norm gamma; a lone parameter has the module's name.
+const WEIGHT_ENDINGS: &[&str] = &[".weight", ".gamma", ""];
+const BIAS_ENDINGS: &[&str] = &[".bias", ".beta"];
+
+pub struct Parameters<'a> {
+    source: &'a dyn WeightSource,
+    names: &'a Names,
+    /// What the checkpoint puts before the names of the bare model, such as `bert.`, and the beginnings
+    /// of that down to nothing: heads stand outside the model.
+    prefixes: Vec<String>,
+    device: &'a Device,
+    dtype: DType,
+    /// Whether linear layers are rounded to bytes.
+    int8: bool,
+}
+
+impl<'a> Parameters<'a> {
+    pub fn new(
+        source: &'a dyn WeightSource,
+        names: &'a Names,
+        device: &'a Device,
+        dtype: DType,
+    ) -> Result<Self> {
+        Ok(Self {
+            source,
+            names,
+            prefixes: prefixes(&find_prefix(source, names)?),
+            device,
+            dtype,
+            int8: false,
+        })
+    }
+
+    /// With `int8`, linear layers are rounded to bytes.
+    pub fn with_int8(self, int8: bool) -> Self {
+        Self { int8, ..self }
+    }
+
+    pub fn device(&self) -> &Device {
+        self.device
+    }
+
+    pub fn names(&self) -> &Names {
+        self.names
+    }
+
+    pub fn source(&self) -> &dyn WeightSource {
+        self.source
+    }
+
+    /// A `CorruptModel` error unless the last of so many layers is in the file: asked before anything
+    /// is reserved for them.
+    pub fn check_layers(&self, count: usize) -> Result<()> {
+        let names = self.source.names();
+        let has = |layer: usize| {
+            let starts = self.names.layers(layer);
+            let starts = self.prefixed(&starts);
+            names
+                .iter()
+                .any(|name| starts.iter().any(|start| name.starts_with(start)))
+        };
+        if count == 0 || has(count - 1) {
+            return Ok(());
+        }
+        let found = (0..count).take_while(|&layer| has(layer)).count();
+        Err(Error::corrupt(
+            &self.source.file(""),
+            format!("the configuration asks for {count} layers, and it holds tensors of {found}"),
+        ))
+    }
+
+    pub fn has(&self, place: impl Into<Place>) -> bool {
+        self.find(place.into(), WEIGHT_ENDINGS).is_some()
+    }
+
+    /// The shape of a weight, as the file has it.
+    pub fn shape(&self, place: impl Into<Place>) -> Result<Vec<usize>> {
+        let place = place.into();
+        let name = self.weight_name(place)?;
+        match self.source.info(&name) {
+            Some(info) => Ok(info.shape),
+            None => Err(self.missing(place)),
+        }
+    }
+
+    /// How many outputs a linear layer has.
+    pub fn outputs(&self, place: impl Into<Place>) -> Result<usize> {
+        let shape = self.shape(place)?;
+        let outputs = match self.names.transposed {
+            true => shape.last(),
+            false => shape.first(),
+        };
+        Ok(outputs.copied().unwrap_or(0))
+    }
+
+    pub fn tensor(&self, place: impl Into<Place>) -> Result<Tensor> {
+        self.read(&self.weight_name(place.into())?)
+    }
+
+    /// A tensor that must have this shape.
+    pub fn shaped(&self, place: impl Into<Place>, shape: &[usize]) -> Result<Tensor> {
+        let name = self.weight_name(place.into())?;
+        let found = self.source.info(&name).map(|info| info.shape);
+        match found {
+            Some(found) if found != shape => Err(self.misshapen(&name, &found, shape)),
+            _ => self.read(&name),
+        }
+    }
+
+    pub fn optional_tensor(&self, place: impl Into<Place>) -> Result<Option<Tensor>> {
+        let name = self.find(place.into(), WEIGHT_ENDINGS);
+        name.map(|name| self.read(&name)).transpose()
+    }
+
+    pub fn bias(&self, place: impl Into<Place>) -> Result<Option<Tensor>> {
+        let name = self.find(place.into(), BIAS_ENDINGS);
+        name.map(|name| self.read(&name)).transpose()
+    }
+
+    /// A linear layer; its weight stays quantized where the backend computes on blocks.
+    pub fn linear(&self, place: impl Into<Place>, inputs: usize, outputs: usize) -> Result<Linear> {
+        let place = place.into();
+        match self.blocks(place, &[outputs, inputs])? {
+            Some(blocks) => Linear::quantized(blocks, self.bias(place)?),
+            None => self.assemble(self.matrix(place, inputs, outputs)?, self.bias(place)?),
+        }
+    }
+
+    /// A linear layer that is not rounded to bytes.
+    pub fn exact_linear(
+        &self,
+        place: impl Into<Place>,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<Linear> {
+        Self {
+            prefixes: self.prefixes.clone(),
+            int8: false,
+            ..*self
+        }
+        .linear(place, inputs, outputs)
+    }
+
+    /// The linear layers of one tensor `[count, outputs, inputs]`.
+    pub fn stacked_linears(&self, place: impl Into<Place>, count: usize) -> Result<Vec<Linear>> {
+        let place = place.into();
+        let shape = self.shape(place)?;
+        if shape.len() != 3 || shape[0] != count {
+            return Err(self.misfit(place, &[count]));
+        }
+        if let Some(blocks) = self.blocks(place, &shape)? {
+            let parts = blocks.split_first_dimension().into_iter();
+            return parts.map(|part| Linear::quantized(part, None)).collect();
+        }
+        let stack = self.tensor(place)?;
+        (0..count)
+            .map(|index| self.assemble(stack.get(index)?, None))
+            .collect()
+    }
+
+    pub fn optional_linear(
+        &self,
+        place: impl Into<Place>,
+        inputs: usize,
+    ) -> Result<Option<Linear>> {
+        let place = place.into();
+        match self.has(place) {
+            true => Ok(Some(self.linear(place, inputs, self.outputs(place)?)?)),
+            false => Ok(None),
+        }
+    }
+
+    /// A weight `[outputs, inputs]`, expanded.
+    pub fn matrix(&self, place: impl Into<Place>, inputs: usize, outputs: usize) -> Result<Tensor> {
+        match self.names.transposed {
+            true => Ok(self.shaped(place, &[inputs, outputs])?.t()?.contiguous()?),
+            false => self.shaped(place, &[outputs, inputs]),
+        }
+    }
+
+    /// A linear layer of tensors that were read from the parts.
+    pub fn assemble(&self, weight: Tensor, bias: Option<Tensor>) -> Result<Linear> {
+        match self.int8 {
+            true => Linear::bytes(weight, bias),
+            false => Linear::new(weight, bias),
+        }
+    }
+
+    /// `widths` are those that the weight may have.
+    pub fn norm(
+        &self,
+        place: impl Into<Place>,
+        widths: &[usize],
+        config: NormConfig,
+    ) -> Result<Norm> {
+        let place = place.into();
+        let name = self.weight_name(place)?;
+        let weight = self.read(&name)?;
+        if !matches!(weight.dims(), [width] if widths.contains(width)) {
+            return Err(self.misshapen(&name, weight.dims(), widths));
+        }
+        Ok(match config.kind {
+            NormKind::Layer => Norm::layer(weight, self.bias(place)?, config.epsilon),
+            NormKind::Rms => Norm::rms(weight, config.offset, config.epsilon),
+        })
+    }
+
+    pub fn optional_norm(
+        &self,
+        place: impl Into<Place>,
+        widths: &[usize],
+        config: NormConfig,
+    ) -> Result<Option<Norm>> {
+        let place = place.into();
+        self.has(place)
+            .then(|| self.norm(place, widths, config))
+            .transpose()
+    }
+
+    /// A row of `width` for every token of the vocabulary.
+    pub fn table(&self, part: Part, width: usize) -> Result<Embedding> {
+        let place = part.into();
+        let name = self.weight_name(place)?;
+        let shape = self.shape(place)?;
+        match shape[..] {
+            [_, found] if found == width => {}
+            _ => return Err(self.misshapen(&name, &shape, &[width])),
+        }
+        match self.blocks(place, &shape)? {
+            Some(blocks) => Ok(Embedding::Blocks(blocks)),
+            None => self.read(&name).map(Embedding::Dense),
+        }
+    }
+
+    /// A quantized tensor that can stay as it is.
+    pub fn blocks(
+        &self,
+        place: impl Into<Place>,
+        shape: &[usize],
+    ) -> Result<Option<QuantizedTensor>> {
+        let place = place.into();
+        if self.int8 || !Linear::keeps_blocks(self.device, self.dtype) || !self.has(place) {
+            return Ok(None);
+        }
+        let name = self.weight_name(place)?;
+        match self.source.quantized(&name)? {
+            Some(blocks) if blocks.shape != shape => {
+                Err(self.misshapen(&name, &blocks.shape, shape))
+            }
+            blocks => Ok(blocks),
+        }
+    }
+
+    pub fn missing(&self, place: impl Into<Place>) -> Error {
+        let place = place.into();
+        let mut names = self.names.modules(place);
+        for name in &mut names {
+            name.insert_str(0, &self.prefixes[0]);
+        }
+        Error::corrupt(
+            &self.source.file(""),
+            match names.is_empty() {
+                true => format!("it has no part {:?}", place.part),
+                false => format!("it holds no tensor {}", names.join(" or ")),
+            },
+        )
+    }
+
+    pub fn misfit(&self, place: impl Into<Place>, expected: &[usize]) -> Error {
+        let place = place.into();
+        let (name, shape) = match (self.weight_name(place), self.shape(place)) {
+            (Ok(name), Ok(shape)) => (name, shape),
+            (Err(error), _) | (_, Err(error)) => return error,
+        };
+        self.misshapen(&name, &shape, expected)
+    }
+
+    fn misshapen(&self, name: &str, shape: &[usize], expected: &[usize]) -> Error {
+        Error::corrupt(
+            &self.source.file(name),
+            format!(
+                "tensor {name} has the shape {shape:?} where the configuration asks for {expected:?}"
+            ),
+        )
+    }
+
+    fn weight_name(&self, place: Place) -> Result<String> {
+        self.find(place, WEIGHT_ENDINGS)
+            .ok_or_else(|| self.missing(place))
+    }
+
+    fn find(&self, place: Place, endings: &[&str]) -> Option<String> {
+        let modules = self.names.modules(place);
+        self.prefixed(&modules)
+            .iter()
+            .flat_map(|module| {
+                endings
+                    .iter()
+                    .map(move |ending| format!("{module}{ending}"))
+            })
+            .find(|name| self.source.has(name))
+    }
+
+    /// Every name after every prefix.
+    fn prefixed(&self, names: &[String]) -> Vec<String> {
+        names
+            .iter()
+            .flat_map(|name| {
+                let prefixes = self.prefixes.iter();
+                prefixes.map(move |prefix| format!("{prefix}{name}"))
+            })
+            .collect()
+    }
+
+    fn read(&self, name: &str) -> Result<Tensor> {
+        self.source.tensor(name, Some(self.dtype), self.device)
+    }
+}
+
+/// Everything before the name of the token embedding: the checkpoint of a model with a head names its
+/// body, and models around it add names of their own.
+fn find_prefix(source: &dyn WeightSource, names: &Names) -> Result<String> {
+    let tables: Vec<String> = names
+        .modules(Part::TokenEmbedding)
+        .iter()
+        .map(|name| format!("{name}.weight"))
+        .collect();
+    source
+        .names()
+        .iter()
+        .flat_map(|name| {
+            let tables = tables.iter();
+            tables.filter_map(|table| name.strip_suffix(table.as_str()))
+        })
+        .filter(|prefix| prefix.is_empty() || prefix.ends_with('.'))
+        .min_by_key(|prefix| prefix.len())
+        .map(str::to_owned)
+        .ok_or_else(|| {
+            Error::corrupt(
+                &source.file(""),
+                format!("it holds no token embedding ({})", tables.join(" or ")),
+            )
+        })
+}
+
+/// `a.b.` gives `a.b.`, `a.` and the empty prefix.
+fn prefixes(whole: &str) -> Vec<String> {
+    let mut prefixes = vec![whole.to_owned()];
+    let mut rest = whole;
+    while !rest.is_empty() {
+        let end = rest
+            .trim_end_matches('.')
+            .rfind('.')
+            .map_or(0, |dot| dot + 1);
+        rest = &rest[..end];
+        prefixes.push(rest.to_owned());
+    }
+    prefixes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_shorten_to_nothing() {
+        assert_eq!(prefixes("model.text."), ["model.text.", "model.", ""]);
+        assert_eq!(prefixes(""), [""]);
+    }
+}

@@ -1,0 +1,218 @@
+//! The parts of a model that hold tensors, and what checkpoints call them.
+
+/// One line per part: its variant of `Part`, its field of `Names`, and whether it stands in every
+/// layer or once in the model.
+macro_rules! parts {
+    ($($(#[$doc:meta])* $part:ident $field:ident $scope:ident;)*) => {
+        /// A module of a model.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Part {
+            $($(#[$doc])* $part,)*
+        }
+
+        /// The modules of a family by part. A name that is empty stands for a part that the family does
+        /// not have; `|` separates the names that checkpoints of one family differ in, of which the first
+        /// that exists counts. Names of layers' parts follow `layer`.
+        #[derive(Clone, Copy, Debug)]
+        pub struct Names {
+            /// What transformers puts before the names of the bare model where a head stands beside it.
+            pub body: &'static str,
+            /// The beginning of a layer's names; `{}` stands for its number.
+            pub layer: &'static str,
+            /// Linear weights are stored `[in, out]` (GPT-2).
+            pub transposed: bool,
+            $(pub $field: &'static str,)*
+        }
+
+        impl Names {
+            pub const NONE: Self = Self {
+                body: "",
+                layer: "",
+                transposed: false,
+                $($field: "",)*
+            };
+
+            fn of(&self, part: Part) -> &'static str {
+                match part {
+                    $(Part::$part => self.$field,)*
+                }
+            }
+        }
+
+        impl Part {
+            fn scope(self) -> Scope {
+                match self {
+                    $(Self::$part => Scope::$scope,)*
+                }
+            }
+        }
+    };
+}
+
+parts! {
+    TokenEmbedding token_embedding Model;
+    PositionEmbedding position_embedding Model;
+    TokenTypes token_types Model;
+    EmbeddingNorm embedding_norm Model;
+    EmbeddingProjection embedding_projection Model;
+    FinalNorm final_norm Model;
+    /// What makes logits of hidden states.
+    Head head Model;
+    RelativeTable relative_table Model;
+    RelativeNorm relative_norm Model;
+    Convolution convolution Model;
+    ConvolutionNorm convolution_norm Model;
+    AttentionNorm attention_norm Layer;
+    /// Of the layer's input and the normalized attention once more (Jina code).
+    SecondAttentionNorm second_attention_norm Layer;
+    PostAttentionNorm post_attention_norm Layer;
+    MlpNorm mlp_norm Layer;
+    PostMlpNorm post_mlp_norm Layer;
+    /// Query, key and value in one matrix.
+    Qkv qkv Layer;
+    Query query Layer;
+    Key key Layer;
+    Value value Layer;
+    /// Biases that stand beside a fused matrix which has none.
+    QueryBias query_bias Layer;
+    ValueBias value_bias Layer;
+    QueryNorm query_norm Layer;
+    KeyNorm key_norm Layer;
+    PositionQuery position_query Layer;
+    PositionKey position_key Layer;
+    AttentionOutput attention_output Layer;
+    Gate gate Layer;
+    Up up Layer;
+    /// Gate and up in one matrix, gate first.
+    GateUp gate_up Layer;
+    /// Gate and up in one matrix, up first.
+    UpGate up_gate Layer;
+    Down down Layer;
+    Router router Layer;
+    /// `{}` stands for the expert's number, where experts are stored apart.
+    ExpertGate expert_gate Layer;
+    ExpertUp expert_up Layer;
+    ExpertDown expert_down Layer;
+    SharedGate shared_gate Layer;
+    SharedUp shared_up Layer;
+    SharedDown shared_down Layer;
+    SharedRouter shared_router Layer;
+    SequenceDense sequence_dense Model;
+    SequenceNorm sequence_norm Model;
+    SequenceOutput sequence_output Model;
+    TokenDense token_dense Model;
+    TokenNorm token_norm Model;
+    TokenOutput token_output Model;
+    MaskedDense masked_dense Model;
+    MaskedNorm masked_norm Model;
+    MaskedOutput masked_output Model;
+    MaskedBias masked_bias Model;
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Model,
+    Layer,
+}
+
+/// A part of a certain layer, and of a certain expert in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub part: Part,
+    pub layer: usize,
+    pub expert: usize,
+}
+
+impl Part {
+    pub fn at(self, layer: usize) -> Place {
+        Place {
+            part: self,
+            layer,
+            expert: 0,
+        }
+    }
+}
+
+impl From<Part> for Place {
+    fn from(part: Part) -> Self {
+        part.at(0)
+    }
+}
+
+impl Place {
+    pub fn expert(self, expert: usize) -> Self {
+        Self { expert, ..self }
+    }
+}
+
+impl Names {
+    /// What a place may be called, the likeliest first.
+    pub fn modules(&self, place: impl Into<Place>) -> Vec<String> {
+        let place = place.into();
+        let expert = place.expert.to_string();
+        let names = alternatives(self.of(place.part)).map(|name| name.replace("{}", &expert));
+        if place.part.scope() == Scope::Model {
+            return names.collect();
+        }
+        let layers = self.layers(place.layer);
+        names
+            .flat_map(|name| layers.iter().map(move |layer| format!("{layer}{name}")))
+            .collect()
+    }
+
+    /// What the names of a layer's parts may begin with.
+    pub fn layers(&self, layer: usize) -> Vec<String> {
+        let layer = layer.to_string();
+        alternatives(self.layer)
+            .map(|name| name.replace("{}", &layer))
+            .collect()
+    }
+
+    /// These names, in a model that transformers keeps under this one.
+    pub const fn within(self, body: &'static str) -> Self {
+        Self { body, ..self }
+    }
+
+    /// Whether every expert has tensors of its own.
+    pub fn separates_experts(&self) -> bool {
+        self.expert_gate.contains("{}")
+    }
+}
+
+fn alternatives(names: &'static str) -> impl Iterator<Item = &'static str> {
+    names.split('|').filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: Names = Names {
+        layer: "layer.{}.|blocks.{}.",
+        query: "attention.query|attention.q",
+        expert_up: "experts.{}.up",
+        final_norm: "norm",
+        ..Names::NONE
+    };
+
+    #[test]
+    fn names_are_inherited_and_may_have_alternatives() {
+        let child = Names {
+            final_norm: "ln_f",
+            ..PARENT
+        };
+        assert_eq!(child.modules(Part::FinalNorm), ["ln_f"]);
+        assert_eq!(
+            child.modules(Part::Query.at(3)),
+            [
+                "layer.3.attention.query",
+                "blocks.3.attention.query",
+                "layer.3.attention.q",
+                "blocks.3.attention.q"
+            ]
+        );
+        let expert = child.modules(Part::ExpertUp.at(1).expert(7));
+        assert_eq!(expert[0], "layer.1.experts.7.up");
+        assert!(child.modules(Part::Key.at(0)).is_empty());
+    }
+}
