@@ -36,8 +36,9 @@ impl Evidence<'_> {
         Ok(())
     }
 
-    /// A `Device` error unless, beyond that, the values are those of `expected`, which the CPU made of `input` in f32 from
-    /// `source`. What counts is the change of the input: a large residual must not hide it.
+    /// `check_values`, and a `Device` error unless the values are those of `expected`, which the CPU
+    /// made of `input` in f32 from `source`. What counts is the change of the input: a large residual
+    /// must not hide it.
     pub fn check_against(
         &self,
         expected: &Tensor,

@@ -178,8 +178,8 @@ mod tests {
     use crate::models::verification::Expanded;
     use crate::weights;
 
-    /// Products of blocks are exact to 1/64516 of the largest input.
-    const MOST_DIFFERENCE: f32 = 1e-4;
+    /// Products of blocks are exact to 1/64516 of the largest input, which two layers add up.
+    const MOST_DIFFERENCE: f32 = 5e-4;
 
     fn load(source: &dyn WeightSource) -> Encoder {
         let blueprint = Blueprint::from_gguf(source).unwrap();
