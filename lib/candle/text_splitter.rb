@@ -64,7 +64,7 @@ module Candle
       chunks(TextInput.utf8(text), 0)
     end
 
-    # The same for a text that is too long to hold: read block by block.
+    # Like {#split}, for a text that is too long to hold: it is read block by block.
     #
     # @example
     #   io = StringIO.new("one two three " * 100)

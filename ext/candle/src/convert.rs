@@ -33,7 +33,7 @@ pub fn element_type(ruby: &Ruby, value: Value) -> Result<ElementType, Error> {
     Ok(ElementType::Tensor(dtype))
 }
 
-/// The same for a tensor.
+/// The dtype of a tensor, which can't be int8.
 pub fn dtype(ruby: &Ruby, value: Value) -> Result<DType, Error> {
     match element_type(ruby, value)? {
         ElementType::Tensor(dtype) => Ok(dtype),
@@ -43,7 +43,7 @@ pub fn dtype(ruby: &Ruby, value: Value) -> Result<DType, Error> {
     }
 }
 
-/// The same, with nil allowed.
+/// `dtype`, with nil allowed.
 pub fn optional_dtype(ruby: &Ruby, value: Value) -> Result<Option<DType>, Error> {
     if value.is_nil() {
         return Ok(None);

@@ -131,7 +131,7 @@ fn embed(
     gvl::hold(ruby, || vectors.finish(ruby))
 }
 
-/// The same for lists of token ids.
+/// `embed` for lists of token ids.
 fn embed_ids(
     ruby: &Ruby,
     this: &RbEmbeddingModel,

@@ -49,7 +49,7 @@ where
     })
 }
 
-/// The same on the calling thread, for work that waits more than it computes, or that goes to the pool
+/// `leave` on the calling thread, for work that waits more than it computes, or that goes to the pool
 /// part by part: it must not keep a worker of the pool from those that compute.
 pub fn leave_waiting<T, F>(ruby: &Ruby, mut work: F) -> Result<T, Error>
 where

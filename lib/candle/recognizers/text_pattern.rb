@@ -12,7 +12,7 @@ module Candle
     # Seconds that Ruby may take for one text.
     TIME_LIMIT = 5
 
-    # The same by Ruby's own engine.
+    # Matches by Ruby's own engine.
     class Backtracking
       # @param regexp [Regexp]
       def initialize(regexp)

@@ -25,7 +25,7 @@ module Candle
       _broadcast_as(Tensor.sizes(integers(shape, "broadcast_as")))
     end
 
-    # The same with the new dimensions only, which stand before the present ones.
+    # Like {#broadcast_as}, given the new dimensions only, which stand before the present ones.
     #
     # @example
     #   Candle::Tensor.new([1, 2]).broadcast_left([3]).shape # => [3, 2]

@@ -91,7 +91,7 @@ module Candle
       @work.call(arguments)
     end
 
-    # The same with arguments that come from a model: they are checked first.
+    # Calls the tool with arguments that come from a model: they are checked first.
     #
     # @param arguments [Hash] with String keys
     # @return [Object]

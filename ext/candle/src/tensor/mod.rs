@@ -81,7 +81,7 @@ impl RbTensor {
         Ok(self.view_of(ruby, result))
     }
 
-    /// The same for work that only looks at the shape.
+    /// A tensor made by work that only looks at the shape.
     fn view(
         &self,
         ruby: &Ruby,

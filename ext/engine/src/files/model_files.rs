@@ -39,7 +39,7 @@ impl ModelFiles {
         Self::open_as(source, revision, &Access::default(), cancel)
     }
 
-    /// The same with what a call says about the hub.
+    /// `open` with what a call says about the hub.
     pub fn open_as(
         source: &str,
         revision: Option<&str>,

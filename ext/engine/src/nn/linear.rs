@@ -25,7 +25,7 @@ enum Weight {
     Plain(Tensor),
     /// f32 on the CPU, laid out for the micro-kernels, with the bias.
     Packed(PackedMatrix, Option<Vec<f32>>),
-    /// The same of bf16 or f16.
+    /// bf16 or f16 on the CPU, laid out for the micro-kernels, with the bias.
     Half(HalfMatrix, Option<Vec<f32>>),
     /// Rounded to bytes on the CPU; takes and gives f32.
     Bytes(ByteMatrix, Option<Vec<f32>>),
@@ -66,7 +66,7 @@ impl Linear {
         Ok(layer)
     }
 
-    /// The same on a weight that stays in use elsewhere, such as a tied embedding: it is not laid
+    /// A layer on a weight that stays in use elsewhere, such as a tied embedding: it is not laid
     /// out anew, which would keep it in memory twice.
     pub fn shared(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let (outputs, inputs) = weight.dims2()?;

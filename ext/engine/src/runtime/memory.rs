@@ -19,7 +19,7 @@ pub fn ensure_available(bytes: usize, what: impl std::fmt::Display) -> Result<()
     Ok(())
 }
 
-/// The same for `count` elements of `size` bytes, whose product may not even fit a `usize`.
+/// `ensure_available` for `count` elements of `size` bytes, whose product may not even fit a `usize`.
 pub fn ensure_elements(count: &[usize], size: usize, what: impl std::fmt::Display) -> Result<()> {
     let bytes = count
         .iter()

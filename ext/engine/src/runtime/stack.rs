@@ -11,7 +11,7 @@ use crate::{Error, Result};
 
 /// Reserved, and taken only as far as it is used.
 pub const ROOMY: usize = 16 << 20;
-/// The same for work that no limit of ours makes shallow.
+/// The stack of work that no limit of ours makes shallow; reserved like `ROOMY`.
 pub const DEEP: usize = 256 << 20;
 /// How often an interrupt is looked for while the work runs.
 const LOOK: Duration = Duration::from_millis(10);

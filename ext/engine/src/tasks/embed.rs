@@ -245,7 +245,7 @@ impl EmbeddingModel {
         })
     }
 
-    /// The same for texts that are tokens already, special ones included.
+    /// `embed` for texts that are tokens already, special ones included.
     pub fn embed_ids(
         &self,
         lists: Vec<Vec<u32>>,

@@ -143,7 +143,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The same for weights that may come without a `config.json`, as static embeddings do.
+    /// `open` for weights that may come without a `config.json`, as static embeddings do.
     pub fn open_bare(
         files: &ModelFiles,
         options: &LoadOptions,

@@ -50,7 +50,7 @@ impl SequenceModel {
         Ok(logits)
     }
 
-    /// The same, of texts that are tokens already.
+    /// The logits of texts that are tokens already.
     pub fn logits_of_tokens(
         &self,
         tokens: &[Tokens],

@@ -104,7 +104,7 @@ impl Repo {
         }
     }
 
-    /// The same, or nothing when the repository has no such file. Where the hub cannot be asked, a
+    /// `fetch`, or nothing when the repository has no such file. Where the hub cannot be asked, a
     /// snapshot in the cache is taken to be complete.
     pub fn try_fetch(&self, file: &str, cancel: &CancelToken) -> Result<Option<PathBuf>> {
         match self.look_up(file, cancel)? {

@@ -42,7 +42,7 @@ impl Settings {
         Self::read(&|name| std::env::var(name).ok())
     }
 
-    /// The same with what a call says for itself.
+    /// The environment's settings, with what a call says for itself before them.
     pub fn for_access(access: &Access) -> Result<Self> {
         let mut settings = Self::from_env()?;
         if let Some(token) = &access.token {

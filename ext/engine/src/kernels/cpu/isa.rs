@@ -18,10 +18,10 @@ pub enum Isa {
     /// AVX-512 with products of bytes (VNNI).
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
-    /// The same with products of bf16.
+    /// `Avx512Vnni` with products of bf16.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
-    /// The same with tiles of bf16 and of bytes.
+    /// `Avx512Bf16` with tiles of bf16 and of bytes.
     #[cfg(target_arch = "x86_64")]
     Amx,
     #[cfg(target_arch = "aarch64")]

@@ -91,7 +91,7 @@ pub(crate) trait Simd: Copy {
     unsafe fn bf16_pairs(from: *const u32) -> [Self::V; 2] {
         unsafe { pairs_each::<Self>(from, bf16_to_f32) }
     }
-    /// The same of f16.
+    /// `bf16_pairs` for f16.
     #[inline(always)]
     unsafe fn f16_pairs(from: *const u32) -> [Self::V; 2] {
         unsafe { pairs_each::<Self>(from, |bits| half::f16::from_bits(bits).to_f32()) }

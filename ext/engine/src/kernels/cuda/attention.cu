@@ -308,7 +308,7 @@ __device__ void fetch_columns(const ELEMENT *from, ulong stride, int first, int 
     }
 }
 
-// The same in full precision: 16 x 16 threads, each with 4 queries x 4 keys and then 4 queries x 4 columns
+// Attention in tiles of full precision: 16 x 16 threads, each with 4 queries x 4 keys and then 4 queries x 4 columns
 // of every 64.
 extern "C" __global__ void __launch_bounds__(256) attention_plain_tiles(const __grid_constant__ Attention a) {
     extern __shared__ uint4 shared[];

@@ -115,7 +115,7 @@ __device__ void norm_row(
     #undef VALUE
 }
 
-// The same with the row in registers: each thread holds up to HELD vectors of it, blockDim.y rows are
+// A norm with the row in registers: each thread holds up to HELD vectors of it, blockDim.y rows are
 // one block's where blockDim.x is a warp.
 #define HELD 4
 template <typename T>

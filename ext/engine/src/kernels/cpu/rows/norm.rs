@@ -164,7 +164,7 @@ impl<S: Simd> RowValue<S> for Scaled<S::V> {
     }
 }
 
-/// The same plus a bias.
+/// A scaled value plus a bias.
 #[derive(Clone, Copy)]
 struct Biased<V>(Scaled<V>, *const f32);
 

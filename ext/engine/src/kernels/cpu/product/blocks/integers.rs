@@ -13,7 +13,7 @@ pub(super) trait Integers: Copy {
     type V: Copy;
     /// Rows of x that are worked on together.
     const ROWS: usize;
-    /// The same where every 16 inputs have a scale, which takes more registers.
+    /// `ROWS` where every 16 inputs have a scale, which takes more registers.
     const ROWS_OF_RUNS: usize;
     /// What `dot_wide` takes from a code by itself is 128 less this.
     const WIDE_OFFSET: i32;
@@ -33,7 +33,7 @@ pub(super) trait Integers: Copy {
     /// Adds, in each lane, the products of its four bytes, which are below 128, with those at `x`,
     /// which are above −128.
     unsafe fn dot(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V;
-    /// The same with any codes, less 128 − `WIDE_OFFSET` each.
+    /// `dot` with any codes, less 128 − `WIDE_OFFSET` each.
     unsafe fn dot_wide(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V;
     unsafe fn to_float(v: Self::V) -> <Self::Float as Simd>::V;
     /// Numbers of 16 bits.
