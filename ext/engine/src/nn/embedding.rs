@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 
 use super::{elementwise, Linear};
 use crate::kernels;
-use crate::quant::{dequantize, QuantizedTensor};
+use crate::quant::QuantizedTensor;
 use crate::{Error, Result};
 
 /// A table [rows, width].
@@ -86,18 +86,6 @@ impl Embedding {
             Self::Blocks(table) => Linear::quantized(table.clone(), None),
         }
     }
-
-    /// The whole table, expanded.
-    pub fn expanded(&self) -> Result<Tensor> {
-        match self {
-            Self::Dense(table) => Ok(table.clone()),
-            Self::Blocks(table) => {
-                let values = dequantize(table.kind, &table.bytes)?;
-                let shape = table.shape.as_slice();
-                Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
-            }
-        }
-    }
 }
 
 impl Lookup<'_> {
@@ -117,7 +105,7 @@ impl Lookup<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::BlockType;
+    use crate::quant::{dequantize, BlockType};
     use crate::runtime::bytes::Bytes;
 
     fn quantized() -> Embedding {
@@ -133,7 +121,12 @@ mod tests {
     #[test]
     fn quantized_rows_are_those_of_the_expanded_table() {
         let table = quantized();
-        let dense = Embedding::Dense(table.expanded().unwrap());
+        let Embedding::Blocks(blocks) = &table else {
+            panic!("a table of blocks");
+        };
+        let values = dequantize(blocks.kind, &blocks.bytes).unwrap();
+        let dense = Tensor::from_vec(values, (4, 32), &Device::Cpu).unwrap();
+        let dense = Embedding::Dense(dense);
         assert_eq!((table.count(), table.width()), (4, 32));
         let [a, b] = [&table, &dense].map(|table| {
             let lookup = |rows: &[u32]| Lookup {

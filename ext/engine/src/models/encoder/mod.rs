@@ -171,12 +171,15 @@ impl Encoder {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use super::*;
     use crate::files::model_files::WeightFiles;
     use crate::models::verification::Expanded;
-    use crate::weights;
+    use crate::nn::Embedding;
+    use crate::quant::{dequantize, BlockType, QuantizedTensor};
+    use crate::runtime::bytes::Bytes;
+    use crate::weights::{self, Metadata, TensorInfo};
 
     /// Products of blocks are exact to 1/64516 of the largest input, which two layers add up.
     const MOST_DIFFERENCE: f32 = 5e-4;
@@ -187,12 +190,83 @@ mod tests {
         Encoder::load(&blueprint, source, &device, DType::F32, false, &cancel).unwrap()
     }
 
+    /// A source whose token embedding, which the tiny file keeps in f32, is quantized too.
+    struct WithBlocks<'a>(&'a dyn WeightSource, QuantizedTensor);
+
+    const TOKENS: &str = "token_embd.weight";
+
+    impl<'a> WithBlocks<'a> {
+        fn new(source: &'a dyn WeightSource) -> Self {
+            let dense = source
+                .tensor(TOKENS, Some(DType::F32), &Device::Cpu)
+                .unwrap();
+            let values: Vec<f32> = dense.flatten_all().unwrap().to_vec1().unwrap();
+            let mut bytes = Vec::new();
+            for block in values.chunks(BlockType::Q8_0.elements()) {
+                let scale = block.iter().fold(0f32, |most, value| most.max(value.abs())) / 127.0;
+                bytes.extend(half::f16::from_f32(scale).to_le_bytes());
+                bytes.extend(
+                    block
+                        .iter()
+                        .map(|value| (value / scale).round() as i8 as u8),
+                );
+            }
+            let table = QuantizedTensor {
+                kind: BlockType::Q8_0,
+                shape: dense.dims().to_vec(),
+                bytes: Bytes::unpacked(bytes),
+            };
+            Self(source, table)
+        }
+    }
+
+    impl WeightSource for WithBlocks<'_> {
+        fn names(&self) -> Vec<String> {
+            self.0.names()
+        }
+
+        fn info(&self, name: &str) -> Option<TensorInfo> {
+            self.0.info(name)
+        }
+
+        fn tensor(&self, name: &str, dtype: Option<DType>, device: &Device) -> Result<Tensor> {
+            if name != TOKENS {
+                return self.0.tensor(name, dtype, device);
+            }
+            let values = dequantize(self.1.kind, &self.1.bytes)?;
+            Ok(Tensor::from_vec(values, self.1.shape.as_slice(), device)?)
+        }
+
+        fn quantized(&self, name: &str) -> Result<Option<QuantizedTensor>> {
+            match name {
+                TOKENS => Ok(Some(self.1.clone())),
+                _ => self.0.quantized(name),
+            }
+        }
+
+        fn file(&self, name: &str) -> PathBuf {
+            self.0.file(name)
+        }
+
+        fn files(&self) -> Vec<PathBuf> {
+            self.0.files()
+        }
+
+        fn metadata(&self) -> &Metadata {
+            self.0.metadata()
+        }
+    }
+
     #[test]
     fn a_quantized_file_stays_quantized() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../spec/fixtures/tiny/gguf-bert-q8_0/model.gguf");
         let source = weights::open(&WeightFiles::Gguf(file)).unwrap();
-        let (held, expanded) = (load(source.as_ref()), load(&Expanded(source.as_ref())));
+        let source: &dyn WeightSource = &WithBlocks::new(source.as_ref());
+        let (held, expanded) = (load(source), load(&Expanded(source)));
+        let tokens =
+            |encoder: &Encoder| matches!(encoder.embeddings.tokens(), Embedding::Blocks(_));
+        assert!(tokens(&held) && !tokens(&expanded));
         // The file keeps its second MLP matrix in f32: rows of 48 are not whole blocks.
         let quantized = |encoder: &Encoder| -> Vec<usize> {
             let count = |layer: &Arc<Layer>| {
