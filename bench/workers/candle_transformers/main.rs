@@ -4,7 +4,7 @@
 mod embedder;
 mod language_model;
 
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 use std::error::Error;
 use std::io::{BufRead, Write};
 use std::time::Instant;
@@ -42,7 +42,7 @@ enum Request {
 }
 
 enum Model {
-    Embedder(Embedder),
+    Embedder(Box<Embedder>),
     Language(Box<LanguageModel>),
 }
 
@@ -85,9 +85,8 @@ impl Worker {
                 dtype,
             } => {
                 let started = Instant::now();
-                if !self.models.contains_key(&key) {
-                    self.models
-                        .insert(key, load(&kind, &path, dtype.as_deref())?);
+                if let Entry::Vacant(place) = self.models.entry(key) {
+                    place.insert(load(&kind, &path, dtype.as_deref())?);
                 }
                 Ok(json!({ "seconds": started.elapsed().as_secs_f64() }))
             }
@@ -146,7 +145,7 @@ impl Model {
 
 fn load(kind: &str, path: &str, dtype: Option<&str>) -> Answer<Model> {
     match (kind, dtype) {
-        ("embedding", Some("f32")) => Ok(Model::Embedder(Embedder::load(path)?)),
+        ("embedding", Some("f32")) => Ok(Model::Embedder(Box::new(Embedder::load(path)?))),
         ("llm", _) => Ok(Model::Language(Box::new(LanguageModel::load(path)?))),
         _ => Err(format!("no {kind} in {dtype:?} here").into()),
     }
