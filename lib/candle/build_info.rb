@@ -75,8 +75,6 @@ module Candle
         %i[cuda cudnn metal mkl accelerate].to_h { |name| [:"#{name}_available", facts.fetch(name)] }
       end
     end
-
-    private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 
   # @example

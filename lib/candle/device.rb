@@ -97,8 +97,5 @@ module Candle
     end
 
     _cuda_is_unused(Native.problem) if Native.problem
-
-    send(:private, *instance_methods(false).grep(/\A_/))
-    private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 end

@@ -65,8 +65,5 @@ module Candle
     def marshal_instead
       "send its name, and read it with DType.parse"
     end
-
-    send(:private, *instance_methods(false).grep(/\A_/))
-    private_class_method(*singleton_methods(false).grep(/\A_/))
   end
 end

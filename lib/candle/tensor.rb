@@ -33,10 +33,3 @@ require "candle/tensor/reductions"
 require "candle/tensor/shaping"
 require "candle/tensor/indexing"
 require "candle/tensor/display"
-
-module Candle
-  class Tensor
-    send(:private, *instance_methods(false).grep(/\A_/))
-    private_class_method(*singleton_methods(false).grep(/\A_/))
-  end
-end

@@ -2,7 +2,7 @@
 
 # A bug in native code is an exception, never the end of the process.
 RSpec.describe "A native panic" do
-  %i[_panic_holding_gvl _panic_without_gvl].each do |name|
+  %i[panic_holding_gvl panic_without_gvl].each do |name|
     it "of #{name} is an InternalError that names the place", :gc_stress do
       expect { Candle::SelfTest.public_send(name, "a planned accident") }
         .to raise_error(Candle::InternalError, /a planned accident \(at .*self_test\.rs:\d+:\d+\)/)

@@ -201,9 +201,10 @@ RSpec.describe Candle::EmbeddingModel do
     end
 
     it "refuses options that no call can take" do
-      { pooling: :median, dimensions: 33, batch_tokens: 0, prompt_name: "unknown", prompt: 5 }.each do |name, value|
+      { pooling: :median, dimensions: 33, prompt_name: "unknown", prompt: 5 }.each do |name, value|
         expect { model.embed("fox", name => value) }.to raise_error(Candle::InvalidInputError)
       end
+      expect { model.embed("fox", batch_tokens: 0) }.to raise_error(ArgumentError, /batch_tokens/)
       expect { model.embed("fox", dimensions: 33) }.to raise_error(/between 1 and the model's 32, not 33/)
       expect { model.embed("fox", dimensions: -1) }.to raise_error(ArgumentError, /positive/)
       expect { model.embed("fox", prompt_name: "unknown") }.to raise_error(/query/)
@@ -284,7 +285,7 @@ RSpec.describe Candle::EmbeddingModel do
         expect(model.embedding(text, pooling_method: name).to_a.first).to eq(expected)
       end
       expect { model.embedding(text, pooling_method: "median") }
-        .to raise_error(Candle::InvalidInputError, /median.*pooled_normalized/)
+        .to raise_error(ArgumentError, /median.*pooled_normalized/)
     end
 
     it "pools hidden states" do

@@ -234,8 +234,8 @@ RSpec.describe Candle::Tokenizer do
     end
 
     it "refuses what makes no sense" do
-      expect { word_piece.with_padding(direction: "up") }.to raise_error(Candle::InvalidInputError, /left or right/)
-      expect { word_piece.with_padding(length: 0) }.to raise_error(Candle::InvalidInputError, /length/)
+      expect { word_piece.with_padding(direction: "up") }.to raise_error(ArgumentError, /left or right/)
+      expect { word_piece.with_padding(length: 0) }.to raise_error(ArgumentError, /length/)
       expect { word_piece.with_padding(length: 2**40).encode("a") }.to raise_error(Candle::OutOfMemoryError)
     end
   end
@@ -254,7 +254,7 @@ RSpec.describe Candle::Tokenizer do
       expect { word_piece.with_truncation(1).encode("cat") }
         .to raise_error(Candle::InvalidInputError, /2 special tokens/)
       [0, -1, 1.5, "4"].each do |length|
-        expect { word_piece.with_truncation(length) }.to raise_error(Candle::InvalidInputError, /positive Integer/)
+        expect { word_piece.with_truncation(length) }.to raise_error(ArgumentError, /positive Integer/)
       end
       expect { word_piece.with_truncation(4, strategy: "none") }
         .to raise_error(Candle::InvalidInputError, /longest_first/)
