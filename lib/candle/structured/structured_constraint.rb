@@ -31,7 +31,7 @@ module Candle
       #
       # @example
       #   format = { type: "json_schema", json_schema: { name: "answer", schema: { type: "boolean" } } }
-      #   Candle::StructuredConstraint.from_schema(format).source # => '{"type":"boolean"}'
+      #   Candle::StructuredConstraint.from_schema(format).source # => "{\"type\":\"boolean\"}"
       #
       # @param schema [Hash, String, Class, #to_json_schema] a JSON schema, the same as JSON, a Struct or Data class, an
       #   object that answers `to_json_schema`, or a `response_format` as OpenAI's clients write it
