@@ -19,6 +19,8 @@ RSpec.describe Bench::Against do
     timed = cases.grep(Bench::Case)
     expect(timed.size).to be > 20
     expect(timed.map { |one| one.participants.last.check }).to all(include(:measure))
+    languages = timed.select { |one| one.group == "llm" }
+    expect(languages.map { |one| one.participants.last.check }.uniq).to eq([{ measure: :agreement }])
     expect(timed.map(&:target).compact).to be_empty
     expect(cases.grep(Bench::FreshCase).flat_map(&:metrics).filter_map(&:target)).to be_empty
   end
