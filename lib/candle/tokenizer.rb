@@ -177,7 +177,7 @@ module Candle
       length ||= max_length unless max_length == true
       pad_id, pad_token = pad_pair(pad_id, pad_token)
       _with_padding(left?(direction), [token_id(pad_id), token_id(pad_type_id), pad_token],
-                    count(length, "length"), count(pad_to_multiple_of, "pad_to_multiple_of"))
+                    Arguments.count(length, "length"), Arguments.count(pad_to_multiple_of, "pad_to_multiple_of"))
     end
 
     # @example
@@ -190,7 +190,7 @@ module Candle
     # @param direction [String, Symbol] the side to cut: `right` or `left`
     # @return [Tokenizer] a new one that truncates
     def with_truncation(max_length, strategy: "longest_first", direction: "right")
-      _with_truncation(count(max_length, "max_length"), strategy.to_s, left?(direction))
+      _with_truncation(Arguments.count(max_length, "max_length"), strategy.to_s, left?(direction))
     end
 
     # @example
@@ -300,12 +300,6 @@ module Candle
       when "right" then false
       else raise ArgumentError, "direction must be left or right, not #{direction.inspect}"
       end
-    end
-
-    def count(value, name)
-      return value if value.nil? || (value.is_a?(Integer) && value.positive? && value < 2**48)
-
-      raise ArgumentError, "#{name} must be a positive Integer, not #{value.inspect}"
     end
   end
 end

@@ -29,9 +29,6 @@ impl Owner {
     }
 }
 
-/// What git leaves in place of a large file that was not fetched.
-const LFS_POINTER: &[u8] = b"version https://git-lfs";
-
 /// Where one page is missed, Linux maps what it has of the 64 KiB around, or the whole folio, of 2 MiB at
 /// most, that the page belongs to.
 pub(crate) const READ_ALONG: usize = 2 << 20;
@@ -53,12 +50,6 @@ impl Bytes {
         // SAFETY: the map is private and read-only. A file that another process shortens later
         // can't be guarded against; weight files are replaced by renaming, which keeps the map.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| unreadable(path, &error))?;
-        if map.starts_with(LFS_POINTER) {
-            return Err(Error::corrupt(
-                path,
-                "it is a git-lfs pointer, not the weights themselves (run `git lfs pull`)",
-            ));
-        }
         Ok(Self {
             range: 0..map.len(),
             owner: Arc::new(Owner::Mapped(map)),
