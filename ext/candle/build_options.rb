@@ -49,13 +49,27 @@ module BuildOptions
       config.profile = :release
       config.features = cargo_features
       config.extra_cargo_args << "--locked" if config.rubygems_invoked?
-      config.extra_rustflags.concat(release_flags) if config.rubygems_invoked?
+      config.extra_rustflags.concat(release_flags) if config.rubygems_invoked? || ENV.key?("RUBY_TARGET")
+      config.rubygems_clean_dirs << "$(DLLIB)"
       config.clean_after_install = false unless target_directory.empty?
+      @installs_gem = config.rubygems_invoked? && !ENV.key?("RUBY_TARGET")
     end
-    return if target_directory.empty?
+    rewrite_makefile do |makefile|
+      makefile = install_into_the_gem(makefile) if @installs_gem
+      next makefile if target_directory.empty?
 
-    makefile = File.read("Makefile")
-    File.write("Makefile", "RB_SYS_CARGO_TARGET_DIR ?= #{File.expand_path(target_directory)}\n#{makefile}")
+      "RB_SYS_CARGO_TARGET_DIR ?= #{File.expand_path(target_directory)}\n#{makefile}"
+    end
+  end
+
+  def rewrite_makefile
+    File.write("Makefile", yield(File.read("Makefile")))
+  end
+
+  # RubyGems would copy what a Makefile installs twice: into the gem and into its directory of extensions.
+  def install_into_the_gem(makefile)
+    library = File.expand_path("../../lib", __dir__)
+    makefile.sub(/^RUBYARCHDIR = .*$/) { "RUBYARCHDIR = #{library}$(target_prefix)" }
   end
 
   # Writes a Makefile that makes nothing.

@@ -187,6 +187,42 @@ RSpec.describe "packaging" do
       expect(makefile).to match(/^install: install-so$/)
     end
 
+    it "leaves one library behind when RubyGems has installed the gem" do
+      Dir.mktmpdir do |directory|
+        cargo = <<~SH
+          #!/bin/sh
+          while [ "$1" != --target-dir ]; do shift; done
+          mkdir -p "$2/release" && cd "$2/release" && echo a library | tee libcandle.so libcandle.dylib
+        SH
+        File.write(File.join(directory, "cargo"), cargo, perm: 0o755)
+        output, status = install_source_gem(File.join(directory, "home"), "#{directory}:#{ENV.fetch("PATH")}")
+        expect(status).to be_success, output
+        libraries = Dir.glob(File.join(directory, "home/**/*.{so,bundle}"), File::FNM_DOTMATCH)
+        expect(libraries.map { |path| path[%r{red-candle-[^/]+/(.*)}, 1] }).to eq(["lib/candle/candle.#{RbConfig::CONFIG["DLEXT"]}"])
+      end
+    end
+
+    def install_source_gem(home, path)
+      bring_gems(home)
+      package = File.join(home, "red-candle.gem")
+      system("gem", "build", "--silent", "--force", "--output", package, "red-candle.gemspec",
+             chdir: root, exception: true)
+      environment = { "GEM_HOME" => home, "GEM_PATH" => home, "PATH" => path, "RUBYOPT" => nil, "RUBYLIB" => nil,
+                      "CARGO_TARGET_DIR" => nil, "CANDLE_FEATURES" => nil, "BUNDLE_GEMFILE" => nil,
+                      "RB_SYS_CARGO_TARGET_DIR" => nil, "RB_SYS_GLOBAL_RUSTFLAGS" => nil }
+      Open3.capture2e(environment, RbConfig.ruby, "-S", "gem", "install", "--local", "--no-document", package)
+    end
+
+    # What ours needs, from where this machine has it.
+    def bring_gems(home)
+      specification.runtime_dependencies.map(&:to_spec).each do |needed|
+        { "gems" => needed.full_gem_path, "specifications" => needed.loaded_from }.each do |folder, path|
+          FileUtils.mkdir_p(File.join(home, folder))
+          FileUtils.cp_r(path, File.join(home, folder))
+        end
+      end
+    end
+
     it "says how to get Rust when there is none, and when it is too old" do
       Dir.mktmpdir do |directory|
         _, output, passed = configure(environment: { "PATH" => directory })
