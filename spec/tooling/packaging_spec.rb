@@ -198,7 +198,8 @@ RSpec.describe "packaging" do
         output, status = install_source_gem(File.join(directory, "home"), "#{directory}:#{ENV.fetch("PATH")}")
         expect(status).to be_success, output
         libraries = Dir.glob(File.join(directory, "home/**/*.{so,bundle}"), File::FNM_DOTMATCH)
-        expect(libraries.map { |path| path[%r{red-candle-[^/]+/(.*)}, 1] }).to eq(["lib/candle/candle.#{RbConfig::CONFIG["DLEXT"]}"])
+        places = libraries.map { |path| path[%r{red-candle-[^/]+/(.*)}, 1] }
+        expect(places).to eq(["lib/candle/candle.#{RbConfig::CONFIG["DLEXT"]}"])
       end
     end
 
