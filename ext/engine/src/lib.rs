@@ -2,6 +2,7 @@
 
 pub mod files;
 pub mod generation;
+pub mod image;
 pub mod kernels;
 pub mod models;
 pub mod nn;

@@ -5,12 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the lowest to the highest.
-const ORDER: [&str; 11] = [
+const ORDER: [&str; 12] = [
     "runtime",
     "quant",
     "files",
     "weights",
     "text",
+    "image",
     "kernels",
     "tensor",
     "nn",

@@ -14,6 +14,7 @@ mod families;
 mod fuzz_readers;
 mod hostile;
 mod hostile_tokenizers;
+mod image;
 mod kernels;
 mod layers;
 mod second_opinion;
