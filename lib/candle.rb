@@ -62,7 +62,10 @@ require "candle/shortcuts"
 # Transformer models inside your Ruby process.
 module Candle
   # Loaded on use, since few programs need them.
+  autoload :ActiveRecord, "candle/active_record"
   autoload :CLI, "candle/cli"
+  autoload :Jobs, "candle/jobs"
+  autoload :ModelRegistry, "candle/model_registry"
   autoload :Server, "candle/server"
   autoload :Worker, "candle/worker"
 end
