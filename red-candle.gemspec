@@ -20,7 +20,7 @@ Gem::Specification.new do |spec|
   }
 
   spec.files = Dir.chdir(__dir__) do
-    Dir["lib/**/*.{rb,html}", "sig/**/*.rbs", "exe/*", "completions/*",
+    Dir["lib/**/*.{rb,html,tt}", "sig/**/*.rbs", "exe/*", "completions/*",
         "ext/candle/{build_options,extconf,cuda/extconf}.rb", "ext/{candle,engine}/{Cargo.toml,build.rs}",
         "ext/{candle,engine}/src/**/*", "Cargo.{toml,lock}", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE",
         "THIRD_PARTY_NOTICES.md", "docs/*.{md,svg}", "examples/*.rb", ".yardopts"]

@@ -15,6 +15,7 @@ class TestSuite
     "arm" => "rake arm:emulated",
     "compile" => "rake compile",
     "specs" => "rspec",
+    "rails" => "rake rails:spec",
     "gc_stress" => "rake spec:gc_stress",
     "rubocop" => "rubocop",
     "doc_coverage" => "rake doc:coverage",

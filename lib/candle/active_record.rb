@@ -1,0 +1,45 @@
+# frozen_string_literal: true
+
+require "candle"
+require "candle/model_registry"
+require "candle/active_record/codec"
+require "candle/active_record/vector_type"
+require "candle/active_record/embedding"
+require "candle/active_record/store"
+require "candle/active_record/search"
+require "candle/active_record/record"
+require "candle/active_record/model"
+require "candle/active_record/migration"
+require "candle/active_record/postgresql"
+
+module Candle
+  # Vectors of records, kept in a column of pgvector's or of SQLite and searched there.
+  #
+  # Loading this file needs no Rails. Once Active Record is there, every model answers {Model#has_embedding}.
+  module ActiveRecord
+    class << self
+      # Gives {Model} to Active Record, and what they need to its migrations and to its PostgreSQL adapter.
+      #
+      # @api private
+      # @param base [Class] `ActiveRecord::Base`
+      # @return [void]
+      def install(base)
+        base.extend(Model)
+        ::ActiveRecord::Migration.include(Migration)
+        require "active_record/connection_adapters/postgresql_adapter"
+        PostgreSQL.install(::ActiveRecord::ConnectionAdapters::PostgreSQLAdapter)
+      rescue LoadError
+        nil # there is no pg gem, so there are no columns of pgvector's
+      end
+    end
+  end
+end
+
+begin
+  require "active_support/lazy_load_hooks"
+  ActiveSupport.on_load(:active_record) { Candle::ActiveRecord.install(self) }
+rescue LoadError
+  nil # Active Record is not installed
+end
+
+require "candle/active_record/railtie" if defined?(Rails::Railtie)

@@ -1,0 +1,97 @@
+# frozen_string_literal: true
+
+module Candle
+  module Jobs
+    # Records that are in the database: a slice is a list of their primary keys.
+    #
+    # @api private
+    class Keys
+      include Corpus
+
+      PAGE = 10_000
+
+      # @return [ActiveRecord::Embedding]
+      attr_reader :embedding
+
+      def initialize(relation, column)
+        @relation = relation
+        @klass = relation.klass
+        @embedding = Corpus.embedding(@klass, column)
+      end
+
+      # @return [Hash]
+      def description
+        { kind: "keys", target: @klass.name, column: @embedding.column }
+      end
+
+      # @return [Array<String>] some of the texts
+      def sample(count)
+        @relation.limit(count).filter_map { |record| @embedding.text(record) }
+      end
+
+      # @param pace [Pace]
+      # @return [Enumerator] of payloads with how many texts each has
+      def slices(pace)
+        gather(weighed_keys, pace).lazy.map { |keys| [keys, keys.size] }
+      end
+
+      # @param keys [Array] the payload of a slice
+      # @return [Array<Slice::Entry>]
+      def entries(keys)
+        @klass.unscoped.where(@klass.primary_key => keys).select(*needed).map do |record|
+          Slice::Entry.new(record.id, @embedding.text(record), record[@embedding.digest_column])
+        end
+      end
+
+      # @param entries [Array<Slice::Entry>] whose vectors are made
+      # @return [Integer] how many rows changed
+      def store(entries)
+        rows = entries.map do |entry|
+          ActiveRecord::Store::Row.new(entry.key, entry.vector, entry.digest, entry.stored_digest)
+        end
+        ActiveRecord::Store.new(@klass, @embedding).update(rows)
+      end
+
+      # @yield in a transaction of the database that has the vectors
+      # @return [Object]
+      def transaction(&block)
+        @klass.transaction(&block)
+      end
+
+      private
+
+      # Pages by key, so that neither memory nor a transaction grows with the table.
+      def weighed_keys
+        Enumerator.new do |keys|
+          key = @klass.arel_table[@klass.primary_key]
+          pages = @relation.limit_value ? @klass.unscoped.where(key.in(@relation.ids)) : @relation
+          last = nil
+          loop do
+            page = last.nil? ? pages : pages.where(key.gt(last))
+            found = page.reorder(key.asc).limit(PAGE).pluck(key, weight)
+            found.each { |pair| keys << pair }
+            break if found.size < PAGE
+
+            last = found.last.first
+          end
+        end
+      end
+
+      # The characters of the text, where it comes from columns.
+      def weight
+        columns = @embedding.sources.map(&:to_s)
+        return Arel.sql("NULL") unless (columns - @klass.column_names).empty?
+
+        connection = @klass.connection
+        table = @klass.quoted_table_name
+        lengths = columns.map { |name| "COALESCE(LENGTH(#{table}.#{connection.quote_column_name(name)}), 0)" }
+        Arel.sql(lengths.join(" + "))
+      end
+
+      # Vectors aren't read to be replaced. A text that is made by a method may need any other column.
+      def needed
+        (@klass.column_names - [@embedding.column, *@embedding.bits]).map { |name| @klass.arel_table[name] }
+      end
+    end
+  end
+end

@@ -1,0 +1,68 @@
+# frozen_string_literal: true
+
+module Candle
+  module Jobs
+    # The work on one slice: embed what is not current, set aside what can't be embedded, write and acknowledge.
+    #
+    # @api private
+    class Slice
+      # A text on its way to a vector. `stored_digest` is that of the vector which is there, `error` says why there can
+      # be none.
+      Entry = Struct.new(:key, :text, :stored_digest, :attributes, :digest, :vector, :error)
+
+      # Errors that a text is to blame for. Others are the machine's or the model's, and the slice is tried again.
+      POISON = [InvalidInputError, TokenizerError, InternalError].freeze
+
+      # @param ledger [Ledger]
+      # @param taken [Ledger::Taken]
+      def initialize(ledger, taken)
+        @ledger = ledger
+        @taken = taken
+        @corpus = Corpus.described(ledger.description)
+      end
+
+      # @return [Boolean] false where another worker had the slice meanwhile
+      # @raise [Error] when every text is refused: then the model is to blame, or how it is used
+      def perform
+        stale = stale_entries
+        texts = stale.select { |entry| entry.text && entry.error.nil? }
+        embed(texts)
+        refused = stale.select(&:error)
+        raise Error, "every text is refused: #{refused.first.error}" if texts.size > 1 && (texts - refused).empty?
+
+        acknowledge(stale - refused, refused)
+      end
+
+      private
+
+      def acknowledge(written, refused)
+        @corpus.transaction do
+          @ledger.finish(@taken) do
+            changed = written.empty? ? 0 : @corpus.store(written)
+            aside = refused.map { |entry| [entry.key, entry.error] }
+            Ledger::Outcome.new(changed, @taken.texts - changed - aside.size, aside)
+          end
+        end
+      end
+
+      def stale_entries
+        @corpus.entries(@taken.payload).select do |entry|
+          entry.digest = @corpus.embedding.digest(entry.text)
+          entry.error || entry.digest != entry.stored_digest
+        end
+      end
+
+      # Halves a batch that is refused until the text is found that is to blame.
+      def embed(entries)
+        return if entries.empty?
+
+        vectors = @corpus.embedding.vectors(entries.map(&:text))
+        entries.zip(vectors) { |entry, vector| entry.vector = vector }
+      rescue *POISON => e
+        return entries.first.error = "#{e.class}: #{e.message}" if entries.size == 1
+
+        entries.each_slice((entries.size + 1) / 2) { |half| embed(half) }
+      end
+    end
+  end
+end
