@@ -10,5 +10,6 @@ mod job;
 pub mod log;
 pub mod memory;
 pub mod stack;
+pub mod stats;
 pub(crate) mod switch;
 pub mod threads;
