@@ -9,6 +9,8 @@ complete -c red-candle -n __fish_use_subcommand -f -a search -d 'Find passages i
 complete -c red-candle -n __fish_use_subcommand -f -a serve -d 'Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama'
 complete -c red-candle -n __fish_use_subcommand -f -a worker -d 'Serve one language model to an orchestrator'
 complete -c red-candle -n __fish_use_subcommand -f -a pull -d 'Fetch a model into the cache'
+complete -c red-candle -n __fish_use_subcommand -f -a lock -d 'Write down which bytes models are made of, in models.lock'
+complete -c red-candle -n __fish_use_subcommand -f -a pack -d 'Build a gem that holds a model, to be found without a hub'
 complete -c red-candle -n __fish_use_subcommand -f -a models -d 'What is in the cache'
 complete -c red-candle -n __fish_use_subcommand -f -a info -d 'What a model is, and what it needs'
 complete -c red-candle -n __fish_use_subcommand -f -a doctor -d 'Check this installation'
@@ -84,7 +86,20 @@ complete -c red-candle -n '__fish_seen_subcommand_from worker' -l token
 complete -c red-candle -n '__fish_seen_subcommand_from worker' -l device
 complete -c red-candle -n '__fish_seen_subcommand_from pull' -l revision
 complete -c red-candle -n '__fish_seen_subcommand_from pull' -l all
+complete -c red-candle -n '__fish_seen_subcommand_from pull' -l locked
+complete -c red-candle -n '__fish_seen_subcommand_from pull' -l file
 complete -c red-candle -n '__fish_seen_subcommand_from pull' -l json
+complete -c red-candle -n '__fish_seen_subcommand_from lock' -l file
+complete -c red-candle -n '__fish_seen_subcommand_from lock' -l revision
+complete -c red-candle -n '__fish_seen_subcommand_from lock' -l all
+complete -c red-candle -n '__fish_seen_subcommand_from lock' -l json
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l output
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l revision
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l id
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l license
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l gem-version
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l limit
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l json
 complete -c red-candle -n '__fish_seen_subcommand_from models' -l prune
 complete -c red-candle -n '__fish_seen_subcommand_from models' -l json
 complete -c red-candle -n '__fish_seen_subcommand_from info' -l json

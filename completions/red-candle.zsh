@@ -12,6 +12,8 @@ verbs=(
   'serve:Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama'
   'worker:Serve one language model to an orchestrator'
   'pull:Fetch a model into the cache'
+  'lock:Write down which bytes models are made of, in models.lock'
+  'pack:Build a gem that holds a model, to be found without a hub'
   'models:What is in the cache'
   'info:What a model is, and what it needs'
   'doctor:Check this installation'
@@ -33,7 +35,9 @@ case $words[2] in
   search) _arguments '--query' '--model' '--index' '--top' '--device' '--json' '*:file:_files' ;;
   serve) _arguments '--host' '--port' '--token' '--workers' '--lazy' '--cors' '--running' '--waiting' '--max-tokens' '--seconds' '--log' '--device' '*:file:_files' ;;
   worker) _arguments '--worker-id' '--model' '--port' '--callback-url' '--host' '--token' '--device' '*:file:_files' ;;
-  pull) _arguments '--revision' '--all' '--json' '*:file:_files' ;;
+  pull) _arguments '--revision' '--all' '--locked' '--file' '--json' '*:file:_files' ;;
+  lock) _arguments '--file' '--revision' '--all' '--json' '*:file:_files' ;;
+  pack) _arguments '--output' '--revision' '--id' '--license' '--gem-version' '--limit' '--json' '*:file:_files' ;;
   models) _arguments '--prune' '--json' '*:file:_files' ;;
   info) _arguments '--json' '*:file:_files' ;;
   doctor) _arguments '--json' '*:file:_files' ;;

@@ -194,14 +194,47 @@ module Candle
       Work.new(options).call
     end
 
-    desc "pull ID", "Fetch a model into the cache"
-    long_desc "Example: red-candle pull sentence-transformers/all-MiniLM-L6-v2"
+    desc "pull [ID]", "Fetch a model into the cache"
+    long_desc "Example: red-candle pull sentence-transformers/all-MiniLM-L6-v2\x5\x5" \
+              "red-candle pull --locked fetches what models.lock lists, and compares it."
     method_option :revision, desc: "a branch, tag or commit"
     method_option :all, type: :boolean, desc: "every file of the repository"
+    method_option :locked, type: :boolean, desc: "what models.lock lists, and nothing else; no ID"
+    method_option :file, default: ModelsLock::DEFAULT_PATH, desc: "the file that --locked reads"
     json_option
     # A download.
-    def pull(id)
-      Cache.new(options).pull(id)
+    def pull(id = nil)
+      raise ArgumentError, "pull takes an id, or --locked without one" unless options[:locked] ? id.nil? : id
+
+      id ? Cache.new(options).pull(id) : Lock.new(options).pull
+    end
+
+    desc "lock [SOURCE...]", "Write down which bytes models are made of, in models.lock"
+    long_desc "Example: red-candle lock sentence-transformers/all-MiniLM-L6-v2 ./my-model\x5\x5" \
+              "Sources are ids or directories; without any, what is locked is brought up to date. " \
+              "Candle.models_lock = \"models.lock\" then makes every load take exactly those bytes or fail."
+    method_option :file, default: ModelsLock::DEFAULT_PATH, desc: "the file to write"
+    method_option :revision, desc: "a branch, tag or commit"
+    method_option :all, type: :boolean, desc: "every file, also those that no load reads"
+    json_option
+    # A lock.
+    def lock(*sources)
+      Lock.new(options).call(sources)
+    end
+
+    desc "pack ID", "Build a gem that holds a model, to be found without a hub"
+    long_desc "Example: red-candle pack sentence-transformers/all-MiniLM-L6-v2\x5\x5" \
+              "Once the gem is installed, from_pretrained(ID) takes the model from there."
+    method_option :output, default: ".", desc: "the directory for the gems"
+    method_option :revision, desc: "a branch, tag or commit"
+    method_option :id, desc: "what to load it by, when a directory is packed"
+    method_option :license, desc: "instead of what the model card says"
+    method_option :gem_version, default: "1.0.0", desc: "the version of the gems"
+    method_option :limit, default: "500MB", desc: "the largest a gem may be, which is what RubyGems takes"
+    json_option
+    # Gems.
+    def pack(id)
+      Pack.new(options).call(id)
     end
 
     desc "models", "What is in the cache"
@@ -264,6 +297,8 @@ require "candle/cli/serve"
 require "candle/cli/work"
 require "candle/cli/hub_cache"
 require "candle/cli/cache"
+require "candle/cli/lock"
+require "candle/cli/pack"
 require "candle/cli/info"
 require "candle/cli/doctor"
 require "candle/cli/bench"

@@ -42,9 +42,10 @@ module Candle
         given = settings[:tokenizer]
         settings[:cache_dir] = settings[:cache_dir]&.to_s
         settings[:tokenizer] = load_tokenizer(given, **settings.slice(:token, :cache_dir))
+        settings[:packs] = ModelGems.packs([source, *settings[:adapters]&.map(&:last)])
         model = load_on_device(source, settings)
         named = given.is_a?(Tokenizer) ? given.options[:source] : given&.to_s
-        model.loaded(source, settings.except(:tokenizer, :token).merge(tokenizer_source: named || source))
+        model.loaded(source, settings.except(:tokenizer, :token, :packs).merge(tokenizer_source: named || source))
         model
       end
 

@@ -72,6 +72,9 @@ module Candle
       # @return [Proc] reads a JSON file of the model by its name, nil where there is none; `:gguf` tells its GGUF file
       def reader(source, revision)
         return directory_reader(source) if File.directory?(source)
+
+        (_, pack), = ModelGems.packs([source])
+        return directory_reader(File.join(pack, "model")) if pack
         raise ModelNotFoundError, "there is no file or directory #{source}" if source.match?(%r{\A[/.~]|\.gguf\z})
 
         names = Hub.files(source, revision: revision)

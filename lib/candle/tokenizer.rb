@@ -54,7 +54,9 @@ module Candle
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       def from_pretrained(source, revision: nil, token: nil, cache_dir: nil)
         source = source.to_path if source.respond_to?(:to_path)
-        _from_pretrained(TextInput.utf8(source, "source"), Hub.settings(revision, token, cache_dir))
+        source = TextInput.utf8(source, "source")
+        settings = Hub.settings(revision, token, cache_dir)
+        _from_pretrained(source, settings.merge(packs: ModelGems.packs([source])))
       end
     end
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use engine::files::hub::{Access, Repo};
 use magnus::{function, prelude::*, Error, RHash, RModule, RString, Ruby};
 
-use crate::{error, gvl, model};
+use crate::{error, gvl, model, models_lock};
 
 /// With the GVL held, since this reads the environment, which Ruby may otherwise change meanwhile.
 fn open(ruby: &Ruby, id: &str, settings: RHash) -> Result<Repo, Error> {
@@ -16,12 +16,14 @@ fn open(ruby: &Ruby, id: &str, settings: RHash) -> Result<Repo, Error> {
     })
 }
 
-/// `token` and `cache_dir` of a call's settings.
+/// `token`, `cache_dir` and `packs` of a call's settings, and the lock in force.
 pub fn access(ruby: &Ruby, settings: RHash) -> Result<Access, Error> {
     let cache: Option<String> = model::setting(ruby, settings, "cache_dir")?;
     Ok(Access {
         token: model::setting(ruby, settings, "token")?,
         cache: cache.map(PathBuf::from),
+        lock: models_lock::in_force(),
+        packs: model::setting(ruby, settings, "packs")?.unwrap_or_default(),
     })
 }
 

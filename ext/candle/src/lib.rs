@@ -10,9 +10,11 @@ mod error;
 mod gc;
 mod gvl;
 mod hub;
+mod index;
 mod llm;
 mod masked_lm;
 mod model;
+mod models_lock;
 mod ner;
 mod reranker;
 mod search;
@@ -41,6 +43,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     tensor::init(ruby, candle)?;
     tokenizer::init(ruby, candle)?;
     hub::init(ruby, candle)?;
+    models_lock::init(ruby, candle)?;
     weights::init(ruby, candle)?;
     llm::init(ruby, candle)?;
     embedding_model::init(ruby, candle)?;
@@ -49,6 +52,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     classifier::init(ruby, candle)?;
     masked_lm::init(ruby, candle)?;
     search::init(ruby, candle)?;
+    index::init(ruby, candle)?;
     self_test::init(candle)?;
     resolve_classes(ruby);
     Ok(())
@@ -62,6 +66,7 @@ fn resolve_classes(ruby: &Ruby) {
         <device::RbDevice as TypedData>::class,
         <dtype::RbDType as TypedData>::class,
         <embedding_model::RbEmbeddingModel as TypedData>::class,
+        <index::RbIndex as TypedData>::class,
         <llm::RbCache as TypedData>::class,
         <llm::RbLlm as TypedData>::class,
         <llm::RbRun as TypedData>::class,

@@ -27,6 +27,9 @@ module Candle
       def local(source)
         return source if File.exist?(source)
 
+        (_, pack), = ModelGems.packs([source])
+        return File.join(pack, "model") if pack
+
         Hub.snapshot(source, files: Hub.files(source).grep(/\.(json|txt|safetensors|gguf)\z/)
                                        .reject { |name| name.include?("/") }.first(64))
       end

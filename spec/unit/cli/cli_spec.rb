@@ -28,7 +28,8 @@ RSpec.describe Candle::CLI do
   it "describes every command with an example" do
     verbs = described_class.all_commands.except("help", "version", "generate")
     expect(verbs.keys + ["run"]).to contain_exactly("chat", "run", "embed", "rerank", "classify", "entities", "search",
-                                                    "serve", "worker", "pull", "models", "info", "doctor", "bench")
+                                                    "serve", "worker", "pull", "lock", "pack", "models", "info",
+                                                    "doctor", "bench")
     expect(verbs.values.map(&:long_description)).to all(match(/\AExample: .*red-candle/))
     [%w[help serve], %w[serve --help]].each do |arguments|
       status, output, = cli(*arguments)

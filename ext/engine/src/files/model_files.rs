@@ -1,14 +1,18 @@
 //! One view of a model's files, wherever they are: a directory, a GGUF file or the hub.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use crate::files::gguf_choice::{candidates, is_gguf, pick_gguf, Split};
 use crate::files::hub::{self, Access, Repo};
+use crate::files::models_lock::{LockedFiles, LockedModel, ModelsLock};
 use crate::files::shard_index;
 use crate::{CancelToken, Error, Result};
 
 pub struct ModelFiles {
     id: String,
     place: Place,
+    locked: Option<LockedFiles>,
 }
 
 enum Place {
@@ -24,12 +28,6 @@ pub enum WeightFiles {
     Gguf(PathBuf),
     Pickle(Vec<PathBuf>),
 }
-
-/// From the best choice down: small enough for most machines before more precise, then the rest.
-const QUANTIZATIONS: [&str; 21] = [
-    "Q4_K_M", "Q4_K_S", "Q4_K_L", "Q4_K", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q5_K", "Q5_0",
-    "Q5_1", "Q6_K", "Q8_0", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "FP16", "F32",
-];
 
 const LISTED_FILES: usize = 20;
 
@@ -49,6 +47,10 @@ impl ModelFiles {
         cancel.check()?;
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let path = hub::expand_tilde(source, home.as_deref());
+        let lock = access.lock.as_ref();
+        let mut locked = lock
+            .map(|lock| lock.require(source, revision))
+            .transpose()?;
         let place = if !source.is_empty() && path.is_dir() {
             Place::Directory(path)
         } else if path.is_file() {
@@ -58,13 +60,27 @@ impl ModelFiles {
                 )));
             }
             Place::GgufFile(path)
+        } else if let Some((pack, own)) = pack(source, revision, access)? {
+            locked = locked.or(Some(own));
+            Place::Directory(pack.join("model"))
         } else {
-            Place::Hub(Box::new(open_repo(source, revision, access)?))
+            let commit = locked.as_ref().and_then(|model| model.commit.as_deref());
+            Place::Hub(Box::new(open_repo(source, commit.or(revision), access)?))
         };
         Ok(Self {
             id: source.to_owned(),
             place,
+            locked: locked.map(LockedFiles::new),
         })
+    }
+
+    /// The folder `name` inside this model, which is at `path`, as a model of its own.
+    pub fn folder(&self, name: &str, path: PathBuf) -> Self {
+        Self {
+            id: path.display().to_string(),
+            place: Place::Directory(path),
+            locked: self.locked.as_ref().map(|locked| locked.inside(name)),
+        }
     }
 
     /// The source as it was given.
@@ -79,6 +95,19 @@ impl ModelFiles {
     /// The path of a file by its name in the repository, such as `1_Pooling/config.json`. A GGUF
     /// file stands for itself: its neighbours are other models.
     pub fn file(&self, name: &str, cancel: &CancelToken) -> Result<Option<PathBuf>> {
+        let Some(locked) = &self.locked else {
+            return self.place_of(name, cancel);
+        };
+        if !locked.lists(name) {
+            return Ok(None);
+        }
+        let path = self.place_of(name, cancel)?;
+        let path = path.ok_or_else(|| locked.missing(name))?;
+        locked.compare(name, &path, cancel)?;
+        Ok(Some(path))
+    }
+
+    fn place_of(&self, name: &str, cancel: &CancelToken) -> Result<Option<PathBuf>> {
         match &self.place {
             Place::Directory(directory) => {
                 hub::check_file(name)?;
@@ -91,8 +120,11 @@ impl ModelFiles {
     }
 
     /// The path of a file of another model that is here already, by the settings that this one was
-    /// opened with: neither the network nor the environment is asked.
+    /// opened with: neither the network nor the environment is asked. Nothing where files are locked.
     pub fn present_in(&self, model: &str, name: &str) -> Option<PathBuf> {
+        if self.locked.is_some() {
+            return None;
+        }
         let directory = Path::new(model);
         if directory.is_dir() {
             return Some(directory.join(name)).filter(|path| path.is_file());
@@ -104,7 +136,7 @@ impl ModelFiles {
     }
 
     pub fn require(&self, name: &str, cancel: &CancelToken) -> Result<PathBuf> {
-        if let Place::Hub(repo) = &self.place {
+        if let (Place::Hub(repo), None) = (&self.place, &self.locked) {
             return repo.fetch(name, cancel);
         }
         self.file(name, cancel)?.ok_or_else(|| {
@@ -129,7 +161,8 @@ impl ModelFiles {
             return self.named_gguf(name, cancel).map(WeightFiles::Gguf);
         }
         if let Place::GgufFile(path) = &self.place {
-            return Ok(WeightFiles::Gguf(path.clone()));
+            let path = self.require(&file_name(path), cancel)?;
+            return Ok(WeightFiles::Gguf(path));
         }
         if let Some(paths) = self.whole_or_sharded("model.safetensors", cancel)? {
             return Ok(WeightFiles::Safetensors(paths));
@@ -143,7 +176,11 @@ impl ModelFiles {
         Err(self.no_weights(cancel))
     }
 
-    fn all_files(&self, cancel: &CancelToken) -> Result<Vec<String>> {
+    /// The names of all files.
+    pub fn all_files(&self, cancel: &CancelToken) -> Result<Vec<String>> {
+        if let Some(locked) = &self.locked {
+            return Ok(locked.names());
+        }
         match &self.place {
             Place::Directory(directory) => Ok(hub::list_files(directory)),
             Place::GgufFile(path) => Ok(vec![file_name(path)]),
@@ -177,7 +214,8 @@ impl ModelFiles {
 
     /// A GGUF file with the other parts of it, if it was split.
     fn whole_gguf(&self, name: &str, cancel: &CancelToken) -> Result<PathBuf> {
-        if let (Some(split), false) = (Split::parse(name), self.is_local()) {
+        let unproven = !self.is_local() || self.locked.is_some();
+        if let (Some(split), true) = (Split::parse(name), unproven) {
             for part in split.parts() {
                 self.require(&part, cancel)?;
             }
@@ -217,6 +255,22 @@ impl ModelFiles {
     }
 }
 
+/// The directory that stands for an id, and what it says of its own files.
+fn pack<'a>(
+    source: &str,
+    revision: Option<&str>,
+    access: &'a Access,
+) -> Result<Option<(&'a PathBuf, Arc<LockedModel>)>> {
+    let Some((_, pack)) = access.packs.iter().find(|(id, _)| id == source) else {
+        return Ok(None);
+    };
+    let own = ModelsLock::read(&pack.join("models.lock"))?.find(source);
+    let own = own.ok_or_else(|| {
+        Error::ModelNotFound(format!("{} does not hold {source}", pack.display()))
+    })?;
+    Ok(own.serves(revision).then_some((pack, own)))
+}
+
 fn open_repo(source: &str, revision: Option<&str>, access: &Access) -> Result<Repo> {
     let looks_like_path = source.starts_with(['/', '.', '~']) || is_gguf(source);
     if looks_like_path {
@@ -236,84 +290,6 @@ fn open_repo(source: &str, revision: Option<&str>, access: &Access) -> Result<Re
 fn file_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
-}
-
-fn is_gguf(name: &str) -> bool {
-    name.len() > 5 && name.to_ascii_lowercase().ends_with(".gguf")
-}
-
-/// The name of one part of a split GGUF file: `…-00001-of-00003.gguf`.
-pub(crate) struct Split<'a> {
-    base: &'a str,
-    number: usize,
-    total: usize,
-}
-
-impl<'a> Split<'a> {
-    pub fn parse(name: &'a str) -> Option<Self> {
-        let stem = name.strip_suffix(".gguf")?;
-        let (rest, total) = stem.rsplit_once("-of-")?;
-        let (base, number) = rest.rsplit_once('-')?;
-        let five_digits = |text: &str| -> Option<usize> {
-            let fits = text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-            fits.then(|| text.parse().ok()).flatten()
-        };
-        Some(Self {
-            base,
-            number: five_digits(number)?,
-            total: five_digits(total)?,
-        })
-    }
-
-    /// The names of all parts, in order.
-    pub fn parts(&self) -> impl Iterator<Item = String> + '_ {
-        (1..=self.total)
-            .map(|number| format!("{}-{number:05}-of-{:05}.gguf", self.base, self.total))
-    }
-}
-
-/// Projectors and importance matrices share the format but aren't language models.
-fn is_companion(name: &str) -> bool {
-    let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
-    name.contains("mmproj") || name.contains("imatrix")
-}
-
-/// Language models among the files; a split one is represented by its first part.
-fn candidates(files: &[String]) -> impl Iterator<Item = &str> {
-    let is_first = |file: &str| Split::parse(file).is_none_or(|split| split.number == 1);
-    files
-        .iter()
-        .map(String::as_str)
-        .filter(move |file| is_first(file) && !is_companion(file))
-}
-
-/// One file before a split one.
-fn pick_gguf(files: &[String]) -> Option<&str> {
-    candidates(files)
-        .min_by_key(|file| (rank(file), Split::parse(file).is_some(), file.len(), *file))
-}
-
-fn rank(name: &str) -> usize {
-    let name = name.rsplit('/').next().unwrap_or(name).to_ascii_uppercase();
-    let is_word =
-        |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
-    let names = |quantization: &str| {
-        name.match_indices(quantization).any(|(start, found)| {
-            let bytes = name.as_bytes();
-            let before = start.checked_sub(1).and_then(|index| bytes.get(index));
-            // `Q4_K` inside `IQ4_K` or `Q4_K_M` is another one; `model_Q4_K` is not.
-            let starts = !before.is_some_and(u8::is_ascii_alphanumeric);
-            starts && !is_word(bytes.get(start + found.len()))
-        })
-    };
-    QUANTIZATIONS
-        .iter()
-        .position(|quantization| names(quantization))
-        .unwrap_or(if name.contains("IQ") {
-            usize::MAX
-        } else {
-            QUANTIZATIONS.len()
-        })
 }
 
 fn listed(files: &[String]) -> String {
@@ -337,10 +313,6 @@ mod tests {
     use super::*;
     use crate::files::hub::test_support::{offline_repo, TemporaryDirectory};
 
-    fn names(names: &[&str]) -> Vec<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
-    }
-
     fn open(directory: &TemporaryDirectory) -> ModelFiles {
         ModelFiles::open(
             directory.path().to_str().unwrap(),
@@ -348,47 +320,6 @@ mod tests {
             &CancelToken::new(),
         )
         .unwrap()
-    }
-
-    #[test]
-    fn the_middle_quantization_is_picked() {
-        let files = names(&[
-            "m.IQ4_XS.gguf",
-            "m.Q2_K.gguf",
-            "m.Q4_0.gguf",
-            "m-q4_k_m.gguf",
-            "m.Q4_K_S.gguf",
-            "m.Q8_0.gguf",
-        ]);
-        assert_eq!(pick_gguf(&files), Some("m-q4_k_m.gguf"));
-        assert_eq!(
-            pick_gguf(&names(&["a.Q8_0.gguf", "a.Q5_K_M.gguf", "a.F16.gguf"])),
-            Some("a.Q5_K_M.gguf")
-        );
-        assert_eq!(
-            pick_gguf(&names(&["a.F16.gguf", "a.Q8_0.gguf"])),
-            Some("a.Q8_0.gguf")
-        );
-        assert_eq!(pick_gguf(&names(&["only.gguf"])), Some("only.gguf"));
-        assert_eq!(
-            pick_gguf(&names(&["x/a-iq3_m.gguf", "x/model.gguf"])),
-            Some("x/model.gguf")
-        );
-    }
-
-    #[test]
-    fn first_parts_stand_for_the_whole_and_companions_are_not_picked() {
-        let files = names(&[
-            "mmproj-Q4_K_M.gguf",
-            "big-Q4_K_M-00001-of-00002.gguf",
-            "big-Q4_K_M-00002-of-00002.gguf",
-            "small-Q8_0.gguf",
-        ]);
-        assert_eq!(pick_gguf(&files), Some("big-Q4_K_M-00001-of-00002.gguf"));
-        assert_eq!(pick_gguf(&files[..1]), None);
-        assert_eq!(pick_gguf(&files[2..3]), None);
-        let both = names(&["m-Q8_0-00001-of-00002.gguf", "m-Q8_0-whole.gguf"]);
-        assert_eq!(pick_gguf(&both), Some("m-Q8_0-whole.gguf"));
     }
 
     #[test]
@@ -402,6 +333,7 @@ mod tests {
         let files = ModelFiles {
             id: "owner/name".to_owned(),
             place: Place::Hub(Box::new(offline_repo(&root, "owner/name"))),
+            locked: None,
         };
         let error = files.weights(None, &cancel).unwrap_err();
         assert!(
@@ -517,6 +449,7 @@ mod tests {
         let files = ModelFiles {
             id: "owner/name".to_owned(),
             place: Place::Hub(Box::new(offline_repo(&root, "owner/name"))),
+            locked: None,
         };
         let error = files.file("config.json", &cancel).unwrap_err();
         assert!(matches!(error, Error::Offline(_)), "{error}");

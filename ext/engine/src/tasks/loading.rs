@@ -403,5 +403,5 @@ pub(super) fn subfolder(
     let folder = folder.ok_or_else(|| {
         Error::ModelNotFound(format!("{} has no files in its folder {path}", files.id()))
     })?;
-    ModelFiles::open(&folder.to_string_lossy(), None, cancel)
+    Ok(files.folder(path, folder))
 }

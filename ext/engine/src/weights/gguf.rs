@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::table::{Data, Entry, Table};
 use super::{element_count, Array, Element, Metadata, Value};
-use crate::files::model_files::Split;
+use crate::files::gguf_choice::Split;
 use crate::quant::BlockType;
 use crate::runtime::bytes::Bytes;
 use crate::{Error, Result};

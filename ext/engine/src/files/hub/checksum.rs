@@ -4,6 +4,7 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use super::name::is_lower_hex;
+use crate::files::digest::hex;
 
 /// The hub names large files by their SHA-256, and small ones by their git blob hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +61,6 @@ impl Checksum {
             Self::Opaque => true,
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

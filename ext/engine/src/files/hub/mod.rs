@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use cache::list_files;
-pub use name::{check_file, check_id};
+pub use name::{check_file, check_id, is_lower_hex};
 pub use settings::{expand_tilde, Access};
 
 use crate::{CancelToken, Error, Result};

@@ -1,10 +1,12 @@
 //! What the environment says about the hub, read anew for every repository that is opened.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::name;
 use super::proxy::Proxies;
+use crate::files::models_lock::ModelsLock;
 use crate::{Error, Result};
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -35,6 +37,10 @@ pub struct Access {
     pub token: Option<String>,
     /// The directory that holds the cached repositories.
     pub cache: Option<PathBuf>,
+    /// What models are made of, where that is fixed.
+    pub lock: Option<Arc<ModelsLock>>,
+    /// Directories that stand for ids: each holds a `models.lock` and the files it lists in `model`.
+    pub packs: Vec<(String, PathBuf)>,
 }
 
 impl Settings {
