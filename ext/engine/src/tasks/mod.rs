@@ -27,6 +27,7 @@ pub mod sentence;
 mod sequence_logits;
 mod static_embeddings;
 pub mod tag;
+pub mod vector_index;
 
 pub use classify::{ClassifyModel, Logits};
 pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};

@@ -6,12 +6,47 @@ use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
 use super::storage::read;
+use crate::kernels::cpu::similarity;
 use crate::{CancelToken, Error, Result};
 
 /// Rows between two looks at the cancel token, and the share of one task.
 const ROWS: usize = 1 << 10;
-/// Sums that are kept apart, so that they fill the registers of any processor.
-const LANES: usize = 32;
+
+/// A row's number and its score.
+pub(crate) type Found = (usize, f32);
+
+/// Some rows, as bytes, and the number of the first.
+pub(crate) struct Part<'a> {
+    pub first: usize,
+    pub rows: &'a [u8],
+}
+
+/// Rows of `row_bytes` each in parts that are worth a task.
+pub(crate) fn parts(first: usize, rows: &[u8], row_bytes: usize) -> impl Iterator<Item = Part<'_>> {
+    let chunks = rows.chunks(ROWS * row_bytes).enumerate();
+    chunks.map(move |(index, rows)| Part {
+        first: first + index * ROWS,
+        rows,
+    })
+}
+
+/// The `most` best of what `score` finds in each part, best first and the earlier row where they are equal.
+pub(crate) fn best(
+    parts: &[Part<'_>],
+    most: usize,
+    cancel: &CancelToken,
+    score: impl Fn(&Part<'_>) -> Result<Vec<Found>> + Sync,
+) -> Result<Vec<Found>> {
+    let kept = parts.par_iter().map(|part| {
+        cancel.check()?;
+        let mut found = score(part)?;
+        keep(&mut found, most);
+        Ok(found)
+    });
+    let mut found = kept.collect::<Result<Vec<_>>>()?.concat();
+    keep(&mut found, most);
+    Ok(found)
+}
 
 /// The length of each row of an f32 matrix on the CPU.
 pub fn lengths(rows: &Tensor, cancel: &CancelToken) -> Result<Vec<f32>> {
@@ -19,10 +54,7 @@ pub fn lengths(rows: &Tensor, cancel: &CancelToken) -> Result<Vec<f32>> {
     read::<f32, _>(rows, cancel, |elements| {
         let parts = elements.par_chunks(ROWS * width).map(|part| {
             cancel.check()?;
-            Ok(part
-                .chunks_exact(width)
-                .map(|row| dot(row, row).sqrt())
-                .collect())
+            part.chunks_exact(width).map(length).collect()
         });
         let parts: Vec<Vec<f32>> = parts.collect::<Result<_>>()?;
         Ok(parts.concat())
@@ -37,7 +69,7 @@ pub fn nearest(
     vector: &[f32],
     most: usize,
     cancel: &CancelToken,
-) -> Result<Vec<(usize, f32)>> {
+) -> Result<Vec<Found>> {
     let width = width_of(rows)?;
     if width != vector.len() || lengths.len() != rows.dims()[0] {
         return Err(Error::InvalidInput(format!(
@@ -45,29 +77,30 @@ pub fn nearest(
             vector.len()
         )));
     }
-    let length = dot(vector, vector).sqrt();
+    let length = length(vector)?;
     read::<f32, _>(rows, cancel, |elements| {
-        let parts = elements
-            .par_chunks(ROWS * width)
-            .enumerate()
-            .map(|(index, part)| {
-                cancel.check()?;
-                let first = index * ROWS;
-                let mut found: Vec<(usize, f32)> = part
-                    .chunks_exact(width)
-                    .zip(&lengths[first..])
-                    .enumerate()
-                    .map(|(row, (values, &other))| {
-                        (first + row, cosine(dot(values, vector), length * other))
-                    })
-                    .collect();
-                keep(&mut found, most);
-                Ok(found)
-            });
-        let mut found = parts.collect::<Result<Vec<_>>>()?.concat();
-        keep(&mut found, most);
-        Ok(found)
+        let parts: Vec<Part<'_>> = parts(0, bytes_of(elements), width * 4).collect();
+        best(&parts, most, cancel, |part| {
+            let mut dots = vec![0.0; part.rows.len() / (width * 4)];
+            similarity::dots(part.rows, vector, &mut dots)?;
+            let rows = dots.iter().zip(&lengths[part.first..]).enumerate();
+            Ok(rows
+                .map(|(row, (&dot, &other))| (part.first + row, cosine(dot, length * other)))
+                .collect())
+        })
     })
+}
+
+/// The length of one vector.
+pub(crate) fn length(vector: &[f32]) -> Result<f32> {
+    let mut square = [0.0];
+    similarity::dots(bytes_of(vector), vector, &mut square)?;
+    Ok(square[0].sqrt())
+}
+
+pub(crate) fn bytes_of(numbers: &[f32]) -> &[u8] {
+    // SAFETY: every byte of an f32 is a valid u8, and a slice's bytes follow one another.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
 }
 
 fn width_of(rows: &Tensor) -> Result<usize> {
@@ -81,7 +114,7 @@ fn width_of(rows: &Tensor) -> Result<usize> {
     }
 }
 
-fn cosine(dot: f32, lengths: f32) -> f32 {
+pub(crate) fn cosine(dot: f32, lengths: f32) -> f32 {
     match lengths == 0.0 {
         true => 0.0,
         false => (dot / lengths).clamp(-1.0, 1.0),
@@ -89,10 +122,8 @@ fn cosine(dot: f32, lengths: f32) -> f32 {
 }
 
 /// The best `most`, in order.
-fn keep(found: &mut Vec<(usize, f32)>, most: usize) {
-    let best_first = |a: &(usize, f32), b: &(usize, f32)| -> Ordering {
-        b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
-    };
+fn keep(found: &mut Vec<Found>, most: usize) {
+    let best_first = |a: &Found, b: &Found| -> Ordering { b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)) };
     if most == 0 {
         found.clear();
     } else if found.len() > most {
@@ -100,23 +131,6 @@ fn keep(found: &mut Vec<(usize, f32)>, most: usize) {
         found.truncate(most);
     }
     found.sort_unstable_by(best_first);
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0f32; LANES];
-    let (left, right) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let rest: f32 = left
-        .remainder()
-        .iter()
-        .zip(right.remainder())
-        .map(|(a, b)| a * b)
-        .sum();
-    for (left, right) in left.zip(right) {
-        for ((sum, a), b) in sums.iter_mut().zip(left).zip(right) {
-            *sum += a * b;
-        }
-    }
-    sums.iter().sum::<f32>() + rest
 }
 
 #[cfg(test)]

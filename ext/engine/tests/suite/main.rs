@@ -19,6 +19,7 @@ mod kernels;
 mod layers;
 mod second_opinion;
 mod tokenizer;
+mod vector_index;
 mod verification;
 mod weight_files;
 mod weights;

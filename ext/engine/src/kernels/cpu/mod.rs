@@ -7,6 +7,7 @@ mod math;
 pub(crate) mod product;
 pub(crate) mod rows;
 pub(crate) mod simd;
+pub(crate) mod similarity;
 
 use std::cell::Cell;
 use std::ops::Range;

@@ -179,7 +179,9 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load_first(from: *const f32, count: usize) -> Self::V {
         let mut v = [0.0; PORTABLE];
-        unsafe { std::ptr::copy_nonoverlapping(from, v.as_mut_ptr(), count) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.cast::<u8>(), v.as_mut_ptr().cast(), 4 * count)
+        };
         v
     }
     #[inline(always)]

@@ -34,7 +34,7 @@ impl Simd for Neon {
     unsafe fn load_first(from: *const f32, count: usize) -> Self::V {
         let mut v = [0.0f32; 4];
         unsafe {
-            std::ptr::copy_nonoverlapping(from, v.as_mut_ptr(), count);
+            std::ptr::copy_nonoverlapping(from.cast::<u8>(), v.as_mut_ptr().cast(), 4 * count);
             vld1q_f32(v.as_ptr())
         }
     }

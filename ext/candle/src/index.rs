@@ -1,0 +1,156 @@
+//! `Candle::Index`
+
+use std::path::PathBuf;
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use engine::tasks::vector_index::{Id, RowType, VectorIndex};
+use engine::Error as EngineError;
+use magnus::{
+    function, method, prelude::*, Error, Integer, IntoValue, RArray, RModule, RString, Ruby,
+    TryConvert, Value,
+};
+
+use crate::{error, gvl};
+
+#[magnus::wrap(class = "Candle::Index", free_immediately, size)]
+pub struct RbIndex(RwLock<VectorIndex>);
+
+impl RbIndex {
+    fn read(&self) -> RwLockReadGuard<'_, VectorIndex> {
+        self.0.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, VectorIndex> {
+        self.0.write().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+fn build(ruby: &Ruby, dimension: usize, row_type: String) -> Result<RbIndex, Error> {
+    let row_type = RowType::parse(&row_type).ok_or_else(|| {
+        error::to_ruby(
+            ruby,
+            EngineError::Internal(format!("{row_type} is not a type of rows")),
+        )
+    })?;
+    let index = VectorIndex::new(dimension, row_type).map_err(error::raised(ruby))?;
+    Ok(RbIndex(RwLock::new(index)))
+}
+
+fn open(ruby: &Ruby, path: PathBuf) -> Result<RbIndex, Error> {
+    let index = gvl::leave_waiting(ruby, |cancel| VectorIndex::open(&path, cancel))?;
+    Ok(RbIndex(RwLock::new(index)))
+}
+
+/// An Integer or a String; Ruby's side lets nothing else through.
+fn id(ruby: &Ruby, value: Value) -> Result<Id, Error> {
+    if let Some(number) = Integer::from_value(value) {
+        return number.to_i64().map(Id::Integer).map_err(|_| {
+            let message = format!("an id must be an Integer of 64 bits or a String, not {number}");
+            error::to_ruby(ruby, EngineError::InvalidInput(message))
+        });
+    }
+    Ok(Id::Text(String::try_convert(value)?.into()))
+}
+
+fn ids(ruby: &Ruby, values: RArray) -> Result<Vec<Id>, Error> {
+    values.into_iter().map(|value| id(ruby, value)).collect()
+}
+
+fn bytes(string: RString) -> Vec<u8> {
+    // SAFETY: the bytes are copied before Ruby can run and change them.
+    unsafe { string.as_slice() }.to_vec()
+}
+
+/// `vectors` are Strings, one for each id.
+fn add(ruby: &Ruby, this: &RbIndex, names: RArray, vectors: RArray) -> Result<(), Error> {
+    let names = ids(ruby, names)?;
+    let vectors = vectors.into_iter().map(RString::try_convert);
+    let vectors = vectors.map(|vector| vector.map(bytes));
+    let vectors: Vec<Vec<u8>> = vectors.collect::<Result<_, Error>>()?;
+    let mut pairs: Vec<(Id, Vec<u8>)> = names.into_iter().zip(vectors).collect();
+    // What was added before an interrupt that raised nothing is added; the rest follows.
+    pairs.reverse();
+    gvl::leave_waiting(ruby, |cancel| {
+        let mut index = this.write();
+        while let Some((id, vector)) = pairs.pop() {
+            index.add(id, &vector)?;
+            cancel.check()?;
+        }
+        Ok(())
+    })
+}
+
+fn delete(ruby: &Ruby, this: &RbIndex, name: Value) -> Result<bool, Error> {
+    let id = id(ruby, name)?;
+    gvl::leave_waiting(ruby, |_| this.write().delete(&id))
+}
+
+fn contains(ruby: &Ruby, this: &RbIndex, name: Value) -> Result<bool, Error> {
+    let id = id(ruby, name)?;
+    gvl::leave_waiting(ruby, |_| this.write().contains(&id))
+}
+
+/// Pairs of an id and a score; `among` are the ids to search in, nil is all.
+fn search(
+    ruby: &Ruby,
+    this: &RbIndex,
+    vector: RString,
+    most: usize,
+    among: Option<RArray>,
+) -> Result<RArray, Error> {
+    let vector = bytes(vector);
+    let among = among.map(|values| ids(ruby, values)).transpose()?;
+    let found = gvl::leave(ruby, |cancel| {
+        let rows = match &among {
+            Some(ids) => Some(this.write().rows_of(ids)?),
+            None => None,
+        };
+        this.read().search(&vector, most, rows.as_deref(), cancel)
+    })?;
+    let list = ruby.ary_new_capa(found.len());
+    for (id, score) in found {
+        let id = match id {
+            Id::Integer(number) => number.into_value_with(ruby),
+            Id::Text(text) => ruby.str_new(&text).into_value_with(ruby),
+        };
+        list.push((id, f64::from(score)))?;
+    }
+    Ok(list)
+}
+
+fn save(ruby: &Ruby, this: &RbIndex, path: PathBuf) -> Result<(), Error> {
+    gvl::leave_waiting(ruby, |cancel| this.read().save(&path, cancel))
+}
+
+/// Dimension, type of rows, number of vectors and bytes of memory.
+fn facts(ruby: &Ruby, this: &RbIndex) -> Result<RArray, Error> {
+    let (dimension, row_type, count, memory) = gvl::leave_waiting(ruby, |_| {
+        let index = this.read();
+        Ok((
+            index.dimension(),
+            index.row_type(),
+            index.len(),
+            index.memory(),
+        ))
+    })?;
+    let list = ruby.ary_new();
+    list.push(dimension)?;
+    list.push(ruby.to_symbol(row_type.name()))?;
+    list.push(count)?;
+    list.push(memory)?;
+    Ok(list)
+}
+
+pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
+    let class = candle.define_class("Index", ruby.class_object())?;
+    class.undef_default_alloc_func();
+    let singleton = class.singleton_class()?;
+    singleton.define_private_method("_build", function!(build, 2))?;
+    singleton.define_private_method("_open", function!(open, 1))?;
+    class.define_private_method("_add", method!(add, 2))?;
+    class.define_private_method("_delete", method!(delete, 1))?;
+    class.define_private_method("_contains", method!(contains, 1))?;
+    class.define_private_method("_search", method!(search, 3))?;
+    class.define_private_method("_save", method!(save, 1))?;
+    class.define_private_method("_facts", method!(facts, 0))
+}

@@ -1,0 +1,184 @@
+//! One vector beside many rows: products of numbers and of bytes, and bits that differ.
+//!
+//! Rows are bytes as a file holds them, so that a mapped one is read where it lies; numbers in them need no
+//! alignment. Products of bytes and counts of bits are loops that the compiler turns into vectors of each
+//! instruction set.
+
+use super::isa::{dispatched, Isa};
+use super::simd::Simd;
+use crate::Result;
+
+/// Products that are summed apart: enough to hide how long one takes.
+const CHAINS: usize = 4;
+
+/// The product of `vector` with each row of little-endian f32.
+pub(crate) fn dots(rows: &[u8], vector: &[f32], out: &mut [f32]) -> Result<()> {
+    let isa = Isa::current()?;
+    debug_assert_eq!(rows.len(), out.len() * vector.len() * 4);
+    let count = out.len().min(rows.len() / (vector.len() * 4).max(1));
+    // SAFETY: `count` rows of `vector.len()` numbers lie within `rows`, and as many sums within `out`.
+    unsafe { dots_on(isa, rows.as_ptr(), vector, &mut out[..count]) };
+    Ok(())
+}
+
+/// The product of `vector` with each row of signed bytes; sums must fit an i32.
+pub(crate) fn byte_dots(rows: &[u8], vector: &[i16], out: &mut [i32]) -> Result<()> {
+    let isa = Isa::current()?;
+    // SAFETY: the loop reads through slices; an `Isa` comes from detection.
+    unsafe { byte_dots_on(isa, rows, vector, out) };
+    Ok(())
+}
+
+/// How many bits of `vector` differ from those of each row.
+pub(crate) fn bit_differences(rows: &[u8], vector: &[u8], out: &mut [i32]) -> Result<()> {
+    let isa = Isa::current()?;
+    // SAFETY: the loop reads through slices; an `Isa` comes from detection.
+    unsafe { bit_differences_on(isa, rows, vector, out) };
+    Ok(())
+}
+
+dispatched! {
+    /// # Safety
+    /// At `rows` there are as many rows of `vector.len()` numbers as `out` has places.
+    unsafe fn dots_on(rows: *const u8, vector: &[f32], out: &mut [f32]) = dots_with
+}
+
+dispatched! {
+    /// # Safety
+    /// None beyond the instruction set.
+    unsafe fn byte_dots_on(rows: &[u8], vector: &[i16], out: &mut [i32]) = byte_dots_with
+}
+
+dispatched! {
+    /// # Safety
+    /// None beyond the instruction set.
+    unsafe fn bit_differences_on(rows: &[u8], vector: &[u8], out: &mut [i32]) = bit_differences_with
+}
+
+#[inline(always)]
+unsafe fn dots_with<S: Simd>(rows: *const u8, vector: &[f32], out: &mut [f32]) {
+    for (row, sum) in out.iter_mut().enumerate() {
+        // SAFETY: the caller vouches for the rows; vectors are loaded from any address.
+        *sum = unsafe { dot::<S>(rows.add(row * vector.len() * 4).cast(), vector) };
+    }
+}
+
+#[inline(always)]
+unsafe fn dot<S: Simd>(row: *const f32, vector: &[f32]) -> f32 {
+    let (width, other) = (vector.len(), vector.as_ptr());
+    unsafe {
+        let mut sums = [S::splat(0.0); CHAINS];
+        let mut at = 0;
+        while at + CHAINS * S::LANES <= width {
+            let mut chain = 0;
+            while chain < CHAINS {
+                let place = at + chain * S::LANES;
+                let (a, b) = (S::load(row.add(place)), S::load(other.add(place)));
+                sums[chain] = S::fma(a, b, sums[chain]);
+                chain += 1;
+            }
+            at += CHAINS * S::LANES;
+        }
+        while at + S::LANES <= width {
+            sums[0] = S::fma(S::load(row.add(at)), S::load(other.add(at)), sums[0]);
+            at += S::LANES;
+        }
+        if at < width {
+            let left = width - at;
+            let part = S::load_first(row.add(at), left);
+            sums[1] = S::fma(part, S::load_first(other.add(at), left), sums[1]);
+        }
+        S::sum(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])))
+    }
+}
+
+#[inline(always)]
+unsafe fn byte_dots_with<S: Simd>(rows: &[u8], vector: &[i16], out: &mut [i32]) {
+    for (row, sum) in rows.chunks_exact(vector.len()).zip(out) {
+        *sum = row
+            .iter()
+            .zip(vector)
+            .map(|(&a, &b)| i32::from(a as i8) * i32::from(b))
+            .sum();
+    }
+}
+
+#[inline(always)]
+unsafe fn bit_differences_with<S: Simd>(rows: &[u8], vector: &[u8], out: &mut [i32]) {
+    let word = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    };
+    let (words, rest) = vector.split_at(vector.len() / 8 * 8);
+    for (row, sum) in rows.chunks_exact(vector.len()).zip(out) {
+        let (row_words, row_rest) = row.split_at(words.len());
+        let pairs = row_words.chunks_exact(8).zip(words.chunks_exact(8));
+        let whole: u32 = pairs.map(|(a, b)| (word(a) ^ word(b)).count_ones()).sum();
+        let last = (word(row_rest) ^ word(rest)).count_ones();
+        *sum = (whole + last) as i32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(count: usize, seed: u32) -> Vec<u8> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    /// Every instruction set of this machine, on widths with and without a rest, at odd addresses.
+    #[test]
+    fn every_instruction_set_agrees_with_plain_sums() {
+        for width in [1, 3, 8, 17, 64, 100, 384] {
+            let count = 5;
+            let numbers: Vec<f32> = noise(width * count + width, 7)
+                .iter()
+                .map(|&byte| f32::from(byte) / 64.0 - 2.0)
+                .collect();
+            let (vector, rows) = numbers.split_at(width);
+            let mut bytes = vec![0];
+            bytes.extend(rows.iter().flat_map(|number| number.to_le_bytes()));
+            let packed = noise(width * count, 9);
+            let steps: Vec<i16> = (0..width).map(|i| (i as i16 * 37) % 501 - 250).collect();
+            for &isa in Isa::available() {
+                isa.force(|| {
+                    let mut sums = vec![0.0; count];
+                    dots(&bytes[1..], vector, &mut sums).unwrap();
+                    for (row, sum) in rows.chunks(width).zip(&sums) {
+                        let want: f64 = row
+                            .iter()
+                            .zip(vector)
+                            .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                            .sum();
+                        assert!((f64::from(*sum) - want).abs() < 1e-3, "{}", isa.name());
+                    }
+                    let mut found = vec![0; count];
+                    byte_dots(&packed, &steps, &mut found).unwrap();
+                    let mut differing = vec![0; count];
+                    bit_differences(&packed, &packed[..width], &mut differing).unwrap();
+                    for (place, row) in packed.chunks(width).enumerate() {
+                        let want: i32 = row
+                            .iter()
+                            .zip(&steps)
+                            .map(|(&a, &b)| i32::from(a as i8) * i32::from(b))
+                            .sum();
+                        assert_eq!(found[place], want);
+                        let want: u32 = row
+                            .iter()
+                            .zip(&packed)
+                            .map(|(a, b)| (a ^ b).count_ones())
+                            .sum();
+                        assert_eq!(differing[place], want as i32);
+                    }
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The file of an index.
+//!
+//! ```text
+//! 0   8  magic              24  8  rows             rows, each of the same size
+//! 8   4  type of rows       32  8  bytes of ids     lengths: f32 for each row
+//! 12  4  0                  40  8  checksum         ids: u32 length and UTF-8, or u32::MAX and i64
+//! 16  8  dimension          48 16  0
+//! ```
+//!
+//! All numbers are little-endian. The checksum covers all but the rows, which are read when they are searched.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sha2::{Digest, Sha256};
+
+use super::{Id, RowType, VectorIndex, MOST_DIMENSIONS};
+use crate::runtime::bytes::Bytes;
+use crate::{CancelToken, Error, Result};
+
+const MAGIC: &[u8; 8] = b"RCINDEX1";
+const HEADER: usize = 64;
+/// Where the checksum stands.
+const CHECKSUM: std::ops::Range<usize> = 40..48;
+/// In place of a text's length.
+const INTEGER: u32 = u32::MAX;
+/// Rows between two looks at the cancel token.
+const ROWS: usize = 1 << 10;
+
+pub struct Contents {
+    pub row_type: RowType,
+    pub dimension: usize,
+    pub rows: Bytes,
+    pub lengths: Vec<f32>,
+    pub ids: Vec<Id>,
+}
+
+pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
+    if !path.is_file() {
+        return Err(Error::InvalidInput(format!(
+            "there is no index {}: make one with Candle::Index.new and save it",
+            path.display()
+        )));
+    }
+    let wrong = |reason: &str| {
+        Error::CorruptModel(format!(
+            "{} is not a sound index: {reason}. Build it anew",
+            path.display()
+        ))
+    };
+    let file = Bytes::map(path)?;
+    let header = file
+        .get(..HEADER)
+        .filter(|header| header.starts_with(MAGIC))
+        .ok_or_else(|| wrong("it does not begin as one"))?;
+    let layout = Layout::parse(header, file.len()).map_err(wrong)?;
+    let rest = &file[layout.lengths..];
+    if checksum(&header[..CHECKSUM.start], &[rest]) != header[CHECKSUM] {
+        return Err(wrong("its checksum is another"));
+    }
+    let (lengths, ids) = rest.split_at(4 * layout.count);
+    let lengths = lengths
+        .chunks_exact(4)
+        .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+    Ok(Contents {
+        row_type: layout.row_type,
+        dimension: layout.dimension,
+        lengths: lengths.collect(),
+        ids: read_ids(ids, layout.count, cancel)?.ok_or_else(|| wrong("its ids can't be read"))?,
+        rows: file
+            .slice(HEADER, layout.lengths - HEADER)
+            .ok_or_else(|| wrong("it is cut short"))?,
+    })
+}
+
+struct Layout {
+    row_type: RowType,
+    dimension: usize,
+    count: usize,
+    /// Where lengths begin.
+    lengths: usize,
+}
+
+impl Layout {
+    /// Sizes are believed when they add up to the file's.
+    fn parse(header: &[u8], size: usize) -> std::result::Result<Self, &'static str> {
+        let number = |at: usize| -> Option<usize> {
+            let bytes = header.get(at..at + 8)?.try_into().ok()?;
+            usize::try_from(u64::from_le_bytes(bytes)).ok()
+        };
+        let row_type = match header[8..16] {
+            [0, 0, 0, 0, 0, 0, 0, 0] => RowType::F32,
+            [1, 0, 0, 0, 0, 0, 0, 0] => RowType::Int8,
+            [2, 0, 0, 0, 0, 0, 0, 0] => RowType::Binary,
+            _ => return Err("its rows are of a type that this version does not know"),
+        };
+        let too_large = "its sizes can't be right";
+        let dimension = number(16)
+            .filter(|dimension| (1..=MOST_DIMENSIONS).contains(dimension))
+            .ok_or("it has no or too many components")?;
+        let count = number(24).ok_or(too_large)?;
+        let lengths = count
+            .checked_mul(row_type.bytes(dimension))
+            .and_then(|rows| rows.checked_add(HEADER))
+            .ok_or(too_large)?;
+        let whole = count
+            .checked_mul(4)
+            .and_then(|bytes| bytes.checked_add(lengths))
+            .and_then(|bytes| bytes.checked_add(number(32)?))
+            .ok_or(too_large)?;
+        if whole != size {
+            return Err("its size is not what its beginning says");
+        }
+        Ok(Self {
+            row_type,
+            dimension,
+            count,
+            lengths,
+        })
+    }
+}
+
+fn read_ids(mut bytes: &[u8], count: usize, cancel: &CancelToken) -> Result<Option<Vec<Id>>> {
+    let mut ids = Vec::new();
+    if ids.try_reserve_exact(count).is_err() {
+        return Err(Error::OutOfMemory(format!(
+            "there is no memory for the {count} ids of an index"
+        )));
+    }
+    for at in 0..count {
+        if at % ROWS == 0 {
+            cancel.check()?;
+        }
+        let Some((id, rest)) = read_id(bytes) else {
+            return Ok(None);
+        };
+        ids.push(id);
+        bytes = rest;
+    }
+    Ok(bytes.is_empty().then_some(ids))
+}
+
+fn read_id(bytes: &[u8]) -> Option<(Id, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    let length = u32::from_le_bytes(*length);
+    if length == INTEGER {
+        let (number, rest) = rest.split_first_chunk::<8>()?;
+        return Some((Id::Integer(i64::from_le_bytes(*number)), rest));
+    }
+    let (text, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+    Some((Id::Text(std::str::from_utf8(text).ok()?.into()), rest))
+}
+
+/// Written beside its place, forced to the disk and renamed, so that a crash leaves the old file.
+pub fn write(index: &VectorIndex, path: &Path, cancel: &CancelToken) -> Result<()> {
+    let temporary = unique_sibling(path);
+    let written = write_to(index, &temporary, cancel).and_then(|()| {
+        fs::rename(&temporary, path).map_err(|error| failure(path, &error))?;
+        // Not every file system syncs directories; the file itself is safe.
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        Ok(())
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn write_to(index: &VectorIndex, path: &Path, cancel: &CancelToken) -> Result<()> {
+    let failed = |error: io::Error| failure(path, &error);
+    let live = || (0..index.ids.len()).filter(|&row| !index.deleted[row]);
+    let mut ids = Vec::new();
+    let mut lengths = Vec::with_capacity(4 * index.live);
+    for row in live() {
+        write_id(&index.ids[row], &mut ids)?;
+        lengths.extend_from_slice(&index.lengths[row].to_le_bytes());
+    }
+    let header = header(index, ids.len(), &lengths, &ids);
+    let mut file = BufWriter::with_capacity(1 << 20, File::create_new(path).map_err(failed)?);
+    file.write_all(&header).map_err(failed)?;
+    let row_bytes = index.row_type.bytes(index.dimension);
+    let mapped = index.mapped.as_deref().unwrap_or_default();
+    let rows = mapped
+        .chunks_exact(row_bytes)
+        .chain(index.added.chunks_exact(row_bytes));
+    for (row, bytes) in rows.enumerate() {
+        if row % ROWS == 0 {
+            cancel.check()?;
+        }
+        if !index.deleted[row] {
+            file.write_all(bytes).map_err(failed)?;
+        }
+    }
+    file.write_all(&lengths).map_err(failed)?;
+    file.write_all(&ids).map_err(failed)?;
+    let file = file
+        .into_inner()
+        .map_err(|error| failed(error.into_error()))?;
+    file.sync_all().map_err(failed)
+}
+
+fn header(index: &VectorIndex, id_bytes: usize, lengths: &[u8], ids: &[u8]) -> Vec<u8> {
+    let row_type: u64 = match index.row_type {
+        RowType::F32 => 0,
+        RowType::Int8 => 1,
+        RowType::Binary => 2,
+    };
+    let numbers = [
+        row_type,
+        index.dimension as u64,
+        index.live as u64,
+        id_bytes as u64,
+    ];
+    let mut header = MAGIC.to_vec();
+    header.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    let checksum = checksum(&header, &[lengths, ids]);
+    header.extend_from_slice(&checksum);
+    header.resize(HEADER, 0);
+    header
+}
+
+fn write_id(id: &Id, ids: &mut Vec<u8>) -> Result<()> {
+    match id {
+        Id::Integer(number) => {
+            ids.extend_from_slice(&INTEGER.to_le_bytes());
+            ids.extend_from_slice(&number.to_le_bytes());
+        }
+        Id::Text(text) => {
+            let length = u32::try_from(text.len())
+                .ok()
+                .filter(|&length| length != INTEGER);
+            let length = length.ok_or_else(|| {
+                Error::InvalidInput("an id of an index must be shorter than 4 GiB".to_owned())
+            })?;
+            ids.extend_from_slice(&length.to_le_bytes());
+            ids.extend_from_slice(text.as_bytes());
+        }
+    }
+    Ok(())
+}
+
+fn checksum(header: &[u8], rest: &[&[u8]]) -> [u8; 8] {
+    let mut hash = Sha256::new();
+    hash.update(header);
+    for bytes in rest {
+        hash.update(bytes);
+    }
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash.finalize()[..8]);
+    first
+}
+
+fn failure(path: &Path, error: &io::Error) -> Error {
+    Error::InvalidInput(format!(
+        "the index can't be written to {}: {error}. Check the directory and the room on its disk",
+        path.display()
+    ))
+}
+
+/// A name that no other thread or process uses.
+fn unique_sibling(path: &Path) -> PathBuf {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}-{count}.new", std::process::id()));
+    path.with_file_name(name)
+}

@@ -1,0 +1,219 @@
+//! What a row holds, and what a query makes of rows.
+
+use super::Id;
+use crate::kernels::cpu::similarity;
+use crate::tasks::compact;
+use crate::tensor::nearest::{bytes_of, cosine, length};
+use crate::{Error, Result};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowType {
+    /// Little-endian numbers.
+    F32,
+    /// Signed bytes, the greatest magnitude being 127.
+    Int8,
+    /// A bit for each component, set where it is positive.
+    Binary,
+}
+
+impl RowType {
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "f32" => Some(Self::F32),
+            "int8" => Some(Self::Int8),
+            "binary" => Some(Self::Binary),
+            _ => None,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Int8 => "int8",
+            Self::Binary => "binary",
+        }
+    }
+
+    /// The bytes of one row.
+    pub fn bytes(self, dimension: usize) -> usize {
+        match self {
+            Self::F32 => 4 * dimension,
+            Self::Int8 => dimension,
+            Self::Binary => dimension.div_ceil(8),
+        }
+    }
+
+    /// The row for a vector, and its length.
+    pub fn encode(self, bytes: &[u8], dimension: usize, id: &Id) -> Result<(Vec<u8>, f32)> {
+        match self.given(bytes, dimension)? {
+            Given::Row(row) => {
+                let mut row = row.to_vec();
+                if self == Self::Binary && dimension % 8 != 0 {
+                    if let Some(last) = row.last_mut() {
+                        *last &= 0xff << (8 - dimension % 8);
+                    }
+                }
+                let length = match self {
+                    Self::Int8 => int8_length(&row),
+                    _ => 1.0,
+                };
+                Ok((row, length))
+            }
+            Given::Numbers(numbers) => {
+                if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {
+                    return Err(Error::InvalidInput(format!(
+                        "the vector of {id} has {} as its component {at}: an index takes finite numbers only",
+                        numbers[at]
+                    )));
+                }
+                Ok(match self {
+                    Self::F32 => (bytes_of(&numbers).to_vec(), length(&numbers)?),
+                    Self::Int8 => {
+                        let row: Vec<u8> = compact::to_int8(&numbers)
+                            .iter()
+                            .map(|&value| value as u8)
+                            .collect();
+                        let length = int8_length(&row);
+                        (row, length)
+                    }
+                    Self::Binary => (compact::to_bits(&numbers), 1.0),
+                })
+            }
+        }
+    }
+
+    /// A vector as numbers, or as a row of this type where its size is that.
+    fn given(self, bytes: &[u8], dimension: usize) -> Result<Given<'_>> {
+        if bytes.len() == 4 * dimension {
+            let number = |word: &[u8]| f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            return Ok(Given::Numbers(bytes.chunks_exact(4).map(number).collect()));
+        }
+        if bytes.len() == self.bytes(dimension) {
+            return Ok(Given::Row(bytes));
+        }
+        let own = match self {
+            Self::F32 => String::new(),
+            _ => format!(", or {} as {}", self.bytes(dimension), self.name()),
+        };
+        Err(Error::InvalidInput(format!(
+            "a vector of this index has {dimension} components, which take {} bytes as f32{own}, not {}",
+            4 * dimension,
+            bytes.len()
+        )))
+    }
+}
+
+enum Given<'a> {
+    Numbers(Vec<f32>),
+    Row(&'a [u8]),
+}
+
+fn int8_length(row: &[u8]) -> f32 {
+    let squares = row
+        .iter()
+        .map(|&value| i64::from(value as i8) * i64::from(value as i8));
+    (squares.sum::<i64>() as f32).sqrt()
+}
+
+/// A vector to compare rows with.
+pub enum Query {
+    F32 {
+        vector: Vec<f32>,
+        length: f32,
+    },
+    /// With more steps than a row's, as many as sums of products leave room for.
+    Int8 {
+        vector: Vec<i16>,
+        length: f32,
+    },
+    Binary {
+        bits: Vec<u8>,
+        dimension: usize,
+    },
+}
+
+impl Query {
+    pub fn new(row_type: RowType, bytes: &[u8], dimension: usize) -> Result<Self> {
+        let given = row_type.given(bytes, dimension)?;
+        if let Given::Numbers(numbers) = &given {
+            if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {
+                return Err(Error::InvalidInput(format!(
+                    "the vector to search for has {} as its component {at}",
+                    numbers[at]
+                )));
+            }
+        }
+        Ok(match (row_type, given) {
+            (RowType::Int8, Given::Row(row)) => Self::Int8 {
+                vector: row.iter().map(|&value| i16::from(value as i8)).collect(),
+                length: int8_length(row),
+            },
+            (RowType::Int8, Given::Numbers(numbers)) => {
+                let greatest = (i32::MAX / (128 * dimension as i32)).min(i32::from(i16::MAX));
+                let vector = steps(&numbers, greatest as f32);
+                let squares = vector.iter().map(|&step| f64::from(step) * f64::from(step));
+                let length = squares.sum::<f64>().sqrt() as f32;
+                Self::Int8 { vector, length }
+            }
+            (RowType::Binary, Given::Row(row)) => Self::Binary {
+                bits: row.to_vec(),
+                dimension,
+            },
+            (RowType::Binary, Given::Numbers(numbers)) => Self::Binary {
+                bits: compact::to_bits(&numbers),
+                dimension,
+            },
+            (_, Given::Numbers(vector)) => Self::F32 {
+                length: length(&vector)?,
+                vector,
+            },
+            (RowType::F32, Given::Row(_)) => {
+                return Err(Error::Internal("a row of numbers is numbers".to_owned()))
+            }
+        })
+    }
+
+    /// The cosine with each row; `lengths` are at least those of the rows.
+    pub fn scores(&self, rows: &[u8], lengths: &[f32]) -> Result<Vec<f32>> {
+        match self {
+            Self::F32 { vector, length } => {
+                let mut dots = vec![0.0; rows.len() / (4 * vector.len())];
+                similarity::dots(rows, vector, &mut dots)?;
+                let pairs = dots.iter().zip(lengths);
+                Ok(pairs
+                    .map(|(&dot, other)| cosine(dot, length * other))
+                    .collect())
+            }
+            Self::Int8 { vector, length } => {
+                let mut dots = vec![0; rows.len() / vector.len()];
+                similarity::byte_dots(rows, vector, &mut dots)?;
+                let pairs = dots.iter().zip(lengths);
+                Ok(pairs
+                    .map(|(&dot, other)| cosine(dot as f32, length * other))
+                    .collect())
+            }
+            Self::Binary { bits, dimension } => {
+                let mut differing = vec![0; rows.len() / bits.len()];
+                similarity::bit_differences(rows, bits, &mut differing)?;
+                let share = 2.0 / *dimension as f32;
+                Ok(differing
+                    .iter()
+                    .map(|&bits| 1.0 - share * bits as f32)
+                    .collect())
+            }
+        }
+    }
+}
+
+/// Whole numbers in proportion, the greatest magnitude being `greatest`.
+fn steps(numbers: &[f32], greatest: f32) -> Vec<i16> {
+    let most = numbers
+        .iter()
+        .fold(0f32, |most, number| most.max(number.abs()));
+    let scale = if most == 0.0 { 0.0 } else { greatest / most };
+    // A cast of a float saturates, and takes NaN for 0.
+    numbers
+        .iter()
+        .map(|number| (number * scale).round() as i16)
+        .collect()
+}

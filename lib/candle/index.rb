@@ -1,0 +1,194 @@
+# frozen_string_literal: true
+
+module Candle
+  # Vectors by id, for those without a database: exact search by cosine over rows of f32, of bytes or of bits, by the
+  # processor's vectors and all threads. A saved index is one file, which is mapped when it is opened: it takes no
+  # memory of its own, and processes share it. Any number of threads may use one index.
+  #
+  # @example
+  #   index = Candle::Index.new(dimension: 2)
+  #   index.add("north", [0.0, 1.0])
+  #   index.add("east", [1.0, 0.0])
+  #   index.search([0.1, 0.9], top_k: 1) # => [{:id=>"north", :score=>0.99...}]
+  #   index.search([0.1, 0.9]) { |id| id != "north" }.first[:id] # => "east"
+  class Index
+    include Uncopyable
+
+    # How rows are stored: little-endian floats; signed bytes, a quarter of that; or one bit per component.
+    DTYPES = %i[f32 int8 binary].freeze
+
+    # Vectors that are handed over at once.
+    BATCH = 1024
+    # How many more than wanted are looked at first, when a block chooses.
+    SLACK = 4
+    private_constant :BATCH, :SLACK
+
+    class << self
+      # @param dimension [Integer] how many components vectors have
+      # @param dtype [Symbol] one of {DTYPES}
+      # @return [Index]
+      # @raise [ArgumentError] for another type, or for what isn't a positive Integer
+      # @raise [InvalidInputError] for more components than 65,536
+      def new(dimension:, dtype: :f32)
+        dimension = Arguments.count(dimension, "dimension") || raise(ArgumentError, "dimension is missing")
+        _build(dimension, Arguments.choice(dtype, "dtype", DTYPES).to_s)
+      end
+
+      # Maps a file that {#save} wrote.
+      #
+      # @param path [String, Pathname]
+      # @return [Index]
+      # @raise [InvalidInputError] when there is no such file
+      # @raise [CorruptModelError] when it is not a whole index, with the reason
+      def open(path)
+        _open(File.expand_path(path))
+      end
+    end
+
+    # Adds a vector, or puts it in place of the one that has the id.
+    #
+    # @param id [Integer, String] of 64 bits at most
+    # @param vector [Array<Numeric>, String, Tensor] a String is packed f32, as `embed(as: :packed)` makes it, or a row
+    #   of the index's own type (`as: :int8`, `as: :binary`)
+    # @return [self]
+    # @raise [InvalidInputError] for a vector of another size or with what isn't a finite number
+    def add(id, vector)
+      _add([key(id)], [packed(vector)])
+      self
+    end
+
+    # Adds many vectors.
+    #
+    # @example
+    #   index = Candle::Index.new(dimension: 2, dtype: :int8)
+    #   index.add_all({ 1 => [0.5, 0.5], 2 => [1.0, 0.0] }).size # => 2
+    #
+    # @param pairs [Enumerable<Array(id, vector)>] each as {#add} takes them; a Hash is one
+    # @return [self]
+    # @raise [InvalidInputError] as {#add}; the vectors before it are in the index then
+    def add_all(pairs)
+      raise ArgumentError, "pairs must be an Enumerable of ids and vectors" unless pairs.is_a?(Enumerable)
+
+      pairs.each_slice(BATCH) do |slice|
+        ids, vectors = slice.map { |id, vector| [key(id), packed(vector)] }.transpose
+        _add(ids, vectors)
+      end
+      self
+    end
+
+    alias []= add
+
+    # @param id [Integer, String]
+    # @return [Boolean] whether there was such a vector
+    def delete(id)
+      _delete(key(id))
+    end
+
+    # @param id [Integer, String]
+    # @return [Boolean]
+    def include?(id)
+      _contains(key(id))
+    end
+
+    # The vectors with the greatest cosine. With rows of bytes it is that of what they hold, and with bits the share of
+    # components whose signs agree, from -1 to 1.
+    #
+    # @example
+    #   index = Candle::Index.new(dimension: 2)
+    #   index.add_all(1 => [0.0, 1.0], 2 => [1.0, 0.0], 3 => [0.7, 0.7])
+    #   index.search([1.0, 0.1], top_k: 2).map { |found| found[:id] } # => [2, 3]
+    #   index.search([1.0, 0.1], among: [1, 3]).map { |found| found[:id] } # => [3, 1]
+    #
+    # @param vector [Array<Numeric>, String, Tensor] as {#add} takes it
+    # @param top_k [Integer, nil] how many to return; nil is all
+    # @param among [Enumerable<Integer, String>, nil] the ids to search in; nil is all. Faster than a block where most
+    #   are left out
+    # @yieldparam id [Integer, String] an id that might be returned, best first
+    # @yieldreturn [Boolean] whether to return it
+    # @return [Array<Hash>] `{id:, score:}`, best first
+    # @raise [InvalidInputError] for a vector of another size or with what isn't a finite number
+    def search(vector, top_k: 10, among: nil, &filter)
+      most = Arguments.count(top_k, "top_k") || size
+      vector = packed(vector)
+      among = among&.map { |id| key(id) }
+      found = filter ? filtered(vector, most, among, &filter) : _search(vector, most, among)
+      found.map { |id, score| { id: id, score: score } }
+    end
+
+    # Writes all of it to one file, without what was deleted. The file is the old or the new one, whole, whatever
+    # happens meanwhile; indexes that have it open keep the old one.
+    #
+    # @param path [String, Pathname]
+    # @return [String] its absolute path
+    # @raise [InvalidInputError] when it can't be written, with the reason
+    def save(path)
+      File.expand_path(path).tap { |target| _save(target) }
+    end
+
+    # @return [Integer] how many vectors there are
+    def size
+      _facts[2]
+    end
+
+    alias length size
+
+    # @return [Boolean]
+    def empty?
+      size.zero?
+    end
+
+    # @return [Integer] how many components a vector has
+    def dimension
+      _facts[0]
+    end
+
+    # @return [Symbol] one of {DTYPES}
+    def dtype
+      _facts[1]
+    end
+
+    # @return [String] one line
+    def inspect
+      "#<Candle::Index #{size} vectors of #{dimension} #{dtype}>"
+    end
+
+    alias to_s inspect
+
+    private
+
+    # Asks for more until enough of them pass, so that the block sees few of a million.
+    def filtered(vector, most, among)
+      passed = []
+      asked = 0
+      total = size
+      while passed.size < most && asked < total
+        wanted = [[asked, most].max * SLACK, total].min
+        found = _search(vector, wanted, among)
+        (found[asked..] || []).each do |pair|
+          passed << pair if passed.size < most && yield(pair.first)
+        end
+        asked = found.size < wanted ? total : wanted
+      end
+      passed
+    end
+
+    def key(id)
+      return id if id.is_a?(Integer)
+      return TextInput.utf8(id, "id") if id.is_a?(String)
+
+      raise ArgumentError, "an id must be an Integer or a String, not #{id.inspect[0, 80]}"
+    end
+
+    def packed(vector)
+      case vector
+      when String then vector
+      when Tensor then vector.flatten_all.to_dtype(:f32).to_packed
+      when Array then vector.pack("e*")
+      else raise ArgumentError, "a vector must be an Array, a packed String or a Tensor, not a #{vector.class}"
+      end
+    rescue TypeError
+      wrong = vector.find { |number| !number.is_a?(Numeric) }
+      raise InvalidInputError, "a vector must have numbers only, not #{wrong.inspect[0, 80]}"
+    end
+  end
+end
