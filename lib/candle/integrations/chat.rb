@@ -1,0 +1,67 @@
+# frozen_string_literal: true
+
+require "securerandom"
+
+module Candle
+  # What other libraries of Ruby expect of a language model, on models of this process.
+  module Integrations
+    # One answer with everything that adapters ask for: text as it comes, calls of tools, a schema, counts of tokens.
+    #
+    # @api private
+    class Chat
+      # The answer: its text without the calls of tools in it, those calls each with an id, and the run.
+      Answer = Struct.new(:text, :tool_calls, :completion, keyword_init: true)
+
+      # @param llm [LLM]
+      # @param tools [Array<Hash>] definitions as OpenAI has them
+      # @param tool_choice [Symbol, String]
+      # @param schema [Hash, nil] a JSON schema that the answer must follow
+      # @param options [Hash] fields of {GenerationConfig}; nil counts as not given
+      def initialize(llm, tools: [], tool_choice: :auto, schema: nil, **options)
+        @llm = llm
+        @tools = Tool.all(tools)
+        @tool_choice = tool_choice
+        @schema = schema
+        @config = GenerationConfig.balanced(**options.compact)
+      end
+
+      # @param messages [Array<Hash>] as {LLM#chat_with_tools} takes them
+      # @yieldparam piece [String] text that is certainly no part of a tool call, as it comes
+      # @return [Answer]
+      def call(messages, &block)
+        watch = Server::ToolStream.new(demanded: demanded?) if tools?
+        completion = complete(messages) { |piece| show(watch ? watch.push(piece) : piece, &block) }
+        found = ToolCallParser.parse(completion.text, available_tools: @tools) if tools?
+        show(watch.rest, &block) if watch && !found.has_tool_calls?
+        Answer.new(text: found&.has_tool_calls? ? found.text_response : completion.text,
+                   tool_calls: found ? found.tool_calls.map { |call| identified(call) } : [], completion: completion)
+      end
+
+      private
+
+      def tools?
+        @tools.any? && @tool_choice.to_s != "none"
+      end
+
+      def demanded?
+        !%w[auto none].include?(@tool_choice.to_s)
+      end
+
+      def complete(messages, &block)
+        if tools?
+          return @llm.complete_with_tools(messages, tools: @tools, tool_choice: @tool_choice, config: @config, &block)
+        end
+
+        @llm.complete(ToolMessages.native(messages), config: @config, **{ schema: @schema }.compact, &block)
+      end
+
+      def show(text)
+        yield text if block_given? && !text.to_s.empty?
+      end
+
+      def identified(call)
+        ToolCall.new(name: call.name, arguments: call.arguments, id: call.id || "call_#{SecureRandom.hex(12)}")
+      end
+    end
+  end
+end

@@ -1,0 +1,140 @@
+# frozen_string_literal: true
+
+require "candle"
+require "langchain"
+require "candle/integrations/chat"
+
+module Langchain
+  module LLM
+    # Runs langchainrb's calls on models of this process.
+    #
+    #     require "candle/integrations/langchain"
+    #     llm = Langchain::LLM::RedCandle.new(default_options: { chat_model: "Qwen/Qwen3-0.6B" })
+    #     llm.chat(messages: [{ role: "user", content: "Hello" }]).chat_completion
+    #     llm.embed(text: "Hello").embedding
+    #
+    # A model is an id of the hub, a directory or a `.gguf` file, and is loaded once in a process.
+    class RedCandle < Base
+      # The models that are used when a call names none, and the temperature.
+      DEFAULTS = {
+        chat_model: Candle::LLM::DEFAULT_MODEL_PATH, completion_model: nil,
+        embedding_model: Candle::EmbeddingModel::DEFAULT_MODEL_PATH, temperature: 0.0
+      }.freeze
+
+      # What of langchainrb's parameters our sampling has.
+      PARAMETERS = { temperature: :temperature, max_tokens: :max_length, top_p: :top_p, top_k: :top_k, seed: :seed,
+                     stop: :stop_sequences, stop_sequences: :stop_sequences, presence_penalty: :presence_penalty,
+                     frequency_penalty: :frequency_penalty }.freeze
+      # What concerns servers, and is the same whatever it says.
+      IGNORED = %i[user n stream].freeze
+      private_constant :PARAMETERS, :IGNORED
+
+      # @return [Hash] {DEFAULTS} with what was given
+      attr_reader :defaults
+
+      # @param device [Candle::Device, String, nil] nil is the best one
+      # @param default_options [Hash] instead of {DEFAULTS}
+      def initialize(device: nil, default_options: {}) # rubocop:disable Lint/MissingSuper -- Base has no initializer
+        @device = device
+        @defaults = DEFAULTS.merge(default_options)
+      end
+
+      # @return [Integer] how many components the vectors of the default model have
+      def default_dimensions
+        loaded(Candle::EmbeddingModel, defaults[:embedding_model]).dimension
+      end
+
+      # @param text [String, Array<String>]
+      # @param model [String]
+      # @return [RedCandleResponse] with `embedding` and `embeddings`
+      def embed(text:, model: defaults[:embedding_model], **)
+        embedder = loaded(Candle::EmbeddingModel, model)
+        texts = Array(text)
+        RedCandleResponse.new({ embeddings: embedder.embed(texts), created_at: Time.now,
+                                prompt_tokens: texts.sum { |one| embedder.count_tokens(one) } }, model: model)
+      end
+
+      # Continues a text.
+      #
+      # @param prompt [String]
+      # @param model [String]
+      # @param params [Hash] as {#chat}
+      # @yieldparam chunk [RedCandleResponse] each piece of text
+      # @return [RedCandleResponse] with `completion`
+      def complete(prompt:, model: defaults[:completion_model] || defaults[:chat_model], **params, &block)
+        config = Candle::GenerationConfig.balanced(**sampling(params))
+        done = loaded(Candle::LLM, model).complete(prompt, config: config) do |piece|
+          block&.call(RedCandleResponse.new({ completion: piece }, model: model))
+        end
+        RedCandleResponse.new(facts(done).merge(completion: done.text), model: model)
+      end
+
+      # Answers a conversation.
+      #
+      # @param messages [Array<Hash>] `role` and `content` each, and `tool_calls` and `tool_call_id` as OpenAI has them
+      # @param model [String, nil]
+      # @param params [Hash] `tools`, `tool_choice`, `response_format`, and `temperature`, `max_tokens`, `top_p`,
+      #   `top_k`, `seed`, `stop`, `presence_penalty`, `frequency_penalty`
+      # @yieldparam chunk [RedCandleResponse] each piece of text
+      # @return [RedCandleResponse] with `chat_completion` and `tool_calls`
+      # @raise [ArgumentError] for other parameters
+      def chat(messages:, model: nil, **params, &block)
+        model ||= defaults[:chat_model]
+        own = params.slice(:tools, :tool_choice, :response_format)
+        chat = Candle::Integrations::Chat.new(loaded(Candle::LLM, model), tools: own[:tools] || [],
+                                                                          tool_choice: choice(own[:tool_choice]),
+                                                                          schema: schema(own[:response_format]),
+                                                                          **sampling(params.except(*own.keys)))
+        answer = chat.call(messages) { |piece| block&.call(RedCandleResponse.new({ chat: piece }, model: model)) }
+        RedCandleResponse.new(facts(answer.completion).merge(chat: answer.text, tool_calls: answer.tool_calls),
+                              model: model)
+      end
+
+      # @param text [String]
+      # @return [RedCandleResponse] with a summary as `completion`
+      def summarize(text:)
+        answer = chat(messages: [{ role: "user", content: "Write a concise summary of the following:\n\n#{text}" }])
+        RedCandleResponse.new(answer.raw_response.merge(completion: answer.chat_completion), model: answer.model)
+      end
+
+      private
+
+      def loaded(klass, source)
+        Candle.shortcut_model(klass, source, **{ device: @device }.compact)
+      end
+
+      def sampling(params)
+        given = { temperature: defaults[:temperature] }.merge(params.except(*IGNORED).compact)
+        given.to_h do |name, value|
+          ours = PARAMETERS.fetch(name) do
+            raise ArgumentError, "red-candle takes no #{name}; its parameters are #{PARAMETERS.keys.join(", ")}"
+          end
+          [ours, ours == :stop_sequences ? Array(value) : value]
+        end
+      end
+
+      def choice(choice)
+        return choice.dig(:function, :name) || choice.dig("function", "name") if choice.is_a?(Hash)
+
+        choice || :auto
+      end
+
+      def schema(format)
+        return unless format
+
+        format = JSON.parse(JSON.generate(format))
+        case format["type"]
+        when "json_object" then { "type" => "object" }
+        when "json_schema" then format.dig("json_schema", "schema") || format["schema"]
+        end
+      end
+
+      def facts(completion)
+        { created_at: Time.now, prompt_tokens: completion.usage.prompt_tokens,
+          completion_tokens: completion.usage.completion_tokens, finish_reason: completion.finish_reason }
+      end
+    end
+  end
+end
+
+require "candle/integrations/langchain_response"

@@ -1,0 +1,187 @@
+# frozen_string_literal: true
+
+require "candle"
+require "ruby_llm"
+require "candle/integrations/chat"
+
+module Candle
+  module Integrations
+    # Runs RubyLLM's chats and embeddings in this process: requiring this file registers the provider `:red_candle`.
+    #
+    #     require "candle/integrations/ruby_llm"
+    #     chat = RubyLLM.chat(model: "Qwen/Qwen3-0.6B", provider: :red_candle)
+    #     chat.with_tool(Weather).ask("Do I need an umbrella in Berlin?") { |chunk| print chunk.content }
+    #     RubyLLM.embed("Hello", model: "BAAI/bge-small-en-v1.5", provider: :red_candle).vectors
+    #
+    # A model is an id of the hub, a directory or a `.gguf` file, and is loaded once in a process.
+    # `config.red_candle_device` chooses the device.
+    class RubyLLM < ::RubyLLM::Provider
+      # What of RubyLLM's `params` our sampling has, by RubyLLM's names and by ours.
+      PARAMETERS = { max_tokens: :max_length, max_completion_tokens: :max_length, max_length: :max_length,
+                     stop: :stop_sequences, stop_sequences: :stop_sequences, seed: :seed, top_p: :top_p, top_k: :top_k,
+                     min_p: :min_p, presence_penalty: :presence_penalty, frequency_penalty: :frequency_penalty,
+                     repetition_penalty: :repetition_penalty }.freeze
+      # What RubyLLM calls the ends of answers.
+      FINISH = Hash.new(:stop).merge(length: :max_tokens).freeze
+      private_constant :PARAMETERS, :FINISH
+
+      class << self
+        # @return [String] what RubyLLM calls the provider in messages
+        def name
+          "RedCandle"
+        end
+
+        # @return [String] what users call it
+        def slug
+          "red_candle"
+        end
+
+        # @return [Boolean] true: RubyLLM then takes any model as existing
+        def local?
+          true
+        end
+
+        # @return [Array<Symbol>] what RubyLLM's configuration must have: nothing
+        def configuration_requirements
+          []
+        end
+
+        # @return [Array<Symbol>] what it may have
+        def configuration_options
+          [:red_candle_device]
+        end
+      end
+
+      # @return [nil] there is no server
+      def api_base
+        nil
+      end
+
+      # Answers a conversation.
+      #
+      # @param messages [Array<::RubyLLM::Message>]
+      # @param tools [Hash{Symbol => ::RubyLLM::Tool}, Array, nil]
+      # @param temperature [Float, nil]
+      # @param model [::RubyLLM::Model::Info, String]
+      # @param params [Hash] `max_tokens`, `stop`, `seed`, `top_p` and what else {GenerationConfig} has
+      # @param schema [Hash, nil] a JSON schema that the answer must follow
+      # @param tool_prefs [Hash, nil] `choice:` is `:auto`, `:required`, `:none` or the name of a tool
+      # @param _options [Hash] what concerns servers only
+      # @yieldparam chunk [::RubyLLM::Chunk]
+      # @return [::RubyLLM::Message]
+      # @raise [ArgumentError] for `params` that no model of ours has
+      def complete(messages, tools:, temperature:, model:, params: {}, schema: nil, tool_prefs: nil, **_options, &block)
+        id = id_of(model)
+        chat = Chat.new(loaded(LLM, id), tools: definitions(tools), tool_choice: choice(tool_prefs),
+                                         schema: plain_schema(schema), temperature: temperature, **sampling(params))
+        answer = chat.call(messages.map { |message| plain_message(message) }) do |piece|
+          block&.call(::RubyLLM::Chunk.new(role: :assistant, content: piece, model_id: id, model: id))
+        end
+        message_of(answer, id)
+      end
+
+      # @param text [String, Array<String>]
+      # @param model [String, ::RubyLLM::Model::Info]
+      # @param dimensions [Integer, nil]
+      # @param _options [Hash] what concerns servers only
+      # @return [::RubyLLM::Embedding]
+      def embed(text, model:, dimensions: nil, **_options)
+        id = id_of(model)
+        embedder = loaded(EmbeddingModel, id)
+        tokens = Array(text).sum { |one| embedder.count_tokens(one) }
+        ::RubyLLM::Embedding.new(vectors: embedder.embed(text, dimensions: dimensions), model: id, input_tokens: tokens)
+      end
+
+      # @return [Array] nothing: any model of the hub may be named
+      def list_models
+        []
+      end
+
+      private
+
+      def id_of(model)
+        model.respond_to?(:id) ? model.id : model.to_s
+      end
+
+      def loaded(klass, id)
+        device = @config.red_candle_device if @config.respond_to?(:red_candle_device)
+        Candle.shortcut_model(klass, id, **{ device: device }.compact)
+      end
+
+      def sampling(params)
+        params.to_h.to_h do |name, value|
+          ours = PARAMETERS.fetch(name.to_sym) do
+            raise ArgumentError, "red_candle takes no #{name}; its params are #{PARAMETERS.keys.join(", ")}"
+          end
+          [ours, ours == :stop_sequences ? Array(value) : value]
+        end
+      end
+
+      def choice(preferences)
+        preferences&.fetch(:choice, nil) || :auto
+      end
+
+      # RubyLLM hands over a bare JSON schema, or one with a name.
+      def plain_schema(schema)
+        schema = schema.to_h if schema && !schema.is_a?(Hash)
+        schema && (schema[:schema] || schema["schema"] || schema)
+      end
+
+      def definitions(tools)
+        list = tools.respond_to?(:values) ? tools.values : Array(tools)
+        list.map { |tool| { name: tool.name.to_s, description: tool.description.to_s, parameters: parameters(tool) } }
+      end
+
+      def parameters(tool)
+        given = tool.params_schema if tool.respond_to?(:params_schema)
+        return given if given
+
+        known = tool.parameters.transform_keys(&:to_s)
+        { "type" => "object", "properties" => known.transform_values { |parameter| property(parameter) },
+          "required" => known.select { |_, parameter| parameter.required }.keys }
+      end
+
+      def property(parameter)
+        { "type" => parameter.type.to_s, "description" => parameter.description }.compact
+      end
+
+      def plain_message(message)
+        { role: message.role.to_s, content: text_of(message.content), tool_calls: calls_of(message),
+          tool_call_id: message.tool_call_id }.compact
+      end
+
+      # A String, or what holds one beside attachments.
+      def text_of(content)
+        return content.to_s unless content.respond_to?(:attachments)
+
+        unless Array(content.attachments).empty?
+          raise ::Candle::InvalidInputError, "red_candle's chats take text only, but a message has attachments"
+        end
+
+        content.text.to_s
+      end
+
+      def calls_of(message)
+        calls = message.tool_calls
+        return if calls.nil? || calls.empty?
+
+        calls.values.map do |call|
+          { id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }
+        end
+      end
+
+      def message_of(answer, id)
+        calls = answer.tool_calls.to_h do |call|
+          [call.id, ::RubyLLM::ToolCall.new(id: call.id, name: call.name, arguments: call.arguments)]
+        end
+        usage = answer.completion.usage
+        ::RubyLLM::Message.new(role: :assistant, content: answer.text.to_s, tool_calls: calls.empty? ? nil : calls,
+                               model_id: id, model: id, input_tokens: usage.prompt_tokens,
+                               output_tokens: usage.completion_tokens, cached_tokens: usage.cached_tokens.to_i,
+                               finish_reason: calls.any? ? :tool_calls : FINISH[answer.completion.finish_reason])
+      end
+    end
+  end
+end
+
+RubyLLM::Provider.register(:red_candle, Candle::Integrations::RubyLLM)

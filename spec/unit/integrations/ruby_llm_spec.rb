@@ -1,0 +1,102 @@
+# frozen_string_literal: true
+
+# The gem where it is installed, and what it documents of itself where not.
+begin
+  require "ruby_llm"
+rescue LoadError
+  $LOAD_PATH.push(File.expand_path("../../fixtures/interfaces", __dir__))
+end
+require "candle/integrations/ruby_llm"
+
+RSpec.describe Candle::Integrations::RubyLLM do
+  llm = RoomyLLM.path
+  embedder = TinyModels.path("bert-sentence")
+  limited = { params: { max_tokens: 12 } }
+
+  let(:weather) do
+    Class.new(RubyLLM::Tool) do
+      description "The weather"
+      param :abroad, type: "boolean", desc: "whether elsewhere"
+
+      def name = "weather"
+
+      def execute(abroad:)
+        (@asked ||= []) << abroad
+        "It rains."
+      end
+
+      attr_reader :asked
+    end.new
+  end
+
+  def chat(model, **options)
+    RubyLLM::Chat.new(model: model, provider: :red_candle, **options)
+  end
+
+  it "is the provider that RubyLLM finds by its name" do
+    expect(RubyLLM::Provider.providers[:red_candle]).to eq(described_class)
+    expect([described_class.slug, described_class.local?, described_class.configuration_requirements])
+      .to eq(["red_candle", true, []])
+    expect(RubyLLM::Configuration.new).to respond_to(:red_candle_device)
+  end
+
+  it "answers as the model does" do
+    answer = chat(llm, **limited).ask("the quick fox")
+    model = Candle::LLM.from_pretrained(llm)
+    wanted = model.complete([{ role: "user", content: "the quick fox" }], temperature: 0.0, max_length: 12)
+    expect(answer.content).to eq(wanted.text)
+    expect([answer.role, answer.input_tokens, answer.output_tokens])
+      .to eq([:assistant, wanted.usage.prompt_tokens, wanted.usage.completion_tokens])
+  end
+
+  it "streams chunks that add up to the answer" do
+    chunks = []
+    answer = chat(llm, **limited).ask("the quick fox") { |chunk| chunks << chunk }
+    expect(chunks).to all(be_a(RubyLLM::Chunk))
+    expect(chunks.size).to be > 1
+    expect(chunks.map(&:content).join).to eq(answer.content)
+  end
+
+  it "calls tools and reads what they said" do
+    conversation = chat(llm, params: { max_tokens: 200, seed: 3 }, tool_prefs: { choice: :required })
+    conversation.with_tool(weather).ask("Does it rain?")
+    expect(weather.asked.size).to eq(1)
+    roles = conversation.messages.map(&:role)
+    expect(roles).to eq(%i[user assistant tool assistant])
+    call = conversation.messages[1].tool_calls.values.first
+    expect([call.name, call.arguments.keys]).to eq(["weather", ["abroad"]])
+    expect(conversation.messages[2].tool_call_id).to eq(call.id)
+  end
+
+  it "follows a schema, with and without a name" do
+    schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"] }
+    [schema, { name: "answer", schema: schema, strict: true }].each do |given|
+      answer = chat(llm, schema: given, params: { max_tokens: 60 }).ask("Well?")
+      expect(JSON.parse(answer.content).keys).to eq(["ok"])
+    end
+  end
+
+  it "embeds" do
+    provider = described_class.new(RubyLLM::Configuration.new)
+    model = Candle::EmbeddingModel.from_pretrained(embedder)
+    one = provider.embed("the quick fox", model: embedder, dimensions: nil)
+    expect(one.vectors).to eq(model.embed("the quick fox"))
+    expect([one.model, one.input_tokens]).to eq([embedder, model.count_tokens("the quick fox")])
+    expect(provider.embed(%w[fox dog], model: embedder, dimensions: 8).vectors.map(&:size)).to eq([8, 8])
+  end
+
+  it "loads a model once, on the device that the configuration names" do
+    config = RubyLLM::Configuration.new
+    config.red_candle_device = "cpu"
+    expect(Candle::EmbeddingModel).to receive(:from_pretrained).with(embedder, device: "cpu").once.and_call_original
+    2.times { described_class.new(config).embed("fox", model: embedder, dimensions: nil) }
+  ensure
+    Candle.instance_variable_get(:@shortcut_models).delete_if { |key, _| key.last == { device: "cpu" } }
+  end
+
+  it "says what it does not take" do
+    expect { chat(llm, params: { logit_bias: {} }).ask("a") }.to raise_error(ArgumentError, /no logit_bias/)
+    picture = RubyLLM::Content.new("What is this?", ["x.png"])
+    expect { chat(llm).ask(picture) }.to raise_error(Candle::InvalidInputError, /attachments/)
+  end
+end
