@@ -132,12 +132,12 @@ fn a_file_holds_what_was_saved_and_grows_by_what_is_added() {
         let path = folder.0.join(row_type.name());
         let mut index = filled(row_type, 1500, 33);
         index
-            .add(Id::Text("ü".into()), &packed(&vector(4242, 33)))
+            .add(Id::Text("ü".into()), &packed(&vector(1800, 33)))
             .unwrap();
         index.delete(&Id::Integer(0)).unwrap();
         index.save(&path, &cancel).unwrap();
         let mut opened = VectorIndex::open(&path, &cancel).unwrap();
-        let query = vector(4242, 33);
+        let query = vector(1800, 33);
         assert_eq!(search(&opened, &query, 5), search(&index, &query, 5));
         assert_eq!((opened.len(), opened.dimension()), (1500, 33));
         opened.add(Id::Integer(0), &packed(&vector(0, 33))).unwrap();
