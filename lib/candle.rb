@@ -62,6 +62,7 @@ require "candle/masked_lm"
 require "candle/device_utils"
 require "candle/model_kind"
 require "candle/shortcuts"
+require "candle/instrumentation"
 
 # Transformer models inside your Ruby process.
 module Candle
@@ -73,3 +74,6 @@ module Candle
   autoload :Server, "candle/server"
   autoload :Worker, "candle/worker"
 end
+
+Candle::Instrumentation.install
+require "candle/railtie" if defined?(Rails::Railtie)

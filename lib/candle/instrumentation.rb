@@ -1,0 +1,129 @@
+# frozen_string_literal: true
+
+module Candle
+  # Events of `ActiveSupport::Notifications` around the calls of models, where ActiveSupport is loaded: `embed.candle`,
+  # `rerank.candle`, `classify.candle`, `entities.candle`, `fill.candle`, `generate.candle` and the like, see
+  # docs/observability.md. Without it a call is what it is without this module.
+  #
+  # A call that makes others of the same model is one event, and has the tokens of all of them.
+  #
+  # @api private
+  module Instrumentation
+    # The class, the event, its methods, and which argument holds the texts.
+    CALLS = [
+      [:EmbeddingModel, "embed", %i[embed embed_ids], 0],
+      [:SparseEmbeddingModel, "embed", %i[embed], 0],
+      [:LateInteractionModel, "embed", %i[embed_query embed_document], 0],
+      [:LateInteractionModel, "rerank", %i[rerank score], 1],
+      [:Reranker, "rerank", %i[rerank rerank_with_pooling rerank_sigmoid_with_pooling score], 1],
+      [:Classifier, "classify", %i[classify zero_shot], 0],
+      [:NER, "entities", %i[extract_entities predict_tokens analyze redact], 0],
+      [:MaskedLM, "fill", %i[fill], 0],
+      [:LLM, "generate", %i[generate generate_stream generate_each chat chat_stream complete answer generate_structured
+                            generate_regex chat_with_tools], 0],
+      [:Seq2Seq, "generate", %i[generate generate_stream complete summarize translate], 0],
+      [:VLM, "generate", %i[describe ask chat], 0],
+      [:CLIP, "embed", %i[embed_text embed_image], 0],
+      [:CLIP, "classify", %i[classify_image], 0],
+      [:ImageEmbeddingModel, "embed", %i[embed], 0],
+      [:ImageClassifier, "classify", %i[classify], 0]
+    ].freeze
+
+    # What gives an Enumerator without a block, and computes when that is read.
+    LAZY = %i[generate_stream chat_stream generate_each].freeze
+    # The event that is under way in this fiber.
+    CURRENT = :candle_instrumented_call
+    private_constant :LAZY, :CURRENT
+
+    class << self
+      # Puts the events around the calls of every class that there is.
+      #
+      # @return [void]
+      def install
+        CALLS.each do |name, event, methods, place|
+          next unless Candle.const_defined?(name)
+
+          klass = Candle.const_get(name)
+          klass.prepend(wrappers(event, methods.select { |method| klass.method_defined?(method) }, place))
+        end
+      end
+
+      # Runs a call inside its event.
+      #
+      # @param event [String] without `.candle`
+      # @param model [Model]
+      # @param inputs [Object] what the call was given
+      # @return [Object] what the block returns
+      def around(event, model, inputs)
+        outer = Thread.current[CURRENT]
+        return counted(outer, yield) if outer && outer[:object].equal?(model)
+        return yield unless defined?(::ActiveSupport::Notifications)
+
+        payload = payload(event, model, inputs)
+        call = { object: model, payload: payload, counted: {}.compare_by_identity }
+        ::ActiveSupport::Notifications.instrument("#{event}.candle", payload) do
+          Thread.current[CURRENT] = call
+          counted(call, yield)
+        ensure
+          Thread.current[CURRENT] = outer
+        end
+      end
+
+      private
+
+      def wrappers(event, methods, place)
+        Module.new do
+          methods.each do |name|
+            define_method(name) do |*arguments, **options, &block|
+              next super(*arguments, **options, &block) if LAZY.include?(name) && !block
+
+              Instrumentation.around(event, self, arguments[place]) { super(*arguments, **options, &block) }
+            end
+          end
+        end
+      end
+
+      def payload(event, model, inputs)
+        texts = inputs.is_a?(Array) ? inputs : [inputs]
+        # A conversation is one text.
+        texts = [texts] if event == "generate" && !texts.all?(String)
+        { model: model.model_id, device: model.device.to_s, batch: texts.size, queue: waiting(model),
+          tokens: event == "generate" ? nil : tokens(event, model, texts) }.compact
+      end
+
+      def waiting(model)
+        model.stats[:waiting] if model.respond_to?(:stats)
+      end
+
+      # Counted only for those who listen, since the engine counts nothing twice.
+      def tokens(event, model, texts)
+        return unless ::ActiveSupport::Notifications.notifier.listening?("#{event}.candle")
+        return texts.sum(&:size) if texts.all?(Array)
+        return unless texts.all?(String)
+
+        most = model.model_info[:max_length] || Float::INFINITY
+        model.tokenizer.encode_batch(texts).sum { |ids| [ids.size, most].min }
+      rescue Error
+        nil
+      end
+
+      def counted(call, result)
+        completions = result.is_a?(Array) ? result : [result]
+        return result unless completions.any? && completions.all?(Completion)
+
+        completions.each do |completion|
+          add(call[:payload], completion.usage) unless call[:counted].key?(completion)
+          call[:counted][completion] = true
+        end
+        result
+      end
+
+      def add(payload, usage)
+        payload[:prompt_tokens] = payload[:prompt_tokens].to_i + usage.prompt_tokens
+        payload[:cached_tokens] = payload[:cached_tokens].to_i + usage.cached_tokens.to_i
+        payload[:completion_tokens] = payload[:completion_tokens].to_i + usage.completion_tokens
+        payload[:tokens] = payload[:prompt_tokens] + payload[:completion_tokens]
+      end
+    end
+  end
+end
