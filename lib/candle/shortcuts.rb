@@ -75,19 +75,13 @@ module Candle
       block ? llm.chat_stream(messages, **options, &block) : llm.chat(messages, **options)
     end
 
+    private
+
     # A model as it is given, or the one of that source, loaded once.
-    #
-    # @api private
-    # @param klass [Class]
-    # @param model [Model, String, nil]
-    # @param options [Hash] as `from_pretrained` takes them
-    # @return [Model]
-    def shortcut_model(klass, model, **options)
+    def shortcut_model(klass, model)
       return model if model.is_a?(klass)
 
-      @shortcut_lock.synchronize do
-        @shortcut_models[[klass, model, options]] ||= klass.from_pretrained(*model, **options)
-      end
+      @shortcut_lock.synchronize { @shortcut_models[[klass, model]] ||= klass.from_pretrained(*model) }
     end
   end
 end

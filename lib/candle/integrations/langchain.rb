@@ -41,17 +41,18 @@ module Langchain
 
       # @return [Integer] how many components the vectors of the default model have
       def default_dimensions
-        loaded(Candle::EmbeddingModel, defaults[:embedding_model]).dimension
+        use(Candle::EmbeddingModel, defaults[:embedding_model], &:dimension)
       end
 
       # @param text [String, Array<String>]
       # @param model [String]
       # @return [RedCandleResponse] with `embedding` and `embeddings`
       def embed(text:, model: defaults[:embedding_model], **)
-        embedder = loaded(Candle::EmbeddingModel, model)
         texts = Array(text)
-        RedCandleResponse.new({ embeddings: embedder.embed(texts), created_at: Time.now,
-                                prompt_tokens: texts.sum { |one| embedder.count_tokens(one) } }, model: model)
+        use(Candle::EmbeddingModel, model) do |embedder|
+          RedCandleResponse.new({ embeddings: embedder.embed(texts), created_at: Time.now,
+                                  prompt_tokens: texts.sum { |one| embedder.count_tokens(one) } }, model: model)
+        end
       end
 
       # Continues a text.
@@ -63,8 +64,10 @@ module Langchain
       # @return [RedCandleResponse] with `completion`
       def complete(prompt:, model: defaults[:completion_model] || defaults[:chat_model], **params, &block)
         config = Candle::GenerationConfig.balanced(**sampling(params))
-        done = loaded(Candle::LLM, model).complete(prompt, config: config) do |piece|
-          block&.call(RedCandleResponse.new({ completion: piece }, model: model))
+        done = use(Candle::LLM, model) do |llm|
+          llm.complete(prompt, config: config) do |piece|
+            block&.call(RedCandleResponse.new({ completion: piece }, model: model))
+          end
         end
         RedCandleResponse.new(facts(done).merge(completion: done.text), model: model)
       end
@@ -81,11 +84,13 @@ module Langchain
       def chat(messages:, model: nil, **params, &block)
         model ||= defaults[:chat_model]
         own = params.slice(:tools, :tool_choice, :response_format)
-        chat = Candle::Integrations::Chat.new(loaded(Candle::LLM, model), tools: own[:tools] || [],
-                                                                          tool_choice: choice(own[:tool_choice]),
-                                                                          schema: schema(own[:response_format]),
-                                                                          **sampling(params.except(*own.keys)))
-        answer = chat.call(messages) { |piece| block&.call(RedCandleResponse.new({ chat: piece }, model: model)) }
+        options = { tools: own[:tools] || [], tool_choice: choice(own[:tool_choice]),
+                    schema: schema(own[:response_format]), **sampling(params.except(*own.keys)) }
+        answer = use(Candle::LLM, model) do |llm|
+          Candle::Integrations::Chat.new(llm, **options).call(messages) do |piece|
+            block&.call(RedCandleResponse.new({ chat: piece }, model: model))
+          end
+        end
         RedCandleResponse.new(facts(answer.completion).merge(chat: answer.text, tool_calls: answer.tool_calls),
                               model: model)
       end
@@ -99,8 +104,8 @@ module Langchain
 
       private
 
-      def loaded(klass, source)
-        Candle.shortcut_model(klass, source, **{ device: @device }.compact)
+      def use(klass, source, &block)
+        Candle::ModelRegistry.shared.use(source, klass: klass, **{ device: @device }.compact, &block)
       end
 
       def sampling(params)

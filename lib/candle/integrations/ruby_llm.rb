@@ -72,10 +72,13 @@ module Candle
       # @raise [ArgumentError] for `params` that no model of ours has
       def complete(messages, tools:, temperature:, model:, params: {}, schema: nil, tool_prefs: nil, **_options, &block)
         id = id_of(model)
-        chat = Chat.new(loaded(LLM, id), tools: definitions(tools), tool_choice: choice(tool_prefs),
-                                         schema: plain_schema(schema), temperature: temperature, **sampling(params))
-        answer = chat.call(messages.map { |message| plain_message(message) }) do |piece|
-          block&.call(::RubyLLM::Chunk.new(role: :assistant, content: piece, model_id: id, model: id))
+        options = { tools: definitions(tools), tool_choice: choice(tool_prefs), schema: plain_schema(schema),
+                    temperature: temperature, **sampling(params) }
+        messages = messages.map { |message| plain_message(message) }
+        answer = use(LLM, id) do |llm|
+          Chat.new(llm, **options).call(messages) do |piece|
+            block&.call(::RubyLLM::Chunk.new(role: :assistant, content: piece, model_id: id, model: id))
+          end
         end
         message_of(answer, id)
       end
@@ -87,9 +90,11 @@ module Candle
       # @return [::RubyLLM::Embedding]
       def embed(text, model:, dimensions: nil, **_options)
         id = id_of(model)
-        embedder = loaded(EmbeddingModel, id)
-        tokens = Array(text).sum { |one| embedder.count_tokens(one) }
-        ::RubyLLM::Embedding.new(vectors: embedder.embed(text, dimensions: dimensions), model: id, input_tokens: tokens)
+        use(EmbeddingModel, id) do |embedder|
+          tokens = Array(text).sum { |one| embedder.count_tokens(one) }
+          vectors = embedder.embed(text, dimensions: dimensions)
+          ::RubyLLM::Embedding.new(vectors: vectors, model: id, input_tokens: tokens)
+        end
       end
 
       # @return [Array] nothing: any model of the hub may be named
@@ -103,9 +108,9 @@ module Candle
         model.respond_to?(:id) ? model.id : model.to_s
       end
 
-      def loaded(klass, id)
+      def use(klass, id, &block)
         device = @config.red_candle_device if @config.respond_to?(:red_candle_device)
-        Candle.shortcut_model(klass, id, **{ device: device }.compact)
+        ModelRegistry.shared.use(id, klass: klass, **{ device: device }.compact, &block)
       end
 
       def sampling(params)
