@@ -65,7 +65,8 @@ RSpec.describe "packaging" do
 
   it "says what to do when an application has a Candle of its own" do
     script = "class Candle; end; require 'candle'"
-    output, status = Open3.capture2e({ "RUBYOPT" => nil }, RbConfig.ruby, "-I#{root}/lib", "-e", script)
+    plain = { "RUBYOPT" => nil, "BUNDLER_SETUP" => nil }
+    output, status = Open3.capture2e(plain, RbConfig.ruby, "-I#{root}/lib", "-e", script)
     expect(status).not_to be_success
     expect(output).to include("red-candle defines the module Candle, but Candle is a Class here already (-e:1)")
   end
@@ -210,7 +211,7 @@ RSpec.describe "packaging" do
              chdir: root, exception: true)
       environment = { "GEM_HOME" => home, "GEM_PATH" => home, "PATH" => path, "RUBYOPT" => nil, "RUBYLIB" => nil,
                       "CARGO_TARGET_DIR" => nil, "CANDLE_FEATURES" => nil, "BUNDLE_GEMFILE" => nil,
-                      "RB_SYS_CARGO_TARGET_DIR" => nil, "RB_SYS_GLOBAL_RUSTFLAGS" => nil }
+                      "BUNDLER_SETUP" => nil, "RB_SYS_CARGO_TARGET_DIR" => nil, "RB_SYS_GLOBAL_RUSTFLAGS" => nil }
       Open3.capture2e(environment, RbConfig.ruby, "-S", "gem", "install", "--local", "--no-document", package)
     end
 

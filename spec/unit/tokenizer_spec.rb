@@ -380,7 +380,7 @@ RSpec.describe Candle::Tokenizer, "with much text" do
     started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
     expect { Timeout.timeout(0.2) { tokenizer.encode_batch(texts) } }.to raise_error(Timeout::Error)
     expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be < 2
-    expect(ticks).to be > 5
+    expect(ticks).to be > 1
   ensure
     ticker&.kill
   end

@@ -52,19 +52,19 @@ RSpec.describe Candle::Worker do
   end
 
   it "ends a job whose time is up or whose client went away" do
-    scripted = ServedModels::Scripted.new("word " * 100, pause: 0.02)
+    scripted = ServedModels::Scripted.new("word " * 2000, pause: 0.02)
     scripted.define_singleton_method(:clear_cache) { nil }
     scripted.define_singleton_method(:model_info) { { weight_bytes: 0 } }
     slow = described_class.new(worker_id: "w", model: scripted, seconds: 0.3)
     expect(post(slow, "/execute",
-                job(max_tokens: 100)).named_events.last).to match(["error", hash_including("code" => "TIMEOUT")])
+                job(max_tokens: 2000)).named_events.last).to match(["error", hash_including("code" => "TIMEOUT")])
     patient = described_class.new(worker_id: "w", model: scripted)
     client, socket = Socket.pair(:UNIX, :STREAM)
-    runner = Thread.new { post(patient, "/execute", job(max_tokens: 100), "puma.socket" => socket) }
+    runner = Thread.new { post(patient, "/execute", job(max_tokens: 2000), "puma.socket" => socket) }
     sleep 0.01 until get(patient, "/metrics").text.include?("candle_running 1")
     sleep 0.2
     client.close
-    expect(runner.join(3)&.value&.named_events&.last&.first).to eq("token")
+    expect(runner.join(20)&.value&.named_events&.last&.first).to eq("token")
     expect(scripted.finished).to eq(2)
     expect(get(patient, "/metrics").text).to include("candle_cancelled_total 1", "candle_running 0")
   end
