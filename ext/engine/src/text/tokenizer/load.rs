@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::AddedToken;
 
+use super::sentence_piece::{self, Built, Unknown};
 use super::special_tokens::{content_of, ROLES};
 use super::{engine_error, vocabulary_files, Shared, SpecialTokens, Tokenizer};
 use crate::files::model_files::{ModelFiles, WeightFiles};
@@ -30,6 +31,12 @@ pub struct TokenizerFiles {
     pub vocab_txt: Option<PathBuf>,
     pub vocab_json: Option<PathBuf>,
     pub merges: Option<PathBuf>,
+    /// `spiece.model`
+    pub sentence_piece: Option<PathBuf>,
+    /// `sentencepiece.bpe.model`
+    pub sentence_piece_bpe: Option<PathBuf>,
+    /// `source.spm`
+    pub sentence_piece_source: Option<PathBuf>,
     pub chat_template_jinja: Option<PathBuf>,
     pub chat_template_json: Option<PathBuf>,
     /// `additional_chat_templates/<name>.jinja`
@@ -38,13 +45,16 @@ pub struct TokenizerFiles {
 
 impl TokenizerFiles {
     /// Every file name this reads, for those who have to fetch them.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 11] = [
         "tokenizer.json",
         "tokenizer_config.json",
         "special_tokens_map.json",
         "vocab.txt",
         "vocab.json",
         "merges.txt",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "source.spm",
         "chat_template.jinja",
         "chat_template.json",
     ];
@@ -59,6 +69,9 @@ impl TokenizerFiles {
             vocab_txt: find("vocab.txt"),
             vocab_json: find("vocab.json"),
             merges: find("merges.txt"),
+            sentence_piece: find("spiece.model"),
+            sentence_piece_bpe: find("sentencepiece.bpe.model"),
+            sentence_piece_source: find("source.spm"),
             chat_template_jinja: find("chat_template.jinja"),
             chat_template_json: find("chat_template.json"),
             named_chat_templates: named_templates(directory),
@@ -81,6 +94,9 @@ impl TokenizerFiles {
             found.vocab_txt = find("vocab.txt")?;
             found.vocab_json = find("vocab.json")?;
             found.merges = find("merges.txt")?;
+            found.sentence_piece = find("spiece.model")?;
+            found.sentence_piece_bpe = find("sentencepiece.bpe.model")?;
+            found.sentence_piece_source = find("source.spm")?;
         }
         let directory = found.config.as_deref().and_then(Path::parent);
         if let Some(directory) = directory.filter(|_| files.is_local()) {
@@ -93,6 +109,9 @@ impl TokenizerFiles {
         self.tokenizer.is_some()
             || self.vocab_txt.is_some()
             || (self.vocab_json.is_some() && self.merges.is_some())
+            || self.sentence_piece.is_some()
+            || self.sentence_piece_bpe.is_some()
+            || self.sentence_piece_source.is_some()
     }
 }
 
@@ -130,6 +149,8 @@ pub(super) struct Parts {
     pub chat_templates: Option<ChatTemplates>,
     pub source: PathBuf,
     pub bytes: usize,
+    /// Which ids stand for the unknown token.
+    pub unknown: Option<Unknown>,
 }
 
 impl Parts {
@@ -148,6 +169,7 @@ impl Parts {
                 chat_templates: self.chat_templates,
                 source: self.source,
                 bytes: self.bytes,
+                unknown: self.unknown,
             }),
             truncation: None,
             padding: None,
@@ -166,6 +188,7 @@ pub(super) fn from_file(path: &Path) -> Result<Tokenizer> {
         chat_templates: None,
         source: path.to_owned(),
         bytes,
+        unknown: None,
     }
     .into_tokenizer()
 }
@@ -173,7 +196,11 @@ pub(super) fn from_file(path: &Path) -> Result<Tokenizer> {
 pub(super) fn from_files(files: &TokenizerFiles) -> Result<Tokenizer> {
     let config = read_optional_object(files.config.as_deref())?;
     let map = read_optional_object(files.special_tokens_map.as_deref())?;
-    let (mut core, bytes) = read_core(files, &config)?;
+    let Built {
+        mut core,
+        unknown,
+        bytes,
+    } = read_core(files, &config, &map)?;
     add_missing_tokens(&mut core, &config, &map)?;
     let special_tokens = declared_special_tokens(&core, &config, &map);
     apply_boundary_flags(&mut core, &config, &special_tokens)?;
@@ -187,26 +214,58 @@ pub(super) fn from_files(files: &TokenizerFiles) -> Result<Tokenizer> {
         source: files.source.clone(),
         core,
         bytes,
+        unknown,
     }
     .into_tokenizer()
 }
 
-fn read_core(files: &TokenizerFiles, config: &Value) -> Result<(tokenizers::Tokenizer, usize)> {
-    if let Some(path) = &files.tokenizer {
-        return read_tokenizer_json(path);
+fn read_core(files: &TokenizerFiles, config: &Value, map: &Value) -> Result<Built> {
+    if files.tokenizer.is_none() {
+        if let Some(built) = from_sentence_piece(files, config, map)? {
+            return Ok(built);
+        }
     }
-    if let (Some(vocab), Some(merges)) = (&files.vocab_json, &files.merges) {
-        return vocabulary_files::byte_level_bpe(vocab, merges, config);
+    let (core, bytes) = if let Some(path) = &files.tokenizer {
+        read_tokenizer_json(path)?
+    } else if let (Some(vocab), Some(merges)) = (&files.vocab_json, &files.merges) {
+        vocabulary_files::byte_level_bpe(vocab, merges, config)?
+    } else if let Some(vocab) = &files.vocab_txt {
+        vocabulary_files::word_piece(vocab, config)?
+    } else {
+        return Err(Error::Tokenizer(format!(
+            "{} has no tokenizer: none of tokenizer.json, vocab.json with merges.txt, vocab.txt, spiece.model, \
+             sentencepiece.bpe.model, and source.spm with vocab.json is there. Save the tokenizer with transformers \
+             (AutoTokenizer.from_pretrained(...).save_pretrained(...)) to get a tokenizer.json",
+            files.source.display()
+        )));
+    };
+    Ok(Built {
+        core,
+        unknown: None,
+        bytes,
+    })
+}
+
+/// By which of SentencePiece's files a model has.
+fn from_sentence_piece(
+    files: &TokenizerFiles,
+    config: &Value,
+    map: &Value,
+) -> Result<Option<Built>> {
+    let vocab = files.vocab_json.as_deref();
+    if let (Some(source), Some(vocab)) = (&files.sentence_piece_source, vocab) {
+        return sentence_piece::marian(source, vocab, config).map(Some);
     }
-    if let Some(vocab) = &files.vocab_txt {
-        return vocabulary_files::word_piece(vocab, config);
+    if let Some(path) = &files.sentence_piece_bpe {
+        return match vocab {
+            Some(vocab) => sentence_piece::m2m100(path, vocab, config).map(Some),
+            None => sentence_piece::nllb(path, config, map).map(Some),
+        };
     }
-    Err(Error::Tokenizer(format!(
-        "{} has no tokenizer: none of tokenizer.json, vocab.json with merges.txt, and vocab.txt is there. \
-         Where it has a SentencePiece model only, save the tokenizer with transformers \
-         (AutoTokenizer.from_pretrained(...).save_pretrained(...)) to get a tokenizer.json",
-        files.source.display()
-    )))
+    match &files.sentence_piece {
+        Some(path) => sentence_piece::spiece(path, config).map(Some),
+        None => Ok(None),
+    }
 }
 
 fn read_tokenizer_json(path: &Path) -> Result<(tokenizers::Tokenizer, usize)> {
@@ -226,11 +285,14 @@ fn read_tokenizer_json(path: &Path) -> Result<(tokenizers::Tokenizer, usize)> {
 }
 
 pub(super) fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read_bytes(path)?).map_err(|_| Error::corrupt(path, "it is not UTF-8 text"))
+}
+
+pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             Error::ModelNotFound(format!("there is no file {}", path.display()))
         }
-        std::io::ErrorKind::InvalidData => Error::corrupt(path, "it is not UTF-8 text"),
         _ => Error::Tokenizer(format!("cannot read {}: {error}", path.display())),
     };
     let metadata = std::fs::metadata(path).map_err(failed)?;
@@ -243,7 +305,7 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
     if metadata.len() > MAX_FILE_BYTES {
         return Err(Error::corrupt(path, "it is too large for a tokenizer"));
     }
-    std::fs::read_to_string(path).map_err(failed)
+    std::fs::read(path).map_err(failed)
 }
 
 /// A JSON object, empty where the file does not exist.

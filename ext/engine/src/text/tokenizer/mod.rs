@@ -8,6 +8,7 @@ mod gguf;
 mod guard;
 mod load;
 mod options;
+mod sentence_piece;
 mod special_tokens;
 mod stream;
 mod token_bytes;
@@ -94,6 +95,8 @@ struct Shared {
     chat_templates: Option<ChatTemplates>,
     source: PathBuf,
     bytes: usize,
+    /// Ids that stand for the unknown token.
+    unknown: Option<sentence_piece::Unknown>,
 }
 
 impl Tokenizer {
@@ -402,7 +405,13 @@ impl Tokenizer {
             }
             let tokenize = |piece: &NormalizedString| {
                 check()?;
-                core.get_model().tokenize(piece.get())
+                let mut tokens = core.get_model().tokenize(piece.get())?;
+                if let Some(unknown) = self.shared.unknown {
+                    for token in tokens.iter_mut().filter(|token| token.id >= unknown.from) {
+                        token.id = unknown.id;
+                    }
+                }
+                Ok(tokens)
             };
             match &self.truncation {
                 Some(limit) => {

@@ -22,6 +22,7 @@ use super::pre_tokenizer::Rules;
 use super::{kind, Flags, Vocabulary};
 use crate::text::tokenizer::engine_error;
 use crate::text::tokenizer::load::boundary_template;
+use crate::text::tokenizer::sentence_piece::scored_merges;
 use crate::{Error, Result};
 
 /// What SentencePiece writes for a space.
@@ -86,9 +87,6 @@ fn known_merges(merges: &[&str], vocab: &Vocab) -> Merges {
     known
 }
 
-/// SentencePiece's BPE has scores instead of merges: of all neighbours that make a token, those
-/// that make the best one merge first. Every way to split a token into two is therefore a merge,
-/// ranked by the score of the whole.
 pub(super) fn sentence_piece_bpe(vocabulary: &Vocabulary<'_>) -> Result<tokenizers::Tokenizer> {
     let flags = vocabulary.flags(Flags {
         add_bos: true,
@@ -99,7 +97,14 @@ pub(super) fn sentence_piece_bpe(vocabulary: &Vocabulary<'_>) -> Result<tokenize
         .entries()
         .map(|(id, token)| (token.to_owned(), id))
         .collect();
-    let merges = scored_merges(vocabulary, &vocab);
+    let pieces = vocabulary
+        .entries()
+        .filter(|(id, _)| {
+            let kind = vocabulary.kind(*id);
+            !matches!(kind, kind::CONTROL | kind::UNKNOWN | kind::BYTE)
+        })
+        .map(|(id, token)| (id, token, vocabulary.score(id)));
+    let merges = scored_merges(pieces, &vocab);
     let has_bytes = vocabulary
         .entries()
         .any(|(id, _)| vocabulary.kind(id) == kind::BYTE);
@@ -132,27 +137,6 @@ pub(super) fn sentence_piece_bpe(vocabulary: &Vocabulary<'_>) -> Result<tokenize
     core.with_decoder(Some(DecoderSequence::new(decoders)));
     add_boundaries(&mut core, vocabulary, flags)?;
     Ok(core)
-}
-
-fn scored_merges(vocabulary: &Vocabulary<'_>, vocab: &Vocab) -> Merges {
-    let mut scored: Vec<(f32, u32, &str, &str)> = Vec::new();
-    for (id, token) in vocabulary.entries() {
-        let kind = vocabulary.kind(id);
-        if matches!(kind, kind::CONTROL | kind::UNKNOWN | kind::BYTE) {
-            continue;
-        }
-        for (at, _) in token.char_indices().skip(1) {
-            let (left, right) = token.split_at(at);
-            if vocab.contains_key(left) && vocab.contains_key(right) {
-                scored.push((vocabulary.score(id), id, left, right));
-            }
-        }
-    }
-    scored.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-    scored
-        .into_iter()
-        .map(|(_, _, left, right)| (left.to_owned(), right.to_owned()))
-        .collect()
 }
 
 /// GGUF writes WordPiece the other way round: words begin with a marked space, continuations are
