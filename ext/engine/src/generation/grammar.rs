@@ -1,7 +1,7 @@
 //! Constraints from JSON schemas, regular expressions and grammars.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use llguidance::api::TopLevelGrammar;
@@ -75,6 +75,29 @@ impl TokenizerEnv for Environment {
 }
 
 impl Vocabulary {
+    /// A pattern that a model's text shall follow, by its vocabulary, which the first one makes. `ends`
+    /// says whether the model has a token to end a text with.
+    pub fn constraint(
+        (made, tokenizer): (&OnceLock<Self>, &Tokenizer),
+        (pattern, ending): (&Pattern, Ending),
+        ends: bool,
+        cancel: &CancelToken,
+    ) -> Result<Box<dyn Constraint>> {
+        let vocabulary = match made.get() {
+            Some(vocabulary) => vocabulary,
+            None => {
+                let new = Self::new(tokenizer)?;
+                made.get_or_init(|| new)
+            }
+        };
+        // A text that only the model may end needs a token to end it with.
+        let ending = match ending {
+            Ending::Model if !ends => Ending::Complete,
+            ending => ending,
+        };
+        Ok(Box::new(vocabulary.compile(pattern, ending, cancel)?))
+    }
+
     pub fn new(tokenizer: &Tokenizer) -> Result<Self> {
         let mut words: Vec<Vec<u8>> = tokenizer.token_bytes()?.into_iter().map(word).collect();
         let end = words.len() as TokenId;

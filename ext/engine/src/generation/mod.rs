@@ -1,17 +1,21 @@
 //! From logits to text: settings, sampling, stop sequences. Nothing here knows a model.
 
+pub mod beams;
 pub mod config;
 pub mod constraint;
 pub mod grammar;
 pub mod random;
+pub mod rules;
 pub mod run;
 pub mod sampler;
 mod schema;
 pub mod stop;
 
+pub use beams::{BeamSearch, BeamSettings, EarlyStopping};
 pub use config::GenerationConfig;
 pub use constraint::Constraint;
 pub use grammar::{Ending, GrammarConstraint, Pattern, Vocabulary};
+pub use rules::TokenRules;
 pub use run::{FinishReason, Run, Timings};
 pub use sampler::{Choice, Sampler};
 pub use schema::WhiteSpace;

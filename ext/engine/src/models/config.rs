@@ -79,6 +79,24 @@ pub enum Positions {
     LearnedAfterPadding {
         padding_id: u32,
     },
+    /// A learned table whose row `first` is the first token's (BART).
+    LearnedFrom {
+        first: u32,
+    },
+    /// Sines, then cosines; with a padding token they are counted as in `LearnedAfterPadding`.
+    Sinusoidal {
+        frequencies: Frequencies,
+        padding_id: Option<u32>,
+    },
+}
+
+/// How the frequencies fall from 1 towards 1/10000, in even steps of their logarithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frequencies {
+    /// The step after the last one would be 1/10000 (Marian, Pegasus).
+    Open,
+    /// The last one is 1/10000 (M2M100).
+    Closed,
 }
 
 /// What attention knows of distances.
@@ -87,12 +105,21 @@ pub enum Relative {
     None,
     Rope(RopeConfig),
     Alibi,
-    /// One bias per head and distance bucket (MPNet).
+    /// One bias per head and distance bucket (MPNet, T5).
     Buckets {
         count: usize,
         farthest: usize,
+        directions: Directions,
     },
     Disentangled(DisentangledConfig),
+}
+
+/// Which distances have buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Directions {
+    Both,
+    /// Back alone: what attends sees nothing that follows (T5's decoder).
+    Back,
 }
 
 #[derive(Clone, Debug, PartialEq)]

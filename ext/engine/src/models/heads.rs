@@ -47,6 +47,10 @@ pub enum HeadPooling {
     Last {
         padding: Option<u32>,
     },
+    /// The last one of this token, which ends texts; the last of all where a text has none.
+    LastOf {
+        token: Option<u32>,
+    },
 }
 
 impl Head {
@@ -141,17 +145,30 @@ impl HeadPooling {
         match self {
             Self::First => Pooling::Cls.pool(hidden, sequences, 0),
             Self::Mean => Pooling::Mean.pool(hidden, sequences, 0),
-            Self::Last { padding } => {
-                let last = |range: std::ops::Range<usize>| {
-                    let ids = &sequences.ids()[range.clone()];
-                    let found = ids.iter().rposition(|&id| Some(id) != padding);
-                    (!ids.is_empty()).then(|| range.start + found.unwrap_or(0))
-                };
-                let rows: Vec<_> = sequences.ranges().map(last).collect();
-                pooling::pick(hidden, &rows)
+            Self::Last { padding } => last_where(hidden, sequences, |id| Some(id) != padding, 0),
+            Self::LastOf { token } => {
+                last_where(hidden, sequences, |id| Some(id) == token, usize::MAX)
             }
         }
     }
+}
+
+/// The state of each sequence's last token that is wanted; where none is, of the one at `otherwise`, or
+/// of the last.
+fn last_where(
+    hidden: &Tensor,
+    sequences: &PackedSequences,
+    wanted: impl Fn(u32) -> bool,
+    otherwise: usize,
+) -> Result<Tensor> {
+    let last = |range: std::ops::Range<usize>| {
+        let ids = &sequences.ids()[range.clone()];
+        let end = ids.len().checked_sub(1)?;
+        let found = ids.iter().rposition(|&id| wanted(id));
+        Some(range.start + found.unwrap_or(otherwise.min(end)))
+    };
+    let rows: Vec<_> = sequences.ranges().map(last).collect();
+    pooling::pick(hidden, &rows)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod parameters;
 pub mod parts;
 pub mod projections;
 pub mod rope;
+pub mod seq2seq;
 pub mod text;
 pub mod verification;
 

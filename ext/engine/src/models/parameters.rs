@@ -51,6 +51,11 @@ impl<'a> Parameters<'a> {
         self.device
     }
 
+    /// What tensors are read as.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     pub fn names(&self) -> &Names {
         self.names
     }

@@ -58,6 +58,8 @@ parts! {
     FinalNorm final_norm Model;
     /// What makes logits of hidden states.
     Head head Model;
+    /// Added to the logits (BART).
+    LogitBias logit_bias Model;
     RelativeTable relative_table Model;
     RelativeNorm relative_norm Model;
     Convolution convolution Model;
@@ -81,6 +83,12 @@ parts! {
     PositionQuery position_query Layer;
     PositionKey position_key Layer;
     AttentionOutput attention_output Layer;
+    /// Of a decoder's attention to what an encoder made.
+    CrossNorm cross_norm Layer;
+    CrossQuery cross_query Layer;
+    CrossKey cross_key Layer;
+    CrossValue cross_value Layer;
+    CrossOutput cross_output Layer;
     Gate gate Layer;
     Up up Layer;
     /// Gate and up in one matrix, gate first.

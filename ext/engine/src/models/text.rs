@@ -1,4 +1,4 @@
-//! Models that read texts, encoders and decoders alike: token ids in, hidden states out.
+//! Models that read texts, encoders, decoders and both together: token ids in, hidden states out.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -6,6 +6,7 @@ use super::decoder::{self, Decoder, DecoderConfig};
 use super::encoder::{self, Encoder, EncoderConfig};
 use super::families;
 use super::heads::{Head, HeadKind};
+use super::seq2seq::{self, Seq2Seq, Seq2SeqConfig};
 use crate::files::raw_config::RawConfig;
 use crate::nn::{Inventory, PackedSequences};
 use crate::weights::WeightSource;
@@ -15,12 +16,14 @@ use crate::{CancelToken, Error, Result};
 pub enum Blueprint {
     Encoder(Box<encoder::Blueprint>),
     Decoder(Box<decoder::Blueprint>),
+    Seq2Seq(Box<seq2seq::Blueprint>),
 }
 
 /// Weights and blueprint; immutable, and free to be shared between threads.
 pub enum TextModel {
     Encoder(Box<Encoder>),
     Decoder(Box<Decoder>),
+    Seq2Seq(Box<Seq2Seq>),
 }
 
 impl Blueprint {
@@ -33,11 +36,16 @@ impl Blueprint {
             let blueprint = decoder::Blueprint::from_config(raw)?;
             return Ok(Self::Decoder(Box::new(blueprint)));
         }
+        if families::matches::<Seq2SeqConfig>(raw) {
+            let blueprint = seq2seq::Blueprint::from_config(raw)?;
+            return Ok(Self::Seq2Seq(Box::new(blueprint)));
+        }
         Err(unknown(
             raw.file(),
             ("model_type", raw.model_type()?.unwrap_or("(none)")),
             families::known::<EncoderConfig>(),
             families::known::<DecoderConfig>(),
+            families::known::<Seq2SeqConfig>(),
         ))
     }
 
@@ -58,6 +66,7 @@ impl Blueprint {
             ("architecture", architecture),
             families::architectures::<EncoderConfig>(),
             families::architectures::<DecoderConfig>(),
+            families::architectures::<Seq2SeqConfig>(),
         ))
     }
 }
@@ -67,13 +76,16 @@ fn unknown(
     (key, found): (&str, &str),
     encoders: Vec<&str>,
     decoders: Vec<&str>,
+    both: Vec<&str>,
 ) -> Error {
     Error::unsupported(
         file,
         format!(
-            "{key} {found:?} is not supported. Supported encoders are {}; supported decoders are {}",
+            "{key} {found:?} is not supported. Supported encoders are {}; supported decoders are {}; supported encoder-decoders \
+             are {}",
             encoders.join(", "),
-            decoders.join(", ")
+            decoders.join(", "),
+            both.join(", ")
         ),
     )
 }
@@ -96,6 +108,11 @@ impl TextModel {
                 let decoder = Decoder::load_body(blueprint, source, device, dtype, int8, cancel)?;
                 Ok(Self::Decoder(Box::new(decoder)))
             }
+            Blueprint::Seq2Seq(blueprint) => {
+                let target = (device, dtype);
+                let model = Seq2Seq::load_body(blueprint, source, target, int8, cancel)?;
+                Ok(Self::Seq2Seq(Box::new(model)))
+            }
         }
     }
 
@@ -104,6 +121,7 @@ impl TextModel {
         match self {
             Self::Encoder(encoder) => encoder.forward(sequences, cancel),
             Self::Decoder(decoder) => decoder.forward_packed(sequences, cancel),
+            Self::Seq2Seq(model) => model.forward_packed(sequences, cancel),
         }
     }
 
@@ -121,6 +139,9 @@ impl TextModel {
             (Self::Decoder(decoder), Blueprint::Decoder(blueprint)) => {
                 decoder.verify(source, &blueprint.names, cancel)
             }
+            (Self::Seq2Seq(model), Blueprint::Seq2Seq(blueprint)) => {
+                model.verify(blueprint, source, cancel)
+            }
             _ => Err(mismatch()),
         }
     }
@@ -130,6 +151,7 @@ impl TextModel {
         match self {
             Self::Encoder(encoder) => encoder.inventory(),
             Self::Decoder(decoder) => decoder.inventory(),
+            Self::Seq2Seq(model) => model.inventory(),
         }
     }
 
@@ -146,6 +168,9 @@ impl TextModel {
             }
             (Self::Decoder(decoder), Blueprint::Decoder(blueprint)) => {
                 decoder.load_head(blueprint, source, kind)
+            }
+            (Self::Seq2Seq(model), Blueprint::Seq2Seq(blueprint)) => {
+                model.load_head(blueprint, source, kind)
             }
             _ => Err(mismatch()),
         }
@@ -164,7 +189,7 @@ impl TextModel {
                 decoder.yes_or_no(blueprint, source, answers)
             }
             _ => Err(Error::UnsupportedModel(format!(
-                "{} is an encoder, which does not predict the next token",
+                "{} does not predict the next token of the text that it reads",
                 self.family()
             ))),
         }
@@ -174,6 +199,7 @@ impl TextModel {
         match self {
             Self::Encoder(encoder) => encoder.config().family,
             Self::Decoder(decoder) => &decoder.config().architecture,
+            Self::Seq2Seq(model) => model.config().family,
         }
     }
 
@@ -181,6 +207,7 @@ impl TextModel {
         match self {
             Self::Encoder(encoder) => encoder.config().hidden_size,
             Self::Decoder(decoder) => decoder.config().hidden_size,
+            Self::Seq2Seq(model) => model.config().decoder.hidden_size,
         }
     }
 
@@ -188,6 +215,7 @@ impl TextModel {
         match self {
             Self::Encoder(encoder) => encoder.config().layers.len(),
             Self::Decoder(decoder) => decoder.config().layer_count,
+            Self::Seq2Seq(model) => model.config().layer_count(),
         }
     }
 
@@ -195,6 +223,7 @@ impl TextModel {
         match self {
             Self::Encoder(encoder) => encoder.config().head_count,
             Self::Decoder(decoder) => decoder.config().head_count,
+            Self::Seq2Seq(model) => model.config().decoder.head_count,
         }
     }
 
@@ -203,6 +232,7 @@ impl TextModel {
         match self {
             Self::Encoder(encoder) => encoder.vocabulary(),
             Self::Decoder(decoder) => decoder.config().vocab_size,
+            Self::Seq2Seq(model) => model.vocabulary(),
         }
     }
 
@@ -211,6 +241,7 @@ impl TextModel {
         match self {
             Self::Encoder(encoder) => encoder.max_positions(),
             Self::Decoder(decoder) => Some(decoder.max_positions()),
+            Self::Seq2Seq(model) => model.max_source().min(model.max_target()),
         }
     }
 
@@ -218,6 +249,7 @@ impl TextModel {
     pub fn is_causal(&self) -> bool {
         match self {
             Self::Encoder(_) => false,
+            Self::Seq2Seq(_) => true,
             Self::Decoder(decoder) => !decoder.config().bidirectional,
         }
     }

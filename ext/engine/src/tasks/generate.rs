@@ -183,19 +183,13 @@ impl LanguageModel {
         ending: Ending,
         cancel: &CancelToken,
     ) -> Result<Box<dyn Constraint>> {
-        let vocabulary = match self.vocabulary.get() {
-            Some(vocabulary) => vocabulary,
-            None => {
-                let made = Vocabulary::new(&self.tokenizer)?;
-                self.vocabulary.get_or_init(|| made)
-            }
-        };
-        // A text that only the model may end needs a token to end it with.
-        let ending = match ending {
-            Ending::Model if self.end_ids.is_empty() => Ending::Complete,
-            ending => ending,
-        };
-        Ok(Box::new(vocabulary.compile(pattern, ending, cancel)?))
+        let ends = !self.end_ids.is_empty();
+        Vocabulary::constraint(
+            (&self.vocabulary, &self.tokenizer),
+            (pattern, ending),
+            ends,
+            cancel,
+        )
     }
 
     /// The log probability of each token of `ids` but the first, given those before it.

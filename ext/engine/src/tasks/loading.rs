@@ -8,7 +8,7 @@ use candle_core::DType;
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
 use crate::models::heads::{Head, HeadKind};
-use crate::models::{decoder, Blueprint, TextModel};
+use crate::models::{decoder, seq2seq, Blueprint, TextModel};
 use crate::nn::Inventory;
 use crate::text::tokenizer::{Tokenizer, TokenizerFiles};
 use crate::weights::{self, WeightSource};
@@ -200,6 +200,14 @@ impl Checkpoint {
         }
     }
 
+    /// The blueprint of a checkpoint that must be an encoder-decoder.
+    pub fn seq2seq_blueprint(&self) -> Result<seq2seq::Blueprint> {
+        match &self.config {
+            Some(config) => seq2seq::Blueprint::from_config(config),
+            None => seq2seq::Blueprint::from_gguf(self.source.as_ref()),
+        }
+    }
+
     /// A given tokenizer, the one inside a GGUF file, or the one beside the weights.
     pub fn tokenizer(
         &self,
@@ -359,7 +367,7 @@ impl LoadedModel {
 /// Lengths beyond what anything limits; a model without any limit gets this one.
 const UNLIMITED: usize = 8192;
 
-fn effective_length(limits: &[Option<usize>]) -> Result<usize> {
+pub(super) fn effective_length(limits: &[Option<usize>]) -> Result<usize> {
     let length = limits.iter().flatten().copied().min().unwrap_or(UNLIMITED);
     if length == 0 {
         return Err(Error::InvalidInput(

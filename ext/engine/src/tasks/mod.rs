@@ -11,6 +11,7 @@
 //! - [`ClassifyModel`] labels: `classify`, texts or pairs;
 //! - [`TagModel`] tags: `tag`, tokens with character offsets, which [`entities::aggregate`] joins;
 //! - [`MaskModel`] fills: `fill`;
+//! - [`Seq2SeqModel`] turns texts into others, by a [`Writing`] token by token;
 //! - [`LanguageModel`], run by a [`Generation`] token by token
 
 mod adapter_base;
@@ -24,6 +25,7 @@ pub mod generate;
 pub mod loading;
 pub mod rerank;
 pub mod sentence;
+pub mod seq2seq;
 mod sequence_logits;
 mod static_embeddings;
 pub mod tag;
@@ -36,4 +38,5 @@ pub use fill_mask::{Filling, MaskModel};
 pub use generate::{AdapterFiles, ContextOverflow, Generation, LanguageModel};
 pub use loading::{LoadOptions, ModelInfo};
 pub use rerank::{RerankModel, RerankOptions, ScorePooling};
+pub use seq2seq::{Seq2SeqModel, Writing, WritingSettings};
 pub use tag::{TagModel, TaggedToken};

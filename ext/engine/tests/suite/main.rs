@@ -18,6 +18,8 @@ mod image;
 mod kernels;
 mod layers;
 mod second_opinion;
+mod sentence_piece;
+mod seq2seq;
 mod tokenizer;
 mod vector_index;
 mod verification;

@@ -16,6 +16,10 @@ pub struct EncoderConfig {
     pub head_size: usize,
     /// One entry per layer that is run.
     pub layers: Vec<LayerConfig>,
+    /// Multiplies query · key; `None` is 1 / √width, over all that is added up to a score.
+    pub attention_scale: Option<f32>,
+    /// Multiplies the token embeddings, before positions are added.
+    pub embedding_scale: f32,
     /// The width of the token embeddings; a projection follows when it is not `hidden_size`.
     pub embedding_size: usize,
     /// 0 when the family adds no token types.

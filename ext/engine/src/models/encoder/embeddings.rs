@@ -1,33 +1,76 @@
 //! From token ids to the first hidden states.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::config::EncoderConfig;
-use crate::models::config::Positions;
+use crate::models::config::{Frequencies, Positions};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{Embedding, Inventory, Linear, Lookup, Norm, PackedSequences};
+use crate::nn::{elementwise, Embedding, Inventory, Linear, Lookup, Norm, PackedSequences};
 use crate::{Error, Result};
+
+/// No model has more positions that are computed; more are the word of a damaged file.
+const MOST_SINUSOIDS: usize = 1 << 16;
 
 #[derive(Debug)]
 pub struct Embeddings {
     tokens: Embedding,
+    scale: f32,
     positions: Option<Embedding>,
     token_types: Option<Embedding>,
     norm: Option<Norm>,
     projection: Option<Linear>,
-    counting: Positions,
+    counting: Counting,
+}
+
+/// Which row of the position table a token has.
+#[derive(Clone, Copy, Debug)]
+struct Counting {
+    /// The first token's row.
+    first: u32,
+    /// Tokens that do not count, and have the row of their own number.
+    padding: Option<u32>,
+}
+
+impl Counting {
+    fn of(positions: Positions) -> Self {
+        let padding = match positions {
+            Positions::LearnedAfterPadding { padding_id } => Some(padding_id),
+            Positions::Sinusoidal { padding_id, .. } => padding_id,
+            Positions::None | Positions::Learned | Positions::LearnedFrom { .. } => None,
+        };
+        let first = match positions {
+            Positions::LearnedFrom { first } => first,
+            _ => padding.map_or(0, |padding| padding + 1),
+        };
+        Self { first, padding }
+    }
 }
 
 impl Embeddings {
     pub fn load(config: &EncoderConfig, parameters: &Parameters<'_>) -> Result<Self> {
         let width = config.embedding_size;
+        let counting = Counting::of(config.positions);
         let embeddings = Self {
             tokens: parameters.table(Part::TokenEmbedding, width)?,
+            scale: config.embedding_scale,
             positions: match config.positions {
                 Positions::None => None,
-                Positions::Learned | Positions::LearnedAfterPadding { .. } => {
+                Positions::Learned
+                | Positions::LearnedAfterPadding { .. }
+                | Positions::LearnedFrom { .. } => {
                     Some(parameters.table(Part::PositionEmbedding, width)?)
+                }
+                Positions::Sinusoidal { frequencies, .. } => {
+                    let rows = config.max_positions.unwrap_or(0) + counting.first as usize;
+                    let mut table = sinusoids(rows, width, frequencies)?;
+                    if let Some(padding) = counting.padding {
+                        table[padding as usize * width..][..width].fill(0.0);
+                    }
+                    let table = Tensor::from_vec(table, (rows, width), &Device::Cpu)?;
+                    let table = table.to_dtype(parameters.dtype())?;
+                    let table = table.to_device(parameters.device())?;
+                    Some(Embedding::Dense(table))
                 }
             },
             token_types: match config.token_types > 0 && parameters.has(Part::TokenTypes) {
@@ -36,7 +79,7 @@ impl Embeddings {
             },
             norm: parameters.optional_norm(Part::EmbeddingNorm, &[width], config.norm)?,
             projection: parameters.optional_linear(Part::EmbeddingProjection, width)?,
-            counting: config.positions,
+            counting,
         };
         let projection = embeddings.projection.as_ref();
         let width = projection.map_or(width, Linear::outputs);
@@ -56,12 +99,7 @@ impl Embeddings {
     /// The longest sequence that the position table holds.
     pub fn max_positions(&self) -> Option<usize> {
         let rows = self.positions.as_ref()?.count();
-        Some(match self.counting {
-            Positions::LearnedAfterPadding { padding_id } => {
-                rows.saturating_sub(padding_id as usize + 1)
-            }
-            _ => rows,
-        })
+        Some(rows.saturating_sub(self.counting.first as usize))
     }
 
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
@@ -84,26 +122,45 @@ impl Embeddings {
 
     /// [tokens, hidden]
     pub fn forward(&self, sequences: &PackedSequences) -> Result<Tensor> {
+        let positions = self.position_ids(sequences);
+        self.embed(sequences.ids(), positions, sequences.type_ids())
+    }
+
+    /// Tokens of as many sequences, in which so many stand before them: [tokens, hidden].
+    pub fn at(&self, ids: &[u32], before: usize) -> Result<Tensor> {
+        let position = u32::try_from(before).unwrap_or(u32::MAX);
+        let position = position.saturating_add(self.counting.first);
+        self.embed(ids, vec![position; ids.len()], &vec![0; ids.len()])
+    }
+
+    fn embed(&self, ids: &[u32], positions: Vec<u32>, types: &[u32]) -> Result<Tensor> {
         let mut lookups = vec![Lookup {
             table: &self.tokens,
-            rows: sequences.ids().to_vec(),
+            rows: ids.to_vec(),
             what: "token id",
         }];
         if let Some(table) = &self.positions {
             lookups.push(Lookup {
                 table,
-                rows: self.position_ids(sequences),
+                rows: positions,
                 what: "position",
             });
         }
         if let Some(table) = &self.token_types {
             lookups.push(Lookup {
                 table,
-                rows: type_ids(sequences, table),
+                rows: type_ids(types, table),
                 what: "token type",
             });
         }
-        let mut x = Embedding::sum(&lookups)?;
+        let mut x = match self.scale == 1.0 || lookups.len() == 1 {
+            true => elementwise::scale(&Embedding::sum(&lookups)?, self.scale)?,
+            false => {
+                let tokens = Embedding::sum(&lookups[..1])?;
+                let tokens = elementwise::scale(&tokens, self.scale)?;
+                elementwise::add(&tokens, &Embedding::sum(&lookups[1..])?)?
+            }
+        };
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;
         }
@@ -114,18 +171,17 @@ impl Embeddings {
     }
 
     fn position_ids(&self, sequences: &PackedSequences) -> Vec<u32> {
+        let Counting { first, padding } = self.counting;
         let mut positions = Vec::with_capacity(sequences.tokens());
         for range in sequences.ranges() {
-            match self.counting {
-                Positions::LearnedAfterPadding { padding_id } => {
-                    let mut counted = padding_id;
-                    for &id in &sequences.ids()[range] {
-                        let padding = id == padding_id;
-                        counted += u32::from(!padding);
-                        positions.push(if padding { padding_id } else { counted });
-                    }
+            let mut next = first;
+            for &id in &sequences.ids()[range] {
+                if Some(id) == padding {
+                    positions.push(id);
+                } else {
+                    positions.push(next);
+                    next += 1;
                 }
-                Positions::None | Positions::Learned => positions.extend(0..range.len() as u32),
             }
         }
         positions
@@ -133,8 +189,38 @@ impl Embeddings {
 }
 
 /// A table of one row serves tokenizers that number the second text of a pair.
-fn type_ids(sequences: &PackedSequences, table: &Embedding) -> Vec<u32> {
+fn type_ids(ids: &[u32], table: &Embedding) -> Vec<u32> {
     let last = table.count().saturating_sub(1) as u32;
-    let ids = sequences.type_ids().iter();
-    ids.map(|&id| id.min(last)).collect()
+    ids.iter().map(|&id| id.min(last)).collect()
+}
+
+/// For each position the sines of its multiples of the frequencies, then the cosines.
+fn sinusoids(rows: usize, width: usize, frequencies: Frequencies) -> Result<Vec<f32>> {
+    if rows > MOST_SINUSOIDS || width < 4 || !width.is_multiple_of(2) {
+        return Err(Error::CorruptModel(format!(
+            "the configuration asks for {rows} computed positions of width {width}"
+        )));
+    }
+    crate::runtime::memory::ensure_elements(&[rows, width], 4, "the positions")?;
+    let half = width / 2;
+    let mut table = vec![0f32; rows * width];
+    for (position, row) in table.chunks_exact_mut(width).enumerate() {
+        let (sines, cosines) = row.split_at_mut(half);
+        for (at, (sine, cosine)) in sines.iter_mut().zip(cosines).enumerate() {
+            (*sine, *cosine) = match frequencies {
+                Frequencies::Open => {
+                    let frequency = 10_000f64.powf(-(at as f64) / half as f64);
+                    let angle = position as f64 * frequency;
+                    (angle.sin() as f32, angle.cos() as f32)
+                }
+                // In single precision, since the reference is.
+                Frequencies::Closed => {
+                    let step = (10_000f64.ln() / (half - 1) as f64) as f32;
+                    let angle = position as f32 * (at as f32 * -step).exp();
+                    (angle.sin(), angle.cos())
+                }
+            };
+        }
+    }
+    Ok(table)
 }

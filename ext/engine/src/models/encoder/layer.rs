@@ -57,7 +57,8 @@ impl Layer {
             }
             _ => 1,
         };
-        let scale = 1.0 / ((config.head_size * scores) as f32).sqrt();
+        let usual = 1.0 / ((config.head_size * scores) as f32).sqrt();
+        let scale = config.attention_scale.unwrap_or(usual);
         let disentangled = match relative {
             RelativePositions::Disentangled(positions) => Some(LayerPositions::load(
                 positions, parameters, number, config, scale,

@@ -2,10 +2,10 @@
 
 pub mod config;
 mod convolution;
-mod embeddings;
+pub(super) mod embeddings;
 mod heads;
 mod layer;
-mod relative;
+pub(super) mod relative;
 mod verify;
 
 use std::collections::HashMap;

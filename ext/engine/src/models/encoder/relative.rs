@@ -3,12 +3,15 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::config::EncoderConfig;
-use crate::models::config::{DisentangledConfig, Relative};
+use crate::models::config::{Directions, DisentangledConfig, Relative};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::rope::{Rotation, Rotations};
 use crate::nn::{AttentionBias, Disentangled, PackedSequences};
 use crate::{Error, Result};
+
+/// No model tells distances beyond this apart.
+const MOST_DISTANCES: usize = 1 << 16;
 
 /// What all layers share.
 #[derive(Debug)]
@@ -55,10 +58,14 @@ impl RelativePositions {
                 Self::Rope(Rotations::new(rope, positions, parts.device())?)
             }
             Relative::Alibi => Self::Alibi(alibi_slopes(config.head_count)),
-            Relative::Buckets { count, farthest } => {
+            Relative::Buckets {
+                count,
+                farthest,
+                directions,
+            } => {
                 let table = parts.tensor(Part::RelativeTable)?.to_dtype(DType::F32)?;
                 Self::Buckets {
-                    table: lay_out_buckets(&table, *count, *farthest)?,
+                    table: lay_out_buckets(&table, *count, *farthest, *directions)?,
                     zero: *farthest,
                 }
             }
@@ -81,6 +88,17 @@ impl RelativePositions {
                 RelativeState::Disentangled(positions.range(sequences.longest()))
             }
         })
+    }
+}
+
+impl RelativePositions {
+    /// A bias that is the same in every layer and batch.
+    pub fn shared_bias(&self) -> AttentionBias<'_> {
+        match self {
+            Self::Alibi(slopes) => AttentionBias::Alibi(slopes),
+            Self::Buckets { table, zero } => AttentionBias::Relative { table, zero: *zero },
+            Self::None | Self::Rope(_) | Self::Disentangled(_) => AttentionBias::None,
+        }
     }
 }
 
@@ -164,35 +182,44 @@ fn alibi_slopes(heads: usize) -> Vec<f32> {
         .collect()
 }
 
-/// [buckets, heads] by bucket to [heads, distances] by distance, from −farthest to farthest.
-fn lay_out_buckets(table: &Tensor, count: usize, farthest: usize) -> Result<Tensor> {
+/// [buckets, heads] by bucket to [heads, distances] by distance, from −farthest to farthest, or to 0
+/// where nothing ahead is seen.
+fn lay_out_buckets(
+    table: &Tensor,
+    count: usize,
+    farthest: usize,
+    directions: Directions,
+) -> Result<Tensor> {
     let (rows, _) = table.dims2()?;
-    if count < 4 || rows < count || farthest < count / 4 {
+    let (side, ahead) = match directions {
+        Directions::Both => (count / 2, farthest),
+        Directions::Back => (count, 0),
+    };
+    if count < 4 || rows < count || farthest <= side / 2 || farthest > MOST_DISTANCES {
         return Err(Error::CorruptModel(format!(
             "a relative position table of {rows} rows does not hold {count} buckets up to {farthest}"
         )));
     }
-    let reach = farthest as isize;
-    let buckets: Vec<u32> = (-reach..=reach)
-        .map(|distance| symmetric_bucket(distance, count, farthest) as u32)
+    let buckets: Vec<u32> = (-(farthest as isize)..=ahead as isize)
+        .map(|distance| {
+            let start = if distance > 0 { side } else { 0 };
+            (start + bucket(distance.unsigned_abs(), side, farthest)) as u32
+        })
         .collect();
     let buckets = Tensor::from_slice(&buckets, buckets.len(), table.device())?;
     Ok(table.index_select(&buckets, 0)?.t()?.contiguous()?)
 }
 
-/// Half of the buckets for each direction; half of those for single distances, the rest logarithmic
+/// A distance in one direction: half of its `count` buckets for single distances, the rest logarithmic
 /// up to `farthest`. In single precision, since the reference's edges are.
-fn symmetric_bucket(distance: isize, count: usize, farthest: usize) -> usize {
-    let side = count / 2;
-    let start = if distance > 0 { side } else { 0 };
-    let exact = side / 2;
-    let away = distance.unsigned_abs();
+fn bucket(away: usize, count: usize, farthest: usize) -> usize {
+    let exact = count / 2;
     if away < exact {
-        return start + away;
+        return away;
     }
     let ratio = (away as f32 / exact as f32).ln() / (farthest as f32 / exact as f32).ln();
-    let far = exact + (ratio * (side - exact) as f32) as usize;
-    start + far.min(side - 1)
+    let far = exact + (ratio * (count - exact) as f32) as usize;
+    far.min(count - 1)
 }
 
 /// DeBERTa-v2's: exact up to half of the buckets, logarithmic beyond, symmetric around 0.
@@ -223,10 +250,21 @@ mod tests {
 
     #[test]
     fn buckets_grow_with_distance_and_tell_directions_apart() {
-        assert_eq!(symmetric_bucket(0, 32, 128), 0);
-        assert_eq!(symmetric_bucket(-7, 32, 128), 7);
-        assert_eq!(symmetric_bucket(7, 32, 128), 23);
-        assert_eq!(symmetric_bucket(1000, 32, 128), 31);
+        let heads = 1;
+        let table = Tensor::arange(0f32, 32f32, &Device::Cpu).unwrap();
+        let table = table.reshape((32, heads)).unwrap();
+        let laid_out = |directions| -> Vec<f32> {
+            let table = lay_out_buckets(&table, 32, 128, directions).unwrap();
+            table.flatten_all().unwrap().to_vec1().unwrap()
+        };
+        let both = laid_out(Directions::Both);
+        let of = |distance: isize| both[(128 + distance) as usize];
+        assert_eq!([of(0), of(-7), of(7), of(128)], [0.0, 7.0, 23.0, 31.0]);
+        let back = laid_out(Directions::Back);
+        assert_eq!(
+            (back.len(), back[128], back[128 - 15], back[0]),
+            (129, 0.0, 15.0, 31.0)
+        );
         assert_eq!(log_bucket(-3, 8, 40), -3);
         assert_eq!(log_bucket(39, 8, 40), 7);
         assert_eq!(log_bucket(-39, 8, 40), -7);

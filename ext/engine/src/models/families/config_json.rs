@@ -119,6 +119,8 @@ pub fn encoder(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
         head_count,
         head_size,
         layers: plain_layers(layers),
+        attention_scale: None,
+        embedding_scale: 1.0,
         embedding_size: hidden_size,
         token_types: raw.opt_usize("type_vocab_size")?.unwrap_or(0),
         positions: Positions::Learned,

@@ -109,6 +109,8 @@ impl<'a> GgufFile<'a> {
             head_count,
             head_size: hidden_size / head_count,
             layers: plain_layers(self.layer_count()?),
+            attention_scale: None,
+            embedding_scale: 1.0,
             embedding_size: hidden_size,
             token_types: self.opt_size("token_type_count")?.unwrap_or(2).max(1),
             positions: Positions::Learned,

@@ -4,12 +4,14 @@
 
 mod config_json;
 mod disentangled;
+mod encoder_decoder;
 mod gemma_shared;
 mod gguf_metadata;
 mod names;
 mod rope_json;
 
 mod albert;
+mod bart;
 mod bert;
 mod deberta;
 mod deberta_v2;
@@ -26,12 +28,15 @@ mod granite;
 mod gte;
 mod jina;
 mod llama;
+mod m2m_100;
+mod marian;
 mod mistral;
 mod mixtral;
 mod modernbert;
 mod mpnet;
 mod nomic;
 mod olmo2;
+mod pegasus;
 mod phi;
 mod phi3;
 mod qwen2;
@@ -42,6 +47,8 @@ mod roberta;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod t5;
+mod t5_encoder;
 
 use crate::files::raw_config::{RawConfig, LAYERS, POSITIONS, WIDTH};
 use crate::kernels::{Activation, RopeKind};
@@ -49,11 +56,13 @@ use crate::models::config::*;
 use crate::models::decoder::config::{DecoderConfig, QueryKeyNorm, Residual, RowOrder};
 use crate::models::encoder::config::*;
 use crate::models::parts::Names;
+use crate::models::seq2seq::Seq2SeqConfig;
 use crate::nn::AttentionKind;
 use crate::weights::WeightSource;
 use crate::{Error, Result};
 
 use config_json::*;
+use encoder_decoder::{bart_like, BartLike};
 use gguf_metadata::{grouped_gguf, neighbours, GgufFile};
 use names::*;
 use rope_json::{local_theta, rope};
@@ -105,6 +114,7 @@ impl Shape for EncoderConfig {
         nomic::FAMILY,
         gte::FAMILY,
         modernbert::FAMILY,
+        t5_encoder::FAMILY,
     ];
 
     fn check(&self) -> Checked {
@@ -141,6 +151,22 @@ impl Shape for DecoderConfig {
 
     fn check(&self) -> Checked {
         DecoderConfig::check(self)
+    }
+}
+
+impl Shape for Seq2SeqConfig {
+    const KIND: &'static str = "an encoder-decoder";
+
+    const FAMILIES: &'static [Family<Self>] = &[
+        t5::FAMILY,
+        bart::FAMILY,
+        marian::FAMILY,
+        m2m_100::FAMILY,
+        pegasus::FAMILY,
+    ];
+
+    fn check(&self) -> Checked {
+        Seq2SeqConfig::check(self)
     }
 }
 

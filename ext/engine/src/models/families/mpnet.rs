@@ -16,6 +16,7 @@ pub const FAMILY: Family<EncoderConfig> = Family {
             relative: Relative::Buckets {
                 count: count.unwrap_or(32),
                 farthest: FARTHEST,
+                directions: Directions::Both,
             },
             heads_on_top: HeadConfigs::default(),
             ..config

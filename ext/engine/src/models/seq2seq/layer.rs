@@ -1,0 +1,220 @@
+//! One layer of a decoder that attends to its own text and to what an encoder made of another.
+
+use candle_core::Tensor;
+
+use super::cache::KeyValues;
+use crate::kernels::Activation;
+use crate::models::config::{AttentionShape, NormPlacement};
+use crate::models::encoder::EncoderConfig;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::models::projections::{Join, MlpParts};
+use crate::nn::{
+    attention, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Inventory, Linear, Norm,
+    Projection,
+};
+use crate::{Error, Result};
+
+#[derive(Debug)]
+pub struct Layer {
+    qkv: Projection,
+    attention_output: Linear,
+    attention_norm: Norm,
+    cross_query: Linear,
+    /// Keys and values of the encoder's states.
+    cross_memory: Projection,
+    cross_output: Linear,
+    cross_norm: Norm,
+    /// Gate and up in gated families, else up alone.
+    up: Projection,
+    down: Linear,
+    mlp_norm: Norm,
+    shape: AttentionShape,
+    scale: f32,
+    placement: NormPlacement,
+    activation: Activation,
+}
+
+/// What a forward runs on.
+pub enum Tokens<'a> {
+    /// Whole texts with their boundaries.
+    Whole(&'a [u32]),
+    /// One more token for each of so many rows.
+    Next { rows: usize },
+}
+
+/// What all layers of a forward share.
+pub struct Step<'a> {
+    pub tokens: Tokens<'a>,
+    pub bias: AttentionBias<'a>,
+    /// Which rows attend to which text of the memory.
+    pub text_boundaries: &'a [u32],
+    pub memory_boundaries: &'a [u32],
+}
+
+impl Layer {
+    pub fn load(
+        config: &EncoderConfig,
+        parameters: &Parameters<'_>,
+        number: usize,
+    ) -> Result<Self> {
+        let shape = config.attention_shape();
+        let (hidden, width) = (config.hidden_size, shape.width());
+        let norm =
+            |part: Part| parameters.norm(part.at(number), &[config.hidden_size], config.norm);
+        let linear = |part: Part, inputs: usize, outputs: usize| {
+            parameters.linear(part.at(number), inputs, outputs)
+        };
+        let (up, down) =
+            parameters.mlp(MlpParts::of(number), hidden, config.mlp.kind, Join::Dense)?;
+        Ok(Self {
+            qkv: parameters.qkv(number, &shape, config.qkv, Join::Dense)?,
+            attention_output: linear(Part::AttentionOutput, width, hidden)?,
+            attention_norm: norm(Part::AttentionNorm)?,
+            cross_query: linear(Part::CrossQuery, hidden, width)?,
+            cross_memory: Projection::split(vec![
+                linear(Part::CrossKey, hidden, width)?,
+                linear(Part::CrossValue, hidden, width)?,
+            ])?,
+            cross_output: linear(Part::CrossOutput, width, hidden)?,
+            cross_norm: norm(Part::CrossNorm)?,
+            up,
+            down,
+            mlp_norm: norm(Part::MlpNorm)?,
+            shape,
+            scale: config
+                .attention_scale
+                .unwrap_or(1.0 / (config.head_size as f32).sqrt()),
+            placement: config.norm_placement,
+            activation: config.mlp.activation,
+        })
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        for projection in [&self.qkv, &self.cross_memory, &self.up] {
+            inventory.add_projection(projection)?;
+        }
+        for linear in [
+            &self.attention_output,
+            &self.cross_query,
+            &self.cross_output,
+            &self.down,
+        ] {
+            inventory.add_linear(linear)?;
+        }
+        for norm in [&self.attention_norm, &self.cross_norm, &self.mlp_norm] {
+            inventory.add_norm(norm)?;
+        }
+        Ok(())
+    }
+
+    /// What the layer's cross-attention reads of the encoder's states.
+    pub fn memory(&self, states: &Tensor) -> Result<KeyValues> {
+        let parts = self.cross_memory.heads(states, self.shape.head_size, &[])?;
+        let [keys, values] = parts_of(parts)?;
+        Ok(KeyValues {
+            keys: keys.contiguous()?,
+            values: values.contiguous()?,
+        })
+    }
+
+    /// `x` is [tokens, hidden]. Beside the result: the keys and values so far, where tokens come one by
+    /// one.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        memory: &KeyValues,
+        past: Option<&KeyValues>,
+        step: &Step<'_>,
+    ) -> Result<(Tensor, Option<KeyValues>)> {
+        let mut kept = None;
+        let x = self.sublayer(x, &self.attention_norm, &self.attention_output, |x| {
+            let (mixed, extended) = self.attend(x, past, step)?;
+            kept = extended;
+            Ok(mixed)
+        })?;
+        let x = self.sublayer(&x, &self.cross_norm, &self.cross_output, |x| {
+            self.look_up(x, memory, step)
+        })?;
+        let x = self.sublayer(&x, &self.mlp_norm, &self.down, |x| {
+            self.up.activated(x, self.activation, &[])
+        })?;
+        Ok((x, kept))
+    }
+
+    /// x + output(inner(x)), normalized before or after.
+    fn sublayer(
+        &self,
+        x: &Tensor,
+        norm: &Norm,
+        output: &Linear,
+        inner: impl FnOnce(&Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let epilogue = Epilogue {
+            residual: Some(x),
+            ..Epilogue::default()
+        };
+        match self.placement {
+            NormPlacement::Pre => output.forward_with(&inner(&norm.forward(x)?)?, &epilogue),
+            // On what a sublayer adds no encoder-decoder has a norm.
+            NormPlacement::Post | NormPlacement::Output | NormPlacement::Both => {
+                norm.forward(&output.forward_with(&inner(x)?, &epilogue)?)
+            }
+        }
+    }
+
+    fn attend(
+        &self,
+        x: &Tensor,
+        past: Option<&KeyValues>,
+        step: &Step<'_>,
+    ) -> Result<(Tensor, Option<KeyValues>)> {
+        let [q, k, v] = parts_of(self.qkv.heads(x, self.shape.head_size, &[])?)?;
+        let options = AttentionOptions {
+            bias: step.bias,
+            ..AttentionOptions::new(AttentionKind::Causal, self.scale)
+        };
+        match step.tokens {
+            Tokens::Whole(boundaries) => {
+                let mixed = attention(&q, &k, &v, boundaries, boundaries, &options)?;
+                Ok((self.joined(&mixed)?, None))
+            }
+            Tokens::Next { rows } => {
+                let all = KeyValues::appended(past, &k, &v)?;
+                let length = all.keys.dim(1)? as u32;
+                let rows = rows as u32;
+                let queries: Vec<u32> = (0..=rows).collect();
+                let keys: Vec<u32> = (0..=rows).map(|row| row * length).collect();
+                let (k, v) = (all.keys.flatten(0, 1)?, all.values.flatten(0, 1)?);
+                let mixed = attention(&q, &k, &v, &queries, &keys, &options)?;
+                Ok((self.joined(&mixed)?, Some(all)))
+            }
+        }
+    }
+
+    fn look_up(&self, x: &Tensor, memory: &KeyValues, step: &Step<'_>) -> Result<Tensor> {
+        let (heads, size) = (self.shape.head_count, self.shape.head_size);
+        let query = self.cross_query.forward(x)?;
+        let query = query.reshape((x.dim(0)?, heads, size))?;
+        let options = AttentionOptions::new(AttentionKind::Bidirectional, self.scale);
+        let mixed = attention(
+            &query,
+            &memory.keys,
+            &memory.values,
+            step.text_boundaries,
+            step.memory_boundaries,
+            &options,
+        )?;
+        self.joined(&mixed)
+    }
+
+    fn joined(&self, mixed: &Tensor) -> Result<Tensor> {
+        Ok(mixed.reshape((mixed.dim(0)?, self.shape.width()))?)
+    }
+}
+
+fn parts_of<const N: usize>(parts: Vec<Tensor>) -> Result<[Tensor; N]> {
+    parts
+        .try_into()
+        .map_err(|_| Error::Internal(format!("attention needs {N} projections")))
+}

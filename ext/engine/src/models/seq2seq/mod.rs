@@ -1,0 +1,267 @@
+//! One encoder-decoder for every family: a text's tokens in, the logits of another text's next token
+//! out. The encoder is the one of `models::encoder`; it runs once, and so do the keys and values that
+//! the decoder reads of it.
+
+mod cache;
+pub mod config;
+mod heads;
+mod layer;
+mod verify;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::models::encoder::embeddings::Embeddings;
+use crate::models::encoder::relative::RelativePositions;
+use crate::models::encoder::Encoder;
+use crate::models::families;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::nn::{elementwise, Inventory, Linear, Norm, PackedSequences};
+use crate::weights::WeightSource;
+use crate::{CancelToken, Error, Result};
+
+pub use cache::{Cache, Memory};
+pub use config::Seq2SeqConfig;
+
+use layer::{Layer, Step, Tokens};
+
+/// What a checkpoint of an encoder-decoder is.
+pub type Blueprint = families::Blueprint<Seq2SeqConfig>;
+
+/// Weights and blueprint; immutable, and free to be shared between threads.
+#[derive(Debug)]
+pub struct Seq2Seq {
+    config: Seq2SeqConfig,
+    encoder: Encoder,
+    embeddings: Embeddings,
+    relative: RelativePositions,
+    layers: Vec<Layer>,
+    final_norm: Option<Norm>,
+    /// `None` in a model that is loaded for its hidden states.
+    head: Option<Linear>,
+    logit_bias: Option<Tensor>,
+}
+
+impl Seq2Seq {
+    /// With the head that predicts the next token.
+    pub fn load(
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        (device, dtype): (&Device, DType),
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let body = Self::load_body(blueprint, source, (device, dtype), false, cancel)?;
+        let parameters = Parameters::new(source, &blueprint.names, device, dtype)?;
+        let (hidden, vocabulary) = (body.config.decoder.hidden_size, body.config.vocab_size);
+        let head = match parameters.has(Part::Head) {
+            true => parameters.linear(Part::Head, hidden, vocabulary)?,
+            false => body.embeddings.tokens().tied_output()?,
+        };
+        let bias = parameters.optional_tensor(Part::LogitBias)?;
+        let logit_bias = bias
+            .map(|bias| match bias.elem_count() == head.outputs() {
+                true => Ok(bias.to_dtype(DType::F32)?.reshape((1, head.outputs()))?),
+                false => Err(parameters.misfit(Part::LogitBias, &[1, head.outputs()])),
+            })
+            .transpose()?;
+        Ok(Self {
+            head: Some(head),
+            logit_bias,
+            ..body
+        })
+    }
+
+    /// Without a head, for its hidden states. With `int8` the linear layers hold bytes, on the CPU and
+    /// beside f32.
+    pub fn load_body(
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        (device, dtype): (&Device, DType),
+        int8: bool,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let config = blueprint.config.clone();
+        let encoder = Encoder::load(&config.encoder, source, device, dtype, int8, cancel)?;
+        let decoder = &config.decoder;
+        let parameters = Parameters::new(source, &blueprint.names, device, dtype)?.with_int8(int8);
+        parameters.check_layers(decoder.stored_layers())?;
+        let layers = (0..decoder.layers.len())
+            .map(|number| {
+                cancel.check()?;
+                Layer::load(decoder, &parameters, number)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            encoder,
+            embeddings: Embeddings::load(decoder, &parameters)?,
+            relative: RelativePositions::load(decoder, &parameters)?,
+            layers,
+            final_norm: parameters.optional_norm(
+                Part::FinalNorm,
+                &[decoder.hidden_size],
+                decoder.norm,
+            )?,
+            head: None,
+            logit_bias: None,
+            config,
+        })
+    }
+
+    pub fn config(&self) -> &Seq2SeqConfig {
+        &self.config
+    }
+
+    pub fn encoder(&self) -> &Encoder {
+        &self.encoder
+    }
+
+    /// What it is made of.
+    pub fn inventory(&self) -> Result<Inventory> {
+        let mut inventory = self.encoder.inventory()?;
+        self.embeddings.list(&mut inventory)?;
+        for layer in &self.layers {
+            layer.list(&mut inventory)?;
+        }
+        if let Some(norm) = &self.final_norm {
+            inventory.add_norm(norm)?;
+        }
+        if let Some(head) = &self.head {
+            inventory.add_linear(head)?;
+        }
+        if let Some(bias) = &self.logit_bias {
+            inventory.add_tensor(bias);
+        }
+        Ok(inventory)
+    }
+
+    /// How many tokens there are logits for.
+    pub fn vocabulary(&self) -> usize {
+        let head = self.head.as_ref().map(Linear::outputs);
+        head.unwrap_or_else(|| self.embeddings.tokens().count())
+    }
+
+    /// The longest text that can be read.
+    pub fn max_source(&self) -> Option<usize> {
+        self.encoder.max_positions()
+    }
+
+    /// The longest text that can be written, its first token included.
+    pub fn max_target(&self) -> Option<usize> {
+        self.embeddings.max_positions()
+    }
+
+    /// Reads texts.
+    pub fn read(&self, sequences: &PackedSequences, cancel: &CancelToken) -> Result<Memory> {
+        let states = self.encoder.forward(sequences, cancel)?;
+        self.remember(&states, sequences, cancel)
+    }
+
+    fn remember(
+        &self,
+        states: &Tensor,
+        sequences: &PackedSequences,
+        cancel: &CancelToken,
+    ) -> Result<Memory> {
+        let layers = self.layers.iter().map(|layer| {
+            cancel.check()?;
+            layer.memory(states)
+        });
+        Ok(Memory {
+            layers: layers.collect::<Result<_>>()?,
+            boundaries: sequences.boundaries().to_vec(),
+        })
+    }
+
+    /// Writes one more token in each row, of which every text of the memory has equally many: f32 logits
+    /// [rows, vocabulary] and the rows' cache with that token.
+    pub fn write(
+        &self,
+        ids: &[u32],
+        cache: &Cache,
+        memory: &Memory,
+        cancel: &CancelToken,
+    ) -> Result<(Tensor, Cache)> {
+        let (rows, texts) = (ids.len(), memory.texts());
+        if texts == 0 || !rows.is_multiple_of(texts) {
+            return Err(Error::Internal(format!("{rows} rows for {texts} texts")));
+        }
+        let width = self.config.decoder.attention_shape().width();
+        cache.check_room(rows, width, self.layers.len())?;
+        let per_text = (rows / texts) as u32;
+        let text_boundaries: Vec<u32> = (0..=texts as u32).map(|text| text * per_text).collect();
+        let step = Step {
+            tokens: Tokens::Next { rows },
+            bias: self.relative.shared_bias(),
+            text_boundaries: &text_boundaries,
+            memory_boundaries: &memory.boundaries,
+        };
+        let mut x = self.embeddings.at(ids, cache.length)?;
+        let mut extended = Vec::with_capacity(self.layers.len());
+        for (number, (layer, memory)) in self.layers.iter().zip(&memory.layers).enumerate() {
+            cancel.check()?;
+            let (next, kept) = layer.forward(&x, memory, cache.layers.get(number), &step)?;
+            extended.extend(kept);
+            x = next;
+        }
+        let cache = Cache {
+            layers: extended,
+            length: cache.length + 1,
+        };
+        Ok((self.logits(&self.normed(x)?)?, cache))
+    }
+
+    /// The decoder's states over the texts themselves, each moved one to the right behind the token that
+    /// precedes every text: [tokens, hidden].
+    pub fn forward_packed(
+        &self,
+        sequences: &PackedSequences,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
+        let states = self.encoder.forward(sequences, cancel)?;
+        if sequences.tokens() == 0 {
+            return Ok(states);
+        }
+        let memory = self.remember(&states, sequences, cancel)?;
+        let mut shifted = PackedSequences::new();
+        for range in sequences.ranges() {
+            let ids = &sequences.ids()[range];
+            let (_, before) = ids.split_last().unwrap_or((&0, &[]));
+            let moved: Vec<u32> = std::iter::once(self.config.start)
+                .chain(before.iter().copied())
+                .take(ids.len())
+                .collect();
+            shifted.push(&moved, None)?;
+        }
+        let step = Step {
+            tokens: Tokens::Whole(sequences.boundaries()),
+            bias: self.relative.shared_bias(),
+            text_boundaries: sequences.boundaries(),
+            memory_boundaries: sequences.boundaries(),
+        };
+        let mut x = self.embeddings.forward(&shifted)?;
+        for (layer, memory) in self.layers.iter().zip(&memory.layers) {
+            cancel.check()?;
+            (x, _) = layer.forward(&x, memory, None, &step)?;
+        }
+        self.normed(x)
+    }
+
+    fn normed(&self, x: Tensor) -> Result<Tensor> {
+        match &self.final_norm {
+            Some(norm) => norm.forward(&x),
+            None => Ok(x),
+        }
+    }
+
+    fn logits(&self, states: &Tensor) -> Result<Tensor> {
+        let head = self.head.as_ref().ok_or_else(|| {
+            Error::Internal("a decoder without its head was asked for logits".into())
+        })?;
+        let states = elementwise::scale(states, self.config.output_scale)?;
+        let logits = head.forward(&states)?.to_dtype(DType::F32)?;
+        match &self.logit_bias {
+            Some(bias) => elementwise::add(&logits, bias),
+            None => Ok(logits),
+        }
+    }
+}

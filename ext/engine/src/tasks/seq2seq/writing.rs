@@ -1,0 +1,360 @@
+//! Texts under way: several at once in one forward, each by its likeliest or drawn tokens or by beams.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Seq2SeqModel;
+use crate::generation::run::{Run, RunText};
+use crate::generation::{
+    BeamSearch, BeamSettings, Choice, Constraint, EarlyStopping, FinishReason, GenerationConfig,
+    StopMatcher, StopOutcome, Timings, TokenRules,
+};
+use crate::models::seq2seq::{Cache, Memory};
+use crate::nn::PackedSequences;
+use crate::runtime::threads;
+use crate::{CancelToken, Error, Result};
+
+/// More beams than this are a mistake.
+const MOST_BEAMS: usize = 256;
+
+/// How texts are written.
+#[derive(Clone, Debug)]
+pub struct WritingSettings {
+    pub config: GenerationConfig,
+    /// 1: one token after the other, as `config` says.
+    pub num_beams: usize,
+    pub length_penalty: f32,
+    pub early_stopping: EarlyStopping,
+    pub rules: TokenRules,
+}
+
+/// What has become of a text.
+pub struct Written {
+    pub text: String,
+    pub choices: Vec<Choice>,
+    pub finish_reason: Option<FinishReason>,
+    pub timings: Timings,
+    /// How many tokens were read.
+    pub source_tokens: usize,
+}
+
+enum Search {
+    Tokens(Box<Run>),
+    Beams(Box<BeamSearch>),
+}
+
+struct Text {
+    source: Vec<u32>,
+    search: Search,
+}
+
+/// A call of [`Writing::step`] that is interrupted may be repeated; it goes on where it was.
+pub struct Writing {
+    model: Arc<Seq2SeqModel>,
+    settings: WritingSettings,
+    texts: Vec<Text>,
+    /// Those that are not over, in the order of the memory.
+    active: Vec<usize>,
+    state: Option<(Memory, Cache)>,
+    reading: Duration,
+    writing: Duration,
+}
+
+impl WritingSettings {
+    fn check(&self, constrained: bool) -> Result<()> {
+        if !(1..=MOST_BEAMS).contains(&self.num_beams) {
+            return Err(Error::InvalidInput(format!(
+                "num_beams must be between 1 and {MOST_BEAMS}, not {}",
+                self.num_beams
+            )));
+        }
+        if !self.length_penalty.is_finite() {
+            return Err(Error::InvalidInput(
+                "length_penalty must be a finite number".into(),
+            ));
+        }
+        if self.num_beams == 1 {
+            return Ok(());
+        }
+        let config = &self.config;
+        let alone = [
+            (constrained, "a schema, pattern or grammar"),
+            (config.temperature > 0.0, "a temperature above 0"),
+            (config.logprobs.is_some(), "logprobs"),
+            (config.presence_penalty != 0.0, "presence_penalty"),
+            (config.frequency_penalty != 0.0, "frequency_penalty"),
+        ];
+        match alone.iter().find(|(given, _)| *given) {
+            Some((_, what)) => Err(Error::InvalidInput(format!(
+                "beams don't go together with {what}: use num_beams: 1"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Writing {
+    /// `sources` are the ids of the texts to read; a constraint is one text's.
+    pub fn new(
+        model: Arc<Seq2SeqModel>,
+        sources: Vec<Vec<u32>>,
+        mut settings: WritingSettings,
+        constraint: Option<Box<dyn Constraint>>,
+    ) -> Result<Self> {
+        settings.check(constraint.is_some())?;
+        if sources.iter().any(Vec::is_empty) {
+            return Err(Error::InvalidInput(
+                "a text has no tokens; pass some text".to_owned(),
+            ));
+        }
+        let most = model.model.max_target().unwrap_or(usize::MAX);
+        settings.config.max_new_tokens = settings.config.max_new_tokens.min(most);
+        settings.rules.max_new_tokens = settings.config.max_new_tokens;
+        let mut constraint = constraint;
+        let texts = sources
+            .into_iter()
+            .map(|source| {
+                let search = search(&model, &settings, constraint.take())?;
+                Ok(Text { source, search })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let active = (0..texts.len())
+            .filter(|&text| !texts[text].search.is_over())
+            .collect();
+        Ok(Self {
+            model,
+            settings,
+            texts,
+            active,
+            state: None,
+            reading: Duration::ZERO,
+            writing: Duration::ZERO,
+        })
+    }
+
+    /// Writes one more token of every text that is not over. Returns what became certain of the first
+    /// text, `None` once all are over.
+    pub fn step(&mut self, cancel: &CancelToken) -> Result<Option<String>> {
+        if self.active.is_empty() {
+            return Ok(None);
+        }
+        let device = self.model.info().device;
+        let (rows, cache) = device.keeping_awake(|| self.logits(cancel))?;
+        let width = self.settings.num_beams;
+        let mut shown = String::new();
+        let mut parents: Vec<u32> = Vec::with_capacity(rows.len());
+        let mut staying = Vec::new();
+        let started = Instant::now();
+        for (place, (&number, rows)) in self.active.iter().zip(rows.chunks(width)).enumerate() {
+            let text = &mut self.texts[number];
+            let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+            let piece = text.search.take(&self.settings.rules, &self.model, &rows)?;
+            let first = (place * width) as u32;
+            if let Search::Tokens(run) = &mut text.search {
+                run.chose(started.elapsed());
+            }
+            if number == 0 {
+                shown = piece.text;
+            }
+            if !text.search.is_over() {
+                staying.push(place);
+                parents.extend(piece.parents.iter().map(|&parent| first + parent as u32));
+            }
+        }
+        self.go_on(&staying, &parents, &cache)?;
+        Ok(Some(shown))
+    }
+
+    /// Writes all texts to their end.
+    pub fn finish(&mut self, cancel: &CancelToken) -> Result<()> {
+        threads::install(|| {
+            while self.step(cancel)?.is_some() {}
+            Ok(())
+        })?
+    }
+
+    /// The logits of every row's next token, and the cache with what they were made of.
+    fn logits(&mut self, cancel: &CancelToken) -> Result<(Vec<Vec<f32>>, Cache)> {
+        let model = self.model.clone();
+        let started = Instant::now();
+        let state = match self.state.take() {
+            Some(state) => state,
+            None => {
+                let mut sequences = PackedSequences::new();
+                for &text in &self.active {
+                    sequences.push(&self.texts[text].source, None)?;
+                }
+                let memory = model.model.read(&sequences, cancel)?;
+                self.reading = started.elapsed();
+                (memory, Cache::default())
+            }
+        };
+        let (memory, cache) = self.state.insert(state);
+        let mut ids = Vec::new();
+        for &text in &self.active {
+            self.texts[text]
+                .search
+                .last_tokens(model.defaults.start, &mut ids);
+        }
+        let (logits, cache) = model.model.write(&ids, cache, memory, cancel)?;
+        let logits = logits.to_vec2()?;
+        let time = started.elapsed();
+        self.writing += time;
+        for &text in &self.active {
+            if let Search::Tokens(run) = &mut self.texts[text].search {
+                run.computed(time);
+            }
+        }
+        Ok((logits, cache))
+    }
+
+    /// Keeps the texts at these places of the active ones, and in each row what it continues.
+    fn go_on(&mut self, staying: &[usize], parents: &[u32], cache: &Cache) -> Result<()> {
+        if let Some((memory, _)) = &self.state {
+            self.state = Some((memory.of(staying)?, cache.of(parents)?));
+        }
+        self.active = staying.iter().map(|&place| self.active[place]).collect();
+        if self.active.is_empty() {
+            self.state = None;
+        }
+        Ok(())
+    }
+
+    /// What has become of the texts, in their order.
+    pub fn written(&self) -> Result<Vec<Written>> {
+        self.texts.iter().map(|text| self.outcome(text)).collect()
+    }
+
+    fn outcome(&self, text: &Text) -> Result<Written> {
+        let source_tokens = text.source.len();
+        let search = match &text.search {
+            Search::Tokens(run) => {
+                return Ok(Written {
+                    text: run.text().to_owned(),
+                    choices: run.choices().to_vec(),
+                    finish_reason: run.finish_reason(),
+                    timings: run.timings(),
+                    source_tokens,
+                })
+            }
+            Search::Beams(search) => search,
+        };
+        let tokens = search.tokens();
+        let decoded = self.model.tokenizer.decode(tokens, true)?;
+        let mut stop = StopMatcher::new(&self.settings.config.stop_sequences);
+        let (text, stopped) = match stop.push(&decoded) {
+            StopOutcome::Stop(shown) => (shown, true),
+            StopOutcome::Continue(shown) => (shown + &stop.finish(), false),
+        };
+        let ended = tokens
+            .last()
+            .is_some_and(|last| self.settings.rules.end_ids.contains(last));
+        let reason = match (stopped, ended) {
+            (true, _) => FinishReason::StopSequence,
+            (false, true) => FinishReason::Stop,
+            (false, false) => FinishReason::Length,
+        };
+        let choice = |&token: &u32| Choice {
+            token,
+            logprob: None,
+            top: Vec::new(),
+        };
+        let seconds = self.writing.saturating_sub(self.reading).as_secs_f64();
+        Ok(Written {
+            text,
+            choices: tokens.iter().map(choice).collect(),
+            finish_reason: search.is_over().then_some(reason),
+            timings: Timings {
+                prompt_ms: self.reading.as_secs_f64() * 1e3,
+                // No token is certain before the last.
+                first_token_ms: self.writing.as_secs_f64() * 1e3,
+                tokens_per_second: match seconds > 0.0 {
+                    true => tokens.len() as f64 / seconds,
+                    false => 0.0,
+                },
+            },
+            source_tokens,
+        })
+    }
+}
+
+fn search(
+    model: &Seq2SeqModel,
+    settings: &WritingSettings,
+    constraint: Option<Box<dyn Constraint>>,
+) -> Result<Search> {
+    let start = model.defaults.start;
+    if settings.num_beams > 1 {
+        settings.config.validate()?;
+        let beams = BeamSettings {
+            width: settings.num_beams,
+            length_penalty: settings.length_penalty,
+            early_stopping: settings.early_stopping,
+            repetition_penalty: settings.config.repetition_penalty,
+        };
+        let search = BeamSearch::new(beams, settings.rules.clone(), start);
+        return Ok(Search::Beams(Box::new(search)));
+    }
+    let text = match constraint {
+        Some(constraint) => RunText::constrained(constraint),
+        None => RunText::free(model.tokenizer.stream(true)),
+    };
+    let end_ids = settings.rules.end_ids.clone();
+    let run = Run::new(&[start], settings.config.clone(), text, end_ids)?;
+    Ok(Search::Tokens(Box::new(run)))
+}
+
+/// What a step came to.
+struct Piece {
+    text: String,
+    /// For each row of the text the one it continues.
+    parents: Vec<usize>,
+}
+
+impl Search {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Tokens(run) => run.finish_reason().is_some(),
+            Self::Beams(search) => search.is_over(),
+        }
+    }
+
+    fn last_tokens(&self, start: u32, ids: &mut Vec<u32>) {
+        match self {
+            Self::Tokens(run) => {
+                ids.push(run.choices().last().map_or(start, |choice| choice.token));
+            }
+            Self::Beams(search) => ids.extend(search.last_tokens()),
+        }
+    }
+
+    fn take(&mut self, rules: &TokenRules, model: &Seq2SeqModel, rows: &[&[f32]]) -> Result<Piece> {
+        match self {
+            Self::Tokens(run) => {
+                let mut scores = rows.first().copied().unwrap_or_default().to_vec();
+                let choices = run.choices().iter().map(|choice| choice.token);
+                let text: Vec<u32> = [model.defaults.start].into_iter().chain(choices).collect();
+                rules.apply(&text, 1, &mut scores);
+                let (_, text) = run.take(&scores, true)?;
+                Ok(Piece {
+                    text,
+                    parents: vec![0],
+                })
+            }
+            Self::Beams(search) => {
+                let parents = search.advance(rows);
+                if parents.len() < rows.len() {
+                    return Err(Error::Generation(
+                        "the model gave no usable logits (all are NaN or forbidden); try dtype: :f32"
+                            .to_owned(),
+                    ));
+                }
+                let text = match search.is_over() {
+                    true => model.tokenizer.decode(search.tokens(), true)?,
+                    false => String::new(),
+                };
+                Ok(Piece { text, parents })
+            }
+        }
+    }
+}
