@@ -67,6 +67,7 @@ module Candle
         add("POST", "/v1/embeddings", @open_ai.method(:embeddings))
         add("POST", "/v1/chat/completions", OpenAIChat.new(services).method(:create))
         add("POST", "/v1/completions", OpenAICompletions.new(services).method(:create))
+        add("POST", "/v1/responses", OpenAIResponses.new(services).method(:create))
       end
 
       def add_tei(services)

@@ -40,6 +40,7 @@ def check_openai(base):
     plain = client.embeddings.create(model="embedder", input="a dog", dimensions=8, encoding_format="float").data[0]
     assert all(math.isclose(one, other, abs_tol=1e-6) for one, other in zip(plain.embedding, vectors[0].embedding))
 
+    check_responses(client, answer)
     for wrong, error in ((dict(settings, model="none"), openai.NotFoundError),
                          (dict(settings, messages=[{"role": "user", "content": "long " * 200}]), openai.BadRequestError)):
         try:
@@ -49,6 +50,24 @@ def check_openai(base):
         else:
             raise AssertionError("no error")
     asyncio.run(stream_later(base))
+
+
+def check_responses(client, chat):
+    settings = {"model": "llm", "input": "hi", "max_output_tokens": 6, "temperature": 0}
+    answer = client.responses.create(**settings)
+    assert answer.output_text == chat.choices[0].message.content and answer.usage.output_tokens == 6
+    assert answer.status == "incomplete" and answer.incomplete_details.reason == "max_output_tokens"
+    events = list(client.responses.create(**settings, stream=True))
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == answer.output_text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    # The client puts the events together by itself.
+    with client.responses.stream(**settings) as stream:
+        for event in stream:
+            if event.type == "response.incomplete":
+                assert event.response.output_text == answer.output_text
+    form = {"format": {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}}
+    held = client.responses.create(model="llm", input=[{"role": "user", "content": "hi"}], max_output_tokens=40, text=form)
+    assert list(json.loads(held.output_text)) == ["ok"]
 
 
 async def stream_later(base):
