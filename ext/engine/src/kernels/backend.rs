@@ -10,6 +10,8 @@ use crate::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     Numbers(DType),
+    /// Numbers that another part of the model holds, and that are read where they lie.
+    Shared(DType),
     Bytes,
     Blocks(BlockType),
 }
@@ -17,7 +19,7 @@ pub(crate) enum Stored {
 impl Stored {
     pub fn name(self) -> &'static str {
         match self {
-            Self::Numbers(dtype) => dtype.as_str(),
+            Self::Numbers(dtype) | Self::Shared(dtype) => dtype.as_str(),
             Self::Bytes => "int8",
             Self::Blocks(kind) => kind.name(),
         }
@@ -45,7 +47,7 @@ pub(crate) fn of_attention(device: &Device, dtype: DType, width: usize) -> Resul
 pub(crate) fn of_product(device: &Device, stored: Stored) -> Result<String> {
     let name = named(device, |isa| match stored {
         Stored::Numbers(DType::BF16) => isa.for_bf16(),
-        Stored::Numbers(_) => isa.for_numbers(),
+        Stored::Numbers(_) | Stored::Shared(_) => isa.for_numbers(),
         Stored::Bytes if isa.has_tiles() => isa.name(),
         Stored::Bytes | Stored::Blocks(_) => isa.for_bytes(),
     })?;
@@ -77,6 +79,8 @@ mod tests {
                 assert_eq!(f32, format!("{rows} f32"));
                 let bf16 = product(Stored::Numbers(DType::BF16));
                 assert_eq!(bf16.contains("amx"), isa.name() == "amx");
+                let shared = product(Stored::Shared(DType::BF16));
+                assert_eq!(shared, format!("{rows} bf16"));
                 let q4 = product(Stored::Blocks(BlockType::Q4_1));
                 assert!(q4.ends_with(" q4_1") && !q4.contains("amx"), "{q4}");
                 assert_eq!(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{Embedding, Linear, LowRank, Norm, Pooling, Projection};
+use super::{Embedding, HeadMatrices, Linear, LowRank, Norm, Pooling, Projection};
 use crate::kernels::backend::{self, Stored};
 use crate::Result;
 
@@ -77,6 +77,13 @@ impl Inventory {
         }
     }
 
+    pub(crate) fn add_head_matrices(&mut self, matrices: &HeadMatrices) {
+        match matrices {
+            HeadMatrices::Plain(matrices) => self.add_tensor(matrices),
+            HeadMatrices::Panels(panels) => self.bytes += panels.bytes(),
+        }
+    }
+
     /// Attention over heads of `width`.
     pub fn add_attention(&mut self, device: &Device, dtype: DType, width: usize) -> Result<()> {
         self.uses("attention", backend::of_attention(device, dtype, width)?);
@@ -118,7 +125,7 @@ impl Linear {
     fn packed_bytes(&self) -> usize {
         let elements = self.inputs() * self.outputs();
         match self.stored().0 {
-            Stored::Numbers(dtype) => elements * dtype.size_in_bytes(),
+            Stored::Numbers(dtype) | Stored::Shared(dtype) => elements * dtype.size_in_bytes(),
             Stored::Bytes => elements + self.outputs() * size_of::<f32>(),
             Stored::Blocks(kind) => elements / kind.elements() * kind.bytes(),
         }

@@ -10,6 +10,7 @@ use crate::kernels::cpu::product::blocks::BlockMatrix;
 use crate::kernels::cpu::product::byte_matrix::{self, ByteMatrix};
 use crate::kernels::cpu::product::gemm::PackedMatrix;
 use crate::kernels::cpu::product::half_matrix::HalfMatrix;
+use crate::kernels::cpu::product::row_matrix::RowMatrix;
 use crate::kernels::cpu::product::{multiply_each, GemmEpilogue, WeightMatrix};
 use crate::kernels::cpu::Element;
 use crate::kernels::matrix::{self, Matrix};
@@ -23,6 +24,8 @@ pub use crate::kernels::Epilogue;
 enum Weight {
     /// [in, out], a transposed view of what the file holds.
     Plain(Tensor),
+    /// [out, in] on the CPU, as another part of the model holds it, with the bias.
+    Shared(Tensor, Option<Vec<f32>>),
     /// f32 on the CPU, laid out for the micro-kernels, with the bias.
     Packed(PackedMatrix, Option<Vec<f32>>),
     /// bf16 or f16 on the CPU, laid out for the micro-kernels, with the bias.
@@ -45,14 +48,14 @@ pub struct Linear {
 impl Linear {
     /// `weight` is [out, in], as checkpoints store it; `bias` is [out].
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
-        let mut layer = Self::shared(weight, bias)?;
+        let mut layer = Self::plain(weight, bias)?;
         layer.pack()?;
         Ok(layer)
     }
 
     /// A layer on the CPU whose weight is rounded to bytes, with a scale per output; computes on f32.
     pub fn bytes(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
-        let mut layer = Self::shared(weight.to_dtype(DType::F32)?, bias)?;
+        let mut layer = Self::plain(weight.to_dtype(DType::F32)?, bias)?;
         let (inputs, outputs) = (layer.inputs, layer.outputs);
         if inputs > byte_matrix::MOST_INPUTS || weight.elem_count() == 0 {
             layer.pack()?;
@@ -69,6 +72,15 @@ impl Linear {
     /// A layer on a weight that stays in use elsewhere, such as a tied embedding: it is not laid
     /// out anew, which would keep it in memory twice.
     pub fn shared(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
+        let mut layer = Self::plain(weight.clone(), bias)?;
+        let has_kernel = matches!(layer.dtype, DType::F32 | DType::BF16 | DType::F16);
+        if weight.device().is_cpu() && has_kernel && weight.elem_count() > 0 {
+            layer.weight = Weight::Shared(weight.contiguous()?, layer.bias_values()?);
+        }
+        Ok(layer)
+    }
+
+    fn plain(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let (outputs, inputs) = weight.dims2()?;
         if let Some(bias) = &bias {
             if bias.dims() != [outputs] {
@@ -177,10 +189,10 @@ impl Linear {
         self.bias.as_ref()
     }
 
-    /// [in, out], unless the weight is laid out for the CPU.
+    /// The weight in either order, unless it is laid out for the CPU.
     pub(super) fn plain_weight(&self) -> Option<&Tensor> {
         match &self.weight {
-            Weight::Plain(weight) => Some(weight),
+            Weight::Plain(weight) | Weight::Shared(weight, _) => Some(weight),
             _ => None,
         }
     }
@@ -189,6 +201,7 @@ impl Linear {
     pub(super) fn stored(&self) -> (Stored, Device) {
         match &self.weight {
             Weight::Plain(weight) => (Stored::Numbers(self.dtype), weight.device().clone()),
+            Weight::Shared(..) => (Stored::Shared(self.dtype), Device::Cpu),
             Weight::Packed(..) | Weight::Half(..) => (Stored::Numbers(self.dtype), Device::Cpu),
             Weight::Bytes(..) => (Stored::Bytes, Device::Cpu),
             Weight::Blocks(matrix, _) => (Stored::Blocks(matrix.kind()), Device::Cpu),
@@ -210,6 +223,14 @@ impl Linear {
         let (shape, rows) = self.output_shape(x)?;
         match &self.weight {
             Weight::Plain(weight) => self.forward_plain(x, weight, shape, rows, epilogue),
+            Weight::Shared(weight, bias) => {
+                let bias = bias.as_deref();
+                match self.dtype {
+                    DType::BF16 => self.forward_shared::<bf16>(x, weight, bias, shape, epilogue),
+                    DType::F16 => self.forward_shared::<f16>(x, weight, bias, shape, epilogue),
+                    _ => self.forward_shared::<f32>(x, weight, bias, shape, epilogue),
+                }
+            }
             Weight::Packed(weight, bias) => {
                 forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
                     weight.multiply(isa, x, rows, epilogue)
@@ -335,6 +356,22 @@ impl Linear {
         }
     }
 
+    fn forward_shared<T: Element>(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&[f32]>,
+        shape: Vec<usize>,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<Tensor> {
+        with_values(weight, |values: &[T]| {
+            let matrix = RowMatrix::new(values, self.inputs, self.outputs);
+            forward_on_cpu(x, bias, shape, epilogue, |isa, x, epilogue| {
+                matrix.multiply(isa, x, x.len() / self.inputs, epilogue)
+            })
+        })
+    }
+
     fn output_shape(&self, x: &Tensor) -> Result<(Vec<usize>, usize)> {
         let mut shape = x.dims().to_vec();
         match shape.last_mut() {
@@ -411,7 +448,10 @@ fn forward_on_cpu<T: Element>(
 }
 
 /// The elements of a tensor on the CPU, copied only where they are not contiguous.
-fn with_values<T: Element, R>(tensor: &Tensor, work: impl FnOnce(&[T]) -> Result<R>) -> Result<R> {
+pub(super) fn with_values<T: Element, R>(
+    tensor: &Tensor,
+    work: impl FnOnce(&[T]) -> Result<R>,
+) -> Result<R> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {

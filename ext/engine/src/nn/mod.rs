@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod elementwise;
 pub mod embedding;
+mod head_matrices;
 pub mod inventory;
 pub mod linear;
 pub mod norm;
@@ -14,6 +15,7 @@ pub mod selftest;
 
 pub use attention::{attention, AttentionBias, AttentionKind, AttentionOptions, Disentangled};
 pub use embedding::{Embedding, Lookup};
+pub(crate) use head_matrices::HeadMatrices;
 pub use inventory::Inventory;
 pub use linear::{Epilogue, Linear};
 pub use norm::Norm;

@@ -17,6 +17,7 @@ mod hostile_tokenizers;
 mod image;
 mod kernels;
 mod layers;
+mod row_independence;
 mod second_opinion;
 mod sentence_piece;
 mod seq2seq;

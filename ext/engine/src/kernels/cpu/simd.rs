@@ -59,6 +59,28 @@ pub(crate) trait Simd: Copy {
     unsafe fn sum(v: Self::V) -> f32;
     unsafe fn highest(v: Self::V) -> f32;
 
+    /// Four neighbouring numbers of LANES rows, `stride` apart: the first of every row, the second, and
+    /// so on. Rows beyond the `last` are read as that one.
+    #[inline(always)]
+    unsafe fn load_columns(from: *const f32, stride: usize, last: usize) -> [Self::V; 4] {
+        let mut columns = [[0.0f32; MOST_LANES]; 4];
+        for lane in 0..Self::LANES {
+            let row = unsafe { from.add(lane.min(last) * stride) };
+            for (at, column) in columns.iter_mut().enumerate() {
+                column[lane] = unsafe { *row.add(at) };
+            }
+        }
+        let [a, b, c, d] = &columns;
+        unsafe {
+            [
+                Self::load(a.as_ptr()),
+                Self::load(b.as_ptr()),
+                Self::load(c.as_ptr()),
+                Self::load(d.as_ptr()),
+            ]
+        }
+    }
+
     /// LANES whole numbers of 0 to 255, as bytes.
     #[inline(always)]
     unsafe fn store_bytes(to: *mut u8, v: Self::V) {
@@ -99,7 +121,7 @@ pub(crate) trait Simd: Copy {
 }
 
 /// No vector is longer.
-const MOST_LANES: usize = 16;
+pub(crate) const MOST_LANES: usize = 16;
 
 #[inline(always)]
 fn bf16_to_f32(bits: u16) -> f32 {

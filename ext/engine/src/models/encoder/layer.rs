@@ -10,8 +10,8 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::projections::{Join, MlpParts, Projections};
 use crate::nn::{
-    attention, elementwise, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Inventory,
-    Linear, Norm, Projection,
+    attention, elementwise, AttentionBias, AttentionKind, AttentionOptions, Epilogue, HeadMatrices,
+    Inventory, Linear, Norm, Projection,
 };
 use crate::{Error, Result};
 
@@ -38,8 +38,8 @@ pub struct Layer {
 /// DeBERTa's table as the layer's queries and keys see it: [heads, width, 2 · span], scaled.
 #[derive(Debug)]
 struct LayerPositions {
-    keys: Option<Tensor>,
-    queries: Option<Tensor>,
+    keys: Option<HeadMatrices>,
+    queries: Option<HeadMatrices>,
 }
 
 impl Layer {
@@ -121,7 +121,9 @@ impl Layer {
         }
         let positions = self.disentangled.iter();
         for table in positions.flat_map(|positions| [&positions.keys, &positions.queries]) {
-            table.iter().for_each(|table| inventory.add_tensor(table));
+            table
+                .iter()
+                .for_each(|table| inventory.add_head_matrices(table));
         }
         Ok(())
     }
@@ -240,7 +242,7 @@ impl LayerPositions {
         let project = |wanted: bool,
                        part: Part,
                        own: (&Tensor, Option<&Tensor>)|
-         -> Result<Option<Tensor>> {
+         -> Result<Option<HeadMatrices>> {
             if !wanted {
                 return Ok(None);
             }
@@ -251,10 +253,8 @@ impl LayerPositions {
             let projected = linear.forward(&positions.table)?;
             let rows = projected.dim(0)?;
             let by_head = projected.reshape((rows, shape.head_count, shape.head_size))?;
-            Ok(Some(elementwise::scale(
-                &by_head.permute((1, 2, 0))?.contiguous()?,
-                scale,
-            )?))
+            let scaled = elementwise::scale(&by_head.permute((1, 2, 0))?.contiguous()?, scale)?;
+            Ok(Some(HeadMatrices::new(&scaled)?))
         };
         let (query, key) = (&projections.weights[0], &projections.weights[1]);
         let bias = |at: usize| projections.biases[at].as_ref();
@@ -280,11 +280,10 @@ impl LayerPositions {
         k: &Tensor,
         range: &BucketRange,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let score = |content: &Tensor, table: &Option<Tensor>| -> Result<Option<Tensor>> {
-            let Some(table) = table else { return Ok(None) };
-            let table = table.narrow(2, range.first, range.count)?.contiguous()?;
-            let by_head = content.transpose(0, 1)?.contiguous()?;
-            Ok(Some(by_head.matmul(&table)?.transpose(0, 1)?.contiguous()?))
+        let columns = range.first..range.first + range.count;
+        let score = |content: &Tensor, table: &Option<HeadMatrices>| -> Result<Option<Tensor>> {
+            let product = |table: &HeadMatrices| table.forward(content, columns.clone());
+            table.as_ref().map(product).transpose()
         };
         Ok((score(q, &self.keys)?, score(k, &self.queries)?))
     }

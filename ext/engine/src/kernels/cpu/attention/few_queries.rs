@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::kernels::cpu::isa::{dispatched, Isa};
-use crate::kernels::cpu::simd::Simd;
+use crate::kernels::cpu::simd::{Simd, MOST_LANES};
 
 /// Rows of keys or values; `stride` elements from row to row.
 #[derive(Clone, Copy)]
@@ -20,24 +20,83 @@ impl StridedRows<'_> {
     }
 }
 
+/// The scores of R queries with the keys from `first` on, `VECTORS` vectors of them, of which `left` exist.
+/// The products of a score are added one after the other, as `scores::block_scores` adds them: which of
+/// the two computes a score changes no bit of it.
 #[inline(always)]
-unsafe fn dot<S: Simd>(a: *const f32, b: *const f32, count: usize) -> f32 {
+unsafe fn score_keys<S: Simd, const R: usize, const VECTORS: usize>(
+    queries: *const f32,
+    keys: &StridedRows<'_>,
+    first: usize,
+    left: usize,
+    out: *mut f32,
+    stride: usize,
+) {
     unsafe {
-        let mut sums = [S::splat(0.0); 2];
-        let mut i = 0;
-        while i + 2 * S::LANES <= count {
-            sums[0] = S::fma(S::load(a.add(i)), S::load(b.add(i)), sums[0]);
-            let j = i + S::LANES;
-            sums[1] = S::fma(S::load(a.add(j)), S::load(b.add(j)), sums[1]);
-            i += 2 * S::LANES;
+        let (width, from) = (keys.width, keys.values.as_ptr().add(first * keys.stride));
+        let mut sums = [[S::splat(0.0); VECTORS]; R];
+        let mut at = 0;
+        while at + 4 <= width {
+            for vector in 0..VECTORS {
+                let rows = from.add(vector * S::LANES * keys.stride + at);
+                let last = (left - vector * S::LANES).min(S::LANES) - 1;
+                let columns = S::load_columns(rows, keys.stride, last);
+                for (column, values) in columns.into_iter().enumerate() {
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let query = S::splat(*queries.add(r * width + at + column));
+                        sums[vector] = S::fma(query, values, sums[vector]);
+                    }
+                }
+            }
+            at += 4;
         }
-        while i < count {
-            let left = (count - i).min(S::LANES - 1);
-            let part = S::load_first(a.add(i), left);
-            sums[0] = S::fma(part, S::load_first(b.add(i), left), sums[0]);
-            i += left;
+        while at < width {
+            for vector in 0..VECTORS {
+                let mut values = [0.0f32; MOST_LANES];
+                for (lane, value) in values.iter_mut().enumerate().take(S::LANES) {
+                    let row = (vector * S::LANES + lane).min(left - 1);
+                    *value = *from.add(row * keys.stride + at);
+                }
+                let values = S::load(values.as_ptr());
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let query = S::splat(*queries.add(r * width + at));
+                    sums[vector] = S::fma(query, values, sums[vector]);
+                }
+            }
+            at += 1;
         }
-        S::sum(S::add(sums[0], sums[1]))
+        for (r, sums) in sums.into_iter().enumerate() {
+            for (vector, sum) in sums.into_iter().enumerate() {
+                let to = out.add(r * stride + first + vector * S::LANES);
+                match left - vector * S::LANES {
+                    left if left >= S::LANES => S::store(to, sum),
+                    left => S::store_first(to, sum, left),
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn score_rows<S: Simd, const R: usize>(
+    queries: *const f32,
+    keys: &StridedRows<'_>,
+    seen: Range<usize>,
+    out: *mut f32,
+    stride: usize,
+) {
+    unsafe {
+        let mut first = seen.start;
+        while first < seen.end {
+            let left = seen.end - first;
+            if left > S::LANES {
+                score_keys::<S, R, 2>(queries, keys, first, left, out, stride);
+                first += 2 * S::LANES;
+            } else {
+                score_keys::<S, R, 1>(queries, keys, first, left, out, stride);
+                first += S::LANES;
+            }
+        }
     }
 }
 
@@ -51,11 +110,22 @@ unsafe fn scores_with<S: Simd>(
     stride: usize,
 ) {
     unsafe {
-        for j in seen {
-            let key = keys.values.as_ptr().add(j * keys.stride);
-            for i in 0..count {
-                let query = queries.add(i * keys.width);
-                *out.add(i * stride + j) = dot::<S>(query, key, keys.width);
+        let mut i = 0;
+        while i < count {
+            let (queries, out) = (queries.add(i * keys.width), out.add(i * stride));
+            match count - i {
+                4.. => {
+                    score_rows::<S, 4>(queries, &keys, seen.clone(), out, stride);
+                    i += 4;
+                }
+                2.. => {
+                    score_rows::<S, 2>(queries, &keys, seen.clone(), out, stride);
+                    i += 2;
+                }
+                _ => {
+                    score_rows::<S, 1>(queries, &keys, seen.clone(), out, stride);
+                    i += 1;
+                }
             }
         }
     }

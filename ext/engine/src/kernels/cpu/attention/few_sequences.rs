@@ -2,6 +2,10 @@
 
 use super::few_queries::{scores, weigh, StridedRows};
 use super::sequences::{Call, Unit};
+#[cfg(target_arch = "x86_64")]
+use super::tiles::{TiledUnit, TILED_QUERIES};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::product::half_matrix::bits;
 use crate::kernels::cpu::rows::softmax::softmax_row;
 use crate::kernels::cpu::{for_each_range, with_scratch, Element, Output, RowView};
 use crate::runtime::threads;
@@ -33,6 +37,11 @@ impl<T: Element> Call<'_, T> {
     /// # Safety
     /// As for `run_few`.
     pub(super) unsafe fn few(&self, unit: &Unit, heads: usize, out: Output<T>) {
+        #[cfg(target_arch = "x86_64")]
+        if self.takes_tiles() && unit.queries > 0 {
+            // SAFETY: the caller vouches for `out`.
+            return unsafe { self.few_tiled(unit, heads, out) };
+        }
         let shape = self.shape;
         let rows = unit.queries * heads;
         let (width, value_width) = (shape.width, shape.value_width);
@@ -44,10 +53,7 @@ impl<T: Element> Call<'_, T> {
             let (queries, rest) = rest.split_at_mut(rows * width);
             let (probabilities, rest) = rest.split_at_mut(rows * unit.keys);
             let sums = &mut rest[..rows * value_width];
-            let place = |row: usize| {
-                let (query, head) = (row / heads, unit.head + row % heads);
-                (unit.first_query + query) * shape.heads + head
-            };
+            let place = |row: usize| self.place(unit, heads, row);
             for (row, query) in queries.chunks_exact_mut(width.max(1)).enumerate() {
                 T::widen(self.isa, self.q.row(place(row)), query);
             }
@@ -55,15 +61,9 @@ impl<T: Element> Call<'_, T> {
             let values = self.strided(&self.v, unit, values, value_width);
             let seen = self.seen(unit, 0, unit.queries);
             scores(self.isa, queries, keys, &seen, probabilities, unit.keys);
-            for (row, probabilities) in probabilities.chunks_exact_mut(unit.keys.max(1)).enumerate()
-            {
-                let head = unit.head + row % heads;
-                self.query_probabilities(
-                    &Unit { head, ..*unit },
-                    row / heads,
-                    probabilities,
-                    &seen,
-                );
+            let each = probabilities.chunks_exact_mut(unit.keys.max(1));
+            for (row, probabilities) in each.enumerate() {
+                self.query_probabilities(unit, (row / heads, row % heads), probabilities, &seen);
             }
             weigh(self.isa, probabilities, unit.keys, values, &seen, sums);
             for (row, sums) in sums.chunks_exact(value_width.max(1)).enumerate() {
@@ -71,6 +71,54 @@ impl<T: Element> Call<'_, T> {
                 unsafe { T::narrow(self.isa, sums, out.at(place(row) * value_width)) };
             }
         });
+    }
+
+    /// `few` by tiles of bf16, as many queries are multiplied on a CPU that has them.
+    ///
+    /// # Safety
+    /// As for `run_few`.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn few_tiled(&self, unit: &Unit, heads: usize, out: Output<T>) {
+        let shape = self.shape;
+        let sizes = (unit.keys, shape.width, shape.value_width);
+        let seen = self.seen(unit, 0, unit.queries);
+        let head = self.key_head(unit);
+        let key = |key: usize| bits(self.k.row(self.key_row(unit, head, key)));
+        let stride = match seen.len() > 1 {
+            // SAFETY: both rows lie in one slice, the second behind the first.
+            true => unsafe { key(1).as_ptr().offset_from_unsigned(key(0).as_ptr()) },
+            false => shape.width,
+        };
+        with_scratch(TiledUnit::room(sizes, true), |scratch| {
+            let mut tiles = TiledUnit::new(self.isa, sizes, true, scratch);
+            self.set_values(unit, &seen, &mut tiles);
+            let rows = unit.queries * heads;
+            for start in (0..rows).step_by(TILED_QUERIES) {
+                let count = TILED_QUERIES.min(rows - start);
+                let place = |row: usize| self.place(unit, heads, start + row);
+                for row in 0..count {
+                    tiles.set_few(row, bits(self.q.row(place(row))));
+                }
+                if !seen.is_empty() {
+                    let (scores, length) = tiles.score_few(count, &seen, key, stride);
+                    for (row, scores) in scores.chunks_mut(length).enumerate().take(count) {
+                        let (query, head) = ((start + row) / heads, (start + row) % heads);
+                        self.query_probabilities(unit, (query, head), scores, &seen);
+                    }
+                }
+                let (sums, length) = tiles.weigh(count, &seen);
+                for (row, sums) in sums.chunks(length).enumerate().take(count) {
+                    let sums = &sums[..shape.value_width];
+                    // SAFETY: the caller vouches for `out`, and the row is within it.
+                    unsafe { T::narrow(self.isa, sums, out.at(place(row) * shape.value_width)) };
+                }
+            }
+        });
+    }
+
+    /// The row of a query under one of `heads` heads, of which those of a query are neighbours.
+    fn place(&self, unit: &Unit, heads: usize, row: usize) -> usize {
+        (unit.first_query + row / heads) * self.shape.heads + unit.head + row % heads
     }
 
     /// The keys or values of a unit: where they lie, or widened into `scratch`.
@@ -105,14 +153,19 @@ impl<T: Element> Call<'_, T> {
         }
     }
 
-    /// Turns the scores of a query into probabilities, 0 where it does not see a key.
+    /// Turns the scores of a query into probabilities, 0 where it does not see a key; heads are counted
+    /// from the unit's own.
     fn query_probabilities(
         &self,
         unit: &Unit,
-        query: usize,
+        (query, head): (usize, usize),
         row: &mut [f32],
         all: &std::ops::Range<usize>,
     ) {
+        let unit = &Unit {
+            head: unit.head + head,
+            ..*unit
+        };
         let position = unit.position(query);
         let seen = self.options.kind.seen(position, unit.keys);
         row[all.start..seen.start.max(all.start)].fill(0.0);

@@ -148,11 +148,16 @@ impl<T: Element> Call<'_, T> {
                 return self.few(unit, 1, out);
             }
             #[cfg(target_arch = "x86_64")]
-            if self.isa == Isa::Amx && T::STORED == Stored::Bf16 {
+            if self.takes_tiles() {
                 return self.tiled_unit(unit, out);
             }
             self.panel_unit(unit, out);
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn takes_tiles(&self) -> bool {
+        self.isa == Isa::Amx && T::STORED == Stored::Bf16
     }
 
     /// # Safety
@@ -196,15 +201,12 @@ impl<T: Element> Call<'_, T> {
         let shape = self.shape;
         let sizes = (unit.keys, shape.width, shape.value_width);
         let key_head = self.key_head(unit);
-        with_scratch(TiledUnit::room(sizes), |scratch| {
-            let mut tiles = TiledUnit::new(self.isa, sizes, scratch);
+        with_scratch(TiledUnit::room(sizes, false), |scratch| {
+            let mut tiles = TiledUnit::new(self.isa, sizes, false, scratch);
             for j in 0..unit.keys {
                 tiles.set_key(j, bits(self.k.row(self.key_row(unit, key_head, j))));
             }
-            let value = |j: usize| bits(self.v.row(self.key_row(unit, key_head, j)));
-            for j in (0..unit.keys).step_by(2) {
-                tiles.set_values(j, value(j), (j + 1 < unit.keys).then(|| value(j + 1)));
-            }
+            self.set_values(unit, &(0..unit.keys), &mut tiles);
             for start in (0..unit.queries).step_by(TILED_QUERIES) {
                 let count = TILED_QUERIES.min(unit.queries - start);
                 for i in 0..count {
@@ -220,11 +222,31 @@ impl<T: Element> Call<'_, T> {
         });
     }
 
-    fn key_head(&self, unit: &Unit) -> usize {
+    /// The values of the keys that are `seen`, and of neighbours that share their pairs.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn set_values(
+        &self,
+        unit: &Unit,
+        seen: &std::ops::Range<usize>,
+        tiles: &mut TiledUnit<'_>,
+    ) {
+        let head = self.key_head(unit);
+        let value = |key: usize| bits(self.v.row(self.key_row(unit, head, key)));
+        let first = seen.start / TILED_QUERIES * TILED_QUERIES;
+        for key in (first..seen.end).step_by(2) {
+            tiles.set_values(
+                key,
+                value(key),
+                (key + 1 < unit.keys).then(|| value(key + 1)),
+            );
+        }
+    }
+
+    pub(super) fn key_head(&self, unit: &Unit) -> usize {
         unit.head / (self.shape.heads / self.shape.key_heads)
     }
 
-    fn key_row(&self, unit: &Unit, key_head: usize, key: usize) -> usize {
+    pub(super) fn key_row(&self, unit: &Unit, key_head: usize, key: usize) -> usize {
         (unit.first_key + key) * self.shape.key_heads + key_head
     }
 

@@ -14,14 +14,19 @@ pub(crate) const TILED_QUERIES: usize = 2 * TILE;
 const PADDING: usize = 32;
 
 /// One sequence under one head; everything it needs lies in the caller's scratch.
+///
+/// Many queries are the rows of products with panels of keys. Of few queries one panel is made, and the
+/// keys are the rows, read where they lie: a product's factors may change places, so that a score is the
+/// same to the bit either way.
 pub(crate) struct TiledUnit<'a> {
     isa: Isa,
     tiles: Tiles,
-    /// Panels of 32 keys, each [width / 2, 32] pairs.
+    /// Panels of 32 keys, each [width / 2, 32] pairs; of few queries the one panel of those.
     keys: &'a mut [u32],
     /// Panels of 32 columns, each [keys / 2, 32] pairs of neighbouring keys.
     values: &'a mut [u32],
-    /// [32, width], rows that are not set are zeros.
+    /// [32, width], rows that are not set are zeros; keys that can't be read where they lie, where the
+    /// queries are few.
     queries: &'a mut [u16],
     /// [32, keys]
     scores: &'a mut [f32],
@@ -42,13 +47,14 @@ fn padded((keys, width, value_width): Sizes) -> Sizes {
 
 impl<'a> TiledUnit<'a> {
     /// How many f32 the scratch must hold.
-    pub fn room(sizes: Sizes) -> usize {
-        Self::parts(padded(sizes)).iter().sum()
+    pub fn room(sizes: Sizes, few: bool) -> usize {
+        Self::parts(padded(sizes), few).iter().sum()
     }
 
-    fn parts((keys, width, value_width): Sizes) -> [usize; 6] {
+    fn parts((keys, width, value_width): Sizes, few: bool) -> [usize; 6] {
+        let in_panels = if few { PANEL } else { keys };
         [
-            keys * width / 2,
+            in_panels * width / 2,
             keys * value_width / 2,
             TILED_QUERIES * width / 2,
             TILED_QUERIES * keys,
@@ -58,10 +64,10 @@ impl<'a> TiledUnit<'a> {
     }
 
     /// Runs on `Isa::Amx` alone.
-    pub fn new(isa: Isa, sizes: Sizes, scratch: &'a mut [f32]) -> Self {
+    pub fn new(isa: Isa, sizes: Sizes, few: bool, scratch: &'a mut [f32]) -> Self {
         assert!(isa == Isa::Amx);
         let padded = padded(sizes);
-        let [keys, values, queries, scores, probabilities, _] = Self::parts(padded);
+        let [keys, values, queries, scores, probabilities, _] = Self::parts(padded, few);
         let (keys, rest) = scratch.split_at_mut(keys);
         let (values, rest) = rest.split_at_mut(values);
         let (queries, rest) = rest.split_at_mut(queries);
@@ -89,8 +95,12 @@ impl<'a> TiledUnit<'a> {
         if keys % PANEL != 0 || width != padded_width || keys == 0 {
             self.keys.fill(0);
         }
-        if keys % PANEL != 0 || value_width != padded_values || keys == 0 {
+        if value_width != padded_values {
             self.values.fill(0);
+        } else {
+            for panel in self.values.chunks_mut(self.padded.0 / 2 * PANEL) {
+                panel[keys / 2 * PANEL..].fill(0);
+            }
         }
         self.queries.fill(0);
     }
@@ -124,6 +134,47 @@ impl<'a> TiledUnit<'a> {
                     .for_each(|(to, &first)| *to = join(first, 0)),
             }
         }
+    }
+
+    /// One of few queries, which `score_few` takes.
+    pub fn set_few(&mut self, query: usize, row: &[u16]) {
+        assert!(query < PANEL);
+        self.set_key(query, row);
+    }
+
+    /// `score` for queries that `set_few` took: `key` gives the keys, which lie `stride` apart.
+    pub fn score_few<'k>(
+        &mut self,
+        count: usize,
+        seen: &Range<usize>,
+        key: impl Fn(usize) -> &'k [u16],
+        stride: usize,
+    ) -> (&mut [f32], usize) {
+        let (keys, width, value_width) = self.padded;
+        assert!(count <= PANEL && seen.end <= keys && seen.start < seen.end);
+        for first in seen.clone().step_by(TILED_QUERIES) {
+            let rows = TILED_QUERIES.min(seen.end - first);
+            let lie_well = rows == TILED_QUERIES && key(first).len() == width;
+            let operand = match lie_well {
+                true => (key(first).as_ptr(), stride),
+                false => {
+                    for row in 0..rows {
+                        self.set_query(row, key(first + row));
+                    }
+                    (self.queries.as_ptr(), width)
+                }
+            };
+            let (panel, out) = (self.keys.as_ptr(), self.sums.as_mut_ptr());
+            // SAFETY: there are 32 rows of keys, those that lie well as wide as the panel is deep, and the
+            // sums have 32 rows of whole panels.
+            unsafe { multiply(&self.tiles, rows, operand, panel, width, (out, value_width)) };
+            for (row, sums) in self.sums.chunks(value_width).enumerate().take(rows) {
+                for (query, &score) in sums.iter().enumerate().take(count) {
+                    self.scores[query * keys + first + row] = score;
+                }
+            }
+        }
+        (self.scores, keys)
     }
 
     pub fn set_query(&mut self, query: usize, row: &[u16]) {

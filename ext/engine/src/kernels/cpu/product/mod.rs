@@ -9,7 +9,9 @@ mod driver;
 mod epilogue;
 pub(crate) mod gemm;
 pub(crate) mod half_matrix;
+pub(crate) mod head_panels;
 mod panels;
+pub(crate) mod row_matrix;
 mod row_tiles;
 mod store;
 #[cfg(test)]

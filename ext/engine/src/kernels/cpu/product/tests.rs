@@ -10,6 +10,7 @@ use super::byte_matrix::ByteMatrix;
 use super::driver::multiply_each;
 use super::gemm::PackedMatrix;
 use super::half_matrix::HalfMatrix;
+use super::row_matrix::RowMatrix;
 use super::{GemmEpilogue, WeightMatrix};
 use crate::kernels::cpu::isa::Isa;
 use crate::kernels::cpu::test_numbers::numbers;
@@ -51,6 +52,12 @@ macro_rules! for_each_matrix {
             "int8",
             &ByteMatrix::new(&weight(2), INPUTS, OUTPUTS).unwrap(),
         );
+        let weight = weight(2);
+        $check::<f32, _>("rows of f32", &RowMatrix::new(&weight, INPUTS, OUTPUTS));
+        let halves: Vec<bf16> = rounded(OUTPUTS * INPUTS, 2);
+        $check::<bf16, _>("rows of bf16", &RowMatrix::new(&halves, INPUTS, OUTPUTS));
+        let halves: Vec<f16> = rounded(OUTPUTS * INPUTS, 2);
+        $check::<f16, _>("rows of f16", &RowMatrix::new(&halves, INPUTS, OUTPUTS));
         for kind in KINDS {
             let blocks = tensor(kind, OUTPUTS, INPUTS);
             let matrix = BlockMatrix::new(Isa::current().unwrap(), &blocks).unwrap();
@@ -176,6 +183,32 @@ fn parts_of_the_epilogue_follow<T: Element, M: WeightMatrix<T>>(name: &str, matr
 #[test]
 fn bias_activation_and_residual_follow_in_any_combination() {
     for_each_matrix!(parts_of_the_epilogue_follow);
+}
+
+fn rows_multiply_like_the_definition<T: Element>(unit: f64) {
+    for (rows, inputs, outputs) in [(1, 1, 1), (7, 5, 31), (13, 35, 66), (3, 100, 5)] {
+        let (x, weight): (Vec<T>, Vec<T>) =
+            (rounded(rows * inputs, 1), rounded(outputs * inputs, 2));
+        for &isa in Isa::available() {
+            let matrix = RowMatrix::new(&weight, inputs, outputs);
+            let product = matrix.multiply(isa, &x, rows, &GemmEpilogue::default());
+            for (at, got) in product.iter().enumerate() {
+                let (row, output) = (at / outputs * inputs, at % outputs * inputs);
+                let products =
+                    (0..inputs).map(|i| x[row + i].to_f64() * weight[output + i].to_f64());
+                let dot: f64 = products.sum();
+                let apart = (got.to_f64() - dot).abs();
+                assert!(apart < 1e-4 + unit * dot.abs(), "{} {apart}", isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_matrix_that_stays_where_it_is_multiplies_like_the_definition() {
+    rows_multiply_like_the_definition::<f32>(0.0);
+    rows_multiply_like_the_definition::<bf16>(1.0 / 256.0);
+    rows_multiply_like_the_definition::<f16>(1.0 / 2048.0);
 }
 
 #[test]

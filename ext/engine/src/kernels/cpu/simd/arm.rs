@@ -47,6 +47,22 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
+    unsafe fn load_columns(from: *const f32, stride: usize, last: usize) -> [Self::V; 4] {
+        unsafe {
+            let (a, b) = (vld1q_f32(from), vld1q_f32(from.add(last.min(1) * stride)));
+            let c = vld1q_f32(from.add(last.min(2) * stride));
+            let d = vld1q_f32(from.add(last.min(3) * stride));
+            let (low, high) = (vzip1q_f32(a, b), vzip2q_f32(a, b));
+            let (lower, higher) = (vzip1q_f32(c, d), vzip2q_f32(c, d));
+            [
+                vcombine_f32(vget_low_f32(low), vget_low_f32(lower)),
+                vcombine_f32(vget_high_f32(low), vget_high_f32(lower)),
+                vcombine_f32(vget_low_f32(high), vget_low_f32(higher)),
+                vcombine_f32(vget_high_f32(high), vget_high_f32(higher)),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
         unsafe { vaddq_f32(a, b) }
     }

@@ -23,6 +23,15 @@ impl Avx2 {
             )))
         }
     }
+    /// Four numbers of the rows `row` and `row` + 4, side by side.
+    #[inline(always)]
+    unsafe fn two_rows(from: *const f32, stride: usize, row: usize, last: usize) -> __m256 {
+        unsafe {
+            let low = _mm_loadu_ps(from.add(row.min(last) * stride));
+            let high = _mm_loadu_ps(from.add((row + 4).min(last) * stride));
+            _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high)
+        }
+    }
 }
 
 impl Simd for Avx2 {
@@ -125,6 +134,27 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn load_columns(from: *const f32, stride: usize, last: usize) -> [Self::V; 4] {
+        unsafe {
+            let (a, b) = (
+                Self::two_rows(from, stride, 0, last),
+                Self::two_rows(from, stride, 1, last),
+            );
+            let (c, d) = (
+                Self::two_rows(from, stride, 2, last),
+                Self::two_rows(from, stride, 3, last),
+            );
+            let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            let (lower, higher) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+            [
+                _mm256_shuffle_ps::<0x44>(low, lower),
+                _mm256_shuffle_ps::<0xee>(low, lower),
+                _mm256_shuffle_ps::<0x44>(high, higher),
+                _mm256_shuffle_ps::<0xee>(high, higher),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(from: *const u16) -> Self::V {
         unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
@@ -170,6 +200,23 @@ impl Simd for Avx2 {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
+
+impl Avx512 {
+    /// Four numbers of the rows `row`, `row` + 4, `row` + 8 and `row` + 12, side by side.
+    #[inline(always)]
+    unsafe fn four_rows(from: *const f32, stride: usize, row: usize, last: usize) -> __m512 {
+        unsafe {
+            let first = _mm_loadu_ps(from.add(row.min(last) * stride));
+            let second = _mm_loadu_ps(from.add((row + 4).min(last) * stride));
+            let third = _mm_loadu_ps(from.add((row + 8).min(last) * stride));
+            let fourth = _mm_loadu_ps(from.add((row + 12).min(last) * stride));
+            let rows = _mm512_castps128_ps512(first);
+            let rows = _mm512_insertf32x4::<1>(rows, second);
+            let rows = _mm512_insertf32x4::<2>(rows, third);
+            _mm512_insertf32x4::<3>(rows, fourth)
+        }
+    }
+}
 
 impl Simd for Avx512 {
     type V = __m512;
@@ -271,6 +318,27 @@ impl Simd for Avx512 {
         unsafe {
             let bytes = _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v));
             _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_columns(from: *const f32, stride: usize, last: usize) -> [Self::V; 4] {
+        unsafe {
+            let (a, b) = (
+                Self::four_rows(from, stride, 0, last),
+                Self::four_rows(from, stride, 1, last),
+            );
+            let (c, d) = (
+                Self::four_rows(from, stride, 2, last),
+                Self::four_rows(from, stride, 3, last),
+            );
+            let (low, high) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let (lower, higher) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+            [
+                _mm512_shuffle_ps::<0x44>(low, lower),
+                _mm512_shuffle_ps::<0xee>(low, lower),
+                _mm512_shuffle_ps::<0x44>(high, higher),
+                _mm512_shuffle_ps::<0xee>(high, higher),
+            ]
         }
     }
     #[inline(always)]
