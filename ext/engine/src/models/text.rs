@@ -245,6 +245,14 @@ impl TextModel {
         }
     }
 
+    /// Whether a sequence may go on after the tokens that are attended to.
+    pub fn takes_unattended(&self) -> bool {
+        match self {
+            Self::Encoder(encoder) => encoder.takes_unattended(),
+            Self::Decoder(_) => false,
+        }
+    }
+
     /// Whether a token sees only those before it, so that only the last one has seen the whole text.
     pub fn is_causal(&self) -> bool {
         match self {

@@ -5,7 +5,9 @@ use candle_core::Tensor;
 use crate::kernels::attention::{self as kernel, AttentionShape, Inputs};
 use crate::{Error, Result};
 
-pub use crate::kernels::attention::{AttentionBias, AttentionKind, AttentionOptions, Disentangled};
+pub use crate::kernels::attention::{
+    Alignment, AttentionBias, AttentionKind, AttentionOptions, Disentangled,
+};
 
 /// softmax(scale · q kᵀ + bias) v per sequence and head.
 ///

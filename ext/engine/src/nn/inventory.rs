@@ -116,6 +116,15 @@ impl Inventory {
         }
     }
 
+    /// All of another's, which shares no weights with this one.
+    pub fn add(&mut self, other: &Self) {
+        self.bytes += other.bytes;
+        for (kernel, names) in &other.kernels {
+            let known = self.kernels.entry(kernel).or_default();
+            known.extend(names.iter().cloned());
+        }
+    }
+
     fn uses(&mut self, kernel: &'static str, name: String) {
         self.kernels.entry(kernel).or_default().insert(name);
     }

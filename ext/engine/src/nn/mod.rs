@@ -12,8 +12,11 @@ pub mod pooling;
 pub mod projection;
 pub mod rope;
 pub mod selftest;
+pub mod splade;
 
-pub use attention::{attention, AttentionBias, AttentionKind, AttentionOptions, Disentangled};
+pub use attention::{
+    attention, Alignment, AttentionBias, AttentionKind, AttentionOptions, Disentangled,
+};
 pub use embedding::{Embedding, Lookup};
 pub(crate) use head_matrices::HeadMatrices;
 pub use inventory::Inventory;
@@ -23,3 +26,4 @@ pub use packed::PackedSequences;
 pub use pooling::Pooling;
 pub use projection::{LowRank, LowRankUpdates, Projection};
 pub use rope::{Rope, RopeTable};
+pub use splade::SpladePooling;

@@ -7,6 +7,8 @@ pub struct PackedSequences {
     ids: Vec<u32>,
     type_ids: Vec<u32>,
     boundaries: Vec<u32>,
+    /// How many tokens at the start of each sequence are attended to.
+    attended: Vec<u32>,
 }
 
 impl PackedSequences {
@@ -15,11 +17,23 @@ impl PackedSequences {
             ids: Vec::new(),
             type_ids: Vec::new(),
             boundaries: vec![0],
+            attended: Vec::new(),
         }
     }
 
     /// Appends a sequence; no type ids means that all are 0.
     pub fn push(&mut self, ids: &[u32], type_ids: Option<&[u32]>) -> Result<()> {
+        self.push_attended(ids, type_ids, ids.len())
+    }
+
+    /// `push` for a sequence of which only the first `attended` tokens are attended to: what follows
+    /// them sees them, and is seen by none.
+    pub fn push_attended(
+        &mut self,
+        ids: &[u32],
+        type_ids: Option<&[u32]>,
+        attended: usize,
+    ) -> Result<()> {
         if type_ids.is_some_and(|types| types.len() != ids.len()) {
             return Err(Error::Internal(
                 "token ids and type ids differ in number".into(),
@@ -34,6 +48,7 @@ impl PackedSequences {
             Error::InvalidInput("a batch cannot hold more than 4 billion tokens".into())
         })?;
         self.boundaries.push(end);
+        self.attended.push(attended.min(ids.len()) as u32);
         Ok(())
     }
 
@@ -65,7 +80,39 @@ impl PackedSequences {
             .map(|pair| pair[0] as usize..pair[1] as usize)
     }
 
+    /// The rows of the tokens that are attended to, and their boundaries; `None` where all are.
+    pub fn attended(&self) -> Option<(Vec<u32>, Vec<u32>)> {
+        let each = || self.ranges().zip(&self.attended);
+        if each().all(|(range, &count)| range.len() == count as usize) {
+            return None;
+        }
+        let rows =
+            each().flat_map(|(range, &count)| range.start as u32..range.start as u32 + count);
+        let mut boundaries = vec![0];
+        boundaries.extend(self.attended.iter().scan(0, |end, &count| {
+            *end += count;
+            Some(*end)
+        }));
+        Some((rows.collect(), boundaries))
+    }
+
     pub fn longest(&self) -> usize {
         self.ranges().map(|range| range.len()).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_that_are_not_attended_to_are_left_out_of_the_keys() {
+        let mut sequences = PackedSequences::new();
+        sequences.push(&[1, 2], None).unwrap();
+        assert_eq!(sequences.attended(), None);
+        sequences.push_attended(&[3, 4, 5], None, 1).unwrap();
+        sequences.push_attended(&[6], None, 9).unwrap();
+        let (rows, boundaries) = sequences.attended().unwrap();
+        assert_eq!((rows, boundaries), (vec![0, 1, 2, 5], vec![0, 2, 3, 4]));
     }
 }

@@ -5,7 +5,7 @@
 use candle_core::{DType, Tensor};
 
 use super::bias::Biases;
-use super::{AttentionKind, AttentionOptions, Inputs};
+use super::{Alignment, AttentionKind, AttentionOptions, Inputs};
 use crate::kernels::{self, SoftmaxOptions};
 use crate::Result;
 
@@ -34,6 +34,7 @@ pub(super) fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Res
             queries: queries as usize,
             first_key: key_boundaries[first] as usize,
             keys: keys as usize,
+            alignment: options.alignment,
         };
         if run.queries > 0 {
             parts.push(run.attend(inputs, options, &biases)?);
@@ -58,6 +59,7 @@ struct Run {
     queries: usize,
     first_key: usize,
     keys: usize,
+    alignment: Alignment,
 }
 
 impl Run {
@@ -141,7 +143,7 @@ impl Run {
 
     /// Where query i stands among the keys.
     fn position(&self, i: usize) -> isize {
-        i as isize + self.keys as isize - self.queries as isize
+        self.alignment.position(i, self.queries, self.keys)
     }
 
     /// [queries, keys], or nothing where every query sees every key.

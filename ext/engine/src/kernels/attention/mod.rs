@@ -10,8 +10,7 @@ use super::cpu;
 use super::cuda;
 use crate::Result;
 
-/// Which keys a query sees. With `q` queries and `k` keys in a sequence, query i stands at position
-/// i + (k − q): the last query is aligned with the last key, which is what a KV cache needs.
+/// Which keys a query sees, by the query's position among them; see [`Alignment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionKind {
     Bidirectional,
@@ -23,6 +22,26 @@ pub enum AttentionKind {
         left: usize,
         right: usize,
     },
+}
+
+/// Where the queries of a sequence stand among its keys, when there are more or fewer of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Alignment {
+    /// The last query stands at the last key, which is what a KV cache needs.
+    #[default]
+    Last,
+    /// The first query stands at the first key: the sequence goes on after its last key.
+    First,
+}
+
+impl Alignment {
+    /// The position of query `i` of `queries` among `keys`.
+    pub(crate) fn position(self, i: usize, queries: usize, keys: usize) -> isize {
+        match self {
+            Self::Last => i as isize + keys as isize - queries as isize,
+            Self::First => i as isize,
+        }
+    }
 }
 
 /// What is added to a scaled score. Distances are key position − query position.
@@ -57,6 +76,7 @@ pub struct AttentionOptions<'a> {
     /// cap · tanh(score / cap) before bias and softmax (Gemma 2).
     pub soft_cap: Option<f32>,
     pub bias: AttentionBias<'a>,
+    pub alignment: Alignment,
 }
 
 impl AttentionOptions<'_> {
@@ -66,7 +86,14 @@ impl AttentionOptions<'_> {
             scale,
             soft_cap: None,
             bias: AttentionBias::None,
+            alignment: Alignment::Last,
         }
+    }
+
+    /// Whether a query's position makes a difference to it.
+    #[cfg(feature = "cuda")]
+    pub(super) fn knows_positions(&self) -> bool {
+        self.kind != AttentionKind::Bidirectional || !matches!(self.bias, AttentionBias::None)
     }
 }
 

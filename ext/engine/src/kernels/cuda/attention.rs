@@ -9,7 +9,7 @@ use super::compile::{capability, function, ATTENTION};
 use super::device::{address, constant, device_of, result, Constant, ALIGNMENT};
 use super::small;
 use crate::kernels::attention::{
-    bias, AttentionBias, AttentionKind, AttentionOptions, AttentionShape, Inputs,
+    bias, Alignment, AttentionBias, AttentionKind, AttentionOptions, AttentionShape, Inputs,
 };
 use crate::Result;
 
@@ -107,6 +107,9 @@ pub(crate) fn attend(
 ) -> Result<Option<Tensor>> {
     let Inputs { q, k, v, shape, .. } = inputs;
     let boundaries = (inputs.query_boundaries, inputs.key_boundaries);
+    if options.alignment != Alignment::Last && options.knows_positions() {
+        return Ok(None);
+    }
     let Some(launch) = Launch::plan(q, boundaries, shape, options.scale)? else {
         return Ok(None);
     };

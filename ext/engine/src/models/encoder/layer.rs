@@ -4,14 +4,15 @@ use candle_core::Tensor;
 
 use super::config::{EncoderConfig, LayerConfig};
 use super::relative::{BucketRange, DisentangledPositions, RelativePositions, RelativeState};
+use super::spans::Spans;
 use crate::kernels::Activation;
 use crate::models::config::{AttentionShape, NormPlacement};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::projections::{Join, MlpParts, Projections};
 use crate::nn::{
-    attention, elementwise, AttentionBias, AttentionKind, AttentionOptions, Epilogue, HeadMatrices,
-    Inventory, Linear, Norm, Projection,
+    elementwise, AttentionBias, AttentionKind, AttentionOptions, Epilogue, HeadMatrices, Inventory,
+    Linear, Norm, Projection,
 };
 use crate::{Error, Result};
 
@@ -132,14 +133,14 @@ impl Layer {
     pub fn forward(
         &self,
         x: &Tensor,
-        boundaries: &[u32],
+        spans: &Spans<'_>,
         kind: &LayerConfig,
         relative: &RelativeState<'_>,
     ) -> Result<Tensor> {
         match self.placement {
             // On what a sublayer adds no encoder has a norm.
             NormPlacement::Post | NormPlacement::Output | NormPlacement::Both => {
-                let mut attended = self.attend(x, x, boundaries, kind, relative)?;
+                let mut attended = self.attend(x, x, spans, kind, relative)?;
                 if let Some(norm) = &self.attention_norm {
                     attended = norm.forward(&attended)?;
                 }
@@ -153,7 +154,7 @@ impl Layer {
                     Some(norm) => norm.forward(x)?,
                     None => x.clone(),
                 };
-                let x = self.attend(&normed, x, boundaries, kind, relative)?;
+                let x = self.attend(&normed, x, spans, kind, relative)?;
                 self.feed(&self.mlp_norm.forward(&x)?, &x)
             }
         }
@@ -163,7 +164,7 @@ impl Layer {
         &self,
         x: &Tensor,
         residual: &Tensor,
-        boundaries: &[u32],
+        spans: &Spans<'_>,
         layer: &LayerConfig,
         relative: &RelativeState<'_>,
     ) -> Result<Tensor> {
@@ -179,6 +180,7 @@ impl Layer {
             q = rotation.rotate(&q, local)?;
             k = rotation.rotate(&k, local)?;
         }
+        let (k, v) = (spans.attended(k)?, spans.attended(v)?);
         let scores = match (relative, &self.disentangled) {
             (RelativeState::Disentangled(range), Some(positions)) => {
                 Some((range, positions.scores(&q, &k, range)?))
@@ -199,7 +201,7 @@ impl Layer {
             bias,
             ..AttentionOptions::new(layer.attention, self.scale)
         };
-        let mixed = attention(&q, &k, &v, boundaries, boundaries, &options)?;
+        let mixed = spans.attend(&q, &k, &v, &options)?;
         let mixed = mixed.reshape((tokens, self.shape.width()))?;
         self.attention_output.forward_with(
             &mixed,

@@ -6,6 +6,7 @@ pub(super) mod embeddings;
 mod heads;
 mod layer;
 pub(super) mod relative;
+mod spans;
 mod verify;
 
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ use convolution::ConvolutionLayer;
 use embeddings::Embeddings;
 use layer::Layer;
 use relative::RelativePositions;
+use spans::Spans;
 
 /// Weights and blueprint of an encoder; immutable, and free to be shared between threads.
 #[derive(Debug)]
@@ -142,6 +144,13 @@ impl Encoder {
         table.or(self.config.max_positions)
     }
 
+    /// Whether a sequence may go on after the tokens that are attended to. DeBERTa masks such tokens
+    /// as queries and inputs too, which this forward does not.
+    pub fn takes_unattended(&self) -> bool {
+        let disentangled = matches!(self.relative, RelativePositions::Disentangled(_));
+        !disentangled && self.convolution.is_none()
+    }
+
     /// The hidden states after the last layer, [tokens, hidden].
     pub fn forward(&self, sequences: &PackedSequences, cancel: &CancelToken) -> Result<Tensor> {
         cancel.check()?;
@@ -154,10 +163,11 @@ impl Encoder {
         }
         let embedded = self.embeddings.forward(sequences)?;
         let relative = self.relative.state(sequences, &self.device)?;
+        let spans = Spans::of(sequences, &self.device)?;
         let mut x = embedded.clone();
         for (number, (layer, config)) in self.layers.iter().zip(&self.config.layers).enumerate() {
             cancel.check()?;
-            x = layer.forward(&x, sequences.boundaries(), config, &relative)?;
+            x = layer.forward(&x, &spans, config, &relative)?;
             if let (0, Some(convolution)) = (number, &self.convolution) {
                 x = convolution.forward(&embedded, &x, sequences)?;
             }

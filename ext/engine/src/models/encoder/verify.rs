@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::layer::Layer;
 use super::relative::RelativePositions;
+use super::spans::Spans;
 use super::{Blueprint, Encoder};
 use crate::models::parameters::Parameters;
 use crate::models::verification::{self, Evidence, Expanded, PROBE_TOKENS};
@@ -45,9 +46,9 @@ impl Encoder {
         let (Some(layer), Some(config)) = (self.layers.first(), self.config.layers.first()) else {
             return Ok(());
         };
-        let boundaries = sequences.boundaries();
         let relative = self.relative.state(sequences, &self.device)?;
-        let found = layer.forward(embedded, boundaries, config, &relative)?;
+        let spans = Spans::of(sequences, &self.device)?;
+        let found = layer.forward(embedded, &spans, config, &relative)?;
         let expanded = Expanded(source);
         let parts = Parameters::new(&expanded, &blueprint.names, &Device::Cpu, DType::F32)?
             .with_int8(self.int8);
@@ -55,7 +56,8 @@ impl Encoder {
         let layer = Layer::load(&self.config, &parts, config.weights, &positions)?;
         let relative = positions.state(sequences, &Device::Cpu)?;
         let input = embedded.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
-        let expected = layer.forward(&input, boundaries, config, &relative)?;
+        let spans = Spans::of(sequences, &Device::Cpu)?;
+        let expected = layer.forward(&input, &spans, config, &relative)?;
         evidence("the first layer", &found).check_against(&expected, &input, source)
     }
 }

@@ -7,7 +7,7 @@ use super::scores::{block_scores, block_weigh, packed_width, BLOCK};
 #[cfg(target_arch = "x86_64")]
 use super::tiles::{TiledUnit, TILED_QUERIES};
 use crate::kernels::attention::bias::Biases;
-use crate::kernels::attention::{AttentionOptions, AttentionShape, Inputs};
+use crate::kernels::attention::{Alignment, AttentionOptions, AttentionShape, Inputs};
 use crate::kernels::cpu::product::gemm::PANEL;
 use crate::kernels::cpu::rows::softmax::softmax_row;
 use crate::kernels::cpu::{
@@ -87,12 +87,13 @@ pub(super) struct Unit {
     pub queries: usize,
     pub first_key: usize,
     pub keys: usize,
+    pub alignment: Alignment,
 }
 
 impl Unit {
     /// Where query i stands among the keys.
     pub fn position(&self, i: usize) -> isize {
-        i as isize + self.keys as isize - self.queries as isize
+        self.alignment.position(i, self.queries, self.keys)
     }
 }
 
@@ -136,6 +137,7 @@ impl<T: Element> Call<'_, T> {
             queries,
             first_key,
             keys,
+            alignment: self.options.alignment,
         }
     }
 
