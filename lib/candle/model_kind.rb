@@ -20,7 +20,7 @@ module Candle
     # What the end of an architecture's name means; a sequence head is looked at more closely.
     HEADS = {
       /ForSequenceClassification\z/ => :sequence, /ForTokenClassification\z/ => :ner, /ForMaskedLM\z/ => :masked_lm,
-      /\A(CLIP|Siglip2?)Model\z/ => :clip, /(ForCausalLM|LMHeadModel)\z/ => :llm,
+      /\A(CLIP|Siglip2?)Model\z/ => :clip, /\AHF_ColBERT\z/ => :late_interaction, /(ForCausalLM|LMHeadModel)\z/ => :llm,
       /(ForConditionalGeneration|MTModel|MarianModel)\z/ => :conditional, /Model\z/ => :embedding
     }.freeze
 
@@ -111,7 +111,12 @@ module Candle
 
       def from_modules(read)
         modules = read.call("modules.json") or return
-        return :reranker if read.call("config_sentence_transformers.json")&.fetch("model_type", nil) == "CrossEncoder"
+        case read.call("config_sentence_transformers.json")&.fetch("model_type", nil)
+        when "CrossEncoder" then return :reranker
+        when "SparseEncoder" then return :sparse
+        when "ColBERT" then return :late_interaction
+        end
+        return :late_interaction if modules.to_s.include?("pylate.")
 
         modules.to_s.match?(/SpladePooling|sparse_encoder/) ? :sparse : :embedding
       end

@@ -4,7 +4,7 @@
 module ServedModels
   SOURCES = {
     "llm" => "gguf-decoders/llama", "embedder" => "bert-sentence", "reranker" => "bert-reranker",
-    "classifier" => "bert-sequence", "ner" => "bert-token"
+    "classifier" => "bert-sequence", "ner" => "bert-token", "sparse" => "splade"
   }.freeze
 
   # Says what it is told to, one word at a time, and waits between the words if told to.

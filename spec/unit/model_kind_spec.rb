@@ -7,6 +7,8 @@ RSpec.describe Candle::ModelKind do
     "bert" => :embedding, "bert-sentence" => :embedding, "model2vec" => :embedding, "static-embedding" => :embedding,
     "bert-reranker" => :reranker, "xlm-roberta-reranker" => :reranker, "bert-sequence" => :classifier,
     "bert-token" => :ner, "bert-masked" => :masked_lm, "decoders/llama" => :llm, "decoders/gpt2" => :llm,
+    "splade" => :sparse, "splade-sum" => :sparse, "sparse-static" => :sparse, "sparse-router" => :sparse,
+    "colbert" => :late_interaction, "colbert-stanford" => :late_interaction,
     "gguf-decoders/llama" => :llm, "gguf-bert" => :embedding, "gguf-qwen3-embedding" => :embedding
   }.each do |name, kind|
     it "finds that #{name} is of the kind #{kind}" do

@@ -44,10 +44,7 @@ fn info(ruby: &Ruby, this: &RbEmbeddingModel) -> Result<RHash, Error> {
             .map(|pooling| pooling.name())
             .collect();
         let (prompts, default_prompt) = model.prompts();
-        let named = ruby.hash_new();
-        for (name, prompt) in prompts {
-            named.aset(name.as_str(), prompt.as_str())?;
-        }
+        let named = model::named_prompts(ruby, prompts)?;
         hash.aset(ruby.to_symbol("dimensions"), model.dimension())?;
         hash.aset(ruby.to_symbol("pooling"), pooling)?;
         hash.aset(ruby.to_symbol("normalize"), model.normalizes())?;

@@ -11,6 +11,7 @@ mod gc;
 mod gvl;
 mod hub;
 mod index;
+mod late_interaction_model;
 mod llm;
 mod masked_lm;
 mod model;
@@ -19,6 +20,7 @@ mod ner;
 mod reranker;
 mod search;
 mod self_test;
+mod sparse_embedding_model;
 mod tensor;
 mod tokenizer;
 mod utils;
@@ -47,6 +49,8 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     weights::init(ruby, candle)?;
     llm::init(ruby, candle)?;
     embedding_model::init(ruby, candle)?;
+    sparse_embedding_model::init(ruby, candle)?;
+    late_interaction_model::init(ruby, candle)?;
     reranker::init(ruby, candle)?;
     ner::init(ruby, candle)?;
     classifier::init(ruby, candle)?;
@@ -67,6 +71,7 @@ fn resolve_classes(ruby: &Ruby) {
         <dtype::RbDType as TypedData>::class,
         <embedding_model::RbEmbeddingModel as TypedData>::class,
         <index::RbIndex as TypedData>::class,
+        <late_interaction_model::RbLateInteractionModel as TypedData>::class,
         <llm::RbCache as TypedData>::class,
         <llm::RbLlm as TypedData>::class,
         <llm::RbRun as TypedData>::class,
@@ -75,6 +80,7 @@ fn resolve_classes(ruby: &Ruby) {
         <reranker::RbReranker as TypedData>::class,
         <search::RbGazetteer as TypedData>::class,
         <search::RbTextPattern as TypedData>::class,
+        <sparse_embedding_model::RbSparseEmbeddingModel as TypedData>::class,
         <tensor::RbTensor as TypedData>::class,
         <tokenizer::RbTokenizer as TypedData>::class,
         <weights::RbWeights as TypedData>::class,

@@ -178,6 +178,15 @@ pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
     Ok(hash)
 }
 
+/// A model's prompts as a Hash.
+pub fn named_prompts(ruby: &Ruby, prompts: &[(String, String)]) -> Result<RHash, Error> {
+    let named = ruby.hash_new();
+    for (name, prompt) in prompts {
+        named.aset(name.as_str(), prompt.as_str())?;
+    }
+    Ok(named)
+}
+
 /// What computes, by kernel.
 fn kernels(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
     let hash = ruby.hash_new();

@@ -70,7 +70,8 @@ module Candle
 
         entry = models.fetch(request.field("model", String, default: nil), :sparse)
         inputs = texts(request.field("inputs", String, Array), "inputs").first
-        weights = compute(request) { entry.model.embed(inputs, as: :hash) }
+        options = embed_options(request).slice(:truncate, :prompt_name)
+        weights = compute(request) { entry.model.embed(inputs, as: :hash, **options) }
         json(weights.map { |list| list.map { |index, value| { index: index, value: value } } })
       end
 

@@ -26,8 +26,24 @@ RSpec.describe Candle::Server::TEI do
     expect(found).to be_near(models["embedder"].embeddings("the dog").to_a, 1e-6)
   end
 
+  it "weighs the tokens of texts" do
+    model = models["sparse"]
+    as_items = ->(weights) { weights.map { |index, value| { "index" => index, "value" => value } } }
+    expect(ask_tei("/embed_sparse", inputs: "the dog").json).to eq([as_items.call(model.embed("the dog"))])
+    expect(ask_tei("/embed_sparse", inputs: %w[a b]).json).to eq(model.embed(%w[a b]).map(&as_items))
+    expect(ask_tei("/embed_sparse", inputs: "a", model: "sparse").status).to eq(200)
+    expect(ask_tei("/embed_sparse", inputs: 7).status).to eq(413)
+  end
+
+  it "cuts long texts to weigh only when it is told to" do
+    expect(ask_tei("/embed_sparse", inputs: "dog " * 100))
+      .to have_attributes(status: 413, json: { "error" => /tokens/, "error_type" => "Validation" })
+    expect(ask_tei("/embed_sparse", inputs: "dog " * 100, truncate: true).status).to eq(200)
+  end
+
   it "says that no model makes sparse embeddings" do
-    expect(ask_tei("/embed_sparse", inputs: "a")).to have_attributes(
+    without = Candle::Server.new(models: models.slice("embedder"))
+    expect(post(without, "/embed_sparse", inputs: "a")).to have_attributes(
       status: 424, json: { "error" => /sparse/, "error_type" => "Backend" }
     )
   end
@@ -81,7 +97,7 @@ RSpec.describe Candle::Server::TEI do
   it "tells what it serves, by name and not by path" do
     info = get(server, "/info")
     expect(info.json).to include("model_id" => "llm", "version" => Candle::VERSION, "max_client_batch_size" => 1024)
-    expect(info.json["models"].map { |model| model["kind"] }).to eq(%w[llm embedding reranker classifier ner])
+    expect(info.json["models"].map { |model| model["kind"] }).to eq(%w[llm embedding reranker classifier ner sparse])
     expect(info.text).not_to include(TinyModels::ROOT)
   end
 

@@ -60,16 +60,20 @@ pub fn tokenize(
             return Ok(Tokens::from(&encoding));
         };
         let encoding = tokenizer.encode(*input, true, Detail::Ids, cancel)?;
-        if encoding.len() > max_length {
-            return Err(Error::InvalidInput(format!(
-                    "the text at index {} has {} tokens, more than the {max_length} that the model takes: shorten \
-                     it, split it, or allow truncation",
-                    first_index + index,
-                    encoding.len()
-                )));
-        }
+        refuse(encoding.len(), max_length, first_index + index)?;
         Ok(Tokens::from(&encoding))
     })
+}
+
+/// An error for a text that is longer than it may be and must not be cut.
+pub fn refuse(tokens: usize, max_length: usize, index: usize) -> Result<()> {
+    if tokens <= max_length {
+        return Ok(());
+    }
+    Err(Error::InvalidInput(format!(
+        "the text at index {index} has {tokens} tokens, more than the {max_length} that the model takes: shorten it, \
+         split it, or allow truncation"
+    )))
 }
 
 /// The beginning of a very long text that already holds more tokens than are kept.

@@ -136,7 +136,7 @@ impl EmbeddingModel {
             inventory.add_pooling(*pooling, device)?;
         }
         for dense in &self.sentence.dense {
-            inventory.add_linear(&dense.linear)?;
+            dense.list(inventory)?;
         }
         match self.normalize {
             true => inventory.add_rows("l2_normalize", device),
@@ -179,10 +179,7 @@ impl EmbeddingModel {
 
     /// The model's own prompts by name, and the name of the one that is used unasked.
     pub fn prompts(&self) -> (&[(String, String)], Option<&str>) {
-        (
-            &self.sentence.prompts,
-            self.sentence.default_prompt_name.as_deref(),
-        )
+        self.sentence.prompts.all()
     }
 
     /// How many tokens a text has, special ones included and nothing cut.
@@ -313,10 +310,7 @@ impl EmbeddingModel {
     }
 
     fn cased<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
-        match self.sentence.lowercase {
-            true => text.to_lowercase().into(),
-            false => text.into(),
-        }
+        self.sentence.settings.cased(text)
     }
 
     /// The length of vectors pooled in this way, once every Dense module fits.
@@ -378,7 +372,8 @@ fn load_body(
             StaticEmbeddings::load(&checkpoint, files, options, is_module && !is_static, cancel)?;
         return Ok((Body::Static(Box::new(model)), None));
     }
-    let loaded = LoadedModel::load(&checkpoint, files, options, sentence.max_seq_length, cancel)?;
+    let limit = sentence.settings.max_seq_length;
+    let loaded = LoadedModel::load(&checkpoint, files, options, limit, cancel)?;
     let pooling = default_pooling(&checkpoint, &loaded)?;
     Ok((Body::Transformer(Box::new(loaded)), pooling))
 }

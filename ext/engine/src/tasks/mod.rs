@@ -1,4 +1,4 @@
-//! What models do: embed, rerank, classify, tag tokens, fill masks, generate text.
+//! What models do: embed, weigh tokens, rerank, classify, tag tokens, fill masks, generate text.
 //!
 //! Every model here is loaded once from [`ModelFiles`](crate::files::model_files::ModelFiles) and is
 //! immutable from then on: share it between threads behind an `Arc`. Calls take `&self`, a slice of
@@ -7,6 +7,8 @@
 //! by themselves, part by part; run the others inside [`threads::install`](crate::runtime::threads::install).
 //!
 //! - [`EmbeddingModel`] embeds: `embed`, `token_embeddings`, `count_tokens`;
+//! - [`SparseModel`] weighs tokens: `embed`;
+//! - [`LateInteractionModel`] embeds token by token: `embed`;
 //! - [`RerankModel`] scores: `score`, with raw logits;
 //! - [`ClassifyModel`] labels: `classify`, texts or pairs;
 //! - [`TagModel`] tags: `tag`, tokens with character offsets, which [`entities::aggregate`] joins;
@@ -22,11 +24,13 @@ pub mod embed;
 pub mod entities;
 pub mod fill_mask;
 pub mod generate;
+pub mod late_interaction;
 pub mod loading;
 pub mod rerank;
 pub mod sentence;
 pub mod seq2seq;
 mod sequence_logits;
+pub mod sparse;
 mod static_embeddings;
 pub mod tag;
 pub mod vector_index;
@@ -36,7 +40,10 @@ pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
 pub use entities::{Aggregation, Entity};
 pub use fill_mask::{Filling, MaskModel};
 pub use generate::{AdapterFiles, ContextOverflow, Generation, LanguageModel};
+pub use late_interaction::{LateInteractionModel, LateOptions, LateSettings};
 pub use loading::{LoadOptions, ModelInfo};
 pub use rerank::{RerankModel, RerankOptions, ScorePooling};
+pub use sentence::TextTask;
 pub use seq2seq::{Seq2SeqModel, Writing, WritingSettings};
+pub use sparse::{SparseModel, SparseOptions, SparseSimilarity, SparseVector};
 pub use tag::{TagModel, TaggedToken};

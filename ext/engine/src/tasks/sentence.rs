@@ -1,13 +1,15 @@
 //! What sentence-transformers' files say of a model: modules, pooling, prompts and limits.
 
-use candle_core::{DType, Device};
+use std::borrow::Cow;
+
+use candle_core::{DType, Device, Tensor};
 
 use crate::files::json;
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
 use crate::kernels::Activation;
 use crate::models::config::activation;
-use crate::nn::{Linear, Pooling};
+use crate::nn::{elementwise, Epilogue, Inventory, Linear, Pooling};
 use crate::weights;
 use crate::{CancelToken, Error, Result};
 
@@ -25,17 +27,63 @@ pub struct SentenceFiles {
     pub dense: Vec<Dense>,
     /// `None` when there is no `modules.json`.
     pub normalize: Option<bool>,
-    pub max_seq_length: Option<usize>,
-    pub lowercase: bool,
-    /// In the order of the file.
-    pub prompts: Vec<(String, String)>,
-    pub default_prompt_name: Option<String>,
+    pub settings: TextSettings,
+    pub prompts: Prompts,
 }
 
 #[derive(Debug)]
 pub struct Dense {
     pub linear: Linear,
-    pub activation: Activation,
+    activation: Activation,
+    residual: Residual,
+}
+
+/// What a Dense module adds to its result.
+#[derive(Debug)]
+enum Residual {
+    None,
+    Input,
+    Projected(Linear),
+}
+
+impl Dense {
+    /// A matrix alone.
+    pub fn of(linear: Linear) -> Self {
+        Self {
+            linear,
+            activation: Activation::Identity,
+            residual: Residual::None,
+        }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = x.to_dtype(self.linear.dtype())?;
+        let activation = Some(self.activation);
+        let residual = match &self.residual {
+            Residual::None => None,
+            Residual::Input => Some(x.clone()),
+            Residual::Projected(linear) => Some(linear.forward(&x)?),
+        };
+        let y = self.linear.forward_with(
+            &x,
+            &Epilogue {
+                activation,
+                residual: None,
+            },
+        )?;
+        match residual {
+            Some(residual) => elementwise::add(&y, &residual),
+            None => Ok(y),
+        }
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_linear(&self.linear)?;
+        match &self.residual {
+            Residual::Projected(linear) => inventory.add_linear(linear),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl SentenceFiles {
@@ -62,8 +110,10 @@ impl SentenceFiles {
                 }
             }
         }
-        found.read_settings(files, cancel)?;
-        found.read_prompts(files, cancel)?;
+        found.settings = TextSettings::read(files, &found.transformer_path, cancel)?;
+        if let Some(config) = model_config(files, cancel)? {
+            found.prompts = Prompts::of(&config)?;
+        }
         Ok(found)
     }
 
@@ -84,7 +134,7 @@ impl SentenceFiles {
             "Pooling" => self.read_pooling(&config()?)?,
             "Normalize" => self.normalize = Some(true),
             "Dropout" => {}
-            "Dense" => self.dense.push(read_dense(files, folder, &config()?, device, dtype, cancel)?),
+            "Dense" => self.dense.push(Dense::read(files, folder, (device, dtype), cancel)?),
             other => {
                 return Err(Error::UnsupportedModel(format!(
                     "{}: modules.json names a module of type {other:?}; known are Transformer, StaticEmbedding, \
@@ -126,9 +176,18 @@ impl SentenceFiles {
         }
         Ok(())
     }
+}
 
-    /// The settings of the transformer carry the name of the class that wrote them first.
-    fn read_settings(&mut self, files: &ModelFiles, cancel: &CancelToken) -> Result<()> {
+/// How a text reaches the tokenizer, and how much of it.
+#[derive(Debug, Default)]
+pub struct TextSettings {
+    pub max_seq_length: Option<usize>,
+    pub lowercase: bool,
+}
+
+impl TextSettings {
+    /// The settings of the transformer in `folder` carry the name of the class that wrote them first.
+    pub fn read(files: &ModelFiles, folder: &str, cancel: &CancelToken) -> Result<Self> {
         const NAMES: [&str; 7] = [
             "sentence_bert_config.json",
             "sentence_roberta_config.json",
@@ -139,38 +198,103 @@ impl SentenceFiles {
             "sentence_xlnet_config.json",
         ];
         for name in NAMES {
-            if let Some(path) = files.file(&join(&self.transformer_path, name), cancel)? {
+            if let Some(path) = files.file(&join(folder, name), cancel)? {
                 let config = RawConfig::read(&path)?;
-                self.max_seq_length = config
-                    .opt_usize("max_seq_length")?
-                    .filter(|&length| length > 0);
-                self.lowercase = config.opt_bool("do_lower_case")?.unwrap_or(false);
-                break;
+                return Ok(Self {
+                    max_seq_length: config
+                        .opt_usize("max_seq_length")?
+                        .filter(|&length| length > 0),
+                    lowercase: config.opt_bool("do_lower_case")?.unwrap_or(false),
+                });
             }
         }
-        Ok(())
+        Ok(Self::default())
     }
 
-    fn read_prompts(&mut self, files: &ModelFiles, cancel: &CancelToken) -> Result<()> {
-        let Some(path) = files.file("config_sentence_transformers.json", cancel)? else {
-            return Ok(());
-        };
-        let config = RawConfig::read(&path)?;
+    pub fn cased<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.lowercase {
+            true => text.to_lowercase().into(),
+            false => text.into(),
+        }
+    }
+}
+
+/// What a text is to a model that reads queries and documents differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextTask {
+    Query,
+    Document,
+}
+
+impl TextTask {
+    pub fn parse(name: &str) -> Result<Self> {
+        match name {
+            "query" => Ok(Self::Query),
+            "document" => Ok(Self::Document),
+            other => Err(Error::InvalidInput(format!(
+                "unknown task {other:?}: use \"query\" or \"document\""
+            ))),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Query => "query",
+            Self::Document => "document",
+        }
+    }
+
+    /// The names that a model's prompt for the task may have, best first.
+    pub fn prompt_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Query => &["query"],
+            Self::Document => &["document", "passage", "corpus"],
+        }
+    }
+}
+
+/// What a model puts before texts.
+#[derive(Debug, Default)]
+pub struct Prompts {
+    /// In the order of the file.
+    pub named: Vec<(String, String)>,
+    pub default_name: Option<String>,
+}
+
+impl Prompts {
+    pub fn of(config: &RawConfig) -> Result<Self> {
+        let mut named = Vec::new();
         if let Some(prompts) = config.opt_nested("prompts")? {
             for name in prompts.keys() {
                 let prompt = prompts.opt_string(name)?.unwrap_or_default();
-                self.prompts.push((name.to_owned(), prompt.to_owned()));
+                named.push((name.to_owned(), prompt.to_owned()));
             }
         }
-        self.default_prompt_name = config.opt_string("default_prompt_name")?.map(str::to_owned);
-        Ok(())
+        let default_name = config.opt_string("default_prompt_name")?.map(str::to_owned);
+        Ok(Self {
+            named,
+            default_name,
+        })
     }
 
-    /// The prompt of a name.
-    pub fn prompt(&self, name: &str) -> Result<&str> {
-        let found = self.prompts.iter().find(|(known, _)| known == name);
+    /// All by name, and the name of the one that is used unasked.
+    pub fn all(&self) -> (&[(String, String)], Option<&str>) {
+        (&self.named, self.default_name.as_deref())
+    }
+
+    /// The prompt that was given, that of a name, or the model's default.
+    pub fn choose<'a>(&'a self, given: Option<&'a str>, name: Option<&str>) -> Result<&'a str> {
+        match (given, name.or(self.default_name.as_deref())) {
+            (Some(prompt), _) => Ok(prompt),
+            (None, Some(name)) => self.get(name),
+            (None, None) => Ok(""),
+        }
+    }
+
+    fn get(&self, name: &str) -> Result<&str> {
+        let found = self.named.iter().find(|(known, _)| known == name);
         found.map(|(_, prompt)| prompt.as_str()).ok_or_else(|| {
-            let names: Vec<_> = self.prompts.iter().map(|(name, _)| format!("{name:?}")).collect();
+            let names: Vec<_> = self.named.iter().map(|(name, _)| format!("{name:?}")).collect();
             Error::InvalidInput(match names.is_empty() {
                 true => format!("unknown prompt name {name:?}: this model has no named prompts, give prompt: instead"),
                 false => format!("unknown prompt name {name:?}: this model has {}", names.join(", ")),
@@ -179,9 +303,15 @@ impl SentenceFiles {
     }
 }
 
+/// What a library of this family says of a model as a whole.
+pub fn model_config(files: &ModelFiles, cancel: &CancelToken) -> Result<Option<RawConfig>> {
+    let path = files.file("config_sentence_transformers.json", cancel)?;
+    path.map(|path| RawConfig::read(&path)).transpose()
+}
+
 /// Kind and folder of each module, in order. The kind is the class's own name: its package moves
 /// between versions.
-fn modules(path: &std::path::Path) -> Result<Vec<(String, String)>> {
+pub fn modules(path: &std::path::Path) -> Result<Vec<(String, String)>> {
     let value = json::read(path)?;
     let list = value
         .as_array()
@@ -197,37 +327,45 @@ fn modules(path: &std::path::Path) -> Result<Vec<(String, String)>> {
     Ok(modules)
 }
 
-fn join(folder: &str, name: &str) -> String {
+pub fn join(folder: &str, name: &str) -> String {
     match folder {
         "" => name.to_owned(),
         folder => format!("{}/{name}", folder.trim_end_matches('/')),
     }
 }
 
-fn read_dense(
-    files: &ModelFiles,
-    folder: &str,
-    config: &RawConfig,
-    device: &Device,
-    dtype: DType,
-    cancel: &CancelToken,
-) -> Result<Dense> {
-    let source = match files.file(&join(folder, "model.safetensors"), cancel)? {
-        Some(path) => weights::open(&WeightFiles::Safetensors(vec![path]))?,
-        None => {
-            let path = files.require(&join(folder, "pytorch_model.bin"), cancel)?;
-            weights::open(&WeightFiles::Pickle(vec![path]))?
-        }
-    };
-    let weight = source.tensor("linear.weight", Some(dtype), device)?;
-    let bias = match source.has("linear.bias") {
-        true => Some(source.tensor("linear.bias", Some(dtype), device)?),
-        false => None,
-    };
-    let name = config.opt_string("activation_function")?.unwrap_or("Tanh");
-    let name = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
-    Ok(Dense {
-        linear: Linear::new(weight, bias)?,
-        activation: activation(&name)?,
-    })
+impl Dense {
+    pub fn read(
+        files: &ModelFiles,
+        folder: &str,
+        (device, dtype): (&Device, DType),
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let config = RawConfig::read(&files.require(&join(folder, "config.json"), cancel)?)?;
+        let source = match files.file(&join(folder, "model.safetensors"), cancel)? {
+            Some(path) => weights::open(&WeightFiles::Safetensors(vec![path]))?,
+            None => {
+                let path = files.require(&join(folder, "pytorch_model.bin"), cancel)?;
+                weights::open(&WeightFiles::Pickle(vec![path]))?
+            }
+        };
+        let tensor = |name: &str| source.tensor(name, Some(dtype), device);
+        let bias = match source.has("linear.bias") {
+            true => Some(tensor("linear.bias")?),
+            false => None,
+        };
+        let name = config.opt_string("activation_function")?.unwrap_or("Tanh");
+        let name = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
+        let linear = Linear::new(tensor("linear.weight")?, bias)?;
+        let residual = match config.opt_bool("use_residual")?.unwrap_or(false) {
+            false => Residual::None,
+            true if linear.inputs() == linear.outputs() => Residual::Input,
+            true => Residual::Projected(Linear::new(tensor("residual.weight")?, None)?),
+        };
+        Ok(Self {
+            linear,
+            activation: activation(&name)?,
+            residual,
+        })
+    }
 }

@@ -9,6 +9,7 @@ pub mod dtype;
 pub mod elementwise;
 pub mod index;
 pub mod matmul;
+pub mod max_sim;
 pub mod nearest;
 pub mod normalize;
 pub mod reduce;

@@ -103,7 +103,7 @@ pub(crate) fn bytes_of(numbers: &[f32]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
 }
 
-fn width_of(rows: &Tensor) -> Result<usize> {
+pub(super) fn width_of(rows: &Tensor) -> Result<usize> {
     match (rows.dims(), rows.dtype()) {
         (&[_, width], DType::F32) if width > 0 => Ok(width),
         _ => Err(Error::InvalidInput(format!(

@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
 use crate::kernels;
-use crate::nn::{Epilogue, PackedSequences, Pooling};
+use crate::nn::{PackedSequences, Pooling};
 use crate::tasks::batching::{self, Excess, Tokens};
 use crate::tasks::loading::LoadedModel;
 use crate::tasks::static_embeddings::StaticEmbeddings;
@@ -32,14 +32,8 @@ impl<'a> Call<'a> {
         options: &'a EmbedOptions,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let prompt = match (&options.prompt, &options.prompt_name) {
-            (Some(prompt), _) => prompt.as_str(),
-            (None, Some(name)) => model.sentence.prompt(name)?,
-            (None, None) => match &model.sentence.default_prompt_name {
-                Some(name) => model.sentence.prompt(name)?,
-                None => "",
-            },
-        };
+        let prompts = &model.sentence.prompts;
+        let prompt = prompts.choose(options.prompt.as_deref(), options.prompt_name.as_deref())?;
         let pooling = match options.pooling {
             Some(pooling) => vec![pooling],
             None => model.pooling.clone(),
@@ -84,7 +78,7 @@ impl<'a> Call<'a> {
         rows: &mut [f32],
         cancel: &CancelToken,
     ) -> Result<()> {
-        let plain = self.prompt.is_empty() && !self.model.sentence.lowercase;
+        let plain = self.prompt.is_empty() && !self.model.sentence.settings.lowercase;
         let prepared: Vec<String> = match plain {
             true => Vec::new(),
             false => threads::map(texts, |_, text| Ok(self.prepare(text.as_ref())))?,
@@ -152,16 +146,9 @@ impl<'a> Call<'a> {
 
     fn dense(&self, pooled: Tensor) -> Result<Tensor> {
         let dense = &self.model.sentence.dense;
-        let x = dense.iter().try_fold(pooled, |x, dense| {
-            let activation = Some(dense.activation);
-            dense.linear.forward_with(
-                &x.to_dtype(dense.linear.dtype())?,
-                &Epilogue {
-                    activation,
-                    residual: None,
-                },
-            )
-        })?;
+        let x = dense
+            .iter()
+            .try_fold(pooled, |x, dense| dense.forward(&x))?;
         Ok(x.to_dtype(DType::F32)?)
     }
 
@@ -182,14 +169,7 @@ impl<'a> Call<'a> {
                     .tokenizer
                     .encode(&text, false, Detail::Ids, cancel)?
                     .len();
-                if count > model.max_length {
-                    return Err(Error::InvalidInput(format!(
-                        "the text at index {} has {count} tokens, more than the {} that the model takes: shorten \
-                         it, split it, or allow truncation",
-                        first + index,
-                        model.max_length
-                    )));
-                }
+                batching::refuse(count, model.max_length, first + index)?;
             }
             let mut vector = vec![0f32; width];
             model.mean(&model.ids(&text, cancel)?, &mut vector)?;

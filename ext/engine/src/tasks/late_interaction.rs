@@ -1,0 +1,380 @@
+//! Texts to one vector per token, which are compared token by token (ColBERT).
+
+mod files;
+
+use std::collections::HashSet;
+
+use candle_core::{DType, Tensor};
+
+use crate::files::model_files::ModelFiles;
+use crate::kernels;
+use crate::nn::{Linear, PackedSequences};
+use crate::text::tokenizer::{Input, Tokenizer};
+use crate::{CancelToken, Error, Result};
+
+use super::batching::{self, Excess, Tokens};
+use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
+use super::sentence::{Dense, Prompts, TextSettings, TextTask};
+use files::{LateFiles, Projection};
+
+/// What replaces the checkpoint's own lengths for good.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LateSettings {
+    pub query_length: Option<usize>,
+    pub document_length: Option<usize>,
+}
+
+/// What one call may ask for; `None` means the model's own.
+#[derive(Clone, Debug, Default)]
+pub struct LateOptions {
+    /// Put before each text.
+    pub prompt: Option<String>,
+    /// One of the model's own prompts.
+    pub prompt_name: Option<String>,
+    /// The token budget of one forward.
+    pub batch_tokens: Option<usize>,
+}
+
+pub struct LateInteractionModel {
+    loaded: LoadedModel,
+    projection: Vec<Dense>,
+    settings: TextSettings,
+    prompts: Prompts,
+    query: Reading,
+    document: Reading,
+    /// Fills queries up.
+    expansion: Option<Expansion>,
+    /// Tokens of documents that get no vector.
+    skipped: HashSet<u32>,
+}
+
+/// How a text becomes tokens.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    /// The token after the first one.
+    prefix: Option<u32>,
+    /// The most tokens, the prefix included.
+    length: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Expansion {
+    token: u32,
+    /// Whether the other tokens see it.
+    attended: bool,
+}
+
+/// The tokens of a text, of which the first `attended` are attended to.
+struct Read {
+    tokens: Tokens,
+    attended: usize,
+}
+
+impl LateInteractionModel {
+    pub fn load(
+        files: &ModelFiles,
+        options: &LoadOptions,
+        own: LateSettings,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let found = LateFiles::read(files, cancel)?;
+        let inner = match found.transformer_path.is_empty() {
+            true => None,
+            false => Some(subfolder(files, &found.transformer_path, cancel)?),
+        };
+        let body_files = inner.as_ref().unwrap_or(files);
+        let checkpoint = Checkpoint::open(body_files, options, cancel)?;
+        let mut loaded = LoadedModel::load(&checkpoint, body_files, options, None, cancel)?;
+        let projection = load_projection(files, &found.projection, &checkpoint, cancel)?;
+        check_widths(loaded.body.hidden_size(), &projection)?;
+        for dense in &projection {
+            dense.list(&mut loaded.info.inventory)?;
+        }
+        let inventory = &mut loaded.info.inventory;
+        inventory.add_rows("l2_normalize", &checkpoint.opened)?;
+        // The settings of a sentence-transformers model limit neither: they hold what was read last.
+        let positions = loaded.body.max_positions().unwrap_or(usize::MAX);
+        let reading = |prefix: &str, length: usize| -> Result<Reading> {
+            Reading::new(&loaded.tokenizer, prefix, length.min(positions))
+        };
+        let query_length = own.query_length.unwrap_or(found.query_length);
+        let document_length = own.document_length.unwrap_or(found.document_length);
+        let query = reading(&found.query_prefix, query_length)?;
+        let document = reading(&found.document_prefix, document_length)?;
+        let expansion = match found.expands {
+            true => Some(Expansion::new(&loaded, found.attends_to_expansion)?),
+            false => None,
+        };
+        let skipped = skipped_ids(&loaded.tokenizer, &found.skipped);
+        loaded.info.max_length = document.length;
+        Ok(Self {
+            settings: TextSettings::read(files, &found.transformer_path, cancel)?,
+            loaded,
+            projection,
+            prompts: found.prompts,
+            query,
+            document,
+            expansion,
+            skipped,
+        })
+    }
+
+    pub fn info(&self) -> &ModelInfo {
+        &self.loaded.info
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.loaded.tokenizer
+    }
+
+    /// The length of a vector.
+    pub fn dimension(&self) -> usize {
+        let last = self.projection.last();
+        last.map_or(0, |dense| dense.linear.outputs())
+    }
+
+    /// The most tokens of a text that are read, special ones included.
+    pub fn length(&self, task: TextTask) -> usize {
+        self.reading(task).length
+    }
+
+    /// The model's own prompts by name, and the name of the one that is used unasked.
+    pub fn prompts(&self) -> (&[(String, String)], Option<&str>) {
+        self.prompts.all()
+    }
+
+    /// Whether queries are filled up to their length.
+    pub fn expands(&self) -> bool {
+        self.expansion.is_some()
+    }
+
+    /// One f32 tensor [tokens, dimension] on the CPU for each text, in the order of the texts.
+    pub fn embed<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        task: TextTask,
+        options: &LateOptions,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Tensor>> {
+        let prompt = self
+            .prompts
+            .choose(options.prompt.as_deref(), options.prompt_name.as_deref())?;
+        let mut vectors = Vec::with_capacity(texts.len().min(batching::CHUNK));
+        for chunk in texts.chunks(batching::CHUNK) {
+            let prepared: Vec<String> = chunk
+                .iter()
+                .map(|text| self.prepare(prompt, text.as_ref()))
+                .collect();
+            let read = self.read(&prepared, task, cancel)?;
+            vectors.extend(self.compute(read, task, options.batch_tokens, cancel)?);
+        }
+        Ok(vectors)
+    }
+
+    fn reading(&self, task: TextTask) -> Reading {
+        match task {
+            TextTask::Query => self.query,
+            TextTask::Document => self.document,
+        }
+    }
+
+    /// The text as the tokenizer gets it.
+    fn prepare(&self, prompt: &str, text: &str) -> String {
+        let whole = format!("{prompt}{text}");
+        self.settings.cased(whole.trim()).into_owned()
+    }
+
+    fn read(&self, texts: &[String], task: TextTask, cancel: &CancelToken) -> Result<Vec<Read>> {
+        let reading = self.reading(task);
+        let room = reading.length - usize::from(reading.prefix.is_some());
+        let inputs: Vec<Input<'_>> = texts.iter().map(|text| Input::Single(text)).collect();
+        let tokens =
+            batching::tokenize(&self.loaded.tokenizer, &inputs, room, Excess::Cut, cancel)?;
+        let expansion = self.expansion.filter(|_| task == TextTask::Query);
+        let read = |mut tokens: Tokens| {
+            if let Some(prefix) = reading.prefix {
+                let at = tokens.ids.len().min(1);
+                tokens.ids.insert(at, prefix);
+                tokens.type_ids.insert(at, 0);
+            }
+            let mut attended = tokens.ids.len();
+            if let Some(expansion) = expansion {
+                tokens.ids.resize(reading.length, expansion.token);
+                tokens.type_ids.resize(reading.length, 0);
+                if expansion.attended {
+                    attended = reading.length;
+                }
+            }
+            Read { tokens, attended }
+        };
+        Ok(tokens.into_iter().map(read).collect())
+    }
+
+    fn compute(
+        &self,
+        read: Vec<Read>,
+        task: TextTask,
+        batch_tokens: Option<usize>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Tensor>> {
+        let (tokens, attended): (Vec<Tokens>, Vec<usize>) =
+            read.into_iter().map(|r| (r.tokens, r.attended)).unzip();
+        let mut vectors: Vec<Option<Tensor>> = vec![None; tokens.len()];
+        batching::run(
+            &tokens,
+            batch_tokens,
+            self.loaded.info.device,
+            cancel,
+            |batch| {
+                let mut sequences = PackedSequences::new();
+                for &index in batch {
+                    let Tokens { ids, type_ids } = &tokens[index];
+                    sequences.push_attended(ids, Some(type_ids), attended[index])?;
+                }
+                self.forward(&sequences, task, cancel)
+            },
+            |batch, found| {
+                for (vector, &index) in found.into_iter().zip(batch) {
+                    vectors[index] = Some(vector);
+                }
+            },
+        )?;
+        let missing = || Error::Internal("a text was not computed".into());
+        vectors
+            .into_iter()
+            .map(|vector| vector.ok_or_else(missing))
+            .collect()
+    }
+
+    fn forward(
+        &self,
+        sequences: &PackedSequences,
+        task: TextTask,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Tensor>> {
+        let hidden = self.loaded.body.forward(sequences, cancel)?;
+        let keeps = |row: usize| match task {
+            TextTask::Query => true,
+            TextTask::Document => !self.skipped.contains(&sequences.ids()[row]),
+        };
+        let counts: Vec<usize> = sequences
+            .ranges()
+            .map(|range| range.filter(|&row| keeps(row)).count())
+            .collect();
+        let rows = (0..sequences.tokens()).filter(|&row| keeps(row));
+        let rows: Vec<u32> = rows.map(|row| row as u32).collect();
+        let picked = match rows.len() == sequences.tokens() {
+            true => hidden,
+            false => {
+                let rows = Tensor::from_slice(&rows, rows.len(), hidden.device())?;
+                hidden.index_select(&rows, 0)?
+            }
+        };
+        let projected = self
+            .projection
+            .iter()
+            .try_fold(picked, |x, dense| dense.forward(&x))?;
+        let unit = kernels::l2_normalize(&projected.to_dtype(DType::F32)?)?;
+        let values: Vec<f32> = unit.flatten_all()?.to_vec1()?;
+        self.loaded.info.check_numbers(&values)?;
+        let width = self.dimension();
+        let mut rest = values.as_slice();
+        let mut tensors = Vec::with_capacity(counts.len());
+        for count in counts {
+            let (own, others) = rest.split_at(count * width);
+            rest = others;
+            tensors.push(Tensor::from_slice(
+                own,
+                (count, width),
+                &candle_core::Device::Cpu,
+            )?);
+        }
+        Ok(tensors)
+    }
+}
+
+impl Reading {
+    fn new(tokenizer: &Tokenizer, prefix: &str, length: usize) -> Result<Self> {
+        let prefix = match prefix {
+            "" => None,
+            prefix => Some(tokenizer.token_to_id(prefix).ok_or_else(|| {
+                Error::UnsupportedModel(format!(
+                    "the tokenizer has no token {prefix:?}, which the checkpoint puts before its texts: it is \
+                     incomplete, or was never trained for late interaction"
+                ))
+            })?),
+        };
+        let least = tokenizer.added_tokens(false) + usize::from(prefix.is_some()) + 1;
+        if length < least {
+            return Err(Error::InvalidInput(format!(
+                "texts of {length} tokens have no room for a word beside the special tokens: allow at least {least}"
+            )));
+        }
+        Ok(Self { prefix, length })
+    }
+}
+
+impl Expansion {
+    fn new(loaded: &LoadedModel, attended: bool) -> Result<Self> {
+        let special = loaded.tokenizer.special_tokens();
+        let roles = ["mask_token", "eos_token", "pad_token"];
+        let declared = roles.iter().find_map(|role| special.id(role));
+        let known = || loaded.tokenizer.token_to_id("[MASK]");
+        let Some(token) = declared.or_else(known) else {
+            return Err(Error::UnsupportedModel(
+                "the tokenizer has no mask token, which queries are filled up with".into(),
+            ));
+        };
+        if !attended && !loaded.body.takes_unattended() {
+            return Err(Error::UnsupportedModel(format!(
+                "query expansion whose tokens are not attended to is not supported for {}",
+                loaded.body.family()
+            )));
+        }
+        Ok(Self { token, attended })
+    }
+}
+
+fn load_projection(
+    files: &ModelFiles,
+    projection: &Projection,
+    checkpoint: &Checkpoint,
+    cancel: &CancelToken,
+) -> Result<Vec<Dense>> {
+    let (device, dtype) = (&checkpoint.opened, checkpoint.dtype);
+    match projection {
+        Projection::Modules(folders) => folders
+            .iter()
+            .map(|folder| Dense::read(files, folder, (device, dtype), cancel))
+            .collect(),
+        Projection::Beside => {
+            let weight = checkpoint
+                .source
+                .tensor("linear.weight", Some(dtype), device)?;
+            Ok(vec![Dense::of(Linear::new(weight, None)?)])
+        }
+    }
+}
+
+/// Each matrix takes what the one before it gives.
+fn check_widths(hidden: usize, projection: &[Dense]) -> Result<()> {
+    projection.iter().try_fold(hidden, |width, dense| {
+        if dense.linear.inputs() == width {
+            return Ok(dense.linear.outputs());
+        }
+        Err(Error::CorruptModel(format!(
+            "a Dense module takes vectors of {} and is given vectors of {width}",
+            dense.linear.inputs()
+        )))
+    })?;
+    Ok(())
+}
+
+/// A word that is no token of its own is the unknown token to PyLate, which is then skipped too.
+fn skipped_ids(tokenizer: &Tokenizer, words: &[String]) -> HashSet<u32> {
+    let unknown = tokenizer.special_tokens().id("unk_token");
+    let ids = words
+        .iter()
+        .filter_map(|word| tokenizer.token_to_id(word).or(unknown));
+    ids.collect()
+}
