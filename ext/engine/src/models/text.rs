@@ -249,7 +249,7 @@ impl TextModel {
     pub fn takes_unattended(&self) -> bool {
         match self {
             Self::Encoder(encoder) => encoder.takes_unattended(),
-            Self::Decoder(_) => false,
+            Self::Decoder(_) | Self::Seq2Seq(_) => false,
         }
     }
 
