@@ -33,7 +33,8 @@ module Candle
       def initialize(klass, embedding)
         @klass = klass
         @embedding = embedding
-        embedding.type(klass)
+        @type = embedding.type(klass)
+        @adapter = self.class.adapter(klass.connection)
       end
 
       # @param rows [Array<Row>]
@@ -68,13 +69,7 @@ module Candle
 
       private
 
-      def adapter
-        self.class.adapter(@klass.connection)
-      end
-
-      def type
-        @embedding.type(@klass)
-      end
+      attr_reader :adapter, :type
 
       def hexadecimal_column
         column = quoted(@embedding.column)

@@ -12,7 +12,8 @@ ActiveRecord::Base.establish_connection(adapter: "postgresql", host: ENV.fetch("
 
 # What the workers and those who enqueue for them agree on.
 class Article < ActiveRecord::Base
-  has_embedding :content, model: ENV.fetch("SPEC_MODEL"), dimensions: ENV.fetch("SPEC_DIMENSIONS").to_i, update: :manual
+  has_embedding :content, model: ENV.fetch("SPEC_MODEL"), dimensions: ENV.fetch("SPEC_DIMENSIONS").to_i,
+                          dtype: ENV["SPEC_DTYPE"]&.to_sym, bits: ENV["SPEC_BITS"] && true, update: :manual
 end
 
 # Makes slices long enough to be killed in the middle of.
@@ -24,7 +25,7 @@ module Slow
 end
 Candle::EmbeddingModel.prepend(Slow) if ENV["SPEC_DELAY"]
 
-Candle::Jobs.preload(ENV.fetch("SPEC_MODEL"))
+Candle::Jobs.preload(ENV.fetch("SPEC_MODEL"), **{ dtype: ENV["SPEC_DTYPE"]&.to_sym }.compact)
 Sidekiq.configure_server { |config| config.on(:startup) { puts "ready" } }
 cli = Sidekiq::CLI.instance
 cli.parse(["--concurrency", ENV.fetch("SPEC_THREADS", "4"), "--require", __FILE__, "--timeout", "5"])

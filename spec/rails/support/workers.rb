@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "etc"
 require "rbconfig"
 
 # Processes of Sidekiq's that take jobs of Candle::Jobs.
@@ -26,6 +27,12 @@ class Workers
       @processes[id] = reader
     end
     fresh.each { |reader| wait_for_ready(reader) }
+  end
+
+  # @return [Float] what they have computed since their start, on Linux
+  def cpu_seconds
+    ticks = ids.sum { |id| File.read("/proc/#{id}/stat").rpartition(")").last.split[11, 2].sum(&:to_i) }
+    ticks.fdiv(Etc.sysconf(Etc::SC_CLK_TCK))
   end
 
   # @return [void]
