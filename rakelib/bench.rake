@@ -48,6 +48,11 @@ namespace :bench do
     ruby "-Ilib", "bench/embed_each_memory.rb"
   end
 
+  desc "Time Candle::Index beside numpy and faiss' flat index"
+  task index: :compile do
+    ruby "-Ilib", "bench/vector_index.rb"
+  end
+
   desc "Time our kernels beside candle-nn's, in one release build and run"
   task :kernels do
     sh "cargo", "run", "--release", "-p", "red-candle-engine", "--example", "bench_kernels"
