@@ -67,6 +67,21 @@ RSpec.describe Candle::ModelGems do
     expect(embed_in_child(revision: "v1.0")).to start_with("Candle::OfflineError")
   end
 
+  it "is locked and installed by Bundler" do
+    vector
+    pack(id, "--output", "vendor/cache")
+    cut_off
+    # Nobody answers there.
+    File.write("Gemfile", %(source "http://127.0.0.1:9"\ngem "red-candle-model-acme-tiny"\n))
+    environment = { "RUBYOPT" => nil, "BUNDLE_GEMFILE" => File.expand_path("Gemfile"), "BUNDLE_PATH" => @gems }
+    said, status = Open3.capture2e(environment, "bundle", "install", "--local")
+    expect(status).to be_success, said
+    expect(File.read("Gemfile.lock")).to include("red-candle-model-acme-tiny (1.0.0)")
+    script = "puts JSON.generate(Candle::EmbeddingModel.from_pretrained('acme/tiny').embed('fox'))"
+    output, = Open3.capture2e(environment, "bundle", "exec", "ruby", "-I#{ChildRuby::LIB}", "-rcandle", "-e", script)
+    expect(output.chomp).to eq(vector)
+  end
+
   it "has the license of the checkpoint inside" do
     spec = Gem::Package.new(pack(id)[1].first).spec
     expect(spec.licenses).to eq(["Apache-2.0"])
