@@ -69,6 +69,11 @@ RSpec.describe Candle::Instrumentation do
     expect(seen.first.last[:completion_tokens]).to be_positive
   end
 
+  it "knows every class of models" do
+    models = Candle.constants.map { |name| Candle.const_get(name) }.grep(Class).select { |klass| klass < Candle::Model }
+    expect(models.map { |klass| klass.name.split("::").last.to_sym } - described_class::CALLS.map(&:first)).to be_empty
+  end
+
   it "knows the other tasks" do
     reranker = Candle::Reranker.from_pretrained(TinyModels.path("bert-reranker"))
     classifier = Candle::Classifier.from_pretrained(TinyModels.path("bert-sequence"))

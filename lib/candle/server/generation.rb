@@ -28,12 +28,17 @@ module Candle
 
       # @param seed_offset [Integer] so that further answers to one prompt differ
       # @yieldparam piece [String] text that is certainly no part of a tool call, as it comes
+      # @yieldparam tokens [Array<Hash>] with log probabilities, where wanted: those chosen since the last piece
       # @return [Result]
       def run(seed_offset: 0, &block)
         watch = tools? ? ToolStream.new(demanded: demanded?) : nil
-        completion = generate(seed_offset) { |piece| show(watch ? watch.push(piece) : piece, &block) }
+        held = []
+        completion = generate(seed_offset) do |piece, tokens|
+          held.concat(tokens) if tokens
+          show(watch ? watch.push(piece) : piece, held, &block)
+        end
         calls = tools? ? ToolCallParser.parse(completion.text, available_tools: @tools) : nil
-        show(watch.rest, &block) if watch && calls.tool_calls.empty?
+        show(watch.rest, held, &block) if watch && calls.tool_calls.empty?
         count(completion)
         Result.new(completion: completion, tool_calls: calls ? calls.tool_calls : [],
                    text: calls&.has_tool_calls? ? calls.text_response : completion.text)
@@ -49,8 +54,8 @@ module Candle
         !%i[auto none].include?(@tool_choice)
       end
 
-      def show(text)
-        yield text if block_given? && !text.empty?
+      def show(text, tokens)
+        yield text, tokens.slice!(0..) if block_given? && !text.empty?
       end
 
       def generate(seed_offset, &block)
@@ -81,12 +86,12 @@ module Candle
       # Notes when tokens come.
       def timer
         last = began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        lambda do |piece|
+        lambda do |piece, tokens = nil|
           now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
           name = last.equal?(began) ? "candle_first_token_seconds" : "candle_between_tokens_seconds"
           @metrics.observe(name, now - last, model: @entry.name)
           last = now
-          yield piece
+          yield piece, tokens
         end
       end
 

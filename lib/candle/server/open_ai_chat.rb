@@ -108,27 +108,40 @@ module Candle
           chunk.call({ index: index, delta: role.merge(value), finish_reason: nil }.merge(more))
           role = {}
         end
-        result = generation.run(seed_offset: index) { |piece| delta.call({ content: piece }) }
-        finish_stream(entry, result, delta)
+        told = 0
+        result = generation.run(seed_offset: index) do |piece, tokens|
+          told += tokens.size
+          delta.call({ content: piece }, **{ logprobs: likelihoods(entry, tokens) }.compact)
+        end
+        finish_stream(entry, result, delta, told)
         result
       end
 
-      def finish_stream(entry, result, delta)
+      # Tokens that made no text, such as the last one, come after it.
+      def finish_stream(entry, result, delta, told)
         result.tool_calls.each_with_index do |call, place|
           delta.call({ tool_calls: [tool_call(call).merge(index: place)] })
         end
-        known = logprobs_of(entry, result)
-        delta.call({ content: "" }, logprobs: known) if known
+        rest = likelihoods(entry, result.completion.logprobs.to_a.drop(told))
+        delta.call({ content: "" }, logprobs: rest) if rest
         delta.call({}, finish_reason: finish_reason(result))
       end
 
       def logprobs_of(entry, result)
-        list = result.completion.logprobs or return
+        list = result.completion.logprobs
+        list && { content: described_tokens(entry, list) }
+      end
+
+      # @return [Hash, nil] nil for none
+      def likelihoods(entry, tokens)
+        tokens.empty? ? nil : { content: described_tokens(entry, tokens) }
+      end
+
+      def described_tokens(entry, tokens)
         tokenizer = entry.model.tokenizer
-        content = list.map do |token|
+        tokens.map do |token|
           likelihood(tokenizer, token).merge(top_logprobs: token[:top].map { |other| likelihood(tokenizer, other) })
         end
-        { content: content }
       end
 
       def likelihood(tokenizer, token)

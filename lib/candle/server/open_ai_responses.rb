@@ -135,7 +135,9 @@ module Candle
         stream(request, "text/event-stream", failure: failure) do |emit|
           message_id = identifier("msg")
           events = ResponsesEvents.new(head, message_id, emit)
-          result = generation.run { |piece| events.text(piece) }
+          result = generation.run do |piece, tokens|
+            events.text(piece, likelihoods(entry, tokens)&.fetch(:content) || [])
+          end
           events.finish(response(head, entry, result, message_id))
         end
       end
