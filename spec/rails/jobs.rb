@@ -182,6 +182,34 @@ RSpec.describe Candle::Jobs do
         expect(run.progress).to include(embedded: 3)
       end
 
+      it "keeps a slice that takes longer than its lease" do
+        article(update: :manual)
+        fill(6)
+        stub_const("Candle::Jobs::Slice::PART", 2)
+        described_class.backend = collecting([])
+        run = described_class.embed(Article, batch: 6, lease: 0.2)
+        ledger = Candle::Jobs::Ledger.find(run.id)
+        taken = ledger.take
+        embedding = Article.candle_embedding
+        allow(embedding).to(receive(:vectors).and_wrap_original do |original, *given|
+          sleep 0.12
+          original.call(*given)
+        end)
+        expect(Candle::Jobs::Slice.new(ledger, taken).perform).to be(true)
+        expect(run.progress).to include(embedded: 6)
+      end
+
+      it "forgets a run on demand, and what its slices were of when they are done" do
+        article(update: :manual)
+        fill(4)
+        run = described_class.embed(Article, batch: 2)
+        expect(Candle::Jobs::Ledger.slices.distinct.pluck(:payload)).to eq(["[]"])
+        run.delete
+        expect(Candle::Jobs::Ledger.slices.count).to eq(0)
+        expect { described_class.find(run.id) }.to raise_error(ArgumentError)
+        expect(Candle::Jobs::Backend::Inline.new.perform(run.id)).to be_nil
+      end
+
       it "does not overwrite the vector of a text that was changed meanwhile" do
         article(update: :manual)
         fill(2)

@@ -14,7 +14,7 @@ module Candle
       UNFINISHED = %w[waiting taken].freeze
 
       # A slice that this process took. The token tells its lease from a later one's.
-      Taken = Struct.new(:id, :token, :payload, :texts, :attempts)
+      Taken = Struct.new(:id, :token, :payload, :texts, :attempts, :free_at)
 
       # What a slice came to.
       Outcome = Struct.new(:embedded, :skipped, :set_aside)
@@ -31,8 +31,14 @@ module Candle
         # @return [Ledger]
         # @raise [ArgumentError] when there is none
         def find(id)
-          row = runs.where(id: id).take || raise(ArgumentError, "there is no run #{id}")
-          new(row.id, JSON.parse(row.description))
+          lookup(id) || raise(ArgumentError, "there is no run #{id}")
+        end
+
+        # @param id [Integer]
+        # @return [Ledger, nil] nil for a run that was deleted
+        def lookup(id)
+          row = runs.where(id: id).take
+          row && new(row.id, JSON.parse(row.description))
         end
 
         # @return [Array<Ledger>]
@@ -120,6 +126,18 @@ module Candle
         end
       end
 
+      # Extends the lease of a slice that takes long, when half of it is over.
+      #
+      # @param taken [Taken]
+      # @return [Boolean] false where another worker has the slice
+      def renew(taken)
+        now = self.class.now
+        return true if taken.free_at - now > description.fetch("lease") / 2.0
+
+        taken.free_at = now + description.fetch("lease")
+        held(taken).update_all(free_at: taken.free_at) == 1
+      end
+
       # Ends a slice in the transaction that its vectors are written in.
       #
       # @param taken [Taken]
@@ -127,7 +145,7 @@ module Candle
       # @return [Boolean] false where another worker had the slice meanwhile: nothing is written then
       def finish(taken)
         self.class.slices.transaction do
-          mine = held(taken).update_all(state: "done", error: nil) == 1
+          mine = held(taken).update_all(state: "done", error: nil, payload: "[]") == 1
           raise ::ActiveRecord::Rollback unless mine
 
           outcome = yield
@@ -198,6 +216,15 @@ module Candle
         count
       end
 
+      # Forgets the run.
+      #
+      # @return [void]
+      def delete
+        self.class.set_aside.where(run_id: id).delete_all
+        slices.delete_all
+        run.delete_all
+      end
+
       # @return [Hash{Symbol => Object}] sums over the slices, and times
       def sums
         columns = %w[size embedded skipped set_aside].map { |name| "COALESCE(SUM(#{name}), 0)" }
@@ -248,9 +275,11 @@ module Candle
         end
 
         token = SecureRandom.uuid
-        attempts = row.attempts + 1
-        changes = { state: "taken", token: token, attempts: attempts, free_at: now + description.fetch("lease") }
-        Taken.new(row.id, token, JSON.parse(row.payload), row.size, attempts) if unchanged.update_all(changes) == 1
+        changes = { state: "taken", token: token, attempts: row.attempts + 1,
+                    free_at: now + description.fetch("lease") }
+        return unless unchanged.update_all(changes) == 1
+
+        Taken.new(row.id, token, JSON.parse(row.payload), row.size, *changes.values_at(:attempts, :free_at))
       end
     end
   end

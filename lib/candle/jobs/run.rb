@@ -85,6 +85,13 @@ module Candle
         @ledger.errors
       end
 
+      # Forgets the run; its vectors stay. Workers that still have a slice of it write nothing any more.
+      #
+      # @return [void]
+      def delete
+        @ledger.delete
+      end
+
       # @return [String] one line
       def inspect
         "#<#{self.class} #{id} #{progress.map { |name, value| "#{name}=#{value}" }.join(" ")}>"

@@ -10,6 +10,9 @@ module Candle
       # be none.
       Entry = Struct.new(:key, :text, :stored_digest, :attributes, :digest, :vector, :error)
 
+      # So many texts are embedded at once.
+      PART = 256
+
       # Errors that a text is to blame for. Others are the machine's or the model's, and the slice is tried again.
       POISON = [InvalidInputError, TokenizerError, InternalError].freeze
 
@@ -26,7 +29,8 @@ module Candle
       def perform
         stale = stale_entries
         texts = stale.select { |entry| entry.text && entry.error.nil? }
-        embed(texts)
+        return false unless embed(texts)
+
         refused = stale.select(&:error)
         raise Error, "every text is refused: #{refused.first.error}" if texts.size > 1 && (texts - refused).empty?
 
@@ -52,16 +56,24 @@ module Candle
         end
       end
 
-      # Halves a batch that is refused until the text is found that is to blame.
+      # In parts, between which the lease is looked after.
+      #
+      # @return [Boolean] false where the slice was lost meanwhile
       def embed(entries)
-        return if entries.empty?
+        entries.each_slice(PART).all? do |part|
+          embed_part(part)
+          @ledger.renew(@taken)
+        end
+      end
 
+      # Halves a batch that is refused until the text is found that is to blame.
+      def embed_part(entries)
         vectors = @corpus.embedding.vectors(entries.map(&:text))
         entries.zip(vectors) { |entry, vector| entry.vector = vector }
       rescue *POISON => e
         return entries.first.error = "#{e.class}: #{e.message}" if entries.size == 1
 
-        entries.each_slice((entries.size + 1) / 2) { |half| embed(half) }
+        entries.each_slice((entries.size + 1) / 2) { |half| embed_part(half) }
       end
     end
   end

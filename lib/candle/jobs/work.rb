@@ -12,7 +12,8 @@ module Candle
       def perform(run_or_model, second = nil)
         return Work.update_record(run_or_model, second) if run_or_model.is_a?(String)
 
-        Work.advance(Ledger.find(run_or_model), watching: second == "watch")
+        ledger = Ledger.lookup(run_or_model)
+        Work.advance(ledger, watching: second == "watch") if ledger
       end
 
       class << self
