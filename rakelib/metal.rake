@@ -1,12 +1,52 @@
 # frozen_string_literal: true
 
 namespace :metal do
-  desc "Run the Metal kernels on this machine's CPU, and see that broken ones are noticed"
-  task :test do
-    next puts "made for Linux; here is the real thing: rake metal:selftest" if Tasks::Build.darwin?
+  # The software device of ext/softmetal, for the tasks that build on it; nil on macOS.
+  soft = lambda do
+    return puts "made for Linux; here is the real thing: rake metal:selftest" if Tasks::Build.darwin?
 
-    require_relative "support/metal/harness"
-    abort "rake metal:test failed" unless Tasks::Metal::Harness.new.run
+    require_relative "support/metal/soft"
+    Tasks::Metal::Soft.new
+  rescue Tasks::Tools::Missing => e
+    abort "the software Metal device #{e.message}"
+  end
+
+  desc "Run everything that runs on the software Metal device: its own tests, kernels, models, specs"
+  task soft: %w[metal:soft:test metal:kernels metal:models metal:specs]
+
+  namespace :soft do
+    desc "Test the software Metal device itself"
+    task :test do
+      soft.call&.test
+    end
+  end
+
+  desc "Run the Metal kernels on the software device, and see that broken ones are noticed"
+  task :kernels do
+    next unless (device = soft.call)
+
+    device.build
+    require_relative "support/metal/kernels"
+    abort "rake metal:kernels failed" unless Tasks::Metal::Kernels.new(device).run
+  end
+
+  desc "Run every tiny checkpoint on the software Metal device, and see that planted bugs are noticed"
+  task :models do
+    next unless (device = soft.call)
+
+    device.build
+    require_relative "support/metal/models"
+    abort "rake metal:models failed" unless Tasks::Metal::Models.new(device).run
+  end
+
+  desc "Run the specs that take a device on an extension built on the software Metal device"
+  task :specs do
+    next unless (device = soft.call)
+
+    device.build
+    device.build_extension
+    require_relative "support/metal/models"
+    abort "rake metal:specs failed" unless Tasks::Metal::Models.new(device).specs
   end
 
   desc "See that all candle crates of the gem get their Metal code in a macOS build"
@@ -55,9 +95,9 @@ namespace :metal do
 
   desc "Run the kernels' cases on a real Metal device, where there is one"
   task :selftest do
-    next puts "no Metal device here: rake metal:test runs the kernels on the CPU instead" unless Tasks::Build.darwin?
+    next puts "no Metal device here: rake metal:kernels has a software one" unless Tasks::Build.darwin?
 
-    sh "cargo", "run", "--release", "--locked", "--package", "red-candle-engine", "--features", "selftest",
+    sh "cargo", "run", "--release", "--locked", "--package", "red-candle-engine", "--features", "selftest,metal",
        "--bin", "kernels_selftest", "--", "--device", "metal"
   end
 end

@@ -6,22 +6,24 @@ module Tasks
   # Finds the programs these checks need, and installs Debian's packages of those that are missing where
   # that takes no question: as root, on a machine that has apt-get.
   module Tools
-    OLDEST_CLANG = 14
+    # The first with arithmetic on bfloat.
+    OLDEST_CLANG = 17
     CLANG_VERSIONS = 22.downto(OLDEST_CLANG)
 
     Missing = Class.new(StandardError)
 
     module_function
 
-    # @return [String] a clang++ that can compile the kernels; METAL_HOST_CXX names another
+    # @return [String] a clang++ that can compile Metal's kernels; SOFTMETAL_CLANG names another
     def clang
-      given = ENV.fetch("METAL_HOST_CXX", "")
+      given = ENV.fetch("SOFTMETAL_CLANG", "")
       return given unless given.empty?
 
       find_clang || begin
-        install(%w[clang])
-        find_clang
-      end || raise(Missing, "rake metal:test needs clang++ #{OLDEST_CLANG} or newer: install the clang package")
+        # What Debian calls clang may be older.
+        install(%w[clang]) unless find("clang++")
+        find_clang || (install(%w[clang-19]) && find_clang)
+      end || raise(Missing, "needs clang++ #{OLDEST_CLANG} or newer: install the package clang-19 or a newer one")
     end
 
     # @return [String, nil]

@@ -1,13 +1,13 @@
 # frozen_string_literal: true
 
 require "tempfile"
-require_relative "../../rakelib/support/metal/harness"
+require_relative "../../rakelib/support/metal/kernels"
 require_relative "../../rakelib/support/metal/mach_o"
 require_relative "../../rakelib/support/metal/macos_symbols"
 
 RSpec.describe Tasks::Metal do
   describe Tasks::Metal::MUTANTS do
-    let(:sources) { Tasks::Metal::Harness::SOURCES }
+    let(:sources) { Tasks::Metal::Kernels::SOURCES }
 
     it "changes today's sources" do
       described_class.each do |mutant|
@@ -17,7 +17,14 @@ RSpec.describe Tasks::Metal do
     end
 
     it "covers every subject" do
-      expect(described_class.map(&:subject).uniq).to match_array(Tasks::Metal::Harness::SUBJECTS)
+      expect(described_class.map(&:subject).uniq).to match_array(Tasks::Metal::Kernels::SUBJECTS.keys)
+    end
+
+    it "names its source by a text that no other has" do
+      Tasks::Metal::SIGNS.each do |subject, sign|
+        files = Dir[File.join(sources, "*.metal")].select { |path| File.read(path).include?(sign) }
+        expect(files.map { |path| File.basename(path, ".metal") }).to eq([subject])
+      end
     end
 
     it "refuses a text that is gone" do

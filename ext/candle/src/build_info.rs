@@ -7,7 +7,7 @@ fn facts(ruby: &Ruby) -> Result<RHash, Error> {
     let set = |key: &str, value: bool| facts.aset(ruby.to_symbol(key), value);
     set("cuda", cfg!(feature = "cuda"))?;
     set("cudnn", cfg!(feature = "cudnn"))?;
-    set("metal", cfg!(target_os = "macos"))?;
+    set("metal", engine::Device::Metal(0).is_compiled_in())?;
     set("mkl", cfg!(feature = "mkl"))?;
     set("accelerate", cfg!(target_os = "macos"))?;
     set("debug", cfg!(debug_assertions))?;

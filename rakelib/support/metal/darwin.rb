@@ -76,7 +76,7 @@ module Tasks
 
       # The compiler's own headers, then macOS's.
       def header_folders
-        resources, = Open3.capture2(Tools.clang, "-print-resource-dir")
+        resources, = Open3.capture2("clang++", "-print-resource-dir")
         [File.join(resources.strip, "include"), File.join(@cross.zig_folder, "lib/libc/include/any-darwin-any")]
       end
 

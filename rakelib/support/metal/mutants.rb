@@ -2,7 +2,7 @@
 
 module Tasks
   module Metal
-    # Small bugs, each of which the host harness must catch.
+    # Small bugs, each of which the checks must catch.
     #
     # `file` is where the text is replaced, every time it occurs; `subject` is whose cases must notice.
     Mutant = Struct.new(:name, :file, :subject, :from, :to, keyword_init: true) do
@@ -12,7 +12,17 @@ module Tasks
 
         source.gsub(from) { to }
       end
+
+      # @return [String] what SOFTMETAL_PLANT reads: a text of the subject's source, and the two halves of the bug
+      def plant
+        "#{SIGNS.fetch(subject)}\n#{from}\n=====\n#{to}\n"
+      end
     end
+
+    # A text that only one source has.
+    SIGNS = { "norm" => "struct NormParameters", "softmax" => "struct SoftmaxParameters",
+              "activation" => "struct ActivationParameters", "rope" => "struct RopeParameters",
+              "pooling" => "struct PoolParameters" }.freeze
 
     BARRIER = "    threadgroup_barrier(mem_flags::mem_threadgroup);\n"
     SUM_BARRIER = "#{BARRIER}    return simd_sum".freeze
@@ -56,14 +66,13 @@ module Tasks
         from: "const float4 d = v - splat(estimate);", to: "const float4 d = v;" },
       { name: "mean not corrected", file: "norm", subject: "norm",
         from: "((v - estimate) - drift) * inverse", to: "(v - estimate) * inverse" },
-      { name: "residual added again to sums", file: "norm", subject: "norm",
-        from: "normalize_row<T, CENTERED>(sums, held,", to: "normalize_row<T, CENTERED>(addends, held," },
+      { name: "sums rounded before they are normalized", file: "norm", subject: "norm",
+        from: "{ return float(x[i]) + float(residual[i]); }",
+        to: "{ return float(T(float(x[i]) + float(residual[i]))); }" },
       { name: "sums written where the norms go", file: "norm", subject: "norm",
-        from: "sum_writer = { row, aligned }",
-        to: "sum_writer = { out + ulong(at.row) * p.columns, aligned }" },
+        from: "writer.sums = row;", to: "writer.sums = writer.out;" },
       { name: "sums of strided rows written side by side", file: "norm", subject: "norm",
-        from: "sum_writer = { row, aligned }",
-        to: "sum_writer = { x + ulong(at.row) * p.columns, aligned }" },
+        from: "writer.sums = row;", to: "writer.sums = x + ulong(at.row) * p.columns;" },
       { name: "weight offset forgotten", file: "norm", subject: "norm",
         from: "    writer.weight_offset = p.weight_offset;", to: "    writer.weight_offset = 0.0f;" },
       { name: "row stride ignored", file: "common", subject: "rope",
@@ -82,7 +91,9 @@ module Tasks
       { name: "maximum not subtracted", file: "softmax", subject: "softmax",
         from: "exp(v.x - maximum)", to: "exp(v.x)" },
       { name: "empty row divided by zero", file: "softmax", subject: "softmax",
-        from: "if (highest == -INFINITY)", to: "if (false)" },
+        from: "highest == -INFINITY || sum != sum", to: "sum != sum && false" },
+      { name: "masked elements of a NaN row are NaN", file: "softmax", subject: "softmax",
+        from: "highest == -INFINITY || sum != sum", to: "highest == -INFINITY" },
       { name: "sign of the rotation swapped", file: "rope", subject: "rope",
         from: "a * c - b * s", to: "a * c + b * s" },
       { name: "pairs not interleaved", file: "rope", subject: "rope",

@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
-use engine::kernels::{selftest, Isa};
+use engine::kernels::selftest::{self, Extent};
+use engine::kernels::Isa;
 use engine::{nn, Device};
 
-const USAGE: &str = "usage: kernels_selftest [--device cpu|cuda|cuda:1|metal] [KERNEL ...]";
+const USAGE: &str =
+    "usage: kernels_selftest [--device cpu|cuda|cuda:1|metal] [--few] [--stop-at-first] [KERNEL ...]";
 
 fn main() -> ExitCode {
     match run() {
@@ -19,22 +21,22 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<bool, String> {
-    let (device, kernels) = arguments()?;
+    let (device, kernels, extent) = arguments()?;
     let kernels: Vec<&str> = kernels.iter().map(String::as_str).collect();
     let opened = device.open().map_err(|error| error.to_string())?;
     if device != Device::Cpu {
-        return report(&device.to_string(), &opened, &kernels);
+        return report(&device.to_string(), &opened, &kernels, extent);
     }
     let mut sound = true;
     for isa in Isa::for_rows().map_err(|error| error.to_string())? {
         let label = format!("cpu {}", isa.name());
-        sound &= isa.force(|| report(&label, &opened, &kernels))?;
+        sound &= isa.force(|| report(&label, &opened, &kernels, extent))?;
     }
     Ok(sound)
 }
 
-fn arguments() -> Result<(Device, Vec<String>), String> {
-    let mut device = Device::Cpu;
+fn arguments() -> Result<(Device, Vec<String>, Extent), String> {
+    let (mut device, mut extent) = (Device::Cpu, Extent::default());
     let mut kernels = Vec::new();
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -43,6 +45,8 @@ fn arguments() -> Result<(Device, Vec<String>), String> {
                 let name = arguments.next().ok_or(USAGE)?;
                 device = Device::parse(&name).map_err(|error| error.to_string())?;
             }
+            "--few" => extent.few = true,
+            "--stop-at-first" => extent.stop_at_first = true,
             name if selftest::names().any(|known| known == name) => kernels.push(argument),
             _ => {
                 let known: Vec<_> = selftest::names().collect();
@@ -50,12 +54,17 @@ fn arguments() -> Result<(Device, Vec<String>), String> {
             }
         }
     }
-    Ok((device, kernels))
+    Ok((device, kernels, extent))
 }
 
 /// One line per kernel and dtype, and one per failed case.
-fn report(label: &str, device: &candle_core::Device, kernels: &[&str]) -> Result<bool, String> {
-    let mut outcomes = selftest::run(device, kernels).map_err(|error| error.to_string())?;
+fn report(
+    label: &str,
+    device: &candle_core::Device,
+    kernels: &[&str],
+    extent: Extent,
+) -> Result<bool, String> {
+    let mut outcomes = selftest::run(device, kernels, extent).map_err(|error| error.to_string())?;
     if kernels.is_empty() {
         outcomes.extend(nn::selftest::run(device).map_err(|error| error.to_string())?);
     }

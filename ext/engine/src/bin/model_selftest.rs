@@ -1,4 +1,4 @@
-//! Runs every tiny checkpoint under a folder on a device and compares with the CPU:
+//! Runs every tiny checkpoint under some folders on a device and compares with the CPU:
 //! `model_selftest --device cuda spec/fixtures/tiny`. Then asks the device for more memory than it
 //! has, and expects an error and a device that goes on.
 
@@ -14,7 +14,7 @@ use engine::models::{Blueprint, TextModel};
 use engine::nn::PackedSequences;
 use engine::{runtime::threads, weights, CancelToken, Device, Error, Result};
 
-const USAGE: &str = "usage: model_selftest --device cpu|cuda|cuda:1|metal FOLDER";
+const USAGE: &str = "usage: model_selftest --device cpu|cuda|cuda:1|metal FOLDER ...";
 
 /// The error that is allowed, relative to the size of the result.
 const ALLOWED: [(DType, f32); 3] = [(DType::F32, 1e-4), (DType::F16, 3e-2), (DType::BF16, 2e-1)];
@@ -32,17 +32,21 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [flag, device, folder] = arguments.as_slice() else {
+    let [flag, device, folders @ ..] = arguments.as_slice() else {
         return Err(Error::InvalidInput(USAGE.into()));
     };
-    if flag != "--device" {
+    if flag != "--device" || folders.is_empty() {
         return Err(Error::InvalidInput(USAGE.into()));
     }
     let device = Device::parse(device)?;
     let opened = device.open()?;
     let mut sound = true;
     let mut count = 0;
-    for folder in checkpoints(Path::new(folder))? {
+    let mut checkpoints = Vec::new();
+    for folder in folders {
+        find_checkpoints(Path::new(folder), &mut checkpoints)?;
+    }
+    for folder in checkpoints {
         let Some(model) = Model::find(&folder)? else {
             continue;
         };
@@ -66,20 +70,20 @@ fn run() -> Result<bool> {
     Ok(sound && count > 0 && survives)
 }
 
-fn checkpoints(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let listed = std::fs::read_dir(root)
-        .map_err(|error| Error::ModelNotFound(format!("{}: {error}", root.display())))?;
-    for entry in listed.flatten() {
-        let path = entry.path();
-        if path.join("model.safetensors").exists() && path.join("config.json").exists() {
-            found.push(path);
-        } else if path.is_dir() {
-            found.extend(checkpoints(&path)?);
-        }
+/// The checkpoint that a folder is, or those under it.
+fn find_checkpoints(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    if folder.join("model.safetensors").exists() && folder.join("config.json").exists() {
+        found.push(folder.to_owned());
+        return Ok(());
     }
-    found.sort();
-    Ok(found)
+    let listed = std::fs::read_dir(folder)
+        .map_err(|error| Error::ModelNotFound(format!("{}: {error}", folder.display())))?;
+    let mut paths: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths.iter().filter(|path| path.is_dir()) {
+        find_checkpoints(path, found)?;
+    }
+    Ok(())
 }
 
 /// A checkpoint with the token ids that its reference was made of.

@@ -11,7 +11,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub(crate) mod matrix;
-#[cfg(any(test, target_os = "macos"))]
+#[cfg(any(test, feature = "metal"))]
 mod metal;
 mod ops;
 pub mod reference;

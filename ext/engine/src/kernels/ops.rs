@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use candle_core::op::BackpropOp;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-#[cfg(target_os = "macos")]
+#[cfg(feature = "metal")]
 use candle_core::MetalStorage;
 use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, DType, InplaceOp2, Layout, Shape, Storage, Tensor,
@@ -21,7 +21,7 @@ use super::cpu::{
 };
 #[cfg(feature = "cuda")]
 use super::cuda;
-#[cfg(target_os = "macos")]
+#[cfg(feature = "metal")]
 use super::metal;
 use super::{Activation, RopeKind};
 
@@ -102,7 +102,7 @@ macro_rules! gpu_forward {
             cuda::$launcher(self, x, layout)
         }
 
-        #[cfg(target_os = "macos")]
+        #[cfg(feature = "metal")]
         fn metal_fwd(
             &self,
             x: &MetalStorage,
@@ -123,7 +123,7 @@ macro_rules! gpu_forward {
             cuda::$launcher(self, a, a_layout, b, b_layout)
         }
 
-        #[cfg(target_os = "macos")]
+        #[cfg(feature = "metal")]
         fn metal_fwd(
             &self,
             a: &MetalStorage,
@@ -272,7 +272,7 @@ impl InplaceOp2 for AddNorm {
         Ok(())
     }
 
-    #[cfg(target_os = "macos")]
+    #[cfg(feature = "metal")]
     fn metal_fwd(
         &self,
         x: &mut MetalStorage,

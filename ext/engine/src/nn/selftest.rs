@@ -8,6 +8,7 @@ use super::{
 };
 use crate::kernels::selftest::Outcome;
 use crate::kernels::{reference, Activation};
+use crate::runtime::device::placed;
 use crate::Result;
 
 /// Every case on the device, in every dtype.
@@ -52,7 +53,7 @@ impl Bench<'_> {
         let values: Vec<f32> = std::iter::repeat_with(next).take(count).collect();
         let tensor = Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?;
         let kept = read(&tensor)?;
-        Ok((tensor.to_device(self.device)?, kept))
+        Ok((placed(&tensor, self.device)?, kept))
     }
 
     /// The error counts against the largest number of the result.

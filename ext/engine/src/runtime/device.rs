@@ -3,7 +3,7 @@
 pub mod cuda;
 mod suited;
 
-pub use suited::zeros;
+pub use suited::{placed, zeros};
 
 use std::collections::HashMap;
 use std::fmt;
@@ -183,16 +183,23 @@ impl Device {
         Ok(device)
     }
 
-    fn is_compiled_in(self) -> bool {
+    pub fn is_compiled_in(self) -> bool {
         match self {
             Self::Cpu => true,
             Self::Cuda(_) => cfg!(feature = "cuda"),
-            Self::Metal(_) => cfg!(target_os = "macos"),
+            Self::Metal(_) => cfg!(feature = "metal"),
         }
     }
 
+    /// Waits for what was given to the device so far, by any thread.
     pub fn synchronize(self) -> Result<()> {
-        Ok(self.open()?.synchronize()?)
+        match self.open()? {
+            // candle's own clears the fences of what other threads encode meanwhile, and their next work would not wait
+            // for it.
+            #[cfg(feature = "metal")]
+            candle_core::Device::Metal(metal) => Ok(metal.flush_and_wait_current()?),
+            device => Ok(device.synchronize()?),
+        }
     }
 
     fn connect(self) -> Result<candle_core::Device> {
@@ -268,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(not(feature = "cuda"), not(target_os = "macos")))]
+    #[cfg(all(not(feature = "cuda"), not(feature = "metal")))]
     fn what_the_build_lacks_is_said_with_the_fix() {
         let message = Device::Cuda(0).open().unwrap_err().to_string();
         assert!(message.contains("built without CUDA") && message.contains("--features cuda"));

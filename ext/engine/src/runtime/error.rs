@@ -91,11 +91,11 @@ impl From<candle_core::Error> for Error {
                 Self::CorruptModel(reason) => Self::corrupt(&path, reason),
                 other => other,
             },
-            C::NotCompiledWithCudaSupport | C::NotCompiledWithMetalSupport | C::Metal(_) => {
+            C::NotCompiledWithCudaSupport | C::NotCompiledWithMetalSupport => {
                 Self::Device(error.to_string())
             }
-            C::Cuda(inner) => {
-                let message = inner.to_string();
+            C::Cuda(_) | C::Metal(_) => {
+                let message = error.to_string();
                 if is_out_of_memory(&message) {
                     Self::OutOfMemory(message)
                 } else {
@@ -121,10 +121,18 @@ impl From<candle_core::Error> for Error {
 
 fn is_out_of_memory(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
-    // The last is what cuBLAS says.
-    ["out of memory", "out_of_memory", "status_alloc_failed"]
-        .iter()
-        .any(|words| message.contains(words))
+    [
+        "out of memory",
+        "out_of_memory",
+        // cuBLAS.
+        "status_alloc_failed",
+        // candle, where Metal gives no buffer; a buffer of no bytes is never asked for.
+        "failed to create metal resource: buffer",
+        // A command buffer of Metal's that could not run.
+        "insufficient memory",
+    ]
+    .iter()
+    .any(|words| message.contains(words))
 }
 
 #[cfg(test)]

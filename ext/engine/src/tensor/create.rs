@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::dtype::{fitting, for_dtype};
 use super::storage::fill;
+use crate::runtime::device::placed;
 use crate::runtime::memory::{ensure_available, ensure_elements, format_bytes};
 use crate::{CancelToken, Error, Result};
 
@@ -57,7 +58,7 @@ pub fn from_numbers(
         }
         Numbers::Float(values) => Tensor::from_slice(values, shape, &Device::Cpu)?,
     };
-    Ok(wide.to_dtype(dtype)?.to_device(device)?)
+    placed(&wide.to_dtype(dtype)?, device)
 }
 
 /// Elements from little-endian bytes in row-major order.
@@ -80,7 +81,7 @@ pub fn from_bytes(bytes: &[u8], shape: &[usize], dtype: DType, device: &Device) 
             .chunks_exact(size_of::<T>())
             .filter_map(|chunk| chunk.try_into().ok().map(T::from_le_bytes))
             .collect();
-        Ok(Tensor::from_vec(values, shape, device)?)
+        placed(&Tensor::from_vec(values, shape, &Device::Cpu)?, device)
     })
 }
 
@@ -135,7 +136,7 @@ pub fn random(
                 *slot = value(start + offset);
             }
         })?;
-        return Ok(Tensor::from_vec(values, shape, device)?);
+        return placed(&Tensor::from_vec(values, shape, &Device::Cpu)?, device);
     }
     let values = fill::<f32>(count, cancel, |start, part| {
         for (offset, slot) in part.iter_mut().enumerate() {
@@ -143,7 +144,7 @@ pub fn random(
         }
     })?;
     let values = Tensor::from_vec(values, shape, &Device::Cpu)?;
-    Ok(values.to_dtype(dtype)?.to_device(device)?)
+    placed(&values.to_dtype(dtype)?, device)
 }
 
 /// A number from the `index`-th step of a Weyl sequence, whose bits are then well mixed.

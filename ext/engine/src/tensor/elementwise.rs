@@ -9,6 +9,7 @@ use num_traits::Float;
 use super::dtype::{for_dtype, promote};
 use super::shape::broadcast;
 use super::storage::{fill, on_cpu, read, to_dtype};
+use crate::runtime::device::placed;
 use crate::{CancelToken, Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +179,7 @@ fn unary_of_integers(operation: Unary, tensor: &Tensor, cancel: &CancelToken) ->
         cancel,
     )?;
     let result = map(&wide, cancel, compute)?;
-    Ok(to_dtype(&result, tensor.dtype(), cancel)?.to_device(device)?)
+    placed(&to_dtype(&result, tensor.dtype(), cancel)?, device)
 }
 
 fn map<T: WithDType, U: WithDType>(
@@ -194,7 +195,8 @@ fn map<T: WithDType, U: WithDType>(
             }
         })
     })?;
-    Ok(Tensor::from_vec(values, tensor.shape(), tensor.device())?)
+    let result = Tensor::from_vec(values, tensor.shape(), &candle_core::Device::Cpu)?;
+    placed(&result, tensor.device())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use super::elementwise::require_float;
 use super::shape::{contiguous, dimension};
 use super::storage::{read, to_dtype};
 use crate::kernels::{self, reference, Activation};
+use crate::runtime::device::placed;
 use crate::{CancelToken, Error, Result};
 
 /// Applies `compute` to the elements of an f64 tensor, a type that the kernels do not have.
@@ -16,7 +17,8 @@ fn in_f64(
     compute: impl FnOnce(&[f64]) -> Vec<f64>,
 ) -> Result<Tensor> {
     let result = compute(&elements(tensor, cancel)?);
-    Ok(Tensor::from_vec(result, tensor.shape(), tensor.device())?)
+    let result = Tensor::from_vec(result, tensor.shape(), &candle_core::Device::Cpu)?;
+    placed(&result, tensor.device())
 }
 
 fn elements(tensor: &Tensor, cancel: &CancelToken) -> Result<Vec<f64>> {

@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use super::{element, Element, Metadata, TensorInfo, WeightSource};
 use crate::quant::{self, BlockType, QuantizedTensor};
 use crate::runtime::bytes::Bytes;
+use crate::runtime::device::placed;
 use crate::{runtime::memory, Error, Result};
 
 #[derive(Debug, Default)]
@@ -145,7 +146,7 @@ impl WeightSource for Table {
                 tensor.to_dtype(dtype.unwrap_or(DType::F32))?
             }
         };
-        Ok(tensor.to_device(device)?)
+        placed(&tensor, device)
     }
 
     fn quantized(&self, name: &str) -> Result<Option<QuantizedTensor>> {

@@ -6,7 +6,9 @@ use engine::kernels::{self, reference, selftest, Activation, Isa, SoftmaxOptions
 
 fn assert_all_pass(kernels: &[&str]) {
     for isa in Isa::for_rows().unwrap() {
-        let outcomes = isa.force(|| selftest::run(&Device::Cpu, kernels)).unwrap();
+        let outcomes = isa
+            .force(|| selftest::run(&Device::Cpu, kernels, selftest::Extent::default()))
+            .unwrap();
         assert!(!outcomes.is_empty());
         let failed: Vec<_> = outcomes.iter().filter(|o| !o.passed()).collect();
         assert!(failed.is_empty(), "{}: {failed:?}", isa.name());

@@ -1,16 +1,16 @@
 //! The row kernels on Metal: sources in this folder, compiled at run time, libraries and pipelines
-//! kept per device. The launcher is for macOS; what can be tested elsewhere is in `plan`.
+//! kept per device. The launcher needs candle's Metal backend; what can be tested without is in `plan`.
 
 // Elsewhere only its tests use it.
-#[cfg_attr(not(target_os = "macos"), allow(dead_code))]
+#[cfg_attr(not(feature = "metal"), allow(dead_code))]
 mod plan;
 
-#[cfg(target_os = "macos")]
+#[cfg(feature = "metal")]
 mod launch;
-#[cfg(target_os = "macos")]
+#[cfg(feature = "metal")]
 mod operands;
-#[cfg(target_os = "macos")]
+#[cfg(feature = "metal")]
 mod pipelines;
 
-#[cfg(target_os = "macos")]
+#[cfg(feature = "metal")]
 pub(super) use launch::{activate, add_norm, gated, l2_normalize, mean_pool, norm, rope, softmax};

@@ -10,18 +10,15 @@ struct NormParameters {
     RowStarts residual;
 };
 
-// The sum is rounded before it is normalized, so the fused kernels give what the two steps give.
+// The sum stays in f32 until it is normalized, as on the CPU.
 template <typename T>
 struct ResidualSource {
     device const T *x;
     device const T *residual;
     bool aligned;
 
-    float4 vector(uint i) const {
-        const float4 v = load4(x + i, aligned) + load4(residual + i, aligned);
-        return four(float(T(v.x)), float(T(v.y)), float(T(v.z)), float(T(v.w)));
-    }
-    float scalar(uint i) const { return float(T(float(x[i]) + float(residual[i]))); }
+    float4 vector(uint i) const { return load4(x + i, aligned) + load4(residual + i, aligned); }
+    float scalar(uint i) const { return float(x[i]) + float(residual[i]); }
 };
 
 // Squares around a first estimate of the mean, and how far that estimate is off: with a mean of 1e4
@@ -45,11 +42,13 @@ struct DeviationVisitor {
     }
 };
 
-template <typename T>
+// With SUMS it also stores what it normalizes: only in this last pass, since the ones before read x.
+template <typename T, bool SUMS>
 struct NormWriter {
     device const T *weight;
     device const T *bias;
     device T *out;
+    device T *sums;
     float estimate;
     float drift;
     float inverse;
@@ -68,6 +67,9 @@ struct NormWriter {
             y = y + load4(bias + i, aligned);
         }
         store4(out + i, y, aligned);
+        if (SUMS) {
+            store4(sums + i, v, aligned);
+        }
         return v;
     }
     float scalar(float v, uint i) const {
@@ -79,28 +81,16 @@ struct NormWriter {
             y += float(bias[i]);
         }
         out[i] = T(y);
+        if (SUMS) {
+            sums[i] = T(v);
+        }
         return v;
     }
 };
 
-template <typename T>
-struct RowWriter {
-    device T *out;
-    bool aligned;
-
-    float4 vector(float4 v, uint i) const {
-        store4(out + i, v, aligned);
-        return v;
-    }
-    float scalar(float v, uint i) const {
-        out[i] = T(v);
-        return v;
-    }
-};
-
-template <typename T, bool CENTERED, typename Source>
+template <typename T, bool CENTERED, bool SUMS, typename Source>
 static inline void normalize_row(
-    thread const Source &source, thread Held &held, thread NormWriter<T> &writer,
+    thread const Source &source, thread Held &held, thread NormWriter<T, SUMS> &writer,
     constant NormParameters &p, threadgroup float *partials, thread const Lane &at
 ) {
     const float width = float(p.columns);
@@ -137,11 +127,11 @@ static inline void norm_row(
     const RowSource<T> source = { x + row_start(p.input, at.row), (p.flags & ALIGNED) != 0 };
     Held held;
     hold(held, source, p.columns, at);
-    NormWriter<T> writer;
+    NormWriter<T, false> writer;
     writer.weight = weight;
     writer.bias = bias;
     writer.out = out + ulong(at.row) * p.columns;
-    normalize_row<T, CENTERED>(source, held, writer, p, partials, at);
+    normalize_row<T, CENTERED, false>(source, held, writer, p, partials, at);
 }
 
 template <typename T, bool CENTERED>
@@ -149,19 +139,16 @@ static inline void add_norm_row(
     device T *x, device const T *residual, device const T *weight, device const T *bias, device T *out,
     constant NormParameters &p, threadgroup float *partials, thread const Lane &at
 ) {
-    const bool aligned = p.flags & ALIGNED;
     device T *row = x + row_start(p.input, at.row);
-    const ResidualSource<T> addends = { row, residual + row_start(p.residual, at.row), aligned };
+    const ResidualSource<T> addends = { row, residual + row_start(p.residual, at.row), (p.flags & ALIGNED) != 0 };
     Held held;
     hold(held, addends, p.columns, at);
-    RowWriter<T> sum_writer = { row, aligned };
-    visit(held, addends, sum_writer, p.columns, at);
-    const RowSource<T> sums = { row, aligned };
-    NormWriter<T> writer;
+    NormWriter<T, true> writer;
     writer.weight = weight;
     writer.bias = bias;
     writer.out = out + ulong(at.row) * p.columns;
-    normalize_row<T, CENTERED>(sums, held, writer, p, partials, at);
+    writer.sums = row;
+    normalize_row<T, CENTERED, true>(addends, held, writer, p, partials, at);
 }
 
 #define NORM_KERNEL(NAME, T, CENTERED)                                                 \

@@ -111,9 +111,9 @@ struct ShareWriter {
     }
 };
 
-// No kept element is above -infinity: zeros where nothing is kept, else the reference's 0 / 0.
+// Where no share can be computed: zeros where nothing is kept, else the reference's NaN for all that is.
 template <typename T>
-static inline void write_empty_row(
+static inline void write_undefined_row(
     thread const ScoreSource<T> &source, device T *out, uint columns, thread const Lane &at
 ) {
     for (uint i = at.index; i < columns; i += at.count) {
@@ -144,9 +144,9 @@ static inline void softmax_row(
     ExponentialVisitor exponential = { highest, 0.0f };
     visit(held, source, exponential, p.columns, at);
     const float sum = group_sum(exponential.sum, partials + MAXIMUM_SIMDGROUPS, at);
-    // A NaN score is no maximum, yet it is in the sum.
-    if (highest == -INFINITY) {
-        write_empty_row(source, to, p.columns, at);
+    // No kept element is above -infinity, or one is NaN or +infinity: NaN is no maximum, yet it is in the sum.
+    if (highest == -INFINITY || sum != sum) {
+        write_undefined_row(source, to, p.columns, at);
         return;
     }
     const ExponentialSource<T> exponentials = { &source, highest };

@@ -58,6 +58,7 @@ fn inputs(bench: &Bench<'_>) -> Result<Vec<Input>> {
     wanted.push(((1100, 1021), (Fill::Plain, Placement::Contiguous)));
     wanted
         .into_iter()
+        .filter(|(size, _)| bench.takes(*size))
         .map(|(size, style)| input(&mut random, size, style, bench.dtype, bench.device))
         .collect()
 }
@@ -261,11 +262,8 @@ impl Masks {
             .collect();
         Ok(Self {
             additive: data::tensor(additive, &shape, bench.dtype, bench.device)?,
-            keep: (Tensor::from_slice(&keep, shape, bench.device)?, keep),
-            lengths: (
-                Tensor::from_slice(&lengths, leading, bench.device)?,
-                lengths,
-            ),
+            keep: (data::indices(&keep, &shape, bench.device)?, keep),
+            lengths: (data::indices(&lengths, leading, bench.device)?, lengths),
         })
     }
 }
@@ -406,7 +404,7 @@ fn rope(bench: &mut Bench<'_>) -> Result<()> {
         let positions: Vec<u32> = (0..tokens)
             .map(|_| (random.bits() % known as u64) as u32)
             .collect();
-        let indices = Tensor::from_slice(&positions, tokens, bench.device)?;
+        let indices = data::indices(&positions, &[tokens], bench.device)?;
         for kind in [RopeKind::Half, RopeKind::Interleaved] {
             let got = kernels::rope(&tensor, &cosines, &sines, &indices, kind, rotary)?;
             let want = reference::rope(&used, (heads, width), (&c, &s), &positions, kind, rotary);

@@ -1,7 +1,8 @@
 //! Seeded inputs in awkward shapes and layouts.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, WithDType};
 
+use crate::runtime::device::placed;
 use crate::Result;
 
 /// A tensor as the kernel gets it, and its values as the reference does: rounded to the type.
@@ -85,7 +86,16 @@ pub(super) fn tensor(
 ) -> Result<(Tensor, Vec<f64>)> {
     let rounded = Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?;
     let kept = rounded.flatten_all()?.to_dtype(DType::F64)?.to_vec1()?;
-    Ok((rounded.to_device(device)?, kept))
+    Ok((placed(&rounded, device)?, kept))
+}
+
+/// Numbers that count, on the device.
+pub(super) fn indices<T: WithDType>(
+    values: &[T],
+    shape: &[usize],
+    device: &Device,
+) -> Result<Tensor> {
+    placed(&Tensor::from_slice(values, shape, &Device::Cpu)?, device)
 }
 
 /// `rows` × `width` numbers in the placement.

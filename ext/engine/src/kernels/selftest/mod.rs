@@ -7,7 +7,7 @@ mod data;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::Result;
+use crate::{Error, Result};
 
 pub use cases::names;
 
@@ -29,9 +29,21 @@ impl Outcome {
 
 pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
+/// Which cases run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extent {
+    /// Without the largest inputs, for a device that takes its time.
+    pub few: bool,
+    /// The first case that fails is the last.
+    pub stop_at_first: bool,
+}
+
+/// Inputs of more elements are large.
+const LARGE: usize = 100_000;
+
 /// Runs the kernels named (all, when none is) on the device.
-pub fn run(device: &Device, kernels: &[&str]) -> Result<Vec<Outcome>> {
-    let mut outcomes = Vec::new();
+pub fn run(device: &Device, kernels: &[&str], extent: Extent) -> Result<Vec<Outcome>> {
+    let mut outcomes: Vec<Outcome> = Vec::new();
     for (name, kernel) in cases::ALL {
         if !kernels.is_empty() && !kernels.contains(name) {
             continue;
@@ -41,9 +53,15 @@ pub fn run(device: &Device, kernels: &[&str]) -> Result<Vec<Outcome>> {
                 device,
                 dtype,
                 kernel: name,
+                extent,
                 outcomes: &mut outcomes,
             };
-            kernel(&mut bench)?;
+            match kernel(&mut bench) {
+                Err(_) if extent.stop_at_first && outcomes.last().is_some_and(|o| !o.passed()) => {
+                    return Ok(outcomes);
+                }
+                done => done?,
+            }
         }
     }
     Ok(outcomes)
@@ -54,10 +72,15 @@ struct Bench<'a> {
     device: &'a Device,
     dtype: DType,
     kernel: &'static str,
+    extent: Extent,
     outcomes: &'a mut Vec<Outcome>,
 }
 
 impl Bench<'_> {
+    fn takes(&self, (rows, width): (usize, usize)) -> bool {
+        !self.extent.few || rows * width <= LARGE
+    }
+
     /// Compares a tensor with what the reference says.
     fn check(&mut self, case: String, got: &Tensor, want: &[f64]) -> Result<()> {
         let got = data::read(got)?;
@@ -75,7 +98,10 @@ impl Bench<'_> {
             case,
             deviation,
         });
-        Ok(())
+        match self.extent.stop_at_first && deviation > 1.0 {
+            true => Err(Error::InvalidInput("a case failed".into())),
+            false => Ok(()),
+        }
     }
 }
 

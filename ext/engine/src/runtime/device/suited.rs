@@ -70,6 +70,15 @@ pub fn zeros(
     Ok(Tensor::zeros(shape, dtype, device)?)
 }
 
+/// The tensor on the device. Of what has no elements nothing is copied: Metal has no buffers of no bytes, and candle
+/// asks for one.
+pub fn placed(tensor: &Tensor, device: &candle_core::Device) -> Result<Tensor> {
+    match tensor.elem_count() {
+        0 => Ok(Tensor::zeros(tensor.shape(), tensor.dtype(), device)?),
+        _ => Ok(tensor.to_device(device)?),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,111 @@
+# frozen_string_literal: true
+
+require "tempfile"
+require_relative "mutants"
+require_relative "soft"
+
+module Tasks
+  module Metal
+    # Runs our Metal kernels on the software device: every case against an f64 reference under several schedules, then
+    # watched access by access, then every mutant, which must fail; and checks their address spaces.
+    class Kernels
+      SOURCES = File.join(Build::ROOT, "ext/engine/src/kernels/metal")
+      ADDRESS_SPACES = File.join(Soft::WORKSPACE, "crates/device/include/address_spaces.h")
+      # The source files, and whose cases run the kernels of each.
+      SUBJECTS = {
+        "norm" => %w[layer_norm rms_norm add_layer_norm add_rms_norm],
+        "softmax" => %w[softmax softmax_masked],
+        "activation" => %w[activation gated],
+        "rope" => %w[rope],
+        "pooling" => %w[mean_pool l2_normalize]
+      }.freeze
+      ADDRESS_SPACE_FLAGS = %w[
+        -x clcpp -cl-std=CLC++2021 --target=spir64 -cl-no-stdinc -fsyntax-only -Wno-everything
+        -Xclang -cl-ext=-__opencl_c_generic_address_space,-__opencl_c_pipes,-__opencl_c_device_enqueue
+      ].freeze
+      # All lanes of a simdgroup have to take part in its functions: ours promise that, candle's do not.
+      WATCHED = { check: 1, strict: 1, schedule: "shuffled" }.freeze
+
+      Outcome = Struct.new(:title, :success, :output)
+
+      def initialize(soft = Soft.new, compiler = Tools.clang)
+        @soft = soft
+        @compiler = compiler
+      end
+
+      # @return [Boolean] whether every check passed; says what each found
+      def run
+        [report("all cases", schedules), report("watched", watched), report("address spaces", address_spaces),
+         report("mutants", MUTANTS.map { |mutant| -> { run_mutant(mutant) } })].all?
+      end
+
+      private
+
+      def report(title, jobs)
+        started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+        outcomes = Soft.in_parallel(jobs)
+        puts "#{title}:"
+        outcomes.each { |outcome| puts "  #{outcome.success ? "ok  " : "FAIL"} #{outcome.title}: #{outcome.output}" }
+        good = outcomes.count(&:success)
+        seconds = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
+        puts format("  %<good>d of %<all>d as expected, %<seconds>.0f s", good:, all: outcomes.size, seconds:)
+        good == outcomes.size
+      end
+
+      # Whole, once as late as Metal allows and once eagerly, threadgroups forwards and backwards.
+      def schedules
+        [{ schedule: "forwards" }, { schedule: "backwards", eager: 1 }].map do |settings|
+          -> { outcome("kernels_selftest #{settings}", selftest([], **settings)) }
+        end
+      end
+
+      def watched
+        SUBJECTS.map { |subject, kernels| -> { outcome(subject, selftest(["--few", *kernels], **WATCHED)) } }
+      end
+
+      def selftest(arguments, **settings)
+        @soft.run(@soft.program("kernels_selftest"), "--device", "metal", *arguments, **settings)
+      end
+
+      def outcome(title, run)
+        said = run.output[/\d+ cases/] || run.output.lines.last.to_s.strip
+        said = "#{run.findings.size} findings, as #{run.findings.first}" if run.findings.any?
+        failed = run.output[/^FAILED .*/]
+        Outcome.new(title, run.clean?, [said, failed, format("%.0f s", run.seconds)].compact.join(", "))
+      end
+
+      def run_mutant(mutant)
+        Tempfile.create("mutant") do |file|
+          file.write(mutant.plant)
+          file.close
+          arguments = ["--few", "--stop-at-first", *SUBJECTS.fetch(mutant.subject)]
+          run = selftest(arguments, **WATCHED, fatal: 1, plant: file.path)
+          told = run.findings.first || run.output[/^FAILED .*/]
+          Outcome.new(mutant.name, !run.clean? && !told.nil?, told || "not caught: #{run.output.lines.last}")
+        end
+      end
+
+      # @return [String] the Metal source of a subject as the launcher compiles it
+      def source(subject)
+        ["common", subject].map { |file| File.read(File.join(SOURCES, "#{file}.metal")) }.join
+      end
+
+      # Metal has no generic pointers: a device pointer does not become a threadgroup pointer. Clang's C++ for
+      # OpenCL keeps the same rules; the last job breaks one on purpose.
+      def address_spaces
+        jobs = SUBJECTS.keys.map { |subject| -> { check_address_spaces(subject, source(subject), true) } }
+        mixed = source("pooling").sub("threadgroup float *other", "device float *other")
+        jobs << -> { check_address_spaces("threadgroup memory read as device memory", mixed, false) }
+      end
+
+      def check_address_spaces(title, source, accepted)
+        text = "#include \"#{ADDRESS_SPACES}\"\n#{source.gsub(/^#include <metal_stdlib>$/, "")}"
+        compiler = @compiler.sub(/clang\+\+/, "clang")
+        compiler = @compiler unless Tools.find(File.basename(compiler)) || File.executable?(compiler)
+        output, status = Open3.capture2e(compiler, *ADDRESS_SPACE_FLAGS, "-", stdin_data: text)
+        verdict = status.success? ? "accepted" : output[/error: .*/] || output
+        Outcome.new(title, status.success? == accepted, verdict)
+      end
+    end
+  end
+end

@@ -1,0 +1,138 @@
+# frozen_string_literal: true
+
+require "tempfile"
+require_relative "soft"
+
+module Tasks
+  module Metal
+    # Runs every tiny checkpoint on the software device, in three types, against the CPU; then the Ruby specs on an
+    # extension for which `device: "metal"` exists.
+    class Models
+      TINY = File.join(Build::ROOT, "spec/fixtures/tiny")
+      # Specs of the device itself, and ordinary ones whose models load on the best device, which is Metal here.
+      SPECS = %w[
+        ext/softmetal/spec
+        spec/parity/embedding_spec.rb spec/parity/heads_spec.rb spec/parity/gguf_spec.rb
+        spec/unit/embedding_model_spec.rb spec/unit/reranker_spec.rb spec/unit/ner_spec.rb
+        spec/unit/classifier_spec.rb spec/unit/masked_lm_spec.rb spec/unit/adapters_spec.rb
+      ].freeze
+      # One checkpoint per shape, watched access by access.
+      SHAPES = %w[bert modernbert deberta-v2 model2vec decoders/llama decoders/gemma3 decoders/qwen2-moe].freeze
+      RUNS = { "late, forwards" => {}, "at once, backwards" => { eager: 1, schedule: "backwards" } }.freeze
+
+      # Kernels of candle's that are wrong: the product with Q2_K writes out of bounds, attention needs more threadgroup
+      # memory than there is for heads of 256, and sums of 16-bit numbers are added in 16 bits.
+      FORBIDDEN = /mul_m[vm](_id)?_q2_K|sdpa|steel_attention|fast_sum_b?f16|fast_mean/
+      # A planted bug: who must notice, under which settings, and what must be said.
+      Plant = Struct.new(:title, :command, :settings, :told, keyword_init: true)
+      BARRIERS = { check: 1, plant: "no-barriers" }.freeze
+      FENCES = { check: 1, plant: "no-fences" }.freeze
+      PLANTS = [
+        { title: "dropped barriers", command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+          settings: BARRIERS, told: /hazard: .* \(same encoder\)/ },
+        { title: "missing fences", command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+          settings: FENCES, told: /hazard: .* \(earlier encoder\)/ },
+        { title: "an output bound as an input", command: %w[planted output-as-input], settings: { check: 1 },
+          told: /twice: hazard: reads what twice \(same encoder\) wrote/ },
+        { title: "a wrong offset", command: %w[planted wrong-offset], settings: { check: 1 },
+          told: /twice: reads 4 bytes outside of its buffers/ },
+        { title: "fences that candle's waiting loses", command: %w[threads --candle], settings: { check: 1 },
+          told: /hazard: .* \(earlier encoder\)/ },
+        { title: "a kernel without an instance for bf16",
+          command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+          settings: { mutation: ["struct NormParameters", "NORM_KERNELS(bf16, bfloat)", ""] },
+          told: /no function (add_)?layer_norm_bf16/ },
+        { title: "too much threadgroup memory",
+          command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+          settings: { mutation: ["struct NormParameters", "partials[3 *", "partials[300 *"] },
+          told: /more than 32768 bytes of threadgroup memory/ }
+      ].map { |attributes| Plant.new(**attributes) }.freeze
+      # What must be right for a planted bug to say something: the same without one.
+      SOUND = [%w[planted none], %w[threads]].freeze
+
+      def initialize(soft = Soft.new)
+        @soft = soft
+      end
+
+      # @return [Boolean] whether all is well; says what is not
+      def run
+        [models, watched, planted, specs].all?
+      end
+
+      # Every checkpoint in every type.
+      def models
+        jobs = RUNS.flat_map do |title, settings|
+          shards.map { |folders| -> { [title, selftest(folders, **settings)] } }
+        end
+        runs = Soft.in_parallel(jobs)
+        runs.group_by(&:first).each do |title, group|
+          lines = group.sum { |_, run| run.output.lines.grep(/\A(ok|FAILED) /).size }
+          puts "#{title}: #{lines} runs of models"
+        end
+        runs.map { |title, run| sound?(title, run) }.all?
+      end
+
+      # One checkpoint per shape with every access watched.
+      def watched
+        jobs = SHAPES.map { |name| -> { [name, selftest([File.join(TINY, name)], check: 1, schedule: "shuffled")] } }
+        Soft.in_parallel(jobs).map { |name, run| sound?("watched: #{name}", run) }.all?
+      end
+
+      # The same programs with a bug, which must be noticed, and without.
+      def planted
+        outcomes = Soft.in_parallel(PLANTS.map { |plant| -> { [plant, run_planted(plant)] } })
+        outcomes.each do |plant, run|
+          found = run.findings.grep(plant.told).first
+          puts "#{found ? "noticed" : "NOT NOTICED"}: #{plant.title}: #{found || run.output.lines.last}"
+        end
+        sound = SOUND.map { |words| sound?(words.join(" "), @soft.run(*program(words), check: 1)) }
+        sound.all? && outcomes.all? { |plant, run| run.findings.grep(plant.told).any? }
+      end
+
+      def specs
+        run = @soft.run({ "CANDLE_BUILD" => "cpu" }, "bundle", "exec", "rspec", "-I", Soft::LIBRARY, *SPECS)
+        puts run.output.lines.grep(/examples,/)
+        sound?("specs", run)
+      end
+
+      private
+
+      def program(words)
+        [@soft.program(words.first), *words.drop(1)]
+      end
+
+      def run_planted(plant)
+        settings = plant.settings
+        return @soft.run(*program(plant.command), **settings) unless settings.key?(:mutation)
+
+        Tempfile.create("plant") do |file|
+          within, from, to = settings[:mutation]
+          file.write("#{within}\n#{from}\n=====\n#{to}\n")
+          file.close
+          @soft.run(*program(plant.command), plant: file.path)
+        end
+      end
+
+      def selftest(folders, **settings)
+        @soft.run(@soft.program("model_selftest"), "--device", "metal", *folders, **settings)
+      end
+
+      # The checkpoints in as many parts as there are processors, of about the same number of files.
+      def shards
+        folders = Dir[File.join(TINY, "*"), File.join(TINY, "decoders/*")].select { |path| File.directory?(path) }
+        folders -= [File.join(TINY, "decoders")]
+        folders.sort.each_with_index.group_by { |_, index| index % Etc.nprocessors }
+               .values.map { |pairs| pairs.map(&:first) }
+      end
+
+      def sound?(title, run)
+        unexpected = run.findings + run.kernels.keys.grep(FORBIDDEN).map { |name| "#{name} is reached" }
+        return true if run.status.success? && unexpected.empty?
+
+        puts "#{title}: #{run.status.success? ? "" : "FAILED "}#{unexpected.size} findings",
+             unexpected.first(10), run.output.lines.grep(/FAILED|panicked|rror/).first(10), run.output.lines.last(5)
+        false
+      end
+    end
+  end
+end
