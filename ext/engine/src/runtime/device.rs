@@ -214,7 +214,7 @@ impl Device {
                 )))
             }
             Self::Cuda(index) => cuda::open(index),
-            Self::Metal(index) => candle_core::Device::new_metal(index),
+            Self::Metal(index) => open_metal(index),
         };
         connected.map_err(|error| {
             // Ours has no backtrace in its text.
@@ -227,6 +227,21 @@ impl Device {
             })
         })
     }
+}
+
+/// candle takes a device out of a list without a look at its length, and panics.
+#[cfg(feature = "metal")]
+fn open_metal(index: usize) -> candle_core::Result<candle_core::Device> {
+    let count = candle_metal_kernels::metal::Device::all().len();
+    match index < count {
+        true => candle_core::Device::new_metal(index),
+        false => candle_core::bail!("Metal devices here: {count}"),
+    }
+}
+
+#[cfg(not(feature = "metal"))]
+fn open_metal(index: usize) -> candle_core::Result<candle_core::Device> {
+    candle_core::Device::new_metal(index)
 }
 
 /// Whether the parent of this process had a GPU open.
