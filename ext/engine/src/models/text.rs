@@ -61,6 +61,10 @@ impl Blueprint {
             let blueprint = decoder::Blueprint::from_gguf(source)?;
             return Ok(Self::Decoder(Box::new(blueprint)));
         }
+        if families::matches_gguf::<Seq2SeqConfig>(architecture) {
+            let blueprint = seq2seq::Blueprint::from_gguf(source)?;
+            return Ok(Self::Seq2Seq(Box::new(blueprint)));
+        }
         Err(unknown(
             metadata.file(),
             ("architecture", architecture),

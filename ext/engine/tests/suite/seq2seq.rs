@@ -329,10 +329,11 @@ fn constraints_and_stop_sequences_are_followed() {
         text.text
     );
     for num_beams in [1, 2] {
-        let free = WritingSettings {
+        let mut free = WritingSettings {
             num_beams,
             ..settings.clone()
         };
+        free.rules.min_new_tokens = 12;
         let mut writing =
             Writing::new(model.clone(), vec![source.clone()], free.clone(), None).unwrap();
         writing.finish(&cancel).unwrap();
@@ -347,6 +348,47 @@ fn constraints_and_stop_sequences_are_followed() {
         assert_eq!(cut.finish_reason, Some(FinishReason::StopSequence));
         assert_eq!(Some(cut.text.as_str()), whole.split(stop.as_str()).next());
     }
+}
+
+#[test]
+fn gguf_files_write_what_their_checkpoints_write() {
+    for (name, original) in [("t5-t5", "t5"), ("t5-mt5", "mt5")] {
+        let fixture = Fixture::named(original);
+        let file = tiny("gguf-seq2seq").join(name).join("model.gguf");
+        let cancel = CancelToken::new();
+        let files = ModelFiles::open(file.to_str().unwrap(), None, &cancel).unwrap();
+        let model = Seq2SeqModel::load(&files, &LoadOptions::default(), &cancel).unwrap();
+        let model = Arc::new(model);
+        let cases = fixture.expected["cases"].as_array().unwrap();
+        for (number, case) in cases.iter().enumerate() {
+            let settings = settings(&model, case, None);
+            let found = written(&model, &fixture.sources(), &settings);
+            assert_eq!(found, fixture.generated(number), "{name} {case}");
+        }
+        let texts = fixture.expected["texts"].as_array().unwrap();
+        for (text, ids) in texts.iter().zip(fixture.sources()) {
+            let found = model.encode(text.as_str().unwrap(), None, &cancel);
+            assert_eq!(found.unwrap(), ids, "{name} {text}");
+        }
+    }
+    let encoder = tiny("gguf-seq2seq").join("t5encoder-mt5/model.gguf");
+    let source = weights::open(&WeightFiles::Gguf(encoder)).unwrap();
+    let blueprint = engine::models::encoder::Blueprint::from_gguf(source.as_ref()).unwrap();
+    let (device, cancel) = (Device::Cpu, CancelToken::new());
+    let encoder = engine::models::encoder::Encoder::load(
+        &blueprint,
+        source.as_ref(),
+        &device,
+        DType::F32,
+        false,
+        &cancel,
+    );
+    let fixture = Fixture::named("mt5");
+    let states = encoder
+        .unwrap()
+        .forward(&packed(&fixture.sources()), &cancel)
+        .unwrap();
+    assert!(worst(&fixture.values("encoder"), &values(&states)) < TOLERANCE);
 }
 
 #[test]

@@ -115,6 +115,75 @@ fn t5_stack(raw: &RawConfig, layers: usize, attention: AttentionKind) -> Result<
     ))
 }
 
+/// T5's encoder as GGUF files have it.
+pub fn t5_encoder_gguf(file: &GgufFile<'_>) -> Result<EncoderConfig> {
+    let layers = file.size("block_count", LAYERS)?;
+    t5_stack_gguf(file, layers, ("enc", AttentionKind::Bidirectional))
+}
+
+pub fn t5_gguf(file: &GgufFile<'_>) -> Result<Seq2SeqConfig> {
+    let encoder = t5_encoder_gguf(file)?;
+    let layers = match file.opt_size("decoder_block_count")? {
+        Some(_) => file.size("decoder_block_count", LAYERS)?,
+        None => encoder.layers.len(),
+    };
+    let decoder = t5_stack_gguf(file, layers, ("dec", AttentionKind::Causal))?;
+    let start = file.opt_size("decoder_start_token_id")?;
+    let output_scale = match file.has("output") {
+        true => 1.0,
+        false => 1.0 / (decoder.hidden_size as f32).sqrt(),
+    };
+    Ok(Seq2SeqConfig {
+        family: encoder.family,
+        encoder: Blueprint {
+            config: encoder,
+            names: GGUF_T5_ENCODER,
+            modules: T5_ENCODER,
+            padding_id: file.padding_id()?,
+        },
+        decoder,
+        vocab_size: file.vocabulary()?,
+        start: start.and_then(|id| u32::try_from(id).ok()).unwrap_or(0),
+        end: file.end_id()?,
+        output_scale,
+    })
+}
+
+fn t5_stack_gguf(
+    file: &GgufFile<'_>,
+    layers: usize,
+    (part, attention): (&str, AttentionKind),
+) -> Result<EncoderConfig> {
+    let hidden_size = file.size("embedding_length", WIDTH)?;
+    let head_count = file.size("attention.head_count", HEADS)?;
+    let head_size = match file.opt_size("attention.key_length")? {
+        Some(_) => file.size("attention.key_length", WIDTH)?,
+        None => hidden_size / head_count,
+    };
+    let epsilon = file.number("attention.layer_norm_rms_epsilon")?;
+    let mlp = match file.has(&format!("{part}.blk.0.ffn_gate")) {
+        true => Mlp {
+            kind: MlpKind::Gated,
+            activation: Activation::GeluTanh,
+        },
+        false => Mlp {
+            kind: MlpKind::Plain,
+            activation: Activation::Relu,
+        },
+    };
+    Ok(t5_config(
+        file.opt_size("attention.relative_buckets_count")?,
+        None,
+        stack(
+            "t5",
+            (hidden_size, head_count, head_size),
+            (layers, attention),
+            NormConfig::new(NormKind::Rms, epsilon.unwrap_or(1e-6)),
+            mlp,
+        ),
+    ))
+}
+
 /// What every T5 has: no positions but the distances of attention, whose scores are not scaled.
 pub fn t5_config(
     buckets: Option<usize>,

@@ -50,6 +50,17 @@ impl<'a> GgufFile<'a> {
         self.architecture
     }
 
+    pub fn end_id(&self) -> Result<Option<u32>> {
+        self.metadata.opt_u32("tokenizer.ggml.eos_token_id")
+    }
+
+    /// How many tokens have an embedding.
+    pub fn vocabulary(&self) -> Result<usize> {
+        let info = self.source.info("token_embd.weight");
+        let rows = info.and_then(|info| info.shape.first().copied());
+        rows.ok_or_else(|| self.corrupt("tensor token_embd.weight is missing"))
+    }
+
     pub fn padding_id(&self) -> Result<Option<u32>> {
         self.metadata.opt_u32("tokenizer.ggml.padding_token_id")
     }
@@ -58,7 +69,7 @@ impl<'a> GgufFile<'a> {
         format!("{}.{name}", self.architecture)
     }
 
-    fn size(&self, name: &str, range: RangeInclusive<usize>) -> Result<usize> {
+    pub fn size(&self, name: &str, range: RangeInclusive<usize>) -> Result<usize> {
         match self.opt_size(name)? {
             Some(size) => {
                 check_size(name, size, range).map_err(|reason| self.corrupt(reason))?;
@@ -81,8 +92,12 @@ impl<'a> GgufFile<'a> {
         Ok(given.unwrap_or(otherwise))
     }
 
+    pub fn has(&self, tensor: &str) -> bool {
+        self.source.has(&format!("{tensor}.weight"))
+    }
+
     pub fn first_layer_has(&self, name: &str) -> bool {
-        self.source.has(&format!("blk.0.{name}.weight"))
+        self.has(&format!("blk.0.{name}"))
     }
 
     pub fn corrupt(&self, reason: impl std::fmt::Display) -> Error {
@@ -140,12 +155,9 @@ impl<'a> GgufFile<'a> {
             NormKind::Rms => self.number("attention.layer_norm_rms_epsilon")?,
             NormKind::Layer => self.number("attention.layer_norm_epsilon")?,
         };
-        let vocab_size = self.source.info("token_embd.weight");
-        let vocab_size = vocab_size.and_then(|info| info.shape.first().copied());
         Ok(DecoderConfig {
             architecture: self.architecture.to_owned(),
-            vocab_size: vocab_size
-                .ok_or_else(|| self.corrupt("tensor token_embd.weight is missing"))?,
+            vocab_size: self.vocabulary()?,
             hidden_size,
             layer_count,
             head_count,

@@ -250,3 +250,25 @@ pub const BART_DECODER: Names = Names {
     sequence_output: "classification_head.out_proj",
     ..BART_ENCODER
 };
+
+pub const GGUF_T5_ENCODER: Names = Names {
+    relative_table: "enc.blk.0.attn_rel_b",
+    final_norm: "enc.output_norm",
+    layer: "enc.blk.{}.",
+    attention_output: "attn_o",
+    qkv: "",
+    gate_up: "",
+    ..GGUF
+};
+
+pub const GGUF_T5_DECODER: Names = Names {
+    relative_table: "dec.blk.0.attn_rel_b",
+    final_norm: "dec.output_norm",
+    layer: "dec.blk.{}.",
+    cross_norm: "cross_attn_norm",
+    cross_query: "cross_attn_q",
+    cross_key: "cross_attn_k",
+    cross_value: "cross_attn_v",
+    cross_output: "cross_attn_o",
+    ..GGUF_T5_ENCODER
+};

@@ -5,5 +5,9 @@ pub const FAMILY: Family<Seq2SeqConfig> = Family {
     matches: |raw| is(raw, &["t5", "mt5"], &["T5", "MT5"]),
     config: encoder_decoder::t5,
     names: |_| T5_DECODER,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "t5",
+        config: encoder_decoder::t5_gguf,
+        names: |_| GGUF_T5_DECODER,
+    }),
 };

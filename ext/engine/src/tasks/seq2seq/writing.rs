@@ -56,6 +56,8 @@ pub struct Writing {
     /// Those that are not over, in the order of the memory.
     active: Vec<usize>,
     state: Option<(Memory, Cache)>,
+    /// What a text that follows a constraint begins with, which is no part of it.
+    begin: Option<u32>,
     reading: Duration,
     writing: Duration,
 }
@@ -107,6 +109,17 @@ impl Writing {
                 "a text has no tokens; pass some text".to_owned(),
             ));
         }
+        let begin = match constraint {
+            Some(_) => settings.rules.forced_begin,
+            None => None,
+        };
+        if constraint.is_some() {
+            // The constraint alone says which tokens may come, and where the text ends.
+            settings.rules = TokenRules {
+                end_ids: settings.rules.end_ids,
+                ..TokenRules::default()
+            };
+        }
         let most = model.model.max_target().unwrap_or(usize::MAX);
         settings.config.max_new_tokens = settings.config.max_new_tokens.min(most);
         settings.rules.max_new_tokens = settings.config.max_new_tokens;
@@ -127,6 +140,7 @@ impl Writing {
             texts,
             active,
             state: None,
+            begin,
             reading: Duration::ZERO,
             writing: Duration::ZERO,
         })
@@ -190,11 +204,14 @@ impl Writing {
             }
         };
         let (memory, cache) = self.state.insert(state);
+        if let (0, Some(_)) = (cache.length(), self.begin) {
+            let start = vec![model.defaults.start; self.active.len()];
+            *cache = model.model.write(&start, cache, memory, cancel)?.1;
+        }
+        let start = self.begin.unwrap_or(model.defaults.start);
         let mut ids = Vec::new();
         for &text in &self.active {
-            self.texts[text]
-                .search
-                .last_tokens(model.defaults.start, &mut ids);
+            self.texts[text].search.last_tokens(start, &mut ids);
         }
         let (logits, cache) = model.model.write(&ids, cache, memory, cancel)?;
         let logits = logits.to_vec2()?;
