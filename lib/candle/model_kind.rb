@@ -142,6 +142,7 @@ module Candle
         architecture = metadata["general.architecture"].to_s
         pooling = metadata["#{architecture}.pooling_type"]
         return :reranker if pooling == RANK_POOLING
+        return :seq2seq if architecture == "t5"
         return :embedding if architecture.match?(GGUF_ENCODERS) || pooling.to_i.positive?
 
         :llm

@@ -62,6 +62,14 @@ RSpec.describe Candle::EmbeddingModel do
     end
   end
 
+  it "embeds by T5's encoder as sentence-T5 and GTR do" do
+    model = load("t5-sentence")
+    texts = TinyModels.record("t5-sentence")["texts"]
+    expect([model.dimension, model.max_length]).to eq([16, 24])
+    expect(model.embed(texts)).to be_near(TinyModels.rows("t5-sentence", "default"))
+    expect(load("gguf-seq2seq/t5encoder-mt5").embed(texts).first.size).to eq(32)
+  end
+
   { "mistral-embedding" => "last", "qwen2-embedding" => "last", "llama-embedding" => "mean",
     "phi3-embedding" => "last", "gemma3-embedding" => "mean" }.each do |name, pooling|
     describe name do

@@ -10,7 +10,7 @@ RSpec.describe "Heads" do
   families = %w[bert roberta distilbert mpnet electra albert deberta deberta-v2 nomic-bert gte modernbert]
 
   describe Candle::Classifier do
-    (families + %w[xlm-roberta mistral]).each do |family|
+    (families + %w[xlm-roberta mistral bart]).each do |family|
       it "classifies texts and pairs with #{family}" do
         name = "#{family}-sequence"
         model = described_class.from_pretrained(TinyModels.path(name), device: "cpu")

@@ -9,7 +9,9 @@ RSpec.describe Candle::ModelKind do
     "bert-token" => :ner, "bert-masked" => :masked_lm, "decoders/llama" => :llm, "decoders/gpt2" => :llm,
     "splade" => :sparse, "splade-sum" => :sparse, "sparse-static" => :sparse, "sparse-router" => :sparse,
     "colbert" => :late_interaction, "colbert-stanford" => :late_interaction,
-    "gguf-decoders/llama" => :llm, "gguf-bert" => :embedding, "gguf-qwen3-embedding" => :embedding
+    "gguf-decoders/llama" => :llm, "gguf-bert" => :embedding, "seq2seq/t5" => :seq2seq,
+    "seq2seq/marian" => :seq2seq, "bart-sequence" => :classifier, "gguf-seq2seq/t5-t5" => :seq2seq,
+    "gguf-seq2seq/t5encoder-mt5" => :embedding, "t5-sentence" => :embedding, "gguf-qwen3-embedding" => :embedding
   }.each do |name, kind|
     it "finds that #{name} is of the kind #{kind}" do
       expect(described_class.of(TinyModels.path(name))).to eq(kind)

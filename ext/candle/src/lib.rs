@@ -20,6 +20,7 @@ mod ner;
 mod reranker;
 mod search;
 mod self_test;
+mod seq2seq;
 mod sparse_embedding_model;
 mod tensor;
 mod tokenizer;
@@ -48,6 +49,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     models_lock::init(ruby, candle)?;
     weights::init(ruby, candle)?;
     llm::init(ruby, candle)?;
+    seq2seq::init(ruby, candle)?;
     embedding_model::init(ruby, candle)?;
     sparse_embedding_model::init(ruby, candle)?;
     late_interaction_model::init(ruby, candle)?;
@@ -80,6 +82,8 @@ fn resolve_classes(ruby: &Ruby) {
         <reranker::RbReranker as TypedData>::class,
         <search::RbGazetteer as TypedData>::class,
         <search::RbTextPattern as TypedData>::class,
+        <seq2seq::RbSeq2Seq as TypedData>::class,
+        <seq2seq::RbWriting as TypedData>::class,
         <sparse_embedding_model::RbSparseEmbeddingModel as TypedData>::class,
         <tensor::RbTensor as TypedData>::class,
         <tokenizer::RbTokenizer as TypedData>::class,

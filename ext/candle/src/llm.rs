@@ -3,7 +3,9 @@
 use std::sync::{Mutex, MutexGuard};
 
 use engine::files::model_files::ModelFiles;
-use engine::generation::{Constraint, Ending, FinishReason, GenerationConfig, Pattern, WhiteSpace};
+use engine::generation::{
+    Choice, Constraint, Ending, FinishReason, GenerationConfig, Pattern, Timings, WhiteSpace,
+};
 use engine::models::decoder::KvCache;
 use engine::tasks::{AdapterFiles, ContextOverflow, Generation, LanguageModel};
 use engine::{CancelToken, Error as EngineError};
@@ -130,11 +132,7 @@ fn begin(
 }
 
 /// What the text must match, from `constraint: [kind, source]` and `ending:`.
-fn constraint(
-    ruby: &Ruby,
-    model: &LanguageModel,
-    settings: RHash,
-) -> Result<Option<Box<dyn Constraint>>, Error> {
+pub(crate) fn pattern(ruby: &Ruby, settings: RHash) -> Result<Option<(Pattern, Ending)>, Error> {
     let given: Option<(String, String)> = model::setting(ruby, settings, "constraint")?;
     let Some((kind, source)) = given else {
         return Ok(None);
@@ -154,10 +152,21 @@ fn constraint(
         Some("model") => Ending::Model,
         Some(other) => return Err(invalid(format!("there is no ending {other}"))),
     };
+    Ok(Some((pattern, ending)))
+}
+
+fn constraint(
+    ruby: &Ruby,
+    model: &LanguageModel,
+    settings: RHash,
+) -> Result<Option<Box<dyn Constraint>>, Error> {
+    let Some((pattern, ending)) = pattern(ruby, settings)? else {
+        return Ok(None);
+    };
     gvl::leave_waiting(ruby, |cancel| model.constraint(&pattern, ending, cancel)).map(Some)
 }
 
-fn generation_config(ruby: &Ruby, settings: RHash) -> Result<GenerationConfig, Error> {
+pub(crate) fn generation_config(ruby: &Ruby, settings: RHash) -> Result<GenerationConfig, Error> {
     let default = GenerationConfig::default();
     macro_rules! given {
         ($name:ident) => {
@@ -197,9 +206,23 @@ fn outcome(ruby: &Ruby, run: &RbRun) -> Result<RHash, Error> {
             EngineError::Generation("this run is over".to_owned()),
         ));
     };
-    let hash = ruby.hash_new();
     let run = generation.run();
-    let reason = run.finish_reason().map(|reason| {
+    let chosen = (run.text(), run.choices());
+    let hash = self::chosen(ruby, chosen, run.finish_reason(), &run.timings())?;
+    hash.aset(ruby.to_symbol("prompt_tokens"), run.prompt_length())?;
+    hash.aset(ruby.to_symbol("cached_tokens"), generation.cached_length())?;
+    Ok(hash)
+}
+
+/// A text and its tokens, why it ended and how long that took, as a Hash with Symbol keys.
+pub(crate) fn chosen(
+    ruby: &Ruby,
+    (text, choices): (&str, &[Choice]),
+    reason: Option<FinishReason>,
+    timings: &Timings,
+) -> Result<RHash, Error> {
+    let hash = ruby.hash_new();
+    let reason = reason.map(|reason| {
         ruby.to_symbol(match reason {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
@@ -207,21 +230,18 @@ fn outcome(ruby: &Ruby, run: &RbRun) -> Result<RHash, Error> {
             FinishReason::Constraint => "constraint",
         })
     });
-    let ids: Vec<u32> = run.choices().iter().map(|choice| choice.token).collect();
+    let ids: Vec<u32> = choices.iter().map(|choice| choice.token).collect();
     let logprobs = ruby.ary_new();
-    for choice in run.choices() {
+    for choice in choices {
         if let Some(logprob) = choice.logprob {
             let top = RArray::from_iter(choice.top.iter().map(|&(id, value)| (id, value)));
             logprobs.push((choice.token, logprob, top))?;
         }
     }
-    let timings = run.timings();
-    hash.aset(ruby.to_symbol("text"), run.text())?;
+    hash.aset(ruby.to_symbol("text"), text)?;
     hash.aset(ruby.to_symbol("finish_reason"), reason)?;
     hash.aset(ruby.to_symbol("token_ids"), ids)?;
     hash.aset(ruby.to_symbol("logprobs"), logprobs)?;
-    hash.aset(ruby.to_symbol("prompt_tokens"), run.prompt_length())?;
-    hash.aset(ruby.to_symbol("cached_tokens"), generation.cached_length())?;
     hash.aset(ruby.to_symbol("prompt_ms"), timings.prompt_ms)?;
     hash.aset(ruby.to_symbol("first_token_ms"), timings.first_token_ms)?;
     hash.aset(
