@@ -2,6 +2,7 @@
 
 require "json"
 require "securerandom"
+require "socket"
 
 module Candle
   module Jobs
@@ -13,7 +14,7 @@ module Candle
     class Ledger
       UNFINISHED = %w[waiting taken].freeze
 
-      # A slice that this process took. The token tells its lease from a later one's.
+      # A slice that this process took. The token tells its lease from a later one's, and a reader who has it.
       Taken = Struct.new(:id, :token, :payload, :texts, :attempts, :free_at)
 
       # What a slice came to.
@@ -274,7 +275,7 @@ module Candle
           return
         end
 
-        token = SecureRandom.uuid
+        token = "#{Socket.gethostname} #{Process.pid} #{SecureRandom.uuid}"
         changes = { state: "taken", token: token, attempts: row.attempts + 1,
                     free_at: now + description.fetch("lease") }
         return unless unchanged.update_all(changes) == 1

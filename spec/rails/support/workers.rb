@@ -20,13 +20,15 @@ class Workers
 
   # Starts some, and waits until they take jobs.
   def start(count)
-    fresh = Array.new(count) do
-      reader, writer = IO.pipe
-      id = Process.spawn(@environment, RbConfig.ruby, SCRIPT, in: File::NULL, out: writer, err: File::NULL)
-      writer.close
-      @processes[id] = reader
-    end
-    fresh.each { |reader| wait_for_ready(reader) }
+    Array.new(count) { launch }.each { |reader| wait_for_ready(reader) }
+  end
+
+  # Starts one without waiting for it.
+  def launch
+    reader, writer = IO.pipe
+    id = Process.spawn(@environment, RbConfig.ruby, SCRIPT, in: File::NULL, out: writer, err: File::NULL)
+    writer.close
+    @processes[id] = reader
   end
 
   # @return [Float] what they have computed since their start, on Linux
