@@ -103,14 +103,24 @@ module Bench
       [in_threads("embed", "two threads, half of the texts each", "one call", @inputs[:mixed], 0.95,
                   unit: "tokens/s", amount: :tokens),
        in_threads("embed_singly", "two threads, texts of 64 tokens one by one", "one thread", @inputs[:calls], 0.9,
-                  unit: "texts/s", amount: Texts::CALLS)]
+                  unit: "texts/s", amount: Texts::CALLS),
+       *gathered]
     end
 
-    def in_threads(task, title, alone, input, ratio, **rest)
+    # Single texts of many callers are computed together.
+    def gathered
+      { 8 => :queries, 64 => :calls }.map do |tokens, input|
+        in_threads("embed_singly", "16 threads, texts of #{tokens} tokens one by one", "one thread", @inputs[input],
+                   tokens == 8 ? 1.5 : 1.0, threads: 16, unit: "texts/s", amount: Texts::CALLS)
+      end
+    end
+
+    def in_threads(task, title, alone, input, ratio, threads: nil, **rest)
       other = our_embedder("f32", task: task, label: "our #{alone}", check: cosine(0.9999))
-      Case.new(name: "#{task}_in_threads", group: "concurrency", title: title, input: input, rounds: rounds(5),
-               participants: [our_embedder("f32", task: "#{task}_in_threads"), other],
-               target: Target.new(ratio: ratio), **rest)
+      together = "#{task}_in_#{"#{threads}_" if threads}threads"
+      name = input == @inputs[:queries] ? "#{together}_short" : together
+      Case.new(name: name, group: "concurrency", title: title, input: input, rounds: rounds(5),
+               participants: [our_embedder("f32", task: together), other], target: Target.new(ratio: ratio), **rest)
     end
 
     def our_embedder(dtype, task: "embed", **rest)

@@ -20,7 +20,7 @@ module Bench
     ].freeze
     # One token each in BERT's vocabulary, so that a text's length is known.
     PLAIN = WORDS.first(80).freeze
-    # Texts of 64 tokens that are embedded one by one.
+    # Texts that are embedded one by one.
     CALLS = 100
     PEOPLE = ["Maria Keller", "John Whitfield", "Aisha Rahman", "Pedro Alvarez", "Ingrid Olsen", "Kenji Tanaka"].freeze
     PLACES = %w[Berlin Paris Nairobi Toronto Lisbon Kyoto Melbourne Chicago].freeze
@@ -93,7 +93,7 @@ module Bench
     def inputs(texts, documents)
       { mixed: { texts: mixed(texts) },
         short: { texts: [of_tokens(8)] }, middle: { texts: [of_tokens(64)] }, long: { texts: [of_tokens(256)] },
-        calls: { texts: [of_tokens(64)] * CALLS },
+        calls: { texts: [of_tokens(64)] * CALLS }, queries: { texts: [of_tokens(8)] * CALLS },
         rerank: { query: "how does the weather station measure the height of a river?", documents: mixed(documents) },
         names: { texts: with_names(documents) },
         story: { prompt: STORY },

@@ -93,7 +93,7 @@ module Bench
       when "embed_packed" then [model.embed(data[:texts], as: :packed)]
       when "embed_singly" then [singly(model, data[:texts])]
       when "embed_in_threads" then [in_threads(data[:texts]) { |texts| model.embed(texts) }]
-      when "embed_singly_in_threads" then [in_threads(data[:texts]) { |texts| singly(model, texts) }]
+      when /\Aembed_singly_in_/ then [in_threads(data[:texts], threads(task)) { |texts| singly(model, texts) }]
       when "rerank" then [model.score(data[:query], data[:documents])]
       when "ner" then [model.extract_entities(data[:texts], confidence_threshold: 0.0)]
       when "tags" then [tags(model, data[:texts])]
@@ -107,9 +107,14 @@ module Bench
       texts.map { |text| model.embed(text) }
     end
 
-    # Two threads at once, each with half of the texts.
-    def in_threads(texts, &work)
-      texts.each_slice((texts.size / 2.0).ceil).map { |half| Thread.new(half, &work) }.flat_map(&:value)
+    # Two, unless the task names another number.
+    def threads(task)
+      task[/\d+/]&.to_i || 2
+    end
+
+    # Threads at once, each with its share of the texts.
+    def in_threads(texts, count = 2, &work)
+      texts.each_slice((texts.size / count.to_f).ceil).map { |share| Thread.new(share, &work) }.flat_map(&:value)
     end
 
     def token_counts(model, data)

@@ -9,6 +9,7 @@ module Candle
   #   classifier.classify("hello world", top_k: 1).first.keys # => [:label, :score]
   class Classifier
     include Model
+    include Statistics
 
     class << self
       # @param source [String, Pathname] a Hugging Face id or a directory

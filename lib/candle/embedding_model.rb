@@ -14,6 +14,7 @@ module Candle
   #   model.embed(["the quick fox", "hello world"]).size # => 2
   class EmbeddingModel
     include Model
+    include Statistics
 
     # The model that is loaded when none is named.
     DEFAULT_MODEL_PATH = "jinaai/jina-embeddings-v2-base-en"

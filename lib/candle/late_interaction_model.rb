@@ -13,6 +13,7 @@ module Candle
   #   model.rerank("lazy dogs", ["hello world", "the lazy dog"]).size # => 2
   class LateInteractionModel
     include Model
+    include Statistics
 
     # How many documents are embedded at a time when they are scored, so that their vectors need not lie in memory.
     SLICE = 256

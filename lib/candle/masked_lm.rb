@@ -8,6 +8,7 @@ module Candle
   #   model.fill("the #{model.mask_token} dog", top_k: 1).first[:token] # => "paris"
   class MaskedLM
     include Model
+    include Statistics
 
     class << self
       # @param source [String, Pathname] a Hugging Face id or a directory

@@ -10,6 +10,7 @@ module Candle
   #   text[entity[:start]...entity[:end]] == entity[:text] # => true
   class NER
     include Model
+    include Statistics
 
     # How the tokens of a word and of an entity come to one label, as Hugging Face names it.
     AGGREGATIONS = %i[none simple first average max].freeze

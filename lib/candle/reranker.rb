@@ -10,6 +10,7 @@ module Candle
   #   best.slice(:index, :text) # => {:index=>1, :text=>"paris is the capital"}
   class Reranker
     include Model
+    include Statistics
 
     # The model that is loaded when none is named.
     DEFAULT_MODEL_PATH = "cross-encoder/ms-marco-MiniLM-L-12-v2"

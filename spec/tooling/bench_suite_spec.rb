@@ -59,11 +59,13 @@ RSpec.describe Bench::Suite do
     expect(cases.flat_map(&:participants).map(&:worker).uniq).to eq([Bench::OURS])
   end
 
-  it "holds two threads at once to one" do
+  it "holds threads at once to one" do
     cases = suite.select(["concurrency"])
-    expect(cases.map { |one| one.target.ratio }).to eq([0.95, 0.9])
+    expect(cases.map { |one| one.target.ratio }).to eq([0.95, 0.9, 1.5, 1.0])
     expect(cases.map { |one| one.participants.map(&:task) })
-      .to eq([%w[embed_in_threads embed], %w[embed_singly_in_threads embed_singly]])
+      .to eq([%w[embed_in_threads embed], %w[embed_singly_in_threads embed_singly],
+              *[%w[embed_singly_in_16_threads embed_singly]] * 2])
+    expect(cases.map(&:name).uniq.size).to eq(4)
   end
 
   it "holds bf16 and int8 to our own f32" do

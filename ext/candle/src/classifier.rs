@@ -105,5 +105,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_multi_label", method!(is_multi_label, 0))?;
     class.define_private_method("_classify", method!(classify, 3))?;
     class.define_private_method("_entailment", method!(entailment, 4))?;
+    model::define_stats!(class, RbClassifier)?;
     model::define_closing!(class, RbClassifier)
 }

@@ -67,7 +67,7 @@ fn count_tokens(ruby: &Ruby, this: &RbEmbeddingModel, text: String) -> Result<us
 /// The hidden states of a text: [1, tokens, hidden].
 fn token_embeddings(ruby: &Ruby, this: &RbEmbeddingModel, text: String) -> Result<RbTensor, Error> {
     let model = this.model.get(ruby)?;
-    let states = gvl::leave(ruby, |cancel| {
+    let states = gvl::leave_waiting(ruby, |cancel| {
         Ok(model.token_embeddings(&text, cancel)?.unsqueeze(0)?)
     })?;
     Ok(RbTensor::new(ruby, states))
@@ -243,5 +243,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_token_embeddings", method!(token_embeddings, 1))?;
     class.define_private_method("_embed", method!(embed, 4))?;
     class.define_private_method("_embed_ids", method!(embed_ids, 3))?;
+    model::define_stats!(class, RbEmbeddingModel)?;
     model::define_closing!(class, RbEmbeddingModel)
 }

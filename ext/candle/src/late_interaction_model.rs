@@ -121,5 +121,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_embed", method!(embed, 3))?;
     class.define_private_method("_scores", method!(scores, 2))?;
+    model::define_stats!(class, RbLateInteractionModel)?;
     model::define_closing!(class, RbLateInteractionModel)
 }

@@ -36,7 +36,7 @@ fn mask_token(ruby: &Ruby, this: &RbMaskedLm) -> Result<String, Error> {
 /// A list of proposals for each mask of the text.
 fn fill(ruby: &Ruby, this: &RbMaskedLm, text: String, top_k: usize) -> Result<RArray, Error> {
     let model = this.model.get(ruby)?;
-    let masks = gvl::leave(ruby, |cancel| model.fill(&text, top_k, cancel))?;
+    let masks = gvl::leave_waiting(ruby, |cancel| model.fill(&text, top_k, cancel))?;
     let lists = ruby.ary_new_capa(masks.len());
     for fillings in &masks {
         let list = ruby.ary_new_capa(fillings.len());
@@ -67,5 +67,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_mask_token", method!(mask_token, 0))?;
     class.define_private_method("_fill", method!(fill, 2))?;
+    model::define_stats!(class, RbMaskedLm)?;
     model::define_closing!(class, RbMaskedLm)
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use engine::files::model_files::ModelFiles;
 use engine::runtime::device::Home;
+use engine::runtime::stats::{Distribution, Reading};
 use engine::tasks::{LoadOptions, ModelInfo};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{prelude::*, Error, RArray, RHash, Ruby, TryConvert, Value};
@@ -135,6 +136,44 @@ macro_rules! define_closing {
     }};
 }
 pub(crate) use define_closing;
+
+/// Defines `_stats` for a class whose struct keeps its [`Slot`] in `model`, of what has `stats`.
+macro_rules! define_stats {
+    ($class:expr, $wrapped:ty) => {{
+        fn stats(ruby: &magnus::Ruby, this: &$wrapped) -> Result<magnus::RHash, magnus::Error> {
+            crate::model::stats(ruby, this.model.get(ruby)?.stats())
+        }
+        $class.define_private_method("_stats", magnus::method!(stats, 0))
+    }};
+}
+pub(crate) use define_stats;
+
+/// What a model counts, as a Hash with Symbol keys.
+pub fn stats(ruby: &Ruby, readings: Vec<(&'static str, Reading)>) -> Result<RHash, Error> {
+    let hash = ruby.hash_new();
+    for (name, reading) in readings {
+        let name = ruby.to_symbol(name);
+        match reading {
+            Reading::Number(value) => hash.aset(name, value)?,
+            Reading::Distribution(spread) => hash.aset(name, distribution(ruby, &spread)?)?,
+        }
+    }
+    Ok(hash)
+}
+
+fn distribution(ruby: &Ruby, spread: &Distribution) -> Result<RHash, Error> {
+    let (hash, buckets) = (ruby.hash_new(), ruby.hash_new());
+    for &(bound, count) in &spread.buckets {
+        buckets.aset(bound, count)?;
+    }
+    hash.aset(ruby.to_symbol("count"), spread.count())?;
+    hash.aset(ruby.to_symbol("sum"), spread.sum)?;
+    for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
+        hash.aset(ruby.to_symbol(name), spread.quantile(share))?;
+    }
+    hash.aset(ruby.to_symbol("buckets"), buckets)?;
+    Ok(hash)
+}
 
 /// One entry of a Hash with Symbol keys; nil counts as absent.
 pub fn setting<T: TryConvert>(

@@ -101,7 +101,7 @@ fn entity_hash(ruby: &Ruby, entity: &Entity) -> Result<RHash, Error> {
 /// What is known of each token of a text: token, id, index, start, end, probabilities.
 fn tokens(ruby: &Ruby, this: &RbNer, text: String) -> Result<RArray, Error> {
     let model = this.model.get(ruby)?;
-    let tagged = gvl::leave(ruby, |cancel| {
+    let tagged = gvl::leave_waiting(ruby, |cancel| {
         model.tag(std::slice::from_ref(&text), None, cancel)
     })?;
     let list = ruby.ary_new();
@@ -130,5 +130,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_labels", method!(labels, 0))?;
     class.define_private_method("_extract", method!(extract, 2))?;
     class.define_private_method("_tokens", method!(tokens, 1))?;
+    model::define_stats!(class, RbNer)?;
     model::define_closing!(class, RbNer)
 }

@@ -81,5 +81,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_score", method!(score, 3))?;
     class.define_private_method("_tokens", method!(tokens, 2))?;
+    model::define_stats!(class, RbReranker)?;
     model::define_closing!(class, RbReranker)
 }

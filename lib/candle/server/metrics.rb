@@ -57,11 +57,15 @@ module Candle
       end
 
       # @param gauges [Hash{String => Array}] further families: help, and values by labels
+      # @param histograms [Hash{String => Array}] likewise, each value with `count`, `sum` and cumulative `buckets`
       # @return [String]
-      def render(gauges = {})
+      def render(gauges = {}, histograms = {})
         counted = @mutex.synchronize { FAMILIES.keys.flat_map { |name| family(name) } }
         shown = process.merge(gauges).flat_map { |name, (help, values)| plain(name, "gauge", help, values) }
-        "#{(counted + shown).join("\n")}\n"
+        spread = histograms.flat_map do |name, (help, values)|
+          head(name, "histogram", help) + values.flat_map { |labels, value| distribution(name, labels, value) }
+        end
+        "#{(counted + shown + spread).join("\n")}\n"
       end
 
       private
@@ -80,6 +84,13 @@ module Candle
         end
         [*buckets, line("#{name}_bucket", labels.merge(le: "+Inf"), histogram.observations),
          line("#{name}_sum", labels, histogram.total), line("#{name}_count", labels, histogram.observations)]
+      end
+
+      def distribution(name, labels, value)
+        buckets = value[:buckets].map do |bound, count|
+          line("#{name}_bucket", labels.merge(le: bound.infinite? ? "+Inf" : bound), count)
+        end
+        [*buckets, line("#{name}_sum", labels, value[:sum]), line("#{name}_count", labels, value[:count])]
       end
 
       def plain(name, kind, help, values)

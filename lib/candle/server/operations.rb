@@ -40,7 +40,8 @@ module Candle
       # @param _request [Request]
       # @return [Array] an answer of Rack: Prometheus' text format
       def metrics(_request)
-        [200, { "content-type" => Metrics::CONTENT_TYPE }, [services.metrics.render(gauges)]]
+        numbers, histograms = statistics
+        [200, { "content-type" => Metrics::CONTENT_TYPE }, [services.metrics.render(gauges.merge(numbers), histograms)]]
       end
 
       private
@@ -48,19 +49,21 @@ module Candle
       def gauges
         { "candle_running" => ["Requests that compute", { {} => services.gate.running }],
           "candle_waiting" => ["Requests that wait", { {} => services.gate.waiting }],
-          "candle_models_loaded" => ["Models that are loaded", { {} => models.count(&:loaded?) }] }.merge(statistics)
+          "candle_models_loaded" => ["Models that are loaded", { {} => models.count(&:loaded?) }] }
       end
 
-      # What the models count themselves, where they do.
+      # What the models count themselves, where they do: numbers and histograms, by name and by model.
       def statistics
         counting = models.select { |entry| entry.loaded? && entry.model.respond_to?(:stats) }
-        counting.each_with_object({}) do |entry, found|
-          entry.model.stats.each do |name, value|
-            next unless value.is_a?(Numeric)
+        values = counting.flat_map { |entry| entry.model.stats.map { |name, value| [name, entry.name, value] } }
+        numbers = values.select { |_, _, value| value.is_a?(Numeric) }
+        [families(numbers), families(values.select { |_, _, value| value.is_a?(Hash) && value.key?(:buckets) })]
+      end
 
-            found["candle_model_#{name}"] ||= ["What the model says of itself", {}]
-            found["candle_model_#{name}"].last[{ model: entry.name }] = value
-          end
+      def families(values)
+        values.each_with_object({}) do |(name, model, value), found|
+          found["candle_model_#{name}"] ||= ["What the model says of itself", {}]
+          found["candle_model_#{name}"].last[{ model: model }] = value
         end
       end
     end

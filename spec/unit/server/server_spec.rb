@@ -191,6 +191,20 @@ RSpec.describe Candle::Server do
     expect(get(self.server, "/metrics").text).not_to include("pages")
   end
 
+  it "exports the histograms of models" do
+    model = Candle::EmbeddingModel.from_pretrained(TinyModels.path("bert-sentence"), device: "cpu")
+    server = described_class.new(models: { "e" => { source: model, kind: :embedding } })
+    2.times { post(server, "/embed", { inputs: "the quick brown fox" }) }
+    text = get(server, "/metrics").text
+    expect(text).to include("# TYPE candle_model_queue_ms histogram", 'candle_model_waiting{model="e"} 0')
+    batches = model.stats[:batches]
+    expect(batches).to be >= 2
+    expect(text).to include("candle_model_batches{model=\"e\"} #{batches}",
+                            "candle_model_batch_size_bucket{model=\"e\",le=\"1.0\"} #{batches}",
+                            "candle_model_batch_size_bucket{model=\"e\",le=\"+Inf\"} #{batches}",
+                            "candle_model_forward_ms_count{model=\"e\"} #{batches}")
+  end
+
   it "does not let strangers make up names of metrics" do
     ask(server, "BREW", "/v1/models")
     get(server, "/pot/#{rand}")

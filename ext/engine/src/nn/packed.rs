@@ -52,6 +52,15 @@ impl PackedSequences {
         Ok(())
     }
 
+    /// Appends the sequences of another.
+    pub fn append(&mut self, other: &Self) -> Result<()> {
+        for (range, &attended) in other.ranges().zip(&other.attended) {
+            let (ids, type_ids) = (&other.ids[range.clone()], &other.type_ids[range]);
+            self.push_attended(ids, Some(type_ids), attended as usize)?;
+        }
+        Ok(())
+    }
+
     pub fn tokens(&self) -> usize {
         self.ids.len()
     }
@@ -114,5 +123,15 @@ mod tests {
         sequences.push_attended(&[6], None, 9).unwrap();
         let (rows, boundaries) = sequences.attended().unwrap();
         assert_eq!((rows, boundaries), (vec![0, 1, 2, 5], vec![0, 2, 3, 4]));
+        let mut joined = PackedSequences::new();
+        joined.push(&[7], Some(&[1])).unwrap();
+        joined.append(&sequences).unwrap();
+        assert_eq!(joined.ids(), [7, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(joined.type_ids(), [1, 0, 0, 0, 0, 0, 0]);
+        let (rows, boundaries) = joined.attended().unwrap();
+        assert_eq!(
+            (rows, boundaries),
+            (vec![0, 1, 2, 3, 6], vec![0, 1, 3, 4, 5])
+        );
     }
 }

@@ -121,7 +121,7 @@ pub fn shorten_text<'a>(
 }
 
 /// The budget of a forward; a call may ask for another.
-fn budget(asked: Option<usize>, device: Device) -> Result<usize> {
+pub fn budget(asked: Option<usize>, device: Device) -> Result<usize> {
     match asked {
         Some(0) => Err(Error::InvalidInput(
             "batch_tokens must be at least 1".into(),
@@ -138,7 +138,8 @@ const ALONE_TOKENS: std::ops::RangeInclusive<usize> = 256..=1024;
 /// Runs `forward` on batches of texts and hands each result to `take`, with the indexes of its texts.
 ///
 /// Where there is enough for every thread of the CPU, batches run side by side on one thread each, so
-/// that no operation waits for its slowest part; else one after the other, each on all threads.
+/// that no operation waits for its slowest part; else one after the other, each on all threads and on the
+/// thread that called, which may wait for other calls there.
 pub fn run<R: Send>(
     tokens: &[Tokens],
     asked: Option<usize>,
@@ -166,9 +167,7 @@ pub fn run<R: Send>(
             return threads::side_by_side(batches.len(), |batch| one(&batches[batch]));
         }
     }
-    let batches = plan(tokens, budget);
-    let all = || batches.iter().try_for_each(one);
-    threads::install(|| device.keeping_awake(all))?
+    plan(tokens, budget).iter().try_for_each(one)
 }
 
 /// Indexes of texts, batch by batch: like lengths together, longest first, and at most `budget`

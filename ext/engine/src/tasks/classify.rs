@@ -1,6 +1,7 @@
 //! Labels for texts and for pairs of texts.
 
 use crate::files::model_files::ModelFiles;
+use crate::runtime::stats::Reading;
 use crate::text::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
@@ -61,6 +62,11 @@ impl ClassifyModel {
 
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.model.loaded.tokenizer
+    }
+
+    /// What it counts of its calls, by name.
+    pub fn stats(&self) -> Vec<(&'static str, Reading)> {
+        self.model.loaded.gathering.stats.read()
     }
 
     pub fn labels(&self) -> &[String] {

@@ -6,6 +6,7 @@ use candle_core::{DType, Tensor};
 
 use crate::files::model_files::ModelFiles;
 use crate::nn::Pooling;
+use crate::runtime::stats::Reading;
 use crate::text::tokenizer::{Detail, Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
@@ -168,6 +169,14 @@ impl EmbeddingModel {
         }
     }
 
+    /// What it counts of its calls, by name.
+    pub fn stats(&self) -> Vec<(&'static str, Reading)> {
+        match &self.body {
+            Body::Transformer(loaded) => loaded.gathering.stats.read(),
+            Body::Static(model) => model.stats.read(),
+        }
+    }
+
     /// The pooling that calls use unless they ask for another.
     pub fn pooling(&self) -> &[Pooling] {
         &self.pooling
@@ -291,10 +300,10 @@ impl EmbeddingModel {
                     Excess::Cut,
                     cancel,
                 )?;
-                let hidden = loaded
-                    .body
-                    .forward(&batching::pack(&tokens, &[0])?, cancel)?;
-                Ok(hidden.to_dtype(DType::F32)?)
+                let sequences = batching::pack(&tokens, &[0])?;
+                loaded.forward(&sequences, None, cancel, |hidden| {
+                    Ok(hidden.to_dtype(DType::F32)?)
+                })
             }
             Body::Static(model) => {
                 let ids = model.ids(&self.cased(text), cancel)?;

@@ -4,6 +4,7 @@ use candle_core::Tensor;
 
 use crate::files::model_files::ModelFiles;
 use crate::models::heads::{Head, HeadKind};
+use crate::runtime::stats::Reading;
 use crate::text::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
@@ -54,6 +55,11 @@ impl MaskModel {
         &self.loaded.tokenizer
     }
 
+    /// What it counts of its calls, by name.
+    pub fn stats(&self) -> Vec<(&'static str, Reading)> {
+        self.loaded.gathering.stats.read()
+    }
+
     /// What stands for a gap in a text, such as `[MASK]`.
     pub fn mask_token(&self) -> String {
         self.loaded
@@ -91,14 +97,11 @@ impl MaskModel {
                 loaded.max_length
             )));
         }
-        let hidden = loaded
-            .body
-            .forward(&batching::pack(&tokens, &[0])?, cancel)?;
-        let rows = Tensor::from_slice(&places, places.len(), hidden.device())?;
-        let logits = self
-            .head
-            .logits(&hidden.index_select(&rows, 0)?)?
-            .to_vec2::<f32>()?;
+        let logits = loaded.forward(&batching::pack(&tokens, &[0])?, None, cancel, |hidden| {
+            let rows = Tensor::from_slice(&places, places.len(), hidden.device())?;
+            let logits = self.head.logits(&hidden.index_select(&rows, 0)?)?;
+            Ok(logits.to_vec2::<f32>()?)
+        })?;
         let single = places.len() == 1;
         logits
             .iter()

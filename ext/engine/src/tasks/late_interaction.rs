@@ -9,6 +9,7 @@ use candle_core::{DType, Tensor};
 use crate::files::model_files::ModelFiles;
 use crate::kernels;
 use crate::nn::{Linear, PackedSequences};
+use crate::runtime::stats;
 use crate::text::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
@@ -127,6 +128,11 @@ impl LateInteractionModel {
         &self.loaded.tokenizer
     }
 
+    /// What it counts of its calls, by name.
+    pub fn stats(&self) -> Vec<(&'static str, stats::Reading)> {
+        self.loaded.gathering.stats.read()
+    }
+
     /// The length of a vector.
     pub fn dimension(&self) -> usize {
         let last = self.projection.last();
@@ -231,7 +237,10 @@ impl LateInteractionModel {
                     let Tokens { ids, type_ids } = &tokens[index];
                     sequences.push_attended(ids, Some(type_ids), attended[index])?;
                 }
-                self.forward(&sequences, task, cancel)
+                self.loaded
+                    .forward(&sequences, batch_tokens, cancel, |hidden| {
+                        self.vectors(hidden, &sequences, task)
+                    })
             },
             |batch, found| {
                 for (vector, &index) in found.into_iter().zip(batch) {
@@ -246,13 +255,12 @@ impl LateInteractionModel {
             .collect()
     }
 
-    fn forward(
+    fn vectors(
         &self,
+        hidden: &Tensor,
         sequences: &PackedSequences,
         task: TextTask,
-        cancel: &CancelToken,
     ) -> Result<Vec<Tensor>> {
-        let hidden = self.loaded.body.forward(sequences, cancel)?;
         let keeps = |row: usize| match task {
             TextTask::Query => true,
             TextTask::Document => !self.skipped.contains(&sequences.ids()[row]),
@@ -264,7 +272,7 @@ impl LateInteractionModel {
         let rows = (0..sequences.tokens()).filter(|&row| keeps(row));
         let rows: Vec<u32> = rows.map(|row| row as u32).collect();
         let picked = match rows.len() == sequences.tokens() {
-            true => hidden,
+            true => hidden.clone(),
             false => {
                 let rows = Tensor::from_slice(&rows, rows.len(), hidden.device())?;
                 hidden.index_select(&rows, 0)?

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use candle_core::DType;
+use candle_core::{DType, Tensor};
 
+use super::batching;
+use super::gathering::{Gathering, Request};
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
 use crate::models::heads::{Head, HeadKind};
 use crate::models::{decoder, seq2seq, Blueprint, TextModel};
-use crate::nn::Inventory;
+use crate::nn::{Inventory, PackedSequences};
 use crate::text::tokenizer::{Tokenizer, TokenizerFiles};
 use crate::weights::{self, WeightSource};
 use crate::{CancelToken, Device, Error, Result};
@@ -264,9 +266,29 @@ pub(super) struct LoadedModel {
     pub tokenizer: Tokenizer,
     pub max_length: usize,
     pub info: ModelInfo,
+    pub gathering: Gathering,
 }
 
 impl LoadedModel {
+    /// What `finish` makes of a batch's hidden states, [tokens, hidden], which are computed together with
+    /// those of other calls that come meanwhile. `asked` is the call's own token budget.
+    pub fn forward<R: Send>(
+        &self,
+        sequences: &PackedSequences,
+        asked: Option<usize>,
+        cancel: &CancelToken,
+        finish: impl FnOnce(&Tensor) -> Result<R> + Send,
+    ) -> Result<R> {
+        let request = Request {
+            body: &self.body,
+            device: self.info.device,
+            sequences,
+            budget: batching::budget(asked, self.info.device)?,
+            cancel,
+        };
+        self.gathering.forward(&request, finish)
+    }
+
     /// `sequence_limit` is what sentence-transformers' files say.
     pub fn load(
         checkpoint: &Checkpoint,
@@ -317,6 +339,7 @@ impl LoadedModel {
             tokenizer,
             max_length,
             info,
+            gathering: Gathering::default(),
         })
     }
 

@@ -23,6 +23,7 @@ pub mod compact;
 pub mod embed;
 pub mod entities;
 pub mod fill_mask;
+mod gathering;
 pub mod generate;
 pub mod late_interaction;
 pub mod loading;
@@ -32,6 +33,7 @@ pub mod seq2seq;
 mod sequence_logits;
 pub mod sparse;
 mod static_embeddings;
+mod stats;
 pub mod tag;
 pub mod vector_index;
 

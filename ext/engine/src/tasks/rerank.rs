@@ -3,6 +3,7 @@
 use crate::files::model_files::ModelFiles;
 use crate::models::heads::HeadKind;
 use crate::nn::Pooling;
+use crate::runtime::stats::Reading;
 use crate::text::tokenizer::{Detail, Input, Tokenizer};
 use crate::{runtime::threads, CancelToken, Error, Result};
 
@@ -134,6 +135,11 @@ impl RerankModel {
 
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.model.loaded.tokenizer
+    }
+
+    /// What it counts of its calls, by name.
+    pub fn stats(&self) -> Vec<(&'static str, Reading)> {
+        self.model.loaded.gathering.stats.read()
     }
 
     /// The most tokens of query and document together that are read.

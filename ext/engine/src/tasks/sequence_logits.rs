@@ -1,5 +1,7 @@
 //! Logits per text or pair: what reranking and classifying share.
 
+use candle_core::Tensor;
+
 use crate::files::model_files::ModelFiles;
 use crate::models::heads::{Head, HeadKind};
 use crate::nn::Pooling;
@@ -62,12 +64,15 @@ impl SequenceModel {
         let mut rows = vec![0f32; tokens.len() * width];
         let forward = |batch: &[usize]| -> Result<Vec<f32>> {
             let sequences = batching::pack(tokens, batch)?;
-            let hidden = self.loaded.body.forward(&sequences, cancel)?;
-            let logits = match pooling {
-                None => self.head.sequence_logits(&hidden, &sequences)?,
-                Some(pooling) => self.head.logits_of_pooled(&hidden, &sequences, pooling)?,
+            let logits = |hidden: &Tensor| -> Result<Vec<f32>> {
+                let logits = match pooling {
+                    None => self.head.sequence_logits(hidden, &sequences)?,
+                    Some(pooling) => self.head.logits_of_pooled(hidden, &sequences, pooling)?,
+                };
+                Ok(logits.flatten_all()?.to_vec1()?)
             };
-            Ok(logits.flatten_all()?.to_vec1()?)
+            self.loaded
+                .forward(&sequences, batch_tokens, cancel, logits)
         };
         let take = |batch: &[usize], logits: Vec<f32>| {
             for (row, &index) in logits.chunks_exact(width).zip(batch) {

@@ -9,6 +9,7 @@ use crate::{CancelToken, Error, Result};
 
 use super::batching::shorten_text;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use super::stats::CallStats;
 
 pub struct StaticEmbeddings {
     /// [rows, dimension]
@@ -25,6 +26,7 @@ pub struct StaticEmbeddings {
     pub max_length: usize,
     /// What the model's own config says.
     pub normalize: bool,
+    pub stats: CallStats,
     pub info: ModelInfo,
 }
 
@@ -84,6 +86,7 @@ impl StaticEmbeddings {
             mapping,
             max_length,
             normalize,
+            stats: CallStats::default(),
             info: ModelInfo {
                 architecture: "StaticModel".to_owned(),
                 family: "model2vec".to_owned(),

@@ -3,6 +3,7 @@
 use crate::files::model_files::ModelFiles;
 use crate::models::heads::{Head, HeadKind};
 use crate::nn::PackedSequences;
+use crate::runtime::stats::Reading;
 use crate::text::tokenizer::{Detail, Encoding, Tokenizer};
 use crate::{runtime::threads, CancelToken, Error, Result};
 
@@ -74,6 +75,11 @@ impl TagModel {
         &self.loaded.tokenizer
     }
 
+    /// What it counts of its calls, by name.
+    pub fn stats(&self) -> Vec<(&'static str, Reading)> {
+        self.loaded.gathering.stats.read()
+    }
+
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
@@ -127,8 +133,11 @@ impl TagModel {
             .collect();
         let forward = |batch: &[usize]| -> Result<_> {
             let sequences = batching::pack(&tokens, batch)?;
-            let hidden = self.loaded.body.forward(&sequences, cancel)?;
-            let rows: Vec<f32> = self.head.logits(&hidden)?.flatten_all()?.to_vec1()?;
+            let rows = self
+                .loaded
+                .forward(&sequences, batch_tokens, cancel, |hidden| {
+                    Ok(self.head.logits(hidden)?.flatten_all()?.to_vec1::<f32>()?)
+                })?;
             Ok((sequences, rows))
         };
         let take = |batch: &[usize], (sequences, rows): (PackedSequences, Vec<f32>)| {

@@ -12,6 +12,7 @@ mod encoder_files;
 mod encoder_tasks;
 mod families;
 mod fuzz_readers;
+mod gathering;
 mod hostile;
 mod hostile_tokenizers;
 mod image;

@@ -1,5 +1,7 @@
 //! One call of `embed`: options resolved, texts to vectors.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
@@ -130,8 +132,13 @@ impl<'a> Call<'a> {
         cancel: &CancelToken,
     ) -> Result<Vec<f32>> {
         let sequences = batching::pack(tokens, batch)?;
-        let hidden = loaded.body.forward(&sequences, cancel)?;
-        let pooled = pool(&self.pooling, &hidden, &sequences, self.skipped)?;
+        loaded.forward(&sequences, self.batch_tokens, cancel, |hidden| {
+            self.vectors(hidden, &sequences)
+        })
+    }
+
+    fn vectors(&self, hidden: &Tensor, sequences: &PackedSequences) -> Result<Vec<f32>> {
+        let pooled = pool(&self.pooling, hidden, sequences, self.skipped)?;
         let dense = self.dense(pooled)?;
         let kept = match self.dimension < dense.dim(1)? {
             true => dense.narrow(1, 0, self.dimension)?.contiguous()?,
@@ -160,7 +167,7 @@ impl<'a> Call<'a> {
         rows: &mut [f32],
         cancel: &CancelToken,
     ) -> Result<()> {
-        let width = model.dimension();
+        let (width, tokens) = (model.dimension(), AtomicUsize::new(0));
         let fill = |(index, (row, text)): (usize, (&mut [f32], &T))| {
             cancel.check()?;
             let text = self.prepare(text.as_ref());
@@ -172,7 +179,9 @@ impl<'a> Call<'a> {
                 batching::refuse(count, model.max_length, first + index)?;
             }
             let mut vector = vec![0f32; width];
-            model.mean(&model.ids(&text, cancel)?, &mut vector)?;
+            let ids = model.ids(&text, cancel)?;
+            tokens.fetch_add(ids.len(), Ordering::Relaxed);
+            model.mean(&ids, &mut vector)?;
             row.copy_from_slice(&vector[..self.dimension]);
             if self.normalize {
                 let norm = row
@@ -185,10 +194,13 @@ impl<'a> Call<'a> {
             }
             Ok(())
         };
-        threads::install(|| {
-            let rows = rows.par_chunks_mut(self.dimension);
-            rows.zip(texts).enumerate().try_for_each(fill)
-        })?
+        let size = || (texts.len(), tokens.load(Ordering::Relaxed));
+        model.stats.measured(1, size, || {
+            threads::install(|| {
+                let rows = rows.par_chunks_mut(self.dimension);
+                rows.zip(texts).enumerate().try_for_each(fill)
+            })?
+        })
     }
 }
 

@@ -4,9 +4,9 @@ use candle_core::{DType, Tensor};
 
 use crate::files::model_files::ModelFiles;
 use crate::models::heads::{Head, HeadKind};
-use crate::nn::{Inventory, SpladePooling};
+use crate::nn::{Inventory, PackedSequences, SpladePooling};
 use crate::runtime::memory;
-use crate::tasks::batching::{self, Excess, Tokens};
+use crate::tasks::batching::{self, Excess};
 use crate::tasks::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use crate::tasks::sentence::TextSettings;
 use crate::text::tokenizer::{Detail, Input, Tokenizer, TokenizerFiles};
@@ -146,7 +146,12 @@ impl Splade {
             batch_tokens,
             loaded.info.device,
             cancel,
-            |batch| self.forward(&tokens, batch, top_k, cancel),
+            |batch| {
+                let sequences = batching::pack(&tokens, batch)?;
+                loaded.forward(&sequences, batch_tokens, cancel, |hidden| {
+                    self.vectors(hidden, &sequences, top_k, cancel)
+                })
+            },
             |batch, found| {
                 for (vector, &index) in found.into_iter().zip(batch) {
                     vectors[index] = vector;
@@ -156,15 +161,13 @@ impl Splade {
         Ok(vectors)
     }
 
-    fn forward(
+    fn vectors(
         &self,
-        tokens: &[Tokens],
-        batch: &[usize],
+        hidden: &Tensor,
+        sequences: &PackedSequences,
         top_k: Option<usize>,
         cancel: &CancelToken,
     ) -> Result<Vec<SparseVector>> {
-        let sequences = batching::pack(tokens, batch)?;
-        let hidden = self.loaded.body.forward(&sequences, cancel)?;
         let width = self.head.outputs();
         let rows = LOGIT_ROWS.min(sequences.tokens());
         memory::ensure_elements(
@@ -174,7 +177,7 @@ impl Splade {
         )?;
         let mut logits = Logits {
             splade: self,
-            hidden: &hidden,
+            hidden,
             current: None,
         };
         let mut vectors = Vec::with_capacity(sequences.count());
