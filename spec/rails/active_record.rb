@@ -233,6 +233,12 @@ RSpec.describe "has_embedding" do
     end
   end
 
+  it "says that SQLite has no half-precision vectors" do
+    connect(:sqlite)
+    article(type: :halfvec)
+    expect { Article.create!(content: "fox") }.to raise_error(ArgumentError, /use type: :vector, or :int8/)
+  end
+
   it "says that SQLite needs sqlite-vec" do
     ActiveRecord::Base.establish_connection(adapter: "sqlite3", database: ":memory:")
     article

@@ -35,6 +35,9 @@ module Candle
         @embedding = embedding
         @type = embedding.type(klass)
         @adapter = self.class.adapter(klass.connection)
+        return unless @adapter == :sqlite && @type == :halfvec
+
+        raise ArgumentError, "SQLite has no half-precision vectors: use type: :vector, or :int8"
       end
 
       # @param rows [Array<Row>]
