@@ -14,6 +14,7 @@ pub(crate) mod matrix;
 #[cfg(any(test, feature = "metal"))]
 mod metal;
 mod ops;
+pub mod paged;
 pub mod reference;
 pub(crate) mod rows;
 pub mod selftest;

@@ -2,6 +2,7 @@
 
 mod few_queries;
 mod few_sequences;
+pub(crate) mod paged;
 mod scores;
 pub(crate) mod sequences;
 #[cfg(target_arch = "x86_64")]

@@ -60,7 +60,10 @@ pub(crate) fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Res
     Ok(Tensor::from_storage(Storage::Cpu(out), dims, none, false))
 }
 
-fn rows<'a, T: Element>(storage: &'a Storage, layout: &Layout) -> Result<RowView<'a, T>> {
+pub(super) fn rows<'a, T: Element>(
+    storage: &'a Storage,
+    layout: &Layout,
+) -> Result<RowView<'a, T>> {
     match storage {
         Storage::Cpu(storage) => Ok(RowView::new(storage, layout)?),
         _ => Err(Error::InvalidInput(

@@ -12,7 +12,7 @@ pub(crate) mod half_matrix;
 pub(crate) mod head_panels;
 mod panels;
 pub(crate) mod row_matrix;
-mod row_tiles;
+pub(crate) mod row_tiles;
 mod store;
 #[cfg(test)]
 mod tests;

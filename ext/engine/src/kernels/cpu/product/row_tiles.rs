@@ -21,4 +21,4 @@ macro_rules! in_row_tiles {
         let _ = $row;
     }};
 }
-pub(super) use in_row_tiles;
+pub(crate) use in_row_tiles;
