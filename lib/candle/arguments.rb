@@ -17,6 +17,20 @@ module Candle
       raise ArgumentError, "#{name} must be a positive Integer, not #{value.inspect}"
     end
 
+    # @param value [Integer, String, nil] bytes, or as in `"2GB"` and `"512MiB"`
+    # @param name [String]
+    # @return [Integer, nil] bytes
+    # @raise [ArgumentError] for anything else
+    def bytes(value, name)
+      return count(value, name) unless value.is_a?(String)
+
+      number, unit = value.match(/\A\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b|b)\s*\z/i)&.captures
+      raise ArgumentError, "#{name} must be bytes, or a text such as \"2GB\", not #{value.inspect}" unless number
+
+      power = "bkmgt".index(unit[0].downcase)
+      count((number.to_f * ((unit =~ /i/i ? 1024 : 1000)**power)).to_i, name)
+    end
+
     # @param value [Object]
     # @param name [String]
     # @param allowed [Array<Symbol>]

@@ -59,23 +59,30 @@ module Candle
       to_h.to_json(*state)
     end
 
-    # Two completions are equal when the same was generated, however long it took.
+    # Two completions are equal when the same was generated of as long a prompt, however long it took and whatever had
+    # been read before.
     #
     # @return [Boolean]
     def ==(other)
-      other.is_a?(Completion) && to_h.except(:timings) == other.to_h.except(:timings)
+      other.is_a?(Completion) && generated == other.generated
     end
 
     alias eql? ==
 
     # @return [Integer]
     def hash
-      to_h.except(:timings).hash
+      generated.hash
     end
 
     # @return [String] one line
     def inspect
       "#<Candle::Completion #{text[0, 40].inspect} #{finish_reason} #{usage.completion_tokens} tokens>"
+    end
+
+    protected
+
+    def generated
+      [text, token_ids, logprobs, finish_reason, usage.prompt_tokens]
     end
   end
 end

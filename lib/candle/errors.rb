@@ -35,6 +35,25 @@ module Candle
   # Text generation failed.
   class GenerationError < Error; end
 
+  # Some of many prompts failed; the others did not.
+  class BulkGenerationError < GenerationError
+    # @return [Hash{Integer => Error}] what went wrong, by the index of the prompt
+    attr_reader :failures
+    # @return [Array, nil] the results of all prompts in their order, nil for those that failed; nil where they were
+    #   yielded
+    attr_reader :results
+
+    # @param failures [Hash{Integer => Error}]
+    # @param results [Array, nil]
+    def initialize(failures, results: nil)
+      index, first = failures.min_by(&:first)
+      more = failures.size - 1
+      super("prompts[#{index}] failed: #{first.message}#{" (and #{more} more, see #failures)" if more.positive?}")
+      @failures = failures
+      @results = results
+    end
+  end
+
   # Constrained generation ended before its result was complete.
   class StructuredOutputError < Error
     # @return [String, nil] the text generated so far

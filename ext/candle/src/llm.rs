@@ -1,35 +1,47 @@
-//! `Candle::LLM`, its caches and its runs
+//! `Candle::LLM` and its runs
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::files::model_files::ModelFiles;
 use engine::generation::{
-    Choice, Constraint, Ending, FinishReason, GenerationConfig, Pattern, Timings, WhiteSpace,
+    Choice, Constraint, ContextOverflow, Ending, FinishReason, GenerationConfig, Pattern, Timings,
+    WhiteSpace,
 };
-use engine::models::decoder::KvCache;
-use engine::tasks::{AdapterFiles, ContextOverflow, Generation, LanguageModel};
+use engine::kernels::paged::KvType;
+use engine::tasks::{AdapterFiles, CacheOptions, Generation, LanguageModel, Request};
 use engine::{CancelToken, Error as EngineError};
+use magnus::typed_data::Obj;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{error, gc, gvl, hub, model, tokenizer::RbTokenizer};
+use crate::{error, gvl, hub, model, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::LLM", free_immediately, size)]
 pub struct RbLlm {
     model: model::Slot<LanguageModel>,
 }
 
-/// What a conversation leaves for its next turn; empty while a run has it.
-#[magnus::wrap(class = "Candle::LLM::Cache", free_immediately, size)]
-pub struct RbCache(Mutex<Option<(KvCache, gc::Tracked)>>);
-
+/// Empty once it was released.
 #[magnus::wrap(class = "Candle::LLM::Run", free_immediately, size)]
-pub struct RbRun(Mutex<Option<Generation>>);
+pub struct RbRun(Mutex<Option<Arc<Generation>>>);
+
+impl RbRun {
+    fn get(&self, ruby: &Ruby) -> Result<Arc<Generation>, Error> {
+        let generation = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        generation.clone().ok_or_else(|| {
+            error::to_ruby(ruby, EngineError::Generation("this run is over".to_owned()))
+        })
+    }
+}
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
     let request = model::Request::new(ruby, source, settings)?;
     let adapters = adapter_files(ruby, settings)?;
+    let cache = CacheOptions {
+        limit: model::setting(ruby, settings, "kv_cache")?,
+        kind: model::parsed(ruby, settings, "kv_dtype", KvType::parse)?,
+    };
     let model = gvl::leave(ruby, |cancel| {
-        LanguageModel::load(&request.files, &request.options, &adapters, cancel)
+        LanguageModel::load(&request.files, &request.options, &adapters, cancel)?.with_cache(cache)
     })?;
     Ok(RbLlm {
         model: model::Slot::new(ruby, model, LanguageModel::info),
@@ -86,20 +98,8 @@ fn logprobs(
     })
 }
 
-/// An empty one, unless the model is closed.
-fn new_cache(ruby: &Ruby, llm: &RbLlm) -> Result<RbCache, Error> {
-    llm.model.get(ruby)?;
-    Ok(RbCache(Mutex::new(None)))
-}
-
-/// Starts a run. A cache that another run has right now is not waited for: this one starts afresh.
-fn begin(
-    ruby: &Ruby,
-    llm: &RbLlm,
-    prompt: Vec<u32>,
-    settings: RHash,
-    cache: Option<&RbCache>,
-) -> Result<RbRun, Error> {
+/// Begins a run, which is computed with all others from now on.
+fn begin(ruby: &Ruby, llm: &RbLlm, prompt: Vec<u32>, settings: RHash) -> Result<RbRun, Error> {
     let model = llm.model.get(ruby)?;
     let config = generation_config(ruby, settings)?;
     let roll = model::setting(ruby, settings, "roll")?.unwrap_or(false);
@@ -107,28 +107,24 @@ fn begin(
     let constraint = constraint(ruby, &model, settings)?;
     gvl::hold(ruby, || {
         let adapter = model.adapter(adapter.as_deref());
-        let adapter = adapter.map_err(error::raised(ruby))?;
-        let cached = cache.and_then(|cache| lock(&cache.0).take());
-        let mut cached = match cached {
-            Some((cached, _)) => cached,
-            None => model.decoder().new_cache(),
-        };
-        cached.adapt(adapter);
-        let generation = Generation::new(
-            model.clone(),
-            cached,
+        let request = Request {
             prompt,
             config,
-            if roll {
-                ContextOverflow::Roll
-            } else {
-                ContextOverflow::Error
+            overflow: match roll {
+                true => ContextOverflow::Roll,
+                false => ContextOverflow::Error,
             },
+            adapter: adapter.map_err(error::raised(ruby))?,
             constraint,
-        )
-        .map_err(error::raised(ruby))?;
-        Ok(RbRun(Mutex::new(Some(generation))))
+        };
+        let generation = Generation::new(model.clone(), request).map_err(error::raised(ruby))?;
+        Ok(RbRun(Mutex::new(Some(Arc::new(generation)))))
     })
+}
+
+fn clear_cache(ruby: &Ruby, llm: &RbLlm) -> Result<(), Error> {
+    let model = llm.model.get(ruby)?;
+    model.forget_idle().map_err(error::raised(ruby))
 }
 
 /// What the text must match, from `constraint: [kind, source]` and `ending:`.
@@ -186,32 +182,43 @@ pub(crate) fn generation_config(ruby: &Ruby, settings: RHash) -> Result<Generati
         seed: given!(seed).unwrap_or(default.seed),
         stop_sequences: given!(stop_sequences).unwrap_or_default(),
         logprobs: given!(logprobs),
+        lookup: given!(lookup).unwrap_or(default.lookup),
     })
 }
 
 /// The text of one more token, nil at the end.
 fn step(ruby: &Ruby, run: &RbRun) -> Result<Option<String>, Error> {
-    gvl::leave(ruby, |cancel| match lock(&run.0).as_mut() {
-        Some(generation) => generation.step(cancel),
-        None => Err(EngineError::Generation("this run is over".to_owned())),
-    })
+    let generation = run.get(ruby)?;
+    gvl::leave_waiting(ruby, |cancel| generation.step(cancel))
+}
+
+/// Waits for the end of the run.
+fn finish(ruby: &Ruby, run: &RbRun) -> Result<(), Error> {
+    let generation = run.get(ruby)?;
+    gvl::leave_waiting(ruby, |cancel| generation.finish(cancel))
+}
+
+/// Waits until one of several runs is over, and gives its index; nil without any.
+fn finish_any(ruby: &Ruby, runs: RArray) -> Result<Option<usize>, Error> {
+    let generations: Vec<Arc<Generation>> = runs
+        .into_iter()
+        .map(|run| Obj::<RbRun>::try_convert(run)?.get(ruby))
+        .collect::<Result<_, Error>>()?;
+    let generations: Vec<&Generation> = generations.iter().map(Arc::as_ref).collect();
+    gvl::leave_waiting(ruby, |cancel| Generation::finish_any(&generations, cancel))
 }
 
 /// What the run has come to, as a Hash with Symbol keys.
 fn outcome(ruby: &Ruby, run: &RbRun) -> Result<RHash, Error> {
-    let guard = lock(&run.0);
-    let Some(generation) = guard.as_ref() else {
-        return Err(error::to_ruby(
-            ruby,
-            EngineError::Generation("this run is over".to_owned()),
-        ));
-    };
-    let run = generation.run();
-    let chosen = (run.text(), run.choices());
-    let hash = self::chosen(ruby, chosen, run.finish_reason(), &run.timings())?;
-    hash.aset(ruby.to_symbol("prompt_tokens"), run.prompt_length())?;
-    hash.aset(ruby.to_symbol("cached_tokens"), generation.cached_length())?;
-    Ok(hash)
+    let generation = run.get(ruby)?;
+    let cached = generation.cached_length();
+    generation.read(|run| {
+        let chosen = (run.text(), run.choices());
+        let hash = self::chosen(ruby, chosen, run.finish_reason(), &run.timings())?;
+        hash.aset(ruby.to_symbol("prompt_tokens"), run.prompt_length())?;
+        hash.aset(ruby.to_symbol("cached_tokens"), cached)?;
+        Ok(hash)
+    })
 }
 
 /// A text and its tokens, why it ended and how long that took, as a Hash with Symbol keys.
@@ -251,21 +258,10 @@ pub(crate) fn chosen(
     Ok(hash)
 }
 
-/// Ends the run and gives its cache to `cache`, if any.
-fn release(ruby: &Ruby, run: &RbRun, cache: Option<&RbCache>) {
-    let generation = lock(&run.0).take();
-    if let (Some(generation), Some(cache)) = (generation, cache) {
-        let kept = generation.into_cache();
-        let tracked = gc::Tracked::new(ruby, kept.bytes());
-        *lock(&cache.0) = Some((kept, tracked));
-    }
-}
-
-/// Nothing panics while it holds one of these locks half-changed, so poison tells nothing.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+/// Ends the run, whether it is over or not.
+fn release(run: &RbRun) {
+    let taken = run.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    drop(taken);
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
@@ -280,14 +276,15 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_adapters", method!(adapters, 0))?;
     class.define_private_method("_context_length", method!(context_length, 0))?;
     class.define_private_method("_logprobs", method!(logprobs, 2))?;
-    class.define_private_method("_new_cache", method!(new_cache, 0))?;
-    class.define_private_method("_begin", method!(begin, 3))?;
+    class.define_private_method("_begin", method!(begin, 2))?;
+    class.define_private_method("_clear_cache", method!(clear_cache, 0))?;
+    model::define_stats!(class, RbLlm)?;
     model::define_closing!(class, RbLlm)?;
-    let cache = class.define_class("Cache", ruby.class_object())?;
-    cache.undef_default_alloc_func();
     let run = class.define_class("Run", ruby.class_object())?;
     run.undef_default_alloc_func();
     run.define_method("step", method!(step, 0))?;
+    run.define_singleton_method("finish_any", function!(finish_any, 1))?;
+    run.define_method("finish", method!(finish, 0))?;
     run.define_method("outcome", method!(outcome, 0))?;
-    run.define_method("release", method!(release, 1))
+    run.define_method("release", method!(release, 0))
 }

@@ -24,7 +24,10 @@ module Candle
 
       def generation(model)
         config = GenerationConfig.deterministic(max_length: 64)
-        runs = repeat { model.complete(WORDS.first(4).join(" "), config: config) }
+        runs = repeat do
+          model.clear_cache
+          model.complete(WORDS.first(4).join(" "), config: config)
+        end
         timings = runs.map(&:timings)
         { runs: runs.size, tokens_per_second: mean(timings.map(&:tokens_per_second)),
           first_token_ms: mean(timings.map(&:first_token_ms)) }

@@ -10,19 +10,27 @@ module Candle
     #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
     #   schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"] }
     #   llm.generate_structured("the dog", schema: schema).keys # => ["ok"]
-    # @param prompt [String, Array<Hash>] a prompt as it is, or messages for the chat template
+    # @param prompt [String, Array<Hash>, Array<String>] a prompt as it is, messages for the chat template, or many
+    #   prompts, which are computed together
     # @param schema [Hash, String, Class, #to_json_schema] as {StructuredConstraint.from_schema} takes it
     # @param config [GenerationConfig, Hash]
     # @param whitespace [Symbol] `:compact`, or `:flexible` for line breaks and indentation where the model likes them
     # @param warn_on_parse_error [Boolean] accepted for the sake of 1.8: what was generated can always be parsed
     # @param options [Hash] as {LLM#generate} takes them
+    # @param progress [Boolean, #call] for many prompts, as in {LLM#generate}
     # @yieldparam piece [String] the JSON as it comes
-    # @return [Hash, Object] what was generated, with String keys; an instance where a class was given
+    # @return [Hash, Object, Array] what was generated, with String keys; an instance where a class was given; one for
+    #   each of many prompts, in their order
     # @raise [StructuredOutputError] when `max_length` cuts the text off, with the text so far in `partial`
     # @raise [InvalidInputError] when the schema can't be enforced
     def generate_structured(prompt, schema:, config: GenerationConfig.balanced, whitespace: :compact,
-                            warn_on_parse_error: true, **options, &block) # rubocop:disable Lint/UnusedMethodArgument
+                            warn_on_parse_error: true, progress: false, **options, &block) # rubocop:disable Lint/UnusedMethodArgument
       constraint = StructuredConstraint.from_schema(schema, whitespace: whitespace)
+      if many?(prompt)
+        options = following(constraint, config, options)
+        return generate_all(prompt, progress, finish: ->(made) { constraint.parse(whole(made).text) }, **options)
+      end
+
       constraint.parse(follow(prompt, constraint, config, options, &block).text)
     end
 
@@ -58,9 +66,15 @@ module Candle
     private
 
     def follow(prompt, constraint, config, options, &block)
+      whole(complete(prompt, **following(constraint, config, options), &block))
+    end
+
+    def following(constraint, config, options)
       config = constrained(config, constraint, options.delete(:constraint))
-      completion = complete(prompt, config: config, **options, include_prompt: false, debug_tokens: false,
-                                    stop_sequences: [], &block)
+      { config: config, **options, include_prompt: false, debug_tokens: false, stop_sequences: [] }
+    end
+
+    def whole(completion)
       return completion unless completion.finish_reason == :length
 
       count = completion.usage.completion_tokens

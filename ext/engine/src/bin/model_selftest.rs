@@ -135,7 +135,7 @@ impl Model {
         for ids in &self.sequences {
             // The first half at once, the rest one by one: both ways through attention.
             let (prompt, rest) = ids.split_at(ids.len() / 2);
-            let mut cache = decoder.new_cache();
+            let mut cache = decoder.new_cache()?;
             cache.clear(decoder.rope_variant(ids.len()));
             let steps = std::iter::once(prompt).chain(rest.chunks(1));
             for step in steps.filter(|step| !step.is_empty()) {

@@ -23,6 +23,8 @@ pub struct GenerationConfig {
     pub stop_sequences: Vec<String>,
     /// How many alternatives to report for each token; `None` reports no probabilities.
     pub logprobs: Option<usize>,
+    /// Whether to guess tokens by what the text so far says.
+    pub lookup: bool,
 }
 
 impl Default for GenerationConfig {
@@ -40,6 +42,7 @@ impl Default for GenerationConfig {
             seed: 0,
             stop_sequences: Vec::new(),
             logprobs: None,
+            lookup: false,
         }
     }
 }

@@ -7,6 +7,9 @@ pub trait Constraint: Send {
     /// `end_ids` are among them where the text may end, and only there.
     fn allowed(&mut self, end_ids: &[u32]) -> Result<Vec<u32>>;
 
+    /// Tokens that are likely to come next, since the pattern leaves no choice of the text.
+    fn forced(&mut self) -> Vec<u32>;
+
     /// Takes note of a token that was chosen among the allowed ones.
     fn accept(&mut self, token: u32) -> Result<()>;
 

@@ -305,6 +305,15 @@ impl Constraint for GrammarConstraint {
         Ok(mask.as_slice().to_vec())
     }
 
+    fn forced(&mut self) -> Vec<u32> {
+        if self.matcher.is_stopped() {
+            return Vec::new();
+        }
+        // Asking moves the parser on.
+        let bytes = self.matcher.deep_clone().compute_ff_bytes();
+        self.environment.trie.greedy_tokenize(&bytes)
+    }
+
     fn accept(&mut self, token: u32) -> Result<()> {
         self.next = None;
         self.matcher.consume_token(token).map_err(failed)

@@ -1,4 +1,5 @@
-//! From logits to text: settings, sampling, stop sequences. Nothing here knows a model.
+//! From logits to text: settings, sampling, stop sequences, which know no model; and the scheduler, which
+//! computes the texts of many threads together.
 
 pub mod beams;
 pub mod config;
@@ -8,7 +9,9 @@ pub mod random;
 pub mod rules;
 pub mod run;
 pub mod sampler;
+pub mod scheduler;
 mod schema;
+pub mod speculation;
 pub mod stop;
 
 pub use beams::{BeamSearch, BeamSettings, EarlyStopping};
@@ -18,5 +21,6 @@ pub use grammar::{Ending, GrammarConstraint, Pattern, Vocabulary};
 pub use rules::TokenRules;
 pub use run::{FinishReason, Run, Timings};
 pub use sampler::{Choice, Sampler};
+pub use scheduler::{ContextOverflow, Stats};
 pub use schema::WhiteSpace;
 pub use stop::{StopMatcher, StopOutcome};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::config::GenerationConfig;
 use super::constraint::Constraint;
 use super::sampler::{Choice, Sampler};
+use super::speculation::Speculation;
 use super::stop::{StopMatcher, StopOutcome};
 use crate::text::tokenizer::{CharacterStream, StreamDecoder};
 use crate::Result;
@@ -88,6 +89,7 @@ pub struct Run {
     choices: Vec<Choice>,
     finished: Option<FinishReason>,
     clock: Clock,
+    speculation: Option<Speculation>,
 }
 
 impl Run {
@@ -104,12 +106,34 @@ impl Run {
             end_ids,
             stop: StopMatcher::new(&config.stop_sequences),
             finished: (config.max_new_tokens == 0).then_some(FinishReason::Length),
+            speculation: config.lookup.then(Speculation::default),
             sampler: Sampler::new(config, prompt)?,
             text_source: Some(text),
             text: String::new(),
             choices: Vec::new(),
             clock: Clock::default(),
         })
+    }
+
+    /// Guesses of the tokens after `ids`, which a pass may check with them: what a constraint leaves no
+    /// choice of, or what followed before, where that is wanted.
+    pub fn guess(&mut self, ids: &[u32]) -> Vec<u32> {
+        let left = self.max_new_tokens.saturating_sub(self.choices.len() + 1);
+        let constraint = self.text_source.as_mut().and_then(RunText::constraint);
+        let mut forced = constraint.map_or_else(Vec::new, |constraint| constraint.forced());
+        if forced.is_empty() {
+            let speculation = self.speculation.as_mut();
+            return speculation.map_or_else(Vec::new, |guesses| guesses.guess(ids, left));
+        }
+        forced.truncate(left);
+        forced
+    }
+
+    /// Takes note of how many guesses were right.
+    pub fn guessed(&mut self, guessed: usize, right: usize) {
+        if let Some(speculation) = &mut self.speculation {
+            speculation.note(guessed, right);
+        }
     }
 
     /// Counts the time it took to compute logits.

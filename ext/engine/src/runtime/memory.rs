@@ -82,7 +82,7 @@ pub fn format_bytes(bytes: usize) -> String {
 
 /// What the machine has left, or the container, or the limit of this process's addresses.
 #[cfg(target_os = "linux")]
-fn available_bytes() -> usize {
+pub fn available_bytes() -> usize {
     let machine = std::fs::read_to_string("/proc/meminfo").map_or(usize::MAX, |text| {
         field(&text, "MemAvailable:").map_or(usize::MAX, |kib| kib.saturating_mul(1024))
     });
@@ -176,7 +176,7 @@ mod limits {
 
 /// Physical memory; macOS compresses and swaps, so what is free now says little.
 #[cfg(not(target_os = "linux"))]
-fn available_bytes() -> usize {
+pub fn available_bytes() -> usize {
     // SAFETY: sysconf takes no pointers.
     let (pages, size) = unsafe {
         (

@@ -9,6 +9,7 @@ pub mod huge_pages;
 mod job;
 pub mod log;
 pub mod memory;
+pub mod per_process;
 pub mod stack;
 pub mod stats;
 pub(crate) mod switch;

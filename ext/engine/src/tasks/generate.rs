@@ -11,22 +11,28 @@ use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
 use crate::generation::run::{Run, RunText};
 use crate::generation::sampler::log_sum_exp;
+use crate::generation::scheduler::{too_long, ContextOverflow, Scheduler, Stats, Text, Work};
 use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
+use crate::kernels::paged::KvType;
 use crate::models::decoder::model::Logits;
-use crate::models::decoder::{peft, Adapter, Decoder, KvCache};
+use crate::models::decoder::{peft, Adapter, Decoder, KvPool};
 use crate::nn::Inventory;
+use crate::runtime::per_process::PerProcess;
+use crate::runtime::stats::Reading;
+use crate::runtime::{memory, threads};
 use crate::text::tokenizer::Tokenizer;
-use crate::{
-    runtime::{memory, threads},
-    CancelToken, Error, Result,
-};
+use crate::{CancelToken, Error, Result};
 
 /// The logits of this many tokens are held at a time.
 const LOGITS_CHUNK: usize = 256;
 
 /// A decoder with its tokenizer; immutable, shared by all runs.
 pub struct LanguageModel {
-    decoder: Decoder,
+    decoder: Arc<Decoder>,
+    scheduler: PerProcess<Scheduler>,
+    /// What keys and values are stored as, and the bytes they may take.
+    cache: (KvType, usize),
+    stats: Arc<Stats>,
     tokenizer: Tokenizer,
     end_ids: Vec<u32>,
     context_length: usize,
@@ -42,13 +48,31 @@ pub struct AdapterFiles {
     pub files: ModelFiles,
 }
 
-/// What to do when a sequence outgrows the context.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ContextOverflow {
-    #[default]
-    Error,
-    /// Forget the older half of what is not needed to go on.
-    Roll,
+/// How much memory keys and values may take, and what they are stored as.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CacheOptions {
+    /// In bytes; `None` takes a share of what is free.
+    pub limit: Option<usize>,
+    /// `None` is what the model computes in.
+    pub kind: Option<KvType>,
+}
+
+/// Without a limit keys and values take at most this part of the free memory.
+const SHARE: usize = 4;
+/// Free memory beyond this does not raise the share, and stands in where it is not known.
+const MOST_MEMORY: usize = 64 << 30;
+
+impl CacheOptions {
+    fn settled(self, decoder: &Decoder, context_length: usize) -> (KvType, usize) {
+        let kind = self.kind.unwrap_or_else(|| KvType::of(decoder.dtype()));
+        let limit = self.limit.unwrap_or_else(|| {
+            let free = memory::available_bytes().min(MOST_MEMORY);
+            let token = KvPool::token_bytes(decoder.config(), kind);
+            // A whole context should fit where that is possible at all.
+            (free / SHARE).max(token.saturating_mul(context_length).min(free / 2))
+        });
+        (kind, limit)
+    }
 }
 
 impl LanguageModel {
@@ -123,7 +147,13 @@ impl LanguageModel {
         for adapter in &adapters {
             adapter.list(&mut info.inventory)?;
         }
+        let decoder = Arc::new(decoder);
+        let stats = Arc::new(Stats::default());
+        let cache = CacheOptions::default().settled(&decoder, context_length);
         Ok(Self {
+            scheduler: PerProcess::new(new_scheduler(&decoder, cache, &stats)?),
+            cache,
+            stats,
             decoder,
             tokenizer,
             end_ids,
@@ -132,6 +162,31 @@ impl LanguageModel {
             info,
             vocabulary: OnceLock::new(),
         })
+    }
+
+    /// With other memory for keys and values.
+    pub fn with_cache(mut self, options: CacheOptions) -> Result<Self> {
+        self.cache = options.settled(&self.decoder, self.context_length);
+        let scheduler = new_scheduler(&self.decoder, self.cache, &self.stats)?;
+        self.scheduler = PerProcess::new(scheduler);
+        Ok(self)
+    }
+
+    /// Of this process.
+    fn scheduler(&self) -> Result<Arc<Scheduler>> {
+        self.scheduler
+            .get(|| new_scheduler(&self.decoder, self.cache, &self.stats))
+    }
+
+    /// Counts and times of what was generated.
+    pub fn stats(&self) -> Vec<(&'static str, Reading)> {
+        self.stats.read()
+    }
+
+    /// Gives up what was read in earlier calls, as far as no call uses it.
+    pub fn forget_idle(&self) -> Result<()> {
+        self.scheduler()?.forget_idle();
+        Ok(())
     }
 
     pub fn decoder(&self) -> &Decoder {
@@ -200,7 +255,7 @@ impl LanguageModel {
         cancel: &CancelToken,
     ) -> Result<Vec<f32>> {
         self.check_length(ids.len())?;
-        let mut cache = self.decoder.new_cache();
+        let mut cache = self.decoder.new_cache()?;
         cache.adapt(self.adapter(adapter)?);
         cache.clear(self.decoder.rope_variant(ids.len()));
         let mut logprobs = Vec::with_capacity(ids.len());
@@ -218,15 +273,20 @@ impl LanguageModel {
     }
 
     fn check_length(&self, length: usize) -> Result<()> {
-        if length <= self.context_length {
-            return Ok(());
+        match length <= self.context_length {
+            true => Ok(()),
+            false => Err(too_long(length, self.context_length)),
         }
-        Err(Error::InvalidInput(format!(
-            "{length} tokens do not fit the context of {}; shorten the text, raise context_length: if the \
-             model allows it, or pass context_overflow: :roll",
-            self.context_length
-        )))
     }
+}
+
+fn new_scheduler(
+    decoder: &Arc<Decoder>,
+    (kind, limit): (KvType, usize),
+    stats: &Arc<Stats>,
+) -> Result<Scheduler> {
+    let pool = KvPool::new(decoder.config(), kind, decoder.device(), limit)?;
+    Ok(Scheduler::new(decoder.clone(), pool, stats.clone()))
 }
 
 /// Both at once, the second on whatever thread is free; its failure, the likelier one, stops the first.
@@ -272,34 +332,41 @@ fn end_ids(
     Ok(ids)
 }
 
-/// A prompt, and the tokens that a model lets follow it.
+/// A prompt, and the tokens that a model lets follow it. It is computed together with all others of its
+/// model, by the threads that wait for one of them.
 ///
 /// A call of [`Generation::step`] that is interrupted may be repeated; it goes on where it was.
 pub struct Generation {
     model: Arc<LanguageModel>,
-    cache: KvCache,
-    ids: Vec<u32>,
-    cached_length: usize,
-    overflow: ContextOverflow,
-    run: Run,
+    scheduler: Arc<Scheduler>,
+    text: Arc<Text>,
+    process: u32,
+}
+
+/// What a generation is to do.
+pub struct Request {
+    pub prompt: Vec<u32>,
+    pub config: GenerationConfig,
+    pub overflow: ContextOverflow,
+    pub adapter: Option<Arc<Adapter>>,
+    pub constraint: Option<Box<dyn Constraint>>,
 }
 
 impl Generation {
-    /// `cache` may hold a part of the prompt from an earlier run; what fits is used.
-    pub fn new(
-        model: Arc<LanguageModel>,
-        mut cache: KvCache,
-        prompt: Vec<u32>,
-        config: GenerationConfig,
-        overflow: ContextOverflow,
-        constraint: Option<Box<dyn Constraint>>,
-    ) -> Result<Self> {
+    pub fn new(model: Arc<LanguageModel>, request: Request) -> Result<Self> {
+        let Request {
+            mut prompt,
+            config,
+            overflow,
+            adapter,
+            constraint,
+        } = request;
         if prompt.is_empty() {
             return Err(Error::InvalidInput(
                 "the prompt has no tokens; pass some text".to_owned(),
             ));
         }
-        let mut prompt = prompt;
+        model.decoder.check_tokens(&prompt)?;
         if prompt.len() >= model.context_length {
             match overflow {
                 ContextOverflow::Error => model.check_length(prompt.len() + 1)?,
@@ -308,97 +375,89 @@ impl Generation {
                 }
             }
         }
-        let rope_variant = model.decoder.rope_variant(prompt.len());
-        if cache.rope_variant() != rope_variant {
-            cache.clear(rope_variant);
-        }
-        // The last token is always run, since its logits are needed.
-        let cached_length = cache.keep_prefix(&prompt[..prompt.len() - 1]);
         let text = match constraint {
             Some(constraint) => RunText::constrained(constraint),
             None => RunText::free(model.tokenizer.stream(true)),
         };
-        Ok(Self {
+        let scheduler = model.scheduler()?;
+        let work = Work {
             run: Run::new(&prompt, config, text, model.end_ids.clone())?,
             ids: prompt,
-            model,
-            cache,
-            cached_length,
+            sequence: None,
+            adapter,
             overflow,
+            context_length: model.context_length,
+            cached: None,
+            came: Instant::now(),
+            latest: None,
+        };
+        Ok(Self {
+            text: scheduler.join(work),
+            scheduler,
+            model,
+            process: std::process::id(),
         })
     }
 
-    /// Produces one token; returns the text that became certain, `None` once the run is over.
-    pub fn step(&mut self, cancel: &CancelToken) -> Result<Option<String>> {
-        if self.run.finish_reason().is_some() {
+    /// A run belongs to the process that began it.
+    fn check_process(&self) -> Result<()> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(Error::Generation(
+                "this run was begun before the process was forked: begin a new one in the child"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Waits for one token; returns the text that became certain, `None` once the run is over.
+    pub fn step(&self, cancel: &CancelToken) -> Result<Option<String>> {
+        self.check_process()?;
+        self.scheduler.next(&self.text, cancel)
+    }
+
+    /// Waits for the end of the run.
+    pub fn finish(&self, cancel: &CancelToken) -> Result<()> {
+        self.check_process()?;
+        self.scheduler.finish(&self.text, cancel)
+    }
+
+    /// Waits until one of several runs of a model is over, and says which.
+    pub fn finish_any(generations: &[&Self], cancel: &CancelToken) -> Result<Option<usize>> {
+        let Some(first) = generations.first() else {
             return Ok(None);
-        }
-        let started = Instant::now();
-        let device = self.model.info.device;
-        let logits = device.keeping_awake(|| self.logits(cancel));
-        self.run.computed(started.elapsed());
-        let started = Instant::now();
-        let result = logits.and_then(|logits| self.run.take(&logits, self.has_room()));
-        self.run.chose(started.elapsed());
-        let (token, text) = result?;
-        self.ids.push(token);
-        Ok(Some(text))
-    }
-
-    /// Whether the context has room for another token after the next.
-    fn has_room(&self) -> bool {
-        self.overflow == ContextOverflow::Roll || self.ids.len() + 1 < self.model.context_length
-    }
-
-    /// Runs what is not cached yet and returns the last token's logits.
-    fn logits(&mut self, cancel: &CancelToken) -> Result<Vec<f32>> {
-        self.make_room()?;
-        loop {
-            cancel.check()?;
-            let pending = &self.ids[self.cache.length()..];
-            let decoder = &self.model.decoder;
-            let most = self.model.info.device.prompt_tokens();
-            let chunk = &pending[..pending.len().min(most)];
-            if chunk.len() < pending.len() {
-                decoder.hidden_states(chunk, &mut self.cache, cancel)?;
-                continue;
+        };
+        let mut texts = Vec::with_capacity(generations.len());
+        for generation in generations {
+            generation.check_process()?;
+            if !Arc::ptr_eq(&generation.scheduler, &first.scheduler) {
+                let message = "runs of several models can't be waited for together";
+                return Err(Error::InvalidInput(message.to_owned()));
             }
-            let logits = decoder.forward(chunk, &mut self.cache, Logits::Last, cancel)?;
-            return Ok(logits.flatten_all()?.to_vec1()?);
+            texts.push(&*generation.text);
         }
+        first.scheduler.finish_any(&texts, cancel)
     }
 
-    /// Takes care of the two events that void the cache: a full context and a change of rotation.
-    fn make_room(&mut self) -> Result<()> {
-        if self.ids.len() > self.model.context_length {
-            match self.overflow {
-                ContextOverflow::Error => self.model.check_length(self.ids.len())?,
-                ContextOverflow::Roll => {
-                    let dropped = self.ids.len() - self.model.context_length / 2;
-                    self.ids.drain(..dropped);
-                    self.cache.clear(self.cache.rope_variant());
-                }
-            }
-        }
-        let rope_variant = self.model.decoder.rope_variant(self.ids.len());
-        if self.cache.rope_variant() != rope_variant {
-            self.cache.clear(rope_variant);
-        }
-        Ok(())
+    /// Looks at what was chosen and said so far.
+    pub fn read<T>(&self, look: impl FnOnce(&Run) -> T) -> T {
+        look(&self.text.work().run)
     }
 
-    /// What was chosen and said so far.
-    pub fn run(&self) -> &Run {
-        &self.run
-    }
-
-    /// How much of the prompt an earlier run had left in the cache.
+    /// How much of the prompt had been read in earlier runs.
     pub fn cached_length(&self) -> usize {
-        self.cached_length
+        self.text.work().cached.unwrap_or(0)
     }
 
-    /// The cache, for the next run of the same conversation.
-    pub fn into_cache(self) -> KvCache {
-        self.cache
+    pub fn model(&self) -> &Arc<LanguageModel> {
+        &self.model
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if self.check_process().is_ok() {
+            self.scheduler.leave(&self.text);
+        }
     }
 }

@@ -41,7 +41,7 @@ pub use classify::{ClassifyModel, Logits};
 pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
 pub use entities::{Aggregation, Entity};
 pub use fill_mask::{Filling, MaskModel};
-pub use generate::{AdapterFiles, ContextOverflow, Generation, LanguageModel};
+pub use generate::{AdapterFiles, CacheOptions, Generation, LanguageModel, Request};
 pub use late_interaction::{LateInteractionModel, LateOptions, LateSettings};
 pub use loading::{LoadOptions, ModelInfo};
 pub use rerank::{RerankModel, RerankOptions, ScorePooling};

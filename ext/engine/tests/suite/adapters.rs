@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::files::model_files::ModelFiles;
-use engine::generation::GenerationConfig;
-use engine::tasks::{AdapterFiles, ContextOverflow, Generation, LanguageModel, LoadOptions};
+use engine::generation::{ContextOverflow, GenerationConfig};
+use engine::tasks::{AdapterFiles, Generation, LanguageModel, LoadOptions, Request};
 use engine::{CancelToken, Error, Result};
 
 use super::decoder::{folders, tiny, worst, Expectations};
@@ -46,30 +46,20 @@ fn base(adapter: &str) -> String {
 }
 
 fn greedy(model: &Arc<LanguageModel>, adapter: Option<&str>, prompt: &[u32]) -> Vec<u32> {
-    let mut cache = model.decoder().new_cache();
-    cache.adapt(model.adapter(adapter).unwrap());
-    let config = GenerationConfig {
-        max_new_tokens: 24,
-        temperature: 0.0,
-        ..Default::default()
+    let request = Request {
+        prompt: prompt.to_vec(),
+        config: GenerationConfig {
+            max_new_tokens: 24,
+            temperature: 0.0,
+            ..Default::default()
+        },
+        overflow: ContextOverflow::Error,
+        adapter: model.adapter(adapter).unwrap(),
+        constraint: None,
     };
-    let overflow = ContextOverflow::Error;
-    let mut generation = Generation::new(
-        model.clone(),
-        cache,
-        prompt.to_vec(),
-        config,
-        overflow,
-        None,
-    )
-    .unwrap();
+    let generation = Generation::new(model.clone(), request).unwrap();
     while generation.step(&CancelToken::new()).unwrap().is_some() {}
-    generation
-        .run()
-        .choices()
-        .iter()
-        .map(|choice| choice.token)
-        .collect()
+    generation.read(|run| run.choices().iter().map(|choice| choice.token).collect())
 }
 
 #[test]
@@ -118,7 +108,7 @@ fn adapters_leave_the_base_and_each_other_alone() {
 #[test]
 fn a_cache_of_another_adapter_is_not_used() {
     let model = load(&tiny("decoders/llama"), &["llama"]).unwrap();
-    let mut cache = model.decoder().new_cache();
+    let mut cache = model.decoder().new_cache().unwrap();
     let adapter = model.adapter(Some("llama")).unwrap();
     let read = |cache: &mut engine::models::decoder::KvCache| {
         model

@@ -104,7 +104,7 @@ pub fn logprobs(logits: &Tensor, next: &[u32]) -> Vec<f32> {
 
 /// The logits of a whole sequence given in pieces of `chunk` tokens.
 pub fn in_chunks(decoder: &Decoder, ids: &[u32], chunk: usize) -> Tensor {
-    let mut cache = decoder.new_cache();
+    let mut cache = decoder.new_cache().unwrap();
     cache.clear(decoder.rope_variant(ids.len()));
     let cancel = CancelToken::new();
     let parts: Vec<Tensor> = ids
@@ -149,7 +149,7 @@ fn logprobs_equal_the_reference_at_once_in_chunks_and_one_by_one() {
 /// `length` tokens: those given and the likeliest ones after them, read once each.
 pub fn greedy(decoder: &Decoder, prompt: &[u32], length: usize) -> Vec<u32> {
     let mut sequence = prompt.to_vec();
-    let mut cache = decoder.new_cache();
+    let mut cache = decoder.new_cache().unwrap();
     while sequence.len() < length {
         let rope_variant = decoder.rope_variant(sequence.len());
         if cache.rope_variant() != rope_variant {
@@ -180,7 +180,7 @@ fn greedy_tokens_equal_the_reference() {
 fn a_cancelled_forward_leaves_the_cache_usable() {
     let fixture = load(&tiny("decoders/mistral"), DType::F32);
     let ids = &fixture.expectations.sequences[4];
-    let mut cache = fixture.decoder.new_cache();
+    let mut cache = fixture.decoder.new_cache().unwrap();
     let (cancel, running) = (CancelToken::new(), CancelToken::new());
     cancel.cancel();
     let decoder = &fixture.decoder;
@@ -221,10 +221,10 @@ fn half_precision_stays_close() {
 }
 
 #[test]
-fn caches_grow_in_chunks_and_windows_keep_only_what_they_need() {
+fn caches_grow_page_by_page() {
     let bytes_after = |name: &str, tokens: usize| {
         let fixture = load(&tiny("decoders").join(name), DType::F32);
-        let mut cache = fixture.decoder.new_cache();
+        let mut cache = fixture.decoder.new_cache().unwrap();
         let ids: Vec<u32> = (0..tokens as u32).map(|n| 4 + n % 200).collect();
         for part in ids.chunks(50) {
             fixture
@@ -239,6 +239,4 @@ fn caches_grow_in_chunks_and_windows_keep_only_what_they_need() {
     assert!(first > 0);
     assert_eq!(bytes_after("llama", 200), first);
     assert!(bytes_after("llama", 600) >= 2 * first);
-    // A window of 8 positions.
-    assert_eq!(bytes_after("mistral", 600), bytes_after("mistral", 1));
 }

@@ -50,7 +50,7 @@ fn values(tensor: &Tensor) -> Vec<f32> {
 fn cached_states(decoder: &Decoder, sequences: &[Vec<u32>]) -> Vec<f32> {
     let cancel = CancelToken::new();
     let states = sequences.iter().flat_map(|ids| {
-        let mut cache = decoder.new_cache();
+        let mut cache = decoder.new_cache().unwrap();
         cache.clear(decoder.rope_variant(ids.len()));
         values(&decoder.hidden_states(ids, &mut cache, &cancel).unwrap())
     });

@@ -20,6 +20,7 @@ mod kernels;
 mod late_interaction;
 mod layers;
 mod row_independence;
+mod same_answer;
 mod second_opinion;
 mod sentence_piece;
 mod seq2seq;

@@ -302,14 +302,14 @@ fn logits_of_every_decoder_whole_and_in_pieces() {
             let sequences = Expectations::read(&folder).sequences;
             let tokens = sequences.iter().max_by_key(|tokens| tokens.len()).unwrap();
             let cancel = CancelToken::new();
-            let mut cache = decoder.new_cache();
+            let mut cache = decoder.new_cache().unwrap();
             let whole = decoder.forward(tokens, &mut cache, Logits::All, &cancel);
             let whole = whole.unwrap();
             if decoder.rope_variant(1) != decoder.rope_variant(tokens.len()) {
                 continue; // A cache of the short rotation is void for the long one.
             }
             for pieces in [&[1][..], &[3, 1, 4], &[5, 2]] {
-                let cache = std::cell::RefCell::new(decoder.new_cache());
+                let cache = std::cell::RefCell::new(decoder.new_cache().unwrap());
                 let part = |first: usize, count: usize| {
                     let tokens = &tokens[first..first + count];
                     decoder.forward(tokens, &mut cache.borrow_mut(), Logits::All, &cancel)

@@ -9,7 +9,7 @@ use super::experts::ExpertLayer;
 use crate::kernels::Activation;
 use crate::models::parts::Part;
 use crate::models::rope::Rotation;
-use crate::nn::attention::{attention, AttentionOptions};
+use crate::nn::attention::AttentionOptions;
 use crate::nn::{elementwise, Inventory, Linear, Norm, Projection};
 use crate::{CancelToken, Error, Result};
 
@@ -46,7 +46,7 @@ pub struct MlpLayer {
 /// What every layer of one forward needs to know.
 pub struct Step<'a> {
     pub config: &'a DecoderConfig,
-    pub batch: &'a Batch<'a>,
+    pub batch: &'a Batch,
     pub rotation: Option<Rotation<'a>>,
     pub adapter: Option<&'a Adapter>,
     pub cancel: &'a CancelToken,
@@ -208,18 +208,10 @@ impl AttentionLayer {
             }
             _ => (query, key),
         };
-        let others = past.attended(index, key, value, step.batch)?;
         let kind = config.attention_kind(index);
         let mut options = AttentionOptions::new(kind, config.attention_scale);
         options.soft_cap = config.attention_soft_cap;
-        let attended = attention(
-            &query,
-            &others.keys,
-            &others.values,
-            &step.batch.boundaries,
-            &others.boundaries,
-            &options,
-        )?;
+        let attended = past.attend(index, (&query, &key, &value), step.batch, &options)?;
         let attended = attended.reshape((tokens, config.head_count * config.head_size))?;
         self.output
             .forward_updated(&attended, updates.attention_output.as_ref())

@@ -9,13 +9,16 @@ mod heads;
 pub mod layer;
 mod loading;
 pub mod model;
+pub mod pages;
 pub mod peft;
+pub mod pool;
 mod verify;
 
 pub use adapter::Adapter;
 pub use cache::KvCache;
 pub use config::DecoderConfig;
 pub use model::Decoder;
+pub use pool::{KvPool, Sequence};
 
 /// What a checkpoint of a decoder is.
 pub type Blueprint = crate::models::families::Blueprint<DecoderConfig>;

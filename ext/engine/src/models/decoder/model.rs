@@ -1,5 +1,7 @@
 //! A loaded decoder and its forward.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 
 use super::adapter::Adapter;
@@ -7,7 +9,9 @@ use super::batch::{Batch, Past};
 use super::cache::KvCache;
 use super::config::DecoderConfig;
 use super::layer::{Layer, Step, Stream};
+use super::pool::{KvPool, Sequence};
 use super::{loading, Blueprint};
+use crate::kernels::paged::{PagedBatch, PagedPiece};
 use crate::kernels::{self, Activation};
 use crate::models::config::Positions;
 use crate::models::parameters::Parameters;
@@ -31,6 +35,14 @@ pub struct Decoder {
     dtype: DType,
     /// Whether linear layers hold bytes.
     pub(super) int8: bool,
+}
+
+/// A piece of a sequence that is to be read.
+pub struct Reading<'a> {
+    pub tokens: &'a [u32],
+    pub sequence: &'a mut Sequence,
+    /// How many of the last tokens' logits are wanted.
+    pub wanted: usize,
 }
 
 /// Which rows of the logits are wanted.
@@ -156,8 +168,9 @@ impl Decoder {
         self.dtype
     }
 
-    pub fn new_cache(&self) -> KvCache {
-        KvCache::new(&self.config)
+    /// For a text that is read alone.
+    pub fn new_cache(&self) -> Result<KvCache> {
+        KvCache::new(&self.config, &self.device, self.dtype)
     }
 
     /// Which rotation a sequence of `length` tokens needs; a cache made under another one is void.
@@ -180,12 +193,46 @@ impl Decoder {
             Logits::All => hidden,
             Logits::Last => hidden.narrow(0, tokens.len() - 1, 1)?,
         };
+        let adapter = cache.sequence.adapter();
+        self.logits(&hidden, adapter.map(Arc::as_ref))
+    }
+
+    /// Runs pieces of several sequences, for which the pool has made room, in one pass over the weights;
+    /// returns the logits that are wanted, `[rows, vocabulary]` in f32. One adapter made them all. After
+    /// an error the sequences are as before.
+    pub fn forward_batch(
+        &self,
+        readings: &mut [Reading<'_>],
+        pool: &mut KvPool,
+        cancel: &CancelToken,
+    ) -> Result<Option<Tensor>> {
+        let adapter = readings.first().and_then(|first| first.sequence.adapter());
+        let adapter = adapter.cloned();
+        let hidden = self.read(readings, pool, cancel)?;
+        let mut rows: Vec<u32> = Vec::new();
+        let mut end = 0;
+        for reading in readings.iter() {
+            end += reading.tokens.len();
+            rows.extend(
+                (end - reading.wanted.min(reading.tokens.len())..end).map(|row| row as u32),
+            );
+        }
+        let hidden = match rows.len() {
+            0 => return Ok(None),
+            count if count == end => hidden,
+            1 => hidden.narrow(0, rows[0] as usize, 1)?,
+            count => hidden.index_select(&Tensor::from_vec(rows, count, &self.device)?, 0)?,
+        };
+        self.logits(&hidden, adapter.as_deref()).map(Some)
+    }
+
+    fn logits(&self, hidden: &Tensor, adapter: Option<&Adapter>) -> Result<Tensor> {
         let head = self.head.as_ref().ok_or_else(|| {
             Error::Internal("a decoder without its head was asked for logits".into())
         })?;
-        let logits = match cache.adapter() {
-            Some(adapter) => adapter.logits(head, &hidden)?,
-            None => head.forward(&hidden)?,
+        let logits = match adapter {
+            Some(adapter) => adapter.logits(head, hidden)?,
+            None => head.forward(hidden)?,
         };
         let logits = logits.to_dtype(DType::F32)?;
         let logits = elementwise::scale(&logits, self.config.logit_scale)?;
@@ -206,20 +253,59 @@ impl Decoder {
         cache: &mut KvCache,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
-        if tokens.is_empty() {
-            return Err(Error::InvalidInput(
-                "the prompt has no tokens; pass some text".to_owned(),
-            ));
-        }
-        let adapter = cache.adapter().cloned();
-        let first = cache.length();
+        let KvCache { pool, sequence } = cache;
         // The first part of a long sequence already rotates as the whole will.
-        let rope_variant = cache
-            .rope_variant()
-            .max(self.rope_variant(first + tokens.len()));
-        let batch = Batch::piece(tokens, first, rope_variant);
-        let hidden = self.run(&batch, Past::Cached(cache), adapter.as_deref(), cancel)?;
-        cache.advance(tokens);
+        let rope_variant = self.rope_variant(sequence.length() + tokens.len());
+        if sequence.length() == 0 && rope_variant > sequence.rope_variant() {
+            sequence.set_rope_variant(rope_variant);
+        }
+        if !pool.extend(sequence, tokens.len())? {
+            pool.check_fits(usize::MAX)?;
+        }
+        let reading = Reading {
+            tokens,
+            sequence,
+            wanted: 0,
+        };
+        self.read(&mut [reading], pool, cancel)
+    }
+
+    fn read(
+        &self,
+        readings: &mut [Reading<'_>],
+        pool: &mut KvPool,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
+        let adapter = readings.first().and_then(|first| first.sequence.adapter());
+        let adapter = adapter.cloned();
+        let mut first_row = 0;
+        let mut pieces = Vec::with_capacity(readings.len());
+        for Reading {
+            tokens, sequence, ..
+        } in readings.iter()
+        {
+            if tokens.is_empty() {
+                return Err(Error::InvalidInput(
+                    "the prompt has no tokens; pass some text".to_owned(),
+                ));
+            }
+            pieces.push(PagedPiece {
+                rows: first_row..first_row + tokens.len(),
+                pages: sequence.pages().to_vec(),
+                keys: sequence.length() + tokens.len(),
+            });
+            first_row += tokens.len();
+        }
+        let batch = Batch::pieces_of(readings.iter().map(|reading| {
+            let sequence = &reading.sequence;
+            (reading.tokens, sequence.length(), sequence.rope_variant())
+        }));
+        let paged = PagedBatch::new(pieces, &self.device)?;
+        let past = Past::Paged(pool, paged);
+        let hidden = self.run(&batch, past, adapter.as_deref(), cancel)?;
+        for reading in readings {
+            reading.sequence.advance(reading.tokens);
+        }
         Ok(hidden)
     }
 
@@ -237,13 +323,13 @@ impl Decoder {
         self.run(&self.whole(sequences), Past::None, None, cancel)
     }
 
-    pub(super) fn whole<'a>(&self, sequences: &'a PackedSequences) -> Batch<'a> {
+    pub(super) fn whole(&self, sequences: &PackedSequences) -> Batch {
         Batch::whole(sequences, |length| self.rope_variant(length))
     }
 
     fn run(
         &self,
-        batch: &Batch<'_>,
+        batch: &Batch,
         mut past: Past<'_>,
         adapter: Option<&Adapter>,
         cancel: &CancelToken,
@@ -264,13 +350,20 @@ impl Decoder {
         stream.read(Some(&self.final_norm))
     }
 
-    pub(super) fn embed(&self, batch: &Batch<'_>, adapter: Option<&Adapter>) -> Result<Tensor> {
-        let (tokens, size) = (batch.ids, self.config.vocab_size);
-        if let Some(token) = tokens.iter().find(|&&token| token as usize >= size) {
-            return Err(Error::InvalidInput(format!(
+    /// An error that names a token which the vocabulary does not have.
+    pub fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
+        let size = self.config.vocab_size;
+        match tokens.iter().find(|&&token| token as usize >= size) {
+            Some(token) => Err(Error::InvalidInput(format!(
                 "token {token} is beyond the model's vocabulary of {size}; the tokenizer belongs to another model"
-            )));
+            ))),
+            None => Ok(()),
         }
+    }
+
+    pub(super) fn embed(&self, batch: &Batch, adapter: Option<&Adapter>) -> Result<Tensor> {
+        let tokens = &batch.ids[..];
+        self.check_tokens(tokens)?;
         let embedded = match adapter {
             Some(adapter) => adapter.embed(&self.embedding, tokens)?,
             None => self.embedding.rows(tokens)?,

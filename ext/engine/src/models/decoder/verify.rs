@@ -39,7 +39,7 @@ impl Decoder {
             let states = self.forward_packed(&sequences, cancel)?;
             return evidence("the last layer", &states).check_values();
         }
-        let mut cache = self.new_cache();
+        let mut cache = self.new_cache()?;
         cache.clear(self.rope_variant(length));
         let logits = self.forward(&tokens, &mut cache, Logits::Last, cancel)?;
         evidence("the logits", &logits).check_values()
@@ -49,7 +49,7 @@ impl Decoder {
         &self,
         source: &dyn WeightSource,
         names: &Names,
-        (batch, embedded): (&Batch<'_>, &Tensor),
+        (batch, embedded): (&Batch, &Tensor),
         cancel: &CancelToken,
     ) -> Result<()> {
         let Some(layer) = self.layers().first() else {
@@ -69,14 +69,20 @@ impl Decoder {
     fn run_first(
         &self,
         layer: &Layer,
-        batch: &Batch<'_>,
+        batch: &Batch,
         embedded: &Tensor,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
         let (device, config) = (embedded.device(), self.config());
         let rope = config.relative.rope();
         let rotations = rope
-            .map(|rope| Rotations::new(rope, batch.span().end, device))
+            .map(|rope| {
+                Rotations::new(
+                    rope,
+                    batch.positions().max().map_or(0, |last| last + 1),
+                    device,
+                )
+            })
             .transpose()?;
         let rotations = rotations.as_ref();
         let rotation = rotations.map(|rotations| rotations.of(batch.pieces(), device));

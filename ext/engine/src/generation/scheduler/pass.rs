@@ -1,0 +1,446 @@
+//! One pass over the weights: which texts go into it, and what becomes of its logits.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+
+use super::{Scheduler, Shared, Slot, Text, Work};
+use crate::models::decoder::model::Reading;
+use crate::models::decoder::{KvPool, Sequence};
+use crate::runtime::threads;
+use crate::{CancelToken, Error, Result};
+
+/// A pass of more rows than this, or of one text alone, ends at once when its thread is interrupted; a
+/// short one for others too is brought to its end.
+const SHORT: usize = 64;
+
+/// Guesses are added to a pass up to this many rows: beyond, they cost more than they may save.
+const GUESSING: usize = 16;
+
+/// A piece of a text that a pass reads.
+pub(super) struct Planned {
+    text: Arc<Text>,
+    tokens: Vec<u32>,
+    sequence: Sequence,
+    /// How many of its last tokens' logits are wanted.
+    wanted: usize,
+    /// The last of the tokens that are guesses.
+    guesses: usize,
+    outcome: Option<Result<Vec<Vec<f32>>>>,
+}
+
+impl Planned {
+    fn adapter(&self) -> usize {
+        let adapter = self.sequence.adapter();
+        adapter.map_or(0, |adapter| Arc::as_ptr(adapter) as usize)
+    }
+}
+
+impl Scheduler {
+    /// What the next pass reads, first come, first served: one token of every text that has come so far, and
+    /// parts of prompts.
+    pub(super) fn plan(&self, shared: &mut Shared) -> Vec<Planned> {
+        let Shared { pool, pace } = shared;
+        let texts: Vec<(Arc<Text>, bool)> = {
+            let state = self.state();
+            let slots = state.slots.iter();
+            slots
+                .map(|slot| (slot.text.clone(), slot.goes_on()))
+                .collect()
+        };
+        let mut running = 0;
+        for (text, goes_on) in &texts {
+            let mut work = text.work();
+            if *goes_on {
+                let begins = work.cached.is_none();
+                if let Err(error) = work.begin(&self.decoder, pool) {
+                    drop(work);
+                    self.end(text, Err(error));
+                    continue;
+                }
+                if begins {
+                    self.note_beginning(&work);
+                }
+            }
+            running += usize::from(work.sequence.is_some());
+        }
+        self.count(&self.state(), Some(running));
+        let most = self.device.prompt_tokens();
+        let decodes = |text: &Text| text.work().pending().len() == 1;
+        let any_decodes = texts
+            .iter()
+            .any(|(text, goes_on)| *goes_on && decodes(text));
+        let mut budget = match any_decodes {
+            true => pace.part(most),
+            false => most,
+        };
+        let mut planned: Vec<Planned> = Vec::new();
+        for (at, (text, goes_on)) in texts.iter().enumerate() {
+            let pending = text.work().pending().len();
+            if !goes_on || pending == 0 || text.work().sequence.is_none() {
+                continue;
+            }
+            let count = match pending {
+                1 => 1,
+                _ => pending.min(budget),
+            };
+            if count == 0 {
+                continue;
+            }
+            match self.make_room(text, count, &texts[at + 1..], pool, planned.is_empty()) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => {
+                    self.end(text, Err(error));
+                    continue;
+                }
+            }
+            let mut work = text.work();
+            let tokens = work.pending()[..count].to_vec();
+            if let Some(sequence) = work.sequence.take() {
+                budget -= if pending == 1 { 0 } else { count };
+                planned.push(Planned {
+                    text: text.clone(),
+                    tokens,
+                    sequence,
+                    wanted: usize::from(count == pending),
+                    guesses: 0,
+                    outcome: None,
+                });
+            }
+        }
+        self.add_guesses(&mut planned, pool);
+        planned
+    }
+
+    /// Lets texts guess ahead where a pass has few rows.
+    fn add_guesses(&self, planned: &mut [Planned], pool: &mut KvPool) {
+        let rows: usize = planned.iter().map(|piece| piece.tokens.len()).sum();
+        let mut room = GUESSING.saturating_sub(rows);
+        for piece in planned.iter_mut().filter(|piece| piece.wanted == 1) {
+            let mut work = piece.text.work();
+            let Work { run, ids, .. } = &mut *work;
+            let mut guesses = match room {
+                0 => continue,
+                _ => run.guess(ids),
+            };
+            guesses.truncate(room.min(work.context_length.saturating_sub(work.ids.len() + 1)));
+            let variant = self.decoder.rope_variant(work.ids.len() + guesses.len());
+            let known = self.decoder.check_tokens(&guesses).is_ok();
+            let count = piece.tokens.len() + guesses.len();
+            let fits = known && variant == piece.sequence.rope_variant();
+            if guesses.is_empty()
+                || !fits
+                || !pool.extend(&mut piece.sequence, count).unwrap_or(false)
+            {
+                continue;
+            }
+            room -= guesses.len();
+            piece.guesses = guesses.len();
+            piece.wanted += guesses.len();
+            piece.tokens.append(&mut guesses);
+        }
+    }
+
+    fn note_beginning(&self, work: &Work) {
+        let cached = work.cached.unwrap_or(0);
+        self.stats.queue_ms.observe_time(work.came.elapsed());
+        self.stats.tokens_in.add((work.ids.len() - cached) as u64);
+        if cached > 0 {
+            self.stats.prefix_hits.add(1);
+            self.stats.prefix_tokens.add(cached as u64);
+        }
+    }
+
+    /// Pages for `count` more tokens of a text; those of the texts that came last are taken where there are
+    /// none left. False where it has to wait for one that came before it.
+    fn make_room(
+        &self,
+        text: &Text,
+        count: usize,
+        later: &[(Arc<Text>, bool)],
+        pool: &mut KvPool,
+        is_first: bool,
+    ) -> Result<bool> {
+        let mut work = text.work();
+        let Some(sequence) = &mut work.sequence else {
+            return Ok(false);
+        };
+        let mut later = later.iter().rev();
+        loop {
+            if pool.extend(sequence, count)? {
+                return Ok(true);
+            }
+            match later.next() {
+                Some((other, _)) => other.work().end(pool),
+                None if is_first && pool.book().used() == sequence.pages().len() => {
+                    // It has all pages that there are.
+                    pool.check_fits(sequence.length() + count)?;
+                    return Ok(false);
+                }
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// Computes what was planned and hands it on. After an interrupt everything is as before.
+    pub(super) fn pass(
+        &self,
+        mut planned: Vec<Planned>,
+        shared: &mut Shared,
+        own: &Text,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        if planned.is_empty() {
+            return Ok(());
+        }
+        let rows: usize = planned.iter().map(|piece| piece.tokens.len()).sum();
+        let alone = planned.iter().all(|piece| piece.text.number == own.number);
+        let unhurried = CancelToken::new();
+        let cancel = match alone || rows > SHORT {
+            true => cancel,
+            false => &unhurried,
+        };
+        let started = Instant::now();
+        let computed = threads::install(|| {
+            self.device
+                .keeping_awake(|| self.compute(&mut planned, &mut shared.pool, cancel))
+        });
+        let took = started.elapsed();
+        let interrupted = computed.and_then(|result| result);
+        if interrupted.is_ok() {
+            let decodes = |piece: &&Planned| piece.tokens.len() == 1 + piece.guesses;
+            let decoding = planned.iter().filter(decodes).count();
+            let guesses: usize = planned.iter().map(|piece| piece.guesses).sum();
+            shared.pace.note(decoding, rows - decoding - guesses, took);
+            self.stats.batches.add(1);
+            self.stats.batch_size.observe(planned.len() as f64);
+        }
+        let choose = |piece: Planned| self.choose(piece, took);
+        let chosen: Vec<Chosen> = match planned.len() {
+            1 => planned.into_iter().map(choose).collect(),
+            _ => {
+                let mut planned = Some(planned);
+                let parallel = || -> Vec<Chosen> {
+                    let planned = planned.take().unwrap_or_default();
+                    planned.into_par_iter().map(choose).collect()
+                };
+                match threads::install(parallel) {
+                    Ok(chosen) => chosen,
+                    Err(_) => planned
+                        .unwrap_or_default()
+                        .into_iter()
+                        .map(choose)
+                        .collect(),
+                }
+            }
+        };
+        for chosen in chosen {
+            self.hand_on(chosen, &mut shared.pool);
+        }
+        interrupted
+    }
+
+    /// The logits of every piece that ends. Only an interrupt is an error of the whole.
+    fn compute(
+        &self,
+        planned: &mut [Planned],
+        pool: &mut KvPool,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        planned.sort_by_key(Planned::adapter);
+        for group in planned.chunk_by_mut(|a, b| a.adapter() == b.adapter()) {
+            let computed = self.compute_group(group, pool, cancel);
+            match computed {
+                Ok(()) => {}
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) if group.len() == 1 => group[0].outcome = Some(Err(error)),
+                // One of them is at fault, and the others need not suffer.
+                Err(_) => {
+                    for piece in group.chunks_mut(1) {
+                        match self.compute_group(piece, pool, cancel) {
+                            Ok(()) => {}
+                            Err(Error::Interrupted) => return Err(Error::Interrupted),
+                            Err(error) => piece[0].outcome = Some(Err(error)),
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compute_group(
+        &self,
+        group: &mut [Planned],
+        pool: &mut KvPool,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let mut readings: Vec<Reading<'_>> = group
+            .iter_mut()
+            .map(|piece| Reading {
+                tokens: &piece.tokens,
+                sequence: &mut piece.sequence,
+                wanted: piece.wanted,
+            })
+            .collect();
+        let forward = || self.decoder.forward_batch(&mut readings, pool, cancel);
+        let logits = catch_unwind(AssertUnwindSafe(forward)).unwrap_or_else(|_| {
+            Err(Error::Internal(
+                "red-candle met a bug of its own while it generated. Please report it".to_owned(),
+            ))
+        })?;
+        let rows: Vec<Vec<f32>> = match logits {
+            Some(logits) => logits.to_vec2()?,
+            None => Vec::new(),
+        };
+        let mut rows = rows.into_iter();
+        for piece in group.iter_mut().filter(|piece| piece.wanted > 0) {
+            piece.outcome = Some(Ok(rows.by_ref().take(piece.wanted).collect()));
+        }
+        Ok(())
+    }
+
+    /// Lets a text choose its next token, on whatever thread is free; and those after it as long as the
+    /// guesses were right.
+    fn choose(&self, piece: Planned, took: Duration) -> Chosen {
+        let Planned {
+            text,
+            tokens,
+            sequence,
+            guesses,
+            outcome,
+            ..
+        } = piece;
+        let mut work = text.work();
+        work.sequence = Some(sequence);
+        work.run.computed(took);
+        let guesses = &tokens[tokens.len() - guesses..];
+        let mut said = Vec::new();
+        let mut failure = None;
+        match outcome {
+            None => {}
+            Some(Err(error)) => failure = Some(error),
+            Some(Ok(rows)) => {
+                for (at, logits) in rows.iter().enumerate() {
+                    match self.take(&mut work, logits) {
+                        Ok((token, piece)) => {
+                            said.push(piece);
+                            let over = work.run.finish_reason().is_some();
+                            if over || guesses.get(at) != Some(&token) {
+                                break;
+                            }
+                        }
+                        Err(error) => {
+                            failure = Some(error);
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        if !guesses.is_empty() && !said.is_empty() {
+            let right = said.len() - 1;
+            work.run.guessed(guesses.len(), right);
+            self.stats.drafted.add(guesses.len() as u64);
+            self.stats.accepted.add(right as u64);
+        }
+        let over = work.run.finish_reason().is_some();
+        drop(work);
+        Chosen {
+            text,
+            said,
+            failure,
+            over,
+        }
+    }
+
+    fn take(&self, work: &mut Work, logits: &[f32]) -> Result<(u32, String)> {
+        let started = Instant::now();
+        let room = work.has_room();
+        let taken = catch_unwind(AssertUnwindSafe(|| work.run.take(logits, room)));
+        work.run.chose(started.elapsed());
+        let (token, piece) = taken.unwrap_or_else(|_| {
+            let message =
+                "red-candle met a bug of its own while it chose a token. Please report it";
+            Err(Error::Internal(message.to_owned()))
+        })?;
+        work.ids.push(token);
+        self.note_token(work);
+        Ok((token, piece))
+    }
+
+    fn note_token(&self, work: &mut Work) {
+        let now = Instant::now();
+        self.stats.tokens_out.add(1);
+        match work.latest.replace(now) {
+            Some(before) => self.stats.token_ms.observe_time(now - before),
+            None => self.stats.first_token_ms.observe_time(now - work.came),
+        }
+    }
+
+    /// Gives a text's owner what there is, and its pages to others where it is over.
+    fn hand_on(&self, chosen: Chosen, pool: &mut KvPool) {
+        let Chosen {
+            text,
+            said,
+            failure,
+            over,
+        } = chosen;
+        let ends = over || failure.is_some();
+        {
+            let mut work = text.work();
+            let known = work.ids.len() - usize::from(!said.is_empty());
+            if let Some(sequence) = &mut work.sequence {
+                // Wrong guesses were read too.
+                if sequence.length() > known {
+                    pool.truncate(sequence, known);
+                }
+                pool.share(sequence);
+            }
+            if ends || self.state().position(&text).is_none() {
+                work.end(pool);
+            }
+        }
+        let mut state = self.state();
+        let Ok(slot) = state.slot(&text) else { return };
+        if slot.streams {
+            slot.pieces.extend(said);
+        }
+        match failure {
+            Some(error) => slot.ended = Some(Err(error)),
+            None if over => slot.ended = Some(Ok(())),
+            None => {}
+        }
+        Self::tell(slot);
+        if ends {
+            self.count(&state, None);
+        }
+    }
+
+    /// Ends a text before its time.
+    fn end(&self, text: &Text, result: Result<()>) {
+        let mut state = self.state();
+        if let Ok(slot) = state.slot(text) {
+            slot.ended = Some(result);
+            Self::tell(slot);
+        }
+    }
+
+    fn tell(slot: &Slot) {
+        if slot.is_ready() {
+            slot.text.changed.notify_all();
+        }
+    }
+}
+
+/// What came of a piece.
+struct Chosen {
+    text: Arc<Text>,
+    /// What became certain of the text with each token; none while its prompt is being read.
+    said: Vec<String>,
+    failure: Option<Error>,
+    over: bool,
+}

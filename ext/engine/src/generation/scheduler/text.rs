@@ -1,0 +1,110 @@
+//! A text that is being generated: what to read, what was read, and its run.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::generation::run::Run;
+use crate::models::decoder::{Adapter, Decoder, KvPool, Sequence};
+use crate::{Error, Result};
+
+/// What to do when a sequence outgrows the context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContextOverflow {
+    #[default]
+    Error,
+    /// Forget the older half of what is not needed to go on.
+    Roll,
+}
+
+/// A text that threads share: the one that wants it, and those that compute it.
+pub struct Text {
+    pub(super) number: u64,
+    /// Goes with the scheduler's lock.
+    pub(super) changed: Condvar,
+    work: Mutex<Work>,
+}
+
+pub struct Work {
+    pub run: Run,
+    /// The prompt and what was chosen after it.
+    pub ids: Vec<u32>,
+    /// `None` before it begins, while a pass has it, and after its pages were taken from it.
+    pub sequence: Option<Sequence>,
+    pub adapter: Option<Arc<Adapter>>,
+    pub overflow: ContextOverflow,
+    pub context_length: usize,
+    /// How much of the prompt had been read before; `None` before it begins.
+    pub cached: Option<usize>,
+    /// When it came, and when its latest token was chosen.
+    pub came: Instant,
+    pub latest: Option<Instant>,
+}
+
+impl Text {
+    pub fn new(number: u64, work: Work) -> Self {
+        Self {
+            number,
+            changed: Condvar::new(),
+            work: Mutex::new(work),
+        }
+    }
+
+    /// Nothing panics while it holds this lock half-changed, so poison tells nothing.
+    pub fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Work {
+    /// Whether the context has room for another token after the next.
+    pub fn has_room(&self) -> bool {
+        self.overflow == ContextOverflow::Roll || self.ids.len() + 1 < self.context_length
+    }
+
+    /// Makes sure that there is a sequence that the rest of the text can follow. Two events void one: a
+    /// full context and a change of rotation.
+    pub fn begin(&mut self, decoder: &Decoder, pool: &mut KvPool) -> Result<()> {
+        if self.ids.len() > self.context_length {
+            if self.overflow == ContextOverflow::Error {
+                return Err(too_long(self.ids.len(), self.context_length));
+            }
+            let dropped = self.ids.len() - self.context_length / 2;
+            self.ids.drain(..dropped);
+            self.end(pool);
+        }
+        let rope_variant = decoder.rope_variant(self.ids.len());
+        let sequence = self.sequence.as_ref();
+        if sequence.is_some_and(|sequence| sequence.rope_variant() != rope_variant) {
+            self.end(pool);
+        }
+        if self.sequence.is_none() {
+            pool.check_fits(self.ids.len())?;
+            // The last token is always run, since its logits are needed.
+            let known = &self.ids[..self.ids.len() - 1];
+            let sequence = pool.begin(self.adapter.clone(), rope_variant, known)?;
+            self.cached.get_or_insert(sequence.length());
+            self.sequence = Some(sequence);
+        }
+        Ok(())
+    }
+
+    /// Gives the pages back.
+    pub fn end(&mut self, pool: &mut KvPool) {
+        if let Some(sequence) = self.sequence.take() {
+            pool.release(sequence);
+        }
+    }
+
+    /// What is still to be read.
+    pub fn pending(&self) -> &[u32] {
+        let read = self.sequence.as_ref().map_or(0, Sequence::length);
+        &self.ids[read..]
+    }
+}
+
+pub fn too_long(length: usize, context_length: usize) -> Error {
+    Error::InvalidInput(format!(
+        "{length} tokens do not fit the context of {context_length}; shorten the text, raise context_length: if the \
+         model allows it, or pass context_overflow: :roll"
+    ))
+}

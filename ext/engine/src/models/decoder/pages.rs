@@ -1,0 +1,357 @@
+//! Which pages are in use, by how many, and what the idle ones hold: a tree of pages by their tokens, in
+//! which a new sequence finds the beginning that others have read before it.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::kernels::paged::PAGE;
+
+/// What keys and values depend on beside the tokens: the adapter and the rotation.
+pub type Kind = (usize, usize);
+
+pub struct PageBook {
+    /// How many pages there may be.
+    limit: usize,
+    /// By page: how many sequences use it.
+    users: Vec<u32>,
+    /// By page: its place in the tree.
+    place: Vec<Option<usize>>,
+    /// Pages that nothing uses and nothing is kept in.
+    free: BTreeSet<u32>,
+    /// How many pages sequences use.
+    used: usize,
+    nodes: Vec<Option<Node>>,
+    roots: HashMap<Kind, Vec<usize>>,
+    clock: u64,
+}
+
+/// A page in the tree, below the one that comes before it in a text.
+struct Node {
+    page: u32,
+    /// As many as a page has, or fewer in one that has no children.
+    tokens: Vec<u32>,
+    kind: Kind,
+    parent: Option<usize>,
+    children: Vec<usize>,
+    used: u64,
+}
+
+/// The beginning of a text that was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Whole pages, which the finder now uses too.
+    pub pages: Vec<u32>,
+    /// A page of which so many of the first tokens are the text's; to be copied before it is written to.
+    pub partly: Option<(u32, usize)>,
+}
+
+impl PageBook {
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            users: Vec::new(),
+            place: Vec::new(),
+            free: BTreeSet::new(),
+            used: 0,
+            nodes: Vec::new(),
+            roots: HashMap::new(),
+            clock: 0,
+        }
+    }
+
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Pages that sequences use.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Pages that are kept for whoever begins alike.
+    pub fn idle(&self) -> usize {
+        self.users.len() - self.free.len() - self.used
+    }
+
+    /// A page for a sequence, the one behind `last` where that can be had. Where none is left, the least
+    /// recently used of the idle ones is given up for it.
+    pub fn allocate(&mut self, last: Option<u32>) -> Option<u32> {
+        let behind = last.map(|last| last + 1);
+        let page = match behind.filter(|page| self.free.contains(page)) {
+            Some(page) => page,
+            None if self.free.is_empty() && self.users.len() < self.limit => {
+                self.users.push(0);
+                self.place.push(None);
+                (self.users.len() - 1) as u32
+            }
+            None => match self.free.first() {
+                Some(&page) => page,
+                None => self.forget_oldest()?,
+            },
+        };
+        self.free.remove(&page);
+        self.take(page);
+        Some(page)
+    }
+
+    /// One sequence more uses a page.
+    fn take(&mut self, page: u32) {
+        let users = &mut self.users[page as usize];
+        *users += 1;
+        self.used += usize::from(*users == 1);
+    }
+
+    /// One sequence less uses a page.
+    pub fn release(&mut self, page: u32) {
+        let users = &mut self.users[page as usize];
+        *users -= 1;
+        if *users == 0 {
+            self.used -= 1;
+            if self.place[page as usize].is_none() {
+                self.free.insert(page);
+            }
+        }
+    }
+
+    /// The longest beginning of `tokens` that is kept.
+    pub fn find(&mut self, kind: Kind, tokens: &[u32]) -> Found {
+        self.clock += 1;
+        let mut found = Found::default();
+        let mut parent = None;
+        let mut rest = tokens;
+        while let Some((node, common)) = self.best(self.below(kind, parent), rest) {
+            self.node_mut(node).used = self.clock;
+            let page = self.node(node).page;
+            if common < PAGE {
+                found.partly = Some((page, common));
+                break;
+            }
+            self.take(page);
+            found.pages.push(page);
+            (parent, rest) = (Some(node), &rest[PAGE..]);
+        }
+        found
+    }
+
+    /// Keeps the pages of a text for whoever begins alike; a page that is kept already replaces the
+    /// sequence's own. A last page that is not full is kept only `finally`, since it is written to before.
+    pub fn keep(&mut self, kind: Kind, tokens: &[u32], pages: &mut [u32], finally: bool) {
+        self.clock += 1;
+        let mut parent = None;
+        for (part, page) in tokens.chunks(PAGE).zip(pages) {
+            if part.len() < PAGE && !finally {
+                return;
+            }
+            let best = self.best(self.below(kind, parent), part);
+            let node = match best.filter(|&(_, common)| common == part.len()) {
+                Some((node, _)) => {
+                    let kept = self.node(node).page;
+                    if kept != *page {
+                        self.take(kept);
+                        self.release(std::mem::replace(page, kept));
+                    }
+                    node
+                }
+                None if self.place[*page as usize].is_some() => return,
+                None => {
+                    // What goes on where a page that is not full ended, makes that one needless.
+                    let shorter =
+                        best.filter(|&(node, common)| self.node(node).tokens.len() == common);
+                    if let Some((node, _)) = shorter {
+                        self.forget(node);
+                    }
+                    self.add(kind, parent, part, *page)
+                }
+            };
+            self.node_mut(node).used = self.clock;
+            if part.len() < PAGE || self.node(node).tokens.len() < PAGE {
+                return;
+            }
+            parent = Some(node);
+        }
+    }
+
+    /// Gives up every idle page.
+    pub fn forget_idle(&mut self) {
+        while let Some(page) = self.forget_oldest() {
+            self.free.insert(page);
+        }
+    }
+
+    fn node(&self, node: usize) -> &Node {
+        self.nodes[node].as_ref().expect("a node of the tree")
+    }
+
+    fn node_mut(&mut self, node: usize) -> &mut Node {
+        self.nodes[node].as_mut().expect("a node of the tree")
+    }
+
+    fn below(&self, kind: Kind, parent: Option<usize>) -> &[usize] {
+        match parent {
+            Some(parent) => &self.node(parent).children,
+            None => self.roots.get(&kind).map_or(&[], Vec::as_slice),
+        }
+    }
+
+    /// The node that has the most of `tokens` in common, and how many; none without any.
+    fn best(&self, nodes: &[usize], tokens: &[u32]) -> Option<(usize, usize)> {
+        let common = |node: usize| {
+            let pairs = self.node(node).tokens.iter().zip(tokens);
+            pairs.take_while(|(a, b)| a == b).count()
+        };
+        let best = nodes.iter().map(|&node| (node, common(node)));
+        best.max_by_key(|&(_, common)| common)
+            .filter(|&(_, common)| common > 0)
+    }
+
+    fn add(&mut self, kind: Kind, parent: Option<usize>, tokens: &[u32], page: u32) -> usize {
+        let node = Node {
+            page,
+            tokens: tokens.to_vec(),
+            kind,
+            parent,
+            children: Vec::new(),
+            used: self.clock,
+        };
+        let number = match self.nodes.iter().position(Option::is_none) {
+            Some(vacant) => vacant,
+            None => {
+                self.nodes.push(None);
+                self.nodes.len() - 1
+            }
+        };
+        self.nodes[number] = Some(node);
+        self.place[page as usize] = Some(number);
+        match parent {
+            Some(parent) => self.node_mut(parent).children.push(number),
+            None => self.roots.entry(kind).or_default().push(number),
+        }
+        number
+    }
+
+    /// Takes a node without children out of the tree.
+    fn forget(&mut self, number: usize) {
+        let Some(node) = self.nodes[number].take() else {
+            return;
+        };
+        self.place[node.page as usize] = None;
+        if self.users[node.page as usize] == 0 {
+            self.free.insert(node.page);
+        }
+        let siblings = match node.parent {
+            Some(parent) => &mut self.node_mut(parent).children,
+            None => self.roots.entry(node.kind).or_default(),
+        };
+        siblings.retain(|&sibling| sibling != number);
+        if node.parent.is_none() && self.roots.get(&node.kind).is_some_and(Vec::is_empty) {
+            self.roots.remove(&node.kind);
+        }
+    }
+
+    /// Gives up the idle page that was not wanted for the longest time, and returns it.
+    fn forget_oldest(&mut self) -> Option<u32> {
+        let idle = self.nodes.iter().enumerate().filter_map(|(number, node)| {
+            let node = node.as_ref()?;
+            let is_idle = node.children.is_empty() && self.users[node.page as usize] == 0;
+            is_idle.then_some((node.used, number, node.page))
+        });
+        let (_, number, page) = idle.min()?;
+        self.forget(number);
+        Some(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: Kind = (0, 0);
+
+    fn text(length: usize, seed: u32) -> Vec<u32> {
+        (0..length as u32).map(|i| i * 7 + seed * 1000).collect()
+    }
+
+    fn write(book: &mut PageBook, tokens: &[u32]) -> Vec<u32> {
+        let mut pages = Vec::new();
+        for _ in tokens.chunks(PAGE) {
+            pages.push(book.allocate(pages.last().copied()).unwrap());
+        }
+        pages
+    }
+
+    #[test]
+    fn a_beginning_is_found_by_whole_pages_and_a_part_of_one() {
+        let mut book = PageBook::new(8);
+        let tokens = text(2 * PAGE + 10, 1);
+        let mut pages = write(&mut book, &tokens);
+        book.keep(KIND, &tokens, &mut pages, false);
+        assert_eq!(
+            book.find(KIND, &tokens[..PAGE + 5]).partly,
+            Some((pages[1], 5))
+        );
+        book.release(pages[0]);
+        book.keep(KIND, &tokens, &mut pages, true);
+        pages.iter().for_each(|&page| book.release(page));
+        assert_eq!((book.used(), book.idle()), (0, 3));
+        let mut longer = tokens.clone();
+        longer.extend([1, 2, 3]);
+        let found = book.find(KIND, &longer);
+        assert_eq!(found.pages, pages[..2]);
+        assert_eq!(found.partly, Some((pages[2], 10)));
+        assert_eq!((book.used(), book.idle()), (2, 1));
+        assert_eq!(book.find((1, 0), &longer), Found::default());
+        assert_eq!(book.find((0, 1), &longer), Found::default());
+        assert_eq!(book.find(KIND, &text(5, 9)), Found::default());
+    }
+
+    #[test]
+    fn two_that_read_the_same_end_up_with_one_copy() {
+        let mut book = PageBook::new(8);
+        let tokens = text(2 * PAGE, 1);
+        let (mut first, mut second) = (write(&mut book, &tokens), write(&mut book, &tokens));
+        book.keep(KIND, &tokens, &mut first, false);
+        book.keep(KIND, &tokens, &mut second, false);
+        assert_eq!(first, second);
+        assert_eq!(book.used(), 2);
+        first
+            .iter()
+            .chain(&second)
+            .for_each(|&page| book.release(page));
+        assert_eq!((book.used(), book.idle()), (0, 2));
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first_and_used_pages_never() {
+        let mut book = PageBook::new(3);
+        let texts = [text(PAGE, 1), text(PAGE, 2), text(PAGE, 3)];
+        for tokens in &texts {
+            let mut pages = write(&mut book, tokens);
+            book.keep(KIND, tokens, &mut pages, true);
+            book.release(pages[0]);
+        }
+        let used = book.find(KIND, &texts[0]).pages[0];
+        let given = book.allocate(None).unwrap();
+        assert_ne!(given, used);
+        assert_eq!(book.find(KIND, &texts[1]), Found::default());
+        assert!(book.allocate(None).is_some());
+        assert_eq!(book.allocate(None), None);
+        assert_eq!(book.find(KIND, &texts[0]).pages, [used]);
+        book.release(used);
+        book.release(used);
+        book.forget_idle();
+        assert_eq!((book.used(), book.idle()), (2, 0));
+    }
+
+    #[test]
+    fn a_page_that_goes_on_replaces_its_beginning() {
+        let mut book = PageBook::new(4);
+        let tokens = text(20, 1);
+        let mut short = write(&mut book, &tokens[..10]);
+        book.keep(KIND, &tokens[..10], &mut short, true);
+        book.release(short[0]);
+        let mut long = write(&mut book, &tokens);
+        book.keep(KIND, &tokens, &mut long, true);
+        book.release(long[0]);
+        assert_eq!(book.idle(), 1);
+        assert_eq!(book.find(KIND, &tokens).partly, Some((long[0], 20)));
+    }
+}

@@ -1,0 +1,248 @@
+//! The memory for keys and values of one model, and the sequences that have pages of it.
+
+use std::sync::Arc;
+
+use candle_core::Device;
+
+use super::adapter::Adapter;
+use super::config::DecoderConfig;
+use super::pages::{Kind, PageBook};
+use crate::kernels::paged::{KvShape, KvType, PagedLayer, PAGE};
+use crate::runtime::memory::format_bytes;
+use crate::{Error, Result};
+
+pub struct KvPool {
+    layers: Vec<PagedLayer>,
+    book: PageBook,
+    page_bytes: usize,
+}
+
+/// The tokens of one text whose keys and values are in a pool, complete in every layer. It must go back
+/// to its pool by [`KvPool::release`] in the end.
+#[derive(Default)]
+pub struct Sequence {
+    tokens: Vec<u32>,
+    pages: Vec<u32>,
+    /// Which rotation the keys were made with; see `RopeConfig::variant`.
+    rope_variant: usize,
+    /// What the keys and values are made with.
+    adapter: Option<Arc<Adapter>>,
+}
+
+impl Sequence {
+    pub fn new(adapter: Option<Arc<Adapter>>) -> Self {
+        Self {
+            adapter,
+            ..Self::default()
+        }
+    }
+
+    /// How many positions are there.
+    pub fn length(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    pub fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    pub fn rope_variant(&self) -> usize {
+        self.rope_variant
+    }
+
+    /// To be called before anything is read.
+    pub(super) fn set_rope_variant(&mut self, variant: usize) {
+        self.rope_variant = variant;
+    }
+
+    pub fn adapter(&self) -> Option<&Arc<Adapter>> {
+        self.adapter.as_ref()
+    }
+
+    fn kind(&self) -> Kind {
+        let adapter = self
+            .adapter
+            .as_ref()
+            .map_or(0, |adapter| Arc::as_ptr(adapter) as usize);
+        (adapter, self.rope_variant)
+    }
+
+    /// Declares tokens complete, after their rows went to every layer.
+    pub(super) fn advance(&mut self, tokens: &[u32]) {
+        self.tokens.extend_from_slice(tokens);
+    }
+}
+
+impl KvPool {
+    /// Pages of at most `limit` bytes in all.
+    pub fn new(
+        config: &DecoderConfig,
+        kind: KvType,
+        device: &Device,
+        limit: usize,
+    ) -> Result<Self> {
+        let shape = KvShape {
+            heads: config.kv_head_count,
+            width: config.head_size,
+        };
+        let layers = (0..config.layer_count).map(|_| PagedLayer::new(shape, kind, device));
+        let page_bytes = Self::token_bytes(config, kind) * PAGE;
+        Ok(Self {
+            layers: layers.collect::<Result<_>>()?,
+            book: PageBook::new((limit / page_bytes.max(1)).min(u32::MAX as usize / PAGE)),
+            page_bytes,
+        })
+    }
+
+    /// What a token takes.
+    pub fn token_bytes(config: &DecoderConfig, kind: KvType) -> usize {
+        2 * config.layer_count * kind.bytes(config.kv_head_count * config.head_size)
+    }
+
+    pub fn book(&self) -> &PageBook {
+        &self.book
+    }
+
+    /// The memory taken so far.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(PagedLayer::bytes).sum()
+    }
+
+    /// How many tokens there may be in all.
+    pub fn most_tokens(&self) -> usize {
+        self.book.limit() * PAGE
+    }
+
+    /// An error unless a sequence of so many tokens fits when it has the pool to itself.
+    pub fn check_fits(&self, tokens: usize) -> Result<()> {
+        if tokens <= self.most_tokens() {
+            return Ok(());
+        }
+        let needed = tokens.div_ceil(PAGE).saturating_mul(self.page_bytes);
+        Err(Error::InvalidInput(format!(
+            "{tokens} tokens need {} of keys and values, but kv_cache: allows {}: raise it, choose a smaller \
+             kv_dtype:, or shorten the text",
+            format_bytes(needed),
+            format_bytes(self.book.limit() * self.page_bytes)
+        )))
+    }
+
+    /// A sequence that begins with whatever of `tokens` is kept here. `rope_variant` is the rotation that
+    /// the whole text needs.
+    pub fn begin(
+        &mut self,
+        adapter: Option<Arc<Adapter>>,
+        rope_variant: usize,
+        tokens: &[u32],
+    ) -> Result<Sequence> {
+        let mut sequence = Sequence {
+            adapter,
+            rope_variant,
+            ..Sequence::default()
+        };
+        let found = self.book.find(sequence.kind(), tokens);
+        sequence.pages = found.pages;
+        sequence
+            .tokens
+            .extend_from_slice(&tokens[..sequence.pages.len() * PAGE]);
+        if let Some((page, common)) = found.partly {
+            // The page may be the one that is given up for its copy.
+            if let Some(copy) = self.book.allocate(sequence.pages.last().copied()) {
+                if let Err(error) = self.copy(page, copy) {
+                    self.book.release(copy);
+                    self.release(sequence);
+                    return Err(error);
+                }
+                sequence.pages.push(copy);
+                let length = sequence.tokens.len();
+                sequence
+                    .tokens
+                    .extend_from_slice(&tokens[length..length + common]);
+            }
+        }
+        Ok(sequence)
+    }
+
+    fn copy(&mut self, from: u32, to: u32) -> Result<()> {
+        self.make_room(to)?;
+        if from == to {
+            return Ok(());
+        }
+        self.layers
+            .iter_mut()
+            .try_for_each(|layer| layer.copy(from, to))
+    }
+
+    /// Makes sure that there is memory for a page.
+    fn make_room(&mut self, page: u32) -> Result<()> {
+        let pages = page as usize + 1;
+        self.layers
+            .iter_mut()
+            .try_for_each(|layer| layer.reserve(pages))
+    }
+
+    /// Pages for `added` more tokens; false, and nothing is changed, where there are too few.
+    pub fn extend(&mut self, sequence: &mut Sequence, added: usize) -> Result<bool> {
+        let before = sequence.pages.len();
+        let wanted = (sequence.length() + added).div_ceil(PAGE);
+        while sequence.pages.len() < wanted {
+            let page = self.book.allocate(sequence.pages.last().copied());
+            let Some(page) = page else {
+                self.shorten(sequence, before);
+                return Ok(false);
+            };
+            sequence.pages.push(page);
+            if let Err(error) = self.make_room(page) {
+                self.shorten(sequence, before);
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+
+    fn shorten(&mut self, sequence: &mut Sequence, pages: usize) {
+        for page in sequence.pages.drain(pages..) {
+            self.book.release(page);
+        }
+    }
+
+    /// Lets others that begin alike have the sequence's full pages.
+    pub fn share(&mut self, sequence: &mut Sequence) {
+        let kind = sequence.kind();
+        let whole = sequence.length() / PAGE;
+        let (tokens, pages) = (
+            &sequence.tokens[..whole * PAGE],
+            &mut sequence.pages[..whole],
+        );
+        self.book.keep(kind, tokens, pages, false);
+    }
+
+    /// Forgets all but the first `length` tokens, of which the last page must be the sequence's own.
+    pub fn truncate(&mut self, sequence: &mut Sequence, length: usize) {
+        sequence.tokens.truncate(length);
+        self.shorten(sequence, length.div_ceil(PAGE));
+    }
+
+    /// Ends a sequence; what it has read is kept for whoever begins alike until the memory is wanted.
+    pub fn release(&mut self, mut sequence: Sequence) {
+        let kind = sequence.kind();
+        let written = sequence.length().div_ceil(PAGE);
+        self.shorten(&mut sequence, written);
+        self.book
+            .keep(kind, &sequence.tokens, &mut sequence.pages, true);
+        self.shorten(&mut sequence, 0);
+    }
+
+    /// Gives up what is kept for nobody in particular.
+    pub fn forget_idle(&mut self) {
+        self.book.forget_idle();
+    }
+
+    pub(super) fn layer(&mut self, layer: usize) -> &mut PagedLayer {
+        &mut self.layers[layer]
+    }
+}
