@@ -56,7 +56,7 @@ fn run(path: PathBuf, prompt: usize, new: usize, rounds: usize) -> Result<()> {
         .collect();
     let (mut reading, mut writing) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let mut cache = decoder.new_cache();
+        let mut cache = decoder.new_cache()?;
         let before = (Instant::now(), processor_seconds());
         let mut logits = decoder.forward(&tokens, &mut cache, Logits::Last, &cancel)?;
         reading.push(per_token(before, prompt));

@@ -74,6 +74,7 @@ module GpuBench
     # @return [Array(Float, Float)] tokens per second, and milliseconds of the prompt with its first token
     def rate(model, text)
       generate = lambda do |count|
+        model.clear_cache
         model.complete(text, config: Candle::GenerationConfig.deterministic(max_length: count)).token_ids.size
       end
       made = generate.call(new_tokens)

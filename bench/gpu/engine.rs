@@ -257,7 +257,7 @@ fn decoder_times(
     let decoder = Decoder::load(&blueprint, source.as_ref(), device, DType::BF16, &cancel)?;
     for context in [128, 2048] {
         let prompt: Vec<u32> = (0..context).map(|i| (i * 31 % 100_000) as u32).collect();
-        let mut cache = decoder.new_cache();
+        let mut cache = decoder.new_cache()?;
         let mut token = 0u32;
         let mut forward = |tokens: &[u32], cache: &mut _| -> Result<()> {
             let logits = decoder.forward(tokens, cache, Logits::Last, &cancel)?;

@@ -37,7 +37,7 @@ module Bench
     # @return [Array<Case, FreshCase>]
     def cases
       languages = types.flat_map { |type| generation(type) }
-      [*embeddings, *latency, *concurrency, reranking, ner, *languages, *settings, *overhead, *processes]
+      [*embeddings, *latency, *concurrency, reranking, ner, *languages, *together, *settings, *overhead, *processes]
     end
 
     # @param wanted [Array<String>] names of cases or groups; none is all
@@ -189,6 +189,29 @@ module Bench
       peers.map! { |worker| Participant.new(worker: worker, task: task, model: model, check: check) }
       Case.new(name: "#{type.downcase}_#{task}", group: "llm", title: "#{type} #{title}", rounds: rounds(5),
                participants: [Participant.new(worker: OURS, task: task, model: model), *peers], **rest)
+    end
+
+    # Many texts on one language model.
+    def together
+      model = { kind: "llm", path: -> { Models.gguf(Models::GIVEN_TYPE) }, dtype: nil }
+      amount = Texts::TOGETHER * 64
+      part = ->(worker, task, **rest) { Participant.new(worker: worker, task: task, model: model, **rest) }
+      same = { measure: :agreement }
+      [Case.new(name: "decode_together", group: "together", title: "#{Texts::TOGETHER} texts of 64 tokens at once",
+                unit: "tokens/s", amount: amount, input: @inputs[:openings], rounds: rounds(5),
+                participants: [part.call(OURS, "decode_together"), part.call(LLAMA, "decode_together")],
+                target: Target.new(ratio: 1.3)),
+       Case.new(name: "decode_in_turn", group: "together", title: "the same, one after the other",
+                unit: "tokens/s", amount: amount, input: @inputs[:openings], rounds: rounds(3),
+                participants: [part.call(OURS, "decode_together"),
+                               part.call(OURS, "decode_in_turn", label: "our one thread", check: same)],
+                target: Target.new(ratio: 3.0)),
+       Case.new(name: "second_caller", group: "together", title: "first token after a beginning of 1,000 tokens",
+                unit: "ms", input: @inputs[:system], rounds: rounds(3),
+                participants: [part.call(OURS, "second_caller"),
+                               part.call(OURS, "first_token", label: "our first caller")],
+                target: Target.new(ratio: 10.0)),
+       peak("memory_sessions", "64 idle sessions", @inputs[:sessions], [part.call(OURS, "idle_sessions")])]
     end
 
     def settings

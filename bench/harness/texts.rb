@@ -20,6 +20,8 @@ module Bench
     ].freeze
     # One token each in BERT's vocabulary, so that a text's length is known.
     PLAIN = WORDS.first(80).freeze
+    # Texts that are generated at once.
+    TOGETHER = 8
     # Texts that are embedded one by one.
     CALLS = 100
     PEOPLE = ["Maria Keller", "John Whitfield", "Aisha Rahman", "Pedro Alvarez", "Ingrid Olsen", "Kenji Tanaka"].freeze
@@ -97,7 +99,9 @@ module Bench
         rerank: { query: "how does the weather station measure the height of a river?", documents: mixed(documents) },
         names: { texts: with_names(documents) },
         story: { prompt: STORY },
-        opening: { prompt: "Once upon a time, in a village between two rivers, there lived", tokens: 96 } }
+        opening: { prompt: "Once upon a time, in a village between two rivers, there lived", tokens: 96 },
+        openings: { prompts: WORDS.last(TOGETHER).map { |word| "The first thing to know of #{word} is" }, tokens: 64 },
+        system: { prompt: "#{STORY} " * 4 }, sessions: { prompt: STORY, sessions: 64 } }
     end
   end
 end

@@ -58,6 +58,61 @@ class Model:
         return int(self.logits().argmax())
 
 
+class Together:
+    """Several sequences in one context, each with its own tokens in every batch."""
+
+    def __init__(self, model, count):
+        parameters = llama_cpp.llama_context_default_params()
+        parameters.n_ctx, parameters.n_seq_max = CONTEXT * count, count
+        parameters.n_batch = parameters.n_ubatch = CONTEXT
+        parameters.n_threads = parameters.n_threads_batch = THREADS
+        self.model = model
+        self.context = llama_cpp.llama_init_from_model(model.llama.model, parameters)
+        if not self.context:
+            raise RuntimeError("llama_init_from_model refused the context")
+
+    def step(self, rows):
+        """Rows are sequence, token, position and whether its logits are wanted; the choices by sequence."""
+        batch = llama_cpp.llama_batch_init(len(rows), 0, 1)
+        try:
+            batch.n_tokens = len(rows)
+            for place, (sequence, token, position, wanted) in enumerate(rows):
+                batch.token[place], batch.pos[place], batch.logits[place] = token, position, wanted
+                batch.n_seq_id[place], batch.seq_id[place][0] = 1, sequence
+            if llama_cpp.llama_decode(self.context, batch) != 0:
+                raise RuntimeError("llama_decode refused the batch")
+        finally:
+            llama_cpp.llama_batch_free(batch)
+        chosen = {}
+        for place, (sequence, _, _, wanted) in enumerate(rows):
+            if wanted:
+                pointer = llama_cpp.llama_get_logits_ith(self.context, place)
+                floats = ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float))
+                chosen[sequence] = int(numpy.ctypeslib.as_array(floats, (self.model.vocabulary,)).argmax())
+        return chosen
+
+    def generate(self, prompts, count):
+        try:
+            texts = [self.model.tokens(prompt) for prompt in prompts]
+            rows = [
+                (sequence, token, place, place == len(text) - 1)
+                for sequence, text in enumerate(texts)
+                for place, token in enumerate(text)
+            ]
+            chosen = self.step(rows)
+            said = [[chosen[sequence]] for sequence in range(len(texts))]
+            for turn in range(count - 1):
+                rows = [
+                    (sequence, said[sequence][-1], len(text) + turn, True) for sequence, text in enumerate(texts)
+                ]
+                chosen = self.step(rows)
+                for sequence, token in chosen.items():
+                    said[sequence].append(token)
+            return said
+        finally:
+            llama_cpp.llama_free(self.context)
+
+
 class LlamaWorker(protocol.Worker):
     def __init__(self):
         super().__init__(STARTED, THREADS)
@@ -72,6 +127,8 @@ class LlamaWorker(protocol.Worker):
         model.forget()
 
     def run_task(self, model, task, data):
+        if task == "decode_together":
+            return Together(model, len(data["prompts"])).generate(data["prompts"], data["tokens"])
         if task == "logprobs":
             return self.logprobs(model, data["prompt"])
         tokens = model.tokens(data["prompt"])

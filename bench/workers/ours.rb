@@ -77,6 +77,8 @@ module Bench
     # the way in and out. Where the engine says how long it worked, Ruby's part
     # is the rest.
     def sample(model, task, data)
+      # What an earlier sample has read would be found again.
+      model.clear_cache if model.is_a?(Candle::LLM)
       ruby = clock(Process::CLOCK_THREAD_CPUTIME_ID)
       wall = clock
       result, seconds, engine = perform(model, task, data)
@@ -136,6 +138,16 @@ module Bench
       when "generate" then whole(complete(model, data[:prompt], data[:tokens]))
       when "likeliest" then [likeliest(model, data)]
       when "logprobs" then [model.logprobs(data[:prompt]).map { |entry| entry.values_at(:id, :logprob) }.transpose]
+      else generate_many(model, task, data)
+      end
+    end
+
+    def generate_many(model, task, data)
+      case task
+      when "decode_together" then decode_together(model, data)
+      when "decode_in_turn" then [data[:prompts].map { |prompt| complete(model, prompt, data[:tokens]).token_ids }]
+      when "second_caller" then second_caller(model, data)
+      when "idle_sessions" then idle_sessions(model, data)
       else raise ArgumentError, "no such task: #{task}"
       end
     end
@@ -157,6 +169,27 @@ module Bench
       completion = complete(model, data[:prompt], data[:tokens])
       seconds = clock - started - (completion.timings.first_token_ms / 1e3)
       [completion.token_ids, seconds / (completion.token_ids.size - 1)]
+    end
+
+    # As many threads as there are prompts, each with its own.
+    def decode_together(model, data)
+      threads = data[:prompts].map do |prompt|
+        Thread.new { complete(model, prompt, data[:tokens]).token_ids }
+      end
+      [threads.map(&:value)]
+    end
+
+    # The first token of a prompt whose beginning another call has read.
+    def second_caller(model, data)
+      complete(model, "#{data[:prompt]} One", 1)
+      first_token(model, "#{data[:prompt]} Two")
+    end
+
+    # Conversations that begin alike, each with one turn of its own.
+    def idle_sessions(model, data)
+      config = Candle::GenerationConfig.deterministic(max_length: 4)
+      sessions = Array.new(data[:sessions]) { model.session(system: data[:prompt]) }
+      [sessions.each_with_index.map { |session, index| session.say("Count from #{index}.", config: config).size }]
     end
 
     # The tokens that could have been chosen, best first, at each place of a greedy answer.
