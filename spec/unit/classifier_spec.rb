@@ -31,6 +31,19 @@ RSpec.describe Candle::Classifier do
     expect(classifier.classify("hello world", top_k: 1)).to eq(found.first(1))
   end
 
+  it "judges labels that it was not trained on by BART too" do
+    bart = described_class.from_pretrained(TinyModels.path("bart-sequence"), device: "cpu")
+    found = bart.zero_shot("the lazy dog", %w[animal city])
+    expect(found.map { |entry| entry[:label] }).to match_array(%w[animal city])
+    expect(found.sum { |entry| entry[:score] }).to be_within(1e-5).of(1)
+    pairs = %w[animal city].map { |label| bart.classify("the lazy dog", pair: "This example is #{label}.") }
+    entailed = pairs.map { |list| list.find { |entry| entry[:label] == "entailment" }[:score] }
+    expect(entailed).to all(be_between(0, 1))
+    single = bart.zero_shot("the lazy dog", ["animal"]).first[:score]
+    scores = pairs.first.to_h { |entry| [entry[:label], entry[:score]] }
+    expect(single).to be_within(1e-4).of(scores["entailment"] / (scores["entailment"] + scores["contradiction"]))
+  end
+
   it "takes Arrays of texts and of pairs" do
     expect(classifier.classify(%w[fox dog]).size).to eq(2)
     expect(classifier.classify([])).to eq([])

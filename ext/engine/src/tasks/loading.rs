@@ -9,7 +9,9 @@ use super::batching;
 use super::gathering::{Gathering, Request};
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
+use crate::models::families;
 use crate::models::heads::{Head, HeadKind};
+use crate::models::seq2seq::Seq2SeqConfig;
 use crate::models::{decoder, seq2seq, Blueprint, TextModel};
 use crate::nn::{Inventory, PackedSequences};
 use crate::text::tokenizer::{Tokenizer, TokenizerFiles};
@@ -197,6 +199,10 @@ impl Checkpoint {
     /// The blueprint of a checkpoint that must be a decoder.
     pub fn decoder_blueprint(&self) -> Result<decoder::Blueprint> {
         match &self.config {
+            Some(config) if families::matches::<Seq2SeqConfig>(config) => Err(Error::unsupported(
+                config.file(),
+                "it is an encoder-decoder: load it with Seq2Seq",
+            )),
             Some(config) => decoder::Blueprint::from_config(config),
             None => decoder::Blueprint::from_gguf(self.source.as_ref()),
         }
