@@ -33,6 +33,18 @@ RSpec.describe "Rails" do
     end
   end
 
+  it "logs each call of a model at debug" do
+    Dir.mktmpdir do |folder|
+      output, = rails(<<~RUBY, folder)
+        model = Candle::EmbeddingModel.from_pretrained(#{Databases::MODEL.dump}, device: "cpu")
+        model.embed("fox")
+        Rails.logger.level = Logger::DEBUG
+        model.embed(%w[fox dog])
+      RUBY
+      expect(output.scan(/Candle embed \(\d+\.\d+ms\) .* on cpu: (\d+) in a batch, \d+ tokens/)).to eq([["2"]])
+    end
+  end
+
   it "generates migrations that run both ways" do
     Dir.mktmpdir do |folder|
       output, status = rails(<<~RUBY, folder)
