@@ -1,7 +1,7 @@
 //! `Candle::Index`
 
 use std::path::PathBuf;
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use engine::tasks::vector_index::{Id, RowType, VectorIndex};
 use engine::Error as EngineError;
@@ -10,18 +10,38 @@ use magnus::{
     TryConvert, Value,
 };
 
-use crate::{error, gvl};
+use crate::{error, gc, gvl};
 
 #[magnus::wrap(class = "Candle::Index", free_immediately, size)]
-pub struct RbIndex(RwLock<VectorIndex>);
+pub struct RbIndex {
+    index: RwLock<VectorIndex>,
+    /// What the collector was told of last.
+    memory: Mutex<(usize, gc::Tracked)>,
+}
 
 impl RbIndex {
+    fn new(ruby: &Ruby, index: VectorIndex) -> Self {
+        let memory = index.memory();
+        Self {
+            memory: Mutex::new((memory, gc::Tracked::new(ruby, memory))),
+            index: RwLock::new(index),
+        }
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, VectorIndex> {
-        self.0.read().unwrap_or_else(|e| e.into_inner())
+        self.index.read().unwrap_or_else(|e| e.into_inner())
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, VectorIndex> {
-        self.0.write().unwrap_or_else(|e| e.into_inner())
+        self.index.write().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Tells the collector what the index takes by now.
+    fn report(&self, ruby: &Ruby, memory: usize) {
+        let mut told = self.memory.lock().unwrap_or_else(|e| e.into_inner());
+        if told.0 != memory {
+            *told = (memory, gc::Tracked::new(ruby, memory));
+        }
     }
 }
 
@@ -33,12 +53,12 @@ fn build(ruby: &Ruby, dimension: usize, row_type: String) -> Result<RbIndex, Err
         )
     })?;
     let index = VectorIndex::new(dimension, row_type).map_err(error::raised(ruby))?;
-    Ok(RbIndex(RwLock::new(index)))
+    Ok(RbIndex::new(ruby, index))
 }
 
 fn open(ruby: &Ruby, path: PathBuf) -> Result<RbIndex, Error> {
     let index = gvl::leave_waiting(ruby, |cancel| VectorIndex::open(&path, cancel))?;
-    Ok(RbIndex(RwLock::new(index)))
+    Ok(RbIndex::new(ruby, index))
 }
 
 /// An Integer or a String; Ruby's side lets nothing else through.
@@ -70,14 +90,16 @@ fn add(ruby: &Ruby, this: &RbIndex, names: RArray, vectors: RArray) -> Result<()
     let mut pairs: Vec<(Id, Vec<u8>)> = names.into_iter().zip(vectors).collect();
     // What was added before an interrupt that raised nothing is added; the rest follows.
     pairs.reverse();
-    gvl::leave_waiting(ruby, |cancel| {
+    let memory = gvl::leave_waiting(ruby, |cancel| {
         let mut index = this.write();
         while let Some((id, vector)) = pairs.pop() {
             index.add(id, &vector)?;
             cancel.check()?;
         }
-        Ok(())
-    })
+        Ok(index.memory())
+    })?;
+    this.report(ruby, memory);
+    Ok(())
 }
 
 fn delete(ruby: &Ruby, this: &RbIndex, name: Value) -> Result<bool, Error> {
@@ -122,22 +144,16 @@ fn save(ruby: &Ruby, this: &RbIndex, path: PathBuf) -> Result<(), Error> {
     gvl::leave_waiting(ruby, |cancel| this.read().save(&path, cancel))
 }
 
-/// Dimension, type of rows, number of vectors and bytes of memory.
+/// Dimension, type of rows and number of vectors.
 fn facts(ruby: &Ruby, this: &RbIndex) -> Result<RArray, Error> {
-    let (dimension, row_type, count, memory) = gvl::leave_waiting(ruby, |_| {
+    let (dimension, row_type, count) = gvl::leave_waiting(ruby, |_| {
         let index = this.read();
-        Ok((
-            index.dimension(),
-            index.row_type(),
-            index.len(),
-            index.memory(),
-        ))
+        Ok((index.dimension(), index.row_type(), index.len()))
     })?;
     let list = ruby.ary_new();
     list.push(dimension)?;
     list.push(ruby.to_symbol(row_type.name()))?;
     list.push(count)?;
-    list.push(memory)?;
     Ok(list)
 }
 
