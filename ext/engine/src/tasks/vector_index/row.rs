@@ -48,7 +48,7 @@ impl RowType {
         match self.given(bytes, dimension)? {
             Given::Row(row) => {
                 let mut row = row.to_vec();
-                if self == Self::Binary && dimension % 8 != 0 {
+                if self == Self::Binary && !dimension.is_multiple_of(8) {
                     if let Some(last) = row.last_mut() {
                         *last &= 0xff << (8 - dimension % 8);
                     }
