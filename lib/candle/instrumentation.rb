@@ -9,7 +9,8 @@ module Candle
   #
   # @api private
   module Instrumentation
-    # The class, the event, its methods, and which argument holds the texts.
+    # The class, the event, its methods, which argument holds what is computed, and whether that is text; nil stands for
+    # one picture with a text.
     CALLS = [
       [:EmbeddingModel, "embed", %i[embed embed_ids], 0],
       [:SparseEmbeddingModel, "embed", %i[embed], 0],
@@ -22,11 +23,12 @@ module Candle
       [:LLM, "generate", %i[generate generate_stream generate_each chat chat_stream complete answer generate_structured
                             generate_regex chat_with_tools], 0],
       [:Seq2Seq, "generate", %i[generate generate_stream complete summarize translate], 0],
-      [:VLM, "generate", %i[describe ask chat], 0],
-      [:CLIP, "embed", %i[embed_text embed_image], 0],
-      [:CLIP, "classify", %i[classify_image], 0],
-      [:ImageEmbeddingModel, "embed", %i[embed], 0],
-      [:ImageClassifier, "classify", %i[classify], 0]
+      [:VLM, "generate", %i[describe ask chat], nil],
+      [:CLIP, "embed", %i[embed_text], 0],
+      [:CLIP, "embed", %i[embed_image], 0, false],
+      [:CLIP, "classify", %i[classify_image], 0, false],
+      [:ImageEmbeddingModel, "embed", %i[embed], 0, false],
+      [:ImageClassifier, "classify", %i[classify], 0, false]
     ].freeze
 
     # What gives an Enumerator without a block, and computes when that is read.
@@ -40,11 +42,11 @@ module Candle
       #
       # @return [void]
       def install
-        CALLS.each do |name, event, methods, place|
+        CALLS.each do |name, event, methods, place, text = true|
           next unless Candle.const_defined?(name)
 
           klass = Candle.const_get(name)
-          klass.prepend(wrappers(event, methods.select { |method| klass.method_defined?(method) }, place))
+          klass.prepend(wrappers(event, methods.select { |method| klass.method_defined?(method) }, place, text))
         end
       end
 
@@ -53,13 +55,14 @@ module Candle
       # @param event [String] without `.candle`
       # @param model [Model]
       # @param inputs [Object] what the call was given
+      # @param text [Boolean] whether to count the tokens of it
       # @return [Object] what the block returns
-      def around(event, model, inputs)
+      def around(event, model, inputs, text: true)
         outer = Thread.current[CURRENT]
         return counted(outer, yield) if outer && outer[:object].equal?(model)
-        return yield unless defined?(::ActiveSupport::Notifications)
+        return yield unless listening?("#{event}.candle")
 
-        payload = payload(event, model, inputs)
+        payload = payload(event, model, inputs, text)
         call = { object: model, payload: payload, counted: {}.compare_by_identity }
         ::ActiveSupport::Notifications.instrument("#{event}.candle", payload) do
           Thread.current[CURRENT] = call
@@ -71,33 +74,39 @@ module Candle
 
       private
 
-      def wrappers(event, methods, place)
+      def wrappers(event, methods, place, text)
         Module.new do
           methods.each do |name|
             define_method(name) do |*arguments, **options, &block|
               next super(*arguments, **options, &block) if LAZY.include?(name) && !block
 
-              Instrumentation.around(event, self, arguments[place]) { super(*arguments, **options, &block) }
+              inputs = arguments[place] if place
+              Instrumentation.around(event, self, inputs, text: text) { super(*arguments, **options, &block) }
             end
           end
         end
       end
 
-      def payload(event, model, inputs)
+      def payload(event, model, inputs, text)
         texts = inputs.is_a?(Array) ? inputs : [inputs]
         # A conversation is one text.
         texts = [texts] if event == "generate" && !texts.all?(String)
         { model: model.model_id, device: model.device.to_s, batch: texts.size, queue: waiting(model),
-          tokens: event == "generate" ? nil : tokens(event, model, texts) }.compact
+          tokens: text && event != "generate" ? tokens(model, texts) : nil }.compact
       end
 
+      def listening?(name)
+        defined?(::ActiveSupport::Notifications) && ::ActiveSupport::Notifications.notifier.listening?(name)
+      end
+
+      # A model that is closed says so when it is called.
       def waiting(model)
         model.stats[:waiting] if model.respond_to?(:stats)
+      rescue Error
+        nil
       end
 
-      # Counted only for those who listen, since the engine counts nothing twice.
-      def tokens(event, model, texts)
-        return unless ::ActiveSupport::Notifications.notifier.listening?("#{event}.candle")
+      def tokens(model, texts)
         return texts.sum(&:size) if texts.all?(Array)
         return unless texts.all?(String)
 
