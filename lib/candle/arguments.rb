@@ -55,6 +55,29 @@ module Candle
       [TextInput.utf8_all(list, name), false]
     end
 
+    # @param labels [Array<String>]
+    # @param template [String] with `{}` where a label goes
+    # @param name [String] what to call the template in an error
+    # @return [Array<String>] the template with each label
+    # @raise [InvalidInputError] without labels, or without `{}`
+    def filled(labels, template, name)
+      raise InvalidInputError, "labels must not be empty" if labels.empty?
+      unless template.include?("{}")
+        raise InvalidInputError, "#{name} must hold {} where the label goes, as in \"This example is {}.\""
+      end
+
+      labels.map { |label| template.sub("{}") { label } }
+    end
+
+    # @param names [Array<String>]
+    # @param scores [Array<Float>] one for each
+    # @param top_k [Integer, nil] how many to return; nil is all
+    # @return [Array<Hash>] `{label:, score:}`, best first
+    def ranked(names, scores, top_k = nil)
+      order = scores.each_index.sort_by { |index| [-scores[index], index] }
+      order.first(top_k || order.size).map { |index| { label: names[index], score: scores[index] } }
+    end
+
     # @param value [Numeric]
     # @param name [String]
     # @return [Float] from 0 to 1

@@ -45,7 +45,7 @@ module Candle
       texts, single = Arguments.texts(input)
       top_k = Arguments.count(top_k, "top_k")
       rows = _classify(texts, partners(pair, texts.size), Arguments.count(batch_tokens, "batch_tokens"))
-      lists = rows.map { |row| ranked(labels, row, top_k) }
+      lists = rows.map { |row| Arguments.ranked(labels, row, top_k) }
       single ? lists.first : lists
     end
 
@@ -67,9 +67,10 @@ module Candle
     def zero_shot(input, labels, hypothesis_template: "This example is {}.", multi_label: false, batch_tokens: nil)
       texts, single = Arguments.texts(input)
       labels = TextInput.utf8_all(labels.respond_to?(:to_str) ? [labels] : labels, "labels")
-      hypotheses = hypotheses(labels, TextInput.utf8(hypothesis_template, "hypothesis_template"))
+      template = TextInput.utf8(hypothesis_template, "hypothesis_template")
+      hypotheses = Arguments.filled(labels, template, "hypothesis_template")
       rows = _entailment(texts, hypotheses, multi_label ? true : false, Arguments.count(batch_tokens, "batch_tokens"))
-      lists = rows.map { |row| ranked(labels, row, nil) }
+      lists = rows.map { |row| Arguments.ranked(labels, row) }
       single ? lists.first : lists
     end
 
@@ -102,20 +103,6 @@ module Candle
       return pairs if pairs.size == count
 
       raise InvalidInputError, "#{count} texts need as many partners, not #{pairs.size}"
-    end
-
-    def hypotheses(labels, template)
-      raise InvalidInputError, "labels must not be empty" if labels.empty?
-      unless template.include?("{}")
-        raise InvalidInputError, "hypothesis_template must hold {} where the label goes, as in \"This example is {}.\""
-      end
-
-      labels.map { |label| template.sub("{}") { label } }
-    end
-
-    def ranked(names, scores, top_k)
-      order = scores.each_index.sort_by { |index| [-scores[index], index] }
-      order.first(top_k || order.size).map { |index| { label: names[index], score: scores[index] } }
     end
   end
 end

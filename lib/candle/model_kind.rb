@@ -14,13 +14,16 @@ module Candle
     CLASSES = {
       llm: :LLM, embedding: :EmbeddingModel, reranker: :Reranker, classifier: :Classifier, ner: :NER,
       masked_lm: :MaskedLM, seq2seq: :Seq2Seq, vlm: :VLM, clip: :CLIP, sparse: :SparseEmbeddingModel,
-      late_interaction: :LateInteractionModel
+      late_interaction: :LateInteractionModel, image_embedding: :ImageEmbeddingModel,
+      image_classifier: :ImageClassifier
     }.freeze
 
     # What the end of an architecture's name means; a sequence head is looked at more closely.
     HEADS = {
       /ForSequenceClassification\z/ => :sequence, /ForTokenClassification\z/ => :ner, /ForMaskedLM\z/ => :masked_lm,
-      /\A(CLIP|Siglip2?)Model\z/ => :clip, /\AHF_ColBERT\z/ => :late_interaction, /(ForCausalLM|LMHeadModel)\z/ => :llm,
+      /\A(CLIP|Siglip2?)Model\z/ => :clip, /ForImageClassification\z/ => :image_classifier,
+      /\A(ViT|Dinov2(WithRegisters)?)Model\z/ => :image_embedding, /\AHF_ColBERT\z/ => :late_interaction,
+      /(ForCausalLM|LMHeadModel)\z/ => :llm,
       /(ForConditionalGeneration|MTModel|MarianModel)\z/ => :conditional, /Model\z/ => :embedding
     }.freeze
 

@@ -11,7 +11,9 @@ RSpec.describe Candle::ModelKind do
     "colbert" => :late_interaction, "colbert-stanford" => :late_interaction,
     "gguf-decoders/llama" => :llm, "gguf-bert" => :embedding, "seq2seq/t5" => :seq2seq,
     "seq2seq/marian" => :seq2seq, "bart-sequence" => :classifier, "gguf-seq2seq/t5-t5" => :seq2seq,
-    "gguf-seq2seq/t5encoder-mt5" => :embedding, "t5-sentence" => :embedding, "gguf-qwen3-embedding" => :embedding
+    "gguf-seq2seq/t5encoder-mt5" => :embedding, "t5-sentence" => :embedding, "gguf-qwen3-embedding" => :embedding,
+    "clip" => :clip, "siglip2" => :clip, "vit" => :image_embedding, "dinov2-registers" => :image_embedding,
+    "vit-classifier" => :image_classifier
   }.each do |name, kind|
     it "finds that #{name} is of the kind #{kind}" do
       expect(described_class.of(TinyModels.path(name))).to eq(kind)

@@ -61,7 +61,7 @@ fn classify(
             let logits = model.classify(slice, partners, batch_tokens, cancel)?;
             Ok(logits.probabilities())
         },
-        |found, _| add_rows(ruby, rows, &found),
+        |found, _| model::add_rows(ruby, rows, &found),
     )?;
     Ok(rows)
 }
@@ -82,15 +82,9 @@ fn entailment(
         texts,
         (SLICE / hypotheses.len().max(1)).max(1),
         |slice, _, cancel| model.entailment(slice, &hypotheses, independent, batch_tokens, cancel),
-        |found, _| add_rows(ruby, rows, &found),
+        |found, _| model::add_rows(ruby, rows, &found),
     )?;
     Ok(rows)
-}
-
-fn add_rows(ruby: &Ruby, rows: RArray, found: &[Vec<f32>]) -> Result<(), Error> {
-    found.iter().try_for_each(|row| {
-        rows.push(ruby.ary_from_iter(row.iter().map(|&value| f64::from(value))))
-    })
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {

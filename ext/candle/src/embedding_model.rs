@@ -149,13 +149,13 @@ fn embed_ids(
 }
 
 /// What Ruby gets, slice by slice.
-enum Vectors {
+pub enum Vectors {
     Rows(RArray, Row),
     Tensor(Vec<f32>, usize),
 }
 
 #[derive(Clone, Copy)]
-enum Row {
+pub enum Row {
     Floats,
     Packed,
     Int8,
@@ -163,7 +163,7 @@ enum Row {
 }
 
 impl Vectors {
-    fn new(ruby: &Ruby, form: &str, total: usize) -> Result<Self, Error> {
+    pub fn new(ruby: &Ruby, form: &str, total: usize) -> Result<Self, Error> {
         let rows = |row| Ok(Self::Rows(ruby.ary_new_capa(total), row));
         match form {
             "array" => rows(Row::Floats),
@@ -178,7 +178,7 @@ impl Vectors {
         }
     }
 
-    fn add(&mut self, ruby: &Ruby, found: Embeddings) -> Result<(), Error> {
+    pub fn add(&mut self, ruby: &Ruby, found: Embeddings) -> Result<(), Error> {
         match self {
             Self::Rows(rows, row) => {
                 for vector in found.values.chunks_exact(found.dimension.max(1)) {
@@ -193,7 +193,7 @@ impl Vectors {
         Ok(())
     }
 
-    fn finish(self, ruby: &Ruby) -> Result<Value, Error> {
+    pub fn finish(self, ruby: &Ruby) -> Result<Value, Error> {
         match self {
             Self::Rows(rows, _) => Ok(rows.as_value()),
             Self::Tensor(values, dimension) => {

@@ -2,6 +2,7 @@
 
 mod build_info;
 mod classifier;
+mod clip;
 mod convert;
 mod device;
 mod dtype;
@@ -10,6 +11,9 @@ mod error;
 mod gc;
 mod gvl;
 mod hub;
+mod image;
+mod image_classifier;
+mod image_embedding_model;
 mod index;
 mod late_interaction_model;
 mod llm;
@@ -57,6 +61,10 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     ner::init(ruby, candle)?;
     classifier::init(ruby, candle)?;
     masked_lm::init(ruby, candle)?;
+    image::init(ruby, candle)?;
+    clip::init(ruby, candle)?;
+    image_embedding_model::init(ruby, candle)?;
+    image_classifier::init(ruby, candle)?;
     search::init(ruby, candle)?;
     index::init(ruby, candle)?;
     self_test::init(candle)?;
@@ -69,11 +77,15 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
 fn resolve_classes(ruby: &Ruby) {
     let lookups = [
         <classifier::RbClassifier as TypedData>::class,
+        <clip::RbClip as TypedData>::class,
         <device::RbDevice as TypedData>::class,
         <dtype::RbDType as TypedData>::class,
         <embedding_model::RbEmbeddingModel as TypedData>::class,
         <index::RbIndex as TypedData>::class,
         <late_interaction_model::RbLateInteractionModel as TypedData>::class,
+        <image::RbImage as TypedData>::class,
+        <image_classifier::RbImageClassifier as TypedData>::class,
+        <image_embedding_model::RbImageEmbeddingModel as TypedData>::class,
         <llm::RbLlm as TypedData>::class,
         <llm::RbRun as TypedData>::class,
         <masked_lm::RbMaskedLm as TypedData>::class,

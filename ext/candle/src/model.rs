@@ -262,6 +262,13 @@ pub fn in_slices<T: Send>(
     }
 }
 
+/// Appends rows of numbers as Arrays.
+pub fn add_rows(ruby: &Ruby, rows: RArray, found: &[Vec<f32>]) -> Result<(), Error> {
+    found.iter().try_for_each(|row| {
+        rows.push(ruby.ary_from_iter(row.iter().map(|&value| f64::from(value))))
+    })
+}
+
 /// An engine value out of a name, as in `parsed(ruby, settings, "pooling", Pooling::parse)`.
 pub fn parsed<T>(
     ruby: &Ruby,

@@ -77,6 +77,17 @@ impl RawConfig {
         }
     }
 
+    /// This object, with what it does not say taken from another: files leave out what the
+    /// library that wrote them takes for granted.
+    pub fn with_defaults(mut self, defaults: Value) -> Self {
+        if let Value::Object(defaults) = defaults {
+            for (key, value) in defaults {
+                self.object.entry(key).or_insert(value);
+            }
+        }
+        self
+    }
+
     pub fn file(&self) -> &Path {
         &self.file
     }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Cursor, Read};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{bmp, exif, jpeg, Image, CHANNELS};
 use crate::runtime::memory;
@@ -19,11 +20,24 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            max_bytes: 256 << 20,
-            max_pixels: 100_000_000,
-        }
+        limits()
     }
+}
+
+static MAX_BYTES: AtomicUsize = AtomicUsize::new(256 << 20);
+static MAX_PIXELS: AtomicUsize = AtomicUsize::new(100_000_000);
+
+/// The limits of this process.
+pub fn limits() -> Limits {
+    Limits {
+        max_bytes: MAX_BYTES.load(Ordering::Relaxed),
+        max_pixels: MAX_PIXELS.load(Ordering::Relaxed),
+    }
+}
+
+pub fn set_limits(limits: Limits) {
+    MAX_BYTES.store(limits.max_bytes, Ordering::Relaxed);
+    MAX_PIXELS.store(limits.max_pixels, Ordering::Relaxed);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

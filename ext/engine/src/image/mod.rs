@@ -8,7 +8,7 @@ mod processor;
 mod resample;
 mod size;
 
-pub use decode::{decode, is_encoded, read_file, Limits};
+pub use decode::{decode, is_encoded, limits, read_file, set_limits, Limits};
 pub use processor::{PatchOrder, Processor, View};
 pub use resample::{resize, Filter};
 

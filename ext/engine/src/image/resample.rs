@@ -80,6 +80,27 @@ fn sinc(x: f64) -> f64 {
     x.sin() / x
 }
 
+impl Filter {
+    /// For each place of a result, the first place of the source that it is made of, and the weights
+    /// of that one and those that follow.
+    pub fn windows(self, from: usize, to: usize) -> Vec<(usize, Vec<f64>)> {
+        let scale = from as f64 / to as f64;
+        let stretch = scale.max(1.0);
+        let support = self.support() * stretch;
+        let window = |place: usize| {
+            let centre = (place as f64 + 0.5) * scale;
+            let first = ((centre - support + 0.5) as isize).max(0) as usize;
+            let end = ((centre + support + 0.5) as usize).min(from);
+            let weight = |x: usize| self.weight((x as f64 - centre + 0.5) / stretch);
+            let weights: Vec<f64> = (first..end).map(weight).collect();
+            let sum: f64 = weights.iter().sum();
+            let normal = |weight: f64| if sum == 0.0 { weight } else { weight / sum };
+            (first, weights.into_iter().map(normal).collect())
+        };
+        (0..to).map(window).collect()
+    }
+}
+
 /// What one place of the result is made of.
 struct Window {
     first: usize,
@@ -90,28 +111,17 @@ struct Window {
 const PRECISION: u32 = 32 - 8 - 2;
 
 fn windows(from: usize, to: usize, filter: Filter) -> Vec<Window> {
-    let scale = from as f64 / to as f64;
-    let stretch = scale.max(1.0);
-    let support = filter.support() * stretch;
-    let window = |place: usize| {
-        let centre = (place as f64 + 0.5) * scale;
-        let first = ((centre - support + 0.5) as isize).max(0) as usize;
-        let end = ((centre + support + 0.5) as usize).min(from);
-        let weights: Vec<f64> = (first..end)
-            .map(|x| filter.weight((x as f64 - centre + 0.5) / stretch))
-            .collect();
-        let sum: f64 = weights.iter().sum();
-        let rounded = |weight: f64| {
-            let weight = if sum == 0.0 { weight } else { weight / sum };
-            let scaled = weight * f64::from(1 << PRECISION);
-            (scaled + 0.5f64.copysign(weight)) as i32
-        };
-        Window {
+    let rounded = |weight: f64| {
+        let scaled = weight * f64::from(1 << PRECISION);
+        (scaled + 0.5f64.copysign(weight)) as i32
+    };
+    let windows = filter.windows(from, to).into_iter();
+    windows
+        .map(|(first, weights)| Window {
             first,
             weights: weights.into_iter().map(rounded).collect(),
-        }
-    };
-    (0..to).map(window).collect()
+        })
+        .collect()
 }
 
 /// The picture in another size.
@@ -131,15 +141,26 @@ pub fn resize(
     if filter == Filter::Nearest {
         return nearest(image, width, height);
     }
-    let narrowed = match width == image.width {
-        true => None,
-        false => Some(horizontally(image, width, filter, cancel)?),
+    let across = |image: &Image| match width == image.width {
+        true => Ok(image.clone()),
+        false => horizontally(image, width, filter, cancel),
     };
-    let narrowed = narrowed.as_ref().unwrap_or(image);
-    match height == image.height {
-        true => Ok(narrowed.clone()),
-        false => vertically(narrowed, height, filter, cancel),
+    let down = |image: &Image| match height == image.height {
+        true => Ok(image.clone()),
+        false => vertically(image, height, filter, cancel),
+    };
+    match shrinks_down_first((image.width, image.height), (width, height)) {
+        true => across(&down(image)?),
+        false => down(&across(image)?),
     }
+}
+
+/// Bytes are rounded between the passes, so that their order shows. Pillow begins with the columns
+/// where that takes away more than twice as much.
+fn shrinks_down_first(from: (usize, usize), to: (usize, usize)) -> bool {
+    let narrower = from.0 as isize - to.0 as isize;
+    let lower = from.1 as isize - to.1 as isize;
+    lower > 0 && lower > 2 * narrower
 }
 
 fn rounded(sum: i32) -> u8 {

@@ -12,5 +12,6 @@ pub mod rope;
 pub mod seq2seq;
 pub mod text;
 pub mod verification;
+pub mod vision;
 
 pub use text::{Blueprint, TextModel};

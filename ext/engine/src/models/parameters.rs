@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::config::{NormConfig, NormKind};
 use super::parts::{Names, Part, Place};
-use crate::nn::{Embedding, Linear, Norm};
+use crate::nn::{elementwise, Embedding, Linear, Norm};
 use crate::quant::QuantizedTensor;
 use crate::weights::WeightSource;
 use crate::{Error, Result};
@@ -140,6 +140,28 @@ impl<'a> Parameters<'a> {
             Some(blocks) => Linear::quantized(blocks, self.bias(place)?),
             None => self.assemble(self.matrix(place, inputs, outputs)?, self.bias(place)?),
         }
+    }
+
+    /// A linear layer whose outputs are multiplied by a factor each, where the checkpoint has them.
+    pub fn scaled_linear(
+        &self,
+        place: impl Into<Place>,
+        scale: impl Into<Place>,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<Linear> {
+        let (place, scale) = (place.into(), scale.into());
+        if !self.has(scale) {
+            return self.linear(place, inputs, outputs);
+        }
+        let factors = self.shaped(scale, &[outputs])?;
+        let weight = self.matrix(place, inputs, outputs)?;
+        let weight = elementwise::multiply(&weight, &factors.reshape((outputs, 1))?)?;
+        let bias = match self.bias(place)? {
+            Some(bias) => Some(elementwise::multiply(&bias, &factors)?),
+            None => None,
+        };
+        self.assemble(weight, bias)
     }
 
     /// A linear layer that is not rounded to bytes.
@@ -333,12 +355,13 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// Everything before the name of the token embedding: the checkpoint of a model with a head names its
+/// Everything before the name of the token or patch embedding: the checkpoint of a model with a head names its
 /// body, and models around it add names of their own.
 fn find_prefix(source: &dyn WeightSource, names: &Names) -> Result<String> {
-    let tables: Vec<String> = names
-        .modules(Part::TokenEmbedding)
-        .iter()
+    let inputs = [Part::TokenEmbedding, Part::PatchEmbedding];
+    let tables: Vec<String> = inputs
+        .into_iter()
+        .flat_map(|part| names.modules(part))
         .map(|name| format!("{name}.weight"))
         .collect();
     source
@@ -354,7 +377,10 @@ fn find_prefix(source: &dyn WeightSource, names: &Names) -> Result<String> {
         .ok_or_else(|| {
             Error::corrupt(
                 &source.file(""),
-                format!("it holds no token embedding ({})", tables.join(" or ")),
+                format!(
+                    "it holds no embedding of its inputs ({})",
+                    tables.join(" or ")
+                ),
             )
         })
 }

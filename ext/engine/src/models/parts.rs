@@ -51,6 +51,10 @@ macro_rules! parts {
 
 parts! {
     TokenEmbedding token_embedding Model;
+    /// What makes a token of a patch of an image.
+    PatchEmbedding patch_embedding Model;
+    ClassToken class_token Model;
+    RegisterTokens register_tokens Model;
     PositionEmbedding position_embedding Model;
     TokenTypes token_types Model;
     EmbeddingNorm embedding_norm Model;
@@ -89,6 +93,9 @@ parts! {
     CrossKey cross_key Layer;
     CrossValue cross_value Layer;
     CrossOutput cross_output Layer;
+    /// Factors of what attention and the MLP add (DINOv2).
+    AttentionScale attention_scale Layer;
+    MlpScale mlp_scale Layer;
     Gate gate Layer;
     Up up Layer;
     /// Gate and up in one matrix, gate first.
@@ -115,6 +122,19 @@ parts! {
     MaskedNorm masked_norm Model;
     MaskedOutput masked_output Model;
     MaskedBias masked_bias Model;
+    /// Leads pooled states into the space that texts and images share.
+    SharedSpace shared_space Model;
+    /// What makes a score of the cosine of a text and an image.
+    MatchScale match_scale Model;
+    MatchBias match_bias Model;
+    /// The query that pools an image by attention (SigLIP), and what stands around it.
+    PoolingQuery pooling_query Model;
+    PoolingQkv pooling_qkv Model;
+    PoolingQkvBias pooling_qkv_bias Model;
+    PoolingOutput pooling_output Model;
+    PoolingNorm pooling_norm Model;
+    PoolingUp pooling_up Model;
+    PoolingDown pooling_down Model;
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

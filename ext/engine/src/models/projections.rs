@@ -24,6 +24,8 @@ pub struct MlpParts {
     pub gate_up: Place,
     pub up_gate: Place,
     pub down: Place,
+    /// Factors of what `down` gives.
+    pub scale: Place,
 }
 
 /// The dense weights of query, key and value, however the checkpoint stores them.
@@ -90,7 +92,7 @@ impl Parameters<'_> {
             MlpKind::Gated => self.gate_and_up(parts, hidden, join)?,
         };
         let width = input.widths().first().copied().unwrap_or(0);
-        let output = self.linear(parts.down, width, hidden)?;
+        let output = self.scaled_linear(parts.down, parts.scale, width, hidden)?;
         Ok((input, output))
     }
 
@@ -256,6 +258,7 @@ impl MlpParts {
             gate_up: Part::GateUp.at(layer),
             up_gate: Part::UpGate.at(layer),
             down: Part::Down.at(layer),
+            scale: Part::MlpScale.at(layer),
         }
     }
 }

@@ -33,6 +33,15 @@ impl Inventory {
             .map(move |(kernel, names)| (*kernel, joined(names)))
     }
 
+    /// What another part of the model is made of.
+    pub fn merge(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.counted.extend(other.counted);
+        for (kernel, names) in other.kernels {
+            self.kernels.entry(kernel).or_default().extend(names);
+        }
+    }
+
     pub fn add_linear(&mut self, linear: &Linear) -> Result<()> {
         let (stored, device) = linear.stored();
         self.uses("linear", backend::of_product(&device, stored)?);

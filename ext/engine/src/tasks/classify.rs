@@ -200,6 +200,6 @@ pub(super) fn softmax(logits: &[f32]) -> Vec<f32> {
         .collect()
 }
 
-fn sigmoid(logit: f32) -> f32 {
+pub(super) fn sigmoid(logit: f32) -> f32 {
     (1.0 / (1.0 + f64::from(-logit).exp())) as f32
 }

@@ -14,17 +14,20 @@
 //! - [`TagModel`] tags: `tag`, tokens with character offsets, which [`entities::aggregate`] joins;
 //! - [`MaskModel`] fills: `fill`;
 //! - [`Seq2SeqModel`] turns texts into others, by a [`Writing`] token by token;
+//! - [`ClipModel`] embeds texts and images, [`ImageEmbeddingModel`] and [`ImageClassifyModel`] images;
 //! - [`LanguageModel`], run by a [`Generation`] token by token
 
 mod adapter_base;
 mod batching;
 pub mod classify;
+pub mod clip;
 pub mod compact;
 pub mod embed;
 pub mod entities;
 pub mod fill_mask;
 mod gathering;
 pub mod generate;
+pub mod image_models;
 pub mod late_interaction;
 pub mod loading;
 pub mod rerank;
@@ -36,12 +39,15 @@ mod static_embeddings;
 mod stats;
 pub mod tag;
 pub mod vector_index;
+pub mod vision;
 
 pub use classify::{ClassifyModel, Logits};
+pub use clip::ClipModel;
 pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
 pub use entities::{Aggregation, Entity};
 pub use fill_mask::{Filling, MaskModel};
 pub use generate::{AdapterFiles, CacheOptions, Generation, LanguageModel, Request};
+pub use image_models::{ImageClassifyModel, ImageEmbeddingModel};
 pub use late_interaction::{LateInteractionModel, LateOptions, LateSettings};
 pub use loading::{LoadOptions, ModelInfo};
 pub use rerank::{RerankModel, RerankOptions, ScorePooling};
@@ -49,3 +55,4 @@ pub use sentence::TextTask;
 pub use seq2seq::{Seq2SeqModel, Writing, WritingSettings};
 pub use sparse::{SparseModel, SparseOptions, SparseSimilarity, SparseVector};
 pub use tag::{TagModel, TaggedToken};
+pub use vision::Picture;

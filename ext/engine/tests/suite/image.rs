@@ -78,8 +78,13 @@ fn views_are_those_of_the_python_processors() {
             .to_vec1()
             .unwrap();
         let most = super::encoder::difference(&values, &expected);
-        // One of 255, after the division by the smallest standard deviation.
-        assert!(most <= 1.0 / 255.0 / 0.22 + 1e-5, "{key}: {most}");
+        let tolerance = match name {
+            // Made by torchvision, which is off Pillow by one of 255 here and there: that, after the
+            // division by the smallest standard deviation.
+            "siglip2" | "clip-pads" => 1.0 / 255.0 / 0.22 + 1e-5,
+            _ => 1e-5,
+        };
+        assert!(most <= tolerance, "{key}: {most}");
     }
 }
 

@@ -28,5 +28,6 @@ mod sparse;
 mod tokenizer;
 mod vector_index;
 mod verification;
+mod vision;
 mod weight_files;
 mod weights;

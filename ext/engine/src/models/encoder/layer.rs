@@ -83,8 +83,9 @@ impl Layer {
             query_norm: norm(Part::QueryNorm, &[shape.width()])?,
             key_norm: norm(Part::KeyNorm, &[shape.kv_width()])?,
             disentangled,
-            attention_output: parameters.linear(
+            attention_output: parameters.scaled_linear(
                 Part::AttentionOutput.at(number),
+                Part::AttentionScale.at(number),
                 shape.width(),
                 config.hidden_size,
             )?,

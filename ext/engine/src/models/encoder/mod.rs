@@ -4,9 +4,9 @@ pub mod config;
 mod convolution;
 pub(super) mod embeddings;
 mod heads;
-mod layer;
+pub(super) mod layer;
 pub(super) mod relative;
-mod spans;
+pub(super) mod spans;
 mod verify;
 
 use std::collections::HashMap;

@@ -26,6 +26,14 @@ impl<'a> Spans<'a> {
         })
     }
 
+    /// Of sequences all of whose tokens are attended to.
+    pub fn whole(boundaries: &'a [u32]) -> Self {
+        Self {
+            boundaries,
+            attended: None,
+        }
+    }
+
     /// The keys or values that are attended to, of those of all tokens.
     pub fn attended(&self, all: Tensor) -> Result<Tensor> {
         match &self.attended {

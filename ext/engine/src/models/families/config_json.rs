@@ -340,3 +340,34 @@ pub fn classifier_heads(raw: &RawConfig) -> Result<HeadConfigs> {
         masked_activation: activation,
     })
 }
+
+/// Norms before the sublayers, and one at the end.
+pub fn pre_norm(config: EncoderConfig) -> EncoderConfig {
+    EncoderConfig {
+        norm_placement: NormPlacement::Pre,
+        ..config
+    }
+}
+
+/// What towers that read images have in common.
+pub fn vision(raw: &RawConfig, family: &'static str) -> Result<VisionConfig> {
+    Ok(VisionConfig {
+        encoder: EncoderConfig {
+            positions: Positions::None,
+            ..pre_norm(encoder(raw, family)?)
+        },
+        patch_size: raw.usize_in("patch_size", 1..=1024)?,
+        patch_order: PatchOrder::ByChannel,
+        positions: GridPositions::Fixed,
+        pooling: VisionPooling::First,
+        classifier: ClassifierInput::First,
+    })
+}
+
+/// What SigLIP's files leave out.
+pub fn siglip(raw: &RawConfig) -> RawConfig {
+    raw.clone().with_defaults(json!({
+        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "patch_size": 16,
+        "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6,
+    }))
+}

@@ -13,8 +13,11 @@ mod rope_json;
 mod albert;
 mod bart;
 mod bert;
+mod clip_text;
+mod clip_vision;
 mod deberta;
 mod deberta_v2;
+mod dinov2;
 mod distilbert;
 mod electra;
 mod falcon;
@@ -44,22 +47,29 @@ mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
 mod roberta;
+mod siglip_text;
+mod siglip_vision;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod t5;
 mod t5_encoder;
+mod vit;
 
 use crate::files::raw_config::{RawConfig, LAYERS, POSITIONS, WIDTH};
+use crate::image::PatchOrder;
 use crate::kernels::{Activation, RopeKind};
 use crate::models::config::*;
 use crate::models::decoder::config::{DecoderConfig, QueryKeyNorm, Residual, RowOrder};
 use crate::models::encoder::config::*;
 use crate::models::parts::Names;
 use crate::models::seq2seq::Seq2SeqConfig;
+use crate::models::vision::config::*;
 use crate::nn::AttentionKind;
 use crate::weights::WeightSource;
 use crate::{Error, Result};
+
+use serde_json::json;
 
 use config_json::*;
 use encoder_decoder::{bart_like, BartLike};
@@ -115,10 +125,27 @@ impl Shape for EncoderConfig {
         gte::FAMILY,
         modernbert::FAMILY,
         t5_encoder::FAMILY,
+        clip_text::FAMILY,
+        siglip_text::FAMILY,
     ];
 
     fn check(&self) -> Checked {
         EncoderConfig::check(self)
+    }
+}
+
+impl Shape for VisionConfig {
+    const KIND: &'static str = "a vision model";
+
+    const FAMILIES: &'static [Family<Self>] = &[
+        clip_vision::FAMILY,
+        siglip_vision::FAMILY,
+        vit::FAMILY,
+        dinov2::FAMILY,
+    ];
+
+    fn check(&self) -> Checked {
+        VisionConfig::check(self)
     }
 }
 

@@ -146,6 +146,66 @@ pub const BERT: Names = Names {
     ..Names::NONE
 };
 
+/// CLIP's and SigLIP's texts.
+pub const CLIP_TEXT: Names = Names {
+    token_embedding: "embeddings.token_embedding",
+    position_embedding: "embeddings.position_embedding",
+    layer: "encoder.layers.{}.",
+    attention_norm: "layer_norm1",
+    query: "self_attn.q_proj",
+    key: "self_attn.k_proj",
+    value: "self_attn.v_proj",
+    attention_output: "self_attn.out_proj",
+    mlp_norm: "layer_norm2",
+    up: "mlp.fc1",
+    down: "mlp.fc2",
+    final_norm: "final_layer_norm",
+    shared_space: "text_projection|head",
+    match_scale: "logit_scale",
+    match_bias: "logit_bias",
+    ..Names::NONE
+};
+
+/// CLIP's and SigLIP's images.
+pub const CLIP_VISION: Names = Names {
+    token_embedding: "",
+    patch_embedding: "embeddings.patch_embedding",
+    class_token: "embeddings.class_embedding",
+    embedding_norm: "pre_layrnorm",
+    final_norm: "post_layernorm",
+    shared_space: "visual_projection",
+    pooling_query: "head.probe",
+    pooling_qkv: "head.attention.in_proj_weight",
+    pooling_qkv_bias: "head.attention.in_proj_bias",
+    pooling_output: "head.attention.out_proj",
+    pooling_norm: "head.layernorm",
+    pooling_up: "head.mlp.fc1",
+    pooling_down: "head.mlp.fc2",
+    ..CLIP_TEXT
+};
+
+/// ViT and DINOv2, whose layers are named after BERT's.
+pub const VIT: Names = Names {
+    token_embedding: "",
+    patch_embedding: "embeddings.patch_embeddings.projection",
+    class_token: "embeddings.cls_token",
+    register_tokens: "embeddings.register_tokens",
+    position_embedding: "embeddings.position_embeddings",
+    query: "attention.attention.query",
+    key: "attention.attention.key",
+    value: "attention.attention.value",
+    attention_norm: "layernorm_before|norm1",
+    attention_scale: "layer_scale1.lambda1",
+    mlp_norm: "layernorm_after|norm2",
+    mlp_scale: "layer_scale2.lambda1",
+    up: "intermediate.dense|mlp.fc1",
+    gate_up: "mlp.weights_in",
+    down: "output.dense|mlp.fc2|mlp.weights_out",
+    final_norm: "layernorm",
+    sequence_dense: "",
+    ..BERT
+};
+
 /// NomicBERT and GTE: as their authors call parts, and as transformers does.
 pub const NOMIC: Names = Names {
     embedding_norm: "emb_ln|embeddings.LayerNorm",

@@ -1,0 +1,128 @@
+//! `Candle::Image`
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use engine::image::{self, Image, Limits};
+use engine::tasks::Picture;
+use engine::{CancelToken, Error as EngineError};
+use magnus::{
+    function, method, prelude::*, Error, RArray, RModule, RString, Ruby, Symbol, TryConvert, Value,
+};
+
+use crate::{error, gc, gvl};
+
+#[magnus::wrap(class = "Candle::Image", free_immediately, size)]
+pub struct RbImage {
+    image: Arc<Image>,
+    #[allow(dead_code, reason = "held for its Drop")]
+    memory: gc::Tracked,
+}
+
+/// A picture as Ruby gives it: a decoded one, or a pair that says what its String is.
+fn picture(ruby: &Ruby, value: Value) -> Result<Picture, Error> {
+    if let Ok(image) = <&RbImage>::try_convert(value) {
+        return Ok(Picture::Decoded(image.image.clone()));
+    }
+    let (kind, content): (Symbol, RString) = TryConvert::try_convert(value)?;
+    // SAFETY: the bytes are copied before anything else of Ruby runs.
+    let bytes = unsafe { content.as_slice() }.to_vec();
+    match &*kind.name()? {
+        "bytes" => Ok(Picture::Encoded(bytes)),
+        "file" => String::from_utf8(bytes)
+            .map(|path| Picture::File(PathBuf::from(path)))
+            .map_err(|_| {
+                let reason = "the path of an image must be valid UTF-8";
+                error::to_ruby(ruby, EngineError::InvalidInput(reason.to_owned()))
+            }),
+        other => Err(error::to_ruby(
+            ruby,
+            EngineError::Internal(format!("unknown kind {other:?} of image")),
+        )),
+    }
+}
+
+/// Pictures are handed over this many at a time: an interrupt costs at most these.
+const SLICE: usize = 64;
+
+/// Runs `work` off the GVL on one slice of the pictures after the other, with the index of the
+/// slice's first, and hands each result to `take` with the number of pictures done.
+pub fn in_slices<T: Send>(
+    ruby: &Ruby,
+    images: RArray,
+    work: impl Fn(&[Picture], usize, &CancelToken) -> engine::Result<T> + Send + Sync,
+    mut take: impl FnMut(T, usize) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let total = images.len();
+    let mut done = 0;
+    while done < total {
+        let count = SLICE.min(total - done);
+        let pictures = pictures(ruby, images, done, count)?;
+        let result = gvl::leave_waiting(ruby, |cancel| work(&pictures, done, cancel))?;
+        done += count;
+        take(result, done)?;
+    }
+    Ok(())
+}
+
+fn pictures(
+    ruby: &Ruby,
+    images: RArray,
+    first: usize,
+    count: usize,
+) -> Result<Vec<Picture>, Error> {
+    let Some(slice) = images.subseq(first, count) else {
+        return Ok(Vec::new());
+    };
+    let values = slice.into_iter();
+    values.map(|value| picture(ruby, value)).collect()
+}
+
+fn decode(ruby: &Ruby, value: Value) -> Result<RbImage, Error> {
+    let picture = picture(ruby, value)?;
+    let image = gvl::leave(ruby, |_| picture.decode())?;
+    Ok(RbImage {
+        memory: gc::Tracked::new(ruby, image.pixels().len()),
+        image,
+    })
+}
+
+fn width(this: &RbImage) -> usize {
+    this.image.width()
+}
+
+fn height(this: &RbImage) -> usize {
+    this.image.height()
+}
+
+fn is_encoded(content: RString) -> bool {
+    // SAFETY: the bytes are only looked at, and nothing of Ruby runs meanwhile.
+    image::is_encoded(unsafe { content.as_slice() })
+}
+
+fn limits() -> (usize, usize) {
+    let Limits {
+        max_bytes,
+        max_pixels,
+    } = image::limits();
+    (max_bytes, max_pixels)
+}
+
+fn set_limits(max_bytes: usize, max_pixels: usize) {
+    image::set_limits(Limits {
+        max_bytes,
+        max_pixels,
+    });
+}
+
+pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
+    let class = candle.define_class("Image", ruby.class_object())?;
+    class.undef_default_alloc_func();
+    let singleton = class.singleton_class()?;
+    singleton.define_private_method("_decode", function!(decode, 1))?;
+    singleton.define_private_method("_encoded", function!(is_encoded, 1))?;
+    singleton.define_private_method("_limits", function!(limits, 0))?;
+    singleton.define_private_method("_limits=", function!(set_limits, 2))?;
+    class.define_method("width", method!(width, 0))?;
+    class.define_method("height", method!(height, 0))
+}

@@ -1,0 +1,25 @@
+use super::*;
+
+pub const FAMILY: Family<VisionConfig> = Family {
+    name: "dinov2",
+    matches: |raw| is_type(raw, &["dinov2", "dinov2_with_registers"]),
+    config: |raw| {
+        let mut config = VisionConfig {
+            positions: match is_type(raw, &["dinov2"]) {
+                true => GridPositions::Bicubic,
+                false => GridPositions::SmoothBicubic,
+            },
+            classifier: ClassifierInput::FirstAndMean,
+            ..vision(raw, "dinov2")?
+        };
+        if flag(raw, "use_swiglu_ffn", false)? {
+            config.encoder.mlp = Mlp {
+                kind: MlpKind::Gated,
+                activation: Activation::Silu,
+            };
+        }
+        Ok(config)
+    },
+    names: |_| VIT,
+    gguf: None,
+};

@@ -1,0 +1,23 @@
+use super::*;
+
+/// SigLIP 2's own models take images of any proportions; those of one size call themselves SigLIP.
+pub const FAMILY: Family<VisionConfig> = Family {
+    name: "siglip_vision_model",
+    matches: |raw| is_type(raw, &["siglip_vision_model", "siglip2_vision_model"]),
+    config: |raw| {
+        let config = VisionConfig {
+            pooling: VisionPooling::Attention,
+            ..vision(&siglip(raw), "siglip")?
+        };
+        Ok(match is_type(raw, &["siglip2_vision_model"]) {
+            true => VisionConfig {
+                patch_order: PatchOrder::ByPixel,
+                positions: GridPositions::SmoothLinear,
+                ..config
+            },
+            false => config,
+        })
+    },
+    names: |_| CLIP_VISION,
+    gguf: None,
+};

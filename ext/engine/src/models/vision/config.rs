@@ -1,0 +1,63 @@
+//! What tells one family of vision towers from another.
+
+use crate::image::PatchOrder;
+use crate::models::config::Checked;
+use crate::models::encoder::EncoderConfig;
+
+#[derive(Clone, Debug)]
+pub struct VisionConfig {
+    /// The layers, which are an encoder's.
+    pub encoder: EncoderConfig,
+    /// The edge of a patch, in pixels.
+    pub patch_size: usize,
+    pub patch_order: PatchOrder,
+    pub positions: GridPositions,
+    pub pooling: VisionPooling,
+    pub classifier: ClassifierInput,
+}
+
+/// What becomes of the table of positions for an image of another size than it was learned for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GridPositions {
+    /// There is no such image.
+    Fixed,
+    /// Resized by cubic interpolation between its points (DINOv2).
+    Bicubic,
+    /// `Bicubic`, over all points that fall together (DINOv2 with registers).
+    SmoothBicubic,
+    /// Resized linearly, over all points that fall together (SigLIP 2).
+    SmoothLinear,
+}
+
+/// What stands for a whole image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VisionPooling {
+    /// The first token, which is no patch.
+    First,
+    /// What a learned query finds (SigLIP).
+    Attention,
+}
+
+/// What a classifier reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassifierInput {
+    First,
+    /// The first token, and the mean of the patches beside it (DINOv2).
+    FirstAndMean,
+}
+
+impl ClassifierInput {
+    /// The length of what it reads.
+    pub fn width(self, hidden: usize) -> usize {
+        match self {
+            Self::First => hidden,
+            Self::FirstAndMean => 2 * hidden,
+        }
+    }
+}
+
+impl VisionConfig {
+    pub fn check(&self) -> Checked {
+        self.encoder.check()
+    }
+}

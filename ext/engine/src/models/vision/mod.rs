@@ -1,0 +1,266 @@
+//! One tower for every family: images in, hidden states of their patches out.
+
+pub mod config;
+mod pooling;
+mod positions;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::image::{View, CHANNELS};
+use crate::models::encoder::layer::Layer;
+use crate::models::encoder::relative::{RelativePositions, RelativeState};
+use crate::models::encoder::spans::Spans;
+use crate::models::families;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::nn::{elementwise, pooling as rows, Inventory, Linear, Norm};
+use crate::weights::WeightSource;
+use crate::{kernels, CancelToken, Error, Result};
+
+pub use config::VisionConfig;
+
+use config::{ClassifierInput, VisionPooling};
+use pooling::AttentionPooling;
+use positions::GridTable;
+
+/// What a checkpoint of a vision tower is.
+pub type Blueprint = families::Blueprint<VisionConfig>;
+
+/// Weights and blueprint; immutable, and free to be shared between threads.
+#[derive(Debug)]
+pub struct Tower {
+    config: VisionConfig,
+    patches: Linear,
+    positions: GridTable,
+    /// Tokens before the patches, positions added: [count, hidden].
+    leading: Option<Tensor>,
+    embedding_norm: Option<Norm>,
+    layers: Vec<Layer>,
+    final_norm: Option<Norm>,
+    pooling: Option<AttentionPooling>,
+    device: Device,
+    dtype: DType,
+}
+
+/// The hidden states of images laid end to end.
+pub struct Seen {
+    /// [tokens, hidden]
+    pub states: Tensor,
+    /// Image i is the tokens from `boundaries[i]` to `boundaries[i + 1]`.
+    pub boundaries: Vec<u32>,
+    /// How many tokens of an image stand before its patches.
+    pub leading: usize,
+}
+
+impl Tower {
+    pub fn load(
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        (device, dtype): (&Device, DType),
+        int8: bool,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let config = blueprint.config.clone();
+        let parameters = Parameters::new(source, &blueprint.names, device, dtype)?.with_int8(int8);
+        let encoder = &config.encoder;
+        parameters.check_layers(encoder.stored_layers())?;
+        let hidden = encoder.hidden_size;
+        let mut layers = Vec::with_capacity(encoder.layers.len());
+        for number in 0..encoder.layers.len() {
+            cancel.check()?;
+            let layer = Layer::load(encoder, &parameters, number, &RelativePositions::None)?;
+            layers.push(layer);
+        }
+        let norm = |part: Part| parameters.optional_norm(part, &[hidden], encoder.norm);
+        let (positions, leading) = positions::load(&config, &parameters)?;
+        Ok(Self {
+            patches: patch_projection(&config, &parameters)?,
+            positions,
+            leading,
+            embedding_norm: norm(Part::EmbeddingNorm)?,
+            layers,
+            final_norm: norm(Part::FinalNorm)?,
+            pooling: match parameters.has(Part::PoolingQuery) {
+                true => Some(AttentionPooling::load(encoder, &parameters)?),
+                false => None,
+            },
+            config,
+            device: device.clone(),
+            dtype,
+        })
+    }
+
+    pub fn config(&self) -> &VisionConfig {
+        &self.config
+    }
+
+    /// What it is made of.
+    pub fn inventory(&self) -> Result<Inventory> {
+        let mut inventory = Inventory::default();
+        inventory.add_linear(&self.patches)?;
+        self.leading
+            .iter()
+            .for_each(|rows| inventory.add_tensor(rows));
+        for layer in &self.layers {
+            layer.list(&mut inventory)?;
+        }
+        for norm in [&self.embedding_norm, &self.final_norm]
+            .into_iter()
+            .flatten()
+        {
+            inventory.add_norm(norm)?;
+        }
+        if let Some(pooling) = &self.pooling {
+            pooling.list(&mut inventory)?;
+        }
+        inventory.add_rows("activation", &self.device)?;
+        let width = self.config.encoder.head_size;
+        inventory.add_attention(&self.device, self.dtype, width)?;
+        Ok(inventory)
+    }
+
+    /// How many tokens a view becomes.
+    pub fn tokens(&self, view: &View) -> usize {
+        let (columns, rows) = self.grid(view);
+        self.leading_count() + columns * rows
+    }
+
+    /// The hidden states after `layers` of them, or after all and the last norm.
+    pub fn forward(
+        &self,
+        views: &[View],
+        layers: Option<usize>,
+        cancel: &CancelToken,
+    ) -> Result<Seen> {
+        let (mut x, boundaries) = self.embed(views)?;
+        if let Some(norm) = &self.embedding_norm {
+            x = norm.forward(&x)?;
+        }
+        let spans = Spans::whole(&boundaries);
+        let count = layers.unwrap_or(self.layers.len());
+        let configs = &self.config.encoder.layers;
+        for (layer, config) in self.layers.iter().zip(configs).take(count) {
+            cancel.check()?;
+            x = layer.forward(&x, &spans, config, &RelativeState::None)?;
+        }
+        let norm = self.final_norm.as_ref().filter(|_| layers.is_none());
+        Ok(Seen {
+            states: match norm {
+                Some(norm) => norm.forward(&x)?,
+                None => x,
+            },
+            boundaries,
+            leading: self.leading_count(),
+        })
+    }
+
+    /// One row per image.
+    pub fn pool(&self, seen: &Seen) -> Result<Tensor> {
+        match (self.config.pooling, &self.pooling) {
+            (VisionPooling::Attention, Some(pooling)) => pooling.forward(seen),
+            _ => seen.first(),
+        }
+    }
+
+    /// What a classifier reads of each image.
+    pub fn classifier_input(&self, seen: &Seen) -> Result<Tensor> {
+        let first = seen.first()?;
+        Ok(match self.config.classifier {
+            ClassifierInput::First => first,
+            ClassifierInput::FirstAndMean => Tensor::cat(&[first, seen.mean_of_patches()?], 1)?,
+        })
+    }
+
+    fn leading_count(&self) -> usize {
+        let rows = self.leading.as_ref().map(|rows| rows.dim(0));
+        rows.and_then(|rows| rows.ok()).unwrap_or(0)
+    }
+
+    /// (columns, rows) of whole patches.
+    fn grid(&self, view: &View) -> (usize, usize) {
+        let patch = self.config.patch_size;
+        (view.width / patch, view.height / patch)
+    }
+
+    /// [tokens, hidden] and where images begin.
+    fn embed(&self, views: &[View]) -> Result<(Tensor, Vec<u32>)> {
+        let (patch, order) = (self.config.patch_size, self.config.patch_order);
+        let mut values = Vec::new();
+        let mut grids = Vec::with_capacity(views.len());
+        for view in views {
+            view.patches(patch, order, &mut values);
+            grids.push(self.grid(view));
+        }
+        let width = CHANNELS * patch * patch;
+        let count = values.len() / width;
+        let patches = Tensor::from_vec(values, (count, width), &self.device)?;
+        let patches = self.patches.forward(&patches.to_dtype(self.dtype)?)?;
+        let positions = self.positions.rows(&grids, &self.device, self.dtype)?;
+        let patches = elementwise::add(&patches, &positions)?;
+        let mut boundaries = vec![0u32];
+        let mut pieces = Vec::with_capacity(2 * views.len());
+        let (mut start, mut end) = (0, 0);
+        for (columns, rows) in grids {
+            pieces.extend(self.leading.clone());
+            pieces.push(patches.narrow(0, start, columns * rows)?);
+            start += columns * rows;
+            end += self.leading_count() + columns * rows;
+            boundaries.push(end as u32);
+        }
+        Ok((Tensor::cat(&pieces, 0)?, boundaries))
+    }
+}
+
+impl Seen {
+    fn ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+        let pairs = self.boundaries.windows(2);
+        pairs.map(|pair| pair[0] as usize..pair[1] as usize)
+    }
+
+    /// The first token of each image.
+    fn first(&self) -> Result<Tensor> {
+        let first: Vec<_> = self.ranges().map(|range| Some(range.start)).collect();
+        Ok(rows::pick(&self.states, &first)?.to_dtype(self.states.dtype())?)
+    }
+
+    /// The states of each image's patches, what stands before them left out.
+    pub fn patches(&self) -> Result<Vec<Tensor>> {
+        let of_image = |range: std::ops::Range<usize>| {
+            let count = range.len() - self.leading;
+            Ok(self.states.narrow(0, range.start + self.leading, count)?)
+        };
+        self.ranges().map(of_image).collect()
+    }
+
+    fn mean_of_patches(&self) -> Result<Tensor> {
+        let patches = self.patches()?;
+        let mut boundaries = vec![0u32];
+        for rows in &patches {
+            let end = boundaries.last().copied().unwrap_or(0) + rows.dim(0)? as u32;
+            boundaries.push(end);
+        }
+        let states = Tensor::cat(&patches, 0)?.contiguous()?;
+        Ok(kernels::mean_pool(&states, &boundaries)?.to_dtype(self.states.dtype())?)
+    }
+}
+
+/// The convolution over patches, which do not overlap, as a product.
+fn patch_projection(config: &VisionConfig, parameters: &Parameters<'_>) -> Result<Linear> {
+    let (hidden, patch) = (config.encoder.hidden_size, config.patch_size);
+    let width = CHANNELS * patch * patch;
+    let shape = parameters.shape(Part::PatchEmbedding)?;
+    let fits = shape == [hidden, CHANNELS, patch, patch] || shape == [hidden, width];
+    if !fits {
+        return Err(parameters.misfit(Part::PatchEmbedding, &[hidden, CHANNELS, patch, patch]));
+    }
+    let weight = parameters.tensor(Part::PatchEmbedding)?;
+    Linear::new(
+        weight.reshape((hidden, width))?,
+        parameters.bias(Part::PatchEmbedding)?,
+    )
+}
+
+/// A `CorruptModel` error for tables that do not fit each other.
+fn misfit(parameters: &Parameters<'_>, reason: String) -> Error {
+    Error::corrupt(&parameters.source().file(""), reason)
+}

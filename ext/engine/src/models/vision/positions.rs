@@ -1,0 +1,173 @@
+//! The positions of patches: a table for one grid, and for other grids resized.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::config::{GridPositions, VisionConfig};
+use super::misfit;
+use crate::image::Filter;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::nn::elementwise;
+use crate::{Error, Result};
+
+#[derive(Debug)]
+pub struct GridTable {
+    /// [edge · edge, width], row by row.
+    values: Vec<f32>,
+    edge: usize,
+    width: usize,
+    kind: GridPositions,
+}
+
+/// The table for patches, and the tokens before them with their positions.
+pub fn load(
+    config: &VisionConfig,
+    parameters: &Parameters<'_>,
+) -> Result<(GridTable, Option<Tensor>)> {
+    let hidden = config.encoder.hidden_size;
+    let table = rows(parameters, Part::PositionEmbedding, hidden)?;
+    let class = match parameters.has(Part::ClassToken) {
+        true => Some(rows(parameters, Part::ClassToken, hidden)?),
+        false => None,
+    };
+    let (count, first) = (table.dim(0)?, usize::from(class.is_some()));
+    let patches = count.saturating_sub(first);
+    let edge = patches.isqrt();
+    if patches == 0 || edge * edge != patches {
+        return Err(misfit(
+            parameters,
+            format!("a table of {count} positions is not that of a square of patches"),
+        ));
+    }
+    let mut leading = Vec::new();
+    if let Some(class) = class {
+        leading.push(elementwise::add(&class, &table.narrow(0, 0, 1)?)?);
+        if parameters.has(Part::RegisterTokens) {
+            leading.push(rows(parameters, Part::RegisterTokens, hidden)?);
+        }
+    }
+    let grid = table.narrow(0, first, patches)?.to_device(&Device::Cpu)?;
+    let table = GridTable {
+        values: grid.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?,
+        edge,
+        width: hidden,
+        kind: config.positions,
+    };
+    let leading = match leading.is_empty() {
+        true => None,
+        false => Some(Tensor::cat(&leading, 0)?),
+    };
+    Ok((table, leading))
+}
+
+/// A tensor of rows of one width, whatever dimensions of 1 stand around them.
+fn rows(parameters: &Parameters<'_>, part: Part, width: usize) -> Result<Tensor> {
+    let shape = parameters.shape(part)?;
+    let elements: usize = shape.iter().product();
+    if shape.last() != Some(&width) || elements == 0 {
+        return Err(parameters.misfit(part, &[width]));
+    }
+    Ok(parameters
+        .tensor(part)?
+        .reshape((elements / width, width))?)
+}
+
+impl GridTable {
+    /// The positions of images of these (columns, rows), one image after the other.
+    pub fn rows(&self, grids: &[(usize, usize)], device: &Device, dtype: DType) -> Result<Tensor> {
+        let mut values = Vec::new();
+        let mut known: Vec<((usize, usize), Vec<f32>)> = Vec::new();
+        for &grid in grids {
+            let found = match known.iter().position(|(other, _)| *other == grid) {
+                Some(found) => found,
+                None => {
+                    known.push((grid, self.resized(grid)?));
+                    known.len() - 1
+                }
+            };
+            values.extend_from_slice(&known[found].1);
+        }
+        let shape = (values.len() / self.width, self.width);
+        Ok(Tensor::from_vec(values, shape, device)?.to_dtype(dtype)?)
+    }
+
+    fn resized(&self, (columns, rows): (usize, usize)) -> Result<Vec<f32>> {
+        if (columns, rows) == (self.edge, self.edge) {
+            return Ok(self.values.clone());
+        }
+        let taps: fn(usize, usize) -> Vec<Taps> = match self.kind {
+            GridPositions::Bicubic => cubic,
+            GridPositions::SmoothBicubic => |from, to| smooth(from, to, Filter::Bicubic),
+            GridPositions::SmoothLinear => |from, to| smooth(from, to, Filter::Bilinear),
+            GridPositions::Fixed => {
+                let edge = self.edge;
+                return Err(Error::InvalidInput(format!(
+                    "the image became {columns}x{rows} patches, and the model has positions for {edge}x{edge}: its \
+                     preprocessor_config.json belongs to another model"
+                )));
+            }
+        };
+        let (across, down) = (taps(self.edge, columns), taps(self.edge, rows));
+        let mut wide = vec![0f32; self.edge * columns * self.width];
+        for (number, row) in wide.chunks_exact_mut(self.width).enumerate() {
+            let (y, x) = (number / columns, number % columns);
+            for &(from, weight) in &across[x] {
+                self.add(&self.values, y * self.edge + from, weight, row);
+            }
+        }
+        let mut result = vec![0f32; rows * columns * self.width];
+        for (number, row) in result.chunks_exact_mut(self.width).enumerate() {
+            let (y, x) = (number / columns, number % columns);
+            for &(from, weight) in &down[y] {
+                self.add(&wide, from * columns + x, weight, row);
+            }
+        }
+        Ok(result)
+    }
+
+    fn add(&self, values: &[f32], number: usize, weight: f32, row: &mut [f32]) {
+        let source = &values[number * self.width..][..self.width];
+        for (sum, value) in row.iter_mut().zip(source) {
+            *sum += weight * value;
+        }
+    }
+}
+
+/// Which points make a new one, and how much of each.
+type Taps = Vec<(usize, f32)>;
+
+/// Four neighbours; beyond the edges the last point goes on.
+fn cubic(from: usize, to: usize) -> Vec<Taps> {
+    const A: f32 = -0.75;
+    let near = |x: f32| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
+    let far = |x: f32| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
+    let scale = from as f32 / to as f32;
+    let point = |place: usize| {
+        let centre = scale * (place as f32 + 0.5) - 0.5;
+        let below = centre.floor();
+        let t = centre - below;
+        let weights = [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)];
+        let at = |offset: usize| {
+            let index = below as isize - 1 + offset as isize;
+            index.clamp(0, from as isize - 1) as usize
+        };
+        weights
+            .into_iter()
+            .enumerate()
+            .map(|(offset, weight)| (at(offset), weight))
+            .collect()
+    };
+    (0..to).map(point).collect()
+}
+
+/// All points within reach of the new one, as pictures are resized.
+fn smooth(from: usize, to: usize, filter: Filter) -> Vec<Taps> {
+    let windows = filter.windows(from, to);
+    let taps = |(first, weights): (usize, Vec<f64>)| {
+        let weights = weights.into_iter().enumerate();
+        weights
+            .map(|(at, weight)| (first + at, weight as f32))
+            .collect()
+    };
+    windows.into_iter().map(taps).collect()
+}

@@ -1,0 +1,138 @@
+//! What tasks on images share: a tower with its processor, and pictures on their way to it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use crate::files::model_files::ModelFiles;
+use crate::files::raw_config::RawConfig;
+use crate::image::{self, Image, Processor, View};
+use crate::models::vision::{Blueprint, Seen, Tower};
+use crate::{runtime::threads, CancelToken, Device, Error, Result};
+
+use super::loading::Checkpoint;
+
+/// A picture, decoded or not.
+#[derive(Clone, Debug)]
+pub enum Picture {
+    Decoded(Arc<Image>),
+    Encoded(Vec<u8>),
+    File(PathBuf),
+}
+
+impl Picture {
+    pub fn decode(&self) -> Result<Arc<Image>> {
+        let limits = image::limits();
+        match self {
+            Self::Decoded(image) => Ok(image.clone()),
+            Self::Encoded(bytes) => image::decode(bytes, &limits).map(Arc::new),
+            Self::File(path) => image::read_file(path, &limits).map(Arc::new),
+        }
+    }
+}
+
+/// Pictures are decoded and processed this many at a time.
+const CHUNK: usize = 64;
+
+/// A vision tower and what its checkpoint makes of pictures before.
+pub(super) struct Eyes {
+    pub tower: Tower,
+    processor: Processor,
+    device: Device,
+}
+
+impl Eyes {
+    pub fn load(
+        raw: &RawConfig,
+        checkpoint: &Checkpoint,
+        files: &ModelFiles,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let blueprint = Blueprint::from_config(raw)?;
+        let source = checkpoint.source.as_ref();
+        let place = (&checkpoint.opened, checkpoint.dtype);
+        Ok(Self {
+            tower: Tower::load(&blueprint, source, place, checkpoint.int8, cancel)?,
+            processor: processor(files, cancel)?,
+            device: checkpoint.device,
+        })
+    }
+
+    /// Runs `forward` on what the tower sees, a batch at a time, and hands over the rows that it
+    /// makes: one per picture, in their order. `first` is what errors call the first picture.
+    pub fn rows(
+        &self,
+        pictures: &[Picture],
+        first: usize,
+        cancel: &CancelToken,
+        forward: impl Fn(&Seen) -> Result<Tensor> + Sync,
+    ) -> Result<Vec<f32>> {
+        let mut rows = Vec::new();
+        for (number, chunk) in pictures.chunks(CHUNK).enumerate() {
+            let first = first + number * CHUNK;
+            let single = pictures.len() == 1 && first == 0;
+            let views = threads::map(chunk, |index, picture| {
+                cancel.check()?;
+                let view = picture
+                    .decode()
+                    .and_then(|image| self.processor.process(&image, cancel));
+                view.map_err(|error| match error {
+                    Error::InvalidInput(reason) if !single => Error::InvalidInput(format!(
+                        "the image at index {}: {reason}",
+                        first + index
+                    )),
+                    other => other,
+                })
+            })?;
+            for batch in self.batches(&views) {
+                cancel.check()?;
+                let found = threads::install(|| -> Result<Vec<f32>> {
+                    let seen = self.tower.forward(batch, None, cancel)?;
+                    let found = forward(&seen)?.to_dtype(candle_core::DType::F32)?;
+                    Ok(found.flatten_all()?.to_vec1()?)
+                })??;
+                rows.extend(found);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Runs of views within the token budget of the device; one view alone may be beyond it.
+    fn batches<'a>(&self, views: &'a [View]) -> Vec<&'a [View]> {
+        let budget = self.device.batch_tokens();
+        let mut batches = Vec::new();
+        let (mut start, mut filled) = (0, 0);
+        for (index, view) in views.iter().enumerate() {
+            let tokens = self.tower.tokens(view);
+            if index > start && filled + tokens > budget {
+                batches.push(&views[start..index]);
+                (start, filled) = (index, 0);
+            }
+            filled += tokens;
+        }
+        if start < views.len() {
+            batches.push(&views[start..]);
+        }
+        batches
+    }
+}
+
+/// From `preprocessor_config.json`, or from what newer versions write in its place.
+fn processor(files: &ModelFiles, cancel: &CancelToken) -> Result<Processor> {
+    if let Some(path) = files.file("preprocessor_config.json", cancel)? {
+        return Processor::read(&RawConfig::read(&path)?);
+    }
+    let whole = files.file("processor_config.json", cancel)?;
+    let whole = whole.map(|path| RawConfig::read(&path)).transpose()?;
+    match whole
+        .map(|raw| raw.opt_nested("image_processor"))
+        .transpose()?
+    {
+        Some(Some(raw)) => Processor::read(&raw),
+        _ => Err(Error::ModelNotFound(format!(
+            "{} has no preprocessor_config.json, which says how images are prepared",
+            files.id()
+        ))),
+    }
+}

@@ -1,0 +1,135 @@
+# frozen_string_literal: true
+
+module Candle
+  # A decoded picture: PNG, JPEG, WebP, GIF (its first frame) or BMP, turned upright as its EXIF data say, with what is
+  # transparent laid over white. Methods that take images decode them themselves; one that goes to several of them is
+  # decoded once this way. The pixels stay outside of Ruby's memory.
+  #
+  # Nothing is decoded beyond {max_pixels} and {max_bytes}, so that a small file that unfolds into gigabytes is an
+  # error. Nothing is fetched either: an address is refused.
+  #
+  # @example
+  #   image = Candle::Image.open("spec/fixtures/images/photo.png")
+  #   image.size # => [88, 66]
+  #   Candle::Image.open(File.binread("spec/fixtures/images/turned-6.jpg")).size # => [22, 29]
+  class Image
+    include Uncopyable
+
+    # What a path to a file does not look like.
+    ADDRESS = %r{\A(?:[a-z][a-z0-9+.-]*://|data:)}i
+    private_constant :ADDRESS
+
+    # The smallest picture there is: a white dot.
+    #
+    # @api private
+    BLANK = ["424d3a0000000000000036000000280000000100000001000000010018000000000004000000000000000000000000000000" \
+             "00000000ffffff00"].pack("H*").freeze
+
+    class << self
+      # @param source [String, Pathname, IO, Image] a path, the bytes of a file, or what they can be read from
+      # @return [Image]
+      # @raise [InvalidInputError] for what can't be read, and beyond the limits
+      def open(source)
+        source.is_a?(Image) ? source : _decode(input(source))
+      end
+
+      # @return [Integer] the most pixels that an image may have; 100 million unless set
+      def max_pixels
+        _limits.last
+      end
+
+      # @param count [Integer]
+      # @raise [ArgumentError] for anything but a positive Integer
+      def max_pixels=(count)
+        send(:_limits=, max_bytes, limit(count, "max_pixels"))
+      end
+
+      # @return [Integer] the most bytes that an encoded image may have; 256 MiB unless set
+      def max_bytes
+        _limits.first
+      end
+
+      # @param count [Integer]
+      # @raise [ArgumentError] for anything but a positive Integer
+      def max_bytes=(count)
+        send(:_limits=, limit(count, "max_bytes"), max_pixels)
+      end
+
+      # One image or several, as the native code takes them.
+      #
+      # @api private
+      # @return [Array(Array, Boolean)] the images, and whether a single one was given
+      def inputs(images)
+        return [[input(images)], true] unless images.is_a?(Array)
+
+        [images.each_with_index.map { |image, index| input(image, "images[#{index}]") }, false]
+      end
+
+      # Whether a value is an image by itself, where a String may also be a text.
+      #
+      # @api private
+      def like?(value)
+        return encoded?(value.to_str) if value.respond_to?(:to_str)
+
+        value.is_a?(Image) || value.respond_to?(:to_path) || value.respond_to?(:read)
+      end
+
+      private
+
+      def limit(count, name)
+        Arguments.count(count, name) || raise(ArgumentError, "#{name} must be a positive Integer, not nil")
+      end
+
+      def input(image, name = "image")
+        return image if image.is_a?(Image)
+        return [:bytes, read(image, name)] if image.respond_to?(:read) && !image.is_a?(Pathname)
+
+        image = image.to_path if image.respond_to?(:to_path)
+        unless image.respond_to?(:to_str)
+          raise InvalidInputError, "#{name} must be a path, the bytes of a file, an IO or a Candle::Image, " \
+                                   "not a #{image.class}"
+        end
+
+        string(image.to_str, name)
+      end
+
+      def string(image, name)
+        return [:bytes, image] if encoded?(image) || image.include?("\0".b) || image.empty?
+        raise InvalidInputError, "#{name} is an address, which is not fetched: fetch it, and give its bytes" if
+          image.b.match?(ADDRESS)
+
+        [:file, TextInput.utf8(image, name)]
+      end
+
+      # Not more than may be decoded is read, and one byte beyond it, which makes it an error.
+      def read(io, name)
+        bytes = io.read(max_bytes + 1)
+        return bytes.b if bytes.respond_to?(:to_str)
+
+        raise InvalidInputError, "#{name} has nothing left to read"
+      end
+
+      def encoded?(string)
+        _encoded(string)
+      end
+    end
+
+    # @!method width
+    #   @return [Integer] in pixels
+
+    # @!method height
+    #   @return [Integer] in pixels
+
+    # @return [Array(Integer, Integer)] width and height
+    def size
+      [width, height]
+    end
+
+    # @return [String] one line
+    def inspect
+      "#<#{self.class} #{width}x#{height}>"
+    end
+
+    alias to_s inspect
+  end
+end

@@ -1,0 +1,61 @@
+# frozen_string_literal: true
+
+module Candle
+  # Labels for images, by ViT or DINOv2 with a classifier on top.
+  #
+  # @example
+  #   classifier = Candle::ImageClassifier.from_pretrained("spec/fixtures/tiny/vit-classifier")
+  #   classifier.classify("spec/fixtures/images/photo.png", top_k: 1).first.keys # => [:label, :score]
+  class ImageClassifier
+    include Model
+
+    class << self
+      # @param source [String, Pathname] a Hugging Face id or a directory
+      # @param positional_device [Device, String, nil] the same as `device:`
+      # @param device [Device, String, Symbol, nil] nil is the best one
+      # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`, or on the CPU `:int8`; nil is f32 on the CPU and the
+      #   checkpoint's on a GPU
+      # @param revision [String, nil] a branch, tag or commit of the hub
+      # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+      # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
+      # @return [ImageClassifier]
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
+      # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
+      def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, revision: nil, token: nil,
+                          cache_dir: nil)
+        load_model(source, device: device || positional_device, dtype: dtype, revision: revision, token: token,
+                           cache_dir: cache_dir)
+      end
+    end
+
+    # @param input [String, Pathname, IO, Image, Array] an image or several
+    # @param top_k [Integer, nil] how many labels to return; nil is all
+    # @return [Array<Hash>, Array<Array<Hash>>] `{label:, score:}`, best first: softmax over the labels, or a sigmoid of
+    #   each where an image may have several. One list for an image, one per image for an Array
+    # @raise [InvalidInputError] for what isn't an image, naming its index
+    def classify(input, top_k: nil)
+      images, single = Image.inputs(input)
+      top_k = Arguments.count(top_k, "top_k")
+      lists = _classify(images).map { |row| Arguments.ranked(labels, row, top_k) }
+      single ? lists.first : lists
+    end
+
+    # @return [Array<String>] in the order of the model's outputs
+    def labels
+      @labels ||= _labels.freeze
+    end
+
+    # A model of images reads no texts.
+    #
+    # @return [nil]
+    def tokenizer
+      nil
+    end
+
+    private
+
+    def prove
+      classify(Image::BLANK)
+    end
+  end
+end

@@ -1,0 +1,72 @@
+# frozen_string_literal: true
+
+module Candle
+  # Images to vectors whose nearness is nearness of looks, by ViT or DINOv2: the state of the token that stands for the
+  # whole image. Models that also read texts are {CLIP}'s.
+  #
+  # @example
+  #   model = Candle::ImageEmbeddingModel.from_pretrained("spec/fixtures/tiny/dinov2")
+  #   model.embed("spec/fixtures/images/photo.png").size # => 32
+  class ImageEmbeddingModel
+    include Model
+
+    FORMS = %i[array tensor packed int8 binary].freeze
+    private_constant :FORMS
+
+    class << self
+      # @param source [String, Pathname] a Hugging Face id or a directory
+      # @param positional_device [Device, String, nil] the same as `device:`
+      # @param device [Device, String, Symbol, nil] nil is the best one
+      # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`, or on the CPU `:int8`; nil is f32 on the CPU and the
+      #   checkpoint's on a GPU
+      # @param revision [String, nil] a branch, tag or commit of the hub
+      # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+      # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
+      # @return [ImageEmbeddingModel]
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
+      # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
+      def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, revision: nil, token: nil,
+                          cache_dir: nil)
+        load_model(source, device: device || positional_device, dtype: dtype, revision: revision, token: token,
+                           cache_dir: cache_dir)
+      end
+    end
+
+    # @example
+    #   model = Candle::ImageEmbeddingModel.from_pretrained("spec/fixtures/tiny/vit")
+    #   images = ["spec/fixtures/images/photo.png", "spec/fixtures/images/flower.png"]
+    #   model.embed(images, as: :tensor).shape # => [2, 32]
+    #
+    # @param input [String, Pathname, IO, Image, Array] an image or several
+    # @param normalize [Boolean] whether vectors get length 1
+    # @param as [Symbol] as {EmbeddingModel#embed} takes it
+    # @param progress [Boolean, #call] true shows a bar on a terminal; a Proc gets `(done, total)`
+    # @return [Array<Float>, Array<Array<Float>>, Tensor, String, Array<String>] one vector for an image, one per image
+    #   for an Array
+    # @raise [InvalidInputError] for what isn't an image, naming its index
+    def embed(input, normalize: true, as: :array, progress: false)
+      images, single = Image.inputs(input)
+      form = Arguments.choice(as, "as", FORMS)
+      vectors = _embed(images, normalize ? true : false, form.to_s, Progress.for(progress))
+      single && form != :tensor ? vectors.first : vectors
+    end
+
+    # @return [Integer] how many components a vector has
+    def dimension
+      model_info.fetch(:dimensions)
+    end
+
+    # A model of images reads no texts.
+    #
+    # @return [nil]
+    def tokenizer
+      nil
+    end
+
+    private
+
+    def prove
+      embed(Image::BLANK)
+    end
+  end
+end
