@@ -18,6 +18,9 @@ module Tasks
       KERNELS = File.join(FOLDER, "kernels")
       # A folder for Ruby's load path, with the extension in it.
       LIBRARY = File.join(Build::ROOT, "tmp/softmetal/lib")
+      # What kernels of candle's do that Metal's debug layer would refuse and that changes no result: gemv declares a
+      # bias which it does not read, and lanes of gemv_t leave before a barrier.
+      KNOWN = /\Agemv_\w+: buffer argument 2 is not set|\Agemv_t_\w+: a barrier that not all lanes/
       PROGRAMS = %w[softmetal red-candle-engine softmetal-programs].freeze
 
       # What a run said, whether it succeeded, what the device found wrong, and what it counted: events by name, and
@@ -41,18 +44,18 @@ module Tasks
 
       # Builds the device and the programs; ends the process where that fails.
       def build
-        cargo("build", "--locked", *PROGRAMS.flat_map { |package| ["--package", package] }, "--lib", "--bins")
+        cargo("build", *PROGRAMS.flat_map { |package| ["--package", package] }, "--lib", "--bins")
       end
 
       # Builds the Ruby extension and puts it where {LIBRARY} says.
       def build_extension
-        cargo("build", "--locked", "--package", "red-candle-ext", environment: Build.ruby_environment)
+        cargo("build", "--package", "red-candle-ext", environment: Build.ruby_environment)
         FileUtils.mkdir_p(File.join(LIBRARY, "candle"))
         FileUtils.cp(File.join(binaries, "libcandle.so"), File.join(LIBRARY, "candle/candle.so"))
       end
 
       def test
-        cargo("test", "--locked", "--package", "softmetal")
+        cargo("test", "--package", "softmetal")
       end
 
       # @param command [Array<String>] a program of the build, or another command
@@ -65,7 +68,7 @@ module Tasks
           output, status = Open3.capture2e(environment(settings.merge(files)), *command, chdir: Build::ROOT)
           seconds = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
           findings, counts = files.values.map { |file| File.exist?(file) ? File.readlines(file, chomp: true) : [] }
-          Run.new(output: output.scrub, status:, findings:, seconds:, **parse(counts))
+          Run.new(output: output.scrub, status:, findings: findings.grep_v(KNOWN), seconds:, **parse(counts))
         end
       end
 
@@ -78,7 +81,7 @@ module Tasks
       def environment(settings = {})
         settings.to_h { |name, value| ["SOFTMETAL_#{name.to_s.upcase}", value.to_s] }
                 .merge("SOFTMETAL_RUNTIME" => File.join(binaries, "libsoftmetal.so"), "SOFTMETAL_CLANG" => @compiler,
-                       "SOFTMETAL_CACHE" => KERNELS)
+                       "SOFTMETAL_CACHE" => KERNELS, "CANDLE_BUILD" => "cpu")
       end
 
       # Runs jobs, as many at a time as there are processors.
@@ -113,6 +116,7 @@ module Tasks
         File.join(self.class.target_directory, "debug")
       end
 
+      # Not with `--locked`: the engine's dependencies are the other lock file's affair, and this one follows them.
       def cargo(*words, environment: {})
         settings = { "CARGO_TARGET_DIR" => self.class.target_directory, "SOFTMETAL_CLANG" => @compiler,
                      "SOFTMETAL_CACHE" => KERNELS }

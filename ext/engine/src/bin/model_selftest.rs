@@ -107,8 +107,17 @@ impl Model {
         let Some(sequences) = ids.and_then(|ids| serde_json::from_value(ids.clone()).ok()) else {
             return Ok(None);
         };
+        let config = RawConfig::read(&folder.join("config.json"))?;
+        let known = match decodes {
+            true => decoder::Blueprint::from_config(&config).map(drop),
+            false => Blueprint::from_config(&config).map(drop),
+        };
+        if let Err(error) = known {
+            println!("not run: {}: {error}", folder.display());
+            return Ok(None);
+        }
         Ok(Some(Self {
-            config: RawConfig::read(&folder.join("config.json"))?,
+            config,
             folder: folder.to_owned(),
             sequences,
             decodes,
