@@ -36,7 +36,7 @@ module Tasks
 
       @home = File.join(Build.cache_directory, "services", RbConfig::CONFIG.fetch("arch"))
       fetch
-      @processes = []
+      @processes = {}
     end
 
     # @return [Hash{String => String}] with which a Ruby of its own finds libraries and servers
@@ -57,9 +57,10 @@ module Tasks
       start_postgres(durable)
     end
 
+    # PostgreSQL ends at once by INT, where TERM lets it wait for its clients.
     def stop
-      @processes.reverse_each do |process|
-        Process.kill("QUIT", process)
+      @processes.reverse_each do |process, signal|
+        Process.kill(signal, process)
         Process.wait(process)
       rescue Errno::ESRCH, Errno::ECHILD
         nil
@@ -161,7 +162,7 @@ module Tasks
                     "--encoding=UTF8", "--locale=C", user: owner))
       safety = durable ? [] : %w[-c fsync=off -c full_page_writes=off]
       launch({}, File.join(programs, "postgres"), "-D", data, "-k", folder, "-c", "listen_addresses=", *safety,
-             user: owner)
+             user: owner, signal: "INT")
       ready = [File.join(programs, "pg_isready"), "--quiet", "--host", folder, "--username", "candle"]
       wait_for { system(*ready, out: File::NULL, err: File::NULL) }
     end
@@ -179,7 +180,7 @@ module Tasks
         raise(Missing, "the wheel has no PostgreSQL")
     end
 
-    def launch(environment, *words, user: nil)
+    def launch(environment, *words, user: nil, signal: "TERM")
       log = File.open(File.join(@run, "#{File.basename(words.first)}.log"), "w")
       process = fork do
         if user
@@ -188,7 +189,7 @@ module Tasks
         end
         exec(environment, *words, in: File::NULL, out: log, err: log, pgroup: true, chdir: "/")
       end
-      @processes << process
+      @processes[process] = signal
       process
     ensure
       log&.close
