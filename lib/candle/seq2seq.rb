@@ -11,6 +11,7 @@ module Candle
   #   model.generate(["the dog", "hello world"], num_beams: 2, max_length: 4).size # => 2
   class Seq2Seq
     include Model
+    include Statistics
     include StructuredOutput
     include TextTasks
 
@@ -143,7 +144,20 @@ module Candle
     def completions_of(texts, config, options, from: nil, to: nil, &block)
       own, config = configured_for(config, options)
       settings = config.settings.merge(own, from: from, to: to).compact
-      texts.each_slice(TEXTS_AT_ONCE).flat_map { |slice| written(slice, settings, config, &block) }
+      # Each text follows a constraint of its own.
+      texts.each_slice(config.constraint ? 1 : TEXTS_AT_ONCE).flat_map { |slice| written(slice, settings, config, &block) }
+    end
+
+    # @see StructuredOutput#generate_structured
+    def many?(texts)
+      texts.is_a?(Array)
+    end
+
+    def generate_all(texts, progress, finish:, **options)
+      report = Progress.for(progress)
+      texts.each_with_index.map do |text, index|
+        finish.call(complete(text, **options)).tap { report&.call(index + 1, texts.size) }
+      end
     end
 
     def written(texts, settings, config, &block)

@@ -79,6 +79,8 @@ RSpec.describe Candle::Seq2Seq do
     schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"] }
     bart = load("bart")
     expect([true, false]).to include(bart.generate_structured(text, schema: schema).fetch("ok"))
+    expect(bart.generate_structured([text, "a"], schema: schema).map(&:keys)).to eq([["ok"], ["ok"]])
+    expect(model.generate([text, "a"], pattern: /[a-c]{3}/)).to all(match(/\A[a-c]{3}\z/))
     expect(model.generate_regex(text, pattern: /[a-c]{3}/)).to match(/\A[a-c]{3}\z/)
     expect(model.generate(text, pattern: /(dog|fox)/)).to match(/\A(dog|fox)\z/)
     expect { bart.generate_structured(text, schema: schema, max_length: 2) }
@@ -152,6 +154,13 @@ RSpec.describe Candle::Seq2Seq do
     expect(Candle::DeviceUtils.supports_model?("cpu", :t5)).to be(true)
     expect(Candle::ModelKind.of(model.model_id)).to eq(:seq2seq)
     expect(Candle::ModelKind.of_model(model)).to eq(:seq2seq)
+    before = model.stats
+    model.generate([text, "a"], num_beams: 2, max_length: 3, min_length: 3)
+    after = model.stats
+    expect(after.slice(:running, :waiting)).to eq(running: 0, waiting: 0)
+    grown = %i[batches tokens_out].map { |name| after[name] - before[name] }
+    expect(grown).to eq([3, 6])
+    expect(after[:tokens_in] - before[:tokens_in]).to eq(record["ids"].values_at(0, 1).sum(&:size))
     model.close
     expect { model.generate(text) }.to raise_error(Candle::Error, /closed/)
   end

@@ -195,6 +195,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_languages", method!(languages, 0))?;
     class.define_private_method("_defaults", method!(defaults, 0))?;
     class.define_private_method("_begin", method!(begin, 2))?;
+    model::define_stats!(class, RbSeq2Seq)?;
     model::define_closing!(class, RbSeq2Seq)?;
     let run = class.define_class("Run", ruby.class_object())?;
     run.undef_default_alloc_func();

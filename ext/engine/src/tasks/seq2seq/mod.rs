@@ -1,5 +1,6 @@
 //! Texts from texts: translation, summaries, answers, by encoder-decoders.
 
+mod counts;
 mod defaults;
 mod languages;
 mod writing;
@@ -10,6 +11,7 @@ use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
 use crate::generation::{Constraint, Ending, Pattern, Vocabulary};
 use crate::models::seq2seq::Seq2Seq;
+use crate::runtime::stats::Reading;
 use crate::text::tokenizer::{Detail, Tokenizer, Truncation};
 use crate::{runtime::memory, CancelToken, Error, Result};
 
@@ -19,6 +21,7 @@ use super::loading::{effective_length, Checkpoint, LoadOptions, ModelInfo};
 pub use defaults::GenerationDefaults;
 pub use writing::{Writing, WritingSettings, Written};
 
+use counts::Counts;
 use languages::Languages;
 
 /// An encoder-decoder with its tokenizer; immutable, shared by all calls.
@@ -31,6 +34,7 @@ pub struct Seq2SeqModel {
     tasks: String,
     max_length: usize,
     info: ModelInfo,
+    counts: Counts,
     /// Made for the first constraint.
     vocabulary: OnceLock<Vocabulary>,
 }
@@ -88,6 +92,7 @@ impl Seq2SeqModel {
             tokenizer,
             max_length,
             info,
+            counts: Counts::default(),
             vocabulary: OnceLock::new(),
         })
     }
@@ -102,6 +107,11 @@ impl Seq2SeqModel {
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// What it counts of the texts that it writes, by name.
+    pub fn stats(&self) -> Vec<(&'static str, Reading)> {
+        self.counts.read()
     }
 
     /// What the checkpoint says of generating.

@@ -109,6 +109,11 @@ impl Writing {
                 "a text has no tokens; pass some text".to_owned(),
             ));
         }
+        if constraint.is_some() && sources.len() != 1 {
+            return Err(Error::Internal(
+                "a constraint is one text's, and several were given".to_owned(),
+            ));
+        }
         let begin = match constraint {
             Some(_) => settings.rules.forced_begin,
             None => None,
@@ -152,6 +157,8 @@ impl Writing {
         if self.active.is_empty() {
             return Ok(None);
         }
+        let model = self.model.clone();
+        let _running = model.counts.running.enter_many(self.active.len() as u64);
         let device = self.model.info().device;
         let (rows, cache) = device.keeping_awake(|| self.logits(cancel))?;
         let width = self.settings.num_beams;
@@ -199,6 +206,7 @@ impl Writing {
                     sequences.push(&self.texts[text].source, None)?;
                 }
                 let memory = model.model.read(&sequences, cancel)?;
+                model.counts.tokens_in.add(sequences.tokens() as u64);
                 self.reading = started.elapsed();
                 (memory, Cache::default())
             }
@@ -217,12 +225,27 @@ impl Writing {
         let logits = logits.to_vec2()?;
         let time = started.elapsed();
         self.writing += time;
+        self.count(ids.len(), time);
         for &text in &self.active {
             if let Search::Tokens(run) = &mut self.texts[text].search {
                 run.computed(time);
             }
         }
         Ok((logits, cache))
+    }
+
+    fn count(&self, rows: usize, time: Duration) {
+        let counts = &self.model.counts;
+        counts.batches.add(1);
+        counts.batch_size.observe(rows as f64);
+        counts.tokens_out.add(self.active.len() as u64);
+        let first = self.writing == time;
+        for _ in &self.active {
+            match first {
+                true => counts.first_token_ms.observe_time(time),
+                false => counts.token_ms.observe_time(time),
+            }
+        }
     }
 
     /// Keeps the texts at these places of the active ones, and in each row what it continues.
