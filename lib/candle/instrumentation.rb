@@ -72,6 +72,16 @@ module Candle
         end
       end
 
+      # Adds the tokens of a completion to the event that is under way.
+      #
+      # @param model [Model]
+      # @param completion [Completion]
+      # @return [Completion]
+      def count(model, completion)
+        call = Thread.current[CURRENT]
+        call && call[:object].equal?(model) ? counted(call, completion) : completion
+      end
+
       private
 
       def wrappers(event, methods, place, text)

@@ -23,6 +23,10 @@ module Candle
       # @!method outcome
       #   @return [Hash] what the run has come to: `text token_ids logprobs finish_reason` and figures
 
+      # @!method likelihoods(first, last)
+      #   @param first [Integer] the index of a token
+      #   @param last [Integer] that after the last one
+      #   @return [Array] id, log probability and the likeliest ones of each
       # @!method finish
       #   Waits for the end of the run.
       #   @return [void]
@@ -204,6 +208,9 @@ module Candle
     # @param prompt_or_messages [String, Array<Hash>]
     # @param add_special_tokens [Boolean, nil] for a prompt: whether to add what the model begins with; nil adds it
     #   unless the prompt has it already, as one from {#apply_chat_template} may
+    # @yieldparam piece [String] the text as it comes
+    # @yieldparam tokens [Array<Hash>] with `logprobs:`, for a block of two parameters: the tokens since the last piece,
+    #   as {Completion#logprobs} has them
     # @return [Completion]
     def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, # rubocop:disable Lint/UnusedMethodArgument
                  **overrides, &block)
@@ -402,16 +409,23 @@ module Candle
       begun.run.release
     end
 
-    def loop_over(run, config)
-      shown = 0
+    # Each step is one token, whether it makes text at once or not.
+    def loop_over(run, config, &block)
+      steps = shown = 0
       while (piece = run.step)
-        if config.debug_tokens
-          ids = run.outcome[:token_ids]
-          piece = debug_text(ids.drop(shown))
-          shown = ids.size
-        end
-        yield piece unless piece.empty?
+        steps += 1
+        piece = debug_text(run.outcome[:token_ids][shown...steps]) if config.debug_tokens
+        next if piece.empty?
+
+        hand_over(piece, config, block) { run.likelihoods(shown, steps) }
+        shown = steps
       end
+    end
+
+    # A block of two parameters is also told the tokens, where their log probabilities are wanted.
+    def hand_over(piece, config, block)
+      two = block.parameters.count { |kind, _| %i[req opt].include?(kind) } > 1
+      config.logprobs && two ? block.call(piece, named_logprobs(yield)) : block.call(piece)
     end
 
     def debug_text(ids)
@@ -437,7 +451,8 @@ module Candle
       config = begun.config
       text = config.debug_tokens ? debug_text(outcome[:token_ids]) : outcome[:text]
       text = begun.prompt + text if config.include_prompt
-      Completion.new(outcome, text: text, logprobs: config.logprobs && named_logprobs(outcome[:logprobs]))
+      logprobs = config.logprobs && named_logprobs(outcome[:logprobs])
+      Instrumentation.count(self, Completion.new(outcome, text: text, logprobs: logprobs))
     end
 
     def named_logprobs(entries)

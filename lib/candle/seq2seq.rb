@@ -164,7 +164,8 @@ module Candle
       run = _begin(texts, settings)
       block ? stream(run, &block) : run.finish
       run.outcomes.map do |outcome|
-        Completion.new(outcome, text: outcome[:text], logprobs: config.logprobs && named_logprobs(outcome[:logprobs]))
+        logprobs = config.logprobs && named_logprobs(outcome[:logprobs])
+        Instrumentation.count(self, Completion.new(outcome, text: outcome[:text], logprobs: logprobs))
       end
     ensure
       run&.release

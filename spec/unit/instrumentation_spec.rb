@@ -61,6 +61,9 @@ RSpec.describe Candle::Instrumentation do
     end
     expect(events { llm.chat_stream(question, **short) { nil } }.size).to eq(1)
     expect(events { llm.complete(question, **short) }.first.last).to include(batch: 1, completion_tokens: 5)
+    many = events { llm.generate(%w[hello you], **short) }
+    expect(many.map { |name, payload| [name, payload[:batch], payload[:completion_tokens]] })
+      .to eq([["generate.candle", 2, 10]])
     lazy = llm.generate_stream("hello", **short)
     expect(events { lazy.to_a }.size).to eq(1)
     tool = Candle::Tool.new(name: "clock", description: "The time") { "noon" }

@@ -57,6 +57,19 @@ RSpec.describe Candle::LLM do
     expect(llm.generate_stream("the dog is", config: greedy).to_a).to eq(pieces)
   end
 
+  it "tells a block of two parameters the tokens of each piece" do
+    told = []
+    completion = llm.complete("the dog is", config: greedy, logprobs: 2) { |piece, tokens| told << [piece, tokens] }
+    expect(told.map(&:first).join).to eq(completion.text)
+    tokens = told.flat_map(&:last)
+    expect(tokens).to eq(completion.logprobs.first(tokens.size))
+    expect(tokens.size).to be_between(completion.logprobs.size - 1, completion.logprobs.size)
+    pieces = []
+    llm.complete("the dog is", config: greedy, logprobs: 2) { |piece| pieces << piece }
+    llm.complete("the dog is", config: greedy, logprobs: 2, &pieces.method(:push))
+    expect(pieces).to eq(told.map(&:first) * 2)
+  end
+
   it "completes with everything known of the run" do
     completion = llm.complete("the dog is", config: greedy, logprobs: 2)
     expect(completion).to be_frozen

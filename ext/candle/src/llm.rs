@@ -238,13 +238,7 @@ pub(crate) fn chosen(
         })
     });
     let ids: Vec<u32> = choices.iter().map(|choice| choice.token).collect();
-    let logprobs = ruby.ary_new();
-    for choice in choices {
-        if let Some(logprob) = choice.logprob {
-            let top = RArray::from_iter(choice.top.iter().map(|&(id, value)| (id, value)));
-            logprobs.push((choice.token, logprob, top))?;
-        }
-    }
+    let logprobs = likelihoods(ruby, choices)?;
     hash.aset(ruby.to_symbol("text"), text)?;
     hash.aset(ruby.to_symbol("finish_reason"), reason)?;
     hash.aset(ruby.to_symbol("token_ids"), ids)?;
@@ -256,6 +250,32 @@ pub(crate) fn chosen(
         timings.tokens_per_second,
     )?;
     Ok(hash)
+}
+
+/// The log probabilities of some of the tokens, as far as they were chosen.
+fn likelihoods_between(
+    ruby: &Ruby,
+    run: &RbRun,
+    first: usize,
+    end: usize,
+) -> Result<RArray, Error> {
+    let generation = run.get(ruby)?;
+    generation.read(|run| {
+        let choices = run.choices();
+        let end = end.min(choices.len());
+        likelihoods(ruby, &choices[first.min(end)..end])
+    })
+}
+
+fn likelihoods(ruby: &Ruby, choices: &[Choice]) -> Result<RArray, Error> {
+    let list = ruby.ary_new();
+    for choice in choices {
+        if let Some(logprob) = choice.logprob {
+            let top = RArray::from_iter(choice.top.iter().map(|&(id, value)| (id, value)));
+            list.push((choice.token, logprob, top))?;
+        }
+    }
+    Ok(list)
 }
 
 /// Ends the run, whether it is over or not.
@@ -286,5 +306,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     run.define_singleton_method("finish_any", function!(finish_any, 1))?;
     run.define_method("finish", method!(finish, 0))?;
     run.define_method("outcome", method!(outcome, 0))?;
+    run.define_method("likelihoods", method!(likelihoods_between, 2))?;
     run.define_method("release", method!(release, 0))
 }

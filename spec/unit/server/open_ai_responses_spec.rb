@@ -89,6 +89,11 @@ RSpec.describe Candle::Server::OpenAIResponses do
     part = respond(include: ["message.output_text.logprobs"], top_logprobs: 2).json["output"].first["content"].first
     expect(part["logprobs"].size).to eq(8)
     expect(part["logprobs"].first["top_logprobs"].size).to eq(2)
+    events = respond(include: ["message.output_text.logprobs"], top_logprobs: 2, stream: true).named_events
+    deltas = events.filter_map { |name, event| event["logprobs"] if name == "response.output_text.delta" }
+    expect(deltas.size).to be > 1
+    expect(deltas.flatten).to eq(part["logprobs"].first(deltas.flatten.size))
+    expect(deltas.first).not_to be_empty
   end
 
   it "says what it does not take" do
