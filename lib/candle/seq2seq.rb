@@ -145,7 +145,9 @@ module Candle
       own, config = configured_for(config, options)
       settings = config.settings.merge(own, from: from, to: to).compact
       # Each text follows a constraint of its own.
-      texts.each_slice(config.constraint ? 1 : TEXTS_AT_ONCE).flat_map { |slice| written(slice, settings, config, &block) }
+      texts.each_slice(config.constraint ? 1 : TEXTS_AT_ONCE).flat_map do |slice|
+        written(slice, settings, config, &block)
+      end
     end
 
     # @see StructuredOutput#generate_structured
