@@ -77,7 +77,7 @@ module Tasks
         Tempfile.create("mutant") do |file|
           file.write(mutant.plant)
           file.close
-          arguments = ["--few", "--stop-at-first", *SUBJECTS.fetch(mutant.subject)]
+          arguments = ["--few", "--stop-at-first", *(mutant.kernels || SUBJECTS.fetch(mutant.subject))]
           run = selftest(arguments, **WATCHED, fatal: 1, plant: file.path)
           told = run.findings.first || run.output[/^FAILED .*/]
           Outcome.new(mutant.name, !run.clean? && !told.nil?, told || "not caught: #{run.output.lines.last}")

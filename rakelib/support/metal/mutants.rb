@@ -4,8 +4,9 @@ module Tasks
   module Metal
     # Small bugs, each of which the checks must catch.
     #
-    # `file` is where the text is replaced, every time it occurs; `subject` is whose cases must notice.
-    Mutant = Struct.new(:name, :file, :subject, :from, :to, keyword_init: true) do
+    # `file` is where the text is replaced, every time it occurs; `subject` is whose cases must notice: those of all its
+    # kernels, unless `kernels` names some, since what only they can notice would otherwise wait for the others.
+    Mutant = Struct.new(:name, :file, :subject, :kernels, :from, :to, keyword_init: true) do
       # @return [String] the broken source
       def apply(source)
         raise "mutant #{name}: #{file}.metal no longer has the text it replaces" unless source.include?(from)
@@ -66,14 +67,14 @@ module Tasks
         from: "const float4 d = v - splat(estimate);", to: "const float4 d = v;" },
       { name: "mean not corrected", file: "norm", subject: "norm",
         from: "((v - estimate) - drift) * inverse", to: "(v - estimate) * inverse" },
-      { name: "sums rounded before they are normalized", file: "norm", subject: "norm",
+      { name: "sums rounded before they are normalized", file: "norm", subject: "norm", kernels: %w[add_layer_norm],
         from: "{ return float(x[i]) + float(residual[i]); }",
         to: "{ return float(T(float(x[i]) + float(residual[i]))); }" },
-      { name: "sums written where the norms go", file: "norm", subject: "norm",
+      { name: "sums written where the norms go", file: "norm", subject: "norm", kernels: %w[add_layer_norm],
         from: "writer.sums = row;", to: "writer.sums = writer.out;" },
-      { name: "sums of strided rows written side by side", file: "norm", subject: "norm",
+      { name: "sums of strided rows written side by side", file: "norm", subject: "norm", kernels: %w[add_layer_norm],
         from: "writer.sums = row;", to: "writer.sums = x + ulong(at.row) * p.columns;" },
-      { name: "weight offset forgotten", file: "norm", subject: "norm",
+      { name: "weight offset forgotten", file: "norm", subject: "norm", kernels: %w[rms_norm],
         from: "    writer.weight_offset = p.weight_offset;", to: "    writer.weight_offset = 0.0f;" },
       { name: "row stride ignored", file: "common", subject: "rope",
         from: "ulong(inner) * starts.inner_stride", to: "ulong(inner)" },
@@ -81,18 +82,19 @@ module Tasks
         from: "rest % starts.middle_size", to: "rest % starts.inner_size" },
       { name: "alignment taken for granted", file: "common", subject: "activation",
         from: "    if (aligned) {", to: "    if (true) {" },
-      { name: "boolean mask missing", file: "softmax", subject: "softmax",
+      { name: "boolean mask missing", file: "softmax", subject: "softmax", kernels: %w[softmax_masked],
         from: "(flags & HAS_BOOLEAN) && boolean[i] == 0", to: "false" },
-      { name: "additive mask as a plain number", file: "softmax", subject: "softmax",
+      { name: "additive mask as a plain number", file: "softmax", subject: "softmax", kernels: %w[softmax_masked],
         from: "!(flags & HAS_ADDITIVE) || !(bias <= lowest_finite(x))", to: "true" },
-      { name: "length off by one", file: "softmax", subject: "softmax", from: "i >= length", to: "i > length" },
-      { name: "wrong scale", file: "softmax", subject: "softmax",
+      { name: "length off by one", file: "softmax", subject: "softmax", kernels: %w[softmax_masked],
+        from: "i >= length", to: "i > length" },
+      { name: "wrong scale", file: "softmax", subject: "softmax", kernels: %w[softmax_masked],
         from: "fma(v, scale, bias)", to: "fma(v, 1.0f, bias)" },
       { name: "maximum not subtracted", file: "softmax", subject: "softmax",
         from: "exp(v.x - maximum)", to: "exp(v.x)" },
       { name: "empty row divided by zero", file: "softmax", subject: "softmax",
         from: "highest == -INFINITY || sum != sum", to: "sum != sum && false" },
-      { name: "masked elements of a NaN row are NaN", file: "softmax", subject: "softmax",
+      { name: "masked elements of a NaN row are NaN", file: "softmax", subject: "softmax", kernels: %w[softmax_masked],
         from: "highest == -INFINITY || sum != sum", to: "highest == -INFINITY" },
       { name: "sign of the rotation swapped", file: "rope", subject: "rope",
         from: "a * c - b * s", to: "a * c + b * s" },
@@ -108,7 +110,7 @@ module Tasks
         from: "fma(-0.5f, rounding, 1.0f)", to: "1.0f" },
       { name: "gelu by tanh with a wrong constant", file: "activation", subject: "activation",
         from: "0.044715f", to: "0.04471f" },
-      { name: "gate and up swapped", file: "activation", subject: "activation",
+      { name: "gate and up swapped", file: "activation", subject: "activation", kernels: %w[gated],
         from: "y = y * load4(up_row + i, aligned);", to: "y = y * load4(gate_row + i, aligned);" },
       { name: "sequence one token too long", file: "pooling", subject: "pooling",
         from: "token < last;", to: "token <= last;" },
@@ -116,7 +118,7 @@ module Tasks
         from: "float(last - first)", to: "float(last - first + 1)" },
       { name: "empty sequence divided by zero", file: "pooling", subject: "pooling",
         from: "last > first ? float(last - first) : 1.0f", to: "float(last - first)" },
-      { name: "norm without its lower bound", file: "pooling", subject: "pooling",
+      { name: "norm without its lower bound", file: "pooling", subject: "pooling", kernels: %w[l2_normalize],
         from: "norm < p.epsilon ? p.epsilon : norm", to: "norm" }
     ].map { |attributes| Mutant.new(**attributes) }.freeze
   end
