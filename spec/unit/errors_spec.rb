@@ -20,7 +20,9 @@ RSpec.describe Candle::Error do
   it "has no other children" do
     children = Candle.constants.map { |name| Candle.const_get(name) }
                      .select { |constant| constant.is_a?(Class) && constant < described_class }
-    expect(children.map { |child| child.name.split("::").last.to_sym }).to match_array(names)
+    found = children.map { |child| child.name.split("::").last.to_sym }
+    expect(found).to match_array([*names, :BulkGenerationError])
+    expect(Candle::BulkGenerationError.superclass).to be(Candle::GenerationError)
   end
 
   it "keeps the partial text of a structured answer" do

@@ -188,7 +188,7 @@ RSpec.describe Candle::Server do
                             'candle_between_tokens_seconds_count{model="llm"} 2',
                             'candle_requests_total{method="POST",route="/api/chat",status="200"} 1')
     expect(text).not_to include("token_ms")
-    expect(get(self.server, "/metrics").text).not_to include("pages")
+    expect(get(self.server, "/metrics").text).to include("candle_model_pages_free")
   end
 
   it "exports the histograms of models" do
