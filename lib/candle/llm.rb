@@ -214,6 +214,10 @@ module Candle
     # @return [Completion]
     def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, # rubocop:disable Lint/UnusedMethodArgument
                  **overrides, &block)
+      if Messages.images?(prompt_or_messages)
+        return seeing.complete(prompt_or_messages, config: config, **overrides, &block)
+      end
+
       run(begin_run(prompt_or_messages, config: config, **overrides), &block)
     end
 
@@ -336,6 +340,23 @@ module Candle
       complete(Messages.checked(messages), **options, &block)
     end
 
+    # The completion of a prompt that is more than a text.
+    #
+    # @api private
+    def complete_ids(ids, prompt, config:, **overrides, &block)
+      run(begin_ids(ids, prompt, config: config, **overrides), &block)
+    end
+
+    # A prompt's ids, with what the model begins with unless the prompt has it.
+    #
+    # @api private
+    def prompt_ids(prompt, add_special_tokens)
+      ids = tokenizer.encode(prompt, add_special_tokens: add_special_tokens.nil? || add_special_tokens)
+      beginning = tokenizer.get_special_tokens["bos_token"]
+      twice = add_special_tokens.nil? && beginning && ids.first(2) == [beginning, beginning]
+      twice ? ids.drop(1) : ids
+    end
+
     # @api private
     # @see Model#loaded
     def loaded(source, settings)
@@ -354,11 +375,9 @@ module Candle
       model_info[:family].sub(/[\d._]+\z/, "").capitalize
     end
 
-    def prompt_ids(prompt, add_special_tokens)
-      ids = tokenizer.encode(prompt, add_special_tokens: add_special_tokens.nil? || add_special_tokens)
-      beginning = tokenizer.get_special_tokens["bos_token"]
-      twice = add_special_tokens.nil? && beginning && ids.first(2) == [beginning, beginning]
-      twice ? ids.drop(1) : ids
+    # The model with its eyes, for conversations with images in them.
+    def seeing
+      @seeing ||= VLM.of(self)
     end
 
     def prove
@@ -378,8 +397,7 @@ module Candle
     Begun = Struct.new(:run, :config, :prompt)
     private_constant :Begun
 
-    def begin_run(prompt_or_messages, config:, context_overflow: :error, adapter: active_adapter, tools: nil,
-                  chat_template: nil, add_special_tokens: nil, speculative: nil, **overrides)
+    def begin_run(prompt_or_messages, tools: nil, chat_template: nil, add_special_tokens: nil, **options)
       if prompt_or_messages.is_a?(Array)
         prompt = chat_prompt(prompt_or_messages, tools, chat_template)
         ids = tokenizer.encode(prompt, add_special_tokens: false)
@@ -387,6 +405,11 @@ module Candle
         prompt = TextInput.utf8(prompt_or_messages, "prompt")
         ids = prompt_ids(prompt, add_special_tokens)
       end
+      begin_ids(ids, prompt, **options)
+    end
+
+    def begin_ids(ids, prompt, config:, context_overflow: :error, adapter: active_adapter, speculative: nil,
+                  **overrides)
       config = configured(GenerationConfig.wrap(config), overrides)
       settings = config.settings.merge(roll: roll?(context_overflow), adapter: adapter&.to_s,
                                        lookup: lookup?(speculative))

@@ -16,6 +16,21 @@ module Candle
       messages.each_with_index { |message, index| check(message, "messages[#{index}]") }
     end
 
+    # @param messages [Array<Hash>]
+    # @return [Boolean] whether one of them has an image in it
+    def self.images?(messages)
+      messages.is_a?(Array) && messages.any? do |message|
+        content = message.is_a?(Hash) ? message[:content] || message["content"] : nil
+        content.is_a?(Array) && content.any? { |part| image?(part) }
+      end
+    end
+
+    # @param part [Object] of a message's content
+    # @return [Boolean]
+    def self.image?(part)
+      part.is_a?(Hash) && (part[:type] || part["type"]).to_s == "image"
+    end
+
     def self.check(message, place)
       unless message.is_a?(Hash) && (message.key?(:role) || message.key?("role"))
         raise InvalidInputError, "#{place} must be a Hash with a role, not #{message.inspect[0, 80]}"

@@ -65,7 +65,7 @@ pub fn in_slices<T: Send>(
     Ok(())
 }
 
-fn pictures(
+pub fn pictures(
     ruby: &Ruby,
     images: RArray,
     first: usize,

@@ -25,6 +25,7 @@ mod reranker;
 mod search;
 mod self_test;
 mod seq2seq;
+mod sight;
 mod sparse_embedding_model;
 mod tensor;
 mod tokenizer;
@@ -65,6 +66,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     clip::init(ruby, candle)?;
     image_embedding_model::init(ruby, candle)?;
     image_classifier::init(ruby, candle)?;
+    sight::init(ruby, candle)?;
     search::init(ruby, candle)?;
     index::init(ruby, candle)?;
     self_test::init(candle)?;
@@ -96,6 +98,8 @@ fn resolve_classes(ruby: &Ruby) {
         <seq2seq::RbSeq2Seq as TypedData>::class,
         <seq2seq::RbWriting as TypedData>::class,
         <sparse_embedding_model::RbSparseEmbeddingModel as TypedData>::class,
+        <sight::RbGuest as TypedData>::class,
+        <sight::RbSight as TypedData>::class,
         <tensor::RbTensor as TypedData>::class,
         <tokenizer::RbTokenizer as TypedData>::class,
         <weights::RbWeights as TypedData>::class,

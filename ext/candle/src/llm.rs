@@ -17,7 +17,7 @@ use crate::{error, gvl, hub, model, tokenizer::RbTokenizer};
 
 #[magnus::wrap(class = "Candle::LLM", free_immediately, size)]
 pub struct RbLlm {
-    model: model::Slot<LanguageModel>,
+    pub model: model::Slot<LanguageModel>,
 }
 
 /// Empty once it was released.

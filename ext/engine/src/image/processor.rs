@@ -342,7 +342,7 @@ fn target(raw: &RawConfig, key: &str, square: bool) -> Result<Option<Target>> {
                     height: *height,
                 })),
                 Some([edge]) => Ok(Some(lone(*edge))),
-                _ => Err(Error::corrupt(raw.file(), format!("{key:?} is no size"))),
+                _ => Err(Error::corrupt(raw.file(), format!("{key:?} is not a size"))),
             };
         }
         Some(_) => raw.nested(key)?,

@@ -135,6 +135,9 @@ parts! {
     PoolingNorm pooling_norm Model;
     PoolingUp pooling_up Model;
     PoolingDown pooling_down Model;
+    /// Lead from a vision tower into a decoder.
+    ProjectorUp projector_up Model;
+    ProjectorDown projector_down Model;
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
+use serde_json::json;
 
 use super::batching;
 use super::gathering::{Gathering, Request};
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
+use crate::models::decoder::DecoderConfig;
 use crate::models::families;
 use crate::models::heads::{Head, HeadKind};
 use crate::models::seq2seq::Seq2SeqConfig;
@@ -203,7 +205,7 @@ impl Checkpoint {
                 config.file(),
                 "it is an encoder-decoder: load it with Seq2Seq",
             )),
-            Some(config) => decoder::Blueprint::from_config(config),
+            Some(config) => decoder::Blueprint::from_config(&language_config(config)?),
             None => decoder::Blueprint::from_gguf(self.source.as_ref()),
         }
     }
@@ -263,6 +265,26 @@ impl Checkpoint {
             .map(|info| info.shape.iter().product::<usize>())
             .sum()
     }
+}
+
+/// The configuration of the language model inside one that also sees. Files leave out what Llama's
+/// and Mistral's first models have.
+fn language_config(config: &RawConfig) -> Result<RawConfig> {
+    let inner = config.opt_nested("text_config")?;
+    let Some(inner) = inner.filter(|_| !families::matches::<DecoderConfig>(config)) else {
+        return Ok(config.clone());
+    };
+    let usual = json!({
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "vocab_size": 32000,
+    });
+    Ok(match inner.model_type()? {
+        Some("mistral") => inner
+            .with_defaults(json!({"num_key_value_heads": 8}))
+            .with_defaults(usual),
+        Some("llama") | None => inner.with_defaults(usual),
+        Some(_) => inner,
+    })
 }
 
 /// A model that reads texts, with its tokenizer and limits.

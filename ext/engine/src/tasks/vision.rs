@@ -98,6 +98,18 @@ impl Eyes {
         Ok(rows)
     }
 
+    /// What `read` makes of one picture after some layers of the tower, or after all and its norm.
+    pub fn see(
+        &self,
+        picture: &Image,
+        layers: Option<usize>,
+        cancel: &CancelToken,
+        read: impl FnOnce(&Seen) -> Result<Tensor> + Send,
+    ) -> Result<Tensor> {
+        let view = self.processor.process(picture, cancel)?;
+        threads::install(|| read(&self.tower.forward(&[view], layers, cancel)?))?
+    }
+
     /// Runs of views within the token budget of the device; one view alone may be beyond it.
     fn batches<'a>(&self, views: &'a [View]) -> Vec<&'a [View]> {
         let budget = self.device.batch_tokens();

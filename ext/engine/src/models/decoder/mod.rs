@@ -5,6 +5,7 @@ pub mod batch;
 pub mod cache;
 pub mod config;
 pub mod experts;
+pub mod guests;
 mod heads;
 pub mod layer;
 mod loading;

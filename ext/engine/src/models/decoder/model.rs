@@ -8,6 +8,7 @@ use super::adapter::Adapter;
 use super::batch::{Batch, Past};
 use super::cache::KvCache;
 use super::config::DecoderConfig;
+use super::guests::{self, Guest, Guests};
 use super::layer::{Layer, Step, Stream};
 use super::pool::{KvPool, Sequence};
 use super::{loading, Blueprint};
@@ -35,6 +36,8 @@ pub struct Decoder {
     dtype: DType,
     /// Whether linear layers hold bytes.
     pub(super) int8: bool,
+    /// What may stand in a prompt beside tokens.
+    guests: Guests,
 }
 
 /// A piece of a sequence that is to be read.
@@ -108,7 +111,19 @@ impl Decoder {
             dtype,
             int8,
             config,
+            guests: Guests::default(),
         })
+    }
+
+    /// Lets rows `[count, hidden]` stand in prompts, under ids of their own.
+    pub fn admit(&self, rows: Tensor) -> Result<Arc<Guest>> {
+        if rows.dims().last() != Some(&self.config.hidden_size) {
+            return Err(Error::Internal(
+                "a guest is not of the decoder's width".into(),
+            ));
+        }
+        let rows = rows.to_dtype(self.dtype)?;
+        self.guests.admit(rows, self.config.vocab_size)
     }
 
     /// What it is made of.
@@ -350,25 +365,30 @@ impl Decoder {
         stream.read(Some(&self.final_norm))
     }
 
-    /// An error that names a token which the vocabulary does not have.
+    /// An error that names a token which neither the vocabulary nor a guest has.
     pub fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         let size = self.config.vocab_size;
-        match tokens.iter().find(|&&token| token as usize >= size) {
-            Some(token) => Err(Error::InvalidInput(format!(
-                "token {token} is beyond the model's vocabulary of {size}; the tokenizer belongs to another model"
-            ))),
+        let mut beyond = tokens.iter().filter(|&&token| token as usize >= size);
+        match beyond.find(|&&token| self.guests.find(token).is_none()) {
+            Some(&token) => Err(guests::unknown(token, size)),
             None => Ok(()),
         }
     }
 
     pub(super) fn embed(&self, batch: &Batch, adapter: Option<&Adapter>) -> Result<Tensor> {
-        let tokens = &batch.ids[..];
+        let (tokens, size) = (&batch.ids[..], self.config.vocab_size);
         self.check_tokens(tokens)?;
+        // Where guests stand, any row does until they take their seats.
+        let known = tokens
+            .iter()
+            .map(|&id| if (id as usize) < size { id } else { 0 });
+        let known: Vec<u32> = known.collect();
         let embedded = match adapter {
-            Some(adapter) => adapter.embed(&self.embedding, tokens)?,
-            None => self.embedding.rows(tokens)?,
+            Some(adapter) => adapter.embed(&self.embedding, &known)?,
+            None => self.embedding.rows(&known)?,
         };
         let embedded = elementwise::scale(&embedded, self.config.embedding_scale)?;
+        let embedded = self.guests.seat(tokens, size, embedded)?;
         match &self.position_embedding {
             Some(table) => {
                 let positions: Vec<u32> = batch.positions().map(|at| at as u32).collect();

@@ -181,6 +181,8 @@ pub const CLIP_VISION: Names = Names {
     pooling_norm: "head.layernorm",
     pooling_up: "head.mlp.fc1",
     pooling_down: "head.mlp.fc2",
+    projector_up: "multi_modal_projector.linear_1",
+    projector_down: "multi_modal_projector.linear_2",
     ..CLIP_TEXT
 };
 

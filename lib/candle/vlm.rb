@@ -1,0 +1,245 @@
+# frozen_string_literal: true
+
+require "forwardable"
+
+module Candle
+  # A language model that sees: LLaVA 1.5. It describes images and answers questions about them.
+  #
+  # An image is a path, the bytes of a file, an IO or a {Image}. What was seen of an image is kept for a while: a second
+  # question about it neither runs the vision tower nor reads the image's tokens again.
+  #
+  # @example
+  #   vlm = Candle::VLM.from_pretrained("spec/fixtures/tiny/llava")
+  #   vlm.describe("spec/fixtures/images/photo.png", max_length: 4).class # => String
+  class VLM
+    extend Forwardable
+
+    # What {#describe} asks for.
+    DESCRIBE = "Describe this image in detail."
+
+    # How LLaVA's first checkpoints, which carry no template, were trained to read a conversation.
+    PLAIN_TEMPLATE = "{% for message in messages %}{{ message['role'] | upper }}: " \
+                     "{% if message['content'] is string %}{{ message['content'] }}{% else %}" \
+                     "{% for part in message['content'] if part['type'] == 'image' %}<image>\n{% endfor %}" \
+                     "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}" \
+                     "{% endif %} {% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+    private_constant :PLAIN_TEMPLATE
+
+    # The eyes of a language model.
+    #
+    # @api private
+    class Sight
+      # What was seen of one image.
+      class Seen
+        # @!method ids
+        #   @return [Array<Integer>] what stands for the image in a prompt
+
+        # @return [Integer] how many tokens of the prompt the image takes
+        def size
+          ids.size
+        end
+      end
+
+      class << self
+        # @param llm [LLM]
+        # @param source [String]
+        # @param settings [Hash] as the model was loaded with
+        # @return [Sight]
+        def load(llm, source, settings)
+          _load(llm, source, settings.compact)
+        end
+      end
+
+      # @!method marker
+      #   @return [Integer] the token that stands for an image before it is looked at
+
+      # @!method looks
+      #   @return [Integer] how often the vision tower ran
+
+      # @param llm [LLM]
+      # @param images [Array]
+      # @return [Array<Seen>]
+      def look(llm, images)
+        _look(llm, Image.inputs(images).first)
+      end
+    end
+
+    class << self
+      # @param source [String, Pathname] a Hugging Face id or a directory
+      # @param positional_device [Device, String, nil] the same as `device:`
+      # @param device [Device, String, Symbol, nil] nil is the best one
+      # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`; nil is f32 on the CPU and the checkpoint's on a GPU
+      # @param options [Hash] further ones, as {LLM.from_pretrained} takes them
+      # @return [VLM]
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
+      # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
+      def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, **options)
+        of(LLM.from_pretrained(source, device: device || positional_device, dtype: dtype, **options),
+           **options.slice(:token))
+      end
+
+      # A language model with its eyes.
+      #
+      # @api private
+      def of(llm, **access)
+        loaded = { revision: llm.options["revision"], cache_dir: llm.options["cache_dir"], **access }
+        new(llm, Sight.load(llm, llm.model_id, { device: llm.device.to_s, dtype: llm.dtype.to_s, **loaded }))
+      end
+    end
+
+    # @return [LLM] the language model behind the eyes
+    attr_reader :llm
+
+    # @!method device
+    #   @return [Device] as {Model#device}
+    # @!method dtype
+    #   @return [DType] as {Model#dtype}
+    # @!method tokenizer
+    #   @return [Tokenizer] as {Model#tokenizer}
+    # @!method model_id
+    #   @return [String] as {Model#model_id}
+    # @!method options
+    #   @return [EitherKeys] as {Model#options}
+    # @!method model_info
+    #   @return [Hash] as {Model#model_info}
+    # @!method device_report
+    #   @return [Hash] as {Model#device_report}
+    # @!method close
+    #   @return [nil] as {Model#close}
+    # @!method closed?
+    #   @return [Boolean] as {Model#closed?}
+    # @!method context_length
+    #   @return [Integer] as {LLM#context_length}
+    def_delegators :@llm, :device, :dtype, :tokenizer, :model_id, :options, :model_info, :device_report, :close,
+                   :closed?, :context_length
+
+    # @api private
+    def initialize(llm, sight)
+      @llm = llm
+      @sight = sight
+    end
+
+    # @param image [String, Pathname, IO, Image]
+    # @param max_length [Integer] how many tokens at most
+    # @param config [GenerationConfig, Hash, nil] nil always takes the likeliest token
+    # @param overrides [Hash] fields of {GenerationConfig}, and what {LLM#generate} takes
+    # @yieldparam piece [String] the text as it comes
+    # @return [String]
+    # @raise [InvalidInputError] for what isn't an image
+    def describe(image, max_length: 256, config: nil, **overrides, &block)
+      ask(image, DESCRIBE, max_length: max_length, config: config, **overrides, &block)
+    end
+
+    # @example
+    #   vlm = Candle::VLM.from_pretrained("spec/fixtures/tiny/llava")
+    #   vlm.ask("spec/fixtures/images/photo.png", "What is it?", max_length: 3) { |piece| print piece }
+    #
+    # @param images [String, Pathname, IO, Image, Array] an image or several
+    # @param question [String]
+    # @param max_length [Integer] how many tokens at most
+    # @param config [GenerationConfig, Hash, nil] nil always takes the likeliest token
+    # @param overrides [Hash] fields of {GenerationConfig}, and what {LLM#generate} takes
+    # @yieldparam piece [String] the text as it comes
+    # @return [String]
+    # @raise [InvalidInputError] for what isn't an image, and for no image
+    def ask(images, question, max_length: 256, config: nil, **overrides, &block)
+      images = [images] unless images.is_a?(Array)
+      raise InvalidInputError, "images is empty: ask about at least one" if images.empty?
+
+      parts = images.map { |image| { type: "image", image: image } }
+      parts << { type: "text", text: TextInput.utf8(question, "question") }
+      chat([{ role: "user", content: parts }], max_length: max_length, config: config, **overrides, &block)
+    end
+
+    # Answers a conversation with images in it.
+    #
+    # @example
+    #   vlm = Candle::VLM.from_pretrained("spec/fixtures/tiny/llava")
+    #   vlm.chat([{ role: "user", content: [{ type: "image", image: "spec/fixtures/images/photo.png" },
+    #                                       { type: "text", text: "What is it?" }] }], max_length: 3).class # => String
+    #
+    # @param messages [Array<Hash>] `{role:, content:}` each; content is a String or a list of `{type: "image", image:}`
+    #   and `{type: "text", text:}`
+    # @param config [GenerationConfig, Hash, nil] nil always takes the likeliest token
+    # @param overrides [Hash] fields of {GenerationConfig}, and what {LLM#generate} takes
+    # @yieldparam piece [String] the text as it comes
+    # @return [String]
+    def chat(messages, config: nil, **overrides, &block)
+      complete(messages, config: config, **overrides, &block).text
+    end
+
+    # The same as {#chat}, with everything that is known of the run.
+    #
+    # @param messages [Array<Hash>]
+    # @param config [GenerationConfig, Hash, nil]
+    # @param chat_template [String, nil] another template than the checkpoint's own
+    # @param overrides [Hash]
+    # @yieldparam piece [String]
+    # @return [Completion]
+    def complete(messages, config: nil, chat_template: nil, **overrides, &block)
+      images, bare = split(Messages.checked(messages))
+      seen = @sight.look(@llm, images)
+      prompt = tokenizer.apply_chat_template(bare, chat_template: chat_template || template)
+      ids = spliced(@llm.prompt_ids(prompt, nil), seen)
+      # The images are held until the end: a prompt's ids are theirs for as long.
+      @llm.complete_ids(ids, prompt, config: config || GenerationConfig.deterministic, **overrides, &block)
+          .tap { seen.clear }
+    end
+
+    # Computes something tiny, so that the first call of a user finds everything in place.
+    #
+    # @return [self]
+    def warm_up
+      describe(Image::BLANK, max_length: 1)
+      self
+    end
+
+    # @return [Integer] how often the vision tower ran: once for each image, as long as it is remembered
+    def looks
+      @sight.looks
+    end
+
+    # @return [String] one line
+    def inspect
+      "#<#{self.class} #{model_id} #{model_info[:family]} #{dtype} on #{device}#{" (closed)" if closed?}>"
+    end
+
+    alias to_s inspect
+
+    private
+
+    def template
+      tokenizer.chat_templates.empty? ? PLAIN_TEMPLATE : nil
+    end
+
+    # @return [Array(Array, Array<Hash>)] the images in their order, and the messages as templates take them
+    def split(messages)
+      images = []
+      bare = messages.map do |message|
+        content = message.fetch(:content) { message["content"] }
+        next message unless content.is_a?(Array)
+
+        message.except("content").merge(content: content.map { |part| part_of(part, images) })
+      end
+      [images, bare]
+    end
+
+    def part_of(part, images)
+      return part unless Messages.image?(part)
+
+      image = part[:image] || part["image"]
+      raise InvalidInputError, "a part of the type image needs the image itself, as image:" unless image
+
+      images << image
+      { type: "image" }
+    end
+
+    def spliced(ids, seen)
+      places = ids.count(@sight.marker)
+      raise InvalidInputError, "the prompt has #{places} places for #{seen.size} images" if places != seen.size
+
+      waiting = seen.dup
+      ids.flat_map { |id| id == @sight.marker ? waiting.shift.ids : id }
+    end
+  end
+end

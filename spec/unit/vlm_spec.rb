@@ -1,0 +1,83 @@
+# frozen_string_literal: true
+
+require "pathname"
+
+RSpec.describe Candle::VLM do
+  let(:vlm) { described_class.from_pretrained(TinyModels.path("llava"), device: "cpu") }
+  let(:asked) { TinyModels.record("llava")["asked"] }
+  let(:photo) { image("photo.png") }
+
+  def image(name)
+    File.expand_path("../fixtures/images/#{name}", __dir__)
+  end
+
+  def messages(question)
+    parts = question["pictures"].map { |name| { type: "image", image: image(name) } }
+    [{ role: "user", content: [*parts, { type: "text", text: question["question"] }] }]
+  end
+
+  it "chooses the tokens that transformers chooses", :gc_stress do
+    asked.each do |question|
+      completion = vlm.complete(messages(question), max_length: 8)
+      expect(completion.token_ids).to eq(question["tokens"])
+      images = question["pictures"].map { |name| image(name) }
+      expect(vlm.ask(images, question["question"], max_length: 8)).to eq(completion.text)
+    end
+  end
+
+  it "takes an image in every form, and streams" do
+    wanted = vlm.ask(photo, "what is it?", max_length: 8)
+    [Pathname(photo), File.binread(photo), File.open(photo, "rb"), Candle::Image.open(photo)].each do |source|
+      pieces = []
+      expect(vlm.ask(source, "what is it?", max_length: 8) { |piece| pieces << piece }).to eq(wanted)
+      expect(pieces.join).to eq(wanted)
+    end
+    expect(vlm.describe(photo, max_length: 4)).to eq(vlm.ask(photo, described_class::DESCRIBE, max_length: 4))
+  end
+
+  it "looks at an image once" do
+    first = vlm.complete(messages(asked[0]), max_length: 4)
+    second = vlm.complete(messages(asked[0].merge("question" => "what else?")), max_length: 4)
+    expect(vlm.looks).to eq(1)
+    expect(first.usage.cached_tokens).to eq(0)
+    expect(second.usage.cached_tokens).to be >= 16
+    fresh = described_class.from_pretrained(TinyModels.path("llava"), device: "cpu")
+    expect(fresh.complete(messages(asked[0].merge("question" => "what else?")), max_length: 4).text).to eq(second.text)
+  end
+
+  it "lets an LLM chat about images" do
+    llm = Candle::LLM.from_pretrained(TinyModels.path("llava"), device: "cpu")
+    greedy = Candle::GenerationConfig.deterministic(max_length: 8)
+    expect(llm.chat(messages(asked[0]), config: greedy)).to eq(vlm.ask(photo, asked[0]["question"], max_length: 8))
+    blind = Candle::LLM.from_pretrained(TinyModels.path("decoders/llama"), device: "cpu")
+    expect { blind.chat(messages(asked[0])) }.to raise_error(Candle::UnsupportedModelError, /no vision tower/)
+  end
+
+  it "says what is wrong" do
+    expect { vlm.ask([], "what?") }.to raise_error(Candle::InvalidInputError, /at least one/)
+    expect { vlm.ask("no.png", "what?") }.to raise_error(Candle::InvalidInputError, /no.png/)
+    expect { vlm.ask(photo, nil) }.to raise_error(Candle::InvalidInputError, /question must be/)
+    expect { vlm.chat([{ role: "user", content: [{ type: "image" }] }]) }
+      .to raise_error(Candle::InvalidInputError, /needs the image itself/)
+    expect { vlm.ask(photo, "<image> what?") }.to raise_error(Candle::InvalidInputError, /2 places for 1 images/)
+    expect { described_class.from_pretrained(TinyModels.path("decoders/llama"), device: "cpu") }
+      .to raise_error(Candle::UnsupportedModelError, /no vision tower/)
+  end
+
+  it "gives every patch of an image a place in the prompt" do
+    sight = described_class::Sight.load(vlm.llm, vlm.model_id, { device: "cpu" })
+    seen = sight.look(vlm.llm, [photo, image("flower.png")])
+    expect(seen.map(&:size)).to eq([16, 16])
+    expect(seen.map(&:ids).reduce(:&)).to be_empty
+  end
+
+  it "says what it is" do
+    expect(vlm.model_info).to include(architecture: "LlavaForConditionalGeneration")
+    expect(vlm.inspect).to include("llava", "cpu")
+    expect(vlm.warm_up).to be(vlm)
+    expect(Candle::ModelKind.of(TinyModels.path("llava"))).to eq(:vlm)
+    expect(Candle::DeviceUtils.supports_model?("cpu", :vlm)).to be(true)
+    vlm.close
+    expect { vlm.describe(photo) }.to raise_error(Candle::Error, /was closed/)
+  end
+end
