@@ -16,14 +16,15 @@ pub struct Bytes {
 }
 
 enum Owner {
-    Mapped(Mmap),
+    /// The file stays open, to be asked how long it is.
+    Mapped(Mmap, File),
     Unpacked(Vec<u8>),
 }
 
 impl Owner {
     fn as_slice(&self) -> &[u8] {
         match self {
-            Self::Mapped(map) => map,
+            Self::Mapped(map, _) => map,
             Self::Unpacked(bytes) => bytes,
         }
     }
@@ -47,12 +48,13 @@ impl Bytes {
         if metadata.len() == 0 {
             return Err(Error::corrupt(path, "it is empty"));
         }
-        // SAFETY: the map is private and read-only. A file that another process shortens later
-        // can't be guarded against; weight files are replaced by renaming, which keeps the map.
+        // SAFETY: the map is private and read-only. A file that another process shortens while it is
+        // read can't be guarded against, one that was shortened before is noticed by `is_whole`; weight
+        // files are replaced by renaming, which keeps the map.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| unreadable(path, &error))?;
         Ok(Self {
             range: 0..map.len(),
-            owner: Arc::new(Owner::Mapped(map)),
+            owner: Arc::new(Owner::Mapped(map, file)),
         })
     }
 
@@ -79,7 +81,7 @@ impl Bytes {
     /// be read again, and so can their neighbours, of which the system reads some along.
     pub fn release(&self) {
         #[cfg(unix)]
-        if let Owner::Mapped(map) = &*self.owner {
+        if let Owner::Mapped(map, _) = &*self.owner {
             let start = self.range.start / READ_ALONG * READ_ALONG;
             let end = self.range.end.next_multiple_of(READ_ALONG).min(map.len());
             if start < end {
@@ -98,7 +100,19 @@ impl Bytes {
 
     /// Whether reading these bytes reads the file itself, with no copy in memory.
     pub fn is_mapped(&self) -> bool {
-        matches!(*self.owner, Owner::Mapped(_))
+        matches!(*self.owner, Owner::Mapped(..))
+    }
+
+    /// Whether the file still reaches to the end of these bytes. Reading beyond its end would end the
+    /// process.
+    pub fn is_whole(&self) -> bool {
+        match &*self.owner {
+            Owner::Mapped(_, file) => {
+                let length = file.metadata().map_or(0, |metadata| metadata.len());
+                length >= self.range.end as u64
+            }
+            Owner::Unpacked(_) => true,
+        }
     }
 }
 

@@ -85,6 +85,20 @@ impl Table {
         self.entries.get(name).ok_or_else(|| self.missing(name))
     }
 
+    /// The entry of a tensor whose file was not shortened since it was opened.
+    fn whole(&self, name: &str) -> Result<&Entry> {
+        let entry = self.entry(name)?;
+        let (Data::Dense(_, bytes) | Data::Strided(_, bytes, _) | Data::Quantized(_, bytes)) =
+            &entry.data;
+        if bytes.is_whole() {
+            return Ok(entry);
+        }
+        Err(Error::corrupt(
+            &self.file(name),
+            "it was shortened while it was open: put the whole file back and load it again",
+        ))
+    }
+
     fn missing(&self, name: &str) -> Error {
         let file = self.file(name);
         let near = near_names(name, self.entries.keys());
@@ -132,7 +146,7 @@ impl WeightSource for Table {
     }
 
     fn tensor(&self, name: &str, dtype: Option<DType>, device: &Device) -> Result<Tensor> {
-        let Entry { shape, data, .. } = self.entry(name)?;
+        let Entry { shape, data, .. } = self.whole(name)?;
         let tensor = match data {
             Data::Dense(element, bytes) => element::tensor(*element, bytes, shape, dtype)?,
             Data::Strided(element, bytes, strides) => {
@@ -150,7 +164,7 @@ impl WeightSource for Table {
     }
 
     fn quantized(&self, name: &str) -> Result<Option<QuantizedTensor>> {
-        let entry = self.entry(name)?;
+        let entry = self.whole(name)?;
         Ok(match &entry.data {
             Data::Quantized(kind, bytes) => Some(QuantizedTensor {
                 kind: *kind,

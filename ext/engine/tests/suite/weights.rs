@@ -296,3 +296,22 @@ fn a_split_gguf_model_is_one_source() {
     assert_eq!(source.names(), ["a", "b"]);
     assert_eq!(floats(&*source, "b"), [2.0]);
 }
+
+#[test]
+fn a_file_that_was_shortened_while_it_was_open_is_told() {
+    let folder = Folder::new();
+    let header = r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    let file = files::safetensors(header, &files::f32_bytes(&[1.5, -2.5]));
+    let path = folder.write("model.safetensors", file);
+    let source = weights::open(&WeightFiles::Safetensors(vec![path.clone()])).unwrap();
+    assert_eq!(floats(&*source, "w"), [1.5, -2.5]);
+    let shortened = std::fs::OpenOptions::new().write(true).open(&path);
+    shortened.unwrap().set_len(16).unwrap();
+    let error = source.tensor("w", None, &candle_core::Device::Cpu);
+    let message = error.unwrap_err().to_string();
+    assert!(
+        message.contains("model.safetensors") && message.contains("shortened"),
+        "{message}"
+    );
+    assert!(source.quantized("w").is_err());
+}
