@@ -12,9 +12,11 @@ module Candle
     # @return [Integer, nil] a positive number, or nil when there is none
     # @raise [ArgumentError] for anything else
     def count(value, name)
-      return value if value.nil? || (value.is_a?(Integer) && value.between?(1, (2**48) - 1))
-
-      raise ArgumentError, "#{name} must be a positive Integer, not #{value.inspect}"
+      case value
+      when nil then return
+      when Integer then return value if value.between?(1, (2**48) - 1)
+      end
+      raise ArgumentError, "#{name} must be a positive Integer, not #{shown(value)}"
     end
 
     # @param value [Integer, String, nil] bytes, or as in `"2GB"` and `"512MiB"`
@@ -37,10 +39,12 @@ module Candle
     # @return [Symbol] one of `allowed`
     # @raise [ArgumentError] for anything else
     def choice(value, name, allowed)
-      found = value.to_sym if value.respond_to?(:to_sym)
+      case value
+      when Object then found = value.to_sym if value.respond_to?(:to_sym)
+      end
       return found if allowed.include?(found)
 
-      raise ArgumentError, "#{name} must be one of #{allowed.map(&:inspect).join(", ")}, not #{value.inspect}"
+      raise ArgumentError, "#{name} must be one of #{allowed.map(&:inspect).join(", ")}, not #{shown(value)}"
     end
 
     # One text or several, as most calls take them.
@@ -49,10 +53,9 @@ module Candle
     # @return [Array(Array<String>, Boolean)] the texts in UTF-8, and whether a single one was given
     # @raise [InvalidInputError] naming the index of what isn't a text
     def texts(input, name = "texts")
-      return [[TextInput.utf8(input, "text")], true] if input.respond_to?(:to_str)
+      return [[TextInput.utf8(input, "text")], true] if TextInput.text?(input)
 
-      list = input.is_a?(Enumerable) && !input.is_a?(Hash) ? input.to_a : input
-      [TextInput.utf8_all(list, name), false]
+      [TextInput.utf8_all(list(input), name), false]
     end
 
     # @param labels [Array<String>]
@@ -83,9 +86,33 @@ module Candle
     # @return [Float] from 0 to 1
     # @raise [ArgumentError] for anything else
     def fraction(value, name)
-      return value.to_f if value.is_a?(Numeric) && value.real? && value.between?(0, 1)
+      case value
+      when Numeric then return value.to_f if value.real? && value.between?(0, 1)
+      end
+      raise ArgumentError, "#{name} must be a number from 0 to 1, not #{shown(value)}"
+    end
 
-      raise ArgumentError, "#{name} must be a number from 0 to 1, not #{value.inspect}"
+    # @param value [Object]
+    # @return [Array, Object] the members of any Enumerable but a Hash; other things as they are
+    def list(value)
+      case value
+      when Hash then value
+      when Enumerable then value.to_a
+      else value
+      end
+    end
+
+    # What an error says of a value, whatever that value makes of being asked.
+    #
+    # @param value [Object]
+    # @return [String]
+    def shown(value)
+      case value
+      when Object then String(value.inspect)[0, 80]
+      else "a BasicObject"
+      end
+    rescue StandardError, SystemStackError
+      "a #{value.class}"
     end
   end
 end

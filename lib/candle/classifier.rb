@@ -66,7 +66,7 @@ module Candle
     # @raise [UnsupportedModelError] when the model does no natural language inference
     def zero_shot(input, labels, hypothesis_template: "This example is {}.", multi_label: false, batch_tokens: nil)
       texts, single = Arguments.texts(input)
-      labels = TextInput.utf8_all(labels.respond_to?(:to_str) ? [labels] : labels, "labels")
+      labels = TextInput.utf8_all(TextInput.text?(labels) ? [labels] : labels, "labels")
       template = TextInput.utf8(hypothesis_template, "hypothesis_template")
       hypotheses = Arguments.filled(labels, template, "hypothesis_template")
       rows = _entailment(texts, hypotheses, multi_label ? true : false, Arguments.count(batch_tokens, "batch_tokens"))
@@ -97,7 +97,7 @@ module Candle
 
     def partners(pair, count)
       return if pair.nil?
-      return Array.new(count, TextInput.utf8(pair, "pair")) if pair.respond_to?(:to_str)
+      return Array.new(count, TextInput.utf8(pair, "pair")) if TextInput.text?(pair)
 
       pairs = TextInput.utf8_all(pair, "pair")
       return pairs if pairs.size == count

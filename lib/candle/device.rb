@@ -52,7 +52,11 @@ module Candle
       # @return [Device]
       # @raise [DeviceError] for an unknown name
       def parse(name)
-        _parse(name)
+        case name
+        when String then _parse(TextInput.utf8(name, "device"))
+        when nil, Object then _parse(name)
+        else raise DeviceError, "a device is named by a String or a Symbol, not by a BasicObject"
+        end
       end
     end
 

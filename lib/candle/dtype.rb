@@ -24,7 +24,11 @@ module Candle
     # @return [DType]
     # @raise [InvalidInputError] for an unknown name
     def self.parse(name)
-      _parse(name)
+      case name
+      when String then _parse(TextInput.utf8(name, "dtype"))
+      when Object then _parse(name)
+      else raise InvalidInputError, "dtype must be a Symbol, not a BasicObject"
+      end
     end
 
     # @!method size_in_bytes

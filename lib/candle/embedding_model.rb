@@ -349,25 +349,25 @@ module Candle
     end
 
     def hidden_states(states)
-      return states if states.is_a?(Tensor) && states.rank == 3
+      return states if Tensor === states && states.rank == 3
 
-      shape = states.is_a?(Tensor) ? "one of shape #{states.shape}" : "a #{states.class}"
+      shape = Tensor === states ? "one of shape #{states.shape}" : Arguments.shown(states)
       raise InvalidInputError, "states must be a Tensor of shape [n, tokens, hidden size], not #{shape}"
     end
 
     # @return [Tensor] f32 [dimension]
     def vector(value, name, **prompts)
-      value = unpacked(value) || embed(value, as: :tensor, **prompts) if value.respond_to?(:to_str)
+      value = unpacked(value) || embed(value, as: :tensor, **prompts) if TextInput.text?(value)
       numbers(value, name).flatten_all
     end
 
     # @return [Tensor] f32 [n, dimension]
     def matrix(candidates, **prompts)
-      return unpacked(candidates) || embed([candidates], as: :tensor, **prompts) if candidates.respond_to?(:to_str)
-      return numbers(candidates, "the vectors") if candidates.is_a?(Tensor) && candidates.rank == 2
+      return unpacked(candidates) || embed([candidates], as: :tensor, **prompts) if TextInput.text?(candidates)
+      return numbers(candidates, "the vectors") if Tensor === candidates && candidates.rank == 2
 
-      rows = candidates.is_a?(Array) ? candidates : [candidates]
-      rows.first.respond_to?(:to_str) ? strings(rows, **prompts) : vectors(rows)
+      rows = Array === candidates ? candidates : [candidates]
+      TextInput.text?(rows.first) ? strings(rows, **prompts) : vectors(rows)
     end
 
     def strings(rows, **prompts)
@@ -375,12 +375,12 @@ module Candle
     end
 
     def vectors(rows)
-      numbers(rows.map { |row| row.is_a?(Tensor) ? row.flatten_all : row }, "the vectors")
+      numbers(rows.map { |row| Tensor === row ? row.flatten_all : row }, "the vectors")
     end
 
     # A vector as `embed(as: :packed)` makes it, as against a text.
     def packed?(value)
-      value.respond_to?(:to_str) && value.encoding == Encoding::BINARY && value.bytesize == 4 * dimension
+      TextInput.text?(value) && value.encoding == Encoding::BINARY && value.bytesize == 4 * dimension
     end
 
     # @return [Tensor, nil] f32 [n, dimension] of vectors in a binary String; nil for a text
@@ -394,18 +394,20 @@ module Candle
 
     # The same Tensor where it is one that can be searched, so that what is known of it is kept.
     def numbers(value, name)
-      unless value.is_a?(Array) || value.is_a?(Tensor)
-        raise InvalidInputError,
-              "#{name} must be a String, an Array of numbers or a Tensor, not #{value.inspect[0, 80]}"
-      end
-      return value if value.is_a?(Tensor) && value.dtype == :f32 && value.device.kind == :cpu
+      case value
+      when Tensor, Array
+        return value if value.is_a?(Tensor) && value.dtype == :f32 && value.device.kind == :cpu
 
-      Tensor.new(value, :f32, device: "cpu")
+        Tensor.new(value, :f32, device: "cpu")
+      else
+        raise InvalidInputError,
+              "#{name} must be a String, an Array of numbers or a Tensor, not #{Arguments.shown(value)}"
+      end
     end
 
     def text_at(candidates, index)
       text = candidates[index] if candidates.is_a?(Array)
-      text if text.respond_to?(:to_str) && !packed?(text)
+      text if TextInput.text?(text) && !packed?(text)
     end
   end
 end

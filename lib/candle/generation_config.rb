@@ -92,10 +92,12 @@ module Candle
     # @raise [ArgumentError] for anything else
     # @api private
     def self.wrap(value)
-      return value if value.is_a?(GenerationConfig)
-      return balanced(**value.to_hash.transform_keys(&:to_sym)) if value.respond_to?(:to_hash)
-
-      raise ArgumentError, "config must be a GenerationConfig or a Hash, not #{value.inspect}"
+      case value
+      when GenerationConfig then return value
+      when Hash
+        return balanced(**value.transform_keys(&:to_sym)) if value.keys.all? { |key| key.respond_to?(:to_sym) }
+      end
+      raise ArgumentError, "config must be a GenerationConfig or a Hash, not #{Arguments.shown(value)}"
     end
 
     # @param fields [Hash] any of {DEFAULTS}, with String or Symbol keys
@@ -231,7 +233,8 @@ module Candle
       return if optional && value.nil?
       return if value.is_a?(Integer) && (least.nil? || value >= least)
 
-      raise ArgumentError, "#{name} must be an Integer#{" of at least #{least}" if least}, not #{value.inspect}"
+      bound = " of at least #{least}" if least
+      raise ArgumentError, "#{name} must be an Integer#{bound}, not #{Arguments.shown(value)}"
     end
 
     def number(name, range, optional: false)
@@ -239,7 +242,7 @@ module Candle
       return if optional && value.nil?
       return if value.is_a?(Numeric) && value.real? && range.cover?(value)
 
-      raise ArgumentError, "#{name} must be a number in #{range}, not #{value.inspect}"
+      raise ArgumentError, "#{name} must be a number in #{range}, not #{Arguments.shown(value)}"
     end
   end
 end

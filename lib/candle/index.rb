@@ -176,7 +176,7 @@ module Candle
       return id if id.is_a?(Integer)
       return TextInput.utf8(id, "id") if id.is_a?(String)
 
-      raise ArgumentError, "an id must be an Integer or a String, not #{id.inspect[0, 80]}"
+      raise ArgumentError, "an id must be an Integer or a String, not #{Arguments.shown(id)}"
     end
 
     def packed(vector)
@@ -188,7 +188,7 @@ module Candle
       end
     rescue TypeError
       wrong = vector.find { |number| !number.is_a?(Numeric) }
-      raise InvalidInputError, "a vector must have numbers only, not #{wrong.inspect[0, 80]}"
+      raise InvalidInputError, "a vector must have numbers only, not #{Arguments.shown(wrong)}"
     end
   end
 end

@@ -83,10 +83,10 @@ module Candle
     # @return [Array<Float>] in the order of the documents
     # @raise [InvalidInputError] for what is neither, naming its index, and for vectors of another length
     def score(query, documents)
-      query = query.is_a?(Tensor) ? plain(query, "the query") : embed_query(TextInput.utf8(query, "query"))
-      documents = documents.to_a if documents.is_a?(Enumerable) && !documents.is_a?(Hash)
-      unless documents.is_a?(Array)
-        raise InvalidInputError, "documents must be an Array of Strings or Tensors, not a #{documents.class}"
+      query = Tensor === query ? plain(query, "the query") : embed_query(TextInput.utf8(query, "query"))
+      documents = Arguments.list(documents)
+      unless Array === documents
+        raise InvalidInputError, "documents must be an Array of Strings or Tensors, not #{Arguments.shown(documents)}"
       end
 
       documents.each_slice(SLICE).with_index.flat_map do |slice, number|
@@ -104,11 +104,11 @@ module Candle
     # @raise [InvalidInputError] as {#score}
     def rerank(query, documents, top_k: nil)
       top_k = Arguments.count(top_k, "top_k")
-      documents = documents.to_a if documents.is_a?(Enumerable) && !documents.is_a?(Hash)
+      documents = Arguments.list(documents)
       scores = score(query, documents)
       order = scores.each_index.sort_by { |index| [-scores[index], index] }
       order.first(top_k || order.size).map do |index|
-        text = documents[index] unless documents[index].is_a?(Tensor)
+        text = documents[index] unless Tensor === documents[index]
         { doc_id: index, score: scores[index], text: text, index: index }
       end
     end
@@ -151,7 +151,7 @@ module Candle
 
     # Texts among them are embedded together.
     def tensors(slice, first)
-      places = slice.each_index.reject { |place| slice[place].is_a?(Tensor) }
+      places = slice.each_index.reject { |place| Tensor === slice[place] }
       texts = places.map { |place| TextInput.utf8(slice[place], "documents[#{first + place}]") }
       found = places.zip(_embed(texts, "document", {})).to_h
       slice.each_index.map { |place| found[place] || plain(slice[place], "documents[#{first + place}]") }

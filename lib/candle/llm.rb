@@ -102,7 +102,7 @@ module Candle
       # @return [void]
       def register_tokenizer(pattern, tokenizer_id)
         unless pattern.is_a?(String) || pattern.is_a?(Regexp)
-          raise ArgumentError, "pattern must be a String or a Regexp, not #{pattern.inspect}"
+          raise ArgumentError, "pattern must be a String or a Regexp, not #{Arguments.shown(pattern)}"
         end
 
         TOKENIZER_REGISTRY.delete(pattern)
@@ -112,6 +112,7 @@ module Candle
       # @param model_id [String]
       # @return [String] the tokenizer registered for a model, or its id without what marks quantized copies
       def guess_tokenizer(model_id)
+        model_id = TextInput.utf8(model_id, "model_id")
         pattern = TOKENIZER_REGISTRY.keys.reverse.find { |candidate| candidate === model_id } # rubocop:disable Style/CaseEquality
         TOKENIZER_REGISTRY[pattern] || model_id.sub(/[-_.](gguf|q\d\w*)\z/i, "")
       end
@@ -386,11 +387,13 @@ module Candle
 
     def checked_adapter(name)
       loaded = adapters
-      return if name.nil?
-      return name.to_s if loaded.include?(name.to_s)
-
+      case name
+      when nil then return
+      when String, Symbol then return name.to_s if loaded.include?(name.to_s)
+      end
       known = loaded.empty? ? "none" : loaded.join(", ")
-      raise InvalidInputError, "there is no adapter #{name.to_s.inspect}; loaded are: #{known}"
+      shown = Arguments.shown(Symbol === name ? name.to_s : name)
+      raise InvalidInputError, "there is no adapter #{shown}; loaded are: #{known}"
     end
 
     # A run under way, with what its completion needs.
@@ -465,7 +468,7 @@ module Candle
       case overflow&.to_sym
       when :roll then true
       when :error, nil then false
-      else raise ArgumentError, "context_overflow must be :error or :roll, not #{overflow.inspect}"
+      else raise ArgumentError, "context_overflow must be :error or :roll, not #{Arguments.shown(overflow)}"
       end
     end
 

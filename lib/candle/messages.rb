@@ -9,8 +9,8 @@ module Candle
     # @return [Array<Hash>] the same
     # @raise [InvalidInputError] for what isn't a message, naming its index
     def self.checked(messages)
-      unless messages.is_a?(Array)
-        raise InvalidInputError, "messages must be an Array of Hashes, not #{messages.inspect[0, 80]}"
+      unless Array === messages
+        raise InvalidInputError, "messages must be an Array of Hashes, not #{Arguments.shown(messages)}"
       end
 
       messages.each_with_index { |message, index| check(message, "messages[#{index}]") }
@@ -32,8 +32,8 @@ module Candle
     end
 
     def self.check(message, place)
-      unless message.is_a?(Hash) && (message.key?(:role) || message.key?("role"))
-        raise InvalidInputError, "#{place} must be a Hash with a role, not #{message.inspect[0, 80]}"
+      unless Hash === message && (message.key?(:role) || message.key?("role"))
+        raise InvalidInputError, "#{place} must be a Hash with a role, not #{Arguments.shown(message)}"
       end
 
       of_kind(message, :role, place, "a String", [String, Symbol])
@@ -42,9 +42,9 @@ module Candle
 
     def self.of_kind(message, name, place, wanted, kinds)
       value = message.fetch(name) { message[name.to_s] }
-      return if kinds.any? { |kind| value.is_a?(kind) }
+      return if kinds.any? { |kind| kind === value } # rubocop:disable Style/CaseEquality
 
-      raise InvalidInputError, "the #{name} of #{place} must be #{wanted}, not #{value.inspect[0, 80]}"
+      raise InvalidInputError, "the #{name} of #{place} must be #{wanted}, not #{Arguments.shown(value)}"
     end
     private_class_method :check, :of_kind
   end

@@ -38,7 +38,7 @@ module Candle
 
       # @return [Model] a loaded model that knows where it came from
       def load_model(source, **settings)
-        source = TextInput.utf8(source.respond_to?(:to_path) ? source.to_path : source, "source")
+        source = TextInput.path(source, "source")
         given = settings[:tokenizer]
         settings[:cache_dir] = settings[:cache_dir]&.to_s
         settings[:tokenizer] = load_tokenizer(given, **settings.slice(:token, :cache_dir))

@@ -112,7 +112,7 @@ module Candle
     def extract_entity_type(text, entity_type, **options)
       found = extract_entities(text, **options)
       of_type = ->(entities) { entities.select { |entity| entity[:label].sub(PREFIX, "").casecmp?(entity_type.to_s) } }
-      text.respond_to?(:to_str) ? of_type.call(found) : found.map(&of_type)
+      TextInput.text?(text) ? of_type.call(found) : found.map(&of_type)
     end
 
     # @param text [String]

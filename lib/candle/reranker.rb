@@ -51,7 +51,7 @@ module Candle
     # @raise [InvalidInputError] for what isn't a text, naming its index, and for an unknown pooling method
     def rerank(query, documents, pooling_method: "pooler", apply_sigmoid: true, top_k: nil, batch_tokens: nil)
       top_k = Arguments.count(top_k, "top_k")
-      documents = documents.to_a if documents.is_a?(Enumerable) && !documents.is_a?(Hash)
+      documents = Arguments.list(documents)
       scores = logits(query, documents, pooling_method, batch_tokens)
       scores = scores.map { |score| 1.0 / (1.0 + Math.exp(-score)) } if apply_sigmoid
       order = scores.each_index.sort_by { |index| [-scores[index], index] }
@@ -120,7 +120,8 @@ module Candle
     end
 
     def logits(query, documents, pooling, batch_tokens)
-      settings = { pooling: pooling.to_s, batch_tokens: Arguments.count(batch_tokens, "batch_tokens") }.compact
+      settings = { pooling: TextInput.utf8(Symbol === pooling ? pooling.to_s : pooling, "pooling_method"),
+                   batch_tokens: Arguments.count(batch_tokens, "batch_tokens") }.compact
       _score(TextInput.utf8(query, "query"), TextInput.utf8_all(documents, "documents"), settings)
     end
   end

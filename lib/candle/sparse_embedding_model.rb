@@ -119,12 +119,12 @@ module Candle
     def search(query, candidates, top_k: 10)
       top_k = Arguments.count(top_k, "top_k")
       wanted = vector(query, "the query", :query)
-      candidates = candidates.to_a if candidates.is_a?(Enumerable) && !candidates.is_a?(Hash)
+      candidates = Arguments.list(candidates)
       scores = _similarities(wanted, vectors(candidates))
       order = scores.each_index.sort_by { |index| [-scores[index], index] }
       order.first(top_k || order.size).map do |index|
         text = candidates[index]
-        { index: index, score: scores[index], text: text.respond_to?(:to_str) ? text : nil }
+        { index: index, score: scores[index], text: TextInput.text?(text) ? text : nil }
       end
     end
 
@@ -161,11 +161,12 @@ module Candle
 
     # @return [Array<Array(Array<Integer>, Array<Float>)>] ids and weights of each
     def vectors(candidates)
-      unless candidates.is_a?(Array)
-        raise InvalidInputError, "candidates must be an Array of texts or of weights, not a #{candidates.class}"
+      unless Array === candidates
+        raise InvalidInputError,
+              "candidates must be an Array of texts or of weights, not #{Arguments.shown(candidates)}"
       end
 
-      if candidates.any? && candidates.all? { |candidate| candidate.respond_to?(:to_str) }
+      if candidates.any? && candidates.all? { |candidate| TextInput.text?(candidate) }
         return _embed(TextInput.utf8_all(candidates, "candidates"), { task: "document" })
       end
 
@@ -174,12 +175,20 @@ module Candle
 
     # @return [Array(Array<Integer>, Array<Float>)] ids and weights
     def vector(value, name, task)
-      return _embed([TextInput.utf8(value, name)], { task: task.to_s }).first if value.respond_to?(:to_str)
-      return checked(value.to_a.transpose, name) if value.is_a?(Hash) && value.keys.all?(Integer)
-      return checked(value.values_at(:indices, :values), name) if value.is_a?(Hash) && value.key?(:indices)
-      return checked(known(value, name), name) if value.is_a?(Hash)
+      return _embed([TextInput.utf8(value, name)], { task: task.to_s }).first if TextInput.text?(value)
 
-      raise InvalidInputError, "#{name} must be a String or weights as embed makes them, not a #{value.class}"
+      case value
+      when Hash then checked(ids_and_weights(value, name), name)
+      else
+        raise InvalidInputError,
+              "#{name} must be a String or weights as embed makes them, not #{Arguments.shown(value)}"
+      end
+    end
+
+    def ids_and_weights(weights, name)
+      return weights.to_a.transpose if weights.keys.all?(Integer)
+
+      weights.key?(:indices) ? weights.values_at(:indices, :values) : known(weights, name)
     end
 
     # The ids of tokens.

@@ -12,12 +12,32 @@ module Candle
     # @return [String] in UTF-8
     # @raise [InvalidInputError] when it isn't a String or isn't valid UTF-8
     def utf8(text, name = "text")
-      raise InvalidInputError, "#{name} must be a String, not #{describe(text)}" unless text.respond_to?(:to_str)
+      raise InvalidInputError, "#{name} must be a String, not #{describe(text)}" unless text?(text)
 
-      text = transcode(text.to_str, name)
+      text = transcode(string_of(text, name), name)
       return text if text.valid_encoding?
 
       raise InvalidInputError, "#{name} is not valid UTF-8: repair it with text.scrub, or read it in its own encoding"
+    end
+
+    # @param value [Object] anything, also what has none of the methods that all objects have
+    # @return [Boolean] whether it may stand for a String
+    def text?(value)
+      case value
+      when Object then value.respond_to?(:to_str)
+      else false
+      end
+    end
+
+    # @param path [String, Pathname] or whatever answers `to_path`
+    # @param name [String] what to call it in an error
+    # @return [String] in UTF-8
+    # @raise [InvalidInputError] when it is neither a String nor a path
+    def path(path, name)
+      case path
+      when Object then path = path.to_path if path.respond_to?(:to_path)
+      end
+      utf8(path, name)
     end
 
     # @param texts [Array<String>]
@@ -25,9 +45,17 @@ module Candle
     # @return [Array<String>] in UTF-8
     # @raise [InvalidInputError] naming the index of what isn't a text
     def utf8_all(texts, name = "texts")
-      raise InvalidInputError, "#{name} must be an Array of Strings, not #{describe(texts)}" unless texts.is_a?(Array)
+      case texts
+      when Array then texts.each_with_index.map { |text, index| utf8(text, "#{name}[#{index}]") }
+      else raise InvalidInputError, "#{name} must be an Array of Strings, not #{describe(texts)}"
+      end
+    end
 
-      texts.each_with_index.map { |text, index| utf8(text, "#{name}[#{index}]") }
+    def string_of(text, name)
+      case string = text.to_str
+      when String then string
+      else raise InvalidInputError, "#{name} must be a String, but its to_str gives #{describe(string)}"
+      end
     end
 
     # Binary strings come from files and sockets; their bytes are taken for UTF-8.
@@ -43,8 +71,12 @@ module Candle
     end
 
     def describe(value)
-      value.nil? ? "nil" : "a #{value.class}"
+      case value
+      when nil then "nil"
+      when Object then "a #{value.class}"
+      else "a BasicObject"
+      end
     end
-    private_class_method :transcode, :describe
+    private_class_method :string_of, :transcode, :describe
   end
 end

@@ -54,7 +54,8 @@ module Candle
       @format = Arguments.choice(format, "format", FORMATS)
       return if overlap.is_a?(Integer) && overlap >= 0 && overlap < @size
 
-      raise ArgumentError, "overlap must be an Integer from 0 to less than size (#{@size}), not #{overlap.inspect}"
+      raise ArgumentError,
+            "overlap must be an Integer from 0 to less than size (#{@size}), not #{Arguments.shown(overlap)}"
     end
 
     # @param text [String]
@@ -110,7 +111,7 @@ module Candle
     end
 
     def counter_message(counter)
-      "TextSplitter counts with a Tokenizer, a model, or the path or id of one, not with #{counter.inspect}"
+      "TextSplitter counts with a Tokenizer, a model, or the path or id of one, not with #{Arguments.shown(counter)}"
     end
 
     # What a model takes, less what it adds itself.
@@ -224,7 +225,7 @@ module Candle
     end
 
     def blocks(source)
-      if source.respond_to?(:to_str) then yield TextInput.utf8(source)
+      if TextInput.text?(source) then yield TextInput.utf8(source)
       elsif source.respond_to?(:read)
         yield TextInput.utf8(whole_characters(source), "the text") until source.eof?
       else

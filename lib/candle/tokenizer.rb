@@ -24,7 +24,8 @@ module Candle
       # @param options [Hash] as {.from_pretrained} takes them
       # @return [Tokenizer]
       def new(source, **options)
-        source.to_s.end_with?(".json") ? from_file(source) : from_pretrained(source, **options)
+        source = TextInput.path(source, "source")
+        source.end_with?(".json") ? from_file(source) : from_pretrained(source, **options)
       end
 
       # Reads a `tokenizer.json`. Truncation and padding that the file may ask for are left to
@@ -35,7 +36,7 @@ module Candle
       # @raise [ModelNotFoundError] when there is no such file
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       def from_file(path)
-        _from_file(TextInput.utf8(path.respond_to?(:to_path) ? path.to_path : path, "path"))
+        _from_file(TextInput.path(path, "path"))
       end
 
       # Reads the tokenizer of a model: of a directory, of a GGUF file, or from the hub.
@@ -53,8 +54,7 @@ module Candle
       # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
       def from_pretrained(source, revision: nil, token: nil, cache_dir: nil)
-        source = source.to_path if source.respond_to?(:to_path)
-        source = TextInput.utf8(source, "source")
+        source = TextInput.path(source, "source")
         settings = Hub.settings(revision, token, cache_dir)
         _from_pretrained(source, settings.merge(packs: ModelGems.packs([source])))
       end
@@ -136,7 +136,7 @@ module Candle
     # @param id [Integer]
     # @return [String, nil] the token as the vocabulary writes it
     def id_to_token(id)
-      raise InvalidInputError, "id must be an Integer, not #{id.inspect}" unless id.is_a?(Integer)
+      raise InvalidInputError, "id must be an Integer, not #{Arguments.shown(id)}" unless id.is_a?(Integer)
 
       _id_to_token(id) if id.between?(0, MAX_ID)
     end
@@ -277,7 +277,7 @@ module Candle
     end
 
     def token_ids(ids)
-      raise InvalidInputError, "ids must be an Array of Integers, not #{ids.inspect[0, 80]}" unless ids.is_a?(Array)
+      raise InvalidInputError, "ids must be an Array of Integers, not #{Arguments.shown(ids)}" unless ids.is_a?(Array)
 
       ids.each { |id| token_id(id) }
     end
@@ -285,7 +285,7 @@ module Candle
     def token_id(id)
       return id if id.is_a?(Integer) && id.between?(0, MAX_ID)
 
-      raise InvalidInputError, "a token id must be an Integer from 0 to #{MAX_ID}, not #{id.inspect}"
+      raise InvalidInputError, "a token id must be an Integer from 0 to #{MAX_ID}, not #{Arguments.shown(id)}"
     end
 
     def pad_pair(pad_id, pad_token)
@@ -300,7 +300,7 @@ module Candle
       case direction.to_s
       when "left" then true
       when "right" then false
-      else raise ArgumentError, "direction must be left or right, not #{direction.inspect}"
+      else raise ArgumentError, "direction must be left or right, not #{Arguments.shown(direction)}"
       end
     end
   end

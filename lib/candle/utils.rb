@@ -41,7 +41,7 @@ module Candle
 
     # @param count [Integer] threads for the native calls that start from now on, at least 1
     def num_threads=(count)
-      raise ArgumentError, "num_threads takes an Integer, not #{count.inspect}" unless count.is_a?(Integer)
+      raise ArgumentError, "num_threads takes an Integer, not #{Arguments.shown(count)}" unless count.is_a?(Integer)
       raise ArgumentError, "num_threads must be at least 1, not #{count}" unless count.positive?
 
       Utils.set_num_threads(count)

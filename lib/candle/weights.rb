@@ -20,7 +20,7 @@ module Candle
     # @raise [CorruptModelError] when a file is damaged, with its name and the reason
     # @raise [UnsupportedModelError] when a file is of a kind that is not read
     def self.open(path)
-      _open(path.to_s)
+      _open(TextInput.path(path, "path"))
     end
 
     # @param path [String, Pathname]
@@ -42,7 +42,7 @@ module Candle
     # @param name [String, Symbol]
     # @return [Boolean] whether there is a tensor of that name
     def key?(name)
-      _has(name.to_s)
+      _has(named(name))
     end
 
     alias include? key?
@@ -53,14 +53,14 @@ module Candle
     # @return [Tensor]
     # @raise [CorruptModelError] when there is no such tensor, with the nearest names
     def tensor(name, device: nil, dtype: nil)
-      _tensor(name.to_s, device, dtype)
+      _tensor(named(name), device, dtype)
     end
 
     # @param name [String, Symbol]
     # @return [Hash, nil] `shape:`, `dtype:` (a Symbol, also for quantized types such as `:q4_k`), `bytes:`
     #   and `file:`; nil when there is no such tensor
     def info(name)
-      shape, dtype, bytes, file = _info(name.to_s)
+      shape, dtype, bytes, file = _info(named(name))
       shape && { shape: shape, dtype: dtype, bytes: bytes, file: file }
     end
 
@@ -89,6 +89,12 @@ module Candle
     # @return [String]
     def inspect
       "#<Candle::Weights #{size} tensors in #{files.map { |file| File.basename(file) }.join(", ")}>"
+    end
+
+    private
+
+    def named(name)
+      TextInput.utf8(Symbol === name ? name.to_s : name, "name")
     end
   end
 end

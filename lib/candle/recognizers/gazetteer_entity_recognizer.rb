@@ -31,7 +31,7 @@ module Candle
     # @return [self]
     # @raise [InvalidInputError] for a term that isn't a text
     def add_terms(terms)
-      terms = terms.respond_to?(:to_str) ? [terms] : terms.to_a
+      terms = TextInput.text?(terms) ? [terms] : terms.to_a
       TextInput.utf8_all(terms, "terms").each do |term|
         @terms << (case_sensitive ? term : term.downcase) unless term.strip.empty?
       end

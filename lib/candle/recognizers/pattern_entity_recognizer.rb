@@ -27,7 +27,7 @@ module Candle
     # @raise [InvalidInputError] for what isn't a regular expression
     def add_pattern(pattern)
       unless pattern.is_a?(Regexp) || pattern.is_a?(String)
-        raise InvalidInputError, "a pattern must be a Regexp or a String, not #{pattern.inspect}"
+        raise InvalidInputError, "a pattern must be a Regexp or a String, not #{Arguments.shown(pattern)}"
       end
 
       @compiled << TextPattern.for(Regexp.new(pattern))

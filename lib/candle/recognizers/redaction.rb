@@ -9,7 +9,7 @@ module Candle
     # @param with [String, #call]
     def initialize(labels, with)
       unless with.respond_to?(:call) || with.is_a?(String)
-        raise ArgumentError, "with must be a String or a Proc, not #{with.inspect}"
+        raise ArgumentError, "with must be a String or a Proc, not #{Arguments.shown(with)}"
       end
 
       @labels = labels && Array(labels).map { |label| label.to_s.downcase }

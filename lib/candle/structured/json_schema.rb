@@ -68,7 +68,7 @@ module Candle
       types = Array(schema["type"])
       return [] if types.empty? || types.any? { |type| TYPES[type]&.call(value) }
 
-      ["#{place} must be of type #{types.join(" or ")}, not #{value.inspect}"]
+      ["#{place} must be of type #{types.join(" or ")}, not #{Arguments.shown(value)}"]
     end
 
     def limit_errors(schema, value, place)
@@ -76,7 +76,7 @@ module Candle
         type, passes = LIMITS[keyword]
         next if !(BasicObject == type || value.is_a?(type)) || passes.call(value, schema[keyword])
 
-        "#{place} must have #{keyword} #{schema[keyword].inspect}, not #{value.inspect}"
+        "#{place} must have #{keyword} #{schema[keyword].inspect}, not #{Arguments.shown(value)}"
       end
     end
 

@@ -42,8 +42,8 @@ module Candle
     # @return [String] the same in the engine's syntax
     # @raise [InvalidInputError] naming what can't be followed
     def self.translate(pattern, search: false)
-      unless pattern.is_a?(Regexp) || pattern.respond_to?(:to_str)
-        raise InvalidInputError, "pattern must be a Regexp or a String, not #{pattern.inspect}"
+      unless pattern.is_a?(Regexp) || TextInput.text?(pattern)
+        raise InvalidInputError, "pattern must be a Regexp or a String, not #{Arguments.shown(pattern)}"
       end
 
       regexp = pattern.is_a?(Regexp) ? pattern : Regexp.new(TextInput.utf8(pattern, "pattern"))

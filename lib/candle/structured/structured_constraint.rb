@@ -92,7 +92,7 @@ module Candle
         when Regexp then from_regex(value)
         else
           raise ArgumentError, "constraint must be a StructuredConstraint, a Hash (JSON schema), a Struct class or a " \
-                               "Regexp, not #{value.inspect}"
+                               "Regexp, not #{Arguments.shown(value)}"
         end
       end
 
@@ -120,7 +120,7 @@ module Candle
       def class_schema(type)
         unless type.respond_to?(:members)
           raise InvalidInputError,
-                "schema must be a Hash, a JSON String, or a Struct or Data class, not #{type.inspect}"
+                "schema must be a Hash, a JSON String, or a Struct or Data class, not #{Arguments.shown(type)}"
         end
         return type.json_schema if type.respond_to?(:json_schema)
 

@@ -98,7 +98,7 @@ module Candle
     # @param dtype [DType, Symbol, String]
     # @return [Tensor]
     def to_dtype(dtype)
-      _to_dtype(dtype)
+      _to_dtype(DType.parse(dtype))
     end
 
     # @example
@@ -107,7 +107,7 @@ module Candle
     # @param device [Device, String, Symbol]
     # @return [Tensor]
     def to_device(device)
-      _to_device(device)
+      _to_device(Device.parse(device))
     end
 
     # Yields each number of a tensor with one dimension, else each tensor along the first.
@@ -134,7 +134,7 @@ module Candle
     # @return [Boolean] whether `other` is a tensor of the same shape, type and elements; NaN equals
     #   nothing
     def ==(other)
-      other.is_a?(Tensor) && _equal(other)
+      Tensor === other && _equal(other)
     end
   end
 end

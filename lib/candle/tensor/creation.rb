@@ -13,12 +13,12 @@ module Candle
       # @return [Tensor]
       # @raise [InvalidInputError] for ragged arrays and for what isn't a number, with its place
       def new(array, dtype = nil, device: nil)
-        return converted(array, dtype, device) if array.is_a?(Tensor)
+        return converted(array, dtype, device) if Tensor === array
 
-        array = array.to_a if array.is_a?(Enumerable) && !array.is_a?(Array)
-        return converted(stack(array), dtype, device) if array.is_a?(Array) && array.any?(Tensor)
+        array = array.to_a if Enumerable === array && !array.is_a?(Array)
+        return converted(stack(array), dtype, device) if Array === array && array.any?(Tensor)
 
-        _from_array(array, dtype || :f32, device || "cpu")
+        _from_array(array, DType.parse(dtype || :f32), device || "cpu")
       end
 
       # @example
@@ -91,7 +91,7 @@ module Candle
       # @return [Tensor]
       # @raise [InvalidInputError] when other dimensions differ, with both shapes
       def cat(tensors, dim = 0)
-        _cat(tensors.to_a, dim)
+        _cat(tensors(tensors), dim)
       end
 
       # Joins tensors of one shape along a new dimension.
@@ -105,7 +105,7 @@ module Candle
       # @return [Tensor]
       # @raise [InvalidInputError] when the shapes differ, with both
       def stack(tensors, dim = 0)
-        tensors = tensors.to_a
+        tensors = tensors(tensors)
         shape = tensors.first.shape unless tensors.empty?
         other = tensors.find { |tensor| tensor.shape != shape }
         raise InvalidInputError, "stack: shapes #{shape} and #{other.shape} differ" if other
@@ -114,11 +114,24 @@ module Candle
       end
 
       # @api private
+      # @return [Array<Tensor>] what is to be joined
+      # @raise [InvalidInputError] naming the index of what isn't a Tensor
+      def tensors(given)
+        list = Arguments.list(given)
+        list = [list] unless Array === list
+        list.each_with_index do |tensor, index|
+          next if Tensor === tensor
+
+          raise InvalidInputError, "tensors[#{index}] must be a Tensor, not #{Arguments.shown(tensor)}"
+        end
+      end
+
+      # @api private
       # @return [Array<Integer>] a shape as it is given by a user
       def sizes(shape)
-        sizes = shape.is_a?(Integer) ? [shape] : shape
-        valid = sizes.is_a?(Array) && sizes.all? { |size| size.is_a?(Integer) && size >= 0 }
-        raise InvalidInputError, "a shape is an Array of Integers from 0 on, not #{shape.inspect}" unless valid
+        sizes = Integer === shape ? [shape] : shape
+        valid = Array === sizes && sizes.all? { |size| Integer === size && size >= 0 }
+        raise InvalidInputError, "a shape is an Array of Integers from 0 on, not #{Arguments.shown(shape)}" unless valid
 
         sizes
       end
@@ -160,7 +173,7 @@ module Candle
     private
 
     def others_of(others)
-      others.is_a?(Tensor) ? [others] : others
+      Tensor === others ? [others] : others
     end
   end
 end

@@ -45,8 +45,8 @@ module Candle
 
       dim = 0
       indices.inject(self) do |tensor, index|
-        dim += 1 unless index.is_a?(Integer)
-        pick(tensor, index, index.is_a?(Integer) ? dim : dim - 1)
+        dim += 1 unless Integer === index
+        pick(tensor, index, Integer === index ? dim : dim - 1)
       end
     end
 
@@ -85,9 +85,9 @@ module Candle
     # @return [Tensor] of the shape that all three broadcast to
     # @raise [InvalidInputError] when they do not, with both shapes
     def where_cond(on_true, on_false)
-      on_true = Tensor.new(on_true) unless on_true.is_a?(Tensor) || on_false.is_a?(Tensor)
-      on_true = on_false.coerce(on_true).first unless on_true.is_a?(Tensor)
-      on_false = on_true.coerce(on_false).first unless on_false.is_a?(Tensor)
+      on_true = Tensor.new(on_true) unless Tensor === on_true || Tensor === on_false
+      on_true = on_false.coerce(on_true).first unless Tensor === on_true
+      on_false = on_true.coerce(on_false).first unless Tensor === on_false
       _where_cond(on_true, on_false)
     end
 
@@ -98,7 +98,8 @@ module Candle
       when Integer then tensor.get(index, dim)
       when Range then tensor.narrow(dim, *bounds(index, tensor.shape[dim]))
       when Array, Tensor then tensor.index_select(index, dim)
-      else raise InvalidInputError, "an index is an Integer, a Range, an Array or a Tensor, not #{index.inspect}"
+      else
+        raise InvalidInputError, "an index is an Integer, a Range, an Array or a Tensor, not #{Arguments.shown(index)}"
       end
     end
 
@@ -112,7 +113,7 @@ module Candle
     end
 
     def as_indices(indices)
-      indices.is_a?(Tensor) ? indices : Tensor.new(indices, :i64)
+      Tensor === indices ? indices : Tensor.new(indices, :i64)
     end
   end
 end

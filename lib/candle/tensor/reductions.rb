@@ -107,7 +107,11 @@ module Candle
     private
 
     def axes(axis)
-      axis.nil? ? nil : Array(axis)
+      case axis
+      when nil then nil
+      when Object then Array(axis)
+      else raise InvalidInputError, "an axis must be an Integer, not a BasicObject"
+      end
     end
   end
 end

@@ -96,6 +96,7 @@ module Candle
     # @return [Tensor]
     # @raise [InvalidInputError] when there are not as many
     def narrow(dim, start, length)
+      integers([dim, start, length], "narrow")
       raise InvalidInputError, "narrow: the length is negative: #{length}" if length.negative?
 
       _narrow(dim, start, length)
@@ -110,6 +111,7 @@ module Candle
     # @param dim [Integer]
     # @return [Array<Tensor>]
     def chunk(chunks, dim = 0)
+      integers([chunks, dim], "chunk")
       raise InvalidInputError, "chunk: a number of chunks is at least 1, not #{chunks}" unless chunks.positive?
 
       size = size_of(dim)
@@ -174,14 +176,16 @@ module Candle
     private
 
     def integers(arguments, name)
-      list = arguments.size == 1 && arguments.first.is_a?(Array) ? arguments.first : arguments
+      list = arguments.size == 1 && Array === arguments.first ? arguments.first : arguments
       return list if list.all?(Integer)
 
-      raise InvalidInputError, "#{name} takes Integers, not #{list.inspect}"
+      raise InvalidInputError, "#{name} takes Integers, not #{Arguments.shown(list)}"
     end
 
     # `dim` counted from the front.
     def position(dim)
+      raise InvalidInputError, "a dimension must be an Integer, not #{Arguments.shown(dim)}" unless Integer === dim
+
       front = dim.negative? ? dim + rank : dim
       return front if front.between?(0, rank - 1)
 

@@ -27,7 +27,7 @@ module Candle
     # @raise [ArgumentError] for what isn't a tool, or a tool without a block
     def initialize(llm, tools:, system_prompt: nil, max_iterations: MAX_ITERATIONS)
       unless max_iterations.is_a?(Integer) && max_iterations.positive?
-        raise ArgumentError, "max_iterations must be a positive Integer, not #{max_iterations.inspect}"
+        raise ArgumentError, "max_iterations must be a positive Integer, not #{Arguments.shown(max_iterations)}"
       end
 
       @llm = llm

@@ -32,7 +32,9 @@ module Candle
       # @return [Array<Tool>]
       # @raise [ArgumentError] for what isn't a tool, naming its index, and for two tools of one name
       def all(tools)
-        raise ArgumentError, "tools must be an Array of Candle::Tool, not #{tools.inspect}" unless tools.is_a?(Array)
+        unless tools.is_a?(Array)
+          raise ArgumentError, "tools must be an Array of Candle::Tool, not #{Arguments.shown(tools)}"
+        end
 
         found = tools.each_with_index.map { |tool, index| tool.respond_to?(:execute) ? tool : defined(tool, index) }
         twice = found.map(&:name).tally.find { |_, count| count > 1 }
@@ -63,12 +65,12 @@ module Candle
     def initialize(name:, description:, parameters: {}, &block)
       unless NAME.match?(name.to_s)
         raise ArgumentError,
-              "a tool's name must be made of letters, digits, _, - and . (64 at most), not #{name.inspect}"
+              "a tool's name must be made of letters, digits, _, - and . (64 at most), not #{Arguments.shown(name)}"
       end
 
       unless parameters.is_a?(Hash)
         raise ArgumentError,
-              "parameters must be a Hash (JSON schema), not #{parameters.inspect}"
+              "parameters must be a Hash (JSON schema), not #{Arguments.shown(parameters)}"
       end
 
       @name = name.to_s
@@ -119,7 +121,7 @@ module Candle
     private
 
     def problems_of(arguments)
-      return ["arguments must be an object, not #{arguments.inspect}"] unless arguments.is_a?(Hash)
+      return ["arguments must be an object, not #{Arguments.shown(arguments)}"] unless arguments.is_a?(Hash)
 
       JsonSchema.new(parameters).errors(arguments)
     end

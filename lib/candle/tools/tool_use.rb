@@ -52,7 +52,8 @@ module Candle
       else
         [tools.find { |tool| tool.name == choice.to_s } ||
           raise(ArgumentError,
-                "tool_choice must be :auto, :required, :none or one of #{names(tools)}, not #{choice.inspect}")]
+                "tool_choice must be :auto, :required, :none or one of #{names(tools)}, not " \
+                "#{Arguments.shown(choice)}")]
       end
     end
 
