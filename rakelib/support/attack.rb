@@ -1,0 +1,106 @@
+# frozen_string_literal: true
+
+require "json"
+require "open3"
+require "rbconfig"
+
+module Tasks
+  # Files, templates, schemas and arguments made to break the gem, in processes of their own. Input number n of a kind
+  # and a seed is always the same, so what is found can be found again.
+  class Attack
+    CHILD = File.expand_path("attack/child.rb", __dir__)
+    LIB = File.expand_path("../../lib", __dir__)
+    KINDS = %w[safetensors gguf torch tokenizer config modules template schema regex grammar arguments].freeze
+    # An input may take this many seconds, and make a process this much larger, in kilobytes.
+    MOST_SECONDS = 30
+    MOST_GROWTH = 1 << 20
+    # What a process of the attack may address; one that is lied to about sizes must not get them.
+    MOST_ADDRESSES = 8 << 30
+
+    Finding = Struct.new(:kind, :seed, :number, :problem, :detail) do
+      def to_s = "#{kind} #{number} (seed #{seed}): #{problem}: #{detail}"
+    end
+
+    attr_reader :inputs, :findings
+
+    def initialize(seed: 1, kinds: KINDS)
+      @seed = seed
+      @kinds = kinds
+      @inputs = Hash.new(0)
+      @findings = []
+    end
+
+    # @param count [Integer] inputs of each kind
+    # @param seconds [Numeric, nil] ends earlier, between two inputs
+    # @return [self]
+    def run(count:, seconds: nil)
+      deadline = now + seconds if seconds
+      @kinds.each_with_index do |kind, index|
+        share = deadline && (now + ((deadline - now) / (@kinds.size - index)))
+        numbers = (0...count).to_a
+        numbers = attack(kind, numbers, share) until numbers.empty?
+      end
+      self
+    end
+
+    # @return [String] one line per finding, then the counts
+    def report
+      names = ["crash", "hang", "blow-up", "unclear error"]
+      counts = names.map { |name| "#{name} #{findings.count { |finding| finding.problem == name }}" }
+      [*findings, "#{inputs.values.sum} inputs (#{inputs.map { |kind, count| "#{kind} #{count}" }.join(", ")}): " +
+        counts.join(", ")].join("\n")
+    end
+
+    private
+
+    # Runs a process until it has done all, or one of them ends it.
+    #
+    # @return [Array<Integer>] the numbers that are left
+    def attack(kind, numbers, deadline)
+      limits = { rlimit_as: MOST_ADDRESSES, rlimit_core: 0 }
+      command = [RbConfig.ruby, "-I#{LIB}", CHILD, kind, @seed.to_s]
+      Open3.popen2(*command, err: File::NULL, **limits) do |input, output, process|
+        until numbers.empty? || (deadline && now > deadline)
+          number = numbers.shift
+          @inputs[kind] += 1
+          return numbers unless ask(kind, number, input, output, process)
+        end
+        input.close
+      end
+      []
+    end
+
+    # @return [Boolean] whether the process can go on
+    def ask(kind, number, input, output, process)
+      input.puts(number)
+      input.flush
+      line = output.wait_readable(MOST_SECONDS) && output.gets
+      return judge(kind, number, JSON.parse(line)) if line
+
+      if process.join(0.2)
+        found(kind, number, "crash", process.value.inspect)
+      else
+        Process.kill(:KILL, process.pid)
+        found(kind, number, "hang", "more than #{MOST_SECONDS} seconds")
+      end
+      false
+    rescue Errno::EPIPE
+      found(kind, number, "crash", process.value.inspect)
+      false
+    end
+
+    def judge(kind, number, answer)
+      found(kind, number, "unclear error", answer["unclear"]) if answer["unclear"]
+      return true unless answer["growth"] > MOST_GROWTH
+
+      found(kind, number, "blow-up", "#{answer["growth"] / 1024} MiB")
+      false
+    end
+
+    def found(kind, number, problem, detail)
+      @findings << Finding.new(kind, @seed, number, problem, detail)
+    end
+
+    def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+  end
+end

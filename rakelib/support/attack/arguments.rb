@@ -1,0 +1,110 @@
+# frozen_string_literal: true
+
+# Hostile arguments to every public method that the signatures name.
+class HostileArguments
+  SIGNATURES = File.expand_path("../../../sig/candle", __dir__)
+  TINY = File.expand_path("../../../spec/fixtures/tiny", __dir__)
+  # What loads the instance of a class whose methods are called.
+  INSTANCES = {
+    EmbeddingModel: "bert-sentence", Reranker: "bert-reranker", NER: "bert-token", Classifier: "bert-sequence",
+    MaskedLM: "bert-masked", LLM: "decoders/llama", SparseEmbeddingModel: "splade", LateInteractionModel: "colbert"
+  }.freeze
+  MADE = {
+    Tokenizer: -> { Candle::Tokenizer.from_pretrained(File.join(TINY, "bert")) },
+    Tensor: -> { Candle::Tensor.new([[1.0, 2.0], [3.0, 4.0]]) },
+    Weights: -> { Candle::Weights.open(File.join(TINY, "bert")) },
+    GenerationConfig: -> { Candle::GenerationConfig.default },
+    Device: -> { Candle::Device.cpu },
+    DType: -> { Candle::DType.parse(:f32) }
+  }.freeze
+  # They end the instance, answer from the network or wait for someone.
+  LEFT_OUT = %i[initialize close synchronize embed_each generate_each register_tokenizer].freeze
+
+  # Says what it is told to, where Ruby asks for a conversion.
+  class Odd
+    def initialize(method, answer)
+      define_singleton_method(method) { answer.respond_to?(:call) ? answer.call : answer }
+    end
+  end
+
+  def initialize
+    @instances = {}
+  end
+
+  # Calls a method with arguments that are mostly wrong.
+  #
+  # @yieldparam name [String] what is called
+  # @yieldparam call [Proc] calls it
+  def attack(random)
+    @random = random
+    name, method, on_class = pick(methods)
+    receiver = on_class ? Candle.const_get(name) : instance(name)
+    called = on_class ? receiver.method(method) : receiver.public_method(method)
+    positional, keywords = arguments(called.parameters)
+    yield "#{name}#{on_class ? "." : "#"}#{method}", -> { called.call(*positional, **keywords) { |*| nil } }
+  end
+
+  # @return [Array<Array(Symbol, Symbol, Boolean)>] class, method, and whether it is the class's own
+  def methods
+    @methods ||= Dir[File.join(SIGNATURES, "*.rbs")].sort.flat_map do |file|
+      text = File.read(file)
+      name = text[/^  class (\w+)/, 1]&.to_sym
+      next [] unless INSTANCES.key?(name) || MADE.key?(name)
+
+      found = text.scan(/^    def (self\.)?([a-z]\w*[?!]?):/).map { |own, method| [name, method.to_sym, !own.nil?] }
+      found.reject { |_, method, _| LEFT_OUT.include?(method) || method.to_s.start_with?("from_pretrained") }
+    end
+  end
+
+  private
+
+  def pick(list) = list[@random.rand(list.size)]
+
+  def instance(name)
+    @instances[name] ||= MADE[name]&.call || Candle.const_get(name).from_pretrained(File.join(TINY, INSTANCES[name]))
+  end
+
+  def arguments(parameters)
+    positional = []
+    keywords = {}
+    parameters.each do |kind, name|
+      case kind
+      when :req then positional << value
+      when :opt, :rest then positional << value if @random.rand(2).zero?
+      when :keyreq then keywords[name] = value
+      when :key then keywords[name] = value if @random.rand(3).zero?
+      end
+    end
+    keywords[:no_such_option] = value if @random.rand(20).zero?
+    [positional, keywords]
+  end
+
+  USUAL = [nil, true, "", "the dog", ["the dog", "a"], 1, 2, 0.5, :cls, "[MASK]", { "a" => 1 }].freeze
+  NUMBERS = [2**64, -1, 0, Float::NAN, Float::INFINITY, -2**70, 1r, Complex(1, 2), 10**30].freeze
+  TEXTS = ["\xFF", "a\0b", "x" * 200_000, "\u{10FFFF}" * 5, "a".encode("UTF-16LE"), "\xDE\xAD".b].freeze
+  OBJECTS = [Object.new, BasicObject.new, Class, :"a b", 1.., proc { 1 }, Struct.new(:a).new(1), $stdin].freeze
+  LISTS = [[], {}, [nil], [[]], [{}], { nil => nil }, [1, "a", nil], [BasicObject.new], [["a"] * 3] * 3,
+           [Float::NAN]].freeze
+  private_constant :USUAL, :NUMBERS, :TEXTS, :OBJECTS, :LISTS
+
+  def value
+    case @random.rand(7)
+    when 0 then pick(USUAL)
+    when 1 then pick(NUMBERS)
+    when 2 then pick(TEXTS)
+    when 3 then pick(OBJECTS)
+    when 4 then pick(LISTS)
+    when 5 then pick([cyclic_array, cyclic_hash, deep, Hash.new { |hash, key| hash[key] = 1 }])
+    else odd
+    end
+  end
+
+  def odd
+    method = pick(%i[to_str to_ary to_s to_sym to_path to_hash to_h to_a to_i to_int to_f inspect each])
+    Odd.new(method, pick([nil, 7, -> { raise "not today" }, "\xFF", Object.new, [], -> { throw :nowhere }]))
+  end
+
+  def cyclic_array = [1].tap { |list| list << list }
+  def cyclic_hash = { "a" => 1 }.tap { |hash| hash["self"] = hash }
+  def deep = 5000.times.reduce([]) { |inner, _| [inner] }
+end

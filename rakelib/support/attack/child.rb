@@ -1,0 +1,160 @@
+# frozen_string_literal: true
+
+# Takes numbers from the standard input, makes an input of each and gives it to the gem. Answers a line of JSON.
+require "candle"
+require "fileutils"
+require "timeout"
+require "tmpdir"
+require_relative "mutations"
+require_relative "arguments"
+
+# The inputs of each kind, and what is done with them.
+class Inputs
+  ROOT = File.expand_path("../../../spec/fixtures", __dir__)
+  # A caller may be told so of what he gave; of a file only Candle's own errors tell.
+  FOR_ARGUMENTS = [ArgumentError, TypeError, RangeError, IndexError, FrozenError, Timeout::Error].freeze
+  # What objects of the attack raise themselves.
+  OWN = [/\Anot today\z/, /uncaught throw/].freeze
+  SECONDS = 8
+
+  def initialize(kind, seed)
+    @kind = kind
+    @seed = seed
+    @folder = Dir.mktmpdir("attack")
+    Candle.logger = Logger.new(File::NULL)
+    @hostile = HostileArguments.new
+  end
+
+  # @return [Hash] the growth of the process, and the error where that says too little
+  def give(number)
+    before = highest
+    random = Random.new((((@seed * 1_000_003) + @kind.sum) * 1_000_003) + number)
+    unclear = outcome(random)
+    { growth: highest - before, unclear: unclear }.compact
+  end
+
+  private
+
+  def outcome(random)
+    Timeout.timeout(SECONDS) { send(:"try_#{@kind}", random) }
+    nil
+  rescue Candle::InternalError => e
+    "#{@called}: #{e.full_message(highlight: false)[0, 600]}".b.force_encoding("UTF-8").scrub("?")
+  rescue Candle::Error
+    nil
+  rescue Exception => e # rubocop:disable Lint/RescueException
+    return if allowed?(e)
+
+    "#{@called}: #{e.class}: #{e.message[0,
+                                         300]} #{e.backtrace&.first(3)&.join(" ")}".b.force_encoding("UTF-8").scrub("?")
+  end
+
+  def allowed?(error)
+    return true if error.is_a?(Timeout::Error)
+
+    @kind == "arguments" && (FOR_ARGUMENTS.any?(error.class) || FOR_ARGUMENTS.any? { |known| error.is_a?(known) } ||
+                             OWN.any? { |pattern| pattern.match?(error.message) })
+  end
+
+  def highest = File.read("/proc/self/status")[/VmHWM:\s+(\d+)/, 1].to_i
+
+  # A copy of a fixture in which one file is damaged.
+  def damaged(name, file)
+    copy = File.join(@folder, "model")
+    FileUtils.rm_rf(copy)
+    FileUtils.cp_r(File.join(ROOT, "tiny", name), copy)
+    path = Dir[File.join(copy, file)].min
+    File.binwrite(path, yield(File.binread(path)))
+    copy
+  end
+
+  def try_safetensors(random)
+    copy = damaged("bert-sentence", "model.safetensors") { |bytes| Mutations.new(random).safetensors(bytes) }
+    Candle::EmbeddingModel.from_pretrained(copy, device: "cpu").embed("the fox")
+  end
+
+  def try_gguf(random)
+    copy = damaged("gguf-decoders/llama", "*.gguf") { |bytes| Mutations.new(random).bytes(bytes) }
+    Candle::LLM.from_pretrained(Dir[File.join(copy, "*.gguf")].first, device: "cpu").generate("the", max_length: 2)
+  end
+
+  def try_torch(random)
+    source = Dir[File.join(ROOT, "weights", "*.{bin,pt}")].sort
+    path = File.join(@folder, "pytorch_model.bin")
+    mutations = Mutations.new(random)
+    File.binwrite(path, mutations.bytes(File.binread(mutations.pick(source))))
+    weights = Candle::Weights.open(path)
+    weights.each { |name, _| weights.tensor(name, device: "cpu") }
+  end
+
+  def try_tokenizer(random)
+    copy = damaged("bert-sentence", "tokenizer.json") { |bytes| Mutations.new(random).json(bytes) }
+    tokenizer = Candle::Tokenizer.from_file(File.join(copy, "tokenizer.json"))
+    ["the quick fox", "", "\u{1F600} caf\u00E9 #{"a" * 3000}"].each do |text|
+      tokenizer.decode(tokenizer.encode(text))
+    end
+  end
+
+  def try_config(random)
+    name = Mutations.new(random).pick(%w[bert-sentence modernbert deberta-v2 nomic-bert albert mpnet decoders/llama])
+    copy = damaged(name, "config.json") { |bytes| Mutations.new(random).json(bytes) }
+    Candle::EmbeddingModel.from_pretrained(copy, device: "cpu").embed("the fox")
+  end
+
+  def try_modules(random)
+    mutations = Mutations.new(random)
+    name, file = mutations.pick([%w[sparse-router router_config.json], %w[splade modules.json],
+                                 %w[splade 1_SpladePooling/config.json], %w[colbert config_sentence_transformers.json],
+                                 %w[colbert modules.json], %w[colbert 1_Dense/config.json],
+                                 %w[colbert-stanford artifact.metadata], %w[bert-sentence modules.json]])
+    copy = damaged(name, file) { |bytes| mutations.json(bytes) }
+    model = Candle::ModelKind.class_for(Candle::ModelKind.of(name_of(name))).from_pretrained(copy, device: "cpu")
+    model.is_a?(Candle::LateInteractionModel) ? model.score("a", ["the fox"]) : model.embed("the fox")
+  end
+
+  def name_of(name) = File.join(ROOT, "tiny", name)
+
+  def try_template(random)
+    templates = Dir[File.join(ROOT, "chat_templates", "**/*.jinja")].sort
+    text = Mutations.new(random).spliced(templates.map { |path| File.read(path, encoding: "UTF-8") })
+    messages = [{ role: "user", content: "hello" }, { role: "assistant", content: "yes" }]
+    llm.apply_chat_template(messages, chat_template: text)
+  end
+
+  SCHEMAS = ['{"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}, "required": ["a"]}',
+             '{"type": "array", "items": {"enum": ["x", 1, null]}, "maxItems": 4}',
+             '{"anyOf": [{"type": "string", "pattern": "^a+$"}, {"$ref": "#/definitions/b"}], ' \
+             '"definitions": {"b": {"type": "number", "multipleOf": 2}}}'].freeze
+  REGEXES = ["(a|b)*c", "[a-z]{1,20}@[a-z]+\\.com", "\\d{3}-\\d{4}", "(foo|(bar|baz)+)?x*", "\\p{L}+"].freeze
+  GRAMMARS = ["start: \"yes\" | \"no\"", "start: item+\nitem: /[a-z]/ \",\"\n", "start: a\na: b?\nb: \"x\" a"].freeze
+
+  def try_schema(random)
+    llm.generate_structured("a", schema: JSON.parse(Mutations.new(random).json(Mutations.new(random).pick(SCHEMAS)),
+                                                    max_nesting: false), max_length: 4)
+  rescue JSON::ParserError
+    nil
+  end
+
+  def try_regex(random)
+    llm.generate_regex("a", pattern: Mutations.new(random).spliced(REGEXES), max_length: 4)
+  end
+
+  def try_grammar(random)
+    llm.generate("a", grammar: Mutations.new(random).spliced(GRAMMARS), max_length: 4)
+  end
+
+  def try_arguments(random)
+    @hostile.attack(random) do |name, call|
+      @called = name
+      call.call
+    end
+  end
+
+  def llm
+    @llm ||= Candle::LLM.from_pretrained(File.join(ROOT, "tiny/decoders/llama"), device: "cpu")
+  end
+end
+
+inputs = Inputs.new(ARGV[0], Integer(ARGV[1]))
+$stdout.sync = true
+$stdin.each_line { |line| puts JSON.generate(inputs.give(Integer(line))) }

@@ -1,0 +1,38 @@
+# frozen_string_literal: true
+
+require "tmpdir"
+
+require_relative "../../rakelib/support/attack"
+
+# A bounded part of `rake attack`, the same in every run.
+RSpec.describe Tasks::Attack, if: File.readable?("/proc/self/status") do
+  described_class::KINDS.each do |kind|
+    it "breaks nothing by inputs of the kind #{kind}" do
+      attack = described_class.new(seed: 20_261_115, kinds: [kind]).run(count: 40, seconds: 20)
+      expect(attack.inputs[kind]).to be >= 5
+      expect(attack.findings.map(&:to_s)).to eq([]), attack.report
+    end
+  end
+
+  it "notices a process that ends, hangs, grows or says too little" do
+    stub_const("#{described_class}::CHILD", File.join(Dir.mktmpdir, "child.rb"))
+    stub_const("#{described_class}::MOST_SECONDS", 2)
+    File.write(described_class::CHILD, <<~RUBY)
+      require "json"
+      $stdout.sync = true
+      $stdin.each_line do |line|
+        case Integer(line)
+        when 0 then Process.kill(:SEGV, Process.pid)
+        when 1 then sleep
+        when 2 then puts JSON.generate(growth: 1 << 22)
+        when 3 then puts JSON.generate(growth: 0, unclear: "NoMethodError")
+        else puts JSON.generate(growth: 0)
+        end
+      end
+    RUBY
+    attack = described_class.new(kinds: ["config"]).run(count: 6)
+    expect(attack.findings.map { |finding| [finding.number, finding.problem] })
+      .to eq([[0, "crash"], [1, "hang"], [2, "blow-up"], [3, "unclear error"]])
+    expect(attack.report).to end_with("6 inputs (config 6): crash 1, hang 1, blow-up 1, unclear error 1")
+  end
+end
