@@ -22,6 +22,12 @@ RSpec.describe Candle::ToolUse do
     Candle::LLM.from_pretrained(directory)
   end
 
+  # Has a model say the prompt instead of answering it.
+  def unrun(llm)
+    allow(llm).to receive(:_begin)
+    allow(llm).to receive(:run) { |begun| Struct.new(:text).new(begun.prompt) }
+  end
+
   after { FileUtils.rm_rf(@directories) if @directories }
 
   plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -185,7 +191,7 @@ RSpec.describe Candle::ToolUse do
                  { role: "tool", content: "noon" }, { role: "tool", content: "or so" }]
       seen = [plain, knowing].map do |template|
         llm = model(template)
-        allow(llm).to receive(:run) { |_, _, prompt:, **| Struct.new(:text).new(prompt) }
+        unrun(llm)
         llm.chat_with_tools(history, tools: [clock]).raw_response
       end
       expect(seen.first).to match(/\A<system>.*"name":"clock".*<user>x<assistant><tool_call>\n\{"name":"clock",/m)
@@ -198,7 +204,7 @@ RSpec.describe Candle::ToolUse do
       refusing = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}" \
                  "<{{ m.role }}>{{ m.content }}{% endfor %}"
       llm = model(refusing)
-      allow(llm).to receive(:run) { |_, _, prompt:, **| Struct.new(:text).new(prompt) }
+      unrun(llm)
       expect(llm.chat_with_tools(question, tools: [clock]).raw_response).to match(/\A<user>.*clock.*x\z/m)
     end
 

@@ -230,7 +230,7 @@ RSpec.describe Candle::Server do
   end
 
   it "is loaded on use" do
-    loaded = "%r{candle/(server|worker|cli)|/(rack|puma|thor)[./]}"
+    loaded = "%r{candle/(server|worker|cli)[./]|/(rack|puma|thor)[./]}"
     output, = run_ruby("print $LOADED_FEATURES.grep(#{loaded}).grep_v(/bundler/).size")
     expect(output).to eq("0")
   end
