@@ -12,8 +12,9 @@ use crate::decoder::{numbers, tiny};
 use crate::weight_files::Folder;
 
 const KINDS: [&str; 5] = ["t5", "pegasus", "marian", "m2m100", "nllb"];
-/// What reading a damaged file may hold at most.
-const MOST_BYTES: usize = 8 << 20;
+/// What reading a damaged file may hold at most: the text it is tried on may grow to a megabyte, of which
+/// every byte is kept with its origin, twice over.
+const MOST_BYTES: usize = 64 << 20;
 
 fn expected(kind: &str) -> Value {
     let path = tiny("sentencepiece").join(kind).join("expected.json");
@@ -97,10 +98,9 @@ fn damaged_models_are_refused_or_read_but_never_more() {
             assert!(peak < MOST_BYTES, "{kind}: {peak} bytes");
             match result {
                 Err(Error::CorruptModel(message) | Error::UnsupportedModel(message)) => {
-                    assert!(
-                        message.contains(file) || message.contains("vocab"),
-                        "{message}"
-                    );
+                    let named = [file, "vocab", "its tokenizer's parts"];
+                    let says = named.iter().any(|word| message.contains(word));
+                    assert!(says, "{message}");
                 }
                 Err(Error::Tokenizer(_)) => {}
                 Err(other) => panic!("{kind}: {other:?}"),
