@@ -116,7 +116,7 @@ mod tests {
                 most: 256,
             }
             .of(width, height);
-            assert!(wide % 16 == 0 && high % 16 == 0);
+            assert!(wide.is_multiple_of(16) && high.is_multiple_of(16));
             assert!(wide / 16 * (high / 16) <= 256);
         }
     }

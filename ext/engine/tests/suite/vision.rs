@@ -68,7 +68,9 @@ fn images_alone_are_those_of_transformers() {
         let most = difference(&found.values, &rows.concat());
         assert!(most <= TOLERANCE, "{name}: {most}");
         for (picture, row) in pictures.iter().zip(found.values.chunks(model.dimension())) {
-            let alone = model.embed(&[picture.clone()], false, 0, &cancel).unwrap();
+            let alone = model
+                .embed(std::slice::from_ref(picture), false, 0, &cancel)
+                .unwrap();
             assert!(difference(&alone.values, row) <= BATCH_TOLERANCE, "{name}");
         }
         let unit = model.embed(&pictures, true, 0, &cancel).unwrap();
