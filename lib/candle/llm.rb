@@ -132,8 +132,8 @@ module Candle
         return if type.nil?
         return type.to_s if KV_DTYPES.include?(type.to_s)
 
-        raise ArgumentError, "kv_dtype must be one of #{KV_DTYPES.map { |name| ":#{name}" }.join(", ")}, " \
-                             "not #{type.inspect}"
+        known = KV_DTYPES.map { |name| ":#{name}" }.join(", ")
+        raise ArgumentError, "kv_dtype must be one of #{known}, not #{type.inspect}"
       end
 
       # Names and sources as the engine takes them.

@@ -197,7 +197,7 @@ module Candle
         id = tokenizer.token_to_id(token) if token.is_a?(String)
         next id if id
 
-        raise InvalidInputError, "#{name} has a weight for #{token.inspect[0, 80]}, which is no token of the model"
+        raise InvalidInputError, "#{name} has a weight for #{token.inspect[0, 80]}, which is not a token of the model"
       end
       [ids, weights.values]
     end

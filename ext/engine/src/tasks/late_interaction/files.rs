@@ -161,7 +161,7 @@ fn punctuation() -> Vec<String> {
 
 fn no_projection(files: &ModelFiles) -> Error {
     Error::UnsupportedModel(format!(
-        "{} is no late-interaction model: it has neither PyLate's Dense modules nor the architecture HF_ColBERT. Use \
+        "{} is not a late-interaction model: it has neither PyLate's Dense modules nor the architecture HF_ColBERT. Use \
          EmbeddingModel for one vector per text",
         files.id()
     ))
