@@ -163,7 +163,8 @@ pub fn build(text: &str, object: &Path) -> Result<(), String> {
             return run(&mut command, text).map(drop);
         }
         // Instrumented as for the sanitizer, but not linked with it.
-        let intermediate = unfinished.with_extension("o");
+        let mut intermediate = unfinished.as_os_str().to_owned();
+        intermediate.push(".o");
         command
             .args(CHECKED)
             .args(["-x", "c++", "-", "-o"])
