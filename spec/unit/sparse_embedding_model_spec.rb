@@ -88,7 +88,7 @@ RSpec.describe Candle::SparseEmbeddingModel do
     expect { model.embed(["a", nil]) }.to raise_error(Candle::InvalidInputError, /texts\[1\].*nil/)
     expect { model.similarity("a", 7) }.to raise_error(Candle::InvalidInputError, /second vector must be a String/)
     expect { model.similarity("a", { "no such token" => 1.0 }) }
-      .to raise_error(Candle::InvalidInputError, /"no such token", which is no token/)
+      .to raise_error(Candle::InvalidInputError, /"no such token", which is not a token/)
     expect { model.search("a", [{ -1 => 1.0 }]) }.to raise_error(Candle::InvalidInputError, /candidates\[0\] must have/)
     expect { model.search("a", [{ indices: [1, 1], values: [1.0, 2.0] }]) }
       .to raise_error(Candle::InvalidInputError, /two weights for the token 1/)
