@@ -131,7 +131,11 @@ fn headers() -> Result<&'static Path, String> {
         let folder = settings().cache.join(format!("include-{}", hash(&texts)));
         std::fs::create_dir_all(&folder)
             .map_err(|error| format!("{}: {error}", folder.display()))?;
-        for (name, text) in HEADERS {
+        // One that is there stays: clang takes a file for another that had its number, and would include only one.
+        let missing = HEADERS
+            .iter()
+            .filter(|(name, _)| !folder.join(name).exists());
+        for (name, text) in missing {
             replace(&folder.join(name), |unfinished| {
                 std::fs::write(unfinished, text).map_err(|e| e.to_string())
             })?;
