@@ -34,7 +34,7 @@ fn embed(
     cancel: &CancelToken,
 ) -> engine::Result<Embeddings> {
     let options = EmbedOptions {
-        normalize: Some(number % 2 == 0),
+        normalize: Some(number.is_multiple_of(2)),
         ..EmbedOptions::default()
     };
     model.embed(&[text(number)], &options, cancel)
