@@ -95,7 +95,7 @@ impl Device {
         match device.location() {
             candle_core::DeviceLocation::Cpu => Self::Cpu,
             candle_core::DeviceLocation::Cuda { gpu_id } => Self::Cuda(gpu_id),
-            candle_core::DeviceLocation::Metal { gpu_id } => Self::Metal(gpu_id),
+            place @ candle_core::DeviceLocation::Metal { .. } => Self::Metal(metal_index(place)),
         }
     }
 
@@ -227,6 +227,16 @@ impl Device {
             })
         })
     }
+}
+
+/// candle names a Metal device by its number in the system's registry, which is not the index it was opened by.
+fn metal_index(place: candle_core::DeviceLocation) -> usize {
+    let opened = OPENED.lock().unwrap_or_else(|e| e.into_inner());
+    let known = opened.iter().flatten();
+    let found = known
+        .filter(|(_, (_, device))| device.location() == place)
+        .map(|(device, _)| device.index());
+    found.min().unwrap_or(0)
 }
 
 /// candle takes a device out of a list without a look at its length, and panics.
