@@ -12,8 +12,9 @@ module GpuBench
     LOGPROB_LIMITS = { f32: 2e-3, f16: 0.1, bf16: 0.5 }.freeze
     # The CPU computes on quantized blocks, a GPU on what they expand to.
     BLOCK_LIMITS = { f32: 0.1, f16: 0.2, bf16: 0.5 }.freeze
-    GROUPS = { "decoders" => LOGPROB_LIMITS, "gguf-decoders" => BLOCK_LIMITS }.freeze
-    NO_MODELS = %w[adapters].freeze
+    GROUPS = { "decoders" => LOGPROB_LIMITS, "gguf-decoders" => BLOCK_LIMITS, "seq2seq" => LOGPROB_LIMITS }.freeze
+    NO_MODELS = %w[adapters sentencepiece].freeze
+    PICTURE = File.expand_path("../images/alpha.png", ROOT)
 
     def initialize(device, results)
       @device = device
@@ -25,7 +26,7 @@ module GpuBench
       encoders.sort.each { |name| compare(name, LIMITS) { |path, options| encoder(path, options) } }
       GROUPS.each do |group, limits|
         Dir.glob("#{group}/*", base: ROOT).sort.each do |name|
-          compare(name, limits) { |path, options| decoder(path, options) }
+          compare(name, limits) { |path, options| group == "seq2seq" ? seq2seq(path, options) : decoder(path, options) }
         end
       end
     end
@@ -52,8 +53,41 @@ module GpuBench
       when /-sequence\z/ then with(Candle::Classifier, path, options) { |m| m.classify(TEXT).sort_by { |r| r[:label] } }
       when /-token\z/ then with(Candle::NER, path, options) { |m| m.predict_tokens(TEXT) }
       when /reranker\z/ then with(Candle::Reranker, path, options) { |m| m.score("the fox", [TEXT, "a dog"]) }
+      when /\A(splade|sparse)/ then sparse(path, options)
+      when /\Acolbert/ then with(Candle::LateInteractionModel, path, options) { |m| m.embed_document([TEXT]).map(&:to_a) }
+      when /\A(clip|siglip|vit|dinov2|llava)/ then picture(path, options)
       else with(Candle::EmbeddingModel, path, options) { |model| model.embed([TEXT, "a dog"]) }
       end
+    end
+
+    def sparse(path, options)
+      with(Candle::SparseEmbeddingModel, path, options) do |model|
+        weights = model.embed(TEXT)
+        Array.new(model.dimension) { |id| weights.fetch(id, 0.0) }
+      end
+    end
+
+    def picture(path, options)
+      case File.basename(path)
+      when /-classifier\z/
+        with(Candle::ImageClassifier, path, options) { |m| m.classify(PICTURE).sort_by { |r| r[:label] } }
+      when /\A(clip|siglip)/ then with(Candle::CLIP, path, options) { |m| [m.embed_text(TEXT), m.embed_image(PICTURE)] }
+      when "llava" then with(Candle::VLM, path, options) { |m| first_token { |one| m.complete(question, **one) } }
+      else with(Candle::ImageEmbeddingModel, path, options) { |m| m.embed(PICTURE) }
+      end
+    end
+
+    def question
+      [{ role: "user", content: [{ type: "image", image: PICTURE }, { type: "text", text: TEXT }] }]
+    end
+
+    def seq2seq(path, options)
+      with(Candle::Seq2Seq, path, options) { |model| first_token { |one| model.complete(TEXT, **one) } }
+    end
+
+    # @return [Array<Float>] the log probability of the likeliest token; what follows depends on the choice
+    def first_token
+      yield(max_length: 1, temperature: 0.0, logprobs: 1).logprobs.map { |entry| entry[:logprob] }
     end
 
     def fill(path, options)
