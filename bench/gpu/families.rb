@@ -54,7 +54,7 @@ module GpuBench
       when /-token\z/ then with(Candle::NER, path, options) { |m| m.predict_tokens(TEXT) }
       when /reranker\z/ then with(Candle::Reranker, path, options) { |m| m.score("the fox", [TEXT, "a dog"]) }
       when /\A(splade|sparse)/ then sparse(path, options)
-      when /\Acolbert/ then with(Candle::LateInteractionModel, path, options) { |m| m.embed_document([TEXT]).map(&:to_a) }
+      when /\Acolbert/ then with(Candle::LateInteractionModel, path, options) { |m| m.embed_document(TEXT).to_a }
       when /\A(clip|siglip|vit|dinov2|llava)/ then picture(path, options)
       else with(Candle::EmbeddingModel, path, options) { |model| model.embed([TEXT, "a dog"]) }
       end

@@ -250,13 +250,14 @@ impl Writing {
 
     /// Keeps the texts at these places of the active ones, and in each row what it continues.
     fn go_on(&mut self, staying: &[usize], parents: &[u32], cache: &Cache) -> Result<()> {
-        if let Some((memory, _)) = &self.state {
-            self.state = Some((memory.of(staying)?, cache.of(parents)?));
-        }
+        // A GPU has no tensors of nothing.
+        self.state = match &self.state {
+            Some((memory, _)) if !staying.is_empty() => {
+                Some((memory.of(staying)?, cache.of(parents)?))
+            }
+            _ => None,
+        };
         self.active = staying.iter().map(|&place| self.active[place]).collect();
-        if self.active.is_empty() {
-            self.state = None;
-        }
         Ok(())
     }
 
