@@ -197,9 +197,11 @@ module Bench
       amount = Texts::TOGETHER * 64
       part = ->(worker, task, **rest) { Participant.new(worker: worker, task: task, model: model, **rest) }
       same = { measure: :agreement }
+      # Greedy answers part for good where two tokens are nearly as likely.
+      alike = { measure: :agreement, at_least: 0.3 }
       [Case.new(name: "decode_together", group: "together", title: "#{Texts::TOGETHER} texts of 64 tokens at once",
                 unit: "tokens/s", amount: amount, input: @inputs[:openings], rounds: rounds(5),
-                participants: [part.call(OURS, "decode_together"), part.call(LLAMA, "decode_together")],
+                participants: [part.call(OURS, "decode_together"), part.call(LLAMA, "decode_together", check: alike)],
                 target: Target.new(ratio: 1.3)),
        Case.new(name: "decode_in_turn", group: "together", title: "the same, one after the other",
                 unit: "tokens/s", amount: amount, input: @inputs[:openings], rounds: rounds(3),
@@ -209,7 +211,7 @@ module Bench
        Case.new(name: "second_caller", group: "together", title: "first token after a beginning of 1,000 tokens",
                 unit: "ms", input: @inputs[:system], rounds: rounds(3),
                 participants: [part.call(OURS, "second_caller"),
-                               part.call(OURS, "first_token", label: "our first caller")],
+                               part.call(OURS, "first_caller", label: "our first caller", check: same)],
                 target: Target.new(ratio: 10.0)),
        peak("memory_sessions", "64 idle sessions", @inputs[:sessions], [part.call(OURS, "idle_sessions")])]
     end

@@ -146,6 +146,7 @@ module Bench
       case task
       when "decode_together" then decode_together(model, data)
       when "decode_in_turn" then [data[:prompts].map { |prompt| complete(model, prompt, data[:tokens]).token_ids }]
+      when "first_caller" then first_token(model, "#{data[:prompt]} Two")
       when "second_caller" then second_caller(model, data)
       when "idle_sessions" then idle_sessions(model, data)
       else raise ArgumentError, "no such task: #{task}"

@@ -42,7 +42,7 @@ RSpec.describe "the page of red-candle serve" do
 
         browser.click("#tab-live")
         browser.wait { browser.script("return document.querySelectorAll('#plots figure').length") >= 5 }
-        expect(browser.text("#plots")).not_to include("Pages")
+        expect(browser.text("#plots")).to include("Pages in use")
         expect(browser.script("return document.querySelector('#problem').hidden")).to be(true)
         expect(browser.console.select { |entry| entry["level"] == "SEVERE" }).to be_empty
       end

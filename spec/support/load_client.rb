@@ -6,15 +6,16 @@ require "socket"
 
 # Many connections that ask for all kinds of work at once, some of which break off. It runs as a program of its own:
 # ruby load_client.rb BASE_URL SECONDS CONNECTIONS
+# Answers are the same each time, so that what is kept of them for the next does not look like a leak.
 class LoadClient
   MESSAGES = [{ role: "user", content: "hi" }].freeze
   WORK = [
-    ["/v1/chat/completions", { model: "llm", messages: MESSAGES, max_tokens: 8, stream: true }],
-    ["/v1/chat/completions", { model: "llm", messages: MESSAGES, max_tokens: 8 }],
+    ["/v1/chat/completions", { model: "llm", messages: MESSAGES, max_tokens: 8, temperature: 0, stream: true }],
+    ["/v1/chat/completions", { model: "llm", messages: MESSAGES, max_tokens: 8, temperature: 0 }],
     ["/v1/embeddings", { model: "embedder", input: ["a dog", "the quick fox"] }],
     ["/rerank", { query: "dog", texts: %w[cat dog fox] }],
     ["/predict", { inputs: "a dog" }],
-    ["/api/chat", { model: "llm", messages: MESSAGES, options: { num_predict: 8 } }]
+    ["/api/chat", { model: "llm", messages: MESSAGES, options: { num_predict: 8, temperature: 0 } }]
   ].freeze
 
   def initialize(base, seconds, connections)
@@ -54,7 +55,7 @@ class LoadClient
   # Asks for a long answer and goes away.
   def drop
     counts = Hash.new(0)
-    body = JSON.generate(model: "llm", messages: MESSAGES, max_tokens: 40, stream: true)
+    body = JSON.generate(model: "llm", messages: MESSAGES, max_tokens: 40, temperature: 0, stream: true)
     while running?
       socket = TCPSocket.new(@address.host, @address.port)
       socket.write("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" \

@@ -54,7 +54,7 @@ RSpec.describe Candle::Instrumentation do
     calls = { generate: "hello", chat: question, complete: "hello" }
     calls.each do |method, input|
       seen = events { llm.public_send(method, input, **short) }
-      expect(seen.map(&:first)).to eq(["generate.candle"]), method
+      expect(seen.map(&:first)).to eq(["generate.candle"]), method.to_s
       expect(seen.first.last).to include(batch: 1, completion_tokens: 5, device: "cpu")
       payload = seen.first.last
       expect(payload[:tokens]).to eq(payload[:prompt_tokens] + 5)

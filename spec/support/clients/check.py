@@ -18,7 +18,7 @@ def check_openai(base):
 
     client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
     names = [model.id for model in client.models.list()]
-    assert names == ["llm", "embedder", "reranker", "classifier", "ner"], names
+    assert names == ["llm", "embedder", "reranker", "classifier", "ner", "sparse"], names
     assert client.models.retrieve("llm").id == "llm"
 
     settings = {"model": "llm", "messages": MESSAGES, "max_tokens": 6, "temperature": 0}
