@@ -17,7 +17,7 @@ module Tasks
         spec/unit/classifier_spec.rb spec/unit/masked_lm_spec.rb spec/unit/adapters_spec.rb
       ].freeze
       # One checkpoint per shape, watched access by access.
-      SHAPES = %w[bert modernbert deberta-v2 model2vec decoders/llama decoders/gemma3 decoders/qwen2-moe].freeze
+      SHAPES = %w[bert modernbert deberta-v2 decoders/llama decoders/gemma3 decoders/qwen2-moe].freeze
 
       # Kernels of candle's that are wrong: the product with Q2_K writes out of bounds, attention needs more threadgroup
       # memory than there is for heads of 256, and sums of 16-bit numbers are added in 16 bits.
