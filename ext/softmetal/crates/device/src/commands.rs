@@ -1,9 +1,10 @@
 //! Command buffers: what encoders record, and when it runs.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
+use crate::encoders::Encoders;
 use crate::execution;
 use crate::library::Pipeline;
 use crate::memory::Allocation;
@@ -61,7 +62,7 @@ pub enum Command {
 /// The encoders that come before whoever waits.
 #[derive(Default)]
 pub struct Fence {
-    pub before: Mutex<HashSet<u32>>,
+    pub before: Mutex<Encoders>,
 }
 
 pub struct Encoder {

@@ -65,7 +65,7 @@ impl Executor {
             Command::Barrier => order.barrier = shadow::last_command(),
             Command::Copy { from, to } => return copy(&from, &to, order),
             Command::Fill { target, value } => return fill(&target, value, order),
-            Command::Wait(fence) => order.before.extend(crate::lock(&fence.before).iter()),
+            Command::Wait(fence) => order.before.unite(&crate::lock(&fence.before)),
             Command::Update(fence) => {
                 let mut before = crate::lock(&fence.before);
                 before.clone_from(&order.before);

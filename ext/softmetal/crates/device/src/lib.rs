@@ -3,6 +3,7 @@
 //! `settings` lists what the environment may ask for.
 
 mod commands;
+mod encoders;
 mod execution;
 mod interface;
 mod library;

@@ -3,10 +3,11 @@
 //! instead of its runtime). Found are: accesses outside of the bound buffers, reads of bytes nobody wrote, lanes that
 //! race inside a dispatch, and commands that touch what an unordered one wrote or read.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use crate::encoders::Encoders;
 use crate::machine::Moment;
 use crate::report::{self, Work};
 use crate::settings::settings;
@@ -125,7 +126,7 @@ pub fn host_wrote(range: (usize, usize)) {
 #[derive(Default, Clone)]
 pub struct Order {
     pub encoder: u32,
-    pub before: HashSet<u32>,
+    pub before: Encoders,
     pub barrier: u32,
 }
 
@@ -226,7 +227,7 @@ impl History {
         let ordered = if same {
             earlier <= now.order.barrier
         } else {
-            now.order.before.contains(encoder)
+            now.order.before.contains(*encoder)
         };
         let place = if same {
             "same encoder"
