@@ -42,11 +42,9 @@ module Candle
     OPTIONS = %i[num_beams length_penalty early_stopping no_repeat_ngram_size min_length].freeze
     # The words for a length that is a number of new tokens.
     MIN_LENGTHS = %i[min_length min_new_tokens].freeze
-    # How many new tokens a text has at most where neither the call nor the checkpoint says it.
-    MAX_LENGTH = 512
     # So many texts are written at once.
     TEXTS_AT_ONCE = 32
-    private_constant :OPTIONS, :MIN_LENGTHS, :MAX_LENGTH, :TEXTS_AT_ONCE
+    private_constant :OPTIONS, :MIN_LENGTHS, :TEXTS_AT_ONCE
 
     class << self
       # @param source [String, Pathname] a Hugging Face id, a directory, or a `.gguf` file
@@ -102,16 +100,28 @@ module Candle
       complete(text, config: config, **overrides, &block).text
     end
 
-    # The same as {#generate} of one text, with everything that is known of the run.
+    # The same as {#generate}, with everything that is known of the run.
     #
-    # @param text [String]
+    # @param input [String, Array<String>]
     # @param config [GenerationConfig, Hash, nil]
+    # @param task [Symbol, nil] `:summarize` or `:translate` for what {#summarize} and {#translate} write
+    # @param from [String, Symbol, nil] the languages of a translation, as {#translate} takes them
+    # @param to [String, Symbol, nil]
     # @param overrides [Hash] as {#generate} takes them
-    # @yieldparam piece [String] the text as it comes
-    # @return [Completion]
-    def complete(text, config: nil, **overrides, &block)
-      text = TextInput.utf8(text, "text")
-      completions_of([text], config, overrides, &block).first
+    # @yieldparam piece [String] a single text as it comes
+    # @return [Completion, Array<Completion>] one for a String, one per text for an Array
+    # @raise [ArgumentError] for a block with several texts
+    def complete(input, config: nil, task: nil, from: nil, to: nil, **overrides, &block)
+      texts, single = Arguments.texts(input)
+      raise ArgumentError, "a block takes the pieces of a single text" if block && !single
+
+      found = if task
+                completions_by_task(texts, task: task, config: config, from: from, to: to, **overrides, &block)
+              else
+                refuse_languages(from, to)
+                completions_of(texts, config, overrides, &block)
+              end
+      single ? found.first : found
     end
 
     # @return [Array<String>] the codes of the languages that the model has tokens for, as `translate` takes them; empty
@@ -192,9 +202,7 @@ module Candle
     end
 
     def usual_config
-      length = defaults[:max_length]
-      GenerationConfig.deterministic(max_length: length.zero? ? MAX_LENGTH : length,
-                                     repetition_penalty: defaults[:repetition_penalty])
+      GenerationConfig.deterministic(max_length: usual_length, repetition_penalty: defaults[:repetition_penalty])
     end
 
     def own_options(given)

@@ -6,10 +6,14 @@ module Candle
   module TextTasks
     # Settings of a checkpoint's task that transformers counts with the token every text starts with.
     LENGTHS = %w[max_length min_length].freeze
+    # How many new tokens a text has at most where neither the call nor the checkpoint says it.
+    MAX_LENGTH = 512
+    # What a text may be written for.
+    TASKS = %i[summarize translate].freeze
     # Those that are taken over from `task_specific_params`.
     SETTINGS = %w[num_beams length_penalty early_stopping no_repeat_ngram_size max_length min_length
                   repetition_penalty].freeze
-    private_constant :LENGTHS, :SETTINGS
+    private_constant :LENGTHS, :MAX_LENGTH, :SETTINGS, :TASKS
 
     # @example
     #   model = Candle::Seq2Seq.from_pretrained("spec/fixtures/tiny/seq2seq/t5")
@@ -22,9 +26,8 @@ module Candle
     #   they are not given
     # @return [String, Array<String>]
     def summarize(input, max_length: nil, min_length: nil, **options)
-      task = tasks["summarization"] || {}
       lengths = { max_length: max_length, min_length: min_length }.compact
-      do_task(input, task, { **options, **lengths })
+      texts_of(input, task: :summarize, **options, **lengths)
     end
 
     # Translates, where the model knows languages: M2M100 and NLLB by the codes of {Seq2Seq#languages} ("en",
@@ -44,33 +47,73 @@ module Candle
     # @return [String, Array<String>]
     # @raise [InvalidInputError] for a language that the model does not know, or when it must be told one
     def translate(input, from: nil, to: nil, **options)
-      from, to = [from, to].map { |code| code && TextInput.utf8(code.to_s, "language") }
-      return translate_by_token(input, from, to, options) unless languages.empty?
-      return do_task(input, pair(from, to), options) unless pairs.empty?
+      texts_of(input, task: :translate, from: from, to: to, **options)
+    end
 
-      translate_by_prefix(input, to, options)
+    # @example
+    #   model = Candle::Seq2Seq.from_pretrained("spec/fixtures/tiny/seq2seq/t5")
+    #   model.usual_length(task: :summarize) # => 11
+    #
+    # @param task [Symbol, nil] `:summarize`, `:translate`, or nil for none
+    # @param from [String, Symbol, nil] as {#translate} takes it
+    # @param to [String, Symbol, nil]
+    # @return [Integer] how many new tokens a text has at most where a call does not say it
+    def usual_length(task: nil, from: nil, to: nil)
+      of_task = task && task_settings(plan(task, from, to).first)[:max_length]
+      of_task || defaults[:max_length].nonzero? || MAX_LENGTH
     end
 
     private
 
-    def translate_by_token(input, from, to, options)
+    def texts_of(input, **options)
+      texts, single = Arguments.texts(input)
+      completions = completions_by_task(texts, **options)
+      single ? completions.first.text : completions.map(&:text)
+    end
+
+    # Texts behind the task's prefix, by its settings where the call has none.
+    def completions_by_task(texts, task:, config: nil, from: nil, to: nil, **options, &block)
+      found, languages = plan(task, from, to)
+      texts = texts.map { |text| "#{found["prefix"]}#{text}" } if found["prefix"]
+      given = { num_beams: defaults[:num_beams], **task_settings(found), **options }
+      given = given.except(*GenerationConfig::DEFAULTS.keys - options.keys) if config
+      completions_of(texts, config, given, **languages, &block)
+    end
+
+    # @return [Array(Hash, Hash)] the checkpoint's prefix and settings, and the languages that are tokens
+    def plan(task, from, to)
+      from, to = [from, to].map { |code| code && TextInput.utf8(code.to_s, "language") }
+      return [translation(from, to), languages.empty? ? {} : { from: from, to: to }] if
+        Arguments.choice(task, "task", TASKS) == :translate
+
+      refuse_languages(from, to)
+      [tasks["summarization"] || {}, {}]
+    end
+
+    def refuse_languages(*languages)
+      raise ArgumentError, "from: and to: are for task: :translate" if languages.any?
+    end
+
+    def translation(from, to)
+      return pair(from, to) if languages.empty? && !pairs.empty?
+      return marian_task(to) if languages.empty?
       raise InvalidInputError, "say which language to translate to, as in to: #{languages.first.inspect}" if to.nil?
 
-      do_task(input, {}, options, from: from, to: to)
+      {}
     end
 
     # Marian: the target language of models with several is a token before the text.
-    def translate_by_prefix(input, to, options)
+    def marian_task(to)
       unless model_info[:family] == "marian"
         raise InvalidInputError, "#{model_id} knows no languages: its configuration has no task of translating"
       end
 
       known = marian_languages
-      return do_task(input, {}, options) if known.empty? || to.nil?
+      return {} if known.empty? || to.nil?
 
       raise InvalidInputError, unknown_language(to, known) unless known.include?(to)
 
-      do_task(input, { "prefix" => ">>#{to}<< " }, options)
+      { "prefix" => ">>#{to}<< " }
     end
 
     def marian_languages
@@ -102,17 +145,6 @@ module Candle
       [[from, source, names.first], [to, target, names.last]].all? do |wanted, code, name|
         wanted.nil? || [code, name].include?(wanted.downcase)
       end
-    end
-
-    # Texts behind the task's prefix, by its settings where the call has none.
-    def do_task(input, task, options, **languages)
-      texts, single = Arguments.texts(input)
-      texts = texts.map { |text| "#{task["prefix"]}#{text}" } if task["prefix"]
-      config = options[:config]
-      given = { num_beams: defaults[:num_beams], **task_settings(task), **options.except(:config) }
-      given = given.except(*GenerationConfig::DEFAULTS.keys - options.keys) if config
-      completions = completions_of(texts, config, given, **languages)
-      single ? completions.first.text : completions.map(&:text)
     end
 
     def task_settings(task)

@@ -66,6 +66,18 @@ RSpec.describe Candle::Seq2Seq do
     expect(%i[stop length]).to include(ended.finish_reason)
   end
 
+  it "tells of tasks and of several texts at once" do
+    expect(model.complete([text, "a"], max_length: 4).map(&:text)).to eq(model.generate([text, "a"], max_length: 4))
+    expect(model.complete(text, task: :summarize).text).to eq(model.summarize(text))
+    pieces = []
+    german = model.complete(text, task: "translate", to: "de", num_beams: 1, max_length: 5) { |piece| pieces << piece }
+    expect([german.text, pieces.join]).to all(eq(model.translate(text, to: "de", num_beams: 1, max_length: 5)))
+    expect([model.usual_length, model.usual_length(task: :summarize)]).to eq([512, 11])
+    expect { model.complete([text]) { |piece| piece } }.to raise_error(ArgumentError, /a single text/)
+    expect { model.complete(text, to: "de") }.to raise_error(ArgumentError, /task: :translate/)
+    expect { model.complete(text, task: :sing) }.to raise_error(ArgumentError, /task must be one of/)
+  end
+
   it "samples by a seed" do
     texts = Array.new(2) { model.generate(text, temperature: 1.2, seed: 7, max_length: 8) }
     expect(texts.uniq.size).to eq(1)
