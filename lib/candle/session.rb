@@ -6,7 +6,7 @@ module Candle
   # A conversation that keeps what the model has already read, so that each turn costs only what is new. Sessions share
   # the model's weights and may run in threads, one turn at a time each.
   class Session
-    # @return [LLM]
+    # @return [LLM, VLM]
     attr_reader :llm
     # @return [String, nil] the adapter that the conversation uses; nil is the base model
     attr_reader :adapter
@@ -34,7 +34,7 @@ module Candle
     #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
     #   Candle::Session.new(llm, messages: [{ role: "user", content: "Hi" }]).messages.size # => 1
     #
-    # @param llm [LLM]
+    # @param llm [LLM, VLM]
     # @param system [String, nil] instructions that stand before the conversation
     # @param messages [Array<Hash>] the conversation so far, `{role:, content:}` each
     # @param adapter [String, nil] the adapter of the whole conversation
@@ -52,13 +52,16 @@ module Candle
     # Says something and returns the answer, which also goes into {#messages}. With a block the answer is streamed.
     #
     # @param text [String]
+    # @param images [Array] what the text is about, for a model that sees: paths, bytes of files, IOs or {Image}s; a
+    #   conversation with other images than paths can't be saved
     # @param options [Hash] as {LLM#chat} takes them
     # @yieldparam piece [String]
     # @return [String]
-    def say(text, **options, &block)
+    def say(text, images: [], **options, &block)
       text = TextInput.utf8(text, "text")
+      content = images.map { |image| { type: "image", image: image } } << { type: "text", text: text } if images.any?
       @turn.synchronize do
-        asked = @messages + [{ role: "user", content: text }]
+        asked = @messages + [{ role: "user", content: content || text }]
         @completion = @llm.answer(asked, adapter: @adapter,
                                          **{ chat_template: @chat_template }.compact, **options, &block)
         @messages = asked + [{ role: "assistant", content: @completion.text }]
@@ -75,7 +78,12 @@ module Candle
     #
     # @param path [String, Pathname]
     # @return [self]
+    # @raise [InvalidInputError] when an image of the conversation is not a path
     def save(path)
+      if messages.flat_map { |message| Array(message[:content]) }.any? { |part| part.is_a?(Hash) && unwritable?(part) }
+        raise InvalidInputError, "this conversation has an image that is not a path, and can't be saved"
+      end
+
       state = { model_id: @llm.model_id, adapter: @adapter, chat_template: @chat_template, messages: messages }
       File.write(path, "#{JSON.pretty_generate(state.compact)}\n", encoding: "UTF-8")
       self
@@ -99,6 +107,13 @@ module Candle
     # @return [String] one line
     def inspect
       "#<Candle::Session #{@messages.size} messages of #{@llm.model_id}>"
+    end
+
+    private
+
+    def unwritable?(part)
+      image = part[:image] || part["image"]
+      !image.nil? && !image.is_a?(Pathname) && (!image.is_a?(String) || Image.like?(image))
     end
   end
 end

@@ -110,8 +110,10 @@ module Candle
     #   @return [Boolean] as {Model#closed?}
     # @!method context_length
     #   @return [Integer] as {LLM#context_length}
+    # @!method stats
+    #   @return [Hash] as {LLM#stats}
     def_delegators :@llm, :device, :dtype, :tokenizer, :model_id, :options, :model_info, :device_report, :close,
-                   :closed?, :context_length
+                   :closed?, :context_length, :stats
 
     # @api private
     def initialize(llm, sight)
@@ -186,6 +188,29 @@ module Candle
           .tap { seen.clear }
     end
 
+    # A conversation, in which images may come with any turn.
+    #
+    # @example
+    #   vlm = Candle::VLM.from_pretrained("spec/fixtures/tiny/llava")
+    #   session = vlm.session
+    #   session.say("What is it?", images: ["spec/fixtures/images/photo.png"], max_length: 3)
+    #   session.messages.size # => 2
+    #
+    # @param system [String, nil] instructions that stand before the conversation
+    # @param messages [Array<Hash>] the conversation so far, as {Session#messages} gives it
+    # @param chat_template [String, nil] another template than the checkpoint's own
+    # @return [Session]
+    def session(system: nil, messages: [], chat_template: nil)
+      Session.new(self, system: system, messages: messages, chat_template: chat_template)
+    end
+
+    # The completion of a chat.
+    #
+    # @api private
+    def answer(messages, **options, &block)
+      complete(messages, **options, &block)
+    end
+
     # Computes something tiny, so that the first call of a user finds everything in place.
     #
     # @return [self]
@@ -217,8 +242,10 @@ module Candle
       images = []
       bare = messages.map do |message|
         content = message.fetch(:content) { message["content"] }
-        next message unless content.is_a?(Array)
+        next message if content.nil?
 
+        # Templates of models that see look for parts, and pass over a text that is none.
+        content = [{ type: "text", text: content }] unless content.is_a?(Array)
         message.except("content").merge(content: content.map { |part| part_of(part, images) })
       end
       [images, bare]

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "pathname"
+require "tmpdir"
 
 RSpec.describe Candle::VLM do
   let(:vlm) { described_class.from_pretrained(TinyModels.path("llava"), device: "cpu") }
@@ -51,6 +52,30 @@ RSpec.describe Candle::VLM do
     expect(llm.chat(messages(asked[0]), config: greedy)).to eq(vlm.ask(photo, asked[0]["question"], max_length: 8))
     blind = Candle::LLM.from_pretrained(TinyModels.path("decoders/llama"), device: "cpu")
     expect { blind.chat(messages(asked[0])) }.to raise_error(Candle::UnsupportedModelError, /no vision tower/)
+  end
+
+  it "reads a text that is no list of parts" do
+    parts = [{ role: "user", content: [{ type: "text", text: "what is it?" }] }]
+    plain = [{ role: "user", content: "what is it?" }]
+    expect(vlm.complete(plain, max_length: 4)).to eq(vlm.complete(parts, max_length: 4))
+    expect(vlm.complete([{ role: "user", content: "a" }], max_length: 4).usage.prompt_tokens)
+      .to be < vlm.complete(plain, max_length: 4).usage.prompt_tokens
+  end
+
+  it "keeps a conversation with images" do
+    session = vlm.session(system: "Be brief.")
+    first = session.say("what is it?", images: [photo], max_length: 4)
+    session.say("and?", max_length: 4)
+    expect(session.usage.cached_tokens).to be >= 16
+    expect([vlm.looks, session.messages.size, first]).to match([1, 5, String])
+    Dir.mktmpdir do |directory|
+      path = File.join(directory, "talk.json")
+      session.save(path)
+      expect(Candle::Session.load(vlm, path).messages).to eq(session.messages)
+      session.say("this?", images: [File.binread(photo)], max_length: 2)
+      expect { session.save(path) }.to raise_error(Candle::InvalidInputError, /not a path/)
+    end
+    expect(vlm.stats[:tokens_out]).to be_positive
   end
 
   it "says what is wrong" do
