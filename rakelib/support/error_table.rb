@@ -59,8 +59,8 @@ module Tasks
     end
 
     def sources(pattern)
-      Dir[File.join(Build::ROOT, pattern)].sort.reject { |path| path.match?(%r{/bin/|/selftest|/server}) }
-                                          .map { |path| File.read(path) }
+      Dir.glob(pattern, base: Build::ROOT).sort.reject { |path| path.match?(%r{/bin/|/selftest|/server}) }
+         .map { |path| File.read(File.join(Build::ROOT, path)) }
     end
 
     def shown(text)
