@@ -6,10 +6,10 @@ _red_candle() {
   else
     case $verb in
       chat) choices="--max-tokens --temperature --top-p --top-k --seed --system --device" ;;
-      run) choices="--model --raw --schema --max-tokens --temperature --top-p --top-k --seed --system --device --json" ;;
+      run) choices="--model --raw --schema --image --task --from --to --max-tokens --temperature --top-p --top-k --seed --system --device --json" ;;
       embed) choices="--model --format --dimensions --prompt-name --output --field --device" ;;
       rerank) choices="--model --top --field --device --json" ;;
-      classify) choices="--model --format --top --output --field --device" ;;
+      classify) choices="--model --format --top --labels --output --field --device" ;;
       entities) choices="--model --format --threshold --output --field --device" ;;
       search) choices="--query --model --index --top --device --json" ;;
       serve) choices="--host --port --token --workers --lazy --cors --running --waiting --max-tokens --seconds --log --device" ;;

@@ -1,9 +1,9 @@
 # fish completion for red-candle; put it into ~/.config/fish/completions.
 complete -c red-candle -n __fish_use_subcommand -f -a chat -d 'Talk with a language model'
 complete -c red-candle -n __fish_use_subcommand -f -a run -d 'Generate text from a prompt, standard input, or both'
-complete -c red-candle -n __fish_use_subcommand -f -a embed -d 'Vectors of lines or JSON lines'
+complete -c red-candle -n __fish_use_subcommand -f -a embed -d 'Vectors of lines, JSON lines or images'
 complete -c red-candle -n __fish_use_subcommand -f -a rerank -d 'Sort lines by how well they answer a query'
-complete -c red-candle -n __fish_use_subcommand -f -a classify -d 'Labels of lines or JSON lines'
+complete -c red-candle -n __fish_use_subcommand -f -a classify -d 'Labels of lines, JSON lines or images'
 complete -c red-candle -n __fish_use_subcommand -f -a entities -d 'Named entities of lines or JSON lines'
 complete -c red-candle -n __fish_use_subcommand -f -a search -d 'Find passages in text files by meaning'
 complete -c red-candle -n __fish_use_subcommand -f -a serve -d 'Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama'
@@ -27,6 +27,10 @@ complete -c red-candle -n '__fish_seen_subcommand_from chat' -l device
 complete -c red-candle -n '__fish_seen_subcommand_from run' -l model
 complete -c red-candle -n '__fish_seen_subcommand_from run' -l raw
 complete -c red-candle -n '__fish_seen_subcommand_from run' -l schema
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l image
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l task
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l from
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l to
 complete -c red-candle -n '__fish_seen_subcommand_from run' -l max-tokens
 complete -c red-candle -n '__fish_seen_subcommand_from run' -l temperature
 complete -c red-candle -n '__fish_seen_subcommand_from run' -l top-p
@@ -50,6 +54,7 @@ complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l json
 complete -c red-candle -n '__fish_seen_subcommand_from classify' -l model
 complete -c red-candle -n '__fish_seen_subcommand_from classify' -l format
 complete -c red-candle -n '__fish_seen_subcommand_from classify' -l top
+complete -c red-candle -n '__fish_seen_subcommand_from classify' -l labels
 complete -c red-candle -n '__fish_seen_subcommand_from classify' -l output
 complete -c red-candle -n '__fish_seen_subcommand_from classify' -l field
 complete -c red-candle -n '__fish_seen_subcommand_from classify' -l device

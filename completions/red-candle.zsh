@@ -4,9 +4,9 @@ local -a verbs
 verbs=(
   'chat:Talk with a language model'
   'run:Generate text from a prompt, standard input, or both'
-  'embed:Vectors of lines or JSON lines'
+  'embed:Vectors of lines, JSON lines or images'
   'rerank:Sort lines by how well they answer a query'
-  'classify:Labels of lines or JSON lines'
+  'classify:Labels of lines, JSON lines or images'
   'entities:Named entities of lines or JSON lines'
   'search:Find passages in text files by meaning'
   'serve:Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama'
@@ -27,10 +27,10 @@ if (( CURRENT == 2 )); then
 fi
 case $words[2] in
   chat) _arguments '--max-tokens' '--temperature' '--top-p' '--top-k' '--seed' '--system' '--device' '*:file:_files' ;;
-  run) _arguments '--model' '--raw' '--schema' '--max-tokens' '--temperature' '--top-p' '--top-k' '--seed' '--system' '--device' '--json' '*:file:_files' ;;
+  run) _arguments '--model' '--raw' '--schema' '--image' '--task' '--from' '--to' '--max-tokens' '--temperature' '--top-p' '--top-k' '--seed' '--system' '--device' '--json' '*:file:_files' ;;
   embed) _arguments '--model' '--format' '--dimensions' '--prompt-name' '--output' '--field' '--device' '*:file:_files' ;;
   rerank) _arguments '--model' '--top' '--field' '--device' '--json' '*:file:_files' ;;
-  classify) _arguments '--model' '--format' '--top' '--output' '--field' '--device' '*:file:_files' ;;
+  classify) _arguments '--model' '--format' '--top' '--labels' '--output' '--field' '--device' '*:file:_files' ;;
   entities) _arguments '--model' '--format' '--threshold' '--output' '--field' '--device' '*:file:_files' ;;
   search) _arguments '--query' '--model' '--index' '--top' '--device' '--json' '*:file:_files' ;;
   serve) _arguments '--host' '--port' '--token' '--workers' '--lazy' '--cors' '--running' '--waiting' '--max-tokens' '--seconds' '--log' '--device' '*:file:_files' ;;

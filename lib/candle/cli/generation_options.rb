@@ -12,8 +12,11 @@ module Candle
       private
 
       def generation_config
-        given = FIELDS.filter_map { |name, field| [field, options[name]] unless options[name].nil? }.to_h
-        GenerationConfig.balanced(**given)
+        GenerationConfig.balanced(**given_options)
+      end
+
+      def given_options
+        FIELDS.filter_map { |name, field| [field, options[name]] unless options[name].nil? }.to_h
       end
     end
   end

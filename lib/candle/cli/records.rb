@@ -1,10 +1,11 @@
 # frozen_string_literal: true
 
 require "json"
+require "pathname"
 
 module Candle
   class CLI
-    # Texts to work on: the lines of files or of standard input, or a field of JSON lines.
+    # What to work on: the lines of files or of standard input, a field of JSON lines, or images.
     #
     # @api private
     class Records
@@ -12,18 +13,24 @@ module Candle
 
       # @param files [Array<String>] none is standard input
       # @param field [String] where the text stands in JSON lines
-      def initialize(files, field: "text")
+      # @param images [Boolean] whether files that are images stand for themselves
+      def initialize(files, field: "text", images: false)
         @files = files
         @field = field
+        @images = images
       end
 
-      # @yieldparam text [String]
+      # @yieldparam record [String, Pathname] a text, or the path of an image
       # @return [void]
       def each(&block)
         return enum_for(:each) unless block
         return each_line($stdin, "standard input", &block) if @files.empty?
 
-        @files.each { |path| File.open(path, encoding: "UTF-8") { |file| each_line(file, path, &block) } }
+        @files.each do |path|
+          next yield(Pathname(path)) if @images && ImagePaths.image?(path)
+
+          File.open(path, encoding: "UTF-8") { |file| each_line(file, path, &block) }
+        end
       end
 
       private

@@ -14,21 +14,43 @@ module Candle
         text = [prompt, piped].compact.reject(&:empty?).join("\n\n")
         raise ArgumentError, "run needs a prompt, as an argument or on standard input" if text.empty?
 
-        llm = load_model(:llm, options[:model])
-        completion = llm.complete(options[:raw] ? text : messages(text), config: generation_config, **form) do |piece|
-          print_now(piece) unless options[:json]
-        end
+        @kind = kind_of(options[:model], :llm, :vlm, :seq2seq)
+        check_options
+        model = load_model(@kind, options[:model])
+        completion = complete(model, text) { |piece| print_now(piece) unless options[:json] }
         show(completion.to_h) { puts }
       end
 
       private
+
+      def complete(model, text, &block)
+        return model.complete(text, **given_options, **task, **form, &block) if @kind == :seq2seq
+
+        prompted = options[:raw] ? text : messages(text)
+        model = model.llm if @kind == :vlm && options[:raw]
+        model.complete(prompted, config: generation_config, **form, &block)
+      end
+
+      def check_options
+        raise ArgumentError, "--image is for models that see" if options[:image] && @kind != :vlm
+        raise ArgumentError, "--raw has no place for images" if options[:image] && options[:raw]
+        return if @kind == :seq2seq || task.empty?
+
+        raise ArgumentError, "--#{task.keys.first} is for models that read one text and write another"
+      end
+
+      def task
+        options.slice(:task, :from, :to).compact
+      end
 
       def piped
         $stdin.tty? || $stdin.closed? ? nil : $stdin.read.to_s.strip
       end
 
       def messages(text)
-        [*([{ role: "system", content: options[:system] }] if options[:system]), { role: "user", content: text }]
+        images = Array(options[:image]).map { |path| { type: "image", image: path } }
+        content = images.empty? ? text : [*images, { type: "text", text: text }]
+        [*([{ role: "system", content: options[:system] }] if options[:system]), { role: "user", content: content }]
       end
 
       def form

@@ -22,6 +22,14 @@ module Candle
         ModelKind.class_for(kind).from_pretrained(source, device: options[:device])
       end
 
+      # @return [Symbol] what a model is for, where that is one of the kinds; the first of them otherwise
+      def kind_of(source, *kinds)
+        found = ModelKind.of(source)
+        kinds.include?(found) ? found : kinds.first
+      rescue UnsupportedModelError
+        kinds.first
+      end
+
       # @return [String, nil] the token of a server
       # @raise [ArgumentError] when other machines could reach it and there is none
       def checked_token

@@ -23,11 +23,11 @@ module Candle
         @output.binmode if format == "packed"
       end
 
-      # @param text [String]
+      # @param given [String, Pathname] a text, or the path of an image
       # @param result [Object] what the model made of it
       # @return [void]
-      def write(text, result)
-        @output.write(record(text, result))
+      def write(given, result)
+        @output.write(record(given, result))
         @done += 1
       end
 
@@ -62,11 +62,11 @@ module Candle
         keep
       end
 
-      def record(text, result)
+      def record(given, result)
         case @format
         when "packed" then result
-        when "csv" then row(text, result)
-        else "#{JSON.generate({ text: text }.merge(result))}\n"
+        when "csv" then row(given.to_s, result)
+        else "#{JSON.generate({ given.is_a?(Pathname) ? :image : :text => given.to_s }.merge(result))}\n"
         end
       end
 

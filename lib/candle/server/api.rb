@@ -42,6 +42,26 @@ module Candle
         Problem.new(400, "invalid_request", message, param: param)
       end
 
+      # An answer to be made of a prompt or of messages.
+      #
+      # @param options [Hash] fields of {GenerationConfig} that the request has
+      # @param usual [Hash] those of the dialect for language models where it has none
+      # @param fields [Hash] what the request says beside them, see {Rewriting::FIELDS}
+      # @param form [Hash] tools and schemas, as {Generation} takes them
+      def answer_to(entry, input, options:, usual:, fields:, **form)
+        if form[:tools]&.any? && entry.kind != :llm
+          raise invalid("the model #{entry.name} is of the kind #{entry.kind}, and takes no tools", param: "tools")
+        end
+
+        if entry.kind == :seq2seq
+          return Rewriting.new(entry, input, options: options, metrics: services.metrics, fields: fields,
+                                             max_tokens: limits.max_tokens, **form.slice(:schema))
+        end
+
+        Generation.new(entry, input, options: { max_length: limits.max_tokens, **usual, **options.compact },
+                                     metrics: services.metrics, **form)
+      end
+
       # Computes while the request's thread watches the client.
       def compute(request, &work)
         leave = services.gate.enter(request.connection, request.deadline)
@@ -87,6 +107,17 @@ module Candle
                         param: name)
         end
         [list, single]
+      end
+
+      # Texts and images of a request, for models that see.
+      #
+      # @return [EmbeddingInputs]
+      def mixed_inputs(entry, value, name)
+        list = value.is_a?(Array) ? value : [value]
+        check_batch(list, name)
+        inputs = EmbeddingInputs.read(list, name, entry)
+        texts(inputs.texts, name) if inputs.texts.any?
+        inputs
       end
 
       def strings?(list)

@@ -8,22 +8,35 @@ module Candle
     #
     # @api private
     module ChatMessages
+      # What OpenAI calls a part with an image, in chats and in Responses.
+      IMAGES = %w[image_url input_image].freeze
+      private_constant :IMAGES
+
       module_function
 
       # @param list [Array] as OpenAI and Ollama write messages
       # @param limits [Limits]
-      # @return [Array<Hash>]
+      # @param images [Boolean] whether the model takes images
+      # @return [Array<Hash>] the content of those with images is a list of parts, as {VLM#chat} takes it
       # @raise [Problem] 400, naming the message
-      def read(list, limits)
+      def read(list, limits, images: false)
         if list.size > limits.batch
           raise problem("messages has #{list.size} elements, and the server takes #{limits.batch}")
         end
 
-        messages = list.each_with_index.map { |message, index| message(message, "messages[#{index}]") }
-        size = messages.sum { |message| message[:content].size }
-        return messages if size <= limits.characters
+        messages = list.each_with_index.map { |message, index| message(message, "messages[#{index}]", images) }
+        check(messages, limits)
+        messages
+      end
 
-        raise problem("the messages have #{size} characters, and the server takes #{limits.characters}")
+      # @param texts [Array<String>] what a message says
+      # @param images [Array<Picture>] what it shows
+      # @return [String, Array<Hash>] its content
+      def content_of(texts, images)
+        return texts.join if images.empty?
+
+        [*images.map { |image| { type: "image", image: image } },
+         *texts.map { |text| { type: "text", text: text } }]
       end
 
       # @param value [Object] a function as OpenAI describes it
@@ -42,30 +55,64 @@ module Candle
         Tool.new(name: function["name"], description: function["description"].to_s, parameters: parameters)
       end
 
-      def message(value, name)
+      def check(messages, limits)
+        parts = messages.flat_map { |message| Array(message[:content]) }
+        size = parts.sum { |part| part.is_a?(Hash) ? part[:text].to_s.size : part.size }
+        if size > limits.characters
+          raise problem("the messages have #{size} characters, and the server takes #{limits.characters}")
+        end
+
+        count = parts.count { |part| Messages.image?(part) }
+        return if count <= limits.images
+
+        raise problem("the messages have #{count} images, and the server takes #{limits.images}")
+      end
+
+      def message(value, name, images)
         raise problem("#{name} must be an object with a role") unless value.is_a?(Hash) && value["role"].is_a?(String)
 
         role = value["role"] == "developer" ? "system" : value["role"]
-        message = { role: role, content: content(value["content"], name) }
+        message = { role: role, content: content(value, name, images && role == "user") }
         message[:tool_calls] = calls(value["tool_calls"], name) if value["tool_calls"].is_a?(Array)
         %w[name tool_call_id tool_name].each { |key| message[key.to_sym] = value[key] if value[key].is_a?(String) }
         message
       end
 
-      def content(value, name)
+      # Parts in the order they came in; Ollama's images stand beside the text.
+      def content(value, name, images)
+        parts = parts(value["content"], name, images)
+        beside = value["images"].is_a?(Array) ? value["images"] : []
+        raise blind(name, "images") if beside.any? && !images
+
+        seen = beside.each_with_index.map { |image, index| Picture.read(image, "#{name}.images[#{index}]", bare: true) }
+        return content_of(parts, seen) if parts.all?(String)
+
+        seen.map { |image| { type: "image", image: image } } +
+          parts.map { |part| part.is_a?(String) ? { type: "text", text: part } : part }
+      end
+
+      def parts(value, name, images)
         case value
-        when nil then ""
-        when String then value
-        when Array then value.map { |part| part_text(part, name) }.join
+        when nil then []
+        when String then [value]
+        when Array then value.map { |part| part(part, name, images) }
         else raise problem("the content of #{name} must be a text or a list of parts")
         end
       end
 
-      def part_text(part, name)
-        return part["text"] if part.is_a?(Hash) && part["type"] == "text" && part["text"].is_a?(String)
+      # @return [String, Hash] a text, or a part with an image
+      def part(part, name, images)
+        type = part.is_a?(Hash) ? part["type"].to_s : "unknown"
+        return part["text"] if type == "text" && part["text"].is_a?(String)
+        raise blind(name, type) unless images && IMAGES.include?(type)
 
-        kind = part.is_a?(Hash) ? part["type"].to_s : "unknown"
-        raise problem("#{name} has a part of the kind #{kind[0, 40]}, and the model takes text only")
+        url = part["image_url"]
+        url = url["url"] if url.is_a?(Hash)
+        { type: "image", image: Picture.read(url, "the image_url of #{name}") }
+      end
+
+      def blind(name, type)
+        problem("#{name} has a part of the kind #{type[0, 40]}, and the model takes text only")
       end
 
       # Templates want arguments as an object; OpenAI's clients send them as JSON in a text.
@@ -85,7 +132,7 @@ module Candle
       def problem(message, param = "messages")
         Problem.new(400, "invalid_request", message, param: param)
       end
-      private_class_method :message, :content, :part_text, :calls, :problem
+      private_class_method :check, :message, :content, :parts, :part, :blind, :calls, :problem
     end
   end
 end

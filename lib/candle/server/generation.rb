@@ -59,24 +59,31 @@ module Candle
       end
 
       def generate(seed_offset, &block)
-        llm = @entry.model
-        config = configuration(seed_offset)
-        timed = timer(&block)
-        if tools?
-          llm.complete_with_tools(@input, tools: @tools, tool_choice: @tool_choice, config: config, &timed)
-        elsif @input.is_a?(Array)
-          llm.complete(ToolMessages.native(@input), config: config, **constraint, &timed)
-        else
-          llm.complete(@input, config: config, **constraint, &timed)
-        end
+        write(seed_offset, &timer(&block))
       rescue ArgumentError => e
         raise Problem.new(400, "invalid_request", e.message)
       end
 
-      def configuration(seed_offset)
+      def write(seed_offset, &block)
+        config = GenerationConfig.new(sampling(seed_offset))
+        if tools?
+          return llm.complete_with_tools(@input, tools: @tools, tool_choice: @tool_choice, config: config, &block)
+        end
+
+        input = @input.is_a?(Array) ? ToolMessages.native(@input) : @input
+        llm.complete(input, config: config, **constraint, &block)
+      end
+
+      # Prompts without a template go past the eyes of a model that has some.
+      def llm
+        model = @entry.model
+        @entry.kind == :vlm && @input.is_a?(String) ? model.llm : model
+      end
+
+      def sampling(seed_offset)
         options = @options.compact
         options[:seed] = options[:seed] + seed_offset if options[:seed]
-        GenerationConfig.new(options)
+        options
       end
 
       def constraint

@@ -5,10 +5,10 @@ module Candle
     # What a server takes on at most. Every limit is an argument of {Server#initialize}.
     class Limits
       # Each limit with its default: how many requests compute at once and how many wait for them, the bytes of a
-      # request's body, the texts of a batch, the characters of one text, the tokens of an answer, the answers of a
-      # request, and the seconds that one may take.
+      # request's body, the texts of a batch, the characters of one text, the images of a conversation, the tokens of an
+      # answer, the answers of a request, and the seconds that one may take.
       DEFAULTS = { running: 8, waiting: 64, body_bytes: 16 * 1024 * 1024, batch: 1024, characters: 1_000_000,
-                   max_tokens: 4096, answers: 8, seconds: 600 }.freeze
+                   images: 16, max_tokens: 4096, answers: 8, seconds: 600 }.freeze
 
       # @return [Integer] requests that compute at the same time
       attr_reader :running
@@ -20,6 +20,8 @@ module Candle
       attr_reader :batch
       # @return [Integer] characters of one text
       attr_reader :characters
+      # @return [Integer] images of one conversation
+      attr_reader :images
       # @return [Integer] tokens of one answer
       attr_reader :max_tokens
       # @return [Integer] answers to one prompt
@@ -44,7 +46,7 @@ module Candle
       # @return [Hash] every limit
       def to_h
         { running: running, waiting: waiting, body_bytes: body_bytes, batch: batch, characters: characters,
-          max_tokens: max_tokens, answers: answers, seconds: seconds }
+          images: images, max_tokens: max_tokens, answers: answers, seconds: seconds }
       end
 
       private

@@ -111,7 +111,7 @@ module Candle
         all?(&:loaded?)
       end
 
-      # @param name [String, nil] nil is the first model of the kind
+      # @param name [String, nil] nil is the first model of the first kind that there is
       # @param kinds [Array<Symbol>] what it must be
       # @return [Entry]
       # @raise [Problem] 404 when there is none of that name, 400 when it is of another kind
@@ -132,7 +132,9 @@ module Candle
       private
 
       def first_of(kinds)
-        detect { |entry| kinds.empty? || kinds.include?(entry.kind) } ||
+        return first if kinds.empty?
+
+        kinds.filter_map { |kind| detect { |entry| entry.kind == kind } }.first ||
           raise(Problem.new(404, "model_not_found", "this server has no model of the kind #{kinds.join(" or ")}",
                             param: "model"))
       end

@@ -13,7 +13,12 @@ module Candle
                   "min_p" => :min_p, "seed" => :seed, "stop" => :stop_sequences,
                   "repeat_penalty" => :repetition_penalty, "repeat_last_n" => :repetition_penalty_last_n,
                   "presence_penalty" => :presence_penalty, "frequency_penalty" => :frequency_penalty }.freeze
-      private_constant :OPTIONS
+      # What Ollama takes where a request does not say it.
+      USUAL = { temperature: 0.8, top_p: 0.9, top_k: 40 }.freeze
+      # What can be done with models of a kind; others are told by their kind.
+      CAPABILITIES = { vlm: %w[completion vision], seq2seq: %w[completion], embedding: %w[embedding],
+                       clip: %w[embedding vision], image_embedding: %w[embedding vision] }.freeze
+      private_constant :OPTIONS, :USUAL, :CAPABILITIES
 
       # @param problem [Problem]
       # @return [Hash]
@@ -27,7 +32,10 @@ module Candle
         entry = model(request)
         prompt = request.field("prompt", String, default: "")
         texts(prompt, "prompt")
-        input = request.flag("raw", false) ? prompt : instructed(request, prompt)
+        raw = request.flag("raw", false)
+        raise invalid("a raw prompt has no place for images", param: "images") if raw && request.json["images"]&.any?
+
+        input = raw ? prompt : instructed(request, entry, prompt)
         answer(request, entry, input) { |text, _| { response: text } }
       end
 
@@ -35,7 +43,7 @@ module Candle
       # @return [Array] an answer of Rack: the answer to a conversation
       def chat(request)
         entry = model(request)
-        messages = ChatMessages.read(request.field("messages", Array), limits)
+        messages = ChatMessages.read(request.field("messages", Array), limits, images: entry.kind == :vlm)
         tools = request.field("tools", Array, default: []).each_with_index.map do |tool, index|
           ChatMessages.tool(tool, "tools[#{index}]")
         end
@@ -50,7 +58,7 @@ module Candle
       # @return [Array] an answer of Rack: vectors
       def embed(request)
         began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        entry = models.fetch(request.field("model", String), :embedding)
+        entry = models.fetch(request.field("model", String), :embedding, :clip)
         inputs = texts(request.field("input", String, Array), "input").first
         vectors, tokens = vectors(request, entry, inputs)
         json({ model: entry.name, embeddings: vectors, total_duration: nanoseconds(began), load_duration: 0,
@@ -60,7 +68,7 @@ module Candle
       # @param request [Request]
       # @return [Array] an answer of Rack: one vector, as older clients ask for it
       def embeddings(request)
-        entry = models.fetch(request.field("model", String), :embedding)
+        entry = models.fetch(request.field("model", String), :embedding, :clip)
         texts(request.field("prompt", String), "prompt")
         json({ embedding: vectors(request, entry, [request.json["prompt"]]).first.first })
       end
@@ -93,17 +101,20 @@ module Candle
       private
 
       def model(request)
-        models.fetch(request.field("model", String), :llm)
+        models.fetch(request.field("model", String), :llm, :vlm, :seq2seq)
       end
 
-      def instructed(request, prompt)
+      def instructed(request, entry, prompt)
         system = request.field("system", String, default: nil)
-        [*([{ role: "system", content: system }] if system), { role: "user", content: prompt }]
+        told = [*([{ "role" => "system", "content" => system }] if system),
+                { "role" => "user", "content" => prompt, "images" => request.field("images", Array, default: []) }]
+        ChatMessages.read(told, limits, images: entry.kind == :vlm)
       end
 
       def answer(request, entry, input, tools: [], &shape)
-        generation = Generation.new(entry, input, options: options(request), metrics: services.metrics, tools: tools,
-                                                  schema: schema(request))
+        generation = answer_to(entry, input, options: options(request), usual: USUAL, tools: tools,
+                                             fields: request.field("options", Hash, default: {}),
+                                             schema: schema(request))
         head = -> { { model: entry.name, created_at: Time.now.utc.iso8601(6) } }
         return streamed(request, generation, head, &shape) if request.flag("stream", true)
 
@@ -133,11 +144,13 @@ module Candle
       def options(request)
         given = request.field("options", Hash, default: {})
         fields = OPTIONS.filter_map { |name, field| [field, given[name]] unless given[name].nil? }.to_h
-        fields[:max_length] = limits.max_tokens unless fields[:max_length].to_i.positive?
+        fields.delete(:max_length) unless fields[:max_length].to_i.positive?
         fields[:repetition_penalty_last_n] = nil if fields[:repetition_penalty_last_n].to_i.negative?
-        raise invalid("num_predict must be at most #{limits.max_tokens}") if fields[:max_length] > limits.max_tokens
+        if fields.fetch(:max_length, 0) > limits.max_tokens
+          raise invalid("num_predict must be at most #{limits.max_tokens}")
+        end
 
-        { temperature: 0.8, top_p: 0.9, top_k: 40 }.merge(fields)
+        fields
       rescue NoMethodError, ArgumentError
         raise invalid("options must be numbers", param: "options")
       end
@@ -155,6 +168,8 @@ module Candle
         options = { truncate: request.flag("truncate", true),
                     dimensions: request.field("dimensions", Integer, default: nil) }
         found = compute(request) do
+          next EmbeddingInputs.new(inputs).embed(entry.model, **options.slice(:dimensions)) if entry.kind == :clip
+
           [entry.model.embed(inputs, **options), inputs.sum { |text| entry.model.count_tokens(text) }]
         end
         count_tokens(entry, input: found.last)
@@ -189,15 +204,13 @@ module Candle
       end
 
       def capabilities(entry)
-        case entry.kind
-        when :llm then template(entry).include?("tools") ? %w[completion tools] : %w[completion]
-        when :embedding then %w[embedding]
-        else [entry.kind.to_s]
-        end
+        return CAPABILITIES.fetch(entry.kind) { [entry.kind.to_s] } unless entry.kind == :llm
+
+        template(entry).include?("tools") ? %w[completion tools] : %w[completion]
       end
 
       def template(entry)
-        entry.model.tokenizer.chat_templates.values.first.to_s
+        entry.model.tokenizer&.chat_templates&.values&.first.to_s
       end
 
       def nanoseconds(began)

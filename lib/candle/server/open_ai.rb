@@ -8,6 +8,12 @@ module Candle
     #
     # @api private
     class OpenAI < API
+      # What writes texts.
+      WRITERS = %i[llm vlm seq2seq].freeze
+      # What sampling is where a request does not say it.
+      USUAL = { temperature: 1.0 }.freeze
+      private_constant :WRITERS, :USUAL
+
       # @param problem [Problem]
       # @return [Hash]
       def error(problem)
@@ -37,10 +43,10 @@ module Candle
       # @param request [Request]
       # @return [Array] an answer of Rack: vectors
       def embeddings(request)
-        entry = models.fetch(request.field("model", String, default: nil), :embedding)
+        entry = models.fetch(request.field("model", String, default: nil), :embedding, *EmbeddingInputs::KINDS)
         form = request.field("encoding_format", "float", "base64", default: "float")
         dimensions = request.field("dimensions", Integer, default: nil)
-        inputs = embedding_inputs(request.field("input", String, Array))
+        inputs = embedding_inputs(entry, request.field("input", String, Array))
         vectors, tokens = compute(request) { embed(entry.model, inputs, dimensions) }
         count_tokens(entry, input: tokens)
         data = vectors.each_with_index.map do |packed, index|
@@ -57,9 +63,10 @@ module Candle
           kind: entry.kind }
       end
 
-      # A text, several, the tokens of one, or of several.
-      def embedding_inputs(input)
+      # A text, several, the tokens of one, or of several; texts and images for models that see.
+      def embedding_inputs(entry, input)
         raise invalid("input must not be empty", param: "input") if input.empty?
+        return mixed_inputs(entry, input, "input") unless entry.kind == :embedding
         return texts(input, "input").first unless input.is_a?(Array) && !input.all?(String)
 
         lists = input.all?(Integer) ? [input] : input
@@ -72,6 +79,8 @@ module Candle
       end
 
       def embed(model, inputs, dimensions)
+        return inputs.embed(model, as: :packed, dimensions: dimensions) if inputs.is_a?(EmbeddingInputs)
+
         if inputs.first.is_a?(Array)
           [model.embed_ids(inputs, dimensions: dimensions, as: :packed), inputs.sum(&:size)]
         else
@@ -94,7 +103,7 @@ module Candle
 
         { max_length: max_tokens(request), stop_sequences: Array(stop),
           seed: request.field("seed", Integer, default: nil),
-          temperature: request.field("temperature", Numeric, default: 1.0),
+          temperature: request.field("temperature", Numeric, default: nil),
           top_p: request.field("top_p", Numeric, default: nil), top_k: request.field("top_k", Integer, default: nil),
           min_p: request.field("min_p", Numeric, default: nil),
           presence_penalty: request.field("presence_penalty", Numeric, default: nil),
@@ -105,7 +114,7 @@ module Candle
       def max_tokens(request)
         name = %w[max_completion_tokens max_tokens].find do |candidate|
           request.json[candidate]
-        end or return limits.max_tokens
+        end or return
         count = request.field(name, Integer)
         return count if count.between?(1, limits.max_tokens)
 

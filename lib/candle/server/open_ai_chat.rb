@@ -9,7 +9,7 @@ module Candle
       # @param request [Request]
       # @return [Array] an answer of Rack
       def create(request)
-        entry = models.fetch(request.field("model", String, default: nil), :llm)
+        entry = models.fetch(request.field("model", String, default: nil), *WRITERS)
         generation = generation(request, entry)
         head = { id: identifier("chatcmpl"), created: Time.now.to_i, model: entry.name }
         count = answers(request)
@@ -27,16 +27,16 @@ module Candle
         schema = schema(request)
         raise invalid("pass tools or response_format, not both", param: "tools") if tools.any? && schema
 
-        Generation.new(entry, messages(request), options: sampling(request).merge(logprobs: logprobs(request)),
-                                                 metrics: services.metrics, tools: tools,
-                                                 tool_choice: tool_choice(request), schema: schema)
+        answer_to(entry, messages(request, entry), options: sampling(request).merge(logprobs: logprobs(request)),
+                                                   usual: USUAL, fields: request.json, tools: tools,
+                                                   tool_choice: tool_choice(request), schema: schema)
       end
 
-      def messages(request)
+      def messages(request, entry)
         list = request.field("messages", Array)
         raise invalid("messages must not be empty", param: "messages") if list.empty?
 
-        ChatMessages.read(list, limits)
+        ChatMessages.read(list, limits, images: entry.kind == :vlm)
       end
 
       def tools(request)

@@ -9,7 +9,7 @@ module Candle
       # @param request [Request]
       # @return [Array] an answer of Rack
       def create(request)
-        entry = models.fetch(request.field("model", String, default: nil), :llm)
+        entry = models.fetch(request.field("model", String, default: nil), *WRITERS)
         refuse_unknown(request)
         prompts = prompts(request, entry)
         runs = prompts.flat_map { |prompt| runs(request, entry, prompt) }
@@ -50,8 +50,8 @@ module Candle
 
       # @return [Array] the text to show first, and the work, for each answer to one prompt
       def runs(request, entry, prompt)
-        generation = Generation.new(entry, prompt, options: sampling(request).merge(logprobs: logprobs(request)),
-                                                   metrics: services.metrics)
+        generation = answer_to(entry, prompt, options: sampling(request).merge(logprobs: logprobs(request)),
+                                              usual: USUAL, fields: request.json)
         echo = request.flag("echo", false) ? prompt : ""
         Array.new(answers(request)) do |index|
           [echo, ->(&block) { generation.run(seed_offset: index, &block) }]

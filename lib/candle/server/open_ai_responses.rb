@@ -18,7 +18,7 @@ module Candle
                         param: "previous_response_id")
         end
 
-        entry = models.fetch(request.field("model", String, default: nil), :llm)
+        entry = models.fetch(request.field("model", String, default: nil), *WRITERS)
         generation = generation(request, entry)
         head = head(request, entry)
         return streamed(request, entry, generation, head) if request.flag("stream", false)
@@ -33,12 +33,12 @@ module Candle
         "#{prefix}_#{SecureRandom.hex(16)}"
       end
 
-      def messages(request)
+      def messages(request, entry)
         input = request.field("input", String, Array)
         raise invalid("input must not be empty", param: "input") if input.empty?
 
         instructions = request.field("instructions", String, default: nil)
-        ChatMessages.read(ResponsesInput.messages(input, instructions), limits)
+        ChatMessages.read(ResponsesInput.messages(input, instructions), limits, images: entry.kind == :vlm)
       end
 
       def tools(request)
@@ -80,8 +80,8 @@ module Candle
       end
 
       def max_tokens(request)
-        count = request.field("max_output_tokens", Integer, default: limits.max_tokens)
-        return count if count.between?(1, limits.max_tokens)
+        count = request.field("max_output_tokens", Integer, default: nil)
+        return count if count.nil? || count.between?(1, limits.max_tokens)
 
         raise invalid("max_output_tokens must be from 1 to #{limits.max_tokens}", param: "max_output_tokens")
       end

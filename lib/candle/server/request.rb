@@ -87,6 +87,16 @@ module Candle
         raise Problem.new(400, "invalid_json", "the body is not valid JSON")
       end
 
+      # @return [Picture, nil] the body, where it is an image instead of JSON
+      # @raise [Problem] 413 when it is too large
+      def picture
+        return @picture if defined?(@picture)
+
+        type = env["CONTENT_TYPE"].to_s
+        image = type.empty? ? Image.like?(bytes) : type.match?(%r{\A(image/|application/octet-stream)}i)
+        @picture = image ? Picture.new(bytes) : nil
+      end
+
       # @param name [String] a field of the body
       # @param kinds [Array<Class, Object>] what it may be
       # @param default [Object] when it is absent or null
@@ -109,14 +119,20 @@ module Candle
 
       private
 
+      def bytes
+        @bytes ||= begin
+          limit = @limits.body_bytes
+          raise too_large(limit) if env["CONTENT_LENGTH"].to_i > limit
+
+          bytes = env["rack.input"]&.read(limit + 1).to_s.b
+          raise too_large(limit) if bytes.bytesize > limit
+
+          bytes
+        end
+      end
+
       def body
-        limit = @limits.body_bytes
-        raise too_large(limit) if env["CONTENT_LENGTH"].to_i > limit
-
-        text = env["rack.input"]&.read(limit + 1).to_s
-        raise too_large(limit) if text.bytesize > limit
-
-        text = text.dup.force_encoding(Encoding::UTF_8)
+        text = bytes.dup.force_encoding(Encoding::UTF_8)
         raise Problem.new(400, "invalid_json", "the body is not valid UTF-8") unless text.valid_encoding?
 
         text

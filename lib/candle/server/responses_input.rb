@@ -6,7 +6,7 @@ module Candle
     #
     # @api private
     module ResponsesInput
-      # What a part of a message may be; each is text.
+      # What a part of a message with text may be.
       TEXTS = %w[input_text output_text text].freeze
       private_constant :TEXTS
 
@@ -42,11 +42,10 @@ module Candle
 
           value.map do |part|
             type = part["type"] if part.is_a?(Hash)
-            unless TEXTS.include?(type)
-              raise problem("#{name} has a part of the type #{type.to_s[0, 40]}, and the model takes text only")
-            end
+            next { "type" => "text", "text" => part["text"] } if TEXTS.include?(type)
+            next part if type == "input_image"
 
-            { "type" => "text", "text" => part["text"] }
+            raise problem("#{name} has a part of the type #{type.to_s[0, 40]}, which this server does not take")
           end
         end
 

@@ -13,7 +13,7 @@ module Candle
       def initialize(services)
         @routes = Hash.new { |paths, path| paths[path] = {} }
         operations = Operations.new(services)
-        @tei = TEI.new(services)
+        @tei = Pipelines.new(services)
         @open_ai = OpenAI.new(services)
         @ollama = Ollama.new(services)
         @service = EmbeddingService.new(services)
@@ -72,7 +72,8 @@ module Candle
 
       def add_tei(services)
         add("POST", "/", @tei.method(:root))
-        %i[embed embed_all embed_sparse predict similarity tokenize decode].each do |name|
+        %i[embed embed_all embed_sparse predict similarity tokenize decode translate summarize classify_image
+           describe].each do |name|
           add("POST", "/#{name}", @tei.method(name))
         end
         add("GET", "/info", @tei.method(:info))

@@ -42,7 +42,9 @@ module Candle
       # @param request [Request]
       # @return [Array] an answer of Rack: one vector per text
       def embed(request)
-        entry = embedding_model(request)
+        entry = models.fetch(request.field("model", String, default: nil), :embedding, *EmbeddingInputs::KINDS)
+        return embed_seen(request, entry) unless entry.kind == :embedding
+
         inputs = inputs_of(request)
         options = embed_options(request)
         vectors = compute(request) do
@@ -136,7 +138,7 @@ module Candle
       # @param request [Request]
       # @return [Array] an answer of Rack: the tokens of each text
       def tokenize(request)
-        tokenizer = any_model(request).model.tokenizer
+        tokenizer = tokenizer(request)
         inputs = texts(request.field("inputs", String, Array), "inputs").first
         special = request.flag("add_special_tokens", true)
         json(compute(request) { inputs.map { |text| tokens(tokenizer, text, special) } })
@@ -145,7 +147,7 @@ module Candle
       # @param request [Request]
       # @return [Array] an answer of Rack: texts
       def decode(request)
-        tokenizer = any_model(request).model.tokenizer
+        tokenizer = tokenizer(request)
         ids = request.field("ids", Array)
         lists = ids.all?(Integer) ? [ids] : ids
         check_batch(lists, "ids")
@@ -166,8 +168,19 @@ module Candle
 
       private
 
+      def embed_seen(request, entry)
+        inputs = mixed_inputs(entry, request.field("inputs", String, Array), "inputs")
+        options = embed_options(request).slice(:dimensions)
+        json(compute(request) { inputs.embed(entry.model, **options).first })
+      end
+
       def embedding_model(request)
         models.fetch(request.field("model", String, default: nil), :embedding)
+      end
+
+      def tokenizer(request)
+        entry = any_model(request)
+        entry.model.tokenizer || raise(invalid("the model #{entry.name} reads no texts", param: "model"))
       end
 
       def any_model(request)
@@ -220,7 +233,7 @@ module Candle
       end
 
       def details(entry)
-        return {} unless entry.kind == :classifier
+        return {} unless %i[classifier image_classifier].include?(entry.kind)
 
         labels = entry.model.labels
         { id2label: labels.each_with_index.to_h { |label, id| [id, label] }, label2id: labels.each_with_index.to_h }

@@ -4,13 +4,21 @@ usage: check.py CLIENT BASE_URL
 """
 
 import asyncio
+import base64
 import json
 import math
+import pathlib
 import sys
 import urllib.request
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
+
+PHOTO = pathlib.Path(__file__).parents[2] / "fixtures" / "images" / "photo.png"
+
+
+def data_url():
+    return "data:image/png;base64," + base64.b64encode(PHOTO.read_bytes()).decode()
 
 
 def check_openai(base):
@@ -113,6 +121,17 @@ def check_ollama(base):
         raise AssertionError("no error")
 
 
+def check_ollama_images(base):
+    import ollama
+
+    client = ollama.Client(host=base)
+    options = {"num_predict": 5, "temperature": 0}
+    answer = client.chat(model="vlm", messages=[dict(MESSAGES[0], images=[PHOTO])], options=options)
+    assert answer.message.content and "vision" in client.show("vlm").capabilities
+    assert client.generate(model="vlm", prompt="hi", images=[PHOTO], options=options).response == answer.message.content
+    assert client.generate(model="t5", prompt="the dog", options={"task": "summarize", "num_predict": 5}).response
+
+
 def check_litellm(base):
     import litellm
 
@@ -126,6 +145,52 @@ def check_litellm(base):
     ranked = litellm.rerank(model="jina_ai/reranker", query="dog", documents=["cat", "dog"], api_base=base + "/v1/rerank",
                             api_key="none")
     assert len(ranked.results) == 2
+
+
+def check_openai_images(base):
+    import openai
+
+    client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
+    parts = [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": data_url()}}]
+    settings = {"model": "vlm", "messages": [{"role": "user", "content": parts}], "max_tokens": 5, "temperature": 0}
+    answer = client.chat.completions.create(**settings)
+    assert answer.choices[0].message.content and answer.usage.prompt_tokens > 16
+    stream = client.chat.completions.create(**settings, stream=True)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert text == answer.choices[0].message.content
+    items = [{"type": "input_text", "text": "what is it?"}, {"type": "input_image", "image_url": data_url()}]
+    told = client.responses.create(model="vlm", input=[{"role": "user", "content": items}], max_output_tokens=5, temperature=0)
+    assert told.output_text == text
+    vectors = client.embeddings.create(model="clip", input=["a dog", data_url()]).data
+    assert [len(item.embedding) for item in vectors] == [24, 24]
+    assert math.isclose(sum(value * value for value in vectors[1].embedding), 1, abs_tol=1e-4)
+    # What the client has no argument for goes into the body.
+    german = {"task": "translate", "to": "de"}
+    written = client.completions.create(model="t5", prompt="the dog", max_tokens=4, extra_body=german)
+    chatted = client.chat.completions.create(model="t5", messages=[{"role": "user", "content": "the dog"}], max_tokens=4,
+                                             extra_body=german)
+    assert written.choices[0].text == chatted.choices[0].message.content
+    settings["messages"][0]["content"][1]["image_url"]["url"] = "https://example.org/x.png"
+    try:
+        client.chat.completions.create(**settings)
+    except openai.BadRequestError as found:
+        assert "fetches nothing" in found.body["message"]
+    else:
+        raise AssertionError("no error")
+
+
+def check_huggingface_hub_images(base):
+    from huggingface_hub import InferenceClient
+
+    found = InferenceClient(model=base + "/classify_image").image_classification(PHOTO)
+    assert abs(sum(item.score for item in found) - 1) < 1e-4
+    assert len(InferenceClient(model=base + "/classify_image").image_classification(PHOTO, top_k=1)) == 1
+    ranked = InferenceClient(model=base + "/classify_image").zero_shot_image_classification(PHOTO, ["dog", "flower"])
+    assert sorted(item.label for item in ranked) == ["dog", "flower"]
+    assert InferenceClient(model=base + "/describe").image_to_text(PHOTO).generated_text
+    assert InferenceClient(model=base + "/summarize").summarization("the dog").summary_text
+    german = InferenceClient(model=base + "/translate").translation("the dog", src_lang="en", tgt_lang="de")
+    assert german.translation_text
 
 
 def check_prometheus_client(base):

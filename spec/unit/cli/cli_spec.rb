@@ -169,6 +169,69 @@ RSpec.describe Candle::CLI do
     expect(JSON.parse(output).keys).to eq(["ok"])
   end
 
+  describe "with images" do
+    photo = File.expand_path("../../fixtures/images/photo.png", __dir__)
+    flower = File.expand_path("../../fixtures/images/flower.png", __dir__)
+    let(:vlm) { Candle::VLM.from_pretrained(TinyModels.path("llava"), device: "cpu") }
+    let(:clip) { Candle::CLIP.from_pretrained(TinyModels.path("clip"), device: "cpu") }
+
+    it "talks about those that are mentioned" do
+      FileUtils.cp(photo, "my photo.png")
+      talk = "what is it? 'my photo.png'\nwhat is on no.png?\n/save talk.json\n"
+      status, output, errors = cli("chat", vlm.model_id, "--max-tokens", "4", "--temperature", "0", input: talk)
+      expect([status, errors]).to eq([0, ""])
+      expect(output.lines.first).to eq("#{vlm.ask(photo, "what is it?", max_length: 4)}\n")
+      said = JSON.parse(File.read("talk.json")).filter_map { |message| message["content"] if message["role"] == "user" }
+      parts = [{ "type" => "image", "image" => "my photo.png" }, { "type" => "text", "text" => "what is it?" }]
+      expect(said).to eq([parts, "what is on no.png?"])
+    end
+
+    it "finds the paths of images in what is typed" do
+      FileUtils.cp(photo, "a b.png")
+      split = Candle::CLI::ImagePaths.method(:split)
+      expect(split.call('look at "a b.png" now')).to eq(["look at now", ["a b.png"]])
+      expect(split.call("a\\ b.png, what?")).to eq(["what?", ["a b.png"]])
+      expect(split.call("see x.png and  y")).to eq(["see x.png and  y", []])
+    end
+
+    it "answers prompts about them" do
+      _, output, = cli("run", "what is it?", "-m", vlm.model_id, "--image", photo, flower, "--max-tokens", "4",
+                       "--temperature", "0")
+      expect(output).to eq("#{vlm.ask([photo, flower], "what is it?", max_length: 4)}\n")
+      expect(cli("run", "what?", "-m", llm, "--image", photo)).to match([2, "", /models that see/])
+    end
+
+    it "embeds and classifies them" do
+      File.write("texts.txt", "a dog\n")
+      _, output, = cli("embed", photo, "texts.txt", flower, "-m", clip.model_id)
+      found = json_lines(output)
+      expect(found.map { |line| line["image"] || line["text"] }).to eq([photo, "a dog", flower])
+      wanted = [clip.embed_image(photo), clip.embed_text("a dog"), clip.embed_image(flower)]
+      expect(found.map { |line| line["embedding"] }).to be_near(wanted, 1e-6)
+      cli("embed", photo, flower, "-m", TinyModels.path("dinov2"), "--format", "packed", "-o", "v.bin")
+      expect(File.size("v.bin")).to eq(2 * 32 * 4)
+      _, output, = cli("classify", photo, "-m", TinyModels.path("vit-classifier"), "--top", "1")
+      expect(json_lines(output).first).to match("image" => photo, "labels" => [hash_including("label", "score")])
+      _, output, = cli("classify", photo, "-m", clip.model_id, "--labels", "dog", "flower", "--format", "csv")
+      expect(output).to match(/\A#{Regexp.escape(photo)},(dog|flower),/)
+      expect(cli("classify", photo, "-m", clip.model_id)).to match([2, "", /--labels dog flower/])
+      expect(cli("embed", "texts.txt", "-m", TinyModels.path("vit"))).to match([1, "", /is not the path of one/])
+      shorter = cli("embed", photo, "-m", clip.model_id, "--dimensions", "4")
+      expect(shorter).to match([2, "", /not for models of the kind/])
+    end
+  end
+
+  it "translates and summarizes" do
+    t5 = Candle::Seq2Seq.from_pretrained(TinyModels.path("seq2seq/t5"), device: "cpu")
+    expect(cli("run", "the dog", "-m", t5.model_id)[1]).to eq("#{t5.generate("the dog")}\n")
+    _, output, = cli("run", "-m", t5.model_id, "--task", "summarize", input: "the dog")
+    expect(output).to eq("#{t5.summarize("the dog")}\n")
+    german = ["--task", "translate", "--to", "de", "--max-tokens", "4"]
+    _, output, = cli("run", "the dog", "-m", t5.model_id, *german, "--json")
+    expect(JSON.parse(output)["text"]).to eq(t5.translate("the dog", to: "de", max_length: 4))
+    expect(cli("run", "x", "-m", llm, "--to", "de")).to match([2, "", /--to is for models that read one text/])
+  end
+
   it "talks, and obeys the commands of a conversation" do
     talk = "hi\n/save one.json\n/system Be brief.\nhi\n/save two.json\n/dance\n/reset\n/save three.json\n/quit\nnever\n"
     status, output, errors = cli("chat", llm, "--max-tokens", "3", "--temperature", "0", input: talk)
