@@ -9,6 +9,7 @@ module Candle
   class LLM
     include Model
     include BulkGeneration
+    include Speculation
     include StructuredOutput
     include ToolUse
 
@@ -79,20 +80,21 @@ module Candle
       #   bytes or as in `"2GB"`; nil is a quarter of what is free. What does not fit waits
       # @param kv_dtype [Symbol, nil] what keys and values are stored as: `:f32`, `:f16`, `:bf16` or `:q8_0` (on the
       #   CPU); nil is what the model computes in
+      # @param draft [LLM, String, Pathname, nil] a smaller model of the same vocabulary, loaded or not, that guesses
+      #   what this one will say; the text stays the same. One that is loaded here is closed with this model
       # @return [LLM]
+      # @raise [InvalidInputError] when the vocabulary of `draft:` is another one
       # @raise [UnsupportedModelError] when the model's family is unknown, or an adapter does not fit the model
       def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil,
                           gguf_file: nil, tokenizer: nil, context_length: nil, adapters: nil, revision: nil,
-                          verify: nil, token: nil, cache_dir: nil, kv_cache: nil, kv_dtype: nil)
+                          verify: nil, token: nil, cache_dir: nil, kv_cache: nil, kv_dtype: nil, draft: nil)
         settings = { device: device || positional_device, dtype: dtype, gguf_file: gguf_file, tokenizer: tokenizer,
                      max_length: context_length, adapters: adapter_sources(adapters), revision: revision,
                      verify: verify, token: token, cache_dir: cache_dir,
                      kv_cache: Arguments.bytes(kv_cache, "kv_cache"), kv_dtype: kv_type(kv_dtype) }
-        load_model(source, **settings)
-      rescue TokenizerError
-        raise if tokenizer || (guess = guess_tokenizer(source.to_s)) == source.to_s
-
-        load_with_tokenizer(guess, source, **settings) || raise
+        with_draft(draft, **settings.slice(:device, :token, :cache_dir)) do |guesser|
+          load_or_guess(source, draft: guesser, **settings)
+        end
       end
 
       # Names the tokenizer of models that bring none.
@@ -118,6 +120,15 @@ module Candle
       end
 
       private
+
+      # With the tokenizer of another model where it brings none.
+      def load_or_guess(source, **settings)
+        load_model(source, **settings)
+      rescue TokenizerError
+        raise if settings[:tokenizer] || (guess = guess_tokenizer(source.to_s)) == source.to_s
+
+        load_with_tokenizer(guess, source, **settings) || raise
+      end
 
       # @return [LLM, nil] nil when there is no such tokenizer
       def load_with_tokenizer(guess, source, **settings)
@@ -159,9 +170,9 @@ module Candle
     #   `(done, total)`
     # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, `adapter:` for another adapter
     #   than the active one (nil: none), one of `schema:`, `pattern:`, `grammar:` (in Lark's notation) for what the
-    #   text must match, `speculative: :lookup` to guess tokens by what the text so far says (faster for summaries,
-    #   edits and JSON; the text is the same), and `add_special_tokens:` (nil adds what the model begins with, unless
-    #   the prompt has it)
+    #   text must match, `speculative:` for how tokens are guessed ahead (`:lookup` by what the text so far says,
+    #   `:draft` by the model given as `draft:`, false not at all; nil is `:draft` where there is one; the text is the
+    #   same), and `add_special_tokens:` (nil adds what the model begins with, unless the prompt has it)
     # @return [String, Array<String>] for many prompts one text each, in their order
     # @raise [BulkGenerationError] when some of many prompts failed, with the texts of the others
     def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, progress: false, **overrides)
@@ -301,9 +312,10 @@ module Candle
     #
     # @return [Hash] texts that are `running` and `waiting` for memory; `batches` (passes over the weights);
     #   `tokens_in` and `tokens_out`, read and generated; `prefix_hits`, texts that began with something read before,
-    #   and `prefix_tokens`, how much that was; pages of 64 tokens that are `pages_used`, those that hold what may be
-    #   wanted again, `pages_idle`, and what the limit leaves, `pages_free`; and the histograms `batch_size`,
-    #   `queue_ms`, `first_token_ms` and `token_ms`, as {Statistics#stats} describes them
+    #   and `prefix_tokens`, how much that was; tokens that were `drafted`, which is guessed, and `accepted`, which is
+    #   right; pages of 64 tokens that are `pages_used`, those that hold what may be wanted again, `pages_idle`, what
+    #   the limit leaves, `pages_free`, and `draft_pages_used`, those of the model that guesses; and the histograms
+    #   `batch_size`, `queue_ms`, `first_token_ms` and `token_ms`, as {Statistics#stats} describes them
     def stats
       _stats
     end
@@ -361,7 +373,8 @@ module Candle
     # @api private
     # @see Model#loaded
     def loaded(source, settings)
-      super
+      super(source, settings.merge(draft: settings[:draft]&.model_id))
+      @draft = settings[:draft]
       file = model_info[:files].find { |path| path.end_with?(".gguf") }
       gguf = { "base_model" => source, "gguf_file" => File.basename(file) } if file
       remember_options(options.to_h.merge("model_type" => file ? "QuantizedGGUF" : model_type,
@@ -415,7 +428,7 @@ module Candle
                   **overrides)
       config = configured(GenerationConfig.wrap(config), overrides)
       settings = config.settings.merge(roll: roll?(context_overflow), adapter: adapter&.to_s,
-                                       lookup: lookup?(speculative))
+                                       guesses: guesses(speculative))
       Begun.new(_begin(ids, settings), config, prompt)
     end
 
@@ -456,12 +469,6 @@ module Candle
 
     def debug_text(ids)
       ids.map { |id| "[#{id}:#{tokenizer.decode([id], skip_special_tokens: false)}]" }.join
-    end
-
-    def lookup?(speculative)
-      return false if speculative.nil?
-
-      Arguments.choice(speculative, "speculative", [:lookup]) == :lookup
     end
 
     def roll?(overflow)

@@ -143,7 +143,7 @@ RSpec.describe "Many texts at once" do
   it "lets texts under way end when the model is closed" do
     expected = texts_of(llm, prompts)
     threads = prompts.each_with_index.map do |prompt, index|
-      Thread.new { llm.generate(prompt, **options(index)) }
+      Thread.new { llm.generate(prompt, **options(index)) }.tap { |thread| thread.report_on_exception = false }
     end
     sleep 0.02
     llm.close
@@ -211,6 +211,58 @@ RSpec.describe "Many texts at once" do
       expect(stats[:drafted]).to be > 0
       expect(stats[:accepted]).to be_between(0, stats[:drafted])
       expect { llm.generate("the", speculative: :magic) }.to raise_error(ArgumentError, /speculative/)
+    end
+
+    it "gives the same text with a smaller model" do
+      twin = Candle::LLM.from_pretrained(path, device: "cpu")
+      [twin, TinyModels.path("gguf-decoders/llama"), TinyModels.path("decoders/qwen2")].each do |draft|
+        guessed = Candle::LLM.from_pretrained(path, device: "cpu", draft: draft)
+        expected = prompts.each_with_index.map { |prompt, index| llm.complete(prompt, **options(index)).token_ids }
+        found = prompts.each_with_index.map { |prompt, index| guessed.complete(prompt, **options(index)).token_ids }
+        expect(found).to eq(expected)
+        threads = prompts.each_with_index.map do |prompt, index|
+          Thread.new { guessed.complete(prompt, **options(index)) }
+        end
+        expect(threads.map { |thread| thread.value.token_ids }).to eq(expected)
+        expect(guessed.stats.values_at(:running, :waiting, :pages_used, :draft_pages_used)).to eq([0, 0, 0, 0])
+        expect(guessed.stats[:drafted]).to be > 0
+        drafted = guessed.stats[:drafted]
+        expect(guessed.generate("the dog", temperature: 0, speculative: false)).to be_a(String)
+        expect(guessed.stats[:drafted]).to eq(drafted)
+      end
+    end
+
+    it "goes on when the smaller model is closed, and closes its own" do
+      expected = llm.generate("the dog", temperature: 0, max_length: 30)
+      twin = Candle::LLM.from_pretrained(path, device: "cpu")
+      guessed = Candle::LLM.from_pretrained(path, device: "cpu", draft: twin)
+      expect(guessed.draft).to be(twin)
+      expect(guessed.generate("the dog", temperature: 0, max_length: 30)).to eq(expected)
+      pieces = []
+      guessed.generate_stream("the dog", temperature: 0, max_length: 30) do |piece|
+        pieces << piece
+        twin.close if pieces.size == 5
+      end
+      expect(pieces.join).to eq(expected)
+      expect(guessed.generate("the dog", temperature: 0, max_length: 30)).to eq(expected)
+      expect(guessed.stats.values_at(:pages_used, :draft_pages_used)).to eq([0, 0])
+      expect { Candle::LLM.from_pretrained(path, draft: twin) }.to raise_error(Candle::Error, /closed/)
+
+      owner = Candle::LLM.from_pretrained(path, device: "cpu", draft: path)
+      owner.close
+      expect(owner.draft).to be_closed
+      lent = Candle::LLM.from_pretrained(path, device: "cpu")
+      Candle::LLM.from_pretrained(path, device: "cpu", draft: lent).close
+      expect(lent).not_to be_closed
+    end
+
+    it "refuses a smaller model of another vocabulary, and what is no model" do
+      other = Candle::LLM.from_pretrained(path, device: "cpu", tokenizer: TinyModels.path("bert"))
+      expect { Candle::LLM.from_pretrained(path, device: "cpu", draft: other) }
+        .to raise_error(Candle::InvalidInputError, /draft: must be a model of the same vocabulary/)
+      expect { Candle::LLM.from_pretrained(path, draft: 3) }.to raise_error(ArgumentError, /draft must be a model/)
+      expect { llm.generate("the", speculative: :draft) }.to raise_error(ArgumentError, /load this one with draft:/)
+      expect(llm.draft).to be_nil
     end
 
     it "takes what a schema leaves no choice of as a guess" do

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::files::model_files::ModelFiles;
 use engine::generation::{
-    Choice, Constraint, ContextOverflow, Ending, FinishReason, GenerationConfig, Pattern, Timings,
-    WhiteSpace,
+    Choice, Constraint, ContextOverflow, Ending, FinishReason, GenerationConfig, Guesses, Pattern,
+    Timings, WhiteSpace,
 };
 use engine::kernels::paged::KvType;
 use engine::tasks::{AdapterFiles, CacheOptions, Generation, LanguageModel, Request};
@@ -40,8 +40,15 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
         limit: model::setting(ruby, settings, "kv_cache")?,
         kind: model::parsed(ruby, settings, "kv_dtype", KvType::parse)?,
     };
+    let draft: Option<Obj<RbLlm>> = model::setting(ruby, settings, "draft")?;
+    let draft = draft.map(|draft| draft.model.get(ruby)).transpose()?;
     let model = gvl::leave(ruby, |cancel| {
-        LanguageModel::load(&request.files, &request.options, &adapters, cancel)?.with_cache(cache)
+        let model = LanguageModel::load(&request.files, &request.options, &adapters, cancel)?;
+        let model = model.with_cache(cache)?;
+        match &draft {
+            Some(draft) => model.with_draft(draft),
+            None => Ok(model),
+        }
     })?;
     Ok(RbLlm {
         model: model::Slot::new(ruby, model, LanguageModel::info),
@@ -182,7 +189,7 @@ pub(crate) fn generation_config(ruby: &Ruby, settings: RHash) -> Result<Generati
         seed: given!(seed).unwrap_or(default.seed),
         stop_sequences: given!(stop_sequences).unwrap_or_default(),
         logprobs: given!(logprobs),
-        lookup: given!(lookup).unwrap_or(default.lookup),
+        guesses: model::parsed(ruby, settings, "guesses", Guesses::parse)?.unwrap_or_default(),
     })
 }
 

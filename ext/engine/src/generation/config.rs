@@ -2,6 +2,30 @@
 
 use crate::{Error, Result};
 
+/// Where guesses of the next tokens come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Guesses {
+    #[default]
+    None,
+    /// The text so far.
+    Lookup,
+    /// A smaller model.
+    Draft,
+}
+
+impl Guesses {
+    pub fn parse(name: &str) -> Result<Self> {
+        match name {
+            "none" => Ok(Self::None),
+            "lookup" => Ok(Self::Lookup),
+            "draft" => Ok(Self::Draft),
+            other => Err(Error::InvalidInput(format!(
+                "speculative must be none, lookup or draft, not {other}"
+            ))),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerationConfig {
     /// New tokens at most; the prompt does not count.
@@ -23,8 +47,8 @@ pub struct GenerationConfig {
     pub stop_sequences: Vec<String>,
     /// How many alternatives to report for each token; `None` reports no probabilities.
     pub logprobs: Option<usize>,
-    /// Whether to guess tokens by what the text so far says.
-    pub lookup: bool,
+    /// How tokens are guessed ahead.
+    pub guesses: Guesses,
 }
 
 impl Default for GenerationConfig {
@@ -42,7 +66,7 @@ impl Default for GenerationConfig {
             seed: 0,
             stop_sequences: Vec::new(),
             logprobs: None,
-            lookup: false,
+            guesses: Guesses::None,
         }
     }
 }

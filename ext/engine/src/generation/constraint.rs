@@ -3,6 +3,9 @@
 use crate::Result;
 
 pub trait Constraint: Send {
+    /// The same at the same place, which goes on by itself.
+    fn fork(&self) -> Box<dyn Constraint>;
+
     /// The tokens that may come next, bit `i % 32` of word `i / 32` standing for token `i`;
     /// `end_ids` are among them where the text may end, and only there.
     fn allowed(&mut self, end_ids: &[u32]) -> Result<Vec<u32>>;

@@ -288,6 +288,15 @@ fn failed(error: impl std::fmt::Display) -> Error {
 }
 
 impl Constraint for GrammarConstraint {
+    fn fork(&self) -> Box<dyn Constraint> {
+        Box::new(Self {
+            matcher: self.matcher.deep_clone(),
+            environment: self.environment.clone(),
+            ending: self.ending,
+            next: self.next.clone(),
+        })
+    }
+
     fn allowed(&mut self, end_ids: &[u32]) -> Result<Vec<u32>> {
         let mut mask = match self.next.take() {
             Some(mask) => mask,

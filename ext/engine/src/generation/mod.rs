@@ -4,6 +4,7 @@
 pub mod beams;
 pub mod config;
 pub mod constraint;
+pub mod drafting;
 pub mod grammar;
 pub mod random;
 pub mod rules;
@@ -15,7 +16,7 @@ pub mod speculation;
 pub mod stop;
 
 pub use beams::{BeamSearch, BeamSettings, EarlyStopping};
-pub use config::GenerationConfig;
+pub use config::{GenerationConfig, Guesses};
 pub use constraint::Constraint;
 pub use grammar::{Ending, GrammarConstraint, Pattern, Vocabulary};
 pub use rules::TokenRules;

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use super::config::GenerationConfig;
+use super::config::{GenerationConfig, Guesses};
 use super::constraint::Constraint;
+use super::drafting::{Drafting, Preview};
 use super::sampler::{Choice, Sampler};
 use super::speculation::Speculation;
 use super::stop::{StopMatcher, StopOutcome};
@@ -89,7 +90,16 @@ pub struct Run {
     choices: Vec<Choice>,
     finished: Option<FinishReason>,
     clock: Clock,
-    speculation: Option<Speculation>,
+    guessing: Guessing,
+    /// Whether the latest guesses are what a constraint leaves no choice of.
+    forced: bool,
+}
+
+/// Where guesses come from, beside constraints, and how often they were right.
+enum Guessing {
+    None,
+    Lookup(Speculation),
+    Draft(Drafting),
 }
 
 impl Run {
@@ -106,7 +116,12 @@ impl Run {
             end_ids,
             stop: StopMatcher::new(&config.stop_sequences),
             finished: (config.max_new_tokens == 0).then_some(FinishReason::Length),
-            speculation: config.lookup.then(Speculation::default),
+            guessing: match config.guesses {
+                Guesses::None => Guessing::None,
+                Guesses::Lookup => Guessing::Lookup(Speculation::default()),
+                Guesses::Draft => Guessing::Draft(Drafting::default()),
+            },
+            forced: false,
             sampler: Sampler::new(config, prompt)?,
             text_source: Some(text),
             text: String::new(),
@@ -118,21 +133,58 @@ impl Run {
     /// Guesses of the tokens after `ids`, which a pass may check with them: what a constraint leaves no
     /// choice of, or what followed before, where that is wanted.
     pub fn guess(&mut self, ids: &[u32]) -> Vec<u32> {
-        let left = self.max_new_tokens.saturating_sub(self.choices.len() + 1);
+        let left = self.left();
         let constraint = self.text_source.as_mut().and_then(RunText::constraint);
         let mut forced = constraint.map_or_else(Vec::new, |constraint| constraint.forced());
-        if forced.is_empty() {
-            let speculation = self.speculation.as_mut();
-            return speculation.map_or_else(Vec::new, |guesses| guesses.guess(ids, left));
+        self.forced = !forced.is_empty();
+        if self.forced {
+            forced.truncate(left);
+            return forced;
         }
-        forced.truncate(left);
-        forced
+        match &mut self.guessing {
+            Guessing::Lookup(speculation) => speculation.guess(ids, left),
+            Guessing::None | Guessing::Draft(_) => Vec::new(),
+        }
+    }
+
+    /// How many tokens there may be after the next.
+    fn left(&self) -> usize {
+        self.max_new_tokens.saturating_sub(self.choices.len() + 1)
+    }
+
+    /// Whether a smaller model reads along, for it may soon be asked.
+    pub fn is_drafted(&self) -> bool {
+        matches!(&self.guessing, Guessing::Draft(drafting) if !drafting.rests())
+    }
+
+    /// How a smaller model is to go on with the text, where its guesses pay; see [`Drafting::count`].
+    pub fn preview(&mut self, cost: f64) -> Option<Preview> {
+        let left = self.left();
+        let Guessing::Draft(drafting) = &mut self.guessing else {
+            return None;
+        };
+        let count = drafting.count(cost).min(left);
+        if count == 0 {
+            return None;
+        }
+        let constraint = self.text_source.as_mut().and_then(RunText::constraint);
+        let constraint = constraint.map(|constraint| constraint.fork());
+        let sampler = self.sampler.fork();
+        Some(Preview::new(
+            sampler,
+            constraint,
+            self.end_ids.clone(),
+            count,
+        ))
     }
 
     /// Takes note of how many guesses were right.
     pub fn guessed(&mut self, guessed: usize, right: usize) {
-        if let Some(speculation) = &mut self.speculation {
-            speculation.note(guessed, right);
+        match &mut self.guessing {
+            _ if self.forced => {}
+            Guessing::None => {}
+            Guessing::Lookup(speculation) => speculation.note(guessed, right),
+            Guessing::Draft(drafting) => drafting.note(guessed, right),
         }
     }
 

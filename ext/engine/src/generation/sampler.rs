@@ -54,6 +54,13 @@ impl Sampler {
         Ok(self.report(token, logits))
     }
 
+    /// A sampler that will draw as this one, given the same logits, and reports nothing but tokens.
+    pub fn fork(&self) -> Self {
+        let mut fork = self.clone();
+        fork.config.logprobs = None;
+        fork
+    }
+
     /// Records a token that was not drawn here, such as one that a constraint forces.
     pub fn accept(&mut self, token: u32) {
         self.history.push(token);

@@ -1,5 +1,7 @@
 //! Text generation: a language model, and what it makes of one prompt.
 
+mod draft;
+
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -11,7 +13,9 @@ use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
 use crate::generation::run::{Run, RunText};
 use crate::generation::sampler::log_sum_exp;
-use crate::generation::scheduler::{too_long, ContextOverflow, Scheduler, Stats, Text, Work};
+use crate::generation::scheduler::{
+    too_long, ContextOverflow, DraftModel, Scheduler, Stats, Text, Work,
+};
 use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
 use crate::kernels::paged::KvType;
 use crate::models::decoder::model::Logits;
@@ -32,6 +36,8 @@ pub struct LanguageModel {
     scheduler: PerProcess<Scheduler>,
     /// What keys and values are stored as, and the bytes they may take.
     cache: (KvType, usize),
+    /// A smaller model that guesses.
+    draft: Option<DraftModel>,
     stats: Arc<Stats>,
     tokenizer: Tokenizer,
     end_ids: Vec<u32>,
@@ -151,8 +157,9 @@ impl LanguageModel {
         let stats = Arc::new(Stats::default());
         let cache = CacheOptions::default().settled(&decoder, context_length);
         Ok(Self {
-            scheduler: PerProcess::new(new_scheduler(&decoder, cache, &stats)?),
+            scheduler: PerProcess::new(new_scheduler(&decoder, cache, None, &stats)?),
             cache,
+            draft: None,
             stats,
             decoder,
             tokenizer,
@@ -167,7 +174,7 @@ impl LanguageModel {
     /// With other memory for keys and values.
     pub fn with_cache(mut self, options: CacheOptions) -> Result<Self> {
         self.cache = options.settled(&self.decoder, self.context_length);
-        let scheduler = new_scheduler(&self.decoder, self.cache, &self.stats)?;
+        let scheduler = new_scheduler(&self.decoder, self.cache, self.draft.as_ref(), &self.stats)?;
         self.scheduler = PerProcess::new(scheduler);
         Ok(self)
     }
@@ -175,7 +182,7 @@ impl LanguageModel {
     /// Of this process.
     fn scheduler(&self) -> Result<Arc<Scheduler>> {
         self.scheduler
-            .get(|| new_scheduler(&self.decoder, self.cache, &self.stats))
+            .get(|| new_scheduler(&self.decoder, self.cache, self.draft.as_ref(), &self.stats))
     }
 
     /// Counts and times of what was generated.
@@ -283,10 +290,26 @@ impl LanguageModel {
 fn new_scheduler(
     decoder: &Arc<Decoder>,
     (kind, limit): (KvType, usize),
+    draft: Option<&DraftModel>,
     stats: &Arc<Stats>,
 ) -> Result<Scheduler> {
-    let pool = KvPool::new(decoder.config(), kind, decoder.device(), limit)?;
-    Ok(Scheduler::new(decoder.clone(), pool, stats.clone()))
+    // Both models have room for the same tokens.
+    let token = KvPool::token_bytes(decoder.config(), kind);
+    let guessing = draft.map_or(0, DraftModel::token_bytes);
+    let tokens = limit / (token + guessing).max(1);
+    let drafter = draft.map(|draft| draft.drafter(tokens.saturating_mul(guessing)));
+    let own = match guessing {
+        0 => limit,
+        _ => tokens * token,
+    };
+    let pool = KvPool::new(decoder.config(), kind, decoder.device(), own)?;
+    let drafter = drafter.transpose()?.flatten();
+    Ok(Scheduler::new(
+        decoder.clone(),
+        pool,
+        drafter,
+        stats.clone(),
+    ))
 }
 
 /// Both at once, the second on whatever thread is free; its failure, the likelier one, stops the first.
@@ -384,6 +407,7 @@ impl Generation {
             run: Run::new(&prompt, config, text, model.end_ids.clone())?,
             ids: prompt,
             sequence: None,
+            draft: None,
             adapter,
             overflow,
             context_length: model.context_length,

@@ -1,6 +1,7 @@
 //! Many texts at once: the threads that wait for texts take turns in computing them, all together in one
 //! pass over the weights after the other. There is no thread beside theirs.
 
+mod draft;
 mod pace;
 mod pass;
 mod stats;
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+pub use draft::{DraftModel, Drafter};
 use pace::Pace;
 pub use stats::Stats;
 pub use text::{too_long, ContextOverflow, Text, Work};
@@ -37,7 +39,26 @@ pub struct Scheduler {
 /// What a pass needs beside the texts.
 struct Shared {
     pool: KvPool,
+    /// A smaller model, where there is one.
+    drafter: Option<Drafter>,
     pace: Pace,
+}
+
+impl Shared {
+    /// Takes all pages of a text.
+    fn release(&mut self, work: &mut Work) {
+        work.end(&mut self.pool);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.release(work);
+        }
+    }
+
+    fn forget_idle(&mut self) {
+        self.pool.forget_idle();
+        if let Some(drafter) = &mut self.drafter {
+            drafter.forget_idle();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -72,13 +93,19 @@ impl Slot {
 }
 
 impl Scheduler {
-    pub fn new(decoder: Arc<Decoder>, pool: KvPool, stats: Arc<Stats>) -> Self {
+    pub fn new(
+        decoder: Arc<Decoder>,
+        pool: KvPool,
+        drafter: Option<Drafter>,
+        stats: Arc<Stats>,
+    ) -> Self {
         Stats::set(&stats.pages_limit, pool.book().limit());
         for number in [
             &stats.running,
             &stats.waiting,
             &stats.pages_used,
             &stats.pages_idle,
+            &stats.draft_pages_used,
         ] {
             Stats::set(number, 0);
         }
@@ -90,6 +117,7 @@ impl Scheduler {
             state: Mutex::default(),
             pool: Mutex::new(Shared {
                 pool,
+                drafter,
                 pace: Pace::default(),
             }),
         }
@@ -234,11 +262,11 @@ impl Scheduler {
         let mut shared = self.shared();
         loop {
             cancel.check()?;
-            self.give_back(&mut shared.pool);
+            self.give_back(&mut shared);
             let planned = self.plan(&mut shared);
             let computes = !planned.is_empty();
             let passed = self.pass(planned, &mut shared, own, cancel);
-            self.count_pages(&shared.pool);
+            self.count_pages(&shared);
             passed?;
             if is_ready(&self.state()) {
                 return Ok(true);
@@ -250,24 +278,28 @@ impl Scheduler {
     }
 
     /// Takes the pages of texts that have left.
-    fn give_back(&self, pool: &mut KvPool) {
+    fn give_back(&self, shared: &mut Shared) {
         let gone = std::mem::take(&mut self.state().gone);
         for text in gone {
-            text.work().end(pool);
+            shared.release(&mut text.work());
         }
     }
 
     /// Gives up what was read for nobody in particular, unless a pass is under way.
     pub fn forget_idle(&self) {
         if let Ok(mut shared) = self.pool.try_lock() {
-            shared.pool.forget_idle();
-            self.count_pages(&shared.pool);
+            shared.forget_idle();
+            self.count_pages(&shared);
         }
     }
 
-    fn count_pages(&self, pool: &KvPool) {
-        Stats::set(&self.stats.pages_used, pool.book().used());
-        Stats::set(&self.stats.pages_idle, pool.book().idle());
+    fn count_pages(&self, shared: &Shared) {
+        let book = shared.pool.book();
+        Stats::set(&self.stats.pages_used, book.used());
+        Stats::set(&self.stats.pages_idle, book.idle());
+        let drafter = shared.drafter.as_ref();
+        let drafts = drafter.map_or(0, |drafter| drafter.pool().book().used());
+        Stats::set(&self.stats.draft_pages_used, drafts);
     }
 
     /// `running` is known after a plan was made.
@@ -303,8 +335,8 @@ impl Drop for Leadership<'_> {
         let scheduler = self.0;
         loop {
             let mut shared = scheduler.shared();
-            scheduler.give_back(&mut shared.pool);
-            scheduler.count_pages(&shared.pool);
+            scheduler.give_back(&mut shared);
+            scheduler.count_pages(&shared);
             drop(shared);
             let mut state = scheduler.state();
             if state.gone.is_empty() {

@@ -17,21 +17,26 @@ use crate::{CancelToken, Error, Result};
 const SHORT: usize = 64;
 
 /// Guesses are added to a pass up to this many rows: beyond, they cost more than they may save.
-const GUESSING: usize = 16;
+pub(super) const GUESSING: usize = 16;
 
 /// A piece of a text that a pass reads.
 pub(super) struct Planned {
-    text: Arc<Text>,
-    tokens: Vec<u32>,
+    pub text: Arc<Text>,
+    pub tokens: Vec<u32>,
     sequence: Sequence,
     /// How many of its last tokens' logits are wanted.
-    wanted: usize,
+    pub wanted: usize,
     /// The last of the tokens that are guesses.
-    guesses: usize,
+    pub guesses: usize,
     outcome: Option<Result<Vec<Vec<f32>>>>,
 }
 
 impl Planned {
+    /// How much of the text will have been read.
+    pub fn end(&self) -> usize {
+        self.sequence.length() + self.tokens.len()
+    }
+
     fn adapter(&self) -> usize {
         let adapter = self.sequence.adapter();
         adapter.map_or(0, |adapter| Arc::as_ptr(adapter) as usize)
@@ -42,7 +47,7 @@ impl Scheduler {
     /// What the next pass reads, first come, first served: one token of every text that has come so far, and
     /// parts of prompts.
     pub(super) fn plan(&self, shared: &mut Shared) -> Vec<Planned> {
-        let Shared { pool, pace } = shared;
+        let Shared { pool, pace, .. } = shared;
         let texts: Vec<(Arc<Text>, bool)> = {
             let state = self.state();
             let slots = state.slots.iter();
@@ -126,22 +131,31 @@ impl Scheduler {
                 0 => continue,
                 _ => run.guess(ids),
             };
-            guesses.truncate(room.min(work.context_length.saturating_sub(work.ids.len() + 1)));
-            let variant = self.decoder.rope_variant(work.ids.len() + guesses.len());
-            let known = self.decoder.check_tokens(&guesses).is_ok();
-            let count = piece.tokens.len() + guesses.len();
-            let fits = known && variant == piece.sequence.rope_variant();
-            if guesses.is_empty()
-                || !fits
-                || !pool.extend(&mut piece.sequence, count).unwrap_or(false)
-            {
-                continue;
-            }
-            room -= guesses.len();
-            piece.guesses = guesses.len();
-            piece.wanted += guesses.len();
-            piece.tokens.append(&mut guesses);
+            drop(work);
+            guesses.truncate(room);
+            self.check(guesses, piece, pool);
+            room -= piece.guesses;
         }
+    }
+
+    /// Lets a pass check guesses of what follows a text, as far as there is room.
+    pub(super) fn check(&self, mut guesses: Vec<u32>, piece: &mut Planned, pool: &mut KvPool) {
+        let (length, most) = {
+            let work = piece.text.work();
+            (work.ids.len(), work.context_length)
+        };
+        guesses.truncate(most.saturating_sub(length + 1));
+        let variant = self.decoder.rope_variant(length + guesses.len());
+        let known = self.decoder.check_tokens(&guesses).is_ok();
+        let count = piece.tokens.len() + guesses.len();
+        let fits = known && variant == piece.sequence.rope_variant();
+        if guesses.is_empty() || !fits || !pool.extend(&mut piece.sequence, count).unwrap_or(false)
+        {
+            return;
+        }
+        piece.guesses = guesses.len();
+        piece.wanted += guesses.len();
+        piece.tokens.append(&mut guesses);
     }
 
     fn note_beginning(&self, work: &Work) {
@@ -204,17 +218,25 @@ impl Scheduler {
             false => &unhurried,
         };
         let started = Instant::now();
+        let mut drafted = Duration::ZERO;
         let computed = threads::install(|| {
-            self.device
-                .keeping_awake(|| self.compute(&mut planned, &mut shared.pool, cancel))
+            self.device.keeping_awake(|| {
+                self.draft(&mut planned, shared, cancel)?;
+                drafted = started.elapsed();
+                self.compute(&mut planned, &mut shared.pool, cancel)
+            })
         });
         let took = started.elapsed();
         let interrupted = computed.and_then(|result| result);
         if interrupted.is_ok() {
             let decodes = |piece: &&Planned| piece.tokens.len() == 1 + piece.guesses;
             let decoding = planned.iter().filter(decodes).count();
+            let rows: usize = planned.iter().map(|piece| piece.tokens.len()).sum();
             let guesses: usize = planned.iter().map(|piece| piece.guesses).sum();
-            shared.pace.note(decoding, rows - decoding - guesses, took);
+            let reading = rows - decoding - guesses;
+            shared
+                .pace
+                .note(decoding, reading, guesses, took.saturating_sub(drafted));
             self.stats.batches.add(1);
             self.stats.batch_size.observe(planned.len() as f64);
         }
@@ -238,7 +260,7 @@ impl Scheduler {
             }
         };
         for chosen in chosen {
-            self.hand_on(chosen, &mut shared.pool);
+            self.hand_on(chosen, shared);
         }
         interrupted
     }
@@ -382,7 +404,7 @@ impl Scheduler {
     }
 
     /// Gives a text's owner what there is, and its pages to others where it is over.
-    fn hand_on(&self, chosen: Chosen, pool: &mut KvPool) {
+    fn hand_on(&self, chosen: Chosen, shared: &mut Shared) {
         let Chosen {
             text,
             said,
@@ -396,12 +418,15 @@ impl Scheduler {
             if let Some(sequence) = &mut work.sequence {
                 // Wrong guesses were read too.
                 if sequence.length() > known {
-                    pool.truncate(sequence, known);
+                    shared.pool.truncate(sequence, known);
                 }
-                pool.share(sequence);
+                shared.pool.share(sequence);
+            }
+            if let Some(drafter) = &mut shared.drafter {
+                drafter.settle(&mut work);
             }
             if ends || self.state().position(&text).is_none() {
-                work.end(pool);
+                shared.release(&mut work);
             }
         }
         let mut state = self.state();

@@ -25,6 +25,8 @@ pub struct Stats {
     pub pages_used: AtomicUsize,
     pub pages_idle: AtomicUsize,
     pub pages_limit: AtomicUsize,
+    /// Pages of a smaller model that guesses.
+    pub draft_pages_used: AtomicUsize,
     /// From the call to the first work on it, to its first token, and between tokens.
     pub queue_ms: Histogram,
     pub first_token_ms: Histogram,
@@ -47,6 +49,7 @@ impl Default for Stats {
             pages_used: AtomicUsize::new(0),
             pages_idle: AtomicUsize::new(0),
             pages_limit: AtomicUsize::new(0),
+            draft_pages_used: AtomicUsize::new(0),
             queue_ms: Histogram::of_times(),
             first_token_ms: Histogram::of_times(),
             token_ms: Histogram::of_times(),
@@ -73,6 +76,10 @@ impl Stats {
             ("pages_used", number(used)),
             ("pages_idle", number(Self::now(&self.pages_idle))),
             ("pages_free", number(free)),
+            (
+                "draft_pages_used",
+                number(Self::now(&self.draft_pages_used)),
+            ),
             ("batch_size", Reading::Distribution(self.batch_size.read())),
             ("queue_ms", Reading::Distribution(self.queue_ms.read())),
             (

@@ -30,6 +30,8 @@ pub struct Work {
     pub ids: Vec<u32>,
     /// `None` before it begins, while a pass has it, and after its pages were taken from it.
     pub sequence: Option<Sequence>,
+    /// What a smaller model has read of it.
+    pub draft: Option<Sequence>,
     pub adapter: Option<Arc<Adapter>>,
     pub overflow: ContextOverflow,
     pub context_length: usize,

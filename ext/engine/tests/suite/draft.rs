@@ -1,0 +1,326 @@
+//! A smaller model guesses what a larger one will say, and no text changes.
+
+use std::sync::Arc;
+
+use engine::generation::{ContextOverflow, Ending, GenerationConfig, Guesses, Pattern, WhiteSpace};
+use engine::models::decoder::model::Logits;
+use engine::tasks::{Generation, LanguageModel, LoadOptions, Request};
+use engine::text::tokenizer::Tokenizer;
+use engine::{CancelToken, Error};
+
+use super::decoder::tiny;
+use super::scheduling::{begin, counted, load, prompt, roomy, tokens};
+
+/// Greedy and sampled ones, with and without what else decides about tokens.
+fn configs(guesses: Guesses) -> Vec<GenerationConfig> {
+    let greedy = GenerationConfig {
+        max_new_tokens: 40,
+        guesses,
+        ..Default::default()
+    };
+    let sampled = GenerationConfig {
+        temperature: 1.0,
+        seed: 5,
+        ..greedy.clone()
+    };
+    let penalized = GenerationConfig {
+        top_k: Some(20),
+        top_p: Some(0.9),
+        repetition_penalty: 1.2,
+        frequency_penalty: 0.3,
+        seed: 6,
+        ..sampled.clone()
+    };
+    vec![greedy, sampled, penalized]
+}
+
+fn drafted_by(draft: &Arc<LanguageModel>) -> Arc<LanguageModel> {
+    let model = roomy("llama", 512).with_draft(draft).unwrap();
+    assert!(model.has_draft());
+    Arc::new(model)
+}
+
+fn no_pages(model: &LanguageModel) {
+    let pages = ["running", "waiting", "pages_used", "draft_pages_used"];
+    assert_eq!(pages.map(|name| counted(model, name)), [0; 4]);
+}
+
+#[test]
+fn texts_are_the_same_whoever_guesses() {
+    let plain = Arc::new(roomy("llama", 512));
+    let twin = Arc::new(roomy("llama", 512));
+    let stranger = Arc::new(roomy("qwen2", 512));
+    for (draft, likes) in [(&twin, true), (&stranger, false)] {
+        let model = drafted_by(draft);
+        for (number, length) in [(1, 3), (2, 63), (3, 64), (4, 65), (5, 300)] {
+            let prompt = prompt(length, number);
+            let pairs = configs(Guesses::None).into_iter();
+            for (without, with) in pairs.zip(configs(Guesses::Draft)) {
+                let expected = tokens(&begin(&plain, &prompt, &without));
+                assert_eq!(tokens(&begin(&model, &prompt, &with)), expected);
+                no_pages(&model);
+            }
+        }
+        let (guessed, right) = (counted(&model, "drafted"), counted(&model, "accepted"));
+        assert!(guessed > 50, "{guessed}");
+        match likes {
+            // By equal logits and equal random numbers everything is right.
+            true => assert_eq!(right, guessed),
+            false => assert!(right < guessed / 2, "{right} of {guessed}"),
+        }
+    }
+}
+
+#[test]
+fn guesses_rest_while_few_are_right() {
+    let stranger = Arc::new(roomy("qwen2", 512));
+    let model = drafted_by(&stranger);
+    let config = GenerationConfig {
+        max_new_tokens: 60,
+        guesses: Guesses::Draft,
+        ..Default::default()
+    };
+    tokens(&begin(&model, &prompt(10, 1), &config));
+    assert!((1..=50).contains(&counted(&model, "drafted")));
+}
+
+#[test]
+fn texts_with_guesses_share_passes_with_others() {
+    let plain = Arc::new(roomy("llama", 512));
+    let twin = Arc::new(roomy("llama", 512));
+    let model = drafted_by(&twin);
+    let ways = [Guesses::Draft, Guesses::None, Guesses::Lookup];
+    let text = |model: &Arc<LanguageModel>, at: usize| {
+        let mut config = configs(ways[at % 3]).swap_remove(at % 2);
+        if !model.has_draft() {
+            config.guesses = Guesses::None;
+        }
+        begin(model, &prompt(5 + 29 * at, at as u32), &config)
+    };
+    let expected: Vec<_> = (0..8).map(|at| tokens(&text(&plain, at))).collect();
+    for _ in 0..3 {
+        let texts: Vec<_> = (0..8).map(|at| text(&model, at)).collect();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = texts
+                .iter()
+                .map(|text| scope.spawn(move || tokens(text)))
+                .collect();
+            for (thread, expected) in threads.into_iter().zip(&expected) {
+                assert_eq!(&thread.join().unwrap(), expected);
+            }
+        });
+        drop(texts);
+        no_pages(&model);
+        model.forget_idle().unwrap();
+    }
+    assert!(counted(&model, "drafted") > 0);
+}
+
+#[test]
+fn guesses_follow_a_constraint() {
+    let twin = Arc::new(load(&tiny("decoders/llama")));
+    let model = Arc::new(load(&tiny("decoders/llama")).with_draft(&twin).unwrap());
+    let schema = r#"{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string","maxLength":8}},
+                     "required":["a","b"],"additionalProperties":false}"#;
+    let patterns = [
+        Pattern::Schema(schema.to_owned(), WhiteSpace::Compact),
+        Pattern::Regex("[a-z]{20,30}".to_owned()),
+    ];
+    for pattern in patterns {
+        let text = |guesses| {
+            let cancel = CancelToken::new();
+            let constraint = model.constraint(&pattern, Ending::Complete, &cancel);
+            let request = Request {
+                prompt: prompt(6, 1),
+                config: GenerationConfig {
+                    max_new_tokens: 50,
+                    guesses,
+                    ..Default::default()
+                },
+                overflow: ContextOverflow::Roll,
+                adapter: None,
+                constraint: Some(constraint.unwrap()),
+            };
+            tokens(&Generation::new(model.clone(), request).unwrap())
+        };
+        let expected = text(Guesses::None);
+        let before = counted(&model, "drafted");
+        assert_eq!(text(Guesses::Draft), expected);
+        assert!(counted(&model, "drafted") > before);
+        no_pages(&model);
+    }
+}
+
+#[test]
+fn a_text_that_is_interrupted_goes_on_where_it_was() {
+    let twin = Arc::new(roomy("llama", 512));
+    let model = drafted_by(&twin);
+    let config = configs(Guesses::Draft).swap_remove(1);
+    let expected = tokens(&begin(&model, &prompt(200, 1), &config));
+    let text = begin(&model, &prompt(200, 1), &config);
+    let mut steps = 0;
+    loop {
+        let cancel = CancelToken::new();
+        let stopper = cancel.clone();
+        let interrupting = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_micros(300 * (steps % 7)));
+            stopper.cancel();
+        });
+        let stepped = text.step(&cancel);
+        interrupting.join().unwrap();
+        match stepped {
+            Ok(None) => break,
+            Ok(Some(_)) | Err(Error::Interrupted) => steps += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(tokens(&text), expected);
+    drop(text);
+    no_pages(&model);
+}
+
+#[test]
+fn a_context_that_rolls_is_read_anew() {
+    let twin = Arc::new(load(&tiny("decoders/llama")));
+    let model = Arc::new(load(&tiny("decoders/llama")).with_draft(&twin).unwrap());
+    let text = |guesses| {
+        let request = Request {
+            prompt: prompt(40, 1),
+            config: GenerationConfig {
+                max_new_tokens: 100,
+                guesses,
+                ..Default::default()
+            },
+            overflow: ContextOverflow::Roll,
+            adapter: None,
+            constraint: None,
+        };
+        tokens(&Generation::new(model.clone(), request).unwrap())
+    };
+    let expected = text(Guesses::None);
+    assert_eq!(text(Guesses::Draft), expected);
+    no_pages(&model);
+}
+
+#[test]
+fn texts_go_on_when_the_model_that_guesses_is_closed() {
+    let twin = Arc::new(roomy("llama", 512));
+    let model = drafted_by(&twin);
+    let config = configs(Guesses::Draft).swap_remove(0);
+    let expected = tokens(&begin(&model, &prompt(20, 1), &config));
+    let text = begin(&model, &prompt(20, 1), &config);
+    for _ in 0..10 {
+        text.step(&CancelToken::new()).unwrap();
+    }
+    let weights = Arc::downgrade(&twin);
+    drop(twin);
+    assert!(weights.upgrade().is_none());
+    let before = counted(&model, "drafted");
+    assert_eq!(tokens(&text), expected);
+    assert_eq!(tokens(&begin(&model, &prompt(20, 1), &config)), expected);
+    assert_eq!(counted(&model, "drafted"), before);
+    drop(text);
+    no_pages(&model);
+}
+
+#[test]
+fn little_memory_is_no_reason_to_fail() {
+    let twin = Arc::new(roomy("llama", 512));
+    let plain = Arc::new(roomy("llama", 512));
+    let token = 2 * 2 * 2 * 8 * 4;
+    // Six pages for each of both.
+    let cache = engine::tasks::CacheOptions {
+        limit: Some(2 * 6 * 64 * token),
+        kind: None,
+    };
+    let model = roomy("llama", 512).with_cache(cache).unwrap();
+    let model = Arc::new(model.with_draft(&twin).unwrap());
+    assert_eq!(counted(&model, "pages_free"), 6);
+    let config = configs(Guesses::Draft).swap_remove(1);
+    let plainly = configs(Guesses::None).swap_remove(1);
+    let texts: Vec<_> = (0..4)
+        .map(|at| begin(&model, &prompt(150, at), &config))
+        .collect();
+    for (at, text) in (0..).zip(&texts) {
+        let expected = tokens(&begin(&plain, &prompt(150, at), &plainly));
+        assert_eq!(tokens(text), expected);
+    }
+    drop(texts);
+    no_pages(&model);
+}
+
+#[test]
+fn another_vocabulary_is_refused() {
+    let tokenizer = Tokenizer::from_directory(&tiny("bert")).unwrap();
+    let options = LoadOptions {
+        tokenizer: Some(tokenizer),
+        ..Default::default()
+    };
+    let cancel = CancelToken::new();
+    let folder = tiny("decoders/qwen2");
+    let files =
+        engine::files::model_files::ModelFiles::open(folder.to_str().unwrap(), None, &cancel);
+    let other = LanguageModel::load(&files.unwrap(), &options, &[], &cancel).unwrap();
+    let refused = load(&tiny("decoders/llama")).with_draft(&Arc::new(other));
+    let message = refused.err().unwrap().to_string();
+    assert!(message.contains("same vocabulary"), "{message}");
+    assert!(message.contains("tiny/bert"), "{message}");
+}
+
+/// Pearson's statistic of pairs of tokens, against what the model's own logits say. The bound is the
+/// 99.99 % point of chi-square with fifteen degrees of freedom; seeds are fixed.
+#[test]
+fn sampled_texts_keep_their_distribution() {
+    const DRAWS: u64 = 3_000;
+    const TOP: usize = 4;
+    let stranger = Arc::new(load(&tiny("decoders/qwen2")));
+    let model = load(&tiny("decoders/llama")).with_draft(&stranger).unwrap();
+    let model = Arc::new(model);
+    let prompt = prompt(5, 2);
+    let likeliest = |ids: &[u32]| -> Vec<(u32, f64)> {
+        let mut cache = model.decoder().new_cache().unwrap();
+        let cancel = CancelToken::new();
+        let logits = model
+            .decoder()
+            .forward(ids, &mut cache, Logits::Last, &cancel);
+        let row = logits.unwrap().to_vec2::<f32>().unwrap().swap_remove(0);
+        let mut order: Vec<u32> = (0..row.len() as u32).collect();
+        order.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]));
+        order.truncate(TOP);
+        let weights: Vec<f64> = order
+            .iter()
+            .map(|id| f64::from(row[*id as usize]).exp())
+            .collect();
+        let total: f64 = weights.iter().sum();
+        let shares = weights.iter().map(|weight| weight / total);
+        order.iter().copied().zip(shares).collect()
+    };
+    let mut expected = Vec::new();
+    for (first, share) in likeliest(&prompt) {
+        let ids = [&prompt[..], &[first]].concat();
+        for (second, next) in likeliest(&ids) {
+            expected.push(([first, second], share * next));
+        }
+    }
+    let mut counts = vec![0u64; expected.len()];
+    for seed in 0..DRAWS {
+        let config = GenerationConfig {
+            max_new_tokens: 2,
+            temperature: 1.0,
+            top_k: Some(TOP),
+            seed: seed * 7919,
+            guesses: Guesses::Draft,
+            ..Default::default()
+        };
+        let found = tokens(&begin(&model, &prompt, &config));
+        let at = expected.iter().position(|(pair, _)| found == pair);
+        counts[at.unwrap()] += 1;
+    }
+    assert!(counted(&model, "drafted") > DRAWS / 2);
+    let parts = counts.iter().zip(&expected).map(|(count, (_, share))| {
+        let wanted = share * DRAWS as f64;
+        (*count as f64 - wanted).powi(2) / wanted
+    });
+    let statistic: f64 = parts.sum();
+    assert!(statistic < 44.3, "{statistic}: {counts:?} of {expected:?}");
+}

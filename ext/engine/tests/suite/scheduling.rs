@@ -1,0 +1,81 @@
+//! What tests of many texts at once share: models with room, and calls to them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use engine::files::model_files::ModelFiles;
+use engine::generation::{ContextOverflow, GenerationConfig};
+use engine::runtime::stats::Reading;
+use engine::tasks::{Generation, LanguageModel, LoadOptions, Request};
+use engine::CancelToken;
+
+use super::decoder::tiny;
+
+pub fn load(folder: &Path) -> LanguageModel {
+    let cancel = CancelToken::new();
+    let files = ModelFiles::open(folder.to_str().unwrap(), None, &cancel).unwrap();
+    LanguageModel::load(&files, &LoadOptions::default(), &[], &cancel).unwrap()
+}
+
+/// A tiny model, with changes to its configuration.
+pub fn changed(name: &str, changes: &[(&str, serde_json::Value)]) -> LanguageModel {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let own = format!("red-candle-changed-{}-{number}", std::process::id());
+    let directory = std::env::temp_dir().join(own);
+    std::fs::create_dir_all(&directory).unwrap();
+    for entry in std::fs::read_dir(tiny("decoders").join(name)).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, directory.join(path.file_name().unwrap())).unwrap();
+    }
+    let path = directory.join("config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for (key, value) in changes {
+        config[*key] = value.clone();
+    }
+    std::fs::write(&path, config.to_string()).unwrap();
+    let model = load(&directory);
+    // A file that is mapped stays readable.
+    std::fs::remove_dir_all(&directory).unwrap();
+    model
+}
+
+/// A tiny model that reads texts of so many tokens.
+pub fn roomy(name: &str, positions: usize) -> LanguageModel {
+    changed(name, &[("max_position_embeddings", positions.into())])
+}
+
+/// Some text of so many tokens.
+pub fn prompt(length: usize, seed: u32) -> Vec<u32> {
+    let ids = 0..length as u32;
+    ids.map(|at| 5 + (at * 7 + at * at * 3 + seed * 31) % 260)
+        .collect()
+}
+
+pub fn begin(model: &Arc<LanguageModel>, prompt: &[u32], config: &GenerationConfig) -> Generation {
+    let request = Request {
+        prompt: prompt.to_vec(),
+        config: config.clone(),
+        overflow: ContextOverflow::Error,
+        adapter: None,
+        constraint: None,
+    };
+    Generation::new(model.clone(), request).unwrap()
+}
+
+pub fn tokens(generation: &Generation) -> Vec<u32> {
+    generation.finish(&CancelToken::new()).unwrap();
+    generation.read(|run| run.choices().iter().map(|choice| choice.token).collect())
+}
+
+/// A number that a model counts.
+pub fn counted(model: &LanguageModel, name: &str) -> u64 {
+    let stats = model.stats();
+    let found = stats.iter().find(|(key, _)| *key == name);
+    match found {
+        Some((_, Reading::Number(value))) => *value,
+        _ => panic!("there is no number {name}"),
+    }
+}
