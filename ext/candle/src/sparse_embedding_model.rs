@@ -105,5 +105,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
         .define_private_method("_load", function!(load, 2))?;
     class.define_private_method("_embed", method!(embed, 2))?;
     class.define_private_method("_similarities", method!(similarities, 2))?;
+    model::define_stats!(class, RbSparseEmbeddingModel)?;
     model::define_model!(class, RbSparseEmbeddingModel, describe)
 }
