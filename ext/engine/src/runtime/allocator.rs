@@ -46,6 +46,19 @@ pub fn init() {
     SYSTEM_ONLY.is_on();
 }
 
+/// Lets all threads share so many arenas of the system's allocator, where it has arenas; `false` where it
+/// does not. Those that exist stay.
+pub fn limit_arenas(count: u8) -> bool {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: takes two numbers, and may be called at any time.
+    return unsafe { libc::mallopt(libc::M_ARENA_MAX, libc::c_int::from(count)) == 1 };
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    {
+        let _ = count;
+        false
+    }
+}
+
 impl Default for Reusing {
     fn default() -> Self {
         Self::new()
