@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use engine::files::model_files::ModelFiles;
 use engine::runtime::device::Home;
+use engine::runtime::memory;
 use engine::runtime::stats::{Distribution, Reading};
 use engine::tasks::{LoadOptions, ModelInfo};
 use engine::text::tokenizer::Tokenizer;
@@ -126,6 +127,8 @@ impl<T: Described> Slot<T> {
         let mut model = Some(model);
         gvl::leave(ruby, |_| {
             drop(model.take());
+            crate::ALLOCATOR.clear();
+            memory::trim();
             self.home.settle()
         })
     }
