@@ -20,6 +20,8 @@ mod image;
 mod kernels;
 mod late_interaction;
 mod layers;
+#[path = "../../../fuzz/src/lib.rs"]
+mod readers;
 mod row_independence;
 mod same_answer;
 mod scheduling;
