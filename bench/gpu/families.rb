@@ -55,7 +55,7 @@ module GpuBench
       when /reranker\z/ then with(Candle::Reranker, path, options) { |m| m.score("the fox", [TEXT, "a dog"]) }
       when /\A(splade|sparse)/ then sparse(path, options)
       when /\Acolbert/ then with(Candle::LateInteractionModel, path, options) { |m| m.embed_document(TEXT).to_a }
-      when /\A(clip|siglip|vit|dinov2|llava)/ then picture(path, options)
+      when /\A(clip|siglip|vit|dinov2|llava|smolvlm|qwen2(\.5)?-vl|gemma3-vision)/ then picture(path, options)
       else with(Candle::EmbeddingModel, path, options) { |model| model.embed([TEXT, "a dog"]) }
       end
     end
@@ -72,7 +72,8 @@ module GpuBench
       when /-classifier\z/
         with(Candle::ImageClassifier, path, options) { |m| m.classify(PICTURE).sort_by { |r| r[:label] } }
       when /\A(clip|siglip)/ then with(Candle::CLIP, path, options) { |m| [m.embed_text(TEXT), m.embed_image(PICTURE)] }
-      when "llava" then with(Candle::VLM, path, options) { |m| first_token { |one| m.complete(question, **one) } }
+      when /llava|smolvlm|-vl\z|-vision\z/
+        with(Candle::VLM, path, options) { |m| first_token { |one| m.complete(question, **one) } }
       else with(Candle::ImageEmbeddingModel, path, options) { |m| m.embed(PICTURE) }
       end
     end

@@ -82,7 +82,7 @@ module Candle
       DType.parse(model_info.fetch(:dtype))
     end
 
-    # @return [Tokenizer, nil] the tokenizer it uses; nil for models that read no texts
+    # @return [Tokenizer] the tokenizer it uses
     def tokenizer
       @tokenizer ||= _tokenizer
     end

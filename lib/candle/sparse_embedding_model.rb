@@ -14,7 +14,6 @@ module Candle
   #   model.embed("the quick fox", as: :tokens, top_k: 1).keys.first.class # => String
   class SparseEmbeddingModel
     include Model
-    include Statistics
 
     FORMS = %i[hash tokens arrays].freeze
     TASKS = %i[query document].freeze

@@ -3,7 +3,8 @@
 require "forwardable"
 
 module Candle
-  # A language model that sees: LLaVA 1.5. It describes images and answers questions about them.
+  # A language model that sees: LLaVA 1.5 and 1.6, SmolVLM and Idefics 3, Qwen2-VL and Qwen2.5-VL, Gemma 3. It
+  # describes images and answers questions about them.
   #
   # An image is a path, the bytes of a file, an IO or a {Image}. What was seen of an image is kept for a while: a second
   # question about it neither runs the vision tower nor reads the image's tokens again.
@@ -31,12 +32,15 @@ module Candle
     class Sight
       # What was seen of one image.
       class Seen
-        # @!method ids
-        #   @return [Array<Integer>] what stands for the image in a prompt
+        # @!method spelling
+        #   @return [String] what a prompt says of the image, with a marker for each part of it
 
-        # @return [Integer] how many tokens of the prompt the image takes
+        # @!method ids
+        #   @return [Array<Array<Integer>>] what stands for each marker
+
+        # @return [Integer] how many tokens stand for the markers
         def size
-          ids.size
+          ids.sum(&:size)
         end
       end
 
@@ -51,7 +55,10 @@ module Candle
       end
 
       # @!method marker
-      #   @return [Integer] the token that stands for an image before it is looked at
+      #   @return [Integer] the token that stands for what was seen
+
+      # @!method place
+      #   @return [String] what a template writes for an image
 
       # @!method looks
       #   @return [Integer] how often the vision tower ran
@@ -181,7 +188,7 @@ module Candle
     def complete(messages, config: nil, chat_template: nil, **overrides, &block)
       images, bare = split(Messages.checked(messages))
       seen = @sight.look(@llm, images)
-      prompt = tokenizer.apply_chat_template(bare, chat_template: chat_template || template)
+      prompt = spelled(tokenizer.apply_chat_template(bare, chat_template: chat_template || template), seen)
       ids = spliced(@llm.prompt_ids(prompt, nil), seen)
       # The images are held until the end: a prompt's ids are theirs for as long.
       @llm.complete_ids(ids, prompt, config: config || GenerationConfig.deterministic, **overrides, &block)
@@ -261,12 +268,24 @@ module Candle
       { type: "image" }
     end
 
-    def spliced(ids, seen)
-      places = ids.count(@sight.marker)
+    # The prompt with what it says of each image.
+    def spelled(prompt, seen)
+      places = prompt.scan(@sight.place).size
       raise InvalidInputError, "the prompt has #{places} places for #{seen.size} images" if places != seen.size
 
-      waiting = seen.dup
-      ids.flat_map { |id| id == @sight.marker ? waiting.shift.ids : id }
+      waiting = seen.map(&:spelling)
+      prompt.gsub(@sight.place) { waiting.shift }
+    end
+
+    # The ids of the prompt with those of the images.
+    def spliced(ids, seen)
+      waiting = seen.flat_map(&:ids)
+      marked = ids.count(@sight.marker)
+      if marked != waiting.size
+        raise InvalidInputError, "the prompt has #{marked} places for #{waiting.size} parts of images"
+      end
+
+      ids.flat_map { |id| id == @sight.marker ? waiting.shift : id }
     end
   end
 end

@@ -78,6 +78,41 @@ RSpec.describe Candle::VLM do
     expect(vlm.stats[:tokens_out]).to be_positive
   end
 
+  %w[llava-next smolvlm qwen2-vl qwen2.5-vl gemma3-vision].each do |name|
+    it "lets #{name} see what transformers lets it see" do
+      source = TinyModels.path(name)
+      seeing = described_class.from_pretrained(source, device: "cpu")
+      llm = Candle::LLM.from_pretrained(source, device: "cpu")
+      greedy = Candle::GenerationConfig.deterministic(max_length: 8)
+      TinyModels.record(name)["asked"].each do |question|
+        completion = seeing.complete(messages(question), max_length: 8)
+        expect(completion.token_ids).to eq(question["tokens"])
+        expect(completion.usage.prompt_tokens).to eq(question["ids"].size)
+        expect(llm.chat(messages(question), config: greedy)).to eq(completion.text)
+      end
+      again = seeing.complete(messages(TinyModels.record(name)["asked"][0]), max_length: 8)
+      expect(again.token_ids).to eq(TinyModels.record(name)["asked"][0]["tokens"])
+      expect(again.usage.cached_tokens).to eq(again.usage.prompt_tokens - 1)
+      expect(seeing.looks).to eq(3)
+      expect(Candle::ModelKind.of(source)).to eq(:vlm)
+    end
+  end
+
+  it "lets several read together what each reads alone" do
+    %w[qwen2.5-vl gemma3-vision].each do |name|
+      seeing = described_class.from_pretrained(TinyModels.path(name), device: "cpu")
+      questions = TinyModels.record(name)["asked"] * 3
+      answers = questions.map { |question| Thread.new { seeing.complete(messages(question), max_length: 8) } }
+      expect(answers.map { |thread| thread.value.token_ids }).to eq(questions.map { |question| question["tokens"] })
+    end
+  end
+
+  it "tells places in a text from those of images" do
+    gemma = described_class.from_pretrained(TinyModels.path("gemma3-vision"), device: "cpu")
+    expect { gemma.ask(photo, "<image_soft_token>") }
+      .to raise_error(Candle::InvalidInputError, /2 places for 1 parts of images/)
+  end
+
   it "says what is wrong" do
     expect { vlm.ask([], "what?") }.to raise_error(Candle::InvalidInputError, /at least one/)
     expect { vlm.ask("no.png", "what?") }.to raise_error(Candle::InvalidInputError, /no.png/)
@@ -93,7 +128,8 @@ RSpec.describe Candle::VLM do
     sight = described_class::Sight.load(vlm.llm, vlm.model_id, { device: "cpu" })
     seen = sight.look(vlm.llm, [photo, image("flower.png")])
     expect(seen.map(&:size)).to eq([16, 16])
-    expect(seen.map(&:ids).reduce(:&)).to be_empty
+    expect(seen.map { |image| image.ids.flatten }.reduce(:&)).to be_empty
+    expect(seen.map(&:spelling)).to eq([sight.place] * 2)
   end
 
   it "says what it is" do

@@ -98,7 +98,7 @@ fn resolve_classes(ruby: &Ruby) {
         <seq2seq::RbSeq2Seq as TypedData>::class,
         <seq2seq::RbWriting as TypedData>::class,
         <sparse_embedding_model::RbSparseEmbeddingModel as TypedData>::class,
-        <sight::RbGuest as TypedData>::class,
+        <sight::RbSeen as TypedData>::class,
         <sight::RbSight as TypedData>::class,
         <tensor::RbTensor as TypedData>::class,
         <tokenizer::RbTokenizer as TypedData>::class,

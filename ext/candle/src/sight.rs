@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::models::decoder::guests::Guest;
-use engine::tasks::Sight;
+use engine::tasks::{Impression, Sight};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
 use crate::llm::RbLlm;
@@ -18,7 +17,7 @@ pub struct RbSight {
 
 /// What was seen of one image; its ids stand in prompts for as long as it is held.
 #[magnus::wrap(class = "Candle::VLM::Sight::Seen", free_immediately, size)]
-pub struct RbGuest(Arc<Guest>);
+pub struct RbSeen(Arc<Impression>);
 
 fn load(ruby: &Ruby, llm: &RbLlm, source: String, settings: RHash) -> Result<RbSight, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -36,6 +35,10 @@ fn marker(this: &RbSight) -> u32 {
     this.sight.marker()
 }
 
+fn place(this: &RbSight) -> String {
+    this.sight.place().to_owned()
+}
+
 fn looks(this: &RbSight) -> usize {
     this.sight.looks()
 }
@@ -44,15 +47,20 @@ fn look(ruby: &Ruby, this: &RbSight, llm: &RbLlm, images: RArray) -> Result<RArr
     let language = llm.model.get(ruby)?;
     let pictures = image::pictures(ruby, images, 0, images.len())?;
     let seen = gvl::leave_waiting(ruby, |cancel| this.sight.look(&language, &pictures, cancel))?;
-    let guests = ruby.ary_new_capa(seen.len());
-    for guest in seen {
-        guests.push(RbGuest(guest))?;
+    let impressions = ruby.ary_new_capa(seen.len());
+    for impression in seen {
+        impressions.push(RbSeen(impression))?;
     }
-    Ok(guests)
+    Ok(impressions)
 }
 
-fn ids(this: &RbGuest) -> Vec<u32> {
-    this.0.ids().collect()
+fn spelling(this: &RbSeen) -> String {
+    this.0.spelling.clone()
+}
+
+fn ids(this: &RbSeen) -> Vec<Vec<u32>> {
+    let guests = this.0.guests.iter();
+    guests.map(|guest| guest.ids().collect()).collect()
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
@@ -63,9 +71,11 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
         .singleton_class()?
         .define_private_method("_load", function!(load, 3))?;
     class.define_method("marker", method!(marker, 0))?;
+    class.define_method("place", method!(place, 0))?;
     class.define_method("looks", method!(looks, 0))?;
     class.define_private_method("_look", method!(look, 2))?;
     let seen = class.define_class("Seen", ruby.class_object())?;
     seen.undef_default_alloc_func();
+    seen.define_method("spelling", method!(spelling, 0))?;
     seen.define_method("ids", method!(ids, 0))
 }

@@ -88,6 +88,14 @@ impl RawConfig {
         self
     }
 
+    /// This object, with some values in place of its own.
+    pub fn with(mut self, values: Value) -> Self {
+        if let Value::Object(values) = values {
+            self.object.extend(values);
+        }
+        self
+    }
+
     pub fn file(&self) -> &Path {
         &self.file
     }

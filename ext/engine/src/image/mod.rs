@@ -7,10 +7,12 @@ mod jpeg;
 mod processor;
 mod resample;
 mod size;
+mod tiles;
 
 pub use decode::{decode, is_encoded, limits, read_file, set_limits, Limits};
 pub use processor::{PatchOrder, Processor, View};
 pub use resample::{resize, Filter};
+pub use tiles::Views;
 
 use crate::{runtime::memory, Error, Result};
 

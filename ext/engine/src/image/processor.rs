@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::resample::{resize, Filter};
 use super::size::Target;
+use super::tiles::{self, Tiling, Views};
 use super::{Image, CHANNELS};
 use crate::files::raw_config::RawConfig;
 use crate::runtime::memory;
@@ -14,8 +15,9 @@ use crate::{CancelToken, Error, Result};
 pub struct Processor {
     /// Pad to a square in the mean colour before anything else (LLaVA).
     squares: bool,
+    tiling: Tiling,
     target: Option<Target>,
-    filter: Filter,
+    pub(super) filter: Filter,
     /// (width, height)
     crop: Option<(usize, usize)>,
     /// What is done to a byte: (value − shift) · scale.
@@ -42,7 +44,7 @@ pub enum PatchOrder {
 }
 
 /// Edges beyond this are no model's.
-const EDGES: std::ops::RangeInclusive<usize> = 1..=16_384;
+pub(super) const EDGES: std::ops::RangeInclusive<usize> = 1..=16_384;
 
 /// Of a resized picture.
 const MOST_PIXELS: usize = 100_000_000;
@@ -106,11 +108,36 @@ impl Usual {
         ..Self::VIT
     };
 
+    const QWEN: Self = Self {
+        target: Target::Pixels {
+            factor: 28,
+            least: 56 * 56,
+            most: 28 * 28 * 1280,
+        },
+        crop: None,
+        ..Self::CLIP
+    };
+
+    const IDEFICS: Self = Self {
+        target: Target::Longest(4 * 364),
+        filter: Filter::Lanczos,
+        ..Self::VIT
+    };
+
+    const LLAVA_NEXT: Self = Self {
+        target: Target::Shortest(336),
+        crop: Some(336),
+        ..Self::CLIP
+    };
+
     fn of(kind: &str) -> Option<Self> {
         Some(match kind {
             "CLIP" | "Bit" | "Llava" => Self::CLIP,
-            "ViT" | "Siglip2" => Self::VIT,
+            "LlavaNext" => Self::LLAVA_NEXT,
+            "ViT" | "Siglip2" | "Gemma3" => Self::VIT,
             "Siglip" => Self::SIGLIP,
+            "Idefics3" | "SmolVLM" => Self::IDEFICS,
+            "Qwen2VL" | "Qwen2_5_VL" => Self::QWEN,
             "DeiT" => Self::DEIT,
             _ => return None,
         })
@@ -145,6 +172,8 @@ impl Processor {
                 patch: raw.opt_usize_in("patch_size", EDGES)?.unwrap_or(16),
                 most: raw.opt_usize_in("max_num_patches", EDGES)?.unwrap_or(256),
             },
+            "Qwen2VL" | "Qwen2_5_VL" => pixels(raw)?,
+            "Idefics3" | "SmolVLM" => longest(raw)?.unwrap_or(usual.target),
             _ => target(raw, "size", usual.square)?.unwrap_or(usual.target),
         };
         let crop = match target_of_crop(raw)? {
@@ -179,6 +208,12 @@ impl Processor {
         };
         Ok(Self {
             squares: flag("do_pad", usual.squares)? && kind == "Llava",
+            tiling: match kind {
+                "Idefics3" | "SmolVLM" => tiles::squares(raw)?,
+                "LlavaNext" => tiles::pinpoints(raw, crop)?,
+                "Gemma3" => tiles::whole(raw)?,
+                _ => Tiling::Whole,
+            },
             target: flag("do_resize", true)?.then_some(target),
             filter,
             crop: crop.filter(|_| flag("do_center_crop", usual.crop.is_some()).unwrap_or(false)),
@@ -197,25 +232,54 @@ impl Processor {
         }
     }
 
+    /// The picture alone.
     pub fn process(&self, image: &Image, cancel: &CancelToken) -> Result<View> {
         let squared = match self.squares && image.width() != image.height() {
             true => Some(self.square(image)?),
             false => None,
         };
         let image = squared.as_ref().unwrap_or(image);
-        let resized = match self.target {
-            Some(target) => {
-                let (width, height) = target.of(image.width(), image.height());
-                check_resized(image, width, height)?;
-                Some(resize(image, width, height, self.filter, cancel)?)
-            }
-            None => None,
-        };
-        let image = resized.as_ref().unwrap_or(image);
+        let image = self.resized(image, cancel)?;
         match self.crop {
-            Some((width, height)) => self.view(&centred(image, width, height)?),
-            None => self.view(image),
+            Some((width, height)) => self.view(&centred(&image, width, height)?),
+            None => self.view(&image),
         }
+    }
+
+    /// The picture and its tiles, as the checkpoint cuts it.
+    pub fn views(&self, image: &Image, cancel: &CancelToken) -> Result<Views> {
+        match &self.tiling {
+            Tiling::Whole => Ok(Views {
+                views: vec![self.process(image, cancel)?],
+                tiles: (0, 0),
+                size: (image.width(), image.height()),
+            }),
+            Tiling::Squares { edge, splits } => {
+                tiles::cut_squares(self, image, (*edge, *splits), cancel)
+            }
+            Tiling::Pinpoints { sizes, edge } => {
+                tiles::cut_pinpoints(self, image, (sizes, *edge), cancel)
+            }
+        }
+    }
+
+    /// Of the size that the model wants.
+    pub(super) fn resized(&self, image: &Image, cancel: &CancelToken) -> Result<Image> {
+        match self.target {
+            Some(target) => self.resized_to(target, image, cancel),
+            None => Ok(image.clone()),
+        }
+    }
+
+    pub(super) fn resized_to(
+        &self,
+        target: Target,
+        image: &Image,
+        cancel: &CancelToken,
+    ) -> Result<Image> {
+        let (width, height) = target.of(image.width(), image.height());
+        check_resized(image, width, height)?;
+        resize(image, width, height, self.filter, cancel)
     }
 
     fn square(&self, image: &Image) -> Result<Image> {
@@ -227,7 +291,7 @@ impl Processor {
         Ok(square)
     }
 
-    fn view(&self, image: &Image) -> Result<View> {
+    pub(super) fn view(&self, image: &Image) -> Result<View> {
         let (width, height) = (image.width(), image.height());
         memory::ensure_elements(&[width, height, CHANNELS], 4, "the pixels of an image")?;
         let mut values = Vec::with_capacity(width * height * CHANNELS);
@@ -304,6 +368,37 @@ fn centred(image: &Image, width: usize, height: usize) -> Result<Image> {
     };
     let image = padded.as_ref().unwrap_or(image);
     Ok(image.crop((wide - width) / 2, (high - height) / 2, width, height))
+}
+
+/// Bounds of the number of pixels, which older files name after edges.
+fn pixels(raw: &RawConfig) -> Result<Target> {
+    let edge = |key: &str, usual: usize| -> Result<usize> {
+        Ok(raw.opt_usize_in(key, EDGES)?.unwrap_or(usual))
+    };
+    let size = raw.opt_nested("size")?;
+    let bound = |own: &str, edge: &str, usual: usize| -> Result<usize> {
+        let nested = match &size {
+            Some(size) => size.opt_usize_in([edge, own], 1..=MOST_PIXELS)?,
+            None => None,
+        };
+        let own = raw.opt_usize_in(own, 1..=MOST_PIXELS)?;
+        Ok(own.or(nested).unwrap_or(usual))
+    };
+    Ok(Target::Pixels {
+        factor: edge("patch_size", 14)? * edge("merge_size", 2)?,
+        least: bound("min_pixels", "shortest_edge", 56 * 56)?,
+        most: bound("max_pixels", "longest_edge", 28 * 28 * 1280)?,
+    })
+}
+
+fn longest(raw: &RawConfig) -> Result<Option<Target>> {
+    let Some(size) = raw.opt_nested("size")? else {
+        return Ok(None);
+    };
+    match size.opt_usize_in("longest_edge", EDGES)? {
+        Some(edge) => Ok(Some(Target::Longest(edge))),
+        None => target(raw, "size", true),
+    }
 }
 
 fn target_of_crop(raw: &RawConfig) -> Result<Option<(usize, usize)>> {

@@ -22,7 +22,20 @@ pub enum Target {
         patch: usize,
         most: usize,
     },
+    /// The longer edge gets a length, and the other an even one that keeps the proportions (Idefics 3).
+    Longest(usize),
+    /// Multiples of an edge that are at least as large (Idefics 3).
+    Multiples(usize),
+    /// Multiples of `factor`, of not fewer than `least` pixels and not more than `most` (Qwen2-VL).
+    Pixels {
+        factor: usize,
+        least: usize,
+        most: usize,
+    },
 }
+
+/// `Longest` never leads beyond this.
+const LONGEST: usize = 4096;
 
 impl Target {
     /// (width, height) for a picture; no edge becomes 0.
@@ -51,9 +64,54 @@ impl Target {
                 ((w * scale) as usize, (h * scale) as usize)
             }
             Self::Patches { patch, most } => patches(patch, most, w, h),
+            Self::Longest(edge) => {
+                let (wide, high) = longest(edge, w, h, |edge| edge + edge % 2);
+                match wide.max(high) > LONGEST {
+                    true => longest(LONGEST, wide as f64, high as f64, |edge| edge),
+                    false => (wide, high),
+                }
+            }
+            Self::Multiples(edge) => {
+                let whole = |size: f64| (size / edge as f64).ceil() as usize * edge;
+                match width >= height {
+                    true => (whole(w), whole((whole(w) as f64 / (w / h)).trunc())),
+                    false => (whole((whole(h) as f64 * (w / h)).trunc()), whole(h)),
+                }
+            }
+            Self::Pixels {
+                factor,
+                least,
+                most,
+            } => pixels(factor, (least, most), w, h),
         };
         (wide.max(1), high.max(1))
     }
+}
+
+fn longest(edge: usize, width: f64, height: f64, other: impl Fn(usize) -> usize) -> (usize, usize) {
+    let ratio = width / height;
+    match width >= height {
+        true => (edge, other((edge as f64 / ratio) as usize).max(1)),
+        false => (other((edge as f64 * ratio) as usize).max(1), edge),
+    }
+}
+
+fn pixels(factor: usize, (least, most): (usize, usize), width: f64, height: f64) -> (usize, usize) {
+    let side = factor as f64;
+    let nearest = |size: f64| (size / side).round_ties_even() * side;
+    let count = nearest(width) * nearest(height);
+    let scaled = |size: f64| -> f64 {
+        if count > most as f64 {
+            let shrunk = size / (width * height / most as f64).sqrt();
+            ((shrunk / side).floor() * side).max(side)
+        } else if count < least as f64 {
+            let grown = size * (least as f64 / (width * height)).sqrt();
+            (grown / side).ceil() * side
+        } else {
+            nearest(size)
+        }
+    };
+    (scaled(width) as usize, scaled(height) as usize)
 }
 
 fn shortest(edge: f64, width: f64, height: f64) -> (usize, usize) {
@@ -106,6 +164,32 @@ mod tests {
             .of(10_000, 1),
             (1, 1)
         );
+    }
+
+    #[test]
+    fn edges_of_tiles_are_whole() {
+        assert_eq!(Target::Longest(1456).of(640, 427), (1456, 972));
+        assert_eq!(Target::Longest(100).of(1, 1000), (2, 100));
+        assert_eq!(Target::Longest(8192).of(640, 427), (4096, 2733));
+        assert_eq!(Target::Multiples(364).of(1456, 972), (1456, 1092));
+        assert_eq!(Target::Multiples(32).of(20, 88), (32, 96));
+    }
+
+    #[test]
+    fn pixels_stay_within_bounds() {
+        let target = Target::Pixels {
+            factor: 28,
+            least: 3136,
+            most: 12_845_056,
+        };
+        assert_eq!(target.of(640, 427), (644, 420));
+        assert_eq!(target.of(5, 5), (56, 56));
+        let small = Target::Pixels {
+            factor: 28,
+            least: 3136,
+            most: 50_176,
+        };
+        assert_eq!(small.of(640, 427), (252, 168));
     }
 
     #[test]

@@ -134,6 +134,19 @@ pub struct RopeConfig {
     /// For each layer, whether it rotates at all (SmolLM 3 leaves out every fourth); empty where
     /// all do.
     pub layers: Vec<bool>,
+    pub axes: RopeAxes,
+}
+
+/// By which of its coordinates a token rotates.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeAxes {
+    /// It has one.
+    Line,
+    /// Runs of so many frequencies belong to time, row and column, which are the same for texts (Qwen2-VL).
+    Sections([usize; 3]),
+    /// One half of a head rotates by the row, the other by the column, by the same frequencies each
+    /// (Qwen2-VL's patches).
+    Grid,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -258,6 +271,20 @@ impl RopeConfig {
             if !(theta.is_finite() && theta > 0.0) {
                 return Err(format!("rotary positions can't have the base {theta}"));
             }
+        }
+        match self.axes {
+            RopeAxes::Sections(lengths) if lengths.iter().sum::<usize>() != size / 2 => {
+                return Err(format!(
+                    "rotary positions can't divide {} frequencies into {lengths:?}",
+                    size / 2
+                ));
+            }
+            RopeAxes::Grid if !size.is_multiple_of(4) => {
+                return Err(format!(
+                    "rotary positions can't divide {size} dimensions among rows and columns"
+                ));
+            }
+            _ => {}
         }
         match self.layers.len() {
             0 => Ok(()),

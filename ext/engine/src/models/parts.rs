@@ -136,8 +136,11 @@ parts! {
     PoolingUp pooling_up Model;
     PoolingDown pooling_down Model;
     /// Lead from a vision tower into a decoder.
+    ProjectorNorm projector_norm Model;
     ProjectorUp projector_up Model;
     ProjectorDown projector_down Model;
+    /// Stands after each line of an image's rows (LLaVA-NeXT).
+    ImageNewline image_newline Model;
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use super::config::{RopeConfig, RopeScaling};
+use super::config::{RopeAxes, RopeConfig, RopeScaling};
 use crate::nn::rope::{self, Rope, RopeTable};
 use crate::Result;
 
@@ -28,7 +28,12 @@ pub struct Piece {
     pub positions: Range<usize>,
     /// Which frequencies its sequence needs; see `RopeConfig::variant`.
     pub variant: usize,
+    /// The coordinates of its tokens, where they are not positions; see [`RopeAxes`].
+    pub places: Option<Vec<Place>>,
 }
+
+/// Time, row and column of a token.
+pub type Place = [u32; 3];
 
 /// The rotation of the tokens of one forward.
 pub struct Rotation<'a> {
@@ -66,6 +71,9 @@ impl Rotations {
 
     /// For the tokens of these pieces, one after the other.
     pub fn of<'a>(&'a self, pieces: &[Piece], device: &Device) -> Result<Rotation<'a>> {
+        if pieces.iter().any(|piece| piece.places.is_some()) {
+            return self.of_places(&places(pieces), device);
+        }
         let global = Rotated::new(&self.global, pieces, device)?;
         let local = |rope: &'a Rope| -> Result<Rotated<'a>> {
             if self.global.len() > 1 {
@@ -84,6 +92,22 @@ impl Rotations {
         })
     }
 
+    /// For tokens with coordinates of their own.
+    pub fn of_places(&self, places: &[Place], device: &Device) -> Result<Rotation<'_>> {
+        let rope = &self.global[0];
+        let axes = self.config.axis_of_frequencies();
+        let rows = (0..places.len() as u32).collect();
+        Ok(Rotation {
+            config: &self.config,
+            global: Rotated {
+                rope,
+                table: rope.table_of(places, &axes, device)?,
+                rows: Tensor::from_vec(rows, places.len(), device)?,
+            },
+            local: None,
+        })
+    }
+
     /// For whole sequences of these lengths, each of which rotates as it would alone.
     pub fn of_sequences(
         &self,
@@ -94,10 +118,23 @@ impl Rotations {
             .map(|length| Piece {
                 positions: 0..length,
                 variant: self.config.variant(length),
+                places: None,
             })
             .collect();
         self.of(&pieces, device)
     }
+}
+
+/// Of the tokens of all pieces; those without places stand at their positions.
+fn places(pieces: &[Piece]) -> Vec<Place> {
+    let of_piece = |piece: &Piece| match &piece.places {
+        Some(places) => places.clone(),
+        None => {
+            let positions = piece.positions.clone();
+            positions.map(|at| [at as u32; 3]).collect()
+        }
+    };
+    pieces.iter().flat_map(of_piece).collect()
 }
 
 /// From the first to past the last position of any piece.
@@ -175,9 +212,24 @@ impl RopeConfig {
         }
     }
 
+    /// Which coordinate each frequency belongs to.
+    fn axis_of_frequencies(&self) -> Vec<usize> {
+        let count = self.rotary_size / 2;
+        let runs = match self.axes {
+            RopeAxes::Line => [count, 0, 0],
+            RopeAxes::Sections(lengths) => lengths,
+            RopeAxes::Grid => [0, count / 2, count / 2],
+        };
+        let run = |(axis, length): (usize, usize)| std::iter::repeat_n(axis, length);
+        runs.into_iter().enumerate().flat_map(run).collect()
+    }
+
     /// Frequencies, and what cosines and sines are multiplied with.
     fn scaled(&self, variant: usize) -> (Vec<f32>, f32) {
-        let mut frequencies = rope::frequencies(self.theta, self.rotary_size);
+        let mut frequencies = match self.axes {
+            RopeAxes::Grid => rope::frequencies(self.theta, self.rotary_size / 2).repeat(2),
+            _ => rope::frequencies(self.theta, self.rotary_size),
+        };
         let divide = |frequencies: &mut [f32], divisors: &[f32]| {
             let pairs = frequencies.iter_mut().zip(divisors);
             pairs.for_each(|(frequency, divisor)| *frequency /= divisor);
@@ -281,6 +333,7 @@ mod tests {
             pairing: RopeKind::Half,
             scaling,
             layers: Vec::new(),
+            axes: RopeAxes::Line,
         }
     }
 
@@ -295,6 +348,30 @@ mod tests {
         assert!((stretched[1] - 0.0025).abs() < 1e-7, "{stretched:?}");
         let divisors = config(RopeScaling::Divisors(vec![1.0, 4.0])).scaled(0).0;
         assert_eq!(divisors, [1.0, 0.0025]);
+    }
+
+    #[test]
+    fn frequencies_belong_to_coordinates() {
+        let mut config = config(RopeScaling::None);
+        config.rotary_size = 8;
+        config.axes = RopeAxes::Sections([1, 2, 1]);
+        assert_eq!(config.axis_of_frequencies(), [0, 1, 1, 2]);
+        assert_eq!(config.check(8, 1), Ok(()));
+        assert!(config.check(6, 1).is_err());
+        config.axes = RopeAxes::Grid;
+        assert_eq!(config.axis_of_frequencies(), [1, 1, 2, 2]);
+        assert_eq!(config.scaled(0).0, [1.0, 0.01, 1.0, 0.01]);
+        config.axes = RopeAxes::Sections([4, 0, 0]);
+        let rotations = Rotations::new(&config, 16, &Device::Cpu).unwrap();
+        let x = Tensor::arange(0f32, 16.0, &Device::Cpu).unwrap();
+        let x = x.reshape((2, 1, 8)).unwrap();
+        let rotate = |rotation: Rotation<'_>| -> Vec<f32> {
+            let rotated = rotation.rotate(&x, false).unwrap();
+            rotated.flatten_all().unwrap().to_vec1().unwrap()
+        };
+        let line = rotations.of_sequences([2].into_iter(), &Device::Cpu);
+        let places = rotations.of_places(&[[0, 5, 6], [1, 7, 8]], &Device::Cpu);
+        assert_eq!(rotate(line.unwrap()), rotate(places.unwrap()));
     }
 
     #[test]

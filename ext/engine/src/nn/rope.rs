@@ -63,6 +63,21 @@ impl Rope {
         RopeTable::new(&self.frequencies, self.magnitude, positions, device)
     }
 
+    /// A table with a row per token, in which frequency i turns by the coordinate `axes[i]`.
+    pub fn table_of(
+        &self,
+        places: &[[u32; 3]],
+        axes: &[usize],
+        device: &Device,
+    ) -> Result<RopeTable> {
+        let angles = places.iter().flat_map(|place| {
+            let frequencies = self.frequencies.iter().zip(axes);
+            frequencies.map(|(frequency, &axis)| place[axis] as f32 * frequency)
+        });
+        let shape = (places.len(), self.frequencies.len());
+        RopeTable::of_angles(angles, self.magnitude, shape, 0, device)
+    }
+
     /// `x` is [tokens, heads, width]; `rows` is u32 [tokens], the rows of the table by which
     /// they rotate.
     pub fn rotate(&self, x: &Tensor, table: &RopeTable, rows: &Tensor) -> Result<Tensor> {
@@ -80,8 +95,20 @@ impl RopeTable {
     ) -> Result<Self> {
         let first = positions.start;
         let shape = (positions.len(), frequencies.len());
-        let (sines, cosines): (Vec<f32>, Vec<f32>) = positions
-            .flat_map(|position| frequencies.iter().map(move |f| position as f32 * f))
+        let angles =
+            positions.flat_map(|position| frequencies.iter().map(move |f| position as f32 * f));
+        Self::of_angles(angles, magnitude, shape, first, device)
+    }
+
+    /// Row after row.
+    fn of_angles(
+        angles: impl Iterator<Item = f32>,
+        magnitude: f32,
+        shape: (usize, usize),
+        first: usize,
+        device: &Device,
+    ) -> Result<Self> {
+        let (sines, cosines): (Vec<f32>, Vec<f32>) = angles
             .map(|angle| {
                 let (sine, cosine) = f64::from(angle).sin_cos();
                 (sine as f32 * magnitude, cosine as f32 * magnitude)

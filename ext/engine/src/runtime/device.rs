@@ -3,7 +3,7 @@
 pub mod cuda;
 mod suited;
 
-pub use suited::{ensure_activations, placed, zeros};
+pub use suited::{placed, zeros};
 
 use std::collections::HashMap;
 use std::fmt;

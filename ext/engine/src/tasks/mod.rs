@@ -54,7 +54,7 @@ pub use loading::{LoadOptions, ModelInfo};
 pub use rerank::{RerankModel, RerankOptions, ScorePooling};
 pub use sentence::TextTask;
 pub use seq2seq::{Seq2SeqModel, Writing, WritingSettings};
-pub use sight::Sight;
+pub use sight::{Impression, Sight};
 pub use sparse::{SparseModel, SparseOptions, SparseSimilarity, SparseVector};
 pub use tag::{TagModel, TaggedToken};
 pub use vision::Picture;

@@ -3,19 +3,17 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::Tensor;
 use sha2::{Digest, Sha256};
 
 use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
 use crate::image::Image;
-use crate::kernels::Activation;
-use crate::models::config;
 use crate::models::decoder::guests::Guest;
+use crate::models::families::Blueprint;
 use crate::models::parameters::Parameters;
-use crate::models::parts::Part;
-use crate::models::vision::{self, Seen};
-use crate::nn::{Epilogue, Inventory, Linear};
+use crate::models::vision::connector::{Connector, Rows};
+use crate::models::vision::sight::{SightConfig, Spelling};
+use crate::nn::Inventory;
 use crate::{CancelToken, Error, Result};
 
 use super::generate::LanguageModel;
@@ -28,25 +26,29 @@ const KEPT_BYTES: usize = 256 << 20;
 /// The eyes of a language model: a vision tower and what leads from it into the decoder.
 pub struct Sight {
     eyes: Eyes,
-    projector: Projector,
-    /// After how many layers the tower is read; `None`: after all.
-    layers: Option<usize>,
-    /// Whether what stands before the patches is read too.
-    whole: bool,
-    /// What stands in a prompt for an image.
-    marker: u32,
-    recent: Mutex<Vec<(Key, Arc<Guest>)>>,
+    connector: Connector,
+    config: SightConfig,
+    /// The text of the marker, and of what a template writes for an image.
+    marker: String,
+    place: String,
+    end: String,
+    recent: Mutex<Vec<(Key, Arc<Impression>)>>,
     looks: AtomicUsize,
     inventory: Inventory,
 }
 
 type Key = [u8; 32];
 
-/// Two products with an activation between them (LLaVA).
-struct Projector {
-    up: Linear,
-    activation: Activation,
-    down: Linear,
+/// What was seen of one image: what a prompt says of it, and what stands there for each marker.
+pub struct Impression {
+    pub spelling: String,
+    pub guests: Vec<Arc<Guest>>,
+}
+
+impl Impression {
+    fn bytes(&self) -> usize {
+        self.guests.iter().map(|guest| guest.bytes()).sum()
+    }
 }
 
 impl Sight {
@@ -70,45 +72,50 @@ impl Sight {
                 files.id()
             ))
         })?;
-        match raw.model_type()? {
-            Some("llava") => {}
-            found => {
-                return Err(Error::unsupported(
-                    raw.file(),
-                    format!(
-                        "images are not read by model_type {:?}; they are by llava",
-                        found.unwrap_or("(none)")
-                    ),
-                ))
-            }
-        }
-        let vision_raw = raw.nested("vision_config")?;
-        let eyes = Eyes::load(&vision_raw, &checkpoint, files, cancel)?;
-        let names = vision::Blueprint::from_config(&vision_raw)?.names;
+        let Blueprint { config, names, .. } = Blueprint::<SightConfig>::from_config(raw)?;
+        let eyes = Eyes::of(&config.tower, &checkpoint, files, cancel)?;
         let source = checkpoint.source.as_ref();
         let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
-        let tower = &eyes.tower.config().encoder;
-        let width = language.decoder().config().hidden_size;
-        let projector = Projector::load(raw, &parameters, tower.hidden_size, width)?;
+        let inputs = eyes.tower.config().encoder.hidden_size;
+        let outputs = language.decoder().config().hidden_size;
+        let connector = Connector::load(config.connector, &parameters, inputs, outputs)?;
         let mut inventory = eyes.tower.inventory()?;
-        inventory.add_linear(&projector.up)?;
-        inventory.add_linear(&projector.down)?;
-        let layers = layers_read(raw, tower.layers.len())?;
+        connector.list(&mut inventory)?;
+        let token = |id: u32| {
+            let token = language.tokenizer().id_to_token(id);
+            token.ok_or_else(|| {
+                Error::corrupt(
+                    raw.file(),
+                    format!("its token {id}, which stands for images, is not in the tokenizer"),
+                )
+            })
+        };
+        let marker = token(config.marker)?;
+        let (place, end) = match config.spelling {
+            Spelling::Framed { start, end } => (token(start)?, token(end)?),
+            Spelling::Marker | Spelling::Tiles => (marker.clone(), String::new()),
+        };
         Ok(Self {
             eyes,
-            projector,
-            layers,
-            whole: raw.opt_string("vision_feature_select_strategy")? == Some("full"),
-            marker: raw.usize(["image_token_index", "image_token_id"])? as u32,
+            connector,
+            config,
+            marker,
+            place,
+            end,
             recent: Mutex::new(Vec::new()),
             looks: AtomicUsize::new(0),
             inventory,
         })
     }
 
-    /// The token that stands for an image in a prompt.
+    /// The token that stands in a prompt for what was seen.
     pub fn marker(&self) -> u32 {
-        self.marker
+        self.config.marker
+    }
+
+    /// What a template writes for an image.
+    pub fn place(&self) -> &str {
+        &self.place
     }
 
     /// How often the tower ran.
@@ -126,102 +133,89 @@ impl Sight {
         language: &LanguageModel,
         pictures: &[Picture],
         cancel: &CancelToken,
-    ) -> Result<Vec<Arc<Guest>>> {
-        let mut guests = Vec::with_capacity(pictures.len());
+    ) -> Result<Vec<Arc<Impression>>> {
+        let mut seen = Vec::with_capacity(pictures.len());
         for picture in pictures {
             cancel.check()?;
             let image = picture.decode()?;
             let key = key(&image);
             let known = self.recall(&key);
-            guests.push(match known {
-                Some(guest) => guest,
+            seen.push(match known {
+                Some(impression) => impression,
                 None => {
-                    let rows = self.rows(&image, cancel)?;
-                    let guest = language.decoder().admit(rows)?;
-                    self.keep(key, guest.clone());
-                    guest
+                    let impression = Arc::new(self.impression(language, &image, cancel)?);
+                    self.keep(key, impression.clone());
+                    impression
                 }
             });
         }
-        Ok(guests)
+        Ok(seen)
     }
 
-    fn rows(&self, image: &Image, cancel: &CancelToken) -> Result<Tensor> {
+    fn impression(
+        &self,
+        language: &LanguageModel,
+        image: &Image,
+        cancel: &CancelToken,
+    ) -> Result<Impression> {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        self.eyes.see(image, self.layers, cancel, |seen: &Seen| {
-            let states = match self.whole {
-                true => seen.states.clone(),
-                false => Tensor::cat(&seen.patches()?, 0)?,
-            };
-            self.projector.forward(&states.contiguous()?)
+        let config = &self.config;
+        let (rows, tiles) = self.eyes.see(
+            image,
+            (config.layers, config.whole),
+            cancel,
+            |states, grids, views| {
+                let rows = self.connector.forward(states, grids, views)?;
+                Ok((rows, views.tiles))
+            },
+        )?;
+        let admit = |Rows { rows, grid }: Rows| language.decoder().admit(rows, grid);
+        Ok(Impression {
+            guests: rows.into_iter().map(admit).collect::<Result<_>>()?,
+            spelling: self.spelling(tiles),
         })
     }
 
-    fn recall(&self, key: &Key) -> Option<Arc<Guest>> {
+    /// What a prompt says of an image of so many (columns, rows) of tiles.
+    fn spelling(&self, (columns, rows): (usize, usize)) -> String {
+        const AROUND: &str = "<fake_token_around_image>";
+        let Self {
+            marker, place, end, ..
+        } = self;
+        match self.config.spelling {
+            Spelling::Marker => marker.clone(),
+            Spelling::Framed { .. } => format!("\n\n{place}{marker}{end}\n\n"),
+            Spelling::Tiles => {
+                let tile = |row: usize, column: usize| {
+                    format!("{AROUND}<row_{}_col_{}>{marker}", row + 1, column + 1)
+                };
+                let line = |row: usize| -> String {
+                    let tiles = (0..columns).map(|column| tile(row, column));
+                    tiles.chain(["\n".to_owned()]).collect()
+                };
+                let lines: String = (0..rows).map(line).collect();
+                let gap = if rows > 0 { "\n" } else { "" };
+                format!("{lines}{gap}{AROUND}<global-img>{marker}{AROUND}")
+            }
+        }
+    }
+
+    fn recall(&self, key: &Key) -> Option<Arc<Impression>> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let found = recent.iter().position(|(known, _)| known == key)?;
         let entry = recent.remove(found);
-        let guest = entry.1.clone();
+        let impression = entry.1.clone();
         recent.push(entry);
-        Some(guest)
+        Some(impression)
     }
 
-    fn keep(&self, key: Key, guest: Arc<Guest>) {
+    fn keep(&self, key: Key, impression: Arc<Impression>) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.push((key, guest));
-        let mut bytes: usize = recent.iter().map(|(_, guest)| guest.bytes()).sum();
+        recent.push((key, impression));
+        let mut bytes: usize = recent.iter().map(|(_, seen)| seen.bytes()).sum();
         while bytes > KEPT_BYTES && recent.len() > 1 {
             bytes -= recent.remove(0).1.bytes();
         }
-    }
-}
-
-impl Projector {
-    fn load(
-        raw: &RawConfig,
-        parameters: &Parameters<'_>,
-        inputs: usize,
-        outputs: usize,
-    ) -> Result<Self> {
-        let inner = parameters.outputs(Part::ProjectorUp)?;
-        let activation = raw.opt_string("projector_hidden_act")?.unwrap_or("gelu");
-        Ok(Self {
-            up: parameters.linear(Part::ProjectorUp, inputs, inner)?,
-            activation: config::activation(activation)?,
-            down: parameters.linear(Part::ProjectorDown, inner, outputs)?,
-        })
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let epilogue = Epilogue {
-            activation: Some(self.activation),
-            ..Epilogue::default()
-        };
-        self.down.forward(&self.up.forward_with(x, &epilogue)?)
-    }
-}
-
-/// Layers are counted from the end, where -1 is the last one without its norm.
-fn layers_read(raw: &RawConfig, count: usize) -> Result<Option<usize>> {
-    let asked = raw
-        .opt_integers("vision_feature_layer")?
-        .unwrap_or(vec![-2]);
-    let [asked] = asked[..] else {
-        return Err(Error::unsupported(
-            raw.file(),
-            "reading several layers of the vision tower (vision_feature_layer) is not supported",
-        ));
-    };
-    let layer = match asked < 0 {
-        true => count as i64 + 1 + asked,
-        false => asked,
-    };
-    match usize::try_from(layer) {
-        Ok(layer) if layer <= count => Ok(Some(layer)),
-        _ => Err(Error::corrupt(
-            raw.file(),
-            format!("\"vision_feature_layer\" is {asked}, and the vision tower has {count} layers"),
-        )),
     }
 }
 

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
-use crate::image::{self, Image, Processor, View};
+use crate::image::{self, Image, Processor, View, Views};
 use crate::models::vision::{Blueprint, Seen, Tower};
 use crate::{runtime::threads, CancelToken, Device, Error, Result};
 
@@ -49,11 +49,19 @@ impl Eyes {
         files: &ModelFiles,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let blueprint = Blueprint::from_config(raw)?;
+        Self::of(&Blueprint::from_config(raw)?, checkpoint, files, cancel)
+    }
+
+    pub fn of(
+        blueprint: &Blueprint,
+        checkpoint: &Checkpoint,
+        files: &ModelFiles,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let source = checkpoint.source.as_ref();
         let place = (&checkpoint.opened, checkpoint.dtype);
         Ok(Self {
-            tower: Tower::load(&blueprint, source, place, checkpoint.int8, cancel)?,
+            tower: Tower::load(blueprint, source, place, checkpoint.int8, cancel)?,
             processor: processor(files, cancel)?,
             device: checkpoint.device,
         })
@@ -98,16 +106,33 @@ impl Eyes {
         Ok(rows)
     }
 
-    /// What `read` makes of one picture after some layers of the tower, or after all and its norm.
-    pub fn see(
+    /// What `read` makes of one picture's views: of the states of each and of their (columns, rows), after
+    /// some layers of the tower, or after all and its norm; of its patches, or of the whole of it.
+    pub fn see<T: Send>(
         &self,
         picture: &Image,
-        layers: Option<usize>,
+        (layers, whole): (Option<usize>, bool),
         cancel: &CancelToken,
-        read: impl FnOnce(&Seen) -> Result<Tensor> + Send,
-    ) -> Result<Tensor> {
-        let view = self.processor.process(picture, cancel)?;
-        threads::install(|| read(&self.tower.forward(&[view], layers, cancel)?))?
+        read: impl FnOnce(&[Tensor], &[(usize, usize)], &Views) -> Result<T> + Send,
+    ) -> Result<T> {
+        let views = self.processor.views(picture, cancel)?;
+        let grids: Vec<_> = views
+            .views
+            .iter()
+            .map(|view| self.tower.grid(view))
+            .collect();
+        threads::install(|| {
+            let mut states = Vec::with_capacity(grids.len());
+            for batch in self.batches(&views.views) {
+                cancel.check()?;
+                let seen = self.tower.forward(batch, layers, cancel)?;
+                states.extend(match whole {
+                    true => seen.images()?,
+                    false => seen.patches()?,
+                });
+            }
+            read(&states, &grids, &views)
+        })?
     }
 
     /// Runs of views within the token budget of the device; one view alone may be beyond it.

@@ -20,14 +20,13 @@ mod image;
 mod kernels;
 mod late_interaction;
 mod layers;
-#[path = "../../../fuzz/src/lib.rs"]
-mod readers;
 mod row_independence;
 mod same_answer;
 mod scheduling;
 mod second_opinion;
 mod sentence_piece;
 mod seq2seq;
+mod sight;
 mod sparse;
 mod tokenizer;
 mod vector_index;

@@ -89,7 +89,8 @@ impl Scheduler {
             }
             let count = match pending {
                 1 => 1,
-                _ => pending.min(budget),
+                _ if budget == 0 => 0,
+                _ => self.decoder.piece_length(text.work().pending(), budget),
             };
             if count == 0 {
                 continue;
@@ -105,7 +106,7 @@ impl Scheduler {
             let mut work = text.work();
             let tokens = work.pending()[..count].to_vec();
             if let Some(sequence) = work.sequence.take() {
-                budget -= if pending == 1 { 0 } else { count };
+                budget = budget.saturating_sub(if pending == 1 { 0 } else { count });
                 planned.push(Planned {
                     text: text.clone(),
                     tokens,

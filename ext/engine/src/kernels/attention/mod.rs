@@ -98,6 +98,17 @@ impl AttentionOptions<'_> {
 }
 
 impl AttentionKind {
+    /// Which sees all that follows too.
+    pub fn forwards(self) -> Self {
+        match self {
+            Self::Bidirectional | Self::Causal => Self::Bidirectional,
+            Self::Window { left, .. } => Self::Window {
+                left,
+                right: usize::MAX,
+            },
+        }
+    }
+
     /// The keys, counted from the sequence's first, that a query at `position` sees.
     pub(crate) fn seen(self, position: isize, keys: usize) -> std::ops::Range<usize> {
         let clamp = |v: isize| v.clamp(0, keys as isize) as usize;

@@ -107,6 +107,10 @@ impl PagedBatch {
     }
 }
 
+fn foreign() -> Error {
+    Error::Internal("a batch that was made for another device".into())
+}
+
 fn slot(pages: &[u32], key: usize) -> u32 {
     pages[key / PAGE] * PAGE as u32 + (key % PAGE) as u32
 }
@@ -170,17 +174,25 @@ impl PagedLayer {
         options: &AttentionOptions<'_>,
     ) -> Result<Tensor> {
         match (&mut self.0, &batch.indices) {
-            (Pages::Cpu(pages), _) => {
-                pages.store(batch, key, value)?;
-                pages.attend(batch, query, options)
-            }
-            (Pages::Tensors(pages), Some(indices)) => {
-                pages.store(batch, indices, key, value)?;
-                pages.attend(batch, indices, query, options)
-            }
-            (Pages::Tensors(_), None) => Err(Error::Internal(
-                "a batch that was made for another device".into(),
-            )),
+            (Pages::Cpu(pages), _) => pages.store(batch, key, value)?,
+            (Pages::Tensors(pages), Some(indices)) => pages.store(batch, indices, key, value)?,
+            (Pages::Tensors(_), None) => return Err(foreign()),
+        }
+        self.read(batch, query, options)
+    }
+
+    /// Lets queries, `[rows, heads, width]`, attend to all that their sequences have, whose keys and
+    /// values were stored before.
+    pub fn read(
+        &self,
+        batch: &PagedBatch,
+        query: &Tensor,
+        options: &AttentionOptions<'_>,
+    ) -> Result<Tensor> {
+        match (&self.0, &batch.indices) {
+            (Pages::Cpu(pages), _) => pages.attend(batch, query, options),
+            (Pages::Tensors(pages), Some(indices)) => pages.attend(batch, indices, query, options),
+            (Pages::Tensors(_), None) => Err(foreign()),
         }
     }
 }

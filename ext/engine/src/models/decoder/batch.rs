@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::pool::KvPool;
 use crate::kernels::paged::PagedBatch;
-use crate::models::rope::Piece;
+use crate::models::rope::{Piece, Place};
 use crate::nn::attention::{attention, AttentionOptions};
 use crate::nn::PackedSequences;
 use crate::Result;
@@ -25,6 +25,7 @@ impl Batch {
         let piece = |range: Range<usize>| Piece {
             positions: 0..range.len(),
             variant: variant(range.len()),
+            places: None,
         };
         Self {
             ids: sequences.ids().to_vec(),
@@ -33,19 +34,20 @@ impl Batch {
         }
     }
 
-    /// Pieces that stand from a position on each, with the rotation of their sequences.
-    pub fn pieces_of<'a>(pieces: impl Iterator<Item = (&'a [u32], usize, usize)>) -> Self {
+    /// Pieces with the rotation of their sequences.
+    pub fn pieces_of<'a>(pieces: impl Iterator<Item = Stretch<'a>>) -> Self {
         let mut batch = Self {
             ids: Vec::new(),
             boundaries: vec![0],
             pieces: Vec::new(),
         };
-        for (ids, first, variant) in pieces {
-            batch.ids.extend_from_slice(ids);
+        for piece in pieces {
+            batch.ids.extend_from_slice(piece.ids);
             batch.boundaries.push(batch.ids.len() as u32);
             batch.pieces.push(Piece {
-                positions: first..first + ids.len(),
-                variant,
+                positions: piece.first..piece.first + piece.ids.len(),
+                variant: piece.variant,
+                places: piece.places,
             });
         }
         batch
@@ -61,12 +63,27 @@ impl Batch {
     }
 }
 
+/// Tokens of a sequence that stand from a position on, or at places of their own.
+pub struct Stretch<'a> {
+    pub ids: &'a [u32],
+    pub first: usize,
+    pub places: Option<Vec<Place>>,
+    /// The rotation of their sequence.
+    pub variant: usize,
+}
+
 /// What the pieces of a batch attend to beside themselves.
 pub enum Past<'a> {
     /// Nothing: every piece is a whole sequence.
     None,
     /// What came before each piece, which is added to it.
-    Paged(&'a mut KvPool, PagedBatch),
+    Paged(&'a mut KvPool, PagedBatch, Vec<Whole>),
+}
+
+/// Rows of a batch, all of which see each other, as the last ones of their sequence so far.
+pub struct Whole {
+    pub rows: Range<usize>,
+    pub batch: PagedBatch,
 }
 
 impl Past<'_> {
@@ -83,9 +100,26 @@ impl Past<'_> {
                 let boundaries = &batch.boundaries;
                 attention(query, key, value, boundaries, boundaries, options)
             }
-            Self::Paged(pool, paged) => {
-                pool.layer(layer)
-                    .attend(paged, (query, key, value), options)
+            Self::Paged(pool, paged, wholes) => {
+                let stored = pool.layer(layer);
+                let attended = stored.attend(paged, (query, key, value), options)?;
+                if wholes.is_empty() {
+                    return Ok(attended);
+                }
+                let mut pieces = Vec::new();
+                let mut start = 0;
+                for Whole { rows, batch } in wholes.iter() {
+                    pieces.push(attended.narrow(0, start, rows.start - start)?);
+                    let query = query.narrow(0, rows.start, rows.len())?;
+                    let options = AttentionOptions {
+                        kind: options.kind.forwards(),
+                        ..*options
+                    };
+                    pieces.push(stored.read(batch, &query.contiguous()?, &options)?);
+                    start = rows.end;
+                }
+                pieces.push(attended.narrow(0, start, attended.dim(0)? - start)?);
+                Ok(Tensor::cat(&pieces, 0)?)
             }
         }
     }
@@ -110,6 +144,12 @@ mod tests {
     #[test]
     fn pieces_stand_where_they_were_put() {
         let pieces = [(&[7, 8][..], 5, 0), (&[9][..], 0, 1)];
+        let pieces = pieces.map(|(ids, first, variant)| Stretch {
+            ids,
+            first,
+            places: None,
+            variant,
+        });
         let batch = Batch::pieces_of(pieces.into_iter());
         assert_eq!(batch.positions().collect::<Vec<_>>(), [5, 6, 0]);
         assert_eq!(batch.boundaries, [0, 2, 3]);

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use candle_core::Tensor;
 
+use crate::models::rope::Place;
 use crate::{Error, Result};
 
 /// Rows of the decoder's width, for as long as someone holds them.
@@ -17,6 +18,15 @@ pub struct Guest {
     /// [count, hidden]
     rows: Tensor,
     count: usize,
+    /// (columns, rows) that positions follow; without it rows stand one after the other.
+    grid: Option<(usize, usize)>,
+}
+
+/// A run of tokens, or of the rows of one guest, in a list of ids.
+struct Run {
+    length: usize,
+    /// The guest, and which of its rows is the first.
+    guest: Option<(Arc<Guest>, usize)>,
 }
 
 /// The guests of a decoder.
@@ -43,7 +53,12 @@ impl Guest {
 
 impl Guests {
     /// Gives `rows`, [count, hidden], ids from `vocabulary` on.
-    pub fn admit(&self, rows: Tensor, vocabulary: usize) -> Result<Arc<Guest>> {
+    pub fn admit(
+        &self,
+        rows: Tensor,
+        grid: Option<(usize, usize)>,
+        vocabulary: usize,
+    ) -> Result<Arc<Guest>> {
         let count = rows.dim(0)?;
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let first = u32::try_from(vocabulary)
@@ -60,7 +75,12 @@ impl Guests {
         };
         known.given = end - vocabulary as u32;
         known.guests.retain(|guest| guest.strong_count() > 0);
-        let guest = Arc::new(Guest { first, rows, count });
+        let guest = Arc::new(Guest {
+            first,
+            rows,
+            count,
+            grid,
+        });
         known.guests.push(Arc::downgrade(&guest));
         Ok(guest)
     }
@@ -74,34 +94,107 @@ impl Guests {
 
     /// `embedded` with the rows of guests where their ids stand; ids below `vocabulary` are tokens.
     pub fn seat(&self, ids: &[u32], vocabulary: usize, embedded: Tensor) -> Result<Tensor> {
-        let is_guest = |id: &u32| *id as usize >= vocabulary;
-        if !ids.iter().any(is_guest) {
+        if !has_guests(ids, vocabulary) {
             return Ok(embedded);
         }
         let mut pieces = Vec::new();
         let mut start = 0;
-        while let Some(&id) = ids.get(start) {
-            let rest = &ids[start..];
-            let length = match is_guest(&id) {
-                false => {
-                    let length = rest.iter().take_while(|id| !is_guest(id)).count();
-                    pieces.push(embedded.narrow(0, start, length)?);
-                    length
+        for run in self.runs(ids, vocabulary)? {
+            pieces.push(match run.guest {
+                None => embedded.narrow(0, start, run.length)?,
+                Some((guest, first)) => guest.rows.narrow(0, first, run.length)?,
+            });
+            start += run.length;
+        }
+        Ok(Tensor::cat(&pieces, 0)?)
+    }
+
+    /// Which rows of `ids` are those of one guest each, one after the other.
+    pub fn ranges(&self, ids: &[u32], vocabulary: usize) -> Result<Vec<Range<usize>>> {
+        let mut ranges = Vec::new();
+        if has_guests(ids, vocabulary) {
+            let mut start = 0;
+            for run in self.runs(ids, vocabulary)? {
+                if run.guest.is_some() {
+                    ranges.push(start..start + run.length);
                 }
+                start += run.length;
+            }
+        }
+        Ok(ranges)
+    }
+
+    /// Where the tokens after the first `read` of `ids` stand: the position of the first one, and the
+    /// places of all where those are not positions one after the other.
+    pub fn places(
+        &self,
+        ids: &[u32],
+        read: usize,
+        vocabulary: usize,
+    ) -> Result<(usize, Option<Vec<Place>>)> {
+        if !has_guests(ids, vocabulary) {
+            return Ok((read, None));
+        }
+        let mut places = Vec::with_capacity(ids.len());
+        let mut next = 0;
+        for run in self.runs(ids, vocabulary)? {
+            let grid = run
+                .guest
+                .and_then(|(guest, first)| Some((guest.grid?, first)));
+            match grid {
+                None => {
+                    places.extend((next..next + run.length as u32).map(|at| [at; 3]));
+                    next += run.length as u32;
+                }
+                Some(((columns, rows), first)) => {
+                    let columns = columns.max(1);
+                    places.extend((first..first + run.length).map(|at| {
+                        let (row, column) = (at / columns, at % columns);
+                        [next, next + row as u32, next + column as u32]
+                    }));
+                    next += columns.max(rows) as u32;
+                }
+            }
+        }
+        let after = places.split_off(read.min(places.len()));
+        let first = after.first().map_or(0, |place| place[0]);
+        let follows = |(offset, place): (usize, &Place)| *place == [first + offset as u32; 3];
+        Ok(match after.iter().enumerate().all(follows) {
+            true => (first as usize, None),
+            false => (first as usize, Some(after)),
+        })
+    }
+
+    fn runs(&self, ids: &[u32], vocabulary: usize) -> Result<Vec<Run>> {
+        let is_guest = |id: &u32| *id as usize >= vocabulary;
+        let mut runs = Vec::new();
+        let mut rest = ids;
+        while let Some(&id) = rest.first() {
+            let run = match is_guest(&id) {
+                false => Run {
+                    length: rest.iter().take_while(|id| !is_guest(id)).count(),
+                    guest: None,
+                },
                 true => {
                     let guest = self.find(id).ok_or_else(|| unknown(id, vocabulary))?;
                     let own = guest.ids();
                     let run = rest.iter().zip(id..own.end);
                     let length = run.take_while(|(&id, expected)| id == *expected).count();
-                    let rows = guest.rows.narrow(0, (id - own.start) as usize, length)?;
-                    pieces.push(rows);
-                    length
+                    Run {
+                        length,
+                        guest: Some((guest, (id - own.start) as usize)),
+                    }
                 }
             };
-            start += length;
+            rest = &rest[run.length..];
+            runs.push(run);
         }
-        Ok(Tensor::cat(&pieces, 0)?)
+        Ok(runs)
     }
+}
+
+fn has_guests(ids: &[u32], vocabulary: usize) -> bool {
+    ids.iter().any(|&id| id as usize >= vocabulary)
 }
 
 /// The complaint about an id that is neither a token nor a guest.
@@ -123,8 +216,8 @@ mod tests {
     #[test]
     fn guests_stand_where_their_ids_do() {
         let guests = Guests::default();
-        let first = guests.admit(rows(&[10.0, 11.0]), 5).unwrap();
-        let second = guests.admit(rows(&[20.0]), 5).unwrap();
+        let first = guests.admit(rows(&[10.0, 11.0]), None, 5).unwrap();
+        let second = guests.admit(rows(&[20.0]), None, 5).unwrap();
         assert_eq!((first.ids(), second.ids()), (5..7, 7..8));
         let ids = [1, 5, 6, 7, 2, 6, 3];
         let embedded = rows(&[1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 3.0]);
@@ -134,12 +227,32 @@ mod tests {
     }
 
     #[test]
+    fn the_rows_of_an_image_stand_in_a_grid() {
+        let guests = Guests::default();
+        let image = rows(&[0.0; 6]);
+        let guest = guests.admit(image, Some((3, 2)), 5).unwrap();
+        let mut ids = vec![1, 2];
+        ids.extend(guest.ids());
+        ids.extend([3, 4]);
+        let (first, places) = guests.places(&ids, 1, 5).unwrap();
+        assert_eq!(first, 1);
+        let places = places.unwrap();
+        assert_eq!(places[0], [1; 3]);
+        assert_eq!(places[1..4], [[2, 2, 2], [2, 2, 3], [2, 2, 4]]);
+        assert_eq!(places[4..7], [[2, 3, 2], [2, 3, 3], [2, 3, 4]]);
+        assert_eq!(places[7..], [[5; 3], [6; 3]]);
+        assert_eq!(guests.places(&ids, 8, 5).unwrap(), (5, None));
+        assert_eq!(guests.places(&ids[..2], 1, 5).unwrap(), (1, None));
+        assert_eq!(guests.ranges(&ids, 5).unwrap(), [2..8]);
+    }
+
+    #[test]
     fn ids_are_not_given_twice() {
         let guests = Guests::default();
-        let first = guests.admit(rows(&[1.0]), 5).unwrap();
+        let first = guests.admit(rows(&[1.0]), None, 5).unwrap();
         drop(first);
         assert!(guests.find(5).is_none());
-        assert_eq!(guests.admit(rows(&[1.0]), 5).unwrap().ids(), 6..7);
+        assert_eq!(guests.admit(rows(&[1.0]), None, 5).unwrap().ids(), 6..7);
         let gone = guests.seat(&[5], 5, rows(&[0.0])).unwrap_err();
         assert!(gone.to_string().contains("token 5 is beyond"));
     }

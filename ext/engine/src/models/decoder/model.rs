@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use super::adapter::Adapter;
-use super::batch::{Batch, Past};
+use super::batch::{Batch, Past, Stretch, Whole};
 use super::cache::KvCache;
 use super::config::DecoderConfig;
 use super::guests::{self, Guest, Guests};
@@ -14,12 +14,11 @@ use super::pool::{KvPool, Sequence};
 use super::{loading, Blueprint};
 use crate::kernels::paged::{PagedBatch, PagedPiece};
 use crate::kernels::{self, Activation};
-use crate::models::config::Positions;
+use crate::models::config::{Positions, RopeAxes};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::rope::Rotations;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, Norm, PackedSequences};
-use crate::runtime::device::ensure_activations;
 use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
 
@@ -116,15 +115,42 @@ impl Decoder {
         })
     }
 
-    /// Lets rows `[count, hidden]` stand in prompts, under ids of their own.
-    pub fn admit(&self, rows: Tensor) -> Result<Arc<Guest>> {
+    /// Lets rows `[count, hidden]` stand in prompts, under ids of their own. `grid` is (columns, rows) of
+    /// those that have positions in both directions.
+    pub fn admit(&self, rows: Tensor, grid: Option<(usize, usize)>) -> Result<Arc<Guest>> {
         if rows.dims().last() != Some(&self.config.hidden_size) {
             return Err(Error::Internal(
                 "a guest is not of the decoder's width".into(),
             ));
         }
+        let window = self.config.windows.iter().flatten().min();
+        let beyond = window.filter(|&&window| self.config.whole_guests && rows.dims()[0] > window);
+        if let Some(window) = beyond {
+            return Err(Error::UnsupportedModel(format!(
+                "an image of {} tokens does not fit the model's windows of {window}",
+                rows.dims()[0]
+            )));
+        }
         let rows = rows.to_dtype(self.dtype)?;
-        self.guests.admit(rows, self.config.vocab_size)
+        self.guests.admit(rows, grid, self.config.vocab_size)
+    }
+
+    /// How many of `tokens` a pass reads that has room for `most`: images whose tokens see each other are
+    /// not divided.
+    pub fn piece_length(&self, tokens: &[u32], most: usize) -> usize {
+        let length = tokens.len().min(most);
+        let last = length.checked_sub(1).and_then(|last| tokens.get(last));
+        let guest = match last {
+            Some(&id) if self.config.whole_guests => self.guests.find(id),
+            _ => None,
+        };
+        match (guest, last) {
+            (Some(guest), Some(&id)) => {
+                let rest = (guest.ids().end - id) as usize - 1;
+                (length + rest).min(tokens.len())
+            }
+            _ => length,
+        }
     }
 
     /// What it is made of.
@@ -312,17 +338,61 @@ impl Decoder {
             });
             first_row += tokens.len();
         }
-        let batch = Batch::pieces_of(readings.iter().map(|reading| {
-            let sequence = &reading.sequence;
-            (reading.tokens, sequence.length(), sequence.rope_variant())
-        }));
+        let stretches = readings.iter().map(|reading| self.stretch(reading));
+        let stretches = stretches.collect::<Result<Vec<_>>>()?;
+        let batch = Batch::pieces_of(stretches.into_iter());
+        let wholes = match self.config.whole_guests {
+            true => self.wholes(readings, &pieces)?,
+            false => Vec::new(),
+        };
         let paged = PagedBatch::new(pieces, &self.device)?;
-        let past = Past::Paged(pool, paged);
+        let past = Past::Paged(pool, paged, wholes);
         let hidden = self.run(&batch, past, adapter.as_deref(), cancel)?;
         for reading in readings {
             reading.sequence.advance(reading.tokens);
         }
         Ok(hidden)
+    }
+
+    /// A reading's tokens and where they stand.
+    fn stretch<'a>(&self, reading: &Reading<'a>) -> Result<Stretch<'a>> {
+        let (ids, sequence) = (reading.tokens, &reading.sequence);
+        let rope = self.config.relative.rope();
+        let (first, places) = match rope.map(|rope| &rope.axes) {
+            Some(RopeAxes::Sections(_)) => {
+                let all = [sequence.tokens(), ids].concat();
+                self.guests
+                    .places(&all, sequence.length(), self.config.vocab_size)?
+            }
+            _ => (sequence.length(), None),
+        };
+        Ok(Stretch {
+            ids,
+            first,
+            places,
+            variant: sequence.rope_variant(),
+        })
+    }
+
+    /// The images among what is read.
+    fn wholes(&self, readings: &[Reading<'_>], pieces: &[PagedPiece]) -> Result<Vec<Whole>> {
+        let mut wholes = Vec::new();
+        for (reading, piece) in readings.iter().zip(pieces) {
+            let ranges = self.guests.ranges(reading.tokens, self.config.vocab_size)?;
+            for range in ranges {
+                let whole = PagedPiece {
+                    rows: 0..range.len(),
+                    pages: piece.pages.clone(),
+                    keys: reading.sequence.length() + range.end,
+                };
+                let start = piece.rows.start;
+                wholes.push(Whole {
+                    rows: start + range.start..start + range.end,
+                    batch: PagedBatch::new(vec![whole], &self.device)?,
+                });
+            }
+        }
+        Ok(wholes)
     }
 
     /// The states after the final norm of whole sequences, `[tokens, hidden]`.
@@ -350,8 +420,6 @@ impl Decoder {
         adapter: Option<&Adapter>,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
-        let tokens = batch.ids.len();
-        ensure_activations(tokens, self.config.hidden_size, self.dtype, &self.device)?;
         let rotations = self.rotations.as_ref();
         let rotation = rotations.map(|rotations| rotations.of(batch.pieces(), &self.device));
         let step = Step {

@@ -180,6 +180,7 @@ pub fn decoder(raw: &RawConfig, usual: &Usual) -> Result<DecoderConfig> {
         positions: Positions::None,
         relative: Relative::Rope(rope(raw, head_size, usual.rotated, 10_000.0)?),
         bidirectional: false,
+        whole_guests: false,
         windows: vec![None; layer_count],
         attention_scale: 1.0 / (head_size as f32).sqrt(),
         attention_soft_cap: None,
@@ -359,6 +360,7 @@ pub fn vision(raw: &RawConfig, family: &'static str) -> Result<VisionConfig> {
         patch_size: raw.usize_in("patch_size", 1..=1024)?,
         patch_order: PatchOrder::ByChannel,
         positions: GridPositions::Fixed,
+        blocks: None,
         pooling: VisionPooling::First,
         classifier: ClassifierInput::First,
     })

@@ -9,6 +9,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         let pattern = raw.opt_usize("sliding_window_pattern")?.unwrap_or(6);
         let mut config = gemma_shared::capped(raw, pattern.max(1))?;
         config.query_key_norm = QueryKeyNorm::PerHead;
+        config.whole_guests = true;
         if flag(raw, "use_bidirectional_attention", false)? {
             config = gemma_shared::bidirectional(config);
         }

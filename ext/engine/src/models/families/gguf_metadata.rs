@@ -179,6 +179,7 @@ impl<'a> GgufFile<'a> {
             experts: None,
             positions: Positions::None,
             relative: Relative::Rope(self.rope(head_size, 10_000.0)?),
+            whole_guests: false,
             bidirectional: !self.flag("attention.causal", true)?,
             windows: vec![None; layer_count],
             attention_scale: 1.0 / (head_size as f32).sqrt(),
@@ -217,6 +218,7 @@ impl<'a> GgufFile<'a> {
             pairing: RopeKind::Half,
             scaling: self.rope_scaling(rotary_size)?,
             layers: Vec::new(),
+            axes: RopeAxes::Line,
         })
     }
 

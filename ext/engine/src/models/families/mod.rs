@@ -8,7 +8,9 @@ mod encoder_decoder;
 mod gemma_shared;
 mod gguf_metadata;
 mod names;
+mod qwen_shared;
 mod rope_json;
+mod sight_json;
 
 mod albert;
 mod bart;
@@ -24,13 +26,18 @@ mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3_sight;
 mod glm4;
 mod gpt2;
 mod gpt_neox;
 mod granite;
 mod gte;
+mod idefics3;
+mod idefics3_vision;
 mod jina;
 mod llama;
+mod llava;
+mod llava_next;
 mod m2m_100;
 mod marian;
 mod mistral;
@@ -44,6 +51,9 @@ mod phi;
 mod phi3;
 mod qwen2;
 mod qwen2_moe;
+mod qwen2_vl;
+mod qwen2_vl_sight;
+mod qwen2_vl_vision;
 mod qwen3;
 mod qwen3_moe;
 mod roberta;
@@ -65,6 +75,8 @@ use crate::models::encoder::config::*;
 use crate::models::parts::Names;
 use crate::models::seq2seq::Seq2SeqConfig;
 use crate::models::vision::config::*;
+use crate::models::vision::connector::ConnectorConfig;
+use crate::models::vision::sight::{SightConfig, Spelling};
 use crate::nn::AttentionKind;
 use crate::weights::WeightSource;
 use crate::{Error, Result};
@@ -75,7 +87,9 @@ use config_json::*;
 use encoder_decoder::{bart_like, BartLike};
 use gguf_metadata::{grouped_gguf, neighbours, GgufFile};
 use names::*;
+use qwen_shared::{qwen_vision, qwen_windowed_vision, rope_sections};
 use rope_json::{local_theta, rope};
+use sight_json::{llava_sight, sight};
 
 /// A family of models of one shape, which `C` describes.
 pub struct Family<C: 'static> {
@@ -142,10 +156,28 @@ impl Shape for VisionConfig {
         siglip_vision::FAMILY,
         vit::FAMILY,
         dinov2::FAMILY,
+        idefics3_vision::FAMILY,
+        qwen2_vl_vision::FAMILY,
     ];
 
     fn check(&self) -> Checked {
         VisionConfig::check(self)
+    }
+}
+
+impl Shape for SightConfig {
+    const KIND: &'static str = "a model of texts and images";
+
+    const FAMILIES: &'static [Family<Self>] = &[
+        llava::FAMILY,
+        llava_next::FAMILY,
+        idefics3::FAMILY,
+        qwen2_vl_sight::FAMILY,
+        gemma3_sight::FAMILY,
+    ];
+
+    fn check(&self) -> Checked {
+        SightConfig::check(self)
     }
 }
 
@@ -157,6 +189,7 @@ impl Shape for DecoderConfig {
         mistral::FAMILY,
         mixtral::FAMILY,
         qwen2::FAMILY,
+        qwen2_vl::FAMILY,
         qwen3::FAMILY,
         qwen2_moe::FAMILY,
         qwen3_moe::FAMILY,

@@ -183,7 +183,25 @@ pub const CLIP_VISION: Names = Names {
     pooling_down: "head.mlp.fc2",
     projector_up: "multi_modal_projector.linear_1",
     projector_down: "multi_modal_projector.linear_2",
+    image_newline: "image_newline",
     ..CLIP_TEXT
+};
+
+/// Qwen2-VL's and Qwen2.5-VL's images.
+pub const QWEN_VISION: Names = Names {
+    patch_embedding: "patch_embed.proj",
+    layer: "blocks.{}.",
+    attention_norm: "norm1",
+    qkv: "attn.qkv",
+    attention_output: "attn.proj",
+    mlp_norm: "norm2",
+    gate: "mlp.gate_proj",
+    up: "mlp.fc1|mlp.up_proj",
+    down: "mlp.fc2|mlp.down_proj",
+    projector_norm: "merger.ln_q",
+    projector_up: "merger.mlp.0",
+    projector_down: "merger.mlp.2",
+    ..Names::NONE
 };
 
 /// ViT and DINOv2, whose layers are named after BERT's.

@@ -42,6 +42,7 @@ pub fn rope(raw: &RawConfig, head_size: usize, rotated: f64, theta: f64) -> Resu
             None => RopeScaling::None,
         },
         layers: Vec::new(),
+        axes: RopeAxes::Line,
     })
 }
 
@@ -78,7 +79,7 @@ fn scaling(raw: &RawConfig, parameters: &RawConfig, rotary_size: usize) -> Resul
         .unwrap_or(original);
     let factor = number("factor")?.unwrap_or(longest as f32 / original as f32);
     match kind {
-        "default" => Ok(RopeScaling::None),
+        "default" | "mrope" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor }),
         "ntk" if factor >= 1.0 && factor.is_finite() && !parameters.has("mixed_b") => {
             Ok(RopeScaling::Ntk { factor })

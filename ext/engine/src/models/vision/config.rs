@@ -1,7 +1,7 @@
 //! What tells one family of vision towers from another.
 
 use crate::image::PatchOrder;
-use crate::models::config::Checked;
+use crate::models::config::{check_size, Checked};
 use crate::models::encoder::EncoderConfig;
 
 #[derive(Clone, Debug)]
@@ -12,6 +12,8 @@ pub struct VisionConfig {
     pub patch_size: usize,
     pub patch_order: PatchOrder,
     pub positions: GridPositions,
+    /// Where patches are read block by block.
+    pub blocks: Option<Blocks>,
     pub pooling: VisionPooling,
     pub classifier: ClassifierInput,
 }
@@ -19,6 +21,8 @@ pub struct VisionConfig {
 /// What becomes of the table of positions for an image of another size than it was learned for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GridPositions {
+    /// There is none: patches rotate by row and column.
+    Rotary,
     /// There is no such image.
     Fixed,
     /// Resized by cubic interpolation between its points (DINOv2).
@@ -27,6 +31,17 @@ pub enum GridPositions {
     SmoothBicubic,
     /// Resized linearly, over all points that fall together (SigLIP 2).
     SmoothLinear,
+}
+
+/// Squares of patches that stand together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// In patches.
+    pub edge: usize,
+    /// The edge of a window in blocks; `None` where a window is the whole image.
+    pub window: Option<usize>,
+    /// For each layer, whether its attention keeps to windows; empty where none does.
+    pub windowed: Vec<bool>,
 }
 
 /// What stands for a whole image.
@@ -58,6 +73,11 @@ impl ClassifierInput {
 
 impl VisionConfig {
     pub fn check(&self) -> Checked {
-        self.encoder.check()
+        self.encoder.check()?;
+        if let Some(blocks) = &self.blocks {
+            check_size("edge of a block of patches", blocks.edge, 1..=64)?;
+            check_size("edge of a window", blocks.window.unwrap_or(1), 1..=1 << 20)?;
+        }
+        Ok(())
     }
 }

@@ -1,8 +1,11 @@
 //! One tower for every family: images in, hidden states of their patches out.
 
+mod arrangement;
 pub mod config;
+pub mod connector;
 mod pooling;
 mod positions;
+pub mod sight;
 
 use candle_core::{DType, Device, Tensor};
 
@@ -13,13 +16,14 @@ use crate::models::encoder::spans::Spans;
 use crate::models::families;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
+use crate::models::rope::Rotations;
 use crate::nn::{elementwise, pooling as rows, Inventory, Linear, Norm};
-use crate::runtime::device::ensure_activations;
 use crate::weights::WeightSource;
 use crate::{kernels, CancelToken, Error, Result};
 
 pub use config::VisionConfig;
 
+use arrangement::Arrangement;
 use config::{ClassifierInput, VisionPooling};
 use pooling::AttentionPooling;
 use positions::GridTable;
@@ -32,7 +36,9 @@ pub type Blueprint = families::Blueprint<VisionConfig>;
 pub struct Tower {
     config: VisionConfig,
     patches: Linear,
-    positions: GridTable,
+    /// `None` where patches rotate instead.
+    positions: Option<GridTable>,
+    rotations: Option<Rotations>,
     /// Tokens before the patches, positions added: [count, hidden].
     leading: Option<Tensor>,
     embedding_norm: Option<Norm>,
@@ -74,7 +80,10 @@ impl Tower {
         }
         let norm = |part: Part| parameters.optional_norm(part, &[hidden], encoder.norm);
         let (positions, leading) = positions::load(&config, &parameters)?;
+        let rope = encoder.relative.rope();
+        let rotations = rope.map(|rope| Rotations::new(rope, 1, device));
         Ok(Self {
+            rotations: rotations.transpose()?,
             patches: patch_projection(&config, &parameters)?,
             positions,
             leading,
@@ -133,19 +142,38 @@ impl Tower {
         layers: Option<usize>,
         cancel: &CancelToken,
     ) -> Result<Seen> {
-        let tokens = views.iter().map(|view| self.tokens(view)).sum();
-        let width = self.config.encoder.hidden_size;
-        ensure_activations(tokens, width, self.dtype, &self.device)?;
         let (mut x, boundaries) = self.embed(views)?;
         if let Some(norm) = &self.embedding_norm {
             x = norm.forward(&x)?;
         }
-        let spans = Spans::whole(&boundaries);
+        let grids: Vec<_> = views.iter().map(|view| self.grid(view)).collect();
+        let blocks = self.config.blocks.as_ref();
+        let arranged = blocks.map(|blocks| Arrangement::new(blocks, &grids));
+        let arranged = arranged.transpose()?;
+        if let Some(arranged) = &arranged {
+            x = self.sorted(x, &arranged.order)?;
+        }
+        let relative = match (&self.rotations, &arranged) {
+            (Some(rotations), Some(arranged)) => {
+                RelativeState::Rope(rotations.of_places(&arranged.places, &self.device)?)
+            }
+            _ => RelativeState::None,
+        };
+        let whole = Spans::whole(&boundaries);
+        let windows = arranged.as_ref().map(|it| Spans::whole(&it.windows));
         let count = layers.unwrap_or(self.layers.len());
         let configs = &self.config.encoder.layers;
-        for (layer, config) in self.layers.iter().zip(configs).take(count) {
+        for (number, (layer, config)) in self.layers.iter().zip(configs).take(count).enumerate() {
             cancel.check()?;
-            x = layer.forward(&x, &spans, config, &RelativeState::None)?;
+            let windowed = blocks.and_then(|blocks| blocks.windowed.get(number));
+            let spans = match (&windows, windowed) {
+                (Some(windows), Some(true)) => windows,
+                _ => &whole,
+            };
+            x = layer.forward(&x, spans, config, &relative)?;
+        }
+        if let Some(arranged) = &arranged {
+            x = self.sorted(x, &arranged.by_block)?;
         }
         let norm = self.final_norm.as_ref().filter(|_| layers.is_none());
         Ok(Seen {
@@ -156,6 +184,11 @@ impl Tower {
             boundaries,
             leading: self.leading_count(),
         })
+    }
+
+    fn sorted(&self, x: Tensor, order: &[u32]) -> Result<Tensor> {
+        let order = Tensor::from_slice(order, order.len(), &self.device)?;
+        Ok(x.index_select(&order, 0)?)
     }
 
     /// One row per image.
@@ -181,7 +214,7 @@ impl Tower {
     }
 
     /// (columns, rows) of whole patches.
-    fn grid(&self, view: &View) -> (usize, usize) {
+    pub fn grid(&self, view: &View) -> (usize, usize) {
         let patch = self.config.patch_size;
         (view.width / patch, view.height / patch)
     }
@@ -199,8 +232,13 @@ impl Tower {
         let count = values.len() / width;
         let patches = Tensor::from_vec(values, (count, width), &self.device)?;
         let patches = self.patches.forward(&patches.to_dtype(self.dtype)?)?;
-        let positions = self.positions.rows(&grids, &self.device, self.dtype)?;
-        let patches = elementwise::add(&patches, &positions)?;
+        let patches = match &self.positions {
+            Some(table) => {
+                let positions = table.rows(&grids, &self.device, self.dtype)?;
+                elementwise::add(&patches, &positions)?
+            }
+            None => patches,
+        };
         let mut boundaries = vec![0u32];
         let mut pieces = Vec::with_capacity(2 * views.len());
         let (mut start, mut end) = (0, 0);
@@ -225,6 +263,13 @@ impl Seen {
     fn first(&self) -> Result<Tensor> {
         let first: Vec<_> = self.ranges().map(|range| Some(range.start)).collect();
         Ok(rows::pick(&self.states, &first)?.to_dtype(self.states.dtype())?)
+    }
+
+    /// The states of each image.
+    pub fn images(&self) -> Result<Vec<Tensor>> {
+        let of_image =
+            |range: std::ops::Range<usize>| Ok(self.states.narrow(0, range.start, range.len())?);
+        self.ranges().map(of_image).collect()
     }
 
     /// The states of each image's patches, what stands before them left out.
@@ -253,11 +298,21 @@ fn patch_projection(config: &VisionConfig, parameters: &Parameters<'_>) -> Resul
     let (hidden, patch) = (config.encoder.hidden_size, config.patch_size);
     let width = CHANNELS * patch * patch;
     let shape = parameters.shape(Part::PatchEmbedding)?;
-    let fits = shape == [hidden, CHANNELS, patch, patch] || shape == [hidden, width];
+    let frames = match shape[..] {
+        [_, _, frames, _, _] => frames,
+        _ => 1,
+    };
+    let fits = shape == [hidden, CHANNELS, patch, patch]
+        || shape == [hidden, CHANNELS, frames, patch, patch]
+        || shape == [hidden, width];
     if !fits {
         return Err(parameters.misfit(Part::PatchEmbedding, &[hidden, CHANNELS, patch, patch]));
     }
-    let weight = parameters.tensor(Part::PatchEmbedding)?;
+    let mut weight = parameters.tensor(Part::PatchEmbedding)?;
+    if shape.len() == 5 {
+        // A still image is the same in every frame.
+        weight = weight.sum(2)?;
+    }
     Linear::new(
         weight.reshape((hidden, width))?,
         parameters.bias(Part::PatchEmbedding)?,

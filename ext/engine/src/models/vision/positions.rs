@@ -8,7 +8,7 @@ use crate::image::Filter;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::elementwise;
-use crate::{runtime::memory, Error, Result};
+use crate::{Error, Result};
 
 #[derive(Debug)]
 pub struct GridTable {
@@ -23,8 +23,11 @@ pub struct GridTable {
 pub fn load(
     config: &VisionConfig,
     parameters: &Parameters<'_>,
-) -> Result<(GridTable, Option<Tensor>)> {
+) -> Result<(Option<GridTable>, Option<Tensor>)> {
     let hidden = config.encoder.hidden_size;
+    if config.positions == GridPositions::Rotary {
+        return Ok((None, None));
+    }
     let table = rows(parameters, Part::PositionEmbedding, hidden)?;
     let class = match parameters.has(Part::ClassToken) {
         true => Some(rows(parameters, Part::ClassToken, hidden)?),
@@ -57,7 +60,7 @@ pub fn load(
         true => None,
         false => Some(Tensor::cat(&leading, 0)?),
     };
-    Ok((table, leading))
+    Ok((Some(table), leading))
 }
 
 /// A tensor of rows of one width, whatever dimensions of 1 stand around them.
@@ -99,7 +102,7 @@ impl GridTable {
             GridPositions::Bicubic => cubic,
             GridPositions::SmoothBicubic => |from, to| smooth(from, to, Filter::Bicubic),
             GridPositions::SmoothLinear => |from, to| smooth(from, to, Filter::Bilinear),
-            GridPositions::Fixed => {
+            GridPositions::Fixed | GridPositions::Rotary => {
                 let edge = self.edge;
                 return Err(Error::InvalidInput(format!(
                     "the image became {columns}x{rows} patches, and the model has positions for {edge}x{edge}: its \
@@ -107,12 +110,6 @@ impl GridTable {
                 )));
             }
         };
-        let larger = self.edge.max(rows);
-        memory::ensure_elements(
-            &[larger, columns, self.width],
-            8,
-            "the positions of an image",
-        )?;
         let (across, down) = (taps(self.edge, columns), taps(self.edge, rows));
         let mut wide = vec![0f32; self.edge * columns * self.width];
         for (number, row) in wide.chunks_exact_mut(self.width).enumerate() {

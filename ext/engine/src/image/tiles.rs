@@ -1,0 +1,207 @@
+//! Pictures cut into tiles, so that a tower for small pictures sees what is small in large ones.
+
+use serde_json::Value;
+
+use super::processor::{Processor, View, EDGES};
+use super::resample::resize;
+use super::size::Target;
+use super::{Image, CHANNELS};
+use crate::files::raw_config::RawConfig;
+use crate::{CancelToken, Error, Result};
+
+/// How a picture is cut.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Tiling {
+    /// Not at all.
+    Whole,
+    /// Into squares of an edge, with the whole after them; without `splits` the whole alone (Idefics 3).
+    Squares { edge: usize, splits: bool },
+    /// Into squares of an edge, after the whole, in that of some (width, height) which suits the picture
+    /// best (LLaVA-NeXT).
+    Pinpoints {
+        sizes: Vec<(usize, usize)>,
+        edge: usize,
+    },
+}
+
+/// What a model is shown of one picture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Views {
+    pub views: Vec<View>,
+    /// (columns, rows) of tiles, row by row among the views; none of a picture that is shown whole alone.
+    pub tiles: (usize, usize),
+    /// (width, height) of the picture.
+    pub size: (usize, usize),
+}
+
+/// More tiles than this are no model's.
+const MOST_TILES: usize = 1024;
+
+pub fn squares(raw: &RawConfig) -> Result<Tiling> {
+    let size = raw.opt_nested("max_image_size")?;
+    let edge = match &size {
+        Some(size) => size.opt_usize_in("longest_edge", EDGES)?,
+        None => None,
+    };
+    Ok(Tiling::Squares {
+        edge: edge.unwrap_or(364),
+        splits: raw.opt_bool("do_image_splitting")?.unwrap_or(true),
+    })
+}
+
+/// `crop` is the (width, height) that tiles are cropped to.
+pub fn pinpoints(raw: &RawConfig, crop: Option<(usize, usize)>) -> Result<Tiling> {
+    let damaged = || {
+        Error::corrupt(
+            raw.file(),
+            "\"image_grid_pinpoints\" is not a list of sizes",
+        )
+    };
+    let edge = |value: &Value| {
+        let edge = usize::try_from(value.as_u64()?).ok()?;
+        EDGES.contains(&edge).then_some(edge)
+    };
+    let size = |value: &Value| match value.as_array()?.as_slice() {
+        [height, width] => Some((edge(width)?, edge(height)?)),
+        _ => None,
+    };
+    let sizes = match raw.get("image_grid_pinpoints") {
+        None => vec![(672, 336), (336, 672), (672, 672), (336, 1008), (1008, 336)],
+        Some(Value::Array(sizes)) if !sizes.is_empty() => sizes
+            .iter()
+            .map(size)
+            .collect::<Option<_>>()
+            .ok_or_else(damaged)?,
+        Some(_) => return Err(damaged()),
+    };
+    Ok(Tiling::Pinpoints {
+        sizes,
+        edge: crop.map_or(336, |(_, height)| height),
+    })
+}
+
+/// Gemma 3's own way of cutting is off in every checkpoint.
+pub fn whole(raw: &RawConfig) -> Result<Tiling> {
+    match raw.opt_bool("do_pan_and_scan")? {
+        Some(true) => Err(Error::unsupported(
+            raw.file(),
+            "do_pan_and_scan: true is not supported",
+        )),
+        _ => Ok(Tiling::Whole),
+    }
+}
+
+pub fn cut_squares(
+    processor: &Processor,
+    image: &Image,
+    (edge, splits): (usize, bool),
+    cancel: &CancelToken,
+) -> Result<Views> {
+    let size = (image.width(), image.height());
+    let mut image = processor.resized(image, cancel)?;
+    if splits {
+        image = processor.resized_to(Target::Multiples(edge), &image, cancel)?;
+    }
+    let tiles = match splits && image.width().max(image.height()) > edge {
+        true => (image.width() / edge, image.height() / edge),
+        false => (0, 0),
+    };
+    let mut views = cut(&image, edge, tiles, cancel, |tile| processor.view(&tile))?;
+    views.push(processor.view(&resize(&image, edge, edge, processor.filter, cancel)?)?);
+    Ok(Views { views, tiles, size })
+}
+
+pub fn cut_pinpoints(
+    processor: &Processor,
+    image: &Image,
+    (sizes, edge): (&[(usize, usize)], usize),
+    cancel: &CancelToken,
+) -> Result<Views> {
+    let (width, height) = (image.width(), image.height());
+    let (wide, high) = best_size(sizes, width, height);
+    let mut padded = Image::filled(wide, high, [0; CHANNELS])?;
+    let (inner_width, inner_height) = fitting(wide, high, width, height);
+    let inner = resize(image, inner_width, inner_height, processor.filter, cancel)?;
+    padded.paste(&inner, (wide - inner_width) / 2, (high - inner_height) / 2);
+    let tiles = (wide.div_ceil(edge), high.div_ceil(edge));
+    let whole = resize(image, edge, edge, processor.filter, cancel)?;
+    let mut views = vec![processor.process(&whole, cancel)?];
+    let tile = |tile: Image| processor.process(&tile, cancel);
+    views.extend(cut(&padded, edge, tiles, cancel, tile)?);
+    Ok(Views {
+        views,
+        tiles,
+        size: (width, height),
+    })
+}
+
+fn cut(
+    image: &Image,
+    edge: usize,
+    (columns, rows): (usize, usize),
+    cancel: &CancelToken,
+    view: impl Fn(Image) -> Result<View>,
+) -> Result<Vec<View>> {
+    if columns.saturating_mul(rows) > MOST_TILES {
+        return Err(Error::InvalidInput(format!(
+            "an image of {}x{} pixels would become {columns}x{rows} tiles, which is more than {MOST_TILES}",
+            image.width(),
+            image.height()
+        )));
+    }
+    let mut views = Vec::with_capacity(columns * rows + 1);
+    for row in 0..rows {
+        for column in 0..columns {
+            cancel.check()?;
+            let (left, top) = (column * edge, row * edge);
+            let width = edge.min(image.width() - left);
+            let height = edge.min(image.height() - top);
+            views.push(view(image.crop(left, top, width, height))?);
+        }
+    }
+    Ok(views)
+}
+
+/// The (width, height) that keeps the most of a picture, and wastes the least.
+fn best_size(sizes: &[(usize, usize)], width: usize, height: usize) -> (usize, usize) {
+    let (w, h) = (width as f64, height as f64);
+    let score = |&(wide, high): &(usize, usize)| {
+        let scale = (wide as f64 / w).min(high as f64 / h);
+        let kept = (w * scale) as usize * (h * scale) as usize;
+        let kept = kept.min(width * height);
+        (kept, std::cmp::Reverse(wide * high - kept))
+    };
+    let mut best = sizes.first().copied().unwrap_or((1, 1));
+    for size in sizes {
+        if score(size) > score(&best) {
+            best = *size;
+        }
+    }
+    best
+}
+
+/// The largest (width, height) of a picture's proportions within another.
+fn fitting(wide: usize, high: usize, width: usize, height: usize) -> (usize, usize) {
+    let (w, h) = (width as f64, height as f64);
+    let (across, down) = (wide as f64 / w, high as f64 / h);
+    match across < down {
+        true => (wide, ((h * across).ceil() as usize).clamp(1, high)),
+        false => (((w * down).ceil() as usize).clamp(1, wide), high),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_that_wastes_least_is_chosen() {
+        let sizes = [(672, 336), (336, 672), (672, 672), (1008, 336)];
+        assert_eq!(best_size(&sizes, 1000, 300), (1008, 336));
+        assert_eq!(best_size(&sizes, 300, 300), (672, 336));
+        assert_eq!(best_size(&sizes, 300, 600), (336, 672));
+        assert_eq!(best_size(&sizes, 600, 600), (672, 672));
+        assert_eq!(fitting(672, 336, 100, 10), (672, 68));
+        assert_eq!(fitting(672, 336, 1, 1000), (1, 336));
+    }
+}

@@ -1,0 +1,22 @@
+use super::*;
+
+pub const FAMILY: Family<SightConfig> = Family {
+    name: "idefics3",
+    matches: |raw| is_type(raw, &["idefics3", "smolvlm"]),
+    config: |raw| {
+        let raw = raw.clone().with_defaults(json!({"image_token_id": 128257}));
+        // Files call the tower by several names.
+        let kind = json!({"model_type": idefics3_vision::FAMILY.name});
+        let edge = raw.opt_usize_in("scale_factor", 1..=64)?.unwrap_or(2);
+        let connector = ConnectorConfig::Blocks { edge };
+        Ok(SightConfig {
+            spelling: Spelling::Tiles,
+            ..sight(&raw, &raw.nested("vision_config")?.with(kind), connector)?
+        })
+    },
+    names: |config| Names {
+        projector_down: "connector.modality_projection.proj",
+        ..config.tower.names
+    },
+    gguf: None,
+};

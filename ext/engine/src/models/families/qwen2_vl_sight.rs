@@ -1,0 +1,23 @@
+use super::*;
+
+pub const FAMILY: Family<SightConfig> = Family {
+    name: "qwen2_vl",
+    matches: |raw| is_type(raw, &["qwen2_vl", "qwen2_5_vl"]),
+    config: |raw| {
+        let raw = raw.clone().with_defaults(json!({"image_token_id": 151655}));
+        let kind = match is_type(&raw, &["qwen2_vl"]) {
+            true => qwen2_vl_vision::FAMILY.name,
+            false => "qwen2_5_vl_vision",
+        };
+        let tower = raw.nested("vision_config")?;
+        let tower = tower.with(json!({"model_type": kind}));
+        let vision = Blueprint::<VisionConfig>::from_config(&tower)?.config;
+        let connector = ConnectorConfig::Merged {
+            edge: vision.blocks.map_or(1, |blocks| blocks.edge),
+            norm: vision.encoder.norm,
+        };
+        sight(&raw, &tower, connector)
+    },
+    names: |config| config.tower.names,
+    gguf: None,
+};

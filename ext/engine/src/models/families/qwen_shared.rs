@@ -1,0 +1,76 @@
+//! What the vision towers of Qwen2-VL and Qwen2.5-VL read alike.
+
+use super::*;
+
+/// How many frequencies belong to time, rows and columns.
+pub fn rope_sections(raw: &RawConfig) -> Result<[usize; 3]> {
+    let parameters = raw.opt_nested(["rope_parameters", "rope_scaling"])?;
+    let lengths = match &parameters {
+        Some(parameters) => parameters.opt_integers("mrope_section")?,
+        None => None,
+    };
+    let Some(lengths) = lengths else {
+        return Ok([16, 24, 24]);
+    };
+    let lengths: Option<Vec<usize>> = lengths
+        .iter()
+        .map(|&length| {
+            usize::try_from(length)
+                .ok()
+                .filter(|length| *length <= 1 << 20)
+        })
+        .collect();
+    lengths
+        .and_then(|lengths| <[usize; 3]>::try_from(lengths).ok())
+        .ok_or_else(|| Error::corrupt(raw.file(), "\"mrope_section\" is not three lengths"))
+}
+
+/// Qwen2-VL's; `hidden` is its width, which is named differently from file to file.
+pub fn qwen_vision(raw: &RawConfig, hidden: usize) -> Result<VisionConfig> {
+    let size =
+        |key: &str, usual: usize| -> Result<usize> { Ok(raw.opt_usize(key)?.unwrap_or(usual)) };
+    let named = raw.clone().with(json!({
+        "hidden_size": hidden, "num_hidden_layers": size("depth", 32)?, "layer_norm_eps": 1e-6,
+        "num_attention_heads": size("num_heads", 16)?,
+    }));
+    let named = named.with_defaults(json!({"patch_size": 14, "hidden_act": "quick_gelu"}));
+    let parameters = raw.opt_nested("rope_parameters")?;
+    let theta = match &parameters {
+        Some(parameters) => parameters.opt_f64("rope_theta")?,
+        None => None,
+    };
+    let mut config = vision(&named, "qwen2_vl")?;
+    config.positions = GridPositions::Rotary;
+    config.blocks = Some(Blocks {
+        edge: size("spatial_merge_size", 2)?,
+        window: None,
+        windowed: Vec::new(),
+    });
+    config.encoder.relative = Relative::Rope(RopeConfig {
+        theta: theta.unwrap_or(10_000.0) as f32,
+        local_theta: None,
+        rotary_size: config.encoder.head_size,
+        pairing: RopeKind::Half,
+        scaling: RopeScaling::None,
+        layers: Vec::new(),
+        axes: RopeAxes::Grid,
+    });
+    Ok(config)
+}
+
+/// Qwen2.5-VL's, most of whose layers keep to windows.
+pub fn qwen_windowed_vision(raw: &RawConfig) -> Result<VisionConfig> {
+    let raw = raw.clone().with_defaults(json!({"hidden_act": "silu"}));
+    let mut config = qwen_vision(&raw, raw.usize_in("hidden_size", WIDTH)?)?;
+    config.encoder.norm = NormConfig::new(NormKind::Rms, 1e-6);
+    config.encoder.mlp.kind = MlpKind::Gated;
+    let whole = raw.opt_integers("fullatt_block_indexes")?;
+    let whole = whole.unwrap_or(vec![7, 15, 23, 31]);
+    let pixels = raw.opt_usize("window_size")?.unwrap_or(112);
+    if let Some(blocks) = &mut config.blocks {
+        blocks.window = Some(pixels / blocks.edge.max(1) / config.patch_size);
+        let layers = 0..config.encoder.layers.len() as i64;
+        blocks.windowed = layers.map(|layer| !whole.contains(&layer)).collect();
+    }
+    Ok(config)
+}

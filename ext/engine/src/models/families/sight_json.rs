@@ -1,0 +1,67 @@
+//! What models that see read alike from a `config.json`.
+
+use super::*;
+use crate::models::config;
+
+/// A tower that is read after all its layers, and images that a prompt spells by one marker.
+pub fn sight(
+    raw: &RawConfig,
+    tower: &RawConfig,
+    connector: ConnectorConfig,
+) -> Result<SightConfig> {
+    let marker = raw.usize_in(
+        ["image_token_index", "image_token_id"],
+        0..=u32::MAX as usize,
+    )?;
+    Ok(SightConfig {
+        tower: Blueprint::from_config(tower)?,
+        layers: None,
+        whole: false,
+        connector,
+        marker: marker as u32,
+        spelling: Spelling::Marker,
+    })
+}
+
+/// LLaVA's towers are read before their last layer, and mostly without the token before the patches.
+pub fn llava_sight(
+    raw: &RawConfig,
+    connector: fn(Activation) -> ConnectorConfig,
+) -> Result<SightConfig> {
+    let raw = raw
+        .clone()
+        .with_defaults(json!({"image_token_index": 32000}));
+    let activation = raw.opt_string("projector_hidden_act")?.unwrap_or("gelu");
+    let connector = connector(config::activation(activation)?);
+    let config = sight(&raw, &raw.nested("vision_config")?, connector)?;
+    let count = config.tower.config.encoder.layers.len();
+    Ok(SightConfig {
+        layers: layers_read(&raw, count)?,
+        whole: raw.opt_string("vision_feature_select_strategy")? == Some("full"),
+        ..config
+    })
+}
+
+/// Layers are counted from the end, where -1 is the last one without its norm.
+fn layers_read(raw: &RawConfig, count: usize) -> Result<Option<usize>> {
+    let asked = raw
+        .opt_integers("vision_feature_layer")?
+        .unwrap_or(vec![-2]);
+    let [asked] = asked[..] else {
+        return Err(Error::unsupported(
+            raw.file(),
+            "reading several layers of the vision tower (vision_feature_layer) is not supported",
+        ));
+    };
+    let layer = match asked < 0 {
+        true => count as i64 + 1 + asked,
+        false => asked,
+    };
+    match usize::try_from(layer) {
+        Ok(layer) if layer <= count => Ok(Some(layer)),
+        _ => Err(Error::corrupt(
+            raw.file(),
+            format!("\"vision_feature_layer\" is {asked}, and the vision tower has {count} layers"),
+        )),
+    }
+}

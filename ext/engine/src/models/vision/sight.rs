@@ -1,0 +1,39 @@
+//! What tells one family of models that see from another.
+
+use super::config::VisionConfig;
+use super::connector::ConnectorConfig;
+use super::Blueprint;
+use crate::models::config::Checked;
+
+/// How a language model sees: a tower, what leads from there into its decoder, and how its prompts
+/// spell images.
+#[derive(Clone, Debug)]
+pub struct SightConfig {
+    pub tower: Blueprint,
+    /// After how many layers the tower is read; `None`: after all and its norm.
+    pub layers: Option<usize>,
+    /// Whether what stands before the patches is read too.
+    pub whole: bool,
+    pub connector: ConnectorConfig,
+    /// The token that stands for what was seen.
+    pub marker: u32,
+    pub spelling: Spelling,
+}
+
+/// What a prompt says of an image. A template writes one token for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spelling {
+    /// Its marker.
+    Marker,
+    /// The place of each tile in rows and columns, its marker, and the whole at the end (Idefics 3).
+    Tiles,
+    /// Its marker between two tokens, with lines left blank around them; the template writes the first of
+    /// them (Gemma 3).
+    Framed { start: u32, end: u32 },
+}
+
+impl SightConfig {
+    pub fn check(&self) -> Checked {
+        VisionConfig::check(&self.tower.config)
+    }
+}

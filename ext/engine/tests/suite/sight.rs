@@ -1,0 +1,164 @@
+//! Language models that see against transformers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use engine::models::decoder::model::Logits;
+use engine::tasks::{Impression, LanguageModel, LoadOptions, Picture, Sight};
+use engine::CancelToken;
+use serde_json::Value;
+
+use super::encoder::{difference, files, Expected};
+
+const TOLERANCE: f32 = 1e-4;
+const MODELS: [&str; 6] = [
+    "llava",
+    "llava-next",
+    "smolvlm",
+    "qwen2-vl",
+    "qwen2.5-vl",
+    "gemma3-vision",
+];
+
+fn load(name: &str) -> (LanguageModel, Sight) {
+    let (cancel, options) = (CancelToken::new(), LoadOptions::default());
+    let language = LanguageModel::load(&files(name), &options, &[], &cancel).unwrap();
+    let sight = Sight::load(&language, &files(name), &options, &cancel).unwrap();
+    (language, sight)
+}
+
+fn pictures(question: &Value) -> Vec<Picture> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures/images");
+    let names = question["pictures"].as_array().unwrap().iter();
+    names
+        .map(|name| Picture::File(folder.join(name.as_str().unwrap())))
+        .collect()
+}
+
+/// A prompt's ids, with those of the images where their markers stand.
+fn prompt(
+    language: &LanguageModel,
+    sight: &Sight,
+    text: &str,
+    seen: &[Arc<Impression>],
+) -> Vec<u32> {
+    let mut spelled = String::new();
+    let mut parts = text.split(sight.place());
+    spelled.push_str(parts.next().unwrap());
+    for (part, seen) in parts.zip(seen) {
+        spelled.push_str(&seen.spelling);
+        spelled.push_str(part);
+    }
+    let mut guests = seen.iter().flat_map(|seen| &seen.guests);
+    let ids = language.tokenizer().ids(&spelled, false).unwrap();
+    let placed = ids.into_iter().flat_map(|id| match id == sight.marker() {
+        true => guests.next().unwrap().ids().collect(),
+        false => vec![id],
+    });
+    placed.collect()
+}
+
+fn logits(language: &LanguageModel, ids: &[u32]) -> Vec<f32> {
+    let mut cache = language.decoder().new_cache().unwrap();
+    let cancel = CancelToken::new();
+    let decoder = language.decoder();
+    let row: Tensor = decoder
+        .forward(ids, &mut cache, Logits::Last, &cancel)
+        .unwrap();
+    row.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn likeliest(logits: &[f32]) -> u32 {
+    let pairs = logits.iter().enumerate();
+    pairs.max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32
+}
+
+#[test]
+fn prompts_and_logits_are_those_of_transformers() {
+    for name in MODELS {
+        let (language, sight) = load(name);
+        let expected = Expected::of(name);
+        let rows = expected.rows("logits");
+        for (question, row) in expected.record["asked"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .zip(rows)
+        {
+            let cancel = CancelToken::new();
+            let seen = sight.look(&language, &pictures(question), &cancel).unwrap();
+            let text = match question["prompt"].as_str() {
+                Some(text) => text.to_owned(),
+                None => {
+                    let images = "<image>\n".repeat(seen.len());
+                    let asked = question["question"].as_str().unwrap();
+                    format!("USER: {images}{asked} ASSISTANT:")
+                }
+            };
+            let mut ids = prompt(&language, &sight, &text, &seen);
+            if let Some(wanted) = question["ids"].as_array() {
+                let vocabulary = language.decoder().config().vocab_size as u32;
+                let found: Vec<u64> = ids
+                    .iter()
+                    .map(|&id| if id < vocabulary { id } else { sight.marker() })
+                    .map(u64::from)
+                    .collect();
+                let wanted: Vec<u64> = wanted.iter().map(|id| id.as_u64().unwrap()).collect();
+                assert_eq!(found, wanted, "{name}");
+            }
+            let found = logits(&language, &ids);
+            let most = difference(&found, &row);
+            assert!(most <= TOLERANCE, "{name}: {most}");
+            for token in question["tokens"].as_array().unwrap() {
+                let next = likeliest(&logits(&language, &ids));
+                assert_eq!(u64::from(next), token.as_u64().unwrap(), "{name}");
+                ids.push(next);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_text_goes_on_as_if_it_were_read_at_once() {
+    for name in MODELS {
+        let (language, sight) = load(name);
+        let expected = Expected::of(name);
+        let question = &expected.record["asked"][2];
+        let cancel = CancelToken::new();
+        let seen = sight.look(&language, &pictures(question), &cancel).unwrap();
+        let place = sight.place();
+        let text = format!("see {place} and {place} what is it?");
+        let ids = prompt(&language, &sight, &text, &seen);
+        let whole = logits(&language, &ids);
+        // Images whose tokens see each other are read in one piece.
+        let decoder = language.decoder();
+        for most in [1, 7, 40] {
+            let mut cache = decoder.new_cache().unwrap();
+            let mut rest = &ids[..];
+            let mut row = Vec::new();
+            while !rest.is_empty() {
+                let (piece, after) = rest.split_at(decoder.piece_length(rest, most));
+                let found = decoder.forward(piece, &mut cache, Logits::Last, &cancel);
+                row = found.unwrap().flatten_all().unwrap().to_vec1().unwrap();
+                rest = after;
+            }
+            let difference = difference(&row, &whole);
+            assert!(difference <= 1e-4, "{name} by {most}: {difference}");
+        }
+    }
+}
+
+#[test]
+fn images_are_looked_at_once() {
+    let (language, sight) = load("smolvlm");
+    let expected = Expected::of("smolvlm");
+    let cancel = CancelToken::new();
+    let pictures = pictures(&expected.record["asked"][0]);
+    let first = sight.look(&language, &pictures, &cancel).unwrap();
+    let second = sight.look(&language, &pictures, &cancel).unwrap();
+    assert_eq!(sight.looks(), 1);
+    assert_eq!(first[0].guests[0].ids(), second[0].guests[0].ids());
+    // Nine tiles and the whole.
+    assert_eq!(first[0].guests.len(), 10);
+}
