@@ -315,7 +315,7 @@ module Candle
     #   and `prefix_tokens`, how much that was; tokens that were `drafted`, which is guessed, and `accepted`, which is
     #   right; pages of 64 tokens that are `pages_used`, those that hold what may be wanted again, `pages_idle`, what
     #   the limit leaves, `pages_free`, and `draft_pages_used`, those of the model that guesses; and the histograms
-    #   `batch_size`, `queue_ms`, `first_token_ms` and `token_ms`, as {Statistics#stats} describes them
+    #   `batch_size`, `batch_tokens`, `queue_ms`, `first_token_ms` and `token_ms`, as {Statistics#stats} describes them
     def stats
       _stats
     end

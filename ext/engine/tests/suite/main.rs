@@ -20,6 +20,7 @@ mod image;
 mod kernels;
 mod late_interaction;
 mod layers;
+mod pauses;
 mod row_independence;
 mod same_answer;
 mod scheduling;

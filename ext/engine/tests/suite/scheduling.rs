@@ -79,3 +79,13 @@ pub fn counted(model: &LanguageModel, name: &str) -> u64 {
         _ => panic!("there is no number {name}"),
     }
 }
+
+/// The sum of a histogram that a model keeps.
+pub fn distribution(model: &LanguageModel, name: &str) -> f64 {
+    let stats = model.stats();
+    let found = stats.iter().find(|(key, _)| *key == name);
+    match found {
+        Some((_, Reading::Distribution(spread))) => spread.sum,
+        _ => panic!("there is no histogram {name}"),
+    }
+}

@@ -262,7 +262,7 @@ impl Scheduler {
         let most = self.device.prompt_tokens();
         let budget = match planned.len() {
             1 => most,
-            _ => shared.pace.part(most),
+            others => shared.pace.part(others, most),
         };
         let rows: usize = planned.iter().map(|piece| piece.tokens.len()).sum();
         let is_drafted = |piece: &Planned| piece.text.work().run.is_drafted();
@@ -276,7 +276,7 @@ impl Scheduler {
                 continue;
             }
             let reads = piece.wanted == 0 && is_drafted(piece);
-            let mut preview = match (piece.wanted, room, shared.pace.guess_cost(guessing)) {
+            let mut preview = match (piece.wanted, room, shared.pace.guess_cost(ending, guessing)) {
                 // All texts of a pass wait for the guesses of some.
                 (1, 1.., Some(cost)) => {
                     let cost = cost * ending as f64 / guessing.max(1) as f64;

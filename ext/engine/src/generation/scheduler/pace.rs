@@ -6,19 +6,33 @@ use std::time::Duration;
 /// stays below three of the usual ones with some to spare.
 const STRETCH: f64 = 2.2;
 /// A part is at least this long, so that a prompt gets on.
-const LEAST: usize = 4;
-/// Before anything was measured.
-const FIRST: usize = 16;
+const LEAST: usize = 1;
+/// Before it is known what its tokens take, it is no longer than this.
+const FIRST: usize = 2;
+/// By how much a part may be longer than the one before it: what a token takes changes with their number.
+const GROWTH: f64 = 1.5;
+/// What exceeds so many passes is an accident, such as a thread that had to wait.
+const ACCIDENT: f64 = 5.0;
 /// The weight of the latest measurement.
 const LATEST: f64 = 0.25;
+/// After so many passes with parts, one without is measured again.
+const AGAIN: usize = 64;
+/// Passes of more texts than this are taken for equal.
+const MOST_TEXTS: usize = 256;
 
 /// What passes have taken so far, in seconds.
 #[derive(Default)]
 pub struct Pace {
-    /// A pass in which every text gets one token.
-    pass: Option<f64>,
-    /// A token of a prompt beside it.
+    /// A pass in which every text gets one token, by their number.
+    passes: Vec<Option<f64>>,
+    /// A token of a prompt beside it, and such a token of the latest part.
     token: Option<f64>,
+    latest: f64,
+    /// How many tokens that part had, and beside how many texts.
+    part: usize,
+    beside: usize,
+    /// How many parts there were since a pass without one.
+    parts: usize,
     /// A guess beside it that is checked, and a pass of the model that makes guesses.
     guess: Option<f64>,
     draft: Option<f64>,
@@ -29,21 +43,44 @@ fn blend(before: Option<f64>, latest: f64) -> Option<f64> {
 }
 
 impl Pace {
-    /// How many tokens of prompts go into a pass beside others' tokens.
-    pub fn part(&self, most: usize) -> usize {
-        match (self.pass, self.token) {
+    /// How many tokens of prompts go into a pass beside a token of each of `decoding` texts. None where it
+    /// is to be seen what a pass takes without.
+    pub fn part(&self, decoding: usize, most: usize) -> usize {
+        if self.parts >= AGAIN {
+            return 0;
+        }
+        // Beside fewer texts a token takes more of a pass: it is to be seen how much.
+        let before = match decoding < self.beside {
+            true => 0,
+            false => self.part,
+        };
+        let longest = ((before as f64 * GROWTH) as usize).max(FIRST).min(most);
+        let token = self.token.map(|token| token.max(self.latest));
+        match (self.usual(decoding), token) {
             (Some(pass), Some(token)) if token > 0.0 => {
-                (((STRETCH - 1.0) * pass / token) as usize).clamp(LEAST, most.max(LEAST))
+                (((STRETCH - 1.0) * pass / token) as usize).clamp(LEAST.min(longest), longest)
             }
-            _ => FIRST.min(most),
+            (Some(_), Some(_)) => longest,
+            (Some(_), None) => FIRST.min(most),
+            (None, _) => 0,
         }
     }
 
-    /// What one guess more for each of so many texts takes, in passes without guesses: to make it and to
-    /// check it. `None` before a pass was measured.
-    pub fn guess_cost(&self, texts: usize) -> Option<f64> {
-        let pass = self.pass.filter(|&pass| pass > 0.0)?;
-        let check = self.guess.unwrap_or(0.0) * texts as f64;
+    /// What a pass of so many texts takes. Where it was not measured, that of fewer texts stands in, or
+    /// the share that so many of more texts have in theirs: rather too little than too much.
+    fn usual(&self, texts: usize) -> Option<f64> {
+        let texts = texts.min(MOST_TEXTS);
+        let known = |at: usize| self.passes.get(at).copied().flatten();
+        let fewer = (1..=texts).rev().find_map(known);
+        let share = |at: usize| known(at).map(|pass| pass * texts as f64 / at as f64);
+        fewer.or_else(|| (texts + 1..self.passes.len()).find_map(share))
+    }
+
+    /// What one guess more for each of `guessing` of the `decoding` texts takes, in passes without
+    /// guesses: to make it and to check it. `None` before a pass was measured.
+    pub fn guess_cost(&self, decoding: usize, guessing: usize) -> Option<f64> {
+        let pass = self.usual(decoding).filter(|&pass| pass > 0.0)?;
+        let check = self.guess.unwrap_or(0.0) * guessing as f64;
         Some((self.draft.unwrap_or(0.0) + check) / pass)
     }
 
@@ -56,20 +93,36 @@ impl Pace {
     /// `guesses` to check.
     pub fn note(&mut self, decoding: usize, reading: usize, guesses: usize, took: Duration) {
         let took = took.as_secs_f64();
+        let usual = self.usual(decoding);
         match (decoding, reading) {
-            (0, 0) => {}
-            (_, 0) if guesses > 0 => {
-                if let Some(pass) = self.pass {
-                    self.guess = blend(self.guess, (took - pass).max(0.0) / guesses as f64);
-                }
+            // Alone a part is read faster than between others.
+            (0, _) => {}
+            (_, 0) if guesses > 0 && usual.is_some() => {
+                let each = (took - usual.unwrap_or(0.0)).max(0.0) / guesses as f64;
+                self.guess = blend(self.guess, each);
+                self.parts = 0;
             }
-            (_, 0) => self.pass = blend(self.pass, took),
-            // Alone a part is read faster than between others; it is a beginning.
-            (0, _) => self.token = self.token.or(Some(took / reading as f64)),
+            (_, 0) => {
+                self.parts = 0;
+                let at = decoding.min(MOST_TEXTS);
+                if self.passes.len() <= at {
+                    self.passes.resize(at + 1, None);
+                }
+                self.passes[at] = blend(self.passes[at], took);
+            }
             _ => {
                 let checks = self.guess.unwrap_or(0.0) * guesses as f64;
-                let alone = self.pass.unwrap_or(0.0) + checks;
-                self.token = blend(self.token, (took - alone).max(0.0) / reading as f64);
+                let pass = usual.unwrap_or(0.0) + checks;
+                let took = if pass > 0.0 {
+                    took.min(ACCIDENT * pass)
+                } else {
+                    took
+                };
+                let each = (took - pass).max(0.0) / reading as f64;
+                self.token = blend(self.token, each);
+                self.latest = each;
+                (self.part, self.beside) = (reading, decoding);
+                self.parts += 1;
             }
         }
     }
@@ -78,33 +131,119 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generation::random::Random;
+
+    fn milliseconds(count: f64) -> Duration {
+        Duration::from_secs_f64(count / 1e3)
+    }
 
     #[test]
     fn parts_are_as_long_as_the_time_allows() {
         let mut pace = Pace::default();
-        assert_eq!(pace.part(256), FIRST);
-        pace.note(4, 0, 0, Duration::from_millis(10));
-        pace.note(4, 20, 0, Duration::from_millis(30));
-        // A token takes 1 ms, and 12 ms may be added.
-        assert!((11..=12).contains(&pace.part(256)));
-        assert_eq!(pace.part(8), 8);
-        for _ in 0..50 {
-            pace.note(4, 10, 0, Duration::from_millis(500));
+        assert_eq!(pace.part(4, 256), 0);
+        pace.note(4, 0, 0, milliseconds(10.0));
+        assert_eq!(pace.part(4, 256), FIRST);
+        for _ in 0..20 {
+            let part = pace.part(4, 256);
+            pace.note(4, part, 0, milliseconds(10.0 + part as f64));
         }
-        assert_eq!(pace.part(256), LEAST);
+        // A token takes 1 ms, and 12 ms may be added.
+        assert!((11..=12).contains(&pace.part(4, 256)));
+        assert_eq!(pace.part(4, 8), 8);
+        for _ in 0..40 {
+            pace.note(4, 1, 0, milliseconds(500.0));
+        }
+        assert_eq!(pace.part(4, 256), LEAST);
+        (0..AGAIN).for_each(|_| pace.note(4, 1, 0, milliseconds(10.0)));
+        assert_eq!(pace.part(4, 256), 0);
+        pace.note(4, 0, 0, milliseconds(10.0));
+        assert!(pace.part(4, 256) > 0);
+    }
+
+    #[test]
+    fn a_pass_of_another_number_of_texts_is_estimated_with_care() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.usual(2), None);
+        pace.note(4, 0, 0, milliseconds(8.0));
+        assert_eq!(pace.usual(4), Some(0.008));
+        assert_eq!(pace.usual(9), Some(0.008));
+        assert_eq!(pace.usual(2), Some(0.004));
+        pace.note(1, 0, 0, milliseconds(3.0));
+        assert_eq!(pace.usual(2), Some(0.003));
+        assert_eq!(pace.usual(1000), Some(0.008));
     }
 
     #[test]
     fn a_guess_costs_what_it_takes_to_make_and_to_check_it() {
         let mut pace = Pace::default();
-        pace.note(2, 0, 4, Duration::from_millis(10));
-        assert_eq!(pace.guess_cost(1), None);
-        pace.note(2, 0, 0, Duration::from_millis(10));
-        assert_eq!(pace.guess_cost(1), Some(0.0));
-        pace.note(2, 0, 4, Duration::from_millis(14));
-        pace.note_draft(Duration::from_millis(2));
+        assert_eq!(pace.guess_cost(2, 1), None);
+        pace.note(2, 0, 4, milliseconds(10.0));
+        assert_eq!(pace.guess_cost(2, 1), Some(0.0));
+        pace.note(2, 0, 4, milliseconds(14.0));
+        pace.note_draft(milliseconds(2.0));
         let near = |cost: Option<f64>, wanted: f64| (cost.unwrap() - wanted).abs() < 1e-9;
-        assert!(near(pace.guess_cost(1), 0.3));
-        assert!(near(pace.guess_cost(2), 0.4));
+        assert!(near(pace.guess_cost(2, 1), 0.3));
+        assert!(near(pace.guess_cost(2, 2), 0.4));
+    }
+
+    /// What a pass of so many rows takes, of which some read a prompt at a position, in passes of one row.
+    type Machine = fn(usize, usize, usize) -> f64;
+
+    /// Every row counts, but less the more there are.
+    fn processor(rows: usize, _: usize, _: usize) -> f64 {
+        let rows = rows as f64 - 1.0;
+        1.0 + 0.24 * rows.min(8.0) + 0.06 * (rows - 8.0).max(0.0)
+    }
+
+    /// Rows are free until there are many.
+    fn graphics(rows: usize, _: usize, _: usize) -> f64 {
+        (rows as f64 / 200.0).max(1.0)
+    }
+
+    /// Attention makes the end of a prompt dear.
+    fn attentive(rows: usize, reading: usize, position: usize) -> f64 {
+        processor(rows, 0, 0) + reading as f64 * position as f64 * 1e-4
+    }
+
+    /// The passes that a prompt of 4,000 tokens takes beside others' tokens, and the longest of them in
+    /// usual ones. In the middle all texts but one may end.
+    fn read(machine: Machine, texts: usize, most: usize, noise: f64, leave: bool) -> (usize, f64) {
+        let mut random = Random::new(7);
+        let mut pace = Pace::default();
+        let mut noisy = |cost: f64| cost * (1.0 + noise * (2.0 * random.next_f64() - 1.0));
+        for number in [1, texts] {
+            for _ in 0..20 {
+                let took = noisy(machine(number, 0, 0));
+                pace.note(number, 0, 0, milliseconds(took));
+            }
+        }
+        let (mut position, mut passes, mut longest) = (0, 0, 0f64);
+        while position < 4_000 {
+            let texts = if leave && position > 2_000 { 1 } else { texts };
+            let part = pace.part(texts, most).min(4_000 - position);
+            let took = noisy(machine(texts + part, part, position));
+            pace.note(texts, part, 0, milliseconds(took));
+            longest = longest.max(took / machine(texts, 0, 0));
+            position += part;
+            passes += 1;
+        }
+        (passes, longest)
+    }
+
+    #[test]
+    fn no_gap_grows_beyond_three_while_a_long_prompt_is_read() {
+        let machines: [(Machine, usize); 3] =
+            [(processor, 256), (graphics, 1024), (attentive, 256)];
+        for (name, (machine, most)) in machines.into_iter().enumerate() {
+            for texts in [1, 2, 8, 30] {
+                for (noise, leave) in [(0.0, false), (0.15, false), (0.0, true), (0.15, true)] {
+                    let (passes, longest) = read(machine, texts, most, noise, leave);
+                    let seen = (name, texts, noise, leave, passes, longest);
+                    assert!(longest <= 3.0, "{seen:?}");
+                    // The prompt gets on as far as that allows.
+                    assert!(longest > 1.6 && passes < 2_500, "{seen:?}");
+                }
+            }
+        }
     }
 }

@@ -74,12 +74,10 @@ impl Scheduler {
         self.count(&self.state(), Some(running));
         let most = self.device.prompt_tokens();
         let decodes = |text: &Text| text.work().pending().len() == 1;
-        let any_decodes = texts
-            .iter()
-            .any(|(text, goes_on)| *goes_on && decodes(text));
-        let mut budget = match any_decodes {
-            true => pace.part(most),
-            false => most,
+        let decoding = texts.iter().filter(|(text, _)| decodes(text));
+        let mut budget = match decoding.filter(|(_, goes_on)| *goes_on).count() {
+            0 => most,
+            decoding => pace.part(decoding, most),
         };
         let mut planned: Vec<Planned> = Vec::new();
         for (at, (text, goes_on)) in texts.iter().enumerate() {
@@ -240,6 +238,7 @@ impl Scheduler {
                 .note(decoding, reading, guesses, took.saturating_sub(drafted));
             self.stats.batches.add(1);
             self.stats.batch_size.observe(planned.len() as f64);
+            self.stats.batch_tokens.observe(rows as f64);
         }
         let choose = |piece: Planned| self.choose(piece, took);
         let chosen: Vec<Chosen> = match planned.len() {

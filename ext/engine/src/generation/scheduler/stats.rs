@@ -11,8 +11,9 @@ pub struct Stats {
     pub waiting: AtomicUsize,
     /// Passes over the weights.
     pub batches: Counter,
-    /// How many texts each pass had.
+    /// How many texts each pass had, and how many tokens of them.
     pub batch_size: Histogram,
+    pub batch_tokens: Histogram,
     /// Tokens of prompts that were read, and tokens that were generated.
     pub tokens_in: Counter,
     pub tokens_out: Counter,
@@ -40,6 +41,7 @@ impl Default for Stats {
             waiting: AtomicUsize::new(0),
             batches: Counter::default(),
             batch_size: Histogram::of_sizes(),
+            batch_tokens: Histogram::of_sizes(),
             tokens_in: Counter::default(),
             tokens_out: Counter::default(),
             prefix_hits: Counter::default(),
@@ -81,6 +83,10 @@ impl Stats {
                 number(Self::now(&self.draft_pages_used)),
             ),
             ("batch_size", Reading::Distribution(self.batch_size.read())),
+            (
+                "batch_tokens",
+                Reading::Distribution(self.batch_tokens.read()),
+            ),
             ("queue_ms", Reading::Distribution(self.queue_ms.read())),
             (
                 "first_token_ms",
