@@ -1,6 +1,12 @@
 # frozen_string_literal: true
 
 require "candle"
+
+module Candle
+  # Defined before its parts, which would else ask for this file again.
+  class Server; end
+end
+
 require "candle/server/limits"
 require "candle/server/problem"
 require "candle/server/connection"
