@@ -14,6 +14,7 @@ module Candle
   #   vlm.describe("spec/fixtures/images/photo.png", max_length: 4).class # => String
   class VLM
     extend Forwardable
+    include Uncopyable
 
     # What {#describe} asks for.
     DESCRIBE = "Describe this image in detail."
@@ -83,6 +84,24 @@ module Candle
       def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, **options)
         of(LLM.from_pretrained(source, device: device || positional_device, dtype: dtype, **options),
            **options.slice(:token))
+      end
+
+      # The same as {from_pretrained}, with the source as an argument or as `model_path:`.
+      #
+      # @param source [String, Pathname, nil]
+      # @param arguments [Array] as {from_pretrained} takes them
+      # @param model_path [String, Pathname, nil]
+      # @param options [Hash] as {from_pretrained} takes them
+      # @return [VLM]
+      def new(source = nil, *arguments, model_path: nil, **options)
+        return super(source, *arguments) if source.is_a?(LLM)
+
+        source ||= model_path
+        unless source
+          raise ArgumentError, "#{name} needs a model: use #{name}.from_pretrained with an id or a directory"
+        end
+
+        from_pretrained(source, *arguments, **options)
       end
 
       # A language model with its eyes.

@@ -132,6 +132,14 @@ RSpec.describe Candle::VLM do
     expect(seen.map(&:spelling)).to eq([sight.place] * 2)
   end
 
+  it "is made by new, and is not copied" do
+    expect(described_class.new(TinyModels.path("llava"), device: "cpu").model_id).to eq(TinyModels.path("llava"))
+    expect(described_class.new(model_path: TinyModels.path("llava")).looks).to eq(0)
+    expect { described_class.new }.to raise_error(ArgumentError, /use Candle::VLM.from_pretrained/)
+    expect { vlm.dup }.to raise_error(Candle::Error, /a Candle::VLM can't be copied/)
+    expect { Marshal.dump(vlm) }.to raise_error(Candle::Error, /a Candle::VLM can't be marshalled/)
+  end
+
   it "says what it is" do
     expect(vlm.model_info).to include(architecture: "LlavaForConditionalGeneration")
     expect(vlm.inspect).to include("llava", "cpu")
