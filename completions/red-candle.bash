@@ -8,7 +8,7 @@ _red_candle() {
       chat) choices="--max-tokens --temperature --top-p --top-k --seed --system --device" ;;
       run) choices="--model --raw --schema --image --task --from --to --max-tokens --temperature --top-p --top-k --seed --system --device --json" ;;
       embed) choices="--model --format --dimensions --prompt-name --output --field --device" ;;
-      rerank) choices="--model --top --field --device --json" ;;
+      rerank) choices="--model --top --format --output --field --device --json" ;;
       classify) choices="--model --format --top --labels --output --field --device" ;;
       entities) choices="--model --format --threshold --output --field --device" ;;
       search) choices="--query --model --index --top --device --json" ;;

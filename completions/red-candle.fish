@@ -48,6 +48,8 @@ complete -c red-candle -n '__fish_seen_subcommand_from embed' -l field
 complete -c red-candle -n '__fish_seen_subcommand_from embed' -l device
 complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l model
 complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l top
+complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l format
+complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l output
 complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l field
 complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l device
 complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l json

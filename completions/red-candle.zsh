@@ -29,7 +29,7 @@ case $words[2] in
   chat) _arguments '--max-tokens' '--temperature' '--top-p' '--top-k' '--seed' '--system' '--device' '*:file:_files' ;;
   run) _arguments '--model' '--raw' '--schema' '--image' '--task' '--from' '--to' '--max-tokens' '--temperature' '--top-p' '--top-k' '--seed' '--system' '--device' '--json' '*:file:_files' ;;
   embed) _arguments '--model' '--format' '--dimensions' '--prompt-name' '--output' '--field' '--device' '*:file:_files' ;;
-  rerank) _arguments '--model' '--top' '--field' '--device' '--json' '*:file:_files' ;;
+  rerank) _arguments '--model' '--top' '--format' '--output' '--field' '--device' '--json' '*:file:_files' ;;
   classify) _arguments '--model' '--format' '--top' '--labels' '--output' '--field' '--device' '*:file:_files' ;;
   entities) _arguments '--model' '--format' '--threshold' '--output' '--field' '--device' '*:file:_files' ;;
   search) _arguments '--query' '--model' '--index' '--top' '--device' '--json' '*:file:_files' ;;

@@ -117,9 +117,12 @@ module Candle
     end
 
     desc "rerank QUERY [FILES]", "Sort lines by how well they answer a query"
-    long_desc "Example: red-candle rerank 'Who made Ruby?' passages.txt --top 3"
+    long_desc "Example: red-candle rerank 'Who made Ruby?' passages.txt --top 3\x5\x5" \
+              "With --output a run that was broken off goes on where it stopped."
     method_option :model, aliases: "-m", default: Reranker::DEFAULT_MODEL_PATH, desc: "the reranker"
     method_option :top, type: :numeric, desc: "how many to show"
+    method_option :format, enum: %w[jsonl csv], desc: "instead of lines for people"
+    method_option :output, aliases: "-o", desc: "a file to write"
     method_option :field, default: "text", desc: "where the text stands in JSON lines"
     device_option
     json_option

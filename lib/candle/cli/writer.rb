@@ -71,8 +71,7 @@ module Candle
       end
 
       def row(text, result)
-        values = result.values.first
-        cells = values.first.is_a?(Hash) ? values.flat_map(&:values) : values
+        cells = result.values.flatten(1).flat_map { |cell| cell.is_a?(Hash) ? cell.values : [cell] }
         "#{[text, *cells].map { |cell| quoted(cell.to_s) }.join(",")}\n"
       end
 

@@ -127,12 +127,39 @@ RSpec.describe Candle::CLI do
                      input: "cat\ndog\n")
     best = ServedModels.models["reranker"].rerank("dog", %w[cat dog]).first
     expect(json_lines(output)).to eq([{ "index" => best[:doc_id], "score" => best[:score], "text" => best[:text] }])
+    _, output, = cli("rerank", "dog", "-m", TinyModels.path("bert-reranker"), "--format", "csv", input: "cat\ndog\n")
+    expect(output.lines.first).to eq("#{best[:text]},#{best[:doc_id]},#{best[:score]}\n")
     _, output, = cli("classify", "-m", TinyModels.path("bert-sequence"), "--top", "1", input: "a dog\n")
     expect(json_lines(output).first["labels"].size).to eq(1)
     text = "the dog live in Paris\n"
     _, output, = cli("entities", "-m", TinyModels.path("bert-token"), "--threshold", "0", input: text)
     expect(json_lines(output).first["entities"]).not_to be_empty
     expect(cli("classify", input: "a")).to match([2, "", /--model/])
+  end
+
+  it "continues a ranking that was broken off" do
+    texts = (1..150).map { |number| "dog #{number} #{"fox " * (number % 7)}" }
+    File.write("in.txt", "#{texts.join("\n")}\n")
+    scored = 0
+    counting = SimpleDelegator.new(ServedModels.models["reranker"])
+    counting.define_singleton_method(:rerank) do |query, documents, **options|
+      raise Interrupt if scored >= 64 && scored < 1000
+
+      scored += documents.size
+      super(query, documents, **options)
+    end
+    allow(Candle::Reranker).to receive(:from_pretrained).and_return(counting)
+    command = ["rerank", "a dog", "in.txt", "-m", TinyModels.path("bert-reranker"), "-o", "out.jsonl", "--top", "100"]
+    expect(cli(*command).first).to eq(130)
+    expect(File.exist?("out.jsonl")).to be(false)
+    scored = 1000
+    expect(cli(*command)).to eq([0, "", ""])
+    expect(scored).to eq(1000 + 150 - 64)
+    found = json_lines(File.read("out.jsonl"))
+    wanted = ServedModels.models["reranker"].rerank("a dog", texts.map(&:strip), top_k: 100)
+    expect(found.map { |entry| entry["score"] }).to be_near(wanted.map { |entry| entry[:score] }, 1e-6)
+    expect(found.map { |entry| texts[entry["index"]].strip }).to eq(found.map { |entry| entry["text"].strip })
+    expect(Dir["*.part"]).to be_empty
   end
 
   it "finds passages, and embeds only what has changed" do
