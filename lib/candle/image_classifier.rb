@@ -45,13 +45,6 @@ module Candle
       @labels ||= _labels.freeze
     end
 
-    # A model of images reads no texts.
-    #
-    # @return [nil]
-    def tokenizer
-      nil
-    end
-
     private
 
     def prove

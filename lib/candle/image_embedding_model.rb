@@ -56,13 +56,6 @@ module Candle
       model_info.fetch(:dimensions)
     end
 
-    # A model of images reads no texts.
-    #
-    # @return [nil]
-    def tokenizer
-      nil
-    end
-
     private
 
     def prove

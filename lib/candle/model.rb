@@ -82,7 +82,7 @@ module Candle
       DType.parse(model_info.fetch(:dtype))
     end
 
-    # @return [Tokenizer] the tokenizer it uses
+    # @return [Tokenizer, nil] the tokenizer it uses; nil for models that read no texts
     def tokenizer
       @tokenizer ||= _tokenizer
     end

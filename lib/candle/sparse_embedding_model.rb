@@ -14,6 +14,7 @@ module Candle
   #   model.embed("the quick fox", as: :tokens, top_k: 1).keys.first.class # => String
   class SparseEmbeddingModel
     include Model
+    include Statistics
 
     FORMS = %i[hash tokens arrays].freeze
     TASKS = %i[query document].freeze

@@ -31,6 +31,18 @@ module Candle
     def self.set_num_threads(count) # rubocop:disable Naming/AccessorMethodName
       _set_thread_count(count)
     end
+
+    # Lets all threads share so many arenas of glibc's allocator, unless the environment says how many. What one thread
+    # leaves free in an arena of its own serves no other, and a process with many threads grows by it.
+    #
+    # @api private
+    # @param count [Integer]
+    # @return [Boolean] whether it was done
+    def self.limit_arenas(count)
+      return false if ENV.key?("MALLOC_ARENA_MAX") || ENV["GLIBC_TUNABLES"].to_s.include?("arena_max")
+
+      _limit_arenas(count)
+    end
   end
 
   class << self

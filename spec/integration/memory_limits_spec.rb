@@ -1,5 +1,9 @@
 # frozen_string_literal: true
 
+require "fileutils"
+require "json"
+require "tmpdir"
+
 # More memory than there is gives an error, never the end of the process; a limit of addresses is a small machine.
 RSpec.describe "Memory that is not there" do
   it "is refused under a limit of address space, and the process goes on" do
@@ -27,5 +31,58 @@ RSpec.describe "Memory that is not there" do
     RUBY
     output, errors, status = run_ruby(script)
     expect([output, status.success?]).to eq(["6.0\n", true]), "#{output}\n#{errors}"
+  end
+
+  # A checkpoint whose files allow texts of any length.
+  def boundless(name, **sentence_settings)
+    Dir.mktmpdir do |folder|
+      FileUtils.cp_r("#{TinyModels.path(name)}/.", folder)
+      changes = { "config.json" => { max_position_embeddings: 2**30 },
+                  "tokenizer_config.json" => { model_max_length: 2**30 },
+                  "sentence_bert_config.json" => { max_seq_length: 2**30 },
+                  "config_sentence_transformers.json" => sentence_settings }
+      changes.each do |file, values|
+        path = File.join(folder, file)
+        next unless File.exist?(path)
+
+        File.write(path, JSON.generate(JSON.parse(File.read(path)).merge(values.transform_keys(&:to_s))))
+      end
+      yield folder
+    end
+  end
+
+  it "is refused where one text would take more", if: File.readable?("/proc/self/statm") do
+    boundless("modernbert") do |folder|
+      output, errors, status = run_ruby(<<~RUBY)
+        require "etc"
+        model = Candle::EmbeddingModel.from_pretrained(#{folder.dump}, device: "cpu")
+        addresses = File.read("/proc/self/statm").to_i * Etc.sysconf(Etc::SC_PAGESIZE)
+        Process.setrlimit(Process::RLIMIT_AS, addresses + (600 << 20))
+        [600_000, 2_500_000].each do |count|
+          model.embed("a " * count)
+        rescue Candle::OutOfMemoryError => e
+          puts e.message[/\\Anot enough memory for (.+?):/, 1]
+        end
+        puts model.embed("fox").size
+      RUBY
+      expect(output).to eq("1200002 tokens at once\ntokenizing a text of 4.8 MiB\n32\n"), "#{output}\n#{errors}"
+      expect(status).to be_success
+    end
+  end
+
+  it "is refused where a checkpoint fills queries up to a length beyond all memory" do
+    boundless("colbert-modernbert", query_length: 2**30) do |folder|
+      output, errors, = run_ruby(<<~RUBY)
+        model = Candle::LateInteractionModel.from_pretrained(#{folder.dump}, device: "cpu")
+        begin
+          model.embed_query(["fox"] * 4000)
+        rescue Candle::OutOfMemoryError => e
+          puts e.message
+        end
+        p model.embed_document("fox").shape.last
+      RUBY
+      expect(output).to match(/\Anot enough memory for queries that are filled up to 1073741824 tokens: .*\n\d+\n\z/),
+                        errors
+    end
   end
 end

@@ -56,6 +56,31 @@ RSpec.describe "A long life", if: File.readable?("/proc/self/smaps_rollup") do
     expect(second - first).to be < 12 * 1024
   end
 
+  it "gives a model's memory back when it is closed, whoever was loaded beside it" do
+    bare, all, small, none = result_of(figures + <<~RUBY)
+      load = ->(path) { Candle::EmbeddingModel.from_pretrained(path, device: "cpu").tap { |model| model.embed("fox") } }
+      marks = [figures[:rss]]
+      mark = lambda do
+        GC.start
+        marks << figures[:rss]
+      end
+      pairs = Array.new(4) do
+        [load.call(#{RealModels.path("sentence-transformers/all-MiniLM-L6-v2").dump}),
+         load.call(#{TinyModels.path("bert").dump})]
+      end
+      mark.call
+      pairs.each { |large, _| large.close }
+      mark.call
+      pairs.each { |_, tiny| tiny.embed("fox").then { tiny.close } }
+      mark.call
+      puts JSON.generate(marks)
+    RUBY
+    expect(all - bare).to be > 300 * 1024
+    # A tiny model keeps at most the two huge pages that it reaches into.
+    expect(small - bare).to be < 56 * 1024
+    expect(none - bare).to be < 40 * 1024
+  end
+
   it "costs a worker that only requires it, and one that shares a model, little" do
     bare, loaded, worker = result_of(figures + <<~RUBY)
       bare = figures

@@ -87,13 +87,13 @@ RSpec.describe "red-candle serve" do
   it "takes a crowd: no error but 429, and everything given back" do
     script = File.expand_path("../support/load_client.rb", __dir__)
     load = ->(seconds) { JSON.parse(Open3.capture2(RbConfig.ruby, script, server.base, seconds.to_s, "50").first) }
-    load.call(3)
+    load.call(4)
     before = server.metric("process_resident_memory_bytes")
-    counts = load.call(8)
+    counts = Array.new(3) { load.call(3) }.inject { |all, one| all.merge(one) { |_, a, b| a + b } }
     expect(counts.keys - %w[200 429 dropped]).to be_empty, counts.inspect
     expect(counts["200"]).to be > 100
     eventually { server.metric("candle_running").zero? && server.metric("candle_waiting").zero? }
-    expect(server.metric("process_resident_memory_bytes")).to be < before * 1.25
+    expect(server.metric("process_resident_memory_bytes")).to be < before * 1.1
     expect(server.post("/v1/embeddings", { model: "embedder", input: "a" }).code).to eq("200")
   end
 

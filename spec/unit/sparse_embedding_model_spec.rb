@@ -21,6 +21,17 @@ RSpec.describe Candle::SparseEmbeddingModel do
     expect(model.embed([])).to eq([])
   end
 
+  it "counts its calls, whichever way they go" do
+    model.embed(["the lazy dog", "a"])
+    expect(model.stats).to include(running: 0, waiting: 0, batches: 1, batch_size: hash_including(sum: 2.0))
+    expect(model.stats[:tokens_in]).to eq(model.tokenizer.encode_batch(["the lazy dog", "a"]).sum(&:size))
+    router.embed_query("the lazy dog")
+    looked_up = router.stats[:tokens_in]
+    router.embed_document("the lazy dog")
+    expect(looked_up).to be_positive
+    expect(router.stats).to include(batches: 2, tokens_in: be > looked_up)
+  end
+
   it "gives them in three forms" do
     hash = model.embed("the lazy dog")
     expect(model.embed("the lazy dog", as: :arrays)).to eq(indices: hash.keys, values: hash.values)

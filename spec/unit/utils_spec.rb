@@ -8,6 +8,26 @@ RSpec.describe Candle::Utils do
     Candle.num_threads = previous
   end
 
+  # How many arenas glibc has beside the first: their memory begins at multiples of 64 MiB.
+  def arenas(before, environment = {})
+    output, errors, status = run_ruby(<<~RUBY, environment)
+      #{before}
+      Array.new(24) { Thread.new { Array.new(200) { "x" * 2000 } && sleep(0.2) } }
+      sleep 0.1
+      maps = File.readlines("/proc/self/maps").grep(/rw-p 00000000 00:00 0 *$/)
+      puts maps.count { |line| (line.to_i(16) % (64 << 20)).zero? }
+    RUBY
+    expect(status).to be_success, errors
+    output.to_i
+  end
+
+  it "lets threads share the arenas of the allocator, unless the environment says how many" do
+    skip("needs glibc") unless RUBY_PLATFORM.match?(/linux(-gnu)?\z/)
+    expect(arenas("")).to be > 2
+    expect(arenas("exit 3 unless Candle::Utils.limit_arenas(2)")).to be <= 1
+    expect(arenas("exit 3 if Candle::Utils.limit_arenas(2)", { "MALLOC_ARENA_MAX" => "5" })).to be > 1
+  end
+
   it "counts the threads of a native call" do
     expect(described_class.get_num_threads).to be_positive
     Candle.num_threads = 3

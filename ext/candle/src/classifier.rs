@@ -3,33 +3,23 @@
 use engine::tasks::ClassifyModel;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{gvl, model, tokenizer::RbTokenizer};
+use crate::model;
 
 #[magnus::wrap(class = "Candle::Classifier", free_immediately, size)]
 pub struct RbClassifier {
     model: model::Slot<ClassifyModel>,
 }
 
+model::described!(ClassifyModel);
+
 /// Texts are classified this many at a time.
 const SLICE: usize = 256;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbClassifier, Error> {
     let request = model::Request::new(ruby, source, settings)?;
-    let model = gvl::leave(ruby, |cancel| {
-        ClassifyModel::load(&request.files, &request.options, cancel)
-    })?;
     Ok(RbClassifier {
-        model: model::Slot::new(ruby, model, ClassifyModel::info),
+        model: model::load(ruby, &request, ClassifyModel::load)?,
     })
-}
-
-fn info(ruby: &Ruby, this: &RbClassifier) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
-}
-
-fn tokenizer(ruby: &Ruby, this: &RbClassifier) -> Result<RbTokenizer, Error> {
-    let model = this.model.get(ruby)?;
-    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
 fn labels(ruby: &Ruby, this: &RbClassifier) -> Result<Vec<String>, Error> {
@@ -93,12 +83,10 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
-    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_labels", method!(labels, 0))?;
     class.define_private_method("_multi_label", method!(is_multi_label, 0))?;
     class.define_private_method("_classify", method!(classify, 3))?;
     class.define_private_method("_entailment", method!(entailment, 4))?;
     model::define_stats!(class, RbClassifier)?;
-    model::define_closing!(class, RbClassifier)
+    model::define_model!(class, RbClassifier)
 }

@@ -6,33 +6,23 @@ use magnus::{
 };
 
 use crate::embedding_model::Vectors;
-use crate::{gvl, image, model, tokenizer::RbTokenizer};
+use crate::{gvl, image, model};
 
 #[magnus::wrap(class = "Candle::CLIP", free_immediately, size)]
 pub struct RbClip {
     model: model::Slot<ClipModel>,
 }
 
+model::described!(ClipModel);
+
 /// Texts are computed this many at a time.
 const SLICE: usize = 256;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbClip, Error> {
     let request = model::Request::new(ruby, source, settings)?;
-    let model = gvl::leave(ruby, |cancel| {
-        ClipModel::load(&request.files, &request.options, cancel)
-    })?;
     Ok(RbClip {
-        model: model::Slot::new(ruby, model, ClipModel::info),
+        model: model::load(ruby, &request, ClipModel::load)?,
     })
-}
-
-fn info(ruby: &Ruby, this: &RbClip) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
-}
-
-fn tokenizer(ruby: &Ruby, this: &RbClip) -> Result<RbTokenizer, Error> {
-    let model = this.model.get(ruby)?;
-    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
 fn embed_texts(ruby: &Ruby, this: &RbClip, texts: RArray, form: String) -> Result<Value, Error> {
@@ -48,7 +38,6 @@ fn embed_texts(ruby: &Ruby, this: &RbClip, texts: RArray, form: String) -> Resul
     gvl::hold(ruby, || vectors.finish(ruby))
 }
 
-/// `progress` is called with how many are done, and of how many.
 fn embed_images(
     ruby: &Ruby,
     this: &RbClip,
@@ -57,21 +46,9 @@ fn embed_images(
     progress: Option<Proc>,
 ) -> Result<Value, Error> {
     let model = this.model.get(ruby)?;
-    let total = images.len();
-    let mut vectors = Vectors::new(ruby, &form, total)?;
-    image::in_slices(
-        ruby,
-        images,
-        |slice, first, cancel| model.embed_images(slice, first, cancel),
-        |found, done| {
-            gvl::hold(ruby, || vectors.add(ruby, found))?;
-            match progress {
-                Some(progress) => progress.call::<_, Value>((done, total)).map(drop),
-                None => Ok(()),
-            }
-        },
-    )?;
-    gvl::hold(ruby, || vectors.finish(ruby))
+    image::vectors(ruby, images, &form, progress, |slice, first, cancel| {
+        model.embed_images(slice, first, cancel)
+    })
 }
 
 /// One row per image: how well each text fits.
@@ -98,10 +75,8 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
-    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_embed_texts", method!(embed_texts, 2))?;
     class.define_private_method("_embed_images", method!(embed_images, 3))?;
     class.define_private_method("_match_texts", method!(match_texts, 2))?;
-    model::define_closing!(class, RbClip)
+    model::define_model!(class, RbClip)
 }

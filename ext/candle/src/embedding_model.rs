@@ -9,12 +9,14 @@ use magnus::{
     Value,
 };
 
-use crate::{error, gvl, model, tensor::RbTensor, tokenizer::RbTokenizer};
+use crate::{error, gvl, model, tensor::RbTensor};
 
 #[magnus::wrap(class = "Candle::EmbeddingModel", free_immediately, size)]
 pub struct RbEmbeddingModel {
     model: model::Slot<EmbeddingModel>,
 }
+
+model::described!(EmbeddingModel);
 
 /// Texts are computed this many at a time, fewer when someone watches the progress.
 const SLICE: usize = 1024;
@@ -26,37 +28,19 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbEmbeddingModel
         pooling: model::parsed(ruby, settings, "pooling", Pooling::parse)?,
         normalize: model::setting(ruby, settings, "normalize")?,
     };
-    let model = gvl::leave(ruby, |cancel| {
-        EmbeddingModel::load(&request.files, &request.options, &own, cancel)
-    })?;
     Ok(RbEmbeddingModel {
-        model: model::Slot::new(ruby, model, EmbeddingModel::info),
+        model: model::load(ruby, &request, |files, options, cancel| {
+            EmbeddingModel::load(files, options, &own, cancel)
+        })?,
     })
 }
 
-fn info(ruby: &Ruby, this: &RbEmbeddingModel) -> Result<RHash, Error> {
-    gvl::hold(ruby, || {
-        let model = this.model.get(ruby)?;
-        let hash = model::info(ruby, model.info())?;
-        let pooling: Vec<&str> = model
-            .pooling()
-            .iter()
-            .map(|pooling| pooling.name())
-            .collect();
-        let (prompts, default_prompt) = model.prompts();
-        let named = model::named_prompts(ruby, prompts)?;
-        hash.aset(ruby.to_symbol("dimensions"), model.dimension())?;
-        hash.aset(ruby.to_symbol("pooling"), pooling)?;
-        hash.aset(ruby.to_symbol("normalize"), model.normalizes())?;
-        hash.aset(ruby.to_symbol("prompts"), named)?;
-        hash.aset(ruby.to_symbol("default_prompt_name"), default_prompt)?;
-        Ok(hash)
-    })
-}
-
-fn tokenizer(ruby: &Ruby, this: &RbEmbeddingModel) -> Result<RbTokenizer, Error> {
-    let model = this.model.get(ruby)?;
-    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
+fn describe(ruby: &Ruby, model: &EmbeddingModel, hash: RHash) -> Result<(), Error> {
+    let pooling = model.pooling().iter().map(|pooling| pooling.name());
+    hash.aset(ruby.to_symbol("dimensions"), model.dimension())?;
+    hash.aset(ruby.to_symbol("pooling"), pooling.collect::<Vec<&str>>())?;
+    hash.aset(ruby.to_symbol("normalize"), model.normalizes())?;
+    model::add_prompts(ruby, hash, model.prompts())
 }
 
 fn count_tokens(ruby: &Ruby, this: &RbEmbeddingModel, text: String) -> Result<usize, Error> {
@@ -117,13 +101,7 @@ fn embed(
             };
             model.embed(slice, &options, cancel)
         },
-        |found, done| {
-            gvl::hold(ruby, || vectors.add(ruby, found))?;
-            match progress {
-                Some(progress) => progress.call::<_, Value>((done, total)).map(drop),
-                None => Ok(()),
-            }
-        },
+        |found, done| vectors.add_watched(ruby, found, progress, (done, total)),
     )?;
     gvl::hold(ruby, || vectors.finish(ruby))
 }
@@ -193,6 +171,21 @@ impl Vectors {
         Ok(())
     }
 
+    /// `add`, after which `progress` is called with how many are done, and of how many.
+    pub fn add_watched(
+        &mut self,
+        ruby: &Ruby,
+        found: Embeddings,
+        progress: Option<Proc>,
+        counts: (usize, usize),
+    ) -> Result<(), Error> {
+        gvl::hold(ruby, || self.add(ruby, found))?;
+        match progress {
+            Some(progress) => progress.call::<_, Value>(counts).map(drop),
+            None => Ok(()),
+        }
+    }
+
     pub fn finish(self, ruby: &Ruby) -> Result<Value, Error> {
         match self {
             Self::Rows(rows, _) => Ok(rows.as_value()),
@@ -237,12 +230,10 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
-    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_count_tokens", method!(count_tokens, 1))?;
     class.define_private_method("_token_embeddings", method!(token_embeddings, 1))?;
     class.define_private_method("_embed", method!(embed, 4))?;
     class.define_private_method("_embed_ids", method!(embed_ids, 3))?;
     model::define_stats!(class, RbEmbeddingModel)?;
-    model::define_closing!(class, RbEmbeddingModel)
+    model::define_model!(class, RbEmbeddingModel, describe)
 }

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use engine::image::{self, Image, Limits};
-use engine::tasks::Picture;
+use engine::tasks::{Embeddings, Picture};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{
-    function, method, prelude::*, Error, RArray, RModule, RString, Ruby, Symbol, TryConvert, Value,
+    block::Proc, function, method, prelude::*, Error, RArray, RModule, RString, Ruby, Symbol,
+    TryConvert, Value,
 };
 
+use crate::embedding_model::Vectors;
 use crate::{error, gc, gvl};
 
 #[magnus::wrap(class = "Candle::Image", free_immediately, size)]
@@ -63,6 +65,23 @@ pub fn in_slices<T: Send>(
         take(result, done)?;
     }
     Ok(())
+}
+
+/// The vectors of pictures as `form` says: rows of an Array, or one Tensor. `progress` is called with how
+/// many are done, and of how many.
+pub fn vectors(
+    ruby: &Ruby,
+    images: RArray,
+    form: &str,
+    progress: Option<Proc>,
+    embed: impl Fn(&[Picture], usize, &CancelToken) -> engine::Result<Embeddings> + Send + Sync,
+) -> Result<Value, Error> {
+    let total = images.len();
+    let mut vectors = Vectors::new(ruby, form, total)?;
+    in_slices(ruby, images, embed, |found, done| {
+        vectors.add_watched(ruby, found, progress, (done, total))
+    })?;
+    gvl::hold(ruby, || vectors.finish(ruby))
 }
 
 pub fn pictures(

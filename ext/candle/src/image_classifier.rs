@@ -3,25 +3,20 @@
 use engine::tasks::ImageClassifyModel;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{gvl, image, model};
+use crate::{image, model};
 
 #[magnus::wrap(class = "Candle::ImageClassifier", free_immediately, size)]
 pub struct RbImageClassifier {
     model: model::Slot<ImageClassifyModel>,
 }
 
+model::described!(ImageClassifyModel, sees);
+
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbImageClassifier, Error> {
     let request = model::Request::new(ruby, source, settings)?;
-    let model = gvl::leave(ruby, |cancel| {
-        ImageClassifyModel::load(&request.files, &request.options, cancel)
-    })?;
     Ok(RbImageClassifier {
-        model: model::Slot::new(ruby, model, ImageClassifyModel::info),
+        model: model::load(ruby, &request, ImageClassifyModel::load)?,
     })
-}
-
-fn info(ruby: &Ruby, this: &RbImageClassifier) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
 }
 
 fn labels(ruby: &Ruby, this: &RbImageClassifier) -> Result<Vec<String>, Error> {
@@ -47,8 +42,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
     class.define_private_method("_labels", method!(labels, 0))?;
     class.define_private_method("_classify", method!(classify, 1))?;
-    model::define_closing!(class, RbImageClassifier)
+    model::define_model!(class, RbImageClassifier)
 }

@@ -7,12 +7,14 @@ use magnus::{
     function, method, prelude::*, Error, RArray, RHash, RModule, Ruby, TryConvert, Value,
 };
 
-use crate::{error, gvl, model, tensor::RbTensor, tokenizer::RbTokenizer};
+use crate::{error, gvl, model, tensor::RbTensor};
 
 #[magnus::wrap(class = "Candle::LateInteractionModel", free_immediately, size)]
 pub struct RbLateInteractionModel {
     model: model::Slot<LateInteractionModel>,
 }
+
+model::described!(LateInteractionModel);
 
 /// Texts are computed this many at a time.
 const SLICE: usize = 256;
@@ -23,40 +25,24 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLateInteractio
         query_length: model::setting(ruby, settings, "query_length")?,
         document_length: model::setting(ruby, settings, "document_length")?,
     };
-    let model = gvl::leave(ruby, |cancel| {
-        LateInteractionModel::load(&request.files, &request.options, own, cancel)
-    })?;
     Ok(RbLateInteractionModel {
-        model: model::Slot::new(ruby, model, LateInteractionModel::info),
+        model: model::load(ruby, &request, |files, options, cancel| {
+            LateInteractionModel::load(files, options, own, cancel)
+        })?,
     })
 }
 
-fn info(ruby: &Ruby, this: &RbLateInteractionModel) -> Result<RHash, Error> {
-    gvl::hold(ruby, || {
-        let model = this.model.get(ruby)?;
-        let hash = model::info(ruby, model.info())?;
-        hash.aset(ruby.to_symbol("dimensions"), model.dimension())?;
-        let lengths = [
-            ("query_length", TextTask::Query),
-            ("document_length", TextTask::Document),
-        ];
-        for (name, task) in lengths {
-            hash.aset(ruby.to_symbol(name), model.length(task))?;
-        }
-        hash.aset(ruby.to_symbol("query_expansion"), model.expands())?;
-        let (prompts, default_prompt) = model.prompts();
-        hash.aset(
-            ruby.to_symbol("prompts"),
-            model::named_prompts(ruby, prompts)?,
-        )?;
-        hash.aset(ruby.to_symbol("default_prompt_name"), default_prompt)?;
-        Ok(hash)
-    })
-}
-
-fn tokenizer(ruby: &Ruby, this: &RbLateInteractionModel) -> Result<RbTokenizer, Error> {
-    let model = this.model.get(ruby)?;
-    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
+fn describe(ruby: &Ruby, model: &LateInteractionModel, hash: RHash) -> Result<(), Error> {
+    hash.aset(ruby.to_symbol("dimensions"), model.dimension())?;
+    let lengths = [
+        ("query_length", TextTask::Query),
+        ("document_length", TextTask::Document),
+    ];
+    for (name, task) in lengths {
+        hash.aset(ruby.to_symbol(name), model.length(task))?;
+    }
+    hash.aset(ruby.to_symbol("query_expansion"), model.expands())?;
+    model::add_prompts(ruby, hash, model.prompts())
 }
 
 /// One Tensor for each text.
@@ -117,10 +103,8 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
-    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_embed", method!(embed, 3))?;
     class.define_private_method("_scores", method!(scores, 2))?;
     model::define_stats!(class, RbLateInteractionModel)?;
-    model::define_closing!(class, RbLateInteractionModel)
+    model::define_model!(class, RbLateInteractionModel, describe)
 }

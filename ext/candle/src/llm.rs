@@ -13,12 +13,14 @@ use engine::{CancelToken, Error as EngineError};
 use magnus::typed_data::Obj;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{error, gvl, hub, model, tokenizer::RbTokenizer};
+use crate::{error, gvl, hub, model};
 
 #[magnus::wrap(class = "Candle::LLM", free_immediately, size)]
 pub struct RbLlm {
     pub model: model::Slot<LanguageModel>,
 }
+
+model::described!(LanguageModel);
 
 /// Empty once it was released.
 #[magnus::wrap(class = "Candle::LLM::Run", free_immediately, size)]
@@ -42,16 +44,15 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
     };
     let draft: Option<Obj<RbLlm>> = model::setting(ruby, settings, "draft")?;
     let draft = draft.map(|draft| draft.model.get(ruby)).transpose()?;
-    let model = gvl::leave(ruby, |cancel| {
-        let model = LanguageModel::load(&request.files, &request.options, &adapters, cancel)?;
-        let model = model.with_cache(cache)?;
-        match &draft {
-            Some(draft) => model.with_draft(draft),
-            None => Ok(model),
-        }
-    })?;
     Ok(RbLlm {
-        model: model::Slot::new(ruby, model, LanguageModel::info),
+        model: model::load(ruby, &request, |files, options, cancel| {
+            let model = LanguageModel::load(files, options, &adapters, cancel)?;
+            let model = model.with_cache(cache)?;
+            match &draft {
+                Some(draft) => model.with_draft(draft),
+                None => Ok(model),
+            }
+        })?,
     })
 }
 
@@ -68,15 +69,6 @@ fn adapter_files(ruby: &Ruby, settings: RHash) -> Result<Vec<AdapterFiles>, Erro
             Ok(AdapterFiles { name, files })
         })
         .collect()
-}
-
-fn info(ruby: &Ruby, llm: &RbLlm) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, llm.model.get(ruby)?.info()))
-}
-
-fn tokenizer(ruby: &Ruby, llm: &RbLlm) -> Result<RbTokenizer, Error> {
-    let model = llm.model.get(ruby)?;
-    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
 fn end_ids(ruby: &Ruby, llm: &RbLlm) -> Result<Vec<u32>, Error> {
@@ -297,8 +289,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
-    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_end_ids", method!(end_ids, 0))?;
     class.define_private_method("_adapters", method!(adapters, 0))?;
     class.define_private_method("_context_length", method!(context_length, 0))?;
@@ -306,7 +296,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_begin", method!(begin, 2))?;
     class.define_private_method("_clear_cache", method!(clear_cache, 0))?;
     model::define_stats!(class, RbLlm)?;
-    model::define_closing!(class, RbLlm)?;
+    model::define_model!(class, RbLlm)?;
     let run = class.define_class("Run", ruby.class_object())?;
     run.undef_default_alloc_func();
     run.define_method("step", method!(step, 0))?;

@@ -3,30 +3,20 @@
 use engine::tasks::{Filling, MaskModel};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{gvl, model, tokenizer::RbTokenizer};
+use crate::{gvl, model};
 
 #[magnus::wrap(class = "Candle::MaskedLM", free_immediately, size)]
 pub struct RbMaskedLm {
     model: model::Slot<MaskModel>,
 }
 
+model::described!(MaskModel);
+
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbMaskedLm, Error> {
     let request = model::Request::new(ruby, source, settings)?;
-    let model = gvl::leave(ruby, |cancel| {
-        MaskModel::load(&request.files, &request.options, cancel)
-    })?;
     Ok(RbMaskedLm {
-        model: model::Slot::new(ruby, model, MaskModel::info),
+        model: model::load(ruby, &request, MaskModel::load)?,
     })
-}
-
-fn info(ruby: &Ruby, this: &RbMaskedLm) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
-}
-
-fn tokenizer(ruby: &Ruby, this: &RbMaskedLm) -> Result<RbTokenizer, Error> {
-    let model = this.model.get(ruby)?;
-    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
 fn mask_token(ruby: &Ruby, this: &RbMaskedLm) -> Result<String, Error> {
@@ -63,10 +53,8 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
-    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_mask_token", method!(mask_token, 0))?;
     class.define_private_method("_fill", method!(fill, 2))?;
     model::define_stats!(class, RbMaskedLm)?;
-    model::define_closing!(class, RbMaskedLm)
+    model::define_model!(class, RbMaskedLm)
 }

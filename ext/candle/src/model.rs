@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use engine::files::model_files::ModelFiles;
 use engine::runtime::device::Home;
+use engine::runtime::memory;
 use engine::runtime::stats::{Distribution, Reading};
 use engine::tasks::{LoadOptions, ModelInfo};
+use engine::text::tokenizer::Tokenizer;
 use engine::{CancelToken, Error as EngineError};
 use magnus::{prelude::*, Error, RArray, RHash, Ruby, TryConvert, Value};
 
@@ -63,9 +65,9 @@ struct Loaded<T> {
     memory: gc::Tracked,
 }
 
-impl<T: Send + Sync> Slot<T> {
-    pub fn new(ruby: &Ruby, model: T, info: impl Fn(&T) -> &ModelInfo) -> Self {
-        let info = info(&model);
+impl<T: Described> Slot<T> {
+    fn new(ruby: &Ruby, model: T) -> Self {
+        let info = model.info();
         Self {
             home: Home::here(info.device),
             loaded: Mutex::new(Some(Loaded {
@@ -88,6 +90,24 @@ impl<T: Send + Sync> Slot<T> {
         }
     }
 
+    /// What the model says of itself, and what `more` adds.
+    pub fn describe(
+        &self,
+        ruby: &Ruby,
+        more: impl Fn(&Ruby, &T, RHash) -> Result<(), Error>,
+    ) -> Result<RHash, Error> {
+        let model = self.get(ruby)?;
+        let hash = info(ruby, model.info())?;
+        more(ruby, &model, hash)?;
+        Ok(hash)
+    }
+
+    pub fn tokenizer(&self, ruby: &Ruby) -> Result<Option<RbTokenizer>, Error> {
+        let model = self.get(ruby)?;
+        let tokenizer = model.tokenizer();
+        Ok(tokenizer.map(|tokenizer| RbTokenizer::new(ruby, tokenizer.clone())))
+    }
+
     pub fn is_closed(&self) -> bool {
         let loaded = self.loaded.lock().unwrap_or_else(|e| e.into_inner());
         loaded.is_none()
@@ -107,6 +127,8 @@ impl<T: Send + Sync> Slot<T> {
         let mut model = Some(model);
         gvl::leave(ruby, |_| {
             drop(model.take());
+            crate::ALLOCATOR.clear();
+            memory::trim();
             self.home.settle()
         })
     }
@@ -122,20 +144,79 @@ impl<T> Drop for Slot<T> {
     }
 }
 
-/// Defines `_close` and `_closed` for a class whose struct keeps its [`Slot`] in `model`.
-macro_rules! define_closing {
-    ($class:expr, $wrapped:ty) => {{
+/// What every model of the engine says of itself.
+pub trait Described: Send + Sync {
+    fn info(&self) -> &ModelInfo;
+
+    /// `None` for models that read no texts.
+    fn tokenizer(&self) -> Option<&Tokenizer> {
+        None
+    }
+}
+
+/// Implements [`Described`] by methods of the same names; `sees` is for models that read images alone.
+macro_rules! described {
+    ($model:ty) => {
+        impl crate::model::Described for $model {
+            fn info(&self) -> &engine::tasks::ModelInfo {
+                self.info()
+            }
+            fn tokenizer(&self) -> Option<&engine::text::tokenizer::Tokenizer> {
+                Some(self.tokenizer())
+            }
+        }
+    };
+    ($model:ty, sees) => {
+        impl crate::model::Described for $model {
+            fn info(&self) -> &engine::tasks::ModelInfo {
+                self.info()
+            }
+        }
+    };
+}
+pub(crate) use described;
+
+/// Loads off the GVL what a class keeps in its [`Slot`].
+pub fn load<T: Described>(
+    ruby: &Ruby,
+    request: &Request,
+    load: impl Fn(&ModelFiles, &LoadOptions, &CancelToken) -> engine::Result<T> + Send + Sync,
+) -> Result<Slot<T>, Error> {
+    let model = gvl::leave(ruby, |cancel| {
+        load(&request.files, &request.options, cancel)
+    })?;
+    Ok(Slot::new(ruby, model))
+}
+
+/// Defines what the classes of models share, for one whose struct keeps its [`Slot`] in `model`: `_info`
+/// with what `$more` adds to it, `_tokenizer`, `_close` and `_closed`.
+macro_rules! define_model {
+    ($class:expr, $wrapped:ty) => {
+        crate::model::define_model!($class, $wrapped, |_, _, _| Ok(()))
+    };
+    ($class:expr, $wrapped:ty, $more:expr) => {{
+        fn info(ruby: &magnus::Ruby, this: &$wrapped) -> Result<magnus::RHash, magnus::Error> {
+            crate::gvl::hold(ruby, || this.model.describe(ruby, $more))
+        }
+        fn tokenizer(
+            ruby: &magnus::Ruby,
+            this: &$wrapped,
+        ) -> Result<Option<crate::tokenizer::RbTokenizer>, magnus::Error> {
+            this.model.tokenizer(ruby)
+        }
         fn close(ruby: &magnus::Ruby, this: &$wrapped) -> Result<(), magnus::Error> {
             this.model.close(ruby)
         }
         fn is_closed(this: &$wrapped) -> bool {
             this.model.is_closed()
         }
+        $class.define_private_method("_info", magnus::method!(info, 0))?;
+        $class.define_private_method("_tokenizer", magnus::method!(tokenizer, 0))?;
         $class.define_private_method("_close", magnus::method!(close, 0))?;
         $class.define_private_method("_closed", magnus::method!(is_closed, 0))
     }};
 }
-pub(crate) use define_closing;
+pub(crate) use define_model;
 
 /// Defines `_stats` for a class whose struct keeps its [`Slot`] in `model`, of what has `stats`.
 macro_rules! define_stats {
@@ -188,7 +269,7 @@ pub fn setting<T: TryConvert>(
 }
 
 /// `ModelInfo` as a Hash with Symbol keys.
-pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
+fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
     let hash = ruby.hash_new();
     let files: Vec<String> = info
         .files
@@ -217,13 +298,18 @@ pub fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
     Ok(hash)
 }
 
-/// A model's prompts as a Hash.
-pub fn named_prompts(ruby: &Ruby, prompts: &[(String, String)]) -> Result<RHash, Error> {
+/// Adds a model's own prompts, and the name of the one that is used unasked.
+pub fn add_prompts(
+    ruby: &Ruby,
+    hash: RHash,
+    (prompts, usual): (&[(String, String)], Option<&str>),
+) -> Result<(), Error> {
     let named = ruby.hash_new();
     for (name, prompt) in prompts {
         named.aset(name.as_str(), prompt.as_str())?;
     }
-    Ok(named)
+    hash.aset(ruby.to_symbol("prompts"), named)?;
+    hash.aset(ruby.to_symbol("default_prompt_name"), usual)
 }
 
 /// What computes, by kernel.

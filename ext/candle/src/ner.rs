@@ -3,33 +3,23 @@
 use engine::tasks::{entities, Aggregation, Entity, TagModel, TaggedToken};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{gvl, model, tokenizer::RbTokenizer};
+use crate::{gvl, model};
 
 #[magnus::wrap(class = "Candle::NER", free_immediately, size)]
 pub struct RbNer {
     model: model::Slot<TagModel>,
 }
 
+model::described!(TagModel);
+
 /// Texts are read this many at a time.
 const SLICE: usize = 128;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbNer, Error> {
     let request = model::Request::new(ruby, source, settings)?;
-    let model = gvl::leave(ruby, |cancel| {
-        TagModel::load(&request.files, &request.options, cancel)
-    })?;
     Ok(RbNer {
-        model: model::Slot::new(ruby, model, TagModel::info),
+        model: model::load(ruby, &request, TagModel::load)?,
     })
-}
-
-fn info(ruby: &Ruby, this: &RbNer) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
-}
-
-fn tokenizer(ruby: &Ruby, this: &RbNer) -> Result<RbTokenizer, Error> {
-    let model = this.model.get(ruby)?;
-    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
 fn labels(ruby: &Ruby, this: &RbNer) -> Result<Vec<String>, Error> {
@@ -125,11 +115,9 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
-    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_labels", method!(labels, 0))?;
     class.define_private_method("_extract", method!(extract, 2))?;
     class.define_private_method("_tokens", method!(tokens, 1))?;
     model::define_stats!(class, RbNer)?;
-    model::define_closing!(class, RbNer)
+    model::define_model!(class, RbNer)
 }

@@ -3,33 +3,23 @@
 use engine::tasks::{RerankModel, RerankOptions, ScorePooling};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{gvl, model, tokenizer::RbTokenizer};
+use crate::{gvl, model};
 
 #[magnus::wrap(class = "Candle::Reranker", free_immediately, size)]
 pub struct RbReranker {
     model: model::Slot<RerankModel>,
 }
 
+model::described!(RerankModel);
+
 /// Documents are scored this many at a time.
 const SLICE: usize = 256;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbReranker, Error> {
     let request = model::Request::new(ruby, source, settings)?;
-    let model = gvl::leave(ruby, |cancel| {
-        RerankModel::load(&request.files, &request.options, cancel)
-    })?;
     Ok(RbReranker {
-        model: model::Slot::new(ruby, model, RerankModel::info),
+        model: model::load(ruby, &request, RerankModel::load)?,
     })
-}
-
-fn info(ruby: &Ruby, this: &RbReranker) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
-}
-
-fn tokenizer(ruby: &Ruby, this: &RbReranker) -> Result<RbTokenizer, Error> {
-    let model = this.model.get(ruby)?;
-    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
 /// Raw logits in the order of the documents.
@@ -77,10 +67,8 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
-    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_score", method!(score, 3))?;
     class.define_private_method("_tokens", method!(tokens, 2))?;
     model::define_stats!(class, RbReranker)?;
-    model::define_closing!(class, RbReranker)
+    model::define_model!(class, RbReranker)
 }

@@ -8,33 +8,23 @@ use engine::tasks::{Seq2SeqModel, Writing, WritingSettings};
 use engine::Error as EngineError;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{error, gvl, llm, model, tokenizer::RbTokenizer};
+use crate::{error, gvl, llm, model};
 
 #[magnus::wrap(class = "Candle::Seq2Seq", free_immediately, size)]
 pub struct RbSeq2Seq {
     model: model::Slot<Seq2SeqModel>,
 }
 
+model::described!(Seq2SeqModel);
+
 #[magnus::wrap(class = "Candle::Seq2Seq::Run", free_immediately, size)]
 pub struct RbWriting(Mutex<Option<Writing>>);
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbSeq2Seq, Error> {
     let request = model::Request::new(ruby, source, settings)?;
-    let model = gvl::leave(ruby, |cancel| {
-        Seq2SeqModel::load(&request.files, &request.options, cancel)
-    })?;
     Ok(RbSeq2Seq {
-        model: model::Slot::new(ruby, model, Seq2SeqModel::info),
+        model: model::load(ruby, &request, Seq2SeqModel::load)?,
     })
-}
-
-fn info(ruby: &Ruby, this: &RbSeq2Seq) -> Result<RHash, Error> {
-    gvl::hold(ruby, || model::info(ruby, this.model.get(ruby)?.info()))
-}
-
-fn tokenizer(ruby: &Ruby, this: &RbSeq2Seq) -> Result<RbTokenizer, Error> {
-    let model = this.model.get(ruby)?;
-    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
 }
 
 fn tasks(ruby: &Ruby, this: &RbSeq2Seq) -> Result<String, Error> {
@@ -189,14 +179,12 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
-    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_tasks", method!(tasks, 0))?;
     class.define_private_method("_languages", method!(languages, 0))?;
     class.define_private_method("_defaults", method!(defaults, 0))?;
     class.define_private_method("_begin", method!(begin, 2))?;
     model::define_stats!(class, RbSeq2Seq)?;
-    model::define_closing!(class, RbSeq2Seq)?;
+    model::define_model!(class, RbSeq2Seq)?;
     let run = class.define_class("Run", ruby.class_object())?;
     run.undef_default_alloc_func();
     run.define_method("step", method!(step, 0))?;

@@ -3,47 +3,31 @@
 use engine::tasks::{SparseModel, SparseOptions, SparseVector, TextTask};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
-use crate::{gvl, model, tokenizer::RbTokenizer};
+use crate::{gvl, model};
 
 #[magnus::wrap(class = "Candle::SparseEmbeddingModel", free_immediately, size)]
 pub struct RbSparseEmbeddingModel {
     model: model::Slot<SparseModel>,
 }
 
+model::described!(SparseModel);
+
 /// Texts are computed this many at a time.
 const SLICE: usize = 256;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbSparseEmbeddingModel, Error> {
     let request = model::Request::new(ruby, source, settings)?;
-    let model = gvl::leave(ruby, |cancel| {
-        SparseModel::load(&request.files, &request.options, cancel)
-    })?;
     Ok(RbSparseEmbeddingModel {
-        model: model::Slot::new(ruby, model, SparseModel::info),
+        model: model::load(ruby, &request, SparseModel::load)?,
     })
 }
 
-fn info(ruby: &Ruby, this: &RbSparseEmbeddingModel) -> Result<RHash, Error> {
-    gvl::hold(ruby, || {
-        let model = this.model.get(ruby)?;
-        let hash = model::info(ruby, model.info())?;
-        let (prompts, default_prompt) = model.prompts();
-        hash.aset(ruby.to_symbol("dimensions"), model.dimension())?;
-        hash.aset(ruby.to_symbol("similarity"), model.similarity().name())?;
-        hash.aset(ruby.to_symbol("top_k"), model.top_k())?;
-        hash.aset(ruby.to_symbol("routes"), model.routes())?;
-        hash.aset(
-            ruby.to_symbol("prompts"),
-            model::named_prompts(ruby, prompts)?,
-        )?;
-        hash.aset(ruby.to_symbol("default_prompt_name"), default_prompt)?;
-        Ok(hash)
-    })
-}
-
-fn tokenizer(ruby: &Ruby, this: &RbSparseEmbeddingModel) -> Result<RbTokenizer, Error> {
-    let model = this.model.get(ruby)?;
-    Ok(RbTokenizer::new(ruby, model.tokenizer().clone()))
+fn describe(ruby: &Ruby, model: &SparseModel, hash: RHash) -> Result<(), Error> {
+    hash.aset(ruby.to_symbol("dimensions"), model.dimension())?;
+    hash.aset(ruby.to_symbol("similarity"), model.similarity().name())?;
+    hash.aset(ruby.to_symbol("top_k"), model.top_k())?;
+    hash.aset(ruby.to_symbol("routes"), model.routes())?;
+    model::add_prompts(ruby, hash, model.prompts())
 }
 
 /// Two Arrays for each text: ids and weights.
@@ -119,9 +103,8 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
-    class.define_private_method("_info", method!(info, 0))?;
-    class.define_private_method("_tokenizer", method!(tokenizer, 0))?;
     class.define_private_method("_embed", method!(embed, 2))?;
     class.define_private_method("_similarities", method!(similarities, 2))?;
-    model::define_closing!(class, RbSparseEmbeddingModel)
+    model::define_stats!(class, RbSparseEmbeddingModel)?;
+    model::define_model!(class, RbSparseEmbeddingModel, describe)
 }

@@ -18,5 +18,9 @@ pub fn init(candle: RModule) -> Result<(), Error> {
     )?;
     module
         .singleton_class()?
-        .define_private_method("_set_thread_count", function!(set_thread_count, 1))
+        .define_private_method("_set_thread_count", function!(set_thread_count, 1))?;
+    module.singleton_class()?.define_private_method(
+        "_limit_arenas",
+        function!(engine::runtime::allocator::limit_arenas, 1),
+    )
 }

@@ -31,6 +31,7 @@ module Candle
         models = self.class.models(sources)
         token = checked_token
         log_requests if options[:log]
+        Server::Launcher.prepare
         Terminal.note("loading #{models.keys.join(", ")} ...") unless options[:lazy]
         Server::Launcher.new(server(models, token), **options.slice(:host, :port, :workers)).run
       end

@@ -11,6 +11,7 @@ module Candle
         token = checked_token
         callback = options[:callback_url]
         Worker::Callback.new(callback)
+        Server::Launcher.prepare
         worker = Worker.new(worker_id: options[:worker_id], model: options[:model], device: options[:device],
                             token: token)
         launcher = Server::Launcher.new(worker, host: options[:host], port: options[:port]) do |uri|

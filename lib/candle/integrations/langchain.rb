@@ -26,7 +26,7 @@ module Langchain
                      stop: :stop_sequences, stop_sequences: :stop_sequences, presence_penalty: :presence_penalty,
                      frequency_penalty: :frequency_penalty }.freeze
       # What concerns servers, and is the same whatever it says.
-      IGNORED = %i[user n stream].freeze
+      IGNORED = %i[user n stream parallel_tool_calls metadata].freeze
       private_constant :PARAMETERS, :IGNORED
 
       # @return [Hash] {DEFAULTS} with what was given
@@ -74,7 +74,8 @@ module Langchain
 
       # Answers a conversation.
       #
-      # @param messages [Array<Hash>] `role` and `content` each, and `tool_calls` and `tool_call_id` as OpenAI has them
+      # @param messages [Array<Hash>] `role` and `content` each, and `tool_calls` and `tool_call_id` as OpenAI has them;
+      #   content is a text or a list of parts with texts
       # @param model [String, nil]
       # @param params [Hash] `tools`, `tool_choice`, `response_format`, and `temperature`, `max_tokens`, `top_p`,
       #   `top_k`, `seed`, `stop`, `presence_penalty`, `frequency_penalty`
@@ -87,7 +88,7 @@ module Langchain
         options = { tools: own[:tools] || [], tool_choice: choice(own[:tool_choice]),
                     schema: schema(own[:response_format]), **sampling(params.except(*own.keys)) }
         answer = use(Candle::LLM, model) do |llm|
-          Candle::Integrations::Chat.new(llm, **options).call(messages) do |piece|
+          Candle::Integrations::Chat.new(llm, **options).call(messages.map { |message| plain(message) }) do |piece|
             block&.call(RedCandleResponse.new({ chat: piece }, model: model))
           end
         end
@@ -106,6 +107,20 @@ module Langchain
 
       def use(klass, source, &block)
         Candle::ModelRegistry.shared.use(source, klass: klass, **{ device: @device }.compact, &block)
+      end
+
+      # A message whose content is a text, as templates of models that do not see want it.
+      def plain(message)
+        content = message[:content] || message["content"]
+        text = content.is_a?(Array) ? content.map { |part| text_of(part) }.join : content.to_s
+        message.except("content").merge(content: text)
+      end
+
+      def text_of(part)
+        text = part[:text] || part["text"]
+        return text if text
+
+        raise ArgumentError, "red-candle takes parts with texts here, not #{(part[:type] || part["type"]).inspect}"
       end
 
       def sampling(params)
@@ -143,3 +158,4 @@ module Langchain
 end
 
 require "candle/integrations/langchain_response"
+require "candle/integrations/langchain_assistant" if Langchain.const_defined?(:Assistant)

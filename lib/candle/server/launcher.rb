@@ -8,7 +8,16 @@ module Candle
     class Launcher
       # Threads that answer at once while all others compute or wait.
       SPARE_THREADS = 16
-      private_constant :SPARE_THREADS
+      # As many arenas as keep memory from growing with the number of Puma's threads; measured in docs/server.md.
+      ARENAS = 2
+      private_constant :SPARE_THREADS, :ARENAS
+
+      # What a process that serves does first, before models are loaded.
+      #
+      # @return [void]
+      def self.prepare
+        Utils.limit_arenas(ARENAS)
+      end
 
       # @param app [#call] a Rack application with `limits`, such as {Server} or {Worker}
       # @param host [String]

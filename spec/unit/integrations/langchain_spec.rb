@@ -54,6 +54,65 @@ RSpec.describe Langchain::LLM::RedCandle do
     end
   end
 
+  describe "an assistant" do
+    let(:tool) do
+      stub_const("Forecast", Class.new { def today(place:) = "rain in #{place}" })
+      Forecast.extend(Langchain::ToolDefinition)
+      Forecast.define_function(:today, description: "The weather", parameters: {
+                                 type: "object", required: ["place"], properties: { place: { enum: %w[Oslo] } }
+                               })
+      Forecast.new
+    end
+
+    def assistant(**options) = Langchain::Assistant.new(llm: client, tools: [tool], **options)
+
+    # A model that says one thing after the other.
+    def scripted(*texts)
+      asked = []
+      model = Object.new
+      model.define_singleton_method(:complete_with_tools) do |messages, tools:, **|
+        asked << [messages, tools.map(&:name)]
+        outcome = { token_ids: [1, 2], finish_reason: :stop, prompt_tokens: 3, cached_tokens: 0 }
+        Candle::Completion.new(outcome, text: texts.shift, logprobs: nil)
+      end
+      allow(Candle::ModelRegistry.shared).to receive(:use).and_yield(model)
+      asked
+    end
+
+    it "calls tools until the model has answered" do
+      call = '<tool_call>{"name": "forecast__today", "arguments": {"place": "Oslo"}}</tool_call>'
+      asked = scripted(call, "It rains.")
+      talk = assistant(instructions: "Be brief.")
+      talk.add_message_and_run!(content: "What is the weather?")
+      expect(talk.messages.map(&:standard_role)).to eq(%i[system user llm tool llm])
+      expect([talk.state, talk.messages.last.content, talk.total_tokens]).to eq([:completed, "It rains.", 10])
+      told, names = asked.last
+      expect(names).to eq(["forecast__today"])
+      expect(told.map { |message| message[:content] }).to eq(["Be brief.", "What is the weather?", "", "rain in Oslo"])
+      expect(told.last[:tool_call_id]).to eq(told[2][:tool_calls].first["id"])
+    end
+
+    it "is held to a call, and then to none, by a real model" do
+      talk = assistant(tool_choice: "forecast__today")
+      talk.add_message(content: "the weather")
+      allow(client).to(receive(:chat).and_wrap_original { |chat, **given| chat.call(**given, max_tokens: 200) })
+      talk.run
+      call = talk.messages.last.tool_calls.first
+      expect([talk.state, call.dig("function", "name")]).to eq([:requires_action, "forecast__today"])
+      talk.tool_choice = "none"
+      talk.run(execute_tools: true)
+      expect([talk.state, talk.messages.last.standard_role]).to eq(%i[completed llm])
+      expect(talk.messages[-2].content).to eq("rain in Oslo")
+      expect { talk.tool_choice = "other" }.to raise_error(ArgumentError)
+    end
+
+    it "is for our models alone, and for texts" do
+      expect { Langchain::Assistant.new(llm: Object.new) }.to raise_error(ArgumentError, /Unsupported/)
+      parts = [{ role: "user", content: [{ type: "image_url", image_url: { url: "x" } }] }]
+      expect { client.chat(messages: parts) }.to raise_error(ArgumentError, /parts with texts/)
+    end
+  end
+
   it "follows a response format" do
     schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"] }
     answer = client.chat(messages: messages, max_tokens: 60,

@@ -81,7 +81,7 @@ pub fn is_encoded(bytes: &[u8]) -> bool {
 pub fn read_file(path: &Path, limits: &Limits) -> Result<Image> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| {
-        file.take(limits.max_bytes as u64 + 1)
+        file.take((limits.max_bytes as u64).saturating_add(1))
             .read_to_end(&mut bytes)
     });
     read.map_err(|error| {
@@ -204,10 +204,9 @@ fn png(bytes: &[u8], limits: &Limits) -> Decoded<Oriented> {
     reader.next_frame(&mut samples).map_err(damaged)?;
     let pixels = match colour {
         png::ColorType::Grayscale => from_grey(&samples),
-        png::ColorType::GrayscaleAlpha => samples
-            .chunks_exact(2)
-            .flat_map(|pixel| over_white([pixel[0]; 3], pixel[1]))
-            .collect(),
+        png::ColorType::GrayscaleAlpha => {
+            coloured(&samples, 2, |pixel| over_white([pixel[0]; 3], pixel[1]))
+        }
         png::ColorType::Rgba => from_rgba(&samples),
         png::ColorType::Rgb => samples,
         png::ColorType::Indexed => return Err(damaged("its palette is missing")),
@@ -244,7 +243,7 @@ fn webp(bytes: &[u8], limits: &Limits) -> Decoded<Oriented> {
 fn gif(bytes: &[u8], limits: &Limits) -> Decoded<Oriented> {
     let mut options = gif::DecodeOptions::new();
     options.set_color_output(gif::ColorOutput::RGBA);
-    let limit = std::num::NonZeroU64::new(limits.max_pixels as u64 * 4);
+    let limit = std::num::NonZeroU64::new((limits.max_pixels as u64).saturating_mul(4));
     options.set_memory_limit(match limit {
         Some(limit) => gif::MemoryLimit::Bytes(limit),
         None => gif::MemoryLimit::Unlimited,
@@ -268,14 +267,23 @@ fn gif(bytes: &[u8], limits: &Limits) -> Decoded<Oriented> {
 }
 
 pub(super) fn from_grey(samples: &[u8]) -> Vec<u8> {
-    samples.iter().flat_map(|&grey| [grey; CHANNELS]).collect()
+    coloured(samples, 1, |pixel| [pixel[0]; CHANNELS])
 }
 
 pub(super) fn from_rgba(samples: &[u8]) -> Vec<u8> {
-    samples
-        .chunks_exact(4)
-        .flat_map(|pixel| over_white([pixel[0], pixel[1], pixel[2]], pixel[3]))
-        .collect()
+    coloured(samples, 4, |pixel| {
+        over_white([pixel[0], pixel[1], pixel[2]], pixel[3])
+    })
+}
+
+/// The colours of pixels of so many samples. A vector that grew on the way would take twice what `check_size` asked
+/// for.
+fn coloured(samples: &[u8], each: usize, colour: impl Fn(&[u8]) -> [u8; CHANNELS]) -> Vec<u8> {
+    let mut pixels = Vec::with_capacity(samples.len() / each * CHANNELS);
+    for pixel in samples.chunks_exact(each) {
+        pixels.extend(colour(pixel));
+    }
+    pixels
 }
 
 /// A colour laid over white, rounded as Pillow's `alpha_composite` rounds.

@@ -10,7 +10,7 @@ use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::runtime::huge_pages;
+use crate::runtime::mapping::{fresh, give_back};
 use crate::runtime::switch::Switch;
 
 /// Smaller requests go to the system.
@@ -46,6 +46,19 @@ pub fn init() {
     SYSTEM_ONLY.is_on();
 }
 
+/// Lets all threads share so many arenas of the system's allocator, where it has arenas; `false` where it
+/// does not. Those that exist stay.
+pub fn limit_arenas(count: u8) -> bool {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: takes two numbers, and may be called at any time.
+    return unsafe { libc::mallopt(libc::M_ARENA_MAX, libc::c_int::from(count)) == 1 };
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    {
+        let _ = count;
+        false
+    }
+}
+
 impl Default for Reusing {
     fn default() -> Self {
         Self::new()
@@ -60,57 +73,6 @@ fn class(size: usize) -> usize {
 /// Whether a request is one that this allocator handles.
 fn is_kept(layout: &Layout) -> bool {
     (LEAST..=MOST).contains(&layout.size()) && layout.align() <= ALIGNMENT && !SYSTEM_ONLY.is_on()
-}
-
-/// Memory of a class straight from the kernel, zeroed and not touched yet, on huge pages where there
-/// are any; null when there is no memory.
-#[cfg(unix)]
-fn fresh(class: usize) -> *mut u8 {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let kind = libc::MAP_PRIVATE | libc::MAP_ANON;
-    let length = class + huge_pages::SIZE;
-    // SAFETY: a new private mapping, at an address of the kernel's choice.
-    let start = unsafe { libc::mmap(ptr::null_mut(), length, access, kind, -1, 0) };
-    if start == libc::MAP_FAILED {
-        return ptr::null_mut();
-    }
-    let start: *mut u8 = start.cast();
-    let before = start.align_offset(huge_pages::SIZE);
-    let after = huge_pages::SIZE - before;
-    // SAFETY: what is given back lies within the mapping, at whole pages, and was not used.
-    unsafe {
-        let first = start.add(before);
-        if before > 0 {
-            give_back(start, before);
-        }
-        if after > 0 {
-            give_back(first.add(class), after);
-        }
-        huge_pages::prefer(first, class);
-        first
-    }
-}
-
-/// # Safety
-/// `start` came from `fresh` with the same class, and nothing uses it any more.
-#[cfg(unix)]
-unsafe fn give_back(start: *mut u8, class: usize) {
-    // SAFETY: the caller vouches for the mapping.
-    unsafe { libc::munmap(start.cast(), class) };
-}
-
-#[cfg(not(unix))]
-fn fresh(class: usize) -> *mut u8 {
-    // SAFETY: the alignment is a power of two, and the size is not 0 and far below the limit.
-    unsafe { System.alloc_zeroed(Layout::from_size_align_unchecked(class, ALIGNMENT)) }
-}
-
-/// # Safety
-/// `start` came from `fresh` with the same class, and nothing uses it any more.
-#[cfg(not(unix))]
-unsafe fn give_back(start: *mut u8, class: usize) {
-    // SAFETY: the caller vouches for the block.
-    unsafe { System.dealloc(start, Layout::from_size_align_unchecked(class, ALIGNMENT)) };
 }
 
 impl Reusing {
@@ -128,6 +90,15 @@ impl Reusing {
     /// How many bytes lie ready for the next requests.
     pub fn kept_bytes(&self) -> usize {
         self.with_shelf(|shelf| shelf.bytes).unwrap_or(0)
+    }
+
+    /// Gives all of them back to the system: for after a model was closed, whose buffers nobody may want again.
+    pub fn clear(&self) {
+        let oldest = |shelf: &mut Shelf| (shelf.count > 0).then(|| shelf.remove(0));
+        while let Some((address, class)) = self.with_shelf(oldest).flatten() {
+            // SAFETY: what left the shelf is `fresh` memory of its class.
+            unsafe { give_back(address as *mut u8, class) };
+        }
     }
 
     /// Never waits: whoever finds the shelf taken goes to the system. So a child that was forked
@@ -290,6 +261,8 @@ mod tests {
                 allocator.dealloc(block, layout(MOST / 4));
             }
             assert!((1..=KEPT).contains(&allocator.kept_bytes()));
+            allocator.clear();
+            assert_eq!(allocator.kept_bytes(), 0);
             let small = allocator.alloc(layout(1000));
             small.write_bytes(7, 1000);
             let large = allocator.realloc(small, layout(1000), 5 << 20);

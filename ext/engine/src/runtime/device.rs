@@ -3,7 +3,7 @@
 pub mod cuda;
 mod suited;
 
-pub use suited::{placed, zeros};
+pub use suited::{ensure_activations, placed, zeros};
 
 use std::collections::HashMap;
 use std::fmt;

@@ -8,6 +8,7 @@ pub mod error;
 pub mod huge_pages;
 mod job;
 pub mod log;
+pub(crate) mod mapping;
 pub mod memory;
 pub mod per_process;
 pub mod stack;

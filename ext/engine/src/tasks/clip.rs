@@ -11,7 +11,7 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{pooling, Inventory, Linear, PackedSequences};
 use crate::text::tokenizer::{Input, Tokenizer};
-use crate::{CancelToken, Error, Result};
+use crate::{runtime::memory, CancelToken, Error, Result};
 
 use super::batching::{self, Excess, Tokens};
 use super::classify::{sigmoid, softmax};
@@ -140,6 +140,11 @@ impl ClipModel {
         texts: &[T],
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
+        memory::ensure_elements(
+            &[texts.len(), self.dimension],
+            size_of::<f32>(),
+            format_args!("{} vectors", texts.len()),
+        )?;
         let mut values = vec![0f32; texts.len() * self.dimension];
         let inputs: Vec<Input<'_>> = texts
             .iter()

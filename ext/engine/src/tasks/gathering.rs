@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Gathering {
     short: Line,
     long: Line,
-    pub stats: CallStats,
+    pub stats: Arc<CallStats>,
 }
 
 /// The line of this process. That of a parent is never touched: a fork may leave its lock taken, and its
@@ -89,7 +89,7 @@ impl Default for Gathering {
         Self {
             short: Line::new(),
             long: Line::new(),
-            stats: CallStats::default(),
+            stats: Arc::default(),
         }
     }
 }

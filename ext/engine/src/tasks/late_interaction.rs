@@ -9,7 +9,7 @@ use candle_core::{DType, Tensor};
 use crate::files::model_files::ModelFiles;
 use crate::kernels;
 use crate::nn::{Linear, PackedSequences};
-use crate::runtime::stats;
+use crate::runtime::{memory, stats};
 use crate::text::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
 
@@ -193,6 +193,13 @@ impl LateInteractionModel {
     fn read(&self, texts: &[String], task: TextTask, cancel: &CancelToken) -> Result<Vec<Read>> {
         let reading = self.reading(task);
         let room = reading.length - usize::from(reading.prefix.is_some());
+        if self.expansion.is_some() && task == TextTask::Query {
+            memory::ensure_elements(
+                &[texts.len(), reading.length],
+                2 * size_of::<u32>(),
+                format_args!("queries that are filled up to {} tokens", reading.length),
+            )?;
+        }
         let inputs: Vec<Input<'_>> = texts.iter().map(|text| Input::Single(text)).collect();
         let tokens =
             batching::tokenize(&self.loaded.tokenizer, &inputs, room, Excess::Cut, cancel)?;

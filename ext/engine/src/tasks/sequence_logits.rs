@@ -6,7 +6,7 @@ use crate::files::model_files::ModelFiles;
 use crate::models::heads::{Head, HeadKind};
 use crate::nn::Pooling;
 use crate::text::tokenizer::Input;
-use crate::{CancelToken, Result};
+use crate::{runtime::memory, CancelToken, Result};
 
 use super::batching::{self, Excess, Tokens};
 use super::loading::{Checkpoint, LoadOptions, LoadedModel};
@@ -38,6 +38,11 @@ impl SequenceModel {
         batch_tokens: Option<usize>,
         cancel: &CancelToken,
     ) -> Result<Vec<f32>> {
+        memory::ensure_elements(
+            &[inputs.len(), self.head.outputs()],
+            size_of::<f32>(),
+            format_args!("the logits of {} texts", inputs.len()),
+        )?;
         let mut logits = Vec::with_capacity(inputs.len() * self.head.outputs());
         for chunk in inputs.chunks(batching::CHUNK) {
             let tokens = batching::tokenize(

@@ -7,12 +7,14 @@ mod vector;
 use std::sync::Arc;
 
 use crate::files::model_files::ModelFiles;
+use crate::runtime::stats::Reading;
 use crate::text::tokenizer::Tokenizer;
 use crate::{runtime::threads, CancelToken, Error, Result};
 
 use super::batching;
 use super::loading::{LoadOptions, ModelInfo};
 use super::sentence::{Prompts, TextTask};
+use super::stats::CallStats;
 use encoder::Encoder;
 use files::{Route, SparseFiles};
 
@@ -58,11 +60,14 @@ pub struct SparseModel {
     similarity: SparseSimilarity,
     top_k: Option<usize>,
     info: ModelInfo,
+    /// Of all encoders.
+    stats: Arc<CallStats>,
 }
 
 impl SparseModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let found = SparseFiles::read(files, cancel)?;
+        let stats: Arc<CallStats> = Arc::default();
         let mut loaded: Vec<(Route, Arc<Encoder>)> = Vec::new();
         let mut routes = Vec::with_capacity(found.routes.len());
         for (name, route) in found.routes {
@@ -70,7 +75,7 @@ impl SparseModel {
             let encoder = match known {
                 Some((_, encoder)) => encoder.clone(),
                 None => {
-                    let encoder = Arc::new(Encoder::load(files, &route, options, cancel)?);
+                    let encoder = Arc::new(Encoder::load(files, &route, options, &stats, cancel)?);
                     loaded.push((route, encoder.clone()));
                     encoder
                 }
@@ -86,11 +91,17 @@ impl SparseModel {
             similarity: found.similarity,
             top_k: found.top_k,
             info,
+            stats,
         })
     }
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// What it counts of its calls, by name.
+    pub fn stats(&self) -> Vec<(&'static str, Reading)> {
+        self.stats.read()
     }
 
     /// Of the default route.

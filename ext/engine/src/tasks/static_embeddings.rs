@@ -5,7 +5,7 @@ use candle_core::DType;
 use crate::files::model_files::ModelFiles;
 use crate::nn::Inventory;
 use crate::text::tokenizer::{Detail, Tokenizer, TokenizerFiles};
-use crate::{CancelToken, Error, Result};
+use crate::{runtime::memory, CancelToken, Error, Result};
 
 use super::batching::shorten_text;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
@@ -124,6 +124,11 @@ impl StaticEmbeddings {
 
     /// The vector of each token, weighted.
     pub fn token_vectors(&self, ids: &[u32]) -> Result<Vec<f32>> {
+        memory::ensure_elements(
+            &[ids.len(), self.dimension],
+            size_of::<f32>(),
+            format_args!("the vectors of {} tokens", ids.len()),
+        )?;
         let mut vectors = Vec::with_capacity(ids.len() * self.dimension);
         for &id in ids {
             let weight = self.weight(id);

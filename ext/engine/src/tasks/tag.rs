@@ -5,7 +5,10 @@ use crate::models::heads::{Head, HeadKind};
 use crate::nn::PackedSequences;
 use crate::runtime::stats::Reading;
 use crate::text::tokenizer::{Detail, Encoding, Tokenizer};
-use crate::{runtime::threads, CancelToken, Error, Result};
+use crate::{
+    runtime::{memory, threads},
+    CancelToken, Error, Result,
+};
 
 use super::batching::{self, Tokens};
 use super::classify::{labels, softmax};
@@ -127,6 +130,12 @@ impl TagModel {
             }
         }
         let width = self.head.outputs();
+        let length: usize = bodies.iter().map(Body::length).sum();
+        memory::ensure_elements(
+            &[length, width],
+            size_of::<f32>(),
+            format_args!("the labels of {length} tokens"),
+        )?;
         let mut logits: Vec<Vec<f32>> = bodies
             .iter()
             .map(|body| vec![0f32; body.length() * width])

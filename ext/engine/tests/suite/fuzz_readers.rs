@@ -1,22 +1,14 @@
-//! Random damage to sound files, for a bounded time: no panic, little memory, only the errors for
-//! bad files. `CANDLE_FUZZ_SECONDS` sets the time, `CANDLE_FUZZ_SEED` the damage.
+//! The readers of `ext/fuzz` on their saved corpus, and on random damage to it for a bounded time: no panic, little
+//! memory, only the errors for bad files. `CANDLE_FUZZ_SECONDS` sets the time, `CANDLE_FUZZ_SEED` the damage.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use engine::files::raw_config::{self, RawConfig};
-use engine::files::shard_index;
-use engine::text::tokenizer::Tokenizer;
-use engine::{Error, Result};
-
 use crate::allocation::peak_during;
-use crate::hostile::Format;
-use crate::weight_files::{self as files, fixture, Folder};
+use crate::readers::{Reader, READERS};
 
-/// What reading a damaged file of less than 40 kB may hold at most.
-const MOST_BYTES: usize = 4 << 20;
-const SECONDS: f64 = 5.0;
+const SECONDS: f64 = 8.0;
 const SEED: u64 = 20_240_917;
 
 /// SplitMix64.
@@ -34,75 +26,6 @@ impl Random {
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
-}
-
-struct Target {
-    name: &'static str,
-    seed: Vec<u8>,
-    /// Puts damaged bytes into a file that a reader takes.
-    wrap: fn(&[u8]) -> Vec<u8>,
-    read: fn(&Path) -> Result<()>,
-}
-
-fn same(bytes: &[u8]) -> Vec<u8> {
-    bytes.to_vec()
-}
-
-/// With a right checksum, so that the damage reaches the pickle machine.
-fn as_pickle(bytes: &[u8]) -> Vec<u8> {
-    files::checkpoint(bytes, &[&[0; 96], &[0; 96]])
-}
-
-fn read_config(path: &Path) -> Result<()> {
-    let config = RawConfig::read(path)?;
-    config.usize_in(["hidden_size", "n_embd"], raw_config::WIDTH)?;
-    config.opt_usize_in("num_hidden_layers", raw_config::LAYERS)?;
-    config.opt_f64("layer_norm_eps")?;
-    config.opt_integers("eos_token_id")?;
-    config.opt_nested("text_config")?;
-    config.architectures()?;
-    config.model_type()?;
-    config.id2label()?;
-    Ok(())
-}
-
-fn targets() -> Vec<Target> {
-    let fixture = |name: &str| std::fs::read(fixture(name)).unwrap();
-    let target = |name, seed, wrap, read| Target {
-        name,
-        seed,
-        wrap,
-        read,
-    };
-    let blocks = fixture("blocks.gguf");
-    let config = r#"{"architectures": ["BertModel"], "hidden_size": 32, "layer_norm_eps": 1e-12,
-        "num_hidden_layers": 2, "eos_token_id": [1, 2], "text_config": {"a": NaN},
-        "model_type": "bert", "id2label": {"0": "O", "1": "B-PER"}}"#;
-    let index = r#"{"metadata": {"total_size": 8}, "weight_map": {"a": "x-00001-of-00002.safetensors",
-        "b": "x-00002-of-00002.safetensors"}}"#;
-    let pickle = files::pickle_of("layer.weight", 24, 6, &[2, 3], &[1, 2]);
-    vec![
-        target("safetensors", fixture("dense.safetensors"), same, |path| {
-            Format::Safetensors.read_all(path)
-        }),
-        target("gguf", blocks, same, |path| Format::Gguf.read_all(path)),
-        target("torch", fixture("pytorch_model.bin"), same, |path| {
-            Format::Torch.read_all(path)
-        }),
-        target("pickle", pickle, as_pickle, |path| {
-            Format::Torch.read_all(path)
-        }),
-        target("index", index.into(), same, |path| {
-            shard_index::read(path).map(drop)
-        }),
-        target(
-            "tokenizer",
-            std::fs::read(files::tiny("bert/tokenizer.json")).unwrap(),
-            same,
-            |path| Tokenizer::from_file(path).map(drop),
-        ),
-        target("config", config.into(), same, read_config),
-    ]
 }
 
 const NUMBERS: [u64; 8] = [
@@ -184,35 +107,74 @@ fn setting<T: std::str::FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// The files that a reader's fuzzing begins with, by their names.
+fn corpus(reader: &Reader) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
+    let entries = std::fs::read_dir(folder.join(reader.name)).unwrap();
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.unwrap().path())
+        .map(|path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, std::fs::read(path).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// Whether the reader took the bytes.
+#[track_caller]
+fn survives(reader: &Reader, bytes: &[u8], place: &str) -> bool {
+    let attempt = || panic::catch_unwind(AssertUnwindSafe(|| reader.survives(bytes)));
+    let (outcome, peak) = peak_during(attempt);
+    let Ok(taken) = outcome else {
+        panic!("{place}: the reader of {} panicked", reader.name);
+    };
+    assert!(peak < reader.most_bytes, "{place}: {peak} bytes were held");
+    taken
+}
+
+#[test]
+fn every_reader_survives_its_corpus_and_takes_some_of_it() {
+    for reader in &READERS {
+        let files = corpus(reader);
+        let taken = files
+            .iter()
+            .filter(|(name, bytes)| survives(reader, bytes, &format!("{}/{name}", reader.name)));
+        assert!(taken.count() > 0, "nothing of {} is sound", reader.name);
+    }
+}
+
+#[test]
+fn every_reader_has_a_fuzz_target() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/fuzz_targets");
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let source = std::fs::read_to_string(&path).unwrap();
+        assert!(source.contains(&format!("named({:?})", Reader::named(name).name)));
+    }
+    let targets = std::fs::read_dir(folder).unwrap().count();
+    assert_eq!(targets, READERS.len());
+}
+
 #[test]
 fn readers_survive_random_damage() {
     let seconds = setting("CANDLE_FUZZ_SECONDS").unwrap_or(SECONDS);
     let seed = setting("CANDLE_FUZZ_SEED").unwrap_or(SEED);
     let end = Instant::now() + Duration::from_secs_f64(seconds);
-    let folder = Folder::new();
-    let targets = targets();
-    let path = folder.path("damaged");
+    let corpora: Vec<_> = READERS.iter().map(corpus).collect();
     let (mut tries, mut refused) = (0u64, 0u64);
     while Instant::now() < end {
-        let target = &targets[tries as usize % targets.len()];
+        let number = tries as usize % READERS.len();
         // Each try has a seed of its own, so that one can be repeated alone.
-        let this = seed.wrapping_add(tries);
-        let mut bytes = target.seed.clone();
-        damage(&mut Random(this), &mut bytes);
-        std::fs::write(&path, (target.wrap)(&bytes)).unwrap();
-        let (outcome, peak) =
-            peak_during(|| panic::catch_unwind(AssertUnwindSafe(|| (target.read)(&path))));
-        let place = format!("{} reader, try {tries}, seed {seed}", target.name);
-        match outcome {
-            Ok(Ok(())) => {}
-            Ok(Err(Error::CorruptModel(message) | Error::UnsupportedModel(message))) => {
-                assert!(message.contains("damaged"), "{place}: {message}");
-                refused += 1;
-            }
-            Ok(Err(other)) => panic!("{place}: {other:?}"),
-            Err(_) => panic!("{place}: it panicked"),
-        }
-        assert!(peak < MOST_BYTES, "{place}: {peak} bytes were held");
+        let mut random = Random(seed.wrapping_add(tries));
+        let files = &corpora[number];
+        let (name, bytes) = &files[random.below(files.len())];
+        let mut bytes = bytes.clone();
+        damage(&mut random, &mut bytes);
+        let place = format!("{name}, try {tries}, seed {seed}");
+        refused += u64::from(!survives(&READERS[number], &bytes, &place));
         tries += 1;
     }
     println!("{tries} damaged files, {refused} refused, seed {seed}");

@@ -17,7 +17,7 @@ use crate::weight_files::{self as files, fixture, Folder, Gguf, Member};
 const MOST_BYTES: usize = 2 << 20;
 
 #[derive(Clone, Copy, Debug)]
-pub enum Format {
+enum Format {
     Safetensors,
     Gguf,
     Torch,
@@ -33,7 +33,7 @@ impl Format {
     }
 
     /// Opens a file and reads everything in it.
-    pub fn read_all(self, path: &Path) -> Result<()> {
+    fn read_all(self, path: &Path) -> Result<()> {
         let source = weights::open(&self.files(path))?;
         for name in source.names() {
             source.tensor(&name, None, &Device::Cpu)?;

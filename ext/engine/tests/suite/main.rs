@@ -21,6 +21,8 @@ mod kernels;
 mod late_interaction;
 mod layers;
 mod pauses;
+#[path = "../../../fuzz/src/lib.rs"]
+mod readers;
 mod row_independence;
 mod same_answer;
 mod scheduling;

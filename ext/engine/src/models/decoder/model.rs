@@ -19,6 +19,7 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::rope::Rotations;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, Norm, PackedSequences};
+use crate::runtime::device::ensure_activations;
 use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
 
@@ -420,6 +421,8 @@ impl Decoder {
         adapter: Option<&Adapter>,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
+        let tokens = batch.ids.len();
+        ensure_activations(tokens, self.config.hidden_size, self.dtype, &self.device)?;
         let rotations = self.rotations.as_ref();
         let rotation = rotations.map(|rotations| rotations.of(batch.pieces(), &self.device));
         let step = Step {

@@ -18,6 +18,7 @@ use crate::models::families;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{Inventory, Norm, PackedSequences};
+use crate::runtime::device::ensure_activations;
 use crate::weights::WeightSource;
 use crate::{CancelToken, Result};
 
@@ -161,6 +162,8 @@ impl Encoder {
                 &self.device,
             )?);
         }
+        let width = self.config.hidden_size;
+        ensure_activations(sequences.tokens(), width, self.dtype, &self.device)?;
         let embedded = self.embeddings.forward(sequences)?;
         let relative = self.relative.state(sequences, &self.device)?;
         let spans = Spans::of(sequences, &self.device)?;

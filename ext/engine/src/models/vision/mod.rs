@@ -18,6 +18,7 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::rope::Rotations;
 use crate::nn::{elementwise, pooling as rows, Inventory, Linear, Norm};
+use crate::runtime::device::ensure_activations;
 use crate::weights::WeightSource;
 use crate::{kernels, CancelToken, Error, Result};
 
@@ -142,6 +143,9 @@ impl Tower {
         layers: Option<usize>,
         cancel: &CancelToken,
     ) -> Result<Seen> {
+        let tokens = views.iter().map(|view| self.tokens(view)).sum();
+        let width = self.config.encoder.hidden_size;
+        ensure_activations(tokens, width, self.dtype, &self.device)?;
         let (mut x, boundaries) = self.embed(views)?;
         if let Some(norm) = &self.embedding_norm {
             x = norm.forward(&x)?;

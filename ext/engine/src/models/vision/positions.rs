@@ -8,7 +8,7 @@ use crate::image::Filter;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::elementwise;
-use crate::{Error, Result};
+use crate::{runtime::memory, Error, Result};
 
 #[derive(Debug)]
 pub struct GridTable {
@@ -110,6 +110,12 @@ impl GridTable {
                 )));
             }
         };
+        let larger = self.edge.max(rows);
+        memory::ensure_elements(
+            &[larger, columns, self.width],
+            8,
+            "the positions of an image",
+        )?;
         let (across, down) = (taps(self.edge, columns), taps(self.edge, rows));
         let mut wide = vec![0f32; self.edge * columns * self.width];
         for (number, row) in wide.chunks_exact_mut(self.width).enumerate() {

@@ -70,6 +70,22 @@ pub fn zeros(
     Ok(Tensor::zeros(shape, dtype, device)?)
 }
 
+/// An `OutOfMemory` error unless `tokens` rows of a model of this width can be computed at once: what a layer
+/// holds of each at the same time is about eight such rows. A GPU refuses by itself what it does not have.
+pub fn ensure_activations(
+    tokens: usize,
+    width: usize,
+    dtype: DType,
+    device: &candle_core::Device,
+) -> Result<()> {
+    const ROWS: usize = 8;
+    if !device.is_cpu() {
+        return Ok(());
+    }
+    let what = format_args!("{tokens} tokens at once");
+    memory::ensure_elements(&[tokens, width, ROWS], dtype.size_in_bytes(), what)
+}
+
 /// The tensor on the device. Of what has no elements nothing is copied: Metal has no buffers of no bytes, and candle
 /// asks for one.
 pub fn placed(tensor: &Tensor, device: &candle_core::Device) -> Result<Tensor> {
@@ -99,5 +115,10 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(message.contains("not enough memory for the KV cache"));
+        assert!(ensure_activations(4096, 768, DType::F32, &cpu).is_ok());
+        let message = ensure_activations(1 << 30, 4096, DType::F32, &cpu)
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("not enough memory for 1073741824 tokens at once"));
     }
 }

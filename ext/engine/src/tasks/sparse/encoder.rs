@@ -1,5 +1,8 @@
 //! One way from texts to weights.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
 use candle_core::{DType, Tensor};
 
 use crate::files::model_files::ModelFiles;
@@ -9,6 +12,7 @@ use crate::runtime::memory;
 use crate::tasks::batching::{self, Excess};
 use crate::tasks::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use crate::tasks::sentence::TextSettings;
+use crate::tasks::stats::CallStats;
 use crate::text::tokenizer::{Detail, Input, Tokenizer, TokenizerFiles};
 use crate::{runtime::threads, CancelToken, Error, Result};
 
@@ -33,6 +37,7 @@ pub struct TokenWeights {
     weights: Vec<f32>,
     tokenizer: Tokenizer,
     info: ModelInfo,
+    stats: Arc<CallStats>,
 }
 
 /// Logits of this many tokens lie in memory at once: rows of a whole vocabulary are large.
@@ -43,6 +48,7 @@ impl Encoder {
         files: &ModelFiles,
         route: &Route,
         options: &LoadOptions,
+        stats: &Arc<CallStats>,
         cancel: &CancelToken,
     ) -> Result<Self> {
         let (Route::Splade { folder, .. } | Route::Static { folder }) = route;
@@ -54,11 +60,12 @@ impl Encoder {
         match route {
             Route::Splade { pooling, .. } => {
                 let settings = TextSettings::read(files, folder, cancel)?;
-                let splade = Splade::load(own, options, settings, *pooling, cancel)?;
+                let mut splade = Splade::load(own, options, settings, *pooling, cancel)?;
+                splade.loaded.gathering.stats = stats.clone();
                 Ok(Self::Splade(Box::new(splade)))
             }
             Route::Static { .. } => {
-                let weights = TokenWeights::load(own, options, cancel)?;
+                let weights = TokenWeights::load(own, options, stats, cancel)?;
                 Ok(Self::Static(Box::new(weights)))
             }
         }
@@ -102,9 +109,7 @@ impl Encoder {
     ) -> Result<Vec<SparseVector>> {
         match self {
             Self::Splade(splade) => splade.embed(texts, excess, (top_k, batch_tokens), cancel),
-            Self::Static(weights) => threads::map(texts, |index, text| {
-                weights.embed(text, index, excess, top_k, cancel)
-            }),
+            Self::Static(weights) => weights.embed_all(texts, excess, top_k, cancel),
         }
     }
 }
@@ -228,7 +233,12 @@ impl Logits<'_> {
 }
 
 impl TokenWeights {
-    fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
+    fn load(
+        files: &ModelFiles,
+        options: &LoadOptions,
+        stats: &Arc<CallStats>,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let checkpoint = Checkpoint::open_bare(files, options, cancel)?;
         let source = checkpoint.source.as_ref();
         let tensor = source.tensor("weight", Some(DType::F32), &candle_core::Device::Cpu)?;
@@ -272,17 +282,35 @@ impl TokenWeights {
             weights,
             tokenizer,
             info,
+            stats: stats.clone(),
         })
     }
 
-    fn embed(
+    fn embed_all(
+        &self,
+        texts: &[String],
+        excess: Excess,
+        top_k: Option<usize>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<SparseVector>> {
+        let tokens = AtomicUsize::new(0);
+        let size = || (texts.len(), tokens.load(Ordering::Relaxed));
+        self.stats.measured(1, size, || {
+            threads::map(texts, |index, text| {
+                let ids = self.ids(text, index, excess, cancel)?;
+                tokens.fetch_add(ids.len(), Ordering::Relaxed);
+                self.embed(ids, top_k)
+            })
+        })
+    }
+
+    fn ids(
         &self,
         text: &str,
         index: usize,
         excess: Excess,
-        top_k: Option<usize>,
         cancel: &CancelToken,
-    ) -> Result<SparseVector> {
+    ) -> Result<Vec<u32>> {
         cancel.check()?;
         let most = self.info.max_length;
         let text = match excess {
@@ -293,7 +321,10 @@ impl TokenWeights {
         if let Excess::Refuse { first_index } = excess {
             batching::refuse(encoding.len(), most, first_index + index)?;
         }
-        let mut ids: Vec<u32> = encoding.get_ids().iter().copied().take(most).collect();
+        Ok(encoding.get_ids().iter().copied().take(most).collect())
+    }
+
+    fn embed(&self, mut ids: Vec<u32>, top_k: Option<usize>) -> Result<SparseVector> {
         ids.sort_unstable();
         ids.dedup();
         if let Some(id) = ids.last().filter(|&&id| id as usize >= self.weights.len()) {

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Id, RowType, VectorIndex, MOST_DIMENSIONS};
 use crate::runtime::bytes::Bytes;
+use crate::runtime::memory;
 use crate::{CancelToken, Error, Result};
 
 const MAGIC: &[u8; 8] = b"RCINDEX1";
@@ -60,6 +61,11 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
     if checksum(&header[..CHECKSUM.start], &[rest]) != header[CHECKSUM] {
         return Err(wrong("its checksum is another"));
     }
+    memory::ensure_elements(
+        &[layout.count],
+        size_of::<Id>() + size_of::<f32>() + size_of::<bool>(),
+        format_args!("the {} ids of an index", layout.count),
+    )?;
     let (lengths, ids) = rest.split_at(4 * layout.count);
     let lengths = lengths
         .chunks_exact(4)

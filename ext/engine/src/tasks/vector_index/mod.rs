@@ -220,7 +220,13 @@ impl VectorIndex {
 
     fn places(&mut self) -> Result<&mut HashMap<Id, usize>> {
         if self.places.is_none() {
-            let mut places = HashMap::with_capacity(self.live);
+            let mut places = HashMap::new();
+            places.try_reserve(self.live).map_err(|_| {
+                Error::OutOfMemory(format!(
+                    "there is no memory to look up the {} ids of an index",
+                    self.live
+                ))
+            })?;
             for (at, id) in self.ids.iter().enumerate() {
                 if places.insert(id.clone(), at).is_some() {
                     return Err(Error::CorruptModel(format!(

@@ -366,6 +366,7 @@ impl Tokenizer {
         if text.len() < LONG_TEXT {
             return self.encode_whole(text, type_id, detail, cancel);
         }
+        guard::ensure_room(text)?;
         let (this, text, part) = (self.clone(), text.to_owned(), cancel.part());
         let work = move || this.encode_whole(&text, type_id, detail, &part);
         match stack::apart(stack::ROOMY, None, cancel, work)? {

@@ -1,0 +1,5 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    red_candle_fuzz::Reader::named("torch").survives(bytes);
+});
