@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "io/wait"
 require "json"
 require "open3"
 require "rbconfig"
@@ -10,7 +11,8 @@ module Tasks
   class Attack
     CHILD = File.expand_path("attack/child.rb", __dir__)
     LIB = File.expand_path("../../lib", __dir__)
-    KINDS = %w[safetensors gguf torch tokenizer config modules template schema regex grammar arguments].freeze
+    KINDS = %w[safetensors gguf torch tokenizer config modules image vision seq2seq index lock template schema regex
+               grammar arguments interrupts forks compaction closing hub].freeze
     # An input may take this many seconds, and make a process this much larger, in kilobytes.
     MOST_SECONDS = 30
     MOST_GROWTH = 1 << 20

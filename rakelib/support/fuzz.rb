@@ -12,7 +12,7 @@ module Tasks
     FOLDER = File.join(Build::ROOT, "ext/fuzz")
     FLAGS = %w[-Zsanitizer=address -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
                -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
-               -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg=fuzzing].freeze
+               -Cllvm-args=-sanitizer-coverage-trace-compares --cfg=fuzzing].freeze
     # One input may take so many seconds, the process so many megabytes, and one allocation of it so many.
     LIMITS = %w[-timeout=20 -rss_limit_mb=3000 -malloc_limit_mb=600].freeze
 

@@ -7,7 +7,8 @@ class HostileArguments
   # What loads the instance of a class whose methods are called.
   INSTANCES = {
     EmbeddingModel: "bert-sentence", Reranker: "bert-reranker", NER: "bert-token", Classifier: "bert-sequence",
-    MaskedLM: "bert-masked", LLM: "decoders/llama", SparseEmbeddingModel: "splade", LateInteractionModel: "colbert"
+    MaskedLM: "bert-masked", LLM: "decoders/llama", SparseEmbeddingModel: "splade", LateInteractionModel: "colbert",
+    Seq2Seq: "seq2seq/t5", CLIP: "clip", VLM: "llava", ImageEmbeddingModel: "dinov2", ImageClassifier: "vit-classifier"
   }.freeze
   MADE = {
     Tokenizer: -> { Candle::Tokenizer.from_pretrained(File.join(TINY, "bert")) },
@@ -15,10 +16,18 @@ class HostileArguments
     Weights: -> { Candle::Weights.open(File.join(TINY, "bert")) },
     GenerationConfig: -> { Candle::GenerationConfig.default },
     Device: -> { Candle::Device.cpu },
+    Image: -> { Candle::Image.open(File.expand_path("../../images/photo.png", TINY)) },
+    Index: -> { Candle::Index.new(dimension: 2).add("a", [1.0, 2.0]) },
+    Session: -> { Candle::LLM.from_pretrained(File.join(TINY, INSTANCES[:LLM])).session },
+    TextSplitter: -> { Candle::TextSplitter.new },
     DType: -> { Candle::DType.parse(:f32) }
   }.freeze
+  # What has no instances worth attacking: results and errors, those that read the command line, serve, log or go to the
+  # hub, and settings of the whole process.
+  OTHER_CLASSES = %i[CLI Completion EitherKeys LogSubscriber LoggingConfiguration ModelRegistry ModelsLock Progress
+                     Railtie Server Worker].freeze
   # They end the instance, answer from the network or wait for someone.
-  LEFT_OUT = %i[initialize close synchronize embed_each generate_each register_tokenizer].freeze
+  LEFT_OUT = %i[initialize close synchronize embed_each generate_each register_tokenizer new].freeze
 
   # Says what it is told to, where Ruby asks for a conversion.
   class Odd
@@ -44,11 +53,19 @@ class HostileArguments
     yield "#{name}#{on_class ? "." : "#"}#{method}", -> { called.call(*positional, **keywords) { |*| nil } }
   end
 
+  # @return [Array<Array(Symbol, String)>] every class of the gem with its signatures, errors left out
+  def self.signatures
+    files = Dir[File.join(SIGNATURES, "*.rbs")].sort.map { |file| File.read(file) }
+    named = files.to_h { |text| [text[/^  class (\w+)/, 1]&.to_sym, text] }
+    named.reject { |name, _| name.nil? || name == :Error }
+  end
+
+  # @return [Array<Symbol>] the classes that nobody attacks and nobody left out
+  def self.forgotten = signatures.keys - INSTANCES.keys - MADE.keys - OTHER_CLASSES
+
   # @return [Array<Array(Symbol, Symbol, Boolean)>] class, method, and whether it is the class's own
   def methods
-    @methods ||= Dir[File.join(SIGNATURES, "*.rbs")].sort.flat_map do |file|
-      text = File.read(file)
-      name = text[/^  class (\w+)/, 1]&.to_sym
+    @methods ||= self.class.signatures.flat_map do |name, text|
       next [] unless INSTANCES.key?(name) || MADE.key?(name)
 
       found = text.scan(/^    def (self\.)?([a-z]\w*[?!]?):/).map { |own, method| [name, method.to_sym, !own.nil?] }
@@ -81,15 +98,17 @@ class HostileArguments
 
   USUAL = [nil, true, "", "the dog", ["the dog", "a"], 1, 2, 0.5, :cls, "[MASK]", { "a" => 1 }].freeze
   NUMBERS = [2**64, -1, 0, Float::NAN, Float::INFINITY, -2**70, 1r, Complex(1, 2), 10**30].freeze
+  IMAGES = [File.expand_path("../../images/photo.png", TINY), File.expand_path("../../images/animated.gif", TINY),
+            "data:image/png;base64,AAAA"].freeze
   TEXTS = ["\xFF", "a\0b", "x" * 200_000, "\u{10FFFF}" * 5, "a".encode("UTF-16LE"), "\xDE\xAD".b].freeze
   OBJECTS = [Object.new, BasicObject.new, Class, :"a b", 1.., proc { 1 }, Struct.new(:a).new(1), $stdin].freeze
   LISTS = [[], {}, [nil], [[]], [{}], { nil => nil }, [1, "a", nil], [BasicObject.new], [["a"] * 3] * 3,
            [Float::NAN]].freeze
-  private_constant :USUAL, :NUMBERS, :TEXTS, :OBJECTS, :LISTS
+  private_constant :IMAGES, :USUAL, :NUMBERS, :TEXTS, :OBJECTS, :LISTS
 
   def value
     case @random.rand(7)
-    when 0 then pick(USUAL)
+    when 0 then @random.rand(3).zero? ? pick(IMAGES) : pick(USUAL)
     when 1 then pick(NUMBERS)
     when 2 then pick(TEXTS)
     when 3 then pick(OBJECTS)

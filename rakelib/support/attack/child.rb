@@ -7,6 +7,7 @@ require "timeout"
 require "tmpdir"
 require_relative "mutations"
 require_relative "arguments"
+require_relative "circumstances"
 
 # The inputs of each kind, and what is done with them.
 class Inputs
@@ -21,6 +22,9 @@ class Inputs
     @kind = kind
     @seed = seed
     @folder = Dir.mktmpdir("attack")
+    at_exit { FileUtils.rm_rf(@folder) }
+    # What methods that save are told to write stays here.
+    Dir.chdir(@folder)
     Candle.logger = Logger.new(File::NULL)
     @hostile = HostileArguments.new
   end
@@ -110,6 +114,64 @@ class Inputs
     copy = damaged(name, file) { |bytes| mutations.json(bytes) }
     model = Candle::ModelKind.class_for(Candle::ModelKind.of(name_of(name))).from_pretrained(copy, device: "cpu")
     model.is_a?(Candle::LateInteractionModel) ? model.score("a", ["the fox"]) : model.embed("the fox")
+  end
+
+  def try_image(random)
+    mutations = Mutations.new(random)
+    path = File.join(@folder, "picture")
+    File.binwrite(path, mutations.bytes(File.binread(mutations.pick(Dir[File.join(ROOT, "images/*.*")].sort))))
+    @classifier ||= Candle::ImageClassifier.from_pretrained(name_of("vit-classifier"), device: "cpu")
+    @classifier.classify(path)
+  end
+
+  def try_vision(random)
+    mutations = Mutations.new(random)
+    name, kind = mutations.pick([["clip", Candle::CLIP], ["llava", Candle::VLM],
+                                 ["dinov2", Candle::ImageEmbeddingModel], ["vit-classifier", Candle::ImageClassifier]])
+    copy = damaged(name, mutations.pick(%w[config.json preprocessor_config.json])) { |bytes| mutations.json(bytes) }
+    model = kind.from_pretrained(copy, device: "cpu")
+    method = %i[embed_image describe classify embed].find { |known| model.respond_to?(known) }
+    method == :describe ? model.describe(picture, max_length: 2) : model.public_send(method, picture)
+  end
+
+  def picture = File.join(ROOT, "images/photo.png")
+
+  def try_seq2seq(random)
+    mutations = Mutations.new(random)
+    folder = mutations.pick(Dir[File.join(ROOT, "tiny/seq2seq/*")].sort)
+    files = Dir.children(folder).grep(/config|spiece|\.spm|\.model\z|vocab|tokenizer/).sort
+    name = mutations.pick(files)
+    copy = damaged(File.join("seq2seq", File.basename(folder)), name) do |bytes|
+      name.end_with?(".json") ? mutations.json(bytes) : mutations.bytes(bytes)
+    end
+    Candle::Seq2Seq.from_pretrained(copy, device: "cpu").generate("the fox", max_length: 2)
+  end
+
+  def try_index(random)
+    path = File.join(@folder, "vectors.index")
+    index = Candle::Index.new(dimension: 4, dtype: Mutations.new(random).pick(%i[f32 int8 binary]))
+    index.add_all({ "a" => [1.0, 2.0, 3.0, 4.0], 7 => [4.0, 3.0, 2.0, 1.0] }).save(path)
+    File.binwrite(path, Mutations.new(random).bytes(File.binread(path)))
+    Candle::Index.open(path).search([1.0, 1.0, 1.0, 1.0], top_k: 2)
+  end
+
+  def try_lock(random)
+    path = File.join(@folder, "models.lock")
+    text = JSON.generate(red_candle_models: 1, models: [{ id: "bert", path: name_of("bert"), commit: nil, files: [
+                           { name: "config.json", size: 635, sha256: "0" * 64 }
+                         ] }])
+    File.binwrite(path, Mutations.new(random).json(text))
+    Candle.models_lock = path
+    Candle::EmbeddingModel.from_pretrained(name_of("bert"), device: "cpu")
+  ensure
+    Candle.models_lock = nil
+  end
+
+  %w[interrupts forks compaction closing hub].each do |name|
+    define_method(:"try_#{name}") do |random|
+      @circumstances ||= Circumstances.new(ROOT)
+      @circumstances.public_send(name, random)
+    end
   end
 
   def name_of(name) = File.join(ROOT, "tiny", name)

@@ -1,0 +1,145 @@
+# frozen_string_literal: true
+
+require_relative "../../../spec/support/hub_server"
+require "timeout"
+
+# What happens around a call rather than in it: interrupts, forks, compaction, closing, and a hub that lies.
+class Circumstances
+  Wrong = Class.new(StandardError)
+  # What a call may take to end once it is told to.
+  PATIENCE = 5
+
+  def initialize(root)
+    @tiny = File.join(root, "tiny")
+  end
+
+  # A call that is ended at some moment; the next one gives what it always gave.
+  def interrupts(random)
+    expected = embed
+    thread = calling(random)
+    sleep(random.rand * 0.02)
+    case random.rand(3)
+    when 0 then thread.kill
+    when 1 then thread.raise(Interrupt)
+    else thread.raise(Timeout::Error, "now")
+    end
+    ended(thread)
+    raise Wrong, "another vector after an interrupt" unless embed == expected
+  end
+
+  # A child that is made while others call can call itself.
+  def forks(random)
+    expected = embed
+    thread = calling(random)
+    sleep(random.rand * 0.02)
+    child = fork { exit!(embed == expected ? 0 : 1) }
+    status = Timeout.timeout(PATIENCE) { Process.wait2(child).last }
+    ended(thread)
+    raise Wrong, "a child ended with #{status.inspect}" unless status.success?
+  rescue Timeout::Error
+    Process.kill(:KILL, child) && Process.wait(child)
+    raise Wrong, "a child does not come back"
+  end
+
+  # Objects move between and within calls.
+  def compaction(random)
+    expected = embed
+    GC.compact if GC.respond_to?(:compact)
+    thread = calling(random)
+    GC.stress = random.rand(4).zero?
+    found = embed
+    GC.stress = false
+    llm.generate("the", max_length: 3) { |_| GC.compact if random.rand(2).zero? && GC.respond_to?(:compact) }
+    ended(thread)
+    raise Wrong, "another vector after compaction" unless found == expected
+  ensure
+    GC.stress = false
+  end
+
+  # A model that is closed during calls ends them with a result or with an error that says so.
+  def closing(random)
+    model = Candle::EmbeddingModel.from_pretrained(File.join(@tiny, "bert-sentence"), device: "cpu")
+    threads = Array.new(1 + random.rand(3)) { Thread.new { 5.times { model.embed(["the fox"] * 20) } } }
+    threads.each { |thread| thread.report_on_exception = false }
+    sleep(random.rand * 0.02)
+    model.close
+    threads.each do |thread|
+      ended(thread)
+    rescue Candle::Error => e
+      raise unless e.message.include?("closed")
+    end
+  end
+
+  # Headers that lie, beside bodies and states that do.
+  LIES = {
+    "Content-Length" => %w[-1 0 1 99999999999999999999 x], "Location" => %w[file:///etc/passwd / http://127.0.0.1:1/],
+    "ETag" => ["", '"../../x"', '"a/b"', "\u0001", '"x"' * 500], "X-Repo-Commit" => ["../../..", "", "x" * 5000],
+    "Content-Range" => ["bytes 5-3/2", "bytes */*", "none"], "X-Linked-Size" => %w[18446744073709551615 -1],
+    "X-Linked-Etag" => ["", '"../x"'], "Retry-After" => %w[0 -1 never]
+  }.freeze
+  STATES = [200, 204, 206, 301, 302, 307, 401, 404, 416, 429, 500, 503, 999].freeze
+
+  # A download from a hub that answers some requests with nonsense; nothing is written beside the cache.
+  def hub(random)
+    server = HubServer.new
+    Dir.mktmpdir("hub") do |home|
+      serve(server, "org/model", "bert")
+      (1 + random.rand(3)).times do
+        path = %w[config model tokenizer revision / signature].sample(random: random)
+        site = %i[hub store].sample(random: random)
+        server.fault(path, times: 1 + random.rand(3), site: site) { |answer, _| lie(answer, random) }
+      end
+      download(server, home)
+      outside = Dir.children(home) - %w[cache]
+      raise Wrong, "#{outside} lies beside the cache" unless outside.empty?
+    end
+  ensure
+    server&.stop
+  end
+
+  private
+
+  def lie(answer, random)
+    case random.rand(4)
+    when 0 then answer.cut_at = random.rand(200)
+    when 1 then answer.status = STATES.sample(random: random)
+    when 2 then answer.body = random.bytes(random.rand(3000))
+    else
+      name = LIES.keys.sample(random: random)
+      answer.headers[name] = LIES[name].sample(random: random)
+    end
+  end
+
+  def download(server, home)
+    ENV.update("HF_ENDPOINT" => server.url, "HF_HOME" => File.join(home, "cache"))
+    Candle::EmbeddingModel.from_pretrained("org/model", device: "cpu")
+  end
+
+  def serve(server, id, checkpoint)
+    folder = File.join(@tiny, checkpoint)
+    Dir.children(folder).each do |name|
+      server.add(id, name, File.binread(File.join(folder, name)), large: name.end_with?(".safetensors"))
+    end
+  end
+
+  def embed = model.embed("the fox")
+  def model = @model ||= Candle::EmbeddingModel.from_pretrained(File.join(@tiny, "bert-sentence"), device: "cpu")
+  def llm = @llm ||= Candle::LLM.from_pretrained(File.join(@tiny, "decoders/llama"), device: "cpu")
+
+  # A thread in the middle of something.
+  def calling(random)
+    works = [-> { model.embed(["the quick fox"] * 200) }, -> { llm.generate("the", max_length: 50) },
+             -> { Candle::Tensor.rand([200, 200]).matmul(Candle::Tensor.rand([200, 200])) },
+             -> { model.tokenizer.encode("the fox " * 20_000) },
+             -> { Candle::EmbeddingModel.from_pretrained(File.join(@tiny, "bert"), device: "cpu") }]
+    work = works.sample(random: random)
+    model && llm
+    Thread.new(&work).tap { |thread| thread.report_on_exception = false }
+  end
+
+  def ended(thread)
+    raise Wrong, "a call does not end" unless thread.join(PATIENCE)
+  rescue Interrupt, Timeout::Error, Candle::InterruptedError
+    nil
+  end
+end
