@@ -69,6 +69,7 @@ module Candle
     # Yields the index, the prompt and the completion of each, or the error that it came to.
     def in_bulk(prompts, batch, options, &block)
       config = GenerationConfig.wrap(options.fetch(:config) { GenerationConfig.balanced })
+      clear_cache if reset?(options[:reset_cache])
       options = options.except(:config, :reset_cache)
       window = Window.new(batch)
       prompts.each_with_index do |prompt, index|

@@ -165,7 +165,8 @@ module Candle
     #
     # @param prompt [String, Array<String>] many prompts are computed together; {#generate_each} takes any number
     # @param config [GenerationConfig, Hash] a Hash changes fields of {GenerationConfig.balanced}
-    # @param reset_cache [Boolean] accepted for the sake of 1.8: what was read is kept and found in either case
+    # @param reset_cache [Boolean, nil] true gives up what earlier calls have read, as far as no call uses it, and reads
+    #   the whole prompt; otherwise what was read before is not read again, and the text is the same in any case
     # @param progress [Boolean, #call] for many prompts: true draws a bar on a terminal, a callable gets
     #   `(done, total)`
     # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, `adapter:` for another adapter
@@ -175,21 +176,22 @@ module Candle
     #   same), and `add_special_tokens:` (nil adds what the model begins with, unless the prompt has it)
     # @return [String, Array<String>] for many prompts one text each, in their order
     # @raise [BulkGenerationError] when some of many prompts failed, with the texts of the others
-    def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, progress: false, **overrides)
-      return generate_all(prompt, progress, finish: :text.to_proc, config: config, **overrides) if many?(prompt)
+    def generate(prompt, config: GenerationConfig.balanced, reset_cache: nil, progress: false, **overrides)
+      overrides = { config: config, reset_cache: reset_cache, **overrides }
+      return generate_all(prompt, progress, finish: :text.to_proc, **overrides) if many?(prompt)
 
-      complete(prompt, config: config, reset_cache: reset_cache, **overrides).text
+      complete(prompt, **overrides).text
     end
 
     # Yields the text as it comes; what is yielded adds up to what is returned.
     #
     # @param prompt [String]
     # @param config [GenerationConfig]
-    # @param reset_cache [Boolean]
+    # @param reset_cache [Boolean, nil] as {#generate} takes it
     # @param overrides [Hash]
     # @yieldparam piece [String]
     # @return [String, Enumerator] the whole text; without a block an Enumerator of pieces
-    def generate_stream(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
+    def generate_stream(prompt, config: GenerationConfig.balanced, reset_cache: nil, **overrides, &block)
       return enum_for(:generate_stream, prompt, config: config, reset_cache: reset_cache, **overrides) unless block
 
       complete(prompt, config: config, reset_cache: reset_cache, **overrides, &block).text
@@ -224,13 +226,11 @@ module Candle
     # @yieldparam tokens [Array<Hash>] with `logprobs:`, for a block of two parameters: the tokens since the last piece,
     #   as {Completion#logprobs} has them
     # @return [Completion]
-    def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, # rubocop:disable Lint/UnusedMethodArgument
-                 **overrides, &block)
-      if Messages.images?(prompt_or_messages)
-        return seeing.complete(prompt_or_messages, config: config, **overrides, &block)
-      end
+    def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: nil, **overrides, &block)
+      overrides = { config: config, reset_cache: reset_cache, **overrides }
+      return seeing.complete(prompt_or_messages, **overrides, &block) if Messages.images?(prompt_or_messages)
 
-      run(begin_run(prompt_or_messages, config: config, **overrides), &block)
+      run(begin_run(prompt_or_messages, **overrides), &block)
     end
 
     # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
@@ -297,7 +297,7 @@ module Candle
       self
     end
 
-    # Forgets what was read in earlier calls, as far as no call uses it.
+    # Forgets what was read in earlier calls, as far as no call uses it: at once, or after the pass that is under way.
     # @return [void]
     def clear_cache
       _clear_cache
@@ -425,10 +425,10 @@ module Candle
     end
 
     def begin_ids(ids, prompt, config:, context_overflow: :error, adapter: active_adapter, speculative: nil,
-                  **overrides)
+                  reset_cache: nil, **overrides)
       config = configured(GenerationConfig.wrap(config), overrides)
       settings = config.settings.merge(roll: roll?(context_overflow), adapter: adapter&.to_s,
-                                       guesses: guesses(speculative))
+                                       guesses: guesses(speculative), afresh: reset?(reset_cache))
       Begun.new(_begin(ids, settings), config, prompt)
     end
 
@@ -469,6 +469,12 @@ module Candle
 
     def debug_text(ids)
       ids.map { |id| "[#{id}:#{tokenizer.decode([id], skip_special_tokens: false)}]" }.join
+    end
+
+    def reset?(reset_cache)
+      return reset_cache == true if [true, false, nil].include?(reset_cache)
+
+      raise ArgumentError, "reset_cache must be true, false or nil, not #{Arguments.shown(reset_cache)}"
     end
 
     def roll?(overflow)

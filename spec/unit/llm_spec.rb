@@ -110,6 +110,41 @@ RSpec.describe Candle::LLM do
     expect(again.text).to eq(llm.generate("the dog is in a", config: greedy))
   end
 
+  it "forgets what it read when told to" do
+    read = ->(**options) { llm.complete("the dog is in the", config: greedy, **options) }
+    expected = read.call
+    expect([read.call, read.call(reset_cache: false)].map { |again| again.usage.cached_tokens }).to all(be >= 4)
+    llm.generate("a fox jumps over", config: greedy)
+    expect(llm.stats[:pages_idle]).to eq(2)
+    expect(read.call(reset_cache: true)).to have_attributes(text: expected.text,
+                                                            usage: have_attributes(cached_tokens: 0))
+    expect(llm.stats.values_at(:pages_used, :pages_idle)).to eq([0, 1])
+    expect(read.call.usage.cached_tokens).to be >= 4
+    llm.generate(["a fox jumps over"], config: greedy, reset_cache: true)
+    expect(llm.stats[:pages_idle]).to eq(1)
+    expect(read.call.usage.cached_tokens).to be < 4
+    expect { read.call(reset_cache: :maybe) }.to raise_error(ArgumentError, /reset_cache must be true, false or nil/)
+  end
+
+  it "forgets what it read while other threads generate" do
+    llm.generate("a fox jumps over", config: greedy)
+    stop = false
+    busy = Thread.new { llm.generate("the dog is", temperature: 0, max_length: 40, reset_cache: false) until stop }
+    sleep 0.02
+    Timeout.timeout(30) do
+      20.times do
+        llm.complete("the lazy fox", config: greedy)
+        llm.clear_cache
+        fresh = llm.complete("the lazy fox", config: greedy, reset_cache: true)
+        expect(fresh.usage.cached_tokens).to eq(0)
+      end
+    end
+    stop = true
+    busy.join
+    llm.clear_cache
+    expect(llm.stats.values_at(:pages_used, :pages_idle)).to eq([0, 0])
+  end
+
   it "stops at break and at an exception, and goes on afterwards" do
     expected = llm.generate("the dog", config: greedy)
     llm.generate_stream("the dog", config: greedy) { break }

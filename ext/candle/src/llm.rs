@@ -102,6 +102,7 @@ fn begin(ruby: &Ruby, llm: &RbLlm, prompt: Vec<u32>, settings: RHash) -> Result<
     let model = llm.model.get(ruby)?;
     let config = generation_config(ruby, settings)?;
     let roll = model::setting(ruby, settings, "roll")?.unwrap_or(false);
+    let afresh = model::setting(ruby, settings, "afresh")?.unwrap_or(false);
     let adapter: Option<String> = model::setting(ruby, settings, "adapter")?;
     let constraint = constraint(ruby, &model, settings)?;
     gvl::hold(ruby, || {
@@ -115,6 +116,7 @@ fn begin(ruby: &Ruby, llm: &RbLlm, prompt: Vec<u32>, settings: RHash) -> Result<
             },
             adapter: adapter.map_err(error::raised(ruby))?,
             constraint,
+            afresh,
         };
         let generation = Generation::new(model.clone(), request).map_err(error::raised(ruby))?;
         Ok(RbRun(Mutex::new(Some(Arc::new(generation)))))

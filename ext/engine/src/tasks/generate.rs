@@ -190,7 +190,7 @@ impl LanguageModel {
         self.stats.read()
     }
 
-    /// Gives up what was read in earlier calls, as far as no call uses it.
+    /// Gives up what was read in earlier calls, as far as no call uses it; where a pass is under way, after it.
     pub fn forget_idle(&self) -> Result<()> {
         self.scheduler()?.forget_idle();
         Ok(())
@@ -373,6 +373,8 @@ pub struct Request {
     pub overflow: ContextOverflow,
     pub adapter: Option<Arc<Adapter>>,
     pub constraint: Option<Box<dyn Constraint>>,
+    /// Gives up what was read before, as far as no call uses it, and reads the whole prompt.
+    pub afresh: bool,
 }
 
 impl Generation {
@@ -383,6 +385,7 @@ impl Generation {
             overflow,
             adapter,
             constraint,
+            afresh,
         } = request;
         if prompt.is_empty() {
             return Err(Error::InvalidInput(
@@ -403,6 +406,9 @@ impl Generation {
             None => RunText::free(model.tokenizer.stream(true)),
         };
         let scheduler = model.scheduler()?;
+        if afresh {
+            scheduler.forget_idle();
+        }
         let work = Work {
             run: Run::new(&prompt, config, text, model.end_ids.clone())?,
             ids: prompt,
@@ -410,6 +416,7 @@ impl Generation {
             draft: None,
             adapter,
             overflow,
+            afresh,
             context_length: model.context_length,
             cached: None,
             came: Instant::now(),

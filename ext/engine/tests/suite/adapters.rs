@@ -56,6 +56,7 @@ fn greedy(model: &Arc<LanguageModel>, adapter: Option<&str>, prompt: &[u32]) -> 
         overflow: ContextOverflow::Error,
         adapter: model.adapter(adapter).unwrap(),
         constraint: None,
+        afresh: false,
     };
     let generation = Generation::new(model.clone(), request).unwrap();
     while generation.step(&CancelToken::new()).unwrap().is_some() {}

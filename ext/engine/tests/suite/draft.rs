@@ -140,6 +140,7 @@ fn guesses_follow_a_constraint() {
                 overflow: ContextOverflow::Roll,
                 adapter: None,
                 constraint: Some(constraint.unwrap()),
+                afresh: false,
             };
             tokens(&Generation::new(model.clone(), request).unwrap())
         };
@@ -194,6 +195,7 @@ fn a_context_that_rolls_is_read_anew() {
             overflow: ContextOverflow::Roll,
             adapter: None,
             constraint: None,
+            afresh: false,
         };
         tokens(&Generation::new(model.clone(), request).unwrap())
     };

@@ -61,6 +61,7 @@ pub fn begin(model: &Arc<LanguageModel>, prompt: &[u32], config: &GenerationConf
         overflow: ContextOverflow::Error,
         adapter: None,
         constraint: None,
+        afresh: false,
     };
     Generation::new(model.clone(), request).unwrap()
 }

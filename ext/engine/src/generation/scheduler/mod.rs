@@ -69,6 +69,8 @@ struct State {
     led: bool,
     /// Texts that nobody wants any more and whose pages are to be given back.
     gone: Vec<Arc<Text>>,
+    /// Whether what was read for nobody in particular is to be given up.
+    forgets: bool,
 }
 
 struct Slot {
@@ -277,19 +279,31 @@ impl Scheduler {
         }
     }
 
-    /// Takes the pages of texts that have left.
+    /// Takes the pages of texts that have left, and those that shall be forgotten.
     fn give_back(&self, shared: &mut Shared) {
-        let gone = std::mem::take(&mut self.state().gone);
+        let (gone, forgets) = {
+            let mut state = self.state();
+            (
+                std::mem::take(&mut state.gone),
+                std::mem::take(&mut state.forgets),
+            )
+        };
         for text in gone {
             shared.release(&mut text.work());
         }
+        if forgets {
+            shared.forget_idle();
+        }
     }
 
-    /// Gives up what was read for nobody in particular, unless a pass is under way.
+    /// Gives up what was read for nobody in particular: at once, or when the pass that is under way ends.
     pub fn forget_idle(&self) {
-        if let Ok(mut shared) = self.pool.try_lock() {
-            shared.forget_idle();
-            self.count_pages(&shared);
+        let mut state = self.state();
+        state.forgets = true;
+        if !state.led {
+            state.led = true;
+            drop(state);
+            drop(Leadership(self));
         }
     }
 
@@ -339,7 +353,7 @@ impl Drop for Leadership<'_> {
             scheduler.count_pages(&shared);
             drop(shared);
             let mut state = scheduler.state();
-            if state.gone.is_empty() {
+            if state.gone.is_empty() && !state.forgets {
                 state.led = false;
                 let mut waiting = state.slots.iter().filter(|slot| slot.waits);
                 if let Some(next) = waiting.find(|slot| !slot.is_ready()) {

@@ -34,6 +34,8 @@ pub struct Work {
     pub draft: Option<Sequence>,
     pub adapter: Option<Arc<Adapter>>,
     pub overflow: ContextOverflow,
+    /// Whether to begin with nothing that was read before.
+    pub afresh: bool,
     pub context_length: usize,
     /// How much of the prompt had been read before; `None` before it begins.
     pub cached: Option<usize>,
@@ -82,7 +84,10 @@ impl Work {
         if self.sequence.is_none() {
             pool.check_fits(self.ids.len())?;
             // The last token is always run, since its logits are needed.
-            let known = &self.ids[..self.ids.len() - 1];
+            let known = match self.afresh && self.cached.is_none() {
+                true => &[],
+                false => &self.ids[..self.ids.len() - 1],
+            };
             let sequence = pool.begin(self.adapter.clone(), rope_variant, known)?;
             self.cached.get_or_insert(sequence.length());
             self.sequence = Some(sequence);
