@@ -12,7 +12,7 @@ namespace :metal do
   end
 
   desc "Run everything that runs on the software Metal device: its own tests, kernels, models, specs"
-  task soft: %w[metal:soft:test metal:kernels metal:models metal:specs]
+  task soft: %w[metal:soft:test metal:kernels:few metal:models metal:specs]
 
   namespace :soft do
     desc "Test the software Metal device itself"
@@ -21,13 +21,24 @@ namespace :metal do
     end
   end
 
-  desc "Run the Metal kernels on the software device, and see that broken ones are noticed"
-  task :kernels do
+  kernels = lambda do |whole|
     next unless (device = soft.call)
 
     device.build
     require_relative "support/metal/kernels"
-    abort "rake metal:kernels failed" unless Tasks::Metal::Kernels.new(device).run
+    abort "the Metal kernels failed" unless Tasks::Metal::Kernels.new(device).run(whole:)
+  end
+
+  desc "Run the Metal kernels on the software device, large cases, too, and see that broken ones are noticed"
+  task :kernels do
+    kernels.call(true)
+  end
+
+  namespace :kernels do
+    desc "Run the Metal kernels on the software device, and see that broken ones are noticed"
+    task :few do
+      kernels.call(false)
+    end
   end
 
   desc "Run every tiny checkpoint on the software Metal device, and see that planted bugs are noticed"

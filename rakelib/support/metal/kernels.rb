@@ -6,7 +6,7 @@ require_relative "soft"
 
 module Tasks
   module Metal
-    # Runs our Metal kernels on the software device: every case against an f64 reference under several schedules, then
+    # Runs our Metal kernels on the software device: cases against an f64 reference under several schedules, then
     # watched access by access, then every mutant, which must fail; and checks their address spaces.
     class Kernels
       SOURCES = File.join(Build::ROOT, "ext/engine/src/kernels/metal")
@@ -19,6 +19,8 @@ module Tasks
         "rope" => %w[rope],
         "pooling" => %w[mean_pool l2_normalize]
       }.freeze
+      # Layers that are made of kernels of ours and of candle's.
+      LAYERS = %w[attention linear].freeze
       ADDRESS_SPACE_FLAGS = %w[
         -x clcpp -cl-std=CLC++2021 --target=spir64 -cl-no-stdinc -fsyntax-only -Wno-everything
         -Xclang -cl-ext=-__opencl_c_generic_address_space,-__opencl_c_pipes,-__opencl_c_device_enqueue
@@ -33,9 +35,11 @@ module Tasks
         @compiler = compiler
       end
 
+      # @param whole [Boolean] whether the largest cases run, too, which takes hours on this device
       # @return [Boolean] whether every check passed; says what each found
-      def run
-        [report("all cases", schedules), report("watched", watched), report("address spaces", address_spaces),
+      def run(whole: true)
+        [report("cases", whole ? [*schedules, *large] : schedules), report("watched", watched),
+         report("address spaces", address_spaces),
          report("mutants", MUTANTS.map { |mutant| -> { run_mutant(mutant) } })].all?
       end
 
@@ -52,10 +56,20 @@ module Tasks
         good == outcomes.size
       end
 
-      # Once as late as Metal allows, whole, and once eagerly with threadgroups backwards.
+      # As late as Metal allows, and at once with threadgroups backwards.
       def schedules
-        [-> { outcome("late, forwards", selftest([])) },
-         -> { outcome("at once, backwards", selftest(["--few"], schedule: "backwards", eager: 1)) }]
+        [*SUBJECTS.values, LAYERS].flat_map do |kernels|
+          title = kernels.join(", ")
+          [-> { outcome("late, forwards: #{title}", selftest(["--few", *kernels])) },
+           -> { outcome("at once, backwards: #{title}", selftest(["--few", *kernels], schedule: "backwards", eager: 1)) }]
+        end
+      end
+
+      # The cases that `--few` leaves out, kernel by kernel.
+      def large
+        [*SUBJECTS.values.flatten, *LAYERS].map do |kernel|
+          -> { outcome("all cases: #{kernel}", selftest([kernel])) }
+        end
       end
 
       def watched

@@ -47,14 +47,19 @@ fn arguments() -> Result<(Device, Vec<String>, Extent), String> {
             }
             "--few" => extent.few = true,
             "--stop-at-first" => extent.stop_at_first = true,
-            name if selftest::names().any(|known| known == name) => kernels.push(argument),
+            name if known().any(|known| known == name) => kernels.push(argument),
             _ => {
-                let known: Vec<_> = selftest::names().collect();
+                let known: Vec<_> = known().collect();
                 return Err(format!("{USAGE}\nkernels: {}", known.join(", ")));
             }
         }
     }
     Ok((device, kernels, extent))
+}
+
+/// Kernels, and the layers that are made of them.
+fn known() -> impl Iterator<Item = &'static str> {
+    selftest::names().chain(nn::selftest::names())
 }
 
 /// One line per kernel and dtype, and one per failed case.
@@ -65,9 +70,7 @@ fn report(
     extent: Extent,
 ) -> Result<bool, String> {
     let mut outcomes = selftest::run(device, kernels, extent).map_err(|error| error.to_string())?;
-    if kernels.is_empty() {
-        outcomes.extend(nn::selftest::run(device).map_err(|error| error.to_string())?);
-    }
+    outcomes.extend(nn::selftest::run(device, kernels, extent).map_err(|error| error.to_string())?);
     println!("{label}: {} cases", outcomes.len());
     println!(
         "{:<16} {:<5} {:>6} {:>7} {:>10}",

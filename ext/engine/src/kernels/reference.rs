@@ -87,7 +87,8 @@ pub fn activation(x: f64, activation: Activation) -> f64 {
     }
 }
 
-/// `x` is [tokens, heads, width]; the tables are [positions, rotary / 2].
+/// `x` is [tokens, heads, width]; the tables are [positions, rotary / 2]. A position beyond them gives
+/// NaN, as the kernels of the GPUs do.
 pub fn rope(
     x: &[f64],
     (heads, width): (usize, usize),
@@ -107,8 +108,9 @@ pub fn rope(
                     RopeKind::Interleaved => (2 * pair, 2 * pair + 1),
                 };
                 let (a, b) = (x[start + first], x[start + second]);
-                let cosine = cosines[position as usize * pairs + pair];
-                let sine = sines[position as usize * pairs + pair];
+                let at = position as usize * pairs + pair;
+                let [cosine, sine] =
+                    [cosines, sines].map(|t| t.get(at).copied().unwrap_or(f64::NAN));
                 out[start + first] = a * cosine - b * sine;
                 out[start + second] = b * cosine + a * sine;
             }
