@@ -91,7 +91,7 @@ RSpec.describe Candle::EmbeddingModel do
         checked = load(name, verify: true)
         expect(checked.model_info).to include(dimensions: model.embed("a").size, architecture: /Model\z/)
         expect(checked.model_info[:parameters]).to be > 5_000
-        expect(checked.device_report).to include(actual: "cpu", dtype: "f32")
+        expect(checked.device_report).to include(actual: checked.device.to_s, dtype: "f32")
       end
     end
   end
