@@ -79,7 +79,8 @@ fn layers() -> Result<Vec<(String, Linear)>> {
             shape: vec![OUTPUTS, INPUTS],
             bytes: Bytes::unpacked(blocks.data()?.into_owned()),
         };
-        let layer = Linear::quantized(quantized, Some(bias.clone()))?;
+        let place = (&Device::Cpu, DType::F32);
+        let layer = Linear::quantized(quantized, Some(bias.clone()), place)?;
         layers.push((kind.name().to_string(), layer));
     }
     Ok(layers)

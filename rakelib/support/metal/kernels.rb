@@ -17,7 +17,8 @@ module Tasks
         "softmax" => %w[softmax softmax_masked],
         "activation" => %w[activation gated],
         "rope" => %w[rope],
-        "pooling" => %w[mean_pool l2_normalize]
+        "pooling" => %w[mean_pool l2_normalize],
+        "blocks" => %w[blocks]
       }.freeze
       # Layers that are made of kernels of ours and of candle's.
       LAYERS = %w[attention linear].freeze
@@ -25,6 +26,7 @@ module Tasks
         -x clcpp -cl-std=CLC++2021 --target=spir64 -cl-no-stdinc -fsyntax-only -Wno-everything
         -Xclang -cl-ext=-__opencl_c_generic_address_space,-__opencl_c_pipes,-__opencl_c_device_enqueue
       ].freeze
+      SCHEDULES = { "late, forwards" => {}, "at once, backwards" => { schedule: "backwards", eager: 1 } }.freeze
       # All lanes of a simdgroup have to take part in its functions: ours promise that, candle's do not.
       WATCHED = { check: 1, strict: 1, schedule: "shuffled" }.freeze
 
@@ -58,10 +60,10 @@ module Tasks
 
       # As late as Metal allows, and at once with threadgroups backwards.
       def schedules
-        [*SUBJECTS.values, LAYERS].flat_map do |kernels|
-          title = kernels.join(", ")
-          [-> { outcome("late, forwards: #{title}", selftest(["--few", *kernels])) },
-           -> { outcome("at once, backwards: #{title}", selftest(["--few", *kernels], schedule: "backwards", eager: 1)) }]
+        SCHEDULES.flat_map do |title, settings|
+          [*SUBJECTS.values, LAYERS].map do |kernels|
+            -> { outcome("#{title}: #{kernels.join(", ")}", selftest(["--few", *kernels], **settings)) }
+          end
         end
       end
 
@@ -100,7 +102,9 @@ module Tasks
 
       # @return [String] the Metal source of a subject as the launcher compiles it
       def source(subject)
-        ["common", subject].map { |file| File.read(File.join(SOURCES, "#{file}.metal")) }.join
+        texts = ["common", subject].map { |file| File.read(File.join(SOURCES, "#{file}.metal")) }
+        formats = texts.last.scan(/^struct (\w+) \{\n    enum : uint/).flatten
+        [*texts, *formats.map { |format| "BLOCK_KERNELS(#{format}, #{format})\n" }].join
       end
 
       # Metal has no generic pointers: a device pointer does not become a threadgroup pointer. Clang's C++ for

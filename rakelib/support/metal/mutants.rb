@@ -23,7 +23,7 @@ module Tasks
     # A text that only one source has.
     SIGNS = { "norm" => "struct NormParameters", "softmax" => "struct SoftmaxParameters",
               "activation" => "struct ActivationParameters", "rope" => "struct RopeParameters",
-              "pooling" => "struct PoolParameters" }.freeze
+              "pooling" => "struct PoolParameters", "blocks" => "struct BlockParameters" }.freeze
 
     BARRIER = "    threadgroup_barrier(mem_flags::mem_threadgroup);\n"
     SUM_BARRIER = "#{BARRIER}    return simd_sum".freeze
@@ -119,7 +119,41 @@ module Tasks
       { name: "empty sequence divided by zero", file: "pooling", subject: "pooling",
         from: "last > first ? float(last - first) : 1.0f", to: "float(last - first)" },
       { name: "norm without its lower bound", file: "pooling", subject: "pooling", kernels: %w[l2_normalize],
-        from: "norm < p.epsilon ? p.epsilon : norm", to: "norm" }
+        from: "norm < p.epsilon ? p.epsilon : norm", to: "norm" },
+      { name: "tiles written while they are read", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
+        from: "        // The tiles of the step before are no longer read.\n    #{BARRIER}", to: "" },
+      { name: "results read before they are written", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
+        from: "#{BARRIER}    for (uint at = index;", to: "    for (uint at = index;" },
+      { name: "outputs beyond the last", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
+        from: "min(first_output + column, p.outputs - 1)", to: "(first_output + column)" },
+      { name: "rows beyond the last of a tile", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
+        from: "first + row >= p.rows", to: "false" },
+      { name: "rows beyond the last of a few", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
+        from: "min(FEW_ROWS, p.rows - first)", to: "FEW_ROWS" },
+      { name: "a run too many", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
+        from: "run < p.inputs / RUN", to: "run <= p.inputs / RUN" },
+      { name: "runs of a table beyond its row", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
+        from: "at.x >= p.inputs / RUN", to: "false" },
+      { name: "bias forgotten", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
+        from: "sum += float(bias[output]);", to: "" },
+      { name: "residual of another row", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
+        from: "sum += float(residual[at]);", to: "sum += float(residual[output]);" },
+      { name: "products summed in half", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
+        from: "sums[r] += total(", to: "sums[r] = float(half(sums[r])) + total(" },
+      { name: "fifth bits forgotten", file: "blocks", subject: "blocks", kernels: %w[blocks q5_1],
+        from: "((fifth >> i) & 1) << 4", to: "0" },
+      { name: "upper bits of a scale forgotten", file: "blocks", subject: "blocks", kernels: %w[blocks q4_k],
+        from: " | ((packed[j - 4] >> 6) << 4)", to: "" },
+      { name: "minimum added", file: "blocks", subject: "blocks", kernels: %w[blocks q5_k],
+        from: "-half_at(block, 2) * float(minimum)", to: "half_at(block, 2) * float(minimum)" },
+      { name: "scales without a sign", file: "blocks", subject: "blocks", kernels: %w[blocks q6_k],
+        from: "float(int(block[192 + run] ^ 128) - 128)", to: "float(block[192 + run])" },
+      { name: "codes of another run", file: "blocks", subject: "blocks", kernels: %w[blocks q2_k],
+        from: "run % 8 / 2 * 2", to: "run % 8 / 2" },
+      { name: "a bit of the code in the wrong place", file: "blocks", subject: "blocks", kernels: %w[blocks q3_k],
+        from: "run / 2, 1, 2 }", to: "run / 2, 1, 3 }" },
+      { name: "levels in a row", file: "blocks", subject: "blocks", kernels: %w[blocks iq4_xs],
+        from: "scale * UNEVEN_LEVELS[two & 15]", to: "scale * (float(two & 15) - 8.0f)" }
     ].map { |attributes| Mutant.new(**attributes) }.freeze
   end
 end

@@ -7,6 +7,7 @@
 
 pub mod attention;
 pub(crate) mod backend;
+pub mod blocks;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;

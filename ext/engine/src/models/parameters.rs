@@ -56,6 +56,11 @@ impl<'a> Parameters<'a> {
         self.dtype
     }
 
+    /// Where layers are, and the type that they compute in.
+    fn place(&self) -> (&Device, DType) {
+        (self.device, self.dtype)
+    }
+
     pub fn names(&self) -> &Names {
         self.names
     }
@@ -137,7 +142,7 @@ impl<'a> Parameters<'a> {
     pub fn linear(&self, place: impl Into<Place>, inputs: usize, outputs: usize) -> Result<Linear> {
         let place = place.into();
         match self.blocks(place, &[outputs, inputs])? {
-            Some(blocks) => Linear::quantized(blocks, self.bias(place)?),
+            Some(blocks) => Linear::quantized(blocks, self.bias(place)?, self.place()),
             None => self.assemble(self.matrix(place, inputs, outputs)?, self.bias(place)?),
         }
     }
@@ -188,7 +193,9 @@ impl<'a> Parameters<'a> {
         }
         if let Some(blocks) = self.blocks(place, &shape)? {
             let parts = blocks.split_first_dimension().into_iter();
-            return parts.map(|part| Linear::quantized(part, None)).collect();
+            return parts
+                .map(|part| Linear::quantized(part, None, self.place()))
+                .collect();
         }
         let stack = self.tensor(place)?;
         (0..count)
@@ -265,7 +272,7 @@ impl<'a> Parameters<'a> {
             _ => return Err(self.misshapen(&name, &shape, &[width])),
         }
         match self.blocks(place, &shape)? {
-            Some(blocks) => Ok(Embedding::Blocks(blocks)),
+            Some(blocks) => Embedding::quantized(blocks, self.device, self.dtype),
             None => self.read(&name).map(Embedding::Dense),
         }
     }

@@ -70,7 +70,7 @@ impl Evidence<'_> {
 
     /// Quantized blocks are multiplied with activations that are rounded too.
     fn computes_on_blocks(&self, source: &dyn WeightSource) -> bool {
-        Linear::keeps_blocks(self.found.device(), self.found.dtype())
+        Linear::rounds_inputs(self.found.device(), self.found.dtype())
             && source
                 .names()
                 .iter()

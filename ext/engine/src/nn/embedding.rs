@@ -1,9 +1,10 @@
 //! Tables whose rows are looked up: token embeddings, positions, token types.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::{elementwise, Linear};
 use crate::kernels;
+use crate::kernels::blocks::DeviceBlocks;
 use crate::quant::QuantizedTensor;
 use crate::{Error, Result};
 
@@ -13,6 +14,8 @@ pub enum Embedding {
     Dense(Tensor),
     /// Quantized, as it lies in the file; rows are expanded when they are looked up.
     Blocks(QuantizedTensor),
+    /// Quantized, in a GPU's memory; rows are expanded there, to the type.
+    DeviceBlocks(DeviceBlocks, DType),
 }
 
 /// Rows of a table; `what` names them in an error.
@@ -23,6 +26,17 @@ pub struct Lookup<'a> {
 }
 
 impl Embedding {
+    /// A table that stays quantized, where `Linear::keeps_blocks` allows it.
+    pub fn quantized(table: QuantizedTensor, device: &Device, dtype: DType) -> Result<Self> {
+        match device.is_cpu() {
+            true => Ok(Self::Blocks(table)),
+            false => Ok(Self::DeviceBlocks(
+                DeviceBlocks::new(&table, device)?,
+                dtype,
+            )),
+        }
+    }
+
     /// How many rows there are.
     pub fn count(&self) -> usize {
         self.shape().first().copied().unwrap_or(0)
@@ -36,6 +50,7 @@ impl Embedding {
         match self {
             Self::Dense(table) => table.dims(),
             Self::Blocks(table) => &table.shape,
+            Self::DeviceBlocks(table, _) => table.shape(),
         }
     }
 
@@ -51,6 +66,7 @@ impl Embedding {
                 let shape = (rows.len(), self.width());
                 Ok(Tensor::from_vec(table.rows(&rows)?, shape, &Device::Cpu)?)
             }
+            Self::DeviceBlocks(table, dtype) => table.rows(rows, *dtype),
         }
     }
 
@@ -61,7 +77,7 @@ impl Embedding {
         }
         let dense = lookups.iter().map(|lookup| match lookup.table {
             Self::Dense(table) => Some((table, lookup.rows.as_slice())),
-            Self::Blocks(_) => None,
+            Self::Blocks(_) | Self::DeviceBlocks(..) => None,
         });
         if let Some(terms) = dense.collect::<Option<Vec<_>>>() {
             if let Some(sum) = kernels::gather_sum(&terms)? {
@@ -79,11 +95,15 @@ impl Embedding {
         sum.ok_or_else(|| Error::Internal("embeddings without a table".into()))
     }
 
-    /// The output layer that a checkpoint ties to the table; its memory is the table's where it is dense.
-    pub fn tied_output(&self) -> Result<Linear> {
+    /// The output layer that a checkpoint ties to the table; its memory is the table's but for blocks on
+    /// the CPU, which its products want laid out.
+    pub fn tied_output(&self, bias: Option<Tensor>) -> Result<Linear> {
         match self {
-            Self::Dense(table) => Linear::shared(table.clone(), None),
-            Self::Blocks(table) => Linear::quantized(table.clone(), None),
+            Self::Dense(table) => Linear::shared(table.clone(), bias),
+            Self::Blocks(table) => {
+                Linear::quantized(table.clone(), bias, (&Device::Cpu, DType::F32))
+            }
+            Self::DeviceBlocks(table, dtype) => Linear::on_blocks(table.clone(), *dtype, bias),
         }
     }
 }

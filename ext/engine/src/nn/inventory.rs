@@ -45,7 +45,7 @@ impl Inventory {
     pub fn add_linear(&mut self, linear: &Linear) -> Result<()> {
         let (stored, device) = linear.stored();
         self.uses("linear", backend::of_product(&device, stored)?);
-        match linear.plain_weight() {
+        match linear.held_weight() {
             Some(weight) => self.add_tensor(weight),
             None => self.bytes += linear.packed_bytes(),
         }
@@ -83,6 +83,7 @@ impl Inventory {
         match embedding {
             Embedding::Dense(table) => self.add_tensor(table),
             Embedding::Blocks(table) => self.bytes += table.bytes.len(),
+            Embedding::DeviceBlocks(table, _) => self.add_tensor(table.bytes()),
         }
     }
 
@@ -181,7 +182,8 @@ mod tests {
             shape: vec![8, 64],
             bytes: Bytes::unpacked(vec![0; 16 * kind.bytes()]),
         };
-        let (bytes, name) = count(&Linear::quantized(blocks, None).unwrap());
+        let (bytes, name) =
+            count(&Linear::quantized(blocks, None, (&Device::Cpu, DType::F32)).unwrap());
         assert!(
             bytes == 16 * kind.bytes() && name.ends_with(" q4_1"),
             "{name}"
@@ -193,7 +195,9 @@ mod tests {
         let table = Embedding::Dense(tensor(10, 4));
         let mut inventory = Inventory::default();
         inventory.add_embedding(&table);
-        inventory.add_linear(&table.tied_output().unwrap()).unwrap();
+        inventory
+            .add_linear(&table.tied_output(None).unwrap())
+            .unwrap();
         assert_eq!(inventory.bytes(), 160);
         inventory.add_embedding(&Embedding::Dense(tensor(10, 4)));
         assert_eq!(inventory.bytes(), 320);

@@ -5,6 +5,7 @@ use half::{bf16, f16};
 
 use super::elementwise;
 use crate::kernels::backend::Stored;
+use crate::kernels::blocks::DeviceBlocks;
 use crate::kernels::cpu::isa::Isa;
 use crate::kernels::cpu::product::blocks::BlockMatrix;
 use crate::kernels::cpu::product::byte_matrix::{self, ByteMatrix};
@@ -34,6 +35,8 @@ enum Weight {
     Bytes(ByteMatrix, Option<Vec<f32>>),
     /// Quantized blocks on the CPU, laid out for the kernels, with the bias.
     Blocks(BlockMatrix, Option<Vec<f32>>),
+    /// Quantized blocks in a GPU's memory.
+    DeviceBlocks(DeviceBlocks),
 }
 
 #[derive(Clone, Debug)]
@@ -102,11 +105,23 @@ impl Linear {
 
     /// Whether a quantized weight may stay as it is on this device, in a model of this type.
     pub fn keeps_blocks(device: &Device, dtype: DType) -> bool {
+        Self::rounds_inputs(device, dtype) || DeviceBlocks::computed_by(device, dtype)
+    }
+
+    /// Whether inputs are rounded to integers where a quantized weight stays as it is.
+    pub fn rounds_inputs(device: &Device, dtype: DType) -> bool {
         device.is_cpu() && dtype == DType::F32
     }
 
     /// A layer whose weight stays quantized, where `keeps_blocks` allows it.
-    pub fn quantized(weight: QuantizedTensor, bias: Option<Tensor>) -> Result<Self> {
+    pub fn quantized(
+        weight: QuantizedTensor,
+        bias: Option<Tensor>,
+        (device, dtype): (&Device, DType),
+    ) -> Result<Self> {
+        if !device.is_cpu() {
+            return Self::on_blocks(DeviceBlocks::new(&weight, device)?, dtype, bias);
+        }
         if !BlockMatrix::takes(weight.kind) {
             let values = dequantize(weight.kind, &weight.bytes)?;
             return Self::new(Tensor::from_vec(values, weight.shape, &Device::Cpu)?, bias);
@@ -132,6 +147,28 @@ impl Linear {
             weight: Weight::Blocks(matrix, values),
             bias,
             dtype: DType::F32,
+        })
+    }
+
+    /// A layer on blocks that are in a GPU's memory; computes in `dtype`.
+    pub(super) fn on_blocks(
+        matrix: DeviceBlocks,
+        dtype: DType,
+        bias: Option<Tensor>,
+    ) -> Result<Self> {
+        let (inputs, outputs) = (matrix.inputs(), matrix.outputs());
+        if let Some(bias) = bias.as_ref().filter(|bias| bias.dims() != [outputs]) {
+            return Err(Error::InvalidInput(format!(
+                "a bias of shape {:?} does not fit a linear layer of {outputs} outputs",
+                bias.dims()
+            )));
+        }
+        Ok(Self {
+            weight: Weight::DeviceBlocks(matrix),
+            bias,
+            dtype,
+            inputs,
+            outputs,
         })
     }
 
@@ -189,10 +226,11 @@ impl Linear {
         self.bias.as_ref()
     }
 
-    /// The weight in either order, unless it is laid out for the CPU.
-    pub(super) fn plain_weight(&self) -> Option<&Tensor> {
+    /// What holds the weight, unless it is laid out for the CPU.
+    pub(super) fn held_weight(&self) -> Option<&Tensor> {
         match &self.weight {
             Weight::Plain(weight) | Weight::Shared(weight, _) => Some(weight),
+            Weight::DeviceBlocks(matrix) => Some(matrix.bytes()),
             _ => None,
         }
     }
@@ -205,12 +243,16 @@ impl Linear {
             Weight::Packed(..) | Weight::Half(..) => (Stored::Numbers(self.dtype), Device::Cpu),
             Weight::Bytes(..) => (Stored::Bytes, Device::Cpu),
             Weight::Blocks(matrix, _) => (Stored::Blocks(matrix.kind()), Device::Cpu),
+            Weight::DeviceBlocks(matrix) => {
+                let device = matrix.bytes().device().clone();
+                (Stored::Blocks(matrix.kind()), device)
+            }
         }
     }
 
     /// Whether the weight is held in quantized blocks.
     pub fn is_quantized(&self) -> bool {
-        matches!(self.weight, Weight::Blocks(..))
+        matches!(self.weight, Weight::Blocks(..) | Weight::DeviceBlocks(_))
     }
 
     /// x · weightᵀ + bias; `x` is [.., in].
@@ -256,6 +298,7 @@ impl Linear {
                     weight.multiply(isa, x, rows, epilogue)
                 })
             }
+            Weight::DeviceBlocks(matrix) => self.forward_blocks(x, matrix, shape, rows, epilogue),
         }
     }
 
@@ -345,15 +388,25 @@ impl Linear {
             Some(bias) => elementwise::add(&product, bias)?,
             None => product,
         };
-        let product = product.reshape(shape)?;
-        let product = match epilogue.activation {
-            Some(activation) => kernels::activate(&product, activation)?,
-            None => product,
-        };
-        match epilogue.residual {
-            Some(residual) => elementwise::add(&product, residual),
-            None => Ok(product),
+        follow(product.reshape(shape)?, epilogue)
+    }
+
+    fn forward_blocks(
+        &self,
+        x: &Tensor,
+        matrix: &DeviceBlocks,
+        shape: Vec<usize>,
+        rows: usize,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<Tensor> {
+        let x = x.reshape((rows, self.inputs))?;
+        let bias = self.bias.as_ref();
+        if let (None, Some(residual)) = (epilogue.activation, epilogue.residual) {
+            let residual = residual.reshape((rows, self.outputs))?;
+            return Ok(matrix.multiply(&x, bias, Some(&residual))?.reshape(shape)?);
         }
+        let product = matrix.multiply(&x, bias, None)?;
+        follow(product.reshape(shape)?, epilogue)
     }
 
     fn forward_shared<T: Element>(
@@ -386,6 +439,18 @@ impl Linear {
         }
         let rows = shape.iter().rev().skip(1).product();
         Ok((shape, rows))
+    }
+}
+
+/// The epilogue by launches of its own.
+fn follow(product: Tensor, epilogue: &Epilogue<'_>) -> Result<Tensor> {
+    let product = match epilogue.activation {
+        Some(activation) => kernels::activate(&product, activation)?,
+        None => product,
+    };
+    match epilogue.residual {
+        Some(residual) => elementwise::add(&product, residual),
+        None => Ok(product),
     }
 }
 

@@ -1,6 +1,7 @@
 //! GGUF's quantized blocks: their formats, their expansion, and matrices of them.
 
 mod blocks;
+pub(crate) mod noise;
 
 use std::ops::Range;
 

@@ -15,6 +15,7 @@ constant constexpr uint HAS_BOOLEAN = 16;
 constant constexpr uint HAS_LENGTHS = 32;
 constant constexpr uint INTERLEAVED = 64;
 constant constexpr uint IS_GATED = 128;
+constant constexpr uint HAS_RESIDUAL = 256;
 
 // float4 vectors one lane keeps in registers between the passes over its row; what a longer row has
 // beyond that is read again.

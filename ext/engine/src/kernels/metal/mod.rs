@@ -1,10 +1,12 @@
-//! The row kernels on Metal: sources in this folder, compiled at run time, libraries and pipelines
+//! Kernels on rows and on quantized blocks on Metal: sources in this folder, compiled at run time, libraries and pipelines
 //! kept per device. The launcher needs candle's Metal backend; what can be tested without is in `plan`.
 
 // Elsewhere only its tests use it.
 #[cfg_attr(not(feature = "metal"), allow(dead_code))]
 mod plan;
 
+#[cfg(feature = "metal")]
+pub(super) mod blocks;
 #[cfg(feature = "metal")]
 mod launch;
 #[cfg(feature = "metal")]

@@ -64,7 +64,7 @@ fn compile(device: &MetalDevice, source: Source) -> Result<Library> {
     options.setFastMathEnabled(false);
     device
         .metal_device()
-        .new_library_with_source(source.text(), Some(&options))
+        .new_library_with_source(&source.text(), Some(&options))
         .map_err(|error| {
             Error::Msg(format!(
                 "the Metal source {source:?} does not compile: {error}"

@@ -1,9 +1,12 @@
 //! What a Metal launch needs that takes no Metal device to work out: sources, kernel names, parameter
 //! blocks, row geometry and threadgroup sizes. Compiled for tests on every platform.
 
+use std::borrow::Cow;
+
 use candle_core::{bail, DType, Layout, Result};
 
 use crate::kernels::rows::Rows;
+use crate::quant::BlockType;
 
 /// Bits of the `flags` field of a parameter block, as in `common.metal`.
 pub const ALIGNED: u32 = 1;
@@ -14,6 +17,7 @@ pub const HAS_BOOLEAN: u32 = 16;
 pub const HAS_LENGTHS: u32 = 32;
 pub const INTERLEAVED: u32 = 64;
 pub const IS_GATED: u32 = 128;
+pub const HAS_RESIDUAL: u32 = 256;
 
 /// Elements a lane loads at once.
 pub const VECTOR: usize = 4;
@@ -26,6 +30,16 @@ pub const ELEMENTWISE_LANES: usize = 256;
 /// Lanes and columns of a pooling threadgroup, as in `pooling.metal`.
 pub const POOL_LANES: usize = 256;
 pub const POOL_COLUMNS: usize = 128;
+/// Elements of a block that are expanded at once, as in `blocks.metal`.
+pub const RUN: usize = crate::quant::RUN;
+/// Up to so many rows a product with blocks is one of few.
+pub const MOST_FEW_ROWS: usize = 8;
+/// What a threadgroup of a product with blocks makes, as in `blocks.metal`: of few rows and of many.
+pub const FEW_ROWS: usize = 4;
+pub const FEW_SIMDGROUPS: usize = 4;
+pub const TILE_ROWS: usize = 32;
+pub const TILE_OUTPUTS: usize = 64;
+pub const PRODUCT_LANES: usize = 128;
 
 /// The sources, each a library of its own so that the first use compiles only what it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,22 +49,30 @@ pub enum Source {
     Activation,
     Rope,
     Pooling,
+    /// Products with one format.
+    Blocks(BlockType),
 }
 
 impl Source {
-    pub fn text(self) -> &'static str {
+    pub fn text(self) -> Cow<'static, str> {
         macro_rules! with_common {
             ($file:literal) => {
                 concat!(include_str!("common.metal"), include_str!($file))
             };
         }
-        match self {
+        let text = match self {
             Source::Norm => with_common!("norm.metal"),
             Source::Softmax => with_common!("softmax.metal"),
             Source::Activation => with_common!("activation.metal"),
             Source::Rope => with_common!("rope.metal"),
             Source::Pooling => with_common!("pooling.metal"),
-        }
+            Source::Blocks(kind) => {
+                let text = with_common!("blocks.metal");
+                let instances = format!("BLOCK_KERNELS({}, {kind:?})\n", kind.name());
+                return Cow::Owned(text.to_owned() + &instances);
+            }
+        };
+        Cow::Borrowed(text)
     }
 }
 
@@ -147,6 +169,16 @@ parameter_block! {
         flags: u32,
         epsilon: f32,
         input: RowStarts,
+    }
+}
+
+parameter_block! {
+    BlockParameters {
+        inputs: u32,
+        outputs: u32,
+        rows: u32,
+        row_bytes: u32,
+        flags: u32,
     }
 }
 
@@ -290,6 +322,11 @@ mod tests {
             (Source::Rope, "RopeParameters", RopeParameters::FIELDS),
             (Source::Pooling, "PoolParameters", PoolParameters::FIELDS),
             (Source::Pooling, "L2Parameters", L2Parameters::FIELDS),
+            (
+                Source::Blocks(BlockType::Q4K),
+                "BlockParameters",
+                BlockParameters::FIELDS,
+            ),
         ];
         for (source, name, fields) in blocks {
             let ours: Vec<(String, String)> = fields
@@ -312,6 +349,7 @@ mod tests {
             ("HAS_LENGTHS", HAS_LENGTHS as usize),
             ("INTERLEAVED", INTERLEAVED as usize),
             ("IS_GATED", IS_GATED as usize),
+            ("HAS_RESIDUAL", HAS_RESIDUAL as usize),
             ("MAXIMUM_SIMDGROUPS", MAXIMUM_LANES / SIMD_WIDTH),
             ("POOL_SIMDGROUPS", POOL_LANES / SIMD_WIDTH),
             ("POOL_LANES", SIMD_WIDTH),
@@ -321,6 +359,35 @@ mod tests {
             assert!(Source::Pooling.text().contains(&line), "{line}");
         }
         assert_eq!(POOL_COLUMNS, VECTOR * SIMD_WIDTH);
+        let constants = [
+            ("RUN", RUN),
+            ("FEW_ROWS", FEW_ROWS),
+            ("FEW_SIMDGROUPS", FEW_SIMDGROUPS),
+            ("TILE_ROWS", TILE_ROWS),
+            ("TILE_OUTPUTS", TILE_OUTPUTS),
+            ("TILE_LANES", PRODUCT_LANES),
+        ];
+        let text = Source::Blocks(BlockType::Q4K).text();
+        for (name, value) in constants {
+            let line = format!("constant constexpr uint {name} = {value};");
+            assert!(text.contains(&line), "{line}");
+        }
+        assert_eq!(PRODUCT_LANES, FEW_SIMDGROUPS * SIMD_WIDTH);
+    }
+
+    #[test]
+    fn blocks_have_the_sizes_of_the_metal_structs() {
+        for kind in BlockType::ALL {
+            let text = Source::Blocks(kind).text();
+            assert!(text.ends_with(&format!("BLOCK_KERNELS({}, {kind:?})\n", kind.name())));
+            let sizes = format!(
+                "struct {kind:?} {{\n    enum : uint {{ ELEMENTS = {}, BYTES = {} }};\n",
+                kind.elements(),
+                kind.bytes()
+            );
+            assert!(text.contains(&sizes), "{sizes}");
+            assert!(kind.bytes().is_multiple_of(2) && kind.elements().is_multiple_of(32));
+        }
     }
 
     fn layout(dims: &[usize], strides: &[usize], start: usize) -> Layout {

@@ -31,7 +31,7 @@ pub fn head(
     embedding: &Embedding,
 ) -> Result<Linear> {
     if ties_head(parameters, config) {
-        return embedding.tied_output();
+        return embedding.tied_output(None);
     }
     parameters.linear(Part::Head, config.hidden_size, config.vocab_size)
 }

@@ -91,7 +91,7 @@ impl Encoder {
         }
         match self.embeddings.tokens() {
             Embedding::Dense(table) => Linear::new(table.clone(), bias),
-            Embedding::Blocks(table) => Linear::quantized(table.clone(), bias),
+            table => table.tied_output(bias),
         }
     }
 }

@@ -55,7 +55,7 @@ impl Seq2Seq {
         let (hidden, vocabulary) = (body.config.decoder.hidden_size, body.config.vocab_size);
         let head = match parameters.has(Part::Head) {
             true => parameters.linear(Part::Head, hidden, vocabulary)?,
-            false => body.embeddings.tokens().tied_output()?,
+            false => body.embeddings.tokens().tied_output(None)?,
         };
         let bias = parameters.optional_tensor(Part::LogitBias)?;
         let logit_bias = bias

@@ -1,21 +1,28 @@
 //! Attention and linear layers on a device, compared with their plainest form in f64.
 
 mod attention;
+mod blocks;
 mod linear;
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::kernels::selftest::{Extent, Outcome, DTYPES};
+use crate::quant::BlockType;
 use crate::runtime::device::placed;
 use crate::{Error, Result};
 
 type Case = fn(&mut Bench<'_>) -> Result<()>;
 
-const ALL: &[(&str, Case)] = &[("attention", attention::cases), ("linear", linear::cases)];
+const ALL: &[(&str, Case)] = &[
+    ("attention", attention::cases),
+    ("linear", linear::cases),
+    ("blocks", blocks::cases),
+];
 
-/// What can be run by its name.
+/// What can be run by its name; with a format of blocks goes `blocks`, for that format alone.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|(name, _)| *name)
+    let formats = BlockType::ALL.iter().map(|kind| kind.name());
+    ALL.iter().map(|(name, _)| *name).chain(formats)
 }
 
 /// Runs the cases named (all, when nothing is) on the device, in every dtype.
@@ -31,6 +38,7 @@ pub fn run(device: &Device, named: &[&str], extent: Extent) -> Result<Vec<Outcom
                 dtype,
                 seed: 1,
                 extent,
+                named,
                 outcomes: &mut outcomes,
             };
             match cases(&mut bench) {
@@ -49,6 +57,7 @@ struct Bench<'a> {
     dtype: DType,
     seed: u64,
     extent: Extent,
+    named: &'a [&'a str],
     outcomes: &'a mut Vec<Outcome>,
 }
 

@@ -12,6 +12,7 @@
 #define NAN __builtin_nanf("")
 
 typedef unsigned char uchar;
+typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
 typedef uint uint2 __attribute__((ext_vector_type(2)));
@@ -20,10 +21,12 @@ namespace metal {
 
 template <typename T, int N>
 using vec = T __attribute__((ext_vector_type(N)));
+typedef vec<float, 2> float2;
 typedef vec<float, 4> float4;
 
 enum class mem_flags : uint { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
 void threadgroup_barrier(mem_flags flags);
+void simdgroup_barrier(mem_flags flags);
 float simd_sum(float value);
 float simd_max(float value);
 float exp(float x);
@@ -33,6 +36,16 @@ float fabs(float x);
 float fma(float a, float b, float c);
 float fmin(float a, float b);
 float fmax(float a, float b);
+template <typename To, typename From>
+To as_type(From from);
+
+typedef float2 simdgroup_float8x8;
+template <typename T, int C, int R>
+simdgroup_float8x8 make_filled_simdgroup_matrix(T value);
+void simdgroup_load(thread simdgroup_float8x8 &to, const threadgroup float *from, ulong row_elements);
+void simdgroup_store(const thread simdgroup_float8x8 &from, threadgroup float *to, ulong row_elements);
+void simdgroup_multiply_accumulate(thread simdgroup_float8x8 &d, const thread simdgroup_float8x8 &a,
+                                   const thread simdgroup_float8x8 &b, const thread simdgroup_float8x8 &c);
 uint min(uint a, uint b);
 
 }  // namespace metal

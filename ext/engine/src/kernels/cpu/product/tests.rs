@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::blocks::tests::{tensor, KINDS};
+use super::blocks::tests::KINDS;
 use super::blocks::BlockMatrix;
 use super::byte_matrix::ByteMatrix;
 use super::driver::multiply_each;
@@ -16,6 +16,7 @@ use crate::kernels::cpu::isa::Isa;
 use crate::kernels::cpu::test_numbers::numbers;
 use crate::kernels::cpu::Element;
 use crate::kernels::Activation;
+use crate::quant::noise::random_matrix;
 use crate::runtime::threads;
 
 /// One row, few of them, whole tiles and tasks, and some more than those.
@@ -59,7 +60,7 @@ macro_rules! for_each_matrix {
         let halves: Vec<f16> = rounded(OUTPUTS * INPUTS, 2);
         $check::<f16, _>("rows of f16", &RowMatrix::new(&halves, INPUTS, OUTPUTS));
         for kind in KINDS {
-            let blocks = tensor(kind, OUTPUTS, INPUTS);
+            let blocks = random_matrix(kind, OUTPUTS, INPUTS);
             let matrix = BlockMatrix::new(Isa::current().unwrap(), &blocks).unwrap();
             $check::<f32, _>(kind.name(), &matrix);
         }

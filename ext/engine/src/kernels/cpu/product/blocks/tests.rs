@@ -3,6 +3,7 @@ use crate::kernels::cpu::product::driver::{multiply_each, multiply_prepared};
 use crate::kernels::cpu::product::GemmEpilogue;
 use crate::kernels::Activation;
 use crate::quant::dequantize;
+use crate::quant::noise::random_matrix;
 use crate::runtime::bytes::Bytes;
 
 pub(crate) const KINDS: [BlockType; 13] = [
@@ -21,24 +22,6 @@ pub(crate) const KINDS: [BlockType; 13] = [
     BlockType::Iq4Xs,
 ];
 
-/// Blocks of random bits whose scales, which are f16, stay small.
-fn random_blocks(kind: BlockType, count: usize) -> Vec<u8> {
-    let mut state = 7u32;
-    let mut bytes: Vec<u8> = (0..count * kind.bytes())
-        .map(|_| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 24) as u8
-        })
-        .collect();
-    for block in bytes.chunks_mut(kind.bytes()) {
-        for at in [0, 2, kind.bytes() - 4, kind.bytes() - 2] {
-            // The sign and exponent of an f16 between 2⁻⁶ and 2⁻⁵.
-            block[at + 1] = 0b0010_0100 | (block[at + 1] & 0b1000_0011);
-        }
-    }
-    bytes
-}
-
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     std::iter::repeat_with(|| {
@@ -47,14 +30,6 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
     })
     .take(count)
     .collect()
-}
-
-pub(crate) fn tensor(kind: BlockType, outputs: usize, inputs: usize) -> QuantizedTensor {
-    QuantizedTensor {
-        kind,
-        shape: vec![outputs, inputs],
-        bytes: Bytes::unpacked(random_blocks(kind, inputs / kind.elements() * outputs)),
-    }
 }
 
 fn matrix(blocks: &QuantizedTensor) -> BlockMatrix {
@@ -94,7 +69,7 @@ fn every_block_type_multiplies_like_its_expansion() {
     let x = numbers(rows * inputs, 3);
     let level = Level::of(Isa::current().unwrap());
     for kind in KINDS {
-        let blocks = tensor(kind, outputs, inputs);
+        let blocks = random_matrix(kind, outputs, inputs);
         let dense = dequantize(kind, &blocks.bytes).unwrap();
         let expected = expected(&dense, &x, inputs);
         let got = plain(&matrix(&blocks), level, &x, rows);
@@ -122,7 +97,7 @@ fn elements_that_are_bytes_multiply_exactly() {
         })
         .collect();
     for kind in KINDS {
-        let blocks = tensor(kind, outputs, inputs);
+        let blocks = random_matrix(kind, outputs, inputs);
         let dense = dequantize(kind, &blocks.bytes).unwrap();
         let got = plain(&matrix(&blocks), Level::of(Isa::current().unwrap()), &x, 1);
         for (got, weights) in got.iter().zip(dense.chunks(inputs)) {
@@ -145,7 +120,7 @@ fn every_instruction_set_gives_the_same_bits() {
         (BlockType::Q8_0, 17, 5),
     ]) {
         let inputs = blocks * kind.elements();
-        let blocks = tensor(kind, outputs, inputs);
+        let blocks = random_matrix(kind, outputs, inputs);
         let rows = 29;
         let x = numbers(rows * inputs, 11);
         let portable = plain(&matrix(&blocks), Level::Portable, &x, rows);
@@ -164,7 +139,7 @@ fn a_row_does_not_depend_on_its_neighbours() {
     let (inputs, outputs, rows) = (256, 33, 131);
     let x = numbers(rows * inputs, 5);
     for kind in KINDS {
-        let packed = matrix(&tensor(kind, outputs, inputs));
+        let packed = matrix(&random_matrix(kind, outputs, inputs));
         for level in Level::available() {
             let together = plain(&packed, level, &x, rows);
             for row in [0, 3, 11, 12, 95, 96, 127, 130] {
@@ -180,8 +155,8 @@ fn several_matrices_at_once_and_their_epilogues() {
     let (inputs, rows) = (256, 5);
     let x = numbers(rows * inputs, 9);
     let isa = Isa::current().unwrap();
-    let first = matrix(&tensor(BlockType::Q4K, 40, inputs));
-    let second = matrix(&tensor(BlockType::Q8_0, 19, inputs));
+    let first = matrix(&random_matrix(BlockType::Q4K, 40, inputs));
+    let second = matrix(&random_matrix(BlockType::Q8_0, 19, inputs));
     let (bias, residual) = (numbers(19, 1), numbers(rows * 19, 2));
     let epilogue = GemmEpilogue {
         bias: Some(&bias),
@@ -205,7 +180,7 @@ fn several_matrices_at_once_and_their_epilogues() {
 
 #[test]
 fn what_is_not_a_number_stays_so() {
-    let packed = matrix(&tensor(BlockType::Q4_1, 16, 64));
+    let packed = matrix(&random_matrix(BlockType::Q4_1, 16, 64));
     let mut x = numbers(2 * 64, 4);
     x[3] = f32::INFINITY;
     for level in Level::available() {

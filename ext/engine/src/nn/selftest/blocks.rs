@@ -1,0 +1,118 @@
+use candle_core::DType;
+
+use super::Bench;
+use crate::kernels::blocks::DeviceBlocks;
+use crate::nn::{Embedding, Epilogue, Linear};
+use crate::quant::noise::random_matrix;
+use crate::quant::{dequantize, BlockType, QuantizedTensor};
+use crate::Result;
+
+/// Layers and tables that stay quantized in a GPU's memory.
+pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
+    if !DeviceBlocks::computed_by(bench.device, bench.dtype) {
+        return Ok(());
+    }
+    for kind in formats(bench) {
+        let whole = kind.elements();
+        let (sizes, rows): (Vec<_>, &[_]) = match bench.extent.few {
+            true => (vec![(5, whole), (70, 3 * whole)], &[1, 6, 9, 33]),
+            false => (
+                vec![(1, whole), (7, 2 * whole), (64, 5 * whole), (130, 768)],
+                &[1, 2, 3, 4, 5, 8, 9, 31, 33, 64, 512],
+            ),
+        };
+        for (outputs, inputs) in sizes {
+            let matrix = random_matrix(kind, outputs, inputs);
+            let weight = dequantize(kind, &matrix.bytes)?;
+            rows_case(bench, &matrix, &weight)?;
+            for &rows in rows {
+                product_case(bench, &matrix, &weight, rows)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Those that were named, or all; how they expand has nothing to do with the dtype.
+fn formats(bench: &Bench<'_>) -> Vec<BlockType> {
+    let named = |kind: &BlockType| bench.named.contains(&kind.name());
+    if BlockType::ALL.iter().any(named) {
+        return BlockType::ALL.into_iter().filter(named).collect();
+    }
+    match bench.extent.few && bench.dtype != DType::F32 {
+        true => vec![BlockType::Q4_0, BlockType::Q6K],
+        false => BlockType::ALL.to_vec(),
+    }
+}
+
+fn rows_case(bench: &mut Bench<'_>, matrix: &QuantizedTensor, weight: &[f32]) -> Result<()> {
+    let (outputs, inputs) = (matrix.shape[0], matrix.shape[1]);
+    let table = Embedding::quantized(matrix.clone(), bench.device, bench.dtype)?;
+    let last = outputs as u32 - 1;
+    let asked = [last, 0, last / 2, last];
+    let want: Vec<f64> = asked
+        .iter()
+        .flat_map(|&row| &weight[row as usize * inputs..][..inputs])
+        .map(|&value| f64::from(value))
+        .collect();
+    let case = format!("{} {outputs}x{inputs}", matrix.kind.name());
+    let got = table.rows(&asked)?;
+    bench.check("block_rows", case, &got, &want)
+}
+
+fn product_case(
+    bench: &mut Bench<'_>,
+    matrix: &QuantizedTensor,
+    weight: &[f32],
+    rows: usize,
+) -> Result<()> {
+    let (outputs, inputs) = (matrix.shape[0], matrix.shape[1]);
+    // A part of a wider tensor, whose rows start at any element.
+    let (wide, _) = bench.tensor(&[rows * inputs + 3])?;
+    let x = wide
+        .narrow(0, rows % 4, rows * inputs)?
+        .reshape((rows, inputs))?;
+    let values = super::read(&x)?;
+    let (bias, b) = bench.tensor(&[outputs])?;
+    let (residual, r) = bench.tensor(&[rows, outputs])?;
+    let products: Vec<f64> = values
+        .chunks(inputs)
+        .flat_map(|x| {
+            let product = |weight: &[f32]| -> f64 {
+                weight.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()
+            };
+            weight.chunks(inputs).map(product).collect::<Vec<_>>()
+        })
+        .collect();
+    let place = (bench.device, bench.dtype);
+    let plain = Linear::quantized(matrix.clone(), None, place)?;
+    let biased = Linear::quantized(matrix.clone(), Some(bias), place)?;
+    let case = format!("{} {rows}x{inputs}x{outputs}", matrix.kind.name());
+    bench.check("blocks", case.clone(), &plain.forward(&x)?, &products)?;
+    let epilogue = Epilogue {
+        residual: Some(&residual),
+        ..Epilogue::default()
+    };
+    let got = biased.forward_with(&x, &epilogue)?;
+    let want: Vec<f64> = products
+        .iter()
+        .enumerate()
+        .map(|(at, product)| product + b[at % outputs] + r[at])
+        .collect();
+    bench.check("blocks", format!("{case} bias and residual"), &got, &want)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_blocks_are_numbers_of_ordinary_size() {
+        for kind in BlockType::ALL {
+            let matrix = random_matrix(kind, 3, 256);
+            let values = dequantize(kind, &matrix.bytes).unwrap();
+            let most = values.iter().fold(0f32, |most, v| most.max(v.abs()));
+            assert!(most.is_finite() && most > 0.1, "{}: {most}", kind.name());
+        }
+    }
+}
