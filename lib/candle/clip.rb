@@ -150,21 +150,21 @@ module Candle
     end
 
     def vector?(value)
-      value.is_a?(Array) || value.is_a?(Tensor) || packed?(value)
+      Array === value || Tensor === value || packed?(value)
     end
 
     def packed?(value)
-      value.respond_to?(:to_str) && value.encoding == Encoding::BINARY && value.bytesize == 4 * dimension &&
+      String === value && value.encoding == Encoding::BINARY && value.bytesize == 4 * dimension &&
         !Image.like?(value)
     end
 
     # @return [Tensor] f32 [dimension]
     def vector(value)
-      return embed_image([value], as: :tensor).flatten_all if !value.is_a?(Array) && Image.like?(value)
+      return embed_image([value], as: :tensor).flatten_all if !(Array === value) && Image.like?(value)
       return Tensor.from_packed(value, [dimension], :f32) if packed?(value)
-      return embed_text(value, as: :tensor).flatten_all if value.respond_to?(:to_str)
+      return embed_text(value, as: :tensor).flatten_all if TextInput.text?(value)
 
-      value.is_a?(Tensor) ? value.flatten_all : Tensor.new(value, :f32)
+      Tensor === value ? value.flatten_all : Tensor.new(value, :f32)
     end
 
     # @return [Tensor] f32 [n, dimension]

@@ -64,7 +64,7 @@ module Candle
     #
     # @return [Boolean]
     def ==(other)
-      other.is_a?(Completion) && generated == other.generated
+      Completion === other && generated == other.generated
     end
 
     alias eql? ==

@@ -79,7 +79,7 @@ module Candle
 
     # @return [Boolean] whether `other` is the same device
     def ==(other)
-      other.is_a?(Device) && to_s == other.to_s
+      Device === other && to_s == other.to_s
     end
 
     alias eql? ==

@@ -51,7 +51,7 @@ module Candle
 
     # @return [Boolean] whether `other` is a DType of the same type
     def eql?(other)
-      other.is_a?(DType) && self == other
+      DType === other && self == other
     end
 
     # @return [Integer]

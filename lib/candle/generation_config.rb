@@ -157,7 +157,7 @@ module Candle
     #
     # @return [Boolean]
     def ==(other)
-      other.is_a?(GenerationConfig) && given == other.given
+      GenerationConfig === other && given == other.given
     end
 
     alias eql? ==

@@ -60,7 +60,7 @@ module Candle
       # @api private
       # @return [Array(Array, Boolean)] the images, and whether a single one was given
       def inputs(images)
-        return [[input(images)], true] unless images.is_a?(Array)
+        return [[input(images)], true] unless Array === images
 
         [images.each_with_index.map { |image, index| input(image, "images[#{index}]") }, false]
       end
@@ -69,7 +69,8 @@ module Candle
       #
       # @api private
       def like?(value)
-        return encoded?(value.to_str) if value.respond_to?(:to_str)
+        return false unless Object === value
+        return encoded?(TextInput.string_of(value, "image")) if value.respond_to?(:to_str)
 
         value.is_a?(Image) || value.respond_to?(:to_path) || value.respond_to?(:read)
       end
@@ -81,6 +82,7 @@ module Candle
       end
 
       def input(image, name = "image")
+        raise InvalidInputError, "#{name} must be an image, not #{Arguments.shown(image)}" unless Object === image
         return image if image.is_a?(Image)
         return [:bytes, read(image, name)] if image.respond_to?(:read) && !image.is_a?(Pathname)
 
@@ -90,7 +92,7 @@ module Candle
                                    "not a #{image.class}"
         end
 
-        string(image.to_str, name)
+        string(TextInput.string_of(image, name), name)
       end
 
       def string(image, name)

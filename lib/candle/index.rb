@@ -173,8 +173,8 @@ module Candle
     end
 
     def key(id)
-      return id if id.is_a?(Integer)
-      return TextInput.utf8(id, "id") if id.is_a?(String)
+      return id if Integer === id
+      return TextInput.utf8(id, "id") if String === id
 
       raise ArgumentError, "an id must be an Integer or a String, not #{Arguments.shown(id)}"
     end
@@ -184,10 +184,10 @@ module Candle
       when String then vector
       when Tensor then vector.flatten_all.to_dtype(:f32).to_packed
       when Array then vector.pack("e*")
-      else raise ArgumentError, "a vector must be an Array, a packed String or a Tensor, not a #{vector.class}"
+      else raise ArgumentError, "a vector must be an Array, a packed String or a Tensor, not #{Arguments.shown(vector)}"
       end
     rescue TypeError
-      wrong = vector.find { |number| !number.is_a?(Numeric) }
+      wrong = vector.find { |number| !(Numeric === number) }
       raise InvalidInputError, "a vector must have numbers only, not #{Arguments.shown(wrong)}"
     end
   end

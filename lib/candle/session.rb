@@ -52,13 +52,14 @@ module Candle
     # Says something and returns the answer, which also goes into {#messages}. With a block the answer is streamed.
     #
     # @param text [String]
-    # @param images [Array] what the text is about, for a model that sees: paths, bytes of files, IOs or {Image}s; a
-    #   conversation with other images than paths can't be saved
+    # @param images [Array, String, Pathname, IO, Image] what the text is about, for a model that sees: paths, bytes of
+    #   files, IOs or {Image}s, or one of these; a conversation with other images than paths can't be saved
     # @param options [Hash] as {LLM#chat} takes them
     # @yieldparam piece [String]
     # @return [String]
     def say(text, images: [], **options, &block)
       text = TextInput.utf8(text, "text")
+      images = [images] unless Array === images
       content = images.map { |image| { type: "image", image: image } } << { type: "text", text: text } if images.any?
       @turn.synchronize do
         asked = @messages + [{ role: "user", content: content || text }]

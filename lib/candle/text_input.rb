@@ -51,6 +51,10 @@ module Candle
       end
     end
 
+    # @param text [#to_str]
+    # @param name [String] what to call it in an error
+    # @return [String] as it is
+    # @raise [InvalidInputError] when its `to_str` gives something else
     def string_of(text, name)
       case string = text.to_str
       when String then string
@@ -77,6 +81,6 @@ module Candle
       else "a BasicObject"
       end
     end
-    private_class_method :string_of, :transcode, :describe
+    private_class_method :transcode, :describe
   end
 end

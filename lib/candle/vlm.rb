@@ -108,6 +108,8 @@ module Candle
       #
       # @api private
       def of(llm, **access)
+        raise ArgumentError, "llm must be a Candle::LLM, not #{Arguments.shown(llm)}" unless LLM === llm
+
         loaded = { revision: llm.options["revision"], cache_dir: llm.options["cache_dir"], **access }
         new(llm, Sight.load(llm, llm.model_id, { device: llm.device.to_s, dtype: llm.dtype.to_s, **loaded }))
       end

@@ -126,4 +126,17 @@ RSpec.describe Candle::CLIP do
     Process.wait(pid)
     expect(found).to be_near(wanted, 1e-6)
   end
+
+  it "refuses what has no methods, and texts that lie about themselves" do
+    liar = Class.new { def to_str = 7 }.new
+    model = described_class.from_pretrained(TinyModels.path("clip"), device: "cpu")
+    [BasicObject.new, liar].each do |odd|
+      expect { model.similarity(odd, "a dog") }.to raise_error(Candle::InvalidInputError)
+      expect { model.embed_image(odd) }.to raise_error(Candle::InvalidInputError)
+    end
+    index = Candle::Index.new(dimension: 2)
+    expect { index.add(BasicObject.new, [1, 2]) }.to raise_error(ArgumentError, /an id must be/)
+    expect { index.add("a", BasicObject.new) }.to raise_error(ArgumentError, /a vector must be/)
+    expect { Candle::VLM.of({}) }.to raise_error(ArgumentError, /llm must be a Candle::LLM/)
+  end
 end

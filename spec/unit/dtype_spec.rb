@@ -22,6 +22,8 @@ RSpec.describe Candle::DType do
     expect(f32).not_to eq(:f64)
     expect(f32).not_to eq(nil)
     expect(f32).not_to eql(:f32)
+    others = [f32, Candle::Device.cpu, Candle::GenerationConfig.default]
+    expect(others.map { |one| one.eql?(BasicObject.new) }).to all(be(false))
     expect({ f32 => 1 }[described_class.parse(:f32)]).to eq(1)
     expect(f32.inspect).to eq("#<Candle::DType f32>")
   end

@@ -72,10 +72,13 @@ RSpec.describe Candle::VLM do
       path = File.join(directory, "talk.json")
       session.save(path)
       expect(Candle::Session.load(vlm, path).messages).to eq(session.messages)
-      session.say("this?", images: [File.binread(photo)], max_length: 2)
+      session.say("this?", images: File.binread(photo), max_length: 2)
       expect { session.save(path) }.to raise_error(Candle::InvalidInputError, /not a path/)
     end
     expect(vlm.stats[:tokens_out]).to be_positive
+    [7, BasicObject.new].each do |odd|
+      expect { session.say("this?", images: odd) }.to raise_error(Candle::InvalidInputError)
+    end
   end
 
   %w[llava-next smolvlm qwen2-vl qwen2.5-vl gemma3-vision].each do |name|

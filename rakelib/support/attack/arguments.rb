@@ -16,7 +16,7 @@ class HostileArguments
     Weights: -> { Candle::Weights.open(File.join(TINY, "bert")) },
     GenerationConfig: -> { Candle::GenerationConfig.default },
     Device: -> { Candle::Device.cpu },
-    Image: -> { Candle::Image.open(File.expand_path("../../images/photo.png", TINY)) },
+    Image: -> { Candle::Image.open(File.expand_path("../images/photo.png", TINY)) },
     Index: -> { Candle::Index.new(dimension: 2).add("a", [1.0, 2.0]) },
     Session: -> { Candle::LLM.from_pretrained(File.join(TINY, INSTANCES[:LLM])).session },
     TextSplitter: -> { Candle::TextSplitter.new },
@@ -98,7 +98,7 @@ class HostileArguments
 
   USUAL = [nil, true, "", "the dog", ["the dog", "a"], 1, 2, 0.5, :cls, "[MASK]", { "a" => 1 }].freeze
   NUMBERS = [2**64, -1, 0, Float::NAN, Float::INFINITY, -2**70, 1r, Complex(1, 2), 10**30].freeze
-  IMAGES = [File.expand_path("../../images/photo.png", TINY), File.expand_path("../../images/animated.gif", TINY),
+  IMAGES = [File.expand_path("../images/photo.png", TINY), File.expand_path("../images/animated.gif", TINY),
             "data:image/png;base64,AAAA"].freeze
   TEXTS = ["\xFF", "a\0b", "x" * 200_000, "\u{10FFFF}" * 5, "a".encode("UTF-16LE"), "\xDE\xAD".b].freeze
   OBJECTS = [Object.new, BasicObject.new, Class, :"a b", 1.., proc { 1 }, Struct.new(:a).new(1), $stdin].freeze

@@ -13,7 +13,8 @@ require_relative "circumstances"
 class Inputs
   ROOT = File.expand_path("../../../spec/fixtures", __dir__)
   # A caller may be told so of what he gave; of a file only Candle's own errors tell.
-  FOR_ARGUMENTS = [ArgumentError, TypeError, RangeError, IndexError, FrozenError, Timeout::Error].freeze
+  FOR_ARGUMENTS = [ArgumentError, TypeError, RangeError, IndexError, FrozenError, Timeout::Error,
+                   SystemCallError].freeze
   # What objects of the attack raise themselves.
   OWN = [/\Anot today\z/, /uncaught throw/].freeze
   SECONDS = 8
