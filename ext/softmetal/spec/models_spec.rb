@@ -112,7 +112,7 @@ RSpec.describe "A model on a Metal device" do
       threads = prompts.map { |text| Thread.new { llm.generate(text, config: greedy, reset_cache: false) } }
       together = threads.map(&:value)
       session = llm.session
-      [alone, together, [session.say("dog", config: greedy), session.say("fox", config: greedy)]]
+      [alone, together, %w[dog fox].map { |text| session.say(text, config: greedy, max_length: 8) }]
     end
     expect(answers.last).to eq(answers.first)
     expect(answers.last[1]).to eq(answers.last[0])
