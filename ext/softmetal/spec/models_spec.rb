@@ -44,6 +44,11 @@ RSpec.describe "A model on a Metal device" do
        llm.device_report[:kernels]["linear"]]
     end
     expect(metal[0]).to be_near(cpu[0], 0.05)
+    { f16: 0.1, bf16: 0.4 }.each do |dtype, tolerance|
+      llm = Candle::LLM.from_pretrained(TinyModels.path("gguf-decoders/quantized"), device: "metal", dtype:)
+      found = record["sequences"].map { |ids| llm.__send__(:_logprobs, ids, nil) }
+      expect(found).to be_near(cpu[0], tolerance), dtype.to_s
+    end
     expect(metal[1]).to be_within(0.1 * cpu[1]).of(cpu[1])
     %w[q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k].each { |kind| expect(metal[2]).to include("metal #{kind}") }
   end
@@ -89,8 +94,13 @@ RSpec.describe "A model on a Metal device" do
         both(Candle::ImageClassifier, name) { |model| model.classify(pictures).flatten.map { |entry| entry[:score] } }
       end
     end
-    cpu, metal = both(Candle::VLM, "llava") { |vlm| vlm.ask(pictures.first, "what is it?", max_length: 12) }
-    expect(metal).to eq(cpu)
+  end
+
+  it "talks about pictures as the CPU does" do
+    %w[llava llava-next gemma3-vision qwen2-vl qwen2.5-vl smolvlm].each do |name|
+      cpu, metal = both(Candle::VLM, name) { |vlm| vlm.ask(pictures.first, "what is it?", max_length: 12) }
+      expect(metal).to eq(cpu), name
+    end
   end
 
   it "weighs terms and compares token by token as the CPU does" do
