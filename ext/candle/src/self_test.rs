@@ -1,11 +1,12 @@
-//! `Candle::SelfTest`: long work and panics on demand, and what the allocator keeps, so that the
-//! promises of `gvl` and of the settings can be shown on any installation.
+//! `Candle::SelfTest`: kernels beside their reference, long work and panics on demand, and what the
+//! allocator keeps, so that what is promised can be shown on any installation.
 
 use std::time::{Duration, Instant};
 
-use magnus::{function, prelude::*, Error, RModule, Ruby};
+use engine::kernels::selftest::{self, Extent};
+use magnus::{function, prelude::*, Error, RArray, RModule, Ruby, Value};
 
-use crate::{gvl, ALLOCATOR};
+use crate::{convert, gvl, ALLOCATOR};
 
 /// Computes for `seconds`, looking at the cancel token as all engine loops do.
 fn work(ruby: &Ruby, seconds: f64) -> Result<u64, Error> {
@@ -30,6 +31,24 @@ fn panic_away(ruby: &Ruby, message: String) -> Result<(), Error> {
     gvl::leave(ruby, |_| panic!("{message}"))
 }
 
+/// Every kernel on a device beside the reference: its name, how many cases it has, and what failed. An
+/// interrupt costs at most the kernel at hand.
+fn kernels(ruby: &Ruby, device: Value) -> Result<RArray, Error> {
+    let device = convert::device(ruby, device)?;
+    let extent = Extent {
+        few: true,
+        stop_at_first: false,
+    };
+    let found = ruby.ary_new();
+    for name in selftest::names() {
+        let outcomes = gvl::leave(ruby, |_| selftest::run(&device.open()?, &[name], extent))?;
+        let failed = outcomes.iter().filter(|outcome| !outcome.passed());
+        let failed = failed.map(|outcome| format!("{} {}", outcome.dtype.as_str(), outcome.case));
+        found.push((name, outcomes.len(), failed.collect::<Vec<_>>()))?;
+    }
+    Ok(found)
+}
+
 fn kept_bytes() -> usize {
     ALLOCATOR.kept_bytes()
 }
@@ -37,6 +56,7 @@ fn kept_bytes() -> usize {
 pub fn init(candle: RModule) -> Result<(), Error> {
     let module = candle.define_module("SelfTest")?;
     module.define_singleton_method("work", function!(work, 1))?;
+    module.define_singleton_method("kernels", function!(kernels, 1))?;
     module.define_singleton_method("kept_bytes", function!(kept_bytes, 0))?;
     module.define_singleton_method("panic_holding_gvl", function!(panic_holding, 1))?;
     module.define_singleton_method("panic_without_gvl", function!(panic_away, 1))

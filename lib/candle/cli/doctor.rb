@@ -21,24 +21,21 @@ module Candle
 
       private
 
-      # Each device computes what the CPU computes.
+      # Each kernel of each device computes what its reference computes.
       def kernels
         names = Device.available_devices
-        failed = names.reject { |name| computes?(name) }
-        { ok: failed.empty?, tested: names, failed: failed,
+        results = names.to_h { |name| [name, self_test(name)] }
+        failed = results.flat_map { |name, result| result.fetch(:failed).map { |kernel| "#{name}: #{kernel}" } }
+        { ok: failed.empty?, tested: names, cases: results.values.sum { |result| result.fetch(:cases) }, failed: failed,
           fix: failed.any? ? "update the driver, or use --device cpu" : nil }.compact
       end
 
-      def computes?(name)
-        rows = Array.new(5) { |row| Array.new(7) { |column| Math.sin((row * 7) + column) } }
-        tensor = ->(device) { Tensor.new(rows, device: device) }
-        work = lambda do |value|
-          product = value.matmul(value.t.contiguous)
-          (product.softmax(1).gelu + product.tanh).to_a.flatten
-        end
-        work.call(tensor.call(name)).zip(work.call(tensor.call("cpu"))).all? { |one, other| (one - other).abs < 1e-3 }
-      rescue Error
-        false
+      def self_test(name)
+        found = SelfTest.kernels(name)
+        { cases: found.sum { |_, cases, _| cases },
+          failed: found.flat_map { |kernel, _, failed| failed.map { |failure| "#{kernel} #{failure}" } } }
+      rescue Error => e
+        { cases: 0, failed: [e.message] }
       end
 
       def cache

@@ -286,11 +286,17 @@ RSpec.describe Candle::CLI do
     status, output, = cli("doctor", "--json")
     report = JSON.parse(output)
     expect(status).to eq(0)
-    expect(report["checks"]["kernels"]).to include("ok" => true, "tested" => include("cpu"))
+    expect(report["checks"]["kernels"]).to include("ok" => true, "tested" => include("cpu"),
+                                                   "failed" => [], "cases" => be > 500)
     expect(report["gems"]["puma"]).to include("version")
     allow(Candle::Device).to receive(:available_devices).and_return(%w[cpu cuda:7])
     status, output, = cli("doctor")
     expect([status, output]).to match([1, /kernels\s+FAILED: update the driver/])
+    allow(Candle::Device).to receive(:available_devices).and_return(%w[cpu])
+    allow(Candle::SelfTest).to receive(:kernels).and_return([["softmax", 3, ["f32 2x7"]], ["rope", 4, []]])
+    status, output, = cli("doctor", "--json")
+    expect([status, JSON.parse(output)["checks"]["kernels"]])
+      .to match([1, hash_including("cases" => 7, "failed" => ["cpu: softmax f32 2x7"])])
   end
 
   it "measures a model" do
