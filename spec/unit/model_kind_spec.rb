@@ -13,7 +13,8 @@ RSpec.describe Candle::ModelKind do
     "seq2seq/marian" => :seq2seq, "bart-sequence" => :classifier, "gguf-seq2seq/t5-t5" => :seq2seq,
     "gguf-seq2seq/t5encoder-mt5" => :embedding, "t5-sentence" => :embedding, "gguf-qwen3-embedding" => :embedding,
     "clip" => :clip, "siglip2" => :clip, "vit" => :image_embedding, "dinov2-registers" => :image_embedding,
-    "vit-classifier" => :image_classifier
+    "vit-classifier" => :image_classifier, "llava" => :vlm, "llava-next" => :vlm, "qwen2-vl" => :vlm,
+    "qwen2.5-vl" => :vlm, "smolvlm" => :vlm, "gemma3-vision" => :vlm
   }.each do |name, kind|
     it "finds that #{name} is of the kind #{kind}" do
       expect(described_class.of(TinyModels.path(name))).to eq(kind)

@@ -70,6 +70,17 @@ RSpec.describe Candle::Server do
       expect(post(server, "/api/show", { model: "vlm" }).json["capabilities"]).to eq(%w[completion vision])
     end
 
+    it "is answered by every family that sees" do
+      names = %w[llava-next qwen2-vl qwen2.5-vl smolvlm gemma3-vision]
+      families = described_class.new(models: names.to_h { |name| [name, TinyModels.path(name)] }, device: "cpu")
+      talk = [{ role: "system", content: "Be brief." }, *asked(url(photo)), { role: "assistant", content: "a dog" },
+              { role: "user", content: "sure?" }]
+      answers = names.map do |name|
+        post(families, "/v1/chat/completions", { model: name, messages: talk, max_tokens: 3, temperature: 0 })
+      end
+      expect(answers.map { |answer| answer.json.dig("usage", "completion_tokens") }).to all(eq(3))
+    end
+
     it "follows a schema" do
       schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"] }
       held = chat(asked(url(photo)), max_tokens: 30,
