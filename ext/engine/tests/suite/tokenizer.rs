@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use engine::text::tokenizer::{Detail, Input, Tokenizer, Truncation};
 use engine::{CancelToken, Error};
 
+use crate::weight_files::{tiny, Folder};
+
 const KINDS: [&str; 4] = ["wordpiece", "byte_level_bpe", "sentencepiece", "unigram"];
 
 fn fixtures() -> PathBuf {
@@ -176,4 +178,54 @@ fn damaged_files_give_errors() {
         }
     }
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn clip_is_read_from_its_vocabulary_files_too() {
+    let own = tiny("clip");
+    let whole = Tokenizer::from_directory(&own).unwrap();
+    let file = std::fs::read(own.join("tokenizer.json")).unwrap();
+    let file: serde_json::Value = serde_json::from_slice(&file).unwrap();
+    let merges = file["model"]["merges"].as_array().unwrap().iter();
+    let merges: Vec<String> = merges
+        .map(|pair| {
+            format!(
+                "{} {}",
+                pair[0].as_str().unwrap(),
+                pair[1].as_str().unwrap()
+            )
+        })
+        .collect();
+    for class in ["{\"tokenizer_class\": \"CLIPTokenizer\"}", "{}"] {
+        let folder = Folder::new();
+        let directory = folder.write("vocab.json", file["model"]["vocab"].to_string());
+        folder.write(
+            "merges.txt",
+            format!("#version: 0.2\n{}\n", merges.join("\n")),
+        );
+        folder.write("tokenizer_config.json", class);
+        let tokenizer = Tokenizer::from_directory(directory.parent().unwrap()).unwrap();
+        for text in [
+            "a photo of the dog",
+            "A  Photo\tof\na CAT, isn't it?",
+            "",
+            "Éclair 12 <|endoftext|> 東京",
+        ] {
+            let ids = tokenizer.ids(text, true).unwrap();
+            assert_eq!(ids, whole.ids(text, true).unwrap(), "{text:?}");
+            assert_eq!(
+                tokenizer.decode(&ids, true).unwrap(),
+                whole.decode(&ids, true).unwrap()
+            );
+        }
+    }
+    let folder = Folder::new();
+    let directory = folder.write("vocab.json", "{\"a\": 0}");
+    folder.write("merges.txt", "");
+    folder.write(
+        "tokenizer_config.json",
+        "{\"tokenizer_class\": \"CLIPTokenizer\"}",
+    );
+    let error = Tokenizer::from_directory(directory.parent().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("lacks the token"), "{error}");
 }

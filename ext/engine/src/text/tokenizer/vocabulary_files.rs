@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{json, Value};
 use tokenizers::decoders::wordpiece::WordPiece as WordPieceDecoder;
 use tokenizers::models::bpe::{Vocab, BPE};
 use tokenizers::models::wordpiece::WordPiece;
@@ -11,7 +11,7 @@ use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::bert::BertProcessing;
 use tokenizers::processors::roberta::RobertaProcessing;
-use tokenizers::{AddedToken, PostProcessorWrapper};
+use tokenizers::{AddedToken, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::engine_error;
 use super::load::read_text;
@@ -93,6 +93,11 @@ pub(super) fn byte_level_bpe(
     };
     let add_prefix_space = config["add_prefix_space"].as_bool().unwrap_or(false);
     let class = config["tokenizer_class"].as_str().unwrap_or_default();
+    let bytes = (vocab_text.len() + merges_text.len()).saturating_mul(4);
+    if class.starts_with("CLIP") || (class.is_empty() && vocab.contains_key(CLIP_START)) {
+        let core = clip_bpe(vocab, merges, config, (vocab_path, merges_path))?;
+        return Ok((core, bytes));
+    }
     let roberta = class.starts_with("Roberta")
         || (class.is_empty() && vocab.contains_key("<s>") && vocab.contains_key("<mask>"));
     let usual = |content: &str| Some((content.to_owned(), *vocab.get(content)?));
@@ -120,8 +125,67 @@ pub(super) fn byte_level_bpe(
     };
     core.with_post_processor(Some(processor));
     core.add_special_tokens(special).map_err(engine_error)?;
-    let bytes = vocab_text.len() + merges_text.len();
-    Ok((core, bytes.saturating_mul(4)))
+    Ok((core, bytes))
+}
+
+const CLIP_START: &str = "<|startoftext|>";
+const CLIP_END: &str = "<|endoftext|>";
+
+/// CLIP's: words in small letters, the last piece of each of which is marked.
+fn clip_bpe(
+    vocab: Vocab,
+    merges: Vec<(String, String)>,
+    config: &Value,
+    (vocab_path, merges_path): (&Path, &Path),
+) -> Result<tokenizers::Tokenizer> {
+    let token = |role: &str, usual: &str| -> Result<(String, u32)> {
+        let content = content_of(&config[role]).unwrap_or(usual);
+        let id = vocab.get(content).copied();
+        let id = id.ok_or_else(|| {
+            Error::corrupt(vocab_path, format_args!("it lacks the token {content:?}"))
+        })?;
+        Ok((content.to_owned(), id))
+    };
+    let start = token("bos_token", CLIP_START)?;
+    let end = token("eos_token", CLIP_END)?;
+    let (unknown, _) = token("unk_token", CLIP_END)?;
+    let model = BPE::builder()
+        .vocab_and_merges(vocab, merges)
+        .unk_token(unknown)
+        .end_of_word_suffix("</w>".to_owned())
+        .build()
+        .map_err(|error| Error::corrupt(merges_path, error))?;
+    let mut core = tokenizers::Tokenizer::new(model);
+    let part = |error: serde_json::Error| Error::Internal(error.to_string());
+    let normalizer: NormalizerWrapper = serde_json::from_value(json!({
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "NFC"},
+            {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+            {"type": "Lowercase"},
+        ],
+    }))
+    .map_err(part)?;
+    let words = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
+    let pre_tokenizer: PreTokenizerWrapper = serde_json::from_value(json!({
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": words}, "behavior": "Removed", "invert": true},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        ],
+    }))
+    .map_err(part)?;
+    core.with_normalizer(Some(normalizer))
+        .map_err(engine_error)?;
+    core.with_pre_tokenizer(Some(pre_tokenizer));
+    core.with_decoder(Some(ByteLevel::default()));
+    let special = [&start, &end].map(|(content, _)| AddedToken::from(content.clone(), true));
+    let processor = RobertaProcessing::new(end, start)
+        .trim_offsets(false)
+        .add_prefix_space(false);
+    core.with_post_processor(Some(processor));
+    core.add_special_tokens(special).map_err(engine_error)?;
+    Ok(core)
 }
 
 /// One pair of tokens per line, best first, after an optional version line.
