@@ -21,11 +21,10 @@ fn bytes(name: &str) -> Vec<u8> {
     std::fs::read(folder().join(name)).unwrap()
 }
 
-/// How far the bytes of a picture may be off. Colours of JPEG and lossy WebP files are stored at half
-/// the resolution, and between them each decoder rounds in its own way.
+/// How far the bytes of a picture may be off. Colours of lossy WebP files are stored at half the
+/// resolution, and between them each decoder rounds in its own way.
 fn tolerance(name: &str) -> i32 {
     match name {
-        _ if name.ends_with(".jpg") => 4,
         "lossy.webp" => 1,
         _ => 0,
     }
