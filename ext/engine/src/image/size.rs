@@ -169,7 +169,8 @@ mod tests {
     #[test]
     fn edges_of_tiles_are_whole() {
         assert_eq!(Target::Longest(1456).of(640, 427), (1456, 972));
-        assert_eq!(Target::Longest(100).of(1, 1000), (2, 100));
+        assert_eq!(Target::Longest(100).of(1, 1000), (1, 100));
+        assert_eq!(Target::Longest(100).of(30, 1000), (4, 100));
         assert_eq!(Target::Longest(8192).of(640, 427), (4096, 2733));
         assert_eq!(Target::Multiples(364).of(1456, 972), (1456, 1092));
         assert_eq!(Target::Multiples(32).of(20, 88), (32, 96));
