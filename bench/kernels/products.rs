@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
+use engine::kernels::Isa;
 use engine::nn::Linear;
 use engine::quant::{BlockType, QuantizedTensor};
 use engine::runtime::bytes::Bytes;
@@ -53,7 +54,57 @@ pub fn report(json: bool) -> Result<()> {
             println!("{name:<36} {}", times.join(" "));
         }
     }
+    report_f32(json)
+}
+
+/// MiniLM's matrices, inputs and outputs, and rows from a short text to a large batch.
+const F32_SHAPES: [(usize, usize); 3] = [(384, 384), (384, 1536), (1536, 384)];
+const F32_ROWS: [usize; 6] = [8, 32, 64, 256, 1024, 4096];
+
+/// Turns of f32 itself and of its parts in tiles, where there are tiles and they are asked for.
+const TURNS: usize = 15;
+
+/// Medians in microseconds of products of f32, by f32 itself and by tiles, which take turns.
+fn report_f32(json: bool) -> Result<()> {
+    let [.., without, tiles] = Isa::available() else {
+        return Ok(());
+    };
+    if tiles.name() != "amx" || Isa::current()? != *tiles {
+        return Ok(());
+    }
+    if std::env::var("CANDLE_F32").as_deref() != Ok("tiles") {
+        return Ok(());
+    }
+    for (inputs, outputs) in F32_SHAPES {
+        let weight = Tensor::randn(0f32, 1.0, (outputs, inputs), &Device::Cpu)?;
+        let exact = without.force(|| Linear::new(weight.clone(), None))?;
+        let parts = Linear::new(weight, None)?;
+        for rows in F32_ROWS {
+            let x = Tensor::randn(0f32, 1.0, (rows, inputs), &Device::Cpu)?;
+            let (mut of_exact, mut of_parts) = (Vec::new(), Vec::new());
+            for _ in 0..TURNS {
+                of_exact.push(without.force(|| turn(&exact, &x))?);
+                of_parts.push(turn(&parts, &x)?);
+            }
+            let [of_exact, of_parts] = [of_exact, of_parts].map(median);
+            let case = format!("f32 {inputs} to {outputs}, {rows} rows");
+            match json {
+                true => println!(
+                    "{{\"case\":\"{case}\",\"exact_us\":{of_exact:.2},\"tiles_us\":{of_parts:.2}}}"
+                ),
+                false => println!(
+                    "{case:<36} exact {of_exact:>9.1} tiles {of_parts:>9.1} {:>5.2} x",
+                    of_exact / of_parts
+                ),
+            }
+        }
+    }
     Ok(())
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
 }
 
 fn layers() -> Result<Vec<(String, Linear)>> {
@@ -89,12 +140,17 @@ fn layers() -> Result<Vec<(String, Linear)>> {
 fn measure(layer: &Linear, x: &Tensor) -> Result<f64> {
     let mut best = f64::MAX;
     for _ in 0..REPETITIONS {
-        let (start, mut runs) = (Instant::now(), 0);
-        while start.elapsed().as_secs_f64() < LEAST_SECONDS {
-            layer.forward(x)?;
-            runs += 1;
-        }
-        best = best.min(start.elapsed().as_secs_f64() / f64::from(runs));
+        best = best.min(turn(layer, x)?);
     }
-    Ok(best * 1e6)
+    Ok(best)
+}
+
+/// Microseconds of a product, over as many as fill a turn.
+fn turn(layer: &Linear, x: &Tensor) -> Result<f64> {
+    let (start, mut runs) = (Instant::now(), 0);
+    while start.elapsed().as_secs_f64() < LEAST_SECONDS {
+        layer.forward(x)?;
+        runs += 1;
+    }
+    Ok(start.elapsed().as_secs_f64() / f64::from(runs) * 1e6)
 }

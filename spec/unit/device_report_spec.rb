@@ -30,14 +30,27 @@ RSpec.describe "What a model says it runs" do
     expect(linear.call(:int8)).to match(/\Acpu \w+ int8\z/)
   end
 
-  it "follows the instruction set that is forced" do
-    script = <<~RUBY
-      require "candle"
-      puts Candle::LLM.from_pretrained(#{llama.dump}, device: "cpu").device_report[:kernels]["rms_norm"]
-    RUBY
+  def in_another_process(script, environment)
     lib = File.expand_path("../../lib", __dir__)
-    output = IO.popen([{ "CANDLE_CPU_ISA" => "scalar" }, RbConfig.ruby, "-I", lib, "-e", script], &:read)
-    expect(output).to eq("cpu scalar\n")
+    IO.popen([environment, RbConfig.ruby, "-I", lib, "-r", "candle", "-e", script], &:read)
+  end
+
+  it "follows the instruction set that is forced" do
+    script = "puts Candle::LLM.from_pretrained(#{llama.dump}, device: 'cpu').device_report[:kernels]['rms_norm']"
+    expect(in_another_process(script, "CANDLE_CPU_ISA" => "scalar")).to eq("cpu scalar\n")
+  end
+
+  it "says whether tiles multiply f32, as CANDLE_F32=tiles asks for" do
+    script = <<~RUBY
+      %i[f32 bf16].each do |dtype|
+        model = Candle::EmbeddingModel.from_pretrained(#{bert.dump}, device: "cpu", dtype:)
+        puts model.device_report[:kernels]["linear"]
+      end
+    RUBY
+    f32, bf16 = in_another_process(script, "CANDLE_F32" => "tiles").lines
+    expect(f32.include?("amx")).to eq(bf16.include?("amx"))
+    exact, = in_another_process(script, "CANDLE_F32" => nil).lines
+    expect(exact).to match(/\Acpu (?!amx)\w+ f32$/)
   end
 
   describe "weight_bytes" do

@@ -10,6 +10,8 @@ use crate::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     Numbers(DType),
+    /// Numbers of f32 that tiles multiply in parts, where there are any.
+    Parts,
     /// Numbers that another part of the model holds, and that are read where they lie.
     Shared(DType),
     Bytes,
@@ -20,6 +22,7 @@ impl Stored {
     pub fn name(self) -> &'static str {
         match self {
             Self::Numbers(dtype) | Self::Shared(dtype) => dtype.as_str(),
+            Self::Parts => DType::F32.as_str(),
             Self::Bytes => "int8",
             Self::Blocks(kind) => kind.name(),
         }
@@ -47,8 +50,8 @@ pub(crate) fn of_attention(device: &Device, dtype: DType, width: usize) -> Resul
 pub(crate) fn of_product(device: &Device, stored: Stored) -> Result<String> {
     let name = named(device, |isa| match stored {
         Stored::Numbers(DType::BF16) => isa.for_bf16(),
-        Stored::Numbers(_) | Stored::Shared(_) => isa.for_numbers(),
-        Stored::Bytes if isa.has_tiles() => isa.name(),
+        Stored::Bytes | Stored::Parts if isa.has_tiles() => isa.name(),
+        Stored::Numbers(_) | Stored::Shared(_) | Stored::Parts => isa.for_numbers(),
         Stored::Bytes | Stored::Blocks(_) => isa.for_bytes(),
     })?;
     Ok(format!("{name} {}", stored.name()))
@@ -77,6 +80,9 @@ mod tests {
                 assert!(!rows.contains("vnni") && !rows.contains("amx"), "{rows}");
                 let f32 = product(Stored::Numbers(DType::F32));
                 assert_eq!(f32, format!("{rows} f32"));
+                let parts = product(Stored::Parts);
+                assert!(parts.ends_with(" f32"), "{parts}");
+                assert_eq!(parts.contains("amx"), isa.has_tiles());
                 let bf16 = product(Stored::Numbers(DType::BF16));
                 assert_eq!(bf16.contains("amx"), isa.name() == "amx");
                 let shared = product(Stored::Shared(DType::BF16));

@@ -240,6 +240,7 @@ impl Linear {
         match &self.weight {
             Weight::Plain(weight) => (Stored::Numbers(self.dtype), weight.device().clone()),
             Weight::Shared(..) => (Stored::Shared(self.dtype), Device::Cpu),
+            Weight::Packed(matrix, _) if matrix.has_parts() => (Stored::Parts, Device::Cpu),
             Weight::Packed(..) | Weight::Half(..) => (Stored::Numbers(self.dtype), Device::Cpu),
             Weight::Bytes(..) => (Stored::Bytes, Device::Cpu),
             Weight::Blocks(matrix, _) => (Stored::Blocks(matrix.kind()), Device::Cpu),

@@ -5,6 +5,7 @@ pub mod bytes;
 pub mod cancel;
 pub mod device;
 pub mod error;
+pub mod f32_tiles;
 pub mod huge_pages;
 mod job;
 pub mod log;

@@ -76,7 +76,7 @@ impl<'a> TiledUnit<'a> {
         let mut unit = Self {
             isa,
             // SAFETY: the set is only available where tiles are usable.
-            tiles: unsafe { Tiles::configure() },
+            tiles: unsafe { Tiles::configure(TILE) },
             keys: words(keys),
             values: words(values),
             queries: half_words(queries),

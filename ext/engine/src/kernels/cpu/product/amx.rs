@@ -37,7 +37,7 @@ fn is_permitted() -> bool {
     false
 }
 
-/// The first palette, with all eight tiles at their full size.
+/// The first palette.
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -48,15 +48,25 @@ struct Configuration {
 }
 
 /// Tiles that this thread may use until it is dropped.
-pub(crate) struct Tiles(());
+pub(crate) struct Tiles {
+    rows_of_a: usize,
+}
 
 impl Tiles {
+    /// All eight at their full size, but where `a` has fewer rows than a tile: then the first and the
+    /// second, for sums, and the fifth and the sixth, for `a`, have as many. Tiles with fewer rows take
+    /// less time.
+    ///
     /// # Safety
     /// `is_usable()` said yes.
-    pub unsafe fn configure() -> Self {
+    pub unsafe fn configure(rows_of_a: usize) -> Self {
         let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
         row_bytes[..8].fill(ROW_BYTES as u16);
         rows[..8].fill(TILE as u8);
+        let rows_of_a = rows_of_a.clamp(1, TILE);
+        for tile in [0, 1, 4, 5] {
+            rows[tile] = rows_of_a as u8;
+        }
         let configuration = Configuration {
             palette: 1,
             start_row: 0,
@@ -68,7 +78,12 @@ impl Tiles {
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly));
         }
-        Self(())
+        Self { rows_of_a }
+    }
+
+    /// Rows of the tiles for sums and for `a`: 16, or all of them.
+    pub fn rows_of_a(&self) -> usize {
+        self.rows_of_a
     }
 }
 
@@ -99,7 +114,7 @@ macro_rules! products {
         ///
         /// # Safety
         /// `a` holds as many whole tiles as `rows` needs, 64 · `steps` bytes wide, and the sums as
-        /// many rows of 32 numbers.
+        /// many rows of 32 numbers. More than 16 rows need tiles of full size.
         pub(crate) unsafe fn $name(_tiles: &Tiles, rows: usize, operands: Operands) {
             let Operands {
                 a,

@@ -149,12 +149,8 @@ impl ByteMatrix {
 
 impl WeightMatrix<f32> for ByteMatrix {
     const PANEL: usize = PANEL;
-    const TASK_ROWS: TaskRows = TaskRows {
-        most: TASK_ROWS,
-        unit: TASK_ROWS,
-        padded: true,
-    };
     type Rows<'a> = ByteRows;
+    type Workspace = ();
 
     fn inputs(&self) -> usize {
         self.inputs
@@ -162,6 +158,14 @@ impl WeightMatrix<f32> for ByteMatrix {
 
     fn outputs(&self) -> usize {
         self.outputs
+    }
+
+    fn task_rows(&self, _: Isa) -> TaskRows {
+        TaskRows {
+            most: TASK_ROWS,
+            unit: TASK_ROWS,
+            padded: true,
+        }
     }
 
     fn prepare(&self, isa: Isa, x: &[f32], rows: usize) -> ByteRows {
@@ -172,7 +176,7 @@ impl WeightMatrix<f32> for ByteMatrix {
         true
     }
 
-    unsafe fn multiply_tile(&self, context: &Context, x: &ByteRows, tile: Tile) {
+    unsafe fn multiply_tile(&self, context: &Context, (): &mut (), x: &ByteRows, tile: Tile) {
         let depth = self.depth();
         let length = depth / 4 * PANEL;
         let operands = Operands {

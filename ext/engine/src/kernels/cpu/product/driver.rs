@@ -25,6 +25,7 @@ const TASKS_PER_THREAD: usize = 8;
 const LEAST_COST_ROWS: usize = 32;
 
 /// How many rows of x a matrix wants in a task.
+#[derive(Clone, Copy)]
 pub(crate) struct TaskRows {
     /// At most: with a panel, they stay in the second-level cache.
     pub most: usize,
@@ -38,12 +39,14 @@ pub(crate) struct TaskRows {
 pub(crate) trait WeightMatrix<T: Element>: Sync + Sized {
     /// Outputs of a panel: whole vectors of every instruction set.
     const PANEL: usize;
-    const TASK_ROWS: TaskRows;
     /// Rows of x as the kernels read them: widened, rounded, padded.
     type Rows<'a>: Sync;
+    /// What a thread keeps from task to task of a product.
+    type Workspace: Default;
 
     fn inputs(&self) -> usize;
     fn outputs(&self) -> usize;
+    fn task_rows(&self, isa: Isa) -> TaskRows;
 
     /// `x` is [rows, inputs].
     fn prepare<'a>(&self, isa: Isa, x: &'a [T], rows: usize) -> Self::Rows<'a>;
@@ -57,8 +60,15 @@ pub(crate) trait WeightMatrix<T: Element>: Sync + Sized {
     ///
     /// # Safety
     /// The rows are prepared by a matrix of as many inputs, the panel exists, and the sums have room
-    /// for the tile's rows (`TASK_ROWS.most` where those are padded) and a panel's columns.
-    unsafe fn multiply_tile(&self, context: &Context, x: &Self::Rows<'_>, tile: Tile);
+    /// for the tile's rows (as many as a task has at most, where those are padded) and a panel's
+    /// columns. The workspace saw no rows but these and those of the same preparation.
+    unsafe fn multiply_tile(
+        &self,
+        context: &Context,
+        workspace: &mut Self::Workspace,
+        x: &Self::Rows<'_>,
+        tile: Tile,
+    );
 
     /// x · matrixᵀ and the epilogue, for `rows` rows of x.
     fn multiply(&self, isa: Isa, x: &[T], rows: usize, epilogue: &GemmEpilogue<'_, T>) -> Vec<T> {
@@ -112,15 +122,16 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    fn new(isa: Isa, takes_tile_registers: bool) -> Self {
+    /// For so many rows of x in all.
+    fn new(isa: Isa, takes_tile_registers: bool, rows: usize) -> Self {
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = takes_tile_registers;
+        let _ = (takes_tile_registers, rows);
         Self {
             isa,
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the set is only available where tiles are usable.
             tiles: (takes_tile_registers && isa == Isa::Amx)
-                .then(|| unsafe { Tiles::configure() }),
+                .then(|| unsafe { Tiles::configure(rows) }),
         }
     }
 }
@@ -163,17 +174,18 @@ pub(super) fn multiply_prepared<T: Element, M: WeightMatrix<T>>(
         .iter_mut()
         .map(|product| Output(product.as_mut_ptr()))
         .collect();
-    let cut = Cut::new(rows, factors);
+    let cut = Cut::new(isa, rows, factors);
     let tiles = factors.iter().any(|(m, _)| m.takes_tile_registers(isa));
     for_each_range(cut.tasks(), cut.cost(), |range| {
-        let context = Context::new(isa, tiles);
-        with_scratch(M::TASK_ROWS.most * TASK_COLUMNS, |scratch| {
+        let context = Context::new(isa, tiles, rows);
+        let mut workspace = M::Workspace::default();
+        with_scratch(cut.most_rows.most * TASK_COLUMNS, |scratch| {
             for number in range {
                 let task = cut.task(number, factors);
                 let (factor, out) = (&factors[task.factor], outputs[task.factor]);
                 // SAFETY: this task alone has these rows and columns, which lie within the product;
                 // the scratch has room for those of any task.
-                unsafe { run(&context, x, (factor, out), &task, scratch) };
+                unsafe { run(&context, &mut workspace, x, (factor, out), &task, scratch) };
             }
         })
     });
@@ -188,9 +200,10 @@ pub(super) fn multiply_prepared<T: Element, M: WeightMatrix<T>>(
 ///
 /// # Safety
 /// `out` holds the product, of which nobody else has the task's part; the scratch has room for
-/// `TASK_ROWS.most` rows of `TASK_COLUMNS`.
+/// as many rows as a task has at most, of `TASK_COLUMNS`.
 unsafe fn run<T: Element, M: WeightMatrix<T>>(
     context: &Context,
+    workspace: &mut M::Workspace,
     x: &M::Rows<'_>,
     ((matrix, epilogue), out): (&Factor<'_, T, M>, Output<T>),
     task: &Task,
@@ -200,7 +213,7 @@ unsafe fn run<T: Element, M: WeightMatrix<T>>(
     let at = task.rows.start * outputs + columns.start;
     // Sums that are numbers of the product go straight there, unless the kernels, which know whole
     // panels alone, would write beyond the task's own.
-    let whole = !M::TASK_ROWS.padded && columns.len().is_multiple_of(M::PANEL);
+    let whole = !task.padded && columns.len().is_multiple_of(M::PANEL);
     // SAFETY: the caller vouches for the room.
     unsafe {
         let to = out.at(at);
@@ -221,7 +234,7 @@ unsafe fn run<T: Element, M: WeightMatrix<T>>(
                 panel: first / M::PANEL,
                 sums: sums.at(0, first - columns.start),
             };
-            matrix.multiply_tile(context, x, tile);
+            matrix.multiply_tile(context, workspace, x, tile);
         }
         let finish = Finish {
             sums,
@@ -247,12 +260,15 @@ struct Task {
     factor: usize,
     rows: Range<usize>,
     columns: Range<usize>,
+    /// Whether kernels write the sums of more rows.
+    padded: bool,
 }
 
 /// How the products with several matrices are cut into tasks: rows by rows, and for the same rows
 /// columns by columns, of one matrix after the other.
 struct Cut {
     rows: usize,
+    most_rows: TaskRows,
     task_rows: usize,
     task_columns: usize,
     inputs: usize,
@@ -261,8 +277,20 @@ struct Cut {
 }
 
 impl Cut {
-    fn new<T: Element, M: WeightMatrix<T>>(rows: usize, factors: &[Factor<'_, T, M>]) -> Self {
-        let TaskRows { most, unit, .. } = M::TASK_ROWS;
+    /// Of what matrices want of a task, the largest unit counts.
+    fn new<T: Element, M: WeightMatrix<T>>(
+        isa: Isa,
+        rows: usize,
+        factors: &[Factor<'_, T, M>],
+    ) -> Self {
+        let one = TaskRows {
+            most: 1,
+            unit: 1,
+            padded: false,
+        };
+        let wanted = factors.iter().map(|(matrix, _)| matrix.task_rows(isa));
+        let most_rows = wanted.fold(one, |a, b| if a.unit > b.unit { a } else { b });
+        let TaskRows { most, unit, .. } = most_rows;
         let row_tasks = rows.div_ceil(most).max(1);
         let panels: usize = factors
             .iter()
@@ -275,6 +303,7 @@ impl Cut {
         });
         Self {
             rows,
+            most_rows,
             task_rows: rows.div_ceil(row_tasks).next_multiple_of(unit).max(unit),
             task_columns,
             inputs: factors.first().map_or(0, |(matrix, _)| matrix.inputs()),
@@ -310,6 +339,7 @@ impl Cut {
             factor,
             rows: row..(row + self.task_rows).min(self.rows),
             columns: column..(column + self.task_columns).min(outputs),
+            padded: self.most_rows.padded,
         }
     }
 }

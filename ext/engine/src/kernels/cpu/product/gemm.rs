@@ -4,9 +4,13 @@ use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
 use crate::kernels::cpu::product::panels::pack_panels;
 pub(crate) use crate::kernels::cpu::product::panels::PANEL;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::product::parts;
 use crate::kernels::cpu::product::row_tiles::in_row_tiles;
 use crate::kernels::cpu::product::store::Panels;
 use crate::kernels::cpu::simd::Simd;
+#[cfg(target_arch = "x86_64")]
+use crate::runtime::f32_tiles;
 use crate::Result;
 
 /// How far ahead of the arithmetic a panel is asked for: what memory takes to answer, and a page.
@@ -15,9 +19,17 @@ const AHEAD: usize = 1024;
 /// A matrix [outputs, inputs] as panels of 32 outputs, each [inputs, 32], the last padded by zeros.
 #[derive(Clone)]
 pub(crate) struct PackedMatrix {
-    panels: Panels<f32>,
+    numbers: Numbers,
     pub inputs: usize,
     pub outputs: usize,
+}
+
+#[derive(Clone)]
+enum Numbers {
+    Singles(Panels<f32>),
+    /// For tiles.
+    #[cfg(target_arch = "x86_64")]
+    Parts(Panels<parts::Line>),
 }
 
 impl std::fmt::Debug for PackedMatrix {
@@ -29,30 +41,71 @@ impl std::fmt::Debug for PackedMatrix {
 impl PackedMatrix {
     /// `weight` is [outputs, inputs], row after row.
     pub fn new(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
+        #[cfg(target_arch = "x86_64")]
+        if f32_tiles::are_wanted() {
+            return Self::for_tiles(weight, inputs, outputs);
+        }
+        Self::for_vectors(weight, inputs, outputs)
+    }
+
+    fn for_vectors(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
         let panels = pack_panels(outputs, inputs * PANEL, |panel: &mut [f32], first| {
-            let rows = weight.chunks(inputs.max(1)).skip(first).take(PANEL);
-            for (column, row) in rows.enumerate() {
-                for (to, &value) in panel[column..].iter_mut().step_by(PANEL).zip(row) {
-                    *to = value;
-                }
-            }
+            lay_out(weight, inputs, first, panel);
         })?;
         Ok(Self {
-            panels,
+            numbers: Numbers::Singles(panels),
             inputs,
             outputs,
         })
     }
+
+    /// `new` for tiles, where there are any that take its numbers.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn for_tiles(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
+        let Some(panels) = parts::of_matrix(weight, inputs, outputs)? else {
+            return Self::for_vectors(weight, inputs, outputs);
+        };
+        Ok(Self {
+            numbers: Numbers::Parts(panels),
+            inputs,
+            outputs,
+        })
+    }
+
+    /// Whether it is laid out for tiles.
+    pub fn has_parts(&self) -> bool {
+        match self.numbers {
+            Numbers::Singles(_) => false,
+            #[cfg(target_arch = "x86_64")]
+            Numbers::Parts(_) => true,
+        }
+    }
+}
+
+/// Writes the outputs from the first on into a panel.
+pub(super) fn lay_out(weight: &[f32], inputs: usize, first: usize, panel: &mut [f32]) {
+    let rows = weight.chunks(inputs.max(1)).skip(first).take(PANEL);
+    for (column, row) in rows.enumerate() {
+        for (to, &value) in panel[column..].iter_mut().step_by(PANEL).zip(row) {
+            *to = value;
+        }
+    }
+}
+
+/// Rows of x as they are, and for tiles in parts, unless every thread cuts its own.
+pub(crate) struct SingleRows<'a> {
+    x: &'a [f32],
+    #[cfg(target_arch = "x86_64")]
+    cut: Option<parts::CutRows>,
 }
 
 impl WeightMatrix<f32> for PackedMatrix {
     const PANEL: usize = PANEL;
-    const TASK_ROWS: TaskRows = TaskRows {
-        most: 96,
-        unit: 4,
-        padded: false,
-    };
-    type Rows<'a> = &'a [f32];
+    type Rows<'a> = SingleRows<'a>;
+    #[cfg(target_arch = "x86_64")]
+    type Workspace = parts::Workspace;
+    #[cfg(not(target_arch = "x86_64"))]
+    type Workspace = ();
 
     fn inputs(&self) -> usize {
         self.inputs
@@ -62,20 +115,85 @@ impl WeightMatrix<f32> for PackedMatrix {
         self.outputs
     }
 
-    fn prepare<'a>(&self, _: Isa, x: &'a [f32], _: usize) -> &'a [f32] {
-        x
+    fn task_rows(&self, isa: Isa) -> TaskRows {
+        #[cfg(target_arch = "x86_64")]
+        if self.takes_tile_registers(isa) {
+            return parts::task_rows(self.inputs);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = isa;
+        TaskRows {
+            most: 96,
+            unit: 4,
+            padded: false,
+        }
     }
 
-    unsafe fn multiply_tile(&self, context: &Context, x: &&[f32], tile: Tile) {
-        let length = self.inputs * PANEL;
-        let operands = Operands {
-            x: x[tile.row * self.inputs..][..tile.rows * self.inputs].as_ptr(),
-            x_stride: self.inputs,
-            panel: self.panels[tile.panel * length..][..length].as_ptr(),
-            inputs: self.inputs,
+    fn prepare<'a>(&self, isa: Isa, x: &'a [f32], rows: usize) -> SingleRows<'a> {
+        #[cfg(target_arch = "x86_64")]
+        let is_one_task = self.takes_tile_registers(isa) && rows <= self.task_rows(isa).most;
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (isa, rows);
+        SingleRows {
+            x,
+            #[cfg(target_arch = "x86_64")]
+            cut: is_one_task.then(|| parts::CutRows::new(x, self.inputs)),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn takes_tile_registers(&self, isa: Isa) -> bool {
+        self.has_parts() && isa == Isa::Amx
+    }
+
+    unsafe fn multiply_tile(
+        &self,
+        context: &Context,
+        workspace: &mut Self::Workspace,
+        rows: &SingleRows<'_>,
+        tile: Tile,
+    ) {
+        let (inputs, length) = (self.inputs, self.inputs * PANEL);
+        let x = &rows.x[tile.row * inputs..][..tile.rows * inputs];
+        let multiply = |panel: &[f32], row: usize, rows: usize| {
+            let operands = Operands {
+                x: x[row * inputs..][..rows * inputs].as_ptr(),
+                x_stride: inputs,
+                panel: panel[..length].as_ptr(),
+                inputs,
+            };
+            // SAFETY: x has the rows and the panel its inputs; the caller vouches for the sums.
+            unsafe { multiply_panel(context.isa, operands, rows, tile.sums.at(row, 0)) };
         };
-        // SAFETY: x has the rows and the panel its inputs; the caller vouches for the sums.
-        unsafe { multiply_panel(context.isa, operands, tile.rows, tile.sums) };
+        match &self.numbers {
+            Numbers::Singles(panels) => multiply(&panels[tile.panel * length..], 0, tile.rows),
+            #[cfg(target_arch = "x86_64")]
+            Numbers::Parts(panels) => {
+                let panel = parts::panel(panels, inputs, tile.panel);
+                let multiply_joined = |row: usize, rows: usize| {
+                    let mut numbers = vec![0.0; length];
+                    parts::join(panel, &mut numbers);
+                    multiply(&numbers, row, rows);
+                };
+                let Some(tiles) = &context.tiles else {
+                    return multiply_joined(0, tile.rows);
+                };
+                let rows = parts::Rows {
+                    x: rows.x,
+                    inputs,
+                    cut: rows.cut.as_ref(),
+                };
+                // SAFETY: tasks begin with whole blocks, as `task_rows` asks for; the caller vouches for the
+                // rows, the sums and the workspace.
+                unsafe {
+                    parts::multiply(tiles, workspace, rows, panel, tile, |row| {
+                        multiply_joined(row, 1)
+                    })
+                };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let () = workspace;
     }
 }
 

@@ -131,12 +131,8 @@ impl HalfMatrix {
 
 impl<T: Element> WeightMatrix<T> for HalfMatrix {
     const PANEL: usize = PANEL;
-    const TASK_ROWS: TaskRows = TaskRows {
-        most: TASK_ROWS,
-        unit: TASK_ROWS,
-        padded: true,
-    };
     type Rows<'a> = HalfRows<'a>;
+    type Workspace = ();
 
     fn inputs(&self) -> usize {
         self.inputs
@@ -144,6 +140,14 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
 
     fn outputs(&self) -> usize {
         self.outputs
+    }
+
+    fn task_rows(&self, _: Isa) -> TaskRows {
+        TaskRows {
+            most: TASK_ROWS,
+            unit: TASK_ROWS,
+            padded: true,
+        }
     }
 
     /// `x` is of the matrix's own type.
@@ -161,7 +165,7 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
         multiplies_bits(isa, self.stored)
     }
 
-    unsafe fn multiply_tile(&self, context: &Context, x: &HalfRows<'_>, tile: Tile) {
+    unsafe fn multiply_tile(&self, context: &Context, (): &mut (), x: &HalfRows<'_>, tile: Tile) {
         let (depth, panel) = (self.padded_inputs(), self.panel(tile.panel));
         match x {
             HalfRows::Widened(x, _) => {

@@ -11,6 +11,8 @@ pub(crate) mod gemm;
 pub(crate) mod half_matrix;
 pub(crate) mod head_panels;
 mod panels;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod parts;
 pub(crate) mod row_matrix;
 pub(crate) mod row_tiles;
 mod store;

@@ -34,12 +34,8 @@ impl<'a, T: Element> RowMatrix<'a, T> {
 
 impl<T: Element> WeightMatrix<T> for RowMatrix<'_, T> {
     const PANEL: usize = PANEL;
-    const TASK_ROWS: TaskRows = TaskRows {
-        most: 96,
-        unit: 4,
-        padded: false,
-    };
     type Rows<'a> = Cow<'a, [f32]>;
+    type Workspace = ();
 
     fn inputs(&self) -> usize {
         self.inputs
@@ -47,6 +43,14 @@ impl<T: Element> WeightMatrix<T> for RowMatrix<'_, T> {
 
     fn outputs(&self) -> usize {
         self.outputs
+    }
+
+    fn task_rows(&self, _: Isa) -> TaskRows {
+        TaskRows {
+            most: 96,
+            unit: 4,
+            padded: false,
+        }
     }
 
     fn prepare<'a>(&self, isa: Isa, x: &'a [T], _: usize) -> Cow<'a, [f32]> {
@@ -61,7 +65,7 @@ impl<T: Element> WeightMatrix<T> for RowMatrix<'_, T> {
         Cow::Owned(wide)
     }
 
-    unsafe fn multiply_tile(&self, context: &Context, x: &Cow<'_, [f32]>, tile: Tile) {
+    unsafe fn multiply_tile(&self, context: &Context, (): &mut (), x: &Cow<'_, [f32]>, tile: Tile) {
         let first = tile.panel * PANEL;
         let columns = PANEL.min(self.outputs - first);
         let operands = Operands {

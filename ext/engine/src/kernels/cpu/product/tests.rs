@@ -45,6 +45,11 @@ macro_rules! for_each_matrix {
             "f32",
             &PackedMatrix::new(&weight(2), INPUTS, OUTPUTS).unwrap(),
         );
+        #[cfg(target_arch = "x86_64")]
+        $check::<f32, _>(
+            "f32 for tiles",
+            &PackedMatrix::for_tiles(&weight(2), INPUTS, OUTPUTS).unwrap(),
+        );
         let halves: Vec<bf16> = rounded(OUTPUTS * INPUTS, 2);
         $check::<bf16, _>("bf16", &HalfMatrix::new(&halves, INPUTS, OUTPUTS).unwrap());
         let halves: Vec<f16> = rounded(OUTPUTS * INPUTS, 2);

@@ -121,12 +121,8 @@ impl BlockMatrix {
 
 impl WeightMatrix<f32> for BlockMatrix {
     const PANEL: usize = PANEL;
-    const TASK_ROWS: TaskRows = TaskRows {
-        most: 96,
-        unit: 12,
-        padded: false,
-    };
     type Rows<'a> = QuantizedRows;
+    type Workspace = ();
 
     fn inputs(&self) -> usize {
         self.inputs
@@ -136,11 +132,19 @@ impl WeightMatrix<f32> for BlockMatrix {
         self.outputs
     }
 
+    fn task_rows(&self, _: Isa) -> TaskRows {
+        TaskRows {
+            most: 96,
+            unit: 12,
+            padded: false,
+        }
+    }
+
     fn prepare(&self, isa: Isa, x: &[f32], rows: usize) -> QuantizedRows {
         QuantizedRows::new((isa, Level::of(isa)), x, rows)
     }
 
-    unsafe fn multiply_tile(&self, _: &Context, x: &QuantizedRows, tile: Tile) {
+    unsafe fn multiply_tile(&self, _: &Context, (): &mut (), x: &QuantizedRows, tile: Tile) {
         // SAFETY: the rows of x have as many groups as the panel; the caller vouches for the sums.
         unsafe { multiply_panel(x.level, &self.panel(tile.panel), x, tile) };
     }
