@@ -37,3 +37,4 @@ mod verification;
 mod vision;
 mod weight_files;
 mod weights;
+mod windows;

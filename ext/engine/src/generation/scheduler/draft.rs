@@ -102,6 +102,7 @@ impl Drafter {
             self.pool.truncate(sequence, common);
         }
         self.pool.share(sequence);
+        self.pool.pass_by(sequence);
     }
 
     /// What is to be read next of a text, at most `budget` tokens, with room for guesses.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 
 use super::{Scheduler, Shared, Slot, Text, Work};
+use crate::kernels::paged::PAGE;
 use crate::models::decoder::model::Reading;
 use crate::models::decoder::{KvPool, Sequence};
 use crate::runtime::threads;
@@ -188,9 +189,9 @@ impl Scheduler {
             }
             match later.next() {
                 Some((other, _)) => other.work().end(pool),
-                None if is_first && pool.book().used() == sequence.pages().len() => {
+                None if is_first && pool.book().used() == sequence.held() => {
                     // It has all pages that there are.
-                    pool.check_fits(sequence.length() + count)?;
+                    pool.check_fits(sequence.held() * PAGE + count)?;
                     return Ok(false);
                 }
                 None => return Ok(false),
@@ -421,6 +422,7 @@ impl Scheduler {
                     shared.pool.truncate(sequence, known);
                 }
                 shared.pool.share(sequence);
+                shared.pool.pass_by(sequence);
             }
             if let Some(drafter) = &mut shared.drafter {
                 drafter.settle(&mut work);

@@ -111,6 +111,14 @@ impl DecoderConfig {
         }
     }
 
+    /// How many positions the layer that sees the farthest sees; `None` where one sees all.
+    pub fn reach(&self) -> Option<usize> {
+        let windows = self.windows.iter().copied();
+        windows
+            .reduce(|one, other| Some(one?.max(other?)))
+            .flatten()
+    }
+
     /// Which tokens those of a layer see.
     pub fn attention_kind(&self, layer: usize) -> AttentionKind {
         let reach = self.windows[layer].map(|window| window.saturating_sub(1));

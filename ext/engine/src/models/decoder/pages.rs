@@ -133,11 +133,19 @@ impl PageBook {
     }
 
     /// Keeps the pages of a text for whoever begins alike; a page that is kept already replaces the
-    /// sequence's own. A last page that is not full is kept only `finally`, since it is written to before.
-    pub fn keep(&mut self, kind: Kind, tokens: &[u32], pages: &mut [u32], finally: bool) {
+    /// sequence's own. The first `passed` pages are not the sequence's any more: what follows is kept where
+    /// they still are. A last page that is not full is kept only `finally`, since it is written to before.
+    pub fn keep(
+        &mut self,
+        kind: Kind,
+        tokens: &[u32],
+        pages: &mut [u32],
+        passed: usize,
+        finally: bool,
+    ) {
         self.clock += 1;
         let mut parent = None;
-        for (part, page) in tokens.chunks(PAGE).zip(pages) {
+        for (at, (part, page)) in tokens.chunks(PAGE).zip(pages).enumerate() {
             if part.len() < PAGE && !finally {
                 return;
             }
@@ -145,13 +153,13 @@ impl PageBook {
             let node = match best.filter(|&(_, common)| common == part.len()) {
                 Some((node, _)) => {
                     let kept = self.node(node).page;
-                    if kept != *page {
+                    if kept != *page && at >= passed {
                         self.take(kept);
                         self.release(std::mem::replace(page, kept));
                     }
                     node
                 }
-                None if self.place[*page as usize].is_some() => return,
+                None if at < passed || self.place[*page as usize].is_some() => return,
                 None => {
                     // What goes on where a page that is not full ended, makes that one needless.
                     let shorter =
@@ -247,16 +255,30 @@ impl PageBook {
         }
     }
 
-    /// Gives up the idle page that was not wanted for the longest time, and returns it.
+    /// Gives up the idle page that was not wanted for the longest time, and returns it. One that others
+    /// follow comes last: they are not found any more without it.
     fn forget_oldest(&mut self) -> Option<u32> {
         let idle = self.nodes.iter().enumerate().filter_map(|(number, node)| {
             let node = node.as_ref()?;
-            let is_idle = node.children.is_empty() && self.users[node.page as usize] == 0;
-            is_idle.then_some((node.used, number, node.page))
+            let is_idle = self.users[node.page as usize] == 0;
+            is_idle.then_some((!node.children.is_empty(), node.used, number, node.page))
         });
-        let (_, number, page) = idle.min()?;
-        self.forget(number);
+        let (_, _, number, page) = idle.min()?;
+        self.forget_all(number);
         Some(page)
+    }
+
+    /// Takes a node and all below it out of the tree.
+    fn forget_all(&mut self, number: usize) {
+        let mut below = vec![number];
+        let mut at = 0;
+        while at < below.len() {
+            below.extend_from_slice(&self.node(below[at]).children);
+            at += 1;
+        }
+        for node in below.into_iter().rev() {
+            self.forget(node);
+        }
     }
 }
 
@@ -283,13 +305,13 @@ mod tests {
         let mut book = PageBook::new(8);
         let tokens = text(2 * PAGE + 10, 1);
         let mut pages = write(&mut book, &tokens);
-        book.keep(KIND, &tokens, &mut pages, false);
+        book.keep(KIND, &tokens, &mut pages, 0, false);
         assert_eq!(
             book.find(KIND, &tokens[..PAGE + 5]).partly,
             Some((pages[1], 5))
         );
         book.release(pages[0]);
-        book.keep(KIND, &tokens, &mut pages, true);
+        book.keep(KIND, &tokens, &mut pages, 0, true);
         pages.iter().for_each(|&page| book.release(page));
         assert_eq!((book.used(), book.idle()), (0, 3));
         let mut longer = tokens.clone();
@@ -308,8 +330,8 @@ mod tests {
         let mut book = PageBook::new(8);
         let tokens = text(2 * PAGE, 1);
         let (mut first, mut second) = (write(&mut book, &tokens), write(&mut book, &tokens));
-        book.keep(KIND, &tokens, &mut first, false);
-        book.keep(KIND, &tokens, &mut second, false);
+        book.keep(KIND, &tokens, &mut first, 0, false);
+        book.keep(KIND, &tokens, &mut second, 0, false);
         assert_eq!(first, second);
         assert_eq!(book.used(), 2);
         first
@@ -325,7 +347,7 @@ mod tests {
         let texts = [text(PAGE, 1), text(PAGE, 2), text(PAGE, 3)];
         for tokens in &texts {
             let mut pages = write(&mut book, tokens);
-            book.keep(KIND, tokens, &mut pages, true);
+            book.keep(KIND, tokens, &mut pages, 0, true);
             book.release(pages[0]);
         }
         let used = book.find(KIND, &texts[0]).pages[0];
@@ -346,12 +368,34 @@ mod tests {
         let mut book = PageBook::new(4);
         let tokens = text(20, 1);
         let mut short = write(&mut book, &tokens[..10]);
-        book.keep(KIND, &tokens[..10], &mut short, true);
+        book.keep(KIND, &tokens[..10], &mut short, 0, true);
         book.release(short[0]);
         let mut long = write(&mut book, &tokens);
-        book.keep(KIND, &tokens, &mut long, true);
+        book.keep(KIND, &tokens, &mut long, 0, true);
         book.release(long[0]);
         assert_eq!(book.idle(), 1);
         assert_eq!(book.find(KIND, &tokens).partly, Some((long[0], 20)));
+    }
+
+    #[test]
+    fn pages_that_a_text_has_passed_are_found_until_the_memory_is_wanted() {
+        let mut book = PageBook::new(4);
+        let tokens = text(4 * PAGE, 1);
+        let mut pages = write(&mut book, &tokens[..3 * PAGE]);
+        book.keep(KIND, &tokens[..3 * PAGE], &mut pages, 0, false);
+        book.release(pages[0]);
+        book.release(pages[1]);
+        assert_eq!((book.used(), book.idle()), (1, 2));
+        pages.push(book.allocate(None).unwrap());
+        book.keep(KIND, &tokens, &mut pages, 2, false);
+        assert_eq!(book.find(KIND, &tokens).pages, pages);
+        pages.iter().for_each(|&page| book.release(page));
+        // The oldest goes although others follow it, and they are not found any more.
+        let given = book.allocate(None).unwrap();
+        assert_eq!(given, pages[0]);
+        assert_eq!(book.find(KIND, &tokens), Found::default());
+        assert_eq!((book.used(), book.idle()), (3, 0));
+        book.keep(KIND, &tokens, &mut pages, 2, true);
+        assert_eq!(book.find(KIND, &tokens), Found::default());
     }
 }

@@ -15,6 +15,8 @@ pub struct KvPool {
     layers: Vec<PagedLayer>,
     book: PageBook,
     page_bytes: usize,
+    /// How many positions a token sees at most, its own included; `None` is all.
+    reach: Option<usize>,
 }
 
 /// The tokens of one text whose keys and values are in a pool, complete in every layer. It must go back
@@ -23,6 +25,8 @@ pub struct KvPool {
 pub struct Sequence {
     tokens: Vec<u32>,
     pages: Vec<u32>,
+    /// How many of the first pages were given up, since no token to come sees them. Others may have them.
+    passed: usize,
     /// Which rotation the keys were made with; see `RopeConfig::variant`.
     rope_variant: usize,
     /// What the keys and values are made with.
@@ -48,6 +52,11 @@ impl Sequence {
 
     pub fn pages(&self) -> &[u32] {
         &self.pages
+    }
+
+    /// How many pages it has.
+    pub fn held(&self) -> usize {
+        self.pages.len() - self.passed
     }
 
     pub fn rope_variant(&self) -> usize {
@@ -95,6 +104,7 @@ impl KvPool {
             layers: layers.collect::<Result<_>>()?,
             book: PageBook::new((limit / page_bytes.max(1)).min(u32::MAX as usize / PAGE)),
             page_bytes,
+            reach: config.reach(),
         })
     }
 
@@ -205,9 +215,12 @@ impl KvPool {
     }
 
     fn shorten(&mut self, sequence: &mut Sequence, pages: usize) {
-        for page in sequence.pages.drain(pages..) {
+        let first = pages.max(sequence.passed);
+        for &page in &sequence.pages[first.min(sequence.pages.len())..] {
             self.book.release(page);
         }
+        sequence.pages.truncate(pages);
+        sequence.passed = sequence.passed.min(pages);
     }
 
     /// Lets others that begin alike have the sequence's full pages.
@@ -218,7 +231,23 @@ impl KvPool {
             &sequence.tokens[..whole * PAGE],
             &mut sequence.pages[..whole],
         );
-        self.book.keep(kind, tokens, pages, false);
+        self.book.keep(kind, tokens, pages, sequence.passed, false);
+    }
+
+    /// Gives up the pages that no token to come sees, in a model whose layers all have a window. They are
+    /// kept for whoever begins alike until the memory is wanted.
+    pub fn pass_by(&mut self, sequence: &mut Sequence) {
+        let Some(reach) = self.reach else { return };
+        let passed = (sequence.length() + 1).saturating_sub(reach) / PAGE;
+        let passed = passed.min(sequence.pages.len().saturating_sub(1));
+        for &page in sequence.pages.get(sequence.passed..passed).unwrap_or(&[]) {
+            self.book.release(page);
+        }
+        sequence.passed = sequence.passed.max(passed);
+        // Whoever reads more than the window sees the sequence's own there, and not what others write.
+        if let Some(&own) = sequence.pages.get(sequence.passed) {
+            sequence.pages[..sequence.passed].fill(own);
+        }
     }
 
     /// Forgets all but the first `length` tokens, of which the last page must be the sequence's own.
@@ -232,8 +261,9 @@ impl KvPool {
         let kind = sequence.kind();
         let written = sequence.length().div_ceil(PAGE);
         self.shorten(&mut sequence, written);
+        let passed = sequence.passed;
         self.book
-            .keep(kind, &sequence.tokens, &mut sequence.pages, true);
+            .keep(kind, &sequence.tokens, &mut sequence.pages, passed, true);
         self.shorten(&mut sequence, 0);
     }
 
