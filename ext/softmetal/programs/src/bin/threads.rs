@@ -3,16 +3,21 @@
 //! is candle's, which loses the fences of the other threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use candle_core::{DType, Result, Tensor};
 use engine::Device;
 
 const THREADS: usize = 7;
 const ROUNDS: usize = 40;
+/// A thread of a busy machine may do all of `ROUNDS` before another runs: losses take more, with pauses, to be seen.
+const ROUNDS_TO_LOSE: usize = 400;
+const PAUSE: Duration = Duration::from_micros(200);
 
 /// Writes in one encoder and reads in another: the zeros between are a blit, which ends an encoder.
-fn round(one: &Tensor, number: f64) -> Result<bool> {
+fn round(one: &Tensor, number: f64, pause: Duration) -> Result<bool> {
     let written = one.affine(2.0, number)?;
+    std::thread::sleep(pause);
     let zeros = Tensor::zeros((8, 8), DType::F32, one.device())?;
     let read = written.affine(3.0, 1.0)?;
     let again = Tensor::zeros((8, 8), DType::F32, one.device())?;
@@ -27,7 +32,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let device = Device::Metal(0).open()?;
     let one = Tensor::ones((8, 8), DType::F32, &device)?;
     // Compiles what is needed.
-    round(&one, 0.0)?;
+    round(&one, 0.0, Duration::ZERO)?;
+    let (rounds, pause) = match candles {
+        true => (ROUNDS_TO_LOSE, PAUSE),
+        false => (ROUNDS, Duration::ZERO),
+    };
 
     let done = AtomicBool::new(false);
     let right = std::thread::scope(|scope| -> Result<bool> {
@@ -45,8 +54,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                 let one = &one;
                 scope.spawn(move || -> Result<bool> {
                     let mut right = true;
-                    for number in 0..ROUNDS {
-                        right &= round(one, (thread * ROUNDS + number) as f64)?;
+                    for number in 0..rounds {
+                        right &= round(one, (thread * rounds + number) as f64, pause)?;
                     }
                     Ok(right)
                 })
@@ -65,7 +74,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         Ok(right)
     })?;
     println!(
-        "{THREADS} threads, {ROUNDS} rounds: {}",
+        "{THREADS} threads, {rounds} rounds: {}",
         if right { "right" } else { "WRONG" }
     );
     std::process::exit(i32::from(!right));
