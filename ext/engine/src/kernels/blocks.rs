@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
+use super::Activation;
 use crate::quant::{BlockType, QuantizedTensor};
 use crate::runtime::device::placed;
 use crate::{Error, Result};
@@ -18,9 +19,9 @@ pub struct DeviceBlocks {
 impl DeviceBlocks {
     /// Whether a device has kernels that compute on blocks, for a model of this type.
     pub fn computed_by(device: &Device, dtype: DType) -> bool {
-        cfg!(feature = "metal")
-            && device.is_metal()
-            && matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+        let has_kernels = (cfg!(feature = "metal") && device.is_metal())
+            || (cfg!(feature = "cuda") && device.is_cuda());
+        has_kernels && matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
     }
 
     /// Copies the blocks, and lets go of the file's pages.
@@ -101,8 +102,22 @@ impl DeviceBlocks {
                 residual.as_ref(),
             )?);
         }
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return super::cuda::blocks::multiply(self, x, bias, residual);
+        }
         let _ = (bias, residual);
         Err(self.without_kernels())
+    }
+
+    /// Some of its outputs, on the same memory.
+    pub fn part(&self, first: usize, outputs: usize) -> Result<Self> {
+        let row = self.inputs() / self.kind.elements() * self.kind.bytes();
+        Ok(Self {
+            kind: self.kind,
+            shape: [outputs, self.inputs()],
+            bytes: self.bytes.narrow(0, first * row, outputs * row)?,
+        })
     }
 
     /// Some rows, which must be within the matrix: [rows, inputs].
@@ -115,6 +130,10 @@ impl DeviceBlocks {
         if device.is_metal() {
             return Ok(super::metal::blocks::rows(self, rows, dtype)?);
         }
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            return Ok(super::cuda::blocks::expand(self, Some(rows), dtype)?);
+        }
         Err(self.without_kernels())
     }
 
@@ -124,6 +143,45 @@ impl DeviceBlocks {
             self.kind.name()
         ))
     }
+}
+
+/// A matrix and its bias [outputs].
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "only CUDA multiplies with several at once")
+)]
+pub(crate) struct BlockFactor<'a> {
+    pub blocks: &'a DeviceBlocks,
+    pub bias: Option<&'a Tensor>,
+}
+
+/// The products with several matrices side by side; `None` where it takes more than one launch.
+pub(crate) fn multiply_joined(x: &Tensor, factors: &[BlockFactor<'_>]) -> Result<Option<Tensor>> {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() && x.rank() == 2 {
+        use super::cuda::{blocks, product::Outcome};
+        let none = Activation::Identity;
+        let product = blocks::product(&x.contiguous()?, factors, Outcome::Joined, none, None);
+        return Ok(product?);
+    }
+    let _ = (x, factors);
+    Ok(None)
+}
+
+/// activation(x · gateᵀ) · (x · upᵀ) of two matrices, or of one that holds both, gate first; `None` where it
+/// takes more than one launch.
+pub(crate) fn multiply_gated(
+    x: &Tensor,
+    factors: &[BlockFactor<'_>],
+    activation: Activation,
+) -> Result<Option<Tensor>> {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() && x.rank() == 2 {
+        return super::cuda::blocks::multiply_gated(x, factors, activation);
+    }
+    let _ = (x, factors, activation);
+    Ok(None)
 }
 
 #[cfg(test)]

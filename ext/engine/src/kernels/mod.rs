@@ -246,6 +246,17 @@ pub(crate) fn gather_sum(terms: &[(&Tensor, &[u32])]) -> Result<Option<Tensor>> 
     }
 }
 
+/// The first of the largest finite numbers in each row of f32 [rows, width], found where they lie; `None`
+/// where the device has no kernel for it.
+pub(crate) fn likeliest(x: &Tensor) -> Result<Option<Vec<Option<u32>>>> {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return Ok(cuda::likeliest::likeliest(x)?);
+    }
+    let _ = x;
+    Ok(None)
+}
+
 /// The mean of each sequence's rows: `x` is [tokens, width], sequence i is the rows from
 /// `boundaries[i]` to `boundaries[i + 1]`. An empty sequence gives zeros.
 pub fn mean_pool(x: &Tensor, boundaries: &[u32]) -> Result<Tensor> {

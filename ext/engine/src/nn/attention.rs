@@ -24,6 +24,7 @@ pub fn attention(
     options: &AttentionOptions<'_>,
 ) -> Result<Tensor> {
     let inputs = Inputs {
+        places: None,
         q,
         k,
         v,

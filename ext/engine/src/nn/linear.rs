@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::elementwise;
 use crate::kernels::backend::Stored;
-use crate::kernels::blocks::DeviceBlocks;
+use crate::kernels::blocks::{self, BlockFactor, DeviceBlocks};
 use crate::kernels::cpu::isa::Isa;
 use crate::kernels::cpu::product::blocks::BlockMatrix;
 use crate::kernels::cpu::product::byte_matrix::{self, ByteMatrix};
@@ -306,6 +306,9 @@ impl Linear {
     /// The outputs of several layers of one input side by side, where one launch makes them all; `None`
     /// where running each is as good.
     pub(super) fn forward_joined(layers: &[Self], x: &Tensor) -> Result<Option<Tensor>> {
+        if let Some(factors) = block_factors(layers) {
+            return blocks::multiply_joined(x, &factors);
+        }
         let Some(weights) = plain_weights(layers)? else {
             return Ok(None);
         };
@@ -320,6 +323,9 @@ impl Linear {
         x: &Tensor,
         activation: Activation,
     ) -> Result<Option<Tensor>> {
+        if let Some(factors) = block_factors(layers) {
+            return blocks::multiply_gated(x, &factors, activation);
+        }
         let Some(weights) = plain_weights(layers)? else {
             return Ok(None);
         };
@@ -453,6 +459,18 @@ fn follow(product: Tensor, epilogue: &Epilogue<'_>) -> Result<Tensor> {
         Some(residual) => elementwise::add(&product, residual),
         None => Ok(product),
     }
+}
+
+/// The layers' weights, where all lie in blocks on a GPU.
+fn block_factors(layers: &[Linear]) -> Option<Vec<BlockFactor<'_>>> {
+    let factors = layers.iter().map(|layer| match &layer.weight {
+        Weight::DeviceBlocks(blocks) => Some(BlockFactor {
+            blocks,
+            bias: layer.bias.as_ref(),
+        }),
+        _ => None,
+    });
+    factors.collect()
 }
 
 /// The layers' weights [out, in], unless some are laid out for the CPU.

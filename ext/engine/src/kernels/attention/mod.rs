@@ -134,6 +134,9 @@ pub(crate) struct Inputs<'a> {
     pub k: &'a Tensor,
     /// [key tokens, key heads, value width]
     pub v: &'a Tensor,
+    /// u32 [key tokens]: the rows of `k` and `v`, which may have more, that the keys lie in; `None` where
+    /// they are the keys.
+    pub places: Option<&'a Tensor>,
     pub query_boundaries: &'a [u32],
     pub key_boundaries: &'a [u32],
     pub shape: AttentionShape,
@@ -166,10 +169,25 @@ pub(crate) fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Res
         return cpu::attention::sequences::attend(inputs, options);
     }
     #[cfg(feature = "cuda")]
-    if inputs.q.device().is_cuda() {
+    if inputs.q.device().is_cuda() && inputs.k.dtype() == inputs.q.dtype() {
         if let Some(out) = cuda::attention::attend(inputs, options)? {
             return Ok(out);
         }
     }
-    chain::attend(inputs, options)
+    let dtype = inputs.q.dtype();
+    let in_order = |rows: &Tensor| -> Result<Tensor> {
+        let rows = match inputs.places {
+            Some(places) => rows.index_select(places, 0)?,
+            None => rows.clone(),
+        };
+        Ok(rows.to_dtype(dtype)?)
+    };
+    let (k, v) = (in_order(inputs.k)?, in_order(inputs.v)?);
+    let inputs = Inputs {
+        k: &k,
+        v: &v,
+        places: None,
+        ..*inputs
+    };
+    chain::attend(&inputs, options)
 }

@@ -19,6 +19,7 @@ struct Attention {
     float *parts;               // of attention_rows, where keys are split
     const uint *query_boundaries; // null: one sequence
     const uint *key_boundaries;
+    const uint *places;         // the rows of k and v that keys lie in; null: their own numbers
     const float *table;         // slopes, or [heads, distances]
     const ELEMENT *from_query;  // [tokens, heads, buckets]
     const ELEMENT *from_key;
@@ -54,6 +55,8 @@ __device__ Sequence sequence_at(const Attention &a, uint index) {
     const int query = a.query_boundaries[index], key = a.key_boundaries[index];
     return {query, int(a.query_boundaries[index + 1]) - query, key, int(a.key_boundaries[index + 1]) - key};
 }
+
+__device__ __forceinline__ ulong row_of_key(const Attention &a, uint key) { return a.places ? a.places[key] : key; }
 
 __device__ __forceinline__ int clamped(int distance, int zero, int count) {
     return min(max(distance + zero, 0), count - 1);
@@ -143,7 +146,7 @@ __device__ void fetch(const Attention &a, const Sequence &s, uint key_head, int 
     for (uint i = threadIdx.x; i < TILE * chunks; i += 32 * TILE_WARPS) {
         const uint row = i / chunks, column = i % chunks * 8;
         const bool there = tile + int(row) < s.keys;
-        const ulong token = s.first_key + (there ? tile + row : 0);
+        const ulong token = row_of_key(a, s.first_key + (there ? tile + row : 0));
         copy_sixteen(keys + row * PITCH + column, a.k + token * a.k_token + key_head * a.k_head + column, there);
         copy_sixteen(values + row * PITCH + column, a.v + token * a.v_token + key_head * a.v_head + column, there);
     }
@@ -298,11 +301,12 @@ extern "C" __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_BLOCKS) atten
 #define PARTS ((WIDTH + 63) / 64)
 
 // 64 rows from `first` on, each turned into a column; those beyond the sequence are zeros.
-__device__ void fetch_columns(const ELEMENT *from, ulong stride, int first, int count, float *to) {
+template <typename Rows>
+__device__ void fetch_columns(const ELEMENT *from, ulong stride, int first, int count, const Rows &row_at, float *to) {
     for (int i = threadIdx.x; i < TILE * (WIDTH / 8); i += 256) {
         const int row = i % TILE, column = i / TILE * 8;
         Eight values = {};
-        if (first + row < count) { values = widen_eight(from + ulong(first + row) * stride + column); }
+        if (first + row < count) { values = widen_eight(from + row_at(first + row) * stride + column); }
         #pragma unroll
         for (int j = 0; j < 8; j++) { to[(column + j) * COLUMN + row] = values.v[j]; }
     }
@@ -324,10 +328,12 @@ extern "C" __global__ void __launch_bounds__(256) attention_plain_tiles(const __
     const int shift = s.keys - s.queries;
     const int low = max(0, first + shift - a.left);
     const int high = min(s.keys, min(first + TILE, s.queries) + shift + a.right);
-    const ELEMENT *const q = a.q + ulong(s.first_query) * a.q_token + head * a.q_head;
-    const ELEMENT *const k = a.k + ulong(s.first_key) * a.k_token + key_head * a.k_head;
-    const ELEMENT *const v = a.v + ulong(s.first_key) * a.v_token + key_head * a.v_head;
-    fetch_columns(q, a.q_token, first, s.queries, queries);
+    const ELEMENT *const q = a.q + head * a.q_head;
+    const ELEMENT *const k = a.k + key_head * a.k_head;
+    const ELEMENT *const v = a.v + key_head * a.v_head;
+    const auto query_row = [&](int query) { return ulong(s.first_query + query); };
+    const auto key_row = [&](int key) { return row_of_key(a, s.first_key + key); };
+    fetch_columns(q, a.q_token, first, s.queries, query_row, queries);
 
     float mixed[4][PARTS][4] = {};
     float highest[4], sums[4] = {};
@@ -335,11 +341,11 @@ extern "C" __global__ void __launch_bounds__(256) attention_plain_tiles(const __
     for (int i = 0; i < 4; i++) { highest[i] = -INFINITE; }
     for (int tile = low / TILE * TILE; tile < high; tile += TILE) {
         __syncthreads();
-        fetch_columns(k, a.k_token, tile, s.keys, keys);
+        fetch_columns(k, a.k_token, tile, s.keys, key_row, keys);
         for (int i = threadIdx.x; i < TILE * (WIDTH / 8); i += 256) {
             const int row = i / (WIDTH / 8), column = i % (WIDTH / 8) * 8;
             Eight taken = {};
-            if (tile + row < s.keys) { taken = widen_eight(v + ulong(tile + row) * a.v_token + column); }
+            if (tile + row < s.keys) { taken = widen_eight(v + key_row(tile + row) * a.v_token + column); }
             narrow_eight(taken, values + row * WIDTH + column);
         }
         __syncthreads();
@@ -481,7 +487,7 @@ extern "C" __global__ void __launch_bounds__(256) attention_rows(const __grid_co
             const int key = begin + u * STREAMS + stream;
             keys[u] = values[u] = {};
             if (key < high && holds) {
-                const ulong at = s.first_key + key;
+                const ulong at = row_of_key(a, s.first_key + key);
                 keys[u] = widen_eight(a.k + at * a.k_token + key_head * a.k_head + member * 8);
                 values[u] = widen_eight(a.v + at * a.v_token + key_head * a.v_head + member * 8);
             }

@@ -49,6 +49,7 @@ struct Parameters {
     parts: u64,
     query_boundaries: u64,
     key_boundaries: u64,
+    places: u64,
     table: u64,
     from_query: u64,
     from_key: u64,
@@ -141,6 +142,9 @@ pub(crate) fn attend(
     if launch.sequences > 1 {
         parameters.query_boundaries = kept.constant(&device, boundaries.0)?;
         parameters.key_boundaries = kept.constant(&device, boundaries.1)?;
+    }
+    if let Some(places) = inputs.places {
+        parameters.places = address(places)?;
     }
     let bias_kind = add_bias(
         &mut parameters,

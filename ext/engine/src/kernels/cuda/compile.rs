@@ -31,6 +31,11 @@ pub(crate) const PRODUCT: Source = Source {
     text: include_str!("product.cu"),
 };
 
+pub(crate) const BLOCKS: Source = Source {
+    name: "blocks",
+    text: include_str!("blocks.cu"),
+};
+
 /// A block gets more shared memory than this only when it asks for it.
 const PLAIN_SHARED_BYTES: u32 = 48 << 10;
 

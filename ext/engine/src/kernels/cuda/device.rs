@@ -32,7 +32,8 @@ fn base(storage: &CudaStorage) -> Result<u64> {
         CudaStorageSlice::F16(slice) => slice.device_ptr(&stream).0,
         CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
         CudaStorageSlice::U32(slice) => slice.device_ptr(&stream).0,
-        _ => candle_core::bail!("kernels take f32, f16, bf16 or u32 tensors"),
+        CudaStorageSlice::U8(slice) => slice.device_ptr(&stream).0,
+        _ => candle_core::bail!("kernels take f32, f16, bf16, u32 or u8 tensors"),
     })
 }
 

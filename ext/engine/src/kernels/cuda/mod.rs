@@ -2,12 +2,15 @@
 
 pub(super) mod attention;
 mod blas;
+pub(super) mod blocks;
 mod compile;
 mod device;
 pub(super) mod gather;
+pub(super) mod likeliest;
 pub(super) mod matrix;
 mod parameters;
-mod product;
+pub(super) mod product;
+pub(super) mod store;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{

@@ -420,3 +420,54 @@ extern "C" __global__ void gather_sum(const __grid_constant__ Gather p) {
         narrow_eight(sum, p.out + ulong(row) * p.columns + column);
     }
 }
+
+// Rows of keys (the grid's first layer) and values (its second) into their slots, eight elements to a thread.
+struct Store {
+    const ELEMENT *from[2];
+    ELEMENT *to[2]; // [slots, heads, width]
+    const uint *slots;
+    ulong strides[2][2]; // of a row and of a head
+    uint rows;
+    uint heads;
+    uint width;
+};
+extern "C" __global__ void store_rows(const __grid_constant__ Store p) {
+    const uint side = blockIdx.y, per_head = p.width / 8, per_row = p.heads * per_head;
+    const ulong stride = ulong(gridDim.x) * blockDim.x;
+    for (ulong i = ulong(blockIdx.x) * blockDim.x + threadIdx.x; i < ulong(p.rows) * per_row; i += stride) {
+        const uint row = uint(i / per_row), head = uint(i % per_row) / per_head, column = uint(i % per_head) * 8;
+        const ELEMENT *from = p.from[side] + row * p.strides[side][0] + head * p.strides[side][1] + column;
+        ELEMENT *to = p.to[side] + (ulong(p.slots[row]) * p.heads + head) * p.width + column;
+        #pragma unroll
+        for (int word = 0; word < sizeof(ELEMENT) / 2; word++) { ((uint4 *)to)[word] = ((const uint4 *)from)[word]; }
+    }
+}
+
+// The first of the largest finite numbers of each row; beyond its width where there is none. One block of 1024
+// threads per row.
+extern "C" __global__ void __launch_bounds__(1024) likeliest(const float *x, uint *found, uint width) {
+    __shared__ float tops[32];
+    __shared__ uint places[32];
+    const float *row = x + ulong(blockIdx.x) * width;
+    float top = -INFINITE;
+    uint place = 0xffffffffu;
+    for (uint i = threadIdx.x; i < width; i += 1024) {
+        if (row[i] > top && row[i] < INFINITE) { top = row[i]; place = i; }
+    }
+    const auto join = [&](float other, uint at) {
+        if (other > top || (other == top && at < place)) { top = other; place = at; }
+    };
+    for (int step = 16; step > 0; step /= 2) {
+        join(__shfl_xor_sync(0xffffffffu, top, step), __shfl_xor_sync(0xffffffffu, place, step));
+    }
+    if (threadIdx.x % 32 == 0) { tops[threadIdx.x / 32] = top; places[threadIdx.x / 32] = place; }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        top = tops[threadIdx.x];
+        place = places[threadIdx.x];
+        for (int step = 16; step > 0; step /= 2) {
+            join(__shfl_xor_sync(0xffffffffu, top, step), __shfl_xor_sync(0xffffffffu, place, step));
+        }
+        if (threadIdx.x == 0) { found[blockIdx.x] = place; }
+    }
+}

@@ -1,10 +1,11 @@
-//! Pages in two tensors of a GPU. Attention reads those of a sequence in a row: as a view where they lie
-//! so, else gathered.
+//! Pages in two tensors of a GPU, which attention reads where they lie.
 
 use candle_core::{DType, Device, Tensor};
 
 use super::{slot, KvShape, KvType, PagedBatch, PagedPiece, PAGE};
 use crate::kernels::attention::{self, AttentionOptions, AttentionShape, Inputs};
+#[cfg(feature = "cuda")]
+use crate::kernels::cuda;
 use crate::{Error, Result};
 
 /// With more runs of rows than this, one scattering write is cheaper than one write for each.
@@ -127,6 +128,10 @@ impl TensorPages {
         key: &Tensor,
         value: &Tensor,
     ) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if cuda::store::store((&self.keys, &self.values), (key, value), &indices.slots)? {
+            return Ok(());
+        }
         for (stored, rows) in [(&self.keys, key), (&self.values, value)] {
             let rows = rows.to_dtype(stored.dtype())?.contiguous()?;
             if indices.runs.len() <= MOST_RUNS {
@@ -152,12 +157,9 @@ impl TensorPages {
         options: &AttentionOptions<'_>,
     ) -> Result<Tensor> {
         let total = indices.all.dim(0)?;
-        let read = |stored: &Tensor| -> Result<Tensor> {
-            let rows = match indices.first {
-                Some(first) => stored.narrow(0, first, total)?,
-                None => stored.index_select(&indices.all, 0)?,
-            };
-            Ok(rows.to_dtype(query.dtype())?)
+        let read = |stored: &Tensor| match indices.first {
+            Some(first) => stored.narrow(0, first, total),
+            None => Ok(stored.clone()),
         };
         let (keys, values) = (read(&self.keys)?, read(&self.values)?);
         let (tokens, heads, width) = query.dims3()?;
@@ -170,6 +172,7 @@ impl TensorPages {
             q: query,
             k: &keys,
             v: &values,
+            places: indices.first.is_none().then_some(&indices.all),
             query_boundaries: &indices.query_boundaries,
             key_boundaries: &indices.key_boundaries,
             shape: AttentionShape {

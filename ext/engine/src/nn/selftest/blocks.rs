@@ -2,7 +2,8 @@ use candle_core::DType;
 
 use super::Bench;
 use crate::kernels::blocks::DeviceBlocks;
-use crate::nn::{Embedding, Epilogue, Linear};
+use crate::kernels::{reference, Activation};
+use crate::nn::{Embedding, Epilogue, Linear, Projection};
 use crate::quant::noise::random_matrix;
 use crate::quant::{dequantize, BlockType, QuantizedTensor};
 use crate::Result;
@@ -99,7 +100,29 @@ fn product_case(
         .enumerate()
         .map(|(at, product)| product + b[at % outputs] + r[at])
         .collect();
-    bench.check("blocks", format!("{case} bias and residual"), &got, &want)
+    bench.check("blocks", format!("{case} bias and residual"), &got, &want)?;
+
+    let biased_products: Vec<f64> = products
+        .iter()
+        .enumerate()
+        .map(|(at, product)| product + b[at % outputs])
+        .collect();
+    let both = Projection::split(vec![plain, biased])?;
+    let wanted = [&products, &biased_products];
+    for (part, want) in both.heads(&x, 1, &[])?.iter().zip(wanted) {
+        bench.check("blocks", format!("{case} joined"), part, want)?;
+    }
+    // The products of two sums may be more than f16 holds.
+    if bench.dtype == DType::F16 {
+        return Ok(());
+    }
+    let want: Vec<f64> = products
+        .iter()
+        .zip(&biased_products)
+        .map(|(&gate, up)| reference::activation(gate, Activation::Silu) * up)
+        .collect();
+    let got = both.activated(&x, Activation::Silu, &[])?;
+    bench.check("blocks", format!("{case} gated"), &got, &want)
 }
 
 #[cfg(test)]

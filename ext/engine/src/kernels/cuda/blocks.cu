@@ -1,0 +1,347 @@
+// Matrices of quantized blocks, as GGUF files store them: products with a few rows, and their expansion.
+// ELEMENT, KIND (in the order of `BlockType::ALL`), BLOCK_BYTES, BLOCK_ELEMENTS, ROWS and GATED are defined
+// at run time.
+//
+// A lane takes 32 elements of a row at a time, a small block or an eighth of a large one: two runs of 16
+// neighbours, which have a scale and a minimum each.
+
+typedef unsigned char uchar;
+
+#define Q4_0 0
+#define Q4_1 1
+#define Q5_0 2
+#define Q5_1 3
+#define Q8_0 4
+#define Q8_1 5
+#define Q2_K 6
+#define Q3_K 7
+#define Q4_K 8
+#define Q5_K 9
+#define Q6_K 10
+#define Q8_K 11
+#define IQ4_NL 12
+#define IQ4_XS 13
+
+#define RUN 16
+#define PART 32
+#define MATRICES 3
+// More in flight would take the registers of other warps.
+constexpr int UNROLLED = ROWS <= 2 ? 2 : 1;
+
+// scale * code + minimum
+struct Run {
+    float codes[RUN];
+    float scale;
+    float minimum;
+    uint first; // among the elements of a block, of eight blocks where these are small
+};
+
+__device__ __forceinline__ float half_of(uint bits) { return widen(f16{(unsigned short)bits}); }
+__device__ __forceinline__ float half_at(const uchar *from) { return half_of(*(const unsigned short *)from); }
+__device__ __forceinline__ uint byte_of(uint word, int i) { return word >> (8 * i) & 255u; }
+
+// 16 neighbouring bytes, aligned as blocks are.
+struct Sixteen {
+    uint words[4];
+};
+__device__ __forceinline__ Sixteen sixteen_bytes(const uchar *from) {
+    Sixteen out;
+#if BLOCK_BYTES % 16 == 0
+    const uint4 all = *(const uint4 *)from;
+    out.words[0] = all.x; out.words[1] = all.y; out.words[2] = all.z; out.words[3] = all.w;
+#else
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+#if BLOCK_BYTES % 4 == 0
+        out.words[i] = ((const uint *)from)[i];
+#else
+        out.words[i] = uint(((const unsigned short *)from)[2 * i]) | uint(((const unsigned short *)from)[2 * i + 1]) << 16;
+#endif
+    }
+#endif
+    return out;
+}
+
+__constant__ float LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+__device__ __forceinline__ void signed_codes(const uchar *from, Run &run) {
+    const Sixteen bytes = sixteen_bytes(from);
+    #pragma unroll
+    for (int i = 0; i < RUN; i++) { run.codes[i] = float((signed char)byte_of(bytes.words[i / 4], i % 4)); }
+}
+
+// The bits of a byte from `shift` on that `mask` keeps, and those of another above them.
+__device__ __forceinline__ void bit_codes(
+    const Sixteen &low, uint shift, uint mask, const Sixteen &high, uint high_shift, uint high_mask, uint bits, float offset, Run &run
+) {
+    #pragma unroll
+    for (int i = 0; i < RUN; i++) {
+        const uint code = (low.words[i / 4] >> (shift + 8 * (i % 4))) & mask;
+        const uint above = (high.words[i / 4] >> (high_shift + 8 * (i % 4))) & high_mask;
+        run.codes[i] = float(code | above << bits) - offset;
+    }
+}
+
+#if BLOCK_ELEMENTS == 32
+// Where the codes begin, after the scale, the minimum and the fifth bits.
+#define CODES (KIND == Q8_0 || KIND == Q4_0 || KIND == IQ4_NL ? 2 : KIND == Q5_0 ? 6 : KIND == Q5_1 ? 8 : 4)
+
+__device__ __forceinline__ void take(const uchar *group, uint part, Run (&runs)[2]) {
+    const uchar *block = group + part * BLOCK_BYTES;
+    const float scale = half_at(block), minimum = KIND == Q4_1 || KIND == Q5_1 ? half_at(block + 2) : 0.0f;
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        runs[run].scale = scale;
+        runs[run].minimum = minimum;
+        runs[run].first = part * PART + run * RUN;
+    }
+#if KIND == Q8_0 || KIND == Q8_1
+    signed_codes(block + CODES, runs[0]);
+    signed_codes(block + CODES + RUN, runs[1]);
+#else
+    const Sixteen codes = sixteen_bytes(block + CODES);
+    uint fifths = 0;
+#if KIND == Q5_0 || KIND == Q5_1
+    const unsigned short *halves = (const unsigned short *)(block + CODES - 4);
+    fifths = uint(halves[0]) | uint(halves[1]) << 16;
+#endif
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        #pragma unroll
+        for (int i = 0; i < RUN; i++) {
+            const uint code = codes.words[i / 4] >> (8 * (i % 4) + 4 * run) & 15u;
+            const uint fifth = fifths >> (RUN * run + i) & 1u;
+            runs[run].codes[i] =
+                KIND == IQ4_NL ? LEVELS[code] : float(int(code | fifth << 4) - (KIND == Q4_0 ? 8 : KIND == Q5_0 ? 16 : 0));
+        }
+    }
+#endif
+}
+#elif KIND == Q2_K || KIND == Q3_K
+// 32 bytes hold 4 x 32 codes, two bits each.
+__device__ __forceinline__ void take(const uchar *block, uint part, Run (&runs)[2]) {
+    const uint half = part / 4, shift = part % 4;
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        const uint number = 2 * part + run;
+        runs[run].first = number * RUN;
+#if KIND == Q2_K
+        runs[run].scale = half_at(block + 80) * float(block[number] & 15);
+        runs[run].minimum = -half_at(block + 82) * float(block[number] >> 4);
+        const Sixteen codes = sixteen_bytes(block + 16 + half * 32 + run * RUN);
+        bit_codes(codes, 2 * shift, 3, codes, 0, 0, 0, 0.0f, runs[run]);
+#else
+        const uchar *packed = block + 96;
+        const int low = packed[number % 8] >> (4 * (number / 8)) & 15, high = packed[8 + number % 4] >> (2 * (number / 4)) & 3;
+        runs[run].scale = half_at(block + 108) * float((low | high << 4) - 32);
+        runs[run].minimum = 0.0f;
+        const Sixteen codes = sixteen_bytes(block + 32 + half * 32 + run * RUN), thirds = sixteen_bytes(block + run * RUN);
+        bit_codes(codes, 2 * shift, 3, thirds, part, 1, 2, 4.0f, runs[run]);
+#endif
+    }
+}
+#elif KIND == Q4_K || KIND == Q5_K
+// Byte i of the 12 that hold eight scales and eight minimums, after two words of others.
+__device__ __forceinline__ uint packed_byte(const Sixteen &header, uint i) {
+    const uint at = 4 + i;
+    const uint word = at < 8 ? header.words[1] : at < 12 ? header.words[2] : header.words[3];
+    return word >> (8 * (at % 4)) & 255u;
+}
+
+// 32 bytes hold two groups of 32 codes, the first in their low halves.
+__device__ __forceinline__ void take(const uchar *block, uint part, Run (&runs)[2]) {
+    const uint pair = part / 2, place = part % 2 * RUN;
+    const Sixteen header = sixteen_bytes(block);
+    const float whole = half_of(header.words[0] & 0xffffu), lowest = -half_of(header.words[0] >> 16);
+    const Sixteen codes = sixteen_bytes(block + (KIND == Q5_K ? 48 : 16) + pair * 32 + place);
+#if KIND == Q5_K
+    const Sixteen fifths = sixteen_bytes(block + 16 + place);
+#endif
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        const uint j = 2 * pair + run;
+        const uint scale = j < 4 ? packed_byte(header, j) & 63u
+                                 : (packed_byte(header, j + 4) & 15u) | (packed_byte(header, j - 4) >> 6) << 4;
+        const uint minimum = j < 4 ? packed_byte(header, j + 4) & 63u
+                                   : packed_byte(header, j + 4) >> 4 | (packed_byte(header, j) >> 6) << 4;
+        runs[run].scale = whole * float(scale);
+        runs[run].minimum = lowest * float(minimum);
+        runs[run].first = pair * 64 + run * 32 + place;
+#if KIND == Q5_K
+        bit_codes(codes, 4 * run, 15, fifths, j, 1, 4, 0.0f, runs[run]);
+#else
+        bit_codes(codes, 4 * run, 15, codes, 0, 0, 0, 0.0f, runs[run]);
+#endif
+    }
+}
+#elif KIND == Q6_K
+__device__ __forceinline__ void take(const uchar *block, uint part, Run (&runs)[2]) {
+    const uint half = part / 4, column = part / 2 % 2, place = part % 2 * RUN;
+    const Sixteen low = sixteen_bytes(block + half * 64 + column * 32 + place);
+    const Sixteen high = sixteen_bytes(block + 128 + half * 32 + place);
+    const float whole = half_at(block + 208);
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        runs[run].first = half * 128 + run * 64 + column * 32 + place;
+        runs[run].scale = whole * float((signed char)block[192 + runs[run].first / RUN]);
+        runs[run].minimum = 0.0f;
+        bit_codes(low, 4 * run, 15, high, 2 * column + 4 * run, 3, 4, 32.0f, runs[run]);
+    }
+}
+#elif KIND == Q8_K
+__device__ __forceinline__ void take(const uchar *block, uint part, Run (&runs)[2]) {
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        runs[run].first = part * PART + run * RUN;
+        runs[run].scale = *(const float *)block;
+        runs[run].minimum = 0.0f;
+        signed_codes(block + 4 + runs[run].first, runs[run]);
+    }
+}
+#elif KIND == IQ4_XS
+__device__ __forceinline__ void take(const uchar *block, uint part, Run (&runs)[2]) {
+    const uint low = block[4 + part / 2] >> (4 * (part % 2)) & 15, high = *(const unsigned short *)(block + 2) >> (2 * part) & 3;
+    const float scale = half_at(block) * float(int(low | high << 4) - 32);
+    const Sixteen codes = sixteen_bytes(block + 8 + part * RUN);
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        runs[run].first = part * PART + run * RUN;
+        runs[run].scale = scale;
+        runs[run].minimum = 0.0f;
+        #pragma unroll
+        for (int i = 0; i < RUN; i++) { runs[run].codes[i] = LEVELS[codes.words[i / 4] >> (8 * (i % 4) + 4 * run) & 15u]; }
+    }
+}
+#endif
+
+#define HAS_MINIMUM (KIND == Q4_1 || KIND == Q5_1 || KIND == Q2_K || KIND == Q4_K || KIND == Q5_K)
+#define GROUP_BYTES (256 / BLOCK_ELEMENTS * BLOCK_BYTES)
+
+struct Product {
+    const ELEMENT *x; // [rows, inputs]
+    ELEMENT *out;     // [rows, all outputs]
+    const uchar *weights[MATRICES];
+    const ELEMENT *biases[MATRICES]; // null: none
+    const ELEMENT *residual;         // null: none; shaped like the result
+    uint ends[MATRICES]; // where each matrix's outputs end among all
+    uint outputs;
+    uint inputs;
+    uint rows;
+    uint activation;
+};
+
+struct Sums {
+    float v[ROWS];
+};
+
+// Adds the products of a lane's elements, whose block begins at `start` of each row of x.
+__device__ __forceinline__ void add_products(const Product &p, const Run (&runs)[2], uint start, Sums &sums) {
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        #pragma unroll
+        for (uint row = 0; row < ROWS; row++) {
+            // Rows beyond the last repeat it, and are not stored.
+            const ELEMENT *from = p.x + ulong(min(row, p.rows - 1)) * p.inputs + start + runs[run].first;
+            float product = 0.0f, sum = 0.0f;
+            #pragma unroll
+            for (int part = 0; part < 2; part++) {
+                const Eight x = widen_eight(from + 8 * part);
+                #pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    product = fmaf(runs[run].codes[8 * part + i], x.v[i], product);
+                    if (HAS_MINIMUM) { sum += x.v[i]; }
+                }
+            }
+            sums.v[row] = fmaf(runs[run].scale, product, sums.v[row]);
+            if (HAS_MINIMUM) { sums.v[row] = fmaf(runs[run].minimum, sum, sums.v[row]); }
+        }
+    }
+}
+
+// One warp per output.
+extern "C" __global__ void __launch_bounds__(256) product_of_blocks(const __grid_constant__ Product p) {
+    const uint output = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (output >= p.outputs) {
+        return;
+    }
+    const ulong row_bytes = ulong(p.inputs / BLOCK_ELEMENTS) * BLOCK_BYTES;
+#if GATED
+    const uint own = output;
+    const ELEMENT *bias = p.biases[0];
+    const uchar *weight = p.weights[0] + own * row_bytes, *second = p.weights[1] + own * row_bytes;
+    Sums seconds = {};
+#else
+    const uint matrix = output < p.ends[0] ? 0 : output < p.ends[1] ? 1 : 2;
+    const uint own = output - (matrix == 0 ? 0 : p.ends[matrix - 1]);
+    const ELEMENT *bias = p.biases[matrix];
+    const uchar *weight = p.weights[matrix] + own * row_bytes;
+#endif
+    Sums sums = {};
+    #pragma unroll UNROLLED
+    for (uint at = lane; at < p.inputs / PART; at += 32) {
+        Run runs[2];
+        take(weight + ulong(at / 8) * GROUP_BYTES, at % 8, runs);
+        add_products(p, runs, at / 8 * 256, sums);
+#if GATED
+        take(second + ulong(at / 8) * GROUP_BYTES, at % 8, runs);
+        add_products(p, runs, at / 8 * 256, seconds);
+#endif
+    }
+    __syncwarp();
+    #pragma unroll
+    for (int row = 0; row < ROWS; row++) {
+        #pragma unroll
+        for (int step = 16; step > 0; step /= 2) {
+            sums.v[row] += __shfl_xor_sync(0xffffffffu, sums.v[row], step);
+#if GATED
+            seconds.v[row] += __shfl_xor_sync(0xffffffffu, seconds.v[row], step);
+#endif
+        }
+    }
+    if (lane > 0) {
+        return;
+    }
+    #pragma unroll
+    for (uint row = 0; row < ROWS; row++) {
+        if (row >= p.rows) { break; }
+        const ulong at = ulong(row) * p.outputs + output;
+        float y = activation<ELEMENT>(sums.v[row] + (bias ? widen(bias[own]) : 0.0f), p.activation);
+#if GATED
+        y *= seconds.v[row] + (p.biases[1] ? widen(p.biases[1][own]) : 0.0f);
+#endif
+        narrow(y + (p.residual ? widen(p.residual[at]) : 0.0f), p.out + at);
+    }
+}
+
+struct Expansion {
+    const uchar *blocks;
+    const uint *chosen; // null: the rows from the first on
+    ELEMENT *out;       // [rows, columns]
+    uint rows;
+    uint columns;
+};
+
+extern "C" __global__ void __launch_bounds__(256) expand_blocks(const __grid_constant__ Expansion e) {
+    const uint parts = e.columns / PART;
+    const ulong row_bytes = ulong(e.columns / BLOCK_ELEMENTS) * BLOCK_BYTES;
+    const ulong threads = ulong(gridDim.x) * blockDim.x;
+    for (ulong at = ulong(blockIdx.x) * blockDim.x + threadIdx.x; at < ulong(e.rows) * parts; at += threads) {
+        const uint row = at / parts, part = at % parts;
+        const ulong from = e.chosen ? e.chosen[row] : row;
+        Run runs[2];
+        take(e.blocks + from * row_bytes + ulong(part / 8) * GROUP_BYTES, part % 8, runs);
+        #pragma unroll
+        for (int run = 0; run < 2; run++) {
+            ELEMENT *to = e.out + ulong(row) * e.columns + part / 8 * 256 + runs[run].first;
+            #pragma unroll
+            for (int half = 0; half < 2; half++) {
+                Eight values;
+                #pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    values.v[i] = runs[run].scale * runs[run].codes[8 * half + i] + runs[run].minimum;
+                }
+                narrow_eight(values, to + 8 * half);
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Quantized blocks on CUDA: a few rows times one to three matrices of them, and their expansion.
+
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
+use candle_core::cuda_backend::WrapErr;
+use candle_core::{CudaDevice, DType, Result, Tensor};
+
+use super::compile::{function, BLOCKS};
+use super::device::{address, constant, device_of, result, ALIGNMENT};
+use super::product::{Outcome, MOST_MATRICES};
+use super::{activation_index, small};
+use crate::kernels::blocks::{BlockFactor, DeviceBlocks};
+use crate::kernels::matrix::{Epilogue, Matrix};
+use crate::kernels::Activation;
+use crate::quant::BlockType;
+
+/// Beyond this many rows a product with the expanded matrix is faster.
+const MOST_ROWS: usize = 8;
+/// Warps of a block, one output each.
+const WARPS: usize = 8;
+/// Elements that a thread expands at a time.
+const PART: usize = 32;
+/// A matrix is expanded by parts of at most so many elements.
+const EXPANDED: usize = 1 << 27;
+/// More blocks than this go on with what is left.
+const MOST_BLOCKS: usize = 1 << 16;
+
+/// As `Product` in the CUDA source.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct ProductParameters {
+    x: u64,
+    out: u64,
+    weights: [u64; MOST_MATRICES],
+    biases: [u64; MOST_MATRICES],
+    residual: u64,
+    ends: [u32; MOST_MATRICES],
+    outputs: u32,
+    inputs: u32,
+    rows: u32,
+    activation: u32,
+}
+
+/// As `Expansion` in the CUDA source.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct ExpansionParameters {
+    blocks: u64,
+    chosen: u64,
+    out: u64,
+    rows: u32,
+    columns: u32,
+}
+
+// SAFETY: plain numbers, laid out as in the CUDA source.
+unsafe impl DeviceRepr for ProductParameters {}
+// SAFETY: plain numbers, laid out as in the CUDA source.
+unsafe impl DeviceRepr for ExpansionParameters {}
+
+fn definitions(kind: BlockType, rows: usize, gated: bool) -> [(&'static str, usize); 5] {
+    let number = BlockType::ALL.iter().position(|&one| one == kind);
+    [
+        ("KIND", number.unwrap_or(BlockType::ALL.len())),
+        ("BLOCK_BYTES", kind.bytes()),
+        ("BLOCK_ELEMENTS", kind.elements()),
+        ("ROWS", rows),
+        ("GATED", usize::from(gated)),
+    ]
+}
+
+/// `None` where the rows are too many or the matrices are of several kinds. `x` is [rows, in].
+pub(crate) fn product(
+    x: &Tensor,
+    matrices: &[BlockFactor<'_>],
+    outcome: Outcome,
+    activation: Activation,
+    residual: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    let (rows, inputs) = x.dims2()?;
+    let Some(first) = matrices.first() else {
+        return Ok(None);
+    };
+    let sound = |factor: &BlockFactor<'_>| {
+        let bias = factor.bias;
+        factor.blocks.kind() == first.blocks.kind()
+            && factor.blocks.inputs() == inputs
+            && bias.is_none_or(|bias| bias.is_contiguous() && bias.dtype() == x.dtype())
+    };
+    let fits = rows > 0
+        && rows <= MOST_ROWS
+        && inputs > 0
+        && x.is_contiguous()
+        && residual.is_none_or(Tensor::is_contiguous)
+        && matrices.len() <= MOST_MATRICES
+        && matrices.iter().all(sound);
+    if !fits {
+        return Ok(None);
+    }
+    let mut parameters = ProductParameters {
+        x: address(x)?,
+        inputs: small(inputs)?,
+        rows: rows as u32,
+        activation: activation_index(activation),
+        residual: residual.map(address).transpose()?.unwrap_or(0),
+        ..ProductParameters::default()
+    };
+    let mut end = 0;
+    for (i, factor) in matrices.iter().enumerate() {
+        parameters.weights[i] = address(factor.blocks.bytes())?;
+        parameters.biases[i] = factor.bias.map(address).transpose()?.unwrap_or(0);
+        end += factor.blocks.outputs();
+        parameters.ends[i] = small(end)?;
+    }
+    parameters.ends[matrices.len()..].fill(u32::MAX);
+    let gated = matches!(outcome, Outcome::Gated);
+    let outputs = if gated { end / 2 } else { end };
+    if parameters.x % ALIGNMENT != 0 || outputs == 0 {
+        return Ok(None);
+    }
+    parameters.outputs = small(outputs)?;
+    let device = device_of(x)?;
+    let (out, to) = result(&device, (rows, outputs), x.dtype())?;
+    parameters.out = to;
+    let definitions = definitions(first.blocks.kind(), rows.next_power_of_two(), gated);
+    let grid = outputs.div_ceil(WARPS);
+    launch(
+        &device,
+        "product_of_blocks",
+        x.dtype(),
+        &definitions,
+        grid,
+        &parameters,
+    )?;
+    Ok(Some(out))
+}
+
+/// activation(x · gateᵀ) · (x · upᵀ); `None` where it takes more than one launch.
+pub(crate) fn multiply_gated(
+    x: &Tensor,
+    factors: &[BlockFactor<'_>],
+    activation: Activation,
+) -> crate::Result<Option<Tensor>> {
+    let x = x.contiguous()?;
+    let gated = |pair: &[BlockFactor<'_>; 2]| -> crate::Result<Option<Tensor>> {
+        match pair[0].blocks.outputs() == pair[1].blocks.outputs() {
+            true => Ok(product(&x, pair, Outcome::Gated, activation, None)?),
+            false => Ok(None),
+        }
+    };
+    match factors {
+        &[gate, up] => gated(&[gate, up]),
+        [both] => {
+            let half = both.blocks.outputs() / 2;
+            let parts = [both.blocks.part(0, half)?, both.blocks.part(half, half)?];
+            let bias = |at: usize| both.bias.map(|bias| bias.narrow(0, at, half));
+            let biases = [bias(0).transpose()?, bias(half).transpose()?];
+            let factor = |at: usize| BlockFactor {
+                blocks: &parts[at],
+                bias: biases[at].as_ref(),
+            };
+            gated(&[factor(0), factor(1)])
+        }
+        _ => Ok(None),
+    }
+}
+
+/// x · matrixᵀ + bias + residual, of any number of rows; nothing is empty.
+pub(crate) fn multiply(
+    matrix: &DeviceBlocks,
+    x: &Tensor,
+    bias: Option<&Tensor>,
+    residual: Option<&Tensor>,
+) -> crate::Result<Tensor> {
+    let x = x.contiguous()?;
+    let residual = residual.map(Tensor::contiguous).transpose()?;
+    let residual = residual.as_ref();
+    let factor = BlockFactor {
+        blocks: matrix,
+        bias,
+    };
+    let none = Activation::Identity;
+    if let Some(out) = product(&x, &[factor], Outcome::Joined, none, residual)? {
+        return Ok(out);
+    }
+    let (whole, outputs) = ((EXPANDED / matrix.inputs()).max(1), matrix.outputs());
+    let mut parts = Vec::with_capacity(outputs.div_ceil(whole));
+    for first in (0..outputs).step_by(whole) {
+        let count = whole.min(outputs - first);
+        let weight = expand(&matrix.part(first, count)?, None, x.dtype())?;
+        let bias = bias.map(|bias| bias.narrow(0, first, count)).transpose()?;
+        let part = Matrix {
+            weight: &weight,
+            bias: bias.as_ref(),
+        };
+        parts.push(
+            match super::matrix::multiply(&x, &part, &Epilogue::default())? {
+                Some(product) => product,
+                None => match &bias {
+                    Some(bias) => x.matmul(&weight.t()?)?.broadcast_add(bias)?,
+                    None => x.matmul(&weight.t()?)?,
+                },
+            },
+        );
+    }
+    let product = match &parts[..] {
+        [one] => one.clone(),
+        _ => Tensor::cat(&parts, 1)?,
+    };
+    match residual {
+        Some(residual) => Ok((product + residual)?),
+        None => Ok(product),
+    }
+}
+
+/// Rows of a matrix, [rows, in]: those given, which must be within it, or all.
+pub(crate) fn expand(
+    blocks: &DeviceBlocks,
+    chosen: Option<&[u32]>,
+    dtype: DType,
+) -> Result<Tensor> {
+    let device = device_of(blocks.bytes())?;
+    let (rows, columns) = (
+        chosen.map_or(blocks.outputs(), <[u32]>::len),
+        blocks.inputs(),
+    );
+    let (out, to) = result(&device, (rows, columns), dtype)?;
+    let parts = rows * (columns / PART);
+    if parts == 0 {
+        return Ok(out);
+    }
+    let chosen = chosen.map(|rows| constant(&device, rows)).transpose()?;
+    let parameters = ExpansionParameters {
+        blocks: address(blocks.bytes())?,
+        chosen: chosen.as_ref().map_or(0, |rows| rows.address()),
+        out: to,
+        rows: small(rows)?,
+        columns: small(columns)?,
+    };
+    let definitions = definitions(blocks.kind(), 1, false);
+    let grid = parts.div_ceil(32 * WARPS).min(MOST_BLOCKS);
+    launch(
+        &device,
+        "expand_blocks",
+        dtype,
+        &definitions,
+        grid,
+        &parameters,
+    )?;
+    Ok(out)
+}
+
+fn launch<P: DeviceRepr>(
+    device: &CudaDevice,
+    kernel: &str,
+    dtype: DType,
+    definitions: &[(&str, usize)],
+    grid: usize,
+    parameters: &P,
+) -> Result<()> {
+    let function = function(device, BLOCKS, kernel, dtype, definitions, 0)?;
+    let stream = device.cuda_stream();
+    let mut builder = stream.launch_builder(&function);
+    builder.arg(parameters);
+    // SAFETY: the argument is the kernel's; its addresses are of tensors of the shapes it says, which live
+    // until after the launch.
+    unsafe {
+        builder.launch(LaunchConfig {
+            grid_dim: (small(grid)?, 1, 1),
+            block_dim: ((WARPS * 32) as u32, 1, 1),
+            shared_mem_bytes: 0,
+        })
+    }
+    .w()?;
+    Ok(())
+}
