@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::config::{GenerationConfig, Guesses};
 use super::constraint::Constraint;
 use super::drafting::{Drafting, Preview};
-use super::sampler::{Choice, Sampler};
+use super::sampler::{Choice, Sampler, Scores};
 use super::speculation::Speculation;
 use super::stop::{StopMatcher, StopOutcome};
 use crate::text::tokenizer::{CharacterStream, StreamDecoder};
@@ -204,14 +204,23 @@ impl Run {
         }
     }
 
-    /// Chooses the next token by its logits; returns it with the text that became certain. With no
+    /// Whether the likeliest next token is all that it needs to know.
+    pub fn takes_likeliest(&self) -> bool {
+        self.sampler.takes_likeliest()
+            && !matches!(self.text_source, Some(RunText::Constrained(..)))
+    }
+
+    /// Chooses the next token by its scores; returns it with the text that became certain. With no
     /// room for another one the run ends here.
-    pub fn take(&mut self, logits: &[f32], room: bool) -> Result<(u32, String)> {
+    pub fn take(&mut self, scores: &Scores, room: bool) -> Result<(u32, String)> {
         let allowed = match self.text_source.as_mut().and_then(RunText::constraint) {
             Some(constraint) => Some(constraint.allowed(&self.end_ids)?),
             None => None,
         };
-        let choice = self.sampler.sample(logits, allowed.as_deref())?;
+        let choice = match scores {
+            Scores::All(logits) => self.sampler.sample(logits, allowed.as_deref())?,
+            Scores::Likeliest(token) => self.sampler.take_likeliest(*token)?,
+        };
         let token = choice.token;
         self.choices.push(choice);
         if self.end_ids.contains(&token) {

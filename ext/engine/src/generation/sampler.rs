@@ -16,6 +16,15 @@ pub struct Choice {
     pub top: Vec<(u32, f32)>,
 }
 
+/// What a model says of the next token.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scores {
+    /// A logit for every token.
+    All(Vec<f32>),
+    /// The first of the largest finite logits, for a sampler that `takes_likeliest`.
+    Likeliest(Option<u32>),
+}
+
 /// Keeps what the penalties and the draw depend on: the tokens so far and the random state.
 #[derive(Clone, Debug)]
 pub struct Sampler {
@@ -61,6 +70,23 @@ impl Sampler {
         fork
     }
 
+    /// Whether the likeliest token is all that it needs to know.
+    pub fn takes_likeliest(&self) -> bool {
+        let config = &self.config;
+        config.temperature == 0.0
+            && config.logprobs.is_none()
+            && config.repetition_penalty == 1.0
+            && config.presence_penalty == 0.0
+            && config.frequency_penalty == 0.0
+    }
+
+    /// `sample`, where the likeliest token is known.
+    pub fn take_likeliest(&mut self, likeliest: Option<u32>) -> Result<Choice> {
+        let token = likeliest.ok_or_else(unusable)?;
+        self.accept(token);
+        Ok(self.report(token, &[]))
+    }
+
     /// Records a token that was not drawn here, such as one that a constraint forces.
     pub fn accept(&mut self, token: u32) {
         self.history.push(token);
@@ -98,12 +124,7 @@ impl Sampler {
     }
 
     fn draw(&mut self, scores: &[f32]) -> Result<u32> {
-        let best = likeliest(scores).ok_or_else(|| {
-            Error::Generation(
-                "the model gave no usable logits (all are NaN or forbidden); try dtype: :f32"
-                    .to_owned(),
-            )
-        })?;
+        let best = likeliest(scores).ok_or_else(unusable)?;
         if self.config.temperature == 0.0 {
             return Ok(best);
         }
@@ -207,6 +228,11 @@ fn keep_nucleus(candidates: &mut Vec<(u32, f64)>, share: f64) {
 fn is_allowed(mask: &[u32], token: usize) -> bool {
     mask.get(token / 32)
         .is_some_and(|word| word >> (token % 32) & 1 == 1)
+}
+
+fn unusable() -> Error {
+    let message = "the model gave no usable logits (all are NaN or forbidden); try dtype: :f32";
+    Error::Generation(message.to_owned())
 }
 
 /// The first of the largest finite scores.

@@ -4,9 +4,12 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use candle_core::Tensor;
 use rayon::prelude::*;
 
 use super::{Scheduler, Shared, Slot, Text, Work};
+use crate::generation::sampler::Scores;
+use crate::kernels;
 use crate::kernels::paged::PAGE;
 use crate::models::decoder::model::Reading;
 use crate::models::decoder::{KvPool, Sequence};
@@ -29,7 +32,7 @@ pub(super) struct Planned {
     pub wanted: usize,
     /// The last of the tokens that are guesses.
     pub guesses: usize,
-    outcome: Option<Result<Vec<Vec<f32>>>>,
+    outcome: Option<Result<Vec<Scores>>>,
 }
 
 impl Planned {
@@ -315,8 +318,8 @@ impl Scheduler {
                 "red-candle met a bug of its own while it generated. Please report it".to_owned(),
             ))
         })?;
-        let rows: Vec<Vec<f32>> = match logits {
-            Some(logits) => logits.to_vec2()?,
+        let rows = match logits {
+            Some(logits) => scores(&logits, group)?,
             None => Vec::new(),
         };
         let mut rows = rows.into_iter();
@@ -347,8 +350,8 @@ impl Scheduler {
             None => {}
             Some(Err(error)) => failure = Some(error),
             Some(Ok(rows)) => {
-                for (at, logits) in rows.iter().enumerate() {
-                    match self.take(&mut work, logits) {
+                for (at, scores) in rows.iter().enumerate() {
+                    match self.take(&mut work, scores) {
                         Ok((token, piece)) => {
                             said.push(piece);
                             let over = work.run.finish_reason().is_some();
@@ -380,10 +383,10 @@ impl Scheduler {
         }
     }
 
-    fn take(&self, work: &mut Work, logits: &[f32]) -> Result<(u32, String)> {
+    fn take(&self, work: &mut Work, scores: &Scores) -> Result<(u32, String)> {
         let started = Instant::now();
         let room = work.has_room();
-        let taken = catch_unwind(AssertUnwindSafe(|| work.run.take(logits, room)));
+        let taken = catch_unwind(AssertUnwindSafe(|| work.run.take(scores, room)));
         work.run.chose(started.elapsed());
         let (token, piece) = taken.unwrap_or_else(|_| {
             let message =
@@ -461,6 +464,17 @@ impl Scheduler {
             slot.text.changed.notify_all();
         }
     }
+}
+
+/// What the texts need of the logits: where the likeliest token of each is enough, a GPU finds it.
+fn scores(logits: &Tensor, group: &[Planned]) -> Result<Vec<Scores>> {
+    let mut choosing = group.iter().filter(|piece| piece.wanted > 0);
+    if choosing.all(|piece| piece.text.work().run.takes_likeliest()) {
+        if let Some(tokens) = kernels::likeliest(logits)? {
+            return Ok(tokens.into_iter().map(Scores::Likeliest).collect());
+        }
+    }
+    Ok(logits.to_vec2()?.into_iter().map(Scores::All).collect())
 }
 
 /// What came of a piece.

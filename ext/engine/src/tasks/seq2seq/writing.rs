@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Seq2SeqModel;
 use crate::generation::run::{Run, RunText};
+use crate::generation::sampler::Scores;
 use crate::generation::{
     BeamSearch, BeamSettings, Choice, Constraint, EarlyStopping, FinishReason, GenerationConfig,
     StopMatcher, StopOutcome, Timings, TokenRules,
@@ -376,7 +377,7 @@ impl Search {
                 let choices = run.choices().iter().map(|choice| choice.token);
                 let text: Vec<u32> = [model.defaults.start].into_iter().chain(choices).collect();
                 rules.apply(&text, 1, &mut scores);
-                let (_, text) = run.take(&scores, true)?;
+                let (_, text) = run.take(&Scores::All(scores), true)?;
                 Ok(Piece {
                     text,
                     parents: vec![0],
