@@ -34,8 +34,9 @@ module GpuBench
     # Random weights of a well-known shape in bf16.
     def shape(name, cpu:, targets:)
       path = @bench.checkpoint(name)
-      ids = Array.new(24) { |index| 1 + ((index * 7919) % (@bench.vocabulary - 1)) }
-      text = ids.map { |id| "w#{id}" }.join(" ")
+      words = @bench.words(24, step: 7919)
+      ids = words.map { |word| Integer(word.delete_prefix("w")) }
+      text = words.join(" ")
       expected = cpu ? @bench.on_cpu(Candle::LLM, path) { |model| logprobs(model, text) } : nil
       peer = @bench.peer.ask("decode", path: path, dtype: "bf16", ids: ids, new_tokens: new_tokens, repetitions: 3)
       @bench.peer.stop
@@ -49,7 +50,31 @@ module GpuBench
       end
     end
 
+    # Blocks of Q4_K and Q6_K, which stay what they are on the device.
+    def quantized(name)
+      path = @bench.checkpoint(name, quantized: true)
+      text = @bench.words(24, step: 7919).join(" ")
+      expected = @bench.on_cpu(Candle::LLM, path, dtype: nil, tokenizer: path) { |model| logprobs(model, text) }
+      @bench.on_device(Candle::LLM, path, dtype: :bf16, tokenizer: path) do |model|
+        difference = Numbers.mean_difference(logprobs(model, text), expected)
+        @results.parity("quantized", "log probabilities against the CPU", difference, 0.1)
+        rate, prompt = rate(model, text)
+        @results.speed("quantized", "prompt of 24 and 1 token", prompt, nil)
+        @results.speed("quantized", "decode, one sequence", rate, nil, unit: "tokens/s")
+        blocks(model.model_info, File.size(File.join(path, "model.gguf")), rate)
+      end
+    end
+
     private
+
+    # What the blocks take, and how fast those that a token needs are read: all but the token table.
+    def blocks(info, file, rate)
+      bytes = info[:weight_bytes]
+      @results.fact("quantized", "takes what the file takes", bytes < 1.05 * file, note: "#{bytes} of #{file} bytes")
+      read = bytes - (info[:vocabulary] * info[:hidden_size] / 256 * 144)
+      @results.share("quantized", "memory bandwidth", rate * read / BANDWIDTH, @bench.tiny ? 0.0 : 0.55,
+                     note: format("%.2f GB per token at 4.3 TB/s", read / 1e9))
+    end
 
     def new_tokens
       @bench.tiny ? 9 : 129

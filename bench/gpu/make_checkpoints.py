@@ -90,7 +90,7 @@ SHAPES = {
     "llama-8b": lambda: llama(4096, 32, 32, 8, 14336, tied=False),
     "tiny-bert": lambda: bert(64, 2, 4, vocabulary=1000),
     "tiny-bert-reranker": lambda: bert(64, 2, 4, vocabulary=1000, head=1),
-    "tiny-llama": lambda: llama(64, 2, 4, 2, 128, tied=False, vocabulary=1000),
+    "tiny-llama": lambda: llama(256, 2, 4, 2, 512, tied=False, vocabulary=1000),
 }
 
 

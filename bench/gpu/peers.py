@@ -106,6 +106,22 @@ def decode(request):
             "token_ids": generate(many)[0, ids.shape[1]:].tolist()}
 
 
+def decode_together(request):
+    model = load(transformers.AutoModelForCausalLM, request)
+    ids = torch.tensor(request["ids"], device=DEVICE)
+
+    def generate(count):
+        return model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count,
+            do_sample=False, pad_token_id=0,
+        ).cpu()
+
+    few, many = 1, request["new_tokens"]
+    short = median_ms(request["repetitions"], lambda: generate(few))
+    long = median_ms(request["repetitions"], lambda: generate(many))
+    return {"tokens_per_second": 1000 * len(ids) * (many - few) / max(long - short, 1e-9)}
+
+
 def about(_request):
     name = torch.cuda.get_device_name() if DEVICE.startswith("cuda") else "CPU"
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "device": name}
@@ -117,7 +133,8 @@ def about(_request):
     return versions
 
 
-JOBS = {"encoder": encoder, "sentences": sentences, "rerank": rerank, "decode": decode, "about": about}
+JOBS = {"encoder": encoder, "sentences": sentences, "rerank": rerank, "decode": decode,
+        "decode_together": decode_together, "about": about}
 
 
 def main():

@@ -11,12 +11,25 @@ require_relative "encoders"
 require_relative "families"
 require_relative "peer"
 require_relative "results"
+require_relative "together"
 
 # Parity and speed on a GPU, in one run beside PyTorch; see README.md.
 module GpuBench
   # One run: its settings, and what the sections share.
   class Run
-    SECTIONS = %w[families errors minilm bert-base bert-large rerank smollm llama-1b llama-8b].freeze
+    SECTIONS = {
+      "families" => ->(bench, _) { Families.new(bench.device, bench.results).run },
+      "errors" => ->(bench, _) { Behaviour.new(bench).run },
+      "minilm" => ->(bench, _) { Encoders.new(bench).minilm },
+      "bert-base" => ->(bench, name) { Encoders.new(bench).shape(name) },
+      "bert-large" => ->(bench, name) { Encoders.new(bench).shape(name) },
+      "rerank" => ->(bench, _) { Encoders.new(bench).rerank },
+      "smollm" => ->(bench, _) { Decoders.new(bench).smollm },
+      "llama-1b" => ->(bench, name) { Decoders.new(bench).shape(name, cpu: true, targets: false) },
+      "llama-8b" => ->(bench, name) { Decoders.new(bench).shape(name, cpu: bench.tiny, targets: !bench.tiny) },
+      "together" => ->(bench, _) { Together.new(bench).run("llama-8b") },
+      "quantized" => ->(bench, _) { Decoders.new(bench).quantized("llama-8b") }
+    }.freeze
 
     attr_reader :device, :models, :peer, :results, :tiny
 
@@ -24,9 +37,9 @@ module GpuBench
       @options = { device: "cuda", work: File.join(Dir.tmpdir, "red-candle-gpu"), models: ".", output: ".",
                    python: "python3" }
       @sections = parser.parse(arguments)
-      @sections = SECTIONS if @sections.empty?
-      unknown = @sections - SECTIONS
-      abort "unknown section #{unknown.join(", ")}; known: #{SECTIONS.join(" ")}" if unknown.any?
+      @sections = SECTIONS.keys if @sections.empty?
+      unknown = @sections - SECTIONS.keys
+      abort "unknown section #{unknown.join(", ")}; known: #{SECTIONS.keys.join(" ")}" if unknown.any?
       @tiny = @options[:tiny]
       @models = @options[:models]
       @device = open_device
@@ -48,11 +61,12 @@ module GpuBench
       @peer.stop
     end
 
+    # @param quantized [Boolean] whether as a GGUF file of Q4_K and Q6_K blocks
     # @return [String] the directory of a seeded random checkpoint, made on the spot
-    def checkpoint(name)
+    def checkpoint(name, quantized: false)
       name = "tiny-#{name.sub(/-(base|large|1b|8b)/, "")}" if @tiny
-      path = File.join(@options[:work], name)
-      script = File.join(__dir__, "make_checkpoints.py")
+      path = File.join(@options[:work], "#{name}#{"-q4_k_m" if quantized}")
+      script = File.join(__dir__, quantized ? "make_quantized.py" : "make_checkpoints.py")
       start = now
       system(@options[:python], script, name, path) || abort("#{script} failed")
       warn "-- #{name} is there after #{(now - start).round(1)} s"
@@ -64,18 +78,23 @@ module GpuBench
       @tiny ? 1000 : 30_000
     end
 
+    # @return [Array<String>] words of the random checkpoints, a token each
+    def words(count, step:, start: 0)
+      Array.new(count) { |index| "w#{1 + (((start + index) * step) % (vocabulary - 1))}" }
+    end
+
     # @return [Symbol] f16 where that is fast
     def half
       @device.kind == :cpu ? :f32 : :f16
     end
 
-    def on_cpu(klass, path, dtype: :f32, &block)
-      with(klass, path, device: "cpu", dtype: dtype, &block)
+    def on_cpu(klass, path, dtype: :f32, **options, &block)
+      with(klass, path, device: "cpu", dtype: dtype, **options, &block)
     end
 
-    def on_device(klass, path, dtype: nil, &block)
+    def on_device(klass, path, dtype: nil, **options, &block)
       start = now
-      with(klass, path, device: @device, dtype: dtype) do |model|
+      with(klass, path, device: @device, dtype: dtype, **options) do |model|
         warn "-- #{File.basename(path)} loaded on #{@device} in #{(now - start).round(1)} s"
         block.call(model)
       end
@@ -84,16 +103,7 @@ module GpuBench
     private
 
     def run_section(name)
-      case name
-      when "families" then Families.new(@device, @results).run
-      when "errors" then Behaviour.new(self).run
-      when "minilm" then Encoders.new(self).minilm
-      when "rerank" then Encoders.new(self).rerank
-      when /\Abert/ then Encoders.new(self).shape(name)
-      when "smollm" then Decoders.new(self).smollm
-      when "llama-1b" then Decoders.new(self).shape(name, cpu: true, targets: false)
-      when "llama-8b" then Decoders.new(self).shape(name, cpu: @tiny, targets: !@tiny)
-      end
+      SECTIONS.fetch(name).call(self, name)
     rescue Candle::Error => e
       @results.fact(name, "ran to its end", false, note: "#{e.class}: #{e.message}")
     end
@@ -107,7 +117,7 @@ module GpuBench
 
     def parser
       OptionParser.new do |parser|
-        parser.banner = "usage: ruby -Ilib bench/gpu/run.rb [options] [#{SECTIONS.join("|")} ...]"
+        parser.banner = "usage: ruby -Ilib bench/gpu/run.rb [options] [#{SECTIONS.keys.join("|")} ...]"
         parser.on("--device NAME", "cuda, cuda:1, metal or cpu (cuda)") { |value| @options[:device] = value }
         parser.on("--tiny", "small shapes, to try the script itself") { @options[:tiny] = true }
         parser.on("--models DIR", "with minilm-f16/ and smollm2.gguf (.)") { |value| @options[:models] = value }
