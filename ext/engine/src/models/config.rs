@@ -1,6 +1,7 @@
 //! The vocabulary in which models of every shape are described.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use crate::files::raw_config::{HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH};
 use crate::kernels::{Activation, RopeKind};
@@ -326,11 +327,14 @@ pub fn check_layers(what: &str, length: usize, layer_count: usize) -> Checked {
     }
 }
 
-/// The activation that a configuration names.
-pub fn activation(name: &str) -> Result<Activation> {
+/// The activation that a configuration names; `file` is where.
+pub fn activation(name: &str, file: &Path) -> Result<Activation> {
     Activation::from_name(name).ok_or_else(|| {
-        Error::UnsupportedModel(format!(
-            "the activation {name:?} is not one of gelu, gelu_new, quick_gelu, silu, relu, tanh, sigmoid"
-        ))
+        Error::unsupported(
+            file,
+            format_args!(
+                "the activation {name:?} is not one of gelu, gelu_new, quick_gelu, silu, relu, tanh, sigmoid"
+            ),
+        )
     })
 }

@@ -364,7 +364,7 @@ impl Dense {
         };
         Ok(Self {
             linear,
-            activation: activation(&name)?,
+            activation: activation(&name, config.file())?,
             residual,
         })
     }

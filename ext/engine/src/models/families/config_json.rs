@@ -111,7 +111,7 @@ pub fn encoder(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
     let (hidden_size, head_count, head_size) = attention_sizes(raw)?;
     let layers = raw.usize_in(["num_hidden_layers", "n_layers", "n_layer"], LAYERS)?;
     let activation = raw.opt_string(["hidden_act", "activation", "hidden_activation"])?;
-    let activation = config::activation(activation.unwrap_or("gelu"))?;
+    let activation = config::activation(activation.unwrap_or("gelu"), raw.file())?;
     let epsilon = raw.opt_f64(EPSILON)?.unwrap_or(1e-12) as f32;
     Ok(EncoderConfig {
         family,
@@ -172,7 +172,7 @@ pub fn decoder(raw: &RawConfig, usual: &Usual) -> Result<DecoderConfig> {
         mlp: Mlp {
             kind: usual.mlp,
             activation: match raw.opt_string(activation)? {
-                Some(name) => config::activation(name)?,
+                Some(name) => config::activation(name, raw.file())?,
                 None => usual.activation,
             },
         },
@@ -291,7 +291,7 @@ pub fn gated(raw: &RawConfig, key: &str, otherwise: Mlp) -> Result<Mlp> {
         Some("glu") => gated(Activation::Sigmoid),
         Some(plain) => Mlp {
             kind: MlpKind::Plain,
-            activation: config::activation(plain)?,
+            activation: config::activation(plain, raw.file())?,
         },
     })
 }
@@ -330,7 +330,7 @@ pub fn local_layers(
 /// One activation for the heads of all tasks.
 pub fn classifier_heads(raw: &RawConfig) -> Result<HeadConfigs> {
     let activation = raw.opt_string("classifier_activation")?.unwrap_or("gelu");
-    let activation = config::activation(activation)?;
+    let activation = config::activation(activation, raw.file())?;
     Ok(HeadConfigs {
         pooling: match raw.opt_string("classifier_pooling")? {
             Some("mean") => SequencePooling::Mean,

@@ -23,7 +23,7 @@ pub fn encoder(
         relative,
         embedding_size: embedding_size.unwrap_or(config.hidden_size),
         heads_on_top: HeadConfigs {
-            sequence_activation: activation(pooler)?,
+            sequence_activation: activation(pooler, raw.file())?,
             ..config.heads_on_top
         },
         ..config
@@ -74,6 +74,6 @@ pub fn convolution(raw: &RawConfig) -> Result<Option<Convolution>> {
     Ok(Some(Convolution {
         kernel,
         groups: raw.opt_usize_in("conv_groups", WIDTH)?.unwrap_or(1),
-        activation: activation(raw.opt_string("conv_act")?.unwrap_or("tanh"))?,
+        activation: activation(raw.opt_string("conv_act")?.unwrap_or("tanh"), raw.file())?,
     }))
 }

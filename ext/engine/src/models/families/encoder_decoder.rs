@@ -19,7 +19,7 @@ pub struct BartLike {
 pub fn bart_like(raw: &RawConfig, usual: &BartLike) -> Result<Seq2SeqConfig> {
     let hidden_size = raw.usize_in(["d_model", "hidden_size"], WIDTH)?;
     let activation = raw.opt_string("activation_function")?;
-    let activation = config::activation(activation.unwrap_or(usual.activation))?;
+    let activation = config::activation(activation.unwrap_or(usual.activation), raw.file())?;
     let scale = match flag(raw, "scale_embedding", false)? {
         true => (hidden_size as f32).sqrt(),
         false => 1.0,
@@ -109,7 +109,7 @@ fn t5_stack(raw: &RawConfig, layers: usize, attention: AttentionKind) -> Result<
             NormConfig::new(NormKind::Rms, epsilon),
             Mlp {
                 kind: mlp.1,
-                activation: config::activation(mlp.0)?,
+                activation: config::activation(mlp.0, raw.file())?,
             },
         ),
     ))

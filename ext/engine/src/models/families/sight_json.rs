@@ -32,7 +32,7 @@ pub fn llava_sight(
         .clone()
         .with_defaults(json!({"image_token_index": 32000}));
     let activation = raw.opt_string("projector_hidden_act")?.unwrap_or("gelu");
-    let connector = connector(config::activation(activation)?);
+    let connector = connector(config::activation(activation, raw.file())?);
     let config = sight(&raw, &raw.nested("vision_config")?, connector)?;
     let count = config.tower.config.encoder.layers.len();
     Ok(SightConfig {
