@@ -11,7 +11,10 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{pooling, Inventory, Linear, PackedSequences};
 use crate::text::tokenizer::{Input, Tokenizer};
-use crate::{runtime::memory, CancelToken, Error, Result};
+use crate::{
+    runtime::{memory, threads},
+    CancelToken, Error, Result,
+};
 
 use super::batching::{self, Excess, Tokens};
 use super::classify::{sigmoid, softmax};
@@ -160,9 +163,12 @@ impl ClipModel {
         }
         let forward = |batch: &[usize]| -> Result<Vec<f32>> {
             let sequences = batching::pack(&tokens, batch)?;
-            let states = self.text.forward(&sequences, cancel)?;
-            let pooled = pooling::pick(&states, &self.ends(&sequences))?;
-            self.finish(pooled, self.text_space.as_ref())
+            // In the pool: a thread of Ruby's has little room for what it calls.
+            threads::install(|| {
+                let states = self.text.forward(&sequences, cancel)?;
+                let pooled = pooling::pick(&states, &self.ends(&sequences))?;
+                self.finish(pooled, self.text_space.as_ref())
+            })?
         };
         let take = |batch: &[usize], rows: Vec<f32>| {
             for (row, &index) in rows.chunks_exact(self.dimension).zip(batch) {
