@@ -231,6 +231,11 @@ impl Preparation {
                 shortened(value)
             )));
         }
+        if matches!(keyword, "const" | "enum") && has_far_number(value) {
+            return Err(invalid(format!(
+                "the schema's {path} has a number that is not between -{LARGEST_NUMBER} and {LARGEST_NUMBER}"
+            )));
+        }
         if VALUES.contains(&keyword) {
             return Ok(Some(value.clone()));
         }
@@ -340,6 +345,16 @@ fn refers_in_place(schema: &Value, within_all: bool) -> bool {
 
 fn is_divisor(number: f64) -> bool {
     number > 0.0 && number <= LARGEST_NUMBER
+}
+
+/// The compiler follows the smallest integer without end.
+fn has_far_number(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => !number.as_f64().is_some_and(|n| n.abs() <= LARGEST_NUMBER),
+        Value::Array(list) => list.iter().any(has_far_number),
+        Value::Object(map) => map.values().any(has_far_number),
+        _ => false,
+    }
 }
 
 /// A limit of numbers. One that is farther than floats count well is drawn nearer, if that only
@@ -462,6 +477,8 @@ mod tests {
         assert!(error(json!({ "maxItems": 1e9 })).contains("#/maxItems"));
         assert!(error(json!({ "minimum": 1e300 })).contains("#/minimum"));
         assert!(error(json!({ "maximum": "1" })).contains("#/maximum"));
+        assert!(error(json!({ "enum": ["x", { "a": [i64::MIN] }] })).contains("#/enum"));
+        assert!(error(json!({ "const": u64::MAX })).contains("#/const"));
         for wrong in [json!(-3), json!(0), json!("2"), json!(1e300)] {
             let message = error(json!({ "type": "integer", "multipleOf": wrong }));
             assert!(
