@@ -172,6 +172,10 @@ module Candle
       return embed_image(given, as: :tensor) if given
       return images if images.is_a?(Tensor)
 
+      unless images.is_a?(Array)
+        raise InvalidInputError, "images must be an Array of images or vectors, a Tensor or an Index, " \
+                                 "not #{Arguments.shown(images)}"
+      end
       Tensor.stack(images.map { |image| vector(image) })
     end
   end

@@ -53,6 +53,7 @@ RSpec.describe Candle::CLIP do
     packed = clip.embed_image(images, as: :packed)
     expect(clip.search("a dog", packed, top_k: nil).map { |hit| hit[:image] }).to eq([nil] * 4)
     expect(clip.search("a dog", [])).to eq([])
+    expect { clip.search("a dog", "a dog.png") }.to raise_error(Candle::InvalidInputError, /must be an Array of images/)
     expect(clip.similarity(photo, vectors[1])).to be_within(1e-5).of(1)
     expect(clip.similarity("a dog", "a dog")).to be_within(1e-5).of(1)
   end
