@@ -81,7 +81,10 @@ impl Scheduler {
         let decoding = texts.iter().filter(|(text, _)| decodes(text));
         let mut budget = match decoding.filter(|(_, goes_on)| *goes_on).count() {
             0 => most,
-            decoding => pace.part(decoding, most),
+            decoding => match pace.part(decoding, most) {
+                0 => 0,
+                part => part.max(self.device.least_part()),
+            },
         };
         let mut planned: Vec<Planned> = Vec::new();
         for (at, (text, goes_on)) in texts.iter().enumerate() {

@@ -24,6 +24,16 @@ impl Device {
         }
     }
 
+    /// How many tokens of a prompt go at least into a pass beside the tokens of others. A GPU waits for its
+    /// weights longer than it takes to multiply so many rows with them, and any part at all costs it some
+    /// launches: shorter ones would keep a prompt waiting and spare the others nothing.
+    pub fn least_part(self) -> usize {
+        match self {
+            Self::Cpu => 1,
+            Self::Cuda(_) | Self::Metal(_) => 64,
+        }
+    }
+
     /// Whether the engine's threads compute; a GPU is handed one operation after the other.
     pub fn computes_on_threads(self) -> bool {
         self == Self::Cpu
@@ -104,6 +114,7 @@ mod tests {
         let gpu = Device::Cuda(0);
         assert!(gpu.batch_tokens() > Device::Cpu.batch_tokens());
         assert!(gpu.prompt_tokens() > Device::Cpu.prompt_tokens());
+        assert!(gpu.least_part() > Device::Cpu.least_part());
         assert_eq!(gpu.default_dtype(DType::BF16), DType::BF16);
         assert_eq!(Device::Cpu.default_dtype(DType::BF16), DType::F32);
     }
