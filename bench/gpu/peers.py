@@ -86,40 +86,34 @@ def rerank(request):
             "milliseconds": median_ms(request["repetitions"], predict)}
 
 
+def greedy(model, ids, count):
+    return model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count,
+        do_sample=False, pad_token_id=0,
+    ).cpu()
+
+
+def decoding(model, ids, request):
+    """Milliseconds of one new token, and how many more come in a second."""
+    few, many = 1, request["new_tokens"]
+    short, long = (median_ms(request["repetitions"], lambda: greedy(model, ids, count)) for count in (few, many))
+    return short, 1000 * len(ids) * (many - few) / max(long - short, 1e-9)
+
+
 def decode(request):
     model = load(transformers.AutoModelForCausalLM, request)
     ids = torch.tensor([request["ids"]], device=DEVICE)
     logits = model(ids).logits[0].float()
     logprobs = torch.log_softmax(logits[:-1], -1).gather(1, ids[0, 1:, None]).squeeze(1)
-
-    def generate(count):
-        return model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count,
-            do_sample=False, pad_token_id=0,
-        ).cpu()
-
-    few, many = 1, request["new_tokens"]
-    short = median_ms(request["repetitions"], lambda: generate(few))
-    long = median_ms(request["repetitions"], lambda: generate(many))
-    return {"logprobs": logprobs.cpu().tolist(), "prompt_milliseconds": short,
-            "tokens_per_second": 1000 * (many - few) / max(long - short, 1e-9),
-            "token_ids": generate(many)[0, ids.shape[1]:].tolist()}
+    prompt, rate = decoding(model, ids, request)
+    return {"logprobs": logprobs.cpu().tolist(), "prompt_milliseconds": prompt, "tokens_per_second": rate,
+            "token_ids": greedy(model, ids, request["new_tokens"])[0, ids.shape[1]:].tolist()}
 
 
 def decode_together(request):
     model = load(transformers.AutoModelForCausalLM, request)
-    ids = torch.tensor(request["ids"], device=DEVICE)
-
-    def generate(count):
-        return model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count,
-            do_sample=False, pad_token_id=0,
-        ).cpu()
-
-    few, many = 1, request["new_tokens"]
-    short = median_ms(request["repetitions"], lambda: generate(few))
-    long = median_ms(request["repetitions"], lambda: generate(many))
-    return {"tokens_per_second": 1000 * len(ids) * (many - few) / max(long - short, 1e-9)}
+    _, rate = decoding(model, torch.tensor(request["ids"], device=DEVICE), request)
+    return {"tokens_per_second": rate}
 
 
 def about(_request):
