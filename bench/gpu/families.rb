@@ -10,7 +10,7 @@ module GpuBench
     # How far probabilities and components of unit vectors may be off, and log probabilities.
     LIMITS = { f32: 1e-3, f16: 0.02, bf16: 0.1 }.freeze
     LOGPROB_LIMITS = { f32: 2e-3, f16: 0.1, bf16: 0.5 }.freeze
-    # The CPU computes on quantized blocks, a GPU on what they expand to.
+    # The CPU rounds what it multiplies quantized blocks with, a GPU does not.
     BLOCK_LIMITS = { f32: 0.1, f16: 0.2, bf16: 0.5 }.freeze
     GROUPS = { "decoders" => LOGPROB_LIMITS, "gguf-decoders" => BLOCK_LIMITS, "seq2seq" => LOGPROB_LIMITS }.freeze
     NO_MODELS = %w[adapters sentencepiece].freeze
