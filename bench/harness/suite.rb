@@ -112,7 +112,19 @@ module Bench
       { 8 => :queries, 64 => :calls }.map do |tokens, input|
         in_threads("embed_singly", "16 threads, texts of #{tokens} tokens one by one", "one thread", @inputs[input],
                    tokens == 8 ? 1.5 : 1.0, threads: 16, unit: "texts/s", amount: Texts::CALLS)
-      end
+      end + tails
+    end
+
+    # The slowest calls of many callers, beside a lone one's.
+    def tails
+      lone = our_embedder("f32", task: "embed_lone", label: "our lone call", check: cosine(0.9999))
+      { "embed_tail_of_16" => "p99 of 16 threads, 8 tokens, one call after the other",
+        "embed_tail_of_16_apart" => "p99 of 16 threads, 8 tokens, half as often as one thread could" }
+        .map do |task, title|
+          Case.new(name: task, group: "concurrency", title: title, unit: "ms", input: @inputs[:queries],
+                   rounds: rounds(5), participants: [our_embedder("f32", task: task), lone],
+                   target: Target.new(ratio: 0.25))
+        end
     end
 
     def in_threads(task, title, alone, input, ratio, threads: nil, **rest)
@@ -213,7 +225,16 @@ module Bench
                 participants: [part.call(OURS, "second_caller"),
                                part.call(OURS, "first_caller", label: "our first caller", check: same)],
                 target: Target.new(ratio: 10.0)),
-       peak("memory_sessions", "64 idle sessions", @inputs[:sessions], [part.call(OURS, "idle_sessions")])]
+       sessions(part)]
+    end
+
+    # A beginning that all share is stored once.
+    def sessions(part)
+      title = "peak memory, 64 idle sessions that begin alike"
+      FreshCase.new(name: "memory_sessions", group: "together", input: @inputs[:sessions], rounds: 1,
+                    participants: [part.call(OURS, "idle_sessions"),
+                                   part.call(OURS, "idle_sessions_apart", label: "ours that begin each otherwise")],
+                    metrics: [Metric.new(kind: :peak, title: title, target: Target.new(ratio: 2.0))])
     end
 
     def settings

@@ -14,6 +14,8 @@ module Bench
   class OurWorker
     # How many tokens of each place of an answer are told.
     LIKELIEST = 10
+    # How often threads whose slowest calls are wanted go through their texts.
+    PASSES = 4
 
     def initialize(threads)
       Candle.num_threads = threads
@@ -91,11 +93,7 @@ module Bench
     #   of the engine where it says so
     def perform(model, task, data)
       case task
-      when "embed" then [model.embed(data[:texts])]
-      when "embed_packed" then [model.embed(data[:texts], as: :packed)]
-      when "embed_singly" then [singly(model, data[:texts])]
-      when "embed_in_threads" then [in_threads(data[:texts]) { |texts| model.embed(texts) }]
-      when /\Aembed_singly_in_/ then [in_threads(data[:texts], threads(task)) { |texts| singly(model, texts) }]
+      when /\Aembed/ then embed(model, task, data[:texts])
       when "rerank" then [model.score(data[:query], data[:documents])]
       when "ner" then [model.extract_entities(data[:texts], confidence_threshold: 0.0)]
       when "tags" then [tags(model, data[:texts])]
@@ -104,9 +102,47 @@ module Bench
       end
     end
 
+    def embed(model, task, texts)
+      case task
+      when "embed" then [model.embed(texts)]
+      when "embed_packed" then [model.embed(texts, as: :packed)]
+      when "embed_singly" then [singly(model, texts)]
+      when "embed_in_threads" then [in_threads(texts) { |share| model.embed(share) }]
+      when /\Aembed_singly_in_/ then [in_threads(texts, threads(task)) { |share| singly(model, share) }]
+      when "embed_lone" then lone(model, texts)
+      when "embed_tail_of_16" then tail(model, texts, 16)
+      when "embed_tail_of_16_apart" then tail(model, texts, 16, pause: 2 * 16 * lone(model, texts).last)
+      end
+    end
+
     # A call for each text.
     def singly(model, texts)
       texts.map { |text| model.embed(text) }
+    end
+
+    # The median of a call's seconds.
+    def lone(model, texts)
+      timed = texts.map { |text| timed(model, text) }
+      [timed.map(&:first), Statistics.median(timed.map(&:last))]
+    end
+
+    # The seconds that 99 of 100 calls take at most, of threads that come again at once or after a pause, which is as
+    # long on average.
+    def tail(model, texts, count, pause: 0.0)
+      random = Random.new(1)
+      calls = in_threads(texts.map { |text| [text, 2 * pause * random.rand] }, count) do |share|
+        share.cycle(PASSES).map do |text, wait|
+          sleep(wait)
+          timed(model, text)
+        end
+      end
+      times = calls.map(&:last).sort
+      [calls.first(texts.size).map(&:first), times[(times.size * 0.99).ceil - 1]]
+    end
+
+    def timed(model, text)
+      started = clock
+      [model.embed(text), clock - started]
     end
 
     # Two, unless the task names another number.
@@ -149,6 +185,7 @@ module Bench
       when "first_caller" then first_token(model, "#{data[:prompt]} Two")
       when "second_caller" then second_caller(model, data)
       when "idle_sessions" then idle_sessions(model, data)
+      when "idle_sessions_apart" then idle_sessions(model, data) { |index| "#{index}. " }
       else raise ArgumentError, "no such task: #{task}"
       end
     end
@@ -186,10 +223,12 @@ module Bench
       first_token(model, "#{data[:prompt]} Two")
     end
 
-    # Conversations that begin alike, each with one turn of its own.
+    # Conversations with one turn of their own; they begin alike, unless a block says what each begins with.
     def idle_sessions(model, data)
       config = Candle::GenerationConfig.deterministic(max_length: 4)
-      sessions = Array.new(data[:sessions]) { model.session(system: data[:prompt]) }
+      sessions = Array.new(data[:sessions]) do |index|
+        model.session(system: "#{yield(index) if block_given?}#{data[:prompt]}")
+      end
       [sessions.each_with_index.map { |session, index| session.say("Count from #{index}.", config: config).size }]
     end
 

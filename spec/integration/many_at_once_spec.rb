@@ -1,6 +1,9 @@
 # frozen_string_literal: true
 
+require "fileutils"
+require "json"
 require "timeout"
+require "tmpdir"
 
 # One model serves all threads together, and nobody's text changes.
 RSpec.describe "Many texts at once" do
@@ -62,6 +65,31 @@ RSpec.describe "Many texts at once" do
     expect(shared.stats[:pages_idle]).to be > 0
     expect(shared.clear_cache).to be_nil
     expect(shared.stats[:pages_idle]).to eq(0)
+  end
+
+  it "stores the common beginning of idle sessions once" do
+    Dir.mktmpdir do |directory|
+      FileUtils.cp_r("#{path}/.", directory)
+      config = File.join(directory, "config.json")
+      File.write(config, JSON.generate(JSON.parse(File.read(config)).merge("max_position_embeddings" => 2048)))
+      model = Candle::LLM.from_pretrained(directory, device: "cpu", kv_cache: "256MB")
+      beginning = "#{words.join(" ")} " * 30
+      whole = model.tokenizer.encode(beginning).size / 64
+      expect(whole).to be >= 4
+      alike, apart = [->(_) { beginning }, ->(index) { "#{index} #{beginning}" }].map do |system|
+        model.clear_cache
+        sessions = Array.new(64) do |index|
+          model.session(system: system.call(index),
+                        chat_template: "{% for message in messages %}{{ message.content }} {% endfor %}")
+        end
+        sessions.each_with_index { |session, index| session.say("#{index} dog", temperature: 0, max_length: 4) }
+        expect(model.stats[:pages_used]).to eq(0)
+        model.stats[:pages_idle]
+      end
+      # What follows the beginning of each begins within a page, and may need the next.
+      expect(alike).to be_between(whole + 1, whole + (64 * 2))
+      expect(apart).to be >= 64 * whole
+    end
   end
 
   it "lets wait what does not fit, and refuses what never will" do

@@ -27,7 +27,7 @@ RSpec.describe Bench::Suite do
     metrics = suite.select(["start"]).first.metrics.to_h { |metric| [metric.kind, metric.target.to_h.compact] }
     expect(metrics).to eq(import: { limit: 150 }, load: { limit: 150 })
     peaks = suite.select(["memory"]).flat_map { |one| one.metrics.select { |metric| metric.kind == :peak } }
-    expect(peaks.size).to eq(10)
+    expect(peaks.size).to eq(9)
     expect(peaks.map { |metric| metric.target.ratio }).to all(eq(1.0))
   end
 
@@ -61,11 +61,19 @@ RSpec.describe Bench::Suite do
 
   it "holds threads at once to one" do
     cases = suite.select(["concurrency"])
-    expect(cases.map { |one| one.target.ratio }).to eq([0.95, 0.9, 1.5, 1.0])
+    expect(cases.map { |one| one.target.ratio }).to eq([0.95, 0.9, 1.5, 1.0, 0.25, 0.25])
     expect(cases.map { |one| one.participants.map(&:task) })
       .to eq([%w[embed_in_threads embed], %w[embed_singly_in_threads embed_singly],
-              *[%w[embed_singly_in_16_threads embed_singly]] * 2])
-    expect(cases.map(&:name).uniq.size).to eq(4)
+              *[%w[embed_singly_in_16_threads embed_singly]] * 2, %w[embed_tail_of_16 embed_lone],
+              %w[embed_tail_of_16_apart embed_lone]])
+    expect(cases.map(&:name).uniq.size).to eq(6)
+  end
+
+  it "holds sessions that begin alike to sessions that do not" do
+    sessions = suite.select(["memory_sessions"]).first
+    expect(sessions.participants.map(&:task)).to eq(%w[idle_sessions idle_sessions_apart])
+    expect(sessions.metrics.map { |metric| [metric.kind, metric.target.ratio] }).to eq([[:peak, 2.0]])
+    expect(suite.select(["together"])).to include(an_object_having_attributes(name: "memory_sessions"))
   end
 
   it "holds bf16 and int8 to our own f32" do
