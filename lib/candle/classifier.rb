@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:Classifier)
+
 module Candle
   # Labels for texts, by any encoder or decoder with a sequence-classification head.
   #

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:CLIP)
+
 module Candle
   # Texts and images as vectors of one space, by CLIP (OpenAI's and LAION's), SigLIP or SigLIP 2: an image is near the
   # texts that describe it.

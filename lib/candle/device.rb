@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:Device)
+
 module Candle
   # Where tensors live and models run.
   #

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:DType)
+
 module Candle
   # The type of a tensor's elements: `u8 u32 i16 i32 i64 bf16 f16 f32 f64`. Models that embed,
   # rerank or label also compute in `int8` on the CPU, which no tensor holds.

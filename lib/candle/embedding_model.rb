@@ -1,5 +1,9 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:EmbeddingModel)
+# Its native half makes them.
+require "candle/tensor"
+
 module Candle
   # Texts to vectors whose nearness is nearness of meaning, by an encoder, a decoder or a table of vectors.
   #

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:Hub)
+
 module Candle
   # Files of Hugging Face repositories, in the cache that Python's tools share.
   #

@@ -1,5 +1,9 @@
 # frozen_string_literal: true
 
+require "pathname"
+
+Candle::Native.complete(:Image)
+
 module Candle
   # A decoded picture: PNG, JPEG, WebP, GIF (its first frame) or BMP, turned upright as its EXIF data say, with what is
   # transparent laid over white. Methods that take images decode them themselves; one that goes to several of them is

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:ImageClassifier)
+
 module Candle
   # Labels for images, by ViT or DINOv2 with a classifier on top.
   #

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:ImageEmbeddingModel)
+
 module Candle
   # Images to vectors whose nearness is nearness of looks, by ViT or DINOv2: the state of the token that stands for the
   # whole image. Models that also read texts are {CLIP}'s.

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:Index)
+
 module Candle
   # Vectors by id, for those without a database: exact search by cosine over rows of f32, of bytes or of bits, by the
   # processor's vectors and all threads. A saved index is one file, which is mapped when it is opened: it takes no

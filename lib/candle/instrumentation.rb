@@ -38,15 +38,13 @@ module Candle
     private_constant :LAZY, :CURRENT
 
     class << self
-      # Puts the events around the calls of every class that there is.
+      # Puts the events around the calls of a class.
       #
+      # @param model [Class]
       # @return [void]
-      def install
+      def install(model)
         CALLS.each do |name, event, methods, place, text = true|
-          next unless Candle.const_defined?(name)
-
-          klass = Candle.const_get(name)
-          klass.prepend(wrappers(event, methods.select { |method| klass.method_defined?(method) }, place, text))
+          model.prepend(wrappers(event, methods, place, text)) if model.name == "Candle::#{name}"
         end
       end
 

@@ -1,5 +1,9 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:LateInteractionModel)
+# Its native half makes them.
+require "candle/tensor"
+
 module Candle
   # Texts to one vector per token, compared token by token (ColBERT): finer than one vector per text, and far cheaper
   # than a {Reranker}, since documents are embedded once. PyLate's checkpoints and Stanford's, with their own prefixes,

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:LLM)
+
 module Candle
   # A language model.
   #

@@ -2,7 +2,6 @@
 
 require "json"
 require "logger"
-require "time"
 
 module Candle
   # What {Candle.configure_logging} yields: the settings of the logger to be built.
@@ -16,7 +15,8 @@ module Candle
       simple: ->(_level, _time, _program, message) { "#{message}\n" },
       detailed: ->(level, time, _program, message) { "[#{time.strftime("%F %T")}] #{level}: #{message}\n" },
       json: lambda do |level, time, program, message|
-        "#{JSON.generate({ timestamp: time.iso8601, level: level, message: message.to_s, program: program })}\n"
+        timestamp = time.strftime(time.utc? ? "%FT%TZ" : "%FT%T%:z")
+        "#{JSON.generate({ timestamp: timestamp, level: level, message: message.to_s, program: program })}\n"
       end
     }.freeze
 

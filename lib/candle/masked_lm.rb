@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:MaskedLM)
+
 module Candle
   # What could stand where a text has a gap.
   #

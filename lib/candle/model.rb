@@ -1,5 +1,8 @@
 # frozen_string_literal: true
 
+# The native halves of models make them.
+require "candle/tokenizer"
+
 module Candle
   # What every model answers, whatever its task.
   module Model
@@ -11,9 +14,10 @@ module Candle
     # @return [Hash] the options that it was loaded with, by String; Symbols find the same
     attr_reader :options
 
-    # Gives the class methods of models to the class.
+    # Gives the class methods of models to the class, and events to its calls.
     def self.included(base)
       base.extend(Loading)
+      Instrumentation.install(base)
     end
 
     # Class methods shared by model classes.

@@ -1,6 +1,5 @@
 # frozen_string_literal: true
 
-require "fileutils"
 require "json"
 require "rubygems"
 
@@ -60,6 +59,7 @@ module Candle
         directory = File.join(cache_directory, spec.full_name)
         return directory if File.directory?(directory)
 
+        require "fileutils"
         paths = pieces.transform_values { |gems| gems.map { |name| piece(spec, name) } }
         unfinished = "#{directory}.#{Process.pid}-#{Thread.current.object_id}"
         assemble(spec, paths, unfinished)

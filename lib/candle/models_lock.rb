@@ -1,7 +1,6 @@
 # frozen_string_literal: true
 
 require "json"
-require "pathname"
 
 module Candle
   # The models of a project, each with its commit and with the size and SHA-256 of every file that a load may read, as
@@ -135,6 +134,7 @@ module Candle
       names = CheckpointFiles.of(names) unless all || File.file?(source)
       raise ModelNotFoundError, "#{source} has no files of a model" if names.empty?
 
+      require "pathname"
       place = Pathname(File.expand_path(source)).relative_path_from(Pathname(File.dirname(path))).to_s
       { "id" => source, "path" => place, "files" => fingerprints(directory, names) }
     end

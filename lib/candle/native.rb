@@ -19,6 +19,19 @@ module Candle
       # @return [String, nil] why the CUDA build, which is installed, is not the one loaded
       attr_reader :problem
 
+      # @return [Hash] classes by name that Ruby has not completed yet
+      def halves
+        @halves ||= {}
+      end
+
+      # Gives a class with a native half its name, for the file that goes on with it.
+      #
+      # @param name [Symbol]
+      # @return [Module]
+      def complete(name)
+        Candle.const_set(name, halves.fetch(name))
+      end
+
       # @param wanted [String, nil] `"cpu"` or `"cuda"`; nil is CUDA where it loads
       # @return [String] what {build} answers
       # @raise [DeviceError] when the wanted build can't be loaded

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:NER)
+
 module Candle
   # Named entities in texts, found by any encoder or decoder with a token-classification head.
   #

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:Reranker)
+
 module Candle
   # How well documents answer a query, by a model that reads both together: an encoder or a decoder with a
   # classification head of one output, or a language model that answers yes or no (Qwen3-Reranker).

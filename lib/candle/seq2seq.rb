@@ -2,6 +2,8 @@
 
 require "json"
 
+Candle::Native.complete(:Seq2Seq)
+
 module Candle
   # A model that reads one text and writes another: T5, Flan-T5, mT5, BART, Marian (opus-mt), M2M100, NLLB, Pegasus.
   #

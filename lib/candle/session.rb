@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "json"
+require "pathname"
 
 module Candle
   # A conversation that keeps what the model has already read, so that each turn costs only what is new. Sessions share

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:SparseEmbeddingModel)
+
 module Candle
   # Texts to weights of tokens, for search engines that keep an index of words: SPLADE models, weights without a network
   # (sentence-transformers' `SparseStaticEmbedding`), and routers that look queries up and run documents.

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:Tensor)
+
 module Candle
   # An array of numbers of one type, with any number of dimensions, on any device.
   #

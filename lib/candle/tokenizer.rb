@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 require "json"
-require "candle/messages"
-require "candle/text_input"
+
+Candle::Native.complete(:Tokenizer)
 
 module Candle
   # Text to token ids and back, as the model's own tokenizer does it.

@@ -2,6 +2,8 @@
 
 require "forwardable"
 
+Candle::Native.complete(:VLM)
+
 module Candle
   # A language model that sees: LLaVA 1.5 and 1.6, SmolVLM and Idefics 3, Qwen2-VL and Qwen2.5-VL, Gemma 3. It
   # describes images and answers questions about them.
@@ -15,6 +17,7 @@ module Candle
   class VLM
     extend Forwardable
     include Uncopyable
+    Instrumentation.install(self)
 
     # What {#describe} asks for.
     DESCRIBE = "Describe this image in detail."

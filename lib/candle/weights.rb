@@ -1,5 +1,9 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:Weights)
+# Its native half makes them.
+require "candle/tensor"
+
 module Candle
   # The tensors of a weight file or of a model's directory, by name: safetensors (one file or
   # shards), GGUF, and PyTorch's `pytorch_model.bin`. Files are memory-mapped: opening reads the

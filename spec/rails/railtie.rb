@@ -33,6 +33,15 @@ RSpec.describe "Rails" do
     end
   end
 
+  it "has all of red-candle loaded with an application that is loaded eagerly" do
+    Dir.mktmpdir do |folder|
+      output, = rails(<<~RUBY, folder)
+        print Rails.application.config.eager_load_namespaces.include?(Candle)
+      RUBY
+      expect(output).to eq("true")
+    end
+  end
+
   it "logs each call of a model at debug" do
     Dir.mktmpdir do |folder|
       output, = rails(<<~RUBY, folder)

@@ -117,6 +117,7 @@ RSpec.describe Candle::Instrumentation do
       module Rails
         class Railtie
           def self.initializer(name) = yield
+          def self.config = Struct.new(:eager_load_namespaces).new([])
         end
       end
       load #{File.expand_path("../../lib/candle/railtie.rb", __dir__).inspect}

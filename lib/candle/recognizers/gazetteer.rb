@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+Candle::Native.complete(:Gazetteer)
+
 module Candle
   # Terms in one automaton of the engine.
   #

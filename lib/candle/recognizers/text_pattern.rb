@@ -2,6 +2,8 @@
 
 require "timeout"
 
+Candle::Native.complete(:TextPattern)
+
 module Candle
   # A regular expression that is looked for in texts: by the engine, whose time grows with the text alone, where the
   # pattern allows that; by Ruby, with a time limit, where it has lookaround, backreferences or the like. Cases are
