@@ -435,11 +435,7 @@ module Candle
     end
 
     def chat_prompt(messages, tools, chat_template)
-      if messages.empty?
-        raise InvalidInputError, 'messages is empty: pass at least one, such as { role: "user", content: "Hello" }'
-      end
-
-      apply_chat_template(messages, tools: tools, chat_template: chat_template)
+      apply_chat_template(Messages.some(messages), tools: tools, chat_template: chat_template)
     end
 
     def run(begun, &block)

@@ -17,6 +17,15 @@ module Candle
     end
 
     # @param messages [Array<Hash>]
+    # @return [Array<Hash>] the same
+    # @raise [InvalidInputError] for none
+    def self.some(messages)
+      return messages unless messages.empty?
+
+      raise InvalidInputError, 'messages is empty: pass at least one, such as { role: "user", content: "Hello" }'
+    end
+
+    # @param messages [Array<Hash>]
     # @return [Boolean] whether one of them has an image in it
     def self.images?(messages)
       messages.is_a?(Array) && messages.any? do |message|
@@ -29,6 +38,12 @@ module Candle
     # @return [Boolean]
     def self.image?(part)
       part.is_a?(Hash) && (part[:type] || part["type"]).to_s == "image"
+    end
+
+    # @param part [Object] of a message's content
+    # @return [Boolean]
+    def self.text?(part)
+      part.is_a?(Hash) && (part[:type] || part["type"]).to_s == "text" && String === (part[:text] || part["text"])
     end
 
     def self.check(message, place)

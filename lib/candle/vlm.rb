@@ -210,7 +210,7 @@ module Candle
     # @yieldparam piece [String]
     # @return [Completion]
     def complete(messages, config: nil, chat_template: nil, **overrides, &block)
-      images, bare = split(Messages.checked(messages))
+      images, bare = split(Messages.some(Messages.checked(messages)))
       seen = @sight.look(@llm, images)
       prompt = spelled(tokenizer.apply_chat_template(bare, chat_template: chat_template || template), seen)
       ids = spliced(@llm.prompt_ids(prompt, nil), seen)
@@ -283,7 +283,12 @@ module Candle
     end
 
     def part_of(part, images)
-      return part unless Messages.image?(part)
+      return part if Messages.text?(part)
+
+      unless Messages.image?(part)
+        raise InvalidInputError, 'a part of a message must be { type: "text", text: } or { type: "image", image: }, ' \
+                                 "not #{Arguments.shown(part)}"
+      end
 
       image = part[:image] || part["image"]
       raise InvalidInputError, "a part of the type image needs the image itself, as image:" unless image

@@ -122,6 +122,11 @@ RSpec.describe Candle::VLM do
     expect { vlm.ask(photo, nil) }.to raise_error(Candle::InvalidInputError, /question must be/)
     expect { vlm.chat([{ role: "user", content: [{ type: "image" }] }]) }
       .to raise_error(Candle::InvalidInputError, /needs the image itself/)
+    [{ type: "audio", audio: "a" }, { type: "image_url", image_url: "a" }, { type: "text" }, "a"].each do |part|
+      expect { vlm.chat([{ role: "user", content: [part] }]) }
+        .to raise_error(Candle::InvalidInputError, /a part of a message must be/)
+    end
+    expect { vlm.chat([]) }.to raise_error(Candle::InvalidInputError, /messages is empty/)
     expect { vlm.ask(photo, "<image> what?") }.to raise_error(Candle::InvalidInputError, /2 places for 1 images/)
     expect { described_class.from_pretrained(TinyModels.path("decoders/llama"), device: "cpu") }
       .to raise_error(Candle::UnsupportedModelError, /no vision tower/)
