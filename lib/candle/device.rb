@@ -26,14 +26,14 @@ module Candle
       # @return [Device]
       # @raise [DeviceError] when there is no such GPU, with the reason
       def cuda(index = 0)
-        _open("cuda:#{Integer(index)}")
+        gpu("cuda", index)
       end
 
       # @param index [Integer] which of several GPUs
       # @return [Device]
       # @raise [DeviceError] when there is no such GPU, with the reason
       def metal(index = 0)
-        _open("metal:#{Integer(index)}")
+        gpu("metal", index)
       end
 
       # @return [Device] Metal, else CUDA, else the CPU: the first that really opens
@@ -59,6 +59,14 @@ module Candle
         when nil, Object then _parse(name)
         else raise DeviceError, "a device is named by a String or a Symbol, not by a BasicObject"
         end
+      end
+
+      private
+
+      def gpu(kind, index)
+        _open("#{kind}:#{Integer(index)}")
+      rescue EncodingError
+        raise ArgumentError, "index must be an Integer, not #{Arguments.shown(index)}"
       end
     end
 

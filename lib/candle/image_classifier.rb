@@ -44,7 +44,7 @@ module Candle
 
     # @return [Array<String>] in the order of the model's outputs
     def labels
-      @labels ||= _labels.freeze
+      looked_up(:labels) { _labels.freeze }
     end
 
     private

@@ -393,7 +393,7 @@ module Candle
 
     # The model with its eyes, for conversations with images in them.
     def seeing
-      @seeing ||= VLM.of(self)
+      looked_up(:seeing) { VLM.of(self) }
     end
 
     def prove

@@ -88,14 +88,14 @@ module Candle
 
     # @return [Tokenizer, nil] the tokenizer it uses; nil for models that read no texts
     def tokenizer
-      @tokenizer ||= _tokenizer
+      looked_up(:tokenizer) { _tokenizer }
     end
 
     # @return [Hash] `architecture family parameters hidden_size layers attention_heads vocabulary max_length device
     #   dtype files weight_bytes kernels verified`: `weight_bytes` is what the weights take as they are held, packed or
     #   quantized, and `verified` says whether the device was compared with the CPU on load
     def model_info
-      @model_info ||= _info.tap { |info| info[:kernels].freeze }.freeze
+      looked_up(:model_info) { _info.tap { |info| info[:kernels].freeze }.freeze }
     end
 
     # Which device was asked for, which is used, and what computes on it: `kernels` has the kernels that this model
@@ -160,6 +160,7 @@ module Candle
     #
     # @api private
     def loaded(source, settings)
+      @looked_up = {}
       @model_id = source
       @requested_device = settings[:device]&.to_s || "best"
       remember_options(settings.merge(model_id: source, device: device.to_s, dtype: dtype.to_s))
@@ -174,6 +175,11 @@ module Candle
     end
 
     private
+
+    # What is looked up once; a frozen model can do it too.
+    def looked_up(name)
+      @looked_up.fetch(name) { @looked_up[name] = yield }
+    end
 
     def remember_options(options)
       @options = EitherKeys.of(options.compact.transform_keys(&:to_s))

@@ -98,7 +98,7 @@ module Candle
 
     # @return [Array<String>] the kinds of entities that the model knows, sorted
     def entity_types
-      @entity_types ||= (_labels - ["O"]).map { |label| label.sub(PREFIX, "") }.uniq.sort.freeze
+      looked_up(:entity_types) { (_labels - ["O"]).map { |label| label.sub(PREFIX, "") }.uniq.sort.freeze }
     end
 
     # @param entity_type [String, Symbol] in any case

@@ -129,7 +129,7 @@ module Candle
     # @return [Array<String>] the codes of the languages that the model has tokens for, as `translate` takes them; empty
     #   for models whose languages are no tokens
     def languages
-      @languages ||= _languages.freeze
+      looked_up(:languages) { _languages.freeze }
     end
 
     # @return [Integer] how many tokens of a text are read
@@ -145,12 +145,12 @@ module Candle
 
     # What the checkpoint says of generating, in new tokens.
     def defaults
-      @defaults ||= _defaults.freeze
+      looked_up(:defaults) { _defaults.freeze }
     end
 
     # `task_specific_params` of the configuration.
     def tasks
-      @tasks ||= JSON.parse(_tasks)
+      looked_up(:tasks) { JSON.parse(_tasks) }
     end
 
     def completions_of(texts, config, options, from: nil, to: nil, &block)

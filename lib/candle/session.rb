@@ -58,11 +58,12 @@ module Candle
     # @param options [Hash] as {LLM#chat} takes them
     # @yieldparam piece [String]
     # @return [String]
+    # @raise [InvalidInputError] within the block of another answer
     def say(text, images: [], **options, &block)
       text = TextInput.utf8(text, "text")
       images = [images] unless Array === images
       content = images.map { |image| { type: "image", image: image } } << { type: "text", text: text } if images.any?
-      @turn.synchronize do
+      in_turn do
         asked = @messages + [{ role: "user", content: content || text }]
         @completion = @llm.answer(asked, adapter: @adapter,
                                          **{ chat_template: @chat_template }.compact, **options, &block)
@@ -99,8 +100,9 @@ module Candle
     # Forgets the latest exchange.
     #
     # @return [Array<Hash>, nil] the messages forgotten, nil when there was none
+    # @raise [InvalidInputError] within the block of an answer
     def rollback
-      @turn.synchronize do
+      in_turn do
         start = @messages.rindex { |message| message[:role] == "user" }
         start && @messages.slice!(start..)
       end
@@ -112,6 +114,20 @@ module Candle
     end
 
     private
+
+    # One after the other; the block of an answer can't wait for that answer to end, nor can another fiber of its thread
+    # where nothing lets the answer go on meanwhile.
+    def in_turn
+      if @turn.owned? || (@turn.locked? && @answering == Thread.current && Fiber.current_scheduler.nil?)
+        raise InvalidInputError, "this session is still answering: say and rollback come after the answer's block, " \
+                                 "or belong to another session"
+      end
+
+      @turn.synchronize do
+        @answering = Thread.current
+        yield
+      end
+    end
 
     def unwritable?(part)
       image = part[:image] || part["image"]

@@ -273,6 +273,25 @@ RSpec.describe Candle::LLM do
     expect(session.messages.map { |message| message[:role] }).to eq(%w[system user assistant user assistant])
   end
 
+  it "refuses to go on with a session in the middle of its answer" do
+    session = chat_model(File.join(fixtures, "llama")).session
+    answers = [-> { session.say("dog") }, -> { session.rollback }, -> { Fiber.new { session.say("dog") }.resume }]
+    answers.each do |answer|
+      expect { session.say("the", config: greedy) { answer.call } }
+        .to raise_error(Candle::InvalidInputError, /this session is still answering/)
+    end
+    expect { session.say("the", config: greedy) { raise ThreadError, "mine" } }.to raise_error(ThreadError, "mine")
+    expect(session.say("the", config: greedy, max_length: 4)).to be_a(String)
+    expect(session.messages.size).to eq(2)
+  end
+
+  it "works when it is frozen" do
+    frozen = described_class.from_pretrained(File.join(fixtures, "llama"), device: "cpu").freeze
+    expect(frozen.generate("the", config: greedy)).to eq(llm.generate("the", config: greedy))
+    expect([frozen.tokenizer, frozen.model_info, frozen.device]).to all(be_truthy)
+    expect { frozen.use_adapter(nil) }.to raise_error(FrozenError)
+  end
+
   it "measures perplexity" do
     entries = llm.logprobs("the dog is in")
     expect(entries.first[:logprob]).to be_nil
@@ -283,6 +302,7 @@ RSpec.describe Candle::LLM do
 
   it "takes a positional device and refuses unknown keywords" do
     expect(described_class.from_pretrained(File.join(fixtures, "llama"), "cpu").device.kind).to eq(:cpu)
+    expect { llm.generate("a", config: nil) }.to raise_error(ArgumentError, /config must be .* not nil/)
     expect { described_class.from_pretrained(fixtures, devise: 1) }.to raise_error(ArgumentError)
     expect { llm.generate("the", temprature: 1) }.to raise_error(ArgumentError, /temprature/)
     expect { llm.generate(nil) }.to raise_error(Candle::InvalidInputError)

@@ -125,6 +125,8 @@ RSpec.describe Candle::Tensor do
     expect(described_class.cat([a, described_class.zeros([0, 2])]).to_a).to eq([[1, 2]])
     expect(a.cat(b.to_dtype(:f64)).dtype).to eq(:f64)
     expect { described_class.cat([]) }.to raise_error(Candle::InvalidInputError)
+    expect { described_class.cat(5) }.to raise_error(Candle::InvalidInputError, /tensors\[0\] must be a Tensor, not 5/)
+    expect { a.sum(2**64) }.to raise_error(Candle::InvalidInputError, /18446744073709551616/)
     expect { described_class.cat([1]) }.to raise_error(Candle::InvalidInputError, /tensors\[0\] must be a Tensor/)
   end
 

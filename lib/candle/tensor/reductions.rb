@@ -109,9 +109,13 @@ module Candle
     def axes(axis)
       case axis
       when nil then nil
-      when Object then Array(axis)
+      when Object then Array(axis).each { |one| checked_axis(one) }
       else raise InvalidInputError, "an axis must be an Integer, not a BasicObject"
       end
+    end
+
+    def checked_axis(axis)
+      raise InvalidInputError, "there is no axis #{axis}" if Integer === axis && axis.bit_length > 63
     end
   end
 end
