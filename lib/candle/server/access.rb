@@ -77,7 +77,7 @@ module Candle
 
       def host(request)
         name = request.env["HTTP_HOST"] || request.env["SERVER_NAME"] || "localhost"
-        name.sub(/:\d+\z/, "")
+        name.scrub.sub(/:\d+\z/, "")
       end
 
       def foreign_page?(request)

@@ -40,7 +40,7 @@ module Candle
       # @return [String] below where the server is mounted, without a slash at the end
       def path
         @path ||= begin
-          path = env["PATH_INFO"].to_s
+          path = env["PATH_INFO"].to_s.scrub
           path.size > 1 ? path.chomp("/") : path
         end
       end
@@ -48,7 +48,7 @@ module Candle
       # @param name [String] as in `"X-Request-Id"`
       # @return [String, nil]
       def header(name)
-        env["HTTP_#{name.upcase.tr("-", "_")}"]
+        env["HTTP_#{name.upcase.tr("-", "_")}"]&.scrub
       end
 
       # @return [String] the client's own, or a new one
@@ -92,7 +92,7 @@ module Candle
       def picture
         return @picture if defined?(@picture)
 
-        type = env["CONTENT_TYPE"].to_s
+        type = env["CONTENT_TYPE"].to_s.scrub
         image = type.empty? ? Image.like?(bytes) : type.match?(%r{\A(image/|application/octet-stream)}i)
         @picture = image ? Picture.new(bytes) : nil
       end

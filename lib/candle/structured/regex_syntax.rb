@@ -36,6 +36,10 @@ module Candle
       "~" => "absence operators", "(" => "conditionals"
     }.freeze
 
+    # A longer pattern is refused.
+    MOST_BYTES = 1 << 20
+    private_constant :MOST_BYTES
+
     # @param pattern [Regexp, String] a String is the source of a Regexp
     # @param search [Boolean] whether it is looked for in a text instead of being the whole of one: then the shortest
     #   match counts where it is asked for, and lines and words have boundaries
@@ -46,11 +50,18 @@ module Candle
         raise InvalidInputError, "pattern must be a Regexp or a String, not #{Arguments.shown(pattern)}"
       end
 
-      regexp = pattern.is_a?(Regexp) ? pattern : Regexp.new(TextInput.utf8(pattern, "pattern"))
-      new(regexp, search: search).translate
+      new(pattern.is_a?(Regexp) ? pattern : compiled(TextInput.utf8(pattern, "pattern")), search: search).translate
     rescue RegexpError => e
       raise InvalidInputError, "the pattern is not a regular expression: #{e.message}"
     end
+
+    # Ruby compiles a Regexp without looking at interrupts, and the engine takes no longer one.
+    def self.compiled(source)
+      return Regexp.new(source) if source.bytesize <= MOST_BYTES
+
+      raise InvalidInputError, "the pattern has #{source.bytesize} bytes; at most #{MOST_BYTES} are taken"
+    end
+    private_class_method :compiled
 
     def initialize(regexp, search: false)
       @regexp = regexp

@@ -153,6 +153,14 @@ RSpec.describe Candle::Server do
     expect(running.value.status).to eq(200)
   end
 
+  it "answers requests whose headers are not text" do
+    names = %w[HTTP_AUTHORIZATION HTTP_TRACEPARENT HTTP_X_REQUEST_ID HTTP_ORIGIN HTTP_HOST CONTENT_TYPE PATH_INFO]
+    names.each do |name|
+      answer = post(server, "/classify_image", {}, name => "a\xFF")
+      expect([name, answer.status]).to match([name, be_between(400, 499)])
+    end
+  end
+
   it "tells nothing of the machine in an error" do
     message = "cannot read /srv/models/secret/model.safetensors: gone (see https://example.org/help), or ./a/b"
     expect(described_class::Problem.without_paths(message))
