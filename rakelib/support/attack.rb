@@ -4,6 +4,7 @@ require "io/wait"
 require "json"
 require "open3"
 require "rbconfig"
+require_relative "attack/patience"
 
 module Tasks
   # Files, templates, schemas and arguments made to break the gem, in processes of their own. Input number n of a kind
@@ -12,8 +13,8 @@ module Tasks
     CHILD = File.expand_path("attack/child.rb", __dir__)
     LIB = File.expand_path("../../lib", __dir__)
     KINDS = %w[safetensors gguf torch tokenizer config modules image vision seq2seq index lock template schema regex
-               grammar arguments interrupts forks compaction closing hub].freeze
-    # An input may take this many seconds, and make a process this much larger, in kilobytes.
+               grammar arguments server worker interrupts forks compaction closing hub].freeze
+    # An input may take this many seconds, as {Patience} counts them, and make a process this much larger, in kilobytes.
     MOST_SECONDS = 30
     MOST_GROWTH = 1 << 20
     # What a process of the attack may address; one that is lied to about sizes must not get them.
@@ -76,7 +77,8 @@ module Tasks
     def ask(kind, number, input, output, process)
       input.puts(number)
       input.flush
-      line = output.wait_readable(MOST_SECONDS) && output.gets
+      patience = Patience.new(MOST_SECONDS, process.pid)
+      line = patience.wait { |seconds| output.wait_readable(seconds) } && output.gets
       return judge(kind, number, JSON.parse(line)) if line
 
       if process.join(0.2)

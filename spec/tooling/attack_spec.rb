@@ -19,6 +19,31 @@ RSpec.describe Tasks::Attack, if: File.readable?("/proc/self/status") do
     expect(HostileArguments.forgotten).to be_empty
   end
 
+  describe Patience do
+    # Processes on one processor, the first of them the one that is waited for.
+    def on_one_processor(*scripts)
+      ids = scripts.map { |script| spawn("taskset", "--cpu-list", "0", RbConfig.ruby, "-e", script) }
+      yield ids.first
+    ensure
+      ids.each { |id| Process.kill(:KILL, id) && Process.wait(id) }
+    end
+
+    def patience_with(process)
+      started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      described_class.new(1, process).wait { |seconds| sleep(seconds) && nil }
+      Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
+    end
+
+    it "ends with a process that sleeps, and does not count what one waits for a processor" do
+      on_one_processor("sleep") { |process| expect(patience_with(process)).to be_between(1, 2) }
+      on_one_processor(*["loop {}"] * 5) { |process| expect(patience_with(process)).to be_between(2.5, 10.5) }
+    end
+
+    it "is over with what the block says" do
+      expect(described_class.new(1, Process.pid).wait { |seconds| seconds }).to eq(0.1)
+    end
+  end
+
   it "notices a process that ends, hangs, grows or says too little" do
     stub_const("#{described_class}::CHILD", File.join(Dir.mktmpdir, "child.rb"))
     stub_const("#{described_class}::MOST_SECONDS", 2)

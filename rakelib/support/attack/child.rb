@@ -8,6 +8,7 @@ require "tmpdir"
 require_relative "mutations"
 require_relative "arguments"
 require_relative "circumstances"
+require_relative "requests"
 
 # The inputs of each kind, and what is done with them.
 class Inputs
@@ -172,6 +173,13 @@ class Inputs
     define_method(:"try_#{name}") do |random|
       @circumstances ||= Circumstances.new(ROOT)
       @circumstances.public_send(name, random)
+    end
+  end
+
+  %w[server worker].each do |name|
+    define_method(:"try_#{name}") do |random|
+      @requests ||= HostileRequests.new(ROOT)
+      @requests.public_send(name, random) { |asked| @called = asked }
     end
   end
 

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "../../../spec/support/hub_server"
+require_relative "patience"
 require "timeout"
 
 # What happens around a call rather than in it: interrupts, forks, compaction, closing, and a hub that lies.
@@ -33,12 +34,13 @@ class Circumstances
     thread = calling(random)
     sleep(random.rand * 0.02)
     child = fork { exit!(embed == expected ? 0 : 1) }
-    status = Timeout.timeout(PATIENCE) { Process.wait2(child).last }
+    status = Patience.new(PATIENCE, Process.pid, child).wait { |seconds| ending(child, seconds) }
+    unless status
+      Process.kill(:KILL, child) && Process.wait(child)
+      raise Wrong, "a child does not come back"
+    end
     ended(thread)
     raise Wrong, "a child ended with #{status.inspect}" unless status.success?
-  rescue Timeout::Error
-    Process.kill(:KILL, child) && Process.wait(child)
-    raise Wrong, "a child does not come back"
   end
 
   # Objects move between and within calls.
@@ -137,8 +139,20 @@ class Circumstances
     Thread.new(&work).tap { |thread| thread.report_on_exception = false }
   end
 
+  # How a process ended, where it does within some seconds.
+  def ending(child, seconds)
+    deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + seconds
+    until (found = Process.wait2(child, Process::WNOHANG))
+      return if Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
+
+      sleep 0.002
+    end
+    found.last
+  end
+
   def ended(thread)
-    raise Wrong, "a call does not end" unless thread.join(PATIENCE)
+    patience = Patience.new(PATIENCE, Process.pid)
+    raise Wrong, "a call does not end" unless patience.wait { |seconds| thread.join(seconds) }
   rescue Interrupt, Timeout::Error, Candle::InterruptedError
     nil
   end
