@@ -19,7 +19,7 @@ RSpec.describe Candle::Hub do
 
   around do |example|
     names = %w[HF_HOME HF_HUB_CACHE HF_ENDPOINT HF_TOKEN HUGGING_FACE_HUB_TOKEN HF_TOKEN_PATH HF_HUB_OFFLINE
-               TRANSFORMERS_OFFLINE HF_HUB_DOWNLOAD_TIMEOUT HF_HUB_ETAG_TIMEOUT HF_HUB_DISABLE_SYMLINKS
+               TRANSFORMERS_OFFLINE HF_HUB_DOWNLOAD_TIMEOUT HF_HUB_ETAG_TIMEOUT HF_HUB_DISABLE_SYMLINKS SSL_CERT_FILE
                HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy]
     saved = names.to_h { |name| [name, ENV.delete(name)] }
     Timeout.timeout(20) { example.run }
@@ -326,6 +326,46 @@ RSpec.describe Candle::Hub do
         .to raise_error(Candle::DownloadError) { |error| expect(error.message).not_to include("secret") }
     end
 
+    it "follows no redirect without end, and none to a file" do
+      server.fault("/resolve/", verb: "GET", times: 99) do |response, request|
+        response.status = 302
+        response.headers["Location"] = "#{server.url}#{request.path}"
+      end
+      expect { download("config.json") }.to raise_error(Candle::DownloadError, /redirects without end/)
+      expect(server.sent(verb: "GET").size).to eq(10)
+
+      other = File.join(home, "secret")
+      File.write(other, "mine")
+      server.fault("/resolve/", verb: "GET", times: 99) do |response|
+        response.status = 302
+        response.headers["Location"] = "file://#{other}"
+      end
+      expect { download("1_Pooling/config.json") }.to raise_error(Candle::DownloadError)
+      expect(Dir.glob("#{repository}/**/*").select { |path| File.file?(path) }).to be_empty
+    end
+
+    it "sends the token along to no other origin, wherever a redirect leads" do
+      ENV["HF_TOKEN"] = "hf_secret"
+      elsewhere = HubServer.new
+      elsewhere.add(id, "config.json", config)
+      server.fault("/resolve/", verb: "GET") do |response, request|
+        response.status = 307
+        response.headers["Location"] = "#{elsewhere.url}#{request.path}"
+      end
+      expect(File.read(download("config.json"))).to eq(config)
+      expect(elsewhere.requests.map { |request| request.headers["authorization"] }).to eq([nil])
+    ensure
+      elsewhere.stop
+    end
+
+    it "takes no more of a short answer than such an answer has" do
+      server.fault("/api/", times: 9) do |response|
+        response.body = "[#{"1," * 40_000_000}1]"
+        response.headers.delete("Content-Length")
+      end
+      expect { described_class.files(id) }.to raise_error(Candle::DownloadError, /more than 67108864 bytes/)
+    end
+
     it "starts over where a server ignores ranges" do
       server.fault("/", site: :store) { |response| response.cut_at = 150_000 }
       server.fault("/", site: :store) do |response|
@@ -408,6 +448,41 @@ RSpec.describe Candle::Hub do
     it "names a server that isn't a hub" do
       server.fault("/resolve/", verb: "HEAD") { |response| response.headers.replace("Content-Length" => "0") }
       expect { download("config.json") }.to raise_error(Candle::DownloadError, /HF_ENDPOINT/)
+    end
+  end
+
+  describe "a certificate that nobody signed" do
+    let(:key) { OpenSSL::PKey::EC.generate("prime256v1") }
+    let(:certificate) do
+      OpenSSL::X509::Certificate.new.tap do |made|
+        made.version = 2
+        made.serial = 1
+        made.subject = made.issuer = OpenSSL::X509::Name.parse("/CN=127.0.0.1")
+        made.public_key = key
+        made.not_before = Time.now - 60
+        made.not_after = Time.now + 3600
+        made.add_extension(OpenSSL::X509::ExtensionFactory.new.create_extension("subjectAltName", "IP:127.0.0.1"))
+        made.sign(key, "SHA256")
+      end
+    end
+    let(:tunnel) { TlsTunnel.new(key, certificate, URI(server.url).port) }
+
+    before { ENV["HF_ENDPOINT"] = "https://127.0.0.1:#{tunnel.port}" }
+    after { tunnel.stop }
+
+    it "is told at once, with what makes it a trusted one" do
+      told = /certificate.*SSL_CERT_FILE/m
+      took = seconds { expect { download("config.json") }.to raise_error(Candle::DownloadError, told) }
+      expect([tunnel.connections, took]).to match([1, be < 2])
+      expect(server.requests).to be_empty
+    end
+
+    it "is trusted where SSL_CERT_FILE names it" do
+      ENV["SSL_CERT_FILE"] = File.join(home, "own.pem")
+      File.write(ENV.fetch("SSL_CERT_FILE"), certificate.to_pem)
+      expect(File.read(download("config.json"))).to eq(config)
+      File.write(ENV.fetch("SSL_CERT_FILE"), "nothing")
+      expect { download("1_Pooling/config.json") }.to raise_error(Candle::Error, /SSL_CERT_FILE.*no certificate/)
     end
   end
 

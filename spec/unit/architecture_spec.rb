@@ -59,6 +59,16 @@ RSpec.describe "architecture" do
     expect(without).to be_empty
   end
 
+  # The collector frees and moves what it does not find: a Ruby object lives on the stack of a call, or in Ruby.
+  it "keeps no Ruby object in the fields of native structs" do
+    object = /\b(?:Value|R(?:Array|Hash|String|Object|Class|Module)|Proc|Symbol|Exception|Opaque|BoxValue|Lazy)\b/
+    place = /^\s*(?:pub(?:\(\w+\))? )?(?:static \w+:[^\n]*|struct \w+[^;{]*(?:\{.*?^\}|;))/m
+    kept = ProjectFiles.matching("ext/candle/src/**/*.rs").flat_map do |path|
+      ProjectFiles.read(path).scan(place).grep(object).map { |found| "#{path}: #{found.strip.lines.first}" }
+    end
+    expect(kept).to be_empty
+  end
+
   it "explains every unsafe block" do
     unexplained = ProjectFiles.matching("ext/**/*.rs").flat_map do |path|
       lines = ProjectFiles.read(path).lines
