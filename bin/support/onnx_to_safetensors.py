@@ -1,7 +1,7 @@
-"""Turns the ONNX export of a BERT-like encoder into safetensors with the names of
-the original checkpoint.
+"""Turns the ONNX export of a BERT-like encoder, or those of the two halves of T5, into
+safetensors with the names of the original checkpoint.
 
-    onnx_to_safetensors.py model.onnx model.safetensors
+    onnx_to_safetensors.py model.onnx... model.safetensors
 
 Exporters fold a linear layer into `MatMul(x, W)` with an anonymous W of shape
 [in, out]; the node's name still holds the module's path, from which the tensor's
@@ -21,6 +21,8 @@ QUANTIZED = "_quantized"
 PARAMETER = re.compile(r"\.(weight|bias)$")
 NODE_SUFFIX = re.compile(r"/(MatMul|Gemm)(_\d+)?(_MatMul)?(_quant)?$")
 PRODUCTS = ("MatMul", "MatMulInteger", "Gemm")
+# What the classes that T5's halves were wrapped in for the export are called.
+WRAPPED = {"enc.": "encoder.", "m.": ""}
 
 
 class Checkpoint:
@@ -81,13 +83,21 @@ class Checkpoint:
             raise SystemExit(f"constants that belong to no known layer: {left}")
 
 
-def main(source, target):
-    parameters = Checkpoint(onnx.load(source).graph).parameters()
+def unwrapped(name):
+    start = next((start for start in WRAPPED if name.startswith(start)), None)
+    return name if start is None else WRAPPED[start] + name.removeprefix(start)
+
+
+def main(sources, target):
+    parameters = {}
+    for source in sources:
+        for name, array in Checkpoint(onnx.load(source).graph).parameters().items():
+            parameters[unwrapped(name)] = array
     save_file(parameters, target, metadata={"format": "pt"})
     print(f"{len(parameters)} tensors, {sum(array.size for array in parameters.values()):,} parameters")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         raise SystemExit(__doc__)
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1:-1], sys.argv[-1])

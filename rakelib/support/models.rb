@@ -179,11 +179,13 @@ module Tasks
     end
 
     def convert(directory, onnx)
-      source = File.join(directory, onnx)
+      sources = Array(onnx).map { |name| File.join(directory, name) }
       target = File.join(directory, "model.safetensors")
-      run({ "PYTHONPATH" => converter_packages }, "python3", CONVERTER, source, target)
-      FileUtils.rm(source)
-      FileUtils.rm_rf(File.dirname(source)) unless File.dirname(source) == directory
+      run({ "PYTHONPATH" => converter_packages }, "python3", CONVERTER, *sources, target)
+      sources.each do |source|
+        FileUtils.rm(source)
+        FileUtils.rm_rf(File.dirname(source)) unless File.dirname(source) == directory
+      end
     end
 
     # @return [String] a directory of Python packages, installed on first use
