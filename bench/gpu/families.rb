@@ -12,6 +12,12 @@ module GpuBench
     LOGPROB_LIMITS = { f32: 2e-3, f16: 0.1, bf16: 0.5 }.freeze
     # The CPU rounds what it multiplies quantized blocks with, a GPU does not.
     BLOCK_LIMITS = { f32: 0.1, f16: 0.2, bf16: 0.5 }.freeze
+    # Six random layers that enlarge every rounding: transformers itself is 0.87 off in bf16 on the CPU, 0.67 when
+    # only the weights are rounded and all else is f32.
+    TOUCHY = /gemma3-six/
+    TOUCHY_LIMITS = LOGPROB_LIMITS.merge(bf16: 1.0).freeze
+    # Whose log probabilities are compared.
+    CHATS = /\A(llava|smolvlm|qwen2(\.5)?-vl|gemma3-vision)/
     GROUPS = { "decoders" => LOGPROB_LIMITS, "gguf-decoders" => BLOCK_LIMITS, "seq2seq" => LOGPROB_LIMITS }.freeze
     NO_MODELS = %w[adapters sentencepiece].freeze
     PICTURE = File.expand_path("../images/alpha.png", ROOT)
@@ -23,10 +29,13 @@ module GpuBench
 
     def run
       encoders = Dir.children(ROOT) - GROUPS.keys - NO_MODELS
-      encoders.sort.each { |name| compare(name, LIMITS) { |path, options| encoder(path, options) } }
+      encoders.sort.each do |name|
+        compare(name, name.match?(CHATS) ? LOGPROB_LIMITS : LIMITS) { |path, options| encoder(path, options) }
+      end
       GROUPS.each do |group, limits|
         Dir.glob("#{group}/*", base: ROOT).sort.each do |name|
-          compare(name, limits) { |path, options| group == "seq2seq" ? seq2seq(path, options) : decoder(path, options) }
+          own = name.match?(TOUCHY) ? TOUCHY_LIMITS : limits
+          compare(name, own) { |path, options| group == "seq2seq" ? seq2seq(path, options) : decoder(path, options) }
         end
       end
     end
@@ -55,7 +64,7 @@ module GpuBench
       when /reranker\z/ then with(Candle::Reranker, path, options) { |m| m.score("the fox", [TEXT, "a dog"]) }
       when /\A(splade|sparse)/ then sparse(path, options)
       when /\Acolbert/ then with(Candle::LateInteractionModel, path, options) { |m| m.embed_document(TEXT).to_a }
-      when /\A(clip|siglip|vit|dinov2|llava|smolvlm|qwen2(\.5)?-vl|gemma3-vision)/ then picture(path, options)
+      when /\A(clip|siglip|vit|dinov2)/, CHATS then picture(path, options)
       else with(Candle::EmbeddingModel, path, options) { |model| model.embed([TEXT, "a dog"]) }
       end
     end
@@ -72,7 +81,7 @@ module GpuBench
       when /-classifier\z/
         with(Candle::ImageClassifier, path, options) { |m| m.classify(PICTURE).sort_by { |r| r[:label] } }
       when /\A(clip|siglip)/ then with(Candle::CLIP, path, options) { |m| [m.embed_text(TEXT), m.embed_image(PICTURE)] }
-      when /llava|smolvlm|-vl\z|-vision\z/
+      when CHATS
         with(Candle::VLM, path, options) { |m| first_token { |one| m.complete(question, **one) } }
       else with(Candle::ImageEmbeddingModel, path, options) { |m| m.embed(PICTURE) }
       end
