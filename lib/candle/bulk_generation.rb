@@ -20,7 +20,7 @@ module Candle
     # @raise [BulkGenerationError] in the end, when some prompts failed
     def generate_each(prompts, batch: 32, **options)
       batch = Arguments.count(batch, "batch") || raise(ArgumentError, "batch must be a positive Integer, not nil")
-      unless prompts.respond_to?(:each) && !prompts.is_a?(Hash)
+      unless prompts.respond_to?(:each) && !(Hash === prompts)
         raise InvalidInputError,
               "prompts must be an Enumerable of Strings, not #{prompts.class}: a single one goes to generate"
       end
@@ -29,7 +29,7 @@ module Candle
 
       failures = {}
       in_bulk(prompts, batch, options) do |index, prompt, result|
-        result.is_a?(Completion) ? yield(prompt, result) : failures[index] = result
+        Completion === result ? yield(prompt, result) : failures[index] = result
       end
       raise BulkGenerationError, failures if failures.any?
 
@@ -40,7 +40,7 @@ module Candle
 
     # Whether several prompts were given, and not the messages of one conversation.
     def many?(prompts)
-      prompts.is_a?(Array) && prompts.none?(Hash)
+      Array === prompts && prompts.none?(Hash)
     end
 
     # What `finish` makes of the completions of all prompts, in their order.
@@ -49,7 +49,7 @@ module Candle
       results = []
       failures = {}
       in_bulk(prompts, BATCH, options) do |index, _prompt, result|
-        results[index] = result.is_a?(Completion) ? finish.call(result) : result
+        results[index] = Completion === result ? finish.call(result) : result
       rescue Error => e
         results[index] = e
       ensure

@@ -231,7 +231,7 @@ module Candle
     def integer(name, least: nil, optional: false)
       value = public_send(name)
       return if optional && value.nil?
-      return if value.is_a?(Integer) && (least.nil? || value >= least)
+      return if Integer === value && (least.nil? || value >= least)
 
       bound = " of at least #{least}" if least
       raise ArgumentError, "#{name} must be an Integer#{bound}, not #{Arguments.shown(value)}"
@@ -240,7 +240,7 @@ module Candle
     def number(name, range, optional: false)
       value = public_send(name)
       return if optional && value.nil?
-      return if value.is_a?(Numeric) && value.real? && range.cover?(value)
+      return if Numeric === value && value.real? && range.cover?(value)
 
       raise ArgumentError, "#{name} must be a number in #{range}, not #{Arguments.shown(value)}"
     end

@@ -43,7 +43,7 @@ module Candle
       # @raise [InvalidInputError] when there is no such file
       # @raise [CorruptModelError] when it is not a whole index, with the reason
       def open(path)
-        _open(File.expand_path(path))
+        _open(File.expand_path(TextInput.path(path, "path")))
       end
     end
 
@@ -124,7 +124,7 @@ module Candle
     # @return [String] its absolute path
     # @raise [InvalidInputError] when it can't be written, with the reason
     def save(path)
-      File.expand_path(path).tap { |target| _save(target) }
+      File.expand_path(TextInput.path(path, "path")).tap { |target| _save(target) }
     end
 
     # @return [Integer] how many vectors there are

@@ -105,7 +105,7 @@ module Candle
       # @param tokenizer_id [String]
       # @return [void]
       def register_tokenizer(pattern, tokenizer_id)
-        unless pattern.is_a?(String) || pattern.is_a?(Regexp)
+        unless String === pattern || Regexp === pattern
           raise ArgumentError, "pattern must be a String or a Regexp, not #{Arguments.shown(pattern)}"
         end
 
@@ -416,7 +416,7 @@ module Candle
     private_constant :Begun
 
     def begin_run(prompt_or_messages, tools: nil, chat_template: nil, add_special_tokens: nil, **options)
-      if prompt_or_messages.is_a?(Array)
+      if Array === prompt_or_messages
         prompt = chat_prompt(prompt_or_messages, tools, chat_template)
         ids = tokenizer.encode(prompt, add_special_tokens: false)
       else

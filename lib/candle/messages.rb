@@ -28,22 +28,22 @@ module Candle
     # @param messages [Array<Hash>]
     # @return [Boolean] whether one of them has an image in it
     def self.images?(messages)
-      messages.is_a?(Array) && messages.any? do |message|
-        content = message.is_a?(Hash) ? message[:content] || message["content"] : nil
-        content.is_a?(Array) && content.any? { |part| image?(part) }
+      Array === messages && messages.any? do |message|
+        content = Hash === message ? message[:content] || message["content"] : nil
+        Array === content && content.any? { |part| image?(part) }
       end
     end
 
     # @param part [Object] of a message's content
     # @return [Boolean]
     def self.image?(part)
-      part.is_a?(Hash) && (part[:type] || part["type"]).to_s == "image"
+      Hash === part && (part[:type] || part["type"]).to_s == "image"
     end
 
     # @param part [Object] of a message's content
     # @return [Boolean]
     def self.text?(part)
-      part.is_a?(Hash) && (part[:type] || part["type"]).to_s == "text" && String === (part[:text] || part["text"])
+      Hash === part && (part[:type] || part["type"]).to_s == "text" && String === (part[:text] || part["text"])
     end
 
     def self.check(message, place)

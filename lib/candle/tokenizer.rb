@@ -136,7 +136,7 @@ module Candle
     # @param id [Integer]
     # @return [String, nil] the token as the vocabulary writes it
     def id_to_token(id)
-      raise InvalidInputError, "id must be an Integer, not #{Arguments.shown(id)}" unless id.is_a?(Integer)
+      raise InvalidInputError, "id must be an Integer, not #{Arguments.shown(id)}" unless Integer === id
 
       _id_to_token(id) if id.between?(0, MAX_ID)
     end
@@ -277,13 +277,13 @@ module Candle
     end
 
     def token_ids(ids)
-      raise InvalidInputError, "ids must be an Array of Integers, not #{Arguments.shown(ids)}" unless ids.is_a?(Array)
+      raise InvalidInputError, "ids must be an Array of Integers, not #{Arguments.shown(ids)}" unless Array === ids
 
       ids.each { |id| token_id(id) }
     end
 
     def token_id(id)
-      return id if id.is_a?(Integer) && id.between?(0, MAX_ID)
+      return id if Integer === id && id.between?(0, MAX_ID)
 
       raise InvalidInputError, "a token id must be an Integer from 0 to #{MAX_ID}, not #{Arguments.shown(id)}"
     end

@@ -24,6 +24,17 @@ RSpec.describe Candle::Arguments do
     expect { embedder.embed("a", dimensions: nothing) }.to raise_error(ArgumentError, /dimensions .* not a BasicObject/)
   end
 
+  it "refuses it as a prompt, a conversation, an id, and a path in another encoding too" do
+    llm = ServedModels.models["llm"]
+    nothing = BasicObject.new
+    expect { llm.generate(nothing) }.to raise_error(Candle::InvalidInputError, /BasicObject/)
+    expect { llm.complete(nothing) }.to raise_error(Candle::InvalidInputError, /BasicObject/)
+    expect { llm.chat([nothing]) }.to raise_error(Candle::InvalidInputError, /BasicObject/)
+    expect { llm.generate("a", max_length: nothing) }.to raise_error(ArgumentError, /max_length .* BasicObject/)
+    expect { embedder.tokenizer.decode([nothing]) }.to raise_error(Candle::InvalidInputError, /token id .* BasicObject/)
+    expect { Candle::Index.open("a".encode("UTF-16LE")) }.to raise_error(Candle::Error)
+  end
+
   it "refuses cycles and what can't even be shown" do
     expect do
       embedder.embed(cyclic)

@@ -46,11 +46,11 @@ module Candle
     # @return [String] the same in the engine's syntax
     # @raise [InvalidInputError] naming what can't be followed
     def self.translate(pattern, search: false)
-      unless pattern.is_a?(Regexp) || TextInput.text?(pattern)
+      unless Regexp === pattern || TextInput.text?(pattern)
         raise InvalidInputError, "pattern must be a Regexp or a String, not #{Arguments.shown(pattern)}"
       end
 
-      new(pattern.is_a?(Regexp) ? pattern : compiled(TextInput.utf8(pattern, "pattern")), search: search).translate
+      new(Regexp === pattern ? pattern : compiled(TextInput.utf8(pattern, "pattern")), search: search).translate
     rescue RegexpError => e
       raise InvalidInputError, "the pattern is not a regular expression: #{e.message}"
     end
