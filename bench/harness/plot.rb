@@ -38,7 +38,8 @@ module Bench
         .shown { fill: #8fa3bd; }
       }
     CSS
-    HEADINGS = { "ner" => "Named entities", "llm" => "Generation", "memory" => "Start and memory" }.freeze
+    HEADINGS = { "ner" => "Named entities", "seq2seq" => "Titles", "llm" => "Generation",
+                 "memory" => "Start and memory" }.freeze
     CLASSES = { "pass" => "reached", "miss" => "missed" }.freeze
 
     # @param result [Hash] a run as its file has it

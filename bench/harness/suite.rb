@@ -37,7 +37,8 @@ module Bench
     # @return [Array<Case, FreshCase>]
     def cases
       languages = types.flat_map { |type| generation(type) }
-      [*embeddings, *latency, *concurrency, reranking, ner, *languages, *together, *settings, *overhead, *processes]
+      [*embeddings, *latency, *concurrency, reranking, ner, *writing, *languages, *together, *settings, *overhead,
+       *processes]
     end
 
     # @param wanted [Array<String>] names of cases or groups; none is all
@@ -170,6 +171,19 @@ module Bench
       Case.new(name: "ner", group: "ner", title: "named entities of #{@documents} texts, f32", unit: "ms",
                input: @inputs[:names], rounds: rounds(5), target: Target.new(ratio: 1.0),
                participants: trio("ner", Models::NER, "ner", checks, judged: [true, false]))
+    end
+
+    # An encoder-decoder, token by token and with beams.
+    def writing
+      { "write" => "titles of #{@documents} texts, T5 f32", "write_with_beams" => "the same with 4 beams" }
+        .map do |task, title|
+          ours, theirs = [OURS, ST].map do |worker|
+            Participant.new(worker: worker, task: task, model: checkpoint("seq2seq", Models::SEQ2SEQ, "f32"),
+                            check: ({ measure: :share, at_least: 0.95 } if worker == ST))
+          end
+          Case.new(name: task, group: "seq2seq", title: title, unit: "ms", input: @inputs[:names], rounds: rounds(3),
+                   participants: [ours, theirs], target: Target.new(ratio: 1.0))
+        end
     end
 
     # Ours, sentence-transformers and onnxruntime on one checkpoint.

@@ -61,6 +61,7 @@ module Bench
       when "embedding" then Candle::EmbeddingModel.from_pretrained(path, device: "cpu", dtype: dtype.to_sym)
       when "reranker" then Candle::Reranker.from_pretrained(path, device: "cpu", dtype: dtype.to_sym)
       when "ner" then Candle::NER.from_pretrained(path, device: "cpu", dtype: dtype.to_sym)
+      when "seq2seq" then Candle::Seq2Seq.from_pretrained(path, device: "cpu", dtype: dtype.to_sym)
       when "llm" then Candle::LLM.from_pretrained(path, device: "cpu")
       end
     end
@@ -96,6 +97,7 @@ module Bench
       when /\Aembed/ then embed(model, task, data[:texts])
       when "rerank" then [model.score(data[:query], data[:documents])]
       when "ner" then [model.extract_entities(data[:texts], confidence_threshold: 0.0)]
+      when /\Awrite/ then [write(model, data[:texts], task == "write" ? 1 : 4)]
       when "tags" then [tags(model, data[:texts])]
       when "count_tokens" then [token_counts(model, data)]
       else generate(model, task, data)
@@ -164,6 +166,10 @@ module Bench
     def tags(model, texts)
       ids = model.labels.fetch("label2id")
       texts.map { |text| model.predict_tokens(text).map { |token| ids.fetch(token["label"]) } }
+    end
+
+    def write(model, texts, beams)
+      model.complete(texts, max_length: 24, num_beams: beams).map(&:token_ids)
     end
 
     def generate(model, task, data)

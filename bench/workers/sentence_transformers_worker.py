@@ -1,4 +1,4 @@
-"""sentence-transformers and transformers, on torch: embeddings, reranking, NER."""
+"""sentence-transformers and transformers, on torch: embeddings, reranking, NER, encoder-decoders."""
 
 import os
 import time
@@ -34,6 +34,9 @@ class SentenceTransformersWorker(protocol.Worker):
             return SentenceTransformer(path, **arguments)
         if kind == "reranker":
             return CrossEncoder(path, max_length=512, activation_fn=torch.nn.Identity(), **arguments)
+        if kind == "seq2seq":
+            model = transformers.AutoModelForSeq2SeqLM.from_pretrained(path, dtype=DTYPES[dtype])
+            return model.eval(), transformers.AutoTokenizer.from_pretrained(path)
         model = transformers.AutoModelForTokenClassification.from_pretrained(path, dtype=DTYPES[dtype])
         tokenizer = transformers.AutoTokenizer.from_pretrained(path)
         return transformers.pipeline(
@@ -46,13 +49,28 @@ class SentenceTransformersWorker(protocol.Worker):
         if task == "rerank":
             pairs = [(data["query"], document) for document in data["documents"]]
             return model.predict(pairs, show_progress_bar=False)
+        if task.startswith("write"):
+            return self.write(*model, data["texts"], beams=1 if task == "write" else 4)
         return model(data["texts"])
+
+    # As many texts at once as ours take.
+    def write(self, model, tokenizer, texts, beams, batch=32):
+        rows = []
+        for start in range(0, len(texts), batch):
+            inputs = tokenizer(texts[start:start + batch], padding=True, return_tensors="pt")
+            with torch.inference_mode():
+                found = model.generate(**inputs, max_new_tokens=24, do_sample=False, num_beams=beams)
+            rows += found[:, 1:].tolist()
+        end = model.config.eos_token_id
+        return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
     def encode_result(self, task, result):
         if task == "embed":
             return protocol.packed(result)
         if task == "rerank":
             return [float(score) for score in result]
+        if task.startswith("write"):
+            return result
         return [
             [[found["entity_group"], int(found["start"]), int(found["end"]), float(found["score"])] for found in row]
             for row in result

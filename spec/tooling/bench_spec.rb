@@ -71,6 +71,9 @@ RSpec.describe "bench harness" do
     it "counts the places that agree" do
       expect(described_class.check(:agreement, [[1, 2], [3]], [[1, 2], [3]]).equal).to be(true)
       expect(described_class.check(:agreement, [[1, 2], [3]], [[1, 2], [4]], at_least: 0.9).equal).to be(false)
+      expect(described_class.check(:share, [[1, 2], [3]], [[1, 2], [3, 4]], at_least: 0.5).equal).to be(true)
+      expect(described_class.check(:share, [[1, 2], [3]], [[1, 2], [3, 4]], at_least: 0.6).equal).to be(false)
+      expect(described_class.check(:share, [[1]], [[1], [2]], at_least: 0.5).equal).to be(false)
     end
 
     context "with greedy answers" do

@@ -37,6 +37,13 @@ RSpec.describe Bench::Suite do
     expect(timed.map { |one| one.participants.first.worker }.uniq).to eq([Bench::OURS])
   end
 
+  it "lets an encoder-decoder write beside transformers" do
+    cases = suite.select(["seq2seq"])
+    expect(cases.map(&:name)).to eq(%w[write write_with_beams])
+    expect(cases.flat_map { |one| one.participants.map(&:worker) }.uniq).to eq([Bench::OURS, "sentence-transformers"])
+    expect(cases.map { |one| one.target.ratio }).to eq([1.0, 1.0])
+  end
+
   it "runs candle-transformers on the same weights" do
     beside = suite.cases.select { |one| one.participants.map(&:worker).include?("candle-transformers") }
     expect(beside.map(&:name)).to eq(%w[embed_f32 latency_8 latency_64 latency_256 q4_1_prefill q4_1_decode
