@@ -47,6 +47,16 @@ module Candle
       raise ArgumentError, "#{name} must be one of #{allowed.map(&:inspect).join(", ")}, not #{shown(value)}"
     end
 
+    # @param value [String, Symbol]
+    # @param name [String]
+    # @return [String]
+    # @raise [ArgumentError] for anything else
+    def label(value, name)
+      return value.to_s if String === value || Symbol === value
+
+      raise ArgumentError, "#{name} must be a String or a Symbol, not #{shown(value)}"
+    end
+
     # One text or several, as most calls take them.
     #
     # @param input [String, Array<String>, Enumerable<String>]

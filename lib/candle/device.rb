@@ -56,8 +56,8 @@ module Candle
       def parse(name)
         case name
         when String then _parse(TextInput.utf8(name, "device"))
-        when nil, Object then _parse(name)
-        else raise DeviceError, "a device is named by a String or a Symbol, not by a BasicObject"
+        when nil, Symbol, Device then _parse(name)
+        else raise DeviceError, "a device is named by a String or a Symbol, not by #{Arguments.shown(name)}"
         end
       end
 

@@ -28,8 +28,8 @@ module Candle
     def self.parse(name)
       case name
       when String then _parse(TextInput.utf8(name, "dtype"))
-      when Object then _parse(name)
-      else raise InvalidInputError, "dtype must be a Symbol, not a BasicObject"
+      when Symbol, DType then _parse(name)
+      else raise InvalidInputError, "dtype must be a Symbol, not #{Arguments.shown(name)}"
       end
     end
 

@@ -34,7 +34,7 @@ module Candle
       # @return [Image]
       # @raise [InvalidInputError] for what can't be read, and beyond the limits
       def open(source)
-        source.is_a?(Image) ? source : _decode(input(source))
+        Image === source ? source : _decode(input(source))
       end
 
       # @return [Integer] the most pixels that an image may have; 100 million unless set

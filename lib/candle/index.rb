@@ -69,7 +69,7 @@ module Candle
     # @return [self]
     # @raise [InvalidInputError] as {#add}; the vectors before it are in the index then
     def add_all(pairs)
-      raise ArgumentError, "pairs must be an Enumerable of ids and vectors" unless pairs.is_a?(Enumerable)
+      raise ArgumentError, "pairs must be an Enumerable of ids and vectors" unless Enumerable === pairs
 
       pairs.each_slice(BATCH) do |slice|
         ids, vectors = slice.map { |id, vector| [key(id), packed(vector)] }.transpose
@@ -112,7 +112,7 @@ module Candle
     def search(vector, top_k: 10, among: nil, &filter)
       most = Arguments.count(top_k, "top_k") || size
       vector = packed(vector)
-      among = among&.map { |id| key(id) }
+      among = ids(among)
       found = filter ? filtered(vector, most, among, &filter) : _search(vector, most, among)
       found.map { |id, score| { id: id, score: score } }
     end
@@ -172,6 +172,14 @@ module Candle
         asked = found.size < wanted ? total : wanted
       end
       passed
+    end
+
+    def ids(among)
+      case among
+      when nil then nil
+      when Enumerable then among.map { |id| key(id) }
+      else raise ArgumentError, "among must be an Enumerable of ids, not #{Arguments.shown(among)}"
+      end
     end
 
     def key(id)

@@ -104,7 +104,8 @@ module Candle
     # @param entity_type [String, Symbol] in any case
     # @return [Boolean] whether the model knows such entities
     def supports_entity?(entity_type)
-      entity_types.any? { |known| known.casecmp?(entity_type.to_s) }
+      name = entity_type.to_s if String === entity_type || Symbol === entity_type
+      !name.nil? && entity_types.any? { |known| known.casecmp?(name) }
     end
 
     # @param text [String, Array<String>]

@@ -213,11 +213,11 @@ module Candle
     end
 
     def ids?(list)
-      list.is_a?(Array) && list.all? { |id| id.is_a?(Integer) && id.between?(0, MOST_ID) }
+      Array === list && list.all? { |id| Integer === id && id.between?(0, MOST_ID) }
     end
 
     def numbers?(list)
-      list.is_a?(Array) && list.all? { |weight| weight.is_a?(Numeric) && weight.real? }
+      Array === list && list.all? { |weight| Numeric === weight && weight.real? }
     end
   end
 end

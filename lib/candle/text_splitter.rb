@@ -226,10 +226,12 @@ module Candle
 
     def blocks(source)
       if TextInput.text?(source) then yield TextInput.utf8(source)
-      elsif source.respond_to?(:read)
+      elsif Object === source && source.respond_to?(:read)
         yield TextInput.utf8(whole_characters(source), "the text") until source.eof?
-      else
+      elsif Enumerable === source
         source.each_with_index { |part, index| yield TextInput.utf8(part, "texts[#{index}]") }
+      else
+        raise InvalidInputError, "a text is a String, an IO or an Enumerable of Strings, not #{Arguments.shown(source)}"
       end
     end
 

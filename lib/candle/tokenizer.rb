@@ -192,7 +192,8 @@ module Candle
     # @param direction [String, Symbol] the side to cut: `right` or `left`
     # @return [Tokenizer] a new one that truncates
     def with_truncation(max_length, strategy: "longest_first", direction: "right")
-      _with_truncation(Arguments.count(max_length, "max_length"), strategy.to_s, left?(direction))
+      _with_truncation(Arguments.count(max_length, "max_length"), Arguments.label(strategy, "strategy"),
+                       left?(direction))
     end
 
     # @example
@@ -297,7 +298,7 @@ module Candle
     end
 
     def left?(direction)
-      case direction.to_s
+      case Arguments.label(direction, "direction")
       when "left" then true
       when "right" then false
       else raise ArgumentError, "direction must be left or right, not #{Arguments.shown(direction)}"

@@ -176,7 +176,7 @@ module Candle
     # @return [String]
     # @raise [InvalidInputError] for what isn't an image, and for no image
     def ask(images, question, max_length: 256, config: nil, **overrides, &block)
-      images = [images] unless images.is_a?(Array)
+      images = [images] unless Array === images
       raise InvalidInputError, "images is empty: ask about at least one" if images.empty?
 
       parts = images.map { |image| { type: "image", image: image } }

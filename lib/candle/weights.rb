@@ -57,7 +57,7 @@ module Candle
     # @return [Tensor]
     # @raise [CorruptModelError] when there is no such tensor, with the nearest names
     def tensor(name, device: nil, dtype: nil)
-      _tensor(named(name), device, dtype)
+      _tensor(named(name), device && Device.parse(device), dtype && DType.parse(dtype))
     end
 
     # @param name [String, Symbol]

@@ -1,5 +1,9 @@
 # frozen_string_literal: true
 
+require "timeout"
+require "tmpdir"
+require_relative "../../rakelib/support/attack/arguments"
+
 # What is not what it seems: objects whose conversions lie, cycles, and what has no methods at all.
 RSpec.describe Candle::Arguments do
   let(:embedder) { ServedModels.models["embedder"] }
@@ -22,6 +26,23 @@ RSpec.describe Candle::Arguments do
     expect { embedder.embed([nothing]) }.to raise_error(Candle::InvalidInputError, /texts\[0\].*BasicObject/)
     expect { embedder.embed("a", as: nothing) }.to raise_error(ArgumentError, /as must be one of .* not a BasicObject/)
     expect { embedder.embed("a", dimensions: nothing) }.to raise_error(ArgumentError, /dimensions .* not a BasicObject/)
+  end
+
+  it "refuses it in every argument of every method" do
+    unclear = []
+    # What methods that save are told to write stays there.
+    Dir.mktmpdir do |folder|
+      Dir.chdir(folder) do
+        HostileArguments.new.give_nothing do |name, call|
+          Timeout.timeout(5, &call)
+        rescue NoMethodError, SystemStackError => e
+          unclear << "#{name}: #{e.message.lines.first} #{e.backtrace.grep(%r{lib/candle}).first}"
+        rescue StandardError
+          nil
+        end
+      end
+    end
+    expect(unclear.uniq).to be_empty
   end
 
   it "refuses it as a prompt, a conversation, an id, and a path in another encoding too" do

@@ -18,7 +18,7 @@ module Candle
         array = array.to_a if Enumerable === array && !array.is_a?(Array)
         return converted(stack(array), dtype, device) if Array === array && array.any?(Tensor)
 
-        _from_array(array, DType.parse(dtype || :f32), device || "cpu")
+        _from_array(array, DType.parse(dtype || :f32), Device.parse(device || "cpu"))
       end
 
       # @example
@@ -29,7 +29,7 @@ module Candle
       # @param dtype [DType, Symbol, String, nil] nil is f32
       # @return [Tensor]
       def zeros(shape, device: nil, dtype: nil)
-        _filled(false, sizes(shape), dtype || :f32, device || "cpu")
+        _filled(false, sizes(shape), DType.parse(dtype || :f32), Device.parse(device || "cpu"))
       end
 
       # @example
@@ -38,7 +38,7 @@ module Candle
       # @param (see .zeros)
       # @return [Tensor]
       def ones(shape, device: nil, dtype: nil)
-        _filled(true, sizes(shape), dtype || :f32, device || "cpu")
+        _filled(true, sizes(shape), DType.parse(dtype || :f32), Device.parse(device || "cpu"))
       end
 
       # Random numbers from 0 up to, not including, 1. They come from Ruby's own generator, so that
@@ -50,7 +50,7 @@ module Candle
       # @param (see .zeros)
       # @return [Tensor]
       def rand(shape, device: nil, dtype: nil)
-        _random(false, Random.rand(2**64), sizes(shape), dtype || :f32, device || "cpu")
+        _random(false, Random.rand(2**64), sizes(shape), DType.parse(dtype || :f32), Device.parse(device || "cpu"))
       end
 
       # Random numbers of the normal distribution with mean 0 and standard deviation 1. They come
@@ -62,7 +62,7 @@ module Candle
       # @param (see .zeros)
       # @return [Tensor]
       def randn(shape, device: nil, dtype: nil)
-        _random(true, Random.rand(2**64), sizes(shape), dtype || :f32, device || "cpu")
+        _random(true, Random.rand(2**64), sizes(shape), DType.parse(dtype || :f32), Device.parse(device || "cpu"))
       end
 
       # The inverse of {#to_packed}.
@@ -77,7 +77,7 @@ module Candle
       # @return [Tensor]
       # @raise [InvalidInputError] when the string has not as many bytes as the shape takes
       def from_packed(string, shape, dtype, device: nil)
-        _from_packed(string, sizes(shape), dtype, device || "cpu")
+        _from_packed(string, sizes(shape), DType.parse(dtype), Device.parse(device || "cpu"))
       end
 
       # Joins tensors along a dimension that they have.

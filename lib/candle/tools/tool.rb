@@ -32,11 +32,11 @@ module Candle
       # @return [Array<Tool>]
       # @raise [ArgumentError] for what isn't a tool, naming its index, and for two tools of one name
       def all(tools)
-        unless tools.is_a?(Array)
+        unless Array === tools
           raise ArgumentError, "tools must be an Array of Candle::Tool, not #{Arguments.shown(tools)}"
         end
 
-        found = tools.each_with_index.map { |tool, index| tool.respond_to?(:execute) ? tool : defined(tool, index) }
+        found = tools.each_with_index.map { |tool, index| executable?(tool) ? tool : defined(tool, index) }
         twice = found.map(&:name).tally.find { |_, count| count > 1 }
         raise ArgumentError, "two tools are named #{twice.first.inspect}; names must differ" if twice
 
@@ -45,12 +45,17 @@ module Candle
 
       private
 
+      def executable?(tool)
+        Object === tool && tool.respond_to?(:execute)
+      end
+
       def defined(definition, index)
-        function = definition.respond_to?(:to_hash) && definition.to_hash.transform_keys(&:to_sym)
+        known = Object === definition && definition.respond_to?(:to_hash)
+        function = known && definition.to_hash.transform_keys(&:to_sym)
         function = function[:function].transform_keys(&:to_sym) if function && function[:function].is_a?(Hash)
         unless function && function[:name]
           raise ArgumentError, "tools[#{index}] must be a Candle::Tool or a Hash that defines a function, not " \
-                               "#{definition.inspect}"
+                               "#{Arguments.shown(definition)}"
         end
 
         new(name: function[:name], description: function[:description].to_s, parameters: function[:parameters] || {})

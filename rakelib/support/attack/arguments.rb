@@ -19,7 +19,7 @@ class HostileArguments
     Image: -> { Candle::Image.open(File.expand_path("../images/photo.png", TINY)) },
     Index: -> { Candle::Index.new(dimension: 2).add("a", [1.0, 2.0]) },
     Session: -> { Candle::LLM.from_pretrained(File.join(TINY, INSTANCES[:LLM])).session },
-    TextSplitter: -> { Candle::TextSplitter.new },
+    TextSplitter: -> { Candle::TextSplitter.new(size: 20) },
     DType: -> { Candle::DType.parse(:f32) }
   }.freeze
   # What has no instances worth attacking: results and errors, those that read the command line, serve, log or go to the
@@ -51,6 +51,23 @@ class HostileArguments
     called = on_class ? receiver.method(method) : receiver.public_method(method)
     positional, keywords = arguments(called.parameters)
     yield "#{name}#{on_class ? "." : "#"}#{method}", -> { called.call(*positional, **keywords) { |*| nil } }
+  end
+
+  # Calls every method with something that has no methods in each of its arguments, alone and within others.
+  #
+  # @yieldparam name [String] what is called, and the argument
+  # @yieldparam call [Proc] calls it
+  def give_nothing
+    nothing = BasicObject.new
+    methods.each do |name, method, on_class|
+      called = on_class ? Candle.const_get(name).method(method) : instance(name).public_method(method)
+      called.parameters.each_with_index do |(_, argument), at|
+        [nothing, [nothing], { "a" => nothing }].product(["the dog", ["the dog"], 1]) do |wrong, usual|
+          positional, keywords = arguments_with(called.parameters, at, wrong, usual)
+          yield "#{name} #{method} #{argument}", -> { called.call(*positional, **keywords) { |*| nil } }
+        end
+      end
+    end
   end
 
   # @return [Array<Array(Symbol, String)>] every class of the gem with its signatures, errors left out
@@ -93,6 +110,22 @@ class HostileArguments
       end
     end
     keywords[:no_such_option] = value if @random.rand(20).zero?
+    [positional, keywords]
+  end
+
+  # All that must be there, and optional ones up to that place, with `wrong` there.
+  def arguments_with(parameters, place, wrong, usual)
+    positional = []
+    keywords = {}
+    parameters.each_with_index do |(kind, name), at|
+      value = at == place ? wrong : usual
+      case kind
+      when :req then positional << value
+      when :opt, :rest then positional << value if at <= place
+      when :keyreq then keywords[name] = value
+      when :key then keywords[name] = value if at == place
+      end
+    end
     [positional, keywords]
   end
 
