@@ -18,10 +18,12 @@ module Tasks
         "activation" => %w[activation gated],
         "rope" => %w[rope],
         "pooling" => %w[mean_pool l2_normalize],
-        "blocks" => %w[blocks]
+        "blocks" => %w[blocks],
+        "attention" => %w[attention],
+        "heads" => %w[head_product]
       }.freeze
       # Layers that are made of kernels of ours and of candle's.
-      LAYERS = %w[attention linear].freeze
+      LAYERS = %w[linear].freeze
       ADDRESS_SPACE_FLAGS = %w[
         -x clcpp -cl-std=CLC++2021 --target=spir64 -cl-no-stdinc -fsyntax-only -Wno-everything
         -Xclang -cl-ext=-__opencl_c_generic_address_space,-__opencl_c_pipes,-__opencl_c_device_enqueue
@@ -104,7 +106,9 @@ module Tasks
       def source(subject)
         texts = ["common", subject].map { |file| File.read(File.join(SOURCES, "#{file}.metal")) }
         formats = texts.last.scan(/^struct (\w+) \{\n    enum : uint/).flatten
-        [*texts, *formats.map { |format| "BLOCK_KERNELS(#{format}, #{format})\n" }].join
+        widths = subject == "attention" ? ["1, 1, 1", "8, 5, 8", "32, 32, 32"] : []
+        [*texts, *formats.map { |format| "BLOCK_KERNELS(#{format}, #{format})\n" },
+         *widths.map { |blocks| "ATTENTION_KERNELS(#{blocks})\n" }].join
       end
 
       # Metal has no generic pointers: a device pointer does not become a threadgroup pointer. Clang's C++ for

@@ -11,6 +11,7 @@ pub mod blocks;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+pub(crate) mod heads;
 pub(crate) mod matrix;
 #[cfg(any(test, feature = "metal"))]
 mod metal;

@@ -6,6 +6,7 @@ use candle_core::{DType, Tensor};
 
 use crate::kernels::cpu::isa::Isa;
 use crate::kernels::cpu::product::head_panels::HeadPanels;
+use crate::kernels::heads::multiply_heads;
 use crate::Result;
 
 use super::linear::with_values;
@@ -36,6 +37,9 @@ impl HeadMatrices {
         match self {
             Self::Plain(matrices) => {
                 let matrices = matrices.narrow(2, columns.start, columns.len())?;
+                if let Some(product) = multiply_heads(x, &matrices)? {
+                    return Ok(product);
+                }
                 let by_head = x.transpose(0, 1)?.contiguous()?;
                 let product = by_head.matmul(&matrices.contiguous()?)?;
                 Ok(product.transpose(0, 1)?.contiguous()?)

@@ -8,6 +8,8 @@ use candle_core::{Device, Tensor};
 use super::cpu;
 #[cfg(feature = "cuda")]
 use super::cuda;
+#[cfg(feature = "metal")]
+use super::metal;
 use crate::Result;
 
 /// Which keys a query sees, by the query's position among them; see [`Alignment`].
@@ -158,6 +160,10 @@ pub(super) fn has_kernel(device: &Device, width: usize) -> bool {
     if device.is_cuda() {
         return cuda::attention::takes(width, width);
     }
+    #[cfg(feature = "metal")]
+    if device.is_metal() {
+        return metal::attention::takes(width, width);
+    }
     let _ = (device, width);
     false
 }
@@ -168,11 +174,8 @@ pub(crate) fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Res
     if inputs.q.device().is_cpu() {
         return cpu::attention::sequences::attend(inputs, options);
     }
-    #[cfg(feature = "cuda")]
-    if inputs.q.device().is_cuda() && inputs.k.dtype() == inputs.q.dtype() {
-        if let Some(out) = cuda::attention::attend(inputs, options)? {
-            return Ok(out);
-        }
+    if let Some(out) = attend_by_kernel(inputs, options)? {
+        return Ok(out);
     }
     let dtype = inputs.q.dtype();
     let in_order = |rows: &Tensor| -> Result<Tensor> {
@@ -189,5 +192,26 @@ pub(crate) fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Res
         places: None,
         ..*inputs
     };
-    chain::attend(&inputs, options)
+    match attend_by_kernel(&inputs, options)? {
+        Some(out) => Ok(out),
+        None => chain::attend(&inputs, options),
+    }
+}
+
+/// `None` where the device has no kernel for the shape, or keys and values are of another type than queries.
+fn attend_by_kernel(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Option<Tensor>> {
+    let device = inputs.q.device();
+    if inputs.k.dtype() != inputs.q.dtype() {
+        return Ok(None);
+    }
+    #[cfg(feature = "cuda")]
+    if device.is_cuda() {
+        return cuda::attention::attend(inputs, options);
+    }
+    #[cfg(feature = "metal")]
+    if device.is_metal() {
+        return metal::attention::attend(inputs, options);
+    }
+    let _ = (device, options);
+    Ok(None)
 }

@@ -87,6 +87,16 @@ static inline float4 load4(device const T *from, bool aligned) {
     return four(float(from[0]), float(from[1]), float(from[2]), float(from[3]));
 }
 
+// Four elements of a row; those beyond its width are zeros.
+template <typename T>
+static inline float4 four_of(device const T *row, uint column, uint width, bool aligned) {
+    if (column + 4 <= width) {
+        return load4(row + column, aligned);
+    }
+    return four(column < width ? float(row[column]) : 0.0f, column + 1 < width ? float(row[column + 1]) : 0.0f,
+                column + 2 < width ? float(row[column + 2]) : 0.0f, 0.0f);
+}
+
 template <typename T>
 static inline void store4(device T *to, float4 v, bool aligned) {
     if (aligned) {

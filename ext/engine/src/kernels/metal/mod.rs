@@ -1,4 +1,4 @@
-//! Kernels on rows and on quantized blocks on Metal: sources in this folder, compiled at run time, libraries and pipelines
+//! Kernels on rows, of attention and on quantized blocks on Metal: sources in this folder, compiled at run time, libraries and pipelines
 //! kept per device. The launcher needs candle's Metal backend; what can be tested without is in `plan`.
 
 // Elsewhere only its tests use it.
@@ -6,7 +6,11 @@
 mod plan;
 
 #[cfg(feature = "metal")]
+pub(super) mod attention;
+#[cfg(feature = "metal")]
 pub(super) mod blocks;
+#[cfg(feature = "metal")]
+pub(super) mod heads;
 #[cfg(feature = "metal")]
 mod launch;
 #[cfg(feature = "metal")]

@@ -91,6 +91,11 @@ impl<'a> Output<'a> {
         encoder.set_output_buffer(index, Some(&self.buffer), 0);
     }
 
+    /// Binds what an earlier launch wrote.
+    pub fn bind_for_reading(&self, encoder: &ComputeCommandEncoder, index: usize) {
+        encoder.set_input_buffer(index, Some(&self.buffer), 0);
+    }
+
     pub fn into_storage(self) -> MetalStorage {
         MetalStorage::new(self.buffer, self.device.clone(), self.count, self.dtype)
     }

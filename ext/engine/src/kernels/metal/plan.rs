@@ -3,10 +3,14 @@
 
 use std::borrow::Cow;
 
-use candle_core::{bail, DType, Layout, Result};
+use candle_core::{bail, DType, Layout, Result, Tensor};
 
 use crate::kernels::rows::Rows;
 use crate::quant::BlockType;
+
+pub mod attention;
+
+use attention::HeadWidths;
 
 /// Bits of the `flags` field of a parameter block, as in `common.metal`.
 pub const ALIGNED: u32 = 1;
@@ -30,6 +34,9 @@ pub const ELEMENTWISE_LANES: usize = 256;
 /// Lanes and columns of a pooling threadgroup, as in `pooling.metal`.
 pub const POOL_LANES: usize = 256;
 pub const POOL_COLUMNS: usize = 128;
+/// Tokens and columns, and lanes, of a product by heads, as in `heads.metal`.
+pub const HEAD_SIDE: usize = 32;
+pub const HEAD_LANES: usize = 128;
 /// Elements of a block that are expanded at once, as in `blocks.metal`.
 pub const RUN: usize = crate::quant::RUN;
 /// Up to so many rows a product with blocks is one of few.
@@ -51,6 +58,8 @@ pub enum Source {
     Pooling,
     /// Products with one format.
     Blocks(BlockType),
+    Attention(HeadWidths),
+    Heads,
 }
 
 impl Source {
@@ -66,6 +75,11 @@ impl Source {
             Source::Activation => with_common!("activation.metal"),
             Source::Rope => with_common!("rope.metal"),
             Source::Pooling => with_common!("pooling.metal"),
+            Source::Heads => with_common!("heads.metal"),
+            Source::Attention(widths) => {
+                let text = with_common!("attention.metal").to_owned();
+                return Cow::Owned(text + &widths.instances());
+            }
             Source::Blocks(kind) => {
                 let text = with_common!("blocks.metal");
                 let instances = format!("BLOCK_KERNELS({}, {kind:?})\n", kind.name());
@@ -182,6 +196,50 @@ parameter_block! {
     }
 }
 
+parameter_block! {
+    #[derive(Default)]
+    AttentionParameters {
+        width: u32,
+        value_width: u32,
+        heads: u32,
+        group: u32,
+        sequences: u32,
+        q_token: u32,
+        q_head: u32,
+        k_token: u32,
+        k_head: u32,
+        v_token: u32,
+        v_head: u32,
+        left: i32,
+        right: i32,
+        bias: u32,
+        zero: i32,
+        query_distances: i32,
+        key_distances: i32,
+        query_width: u32,
+        key_width: u32,
+        splits: u32,
+        split_keys: i32,
+        scale: f32,
+        soft_cap: f32,
+        flags: u32,
+    }
+}
+
+parameter_block! {
+    HeadParameters {
+        tokens: u32,
+        heads: u32,
+        width: u32,
+        columns: u32,
+        x_token: u32,
+        x_head: u32,
+        matrix_head: u32,
+        matrix_row: u32,
+        flags: u32,
+    }
+}
+
 impl RowStarts {
     /// One row.
     pub const SINGLE: RowStarts = RowStarts {
@@ -272,6 +330,21 @@ pub fn flag(condition: bool, bit: u32) -> u32 {
     }
 }
 
+/// Three dimensions, whose last elements follow each other.
+pub fn dense_heads(tensor: &Tensor) -> Result<Tensor> {
+    match tensor.stride() {
+        [_, _, 1] => Ok(tensor.clone()),
+        _ => tensor.contiguous(),
+    }
+}
+
+/// Whether four elements of such a tensor may be loaded at once, wherever a row begins.
+pub fn heads_are_aligned(tensor: &Tensor) -> bool {
+    let strides = &tensor.stride()[..2];
+    let start = tensor.layout().start_offset();
+    start.is_multiple_of(VECTOR) && strides.iter().all(|s| s.is_multiple_of(VECTOR))
+}
+
 pub fn narrow(number: usize) -> Result<u32> {
     match u32::try_from(number) {
         Ok(number) => Ok(number),
@@ -297,6 +370,7 @@ mod tests {
                 let kind = match kind {
                     "uint" => "u32",
                     "float" => "f32",
+                    "int" => "i32",
                     other => other,
                 };
                 (field.to_string(), kind.to_string())
@@ -326,6 +400,12 @@ mod tests {
                 Source::Blocks(BlockType::Q4K),
                 "BlockParameters",
                 BlockParameters::FIELDS,
+            ),
+            (Source::Heads, "HeadParameters", HeadParameters::FIELDS),
+            (
+                Source::Attention(HeadWidths::of(64, 64)),
+                "AttentionParameters",
+                AttentionParameters::FIELDS,
             ),
         ];
         for (source, name, fields) in blocks {
@@ -359,6 +439,10 @@ mod tests {
             assert!(Source::Pooling.text().contains(&line), "{line}");
         }
         assert_eq!(POOL_COLUMNS, VECTOR * SIMD_WIDTH);
+        for (name, value) in [("SIDE", HEAD_SIDE), ("HEAD_LANES", HEAD_LANES)] {
+            let line = format!("constant constexpr uint {name} = {value};");
+            assert!(Source::Heads.text().contains(&line), "{line}");
+        }
         let constants = [
             ("RUN", RUN),
             ("FEW_ROWS", FEW_ROWS),

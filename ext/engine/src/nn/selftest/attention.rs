@@ -1,7 +1,11 @@
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::{read, Bench};
-use crate::nn::{attention, AttentionBias, AttentionKind, AttentionOptions, Disentangled};
+use crate::kernels::paged::{KvShape, KvType, PagedBatch, PagedLayer, PagedPiece};
+use crate::nn::{
+    attention, Alignment, AttentionBias, AttentionKind, AttentionOptions, Disentangled,
+};
+use crate::runtime::device::placed;
 use crate::Result;
 
 /// Heads and lengths of packed sequences.
@@ -10,6 +14,7 @@ struct Sizes {
     heads: usize,
     key_heads: usize,
     width: usize,
+    value_width: usize,
     queries: Vec<u32>,
     keys: Vec<u32>,
 }
@@ -31,13 +36,17 @@ struct Shapes {
 
 const WHOLE: Shapes = Shapes {
     heads: &[
+        (6, 2, 2),
         (8, 2, 2),
         (16, 2, 2),
+        (20, 10, 2),
+        (24, 3, 1),
         (32, 3, 3),
         (40, 2, 1),
         (64, 4, 2),
         (80, 2, 2),
         (96, 2, 1),
+        (112, 2, 1),
         (128, 2, 1),
         (256, 2, 1),
     ],
@@ -50,10 +59,13 @@ const WHOLE: Shapes = Shapes {
 };
 
 const FEW: Shapes = Shapes {
-    heads: &[(8, 2, 2), (40, 2, 1), (256, 2, 1)],
+    heads: &[(6, 2, 2), (12, 10, 2), (256, 2, 1)],
     mixed: &[0, 1, 24, 24, 35],
-    decoding: &[(1, 1), (1, 70), (3, 40)],
-    biased: &[(&[0, 1, 2, 4], &[0, 5, 45, 60])],
+    decoding: &[(1, 1), (1, 70), (3, 40), (1, 300)],
+    biased: &[
+        (&[0, 1, 2, 4], &[0, 5, 45, 60]),
+        (&[0, 11, 16], &[0, 11, 36]),
+    ],
 };
 
 pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
@@ -69,6 +81,7 @@ pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
             heads,
             key_heads,
             width,
+            value_width: width,
             queries: queries.to_vec(),
             keys: keys.to_vec(),
         };
@@ -86,6 +99,7 @@ pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
             heads: 4,
             key_heads: 2,
             width: 64,
+            value_width: 64,
             queries: queries.to_vec(),
             keys: keys.to_vec(),
         };
@@ -93,23 +107,142 @@ pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
         plain_case(bench, &sizes, AttentionKind::Bidirectional, None)?;
         biased_cases(bench, &sizes)?;
     }
+    unequal_cases(bench)?;
+    exceptional_cases(bench)?;
+    paged_cases(bench)
+}
+
+/// Values of another width than keys, and sequences with more queries than keys, or none, from either end.
+fn unequal_cases(bench: &mut Bench<'_>) -> Result<()> {
+    let lengths: [(&[u32], &[u32]); 2] =
+        [(&[0, 9, 12, 17], &[0, 5, 8, 8]), (&[0, 3, 5], &[0, 1, 1])];
+    for (queries, keys) in lengths {
+        let sizes = Sizes {
+            heads: 2,
+            key_heads: 1,
+            width: 12,
+            value_width: 6,
+            queries: queries.to_vec(),
+            keys: keys.to_vec(),
+        };
+        let given = inputs(bench, &sizes)?;
+        let window = AttentionKind::Window { left: 2, right: 1 };
+        for kind in [AttentionKind::Bidirectional, AttentionKind::Causal, window] {
+            for alignment in [Alignment::Last, Alignment::First] {
+                let options = AttentionOptions {
+                    alignment,
+                    bias: AttentionBias::Alibi(&[0.5, 0.25]),
+                    ..AttentionOptions::new(kind, 0.3)
+                };
+                case(bench, &sizes, &given, &options, &|head, _, _, distance| {
+                    -0.5f64.powi(head as i32 + 1) * distance.unsigned_abs() as f64
+                })?;
+            }
+        }
+    }
     Ok(())
+}
+
+/// NaN and infinity stay with the queries that see them.
+fn exceptional_cases(bench: &mut Bench<'_>) -> Result<()> {
+    let lengths: [(&[u32], &[u32]); 2] = [(&[0, 9, 16], &[0, 9, 16]), (&[0, 2, 3], &[0, 9, 16])];
+    for (queries, keys) in lengths {
+        let sizes = Sizes {
+            heads: 2,
+            key_heads: 2,
+            width: 6,
+            value_width: 6,
+            queries: queries.to_vec(),
+            keys: keys.to_vec(),
+        };
+        let row = |token: usize, head: usize| (token * sizes.heads + head) * sizes.width;
+        for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            // Of queries, keys and values: which, where, and who sees it.
+            let places = [
+                (0, row(1, 0) + 2, AttentionKind::Bidirectional),
+                (1, row(12, 1) + 5, AttentionKind::Bidirectional),
+                (1, row(15, 0), AttentionKind::Causal),
+                (2, row(4, 1) + 3, AttentionKind::Bidirectional),
+            ];
+            for (which, at, kind) in places {
+                let mut given = inputs(bench, &sizes)?;
+                let (tensor, values) = &mut given[which];
+                values[at] = number;
+                let changed = Tensor::from_vec(values.clone(), tensor.dims(), &Device::Cpu)?;
+                *tensor = placed(&changed.to_dtype(tensor.dtype())?, bench.device)?;
+                let options = AttentionOptions::new(kind, 0.4);
+                case(bench, &sizes, &given, &options, &|_, _, _, _| 0.0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Keys and values in pages that lie apart: prompts of two sequences, then a token of each.
+fn paged_cases(bench: &mut Bench<'_>) -> Result<()> {
+    let shape = KvShape {
+        heads: 2,
+        width: 12,
+    };
+    let mut sizes = Sizes {
+        heads: 4,
+        key_heads: shape.heads,
+        width: shape.width,
+        value_width: shape.width,
+        queries: vec![0, 70, 79],
+        keys: vec![0, 70, 79],
+    };
+    let prompts = inputs(bench, &sizes)?;
+    (sizes.queries, sizes.keys) = (vec![0, 1, 2], vec![0, 1, 2]);
+    let tokens = inputs(bench, &sizes)?;
+    let mut layer = PagedLayer::new(shape, KvType::of(bench.dtype), bench.device)?;
+    layer.reserve(4)?;
+    let options = AttentionOptions::new(AttentionKind::Causal, 0.3);
+    let mut attend = |given: &[(Tensor, Vec<f64>); 3], rows: [usize; 3], keys: [usize; 2]| {
+        let pages = [vec![3, 1], vec![0]];
+        let pieces = pages.into_iter().zip(rows.windows(2)).zip(keys);
+        let pieces = pieces.map(|((pages, rows), keys)| PagedPiece {
+            rows: rows[0]..rows[1],
+            pages,
+            keys,
+        });
+        let batch = PagedBatch::new(pieces.collect(), bench.device)?;
+        layer.attend(&batch, (&given[0].0, &given[1].0, &given[2].0), &options)
+    };
+    let prompted = attend(&prompts, [0, 70, 79], [70, 9])?;
+    let decoded = attend(&tokens, [0, 1, 2], [71, 10])?;
+
+    let bias: Bias<'_> = &|_, _, _, _| 0.0;
+    (sizes.queries, sizes.keys) = (vec![0, 70, 79], vec![0, 70, 79]);
+    let want = expected(&sizes, &prompts, &options, bias);
+    bench.check("attention", "paged prompts".into(), &prompted, &want)?;
+    let row = shape.heads * shape.width;
+    let with_token = |side: usize| {
+        let (old, new) = (&prompts[side].1, &tokens[side].1);
+        let parts = [&old[..70 * row], &new[..row], &old[70 * row..], &new[row..]];
+        (tokens[side].0.clone(), parts.concat())
+    };
+    (sizes.queries, sizes.keys) = (vec![0, 1, 2], vec![0, 71, 81]);
+    let given = [tokens[0].clone(), with_token(1), with_token(2)];
+    let want = expected(&sizes, &given, &options, bias);
+    bench.check("attention", "paged tokens".into(), &decoded, &want)
 }
 
 /// Queries, keys and values side by side, as a fused projection leaves them.
 fn inputs(bench: &mut Bench<'_>, sizes: &Sizes) -> Result<[(Tensor, Vec<f64>); 3]> {
     let (heads, key_heads, width) = (sizes.heads, sizes.key_heads, sizes.width);
+    let value_width = sizes.value_width;
     let last = |boundaries: &[u32]| boundaries.last().map_or(0, |&last| last as usize);
-    let mut make = |tokens: usize, heads: usize| -> Result<(Tensor, Vec<f64>)> {
+    let mut make = |tokens: usize, heads: usize, width: usize| -> Result<(Tensor, Vec<f64>)> {
         let (fused, _) = bench.tensor(&[tokens, heads + 3, width])?;
         let part = fused.narrow(1, 2, heads)?;
         let values = read(&part)?;
         Ok((part, values))
     };
     Ok([
-        make(last(&sizes.queries), heads)?,
-        make(last(&sizes.keys), key_heads)?,
-        make(last(&sizes.keys), key_heads)?,
+        make(last(&sizes.queries), heads, width)?,
+        make(last(&sizes.keys), key_heads, width)?,
+        make(last(&sizes.keys), key_heads, value_width)?,
     ])
 }
 
@@ -202,8 +335,8 @@ fn case(
         AttentionBias::Disentangled(_) => "disentangled",
     };
     let case = format!(
-        "{sizes:?} {:?} cap {:?} bias {bias}",
-        options.kind, options.soft_cap
+        "{sizes:?} {:?} {:?} cap {:?} bias {bias}",
+        options.kind, options.alignment, options.soft_cap
     );
     bench.check("attention", case, &got, &want)
 }
@@ -215,22 +348,25 @@ fn expected(
     bias: Bias<'_>,
 ) -> Vec<f64> {
     let (heads, key_heads, width) = (sizes.heads, sizes.key_heads, sizes.width);
+    let value_width = sizes.value_width;
     let range = |boundaries: &[u32], s: usize| boundaries[s] as usize..boundaries[s + 1] as usize;
-    let mut out = vec![0f64; q.len()];
+    let mut out = vec![0f64; q.len() / width * value_width];
     for s in 0..sizes.queries.len() - 1 {
         let (queries, keys) = (range(&sizes.queries, s), range(&sizes.keys, s));
         for query in queries.clone() {
-            let position =
-                (query - queries.start) as isize + keys.len() as isize - queries.len() as isize;
+            let number = query - queries.start;
+            let position = options
+                .alignment
+                .position(number, queries.len(), keys.len());
             let seen = options.kind.seen(position, keys.len());
             for head in 0..heads {
-                let at = |token: usize| (token * key_heads + head * key_heads / heads) * width;
-                let row = (query * heads + head) * width;
+                let at = |token: usize| token * key_heads + head * key_heads / heads;
+                let row = query * heads + head;
                 let scores: Vec<f64> = seen
                     .clone()
                     .map(|i| {
-                        let key = at(keys.start + i);
-                        let dot: f64 = (0..width).map(|d| q[row + d] * k[key + d]).sum();
+                        let key = at(keys.start + i) * width;
+                        let dot: f64 = (0..width).map(|d| q[row * width + d] * k[key + d]).sum();
                         let score = dot * f64::from(options.scale);
                         let capped = options
                             .soft_cap
@@ -241,10 +377,13 @@ fn expected(
                     .collect();
                 let top = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
                 let total: f64 = scores.iter().map(|score| (score - top).exp()).sum();
+                let out = &mut out[row * value_width..][..value_width];
                 for (i, score) in seen.clone().zip(&scores) {
                     let probability = (score - top).exp() / total;
-                    let value = at(keys.start + i);
-                    (0..width).for_each(|d| out[row + d] += probability * v[value + d]);
+                    let value = &v[at(keys.start + i) * value_width..];
+                    for (sum, v) in out.iter_mut().zip(value) {
+                        *sum += probability * v;
+                    }
                 }
             }
         }

@@ -29,6 +29,7 @@ void threadgroup_barrier(mem_flags flags);
 void simdgroup_barrier(mem_flags flags);
 float simd_sum(float value);
 float simd_max(float value);
+float simd_shuffle_xor(float value, ushort mask);
 float exp(float x);
 float tanh(float x);
 float sqrt(float x);
@@ -39,13 +40,18 @@ float fmax(float a, float b);
 template <typename To, typename From>
 To as_type(From from);
 
+// A lane's elements; a class could not be copied without the generic space.
 typedef float2 simdgroup_float8x8;
+#define thread_elements() xy
 template <typename T, int C, int R>
 simdgroup_float8x8 make_filled_simdgroup_matrix(T value);
-void simdgroup_load(thread simdgroup_float8x8 &to, const threadgroup float *from, ulong row_elements);
+void simdgroup_load(thread simdgroup_float8x8 &to, const threadgroup float *from, ulong row_elements, ulong origin = 0,
+                    bool transpose = false);
 void simdgroup_store(const thread simdgroup_float8x8 &from, threadgroup float *to, ulong row_elements);
 void simdgroup_multiply_accumulate(thread simdgroup_float8x8 &d, const thread simdgroup_float8x8 &a,
                                    const thread simdgroup_float8x8 &b, const thread simdgroup_float8x8 &c);
 uint min(uint a, uint b);
+int min(int a, int b);
+int max(int a, int b);
 
 }  // namespace metal
