@@ -272,7 +272,7 @@ fn biased_cases(bench: &mut Bench<'_>, sizes: &Sizes) -> Result<()> {
         -f64::from(slopes[head]) * distance.unsigned_abs() as f64
     })?;
 
-    let (distances, zero) = (101, 50);
+    let (distances, zero) = (31, 25);
     let (table, t) = bench.typed(&[sizes.heads, distances], DType::F32)?;
     let column = |distance: isize, zero: usize, count: usize| {
         (distance + zero as isize).clamp(0, count as isize - 1) as usize
