@@ -375,7 +375,7 @@ module Candle
     end
 
     def strings(rows, **prompts)
-      rows.all? { |row| packed?(row) } ? unpacked(rows.map(&:to_str).join) : embed(rows, as: :tensor, **prompts)
+      rows.all? { |row| packed?(row) } ? unpacked(rows.join) : embed(rows, as: :tensor, **prompts)
     end
 
     def vectors(rows)
@@ -384,12 +384,12 @@ module Candle
 
     # A vector as `embed(as: :packed)` makes it, as against a text.
     def packed?(value)
-      TextInput.text?(value) && value.encoding == Encoding::BINARY && value.bytesize == 4 * dimension
+      String === value && value.encoding == Encoding::BINARY && value.bytesize == 4 * dimension
     end
 
     # @return [Tensor, nil] f32 [n, dimension] of vectors in a binary String; nil for a text
     def unpacked(value)
-      value = value.to_str
+      value = TextInput.string_of(value, "text")
       return unless value.encoding == Encoding::BINARY && value.bytesize.positive?
       return unless (value.bytesize % (4 * dimension)).zero?
 

@@ -95,10 +95,16 @@ module Candle
       case value
       when GenerationConfig then return value
       when Hash
-        return balanced(**value.transform_keys(&:to_sym)) if value.keys.all? { |key| key.respond_to?(:to_sym) }
+        return balanced(**value.transform_keys(&:to_sym)) if value.keys.all? { |key| named?(key) }
       end
       raise ArgumentError, "config must be a GenerationConfig or a Hash, not #{Arguments.shown(value)}"
     end
+
+    # Whether it may be the name of a field.
+    def self.named?(key)
+      Symbol === key || (String === key && key.encoding.ascii_compatible? && key.valid_encoding?)
+    end
+    private_class_method :named?
 
     # @param fields [Hash] any of {DEFAULTS}, with String or Symbol keys
     # @yieldreturn [Integer] the seed, where the fields have none

@@ -100,7 +100,7 @@ module Candle
       end
 
       def string(image, name)
-        return [:bytes, image] if encoded?(image) || image.include?("\0".b) || image.empty?
+        return [:bytes, image] if encoded?(image) || image.b.include?("\0") || image.empty?
         raise InvalidInputError, "#{name} is an address, which is not fetched: fetch it, and give its bytes" if
           image.b.match?(ADDRESS)
 

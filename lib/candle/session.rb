@@ -23,7 +23,7 @@ module Candle
     # @return [Session]
     # @raise [InvalidInputError] when the file is not a saved session
     def self.load(llm, path, **options)
-      saved = JSON.parse(File.read(path, encoding: "UTF-8"), symbolize_names: true)
+      saved = JSON.parse(File.read(TextInput.path(path, "path"), encoding: "UTF-8"), symbolize_names: true)
       raise InvalidInputError, "#{path} is not a saved session" unless saved.is_a?(Hash) && saved.key?(:messages)
 
       new(llm, **saved.slice(:messages, :adapter, :chat_template), **options)
@@ -88,7 +88,7 @@ module Candle
       end
 
       state = { model_id: @llm.model_id, adapter: @adapter, chat_template: @chat_template, messages: messages }
-      File.write(path, "#{JSON.pretty_generate(state.compact)}\n", encoding: "UTF-8")
+      File.write(TextInput.path(path, "path"), "#{JSON.pretty_generate(state.compact)}\n", encoding: "UTF-8")
       self
     end
 

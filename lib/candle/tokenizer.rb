@@ -177,7 +177,7 @@ module Candle
       return _without_padding unless enabled
 
       length ||= max_length unless max_length == true
-      pad_id, pad_token = pad_pair(pad_id, pad_token)
+      pad_id, pad_token = pad_pair(pad_id, pad_token && TextInput.utf8(pad_token, "pad_token"))
       _with_padding(left?(direction), [token_id(pad_id), token_id(pad_type_id), pad_token],
                     Arguments.count(length, "length"), Arguments.count(pad_to_multiple_of, "pad_to_multiple_of"))
     end
@@ -192,8 +192,8 @@ module Candle
     # @param direction [String, Symbol] the side to cut: `right` or `left`
     # @return [Tokenizer] a new one that truncates
     def with_truncation(max_length, strategy: "longest_first", direction: "right")
-      _with_truncation(Arguments.count(max_length, "max_length"), Arguments.label(strategy, "strategy"),
-                       left?(direction))
+      strategy = TextInput.utf8(Arguments.label(strategy, "strategy"), "strategy")
+      _with_truncation(Arguments.count(max_length, "max_length"), strategy, left?(direction))
     end
 
     # @example

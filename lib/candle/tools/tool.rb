@@ -50,8 +50,7 @@ module Candle
       end
 
       def defined(definition, index)
-        known = Object === definition && definition.respond_to?(:to_hash)
-        function = known && definition.to_hash.transform_keys(&:to_sym)
+        function = Hash.try_convert(definition)&.transform_keys(&:to_sym) if Object === definition
         function = function[:function].transform_keys(&:to_sym) if function && function[:function].is_a?(Hash)
         unless function && function[:name]
           raise ArgumentError, "tools[#{index}] must be a Candle::Tool or a Hash that defines a function, not " \

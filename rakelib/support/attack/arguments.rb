@@ -53,17 +53,17 @@ class HostileArguments
     yield "#{name}#{on_class ? "." : "#"}#{method}", -> { called.call(*positional, **keywords) { |*| nil } }
   end
 
-  # Calls every method with something that has no methods in each of its arguments, alone and within others.
+  # Calls every method with something odd in each of its arguments, alone and within others.
   #
   # @yieldparam name [String] what is called, and the argument
   # @yieldparam call [Proc] calls it
-  def give_nothing
-    nothing = BasicObject.new
+  def give_each
+    wrong = strange.flat_map { |one| [one, [one], { "a" => one }] }
     methods.each do |name, method, on_class|
       called = on_class ? Candle.const_get(name).method(method) : instance(name).public_method(method)
       called.parameters.each_with_index do |(_, argument), at|
-        [nothing, [nothing], { "a" => nothing }].product(["the dog", ["the dog"], 1]) do |wrong, usual|
-          positional, keywords = arguments_with(called.parameters, at, wrong, usual)
+        wrong.product(["the dog", 1]) do |value, usual|
+          positional, keywords = arguments_with(called.parameters, at, value, usual)
           yield "#{name} #{method} #{argument}", -> { called.call(*positional, **keywords) { |*| nil } }
         end
       end
@@ -111,6 +111,12 @@ class HostileArguments
     end
     keywords[:no_such_option] = value if @random.rand(20).zero?
     [positional, keywords]
+  end
+
+  # What has no methods, texts that are none, and conversions that lie.
+  def strange
+    conversions = %i[to_str to_ary to_hash to_path to_s to_sym inspect each].map { |method| Odd.new(method, 7) }
+    [BasicObject.new, "a".encode("UTF-16LE"), "\xDE\xAD".b, "\xFF", Odd.new(:to_str, nil), *conversions]
   end
 
   # All that must be there, and optional ones up to that place, with `wrong` there.
