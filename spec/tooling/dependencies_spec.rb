@@ -27,4 +27,16 @@ RSpec.describe "Rust dependencies" do
     expect(common.size).to be > 100
     expect(common.reject { |name| (tested[name] - shipped[name]).empty? }).to be_empty
   end
+  # Two workspaces, hence two lock files; the targets are built with --locked.
+  it "are those of the engine, in the same versions, where its readers are fuzzed" do
+    engine, fuzzed = %w[Cargo.lock ext/fuzz/Cargo.lock].map do |path|
+      lock = File.read(File.join(Tasks::Build::ROOT, path))
+      lock[/^name = "red-candle-engine"\n.*?^\]/m].scan(/^ "([\w-]+)/).flatten.to_h do |name|
+        [name, lock.scan(/^name = "#{name}"\nversion = "(.+)"/).flatten]
+      end
+    end
+    tests_and_gpus = %w[base64 candle-metal-kernels candle-transformers objc2-metal]
+    expect(engine.keys - fuzzed.keys).to match_array(tests_and_gpus)
+    expect(fuzzed.reject { |name, versions| (versions - engine.fetch(name)).empty? }).to be_empty
+  end
 end
