@@ -37,9 +37,15 @@ RSpec.describe Candle::Device do
     expect(described_class.default).to eq(described_class.best)
   end
 
+  it "refuses names that are not text" do
+    expect { Candle::Tensor.zeros([1], device: "\xDE\xAD".b) }.to raise_error(Candle::Error)
+    expect { Candle::Tensor.zeros([1], dtype: "\xFF") }.to raise_error(Candle::Error)
+  end
+
   it "says why a device can't be used and what to do" do
     reasons = /cuda:63.*(--features cuda|nvidia-smi|Install|exist)/
     expect { described_class.cuda(63) }.to raise_error(Candle::DeviceError, reasons)
+    expect { described_class.metal("1".encode("UTF-16LE")) }.to raise_error(ArgumentError, /index must be an Integer/)
     expect { described_class.metal(63) }.to raise_error(Candle::DeviceError, /metal:63/)
     expect { described_class.cuda("x") }.to raise_error(ArgumentError)
   end
