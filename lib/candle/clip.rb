@@ -1,6 +1,8 @@
 # frozen_string_literal: true
 
 Candle::Native.complete(:CLIP)
+# Its native half makes them.
+require "candle/tensor"
 
 module Candle
   # Texts and images as vectors of one space, by CLIP (OpenAI's and LAION's), SigLIP or SigLIP 2: an image is near the

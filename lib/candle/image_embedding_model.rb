@@ -1,6 +1,8 @@
 # frozen_string_literal: true
 
 Candle::Native.complete(:ImageEmbeddingModel)
+# Its native half makes them.
+require "candle/tensor"
 
 module Candle
   # Images to vectors whose nearness is nearness of looks, by ViT or DINOv2: the state of the token that stands for the

@@ -44,6 +44,16 @@ RSpec.describe "What require loads" do
     RUBY
   end
 
+  it "completes the vectors of texts and images" do
+    photo = File.join(ProjectFiles::ROOT, "spec/fixtures/images/photo.png")
+    { "CLIP" => ["clip", "embed_text('fox', as: :tensor)"],
+      "ImageEmbeddingModel" => ["vit", "embed([#{photo.inspect}], as: :tensor)"] }.each do |name, (model, call)|
+      source = TinyModels.path(model).inspect
+      expect(printed("print Candle::#{name}.from_pretrained(#{source}, device: 'cpu').#{call}.respond_to?(:each)"))
+        .to eq("true")
+    end
+  end
+
   it "is right for threads that name a class at the same time" do
     expect(printed(<<~RUBY)).to eq("[[true], nil]")
       gate = Queue.new
