@@ -15,6 +15,7 @@ module GpuBench
       wrong_index
       closing
       forking
+      replaying
     end
 
     private
@@ -61,6 +62,34 @@ module GpuBench
       Process.wait(pid)
       @results.fact("errors", "a forked child gets DeviceError", found == "Candle::DeviceError", note: found)
       @results.fact("errors", "the parent goes on", model.embed("a").all?(&:finite?))
+    end
+
+    REPLAYED = %w[decoders/llama decoders/qwen3 decoders/gemma3 decoders/gpt2 gguf-decoders/llama].freeze
+    private_constant :REPLAYED
+
+    # Steps that are replayed and steps that are launched kernel by kernel say the same, to the last bit.
+    def replaying
+      return unless @bench.device.kind == :cuda
+
+      texts = [nil, "0"].map { |switch| IO.popen([{ "CANDLE_CUDA_GRAPHS" => switch }, *child], &:read) }
+      @results.fact("errors", "recorded steps give the same bits", texts.uniq.size == 1 && texts.first.size > 1000,
+                    note: "#{texts.first.lines.size} texts, #{texts.first.size} characters")
+    end
+
+    # Prints what models say, alone and together, with the probabilities of it.
+    def child
+      script = <<~RUBY
+        require "candle"
+        ARGV.each do |path|
+          llm = Candle::LLM.from_pretrained(path, device: "cuda", dtype: :bf16)
+          ask = ->(text) { llm.complete(text, max_length: 90, temperature: 0, logprobs: 1) }
+          answers = [ask.("the quick fox"), *%w[a the one two].map { |text| Thread.new { ask.(text) } }.map(&:value)]
+          puts [answers.first.text, answers.first.logprobs].inspect
+          warn path, answers.map { |answer| answer.text.size }.inspect
+        end
+      RUBY
+      [File.readlink("/proc/self/exe"), "--disable=gems", *$LOAD_PATH.map { |path| "-I#{path}" }, "-e", script,
+       *REPLAYED.map { |name| File.join(Families::ROOT, name) }]
     end
 
     def failure

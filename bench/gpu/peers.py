@@ -100,14 +100,20 @@ def decoding(model, ids, request):
     return short, 1000 * len(ids) * (many - few) / max(long - short, 1e-9)
 
 
+def logprobs(model, ids):
+    logits = model(ids).logits[0].float()
+    return torch.log_softmax(logits[:-1], -1).gather(1, ids[0, 1:, None]).squeeze(1).cpu().tolist()
+
+
 def decode(request):
+    """The same weights in full precision say how much their own type costs."""
     model = load(transformers.AutoModelForCausalLM, request)
     ids = torch.tensor([request["ids"]], device=DEVICE)
-    logits = model(ids).logits[0].float()
-    logprobs = torch.log_softmax(logits[:-1], -1).gather(1, ids[0, 1:, None]).squeeze(1)
+    found = logprobs(model, ids)
     prompt, rate = decoding(model, ids, request)
-    return {"logprobs": logprobs.cpu().tolist(), "prompt_milliseconds": prompt, "tokens_per_second": rate,
-            "token_ids": greedy(model, ids, request["new_tokens"])[0, ids.shape[1]:].tolist()}
+    tokens = greedy(model, ids, request["new_tokens"])[0, ids.shape[1]:].tolist()
+    return {"logprobs": found, "exact_logprobs": logprobs(model.float(), ids), "token_ids": tokens,
+            "prompt_milliseconds": prompt, "tokens_per_second": rate}
 
 
 def decode_together(request):

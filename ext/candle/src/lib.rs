@@ -42,6 +42,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     let candle = ruby.define_module("Candle")?;
     engine::runtime::allocator::init();
     engine::runtime::huge_pages::init();
+    engine::runtime::cuda_graphs::init();
     engine::runtime::f32_tiles::init();
     engine::runtime::threads::init();
     gvl::init();

@@ -132,9 +132,15 @@ impl DeviceBlocks {
         }
         #[cfg(feature = "cuda")]
         if device.is_cuda() {
-            return Ok(super::cuda::blocks::expand(self, Some(rows), dtype)?);
+            return self.rows_at(&Tensor::new(rows, device)?, dtype);
         }
         Err(self.without_kernels())
+    }
+
+    /// As `rows`, with their numbers on the device, u32 [rows].
+    #[cfg(feature = "cuda")]
+    pub fn rows_at(&self, rows: &Tensor, dtype: DType) -> Result<Tensor> {
+        Ok(super::cuda::blocks::expand(self, Some(rows), dtype)?)
     }
 
     fn without_kernels(&self) -> Error {

@@ -239,7 +239,17 @@ pub fn rope(
 /// has no kernel for it.
 pub(crate) fn gather_sum(terms: &[(&Tensor, &[u32])]) -> Result<Option<Tensor>> {
     #[cfg(feature = "cuda")]
-    return Ok(cuda::gather::gather_sum(terms)?);
+    {
+        let on_device = terms.iter().map(|(table, rows)| match table.device() {
+            device if device.is_cuda() => Ok(Some((*table, Tensor::new(*rows, device)?))),
+            _ => Ok(None),
+        });
+        let Some(terms) = on_device.collect::<Result<Option<Vec<_>>>>()? else {
+            return Ok(None);
+        };
+        let terms: Vec<_> = terms.iter().map(|(table, rows)| (*table, rows)).collect();
+        Ok(cuda::gather::gather_sum(&terms)?)
+    }
     #[cfg(not(feature = "cuda"))]
     {
         let _ = terms;

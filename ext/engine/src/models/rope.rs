@@ -36,12 +36,14 @@ pub struct Piece {
 pub type Place = [u32; 3];
 
 /// The rotation of the tokens of one forward.
+#[derive(Clone)]
 pub struct Rotation<'a> {
     config: &'a RopeConfig,
     global: Rotated<'a>,
     local: Option<Rotated<'a>>,
 }
 
+#[derive(Clone)]
 struct Rotated<'a> {
     rope: &'a Rope,
     table: RopeTable,
@@ -90,6 +92,32 @@ impl Rotations {
             local: self.local.as_ref().map(local).transpose()?,
             global,
         })
+    }
+
+    /// For tokens whose positions, below `end`, lie on the device, u32 [tokens]; `None` where rotations
+    /// depend on more than these.
+    #[cfg(feature = "cuda")]
+    pub fn growing(
+        &self,
+        positions: &Tensor,
+        end: usize,
+        device: &Device,
+    ) -> Result<Option<Rotation<'_>>> {
+        let ([global], RopeAxes::Line) = (&self.global[..], &self.config.axes) else {
+            return Ok(None);
+        };
+        let rotated = |rope| -> Result<Rotated<'_>> {
+            Ok(Rotated {
+                rope,
+                table: Rope::table(rope, 0..end, device)?,
+                rows: positions.clone(),
+            })
+        };
+        Ok(Some(Rotation {
+            config: &self.config,
+            global: rotated(global)?,
+            local: self.local.as_ref().map(rotated).transpose()?,
+        }))
     }
 
     /// For tokens with coordinates of their own.

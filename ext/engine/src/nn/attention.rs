@@ -30,6 +30,7 @@ pub fn attention(
         v,
         query_boundaries,
         key_boundaries,
+        current_boundaries: None,
         shape: checked_shape(q, k, v)?,
     };
     check_boundaries("query", query_boundaries, inputs.shape.tokens)?;

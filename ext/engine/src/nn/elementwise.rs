@@ -18,6 +18,10 @@ pub fn scale(x: &Tensor, factor: f32) -> Result<Tensor> {
     if factor == 1.0 {
         return Ok(x.clone());
     }
+    if x.device().is_cuda() {
+        // Without a copy from the host, which could not be recorded.
+        return Ok(x.affine(f64::from(factor), 0.0)?);
+    }
     let factor = Tensor::new(factor, x.device())?.to_dtype(x.dtype())?;
     multiply(x, &factor)
 }

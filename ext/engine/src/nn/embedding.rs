@@ -70,6 +70,16 @@ impl Embedding {
         }
     }
 
+    /// As `rows`, with their numbers on the table's GPU, u32 [rows]; `None` where there is no kernel for it.
+    #[cfg(feature = "cuda")]
+    pub fn rows_at(&self, rows: &Tensor) -> Result<Option<Tensor>> {
+        match self {
+            Self::Dense(table) => Ok(kernels::cuda::gather::gather_sum(&[(table, rows)])?),
+            Self::Blocks(_) => Ok(None),
+            Self::DeviceBlocks(table, dtype) => table.rows_at(rows, *dtype).map(Some),
+        }
+    }
+
     /// The sum of what is looked up. Rows are checked, since a GPU would read past a table's end.
     pub fn sum(lookups: &[Lookup<'_>]) -> Result<Tensor> {
         for lookup in lookups {

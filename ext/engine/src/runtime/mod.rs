@@ -3,6 +3,7 @@
 pub mod allocator;
 pub mod bytes;
 pub mod cancel;
+pub mod cuda_graphs;
 pub mod device;
 pub mod error;
 pub mod f32_tiles;

@@ -141,6 +141,10 @@ pub(crate) struct Inputs<'a> {
     pub places: Option<&'a Tensor>,
     pub query_boundaries: &'a [u32],
     pub key_boundaries: &'a [u32],
+    /// u32 each, on the device: the boundaries at the time of computing, which may end sooner than those
+    /// above.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only CUDA records"))]
+    pub current_boundaries: Option<(&'a Tensor, &'a Tensor)>,
     pub shape: AttentionShape,
 }
 

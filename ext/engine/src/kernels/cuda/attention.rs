@@ -139,7 +139,10 @@ pub(crate) fn attend(
     (parameters.q, parameters.q_strides) = rows(q, &mut kept)?;
     (parameters.k, parameters.k_strides) = rows(k, &mut kept)?;
     (parameters.v, parameters.v_strides) = rows(v, &mut kept)?;
-    if launch.sequences > 1 {
+    if let Some((queries, keys)) = inputs.current_boundaries {
+        parameters.query_boundaries = address(queries)?;
+        parameters.key_boundaries = address(keys)?;
+    } else if launch.sequences > 1 {
         parameters.query_boundaries = kept.constant(&device, boundaries.0)?;
         parameters.key_boundaries = kept.constant(&device, boundaries.1)?;
     }
@@ -320,7 +323,9 @@ impl Launch {
     ) -> Result<()> {
         let (width, heads) = (shape.width, shape.heads as u32);
         let seen = parameters.left as usize + parameters.right as usize + 1;
-        let keys = self.most_keys.min(seen);
+        // Keys are shared in the same way while they grow, so that a recorded launch stays right.
+        let keys = self.most_keys.max(UNSHARED_KEYS).next_power_of_two();
+        let keys = keys.min(seen);
         let splits = match keys <= UNSHARED_KEYS {
             true => 1,
             false => ENOUGH_BLOCKS

@@ -5,8 +5,6 @@
 // A lane takes 32 elements of a row at a time, a small block or an eighth of a large one: two runs of 16
 // neighbours, which have a scale and a minimum each.
 
-typedef unsigned char uchar;
-
 #define Q4_0 0
 #define Q4_1 1
 #define Q5_0 2
@@ -24,7 +22,6 @@ typedef unsigned char uchar;
 
 #define RUN 16
 #define PART 32
-#define MATRICES 3
 // More in flight would take the registers of other warps.
 constexpr int UNROLLED = ROWS <= 2 ? 2 : 1;
 
@@ -217,23 +214,6 @@ __device__ __forceinline__ void take(const uchar *block, uint part, Run (&runs)[
 #define HAS_MINIMUM (KIND == Q4_1 || KIND == Q5_1 || KIND == Q2_K || KIND == Q4_K || KIND == Q5_K)
 #define GROUP_BYTES (256 / BLOCK_ELEMENTS * BLOCK_BYTES)
 
-struct Product {
-    const ELEMENT *x; // [rows, inputs]
-    ELEMENT *out;     // [rows, all outputs]
-    const uchar *weights[MATRICES];
-    const ELEMENT *biases[MATRICES]; // null: none
-    const ELEMENT *residual;         // null: none; shaped like the result
-    uint ends[MATRICES]; // where each matrix's outputs end among all
-    uint outputs;
-    uint inputs;
-    uint rows;
-    uint activation;
-};
-
-struct Sums {
-    float v[ROWS];
-};
-
 // Adds the products of a lane's elements, whose block begins at `start` of each row of x.
 __device__ __forceinline__ void add_products(const Product &p, const Run (&runs)[2], uint start, Sums &sums) {
     #pragma unroll
@@ -265,18 +245,12 @@ extern "C" __global__ void __launch_bounds__(256) product_of_blocks(const __grid
         return;
     }
     const ulong row_bytes = ulong(p.inputs / BLOCK_ELEMENTS) * BLOCK_BYTES;
+    const Place place = place_of(p, output);
+    const uchar *weight = p.weights[place.matrix] + place.row * row_bytes;
 #if GATED
-    const uint own = output;
-    const ELEMENT *bias = p.biases[0];
-    const uchar *weight = p.weights[0] + own * row_bytes, *second = p.weights[1] + own * row_bytes;
-    Sums seconds = {};
-#else
-    const uint matrix = output < p.ends[0] ? 0 : output < p.ends[1] ? 1 : 2;
-    const uint own = output - (matrix == 0 ? 0 : p.ends[matrix - 1]);
-    const ELEMENT *bias = p.biases[matrix];
-    const uchar *weight = p.weights[matrix] + own * row_bytes;
+    const uchar *second = p.weights[1] + place.row * row_bytes;
 #endif
-    Sums sums = {};
+    Sums sums = {}, seconds = {};
     #pragma unroll UNROLLED
     for (uint at = lane; at < p.inputs / PART; at += 32) {
         Run runs[2];
@@ -288,29 +262,7 @@ extern "C" __global__ void __launch_bounds__(256) product_of_blocks(const __grid
 #endif
     }
     __syncwarp();
-    #pragma unroll
-    for (int row = 0; row < ROWS; row++) {
-        #pragma unroll
-        for (int step = 16; step > 0; step /= 2) {
-            sums.v[row] += __shfl_xor_sync(0xffffffffu, sums.v[row], step);
-#if GATED
-            seconds.v[row] += __shfl_xor_sync(0xffffffffu, seconds.v[row], step);
-#endif
-        }
-    }
-    if (lane > 0) {
-        return;
-    }
-    #pragma unroll
-    for (uint row = 0; row < ROWS; row++) {
-        if (row >= p.rows) { break; }
-        const ulong at = ulong(row) * p.outputs + output;
-        float y = activation<ELEMENT>(sums.v[row] + (bias ? widen(bias[own]) : 0.0f), p.activation);
-#if GATED
-        y *= seconds.v[row] + (p.biases[1] ? widen(p.biases[1][own]) : 0.0f);
-#endif
-        narrow(y + (p.residual ? widen(p.residual[at]) : 0.0f), p.out + at);
-    }
+    finish_warp(p, output, place, sums, seconds);
 }
 
 struct Expansion {

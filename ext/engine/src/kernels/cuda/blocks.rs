@@ -4,8 +4,8 @@ use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKe
 use candle_core::cuda_backend::WrapErr;
 use candle_core::{CudaDevice, DType, Result, Tensor};
 
-use super::compile::{function, BLOCKS};
-use super::device::{address, constant, device_of, result, ALIGNMENT};
+use super::compile::{capability, function, Source, BLOCKS, BLOCK_TILES};
+use super::device::{address, device_of, result, ALIGNMENT};
 use super::product::{Outcome, MOST_MATRICES};
 use super::{activation_index, small};
 use crate::kernels::blocks::{BlockFactor, DeviceBlocks};
@@ -13,8 +13,14 @@ use crate::kernels::matrix::{Epilogue, Matrix};
 use crate::kernels::Activation;
 use crate::quant::BlockType;
 
-/// Beyond this many rows a product with the expanded matrix is faster.
+/// Beyond this many rows a product with the expanded matrix is faster: without tensor cores, and on them.
 const MOST_ROWS: usize = 8;
+const MOST_TILE_ROWS: usize = 32;
+/// Rows of a tile, and the outputs of a thread block on tensor cores.
+const TILE_ROWS: usize = 8;
+const TILE_OUTPUTS: usize = 16;
+/// Whose tensor cores and conversions the tiles use.
+const TILE_CAPABILITY: i32 = 80;
 /// Warps of a block, one output each.
 const WARPS: usize = 8;
 /// Elements that a thread expands at a time.
@@ -85,8 +91,12 @@ pub(crate) fn product(
             && factor.blocks.inputs() == inputs
             && bias.is_none_or(|bias| bias.is_contiguous() && bias.dtype() == x.dtype())
     };
+    let device = device_of(x)?;
+    let tiles =
+        has_tiles(first.blocks.kind(), x.dtype()) && capability(&device)? >= TILE_CAPABILITY;
+    let most_rows = if tiles { MOST_TILE_ROWS } else { MOST_ROWS };
     let fits = rows > 0
-        && rows <= MOST_ROWS
+        && rows <= most_rows
         && inputs > 0
         && x.is_contiguous()
         && residual.is_none_or(Tensor::is_contiguous)
@@ -117,20 +127,32 @@ pub(crate) fn product(
         return Ok(None);
     }
     parameters.outputs = small(outputs)?;
-    let device = device_of(x)?;
     let (out, to) = result(&device, (rows, outputs), x.dtype())?;
     parameters.out = to;
-    let definitions = definitions(first.blocks.kind(), rows.next_power_of_two(), gated);
-    let grid = outputs.div_ceil(WARPS);
-    launch(
-        &device,
-        "product_of_blocks",
-        x.dtype(),
-        &definitions,
-        grid,
-        &parameters,
-    )?;
+    let (source, kernel, together, grid) = match tiles {
+        true => (
+            BLOCK_TILES,
+            "tiles_of_blocks",
+            rows.max(TILE_ROWS).next_power_of_two(),
+            outputs.div_ceil(TILE_OUTPUTS),
+        ),
+        false => (
+            BLOCKS,
+            "product_of_blocks",
+            rows.next_power_of_two(),
+            outputs.div_ceil(WARPS),
+        ),
+    };
+    let definitions = definitions(first.blocks.kind(), together, gated);
+    let kernel = (source, kernel);
+    launch(&device, kernel, x.dtype(), &definitions, grid, &parameters)?;
     Ok(Some(out))
+}
+
+/// Whether there is a kernel on tensor cores: the large blocks that most files are made of.
+fn has_tiles(kind: BlockType, dtype: DType) -> bool {
+    let large = matches!(kind, BlockType::Q4K | BlockType::Q5K | BlockType::Q6K);
+    large && dtype != DType::F32
 }
 
 /// activation(x · gateᵀ) · (x · upᵀ); `None` where it takes more than one launch.
@@ -211,15 +233,15 @@ pub(crate) fn multiply(
     }
 }
 
-/// Rows of a matrix, [rows, in]: those given, which must be within it, or all.
+/// Rows of a matrix, [rows, in]: those given, u32 [rows], which must be within it, or all.
 pub(crate) fn expand(
     blocks: &DeviceBlocks,
-    chosen: Option<&[u32]>,
+    chosen: Option<&Tensor>,
     dtype: DType,
 ) -> Result<Tensor> {
     let device = device_of(blocks.bytes())?;
     let (rows, columns) = (
-        chosen.map_or(blocks.outputs(), <[u32]>::len),
+        chosen.map_or(blocks.outputs(), Tensor::elem_count),
         blocks.inputs(),
     );
     let (out, to) = result(&device, (rows, columns), dtype)?;
@@ -227,36 +249,29 @@ pub(crate) fn expand(
     if parts == 0 {
         return Ok(out);
     }
-    let chosen = chosen.map(|rows| constant(&device, rows)).transpose()?;
     let parameters = ExpansionParameters {
         blocks: address(blocks.bytes())?,
-        chosen: chosen.as_ref().map_or(0, |rows| rows.address()),
+        chosen: chosen.map(address).transpose()?.unwrap_or(0),
         out: to,
         rows: small(rows)?,
         columns: small(columns)?,
     };
     let definitions = definitions(blocks.kind(), 1, false);
     let grid = parts.div_ceil(32 * WARPS).min(MOST_BLOCKS);
-    launch(
-        &device,
-        "expand_blocks",
-        dtype,
-        &definitions,
-        grid,
-        &parameters,
-    )?;
+    let kernel = (BLOCKS, "expand_blocks");
+    launch(&device, kernel, dtype, &definitions, grid, &parameters)?;
     Ok(out)
 }
 
 fn launch<P: DeviceRepr>(
     device: &CudaDevice,
-    kernel: &str,
+    (source, kernel): (Source, &str),
     dtype: DType,
     definitions: &[(&str, usize)],
     grid: usize,
     parameters: &P,
 ) -> Result<()> {
-    let function = function(device, BLOCKS, kernel, dtype, definitions, 0)?;
+    let function = function(device, source, kernel, dtype, definitions, 0)?;
     let stream = device.cuda_stream();
     let mut builder = stream.launch_builder(&function);
     builder.arg(parameters);

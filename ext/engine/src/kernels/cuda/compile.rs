@@ -28,12 +28,27 @@ pub(crate) const ATTENTION: Source = Source {
 };
 pub(crate) const PRODUCT: Source = Source {
     name: "product",
-    text: include_str!("product.cu"),
+    text: concat!(
+        "#define WEIGHT ELEMENT\n",
+        include_str!("product.cuh"),
+        include_str!("product.cu")
+    ),
 };
-
 pub(crate) const BLOCKS: Source = Source {
     name: "blocks",
-    text: include_str!("blocks.cu"),
+    text: concat!(
+        "typedef unsigned char uchar;\n#define WEIGHT uchar\n",
+        include_str!("product.cuh"),
+        include_str!("blocks.cu")
+    ),
+};
+pub(crate) const BLOCK_TILES: Source = Source {
+    name: "block_tiles",
+    text: concat!(
+        "typedef unsigned char uchar;\n#define WEIGHT uchar\n",
+        include_str!("product.cuh"),
+        include_str!("block_tiles.cu")
+    ),
 };
 
 /// A block gets more shared memory than this only when it asks for it.

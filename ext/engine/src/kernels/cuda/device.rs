@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
-use candle_core::cuda_backend::{CudaStorageSlice, DeviceId};
+use candle_core::cuda_backend::cudarc::driver::{result as driver, CudaSlice, DevicePtr};
+use candle_core::cuda_backend::{CudaStorageSlice, DeviceId, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor};
 use half::{bf16, f16};
+
+use super::recording;
 
 /// What a kernel reads 16 bytes at a time must begin at a multiple of this.
 pub(crate) const ALIGNMENT: u64 = 16;
@@ -22,7 +24,41 @@ pub(crate) fn address(tensor: &Tensor) -> Result<u64> {
         candle_core::bail!("a kernel's tensors must all be on one device")
     };
     let start = (layout.start_offset() * tensor.dtype().size_in_bytes()) as u64;
-    Ok(start + base(storage)?)
+    let address = start + base(storage)?;
+    keep(tensor);
+    Ok(address)
+}
+
+/// Lets what was there before a recording live as long as it.
+pub(super) fn keep(tensor: &Tensor) {
+    let Some(own) = recording::device() else {
+        return;
+    };
+    match tensor.device().as_cuda_device() {
+        Ok(device) if device.id() == own.id() => {}
+        _ => recording::keep(|| Box::new(tensor.clone())),
+    }
+}
+
+/// Copies the elements of one tensor over those of another, both contiguous and of one type.
+pub(super) fn copy_to(from: &Tensor, to: &Tensor) -> Result<()> {
+    let bytes = from.elem_count() * from.dtype().size_in_bytes();
+    let fits = from.is_contiguous()
+        && to.is_contiguous()
+        && from.dtype() == to.dtype()
+        && from.elem_count() <= to.elem_count();
+    if !fits {
+        candle_core::bail!(
+            "a result of {:?} does not go to {:?}",
+            from.shape(),
+            to.shape()
+        );
+    }
+    let stream = device_of(from)?.cuda_stream();
+    stream.context().bind_to_thread().w()?;
+    // SAFETY: both are alive, and the elements fit.
+    unsafe { driver::memcpy_dtod_async(address(to)?, address(from)?, bytes, stream.cu_stream()) }
+        .w()
 }
 
 fn base(storage: &CudaStorage) -> Result<u64> {
@@ -37,8 +73,12 @@ fn base(storage: &CudaStorage) -> Result<u64> {
     })
 }
 
+/// The device to launch on: the tensor's, or that of a recording.
 pub(crate) fn device_of(tensor: &Tensor) -> Result<CudaDevice> {
-    Ok(tensor.device().as_cuda_device()?.clone())
+    match recording::device() {
+        Some(device) => Ok(device),
+        None => Ok(tensor.device().as_cuda_device()?.clone()),
+    }
 }
 
 /// A tensor whose elements a kernel is about to write, all of them, and their address.
@@ -95,6 +135,7 @@ pub(crate) fn constant(device: &CudaDevice, values: &[u32]) -> Result<Constant> 
         let kept = all.remove(at);
         let constant = kept.constant.clone();
         all.push(kept);
+        recording::keep(|| Box::new(constant.clone()));
         return Ok(constant);
     }
     let constant = Constant(Arc::new(device.clone_htod(values)?));

@@ -1,8 +1,6 @@
 //! The sum of rows of several tables, in one launch: the embeddings of an encoder.
 
-use candle_core::cuda_backend::cudarc::driver::{
-    DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg,
-};
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
 use candle_core::cuda_backend::WrapErr;
 use candle_core::{Result, Tensor};
 
@@ -26,20 +24,21 @@ struct Parameters {
 // SAFETY: plain numbers, laid out as in the CUDA source.
 unsafe impl DeviceRepr for Parameters {}
 
-/// Σ table[rows[i]] for each i; every row must be inside its table. `None` where the tables ask for
-/// another way.
-pub(crate) fn gather_sum(terms: &[(&Tensor, &[u32])]) -> Result<Option<Tensor>> {
+/// Σ table[rows[i]] for each i; every row, u32 [count], must be inside its table. `None` where the tables
+/// ask for another way.
+pub(crate) fn gather_sum(terms: &[(&Tensor, &Tensor)]) -> Result<Option<Tensor>> {
     let Some((first, rows)) = terms.first() else {
         return Ok(None);
     };
     let (_, columns) = first.dims2()?;
-    let count = rows.len();
-    let sound = |table: &Tensor, rows: &[u32]| {
+    let count = rows.elem_count();
+    let sound = |table: &Tensor, rows: &Tensor| {
         table.device().is_cuda()
             && table.is_contiguous()
             && table.dtype() == first.dtype()
             && table.dims().last() == Some(&columns)
-            && rows.len() == count
+            && rows.dims() == [count]
+            && rows.is_contiguous()
     };
     let fits = terms.len() <= MOST_TABLES
         && count > 0
@@ -55,12 +54,9 @@ pub(crate) fn gather_sum(terms: &[(&Tensor, &[u32])]) -> Result<Option<Tensor>> 
         columns: small(columns)?,
         ..Parameters::default()
     };
-    let mut kept = Vec::with_capacity(terms.len());
     for (at, (table, rows)) in terms.iter().enumerate() {
-        let rows = device.clone_htod(*rows)?;
         parameters.tables[at] = address(table)?;
-        parameters.rows[at] = rows.device_ptr(&stream).0;
-        kept.push(rows);
+        parameters.rows[at] = address(rows)?;
     }
     if parameters.tables.iter().any(|at| at % ALIGNMENT != 0) {
         return Ok(None);

@@ -8,8 +8,11 @@ use super::compile::{function, ROWS};
 use super::device::{address, device_of};
 use super::small;
 
-/// Threads of a block, which has a row.
+/// Threads of a block, which has a part of a row.
 const THREADS: u32 = 1024;
+/// Elements of a part, and parts of a row at most: their best are compared on the host.
+const PART: usize = 4096;
+const MOST_PARTS: usize = 64;
 
 /// `None` where the rows ask for another way.
 pub(crate) fn likeliest(x: &Tensor) -> Result<Option<Vec<Option<u32>>>> {
@@ -20,7 +23,8 @@ pub(crate) fn likeliest(x: &Tensor) -> Result<Option<Vec<Option<u32>>>> {
     let device = device_of(x)?;
     let stream = device.cuda_stream();
     // SAFETY: the kernel writes every element.
-    let found = unsafe { device.alloc::<u32>(rows)? };
+    let parts = width.div_ceil(PART).min(MOST_PARTS);
+    let found = unsafe { device.alloc::<u32>(rows * parts * 2)? };
     let function = function(&device, ROWS, "likeliest", DType::F32, &[], 0)?;
     let (from, width) = (address(x)?, small(width)?);
     let mut builder = stream.launch_builder(&function);
@@ -30,13 +34,30 @@ pub(crate) fn likeliest(x: &Tensor) -> Result<Option<Vec<Option<u32>>>> {
     // SAFETY: the arguments are those of the kernel, and the rows are as many and as wide as it is told.
     unsafe {
         builder.launch(LaunchConfig {
-            grid_dim: (small(rows)?, 1, 1),
+            grid_dim: (small(rows)?, parts as u32, 1),
             block_dim: (THREADS, 1, 1),
             shared_mem_bytes: 0,
         })
     }
     .w()?;
     let found = device.clone_dtoh(&found)?;
-    let known = |token: u32| (token < width).then_some(token);
-    Ok(Some(found.into_iter().map(known).collect()))
+    Ok(Some(
+        found
+            .chunks(2 * parts)
+            .map(|parts| best(parts, width))
+            .collect(),
+    ))
+}
+
+/// Of the bits of a number and its place, part after part.
+fn best(parts: &[u32], width: u32) -> Option<u32> {
+    let mut top = f32::NEG_INFINITY;
+    let mut found = None;
+    for part in parts.chunks(2) {
+        let (number, place) = (f32::from_bits(part[0]), part[1]);
+        if place < width && number > top {
+            (top, found) = (number, Some(place));
+        }
+    }
+    found
 }

@@ -4,12 +4,13 @@ pub(super) mod attention;
 mod blas;
 pub(super) mod blocks;
 mod compile;
-mod device;
-pub(super) mod gather;
+pub(super) mod device;
+pub(crate) mod gather;
 pub(super) mod likeliest;
 pub(super) mod matrix;
 mod parameters;
 pub(super) mod product;
+pub(crate) mod recording;
 pub(super) mod store;
 
 use candle_core::backend::BackendStorage;
@@ -143,7 +144,9 @@ macro_rules! for_float {
 
 /// A weight or bias in the input's type.
 fn vector(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
-    tensor.to_dtype(dtype)?.contiguous()
+    let vector = tensor.to_dtype(dtype)?.contiguous()?;
+    device::keep(&vector);
+    Ok(vector)
 }
 
 /// With a residual, the sums are written over `x`.
@@ -364,7 +367,9 @@ pub(super) fn gated(
 fn run_rope<T: Float>(op: &Rope, x: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
     let device = x.device().clone();
     let input = Input::<T>::new(x, layout)?;
-    let held = [&op.cosines, &op.sines, &op.positions].map(Tensor::storage_and_layout);
+    let tables = [&op.cosines, &op.sines, &op.positions];
+    tables.into_iter().for_each(device::keep);
+    let held = tables.map(Tensor::storage_and_layout);
     let (cosines, sines) = (Input::<f32>::held(&held[0])?, Input::<f32>::held(&held[1])?);
     let positions = Input::<u32>::held(&held[2])?;
     let (known, pairs) = op.cosines.dims2()?;

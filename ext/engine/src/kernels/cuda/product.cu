@@ -1,21 +1,7 @@
 // A few rows times one to three matrices: what reading the weights costs, and little else. ELEMENT, ROWS
 // (1 or 2) and GATED are defined at run time.
 
-#define MATRICES 3
 #define UNROLLED 4
-
-struct Product {
-    const ELEMENT *x; // [rows, inputs]
-    ELEMENT *out;     // [rows, all outputs]
-    const ELEMENT *weights[MATRICES]; // [outputs, inputs] each
-    const ELEMENT *biases[MATRICES];  // null: none
-    const ELEMENT *residual;          // null: none; shaped like the result
-    uint ends[MATRICES]; // where each matrix's outputs end among all
-    uint outputs;
-    uint inputs;
-    uint rows;
-    uint activation;
-};
 
 // A weight is read once and by one warp: it need not stay in the cache.
 __device__ __forceinline__ uint4 stream_sixteen(const void *from) {
@@ -40,10 +26,6 @@ template <typename T>
 __device__ __forceinline__ Eight numbers(const Raw &raw, T kind) { return widen_words(raw.words[0], kind); }
 __device__ __forceinline__ Eight numbers(const Raw &raw, float) { return widen_eight((const float *)raw.words); }
 
-struct Sums {
-    float v[ROWS];
-};
-
 __device__ __forceinline__ void add_products(Sums &sums, const Eight &w, const Eight (&x)[ROWS]) {
     #pragma unroll
     for (int row = 0; row < ROWS; row++) {
@@ -58,17 +40,12 @@ extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant_
     if (output >= p.outputs) {
         return;
     }
+    const Place place = place_of(p, output);
+    const ELEMENT *weight = p.weights[place.matrix] + ulong(place.row) * p.inputs;
 #if GATED
-    const uint own = output;
-    const ELEMENT *weight = p.weights[0] + ulong(own) * p.inputs, *bias = p.biases[0];
-    const ELEMENT *second = p.weights[1] + ulong(own) * p.inputs;
-    Sums seconds = {};
-#else
-    const uint matrix = output < p.ends[0] ? 0 : output < p.ends[1] ? 1 : 2;
-    const uint own = output - (matrix == 0 ? 0 : p.ends[matrix - 1]);
-    const ELEMENT *weight = p.weights[matrix] + ulong(own) * p.inputs, *bias = p.biases[matrix];
+    const ELEMENT *second = p.weights[1] + ulong(place.row) * p.inputs;
 #endif
-    Sums sums = {};
+    Sums sums = {}, seconds = {};
     for (uint begin = lane * 8; begin < p.inputs; begin += 256 * UNROLLED) {
         Raw raw[UNROLLED];
         #pragma unroll
@@ -99,27 +76,5 @@ extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant_
 #endif
         }
     }
-    #pragma unroll
-    for (int row = 0; row < ROWS; row++) {
-        #pragma unroll
-        for (int step = 16; step > 0; step /= 2) {
-            sums.v[row] += __shfl_xor_sync(0xffffffffu, sums.v[row], step);
-#if GATED
-            seconds.v[row] += __shfl_xor_sync(0xffffffffu, seconds.v[row], step);
-#endif
-        }
-    }
-    if (lane > 0) {
-        return;
-    }
-    #pragma unroll
-    for (uint row = 0; row < ROWS; row++) {
-        if (row >= p.rows) { break; }
-        const ulong at = ulong(row) * p.outputs + output;
-        float y = activation<ELEMENT>(sums.v[row] + (bias ? widen(bias[own]) : 0.0f), p.activation);
-#if GATED
-        y *= seconds.v[row] + (p.biases[1] ? widen(p.biases[1][own]) : 0.0f);
-#endif
-        narrow(y + (p.residual ? widen(p.residual[at]) : 0.0f), p.out + at);
-    }
+    finish_warp(p, output, place, sums, seconds);
 }

@@ -443,15 +443,16 @@ extern "C" __global__ void store_rows(const __grid_constant__ Store p) {
     }
 }
 
-// The first of the largest finite numbers of each row; beyond its width where there is none. One block of 1024
-// threads per row.
-extern "C" __global__ void __launch_bounds__(1024) likeliest(const float *x, uint *found, uint width) {
+// The first of the largest finite numbers of each part of each row, and its place; beyond the width where there is
+// none. One block of 1024 threads per part.
+extern "C" __global__ void __launch_bounds__(1024) likeliest(const float *x, uint2 *found, uint width) {
     __shared__ float tops[32];
     __shared__ uint places[32];
     const float *row = x + ulong(blockIdx.x) * width;
     float top = -INFINITE;
     uint place = 0xffffffffu;
-    for (uint i = threadIdx.x; i < width; i += 1024) {
+    const uint part = (width + gridDim.y - 1) / gridDim.y, end = min(width, (blockIdx.y + 1) * part);
+    for (uint i = blockIdx.y * part + threadIdx.x; i < end; i += 1024) {
         if (row[i] > top && row[i] < INFINITE) { top = row[i]; place = i; }
     }
     const auto join = [&](float other, uint at) {
@@ -468,6 +469,6 @@ extern "C" __global__ void __launch_bounds__(1024) likeliest(const float *x, uin
         for (int step = 16; step > 0; step /= 2) {
             join(__shfl_xor_sync(0xffffffffu, top, step), __shfl_xor_sync(0xffffffffu, place, step));
         }
-        if (threadIdx.x == 0) { found[blockIdx.x] = place; }
+        if (threadIdx.x == 0) { found[blockIdx.x * gridDim.y + blockIdx.y] = make_uint2(__float_as_uint(top), place); }
     }
 }

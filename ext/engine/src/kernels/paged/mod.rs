@@ -10,6 +10,8 @@ use candle_core::{DType, Device, Tensor};
 use super::attention::AttentionOptions;
 use super::cpu::attention::paged::CpuPages;
 use crate::{Error, Result};
+#[cfg(feature = "cuda")]
+pub use tensors::Places;
 use tensors::{Indices, TensorPages};
 
 /// The tokens of a page.
@@ -107,11 +109,25 @@ impl PagedBatch {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl PagedBatch {
+    /// One row for each sequence, of which none has more than `keys` keys. Where they lie is read from the
+    /// device when it is computed.
+    pub fn growing(rows: usize, keys: usize, at: Places) -> Result<Self> {
+        Ok(Self {
+            pieces: Vec::new(),
+            slots: vec![0; rows],
+            indices: Some(Indices::growing(rows, keys, at)?),
+        })
+    }
+}
+
 fn foreign() -> Error {
     Error::Internal("a batch that was made for another device".into())
 }
 
-fn slot(pages: &[u32], key: usize) -> u32 {
+/// Where a key lies: page · PAGE + place in the page.
+pub(crate) fn slot(pages: &[u32], key: usize) -> u32 {
     pages[key / PAGE] * PAGE as u32 + (key % PAGE) as u32
 }
 
@@ -144,6 +160,15 @@ impl PagedLayer {
         match &mut self.0 {
             Pages::Cpu(stored) => stored.reserve(pages),
             Pages::Tensors(stored) => stored.reserve(pages),
+        }
+    }
+
+    /// Of keys and of values, on a GPU.
+    #[cfg(feature = "cuda")]
+    pub fn addresses(&self) -> Result<[u64; 2]> {
+        match &self.0 {
+            Pages::Cpu(_) => Err(foreign()),
+            Pages::Tensors(pages) => pages.addresses(),
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Indices {
     runs: Vec<(usize, usize, usize)>,
     /// u32 `[rows, 1]`
     slots: Tensor,
+    /// Boundaries on the device, where those above are only what they may grow to.
+    current: Option<(Tensor, Tensor)>,
 }
 
 impl Indices {
@@ -63,8 +65,38 @@ impl Indices {
             all: Tensor::from_vec(all, keys, device)?,
             runs,
             slots: Tensor::from_vec(slots.to_vec(), (rows, 1), device)?,
+            current: None,
         })
     }
+
+    /// Of one row for each sequence, of which none has more than `keys` keys; where they lie is in tensors
+    /// of the device.
+    #[cfg(feature = "cuda")]
+    pub fn growing(rows: usize, keys: usize, at: Places) -> Result<Self> {
+        let boundaries = |step: usize| (0..=rows).map(|row| (row * step) as u32).collect();
+        Ok(Self {
+            query_boundaries: boundaries(1),
+            key_boundaries: boundaries(keys),
+            first: None,
+            all: at.keys,
+            runs: Vec::new(),
+            slots: at.slots.reshape((rows, 1))?,
+            current: Some((at.query_boundaries, at.key_boundaries)),
+        })
+    }
+}
+
+/// Where a batch reads and writes, u32 each, on the device.
+#[cfg(feature = "cuda")]
+#[derive(Clone)]
+pub struct Places {
+    /// `[rows]`: where each row's key and value go.
+    pub slots: Tensor,
+    /// `[rows + 1]` each.
+    pub query_boundaries: Tensor,
+    pub key_boundaries: Tensor,
+    /// The slots of all keys, sequence after sequence; `[rows · most keys]`.
+    pub keys: Tensor,
 }
 
 impl TensorPages {
@@ -89,6 +121,12 @@ impl TensorPages {
 
     pub fn capacity(&self) -> usize {
         self.keys.dims()[0] / PAGE
+    }
+
+    #[cfg(feature = "cuda")]
+    pub fn addresses(&self) -> Result<[u64; 2]> {
+        let at = cuda::device::address;
+        Ok([at(&self.keys)?, at(&self.values)?])
     }
 
     pub fn bytes(&self) -> usize {
@@ -175,6 +213,10 @@ impl TensorPages {
             places: indices.first.is_none().then_some(&indices.all),
             query_boundaries: &indices.query_boundaries,
             key_boundaries: &indices.key_boundaries,
+            current_boundaries: indices
+                .current
+                .as_ref()
+                .map(|(queries, keys)| (queries, keys)),
             shape: AttentionShape {
                 tokens,
                 heads,

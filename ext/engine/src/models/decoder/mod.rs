@@ -13,6 +13,8 @@ pub mod model;
 pub mod pages;
 pub mod peft;
 pub mod pool;
+#[cfg(feature = "cuda")]
+mod replay;
 mod verify;
 
 pub use adapter::Adapter;

@@ -27,7 +27,7 @@ pub struct Decoder {
     config: DecoderConfig,
     /// Of tokens, [vocabulary, hidden].
     embedding: Embedding,
-    position_embedding: Option<Tensor>,
+    position_embedding: Option<Embedding>,
     rotations: Option<Rotations>,
     layers: Vec<Layer>,
     final_norm: Norm,
@@ -39,6 +39,8 @@ pub struct Decoder {
     pub(super) int8: bool,
     /// What may stand in a prompt beside tokens.
     guests: Guests,
+    #[cfg(feature = "cuda")]
+    pub(super) replays: super::replay::Replays,
 }
 
 /// A piece of a sequence that is to be read.
@@ -99,7 +101,9 @@ impl Decoder {
         Ok(Self {
             position_embedding: match config.positions {
                 Positions::None => None,
-                _ => Some(parameters.tensor(Part::PositionEmbedding)?),
+                _ => Some(Embedding::Dense(
+                    parameters.tensor(Part::PositionEmbedding)?,
+                )),
             },
             rotations: rope
                 .map(|rope| Rotations::new(rope, config.max_positions, device))
@@ -113,6 +117,8 @@ impl Decoder {
             int8,
             config,
             guests: Guests::default(),
+            #[cfg(feature = "cuda")]
+            replays: Default::default(),
         })
     }
 
@@ -159,7 +165,7 @@ impl Decoder {
         let mut inventory = Inventory::default();
         inventory.add_embedding(&self.embedding);
         if let Some(table) = &self.position_embedding {
-            inventory.add_tensor(table);
+            inventory.add_embedding(table);
         }
         for layer in &self.layers {
             layer.list(&mut inventory)?;
@@ -191,11 +197,21 @@ impl Decoder {
         &self.embedding
     }
 
+    #[cfg(feature = "cuda")]
+    pub(super) fn position_table(&self) -> Option<&Embedding> {
+        self.position_embedding.as_ref()
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn rotations(&self) -> Option<&Rotations> {
+        self.rotations.as_ref()
+    }
+
     /// The longest sequence there are positions for.
     pub fn max_positions(&self) -> usize {
         let table = self.position_embedding.as_ref();
-        let rows = table.map_or(Some(usize::MAX), |table| table.dims().first().copied());
-        rows.unwrap_or(0).min(self.config.max_positions)
+        let rows = table.map_or(usize::MAX, Embedding::count);
+        rows.min(self.config.max_positions)
     }
 
     /// Whether it can predict the next token.
@@ -249,6 +265,10 @@ impl Decoder {
         pool: &mut KvPool,
         cancel: &CancelToken,
     ) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if let Some(logits) = self.replayed(readings, pool, cancel)? {
+            return Ok(Some(logits));
+        }
         let adapter = readings.first().and_then(|first| first.sequence.adapter());
         let adapter = adapter.cloned();
         let hidden = self.read(readings, pool, cancel)?;
@@ -269,7 +289,7 @@ impl Decoder {
         self.logits(&hidden, adapter.as_deref()).map(Some)
     }
 
-    fn logits(&self, hidden: &Tensor, adapter: Option<&Adapter>) -> Result<Tensor> {
+    pub(super) fn logits(&self, hidden: &Tensor, adapter: Option<&Adapter>) -> Result<Tensor> {
         let head = self.head.as_ref().ok_or_else(|| {
             Error::Internal("a decoder without its head was asked for logits".into())
         })?;
@@ -417,7 +437,7 @@ impl Decoder {
     fn run(
         &self,
         batch: &Batch,
-        mut past: Past<'_>,
+        past: Past<'_>,
         adapter: Option<&Adapter>,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
@@ -432,9 +452,18 @@ impl Decoder {
             adapter,
             cancel,
         };
-        let mut stream = Stream::new(self.embed(batch, adapter)?);
+        self.run_layers(Stream::new(self.embed(batch, adapter)?), past, &step)
+    }
+
+    /// The states after the final norm.
+    pub(super) fn run_layers(
+        &self,
+        mut stream: Stream,
+        mut past: Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<Tensor> {
         for (index, layer) in self.layers.iter().enumerate() {
-            layer.forward(index, &mut stream, &mut past, &step)?;
+            layer.forward(index, &mut stream, &mut past, step)?;
         }
         stream.read(Some(&self.final_norm))
     }
@@ -466,8 +495,7 @@ impl Decoder {
         match &self.position_embedding {
             Some(table) => {
                 let positions: Vec<u32> = batch.positions().map(|at| at as u32).collect();
-                let positions = Tensor::from_vec(positions, tokens.len(), table.device())?;
-                elementwise::add(&embedded, &table.index_select(&positions, 0)?)
+                elementwise::add(&embedded, &table.rows(&positions)?)
             }
             None => Ok(embedded),
         }

@@ -272,6 +272,17 @@ impl KvPool {
         self.book.forget_idle();
     }
 
+    /// Of the keys and values of all layers, on a GPU.
+    #[cfg(feature = "cuda")]
+    pub(super) fn addresses(&self) -> Result<Vec<u64>> {
+        let layers = self.layers.iter().map(PagedLayer::addresses);
+        Ok(layers
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .flatten()
+            .collect())
+    }
+
     pub(super) fn layer(&mut self, layer: usize) -> &mut PagedLayer {
         &mut self.layers[layer]
     }

@@ -1,0 +1,67 @@
+// One to three matrices times the same rows: what a kernel takes, and what becomes of its sums. WEIGHT, what
+// matrices are made of, is defined by who includes this; ELEMENT, ROWS and GATED at run time.
+
+#define MATRICES 3
+
+struct Product {
+    const ELEMENT *x; // [rows, inputs]
+    ELEMENT *out;     // [rows, all outputs]
+    const WEIGHT *weights[MATRICES]; // [outputs, inputs] each
+    const ELEMENT *biases[MATRICES]; // null: none
+    const ELEMENT *residual;         // null: none; shaped like the result
+    uint ends[MATRICES]; // where each matrix's outputs end among all
+    uint outputs;
+    uint inputs;
+    uint rows;
+    uint activation;
+};
+
+// Which row of which matrix makes an output. Two that are gated make each output together.
+struct Place {
+    uint matrix, row;
+};
+__device__ __forceinline__ Place place_of(const Product &p, uint output) {
+#if GATED
+    return {0, output};
+#else
+    const uint matrix = output < p.ends[0] ? 0 : output < p.ends[1] ? 1 : 2;
+    return {matrix, output - (matrix == 0 ? 0 : p.ends[matrix - 1])};
+#endif
+}
+
+// Stores an output of one row of x, given its sum, or those of gate and up.
+__device__ __forceinline__ void finish(const Product &p, uint row, uint output, Place place, float sum, float up) {
+    const ELEMENT *bias = p.biases[place.matrix];
+    const ulong at = ulong(row) * p.outputs + output;
+    float y = activation<ELEMENT>(sum + (bias ? widen(bias[place.row]) : 0.0f), p.activation);
+#if GATED
+    y *= up + (p.biases[1] ? widen(p.biases[1][place.row]) : 0.0f);
+#endif
+    narrow(y + (p.residual ? widen(p.residual[at]) : 0.0f), p.out + at);
+}
+
+struct Sums {
+    float v[ROWS];
+};
+
+// Adds up what the lanes of a warp have, and stores it.
+__device__ __forceinline__ void finish_warp(const Product &p, uint output, Place place, Sums &sums, Sums &ups) {
+    #pragma unroll
+    for (int row = 0; row < ROWS; row++) {
+        #pragma unroll
+        for (int step = 16; step > 0; step /= 2) {
+            sums.v[row] += __shfl_xor_sync(0xffffffffu, sums.v[row], step);
+#if GATED
+            ups.v[row] += __shfl_xor_sync(0xffffffffu, ups.v[row], step);
+#endif
+        }
+    }
+    if (threadIdx.x % 32 > 0) {
+        return;
+    }
+    #pragma unroll
+    for (uint row = 0; row < ROWS; row++) {
+        if (row >= p.rows) { break; }
+        finish(p, row, output, place, sums.v[row], ups.v[row]);
+    }
+}

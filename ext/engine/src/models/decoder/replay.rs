@@ -1,0 +1,284 @@
+//! Decoding on CUDA without gaps: the step that gives each of several sequences one more token is recorded
+//! when it has come a few times, and replayed as one launch. Tokens, positions and where keys lie are read
+//! from the device, so that a recording serves until the sequences outgrow it.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use candle_core::{CudaDevice, DType, Tensor};
+
+use super::batch::{Batch, Past, Stretch};
+use super::layer::{Step, Stream};
+use super::model::{Decoder, Reading};
+use super::pool::KvPool;
+use crate::kernels::cuda::recording::{Recording, Words};
+use crate::kernels::paged::{slot, PagedBatch, Places};
+use crate::models::rope::Rotation;
+use crate::nn::elementwise;
+use crate::runtime::{cuda_graphs, log};
+use crate::{CancelToken, Error, Result};
+
+/// With more sequences than this the gaps between launches do not matter.
+const MOST_ROWS: usize = 64;
+/// A recording serves sequences of up to a power of two keys, from this on.
+const LEAST_KEYS: usize = 256;
+/// How often a step must have come to be worth recording.
+const OFTEN: u32 = 3;
+/// How many recordings are kept.
+const MOST: usize = 48;
+
+/// How many sequences there are, and how many keys they have at most.
+type Size = (usize, usize);
+
+/// The steps of one decoder that were recorded.
+#[derive(Default)]
+pub(super) struct Replays(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Where the pages lay when the recordings were made.
+    pages: Vec<u64>,
+    recorded: HashMap<Size, Recorded>,
+    seen: HashMap<Size, u32>,
+    /// f32 [most rows, vocabulary], where all of them leave their logits.
+    logits: Option<Tensor>,
+    clock: u64,
+    /// Set when a step could not be recorded: it will not be tried again.
+    refused: bool,
+}
+
+struct Recorded {
+    recording: Recording,
+    inputs: Words,
+    used: u64,
+}
+
+/// What a step reads, in the order of its words.
+#[derive(Clone)]
+struct Inputs {
+    tokens: Tensor,
+    positions: Tensor,
+    places: Places,
+}
+
+impl Inputs {
+    /// How many words there are.
+    fn count((rows, keys): Size) -> usize {
+        3 * rows + 2 * (rows + 1) + rows * keys
+    }
+
+    fn of(words: &Words, (rows, keys): Size) -> Result<Self> {
+        let mut first = 0;
+        let mut next = |count: usize| {
+            first += count;
+            words.part(first - count, count)
+        };
+        Ok(Self {
+            tokens: next(rows)?,
+            positions: next(rows)?,
+            places: Places {
+                slots: next(rows)?,
+                query_boundaries: next(rows + 1)?,
+                key_boundaries: next(rows + 1)?,
+                keys: next(rows * keys)?,
+            },
+        })
+    }
+
+    fn words(readings: &[Reading<'_>]) -> Vec<u32> {
+        let rows = readings.len() as u32;
+        let mut words: Vec<u32> = readings.iter().map(|one| one.tokens[0]).collect();
+        words.extend(readings.iter().map(|one| one.sequence.length() as u32));
+        let key = |one: &Reading<'_>, key: usize| slot(one.sequence.pages(), key);
+        words.extend(readings.iter().map(|one| key(one, one.sequence.length())));
+        words.extend(0..=rows);
+        words.push(0);
+        let mut end = 0;
+        words.extend(readings.iter().map(|one| {
+            end += one.sequence.length() as u32 + 1;
+            end
+        }));
+        for one in readings {
+            words.extend((0..=one.sequence.length()).map(|at| key(one, at)));
+        }
+        words
+    }
+}
+
+impl Decoder {
+    /// The logits of a step that can be replayed, after which the sequences have gone on; `None` where it
+    /// has to be computed.
+    pub(super) fn replayed(
+        &self,
+        readings: &mut [Reading<'_>],
+        pool: &mut KvPool,
+        cancel: &CancelToken,
+    ) -> Result<Option<Tensor>> {
+        let Some(size) = self.replayable(readings) else {
+            return Ok(None);
+        };
+        cancel.check()?;
+        let device = self.device().as_cuda_device()?.clone();
+        let mut guard = self.replays.0.lock().unwrap_or_else(|e| e.into_inner());
+        let state = &mut *guard;
+        if state.refused {
+            return Ok(None);
+        }
+        let pages = pool.addresses()?;
+        if state.pages != pages {
+            state.recorded.clear();
+            state.pages = pages;
+        }
+        let words = Inputs::words(readings);
+        if !state.recorded.contains_key(&size) {
+            let seen = state.seen.entry(size).or_default();
+            *seen += 1;
+            if *seen < OFTEN {
+                return Ok(None);
+            }
+            match self.record(size, &words, pool, state, &device) {
+                Ok(recorded) => {
+                    state.make_room();
+                    state.recorded.insert(size, recorded);
+                }
+                Err(error) => {
+                    state.refused = true;
+                    log::info(format!("decoding goes on without CUDA graphs: {error}"));
+                    return Ok(None);
+                }
+            }
+        } else if let Some(recorded) = state.recorded.get(&size) {
+            recorded.inputs.write(&words)?;
+            recorded.recording.replay()?;
+        }
+        state.clock += 1;
+        let clock = state.clock;
+        if let Some(recorded) = state.recorded.get_mut(&size) {
+            recorded.used = clock;
+        }
+        for reading in readings.iter_mut() {
+            reading.sequence.advance(reading.tokens);
+        }
+        let logits = state.logits.as_ref();
+        let logits = logits.ok_or_else(|| Error::Internal("a recording without logits".into()))?;
+        Ok(Some(logits.narrow(0, 0, size.0)?))
+    }
+
+    /// The size of a step that can be replayed.
+    fn replayable(&self, readings: &[Reading<'_>]) -> Option<Size> {
+        let vocabulary = self.config().vocab_size;
+        let plain = |one: &Reading<'_>| {
+            one.tokens.len() == 1
+                && one.wanted == 1
+                && (one.tokens[0] as usize) < vocabulary
+                && one.sequence.adapter().is_none()
+                && one.sequence.rope_variant() == 0
+        };
+        let suited = self.device().is_cuda()
+            && cuda_graphs::are_wanted()
+            && self.config().experts.is_none()
+            && !readings.is_empty()
+            && readings.len() <= MOST_ROWS
+            && readings.iter().all(plain);
+        let longest = readings.iter().map(|one| one.sequence.length() + 1).max()?;
+        let keys = longest.max(LEAST_KEYS).next_power_of_two();
+        suited.then_some((readings.len(), keys))
+    }
+
+    /// Computes the step and records it.
+    fn record(
+        &self,
+        size: Size,
+        words: &[u32],
+        pool: &mut KvPool,
+        state: &mut State,
+        device: &CudaDevice,
+    ) -> Result<Recorded> {
+        let inputs = Words::new(Inputs::count(size), self.device())?;
+        inputs.write(words)?;
+        let logits = match &state.logits {
+            Some(logits) => logits.clone(),
+            None => {
+                let shape = (MOST_ROWS, self.config().vocab_size);
+                let fresh = Tensor::zeros(shape, DType::F32, self.device())?;
+                state.logits.insert(fresh).clone()
+            }
+        };
+        let read = Inputs::of(&inputs, size)?;
+        let end = size.1.min(self.max_positions());
+        let rotation = match self.rotations() {
+            Some(rotations) => Some(
+                rotations
+                    .growing(&read.positions, end, self.device())?
+                    .ok_or_else(|| refused("the rotation"))?,
+            ),
+            None => None,
+        };
+        let recording = Recording::new(device, &logits, || {
+            self.step(size, read.clone(), rotation.clone(), pool)
+        })?;
+        Ok(Recorded {
+            recording,
+            inputs,
+            used: 0,
+        })
+    }
+
+    /// One more token of each sequence.
+    fn step(
+        &self,
+        (rows, keys): Size,
+        inputs: Inputs,
+        rotation: Option<Rotation<'_>>,
+        pool: &mut KvPool,
+    ) -> Result<Tensor> {
+        let embedded = self.embedding().rows_at(&inputs.tokens)?;
+        let embedded = embedded.ok_or_else(|| refused("the token table"))?;
+        let embedded = elementwise::scale(&embedded, self.config().embedding_scale)?;
+        let embedded = match self.position_table() {
+            Some(table) => {
+                let positions = table.rows_at(&inputs.positions)?;
+                let positions = positions.ok_or_else(|| refused("the position table"))?;
+                elementwise::add(&embedded, &positions)?
+            }
+            None => embedded,
+        };
+        let stretch = |_| Stretch {
+            ids: &[0],
+            first: 0,
+            places: None,
+            variant: 0,
+        };
+        let batch = Batch::pieces_of((0..rows).map(stretch));
+        let paged = PagedBatch::growing(rows, keys, inputs.places)?;
+        let step = Step {
+            config: self.config(),
+            batch: &batch,
+            rotation,
+            adapter: None,
+            cancel: &CancelToken::new(),
+        };
+        let hidden = self.run_layers(
+            Stream::new(embedded),
+            Past::Paged(pool, paged, Vec::new()),
+            &step,
+        )?;
+        self.logits(&hidden, None)
+    }
+}
+
+fn refused(what: &str) -> Error {
+    Error::Internal(format!("{what} can't be recorded"))
+}
+
+impl State {
+    fn make_room(&mut self) {
+        if self.recorded.len() < MOST {
+            return;
+        }
+        let oldest = self.recorded.iter().min_by_key(|(_, one)| one.used);
+        if let Some(size) = oldest.map(|(&size, _)| size) {
+            self.recorded.remove(&size);
+        }
+    }
+}
