@@ -1,14 +1,16 @@
-//! Reading a prompt and generating, on a GGUF file: `bench_decode FILE [PROMPT_TOKENS [NEW_TOKENS [ROUNDS]]]`.
-//! Prints tokens per second, the best and the median of the rounds, and the processor time of a token.
+//! Reading a prompt and generating, on a GGUF file:
+//! `bench_decode FILE [PROMPT_TOKENS [NEW_TOKENS [ROUNDS [SEQUENCES]]]]`. Prints tokens per second, the best and the
+//! median of the rounds, and the processor time of a token; of one sequence, and of several in one pass.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use engine::files::model_files::WeightFiles;
-use engine::models::decoder::model::Logits;
-use engine::models::decoder::{Blueprint, Decoder};
+use engine::kernels::paged::KvType;
+use engine::models::decoder::model::{Logits, Reading};
+use engine::models::decoder::{Blueprint, Decoder, KvPool, Sequence};
 use engine::weights::{self, WeightSource};
 use engine::{runtime::threads, CancelToken, Result};
 
@@ -19,7 +21,7 @@ fn main() {
     }
     let mut arguments = std::env::args().skip(1);
     let Some(path) = arguments.next().map(PathBuf::from) else {
-        eprintln!("usage: bench_decode FILE [PROMPT_TOKENS [NEW_TOKENS [ROUNDS]]]");
+        eprintln!("usage: bench_decode FILE [PROMPT_TOKENS [NEW_TOKENS [ROUNDS [SEQUENCES]]]]");
         std::process::exit(2);
     };
     let mut number = |default: usize| {
@@ -28,50 +30,116 @@ fn main() {
             .and_then(|text| text.parse().ok())
             .unwrap_or(default)
     };
-    let (prompt, new, rounds) = (number(256), number(64), number(5));
+    let run = Run {
+        prompt: number(256),
+        new: number(64),
+        rounds: number(5),
+        sequences: number(8),
+    };
     threads::init();
-    let done = threads::install(|| run(path, prompt, new, rounds)).and_then(|result| result);
+    let done = threads::install(|| run.measure(path)).and_then(|result| result);
     if let Err(error) = done {
         eprintln!("{error}");
         std::process::exit(1);
     }
 }
 
-fn run(path: PathBuf, prompt: usize, new: usize, rounds: usize) -> Result<()> {
-    let cancel = CancelToken::new();
-    let started = Instant::now();
-    let source: Arc<dyn WeightSource> = weights::open(&WeightFiles::Gguf(path))?;
-    let blueprint = Blueprint::from_gguf(source.as_ref())?;
-    let decoder = Decoder::load(
-        &blueprint,
-        source.as_ref(),
-        &Device::Cpu,
-        DType::F32,
-        &cancel,
-    )?;
-    println!("load      {:8.1} ms", started.elapsed().as_secs_f64() * 1e3);
-    let vocabulary = decoder.config().vocab_size as u32;
-    let tokens: Vec<u32> = (0..prompt as u32)
-        .map(|i| i.wrapping_mul(2_654_435_761) % vocabulary)
-        .collect();
-    let (mut reading, mut writing) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        let mut cache = decoder.new_cache()?;
-        let before = (Instant::now(), processor_seconds());
-        let mut logits = decoder.forward(&tokens, &mut cache, Logits::Last, &cancel)?;
-        reading.push(per_token(before, prompt));
-        let before = (Instant::now(), processor_seconds());
-        for _ in 0..new {
-            let values: Vec<f32> = logits.flatten_all()?.to_vec1()?;
-            let best = (0..values.len()).max_by(|&a, &b| values[a].total_cmp(&values[b]));
-            let next = [best.unwrap_or(0) as u32];
-            logits = decoder.forward(&next, &mut cache, Logits::Last, &cancel)?;
+struct Run {
+    prompt: usize,
+    new: usize,
+    rounds: usize,
+    sequences: usize,
+}
+
+impl Run {
+    fn measure(&self, path: PathBuf) -> Result<()> {
+        let cancel = CancelToken::new();
+        let started = Instant::now();
+        let source: Arc<dyn WeightSource> = weights::open(&WeightFiles::Gguf(path))?;
+        let blueprint = Blueprint::from_gguf(source.as_ref())?;
+        let place = (&Device::Cpu, DType::F32);
+        let decoder = Decoder::load(&blueprint, source.as_ref(), place.0, place.1, &cancel)?;
+        println!("load      {:8.1} ms", started.elapsed().as_secs_f64() * 1e3);
+        let (mut reading, mut writing, mut together) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..self.rounds {
+            let tokens = self.tokens(&decoder, 0);
+            let mut cache = decoder.new_cache()?;
+            let before = (Instant::now(), processor_seconds());
+            let mut logits = decoder.forward(&tokens, &mut cache, Logits::Last, &cancel)?;
+            reading.push(per_token(before, self.prompt));
+            let before = (Instant::now(), processor_seconds());
+            for _ in 0..self.new {
+                let next = likeliest(&logits)?;
+                logits = decoder.forward(&next, &mut cache, Logits::Last, &cancel)?;
+            }
+            writing.push(per_token(before, self.new));
+            together.push(self.together(&decoder, &cancel)?);
         }
-        writing.push(per_token(before, new));
+        report("prefill", reading);
+        report("decode", writing);
+        report(&format!("{} at once", self.sequences), together);
+        Ok(())
     }
-    report("prefill", reading);
-    report("decode", writing);
-    Ok(())
+
+    fn tokens(&self, decoder: &Decoder, number: usize) -> Vec<u32> {
+        let vocabulary = decoder.config().vocab_size as u32;
+        let mixed = |i: usize| ((i + 7 * number) as u32).wrapping_mul(2_654_435_761) % vocabulary;
+        (0..self.prompt).map(mixed).collect()
+    }
+
+    /// One token of every sequence in each pass.
+    fn together(&self, decoder: &Decoder, cancel: &CancelToken) -> Result<(f64, f64)> {
+        let mut pool = KvPool::new(decoder.config(), KvType::F32, &Device::Cpu, 4 << 30)?;
+        let mut next: Vec<u32> = Vec::new();
+        let mut sequences = Vec::new();
+        for number in 0..self.sequences {
+            let tokens = self.tokens(decoder, number);
+            let mut sequence = Sequence::new(None);
+            pool.extend(&mut sequence, tokens.len())?;
+            let reading = Reading {
+                tokens: &tokens,
+                sequence: &mut sequence,
+                wanted: 1,
+            };
+            if let Some(logits) = decoder.forward_batch(&mut [reading], &mut pool, cancel)? {
+                next.extend(likeliest(&logits)?);
+            }
+            sequences.push(sequence);
+        }
+        let before = (Instant::now(), processor_seconds());
+        for _ in 0..self.new {
+            for sequence in &mut sequences {
+                pool.extend(sequence, 1)?;
+            }
+            let mut readings: Vec<Reading<'_>> = sequences
+                .iter_mut()
+                .zip(next.chunks(1))
+                .map(|(sequence, tokens)| Reading {
+                    tokens,
+                    sequence,
+                    wanted: 1,
+                })
+                .collect();
+            if let Some(logits) = decoder.forward_batch(&mut readings, &mut pool, cancel)? {
+                next = likeliest(&logits)?;
+            }
+        }
+        let taken = per_token(before, self.new * self.sequences);
+        for sequence in sequences {
+            pool.release(sequence);
+        }
+        Ok(taken)
+    }
+}
+
+/// Of each row.
+fn likeliest(logits: &Tensor) -> Result<Vec<u32>> {
+    let rows: Vec<Vec<f32>> = logits.to_vec2()?;
+    let best = |row: &Vec<f32>| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]));
+    Ok(rows
+        .iter()
+        .map(|row| best(row).unwrap_or(0) as u32)
+        .collect())
 }
 
 /// Wall and processor seconds of one token.

@@ -60,20 +60,46 @@ impl Tiles {
     /// # Safety
     /// `is_usable()` said yes.
     pub unsafe fn configure(rows_of_a: usize) -> Self {
-        let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
-        row_bytes[..8].fill(ROW_BYTES as u16);
-        rows[..8].fill(TILE as u8);
         let rows_of_a = rows_of_a.clamp(1, TILE);
+        let mut shapes = [(TILE, ROW_BYTES); 8];
         for tile in [0, 1, 4, 5] {
-            rows[tile] = rows_of_a as u8;
+            shapes[tile].0 = rows_of_a;
         }
-        let configuration = Configuration {
+        // SAFETY: the caller vouches for the instructions.
+        unsafe { Self::load(shapes, rows_of_a) }
+    }
+
+    /// Two sets of three for `multiply_group`: sums, rows of `a` of so many bytes, and columns as deep.
+    ///
+    /// # Safety
+    /// `is_usable()` said yes; the bytes are whole groups of four, at most 64.
+    pub unsafe fn for_groups(rows_of_a: usize, bytes: usize) -> Self {
+        let rows_of_a = rows_of_a.clamp(1, TILE);
+        let set = [
+            (rows_of_a, ROW_BYTES),
+            (rows_of_a, bytes),
+            (bytes / 4, ROW_BYTES),
+        ];
+        let mut shapes = [(0, 0); 8];
+        shapes[..3].copy_from_slice(&set);
+        shapes[3..6].copy_from_slice(&set);
+        // SAFETY: the caller vouches for the instructions.
+        unsafe { Self::load(shapes, rows_of_a) }
+    }
+
+    /// Rows, and bytes of each, of every tile.
+    unsafe fn load(shapes: [(usize, usize); 8], rows_of_a: usize) -> Self {
+        let mut configuration = Configuration {
             palette: 1,
             start_row: 0,
             reserved: [0; 14],
-            row_bytes,
-            rows,
+            row_bytes: [0; 16],
+            rows: [0; 16],
         };
+        for (tile, (rows, bytes)) in shapes.into_iter().enumerate() {
+            configuration.rows[tile] = rows as u8;
+            configuration.row_bytes[tile] = bytes as u16;
+        }
         // SAFETY: the caller vouches for the instructions; the 64 bytes are a valid configuration.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly));
@@ -198,3 +224,43 @@ macro_rules! products {
 products!(multiply_bf16, "tdpbf16ps");
 // Unsigned bytes of `a`, signed ones of `b`.
 products!(multiply_bytes, "tdpbusd");
+
+/// The sums of one tile of signed bytes of `a` with one of `b`. Neighbours that take turns in the two
+/// sets of tiles do not wait for one another.
+///
+/// # Safety
+/// The tiles are those of `for_groups`; `a`, `b` and the sums have as many rows as they, `a_stride` and
+/// 64 bytes apart.
+#[inline(always)]
+pub(crate) unsafe fn multiply_group<const SET: usize>(
+    _tiles: &Tiles,
+    (a, a_stride): (*const i8, usize),
+    b: *const i8,
+    sums: *mut i32,
+) {
+    macro_rules! multiply {
+        ($sums:tt, $a:tt, $b:tt) => {
+            asm!(
+                concat!("tilezero ", $sums),
+                concat!("tileloadd ", $b, ", [{b} + {row}]"),
+                concat!("tileloadd ", $a, ", [{a} + {a_stride}]"),
+                concat!("tdpbssd ", $sums, ", ", $a, ", ", $b),
+                concat!("tilestored [{sums} + {row}], ", $sums),
+                a = in(reg) a,
+                a_stride = in(reg) a_stride,
+                b = in(reg) b,
+                row = in(reg) ROW_BYTES,
+                sums = in(reg) sums,
+                out($sums) _, out($a) _, out($b) _,
+                options(nostack, preserves_flags),
+            )
+        };
+    }
+    // SAFETY: the caller vouches for the operands, and the tiles are configured.
+    unsafe {
+        match SET {
+            0 => multiply!("tmm0", "tmm1", "tmm2"),
+            _ => multiply!("tmm3", "tmm4", "tmm5"),
+        }
+    }
+}

@@ -13,6 +13,9 @@ pub(crate) enum Level {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
+    /// `Avx512Vnni` with tiles for many rows.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     #[cfg(target_arch = "aarch64")]
     Neon,
     #[cfg(target_arch = "aarch64")]
@@ -32,13 +35,24 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Self::Avx512,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => Self::Avx512Vnni,
+            Isa::Avx512Vnni | Isa::Avx512Bf16 => Self::Avx512Vnni,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Self::Amx,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => match std::arch::is_aarch64_feature_detected!("dotprod") {
                 true => Self::NeonDot,
                 false => Self::Neon,
             },
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    const WITH_TILES: Option<Self> = Some(Self::Amx);
+    #[cfg(not(target_arch = "x86_64"))]
+    const WITH_TILES: Option<Self> = None;
+
+    pub fn has_tiles(self) -> bool {
+        Self::WITH_TILES == Some(self)
     }
 
     /// All that this machine runs.
@@ -107,7 +121,7 @@ macro_rules! leveled {
                     #[cfg(target_arch = "x86_64")]
                     Level::Avx512 => avx512($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx512Vnni => avx512_vnni($($arg),*),
+                    Level::Avx512Vnni | Level::Amx => avx512_vnni($($arg),*),
                     #[cfg(target_arch = "aarch64")]
                     Level::Neon => $generic::<simd::Neon>($($arg),*),
                     #[cfg(target_arch = "aarch64")]

@@ -12,6 +12,8 @@ mod quantize;
 #[cfg(test)]
 pub(super) mod tests;
 #[cfg(target_arch = "x86_64")]
+mod tiles;
+#[cfg(target_arch = "x86_64")]
 mod x86;
 
 use crate::kernels::cpu::isa::Isa;
@@ -122,6 +124,9 @@ impl BlockMatrix {
 impl WeightMatrix<f32> for BlockMatrix {
     const PANEL: usize = PANEL;
     type Rows<'a> = QuantizedRows;
+    #[cfg(target_arch = "x86_64")]
+    type Workspace = tiles::Workspace;
+    #[cfg(not(target_arch = "x86_64"))]
     type Workspace = ();
 
     fn inputs(&self) -> usize {
@@ -135,7 +140,7 @@ impl WeightMatrix<f32> for BlockMatrix {
     fn task_rows(&self, _: Isa) -> TaskRows {
         TaskRows {
             most: 96,
-            unit: 12,
+            unit: 24,
             padded: false,
         }
     }
@@ -144,8 +149,23 @@ impl WeightMatrix<f32> for BlockMatrix {
         QuantizedRows::new((isa, Level::of(isa)), x, rows)
     }
 
-    unsafe fn multiply_tile(&self, _: &Context, (): &mut (), x: &QuantizedRows, tile: Tile) {
-        // SAFETY: the rows of x have as many groups as the panel; the caller vouches for the sums.
-        unsafe { multiply_panel(x.level, &self.panel(tile.panel), x, tile) };
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+    unsafe fn multiply_tile(
+        &self,
+        _: &Context,
+        workspace: &mut Self::Workspace,
+        x: &QuantizedRows,
+        tile: Tile,
+    ) {
+        let panel = self.panel(tile.panel);
+        // SAFETY: the rows of x have as many groups as the panel, and a task's begin with a tile; the
+        // caller vouches for the sums.
+        unsafe {
+            match x.tiled {
+                #[cfg(target_arch = "x86_64")]
+                Some(rows) => tiles::multiply_panel(workspace, &panel, (x, rows), tile),
+                _ => multiply_panel(x.level, &panel, x, tile),
+            }
+        }
     }
 }

@@ -13,8 +13,8 @@ use crate::kernels::cpu::product::row_tiles::in_row_tiles;
 use crate::kernels::cpu::simd::Simd;
 use crate::quant::BlockType;
 
-type Float<S> = <S as Integers>::Float;
-type Number<S> = <Float<S> as Simd>::V;
+pub(super) type Float<S> = <S as Integers>::Float;
+pub(super) type Number<S> = <Float<S> as Simd>::V;
 
 /// How far ahead of its use a panel is asked for, in bytes.
 #[cfg(target_arch = "x86_64")]
@@ -22,14 +22,24 @@ const AHEAD: usize = 4096;
 
 /// Some rows of x.
 #[derive(Clone, Copy)]
-struct Rows {
+pub(super) struct Rows {
     bytes: *const i8,
     groups: *const Group,
     /// Groups in a row.
-    width: usize,
+    pub width: usize,
 }
 
 impl Rows {
+    /// From a row on.
+    pub fn new(x: &QuantizedRows, row: usize, width: usize) -> Self {
+        let first = row * PLANES * width;
+        Self {
+            bytes: x.bytes[first * GROUP..].as_ptr(),
+            groups: x.groups[first..].as_ptr(),
+            width,
+        }
+    }
+
     #[inline(always)]
     unsafe fn group(&self, row: usize, plane: usize, group: usize) -> Group {
         unsafe { *self.groups.add((row * PLANES + plane) * self.width + group) }
@@ -53,7 +63,7 @@ impl Rows {
 
     /// The rows from `row` on.
     #[inline(always)]
-    unsafe fn starting_at(&self, row: usize) -> Self {
+    pub unsafe fn starting_at(&self, row: usize) -> Self {
         let groups = row * PLANES * self.width;
         unsafe {
             Self {
@@ -73,7 +83,7 @@ impl Rows {
 
 /// The codes of step `STEP` of a group.
 #[inline(always)]
-unsafe fn codes<S: Integers, F: Format, const STEP: usize>(
+pub(super) unsafe fn codes<S: Integers, F: Format, const STEP: usize>(
     low: *const u8,
     high: *const u8,
     levels: &[u8; 16],
@@ -198,17 +208,146 @@ unsafe fn together<S: Integers>(sums: [S::V; PLANES]) -> Number<S> {
 
 /// A group in a panel, from the first lane of a vector on.
 #[derive(Clone, Copy)]
-struct Place<V> {
+pub(super) struct Place<V> {
     /// Of the block.
     scale: V,
     minimum: V,
     /// The group's own bytes of scale and of minimum.
     scales: *const u8,
     minimums: *const u8,
-    planes: (*const u8, *const u8),
+    /// Its low bits, and its high ones.
+    pub planes: (*const u8, *const u8),
+}
+
+impl<V: Copy> Place<V> {
+    /// The group at `at` of a block whose scale and minimum are `shared`, from the lane `first` on.
+    #[inline(always)]
+    pub fn new<F: Format>(shared: [V; 2], at: *const u8, first: usize) -> Self {
+        let high = at.wrapping_add(F::SCALE_BYTES);
+        // Four bytes of low bits a lane, as of two high bits; half a byte of masks.
+        let high_lane = match F::HIGH_BITS {
+            1 => first / 2,
+            _ => 4 * first,
+        };
+        Self {
+            scale: shared[0],
+            minimum: shared[1],
+            scales: at.wrapping_add(first),
+            minimums: at.wrapping_add(F::STEP_BYTES + first),
+            planes: (
+                high.wrapping_add(F::HIGH_BYTES + 4 * first),
+                high.wrapping_add(high_lane),
+            ),
+        }
+    }
+}
+
+/// What the groups of the block at `at` share: the scale and, where there is one, the minimum.
+#[inline(always)]
+pub(super) unsafe fn shared<S: Integers, F: Format>(at: *const u8, first: usize) -> [Number<S>; 2] {
+    unsafe {
+        let scale = S::load_halves(at.add(2 * first));
+        let minimum = match F::MINIMUM {
+            true => S::load_halves(at.add(2 * (PANEL + first))),
+            false => scale,
+        };
+        [scale, minimum]
+    }
+}
+
+/// The exact sums of a group, or of one of its runs, by row.
+pub(super) trait RowSums<S: Integers> {
+    /// # Safety
+    /// The row is there, and so is the instruction set.
+    unsafe fn of(&self, row: usize) -> [S::V; PLANES];
+}
+
+impl<S: Integers, const R: usize> RowSums<S> for [[S::V; PLANES]; R] {
+    #[inline(always)]
+    unsafe fn of(&self, row: usize) -> [S::V; PLANES] {
+        self[row]
+    }
 }
 
 /// Adds a group with one scale to `totals`.
+#[inline(always)]
+pub(super) unsafe fn add_sums<S: Integers, F: Format, const R: usize>(
+    totals: &mut [Number<S>; R],
+    place: &Place<Number<S>>,
+    sums: &impl RowSums<S>,
+    rows: &Rows,
+    group: usize,
+) {
+    unsafe {
+        let (mut scale, mut minimum) = (place.scale, place.minimum);
+        if F::SUPER {
+            scale = Float::<S>::mul(scale, S::load_bytes(place.scales));
+            if F::MINIMUM {
+                minimum = Float::<S>::mul(minimum, S::load_bytes(place.minimums));
+            }
+        }
+        let mut r = 0;
+        while r < R {
+            let x = rows.last(r, group);
+            let both = Float::<S>::mul(scale, Float::<S>::splat(x.scale));
+            totals[r] = S::fuse(together::<S>(sums.of(r)), both, totals[r]);
+            if F::MINIMUM {
+                totals[r] = S::fuse(minimum, Float::<S>::splat(x.sum), totals[r]);
+            }
+            r += 1;
+        }
+    }
+}
+
+/// The first of a group's two runs, which have a scale each, in units of the block's scale.
+#[inline(always)]
+pub(super) unsafe fn scale_first_run<S: Integers, const R: usize>(
+    place: &Place<Number<S>>,
+    sums: &impl RowSums<S>,
+) -> [Number<S>; R] {
+    unsafe {
+        let scale = S::load_bytes(place.scales);
+        let mut scaled = [Float::<S>::splat(0.0); R];
+        let mut r = 0;
+        while r < R {
+            scaled[r] = Float::<S>::mul(together::<S>(sums.of(r)), scale);
+            r += 1;
+        }
+        scaled
+    }
+}
+
+/// Adds both runs to `totals`; `sums` are those of the second.
+#[inline(always)]
+pub(super) unsafe fn add_second_run<S: Integers, F: Format, const R: usize>(
+    totals: &mut [Number<S>; R],
+    place: &Place<Number<S>>,
+    (first, sums): ([Number<S>; R], &impl RowSums<S>),
+    rows: &Rows,
+    group: usize,
+) {
+    unsafe {
+        let scale = S::load_bytes(place.scales.add(PANEL));
+        let mut r = 0;
+        while r < R {
+            let factor = Float::<S>::splat(rows.last(r, group).scale);
+            let sum = S::fuse(together::<S>(sums.of(r)), scale, first[r]);
+            let both = Float::<S>::mul(place.scale, factor);
+            totals[r] = S::fuse(sum, both, totals[r]);
+            if F::MINIMUM {
+                let sum = |half: usize| Float::<S>::splat(rows.half_sum(r, group, half));
+                let minimum = |run: usize| S::load_bytes(place.minimums.add(run * PANEL));
+                let scaled = Float::<S>::mul(minimum(0), sum(0));
+                let sum = S::fuse(minimum(1), sum(1), scaled);
+                let both = Float::<S>::mul(place.minimum, factor);
+                totals[r] = S::fuse(sum, both, totals[r]);
+            }
+            r += 1;
+        }
+    }
+}
+
+/// Multiplies a group with one scale and adds it to `totals`.
 #[inline(always)]
 unsafe fn add_group<S: Integers, F: Format, const R: usize>(
     totals: &mut [Number<S>; R],
@@ -226,27 +365,11 @@ unsafe fn add_group<S: Integers, F: Format, const R: usize>(
         }
         let sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
         let sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
-        let (mut scale, mut minimum) = (place.scale, place.minimum);
-        if F::SUPER {
-            scale = Float::<S>::mul(scale, S::load_bytes(place.scales));
-            if F::MINIMUM {
-                minimum = Float::<S>::mul(minimum, S::load_bytes(place.minimums));
-            }
-        }
-        let mut r = 0;
-        while r < R {
-            let x = rows.last(r, group);
-            let both = Float::<S>::mul(scale, Float::<S>::splat(x.scale));
-            totals[r] = S::fuse(together::<S>(sums[r]), both, totals[r]);
-            if F::MINIMUM {
-                totals[r] = S::fuse(minimum, Float::<S>::splat(x.sum), totals[r]);
-            }
-            r += 1;
-        }
+        add_sums::<S, F, R>(totals, place, &sums, rows, group);
     }
 }
 
-/// Adds a group of two runs with a scale each to `totals`.
+/// Multiplies a group of two runs with a scale each and adds it to `totals`.
 #[inline(always)]
 unsafe fn add_runs<S: Integers, F: Format, const R: usize>(
     totals: &mut [Number<S>; R],
@@ -256,46 +379,27 @@ unsafe fn add_runs<S: Integers, F: Format, const R: usize>(
     group: usize,
 ) {
     unsafe {
-        let of_run = |bytes: *const u8, run: usize| S::load_bytes(bytes.add(run * PANEL));
         let mut sums = [[S::splat(0); PLANES]; R];
-        let mut scaled = [Float::<S>::splat(0.0); R];
         let mut r = 0;
         while r < R {
             sums[r] = begin::<S, F>(rows, r, group, |halves| halves[0]);
             r += 1;
         }
         sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
-        let scale = of_run(place.scales, 0);
+        let first = scale_first_run::<S, R>(place, &sums);
         r = 0;
         while r < R {
-            scaled[r] = Float::<S>::mul(together::<S>(sums[r]), scale);
             sums[r] = begin::<S, F>(rows, r, group, |halves| halves[1]);
             r += 1;
         }
-        sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
-        let scale = of_run(place.scales, 1);
-        r = 0;
-        while r < R {
-            let factor = Float::<S>::splat(rows.last(r, group).scale);
-            let sum = S::fuse(together::<S>(sums[r]), scale, scaled[r]);
-            let both = Float::<S>::mul(place.scale, factor);
-            totals[r] = S::fuse(sum, both, totals[r]);
-            if F::MINIMUM {
-                let sum = |half: usize| Float::<S>::splat(rows.half_sum(r, group, half));
-                let minimum = |run: usize| of_run(place.minimums, run);
-                let scaled = Float::<S>::mul(minimum(0), sum(0));
-                let sum = S::fuse(minimum(1), sum(1), scaled);
-                let both = Float::<S>::mul(place.minimum, factor);
-                totals[r] = S::fuse(sum, both, totals[r]);
-            }
-            r += 1;
-        }
+        let sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
+        add_second_run::<S, F, R>(totals, place, (first, &sums), rows, group);
     }
 }
 
 /// Asks for what is read soon: the hardware looks ahead within a page only.
 #[inline(always)]
-unsafe fn fetch_ahead(from: *const u8, bytes: usize) {
+pub(super) unsafe fn fetch_ahead(from: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..bytes).step_by(64) {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
@@ -314,37 +418,18 @@ unsafe fn tile<S: Integers, F: Format, const R: usize>(
     levels: &[u8; 16],
     rows: &Rows,
 ) -> [Number<S>; R] {
-    // Four bytes of low bits a lane, as of two high bits; half a byte of masks.
-    let high_lane = match F::HIGH_BITS {
-        1 => first / 2,
-        _ => 4 * first,
-    };
     unsafe {
         let mut totals = [Float::<S>::splat(0.0); R];
         let mut at = panel;
         let mut group = 0;
         while group < rows.width {
-            let scale = S::load_halves(at.add(2 * first));
-            let minimum = match F::MINIMUM {
-                true => S::load_halves(at.add(2 * (PANEL + first))),
-                false => scale,
-            };
+            let shared = shared::<S, F>(at, first);
             at = at.add(F::HEADER_BYTES);
             for _ in 0..F::GROUPS {
                 if R == 1 {
                     fetch_ahead(at, F::GROUP_BYTES);
                 }
-                let high = at.add(F::SCALE_BYTES);
-                let place = Place {
-                    scale,
-                    minimum,
-                    scales: at.wrapping_add(first),
-                    minimums: at.wrapping_add(F::STEP_BYTES + first),
-                    planes: (
-                        high.add(F::HIGH_BYTES + 4 * first),
-                        high.wrapping_add(high_lane),
-                    ),
-                };
+                let place = Place::new::<F>(shared, at, first);
                 if F::RUNS {
                     add_runs::<S, F, R>(&mut totals, &place, levels, rows, group);
                 } else {
@@ -358,6 +443,13 @@ unsafe fn tile<S: Integers, F: Format, const R: usize>(
     }
 }
 
+/// The table of levels, as bytes that are 128 more.
+pub(super) fn levels<F: Format>() -> [u8; 16] {
+    F::KIND.levels().map_or([0; 16], |levels| {
+        levels.map(|level| (i16::from(level) + 128) as u8)
+    })
+}
+
 /// `count` rows times the panel.
 #[inline(always)]
 unsafe fn multiply_format<S: Integers, F: Format>(
@@ -366,9 +458,7 @@ unsafe fn multiply_format<S: Integers, F: Format>(
     count: usize,
     sums: Sums,
 ) {
-    let levels = F::KIND.levels().map_or([0; 16], |levels| {
-        levels.map(|level| (i16::from(level) + 128) as u8)
-    });
+    let levels = levels::<F>();
     unsafe {
         let mut first = 0;
         while first < PANEL {
@@ -393,13 +483,7 @@ pub(super) struct Panel<'a> {
 
 #[inline(always)]
 unsafe fn multiply_panel_with<S: Integers>(panel: &Panel<'_>, x: &QuantizedRows, tile: Tile) {
-    let width = panel.inputs / GROUP;
-    let first = tile.row * PLANES * width;
-    let rows = Rows {
-        bytes: x.bytes[first * GROUP..].as_ptr(),
-        groups: x.groups[first..].as_ptr(),
-        width,
-    };
+    let rows = Rows::new(x, tile.row, panel.inputs / GROUP);
     // SAFETY: the caller vouches for the rows of x and of the sums; a panel has all its blocks.
     unsafe {
         for_format!(

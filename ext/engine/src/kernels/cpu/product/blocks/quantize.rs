@@ -17,6 +17,11 @@ pub(super) const PLANES: usize = 2;
 /// How many steps of the second plane make one of the first: half a step is its largest byte.
 pub(super) const FINER: i32 = 254;
 
+/// Rows that fill a tile with their planes.
+pub(super) const TILE_ROWS: usize = 8;
+/// With fewer rows, vectors take less time than tiles.
+const LEAST_OF_TILES: usize = 4;
+
 /// What the 32 bytes of a group in a plane share.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,30 +34,67 @@ pub(super) struct Group {
     pub byte_sums: [i32; 2],
 }
 
-/// Rows of x, [rows, planes, inputs].
+/// Rows of x.
 pub(crate) struct QuantizedRows {
     /// What multiplies them.
     pub(super) level: Level,
+    /// How many there are, where their bytes lie as tiles, of which they may not fill the last.
+    pub(super) tiled: Option<usize>,
+    /// [rows, planes, inputs], or [tiles, inputs / 32, rows of a tile, planes, 32].
     pub(super) bytes: Vec<i8>,
     /// [rows, planes, inputs / 32].
     pub(super) groups: Vec<Group>,
+}
+
+/// Where the bytes of a row lie.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Bytes from group to group, and from plane to plane.
+    group: usize,
+    plane: usize,
 }
 
 impl QuantizedRows {
     /// `x` is [rows, inputs], its rows whole groups.
     pub(super) fn new((isa, level): (Isa, Level), x: &[f32], rows: usize) -> Self {
         let inputs = x.len() / rows.max(1);
+        let width = inputs / GROUP;
+        let tiled = level.has_tiles() && rows >= LEAST_OF_TILES;
+        let (padded, layout) = match tiled {
+            true => (
+                rows.next_multiple_of(TILE_ROWS),
+                Layout {
+                    group: TILE_ROWS * PLANES * GROUP,
+                    plane: GROUP,
+                },
+            ),
+            false => (
+                rows,
+                Layout {
+                    group: GROUP,
+                    plane: inputs,
+                },
+            ),
+        };
+        let start = |row: usize| match tiled {
+            true => (row / TILE_ROWS * TILE_ROWS * inputs + row % TILE_ROWS * GROUP) * PLANES,
+            false => row * PLANES * inputs,
+        };
         let mut groups = Vec::new();
         // SAFETY: the tasks cover every row once, and a row fills its bytes and groups.
         let bytes = unsafe {
-            build(PLANES * x.len(), |bytes| {
-                groups = build(PLANES * x.len() / GROUP, |groups| {
-                    for_each_range(rows, PLANES * inputs, |range| {
+            build(PLANES * padded * inputs, |bytes| {
+                groups = build(PLANES * padded * width, |groups| {
+                    for_each_range(padded, PLANES * inputs, |range| {
                         for row in range {
-                            let (from, to) = (row * inputs, row * PLANES * inputs);
-                            let (bytes, groups) = (bytes.at(to), groups.at(to / GROUP));
-                            let x = x[from..].as_ptr();
-                            quantize(isa, x, bytes, groups, inputs / GROUP);
+                            let (bytes, groups) =
+                                (bytes.at(start(row)), groups.at(row * PLANES * width));
+                            match x.get(row * inputs..(row + 1) * inputs) {
+                                Some(x) => {
+                                    quantize(isa, x.as_ptr(), (bytes, layout), groups, width)
+                                }
+                                None => clear((bytes, layout), groups, width),
+                            }
                         }
                     })
                 })
@@ -60,14 +102,34 @@ impl QuantizedRows {
         };
         Self {
             level,
+            tiled: tiled.then_some(rows),
             bytes,
             groups,
         }
     }
 }
 
+/// A row of nothing.
+unsafe fn clear((bytes, layout): (*mut i8, Layout), groups: *mut Group, width: usize) {
+    for group in 0..width {
+        for plane in 0..PLANES {
+            // SAFETY: the caller vouches for `width` groups of every plane.
+            unsafe {
+                let bytes = bytes.add(group * layout.group + plane * layout.plane);
+                bytes.write_bytes(0, GROUP);
+                *groups.add(plane * width + group) = Group::default();
+            }
+        }
+    }
+}
+
 #[inline(always)]
-unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Group, count: usize) {
+unsafe fn quantize_with<S: Simd>(
+    x: *const f32,
+    (bytes, layout): (*mut i8, Layout),
+    groups: *mut Group,
+    count: usize,
+) {
     // SAFETY: the caller vouches for `count` groups of x, and of every plane.
     unsafe {
         for group in 0..count {
@@ -100,10 +162,10 @@ unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Gro
                     scale /= FINER as f32;
                     whole_sum *= FINER;
                 }
-                let at = plane * count + group;
-                let byte_sums = store_bytes(rounded, bytes.add(at * GROUP));
+                let to = bytes.add(group * layout.group + plane * layout.plane);
+                let byte_sums = store_bytes(rounded, to);
                 whole_sum += byte_sums[0] + byte_sums[1];
-                *groups.add(at) = Group {
+                *groups.add(plane * count + group) = Group {
                     scale,
                     sum: scale * whole_sum as f32,
                     byte_sums,
@@ -133,7 +195,9 @@ unsafe fn store_bytes(rounded: &[f32; GROUP], bytes: *mut i8) -> [i32; 2] {
 }
 
 dispatched! {
-    unsafe fn quantize(x: *const f32, bytes: *mut i8, groups: *mut Group, count: usize) = quantize_with
+    unsafe fn quantize(
+        x: *const f32, bytes: (*mut i8, Layout), groups: *mut Group, count: usize,
+    ) = quantize_with
 }
 
 #[cfg(test)]
@@ -150,7 +214,7 @@ mod tests {
     fn the_planes_make_the_elements_and_their_sums() {
         let x = rows();
         for &isa in Isa::available() {
-            let quantized = QuantizedRows::new((isa, Level::of(isa)), &x, 5);
+            let quantized = QuantizedRows::new((isa, Level::Portable), &x, 5);
             for (group, x) in x.chunks(32).enumerate() {
                 // Three groups in each plane of a row.
                 let first = group / 3 * 6 + group % 3;
@@ -173,6 +237,34 @@ mod tests {
                 }
                 let off = (fine.sum - x.iter().sum::<f32>()).abs();
                 assert!(off <= 32.0 * fine.scale, "{isa:?}: {off}");
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn tiles_have_the_same_bytes_and_nothing_after_the_last_row() {
+        let x = rows();
+        for &isa in Isa::available() {
+            let [plain, tiled] =
+                [Level::Portable, Level::Amx].map(|level| QuantizedRows::new((isa, level), &x, 5));
+            assert_eq!((plain.tiled, tiled.tiled), (None, Some(5)));
+            let fields = |group: &Group| (group.scale, group.sum, group.byte_sums);
+            for (number, bytes) in tiled.bytes.chunks(32).enumerate() {
+                // [three groups, eight rows, two planes]
+                let (group, row, plane) = (number / 16, number % 16 / 2, number % 2);
+                let at = 3 * (2 * row + plane) + group;
+                let found = fields(&tiled.groups[at]);
+                match row < 5 {
+                    true => {
+                        assert_eq!(bytes, &plain.bytes[32 * at..][..32]);
+                        assert_eq!(found, fields(&plain.groups[at]));
+                    }
+                    false => {
+                        assert!(bytes.iter().all(|&byte| byte == 0));
+                        assert_eq!(found, fields(&Group::default()));
+                    }
+                }
             }
         }
     }
