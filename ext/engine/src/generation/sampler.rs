@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::config::GenerationConfig;
 use super::random::Random;
-use crate::{Error, Result};
+use crate::{kernels, Error, Result};
 
 /// A token chosen, with the probabilities of the model itself (before penalties and truncation).
 #[derive(Clone, Debug, PartialEq)]
@@ -124,7 +124,7 @@ impl Sampler {
     }
 
     fn draw(&mut self, scores: &[f32]) -> Result<u32> {
-        let best = likeliest(scores).ok_or_else(unusable)?;
+        let best = kernels::likeliest_of(scores).ok_or_else(unusable)?;
         if self.config.temperature == 0.0 {
             return Ok(best);
         }
@@ -233,17 +233,6 @@ fn is_allowed(mask: &[u32], token: usize) -> bool {
 fn unusable() -> Error {
     let message = "the model gave no usable logits (all are NaN or forbidden); try dtype: :f32";
     Error::Generation(message.to_owned())
-}
-
-/// The first of the largest finite scores.
-fn likeliest(scores: &[f32]) -> Option<u32> {
-    let mut best: Option<(usize, f32)> = None;
-    for (token, &score) in scores.iter().enumerate() {
-        if score.is_finite() && best.is_none_or(|(_, top)| score > top) {
-            best = Some((token, score));
-        }
-    }
-    best.map(|(token, _)| token as u32)
 }
 
 /// `ln Σ exp(logits)`, computed around the maximum.

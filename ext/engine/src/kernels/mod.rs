@@ -264,8 +264,12 @@ pub(crate) fn likeliest(x: &Tensor) -> Result<Option<Vec<Option<u32>>>> {
     if x.device().is_cuda() {
         return Ok(cuda::likeliest::likeliest(x)?);
     }
-    let _ = x;
-    Ok(None)
+    Ok(cpu::rows::likeliest::likeliest(x)?)
+}
+
+/// The first of the largest finite numbers in a row.
+pub(crate) fn likeliest_of(row: &[f32]) -> Option<u32> {
+    cpu::rows::likeliest::of_row(row)
 }
 
 /// The mean of each sequence's rows: `x` is [tokens, width], sequence i is the rows from

@@ -1,6 +1,8 @@
-//! Kernels that read and write whole rows: norms, softmax, activations, rotary positions, pooling.
+//! Kernels that read and write whole rows: norms, softmax, activations, rotary positions, pooling,
+//! the largest number.
 
 pub(crate) mod activation;
+pub(crate) mod likeliest;
 pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod rope;
