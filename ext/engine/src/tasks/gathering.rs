@@ -74,6 +74,9 @@ enum Phase {
 /// A result, or what the computation panicked with.
 type Outcome = std::result::Result<Result<Tensor>, Box<dyn Any + Send>>;
 
+/// Another call's, and what has become of it.
+type Done = (Arc<Ticket>, Outcome);
+
 /// What a call asks to be computed.
 pub struct Request<'a> {
     pub body: &'a TextModel,
@@ -95,8 +98,8 @@ impl Default for Gathering {
 }
 
 impl Gathering {
-    /// What `finish` makes of the hidden states of the request's tokens, [tokens, hidden]. Both run in the
-    /// pool: a thread of Ruby's has little room for what it calls.
+    /// What `finish` makes of the hidden states of the request's tokens, [tokens, hidden]. Unless that is
+    /// light, it runs in the pool as the forward does: a thread of Ruby's has little room for what it calls.
     pub fn forward<R: Send>(
         &self,
         request: &Request<'_>,
@@ -113,26 +116,35 @@ impl Gathering {
         match line.of_this_process().enter(request, &self.stats)? {
             Entered::Over(outcome) => {
                 let hidden = unpacked(outcome)?;
-                threads::install(|| finish(&hidden))?
+                match hidden.elem_count() <= request.device.light() {
+                    true => finish(&hidden),
+                    false => threads::install(|| finish(&hidden))?,
+                }
             }
             Entered::Leads(mut turn) => threads::install(|| {
                 request.device.keeping_awake(|| {
                     turn.gather(request, &self.stats);
-                    let outcome = self.lead(request, &turn);
+                    let (own, others) = self.lead(request, &mut turn);
+                    // The next begins to compute while the others go their ways.
+                    let waiting = turn.waiting;
                     drop(turn);
-                    finish(&unpacked(outcome)?)
+                    for (ticket, outcome) in others {
+                        ticket.end(waiting, outcome);
+                    }
+                    finish(&unpacked(own)?)
                 })
             })?,
         }
     }
 
-    /// Computes for all of a turn; the outcome of the call that leads.
-    fn lead(&self, request: &Request<'_>, turn: &Turn<'_>) -> Outcome {
-        let others = &turn.others;
-        if others.is_empty() {
-            return self.compute(request, 1, request.sequences);
+    /// Computes for all of a turn: the outcome of the call that leads, and those of others, who leave the
+    /// turn.
+    fn lead(&self, request: &Request<'_>, turn: &mut Turn<'_>) -> (Outcome, Vec<Done>) {
+        if turn.others.is_empty() {
+            return (self.compute(request, 1, request.sequences), Vec::new());
         }
         let together = || -> Result<(Tensor, Vec<Tensor>)> {
+            let others = &turn.others;
             let mut all = request.sequences.clone();
             for ticket in others {
                 all.append(&ticket.sequences)?;
@@ -149,32 +161,28 @@ impl Gathering {
         };
         match catch_unwind(AssertUnwindSafe(together)) {
             Ok(Ok((own, parts))) => {
-                for (ticket, part) in others.iter().zip(parts) {
-                    ticket.end(turn.waiting, Ok(Ok(part)));
-                }
-                Ok(Ok(own))
+                let parts = parts.into_iter().map(|part| Ok(Ok(part)));
+                (Ok(Ok(own)), turn.others.drain(..).zip(parts).collect())
             }
             Ok(Err(Error::Interrupted)) if request.cancel.is_cancelled() => {
-                Ok(Err(Error::Interrupted))
+                (Ok(Err(Error::Interrupted)), Vec::new())
             }
             _ => self.one_by_one(request, turn),
         }
     }
 
     /// After a failure: each for itself, so that only whose it is has it.
-    fn one_by_one(&self, request: &Request<'_>, turn: &Turn<'_>) -> Outcome {
+    fn one_by_one(&self, request: &Request<'_>, turn: &mut Turn<'_>) -> (Outcome, Vec<Done>) {
         let own = self.compute(request, 1, request.sequences);
-        for ticket in &turn.others {
-            if request.cancel.is_cancelled() {
-                break;
-            }
-            match self.compute(request, 1, &ticket.sequences) {
+        let mut done = Vec::new();
+        while !request.cancel.is_cancelled() && !turn.others.is_empty() {
+            match self.compute(request, 1, &turn.others[0].sequences) {
                 // By this call's token: the ticket is for the next to compute.
                 Ok(Err(Error::Interrupted)) if request.cancel.is_cancelled() => break,
-                outcome => ticket.end(turn.waiting, outcome),
+                outcome => done.push((turn.others.remove(0), outcome)),
             }
         }
-        own
+        (own, done)
     }
 
     fn compute(&self, request: &Request<'_>, calls: usize, sequences: &PackedSequences) -> Outcome {

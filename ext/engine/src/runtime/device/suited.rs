@@ -24,6 +24,15 @@ impl Device {
         }
     }
 
+    /// Of how many numbers a thread of a caller's works out the rest by itself, after others' forward: to
+    /// hand so few to the pool takes longer. A GPU is the pool's alone.
+    pub fn light(self) -> usize {
+        match self {
+            Self::Cpu => 64 * 1024,
+            Self::Cuda(_) | Self::Metal(_) => 0,
+        }
+    }
+
     /// How many tokens of a prompt go at least into a pass beside the tokens of others. A GPU waits for its
     /// weights longer than it takes to multiply so many rows with them, and any part at all costs it some
     /// launches: shorter ones would keep a prompt waiting and spare the others nothing.
