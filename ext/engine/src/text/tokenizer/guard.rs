@@ -5,6 +5,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use serde_json::Value;
 use tokenizers::tokenizer::{NormalizedString, Normalizer};
 use tokenizers::NormalizerWrapper;
 
@@ -30,6 +31,81 @@ pub(super) fn ensure_room(text: &str) -> Result<()> {
         text.len().saturating_mul(WORKING_BYTES),
         format_args!("tokenizing a text of {}", memory::format_bytes(text.len())),
     )
+}
+
+/// `ensure_room` for what stays of many texts: an encoding each, and of its tokens ids, names and places.
+pub(super) fn ensure_room_for_all(inputs: &[Input<'_>]) -> Result<()> {
+    const BYTES_PER_TEXT: usize = 512;
+    const KEPT_BYTES: usize = 40;
+    let lengths = inputs.iter().map(|input| match input {
+        Input::Single(text) => text.len(),
+        Input::Pair(first, second) => first.len() + second.len(),
+    });
+    let length = lengths.sum::<usize>().saturating_mul(KEPT_BYTES);
+    memory::ensure_available(
+        length.saturating_add(inputs.len().saturating_mul(BYTES_PER_TEXT)),
+        format_args!("the tokens of {} texts", inputs.len()),
+    )
+}
+
+/// No text of a table of characters is longer; the longest that Unicode makes of a character is half of it.
+const LONGEST_REPLACEMENT: usize = 64;
+
+/// The table of characters in a tokenizer's file, by which SentencePiece normalizes: the size of a trie, the trie, and
+/// the texts that it points to, each with a zero behind it. The crate reserves what the size says, and copies texts of
+/// any length for each character.
+pub(super) fn check_characters(table: &[u8], file: &Path) -> Result<()> {
+    let refused =
+        |reason: &str| Error::corrupt(file, format_args!("its table of characters {reason}"));
+    let (size, rest) = table
+        .split_first_chunk()
+        .ok_or_else(|| refused("breaks off"))?;
+    let trie = u32::from_le_bytes(*size) as usize / 4 * 4;
+    let texts = rest.get(trie..).filter(|_| trie > 0);
+    let texts = texts.ok_or_else(|| refused("does not have the size that it says"))?;
+    match texts.split(|&byte| byte == 0).map(<[u8]>::len).max() {
+        Some(longest) if longest > LONGEST_REPLACEMENT => {
+            Err(refused("makes long texts of single characters"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The tables of characters in the normalizers of a `tokenizer.json`, checked before the crate reads them.
+pub(super) fn check_normalizer(normalizer: &Value, file: &Path) -> Result<()> {
+    match normalizer {
+        Value::Object(fields) => fields.iter().try_for_each(|(name, value)| match value {
+            Value::String(table) if name == "precompiled_charsmap" => {
+                check_characters(&base64(table), file)
+            }
+            value => check_normalizer(value, file),
+        }),
+        Value::Array(items) => items
+            .iter()
+            .try_for_each(|item| check_normalizer(item, file)),
+        _ => Ok(()),
+    }
+}
+
+/// The bytes of a text in Base64; what does not belong there is passed over, as the crate refuses it.
+fn base64(text: &str) -> Vec<u8> {
+    let digit = |letter: u8| match letter {
+        b'A'..=b'Z' => Some(letter - b'A'),
+        b'a'..=b'z' => Some(letter - b'a' + 26),
+        b'0'..=b'9' => Some(letter - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let (mut bytes, mut bits, mut count) = (Vec::with_capacity(text.len() / 4 * 3), 0u32, 0);
+    for digit in text.bytes().filter_map(digit) {
+        (bits, count) = ((bits << 6) | u32::from(digit), count + 6);
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    bytes
 }
 
 /// A normalizer step by step, with what may have stopped it.
@@ -136,5 +212,34 @@ impl Tokenizer {
             }
         }
         Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_characters_that_lie_are_refused_before_they_are_read() {
+        let table = |size: u32, texts: &[u8]| [&size.to_le_bytes()[..], &[0; 8], texts].concat();
+        let check = |table: &[u8]| check_characters(table, Path::new("a.model"));
+        check(&table(8, b"abc\0de\0")).unwrap();
+        check(&table(8, &[b'x'; LONGEST_REPLACEMENT])).unwrap();
+        let long = [b'x'; LONGEST_REPLACEMENT + 1];
+        for wrong in [
+            table(u32::MAX, b"abc\0"),
+            table(16, b"abc\0"),
+            table(0, b"abc\0"),
+            table(8, &long),
+            vec![1, 2],
+        ] {
+            let message = check(&wrong).unwrap_err().to_string();
+            assert!(message.contains("its table of characters"), "{message}");
+        }
+        let json = serde_json::json!({ "type": "Sequence", "normalizers": [
+            { "type": "Precompiled", "precompiled_charsmap": "/////wAAAABhAA==" }
+        ] });
+        assert!(check_normalizer(&json, Path::new("tokenizer.json")).is_err());
+        assert_eq!(base64("SGVsbG8sIHc="), b"Hello, w");
     }
 }

@@ -4,13 +4,14 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::AddedToken;
 
 use super::sentence_piece::{self, Built, Unknown};
 use super::special_tokens::{content_of, ROLES};
-use super::{engine_error, vocabulary_files, Shared, SpecialTokens, Tokenizer};
+use super::{engine_error, guard, vocabulary_files, Shared, SpecialTokens, Tokenizer};
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::text::chat_template::ChatTemplates;
 use crate::{CancelToken, Error, Result};
@@ -268,11 +269,25 @@ fn from_sentence_piece(
     }
 }
 
+/// What of a `tokenizer.json` is looked at before the crate reads it.
+#[derive(Deserialize)]
+struct Parts {
+    #[serde(default)]
+    normalizer: Value,
+}
+
 fn read_tokenizer_json(path: &Path) -> Result<(tokenizers::Tokenizer, usize)> {
     let text = read_text(path)?;
     // Some readers of the tokenizers crate panic on JSON that breaks off, so that is found first.
-    serde_json::from_str::<serde::de::IgnoredAny>(&text)
-        .map_err(|error| Error::corrupt(path, format_args!("it is not JSON ({error})")))?;
+    let parts: Parts = serde_json::from_str(&text).map_err(|error| {
+        let what = if error.is_data() {
+            "a tokenizer"
+        } else {
+            "JSON"
+        };
+        Error::corrupt(path, format_args!("it is not {what} ({error})"))
+    })?;
+    guard::check_normalizer(&parts.normalizer, path)?;
     let parsed = panic::catch_unwind(AssertUnwindSafe(|| text.parse::<tokenizers::Tokenizer>()));
     match parsed {
         Ok(Ok(core)) => Ok((core, text.len().saturating_mul(3))),

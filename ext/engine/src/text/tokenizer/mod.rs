@@ -242,6 +242,7 @@ impl Tokenizer {
         detail: Detail,
         cancel: &CancelToken,
     ) -> Result<Vec<Encoding>> {
+        guard::ensure_room_for_all(inputs)?;
         let mut encodings = inputs
             .par_iter()
             .map(|input| self.encode_unpadded(*input, add_special_tokens, detail, cancel))

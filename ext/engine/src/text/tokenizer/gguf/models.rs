@@ -20,9 +20,9 @@ use tokenizers::{DecoderWrapper, NormalizerWrapper};
 
 use super::pre_tokenizer::Rules;
 use super::{kind, Flags, Vocabulary};
-use crate::text::tokenizer::engine_error;
 use crate::text::tokenizer::load::boundary_template;
 use crate::text::tokenizer::sentence_piece::scored_merges;
+use crate::text::tokenizer::{engine_error, guard};
 use crate::{Error, Result};
 
 /// What SentencePiece writes for a space.
@@ -205,6 +205,7 @@ pub(super) fn unigram(vocabulary: &Vocabulary<'_>) -> Result<tokenizers::Tokeniz
     if let Some(map) = metadata.opt_i64s("tokenizer.ggml.precompiled_charsmap")? {
         // Written as signed or unsigned bytes.
         let bytes: Vec<u8> = map.iter().map(|value| value.to_le_bytes()[0]).collect();
+        guard::check_characters(&bytes, metadata.file())?;
         let precompiled = Precompiled::from(&bytes).map_err(|_| {
             Error::corrupt(metadata.file(), "its table of characters does not parse")
         })?;

@@ -19,9 +19,9 @@ use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
 use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
 use tokenizers::{AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
-use super::engine_error;
 use super::load::{boundary_template, read_text};
 use super::special_tokens::content_of;
+use super::{engine_error, guard};
 use crate::{Error, Result};
 
 pub(super) use families::{m2m100, marian, nllb, spiece};
@@ -197,6 +197,7 @@ fn normalizers(
 ) -> Result<Vec<NormalizerWrapper>> {
     let mut normalizers: Vec<NormalizerWrapper> = Vec::new();
     if !model.characters.is_empty() {
+        guard::check_characters(&model.characters, path)?;
         let table = Precompiled::from(&model.characters)
             .map_err(|_| Error::corrupt(path, "its table of characters does not parse"))?;
         normalizers.push(table.into());
