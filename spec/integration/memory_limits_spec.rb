@@ -70,6 +70,40 @@ RSpec.describe "Memory that is not there" do
     end
   end
 
+  it "is refused wherever a count decides how much it takes", if: File.readable?("/proc/self/statm") do
+    output, errors, status = run_ruby(<<~RUBY)
+      require "etc"
+      tiny = ->(type, name) { Candle.const_get(type).from_pretrained(File.join(#{TinyModels::ROOT.dump}, name), device: "cpu") }
+      embedder, seq2seq = tiny[:EmbeddingModel, "bert-sentence"], tiny[:Seq2Seq, "seq2seq/t5"]
+      embedder.embed(%w[fox dog] * 50)
+      seq2seq.generate(%w[fox dog], max_length: 2)
+      terms = Array.new(400) { |length| "!" * (length + 1) }
+      gazetteer = Candle::GazetteerEntityRecognizer.new("X", terms)
+      numbers = [0.5] * 40_000_000
+      addresses = File.read("/proc/self/statm").to_i * Etc.sysconf(Etc::SC_PAGESIZE)
+      Process.setrlimit(Process::RLIMIT_AS, addresses + (500 << 20))
+      { numbers: -> { Candle::Tensor.new(numbers) }, vectors: -> { embedder.embed(["fox"] * 8_000_000, as: :tensor) },
+        batch: -> { embedder.tokenizer.encode_batch(["the fox"] * 1_500_000) },
+        beams: -> { seq2seq.generate(["fox"] * 32, num_beams: 256, max_length: 200) },
+        terms: -> { gazetteer.recognize("!" * 500_000) } }.each do |name, call|
+        call.call
+        puts "\#{name} was granted"
+      rescue Candle::OutOfMemoryError => e
+        puts "\#{name}: \#{e.message[/\\Anot enough memory for ([^:\\d]+)/, 1]}"
+      end
+      puts embedder.embed("fox").size
+    RUBY
+    expect(output).to eq(<<~TEXT), errors
+      numbers: the numbers of a tensor
+      vectors:#{" "}
+      batch: the tokens of#{" "}
+      beams:#{" "}
+      terms: the terms that are found in a text
+      32
+    TEXT
+    expect(status).to be_success
+  end
+
   it "is refused where a checkpoint fills queries up to a length beyond all memory" do
     boundless("colbert-modernbert", query_length: 2**30) do |folder|
       output, errors, = run_ruby(<<~RUBY)

@@ -2,6 +2,7 @@
 
 use candle_core::{Device as CandleDevice, Tensor};
 use engine::nn::Pooling;
+use engine::runtime::memory;
 use engine::tasks::{compact, EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
 use engine::Error as EngineError;
 use magnus::{
@@ -129,7 +130,11 @@ fn embed_ids(
 /// What Ruby gets, slice by slice.
 pub enum Vectors {
     Rows(RArray, Row),
-    Tensor(Vec<f32>, usize),
+    Tensor {
+        values: Vec<f32>,
+        dimension: usize,
+        total: usize,
+    },
 }
 
 #[derive(Clone, Copy)]
@@ -148,7 +153,11 @@ impl Vectors {
             "packed" => rows(Row::Packed),
             "int8" => rows(Row::Int8),
             "binary" => rows(Row::Bits),
-            "tensor" => Ok(Self::Tensor(Vec::new(), 0)),
+            "tensor" => Ok(Self::Tensor {
+                values: Vec::new(),
+                dimension: 0,
+                total,
+            }),
             other => Err(error::to_ruby(
                 ruby,
                 EngineError::InvalidInput(format!("unknown form {other:?} of vectors")),
@@ -163,7 +172,16 @@ impl Vectors {
                     rows.push(row.convert(ruby, vector))?;
                 }
             }
-            Self::Tensor(values, dimension) => {
+            Self::Tensor {
+                values,
+                dimension,
+                total,
+            } => {
+                if values.capacity() == 0 {
+                    let shape = [*total, found.dimension];
+                    *values = memory::vector(&shape, format_args!("{total} vectors"))
+                        .map_err(|error| error::to_ruby(ruby, error))?;
+                }
                 values.extend(found.values);
                 *dimension = found.dimension;
             }
@@ -189,7 +207,9 @@ impl Vectors {
     pub fn finish(self, ruby: &Ruby) -> Result<Value, Error> {
         match self {
             Self::Rows(rows, _) => Ok(rows.as_value()),
-            Self::Tensor(values, dimension) => {
+            Self::Tensor {
+                values, dimension, ..
+            } => {
                 let shape = (values.len() / dimension.max(1), dimension);
                 let tensor = Tensor::from_vec(values, shape, &CandleDevice::Cpu)
                     .map_err(|error| error::to_ruby(ruby, error.into()))?;

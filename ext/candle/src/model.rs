@@ -321,6 +321,9 @@ fn kernels(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
     Ok(hash)
 }
 
+/// The results of many texts stay, and may fill the memory: with less than this left, no other slice begins.
+const LEAST_LEFT: usize = 64 << 20;
+
 /// Runs `work` off the GVL on one slice of the texts after the other, and hands each result to
 /// `take` with the number of texts done. An interrupt costs at most the slice at hand. `work` gets
 /// the index of the slice's first text; without texts it is called once, with none.
@@ -339,6 +342,10 @@ pub fn in_slices<T: Send>(
             Some(slice) => slice.to_vec()?,
             None => Vec::new(),
         };
+        if done > 0 {
+            let what = format_args!("more results than those of {done} texts");
+            memory::ensure_available(LEAST_LEFT, what).map_err(error::raised(ruby))?;
+        }
         let result = gvl::leave_waiting(ruby, |cancel| work(&slice, done, cancel))?;
         done += count;
         take(result, done)?;

@@ -1,6 +1,7 @@
 //! New tensors.
 
 use candle_core::DType;
+use engine::runtime::memory;
 use engine::tensor::create::{self, Distribution};
 use engine::tensor::{from_bytes, from_numbers, Numbers};
 use engine::{Device, Error as EngineError};
@@ -25,6 +26,9 @@ fn from_array(ruby: &Ruby, value: Value, dtype: Value, device: Value) -> Result<
     })?;
     Ok(RbTensor::new(ruby, tensor))
 }
+
+/// What there may be too little memory for.
+const NUMBERS: &str = "the numbers of a tensor";
 
 /// Reads nested arrays depth first; the first branch fixes the shape for all others.
 struct Parser<'a> {
@@ -121,13 +125,13 @@ impl<'a> Parser<'a> {
             Numbers::Integer(_) => {
                 let number = self.integer(value)?;
                 if let Numbers::Integer(numbers) = &mut self.numbers {
-                    numbers.push(number);
+                    memory::push(numbers, number, NUMBERS).map_err(error::raised(self.ruby))?;
                 }
             }
             Numbers::Float(_) => {
                 let number = self.float(value)?;
                 if let Numbers::Float(numbers) = &mut self.numbers {
-                    numbers.push(number);
+                    memory::push(numbers, number, NUMBERS).map_err(error::raised(self.ruby))?;
                 }
             }
         }

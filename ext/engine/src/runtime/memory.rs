@@ -34,6 +34,25 @@ pub fn ensure_elements(count: &[usize], size: usize, what: impl std::fmt::Displa
     }
 }
 
+/// An empty vector with room for so many elements, or an `OutOfMemory` error.
+pub fn vector<T>(count: &[usize], what: impl std::fmt::Display) -> Result<Vec<T>> {
+    ensure_elements(count, size_of::<T>(), &what)?;
+    let mut values = Vec::new();
+    let reserved = values.try_reserve_exact(count.iter().product());
+    reserved.map_err(|_| Error::OutOfMemory(format!("not enough memory for {what}")))?;
+    Ok(values)
+}
+
+/// Appends to a vector whose length a text or a file decides; an `OutOfMemory` error where it can't grow.
+pub fn push<T>(values: &mut Vec<T>, value: T, what: impl std::fmt::Display) -> Result<()> {
+    if values.len() == values.capacity() {
+        // Growing doubles it, beside what it was.
+        ensure_elements(&[values.len(), 2], size_of::<T>(), what)?;
+    }
+    values.push(value);
+    Ok(())
+}
+
 /// Whether the system gives out that much, past the allocator that would keep it. A mapping is asked
 /// for, since the compiler removes an allocation that is never used.
 #[cfg(unix)]
@@ -200,6 +219,8 @@ mod tests {
         assert!(ensure_elements(&[usize::MAX, 2], 4, "a test").is_err());
         assert!(ensure_elements(&[usize::MAX, 0], 4, "a test").is_ok());
         assert!(ensure_available(100 << 20, "a test").is_ok());
+        assert!(vector::<f32>(&[1 << 40, 64], "a test").is_err());
+        assert!(vector::<f32>(&[3, 4], "a test").unwrap().capacity() >= 12);
     }
 
     #[test]

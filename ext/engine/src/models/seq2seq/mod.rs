@@ -17,6 +17,7 @@ use crate::models::families;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{elementwise, Inventory, Linear, Norm, PackedSequences};
+use crate::runtime::memory;
 use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
 
@@ -187,6 +188,9 @@ impl Seq2Seq {
         }
         let width = self.config.decoder.attention_shape().width();
         cache.check_room(rows, width, self.layers.len())?;
+        // The logits, again where the next tokens are chosen, and what a layer holds of each row.
+        let held = 2 * self.config.vocab_size + 8 * self.config.decoder.hidden_size;
+        memory::ensure_elements(&[rows, held], 4, format_args!("{rows} texts at once"))?;
         let per_text = (rows / texts) as u32;
         let text_boundaries: Vec<u32> = (0..=texts as u32).map(|text| text * per_text).collect();
         let step = Step {

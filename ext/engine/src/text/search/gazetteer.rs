@@ -6,6 +6,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::Regex;
 
 use super::Span;
+use crate::runtime::memory;
 use crate::{CancelToken, Error, Result};
 
 /// Matches between two looks at the cancel token.
@@ -72,6 +73,8 @@ impl Gazetteer {
 
     /// Every place of every term, also those that overlap, by their start and the longest first.
     pub fn find(&self, text: &str, cancel: &CancelToken) -> Result<Vec<Span>> {
+        // Its folded bytes, where each of them stands, and its characters.
+        memory::ensure_elements(&[text.len()], 9, "searching a text for terms")?;
         let (folded, places) = self.folded(text, cancel)?;
         let characters: Vec<char> = text.chars().collect();
         let mut found = Vec::new();
@@ -97,7 +100,8 @@ impl Gazetteer {
             let runs_on = (first && before.copied().is_some_and(is_letter))
                 || (last && after.copied().is_some_and(is_letter));
             if start < end && !runs_on {
-                found.push(Span { start, end });
+                let span = Span { start, end };
+                memory::push(&mut found, span, "the terms that are found in a text")?;
             }
         }
         found.sort_unstable_by_key(|span| (span.start, usize::MAX - span.end));

@@ -3,6 +3,7 @@
 use regex::{Regex, RegexBuilder};
 
 use super::{Characters, Span};
+use crate::runtime::memory;
 use crate::{CancelToken, Error, Result};
 
 /// What a compiled pattern may take.
@@ -37,7 +38,8 @@ impl TextPattern {
             if !matched.is_empty() {
                 let start = characters.at(matched.start());
                 let end = characters.at(matched.end());
-                found.push(Span { start, end });
+                let span = Span { start, end };
+                memory::push(&mut found, span, "the matches of a pattern in a text")?;
             }
         }
         Ok(found)

@@ -271,7 +271,7 @@ fn from_sentence_piece(
 
 /// What of a `tokenizer.json` is looked at before the crate reads it.
 #[derive(Deserialize)]
-struct Parts {
+struct Examined {
     #[serde(default)]
     normalizer: Value,
 }
@@ -279,7 +279,7 @@ struct Parts {
 fn read_tokenizer_json(path: &Path) -> Result<(tokenizers::Tokenizer, usize)> {
     let text = read_text(path)?;
     // Some readers of the tokenizers crate panic on JSON that breaks off, so that is found first.
-    let parts: Parts = serde_json::from_str(&text).map_err(|error| {
+    let examined: Examined = serde_json::from_str(&text).map_err(|error| {
         let what = if error.is_data() {
             "a tokenizer"
         } else {
@@ -287,7 +287,7 @@ fn read_tokenizer_json(path: &Path) -> Result<(tokenizers::Tokenizer, usize)> {
         };
         Error::corrupt(path, format_args!("it is not {what} ({error})"))
     })?;
-    guard::check_normalizer(&parts.normalizer, path)?;
+    guard::check_normalizer(&examined.normalizer, path)?;
     let parsed = panic::catch_unwind(AssertUnwindSafe(|| text.parse::<tokenizers::Tokenizer>()));
     match parsed {
         Ok(Ok(core)) => Ok((core, text.len().saturating_mul(3))),
