@@ -266,7 +266,7 @@ fn gif(bytes: &[u8], limits: &Limits) -> Decoded<Oriented> {
     Ok((screen, None))
 }
 
-pub(super) fn from_grey(samples: &[u8]) -> Vec<u8> {
+fn from_grey(samples: &[u8]) -> Vec<u8> {
     coloured(samples, 1, |pixel| [pixel[0]; CHANNELS])
 }
 

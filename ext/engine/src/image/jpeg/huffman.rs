@@ -10,7 +10,7 @@ const MOST_LENGTH: usize = 16;
 pub struct Codes {
     /// For the next `SHORT` bits: the length of the code that they begin with and its value; no length
     /// where it is longer.
-    short: Vec<(u8, u8)>,
+    short: Box<[(u8, u8); 1 << SHORT]>,
     /// By length: the first code beyond those of it, at the left of 16 bits, and what leads from a code
     /// to its value's place.
     ends: [u32; MOST_LENGTH + 1],
@@ -26,7 +26,7 @@ impl Codes {
             return Err(damaged("it has a table of codes without their values"));
         }
         let mut codes = Self {
-            short: vec![(0, 0); 1 << SHORT],
+            short: Box::new([(0, 0); 1 << SHORT]),
             ends: [0; MOST_LENGTH + 1],
             offsets: [0; MOST_LENGTH + 1],
             values: values[..total].to_vec(),
@@ -86,6 +86,20 @@ impl<'a> Bits<'a> {
     }
 
     fn fill(&mut self) {
+        if let Some(next) = self.data.get(self.at..).and_then(|rest| rest.first_chunk()) {
+            let next = u64::from_be_bytes(*next);
+            // Whether a byte of it is 255, which needs a closer look.
+            let holes = !next;
+            let special =
+                holes.wrapping_sub(0x0101_0101_0101_0101) & !holes & 0x8080_8080_8080_8080;
+            let free = (64 - self.count) & !7;
+            if special == 0 && (8..64).contains(&free) {
+                self.held = self.held << free | next >> (64 - free);
+                self.at += free as usize / 8;
+                self.count += free;
+                return;
+            }
+        }
         while self.count <= 48 {
             let byte = match (self.data.get(self.at), self.data.get(self.at + 1)) {
                 (Some(0xff), Some(0)) => {
@@ -135,7 +149,8 @@ impl<'a> Bits<'a> {
 
     pub fn code(&mut self, codes: &Codes) -> Decoded<u8> {
         let next = self.peek(MOST_LENGTH as u32);
-        let (length, value) = codes.short[(next >> (MOST_LENGTH as u32 - SHORT)) as usize];
+        let place = (next >> (MOST_LENGTH as u32 - SHORT)) as usize & ((1 << SHORT) - 1);
+        let (length, value) = codes.short[place];
         if length > 0 {
             self.count -= u32::from(length);
             return Ok(value);

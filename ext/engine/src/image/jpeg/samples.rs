@@ -1,56 +1,80 @@
 //! From coefficients to samples, and from those of each component to pixels: as libjpeg does, whose
 //! rounding every other program's pictures have.
 
+use std::num::Wrapping;
+
 use super::frame::Component;
 
 /// Of constants, and of what stands between the two passes.
-const CONSTANT: u32 = 13;
-const BETWEEN: u32 = 2;
+const CONSTANT: usize = 13;
+const BETWEEN: usize = 2;
 
-/// The inverse cosine transform of 8 values, times 2^13 · √8.
-fn transform(x: [i64; 8]) -> [i64; 8] {
-    let shared = (x[2] + x[6]) * 4433;
-    let (even2, even3) = (shared - x[6] * 15_137, shared + x[2] * 6270);
-    let (even0, even1) = ((x[0] + x[4]) << CONSTANT, (x[0] - x[4]) << CONSTANT);
-    let sums = [even0 + even3, even1 + even2, even1 - even2, even0 - even3];
-    let turned = (x[7] + x[3] + x[5] + x[1]) * 9633;
-    let (a, b) = ((x[7] + x[1]) * -7373, (x[5] + x[3]) * -20_995);
-    let c = (x[7] + x[3]) * -16_069 + turned;
-    let d = (x[5] + x[1]) * -3196 + turned;
-    let odd = [
-        x[1] * 12_299 + a + d,
-        x[3] * 25_172 + b + c,
-        x[5] * 16_819 + b + d,
-        x[7] * 2446 + a + c,
-    ];
-    std::array::from_fn(|at| match at < 4 {
-        true => sums[at] + odd[at],
-        false => sums[7 - at] - odd[7 - at],
-    })
+/// Wraps where damaged files have numbers that no picture has.
+type Number = Wrapping<i32>;
+
+/// 8 rows of 8 numbers.
+type Block = [[Number; 8]; 8];
+
+/// The inverse cosine transforms of 8 columns, times 2^13 · √8, without the lowest bits of the result.
+#[inline(always)]
+fn transform(rows: &Block, bits: usize) -> Block {
+    let mut result = [[Wrapping(0); 8]; 8];
+    // Columns do not touch each other, so that the compiler computes several at a time.
+    for column in 0..8 {
+        let x: [Number; 8] = std::array::from_fn(|row| rows[row][column]);
+        let times = |number: Number, factor: i32| number * Wrapping(factor);
+        let shared = times(x[2] + x[6], 4433);
+        let (even2, even3) = (shared - times(x[6], 15_137), shared + times(x[2], 6270));
+        let (even0, even1) = ((x[0] + x[4]) << CONSTANT, (x[0] - x[4]) << CONSTANT);
+        let sums = [even0 + even3, even1 + even2, even1 - even2, even0 - even3];
+        let turned = times(x[7] + x[3] + x[5] + x[1], 9633);
+        let (a, b) = (times(x[7] + x[1], -7373), times(x[5] + x[3], -20_995));
+        let c = times(x[7] + x[3], -16_069) + turned;
+        let d = times(x[5] + x[1], -3196) + turned;
+        let odd = [
+            times(x[1], 12_299) + a + d,
+            times(x[3], 25_172) + b + c,
+            times(x[5], 16_819) + b + d,
+            times(x[7], 2446) + a + c,
+        ];
+        for (at, (sum, odd)) in sums.into_iter().zip(odd).enumerate() {
+            result[at][column] = descaled(sum + odd, bits);
+            result[7 - at][column] = descaled(sum - odd, bits);
+        }
+    }
+    result
 }
 
-fn descaled(value: i64, bits: u32) -> i64 {
-    (value + (1 << (bits - 1))) >> bits
+#[inline(always)]
+fn descaled(value: Number, bits: usize) -> Number {
+    (value + Wrapping(1 << (bits - 1))) >> bits
+}
+
+#[inline(always)]
+fn transposed(rows: &Block) -> Block {
+    std::array::from_fn(|row| std::array::from_fn(|column| rows[column][row]))
 }
 
 /// The samples of a block, row by row.
-pub fn block(coefficients: &[i16], table: &[u16; 64]) -> [u8; 64] {
-    let mut between = [0i64; 64];
-    for column in 0..8 {
-        let values = std::array::from_fn(|row| {
-            let at = 8 * row + column;
-            i64::from(coefficients[at]) * i64::from(table[at])
-        });
-        for (row, value) in transform(values).into_iter().enumerate() {
-            between[8 * row + column] = descaled(value, CONSTANT - BETWEEN);
+#[inline(always)]
+pub fn block(coefficients: &[i16; 64], table: &[u16; 64]) -> [u8; 64] {
+    let sample = |value: Number| (value + Wrapping(128)).0.clamp(0, 255) as u8;
+    let mut scaled = [[Wrapping(0); 8]; 8];
+    for (number, row) in scaled.iter_mut().enumerate() {
+        for (column, value) in row.iter_mut().enumerate() {
+            let at = 8 * number + column;
+            *value = Wrapping(i32::from(coefficients[at])) * Wrapping(i32::from(table[at]));
         }
     }
+    if coefficients[1..].iter().fold(0, |all, &one| all | one) == 0 {
+        return [sample(descaled(scaled[0][0], 3)); 64];
+    }
+    let between = transposed(&transform(&scaled, CONSTANT - BETWEEN));
+    let found = transform(&between, CONSTANT + BETWEEN + 3);
     let mut samples = [0u8; 64];
-    for row in 0..8 {
-        let values = std::array::from_fn(|column| between[8 * row + column]);
-        for (column, value) in transform(values).into_iter().enumerate() {
-            let sample = descaled(value, CONSTANT + BETWEEN + 3) + 128;
-            samples[8 * row + column] = sample.clamp(0, 255) as u8;
+    for (column, values) in found.iter().enumerate() {
+        for (row, &value) in values.iter().enumerate() {
+            samples[8 * row + column] = sample(value);
         }
     }
     samples
@@ -69,16 +93,19 @@ pub struct Plane {
 }
 
 impl Plane {
+    #[inline(always)]
     pub fn new(component: &Component, (across, down): (usize, usize)) -> Self {
         let stride = component.columns * 8;
         let mut samples = vec![0u8; stride * component.rows * 8];
-        let blocks = component.coefficients.chunks_exact(64).enumerate();
-        for (number, coefficients) in blocks {
-            let (column, row) = (number % component.columns, number / component.columns);
-            let found = block(coefficients, &component.table);
-            for (y, line) in found.chunks_exact(8).enumerate() {
-                let start = (row * 8 + y) * stride + column * 8;
-                samples[start..start + 8].copy_from_slice(line);
+        let (blocks, _) = component.coefficients.as_chunks::<64>();
+        let lines = samples.chunks_exact_mut(8 * stride);
+        for (blocks, lines) in blocks.chunks_exact(component.columns).zip(lines) {
+            for (column, coefficients) in blocks.iter().enumerate() {
+                let found = block(coefficients, &component.table);
+                for (y, line) in found.chunks_exact(8).enumerate() {
+                    let start = y * stride + column * 8;
+                    lines[start..start + 8].copy_from_slice(line);
+                }
             }
         }
         Self {
@@ -91,12 +118,14 @@ impl Plane {
         }
     }
 
+    #[inline(always)]
     fn row(&self, y: usize) -> &[u8] {
         let y = y.min(self.height - 1);
         &self.samples[y * self.stride..][..self.width]
     }
 
     /// The samples of a row of pixels, of which there are at least `row.len()`.
+    #[inline(always)]
     pub fn upsample(&self, y: usize, sums: &mut Vec<i32>, row: &mut [u8]) {
         let near = y / self.down;
         let below = y % 2 == 1;
@@ -128,6 +157,11 @@ impl Plane {
                 };
                 double(sums, (shift, left, right), row);
             }
+            (1, _) => {
+                let samples = self.row(near);
+                let count = row.len().min(samples.len());
+                row[..count].copy_from_slice(&samples[..count]);
+            }
             (across, _) => {
                 let samples = self.row(near);
                 for (x, pixel) in row.iter_mut().enumerate() {
@@ -138,24 +172,40 @@ impl Plane {
     }
 }
 
-/// Between two neighbours there are two pixels, three parts of the nearer and one of the other each.
+/// Between two neighbours there are two pixels, three parts of the nearer and one of the other each. There are more
+/// than two of them.
+#[inline(always)]
 fn double(sums: &[i32], (shift, left, right): (i32, i32, i32), row: &mut [u8]) {
-    for (x, pixel) in row.iter_mut().enumerate() {
-        let at = (x / 2).min(sums.len() - 1);
-        let (other, bias) = match x % 2 {
-            0 => (at.checked_sub(1), left),
-            _ => (Some(at + 1).filter(|&next| next < sums.len()), right),
-        };
-        let sum = match other {
-            Some(other) => 3 * sums[at] + sums[other],
-            None => 4 * sums[at],
-        };
-        *pixel = ((sum + bias) >> shift) as u8;
+    let last = sums.len() - 1;
+    let edges = [
+        (0, 4 * sums[0] + left),
+        (1, 3 * sums[0] + sums[1] + right),
+        (2 * last, 3 * sums[last] + sums[last - 1] + left),
+        (2 * last + 1, 4 * sums[last] + right),
+    ];
+    for (at, sum) in edges {
+        if let Some(pixel) = row.get_mut(at) {
+            *pixel = (sum >> shift) as u8;
+        }
+    }
+    let inner = row.get_mut(2..).unwrap_or_default();
+    for (pair, near) in inner.chunks_exact_mut(2).zip(sums.windows(3)) {
+        pair[0] = ((3 * near[1] + near[0] + left) >> shift) as u8;
+        pair[1] = ((3 * near[1] + near[2] + right) >> shift) as u8;
+    }
+}
+
+/// Makes red, green and blue of lines of brightness and two differences of colour.
+#[inline(always)]
+pub fn colours([first, second, third]: [&mut [u8]; 3]) {
+    for ((a, b), c) in first.iter_mut().zip(second).zip(third) {
+        [*a, *b, *c] = colour([*a, *b, *c]);
     }
 }
 
 /// Red, green and blue of brightness and two differences of colour.
-pub fn colour([y, blue, red]: [u8; 3]) -> [u8; 3] {
+#[inline(always)]
+fn colour([y, blue, red]: [u8; 3]) -> [u8; 3] {
     const HALF: i32 = 1 << 15;
     let (y, blue, red) = (i32::from(y), i32::from(blue) - 128, i32::from(red) - 128);
     [
@@ -176,8 +226,10 @@ mod tests {
         coefficients[0] = 40;
         let samples = block(&coefficients, &[2; 64]);
         assert!(samples.iter().all(|&sample| sample == 138));
-        let wild = block(&[i16::MIN; 64], &[u16::MAX; 64]);
-        assert!(wild.iter().all(|sample| [0, 255].contains(sample)));
+        coefficients[0] = 2000;
+        assert_eq!(block(&coefficients, &[2; 64]), [255; 64]);
+        // Numbers beyond any picture's are no error.
+        block(&[i16::MIN; 64], &[u16::MAX; 64]);
     }
 
     #[test]
