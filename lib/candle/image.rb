@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "json"
 require "pathname"
 
 Candle::Native.complete(:Image)
@@ -129,6 +130,28 @@ module Candle
     # @return [Array(Integer, Integer)] width and height
     def size
       [width, height]
+    end
+
+    # What an image processor makes of the picture, which is what a model is shown of it: the picture as one view, and
+    # its tiles where the processor cuts it.
+    #
+    # @example
+    #   image = Candle::Image.open("spec/fixtures/images/photo.png")
+    #   image.prepared("image_processor_type" => "ViTImageProcessor", "size" => 224).map(&:shape) # => [[3, 224, 224]]
+    #
+    # @param settings [Hash] as a checkpoint's `preprocessor_config.json` has them
+    # @return [Array<Tensor>] `[3, height, width]` each
+    # @raise [ArgumentError] for anything but a Hash of what JSON has
+    # @raise [UnsupportedModelError, CorruptModelError] for settings that no processor has
+    # @raise [InvalidInputError] for a picture that can't be brought to the size
+    def prepared(settings)
+      unless settings.respond_to?(:to_hash)
+        raise ArgumentError, "settings must be a Hash, not #{Arguments.shown(settings)}"
+      end
+
+      _prepared(JSON.generate(settings.to_hash))
+    rescue JSON::GeneratorError => e
+      raise ArgumentError, "settings can't be written as JSON: #{e.message}"
     end
 
     # @return [String] one line

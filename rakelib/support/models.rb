@@ -110,7 +110,8 @@ module Tasks
     def download(package, directory)
       name, version = package.fetch_values("name", "version")
       case package.fetch("installer")
-      when "pip" then run("python3", "-m", "pip", "download", *PIP, *quiet, "--dest", directory, "#{name}==#{version}")
+      when "pip" then run("python3", "-m", "pip", "download", *PIP, *abi(package), *quiet, "--dest", directory,
+                          "#{name}==#{version}")
       when "npm" then run("npm", "pack", "--silent", "--pack-destination", directory, "#{name}@#{version}")
       end
       archive = File.join(directory, package.fetch("archive"))
@@ -118,6 +119,10 @@ module Tasks
       return archive if found == package.fetch("sha256")
 
       raise "#{package.fetch("archive")}: expected sha256 #{package.fetch("sha256")}, found #{found}"
+    end
+
+    def abi(package)
+      package["abi"] ? ["--abi", package["abi"]] : []
     end
 
     # pip draws its progress bar only on a terminal; elsewhere its lines are noise.

@@ -1,9 +1,11 @@
 //! `Candle::Image`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::image::{self, Image, Limits};
+use candle_core::{Device, Tensor};
+use engine::files::raw_config::RawConfig;
+use engine::image::{self, Image, Limits, Processor, View};
 use engine::tasks::{Embeddings, Picture};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{
@@ -12,6 +14,7 @@ use magnus::{
 };
 
 use crate::embedding_model::Vectors;
+use crate::tensor::RbTensor;
 use crate::{error, gc, gvl};
 
 #[magnus::wrap(class = "Candle::Image", free_immediately, size)]
@@ -114,6 +117,24 @@ fn height(this: &RbImage) -> usize {
     this.image.height()
 }
 
+/// What a processor makes of the picture: `settings` is the text of a `preprocessor_config.json`.
+fn prepared(ruby: &Ruby, this: &RbImage, settings: String) -> Result<RArray, Error> {
+    let tensors: Vec<Tensor> = gvl::leave(ruby, |cancel| {
+        let raw = RawConfig::parse(Path::new("preprocessor_config.json"), &settings)?;
+        let found = Processor::read(&raw)?.views(&this.image, cancel)?;
+        let tensor = |view: View| -> engine::Result<Tensor> {
+            let shape = (image::CHANNELS, view.height, view.width);
+            Ok(Tensor::from_vec(view.values, shape, &Device::Cpu)?)
+        };
+        found.views.into_iter().map(tensor).collect()
+    })?;
+    let views = ruby.ary_new_capa(tensors.len());
+    for tensor in tensors {
+        views.push(RbTensor::new(ruby, tensor))?;
+    }
+    Ok(views)
+}
+
 fn is_encoded(content: RString) -> bool {
     // SAFETY: the bytes are only looked at, and nothing of Ruby runs meanwhile.
     image::is_encoded(unsafe { content.as_slice() })
@@ -142,6 +163,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     singleton.define_private_method("_encoded", function!(is_encoded, 1))?;
     singleton.define_private_method("_limits", function!(limits, 0))?;
     singleton.define_private_method("_limits=", function!(set_limits, 2))?;
+    class.define_private_method("_prepared", method!(prepared, 1))?;
     class.define_method("width", method!(width, 0))?;
     class.define_method("height", method!(height, 0))
 }
