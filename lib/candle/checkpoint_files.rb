@@ -15,11 +15,18 @@ module Candle
 
     class << self
       # @param names [Array<String>]
-      # @return [Array<String>] the small files, and the weights: safetensors, else one GGUF file, else a pickle
+      # @return [Array<String>] the small files, and the weights: safetensors, else one GGUF file
+      #   with its vision tower, else a pickle
       def of(names)
         names = names.grep_v(FOREIGN)
         weights = some(names, %r{\A[^/]*\.safetensors\z}) || gguf(names) || some(names, %r{\A[^/]*\.bin\z}) || []
         names.grep(SMALL) | weights | names.grep(MODULE_WEIGHTS)
+      end
+
+      # @param name [String]
+      # @return [Boolean] whether a GGUF file is the vision tower of those beside it
+      def tower?(name)
+        File.basename(name).match?(/mmproj.*\.gguf\z/i)
       end
 
       private
@@ -30,10 +37,12 @@ module Candle
       end
 
       def gguf(names)
-        found = names.grep(/\.gguf\z/)
+        towers, found = names.grep(/\.gguf\z/i).partition { |name| tower?(name) }
         best = found.grep(/q4_k_m/i).min || found.min or return
         # A file in parts needs all of them.
-        best.match?(/-\d{5}-of-\d{5}/) ? found.select { |name| name.start_with?(best[/\A.*(?=-\d{5}-of)/]) } : [best]
+        start = best[/\A.*(?=-\d{5}-of-\d{5})/]
+        parts = start ? found.select { |name| name.start_with?(start) } : [best]
+        parts + [towers.grep(/(?<!b)f16/i).min || towers.min].compact
       end
     end
   end

@@ -83,7 +83,7 @@ module Candle
         names = Hub.files(source, revision: revision)
         fetch = ->(name) { Hub.download(source, name, revision: revision) }
         lambda do |name|
-          next of_gguf(fetch.call(gguf_file(source, names, revision))) if name == :gguf && gguf?(names)
+          next of_ggufs(names) { |files| fetch.call(gguf_file(source, files, revision)) } if name == :gguf
 
           JSON.parse(File.read(fetch.call(name))) if names.include?(name)
         end
@@ -91,7 +91,7 @@ module Candle
 
       def directory_reader(directory)
         lambda do |name|
-          next (path = Dir[File.join(directory, "*.gguf")].min) && of_gguf(path) if name == :gguf
+          next of_ggufs(Dir[File.join(directory, "*.gguf")], &:min) if name == :gguf
 
           path = File.join(directory, name)
           JSON.parse(File.read(path)) if File.file?(path)
@@ -100,13 +100,18 @@ module Candle
         end
       end
 
-      def gguf?(names)
-        names.any? { |name| name.end_with?(".gguf") }
+      # All GGUF files of a repository are of one kind, so that the block's choice tells it; a vision tower among them
+      # makes language models see.
+      def of_ggufs(names)
+        towers, files = names.grep(/\.gguf\z/i).partition { |name| CheckpointFiles.tower?(name) }
+        return if files.empty?
+
+        kind = of_gguf(yield(files))
+        kind == :llm && towers.any? ? :vlm : kind
       end
 
-      # All files of a repository are of one kind; one that is there already costs nothing.
-      def gguf_file(source, names, revision)
-        files = names.grep(/\.gguf\z/)
+      # One that is there already costs nothing.
+      def gguf_file(source, files, revision)
         files.find do |name|
           Hub.cached?(source, name, revision: revision)
         end || files.grep(/q4_k_m/i).first || files.first
@@ -146,6 +151,10 @@ module Candle
         pooling = metadata["#{architecture}.pooling_type"]
         return :reranker if pooling == RANK_POOLING
         return :seq2seq if architecture == "t5"
+        if architecture == "clip"
+          raise UnsupportedModelError, "#{File.basename(path)} is the vision tower of a model: name the language model"
+        end
+
         return :embedding if architecture.match?(GGUF_ENCODERS) || pooling.to_i.positive?
 
         :llm

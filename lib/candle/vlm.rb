@@ -59,7 +59,10 @@ module Candle
       end
 
       # @!method marker
-      #   @return [Integer] the token that stands for what was seen
+      #   @return [String] what stands in a prompt for what was seen
+
+      # @!method marker_id
+      #   @return [Integer, nil] its token; a GGUF file's tokenizer may have none
 
       # @!method place
       #   @return [String] what a template writes for an image
@@ -76,17 +79,24 @@ module Candle
     end
 
     class << self
-      # @param source [String, Pathname] a Hugging Face id or a directory
+      # @example a GGUF file with its vision tower
+      #   vlm = Candle::VLM.from_pretrained("spec/fixtures/tiny/gguf-sights/smolvlm", mmproj_file: "mmproj-f32.gguf")
+      #   vlm.describe("spec/fixtures/images/photo.png", max_length: 4).class # => String
+      #
+      # @param source [String, Pathname] a Hugging Face id, a directory, or a `.gguf` file
       # @param positional_device [Device, String, nil] the same as `device:`
       # @param device [Device, String, Symbol, nil] nil is the best one
       # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`; nil is f32 on the CPU and the checkpoint's on a GPU
+      # @param mmproj_file [String, Pathname, nil] for a GGUF file that of its vision tower: one of the repository by
+      #   its name, or any by its path; nil is the one with `mmproj` in its name
       # @param options [Hash] further ones, as {LLM.from_pretrained} takes them
       # @return [VLM]
       # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
       # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
-      def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, **options)
+      def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, mmproj_file: nil, **options)
+        mmproj_file &&= TextInput.path(mmproj_file, "mmproj_file")
         of(LLM.from_pretrained(source, device: device || positional_device, dtype: dtype, **options),
-           **options.slice(:token))
+           mmproj_file: mmproj_file, **options.slice(:token))
       end
 
       # The same as {from_pretrained}, with the source as an argument or as `model_path:`.
@@ -212,8 +222,8 @@ module Candle
     def complete(messages, config: nil, chat_template: nil, **overrides, &block)
       images, bare = split(Messages.some(Messages.checked(messages)))
       seen = @sight.look(@llm, images)
-      prompt = spelled(tokenizer.apply_chat_template(bare, chat_template: chat_template || template), seen)
-      ids = spliced(@llm.prompt_ids(prompt, nil), seen)
+      prompt = spelled(written(bare, seen.size, chat_template || template), seen)
+      ids = placed(prompt, seen)
       # The images are held until the end: a prompt's ids are theirs for as long.
       @llm.complete_ids(ids, prompt, config: config || GenerationConfig.deterministic, **overrides, &block)
           .tap { seen.clear }
@@ -297,6 +307,22 @@ module Candle
       { type: "image" }
     end
 
+    # The conversation as the template writes it. One that knows no images, as those of texts alone, is given them as
+    # part of the text.
+    def written(messages, count, template)
+      prompt = tokenizer.apply_chat_template(messages, chat_template: template)
+      return prompt if count.zero? || prompt.include?(@sight.place)
+
+      tokenizer.apply_chat_template(messages.map { |message| flat(message) }, chat_template: template)
+    end
+
+    def flat(message)
+      return message unless message[:content].is_a?(Array)
+
+      parts = message[:content].map { |part| Messages.image?(part) ? "#{@sight.place}\n" : part[:text] || part["text"] }
+      message.merge(content: parts.join)
+    end
+
     # The prompt with what it says of each image.
     def spelled(prompt, seen)
       places = prompt.scan(@sight.place).size
@@ -307,14 +333,26 @@ module Candle
     end
 
     # The ids of the prompt with those of the images.
-    def spliced(ids, seen)
+    def placed(prompt, seen)
       waiting = seen.flat_map(&:ids)
-      marked = ids.count(@sight.marker)
-      if marked != waiting.size
-        raise InvalidInputError, "the prompt has #{marked} places for #{waiting.size} parts of images"
+      pieces = @sight.marker_id ? between_markers(prompt) : around_markers(prompt)
+      if pieces.size != waiting.size + 1
+        raise InvalidInputError, "the prompt has #{pieces.size - 1} places for #{waiting.size} parts of images"
       end
 
-      ids.flat_map { |id| id == @sight.marker ? waiting.shift : id }
+      pieces.zip(waiting).flatten.compact
+    end
+
+    def between_markers(prompt)
+      @llm.prompt_ids(prompt, nil).each_with_object([[]]) do |id, pieces|
+        id == @sight.marker_id ? pieces << [] : pieces.last << id
+      end
+    end
+
+    # Where the marker is no token of the model's.
+    def around_markers(prompt)
+      first, *rest = prompt.split(@sight.marker, -1)
+      [@llm.prompt_ids(first.to_s, nil), *rest.map { |piece| tokenizer.encode(piece, add_special_tokens: false) }]
     end
   end
 end

@@ -81,7 +81,8 @@ RSpec.describe Candle::VLM do
     end
   end
 
-  %w[llava-next smolvlm qwen2-vl qwen2.5-vl gemma3-vision].each do |name|
+  %w[llava-next llava-next-full llava-next-layers smolvlm qwen2-vl qwen2.5-vl gemma3-vision
+     gemma3-pieces].each do |name|
     it "lets #{name} see what transformers lets it see" do
       source = TinyModels.path(name)
       seeing = described_class.from_pretrained(source, device: "cpu")
@@ -98,6 +99,75 @@ RSpec.describe Candle::VLM do
       expect(again.usage.cached_tokens).to eq(again.usage.prompt_tokens - 1)
       expect(seeing.looks).to eq(3)
       expect(Candle::ModelKind.of(source)).to eq(:vlm)
+    end
+  end
+
+  describe "with GGUF files" do
+    def gguf(name, *file)
+      TinyModels.path(File.join("gguf-sights", name, *file))
+    end
+
+    %w[llava llava-next smolvlm qwen2-vl qwen2.5-vl gemma3-vision].each do |name|
+      it "lets #{name} see what its checkpoint sees" do
+        seeing = described_class.from_pretrained(gguf(name), device: "cpu")
+        expect(Candle::ModelKind.of(gguf(name))).to eq(:vlm)
+        TinyModels.record(name)["asked"].each do |question|
+          expect(seeing.complete(messages(question), max_length: 8).token_ids).to eq(question["tokens"])
+        end
+      end
+    end
+
+    it "takes the tower that is named, or lies beside the file" do
+      question = TinyModels.record("smolvlm")["asked"][0]
+      wanted = question["tokens"]
+      text = gguf("smolvlm", "model.gguf")
+      tower = gguf("smolvlm", "mmproj-f32.gguf")
+      [[text, {}], [gguf("smolvlm"), { gguf_file: "model.gguf", mmproj_file: "mmproj-f32.gguf" }],
+       [text, { mmproj_file: Pathname(tower) }]].each do |source, options|
+        seeing = described_class.from_pretrained(source, device: "cpu", **options)
+        expect(seeing.complete(messages(question), max_length: 8).token_ids).to eq(wanted)
+      end
+      llm = Candle::LLM.from_pretrained(gguf("smolvlm"), device: "cpu")
+      expect(llm.complete(messages(question), config: Candle::GenerationConfig.deterministic(max_length: 8)).token_ids)
+        .to eq(wanted)
+    end
+
+    it "reads a decoder whose positions have three axes without its tower" do
+      %w[qwen2-vl qwen2.5-vl].each do |name|
+        models = [gguf(name, "model.gguf"), TinyModels.path(name)].map { |source| Candle::LLM.from_pretrained(source) }
+        found, wanted = models.map { |llm| llm.logprobs("who is the dog?").map { |entry| entry[:logprob].to_f } }
+        expect(found).to be_near(wanted, 1e-4)
+      end
+    end
+
+    it "answers with a quantized decoder and a tower of 16 bits" do
+      seeing = described_class.from_pretrained(gguf("quantized"), device: "cpu")
+      expect(seeing.llm.model_info[:kernels]["linear"]).to include("q8_0")
+      expect(seeing.describe(photo, max_length: 4)).to be_a(String)
+    end
+
+    it "writes images into the text for a template that knows none" do
+      seeing = described_class.from_pretrained(gguf("llava"), device: "cpu")
+      blind = "{% for m in messages %}{{ m.role | upper }}: {{ m.content }} {% endfor %}ASSISTANT:"
+      asked.each do |question|
+        completion = seeing.complete(messages(question), max_length: 8, chat_template: blind)
+        expect(completion.token_ids).to eq(question["tokens"])
+      end
+    end
+
+    it "says what is wrong" do
+      expect { described_class.from_pretrained(TinyModels.path("gguf-decoders/llama"), device: "cpu") }
+        .to raise_error(Candle::UnsupportedModelError, /no vision tower.*mmproj_file:/)
+      expect { described_class.from_pretrained(gguf("llava"), device: "cpu", mmproj_file: "other.gguf") }
+        .to raise_error(Candle::ModelNotFoundError, /other.gguf/)
+      expect { described_class.from_pretrained(gguf("llava"), device: "cpu", mmproj_file: "model.gguf") }
+        .to raise_error(Candle::UnsupportedModelError, /is not a vision tower/)
+      expect { described_class.from_pretrained(gguf("llava"), device: "cpu", mmproj_file: 7) }
+        .to raise_error(Candle::InvalidInputError, /mmproj_file/)
+      expect { Candle::LLM.from_pretrained(gguf("llava", "mmproj-f32.gguf"), device: "cpu") }
+        .to raise_error(Candle::UnsupportedModelError, /"clip" is not a language model/)
+      expect { Candle::ModelKind.of(gguf("llava", "mmproj-f32.gguf")) }
+        .to raise_error(Candle::UnsupportedModelError, /vision tower/)
     end
   end
 

@@ -21,7 +21,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// `settings` may hold revision, device, dtype, max_length, tokenizer, gguf_file,
+    /// `settings` may hold revision, device, dtype, max_length, tokenizer, gguf_file, mmproj_file,
     /// verify, token and cache_dir.
     pub fn new(ruby: &Ruby, source: String, settings: RHash) -> Result<Self, Error> {
         let tokenizer: Option<Value> = setting(ruby, settings, "tokenizer")?;
@@ -47,6 +47,7 @@ impl Request {
                 max_length: setting(ruby, settings, "max_length")?,
                 tokenizer,
                 gguf_file: setting(ruby, settings, "gguf_file")?,
+                mmproj_file: setting(ruby, settings, "mmproj_file")?,
                 verify: setting(ruby, settings, "verify")?,
             },
         })

@@ -31,8 +31,12 @@ fn load(ruby: &Ruby, llm: &RbLlm, source: String, settings: RHash) -> Result<RbS
     })
 }
 
-fn marker(this: &RbSight) -> u32 {
-    this.sight.marker()
+fn marker(this: &RbSight) -> String {
+    this.sight.marker().to_owned()
+}
+
+fn marker_id(this: &RbSight) -> Option<u32> {
+    this.sight.marker_id()
 }
 
 fn place(this: &RbSight) -> String {
@@ -71,6 +75,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
         .singleton_class()?
         .define_private_method("_load", function!(load, 3))?;
     class.define_method("marker", method!(marker, 0))?;
+    class.define_method("marker_id", method!(marker_id, 0))?;
     class.define_method("place", method!(place, 0))?;
     class.define_method("looks", method!(looks, 0))?;
     class.define_private_method("_look", method!(look, 2))?;

@@ -42,8 +42,36 @@ impl<'a> Split<'a> {
 
 /// Projectors and importance matrices share the format but aren't language models.
 fn is_companion(name: &str) -> bool {
-    let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
-    name.contains("mmproj") || name.contains("imatrix")
+    is_mmproj(name) || base(name).contains("imatrix")
+}
+
+/// The vision tower of a language model, which lies beside it.
+pub(crate) fn is_mmproj(name: &str) -> bool {
+    is_gguf(name) && base(name).contains("mmproj")
+}
+
+fn base(name: &str) -> String {
+    name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase()
+}
+
+/// Of several towers that of 16 bits, which most were published in; else the one that loses least.
+pub(crate) fn pick_mmproj(files: &[String]) -> Option<&str> {
+    const PRECISIONS: [&str; 4] = ["bf16", "f16", "f32", "q8_0"];
+    let rank = |name: &str| {
+        let name = base(name);
+        match PRECISIONS.iter().position(|kind| name.contains(kind)) {
+            // The name of the one ends with that of the other.
+            Some(0) => 1,
+            Some(1) => 0,
+            Some(other) => other,
+            None => PRECISIONS.len(),
+        }
+    };
+    let towers = files
+        .iter()
+        .map(String::as_str)
+        .filter(|name| is_mmproj(name));
+    towers.min_by_key(|name| (rank(name), name.len(), *name))
 }
 
 /// Language models among the files; a split one is represented by its first part.
@@ -129,6 +157,15 @@ mod tests {
         assert_eq!(pick_gguf(&files), Some("big-Q4_K_M-00001-of-00002.gguf"));
         assert_eq!(pick_gguf(&files[..1]), None);
         assert_eq!(pick_gguf(&files[2..3]), None);
+        let towers = names(&[
+            "mmproj-m-bf16.gguf",
+            "m-mmproj-Q8_0.gguf",
+            "x/mmproj-m-F16.gguf",
+            "m.gguf",
+        ]);
+        assert_eq!(pick_mmproj(&towers), Some("x/mmproj-m-F16.gguf"));
+        assert_eq!(pick_mmproj(&towers[..2]), Some("mmproj-m-bf16.gguf"));
+        assert_eq!(pick_mmproj(&towers[3..]), None);
         let both = names(&["m-Q8_0-00001-of-00002.gguf", "m-Q8_0-whole.gguf"]);
         assert_eq!(pick_gguf(&both), Some("m-Q8_0-whole.gguf"));
     }

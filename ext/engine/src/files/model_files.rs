@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::files::gguf_choice::{candidates, is_gguf, pick_gguf, Split};
+use crate::files::gguf_choice::{candidates, is_gguf, is_mmproj, pick_gguf, pick_mmproj, Split};
 use crate::files::hub::{self, Access, Repo};
 use crate::files::models_lock::{LockedFiles, LockedModel, ModelsLock};
 use crate::files::shard_index;
@@ -223,6 +223,42 @@ impl ModelFiles {
         self.require(name, cancel)
     }
 
+    /// The GGUF file of a vision tower: the one that is asked for, of this model by its name or any by its path,
+    /// else the one of this model. A GGUF file alone has those beside it.
+    pub fn mmproj(&self, asked: Option<&str>, cancel: &CancelToken) -> Result<PathBuf> {
+        if let Some(name) = asked {
+            let path = Path::new(name);
+            return match self.locked.is_none() && is_gguf(name) && path.is_file() {
+                true => Ok(path.to_owned()),
+                false => self.named_gguf(name, cancel),
+            };
+        }
+        let beside = match (&self.place, &self.locked) {
+            (Place::GgufFile(path), None) => path.parent(),
+            _ => None,
+        };
+        let files = match beside {
+            Some(directory) => names_in(directory),
+            None => self.gguf_files(cancel)?,
+        };
+        let Some(name) = pick_mmproj(&files) else {
+            return Err(Error::UnsupportedModel(format!(
+                "{} has no vision tower: no GGUF file with mmproj in its name lies beside it. Name one by mmproj_file:",
+                self.id
+            )));
+        };
+        if files.iter().filter(|name| is_mmproj(name)).count() > 1 {
+            crate::runtime::log::info(format!(
+                "{}: using {name} as the vision tower; mmproj_file: picks another",
+                self.id
+            ));
+        }
+        match beside {
+            Some(directory) => Ok(directory.join(name)),
+            None => self.whole_gguf(name, cancel),
+        }
+    }
+
     fn best_gguf(&self, cancel: &CancelToken) -> Result<Option<String>> {
         let files = self.gguf_files(cancel)?;
         let candidates: Vec<&str> = candidates(&files).collect();
@@ -285,6 +321,18 @@ fn open_repo(source: &str, revision: Option<&str>, access: &Access) -> Result<Re
         )));
     }
     Repo::open(source, revision, access)
+}
+
+/// The names of the files of a directory, and not of those inside it.
+fn names_in(directory: &Path) -> Vec<String> {
+    let directory = match directory.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => directory,
+    };
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
 }
 
 fn file_name(path: &Path) -> String {
@@ -440,6 +488,39 @@ mod tests {
             .err()
             .unwrap();
         assert!(matches!(error, Error::UnsupportedModel(_)));
+    }
+
+    #[test]
+    fn a_vision_tower_lies_beside_its_language_model() {
+        let cancel = CancelToken::new();
+        let directory = TemporaryDirectory::new();
+        let model = directory.write("m-Q8_0.gguf", "");
+        let lone = ModelFiles::open(model.to_str().unwrap(), None, &cancel).unwrap();
+        for files in [open(&directory), lone] {
+            let error = files.mmproj(None, &cancel).unwrap_err();
+            assert!(
+                matches!(&error, Error::UnsupportedModel(text) if text.contains("mmproj_file:"))
+            );
+        }
+        let exact = directory.write("mmproj-m-f32.gguf", "");
+        let usual = directory.write("mmproj-m-f16.gguf", "");
+        let lone = ModelFiles::open(model.to_str().unwrap(), None, &cancel).unwrap();
+        for files in [open(&directory), lone] {
+            assert_eq!(files.mmproj(None, &cancel).unwrap(), usual);
+            let path = exact.to_str().unwrap();
+            assert_eq!(files.mmproj(Some(path), &cancel).unwrap(), exact);
+            let error = files.mmproj(Some("other.gguf"), &cancel).unwrap_err();
+            assert!(matches!(&error, Error::ModelNotFound(text) if text.contains("other.gguf")));
+        }
+        let files = open(&directory);
+        assert_eq!(
+            files.mmproj(Some("mmproj-m-f32.gguf"), &cancel).unwrap(),
+            exact
+        );
+        assert_eq!(
+            files.weights(None, &cancel).unwrap(),
+            WeightFiles::Gguf(model)
+        );
     }
 
     #[test]

@@ -63,7 +63,8 @@ impl RawConfig {
         Self::new(path, json::parse(path, text)?)
     }
 
-    fn new(path: &Path, value: Value) -> Result<Self> {
+    /// What `path` says, in other words than its own.
+    pub fn new(path: &Path, value: Value) -> Result<Self> {
         match value {
             Value::Object(object) => Ok(Self {
                 file: path.to_owned(),

@@ -211,7 +211,7 @@ impl Processor {
             tiling: match kind {
                 "Idefics3" | "SmolVLM" => tiles::squares(raw)?,
                 "LlavaNext" => tiles::pinpoints(raw, crop)?,
-                "Gemma3" => tiles::whole(raw)?,
+                "Gemma3" => tiles::pieces(raw)?,
                 _ => Tiling::Whole,
             },
             target: flag("do_resize", true)?.then_some(target),
@@ -259,6 +259,9 @@ impl Processor {
             }
             Tiling::Pinpoints { sizes, edge } => {
                 tiles::cut_pinpoints(self, image, (sizes, *edge), cancel)
+            }
+            Tiling::Pieces { least, most, ratio } => {
+                tiles::cut_pieces(self, image, (*least, *most, *ratio), cancel)
             }
         }
     }

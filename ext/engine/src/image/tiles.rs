@@ -22,6 +22,13 @@ pub enum Tiling {
         sizes: Vec<(usize, usize)>,
         edge: usize,
     },
+    /// A picture of other proportions than `ratio` into pieces along its longer side, after the whole: at most
+    /// `most`, none of whose edges is below `least` (Gemma 3's pan and scan).
+    Pieces {
+        least: usize,
+        most: usize,
+        ratio: f64,
+    },
 }
 
 /// What a model is shown of one picture.
@@ -80,15 +87,21 @@ pub fn pinpoints(raw: &RawConfig, crop: Option<(usize, usize)>) -> Result<Tiling
     })
 }
 
-/// Gemma 3's own way of cutting is off in every checkpoint.
-pub fn whole(raw: &RawConfig) -> Result<Tiling> {
-    match raw.opt_bool("do_pan_and_scan")? {
-        Some(true) => Err(Error::unsupported(
-            raw.file(),
-            "do_pan_and_scan: true is not supported",
-        )),
-        _ => Ok(Tiling::Whole),
+/// Off unless the file says otherwise.
+pub fn pieces(raw: &RawConfig) -> Result<Tiling> {
+    if raw.opt_bool("do_pan_and_scan")? != Some(true) {
+        return Ok(Tiling::Whole);
     }
+    let ratio = raw.opt_f64("pan_and_scan_min_ratio_to_activate")?;
+    Ok(Tiling::Pieces {
+        least: raw
+            .opt_usize_in("pan_and_scan_min_crop_size", EDGES)?
+            .unwrap_or(256),
+        most: raw
+            .opt_usize_in("pan_and_scan_max_num_crops", 1..=MOST_TILES)?
+            .unwrap_or(4),
+        ratio: ratio.unwrap_or(1.2),
+    })
 }
 
 pub fn cut_squares(
@@ -133,6 +146,57 @@ pub fn cut_pinpoints(
         tiles,
         size: (width, height),
     })
+}
+
+pub fn cut_pieces(
+    processor: &Processor,
+    image: &Image,
+    bounds: (usize, usize, f64),
+    cancel: &CancelToken,
+) -> Result<Views> {
+    let size = (image.width(), image.height());
+    let (columns, rows) = piece_counts(bounds, size);
+    let mut views = vec![processor.process(image, cancel)?];
+    let (wide, high) = match columns * rows {
+        0 => size,
+        _ => (size.0.div_ceil(columns), size.1.div_ceil(rows)),
+    };
+    for row in 0..rows {
+        for column in 0..columns {
+            cancel.check()?;
+            let (left, top) = (column * wide, row * high);
+            let (width, height) = (wide.min(size.0 - left), high.min(size.1 - top));
+            views.push(processor.process(&image.crop(left, top, width, height), cancel)?);
+        }
+    }
+    Ok(Views {
+        views,
+        tiles: (columns, rows),
+        size,
+    })
+}
+
+/// (columns, rows) of the pieces of a picture of some (width, height); (0, 0) for one that is not cut.
+fn piece_counts(
+    (least, most, ratio): (usize, usize, f64),
+    (width, height): (usize, usize),
+) -> (usize, usize) {
+    let (long, short) = (width.max(height), width.min(height));
+    let proportion = long as f64 / short as f64;
+    if proportion < ratio {
+        return (0, 0);
+    }
+    let count = ((proportion + 0.5).floor() as usize).min(long / least);
+    let count = count.max(2).min(most);
+    let edge = long.div_ceil(count);
+    // The last of very many pieces would begin beyond the picture.
+    if edge.min(short) < least || edge * (count - 1) >= long {
+        return (0, 0);
+    }
+    match width >= height {
+        true => (count, 1),
+        false => (1, count),
+    }
 }
 
 fn cut(
@@ -203,5 +267,16 @@ mod tests {
         assert_eq!(best_size(&sizes, 600, 600), (672, 672));
         assert_eq!(fitting(672, 336, 100, 10), (672, 68));
         assert_eq!(fitting(672, 336, 1, 1000), (1, 336));
+    }
+
+    #[test]
+    fn only_long_pictures_are_cut_into_pieces() {
+        let bounds = (256, 4, 1.2);
+        assert_eq!(piece_counts(bounds, (1000, 900)), (0, 0));
+        assert_eq!(piece_counts(bounds, (1200, 900)), (2, 1));
+        assert_eq!(piece_counts(bounds, (900, 2700)), (1, 3));
+        assert_eq!(piece_counts(bounds, (9000, 900)), (4, 1));
+        assert_eq!(piece_counts(bounds, (400, 200)), (0, 0));
+        assert_eq!(piece_counts((1, 1024, 1.2), (1025, 1)), (0, 0));
     }
 }

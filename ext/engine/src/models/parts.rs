@@ -53,6 +53,8 @@ parts! {
     TokenEmbedding token_embedding Model;
     /// What makes a token of a patch of an image.
     PatchEmbedding patch_embedding Model;
+    /// The same of a second frame, where frames are stored apart.
+    SecondPatchEmbedding second_patch_embedding Model;
     ClassToken class_token Model;
     RegisterTokens register_tokens Model;
     PositionEmbedding position_embedding Model;

@@ -9,6 +9,7 @@ use candle_core::DType;
 
 use super::adapter_base;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use crate::files::gguf_choice::is_gguf;
 use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
 use crate::generation::run::{Run, RunText};
@@ -236,6 +237,11 @@ impl LanguageModel {
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    pub fn is_gguf(&self) -> bool {
+        let mut files = self.info.files.iter();
+        files.any(|path| path.to_str().is_some_and(is_gguf))
     }
 
     /// A pattern that a run of this model shall follow.

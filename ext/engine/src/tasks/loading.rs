@@ -33,6 +33,8 @@ pub struct LoadOptions {
     /// Instead of the model's own.
     pub tokenizer: Option<Tokenizer>,
     pub gguf_file: Option<String>,
+    /// The GGUF file of the vision tower: one of the model's by its name, or any by its path.
+    pub mmproj_file: Option<String>,
     /// Whether to compare the device with the CPU after loading; `None`: on GPUs only.
     pub verify: Option<bool>,
 }
@@ -52,6 +54,7 @@ impl Default for LoadOptions {
             max_length: None,
             tokenizer: None,
             gguf_file: None,
+            mmproj_file: None,
             verify: None,
         }
     }
@@ -156,6 +159,25 @@ impl Checkpoint {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let weight_files = files.weights(options.gguf_file.as_deref(), cancel)?;
+        Self::of(&weight_files, files, options, cancel)
+    }
+
+    /// The vision tower that lies beside a GGUF file.
+    pub fn open_mmproj(
+        files: &ModelFiles,
+        options: &LoadOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let path = files.mmproj(options.mmproj_file.as_deref(), cancel)?;
+        Self::of(&WeightFiles::Gguf(path), files, options, cancel)
+    }
+
+    fn of(
+        weight_files: &WeightFiles,
+        files: &ModelFiles,
+        options: &LoadOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let is_gguf = matches!(weight_files, WeightFiles::Gguf(_));
         let config = match is_gguf {
             true => None,
@@ -165,7 +187,7 @@ impl Checkpoint {
         if let Some(config) = &config {
             refuse_quantized(config)?;
         }
-        let source = weights::open(&weight_files)?;
+        let source = weights::open(weight_files)?;
         if options.int8 && !options.device.computes_int8() {
             return Err(Error::InvalidInput(format!(
                 "dtype int8 computes on the CPU, not on {}: use device \"cpu\", or f16 or bf16 there",

@@ -11,14 +11,14 @@ use crate::image::Image;
 use crate::models::decoder::guests::Guest;
 use crate::models::families::Blueprint;
 use crate::models::parameters::Parameters;
-use crate::models::vision::connector::{Connector, Rows};
-use crate::models::vision::sight::{SightConfig, Spelling};
+use crate::models::vision::connector::{Connector, ConnectorConfig, Rows};
+use crate::models::vision::sight::{SightConfig, Spelling, Token};
 use crate::nn::Inventory;
 use crate::{CancelToken, Error, Result};
 
 use super::generate::LanguageModel;
 use super::loading::{Checkpoint, LoadOptions};
-use super::vision::{Eyes, Picture};
+use super::vision::{self, Eyes, Picture};
 
 /// Images that were looked at last are kept up to this many bytes of rows.
 const KEPT_BYTES: usize = 256 << 20;
@@ -30,6 +30,8 @@ pub struct Sight {
     config: SightConfig,
     /// The text of the marker, and of what a template writes for an image.
     marker: String,
+    /// `None` where the tokenizer has no such token.
+    marker_id: Option<u32>,
     place: String,
     end: String,
     recent: Mutex<Vec<(Key, Arc<Impression>)>>,
@@ -64,35 +66,57 @@ impl Sight {
         options: &LoadOptions,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let raw = checkpoint.config.as_ref().filter(|raw| Self::is_in(raw));
-        let raw = raw.ok_or_else(|| {
-            Error::UnsupportedModel(format!(
-                "{} has no vision tower: it reads texts only",
-                files.id()
-            ))
-        })?;
-        let Blueprint { config, names, .. } = Blueprint::<SightConfig>::from_config(raw)?;
-        let eyes = Eyes::of(&config.tower, &checkpoint, files, cancel)?;
+        let (checkpoint, blueprint) = match language.is_gguf() {
+            true => {
+                let checkpoint = Checkpoint::open_mmproj(files, options, cancel)?;
+                let blueprint = Blueprint::from_gguf(checkpoint.source.as_ref())?;
+                (checkpoint, blueprint)
+            }
+            false => {
+                let checkpoint = Checkpoint::open(files, options, cancel)?;
+                let raw = checkpoint.config.as_ref().filter(|raw| Self::is_in(raw));
+                let raw = raw.ok_or_else(|| {
+                    Error::UnsupportedModel(format!(
+                        "{} has no vision tower: it reads texts only",
+                        files.id()
+                    ))
+                })?;
+                let blueprint = Blueprint::<SightConfig>::from_config(raw)?;
+                (checkpoint, blueprint)
+            }
+        };
+        let Blueprint { config, names, .. } = blueprint;
+        let processor = vision::processor(files, config.images.as_ref(), cancel)?;
+        let eyes = Eyes::of(&config.tower, &checkpoint, processor, cancel)?;
         let source = checkpoint.source.as_ref();
+        let in_lines = matches!(config.connector, ConnectorConfig::Lines { .. });
+        if config.whole && in_lines && eyes.tower.leading_count() > 0 {
+            return Err(Error::unsupported(
+                &source.file(""),
+                "vision_feature_select_strategy: full keeps the token before the patches, for which lines of tiles \
+                 have no place",
+            ));
+        }
         let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
-        let inputs = eyes.tower.config().encoder.hidden_size;
+        let inputs = eyes.tower.config().encoder.hidden_size * config.layers.len().max(1);
         let outputs = language.decoder().config().hidden_size;
         let connector = Connector::load(config.connector, &parameters, inputs, outputs)?;
         let mut inventory = eyes.tower.inventory()?;
         connector.list(&mut inventory)?;
-        let token = |id: u32| {
-            let token = language.tokenizer().id_to_token(id);
-            token.ok_or_else(|| {
-                Error::corrupt(
-                    raw.file(),
+        let tokenizer = language.tokenizer();
+        let token = |token: Token| match token {
+            Token::Name(name) => Ok((name.to_owned(), tokenizer.token_to_id(name))),
+            Token::Id(id) => match tokenizer.id_to_token(id) {
+                Some(name) => Ok((name, Some(id))),
+                None => Err(Error::corrupt(
+                    &source.file(""),
                     format!("its token {id}, which stands for images, is not in the tokenizer"),
-                )
-            })
+                )),
+            },
         };
-        let marker = token(config.marker)?;
+        let (marker, marker_id) = token(config.marker)?;
         let (place, end) = match config.spelling {
-            Spelling::Framed { start, end } => (token(start)?, token(end)?),
+            Spelling::Framed { start, end } => (token(start)?.0, token(end)?.0),
             Spelling::Marker | Spelling::Tiles => (marker.clone(), String::new()),
         };
         Ok(Self {
@@ -100,6 +124,7 @@ impl Sight {
             connector,
             config,
             marker,
+            marker_id,
             place,
             end,
             recent: Mutex::new(Vec::new()),
@@ -108,9 +133,14 @@ impl Sight {
         })
     }
 
-    /// The token that stands in a prompt for what was seen.
-    pub fn marker(&self) -> u32 {
-        self.config.marker
+    /// What stands in a prompt for what was seen.
+    pub fn marker(&self) -> &str {
+        &self.marker
+    }
+
+    /// The token of that; a tokenizer may have none.
+    pub fn marker_id(&self) -> Option<u32> {
+        self.marker_id
     }
 
     /// What a template writes for an image.
@@ -162,7 +192,7 @@ impl Sight {
         let config = &self.config;
         let (rows, tiles) = self.eyes.see(
             image,
-            (config.layers, config.whole),
+            (&config.layers[..], config.whole),
             cancel,
             |states, grids, views| {
                 let rows = self.connector.forward(states, grids, views)?;
@@ -184,7 +214,16 @@ impl Sight {
         } = self;
         match self.config.spelling {
             Spelling::Marker => marker.clone(),
-            Spelling::Framed { .. } => format!("\n\n{place}{marker}{end}\n\n"),
+            Spelling::Framed { .. } => {
+                let whole = format!("\n\n{place}{marker}{end}\n\n");
+                if columns * rows == 0 {
+                    return whole;
+                }
+                let pieces = vec![whole.as_str(); columns * rows].join(" ");
+                format!(
+                    "Here is the original image {whole} and here are some crops to help you see better {pieces}"
+                )
+            }
             Spelling::Tiles => {
                 let tile = |row: usize, column: usize| {
                     format!("{AROUND}<row_{}_col_{}>{marker}", row + 1, column + 1)

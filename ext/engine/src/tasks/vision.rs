@@ -49,20 +49,22 @@ impl Eyes {
         files: &ModelFiles,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        Self::of(&Blueprint::from_config(raw)?, checkpoint, files, cancel)
+        let blueprint = Blueprint::from_config(raw)?;
+        let processor = processor(files, None, cancel)?;
+        Self::of(&blueprint, checkpoint, processor, cancel)
     }
 
     pub fn of(
         blueprint: &Blueprint,
         checkpoint: &Checkpoint,
-        files: &ModelFiles,
+        processor: Processor,
         cancel: &CancelToken,
     ) -> Result<Self> {
         let source = checkpoint.source.as_ref();
         let place = (&checkpoint.opened, checkpoint.dtype);
         Ok(Self {
             tower: Tower::load(blueprint, source, place, checkpoint.int8, cancel)?,
-            processor: processor(files, cancel)?,
+            processor,
             device: checkpoint.device,
         })
     }
@@ -96,7 +98,7 @@ impl Eyes {
             for batch in self.batches(&views) {
                 cancel.check()?;
                 let found = threads::install(|| -> Result<Vec<f32>> {
-                    let seen = self.tower.forward(batch, None, cancel)?;
+                    let seen = self.tower.forward(batch, &[], cancel)?;
                     let found = forward(&seen)?.to_dtype(candle_core::DType::F32)?;
                     Ok(found.flatten_all()?.to_vec1()?)
                 })??;
@@ -111,7 +113,7 @@ impl Eyes {
     pub fn see<T: Send>(
         &self,
         picture: &Image,
-        (layers, whole): (Option<usize>, bool),
+        (layers, whole): (&[usize], bool),
         cancel: &CancelToken,
         read: impl FnOnce(&[Tensor], &[(usize, usize)], &Views) -> Result<T> + Send,
     ) -> Result<T> {
@@ -155,21 +157,30 @@ impl Eyes {
     }
 }
 
-/// From `preprocessor_config.json`, or from what newer versions write in its place.
-fn processor(files: &ModelFiles, cancel: &CancelToken) -> Result<Processor> {
+/// From `preprocessor_config.json`, or from what newer versions write in its place, or from what the file of the
+/// weights says.
+pub(super) fn processor(
+    files: &ModelFiles,
+    otherwise: Option<&RawConfig>,
+    cancel: &CancelToken,
+) -> Result<Processor> {
     if let Some(path) = files.file("preprocessor_config.json", cancel)? {
         return Processor::read(&RawConfig::read(&path)?);
     }
     let whole = files.file("processor_config.json", cancel)?;
     let whole = whole.map(|path| RawConfig::read(&path)).transpose()?;
-    match whole
+    let raw = match whole
         .map(|raw| raw.opt_nested("image_processor"))
         .transpose()?
     {
-        Some(Some(raw)) => Processor::read(&raw),
-        _ => Err(Error::ModelNotFound(format!(
+        Some(Some(raw)) => return Processor::read(&raw),
+        _ => otherwise,
+    };
+    let raw = raw.ok_or_else(|| {
+        Error::ModelNotFound(format!(
             "{} has no preprocessor_config.json, which says how images are prepared",
             files.id()
-        ))),
-    }
+        ))
+    })?;
+    Processor::read(raw)
 }

@@ -12,7 +12,19 @@ use serde_json::Value;
 use super::encoder::{difference, files, Expected};
 
 const TOLERANCE: f32 = 1e-4;
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 9] = [
+    "llava",
+    "llava-next",
+    "llava-next-full",
+    "llava-next-layers",
+    "smolvlm",
+    "qwen2-vl",
+    "qwen2.5-vl",
+    "gemma3-vision",
+    "gemma3-pieces",
+];
+/// Those that are there as GGUF files too.
+const GGUF: [&str; 6] = [
     "llava",
     "llava-next",
     "smolvlm",
@@ -51,12 +63,14 @@ fn prompt(
         spelled.push_str(part);
     }
     let mut guests = seen.iter().flat_map(|seen| &seen.guests);
-    let ids = language.tokenizer().ids(&spelled, false).unwrap();
-    let placed = ids.into_iter().flat_map(|id| match id == sight.marker() {
-        true => guests.next().unwrap().ids().collect(),
-        false => vec![id],
-    });
-    placed.collect()
+    let mut ids = Vec::new();
+    for (index, piece) in spelled.split(sight.marker()).enumerate() {
+        if index > 0 {
+            ids.extend(guests.next().unwrap().ids());
+        }
+        ids.extend(language.tokenizer().ids(piece, false).unwrap());
+    }
+    ids
 }
 
 fn logits(language: &LanguageModel, ids: &[u32]) -> Vec<f32> {
@@ -74,48 +88,72 @@ fn likeliest(logits: &[f32]) -> u32 {
     pairs.max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32
 }
 
+/// What the prompt of a question becomes.
+fn asked(language: &LanguageModel, sight: &Sight, question: &Value) -> Vec<u32> {
+    let cancel = CancelToken::new();
+    let seen = sight.look(language, &pictures(question), &cancel).unwrap();
+    let text = match question["prompt"].as_str() {
+        Some(text) => text.to_owned(),
+        None => {
+            let images = "<image>\n".repeat(seen.len());
+            let asked = question["question"].as_str().unwrap();
+            format!("USER: {images}{asked} ASSISTANT:")
+        }
+    };
+    prompt(language, sight, &text, &seen)
+}
+
+/// Compares a model with what transformers made of the checkpoint `name`.
+fn compare(name: &str, (language, sight): &(LanguageModel, Sight)) {
+    let expected = Expected::of(name);
+    let rows = expected.rows("logits");
+    let questions = expected.record["asked"].as_array().unwrap();
+    for (question, row) in questions.iter().zip(rows) {
+        let mut ids = asked(language, sight, question);
+        if let (Some(wanted), Some(marker)) = (question["ids"].as_array(), sight.marker_id()) {
+            let vocabulary = language.decoder().config().vocab_size as u32;
+            let found: Vec<u64> = ids
+                .iter()
+                .map(|&id| if id < vocabulary { id } else { marker })
+                .map(u64::from)
+                .collect();
+            let wanted: Vec<u64> = wanted.iter().map(|id| id.as_u64().unwrap()).collect();
+            assert_eq!(found, wanted, "{name}");
+        }
+        let most = difference(&logits(language, &ids), &row);
+        assert!(most <= TOLERANCE, "{name}: {most}");
+        for token in question["tokens"].as_array().unwrap() {
+            let next = likeliest(&logits(language, &ids));
+            assert_eq!(u64::from(next), token.as_u64().unwrap(), "{name}");
+            ids.push(next);
+        }
+    }
+}
+
 #[test]
 fn prompts_and_logits_are_those_of_transformers() {
     for name in MODELS {
-        let (language, sight) = load(name);
-        let expected = Expected::of(name);
-        let rows = expected.rows("logits");
-        for (question, row) in expected.record["asked"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .zip(rows)
-        {
-            let cancel = CancelToken::new();
-            let seen = sight.look(&language, &pictures(question), &cancel).unwrap();
-            let text = match question["prompt"].as_str() {
-                Some(text) => text.to_owned(),
-                None => {
-                    let images = "<image>\n".repeat(seen.len());
-                    let asked = question["question"].as_str().unwrap();
-                    format!("USER: {images}{asked} ASSISTANT:")
-                }
-            };
-            let mut ids = prompt(&language, &sight, &text, &seen);
-            if let Some(wanted) = question["ids"].as_array() {
-                let vocabulary = language.decoder().config().vocab_size as u32;
-                let found: Vec<u64> = ids
-                    .iter()
-                    .map(|&id| if id < vocabulary { id } else { sight.marker() })
-                    .map(u64::from)
-                    .collect();
-                let wanted: Vec<u64> = wanted.iter().map(|id| id.as_u64().unwrap()).collect();
-                assert_eq!(found, wanted, "{name}");
-            }
-            let found = logits(&language, &ids);
-            let most = difference(&found, &row);
-            assert!(most <= TOLERANCE, "{name}: {most}");
-            for token in question["tokens"].as_array().unwrap() {
-                let next = likeliest(&logits(&language, &ids));
-                assert_eq!(u64::from(next), token.as_u64().unwrap(), "{name}");
-                ids.push(next);
-            }
-        }
+        compare(name, &load(name));
+    }
+}
+
+#[test]
+fn gguf_files_see_what_the_checkpoints_see() {
+    for name in GGUF {
+        compare(name, &load(&format!("gguf-sights/{name}")));
+    }
+}
+
+#[test]
+fn a_quantized_decoder_sees_with_a_tower_of_sixteen_bits() {
+    let (language, sight) = load("gguf-sights/quantized");
+    let expected = Expected::of("smolvlm");
+    let questions = expected.record["asked"].as_array().unwrap();
+    for (question, row) in questions.iter().zip(expected.rows("logits")) {
+        let found = logits(&language, &asked(&language, &sight, question));
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        let cosine = dot(&found, &row) / (dot(&found, &found) * dot(&row, &row)).sqrt();
+        assert!(cosine > 0.999, "{cosine}");
     }
 }
 

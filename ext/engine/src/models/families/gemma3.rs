@@ -19,7 +19,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     gguf: Some(Gguf {
         architecture: "gemma3",
         config: |file| {
-            let config = gemma_shared::capped_gguf(file, 6, gemma_shared::LAYERS_OF_27B[1])?;
+            let mut config = gemma_shared::capped_gguf(file, 6, gemma_shared::LAYERS_OF_27B[1])?;
+            config.whole_guests = true;
             Ok(gemma_shared::with_local_theta(
                 config,
                 file.number("rope.freq_base_swa")?,

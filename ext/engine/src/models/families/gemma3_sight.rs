@@ -21,8 +21,9 @@ pub const FAMILY: Family<SightConfig> = Family {
                 ..NormConfig::new(NormKind::Rms, norm.epsilon)
             },
         };
-        let id =
-            |key: &str| -> Result<u32> { Ok(raw.usize_in(key, 0..=u32::MAX as usize)? as u32) };
+        let id = |key: &str| -> Result<Token> {
+            Ok(Token::Id(raw.usize_in(key, 0..=u32::MAX as usize)? as u32))
+        };
         Ok(SightConfig {
             spelling: Spelling::Framed {
                 start: id("boi_token_index")?,
@@ -36,5 +37,30 @@ pub const FAMILY: Family<SightConfig> = Family {
         projector_down: "multi_modal_projector.mm_input_projection_weight",
         ..config.tower.names
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "gemma3",
+        config: |file| {
+            let edge = image_edge(file)?;
+            let merged = file.opt_size("projector.scale_factor")?.unwrap_or(4);
+            let patch = file.size("patch_size", 1..=1024)?;
+            let epsilon = file.number("attention.layer_norm_epsilon")?;
+            let connector = ConnectorConfig::Means {
+                side: edge / patch / merged.max(1),
+                // The converter has added 1 to its weight.
+                norm: NormConfig::new(NormKind::Rms, epsilon.unwrap_or(1e-6)),
+            };
+            let images = json!({
+                "image_processor_type": "Gemma3ImageProcessor",
+                "size": {"height": edge, "width": edge},
+            });
+            Ok(SightConfig {
+                spelling: Spelling::Framed {
+                    start: Token::Name("<start_of_image>"),
+                    end: Token::Name("<end_of_image>"),
+                },
+                ..siglip_gguf(file, connector, "<image_soft_token>", images)?
+            })
+        },
+        names: |config| config.tower.names,
+    }),
 };

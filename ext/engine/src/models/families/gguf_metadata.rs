@@ -17,7 +17,12 @@ pub struct GgufFile<'a> {
     source: &'a dyn WeightSource,
     metadata: &'a Metadata,
     architecture: &'a str,
+    /// What the keys of its sizes begin with.
+    prefix: &'a str,
 }
+
+/// What files of vision towers call themselves, and what their keys begin with.
+const TOWERS: (&str, &str) = ("clip", "clip.vision");
 
 /// The converter has put what rotates together side by side.
 pub fn neighbours(mut config: DecoderConfig) -> DecoderConfig {
@@ -35,10 +40,15 @@ pub fn grouped_gguf(mut config: DecoderConfig) -> DecoderConfig {
 impl<'a> GgufFile<'a> {
     pub fn new(source: &'a dyn WeightSource) -> Result<Self> {
         let metadata = source.metadata();
+        let architecture = metadata.str("general.architecture")?;
         Ok(Self {
             source,
             metadata,
-            architecture: metadata.str("general.architecture")?,
+            architecture,
+            prefix: match architecture == TOWERS.0 {
+                true => TOWERS.1,
+                false => architecture,
+            },
         })
     }
 
@@ -46,8 +56,34 @@ impl<'a> GgufFile<'a> {
         self.metadata.file()
     }
 
-    pub fn architecture(&self) -> &str {
+    pub fn architecture(&self) -> &'a str {
         self.architecture
+    }
+
+    /// What leads from the tower of this file into a decoder.
+    pub fn projector(&self) -> Result<&'a str> {
+        if self.architecture != TOWERS.0 {
+            return Err(Error::unsupported(
+                self.path(),
+                format!(
+                    "architecture {:?} is not a vision tower: the file of one mostly has mmproj in its name",
+                    self.architecture
+                ),
+            ));
+        }
+        match self.metadata.opt_str("clip.projector_type")? {
+            Some(name) => Ok(name),
+            None => self.metadata.str("clip.vision.projector_type"),
+        }
+    }
+
+    pub fn metadata(&self) -> &'a Metadata {
+        self.metadata
+    }
+
+    /// The shape of a tensor, outermost extent first.
+    pub fn shape(&self, tensor: &str) -> Option<Vec<usize>> {
+        self.source.info(tensor).map(|info| info.shape)
     }
 
     pub fn end_id(&self) -> Result<Option<u32>> {
@@ -65,8 +101,8 @@ impl<'a> GgufFile<'a> {
         self.metadata.opt_u32("tokenizer.ggml.padding_token_id")
     }
 
-    fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.architecture)
+    pub fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.prefix)
     }
 
     pub fn size(&self, name: &str, range: RangeInclusive<usize>) -> Result<usize> {
@@ -110,6 +146,19 @@ impl<'a> GgufFile<'a> {
 
     /// BERT's choices, where its relatives differ.
     pub fn encoder(&self, family: &'static str) -> Result<EncoderConfig> {
+        let mlp = self.mlp_kind()?;
+        Ok(EncoderConfig {
+            token_types: self.opt_size("token_type_count")?.unwrap_or(2).max(1),
+            mlp: Mlp {
+                kind: mlp,
+                activation: Activation::Gelu,
+            },
+            ..self.bare_encoder(family)?
+        })
+    }
+
+    /// Layers of one size, as BERT has them, without what differs between texts and images.
+    pub fn bare_encoder(&self, family: &'static str) -> Result<EncoderConfig> {
         let hidden_size = self.size("embedding_length", WIDTH)?;
         let head_count = self.size("attention.head_count", HEADS)?;
         let epsilon = self.number("attention.layer_norm_epsilon")?;
@@ -127,14 +176,14 @@ impl<'a> GgufFile<'a> {
             attention_scale: None,
             embedding_scale: 1.0,
             embedding_size: hidden_size,
-            token_types: self.opt_size("token_type_count")?.unwrap_or(2).max(1),
+            token_types: 0,
             positions: Positions::Learned,
             relative: Relative::None,
             max_positions: self.opt_size("context_length")?,
             norm: NormConfig::new(NormKind::Layer, epsilon.unwrap_or(1e-12)),
             norm_placement: NormPlacement::Post,
             mlp: Mlp {
-                kind: self.mlp_kind()?,
+                kind: MlpKind::Plain,
                 activation: Activation::Gelu,
             },
             qkv: QkvLayout::Stacked,

@@ -5,5 +5,10 @@ pub const FAMILY: Family<SightConfig> = Family {
     matches: |raw| is_type(raw, &["llava"]),
     config: |raw| llava_sight(raw, |activation| ConnectorConfig::Mlp { activation }),
     names: |config| config.tower.names,
-    gguf: None,
+    // LLaVA-NeXT's too.
+    gguf: Some(Gguf {
+        architecture: "mlp",
+        config: llava_gguf,
+        names: |config| config.tower.names,
+    }),
 };

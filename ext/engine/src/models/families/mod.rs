@@ -10,6 +10,7 @@ mod gguf_metadata;
 mod names;
 mod qwen_shared;
 mod rope_json;
+mod sight_gguf;
 mod sight_json;
 
 mod albert;
@@ -76,7 +77,7 @@ use crate::models::parts::Names;
 use crate::models::seq2seq::Seq2SeqConfig;
 use crate::models::vision::config::*;
 use crate::models::vision::connector::ConnectorConfig;
-use crate::models::vision::sight::{SightConfig, Spelling};
+use crate::models::vision::sight::{SightConfig, Spelling, Token};
 use crate::nn::AttentionKind;
 use crate::weights::WeightSource;
 use crate::{Error, Result};
@@ -87,8 +88,11 @@ use config_json::*;
 use encoder_decoder::{bart_like, BartLike};
 use gguf_metadata::{grouped_gguf, neighbours, GgufFile};
 use names::*;
-use qwen_shared::{qwen_vision, qwen_windowed_vision, rope_sections};
+use qwen_shared::{
+    in_blocks, in_windows, qwen_vision, qwen_windowed_vision, rope_sections, sections,
+};
 use rope_json::{local_theta, rope};
+use sight_gguf::{image_edge, llava_gguf, qwen_gguf, siglip_gguf};
 use sight_json::{llava_sight, sight};
 
 /// A family of models of one shape, which `C` describes.
@@ -104,7 +108,7 @@ pub struct Family<C: 'static> {
 
 /// A family as GGUF files have it.
 pub struct Gguf<C: 'static> {
-    /// `general.architecture`
+    /// `general.architecture`, or what `Shape::architecture` says instead; `|` separates several.
     pub architecture: &'static str,
     pub config: fn(&GgufFile<'_>) -> Result<C>,
     pub names: fn(&C) -> Names,
@@ -119,6 +123,11 @@ pub trait Shape: Sized + 'static {
     const FAMILIES: &'static [Family<Self>];
 
     fn check(&self) -> Checked;
+
+    /// What tells the families of GGUF files apart.
+    fn architecture<'a>(file: &GgufFile<'a>) -> Result<&'a str> {
+        Ok(file.architecture())
+    }
 }
 
 impl Shape for EncoderConfig {
@@ -178,6 +187,11 @@ impl Shape for SightConfig {
 
     fn check(&self) -> Checked {
         SightConfig::check(self)
+    }
+
+    /// Files of vision towers all call themselves clip.
+    fn architecture<'a>(file: &GgufFile<'a>) -> Result<&'a str> {
+        file.projector()
     }
 }
 
@@ -289,7 +303,7 @@ pub fn known<C: Shape>() -> Vec<&'static str> {
 pub fn architectures<C: Shape>() -> Vec<&'static str> {
     let families = C::FAMILIES.iter();
     let gguf = families.filter_map(|family| family.gguf.as_ref());
-    gguf.map(|gguf| gguf.architecture).collect()
+    gguf.flat_map(|gguf| gguf.architecture.split('|')).collect()
 }
 
 fn find<C: Shape>(raw: &RawConfig) -> Result<&'static Family<C>> {
@@ -304,12 +318,16 @@ fn find<C: Shape>(raw: &RawConfig) -> Result<&'static Family<C>> {
 }
 
 fn find_gguf<C: Shape>(file: &GgufFile<'_>) -> Result<(&'static Family<C>, &'static Gguf<C>)> {
-    let architecture = file.architecture();
+    let architecture = C::architecture(file)?;
     let mut families = C::FAMILIES
         .iter()
         .filter_map(|family| Some((family, family.gguf.as_ref()?)));
     families
-        .find(|(_, gguf)| gguf.architecture == architecture)
+        .find(|(_, gguf)| {
+            gguf.architecture
+                .split('|')
+                .any(|name| name == architecture)
+        })
         .ok_or_else(|| {
             let found = format!("architecture {architecture:?}");
             unknown::<C>(file.path(), &found, architectures::<C>())

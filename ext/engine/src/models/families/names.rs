@@ -204,6 +204,32 @@ pub const QWEN_VISION: Names = Names {
     ..Names::NONE
 };
 
+/// The towers of `mmproj` files, and what leads from them into a decoder.
+pub const GGUF_VISION: Names = Names {
+    patch_embedding: "v.patch_embd",
+    second_patch_embedding: "v.patch_embd.weight.1",
+    class_token: "v.class_embd",
+    position_embedding: "v.position_embd",
+    embedding_norm: "v.pre_ln",
+    final_norm: "v.post_ln",
+    layer: "v.blk.{}.",
+    attention_norm: "ln1",
+    mlp_norm: "ln2",
+    qkv: "attn_qkv",
+    query: "attn_q",
+    key: "attn_k",
+    value: "attn_v",
+    attention_output: "attn_out",
+    gate: "ffn_gate",
+    up: "ffn_up",
+    down: "ffn_down",
+    projector_norm: "mm.soft_emb_norm",
+    projector_up: "mm.0",
+    projector_down: "mm.2|mm.model.fc|mm.input_projection",
+    image_newline: "model.image_newline|v.image_newline",
+    ..Names::NONE
+};
+
 /// ViT and DINOv2, whose layers are named after BERT's.
 pub const VIT: Names = Names {
     token_embedding: "",

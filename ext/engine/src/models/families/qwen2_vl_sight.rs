@@ -19,5 +19,9 @@ pub const FAMILY: Family<SightConfig> = Family {
         sight(&raw, &tower, connector)
     },
     names: |config| config.tower.names,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "qwen2vl_merger|qwen2.5vl_merger",
+        config: qwen_gguf,
+        names: |config| config.tower.names,
+    }),
 };

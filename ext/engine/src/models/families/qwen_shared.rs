@@ -9,20 +9,24 @@ pub fn rope_sections(raw: &RawConfig) -> Result<[usize; 3]> {
         Some(parameters) => parameters.opt_integers("mrope_section")?,
         None => None,
     };
-    let Some(lengths) = lengths else {
-        return Ok([16, 24, 24]);
-    };
-    let lengths: Option<Vec<usize>> = lengths
-        .iter()
-        .map(|&length| {
-            usize::try_from(length)
-                .ok()
-                .filter(|length| *length <= 1 << 20)
-        })
-        .collect();
-    lengths
-        .and_then(|lengths| <[usize; 3]>::try_from(lengths).ok())
+    sections(lengths)
         .ok_or_else(|| Error::corrupt(raw.file(), "\"mrope_section\" is not three lengths"))
+}
+
+/// Three lengths, after which files may have zeros.
+pub fn sections(lengths: Option<Vec<i64>>) -> Option<[usize; 3]> {
+    let Some(lengths) = lengths else {
+        return Some([16, 24, 24]);
+    };
+    let length = |length: &i64| {
+        let length = usize::try_from(*length).ok();
+        length.filter(|length| *length <= 1 << 20)
+    };
+    let lengths: Vec<usize> = lengths.iter().map(length).collect::<Option<_>>()?;
+    match lengths[..] {
+        [time, rows, columns] | [time, rows, columns, 0] => Some([time, rows, columns]),
+        _ => None,
+    }
 }
 
 /// Qwen2-VL's; `hidden` is its width, which is named differently from file to file.
@@ -39,15 +43,24 @@ pub fn qwen_vision(raw: &RawConfig, hidden: usize) -> Result<VisionConfig> {
         Some(parameters) => parameters.opt_f64("rope_theta")?,
         None => None,
     };
-    let mut config = vision(&named, "qwen2_vl")?;
+    let edge = size("spatial_merge_size", 2)?;
+    Ok(in_blocks(
+        vision(&named, "qwen2_vl")?,
+        edge,
+        theta.unwrap_or(10_000.0) as f32,
+    ))
+}
+
+/// A tower that reads patches in blocks of an edge, and rotates by row and column.
+pub fn in_blocks(mut config: VisionConfig, edge: usize, theta: f32) -> VisionConfig {
     config.positions = GridPositions::Rotary;
     config.blocks = Some(Blocks {
-        edge: size("spatial_merge_size", 2)?,
+        edge,
         window: None,
         windowed: Vec::new(),
     });
     config.encoder.relative = Relative::Rope(RopeConfig {
-        theta: theta.unwrap_or(10_000.0) as f32,
+        theta,
         local_theta: None,
         rotary_size: config.encoder.head_size,
         pairing: RopeKind::Half,
@@ -55,7 +68,7 @@ pub fn qwen_vision(raw: &RawConfig, hidden: usize) -> Result<VisionConfig> {
         layers: Vec::new(),
         axes: RopeAxes::Grid,
     });
-    Ok(config)
+    config
 }
 
 /// Qwen2.5-VL's, most of whose layers keep to windows.
@@ -66,11 +79,22 @@ pub fn qwen_windowed_vision(raw: &RawConfig) -> Result<VisionConfig> {
     config.encoder.mlp.kind = MlpKind::Gated;
     let whole = raw.opt_integers("fullatt_block_indexes")?;
     let whole = whole.unwrap_or(vec![7, 15, 23, 31]);
-    let pixels = raw.opt_usize("window_size")?.unwrap_or(112);
+    let pixels = raw.opt_usize("window_size")?;
+    Ok(in_windows(config, pixels, |layer| {
+        !whole.contains(&(layer as i64))
+    }))
+}
+
+/// A tower some of whose layers keep to windows of an edge in pixels.
+pub fn in_windows(
+    mut config: VisionConfig,
+    pixels: Option<usize>,
+    is_windowed: impl Fn(usize) -> bool,
+) -> VisionConfig {
     if let Some(blocks) = &mut config.blocks {
-        blocks.window = Some(pixels / blocks.edge.max(1) / config.patch_size);
-        let layers = 0..config.encoder.layers.len() as i64;
-        blocks.windowed = layers.map(|layer| !whole.contains(&layer)).collect();
+        let edge = blocks.edge.max(1) * config.patch_size.max(1);
+        blocks.window = Some(pixels.unwrap_or(112) / edge);
+        blocks.windowed = (0..config.encoder.layers.len()).map(is_windowed).collect();
     }
-    Ok(config)
+    config
 }

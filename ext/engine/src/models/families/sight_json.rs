@@ -15,11 +15,12 @@ pub fn sight(
     )?;
     Ok(SightConfig {
         tower: Blueprint::from_config(tower)?,
-        layers: None,
+        layers: Vec::new(),
         whole: false,
         connector,
-        marker: marker as u32,
+        marker: Token::Id(marker as u32),
         spelling: Spelling::Marker,
+        images: None,
     })
 }
 
@@ -43,25 +44,30 @@ pub fn llava_sight(
 }
 
 /// Layers are counted from the end, where -1 is the last one without its norm.
-fn layers_read(raw: &RawConfig, count: usize) -> Result<Option<usize>> {
+fn layers_read(raw: &RawConfig, count: usize) -> Result<Vec<usize>> {
     let asked = raw
         .opt_integers("vision_feature_layer")?
         .unwrap_or(vec![-2]);
-    let [asked] = asked[..] else {
-        return Err(Error::unsupported(
+    if asked.is_empty() {
+        return Err(Error::corrupt(
             raw.file(),
-            "reading several layers of the vision tower (vision_feature_layer) is not supported",
+            "\"vision_feature_layer\" is empty",
         ));
-    };
-    let layer = match asked < 0 {
-        true => count as i64 + 1 + asked,
-        false => asked,
-    };
-    match usize::try_from(layer) {
-        Ok(layer) if layer <= count => Ok(Some(layer)),
-        _ => Err(Error::corrupt(
-            raw.file(),
-            format!("\"vision_feature_layer\" is {asked}, and the vision tower has {count} layers"),
-        )),
     }
+    let layer = |asked: i64| {
+        let layer = match asked < 0 {
+            true => count as i64 + 1 + asked,
+            false => asked,
+        };
+        match usize::try_from(layer) {
+            Ok(layer) if layer <= count => Ok(layer),
+            _ => Err(Error::corrupt(
+                raw.file(),
+                format!(
+                    "\"vision_feature_layer\" is {asked}, and the vision tower has {count} layers"
+                ),
+            )),
+        }
+    };
+    asked.into_iter().map(layer).collect()
 }

@@ -136,13 +136,8 @@ impl Tower {
         self.leading_count() + columns * rows
     }
 
-    /// The hidden states after `layers` of them, or after all and the last norm.
-    pub fn forward(
-        &self,
-        views: &[View],
-        layers: Option<usize>,
-        cancel: &CancelToken,
-    ) -> Result<Seen> {
+    /// The hidden states after some numbers of layers, side by side; without any, after all and the last norm.
+    pub fn forward(&self, views: &[View], read: &[usize], cancel: &CancelToken) -> Result<Seen> {
         let tokens = views.iter().map(|view| self.tokens(view)).sum();
         let width = self.config.encoder.hidden_size;
         ensure_activations(tokens, width, self.dtype, &self.device)?;
@@ -165,10 +160,14 @@ impl Tower {
         };
         let whole = Spans::whole(&boundaries);
         let windows = arranged.as_ref().map(|it| Spans::whole(&it.windows));
-        let count = layers.unwrap_or(self.layers.len());
+        let count = read.iter().copied().max().unwrap_or(self.layers.len());
         let configs = &self.config.encoder.layers;
+        let mut kept = Vec::with_capacity(read.len());
         for (number, (layer, config)) in self.layers.iter().zip(configs).take(count).enumerate() {
             cancel.check()?;
+            if read.contains(&number) {
+                kept.push((number, x.clone()));
+            }
             let windowed = blocks.and_then(|blocks| blocks.windowed.get(number));
             let spans = match (&windows, windowed) {
                 (Some(windows), Some(true)) => windows,
@@ -176,12 +175,22 @@ impl Tower {
             };
             x = layer.forward(&x, spans, config, &relative)?;
         }
-        if let Some(arranged) = &arranged {
-            x = self.sorted(x, &arranged.by_block)?;
+        kept.push((count, x));
+        let mut states = Vec::with_capacity(read.len().max(1));
+        for number in read.iter().copied().chain(read.is_empty().then_some(count)) {
+            let found = kept.iter().find(|(kept, _)| *kept == number);
+            let (_, x) = found.ok_or_else(|| misread(number))?;
+            states.push(match &arranged {
+                Some(arranged) => self.sorted(x.clone(), &arranged.by_block)?,
+                None => x.clone(),
+            });
         }
-        let norm = self.final_norm.as_ref().filter(|_| layers.is_none());
+        let x = match &states[..] {
+            [one] => one.clone(),
+            several => Tensor::cat(several, 1)?,
+        };
         Ok(Seen {
-            states: match norm {
+            states: match self.final_norm.as_ref().filter(|_| read.is_empty()) {
                 Some(norm) => norm.forward(&x)?,
                 None => x,
             },
@@ -212,7 +221,8 @@ impl Tower {
         })
     }
 
-    fn leading_count(&self) -> usize {
+    /// How many tokens of an image stand before its patches.
+    pub fn leading_count(&self) -> usize {
         let rows = self.leading.as_ref().map(|rows| rows.dim(0));
         rows.and_then(|rows| rows.ok()).unwrap_or(0)
     }
@@ -313,14 +323,24 @@ fn patch_projection(config: &VisionConfig, parameters: &Parameters<'_>) -> Resul
         return Err(parameters.misfit(Part::PatchEmbedding, &[hidden, CHANNELS, patch, patch]));
     }
     let mut weight = parameters.tensor(Part::PatchEmbedding)?;
+    // A still image is the same in every frame.
     if shape.len() == 5 {
-        // A still image is the same in every frame.
         weight = weight.sum(2)?;
+    }
+    if parameters.has(Part::SecondPatchEmbedding) {
+        let second = parameters.shaped(Part::SecondPatchEmbedding, &shape)?;
+        weight = elementwise::add(&weight, &second)?;
     }
     Linear::new(
         weight.reshape((hidden, width))?,
         parameters.bias(Part::PatchEmbedding)?,
     )
+}
+
+fn misread(number: usize) -> Error {
+    Error::Internal(format!(
+        "a vision tower is read after layer {number}, which it does not have"
+    ))
 }
 
 /// A `CorruptModel` error for tables that do not fit each other.

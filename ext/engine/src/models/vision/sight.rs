@@ -3,6 +3,7 @@
 use super::config::VisionConfig;
 use super::connector::ConnectorConfig;
 use super::Blueprint;
+use crate::files::raw_config::RawConfig;
 use crate::models::config::Checked;
 
 /// How a language model sees: a tower, what leads from there into its decoder, and how its prompts
@@ -10,14 +11,24 @@ use crate::models::config::Checked;
 #[derive(Clone, Debug)]
 pub struct SightConfig {
     pub tower: Blueprint,
-    /// After how many layers the tower is read; `None`: after all and its norm.
-    pub layers: Option<usize>,
+    /// After how many layers the tower is read, more than once where several are; none: after all and its norm.
+    pub layers: Vec<usize>,
     /// Whether what stands before the patches is read too.
     pub whole: bool,
     pub connector: ConnectorConfig,
     /// The token that stands for what was seen.
-    pub marker: u32,
+    pub marker: Token,
     pub spelling: Spelling,
+    /// What the file says of preparing images, in the words of `preprocessor_config.json`, which it stands for.
+    pub images: Option<RawConfig>,
+}
+
+/// A token as files name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    Id(u32),
+    /// By its text; tokenizers may lack it.
+    Name(&'static str),
 }
 
 /// What a prompt says of an image. A template writes one token for it.
@@ -29,7 +40,7 @@ pub enum Spelling {
     Tiles,
     /// Its marker between two tokens, with lines left blank around them; the template writes the first of
     /// them (Gemma 3).
-    Framed { start: u32, end: u32 },
+    Framed { start: Token, end: Token },
 }
 
 impl SightConfig {
