@@ -130,17 +130,20 @@ impl DeviceBlocks {
         if device.is_metal() {
             return Ok(super::metal::blocks::rows(self, rows, dtype)?);
         }
-        #[cfg(feature = "cuda")]
-        if device.is_cuda() {
-            return self.rows_at(&Tensor::new(rows, device)?, dtype);
+        match self.rows_at(&Tensor::new(rows, device)?, dtype)? {
+            Some(rows) => Ok(rows),
+            None => Err(self.without_kernels()),
         }
-        Err(self.without_kernels())
     }
 
-    /// As `rows`, with their numbers on the device, u32 [rows].
-    #[cfg(feature = "cuda")]
-    pub fn rows_at(&self, rows: &Tensor, dtype: DType) -> Result<Tensor> {
-        Ok(super::cuda::blocks::expand(self, Some(rows), dtype)?)
+    /// As `rows`, with their numbers on the device, u32 [rows]; `None` where there is no kernel for it.
+    pub fn rows_at(&self, rows: &Tensor, dtype: DType) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if self.bytes.device().is_cuda() {
+            return Ok(Some(super::cuda::blocks::expand(self, Some(rows), dtype)?));
+        }
+        let _ = (rows, dtype);
+        Ok(None)
     }
 
     fn without_kernels(&self) -> Error {

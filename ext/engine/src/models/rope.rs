@@ -96,7 +96,6 @@ impl Rotations {
 
     /// For tokens whose positions, below `end`, lie on the device, u32 [tokens]; `None` where rotations
     /// depend on more than these.
-    #[cfg(feature = "cuda")]
     pub fn growing(
         &self,
         positions: &Tensor,

@@ -71,12 +71,11 @@ impl Embedding {
     }
 
     /// As `rows`, with their numbers on the table's GPU, u32 [rows]; `None` where there is no kernel for it.
-    #[cfg(feature = "cuda")]
     pub fn rows_at(&self, rows: &Tensor) -> Result<Option<Tensor>> {
         match self {
-            Self::Dense(table) => Ok(kernels::cuda::gather::gather_sum(&[(table, rows)])?),
+            Self::Dense(table) => kernels::gather_at(&[(table, rows)]),
             Self::Blocks(_) => Ok(None),
-            Self::DeviceBlocks(table, dtype) => table.rows_at(rows, *dtype).map(Some),
+            Self::DeviceBlocks(table, dtype) => table.rows_at(rows, *dtype),
         }
     }
 

@@ -10,7 +10,6 @@ pub fn init() {
     OFF.is_on();
 }
 
-#[cfg(feature = "cuda")]
 pub(crate) fn are_wanted() -> bool {
     !OFF.is_on()
 }

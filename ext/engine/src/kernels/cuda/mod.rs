@@ -5,12 +5,12 @@ mod blas;
 pub(super) mod blocks;
 mod compile;
 pub(super) mod device;
-pub(crate) mod gather;
+pub(super) mod gather;
 pub(super) mod likeliest;
 pub(super) mod matrix;
 mod parameters;
 pub(super) mod product;
-pub(crate) mod recording;
+pub(super) mod recording;
 pub(super) mod store;
 
 use candle_core::backend::BackendStorage;

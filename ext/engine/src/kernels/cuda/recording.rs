@@ -11,13 +11,13 @@ use std::mem::take;
 use std::sync::Mutex;
 
 use candle_core::backend::BackendDevice;
-use candle_core::cuda_backend::cudarc::driver::result::graph as driver;
+use candle_core::cuda_backend::cudarc::driver::result::{graph as driver, memcpy_htod_async};
 use candle_core::cuda_backend::cudarc::driver::sys::{
     self, CUgraphInstantiate_flags, CUgraphNodeType, CUstreamCaptureMode,
 };
 use candle_core::cuda_backend::cudarc::driver::CudaGraph;
 use candle_core::cuda_backend::WrapErr;
-use candle_core::{CudaDevice, Device, DeviceLocation, Result, Tensor};
+use candle_core::{CudaDevice, DeviceLocation, Result, Tensor};
 
 use super::device::{address, copy_to};
 
@@ -192,40 +192,14 @@ fn is_sound(graph: &CudaGraph) -> Result<bool> {
     Ok(copies == 1)
 }
 
-/// Numbers on a device that are written again before each replay.
-pub(crate) struct Words {
-    tensor: Tensor,
-}
-
-impl Words {
-    pub fn new(count: usize, device: &Device) -> Result<Self> {
-        Ok(Self {
-            tensor: Tensor::zeros(count, candle_core::DType::U32, device)?,
-        })
+/// Writes the first elements of a tensor, u32.
+pub(crate) fn write(tensor: &Tensor, words: &[u32]) -> Result<()> {
+    if words.len() > tensor.elem_count() {
+        candle_core::bail!("{} words do not fit", words.len());
     }
-
-    /// Some of them, u32 [count].
-    pub fn part(&self, first: usize, count: usize) -> Result<Tensor> {
-        self.tensor.narrow(0, first, count)
-    }
-
-    /// Writes the first ones.
-    pub fn write(&self, words: &[u32]) -> Result<()> {
-        if words.len() > self.tensor.elem_count() {
-            candle_core::bail!("{} words do not fit", words.len());
-        }
-        let device = self.tensor.device().as_cuda_device()?.clone();
-        let stream = device.cuda_stream();
-        stream.context().bind_to_thread().w()?;
-        let to = address(&self.tensor)?;
-        // SAFETY: the words fit; memory of the host that is not pinned has been read when the call returns.
-        unsafe {
-            candle_core::cuda_backend::cudarc::driver::result::memcpy_htod_async(
-                to,
-                words,
-                stream.cu_stream(),
-            )
-        }
-        .w()
-    }
+    let stream = tensor.device().as_cuda_device()?.cuda_stream();
+    stream.context().bind_to_thread().w()?;
+    let to = address(tensor)?;
+    // SAFETY: the words fit; memory of the host that is not pinned has been read when the call returns.
+    unsafe { memcpy_htod_async(to, words, stream.cu_stream()) }.w()
 }

@@ -10,7 +10,6 @@ use candle_core::{DType, Device, Tensor};
 use super::attention::AttentionOptions;
 use super::cpu::attention::paged::CpuPages;
 use crate::{Error, Result};
-#[cfg(feature = "cuda")]
 pub use tensors::Places;
 use tensors::{Indices, TensorPages};
 
@@ -109,7 +108,6 @@ impl PagedBatch {
     }
 }
 
-#[cfg(feature = "cuda")]
 impl PagedBatch {
     /// One row for each sequence, of which none has more than `keys` keys. Where they lie is read from the
     /// device when it is computed.
@@ -163,8 +161,7 @@ impl PagedLayer {
         }
     }
 
-    /// Of keys and of values, on a GPU.
-    #[cfg(feature = "cuda")]
+    /// Of keys and of values, on a GPU that records.
     pub fn addresses(&self) -> Result<[u64; 2]> {
         match &self.0 {
             Pages::Cpu(_) => Err(foreign()),

@@ -71,7 +71,6 @@ impl Indices {
 
     /// Of one row for each sequence, of which none has more than `keys` keys; where they lie is in tensors
     /// of the device.
-    #[cfg(feature = "cuda")]
     pub fn growing(rows: usize, keys: usize, at: Places) -> Result<Self> {
         let boundaries = |step: usize| (0..=rows).map(|row| (row * step) as u32).collect();
         Ok(Self {
@@ -87,7 +86,6 @@ impl Indices {
 }
 
 /// Where a batch reads and writes, u32 each, on the device.
-#[cfg(feature = "cuda")]
 #[derive(Clone)]
 pub struct Places {
     /// `[rows]`: where each row's key and value go.
@@ -123,10 +121,14 @@ impl TensorPages {
         self.keys.dims()[0] / PAGE
     }
 
-    #[cfg(feature = "cuda")]
     pub fn addresses(&self) -> Result<[u64; 2]> {
-        let at = cuda::device::address;
-        Ok([at(&self.keys)?, at(&self.values)?])
+        #[cfg(feature = "cuda")]
+        return Ok([
+            cuda::device::address(&self.keys)?,
+            cuda::device::address(&self.values)?,
+        ]);
+        #[cfg(not(feature = "cuda"))]
+        Err(super::foreign())
     }
 
     pub fn bytes(&self) -> usize {

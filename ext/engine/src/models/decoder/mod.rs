@@ -13,7 +13,6 @@ pub mod model;
 pub mod pages;
 pub mod peft;
 pub mod pool;
-#[cfg(feature = "cuda")]
 mod replay;
 mod verify;
 

@@ -39,7 +39,6 @@ pub struct Decoder {
     pub(super) int8: bool,
     /// What may stand in a prompt beside tokens.
     guests: Guests,
-    #[cfg(feature = "cuda")]
     pub(super) replays: super::replay::Replays,
 }
 
@@ -117,7 +116,6 @@ impl Decoder {
             int8,
             config,
             guests: Guests::default(),
-            #[cfg(feature = "cuda")]
             replays: Default::default(),
         })
     }
@@ -197,12 +195,10 @@ impl Decoder {
         &self.embedding
     }
 
-    #[cfg(feature = "cuda")]
     pub(super) fn position_table(&self) -> Option<&Embedding> {
         self.position_embedding.as_ref()
     }
 
-    #[cfg(feature = "cuda")]
     pub(super) fn rotations(&self) -> Option<&Rotations> {
         self.rotations.as_ref()
     }
@@ -265,7 +261,6 @@ impl Decoder {
         pool: &mut KvPool,
         cancel: &CancelToken,
     ) -> Result<Option<Tensor>> {
-        #[cfg(feature = "cuda")]
         if let Some(logits) = self.replayed(readings, pool, cancel)? {
             return Ok(Some(logits));
         }

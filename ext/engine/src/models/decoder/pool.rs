@@ -273,7 +273,6 @@ impl KvPool {
     }
 
     /// Of the keys and values of all layers, on a GPU.
-    #[cfg(feature = "cuda")]
     pub(super) fn addresses(&self) -> Result<Vec<u64>> {
         let layers = self.layers.iter().map(PagedLayer::addresses);
         Ok(layers

@@ -1,21 +1,21 @@
-//! Decoding on CUDA without gaps: the step that gives each of several sequences one more token is recorded
+//! Decoding without gaps, on a device that records: the step that gives each of several sequences one more token is recorded
 //! when it has come a few times, and replayed as one launch. Tokens, positions and where keys lie are read
 //! from the device, so that a recording serves until the sequences outgrow it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use candle_core::{CudaDevice, DType, Tensor};
+use candle_core::{DType, Tensor};
 
 use super::batch::{Batch, Past, Stretch};
 use super::layer::{Step, Stream};
 use super::model::{Decoder, Reading};
 use super::pool::KvPool;
-use crate::kernels::cuda::recording::{Recording, Words};
 use crate::kernels::paged::{slot, PagedBatch, Places};
+use crate::kernels::recording::{self, Recording, Words};
 use crate::models::rope::Rotation;
 use crate::nn::elementwise;
-use crate::runtime::{cuda_graphs, log};
+use crate::runtime::log;
 use crate::{CancelToken, Error, Result};
 
 /// With more sequences than this the gaps between launches do not matter.
@@ -118,7 +118,6 @@ impl Decoder {
             return Ok(None);
         };
         cancel.check()?;
-        let device = self.device().as_cuda_device()?.clone();
         let mut guard = self.replays.0.lock().unwrap_or_else(|e| e.into_inner());
         let state = &mut *guard;
         if state.refused {
@@ -136,14 +135,14 @@ impl Decoder {
             if *seen < OFTEN {
                 return Ok(None);
             }
-            match self.record(size, &words, pool, state, &device) {
+            match self.record(size, &words, pool, state) {
                 Ok(recorded) => {
                     state.make_room();
                     state.recorded.insert(size, recorded);
                 }
                 Err(error) => {
                     state.refused = true;
-                    log::info(format!("decoding goes on without CUDA graphs: {error}"));
+                    log::info(format!("decoding goes on without recorded steps: {error}"));
                     return Ok(None);
                 }
             }
@@ -174,8 +173,7 @@ impl Decoder {
                 && one.sequence.adapter().is_none()
                 && one.sequence.rope_variant() == 0
         };
-        let suited = self.device().is_cuda()
-            && cuda_graphs::are_wanted()
+        let suited = recording::is_possible(self.device())
             && self.config().experts.is_none()
             && !readings.is_empty()
             && readings.len() <= MOST_ROWS
@@ -192,7 +190,6 @@ impl Decoder {
         words: &[u32],
         pool: &mut KvPool,
         state: &mut State,
-        device: &CudaDevice,
     ) -> Result<Recorded> {
         let inputs = Words::new(Inputs::count(size), self.device())?;
         inputs.write(words)?;
@@ -214,7 +211,7 @@ impl Decoder {
             ),
             None => None,
         };
-        let recording = Recording::new(device, &logits, || {
+        let recording = Recording::new(self.device(), &logits, || {
             self.step(size, read.clone(), rotation.clone(), pool)
         })?;
         Ok(Recorded {

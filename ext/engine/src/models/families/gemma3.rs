@@ -21,10 +21,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         config: |file| {
             let mut config = gemma_shared::capped_gguf(file, 6, gemma_shared::LAYERS_OF_27B[1])?;
             config.whole_guests = true;
-            Ok(gemma_shared::with_local_theta(
-                config,
-                file.number("rope.freq_base_swa")?,
-            ))
+            let theta = file.number("rope.freq_base_swa")?;
+            Ok(gemma_shared::with_local_theta(config, theta))
         },
         names: |_| GGUF,
     }),
