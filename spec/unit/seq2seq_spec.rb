@@ -187,43 +187,6 @@ RSpec.describe Candle::Seq2Seq do
     expect(model.generate(texts.last, num_beams: 2, max_length: 8)).to eq(expected.last)
   end
 
-  it "writes what threads ask for in one batch, each as alone" do
-    texts = record["texts"]
-    calls = Array.new(16) do |index|
-      own = [{}, { temperature: 1.0, seed: index }, { num_beams: 3 }, { pattern: "[a-z]{40}" }][index % 4]
-      [texts[index % texts.size], { max_length: 40, min_length: index % 4 == 3 ? 0 : 20 + index, **own }]
-    end
-    expected = calls.map { |text, options| model.generate(text, **options) }
-    before = model.stats
-    found = calls.map { |text, options| Thread.new { model.generate(text, **options) } }.map(&:value)
-    expect(found).to eq(expected)
-    batches, written = %i[batches tokens_out].map { |name| model.stats[name] - before[name] }
-    # Threads begin one after the other; most of their tokens are computed with others all the same.
-    expect(batches * 5).to be < written * 4
-    streamed = calls.map { |text, options| Thread.new { model.generate_stream(text, **options).to_a.join } }
-    expect(streamed.map(&:value)).to eq(expected)
-    expect(model.stats.slice(:running, :waiting)).to eq(running: 0, waiting: 0)
-  end
-
-  it "goes on for the others when threads are killed, time out or fail" do
-    texts = record["texts"]
-    expected = texts.map { |one| model.generate(one, min_length: 30, max_length: 30) }
-    random = Random.new(4)
-    40.times do
-      victim = Thread.new do
-        Thread.current.report_on_exception = false
-        Timeout.timeout(random.rand / 50) { model.generate(texts, max_length: 400, min_length: 400, num_beams: 2) }
-      rescue Timeout::Error
-        :stopped
-      end
-      others = texts.map { |one| Thread.new { model.generate(one, min_length: 30, max_length: 30) } }
-      victim.kill if random.rand < 0.5
-      expect(others.map(&:value)).to eq(expected)
-      victim.join
-    end
-    expect(model.stats.slice(:running, :waiting)).to eq(running: 0, waiting: 0)
-  end
-
   it "writes in forked processes", if: Process.respond_to?(:fork) do
     expected = model.generate(text, num_beams: 2, max_length: 6)
     pid = fork do

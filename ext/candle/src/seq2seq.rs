@@ -124,24 +124,24 @@ fn writing_settings(
 
 /// What became certain of the first text with one more token, nil at the end.
 fn step(ruby: &Ruby, run: &RbWriting) -> Result<Option<String>, Error> {
-    gvl::leave(ruby, |cancel| writing(&lock(&run.0))?.step(cancel))
+    gvl::leave(ruby, |cancel| writing(&mut lock(&run.0))?.step(cancel))
 }
 
 /// Writes all texts to their end.
 fn finish(ruby: &Ruby, run: &RbWriting) -> Result<(), Error> {
-    gvl::leave(ruby, |cancel| writing(&lock(&run.0))?.finish(cancel))
+    gvl::leave(ruby, |cancel| writing(&mut lock(&run.0))?.finish(cancel))
 }
 
-fn writing(slot: &Option<Writing>) -> engine::Result<&Writing> {
-    slot.as_ref()
+fn writing(slot: &mut Option<Writing>) -> engine::Result<&mut Writing> {
+    slot.as_mut()
         .ok_or_else(|| EngineError::Generation("this run is over".to_owned()))
 }
 
 /// What has become of the texts: a Hash with Symbol keys for each.
 fn outcomes(ruby: &Ruby, run: &RbWriting) -> Result<RArray, Error> {
     let written = {
-        let guard = lock(&run.0);
-        writing(&guard).and_then(|writing| writing.written())
+        let mut guard = lock(&run.0);
+        writing(&mut guard).and_then(|writing| writing.written())
     };
     let list = ruby.ary_new();
     for text in written.map_err(error::raised(ruby))? {

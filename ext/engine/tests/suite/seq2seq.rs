@@ -7,9 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use engine::files::model_files::{ModelFiles, WeightFiles};
 use engine::files::raw_config::RawConfig;
 use engine::generation::{EarlyStopping, Ending, FinishReason, GenerationConfig, Pattern};
-use engine::models::seq2seq::{Blueprint, Cache, Memory, Rows, Seq2Seq};
+use engine::models::seq2seq::{Blueprint, Cache, Seq2Seq};
 use engine::nn::PackedSequences;
-use engine::runtime::stats::Reading;
 use engine::tasks::{LoadOptions, Seq2SeqModel, Writing, WritingSettings};
 use engine::weights::{self, WeightSource};
 use engine::{CancelToken, Error};
@@ -146,7 +145,8 @@ fn written(
     sources: &[Vec<u32>],
     settings: &WritingSettings,
 ) -> Vec<Vec<u32>> {
-    let writing = Writing::new(model.clone(), sources.to_vec(), settings.clone(), None).unwrap();
+    let mut writing =
+        Writing::new(model.clone(), sources.to_vec(), settings.clone(), None).unwrap();
     writing.finish(&CancelToken::new()).unwrap();
     let written = writing.written().unwrap();
     let tokens = |text: &engine::tasks::seq2seq::Written| {
@@ -257,123 +257,6 @@ fn a_text_does_not_depend_on_those_beside_it() {
     }
 }
 
-/// Rows that have written so many tokens, and the token that comes next.
-struct Begun {
-    memory: Memory,
-    cache: Cache,
-    ids: Vec<u32>,
-}
-
-fn begun(model: &Seq2Seq, sources: &[Vec<u32>], beams: usize, length: usize) -> Begun {
-    let cancel = CancelToken::new();
-    let memory = model.read(&packed(sources), &cancel).unwrap();
-    let ids = |place: usize| -> Vec<u32> {
-        let rows = 0..sources.len() * beams;
-        rows.map(|row| 3 + ((7 * place + 5 * row) % 20) as u32)
-            .collect()
-    };
-    let mut cache = Cache::default();
-    for place in 0..length {
-        cache = model
-            .write(&ids(place), &cache, &memory, &cancel)
-            .unwrap()
-            .1;
-    }
-    Begun {
-        memory,
-        cache,
-        ids: ids(length),
-    }
-}
-
-#[test]
-fn rows_of_all_lengths_in_one_pass_are_those_of_passes_alone() {
-    for fixture in Fixture::all() {
-        let name = fixture.folder.display();
-        let model = bare(&fixture.folder);
-        let cancel = CancelToken::new();
-        let sources = fixture.sources();
-        let groups = [
-            begun(&model, &sources[1..2], 1, 0),
-            begun(&model, &sources[..3], 2, 5),
-            begun(&model, &sources[2..3], 1, 9),
-            begun(&model, &sources[1..3], 1, 1),
-        ];
-        let rows: Vec<Rows<'_>> = groups
-            .iter()
-            .map(|Begun { memory, cache, ids }| Rows { ids, cache, memory })
-            .collect();
-        let (together, caches) = model.write_together(&rows, &cancel).unwrap();
-        let mut together = together.to_vec2::<f32>().unwrap().into_iter();
-        for (group, cache) in groups.iter().zip(&caches) {
-            let (logits, alone) = model
-                .write(&group.ids, &group.cache, &group.memory, &cancel)
-                .unwrap();
-            assert_eq!(alone.length(), cache.length());
-            // What was kept serves the next token as well.
-            let next = |cache| model.write(&group.ids, cache, &group.memory, &cancel);
-            assert_eq!(
-                values(&next(&alone).unwrap().0),
-                values(&next(cache).unwrap().0)
-            );
-            for row in logits.to_vec2::<f32>().unwrap() {
-                assert_eq!(together.next(), Some(row), "{name}");
-            }
-        }
-        assert!(together.next().is_none());
-    }
-}
-
-#[test]
-fn calls_of_many_threads_are_written_together_each_as_alone() {
-    for name in ["t5", "bart", "nllb"] {
-        let fixture = Fixture::named(name);
-        let model = fixture.load();
-        let sources = fixture.sources();
-        let calls: Vec<_> = (0..12)
-            .map(|number| {
-                let mut settings = plain(&model, 40);
-                settings.num_beams = [1, 1, 3][number % 3];
-                settings.rules.min_new_tokens = 28 + number;
-                if number % 3 == 1 {
-                    settings.config.temperature = 1.0;
-                    settings.config.seed = number as u64;
-                }
-                let first = number % (sources.len() - 1);
-                let texts = sources[first..][..1 + number % 2].to_vec();
-                (texts, settings)
-            })
-            .collect();
-        let number = |name: &str| {
-            let stats = model.stats();
-            match stats.iter().find(|(known, _)| *known == name) {
-                Some((_, Reading::Number(number))) => *number,
-                _ => panic!("no {name}"),
-            }
-        };
-        let alone: Vec<_> = calls
-            .iter()
-            .map(|(texts, settings)| written(&model, texts, settings))
-            .collect();
-        let passes = number("batches");
-        let together: Vec<_> = std::thread::scope(|scope| {
-            let model = &model;
-            let threads: Vec<_> = calls
-                .iter()
-                .map(|(texts, settings)| scope.spawn(move || written(model, texts, settings)))
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
-        });
-        assert_eq!(together, alone, "{name}");
-        let shared = number("batches") - passes;
-        assert!(4 * shared < 3 * passes, "{name}: {shared} beside {passes}");
-        assert_eq!([number("running"), number("waiting")], [0, 0]);
-    }
-}
-
 fn plain(model: &Seq2SeqModel, max_new_tokens: usize) -> WritingSettings {
     let defaults = model.defaults();
     WritingSettings {
@@ -399,7 +282,7 @@ fn an_interrupted_step_goes_on_where_it_was() {
         };
         let sources = fixture.sources()[1..4].to_vec();
         let expected = written(&model, &sources, &settings);
-        let writing = Writing::new(model.clone(), sources, settings, None).unwrap();
+        let mut writing = Writing::new(model.clone(), sources, settings, None).unwrap();
         let stopped = CancelToken::new();
         stopped.cancel();
         loop {
@@ -430,7 +313,7 @@ fn constraints_and_stop_sequences_are_followed() {
         .constraint(&pattern, Ending::Complete, &cancel)
         .unwrap();
     let settings = plain(&model, 40);
-    let writing = Writing::new(
+    let mut writing = Writing::new(
         model.clone(),
         vec![source.clone()],
         settings.clone(),
@@ -451,14 +334,15 @@ fn constraints_and_stop_sequences_are_followed() {
             ..settings.clone()
         };
         free.rules.min_new_tokens = 12;
-        let writing =
+        let mut writing =
             Writing::new(model.clone(), vec![source.clone()], free.clone(), None).unwrap();
         writing.finish(&cancel).unwrap();
         let whole = writing.written().unwrap()[0].text.clone();
         let stop: String = whole.chars().skip(3).take(2).collect();
         let mut stopping = free;
         stopping.config.stop_sequences = vec![stop.clone()];
-        let writing = Writing::new(model.clone(), vec![source.clone()], stopping, None).unwrap();
+        let mut writing =
+            Writing::new(model.clone(), vec![source.clone()], stopping, None).unwrap();
         writing.finish(&cancel).unwrap();
         let cut = &writing.written().unwrap()[0];
         assert_eq!(cut.finish_reason, Some(FinishReason::StopSequence));

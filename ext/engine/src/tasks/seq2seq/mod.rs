@@ -2,17 +2,15 @@
 
 mod counts;
 mod defaults;
-mod desk;
 mod languages;
 mod writing;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
 use crate::generation::{Constraint, Ending, Pattern, Vocabulary};
 use crate::models::seq2seq::Seq2Seq;
-use crate::runtime::per_process::PerProcess;
 use crate::runtime::stats::Reading;
 use crate::text::tokenizer::{Detail, Tokenizer, Truncation};
 use crate::{runtime::memory, CancelToken, Error, Result};
@@ -24,7 +22,6 @@ pub use defaults::GenerationDefaults;
 pub use writing::{Writing, WritingSettings, Written};
 
 use counts::Counts;
-use desk::Desk;
 use languages::Languages;
 
 /// An encoder-decoder with its tokenizer; immutable, shared by all calls.
@@ -38,7 +35,6 @@ pub struct Seq2SeqModel {
     max_length: usize,
     info: ModelInfo,
     counts: Counts,
-    desk: PerProcess<Desk>,
     /// Made for the first constraint.
     vocabulary: OnceLock<Vocabulary>,
 }
@@ -97,7 +93,6 @@ impl Seq2SeqModel {
             max_length,
             info,
             counts: Counts::default(),
-            desk: PerProcess::new(Desk::default()),
             vocabulary: OnceLock::new(),
         })
     }
@@ -117,11 +112,6 @@ impl Seq2SeqModel {
     /// What it counts of the texts that it writes, by name.
     pub fn stats(&self) -> Vec<(&'static str, Reading)> {
         self.counts.read()
-    }
-
-    /// Where this process's calls write.
-    fn desk(&self) -> Result<Arc<Desk>> {
-        self.desk.get(|| Ok(Desk::default()))
     }
 
     /// What the checkpoint says of generating.
