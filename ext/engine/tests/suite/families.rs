@@ -14,7 +14,7 @@ use crate::allocation::peak_during;
 use crate::weight_files::{tiny, Folder, Gguf};
 
 /// What several families share; every other file is one family.
-const SHARED: [&str; 10] = [
+const SHARED: [&str; 11] = [
     "mod.rs",
     "config_json.rs",
     "disentangled.rs",
@@ -24,6 +24,7 @@ const SHARED: [&str; 10] = [
     "names.rs",
     "qwen_shared.rs",
     "rope_json.rs",
+    "sight_gguf.rs",
     "sight_json.rs",
 ];
 const MOST_LINES_OF_A_DECODER: usize = 30;

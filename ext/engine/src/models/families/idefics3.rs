@@ -20,23 +20,7 @@ pub const FAMILY: Family<SightConfig> = Family {
     },
     gguf: Some(Gguf {
         architecture: "idefics3",
-        config: |file| {
-            let merged = file.opt_size("projector.scale_factor")?;
-            let connector = ConnectorConfig::Blocks {
-                edge: merged.unwrap_or(3),
-            };
-            let edge = image_edge(file)?;
-            let longest = file.opt_size("preproc_image_size")?;
-            let images = json!({
-                "image_processor_type": "Idefics3ImageProcessor",
-                "size": {"longest_edge": longest.unwrap_or(4 * edge)},
-                "max_image_size": {"longest_edge": edge},
-            });
-            Ok(SightConfig {
-                spelling: Spelling::Tiles,
-                ..siglip_gguf(file, connector, "<image>", images)?
-            })
-        },
+        config: tiled_gguf,
         names: |config| config.tower.names,
     }),
 };

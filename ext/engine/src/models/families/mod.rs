@@ -89,11 +89,11 @@ use encoder_decoder::{bart_like, BartLike};
 use gguf_metadata::{grouped_gguf, neighbours, GgufFile};
 use names::*;
 use qwen_shared::{
-    in_blocks, in_windows, qwen_vision, qwen_windowed_vision, rope_sections, sections,
+    in_blocks, in_windows, qwen_vision, qwen_windowed_vision, rope_sections, sectioned_gguf,
 };
 use rope_json::{local_theta, rope};
-use sight_gguf::{image_edge, llava_gguf, qwen_gguf, siglip_gguf};
-use sight_json::{llava_sight, sight};
+use sight_gguf::{gemma_gguf, llava_gguf, qwen_gguf, tiled_gguf};
+use sight_json::{gemma_sight, llava_sight, sight};
 
 /// A family of models of one shape, which `C` describes.
 pub struct Family<C: 'static> {

@@ -20,17 +20,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     names: |_| LLAMA,
     gguf: Some(Gguf {
         architecture: "qwen2vl",
-        config: |file| {
-            let mut config = file.decoder(&Usual::LLAMA)?;
-            let key = file.key("rope.dimension_sections");
-            let lengths = file.metadata().opt_i64s(&key)?;
-            if let Some(rope) = config.relative.rope_mut() {
-                rope.axes = RopeAxes::Sections(sections(lengths).ok_or_else(|| {
-                    file.corrupt(format!("key {key:?} is not three lengths or four"))
-                })?);
-            }
-            Ok(config)
-        },
+        config: sectioned_gguf,
         names: |_| GGUF,
     }),
 };

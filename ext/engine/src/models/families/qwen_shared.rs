@@ -2,6 +2,20 @@
 
 use super::*;
 
+/// The decoder of a GGUF file, which names the lengths of its sections.
+pub fn sectioned_gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
+    let mut config = file.decoder(&Usual::LLAMA)?;
+    let key = file.key("rope.dimension_sections");
+    let lengths = file.metadata().opt_i64s(&key)?;
+    if let Some(rope) = config.relative.rope_mut() {
+        rope.axes =
+            RopeAxes::Sections(sections(lengths).ok_or_else(|| {
+                file.corrupt(format!("key {key:?} is not three lengths or four"))
+            })?);
+    }
+    Ok(config)
+}
+
 /// How many frequencies belong to time, rows and columns.
 pub fn rope_sections(raw: &RawConfig) -> Result<[usize; 3]> {
     let parameters = raw.opt_nested(["rope_parameters", "rope_scaling"])?;

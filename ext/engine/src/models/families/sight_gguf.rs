@@ -178,3 +178,46 @@ fn activation(file: &GgufFile<'_>, gelu: Activation) -> Result<Activation> {
         Activation::QuickGelu
     })
 }
+
+/// Gemma 3's.
+pub fn gemma_gguf(file: &GgufFile<'_>) -> Result<SightConfig> {
+    let edge = image_edge(file)?;
+    let merged = file.opt_size("projector.scale_factor")?.unwrap_or(4);
+    let patch = file.size("patch_size", 1..=1024)?;
+    let epsilon = file.number("attention.layer_norm_epsilon")?;
+    let connector = ConnectorConfig::Means {
+        side: edge / patch / merged.max(1),
+        // The converter has added 1 to its weight.
+        norm: NormConfig::new(NormKind::Rms, epsilon.unwrap_or(1e-6)),
+    };
+    let images = json!({
+        "image_processor_type": "Gemma3ImageProcessor",
+        "size": {"height": edge, "width": edge},
+    });
+    Ok(SightConfig {
+        spelling: Spelling::Framed {
+            start: Token::Name("<start_of_image>"),
+            end: Token::Name("<end_of_image>"),
+        },
+        ..siglip_gguf(file, connector, "<image_soft_token>", images)?
+    })
+}
+
+/// Idefics 3's and SmolVLM's, whose images are cut into tiles.
+pub fn tiled_gguf(file: &GgufFile<'_>) -> Result<SightConfig> {
+    let merged = file.opt_size("projector.scale_factor")?;
+    let connector = ConnectorConfig::Blocks {
+        edge: merged.unwrap_or(3),
+    };
+    let edge = image_edge(file)?;
+    let longest = file.opt_size("preproc_image_size")?;
+    let images = json!({
+        "image_processor_type": "Idefics3ImageProcessor",
+        "size": {"longest_edge": longest.unwrap_or(4 * edge)},
+        "max_image_size": {"longest_edge": edge},
+    });
+    Ok(SightConfig {
+        spelling: Spelling::Tiles,
+        ..siglip_gguf(file, connector, "<image>", images)?
+    })
+}
