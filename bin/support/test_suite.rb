@@ -21,13 +21,21 @@ class TestSuite
     "doc_coverage" => "rake doc:coverage",
     "doc_examples" => "rake doc:examples",
     "signatures" => "rake signatures",
-    "native_gem" => "rake package:check"
+    "native_gem" => "rake --quiet package:check"
   }.freeze
 
   CARGO = /^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored/
   RSPEC = /^(\d+) examples?, (\d+) failures?(?:, (\d+) pending)?/
 
-  Result = Struct.new(:name, :passed, :failed, :skipped, :seconds)
+  # Lines by which a failure is recognized: an example's, a test's, a compiler's.
+  FAILURE = %r{^(?:rspec \./|test .* FAILED$|error(?:\[E\d+\])?:|thread '.*' panicked|rake aborted!|\S+: E: )}
+  private_constant :FAILURE
+
+  # The end of a failed stage's output that is shown again.
+  TAIL = 15
+  private_constant :TAIL
+
+  Result = Struct.new(:name, :passed, :failed, :skipped, :seconds, :evidence)
 
   def initialize(names, stages: STAGES)
     unknown = names - stages.keys
@@ -50,7 +58,8 @@ class TestSuite
     started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
     output, success = execute(command)
     seconds = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
-    Result.new(name, *count(output, success), seconds)
+    counts = count(output, success)
+    Result.new(name, *counts, seconds, counts[1].zero? ? [] : evidence(output))
   end
 
   # Shows the output while it comes and keeps it for counting.
@@ -80,7 +89,16 @@ class TestSuite
     [passed, failed, skipped]
   end
 
+  # What a reader of a long log needs first.
+  def evidence(output)
+    lines = output.lines(chomp: true)
+    (lines.grep(FAILURE) + lines.last(TAIL)).uniq
+  end
+
   def report(results)
+    results.reject { |result| result.evidence.empty? }.each do |result|
+      puts "", "== #{result.name} failed:", *result.evidence
+    end
     puts ""
     results.each do |result|
       puts format("%<name>-14s %<seconds>7.1f s  %<passed>5d passed %<failed>5d failed", result.to_h)

@@ -42,6 +42,14 @@ RSpec.describe TestSuite do
     expect(output).to include("went on")
   end
 
+  it "shows the failures again at the end, after what other stages printed" do
+    failing = echo("rspec ./spec/unit/one_spec.rb:7 # One fails", *(0..39).map { |i| "line #{i}" },
+                   "3 examples, 1 failure", status: 1)
+    end_of_output = run("specs" => failing, "after" => echo("went on")).last.split("went on").last
+    expect(end_of_output).to include("specs failed", "one_spec.rb:7", "line 39")
+    expect(end_of_output).not_to include("line 3\n")
+  end
+
   it "counts a stage that dies without counting as failed" do
     expect(run("build" => echo("boom", status: 1)).first).to eq("0 passed, 1 failed\n")
     expect(run("specs" => echo("9 examples, 0 failures", status: 1)).first).to eq("9 passed, 1 failed\n")
