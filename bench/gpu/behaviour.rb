@@ -16,6 +16,7 @@ module GpuBench
       closing
       forking
       replaying
+      company
     end
 
     private
@@ -90,6 +91,40 @@ module GpuBench
       RUBY
       [File.readlink("/proc/self/exe"), "--disable=gems", *$LOAD_PATH.map { |path| "-I#{path}" }, "-e", script,
        *REPLAYED.map { |name| File.join(Families::ROOT, name) }]
+    end
+
+    # How far log probabilities of a text beside seven others may be from those of the text alone: products add up in
+    # another order there. The CPU's are the same.
+    COMPANY = 1e-4
+    private_constant :COMPANY
+
+    def company
+      REPLAYED.each do |name|
+        @bench.on_device(Candle::LLM, File.join(Families::ROOT, name), dtype: :f32) do |llm|
+          ask = ->(text) { llm.complete(text, max_length: 40, temperature: 0, logprobs: 5) }
+          texts = %w[a the one two dog fox is in]
+          alone = texts.map(&ask)
+          llm.clear_cache
+          together = texts.map { |text| Thread.new { ask.call(text) } }.map(&:value)
+          off = alone.zip(together).flat_map { |one, other| differences(one.logprobs, other.logprobs) }
+          limit = @bench.device.kind == :cpu ? 0.0 : COMPANY
+          @results.parity("errors", "#{name} beside seven others", largest(off), limit)
+        end
+      end
+    end
+
+    # Of the log probabilities of the likeliest tokens, up to and with the first where another was chosen.
+    def differences(one, other)
+      pairs = one.zip(other).select(&:all?)
+      common = pairs.take_while { |pair| pair.map { |choice| choice[:id] }.uniq.one? }.size
+      pairs.first(common + 1).flat_map do |mine, yours|
+        known = yours[:top].to_h { |token| [token[:id], token[:logprob]] }
+        mine[:top].filter_map { |token| known[token[:id]]&.then { |logprob| (token[:logprob] - logprob).abs } }
+      end
+    end
+
+    def largest(numbers)
+      numbers.empty? || numbers.any?(&:nan?) ? Float::NAN : numbers.max
     end
 
     def failure
