@@ -167,8 +167,9 @@ module Candle
     #
     # @param prompt [String, Array<String>] many prompts are computed together; {#generate_each} takes any number
     # @param config [GenerationConfig, Hash] a Hash changes fields of {GenerationConfig.balanced}
-    # @param reset_cache [Boolean, nil] true gives up what earlier calls have read, as far as no call uses it, and reads
-    #   the whole prompt; otherwise what was read before is not read again, and the text is the same in any case
+    # @param reset_cache [Boolean, Symbol] `:all` gives up what earlier calls have read, as far as no call uses it, and
+    #   reads the whole prompt. With true and with false every text begins anew, and what was read before is not read
+    #   again. The text is the same in any case
     # @param progress [Boolean, #call] for many prompts: true draws a bar on a terminal, a callable gets
     #   `(done, total)`
     # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, `adapter:` for another adapter
@@ -178,7 +179,7 @@ module Candle
     #   same), and `add_special_tokens:` (nil adds what the model begins with, unless the prompt has it)
     # @return [String, Array<String>] for many prompts one text each, in their order
     # @raise [BulkGenerationError] when some of many prompts failed, with the texts of the others
-    def generate(prompt, config: GenerationConfig.balanced, reset_cache: nil, progress: false, **overrides)
+    def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, progress: false, **overrides)
       overrides = { config: config, reset_cache: reset_cache, **overrides }
       return generate_all(prompt, progress, finish: :text.to_proc, **overrides) if many?(prompt)
 
@@ -189,11 +190,11 @@ module Candle
     #
     # @param prompt [String]
     # @param config [GenerationConfig]
-    # @param reset_cache [Boolean, nil] as {#generate} takes it
+    # @param reset_cache [Boolean, Symbol] as {#generate} takes it
     # @param overrides [Hash]
     # @yieldparam piece [String]
     # @return [String, Enumerator] the whole text; without a block an Enumerator of pieces
-    def generate_stream(prompt, config: GenerationConfig.balanced, reset_cache: nil, **overrides, &block)
+    def generate_stream(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
       return enum_for(:generate_stream, prompt, config: config, reset_cache: reset_cache, **overrides) unless block
 
       complete(prompt, config: config, reset_cache: reset_cache, **overrides, &block).text
@@ -228,7 +229,7 @@ module Candle
     # @yieldparam tokens [Array<Hash>] with `logprobs:`, for a block of two parameters: the tokens since the last piece,
     #   as {Completion#logprobs} has them
     # @return [Completion]
-    def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: nil, **overrides, &block)
+    def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
       overrides = { config: config, reset_cache: reset_cache, **overrides }
       return seeing.complete(prompt_or_messages, **overrides, &block) if Messages.images?(prompt_or_messages)
 
@@ -427,7 +428,7 @@ module Candle
     end
 
     def begin_ids(ids, prompt, config:, context_overflow: :error, adapter: active_adapter, speculative: nil,
-                  reset_cache: nil, **overrides)
+                  reset_cache: true, **overrides)
       config = configured(GenerationConfig.wrap(config), overrides)
       settings = config.settings.merge(roll: roll?(context_overflow), adapter: adapter&.to_s,
                                        guesses: guesses(speculative), afresh: reset?(reset_cache))
@@ -470,9 +471,9 @@ module Candle
     end
 
     def reset?(reset_cache)
-      return reset_cache == true if [true, false, nil].include?(reset_cache)
+      return reset_cache == :all if [true, false, nil, :all].include?(reset_cache)
 
-      raise ArgumentError, "reset_cache must be true, false or nil, not #{Arguments.shown(reset_cache)}"
+      raise ArgumentError, "reset_cache must be true, false or :all, not #{Arguments.shown(reset_cache)}"
     end
 
     def roll?(overflow)

@@ -113,17 +113,18 @@ RSpec.describe Candle::LLM do
   it "forgets what it read when told to" do
     read = ->(**options) { llm.complete("the dog is in the", config: greedy, **options) }
     expected = read.call
-    expect([read.call, read.call(reset_cache: false)].map { |again| again.usage.cached_tokens }).to all(be >= 4)
+    again = [{}, { reset_cache: true }, { reset_cache: false }].map { |options| read.call(**options) }
+    expect(again.map { |completion| completion.usage.cached_tokens }).to all(be >= 4)
     llm.generate("a fox jumps over", config: greedy)
     expect(llm.stats[:pages_idle]).to eq(2)
-    expect(read.call(reset_cache: true)).to have_attributes(text: expected.text,
+    expect(read.call(reset_cache: :all)).to have_attributes(text: expected.text,
                                                             usage: have_attributes(cached_tokens: 0))
     expect(llm.stats.values_at(:pages_used, :pages_idle)).to eq([0, 1])
     expect(read.call.usage.cached_tokens).to be >= 4
-    llm.generate(["a fox jumps over"], config: greedy, reset_cache: true)
+    llm.generate(["a fox jumps over"], config: greedy, reset_cache: :all)
     expect(llm.stats[:pages_idle]).to eq(1)
     expect(read.call.usage.cached_tokens).to be < 4
-    expect { read.call(reset_cache: :maybe) }.to raise_error(ArgumentError, /reset_cache must be true, false or nil/)
+    expect { read.call(reset_cache: :maybe) }.to raise_error(ArgumentError, /reset_cache must be true, false or :all/)
   end
 
   it "forgets what it read while other threads generate" do
@@ -135,7 +136,7 @@ RSpec.describe Candle::LLM do
       20.times do
         llm.complete("the lazy fox", config: greedy)
         llm.clear_cache
-        fresh = llm.complete("the lazy fox", config: greedy, reset_cache: true)
+        fresh = llm.complete("the lazy fox", config: greedy, reset_cache: :all)
         expect(fresh.usage.cached_tokens).to eq(0)
       end
     end
