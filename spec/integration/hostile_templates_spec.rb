@@ -35,10 +35,32 @@ RSpec.describe "Hostile chat templates" do
     expect([output, status.success?]).to eq(["alive Hi\n", true]), "#{output}\n#{errors}"
   end
 
-  it "end by Timeout at once, and leave the pool to others" do
+  it "end by Timeout at once" do
     model = Candle::Tokenizer.from_file(tokenizer)
     render = -> { model.apply_chat_template([{ role: "user", content: "Hi" }], chat_template: loops) }
     elapsed = seconds { expect { Timeout.timeout(0.1) { render.call } }.to raise_error(Timeout::Error) }
     expect(elapsed).to be < 0.3
+  end
+
+  it "leave the threads of the pool to others, and the process to SIGTERM" do
+    output, errors, status = run_ruby(<<~RUBY)
+      tokenizer = Candle::Tokenizer.from_file(#{tokenizer.inspect})
+      render = ->(template) { tokenizer.apply_chat_template([{ role: "user", content: "Hi" }], chat_template: template) }
+      slow = Array.new(Candle.num_threads + 1) { Thread.new { loop { render.call(#{loops.inspect}) rescue nil } } }
+      sleep 0.3
+      now = -> { Process.clock_gettime(Process::CLOCK_MONOTONIC) }
+      started = now.call
+      puts render.call("{{ messages[0].content }}"), Candle::Tensor.ones([2, 3]).sum.item
+      puts now.call - started
+      puts slow.count(&:alive?) - slow.size
+      $stdout.flush
+      at_exit { puts now.call - started }
+      started = now.call
+      Process.kill(:TERM, Process.pid)
+      sleep 30
+    RUBY
+    *answers, waited, lost, until_end = output.lines.map(&:chomp)
+    expect([answers, lost, status.termsig]).to eq([["Hi", "6.0"], "0", Signal.list["TERM"]]), errors
+    expect([waited, until_end].map(&:to_f)).to all(be < 3)
   end
 end

@@ -7,6 +7,10 @@ require "tmpdir"
 # Damaged weights: a model that computes NaN says so, and nothing is sorted by it.
 RSpec.describe "A model that computes what is no number" do
   nan = { "F32" => [Float::NAN].pack("e"), "F16" => "\x00\x7E".b }
+  photo = File.expand_path("../fixtures/images/photo.png", __dir__)
+  short = { max_length: 2 }.freeze
+  told = [Candle::DeviceError, /computed values that aren't numbers \(NaN/]
+  no_word = [Candle::GenerationError, /no usable logits \(all are NaN/]
 
   # A copy of a tiny model, the first number of one of its tensors being NaN.
   def damaged(name, tensor, nan)
@@ -22,15 +26,35 @@ RSpec.describe "A model that computes what is no number" do
     end
   end
 
-  { Candle::Classifier => ["bert-sequence", "classifier.bias", ->(model) { model.classify("the fox") }],
-    Candle::Reranker => ["bert-reranker", "classifier.bias", ->(model) { model.rerank("the", %w[fox dog]) }],
-    Candle::EmbeddingModel => ["bert-sentence", "embeddings.LayerNorm.bias",
-                               ->(model) { model.embed("the fox") }] }.each do |type, (name, tensor, call)|
-    it "is told by #{type}" do
+  calls = [
+    [:Classifier, "bert-sequence", "classifier.bias", told, ->(model) { model.classify("the fox") }],
+    [:Reranker, "bert-reranker", "classifier.bias", told, ->(model) { model.rerank("the", %w[fox dog]) }],
+    [:EmbeddingModel, "bert-sentence", "embeddings.LayerNorm.bias", told, ->(model) { model.embed("the fox") }],
+    [:NER, "bert-token", "classifier.bias", told, ->(model) { model.extract_entities("the fox") }],
+    [:MaskedLM, "bert-masked", "cls.predictions.bias", told, ->(model) { model.fill("the [MASK]") }],
+    [:SparseEmbeddingModel, "splade", "bert.embeddings.LayerNorm.bias", told, ->(model) { model.search("a", ["fox"]) }],
+    [:LateInteractionModel, "colbert", "embeddings.LayerNorm.beta", told, ->(model) { model.score("a", ["fox"]) }],
+    [:CLIP, "clip", "text_model.final_layer_norm.bias", told, ->(model) { model.embed_text("fox") }],
+    [:CLIP, "clip", "vision_model.post_layernorm.bias", told, ->(model) { model.embed_image(photo) }],
+    [:ImageClassifier, "vit-classifier", "classifier.bias", told, ->(model) { model.classify(photo) }],
+    [:ImageEmbeddingModel, "dinov2", "layernorm.bias", told, ->(model) { model.embed(photo) }],
+    [:LLM, "decoders/llama", "model.norm.weight", no_word, ->(model) { model.generate("the", **short) }],
+    [:Seq2Seq, "seq2seq/t5", "decoder.final_layer_norm.weight", no_word, ->(model) { model.generate("a", **short) }],
+    [:VLM, "llava", "language_model.model.norm.weight", no_word, ->(model) { model.ask(photo, "fox", **short) }]
+  ]
+
+  calls.each do |type, name, tensor, error, call|
+    it "is told by #{type}, of #{tensor}" do
       damaged(name, tensor, nan) do |directory|
-        model = type.from_pretrained(directory, device: "cpu")
-        expect { call.call(model) }.to raise_error(Candle::DeviceError, /aren't numbers \(NaN/)
+        model = Candle.const_get(type).from_pretrained(directory, device: "cpu")
+        expect { call.call(model) }.to raise_error(*error)
       end
     end
+  end
+
+  it "is told by every class that computes" do
+    classes = Candle.constants.map { |name| Candle.const_get(name) }.grep(Class)
+    models = classes.select { |type| type.respond_to?(:from_pretrained) } - [Candle::Tokenizer]
+    expect(models).to match_array(calls.map { |type, *| Candle.const_get(type) }.uniq)
   end
 end

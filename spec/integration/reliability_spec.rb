@@ -101,6 +101,8 @@ RSpec.describe "A long life", if: File.readable?("/proc/self/smaps_rollup") do
     expect(bare[:rss]).to be < 80 * 1024
     expect(loaded[:rss] - bare[:rss]).to be > 80 * 1024
     expect(worker[:private]).to be < 24 * 1024
+    # The weights count half for each of the two processes that have them.
+    expect(worker[:pss]).to be < (loaded[:rss] / 2) + (24 * 1024)
   end
 
   it "tells of a file that was shortened while it was open, and goes on" do
