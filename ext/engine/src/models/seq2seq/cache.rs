@@ -106,12 +106,13 @@ impl Cache {
         })
     }
 
-    /// An `OutOfMemory` error unless there is room for twice as much; asked when the length has doubled.
+    /// An `OutOfMemory` error unless there is room for twice as much, and for that a second time: a step
+    /// and the choice of rows make a new cache beside the old one. Asked when the length has doubled.
     pub(super) fn check_room(&self, rows: usize, width: usize, layers: usize) -> Result<()> {
         if !self.length.is_power_of_two() {
             return Ok(());
         }
-        let elements = [rows, 2 * self.length, 2 * width, layers];
+        let elements = [rows, 4 * self.length, 2 * width, layers];
         memory::ensure_elements(&elements, 4, "the keys and values of the texts")
     }
 }
