@@ -40,26 +40,30 @@ RSpec.describe "What a model says it runs" do
     expect(in_another_process(script, "CANDLE_CPU_ISA" => "scalar")).to eq("cpu scalar\n")
   end
 
-  it "says whether tiles multiply f32, as CANDLE_F32=tiles asks for" do
+  it "says whether tiles multiply f32, as they do unless CANDLE_F32=exact forbids it" do
     script = <<~RUBY
       %i[f32 bf16].each do |dtype|
         model = Candle::EmbeddingModel.from_pretrained(#{bert.dump}, device: "cpu", dtype:)
         puts model.device_report[:kernels]["linear"]
       end
     RUBY
-    f32, bf16 = in_another_process(script, "CANDLE_F32" => "tiles").lines
+    f32, bf16 = in_another_process(script, "CANDLE_F32" => nil).lines
     expect(f32.include?("amx")).to eq(bf16.include?("amx"))
-    exact, = in_another_process(script, "CANDLE_F32" => nil).lines
+    exact, = in_another_process(script, "CANDLE_F32" => "exact").lines
     expect(exact).to match(/\Acpu (?!amx)\w+ f32$/)
   end
 
   describe "weight_bytes" do
     it "counts what the weights take in the dtype that holds them" do
-      bytes = lambda do |dtype|
-        Candle::EmbeddingModel.from_pretrained(bert, device: "cpu", dtype:).model_info.fetch(:weight_bytes)
+      bytes = lambda do |dtype, setting|
+        script = "print Candle::EmbeddingModel.from_pretrained(#{bert.dump}, device: 'cpu', dtype: :#{dtype})" \
+                 ".model_info.fetch(:weight_bytes)"
+        in_another_process(script, "CANDLE_F32" => setting).to_i
       end
-      expect(bytes.call(:bf16)).to be_within(2).percent_of(bytes.call(:f32) / 2)
-      expect(bytes.call(:int8)).to be < bytes.call(:f32)
+      exact = bytes.call(:f32, "exact")
+      expect(bytes.call(:bf16, nil)).to be_within(2).percent_of(exact / 2)
+      expect(bytes.call(:int8, nil)).to be < bytes.call(:f32, nil)
+      expect(bytes.call(:f32, nil)).to be_between(3 * exact / 4, exact)
     end
 
     it "counts quantized blocks as they are, not as the numbers they stand for" do

@@ -145,7 +145,7 @@ impl Linear {
         let elements = self.inputs() * self.outputs();
         match self.stored().0 {
             Stored::Numbers(dtype) | Stored::Shared(dtype) => elements * dtype.size_in_bytes(),
-            Stored::Parts => elements * DType::F32.size_in_bytes(),
+            Stored::Parts => elements * 3,
             Stored::Bytes => elements + self.outputs() * size_of::<f32>(),
             Stored::Blocks(kind) => elements / kind.elements() * kind.bytes(),
         }

@@ -15,7 +15,7 @@ pub(crate) struct StridedRows<'a> {
 
 impl StridedRows<'_> {
     /// Whether the rows of `range` are there.
-    fn holds(&self, range: &Range<usize>) -> bool {
+    pub fn holds(&self, range: &Range<usize>) -> bool {
         range.is_empty() || (range.end - 1) * self.stride + self.width <= self.values.len()
     }
 }

@@ -57,8 +57,10 @@ impl<T: Element> Call<'_, T> {
             for (row, query) in queries.chunks_exact_mut(width.max(1)).enumerate() {
                 T::widen(self.isa, self.q.row(place(row)), query);
             }
-            let keys = self.strided(&self.k, unit, keys, width);
-            let values = self.strided(&self.v, unit, values, value_width);
+            let head = self.key_head(unit);
+            let key_place = |key: usize| self.key_row(unit, head, key);
+            let keys = self.strided(&self.k, key_place, unit.keys, keys);
+            let values = self.strided(&self.v, key_place, unit.keys, values);
             let seen = self.seen(unit, 0, unit.queries);
             scores(self.isa, queries, keys, &seen, probabilities, unit.keys);
             let each = probabilities.chunks_exact_mut(unit.keys.max(1));
@@ -121,20 +123,19 @@ impl<T: Element> Call<'_, T> {
         (unit.first_query + row / heads) * self.shape.heads + unit.head + row % heads
     }
 
-    /// The keys or values of a unit: where they lie, or widened into `scratch`.
-    fn strided<'a>(
-        &'a self,
-        rows: &'a RowView<'_, T>,
-        unit: &Unit,
+    /// So many rows at places that are evenly apart: where they lie, or widened into `scratch`.
+    pub(super) fn strided<'a>(
+        &self,
+        rows: &RowView<'a, T>,
+        place: impl Fn(usize) -> usize,
+        count: usize,
         scratch: &'a mut [f32],
-        width: usize,
     ) -> StridedRows<'a> {
-        let head = unit.head / (self.shape.heads / self.shape.key_heads);
-        let row = |key: usize| rows.row((unit.first_key + key) * self.shape.key_heads + head);
-        if T::IS_F32 && unit.keys > 0 {
-            let (first, last) = (row(0), row(unit.keys - 1));
+        let width = rows.rows.width;
+        if T::IS_F32 && count > 0 {
+            let (first, last) = (rows.row(place(0)), rows.row(place(count - 1)));
             let apart = last.as_ptr() as usize - first.as_ptr() as usize;
-            let (length, steps) = (apart / size_of::<f32>() + width, (unit.keys - 1).max(1));
+            let (length, steps) = (apart / size_of::<f32>() + width, (count - 1).max(1));
             // SAFETY: both rows lie in one slice of f32, the last behind the first.
             let values = unsafe { std::slice::from_raw_parts(first.as_ptr().cast(), length) };
             return StridedRows {
@@ -143,8 +144,9 @@ impl<T: Element> Call<'_, T> {
                 width,
             };
         }
-        for (key, scratch) in scratch.chunks_exact_mut(width.max(1)).enumerate() {
-            T::widen(self.isa, row(key), scratch);
+        let scratch = &mut scratch[..count * width];
+        for (at, scratch) in scratch.chunks_exact_mut(width.max(1)).enumerate() {
+            T::widen(self.isa, rows.row(place(at)), scratch);
         }
         StridedRows {
             values: scratch,

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
-use crate::kernels::cpu::isa::Isa;
+use super::few_queries::StridedRows;
+use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::product::gemm::{multiply_cached_panel, Operands, PANEL};
 use crate::kernels::cpu::product::Sums;
+use crate::kernels::cpu::simd::Simd;
 
 /// Queries that are worked on together: whole tiles of every instruction set.
 pub(crate) const BLOCK: usize = 48;
@@ -14,22 +16,112 @@ pub(crate) fn packed_width(width: usize) -> usize {
     width.next_multiple_of(PANEL)
 }
 
-/// Scores of `count` queries [count, width] against keys in panels, [width, 32] each; `out` has rows
-/// of `stride`, and whole panels of it are written.
+/// A panel [width, 32] of at most 32 keys; what is beyond the last is no key's.
+pub(crate) fn pack_keys(isa: Isa, (rows, count): (StridedRows<'_>, usize), panel: &mut [f32]) {
+    assert!(rows.holds(&(0..count)) && (1..=PANEL).contains(&count));
+    assert!(panel.len() == rows.width * PANEL);
+    // SAFETY: the lengths were just checked.
+    unsafe { pack_keys_on(isa, rows, count, panel.as_mut_ptr()) }
+}
+
+#[inline(always)]
+unsafe fn pack_keys_with<S: Simd>(rows: StridedRows<'_>, count: usize, panel: *mut f32) {
+    unsafe {
+        let (last, mut column) = (count - 1, 0);
+        while column < PANEL {
+            let from = rows.values.as_ptr().add(last.min(column) * rows.stride);
+            let mut at = 0;
+            while at + 4 <= rows.width {
+                let last = last.saturating_sub(column);
+                let values = S::load_columns(from.add(at), rows.stride, last);
+                for (next, values) in values.into_iter().enumerate() {
+                    S::store(panel.add((at + next) * PANEL + column), values);
+                }
+                at += 4;
+            }
+            for at in at..rows.width {
+                for lane in 0..S::LANES {
+                    let row = rows
+                        .values
+                        .as_ptr()
+                        .add(last.min(column + lane) * rows.stride);
+                    *panel.add(at * PANEL + column + lane) = *row.add(at);
+                }
+            }
+            column += S::LANES;
+        }
+    }
+}
+
+dispatched! {
+    /// # Safety
+    /// There are the rows, at least one, and room for a panel.
+    unsafe fn pack_keys_on(rows: StridedRows<'_>, count: usize, panel: *mut f32) = pack_keys_with
+}
+
+/// Values of the keys from the first on into panels of 32 columns, [keys, 32] each, the last filled up by
+/// zeros.
+pub(crate) fn pack_values(
+    isa: Isa,
+    (rows, count): (StridedRows<'_>, usize),
+    (first, keys): (usize, usize),
+    panels: &mut [f32],
+) {
+    assert!(rows.holds(&(0..count)) && first + count <= keys);
+    assert!(panels.len() == packed_width(rows.width) * keys);
+    // SAFETY: the lengths were just checked.
+    unsafe { pack_values_on(isa, rows, count, (first, keys), panels.as_mut_ptr()) }
+}
+
+#[inline(always)]
+unsafe fn pack_values_with<S: Simd>(
+    rows: StridedRows<'_>,
+    count: usize,
+    (first, keys): (usize, usize),
+    panels: *mut f32,
+) {
+    unsafe {
+        for row in 0..count {
+            let from = rows.values.as_ptr().add(row * rows.stride);
+            let mut column = 0;
+            while column < packed_width(rows.width) {
+                let values = match rows.width.saturating_sub(column) {
+                    left if left >= S::LANES => S::load(from.add(column)),
+                    0 => S::splat(0.0),
+                    left => S::load_first(from.add(column), left),
+                };
+                let at = (column / PANEL * keys + first + row) * PANEL + column % PANEL;
+                S::store(panels.add(at), values);
+                column += S::LANES;
+            }
+        }
+    }
+}
+
+dispatched! {
+    /// # Safety
+    /// There are the rows, and room for the panels of all keys.
+    unsafe fn pack_values_on(
+        rows: StridedRows<'_>, count: usize, place: (usize, usize), panels: *mut f32,
+    ) = pack_values_with
+}
+
+/// Scores of `count` queries against keys in panels, [width, 32] each; `out` has rows of `stride`, and
+/// whole panels of it are written.
 pub(crate) fn block_scores(
     isa: Isa,
-    (queries, count): (&[f32], usize),
+    (queries, count): (StridedRows<'_>, usize),
     keys: &[f32],
-    width: usize,
     seen: &Range<usize>,
     (out, stride): (&mut [f32], usize),
 ) {
-    assert!(queries.len() >= count * width && out.len() >= count * stride);
+    let width = queries.width;
+    assert!(queries.holds(&(0..count)) && out.len() >= count * stride);
     assert!(seen.end <= stride && stride.is_multiple_of(PANEL) && keys.len() >= stride * width);
     for first in (seen.start / PANEL * PANEL..seen.end).step_by(PANEL) {
         let operands = Operands {
-            x: queries.as_ptr(),
-            x_stride: width,
+            x: queries.values.as_ptr(),
+            x_stride: queries.stride,
             panel: keys[first * width..].as_ptr(),
             inputs: width,
         };
@@ -39,18 +131,20 @@ pub(crate) fn block_scores(
     }
 }
 
-/// Sums of the values of `seen` keys by probabilities [count, stride]: values in panels, [keys, 32] each, and
-/// `out` has rows of `value_width`, which is whole panels.
-pub(crate) fn block_weigh(
+/// Sums of the values of `seen` keys by probabilities [count, stride]: values in panels, [keys, 32] each,
+/// of whole panels in all.
+///
+/// # Safety
+/// There is room for so many rows of sums of `value_width`.
+pub(crate) unsafe fn block_weigh(
     isa: Isa,
     (probabilities, count, stride): (&[f32], usize, usize),
-    (values, keys): (&[f32], usize),
-    value_width: usize,
+    (values, keys, value_width): (&[f32], usize, usize),
     seen: &Range<usize>,
-    out: &mut [f32],
+    out: Sums,
 ) {
     assert!(probabilities.len() >= count * stride && seen.end <= stride && seen.end <= keys);
-    assert!(values.len() >= keys * value_width && out.len() >= count * value_width);
+    assert!(values.len() >= keys * value_width);
     assert!(value_width.is_multiple_of(PANEL) && count > 0);
     for column in (0..value_width).step_by(PANEL) {
         let operands = Operands {
@@ -59,11 +153,7 @@ pub(crate) fn block_weigh(
             panel: values[column * keys + seen.start * PANEL..].as_ptr(),
             inputs: seen.len(),
         };
-        let sums = Sums {
-            start: out[column..].as_mut_ptr(),
-            stride: value_width,
-        };
-        // SAFETY: the lengths were just checked.
-        unsafe { multiply_cached_panel(isa, operands, count, sums) };
+        // SAFETY: the lengths were just checked; the caller vouches for the sums.
+        unsafe { multiply_cached_panel(isa, operands, count, out.at(0, column)) };
     }
 }

@@ -3,16 +3,15 @@
 use candle_core::{CpuStorage, Layout, Storage, Tensor};
 use half::{bf16, f16};
 
-use super::scores::{block_scores, block_weigh, packed_width, BLOCK};
+use super::scores::{block_scores, block_weigh, pack_keys, pack_values, packed_width, BLOCK};
 #[cfg(target_arch = "x86_64")]
 use super::tiles::{TiledUnit, TILED_QUERIES};
 use crate::kernels::attention::bias::Biases;
 use crate::kernels::attention::{Alignment, AttentionOptions, AttentionShape, Inputs};
 use crate::kernels::cpu::product::gemm::PANEL;
+use crate::kernels::cpu::product::Sums;
 use crate::kernels::cpu::rows::softmax::softmax_row;
-use crate::kernels::cpu::{
-    build, for_each_range, read, with_scratch, Element, Isa, Output, RowView,
-};
+use crate::kernels::cpu::{build, for_each_range, with_scratch, Element, Isa, Output, RowView};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::cpu::{product::half_matrix::bits, Stored};
 use crate::kernels::rows::row_major;
@@ -169,32 +168,64 @@ impl<T: Element> Call<'_, T> {
     /// `out` holds a row for every token and head.
     unsafe fn panel_unit(&self, unit: &Unit, out: Output<T>) {
         let shape = self.shape;
-        let (stride, padded_values) = (packed_width(unit.keys), packed_width(shape.value_width));
+        let (width, value_width) = (shape.width, shape.value_width);
+        let (stride, padded_values) = (packed_width(unit.keys), packed_width(value_width));
         let block = BLOCK.min(unit.queries);
-        let room = stride * shape.width
+        let widened = if T::IS_F32 { 0 } else { BLOCK };
+        let room = stride * width
             + unit.keys * padded_values
-            + block * (stride + shape.width + padded_values);
+            + block * (stride + padded_values)
+            + widened * width.max(value_width);
         with_scratch(room, |scratch| {
-            let (keys, rest) = scratch.split_at_mut(stride * shape.width);
+            let (keys, rest) = scratch.split_at_mut(stride * width);
             let (values, rest) = rest.split_at_mut(unit.keys * padded_values);
             let (scores, rest) = rest.split_at_mut(block * stride);
-            let (queries, sums) = rest.split_at_mut(block * shape.width);
-            self.pack_key_panels(unit, keys);
-            self.pack_value_panels(unit, values);
+            let (sums, widened) = rest.split_at_mut(block * padded_values);
+            self.pack(unit, (keys, values), widened);
             for start in (0..unit.queries).step_by(block) {
                 let count = block.min(unit.queries - start);
-                self.load_queries(unit, start, count, queries);
+                let place = |query: usize| self.query_row(unit, start + query);
+                let queries = self.strided(&self.q, place, count, widened);
                 let seen = self.seen(unit, start, count);
-                let from = (&*queries, count);
-                block_scores(self.isa, from, keys, shape.width, &seen, (scores, stride));
+                let to = (&mut *scores, stride);
+                block_scores(self.isa, (queries, count), keys, &seen, to);
                 self.probabilities(unit, start, count, scores, stride, &seen);
                 let probabilities = (&*scores, count, stride);
-                let values = (&*values, unit.keys);
-                block_weigh(self.isa, probabilities, values, padded_values, &seen, sums);
-                // SAFETY: the caller vouches for `out`.
-                unsafe { self.store(unit, start, count, sums, padded_values, out) };
+                let values = (&*values, unit.keys, padded_values);
+                // SAFETY: there is room for the sums of whole panels, in the scratch and, where rows are
+                // whole panels, in `out`, for which the caller vouches.
+                unsafe {
+                    if T::IS_F32 && value_width == padded_values {
+                        let sums = Sums {
+                            start: out.at(place(0) * value_width).cast(),
+                            stride: shape.heads * value_width,
+                        };
+                        block_weigh(self.isa, probabilities, values, &seen, sums);
+                    } else {
+                        let to = Sums {
+                            start: sums.as_mut_ptr(),
+                            stride: padded_values,
+                        };
+                        block_weigh(self.isa, probabilities, values, &seen, to);
+                        self.store(unit, start, count, sums, padded_values, out);
+                    }
+                }
             }
         });
+    }
+
+    /// Keys and values as panels; `widened` has room for rows that are not f32.
+    fn pack(&self, unit: &Unit, (keys, values): (&mut [f32], &mut [f32]), widened: &mut [f32]) {
+        let head = self.key_head(unit);
+        let panels = keys.chunks_exact_mut((self.shape.width * PANEL).max(1));
+        for (first, panel) in (0..unit.keys).step_by(PANEL).zip(panels) {
+            let place = |key: usize| self.key_row(unit, head, first + key);
+            let count = PANEL.min(unit.keys - first);
+            let rows = self.strided(&self.k, place, count, widened);
+            pack_keys(self.isa, (rows, count), panel);
+            let rows = self.strided(&self.v, place, count, widened);
+            pack_values(self.isa, (rows, count), (first, unit.keys), values);
+        }
     }
 
     /// By tiles of bf16.
@@ -277,58 +308,6 @@ impl<T: Element> Call<'_, T> {
             let at = self.query_row(unit, start + i) * width;
             // SAFETY: the caller vouches for `out`, and the row is within it.
             unsafe { T::narrow(self.isa, &sums[..width], out.at(at)) };
-        }
-    }
-
-    /// Panels of 32 keys, [width, 32] each, the last filled up by zeros.
-    fn pack_key_panels(&self, unit: &Unit, panels: &mut [f32]) {
-        let (width, head) = (self.shape.width, self.key_head(unit));
-        let mut row = vec![0.0; width];
-        for (number, panel) in panels.chunks_mut((width * PANEL).max(1)).enumerate() {
-            for column in 0..PANEL {
-                let key = number * PANEL + column;
-                let values = match key < unit.keys {
-                    true => read(
-                        self.isa,
-                        self.k.row(self.key_row(unit, head, key)),
-                        &mut row,
-                    ),
-                    false => {
-                        row.fill(0.0);
-                        &row
-                    }
-                };
-                for (to, &value) in panel[column..].iter_mut().step_by(PANEL).zip(values) {
-                    *to = value;
-                }
-            }
-        }
-    }
-
-    /// Panels of 32 columns, [keys, 32] each, the last filled up by zeros.
-    fn pack_value_panels(&self, unit: &Unit, panels: &mut [f32]) {
-        let (width, head) = (self.shape.value_width, self.key_head(unit));
-        let mut row = vec![0.0; width];
-        for key in 0..unit.keys {
-            let values = read(
-                self.isa,
-                self.v.row(self.key_row(unit, head, key)),
-                &mut row,
-            );
-            for (column, part) in values.chunks(PANEL).enumerate() {
-                let to = &mut panels[(column * unit.keys + key) * PANEL..][..PANEL];
-                to[..part.len()].copy_from_slice(part);
-                to[part.len()..].fill(0.0);
-            }
-        }
-    }
-
-    fn load_queries(&self, unit: &Unit, start: usize, count: usize, queries: &mut [f32]) {
-        let width = self.shape.width;
-        queries[count * width..].fill(0.0);
-        for i in 0..count {
-            let row = self.q.row(self.query_row(unit, start + i));
-            T::widen(self.isa, row, &mut queries[i * width..][..width]);
         }
     }
 

@@ -48,25 +48,22 @@ struct Configuration {
 }
 
 /// Tiles that this thread may use until it is dropped.
-pub(crate) struct Tiles {
-    rows_of_a: usize,
-}
+pub(crate) struct Tiles(());
 
 impl Tiles {
-    /// All eight at their full size, but where `a` has fewer rows than a tile: then the first and the
-    /// second, for sums, and the fifth and the sixth, for `a`, have as many. Tiles with fewer rows take
-    /// less time.
+    /// All eight at their full size, but where `a` has fewer rows than a tile: then the first four, for
+    /// sums, and the fifth, for `a`, have as many. Tiles with fewer rows take less time.
     ///
     /// # Safety
     /// `is_usable()` said yes.
     pub unsafe fn configure(rows_of_a: usize) -> Self {
         let rows_of_a = rows_of_a.clamp(1, TILE);
         let mut shapes = [(TILE, ROW_BYTES); 8];
-        for tile in [0, 1, 4, 5] {
-            shapes[tile].0 = rows_of_a;
+        for shape in &mut shapes[..5] {
+            shape.0 = rows_of_a;
         }
         // SAFETY: the caller vouches for the instructions.
-        unsafe { Self::load(shapes, rows_of_a) }
+        unsafe { Self::load(shapes) }
     }
 
     /// Two sets of three for `multiply_group`: sums, rows of `a` of so many bytes, and columns as deep.
@@ -84,11 +81,11 @@ impl Tiles {
         shapes[..3].copy_from_slice(&set);
         shapes[3..6].copy_from_slice(&set);
         // SAFETY: the caller vouches for the instructions.
-        unsafe { Self::load(shapes, rows_of_a) }
+        unsafe { Self::load(shapes) }
     }
 
     /// Rows, and bytes of each, of every tile.
-    unsafe fn load(shapes: [(usize, usize); 8], rows_of_a: usize) -> Self {
+    unsafe fn load(shapes: [(usize, usize); 8]) -> Self {
         let mut configuration = Configuration {
             palette: 1,
             start_row: 0,
@@ -104,12 +101,7 @@ impl Tiles {
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly));
         }
-        Self { rows_of_a }
-    }
-
-    /// Rows of the tiles for sums and for `a`: 16, or all of them.
-    pub fn rows_of_a(&self) -> usize {
-        self.rows_of_a
+        Self(())
     }
 }
 

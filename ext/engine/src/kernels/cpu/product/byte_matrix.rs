@@ -22,8 +22,15 @@ use crate::Result;
 /// The depth of a tile; rows of both factors are padded to it.
 const DEPTH: usize = 64;
 
-/// Rows of a task: two tiles.
-const TASK_ROWS: usize = 32;
+/// Rows that are multiplied together: two tiles.
+const BLOCK: usize = 32;
+
+/// Bytes of a task's rows at most: half of the second-level cache, which the weights and the sums pass
+/// through too.
+const CACHE: usize = 1 << 20;
+
+/// Rows of a task at most, but for what the cache says.
+const MOST_ROWS: usize = 256;
 
 /// Rounded numbers lie within ±127.
 const LARGEST: f32 = 127.0;
@@ -57,7 +64,7 @@ impl std::fmt::Debug for ByteMatrix {
     }
 }
 
-/// Rows of x as bytes, filled up to whole tasks and tiles, and a scale for each.
+/// Rows of x as bytes, filled up to whole blocks and tiles, and a scale for each.
 pub(crate) struct ByteRows {
     bytes: Vec<u8>,
     scales: Vec<f32>,
@@ -123,7 +130,7 @@ impl ByteMatrix {
     }
 
     fn quantize(&self, isa: Isa, x: &[f32], rows: usize) -> ByteRows {
-        let (depth, padded) = (self.depth(), rows.next_multiple_of(TASK_ROWS));
+        let (depth, padded) = (self.depth(), rows.next_multiple_of(BLOCK));
         let mut scales = Vec::new();
         // SAFETY: every row is written once, its padding included, and so is every scale.
         let bytes = unsafe {
@@ -161,9 +168,10 @@ impl WeightMatrix<f32> for ByteMatrix {
     }
 
     fn task_rows(&self, _: Isa) -> TaskRows {
+        let rows = CACHE / self.depth().max(1);
         TaskRows {
-            most: TASK_ROWS,
-            unit: TASK_ROWS,
+            most: (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS),
+            unit: BLOCK,
             padded: true,
         }
     }
@@ -179,25 +187,30 @@ impl WeightMatrix<f32> for ByteMatrix {
     unsafe fn multiply_tile(&self, context: &Context, (): &mut (), x: &ByteRows, tile: Tile) {
         let depth = self.depth();
         let length = depth / 4 * PANEL;
-        let operands = Operands {
-            x: x.bytes[tile.row * depth..][..TASK_ROWS * depth].as_ptr(),
-            panel: self.weights.panels[tile.panel * length..][..length].as_ptr(),
-            depth,
-        };
+        let panel = self.weights.panels[tile.panel * length..][..length].as_ptr();
         let columns = tile.panel * PANEL..(tile.panel + 1) * PANEL;
-        // SAFETY: the bytes are those of a whole task, the panel is as deep, and the caller vouches for
-        // the sums; the instruction set is there.
-        unsafe {
-            let keeps_offset = multiply(context, operands, tile.rows, tile.sums);
-            let scaling = Scaling {
-                rows: x.scales[tile.row..][..tile.rows].as_ptr(),
-                columns: self.weights.scales[columns.clone()].as_ptr(),
-                offsets: match keeps_offset {
-                    true => self.weights.offsets[columns].as_ptr(),
-                    false => std::ptr::null(),
-                },
+        for first in (0..tile.rows).step_by(BLOCK) {
+            let (row, rows) = (tile.row + first, BLOCK.min(tile.rows - first));
+            let operands = Operands {
+                x: x.bytes[row * depth..][..BLOCK * depth].as_ptr(),
+                panel,
+                depth,
             };
-            scale_sums(context.isa, scaling, tile.rows, tile.sums);
+            // SAFETY: the bytes are those of a whole block, the panel is as deep, and the caller vouches for
+            // the sums; the instruction set is there.
+            unsafe {
+                let sums = tile.sums.at(first, 0);
+                let keeps_offset = multiply(context, operands, rows, sums);
+                let scaling = Scaling {
+                    rows: x.scales[row..][..rows].as_ptr(),
+                    columns: self.weights.scales[columns.clone()].as_ptr(),
+                    offsets: match keeps_offset {
+                        true => self.weights.offsets[columns.clone()].as_ptr(),
+                        false => std::ptr::null(),
+                    },
+                };
+                scale_sums(context.isa, scaling, rows, sums);
+            }
         }
     }
 }
@@ -215,7 +228,7 @@ struct Operands {
 /// The sums of bytes, as i32; whether they still hold what the offset of x added.
 ///
 /// # Safety
-/// x has `TASK_ROWS` rows, the sums have room for as many, and the CPU has the instruction set.
+/// x has `BLOCK` rows, the sums have room for as many, and the CPU has the instruction set.
 unsafe fn multiply(context: &Context, operands: Operands, rows: usize, sums: Sums) -> bool {
     // SAFETY: the caller vouches for the sizes and the instructions.
     unsafe {

@@ -27,7 +27,7 @@ pub(crate) struct PackedMatrix {
 #[derive(Clone)]
 enum Numbers {
     Singles(Panels<f32>),
-    /// For tiles.
+    /// For tiles, of bytes.
     #[cfg(target_arch = "x86_64")]
     Parts(Panels<parts::Line>),
 }
@@ -48,7 +48,8 @@ impl PackedMatrix {
         Self::for_vectors(weight, inputs, outputs)
     }
 
-    fn for_vectors(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
+    /// `new` for vectors.
+    pub(super) fn for_vectors(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
         let panels = pack_panels(outputs, inputs * PANEL, |panel: &mut [f32], first| {
             lay_out(weight, inputs, first, panel);
         })?;
@@ -317,6 +318,11 @@ mod tests {
 
     #[test]
     fn every_instruction_set_multiplies_like_the_definition() {
+        multiplies_like_the_definition(PackedMatrix::new);
+        multiplies_like_the_definition(PackedMatrix::for_vectors);
+    }
+
+    fn multiplies_like_the_definition(pack: fn(&[f32], usize, usize) -> Result<PackedMatrix>) {
         let shapes = [
             (1, 1, 1),
             (7, 5, 31),
@@ -328,7 +334,7 @@ mod tests {
         for (rows, inputs, outputs) in shapes {
             let (x, weight) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2));
             let (bias, residual) = (numbers(outputs, 3), numbers(rows * outputs, 4));
-            let packed = PackedMatrix::new(&weight, inputs, outputs).unwrap();
+            let packed = pack(&weight, inputs, outputs).unwrap();
             let epilogue = GemmEpilogue {
                 bias: Some(&bias),
                 activation: Some(Activation::Relu),

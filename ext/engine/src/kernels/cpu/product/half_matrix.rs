@@ -12,18 +12,33 @@ use std::marker::PhantomData;
 use crate::kernels::cpu::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::cpu::product::amx;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::product::driver::Sums;
 use crate::kernels::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix};
 use crate::kernels::cpu::product::panels::{pack_panels, PANEL};
 use crate::kernels::cpu::product::store::Panels;
 use crate::kernels::cpu::{build, for_each_range, Element, Output, Stored};
 use crate::Result;
-use widened::multiply_widened;
+use widened::{multiply_widened, WidePanel};
 
 /// The depth of a tile; rows of both factors are padded to it by zeros.
 const DEPTH: usize = 32;
 
-/// Rows of a task: two tiles.
-const TASK_ROWS: usize = 32;
+/// Rows that are multiplied together where the CPU multiplies bits: two tiles.
+#[cfg(target_arch = "x86_64")]
+const BLOCK: usize = 32;
+
+/// Bytes of a task's rows at most: half of the second-level cache, which the weights and the sums pass
+/// through too.
+#[cfg(target_arch = "x86_64")]
+const CACHE: usize = 1 << 20;
+
+/// Rows of a task at most, but for what the cache says.
+#[cfg(target_arch = "x86_64")]
+const MOST_ROWS: usize = 256;
+
+/// With so many rows, a panel is widened once for all of them, and else as it is read.
+const LEAST_IN_WIDE_PANELS: usize = 16;
 
 /// A matrix [outputs, inputs] as panels of 32 outputs, each [inputs / 2, 32] pairs of neighbouring
 /// inputs. Every instruction set reads this one layout.
@@ -47,7 +62,7 @@ impl std::fmt::Debug for HalfMatrix {
 
 /// Rows of x, each padded to whole tiles.
 pub(crate) enum HalfRows<'a> {
-    /// bf16, as the CPU multiplies it; `tail` holds the rows of the last task, filled up by zeros.
+    /// bf16, as the CPU multiplies it; `tail` holds the rows of the last block, filled up by zeros.
     #[cfg(target_arch = "x86_64")]
     Bits {
         rows: Cow<'a, [u16]>,
@@ -102,8 +117,8 @@ impl HalfMatrix {
                 Cow::Owned(padded)
             }
         };
-        let mut tail = vec![0; TASK_ROWS * depth];
-        let last = &rows_of_bits[rows / TASK_ROWS * TASK_ROWS * depth..];
+        let mut tail = vec![0; BLOCK * depth];
+        let last = &rows_of_bits[rows / BLOCK * BLOCK * depth..];
         tail[..last.len()].copy_from_slice(last);
         HalfRows::Bits {
             rows: rows_of_bits,
@@ -132,7 +147,7 @@ impl HalfMatrix {
 impl<T: Element> WeightMatrix<T> for HalfMatrix {
     const PANEL: usize = PANEL;
     type Rows<'a> = HalfRows<'a>;
-    type Workspace = ();
+    type Workspace = WidePanel;
 
     fn inputs(&self) -> usize {
         self.inputs
@@ -142,11 +157,22 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
         self.outputs
     }
 
-    fn task_rows(&self, _: Isa) -> TaskRows {
+    fn task_rows(&self, isa: Isa) -> TaskRows {
+        #[cfg(target_arch = "x86_64")]
+        if multiplies_bits(isa, self.stored) {
+            let rows = CACHE / (self.padded_inputs() * size_of::<u16>()).max(1);
+            return TaskRows {
+                most: (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS),
+                unit: BLOCK,
+                padded: true,
+            };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = isa;
         TaskRows {
-            most: TASK_ROWS,
-            unit: TASK_ROWS,
-            padded: true,
+            most: 96,
+            unit: 4,
+            padded: false,
         }
     }
 
@@ -165,7 +191,13 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
         multiplies_bits(isa, self.stored)
     }
 
-    unsafe fn multiply_tile(&self, context: &Context, (): &mut (), x: &HalfRows<'_>, tile: Tile) {
+    unsafe fn multiply_tile(
+        &self,
+        context: &Context,
+        wide: &mut WidePanel,
+        x: &HalfRows<'_>,
+        tile: Tile,
+    ) {
         let (depth, panel) = (self.padded_inputs(), self.panel(tile.panel));
         match x {
             HalfRows::Widened(x, _) => {
@@ -176,17 +208,28 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
                     is_bf16: self.stored == Stored::Bf16,
                 };
                 // SAFETY: x and the panel are `depth` deep; the caller vouches for the sums.
-                unsafe { multiply_widened(context.isa, operands, tile.rows, tile.sums) };
+                unsafe {
+                    match tile.rows < LEAST_IN_WIDE_PANELS {
+                        true => multiply_widened(context.isa, operands, tile.rows, tile.sums),
+                        false => wide.multiply(context.isa, operands, tile.rows, tile.sums),
+                    }
+                }
             }
             #[cfg(target_arch = "x86_64")]
             HalfRows::Bits { rows, tail } => {
-                let x = match tile.rows == TASK_ROWS {
-                    true => &rows[tile.row * depth..][..TASK_ROWS * depth],
-                    false => tail,
-                };
-                // SAFETY: x has the rows of a whole task, and its bits were taken because the
-                // instruction set multiplies them; the caller vouches for the sums.
-                unsafe { multiply_bits(context, x, panel, tile) };
+                for first in (0..tile.rows).step_by(BLOCK) {
+                    let (row, count) = (tile.row + first, BLOCK.min(tile.rows - first));
+                    let x = match count == BLOCK {
+                        true => &rows[row * depth..][..BLOCK * depth],
+                        false => tail,
+                    };
+                    // SAFETY: x has the rows of a whole block, and its bits were taken because the
+                    // instruction set multiplies them; the caller vouches for the sums.
+                    unsafe {
+                        let sums = tile.sums.at(first, 0);
+                        multiply_bits(context, x, panel, (count, sums));
+                    }
+                }
             }
         }
     }
@@ -206,11 +249,11 @@ pub(crate) fn bits<T: Element>(numbers: &[T]) -> &[u16] {
 }
 
 /// # Safety
-/// `x` has `TASK_ROWS` rows, as deep as the panel; the sums have room for as many, and the CPU
-/// multiplies bf16.
+/// `x` has `BLOCK` rows, as deep as the panel; the sums have room for as many, and the CPU multiplies
+/// bf16.
 #[cfg(target_arch = "x86_64")]
-unsafe fn multiply_bits(context: &Context, x: &[u16], panel: &[u32], tile: Tile) {
-    let depth = x.len() / TASK_ROWS;
+unsafe fn multiply_bits(context: &Context, x: &[u16], panel: &[u32], (rows, sums): (usize, Sums)) {
+    let depth = x.len() / BLOCK;
     // SAFETY: the caller vouches for the sizes and the instructions.
     unsafe {
         match &context.tiles {
@@ -220,10 +263,10 @@ unsafe fn multiply_bits(context: &Context, x: &[u16], panel: &[u32], tile: Tile)
                     a_stride: depth * size_of::<u16>(),
                     b: panel.as_ptr().cast(),
                     steps: depth / DEPTH,
-                    sums: tile.sums.start.cast(),
-                    stride: tile.sums.stride * size_of::<f32>(),
+                    sums: sums.start.cast(),
+                    stride: sums.stride * size_of::<f32>(),
                 };
-                amx::multiply_bf16(tiles, tile.rows, operands);
+                amx::multiply_bf16(tiles, rows, operands);
             }
             None => {
                 let operands = pairs::Operands {
@@ -231,7 +274,7 @@ unsafe fn multiply_bits(context: &Context, x: &[u16], panel: &[u32], tile: Tile)
                     panel: panel.as_ptr(),
                     pairs: depth / 2,
                 };
-                pairs::multiply(operands, tile.rows, tile.sums);
+                pairs::multiply(operands, rows, sums);
             }
         }
     }

@@ -43,7 +43,7 @@ macro_rules! for_each_matrix {
         let weight = |seed| numbers(OUTPUTS * INPUTS, seed);
         $check::<f32, _>(
             "f32",
-            &PackedMatrix::new(&weight(2), INPUTS, OUTPUTS).unwrap(),
+            &PackedMatrix::for_vectors(&weight(2), INPUTS, OUTPUTS).unwrap(),
         );
         #[cfg(target_arch = "x86_64")]
         $check::<f32, _>(

@@ -29,6 +29,16 @@ unsafe fn highest_with<S: Simd>(x: *const f32, width: usize, scale: f32) -> f32 
             }
             i += 2 * S::LANES;
         }
+        while i + S::LANES <= width {
+            highest[0] = S::max(S::mul(S::load(x.add(i)), factor), highest[0]);
+            i += S::LANES;
+        }
+        if i < width && width >= S::LANES {
+            // Some of the last vector's elements a second time.
+            i = width;
+            let last = S::load(x.add(width - S::LANES));
+            highest[1] = S::max(S::mul(last, factor), highest[1]);
+        }
         let mut result = S::highest(S::max(highest[0], highest[1]));
         while i < width {
             let v = *x.add(i) * scale;

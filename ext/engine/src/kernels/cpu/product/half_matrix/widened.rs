@@ -1,7 +1,8 @@
 //! Rows of f32 against halves that are widened as they are read.
 
-use crate::kernels::cpu::isa::dispatched;
+use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::product::driver::Sums;
+use crate::kernels::cpu::product::gemm::{self, multiply_cached_panel};
 use crate::kernels::cpu::product::panels::PANEL;
 use crate::kernels::cpu::product::row_tiles::in_row_tiles;
 use crate::kernels::cpu::simd::Simd;
@@ -16,6 +17,67 @@ pub(super) struct Operands {
     pub depth: usize,
     /// Whether the pairs are bf16 rather than f16.
     pub is_bf16: bool,
+}
+
+/// A panel of f32, for rows that are many enough to be worth it. Sums are added in the same order as
+/// those of a panel that is widened as it is read.
+#[derive(Default)]
+pub(crate) struct WidePanel(Vec<f32>);
+
+impl WidePanel {
+    /// # Safety
+    /// As `multiply_widened`.
+    pub(super) unsafe fn multiply(
+        &mut self,
+        isa: Isa,
+        operands: Operands,
+        rows: usize,
+        sums: Sums,
+    ) {
+        let Operands {
+            x, panel, depth, ..
+        } = operands;
+        self.0.resize(depth * PANEL, 0.0);
+        let wide = self.0.as_mut_ptr();
+        // SAFETY: there is room for the panel; the caller vouches for the rest.
+        unsafe {
+            widen(isa, (panel, wide), depth, operands.is_bf16);
+            let operands = gemm::Operands {
+                x,
+                x_stride: depth,
+                panel: wide,
+                inputs: depth,
+            };
+            multiply_cached_panel(isa, operands, rows, sums);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn widen_with<S: Simd>((panel, to): (*const u32, *mut f32), depth: usize, is_bf16: bool) {
+    unsafe {
+        for pair in 0..depth / 2 {
+            let mut column = 0;
+            while column < PANEL {
+                let from = panel.add(pair * PANEL + column);
+                let [first, second] = match is_bf16 {
+                    true => S::bf16_pairs(from),
+                    false => S::f16_pairs(from),
+                };
+                S::store(to.add(2 * pair * PANEL + column), first);
+                S::store(to.add((2 * pair + 1) * PANEL + column), second);
+                column += S::LANES;
+            }
+        }
+    }
+}
+
+dispatched! {
+    /// [depth / 2, 32] pairs to [depth, 32] numbers.
+    ///
+    /// # Safety
+    /// Both have the depth.
+    unsafe fn widen(panels: (*const u32, *mut f32), depth: usize, is_bf16: bool) = widen_with
 }
 
 /// R rows of x against two vectors of columns.
