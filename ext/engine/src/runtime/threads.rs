@@ -274,7 +274,21 @@ pub fn set_count(count: usize) -> Result<()> {
     Ok(())
 }
 
+/// What the environment or the machine says, asked once: the answer takes files of the control group to
+/// be read, and every kernel wants to know it. No lock, which a fork could leave held.
 fn default_count() -> usize {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        0 => {
+            let count = asked_count();
+            KNOWN.store(count, Ordering::Relaxed);
+            count
+        }
+        known => known,
+    }
+}
+
+fn asked_count() -> usize {
     std::env::var("RAYON_NUM_THREADS")
         .ok()
         .and_then(|value| value.parse().ok())
