@@ -19,6 +19,20 @@ RSpec.describe "The pool of threads" do
     expect(Candle::SelfTest.work(0.0)).to be_an(Integer)
   end
 
+  it "reads no file while a model computes", if: File.readable?("/proc/self/io") do
+    output, errors, = run_ruby(<<~RUBY)
+      model = Candle::EmbeddingModel.from_pretrained(#{TinyModels.path("bert-sentence").dump}, device: "cpu")
+      embed = -> { model.embed("the quick brown fox " * 40) }
+      reads = -> { File.read("/proc/self/io")[/syscr: (\\d+)/, 1].to_i }
+      embed.call
+      before = reads.call
+      100.times { embed.call }
+      puts reads.call - before
+    RUBY
+    # Reading the count takes some itself.
+    expect(output.to_i).to be_between(1, 20), errors
+  end
+
   it "has no more threads after many changes of their number", if: File.directory?("/proc/self/task") do
     script = <<~RUBY
       count = -> { Dir.children("/proc/self/task").size }
