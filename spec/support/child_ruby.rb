@@ -7,9 +7,15 @@ require "rbconfig"
 module ChildRuby
   LIB = File.expand_path("../../lib", __dir__)
 
+  # @param within [Numeric, nil] after so many seconds the process is killed
   # @return [Array(String, String, Process::Status)] what the script wrote, and how it ended
-  def run_ruby(script, environment = {})
-    Open3.capture3(environment, *ruby_command(script))
+  def run_ruby(script, environment = {}, within: nil)
+    Open3.popen3(environment, *ruby_command(script)) do |input, output, errors, process|
+      input.close
+      written = [output, errors].map { |stream| Thread.new { stream.read } }
+      Process.kill(:KILL, process.pid) unless process.join(within)
+      [*written.map(&:value), process.value]
+    end
   end
 
   # Starts the script, waits for it to print a line, sends the signal.

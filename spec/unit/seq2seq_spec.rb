@@ -13,6 +13,11 @@ RSpec.describe Candle::Seq2Seq do
   let(:record) { TinyModels.record("seq2seq/t5") }
   let(:text) { "the quick brown fox jumps over the lazy dog" }
 
+  # What threads come to, which must not take for ever.
+  def values(threads)
+    Timeout.timeout(60) { threads.map(&:value) }
+  end
+
   # A case of the reference in our words: lengths are numbers of new tokens here.
   def options(settings)
     settings.except("bad_words_ids", "suppress_tokens", "begin_suppress_tokens").to_h do |name, value|
@@ -180,11 +185,67 @@ RSpec.describe Candle::Seq2Seq do
   it "runs from many threads, and its results are those of single calls" do
     texts = record["texts"].first(4)
     expected = texts.map { |one| model.generate(one, num_beams: 2, max_length: 8) }
-    found = texts.map { |one| Thread.new { model.generate(one, num_beams: 2, max_length: 8) } }.map(&:value)
+    found = values(texts.map { |one| Thread.new { model.generate(one, num_beams: 2, max_length: 8) } })
     expect(found).to eq(expected)
     long = { max_length: 2000, min_length: 2000 }
     expect { Timeout.timeout(0.2) { model.generate([text] * 32, **long) } }.to raise_error(Timeout::Error)
     expect(model.generate(texts.last, num_beams: 2, max_length: 8)).to eq(expected.last)
+  end
+
+  it "writes what threads ask for in one batch, each as alone" do
+    texts = record["texts"]
+    calls = Array.new(16) do |index|
+      own = [{}, { temperature: 1.0, seed: index }, { num_beams: 3 }, { pattern: "[a-z]{40}" }][index % 4]
+      [texts[index % texts.size], { max_length: 40, min_length: index % 4 == 3 ? 0 : 20 + index, **own }]
+    end
+    expected = calls.map { |text, options| model.generate(text, **options) }
+    before = model.stats
+    found = values(calls.map { |text, options| Thread.new { model.generate(text, **options) } })
+    expect(found).to eq(expected)
+    batches, written = %i[batches tokens_out].map { |name| model.stats[name] - before[name] }
+    # Threads begin one after the other; most of their tokens are computed with others all the same.
+    expect(batches * 5).to be < written * 4
+    streamed = calls.map { |text, options| Thread.new { model.generate_stream(text, **options).to_a.join } }
+    expect(values(streamed)).to eq(expected)
+    expect(model.stats.slice(:running, :waiting)).to eq(running: 0, waiting: 0)
+  end
+
+  it "goes on for the others when threads are killed, time out or fail" do
+    script = <<~RUBY
+      require "timeout"
+      model = Candle::Seq2Seq.from_pretrained(#{TinyModels.path("seq2seq/t5").inspect}, device: "cpu")
+      texts = #{record["texts"].inspect}
+      short, long = [30, 400].map { |length| { min_length: length, max_length: length } }
+      expected = texts.map { |text| model.generate(text, **short) }
+      random = Random.new(4)
+      endings = Hash.new(0)
+      40.times do |round|
+        tokens = random.rand(30)
+        fault = [
+          -> { model.generate(texts, **long, num_beams: 2) && :over },
+          -> { Timeout.timeout(random.rand / 50) { model.generate(texts, **long, num_beams: 2) } && :over },
+          -> { model.generate_stream(texts[1], **long) { (tokens -= 1).positive? or raise(IOError) } }
+        ][round % 3]
+        victim = Thread.new do
+          fault.call
+        rescue IOError, Timeout::Error => e
+          e.class
+        end
+        others = texts.map { |text| Thread.new { model.generate(text, **short) } }
+        if round % 3 == 0
+          sleep(random.rand / 50)
+          victim.kill
+        end
+        others.map(&:value) == expected or abort("others suffered")
+        endings[victim.value] += 1
+      end
+      model.stats.slice(:running, :waiting) == { running: 0, waiting: 0 } or abort("somebody is left")
+      p endings.values_at(nil, Timeout::Error, IOError)
+    RUBY
+    # More threads than cores, so that what can wait for each other does.
+    output, errors, status = run_ruby(script, { "RAYON_NUM_THREADS" => "8" }, within: 120)
+    expect(status).to be_success, "#{status.inspect}: #{errors}"
+    expect(output).to eq("[14, 13, 13]\n")
   end
 
   it "writes in forked processes", if: Process.respond_to?(:fork) do

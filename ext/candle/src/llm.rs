@@ -1,6 +1,6 @@
 //! `Candle::LLM` and its runs
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use engine::files::model_files::ModelFiles;
 use engine::generation::{
@@ -22,18 +22,8 @@ pub struct RbLlm {
 
 model::described!(LanguageModel);
 
-/// Empty once it was released.
 #[magnus::wrap(class = "Candle::LLM::Run", free_immediately, size)]
-pub struct RbRun(Mutex<Option<Arc<Generation>>>);
-
-impl RbRun {
-    fn get(&self, ruby: &Ruby) -> Result<Arc<Generation>, Error> {
-        let generation = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        generation.clone().ok_or_else(|| {
-            error::to_ruby(ruby, EngineError::Generation("this run is over".to_owned()))
-        })
-    }
-}
+pub struct RbRun(model::Underway<Generation>);
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -119,7 +109,7 @@ fn begin(ruby: &Ruby, llm: &RbLlm, prompt: Vec<u32>, settings: RHash) -> Result<
             afresh,
         };
         let generation = Generation::new(model.clone(), request).map_err(error::raised(ruby))?;
-        Ok(RbRun(Mutex::new(Some(Arc::new(generation)))))
+        Ok(RbRun(model::Underway::new(generation)))
     })
 }
 
@@ -189,13 +179,13 @@ pub(crate) fn generation_config(ruby: &Ruby, settings: RHash) -> Result<Generati
 
 /// The text of one more token, nil at the end.
 fn step(ruby: &Ruby, run: &RbRun) -> Result<Option<String>, Error> {
-    let generation = run.get(ruby)?;
+    let generation = run.0.get(ruby)?;
     gvl::leave_waiting(ruby, |cancel| generation.step(cancel))
 }
 
 /// Waits for the end of the run.
 fn finish(ruby: &Ruby, run: &RbRun) -> Result<(), Error> {
-    let generation = run.get(ruby)?;
+    let generation = run.0.get(ruby)?;
     gvl::leave_waiting(ruby, |cancel| generation.finish(cancel))
 }
 
@@ -203,7 +193,7 @@ fn finish(ruby: &Ruby, run: &RbRun) -> Result<(), Error> {
 fn finish_any(ruby: &Ruby, runs: RArray) -> Result<Option<usize>, Error> {
     let generations: Vec<Arc<Generation>> = runs
         .into_iter()
-        .map(|run| Obj::<RbRun>::try_convert(run)?.get(ruby))
+        .map(|run| Obj::<RbRun>::try_convert(run)?.0.get(ruby))
         .collect::<Result<_, Error>>()?;
     let generations: Vec<&Generation> = generations.iter().map(Arc::as_ref).collect();
     gvl::leave_waiting(ruby, |cancel| Generation::finish_any(&generations, cancel))
@@ -211,7 +201,7 @@ fn finish_any(ruby: &Ruby, runs: RArray) -> Result<Option<usize>, Error> {
 
 /// What the run has come to, as a Hash with Symbol keys.
 fn outcome(ruby: &Ruby, run: &RbRun) -> Result<RHash, Error> {
-    let generation = run.get(ruby)?;
+    let generation = run.0.get(ruby)?;
     let cached = generation.cached_length();
     generation.read(|run| {
         let chosen = (run.text(), run.choices());
@@ -260,7 +250,7 @@ fn likelihoods_between(
     first: usize,
     end: usize,
 ) -> Result<RArray, Error> {
-    let generation = run.get(ruby)?;
+    let generation = run.0.get(ruby)?;
     generation.read(|run| {
         let choices = run.choices();
         let end = end.min(choices.len());
@@ -281,8 +271,7 @@ fn likelihoods(ruby: &Ruby, choices: &[Choice]) -> Result<RArray, Error> {
 
 /// Ends the run, whether it is over or not.
 fn release(run: &RbRun) {
-    let taken = run.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-    drop(taken);
+    run.0.release();
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {

@@ -177,6 +177,28 @@ macro_rules! described {
 }
 pub(crate) use described;
 
+/// A run until it is released. Calls share it, so that none waits with the GVL for another.
+pub struct Underway<T>(Mutex<Option<Arc<T>>>);
+
+impl<T> Underway<T> {
+    pub fn new(run: T) -> Self {
+        Self(Mutex::new(Some(Arc::new(run))))
+    }
+
+    pub fn get(&self, ruby: &Ruby) -> Result<Arc<T>, Error> {
+        let run = self.0.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        run.ok_or_else(|| {
+            error::to_ruby(ruby, EngineError::Generation("this run is over".to_owned()))
+        })
+    }
+
+    /// Ends the run, whether it is over or not.
+    pub fn release(&self) {
+        let taken = self.0.lock().unwrap_or_else(|e| e.into_inner()).take();
+        drop(taken);
+    }
+}
+
 /// Loads off the GVL what a class keeps in its [`Slot`].
 pub fn load<T: Described>(
     ruby: &Ruby,

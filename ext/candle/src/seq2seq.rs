@@ -1,11 +1,8 @@
 //! `Candle::Seq2Seq` and its runs
 
-use std::sync::{Mutex, MutexGuard};
-
 use engine::generation::EarlyStopping;
 use engine::tasks::seq2seq::Written;
 use engine::tasks::{Seq2SeqModel, Writing, WritingSettings};
-use engine::Error as EngineError;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
 use crate::{error, gvl, llm, model};
@@ -18,7 +15,7 @@ pub struct RbSeq2Seq {
 model::described!(Seq2SeqModel);
 
 #[magnus::wrap(class = "Candle::Seq2Seq::Run", free_immediately, size)]
-pub struct RbWriting(Mutex<Option<Writing>>);
+pub struct RbWriting(model::Underway<Writing>);
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbSeq2Seq, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -84,9 +81,8 @@ fn begin(
     })?;
     gvl::hold(ruby, || {
         let writing = Writing::new(model.clone(), sources, writing, constraint);
-        Ok(RbWriting(Mutex::new(Some(
-            writing.map_err(error::raised(ruby))?,
-        ))))
+        let writing = writing.map_err(error::raised(ruby))?;
+        Ok(RbWriting(model::Underway::new(writing)))
     })
 }
 
@@ -124,25 +120,19 @@ fn writing_settings(
 
 /// What became certain of the first text with one more token, nil at the end.
 fn step(ruby: &Ruby, run: &RbWriting) -> Result<Option<String>, Error> {
-    gvl::leave(ruby, |cancel| writing(&mut lock(&run.0))?.step(cancel))
+    let writing = run.0.get(ruby)?;
+    gvl::leave_waiting(ruby, |cancel| writing.step(cancel))
 }
 
-/// Writes all texts to their end.
+/// Waits for the end of all texts.
 fn finish(ruby: &Ruby, run: &RbWriting) -> Result<(), Error> {
-    gvl::leave(ruby, |cancel| writing(&mut lock(&run.0))?.finish(cancel))
-}
-
-fn writing(slot: &mut Option<Writing>) -> engine::Result<&mut Writing> {
-    slot.as_mut()
-        .ok_or_else(|| EngineError::Generation("this run is over".to_owned()))
+    let writing = run.0.get(ruby)?;
+    gvl::leave_waiting(ruby, |cancel| writing.finish(cancel))
 }
 
 /// What has become of the texts: a Hash with Symbol keys for each.
 fn outcomes(ruby: &Ruby, run: &RbWriting) -> Result<RArray, Error> {
-    let written = {
-        let mut guard = lock(&run.0);
-        writing(&mut guard).and_then(|writing| writing.written())
-    };
+    let written = run.0.get(ruby)?.written();
     let list = ruby.ary_new();
     for text in written.map_err(error::raised(ruby))? {
         list.push(outcome(ruby, &text)?)?;
@@ -162,15 +152,9 @@ fn outcome(ruby: &Ruby, written: &Written) -> Result<RHash, Error> {
     Ok(hash)
 }
 
+/// Ends the run, whether it is over or not.
 fn release(run: &RbWriting) {
-    drop(lock(&run.0).take());
-}
-
-/// Nothing panics while it holds this lock half-changed, so poison tells nothing.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    run.0.release();
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {

@@ -79,7 +79,7 @@ const NEXT_TRY: Duration = Duration::from_micros(50);
 /// interrupted where the thread is [`interruptible`].
 pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     let pool = current(Use::Calls)?;
-    if rayon::current_thread_index().is_some() {
+    if is_worker() {
         return Ok(pool.install(work));
     }
     let (cancel, mut result) = (interrupt(), None);
@@ -100,6 +100,11 @@ pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     }
     drop(job);
     result.ok_or_else(|| Error::Internal("a call ended without a result".to_owned()))
+}
+
+/// Whether this thread is one of a pool's.
+pub fn is_worker() -> bool {
+    rayon::current_thread_index().is_some()
 }
 
 /// Runs `work` while `cancel` also ends the waiting of this thread for the pool.

@@ -106,7 +106,7 @@ impl Gathering {
         finish: impl FnOnce(&Tensor) -> Result<R> + Send,
     ) -> Result<R> {
         // A thread of the pool must not wait for a call that needs the pool.
-        if rayon::current_thread_index().is_some() {
+        if threads::is_worker() {
             return finish(&unpacked(self.compute(request, 1, request.sequences))?);
         }
         let line = match request.sequences.tokens() <= SHORT {

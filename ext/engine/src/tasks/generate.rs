@@ -15,7 +15,7 @@ use crate::files::raw_config::RawConfig;
 use crate::generation::run::{Run, RunText};
 use crate::generation::sampler::log_sum_exp;
 use crate::generation::scheduler::{
-    too_long, ContextOverflow, DraftModel, Scheduler, Stats, Text, Work,
+    too_long, turns, ContextOverflow, DraftModel, Scheduler, Stats, Text, Turns, Work,
 };
 use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
 use crate::kernels::paged::KvType;
@@ -428,8 +428,9 @@ impl Generation {
             came: Instant::now(),
             latest: None,
         };
+        let is_over = work.run.finish_reason().is_some();
         Ok(Self {
-            text: scheduler.join(work),
+            text: scheduler.join(work, is_over),
             scheduler,
             model,
             process: std::process::id(),
@@ -438,13 +439,7 @@ impl Generation {
 
     /// A run belongs to the process that began it.
     fn check_process(&self) -> Result<()> {
-        match self.process == std::process::id() {
-            true => Ok(()),
-            false => Err(Error::Generation(
-                "this run was begun before the process was forked: begin a new one in the child"
-                    .to_owned(),
-            )),
-        }
+        turns::check_process(self.process)
     }
 
     /// Waits for one token; returns the text that became certain, `None` once the run is over.

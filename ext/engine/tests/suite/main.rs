@@ -29,6 +29,7 @@ mod scheduling;
 mod second_opinion;
 mod sentence_piece;
 mod seq2seq;
+mod seq2seq_together;
 mod sight;
 mod sparse;
 mod tokenizer;

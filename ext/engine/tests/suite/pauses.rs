@@ -100,3 +100,21 @@ fn a_prompt_that_is_read_beside_a_text_says_the_same() {
     step(&stream);
     assert_eq!(tokens(&long), expected);
 }
+
+#[test]
+fn where_nobody_watches_a_prompt_is_read_in_longer_parts() {
+    let model = Arc::new(roomy("mistral", 1024));
+    let text = endless(&model, 1);
+    for _ in 0..5 {
+        step(&text);
+    }
+    let config = GenerationConfig {
+        max_new_tokens: 1,
+        ..Default::default()
+    };
+    let long = begin(&model, &prompt(640, 2), &config);
+    let before = counted(&model, "batches");
+    let first = Generation::finish_any(&[&text, &long], &CancelToken::new()).unwrap();
+    assert_eq!(first, Some(1));
+    assert!(counted(&model, "batches") - before <= 640 / 64);
+}

@@ -19,14 +19,14 @@ use crate::weight_files::Folder;
 
 const TOLERANCE: f32 = 1e-4;
 
-struct Fixture {
-    folder: PathBuf,
+pub struct Fixture {
+    pub folder: PathBuf,
     expected: Value,
     tensors: Arc<dyn WeightSource>,
 }
 
 impl Fixture {
-    fn all() -> Vec<Self> {
+    pub fn all() -> Vec<Self> {
         let found: Vec<Self> = folders("seq2seq").into_iter().map(Self::read).collect();
         assert!(found.len() >= 8, "{} families", found.len());
         found
@@ -41,11 +41,11 @@ impl Fixture {
         }
     }
 
-    fn named(name: &str) -> Self {
+    pub fn named(name: &str) -> Self {
         Self::read(tiny("seq2seq").join(name))
     }
 
-    fn sources(&self) -> Vec<Vec<u32>> {
+    pub fn sources(&self) -> Vec<Vec<u32>> {
         let ids = self.expected["ids"].as_array().unwrap();
         ids.iter().map(numbers).collect()
     }
@@ -63,7 +63,7 @@ impl Fixture {
         tensor.flatten_all().unwrap().to_vec1().unwrap()
     }
 
-    fn load(&self) -> Arc<Seq2SeqModel> {
+    pub fn load(&self) -> Arc<Seq2SeqModel> {
         let cancel = CancelToken::new();
         let files = ModelFiles::open(self.folder.to_str().unwrap(), None, &cancel).unwrap();
         let model = Seq2SeqModel::load(&files, &LoadOptions::default(), &cancel);
@@ -80,7 +80,7 @@ fn open(path: PathBuf) -> Arc<dyn WeightSource> {
     weights::open(&WeightFiles::Safetensors(vec![path])).unwrap()
 }
 
-fn bare(folder: &Path) -> Seq2Seq {
+pub fn bare(folder: &Path) -> Seq2Seq {
     let raw = RawConfig::read(&folder.join("config.json")).unwrap();
     let blueprint = Blueprint::from_config(&raw).unwrap();
     let source = open(folder.join("model.safetensors"));
@@ -88,7 +88,7 @@ fn bare(folder: &Path) -> Seq2Seq {
     Seq2Seq::load(&blueprint, source.as_ref(), target, &CancelToken::new()).unwrap()
 }
 
-fn packed(sources: &[Vec<u32>]) -> PackedSequences {
+pub fn packed(sources: &[Vec<u32>]) -> PackedSequences {
     let mut sequences = PackedSequences::new();
     for ids in sources {
         sequences.push(ids, None).unwrap();
@@ -96,7 +96,7 @@ fn packed(sources: &[Vec<u32>]) -> PackedSequences {
     sequences
 }
 
-fn values(tensor: &Tensor) -> Vec<f32> {
+pub fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
@@ -140,13 +140,12 @@ fn settings(model: &Seq2SeqModel, case: &Value, target: Option<u32>) -> WritingS
     }
 }
 
-fn written(
+pub fn written(
     model: &Arc<Seq2SeqModel>,
     sources: &[Vec<u32>],
     settings: &WritingSettings,
 ) -> Vec<Vec<u32>> {
-    let mut writing =
-        Writing::new(model.clone(), sources.to_vec(), settings.clone(), None).unwrap();
+    let writing = Writing::new(model.clone(), sources.to_vec(), settings.clone(), None).unwrap();
     writing.finish(&CancelToken::new()).unwrap();
     let written = writing.written().unwrap();
     let tokens = |text: &engine::tasks::seq2seq::Written| {
@@ -257,7 +256,7 @@ fn a_text_does_not_depend_on_those_beside_it() {
     }
 }
 
-fn plain(model: &Seq2SeqModel, max_new_tokens: usize) -> WritingSettings {
+pub fn plain(model: &Seq2SeqModel, max_new_tokens: usize) -> WritingSettings {
     let defaults = model.defaults();
     WritingSettings {
         config: GenerationConfig {
@@ -282,7 +281,7 @@ fn an_interrupted_step_goes_on_where_it_was() {
         };
         let sources = fixture.sources()[1..4].to_vec();
         let expected = written(&model, &sources, &settings);
-        let mut writing = Writing::new(model.clone(), sources, settings, None).unwrap();
+        let writing = Writing::new(model.clone(), sources, settings, None).unwrap();
         let stopped = CancelToken::new();
         stopped.cancel();
         loop {
@@ -313,7 +312,7 @@ fn constraints_and_stop_sequences_are_followed() {
         .constraint(&pattern, Ending::Complete, &cancel)
         .unwrap();
     let settings = plain(&model, 40);
-    let mut writing = Writing::new(
+    let writing = Writing::new(
         model.clone(),
         vec![source.clone()],
         settings.clone(),
@@ -334,15 +333,14 @@ fn constraints_and_stop_sequences_are_followed() {
             ..settings.clone()
         };
         free.rules.min_new_tokens = 12;
-        let mut writing =
+        let writing =
             Writing::new(model.clone(), vec![source.clone()], free.clone(), None).unwrap();
         writing.finish(&cancel).unwrap();
         let whole = writing.written().unwrap()[0].text.clone();
         let stop: String = whole.chars().skip(3).take(2).collect();
         let mut stopping = free;
         stopping.config.stop_sequences = vec![stop.clone()];
-        let mut writing =
-            Writing::new(model.clone(), vec![source.clone()], stopping, None).unwrap();
+        let writing = Writing::new(model.clone(), vec![source.clone()], stopping, None).unwrap();
         writing.finish(&cancel).unwrap();
         let cut = &writing.written().unwrap()[0];
         assert_eq!(cut.finish_reason, Some(FinishReason::StopSequence));

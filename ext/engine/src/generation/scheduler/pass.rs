@@ -1,13 +1,13 @@
 //! One pass over the weights: which texts go into it, and what becomes of its logits.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{Scheduler, Shared, Slot, Text, Work};
+use super::turns::{caught, UnderWay};
+use super::{Scheduler, Shared, Text, Turns, Work};
 use crate::generation::sampler::Scores;
 use crate::kernels;
 use crate::kernels::paged::PAGE;
@@ -19,6 +19,10 @@ use crate::{CancelToken, Error, Result};
 /// A pass of more rows than this, or of one text alone, ends at once when its thread is interrupted; a
 /// short one for others too is brought to its end.
 const SHORT: usize = 64;
+
+/// A part of a prompt is at least this long where nobody watches the others' tokens come: then it matters
+/// when texts end, not how long a pass takes.
+const UNWATCHED: usize = 64;
 
 /// Guesses are added to a pass up to this many rows: beyond, they cost more than they may save.
 pub(super) const GUESSING: usize = 16;
@@ -51,22 +55,18 @@ impl Scheduler {
     /// What the next pass reads, first come, first served: one token of every text that has come so far, and
     /// parts of prompts.
     pub(super) fn plan(&self, shared: &mut Shared) -> Vec<Planned> {
-        let Shared { pool, pace, .. } = shared;
-        let texts: Vec<(Arc<Text>, bool)> = {
-            let state = self.state();
-            let slots = state.slots.iter();
-            slots
-                .map(|slot| (slot.text.clone(), slot.goes_on()))
-                .collect()
-        };
+        let texts = self.table.texts();
+        let Shared {
+            pool, pace, paced, ..
+        } = shared;
         let mut running = 0;
-        for (text, goes_on) in &texts {
+        for UnderWay { text, goes_on, .. } in &texts {
             let mut work = text.work();
             if *goes_on {
                 let begins = work.cached.is_none();
                 if let Err(error) = work.begin(&self.decoder, pool) {
                     drop(work);
-                    self.end(text, Err(error));
+                    self.table.tell(text, [], Some(Err(error)));
                     continue;
                 }
                 if begins {
@@ -75,19 +75,21 @@ impl Scheduler {
             }
             running += usize::from(work.sequence.is_some());
         }
-        self.count(&self.state(), Some(running));
+        self.note_running(running, self.table.live());
         let most = self.device.prompt_tokens();
-        let decodes = |text: &Text| text.work().pending().len() == 1;
-        let decoding = texts.iter().filter(|(text, _)| decodes(text));
-        let mut budget = match decoding.filter(|(_, goes_on)| *goes_on).count() {
-            0 => most,
-            decoding => match pace.part(decoding, most) {
+        let decodes = |one: &&UnderWay<Work>| one.goes_on && one.text.work().pending().len() == 1;
+        let decoding: Vec<_> = texts.iter().filter(decodes).collect();
+        *paced = decoding.iter().any(|one| one.streams);
+        let mut budget = match (decoding.len(), *paced) {
+            (0, _) => most,
+            (decoding, true) => match pace.part(decoding, most) {
                 0 => 0,
                 part => part.max(self.device.least_part()),
             },
+            (decoding, false) => pace.part(decoding, most).max(UNWATCHED.min(most)),
         };
         let mut planned: Vec<Planned> = Vec::new();
-        for (at, (text, goes_on)) in texts.iter().enumerate() {
+        for (at, UnderWay { text, goes_on, .. }) in texts.iter().enumerate() {
             let pending = text.work().pending().len();
             if !goes_on || pending == 0 || text.work().sequence.is_none() {
                 continue;
@@ -104,7 +106,7 @@ impl Scheduler {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(error) => {
-                    self.end(text, Err(error));
+                    self.table.tell(text, [], Some(Err(error)));
                     continue;
                 }
             }
@@ -180,7 +182,7 @@ impl Scheduler {
         &self,
         text: &Text,
         count: usize,
-        later: &[(Arc<Text>, bool)],
+        later: &[UnderWay<Work>],
         pool: &mut KvPool,
         is_first: bool,
     ) -> Result<bool> {
@@ -194,7 +196,7 @@ impl Scheduler {
                 return Ok(true);
             }
             match later.next() {
-                Some((other, _)) => other.work().end(pool),
+                Some(other) => other.text.work().end(pool),
                 None if is_first && pool.book().used() == sequence.held() => {
                     // It has all pages that there are.
                     pool.check_fits(sequence.held() * PAGE + count)?;
@@ -206,7 +208,7 @@ impl Scheduler {
     }
 
     /// Computes what was planned and hands it on. After an interrupt everything is as before.
-    pub(super) fn pass(
+    pub(super) fn compute_pass(
         &self,
         mut planned: Vec<Planned>,
         shared: &mut Shared,
@@ -240,9 +242,10 @@ impl Scheduler {
             let rows: usize = planned.iter().map(|piece| piece.tokens.len()).sum();
             let guesses: usize = planned.iter().map(|piece| piece.guesses).sum();
             let reading = rows - decoding - guesses;
-            shared
-                .pace
-                .note(decoding, reading, guesses, took.saturating_sub(drafted));
+            if shared.paced || reading == 0 {
+                let took = took.saturating_sub(drafted);
+                shared.pace.note(decoding, reading, guesses, took);
+            }
             self.stats.batches.add(1);
             self.stats.batch_size.observe(planned.len() as f64);
             self.stats.batch_tokens.observe(rows as f64);
@@ -316,11 +319,8 @@ impl Scheduler {
             })
             .collect();
         let forward = || self.decoder.forward_batch(&mut readings, pool, cancel);
-        let logits = catch_unwind(AssertUnwindSafe(forward)).unwrap_or_else(|_| {
-            Err(Error::Internal(
-                "red-candle met a bug of its own while it generated. Please report it".to_owned(),
-            ))
-        })?;
+        let bug = "red-candle met a bug of its own while it generated. Please report it";
+        let logits = caught(bug, forward)?;
         let rows = match logits {
             Some(logits) => scores(&logits, group)?,
             None => Vec::new(),
@@ -389,13 +389,10 @@ impl Scheduler {
     fn take(&self, work: &mut Work, scores: &Scores) -> Result<(u32, String)> {
         let started = Instant::now();
         let room = work.has_room();
-        let taken = catch_unwind(AssertUnwindSafe(|| work.run.take(scores, room)));
+        let bug = "red-candle met a bug of its own while it chose a token. Please report it";
+        let taken = caught(bug, || work.run.take(scores, room));
         work.run.chose(started.elapsed());
-        let (token, piece) = taken.unwrap_or_else(|_| {
-            let message =
-                "red-candle met a bug of its own while it chose a token. Please report it";
-            Err(Error::Internal(message.to_owned()))
-        })?;
+        let (token, piece) = taken?;
         work.ids.push(token);
         self.note_token(work);
         Ok((token, piece))
@@ -433,43 +430,22 @@ impl Scheduler {
             if let Some(drafter) = &mut shared.drafter {
                 drafter.settle(&mut work);
             }
-            if ends || self.state().position(&text).is_none() {
+            if ends || !self.table.has(&text) {
                 shared.release(&mut work);
             }
         }
-        let mut state = self.state();
-        let Ok(slot) = state.slot(&text) else { return };
-        if slot.streams {
-            slot.pieces.extend(said);
-        }
-        match failure {
-            Some(error) => slot.ended = Some(Err(error)),
-            None if over => slot.ended = Some(Ok(())),
-            None => {}
-        }
-        Self::tell(slot);
+        let ended = match failure {
+            Some(error) => Some(Err(error)),
+            None => over.then_some(Ok(())),
+        };
+        self.table.tell(&text, said, ended);
         if ends {
-            self.count(&state, None);
-        }
-    }
-
-    /// Ends a text before its time.
-    fn end(&self, text: &Text, result: Result<()>) {
-        let mut state = self.state();
-        if let Ok(slot) = state.slot(text) {
-            slot.ended = Some(result);
-            Self::tell(slot);
-        }
-    }
-
-    fn tell(slot: &Slot) {
-        if slot.is_ready() {
-            slot.text.changed.notify_all();
+            self.note_live(self.table.live());
         }
     }
 }
 
-/// What the texts need of the logits: where the likeliest token of each is enough, a GPU finds it.
+/// What the texts need of the logits: where the likeliest token of each is enough, it is found where they lie.
 fn scores(logits: &Tensor, group: &[Planned]) -> Result<Vec<Scores>> {
     let mut choosing = group.iter().filter(|piece| piece.wanted > 0);
     if choosing.all(|piece| piece.text.work().run.takes_likeliest()) {

@@ -1,8 +1,9 @@
 //! A text that is being generated: what to read, what was read, and its run.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
+use super::turns;
 use crate::generation::run::Run;
 use crate::models::decoder::{Adapter, Decoder, KvPool, Sequence};
 use crate::{Error, Result};
@@ -16,13 +17,8 @@ pub enum ContextOverflow {
     Roll,
 }
 
-/// A text that threads share: the one that wants it, and those that compute it.
-pub struct Text {
-    pub(super) number: u64,
-    /// Goes with the scheduler's lock.
-    pub(super) changed: Condvar,
-    work: Mutex<Work>,
-}
+/// A text that is being generated.
+pub type Text = turns::Text<Work>;
 
 pub struct Work {
     pub run: Run,
@@ -42,21 +38,6 @@ pub struct Work {
     /// When it came, and when its latest token was chosen.
     pub came: Instant,
     pub latest: Option<Instant>,
-}
-
-impl Text {
-    pub fn new(number: u64, work: Work) -> Self {
-        Self {
-            number,
-            changed: Condvar::new(),
-            work: Mutex::new(work),
-        }
-    }
-
-    /// Nothing panics while it holds this lock half-changed, so poison tells nothing.
-    pub fn work(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Work {

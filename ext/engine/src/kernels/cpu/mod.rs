@@ -248,7 +248,7 @@ pub(crate) fn for_each_range(count: usize, cost: usize, work: impl Fn(Range<usiz
     };
     if total < 2 * SMALL || threads::is_alone() || threads::count() == 1 {
         work(0..count);
-    } else if rayon::current_thread_index().is_some() {
+    } else if threads::is_worker() {
         spread();
     } else if threads::install(spread).is_err() {
         work(0..count);

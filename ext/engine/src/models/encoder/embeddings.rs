@@ -126,11 +126,13 @@ impl Embeddings {
         self.embed(sequences.ids(), positions, sequences.type_ids())
     }
 
-    /// Tokens of as many sequences, in which so many stand before them: [tokens, hidden].
-    pub fn at(&self, ids: &[u32], before: usize) -> Result<Tensor> {
-        let position = u32::try_from(before).unwrap_or(u32::MAX);
-        let position = position.saturating_add(self.counting.first);
-        self.embed(ids, vec![position; ids.len()], &vec![0; ids.len()])
+    /// Tokens of as many sequences, before each of which so many stand in its own: [tokens, hidden].
+    pub fn at(&self, ids: &[u32], before: impl Iterator<Item = usize>) -> Result<Tensor> {
+        let position = |before: usize| {
+            let position = u32::try_from(before).unwrap_or(u32::MAX);
+            position.saturating_add(self.counting.first)
+        };
+        self.embed(ids, before.map(position).collect(), &vec![0; ids.len()])
     }
 
     fn embed(&self, ids: &[u32], positions: Vec<u32>, types: &[u32]) -> Result<Tensor> {

@@ -11,7 +11,7 @@ use crate::models::parts::Part;
 use crate::models::projections::{Join, MlpParts};
 use crate::nn::{
     attention, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Inventory, Linear, Norm,
-    Projection,
+    PackedSequences, Projection,
 };
 use crate::{Error, Result};
 
@@ -39,17 +39,46 @@ pub struct Layer {
 pub enum Tokens<'a> {
     /// Whole texts with their boundaries.
     Whole(&'a [u32]),
-    /// One more token for each of so many rows.
-    Next { rows: usize },
+    /// One more token for each row.
+    Next,
+}
+
+/// Rows that were begun together: they are of one length.
+pub struct Group<'a> {
+    pub rows: usize,
+    /// Which of them attend to which text of the memory.
+    pub text_boundaries: Vec<u32>,
+    pub memory_boundaries: &'a [u32],
 }
 
 /// What all layers of a forward share.
 pub struct Step<'a> {
     pub tokens: Tokens<'a>,
     pub bias: AttentionBias<'a>,
-    /// Which rows attend to which text of the memory.
-    pub text_boundaries: &'a [u32],
-    pub memory_boundaries: &'a [u32],
+    pub groups: Vec<Group<'a>>,
+}
+
+impl<'a> Step<'a> {
+    /// Of whole texts, which have read themselves.
+    pub fn whole(sequences: &'a PackedSequences, bias: AttentionBias<'a>) -> Self {
+        Self {
+            tokens: Tokens::Whole(sequences.boundaries()),
+            bias,
+            groups: vec![Group {
+                rows: sequences.tokens(),
+                text_boundaries: sequences.boundaries().to_vec(),
+                memory_boundaries: sequences.boundaries(),
+            }],
+        }
+    }
+}
+
+/// What a layer keeps of a group.
+#[derive(Clone, Copy)]
+pub struct Kept<'a> {
+    pub memory: &'a KeyValues,
+    /// What was written, where tokens come one by one.
+    pub past: Option<&'a KeyValues>,
 }
 
 impl Layer {
@@ -118,28 +147,25 @@ impl Layer {
         })
     }
 
-    /// `x` is [tokens, hidden]. Beside the result: the keys and values so far, where tokens come one by
-    /// one.
+    /// `x` is [tokens, hidden], group by group. Beside the result: the keys and values of each group so
+    /// far, where tokens come one by one.
     pub fn forward(
         &self,
         x: &Tensor,
-        memory: &KeyValues,
-        past: Option<&KeyValues>,
+        kept: &[Kept<'_>],
         step: &Step<'_>,
-    ) -> Result<(Tensor, Option<KeyValues>)> {
-        let mut kept = None;
+    ) -> Result<(Tensor, Vec<KeyValues>)> {
+        let mut extended = Vec::with_capacity(kept.len());
         let x = self.sublayer(x, &self.attention_norm, &self.attention_output, |x| {
-            let (mixed, extended) = self.attend(x, past, step)?;
-            kept = extended;
-            Ok(mixed)
+            self.attend(x, kept, step, &mut extended)
         })?;
         let x = self.sublayer(&x, &self.cross_norm, &self.cross_output, |x| {
-            self.look_up(x, memory, step)
+            self.look_up(x, kept, step)
         })?;
         let x = self.sublayer(&x, &self.mlp_norm, &self.down, |x| {
             self.up.activated(x, self.activation, &[])
         })?;
-        Ok((x, kept))
+        Ok((x, extended))
     }
 
     /// x + output(inner(x)), normalized before or after.
@@ -166,51 +192,71 @@ impl Layer {
     fn attend(
         &self,
         x: &Tensor,
-        past: Option<&KeyValues>,
+        kept: &[Kept<'_>],
         step: &Step<'_>,
-    ) -> Result<(Tensor, Option<KeyValues>)> {
+        extended: &mut Vec<KeyValues>,
+    ) -> Result<Tensor> {
         let [q, k, v] = parts_of(self.qkv.heads(x, self.shape.head_size, &[])?)?;
         let options = AttentionOptions {
             bias: step.bias,
             ..AttentionOptions::new(AttentionKind::Causal, self.scale)
         };
-        match step.tokens {
-            Tokens::Whole(boundaries) => {
-                let mixed = attention(&q, &k, &v, boundaries, boundaries, &options)?;
-                Ok((self.joined(&mixed)?, None))
-            }
-            Tokens::Next { rows } => {
-                let all = KeyValues::appended(past, &k, &v)?;
-                let length = all.keys.dim(1)? as u32;
-                let rows = rows as u32;
-                let queries: Vec<u32> = (0..=rows).collect();
-                let keys: Vec<u32> = (0..=rows).map(|row| row * length).collect();
-                let (k, v) = (all.keys.flatten(0, 1)?, all.values.flatten(0, 1)?);
-                let mixed = attention(&q, &k, &v, &queries, &keys, &options)?;
-                Ok((self.joined(&mixed)?, Some(all)))
-            }
+        if let Tokens::Whole(boundaries) = step.tokens {
+            return self.joined(&attention(&q, &k, &v, boundaries, boundaries, &options)?);
         }
+        let mixed = each_group(&step.groups, |number, group, rows| {
+            let all = KeyValues::appended(kept[number].past, &rows(&k)?, &rows(&v)?)?;
+            let length = all.keys.dim(1)? as u32;
+            let count = group.rows as u32;
+            let queries: Vec<u32> = (0..=count).collect();
+            let keys: Vec<u32> = (0..=count).map(|row| row * length).collect();
+            let (k, v) = (all.keys.flatten(0, 1)?, all.values.flatten(0, 1)?);
+            extended.push(all);
+            attention(&rows(&q)?, &k, &v, &queries, &keys, &options)
+        })?;
+        self.joined(&mixed)
     }
 
-    fn look_up(&self, x: &Tensor, memory: &KeyValues, step: &Step<'_>) -> Result<Tensor> {
+    fn look_up(&self, x: &Tensor, kept: &[Kept<'_>], step: &Step<'_>) -> Result<Tensor> {
         let (heads, size) = (self.shape.head_count, self.shape.head_size);
         let query = self.cross_query.forward(x)?;
         let query = query.reshape((x.dim(0)?, heads, size))?;
         let options = AttentionOptions::new(AttentionKind::Bidirectional, self.scale);
-        let mixed = attention(
-            &query,
-            &memory.keys,
-            &memory.values,
-            step.text_boundaries,
-            step.memory_boundaries,
-            &options,
-        )?;
+        let mixed = each_group(&step.groups, |number, group, rows| {
+            let memory = kept[number].memory;
+            attention(
+                &rows(&query)?,
+                &memory.keys,
+                &memory.values,
+                &group.text_boundaries,
+                group.memory_boundaries,
+                &options,
+            )
+        })?;
         self.joined(&mixed)
     }
 
     fn joined(&self, mixed: &Tensor) -> Result<Tensor> {
         Ok(mixed.reshape((mixed.dim(0)?, self.shape.width()))?)
     }
+}
+
+/// What `work` makes of every group, one after the other; it gets what takes a group's rows of a tensor.
+fn each_group(
+    groups: &[Group<'_>],
+    mut work: impl FnMut(usize, &Group<'_>, &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor>,
+) -> Result<Tensor> {
+    if let [group] = groups {
+        return work(0, group, &|all| Ok(all.clone()));
+    }
+    let mut start = 0;
+    let mut made = Vec::with_capacity(groups.len());
+    for (number, group) in groups.iter().enumerate() {
+        let rows = |all: &Tensor| Ok(all.narrow(0, start, group.rows)?);
+        made.push(work(number, group, &rows)?);
+        start += group.rows;
+    }
+    Ok(Tensor::cat(&made, 0)?)
 }
 
 fn parts_of<const N: usize>(parts: Vec<Tensor>) -> Result<[Tensor; N]> {

@@ -24,7 +24,15 @@ use crate::{CancelToken, Error, Result};
 pub use cache::{Cache, Memory};
 pub use config::Seq2SeqConfig;
 
-use layer::{Layer, Step, Tokens};
+use layer::{Group, Kept, Layer, Step, Tokens};
+
+/// Rows whose next tokens are wanted: their latest tokens, what they have written before, and what they
+/// read.
+pub struct Rows<'a> {
+    pub ids: &'a [u32],
+    pub cache: &'a Cache,
+    pub memory: &'a Memory,
+}
 
 /// What a checkpoint of an encoder-decoder is.
 pub type Blueprint = families::Blueprint<Seq2SeqConfig>;
@@ -182,36 +190,72 @@ impl Seq2Seq {
         memory: &Memory,
         cancel: &CancelToken,
     ) -> Result<(Tensor, Cache)> {
-        let (rows, texts) = (ids.len(), memory.texts());
-        if texts == 0 || !rows.is_multiple_of(texts) {
-            return Err(Error::Internal(format!("{rows} rows for {texts} texts")));
-        }
-        let width = self.config.decoder.attention_shape().width();
-        cache.check_room(rows, width, self.layers.len())?;
+        let (logits, mut caches) = self.write_together(&[Rows { ids, cache, memory }], cancel)?;
+        Ok((logits, caches.remove(0)))
+    }
+
+    /// `write` for several groups of rows, which may be of different lengths, in one pass over the
+    /// weights: logits of all rows, and each group's cache.
+    pub fn write_together(
+        &self,
+        groups: &[Rows<'_>],
+        cancel: &CancelToken,
+    ) -> Result<(Tensor, Vec<Cache>)> {
+        let rows: usize = groups.iter().map(|rows| rows.ids.len()).sum();
         // The logits, again where the next tokens are chosen, and what a layer holds of each row.
         let held = 2 * self.config.vocab_size + 8 * self.config.decoder.hidden_size;
         memory::ensure_elements(&[rows, held], 4, format_args!("{rows} texts at once"))?;
-        let per_text = (rows / texts) as u32;
-        let text_boundaries: Vec<u32> = (0..=texts as u32).map(|text| text * per_text).collect();
         let step = Step {
-            tokens: Tokens::Next { rows },
+            tokens: Tokens::Next,
             bias: self.relative.shared_bias(),
-            text_boundaries: &text_boundaries,
-            memory_boundaries: &memory.boundaries,
+            groups: groups
+                .iter()
+                .map(|rows| self.group(rows))
+                .collect::<Result<_>>()?,
         };
-        let mut x = self.embeddings.at(ids, cache.length)?;
-        let mut extended = Vec::with_capacity(self.layers.len());
-        for (number, (layer, memory)) in self.layers.iter().zip(&memory.layers).enumerate() {
+        let ids: Vec<u32> = groups.iter().flat_map(|rows| rows.ids).copied().collect();
+        let before = groups
+            .iter()
+            .flat_map(|rows| std::iter::repeat_n(rows.cache.length, rows.ids.len()));
+        let mut x = self.embeddings.at(&ids, before)?;
+        let mut caches: Vec<Cache> = groups
+            .iter()
+            .map(|rows| Cache {
+                layers: Vec::with_capacity(self.layers.len()),
+                length: rows.cache.length + 1,
+            })
+            .collect();
+        for (number, layer) in self.layers.iter().enumerate() {
             cancel.check()?;
-            let (next, kept) = layer.forward(&x, memory, cache.layers.get(number), &step)?;
-            extended.extend(kept);
+            let kept: Vec<Kept<'_>> = groups
+                .iter()
+                .map(|rows| Kept {
+                    memory: &rows.memory.layers[number],
+                    past: rows.cache.layers.get(number),
+                })
+                .collect();
+            let (next, extended) = layer.forward(&x, &kept, &step)?;
+            for (cache, extended) in caches.iter_mut().zip(extended) {
+                cache.layers.push(extended);
+            }
             x = next;
         }
-        let cache = Cache {
-            layers: extended,
-            length: cache.length + 1,
-        };
-        Ok((self.logits(&self.normed(x)?)?, cache))
+        Ok((self.logits(&self.normed(x)?)?, caches))
+    }
+
+    fn group<'a>(&self, rows: &Rows<'a>) -> Result<Group<'a>> {
+        let (count, texts) = (rows.ids.len(), rows.memory.texts());
+        if texts == 0 || !count.is_multiple_of(texts) {
+            return Err(Error::Internal(format!("{count} rows for {texts} texts")));
+        }
+        let width = self.config.decoder.attention_shape().width();
+        rows.cache.check_room(count, width, self.layers.len())?;
+        let per_text = (count / texts) as u32;
+        Ok(Group {
+            rows: count,
+            text_boundaries: (0..=texts as u32).map(|text| text * per_text).collect(),
+            memory_boundaries: &rows.memory.boundaries,
+        })
     }
 
     /// The decoder's states over the texts themselves, each moved one to the right behind the token that
@@ -236,16 +280,11 @@ impl Seq2Seq {
                 .collect();
             shifted.push(&moved, None)?;
         }
-        let step = Step {
-            tokens: Tokens::Whole(sequences.boundaries()),
-            bias: self.relative.shared_bias(),
-            text_boundaries: sequences.boundaries(),
-            memory_boundaries: sequences.boundaries(),
-        };
+        let step = Step::whole(sequences, self.relative.shared_bias());
         let mut x = self.embeddings.forward(&shifted)?;
         for (layer, memory) in self.layers.iter().zip(&memory.layers) {
             cancel.check()?;
-            (x, _) = layer.forward(&x, memory, None, &step)?;
+            (x, _) = layer.forward(&x, &[Kept { memory, past: None }], &step)?;
         }
         self.normed(x)
     }

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::layer::{Layer, Step, Tokens};
+use super::layer::{Kept, Layer, Step};
 use super::{Blueprint, Seq2Seq};
 use crate::models::encoder::relative::RelativePositions;
 use crate::models::parameters::Parameters;
@@ -65,14 +65,11 @@ impl Seq2Seq {
         input: &Tensor,
         sequences: &PackedSequences,
     ) -> Result<Tensor> {
-        let step = Step {
-            tokens: Tokens::Whole(sequences.boundaries()),
-            bias: positions.shared_bias(),
-            text_boundaries: sequences.boundaries(),
-            memory_boundaries: sequences.boundaries(),
-        };
-        let memory = layer.memory(input)?;
-        Ok(layer.forward(input, &memory, None, &step)?.0)
+        let step = Step::whole(sequences, positions.shared_bias());
+        let memory = &layer.memory(input)?;
+        Ok(layer
+            .forward(input, &[Kept { memory, past: None }], &step)?
+            .0)
     }
 }
 

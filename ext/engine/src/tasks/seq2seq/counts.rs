@@ -1,11 +1,15 @@
 //! What a model counts of the texts that it writes.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::runtime::stats::{Counter, Gauge, Histogram, Reading};
 
 #[derive(Debug)]
 pub struct Counts {
     /// Texts whose next tokens are computed.
     pub running: Gauge,
+    /// Calls whose texts were not read before the latest pass, which others filled.
+    waiting: AtomicUsize,
     /// Passes over the decoder's weights.
     pub batches: Counter,
     /// How many rows each pass had, texts times beams.
@@ -21,6 +25,7 @@ impl Default for Counts {
     fn default() -> Self {
         Self {
             running: Gauge::default(),
+            waiting: AtomicUsize::new(0),
             batches: Counter::default(),
             batch_size: Histogram::of_sizes(),
             tokens_in: Counter::default(),
@@ -32,12 +37,22 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Everything as it is now, by name. Texts begin at once, so that none waits.
+    pub fn note_waiting(&self, calls: usize) {
+        self.waiting.store(calls, Ordering::Relaxed);
+    }
+
+    /// No more calls wait than are there: those that leave may be the ones that waited.
+    pub fn note_live(&self, calls: usize) {
+        self.waiting.fetch_min(calls, Ordering::Relaxed);
+    }
+
+    /// Everything as it is now, by name.
     pub fn read(&self) -> Vec<(&'static str, Reading)> {
         let spread = |histogram: &Histogram| Reading::Distribution(histogram.read());
+        let waiting = self.waiting.load(Ordering::Relaxed);
         vec![
             ("running", Reading::Number(self.running.value())),
-            ("waiting", Reading::Number(0)),
+            ("waiting", Reading::Number(waiting as u64)),
             ("batches", Reading::Number(self.batches.value())),
             ("tokens_in", Reading::Number(self.tokens_in.value())),
             ("tokens_out", Reading::Number(self.tokens_out.value())),

@@ -2,15 +2,17 @@
 
 mod counts;
 mod defaults;
+mod desk;
 mod languages;
 mod writing;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
 use crate::generation::{Constraint, Ending, Pattern, Vocabulary};
 use crate::models::seq2seq::Seq2Seq;
+use crate::runtime::per_process::PerProcess;
 use crate::runtime::stats::Reading;
 use crate::text::tokenizer::{Detail, Tokenizer, Truncation};
 use crate::{runtime::memory, CancelToken, Error, Result};
@@ -22,6 +24,7 @@ pub use defaults::GenerationDefaults;
 pub use writing::{Writing, WritingSettings, Written};
 
 use counts::Counts;
+use desk::Desk;
 use languages::Languages;
 
 /// An encoder-decoder with its tokenizer; immutable, shared by all calls.
@@ -34,7 +37,8 @@ pub struct Seq2SeqModel {
     tasks: String,
     max_length: usize,
     info: ModelInfo,
-    counts: Counts,
+    counts: Arc<Counts>,
+    desk: PerProcess<Desk>,
     /// Made for the first constraint.
     vocabulary: OnceLock<Vocabulary>,
 }
@@ -84,6 +88,7 @@ impl Seq2SeqModel {
         let generation = generation.map(|path| RawConfig::read(&path)).transpose()?;
         let defaults = GenerationDefaults::read(generation.as_ref(), raw, config, &tokenizer)?;
         let tasks = raw.and_then(|raw| raw.get("task_specific_params"));
+        let counts = Arc::new(Counts::default());
         Ok(Self {
             languages: Languages::of(config.family, files, &tokenizer, cancel)?,
             tasks: tasks.map_or_else(|| "{}".to_owned(), ToString::to_string),
@@ -92,7 +97,8 @@ impl Seq2SeqModel {
             tokenizer,
             max_length,
             info,
-            counts: Counts::default(),
+            desk: PerProcess::new(Desk::new(counts.clone())),
+            counts,
             vocabulary: OnceLock::new(),
         })
     }
@@ -112,6 +118,11 @@ impl Seq2SeqModel {
     /// What it counts of the texts that it writes, by name.
     pub fn stats(&self) -> Vec<(&'static str, Reading)> {
         self.counts.read()
+    }
+
+    /// Where this process's calls write.
+    fn desk(&self) -> Result<Arc<Desk>> {
+        self.desk.get(|| Ok(Desk::new(self.counts.clone())))
     }
 
     /// What the checkpoint says of generating.

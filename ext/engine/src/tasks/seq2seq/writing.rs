@@ -1,18 +1,18 @@
-//! Texts under way: several at once in one forward, each by its likeliest or drawn tokens or by beams.
+//! The texts of one call under way, each by its likeliest or drawn tokens or by beams.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::desk::Desk;
 use super::Seq2SeqModel;
 use crate::generation::run::{Run, RunText};
 use crate::generation::sampler::Scores;
+use crate::generation::scheduler::turns::{self, Turns};
 use crate::generation::{
     BeamSearch, BeamSettings, Choice, Constraint, EarlyStopping, FinishReason, GenerationConfig,
     StopMatcher, StopOutcome, Timings, TokenRules,
 };
 use crate::models::seq2seq::{Cache, Memory};
-use crate::nn::PackedSequences;
-use crate::runtime::threads;
 use crate::{CancelToken, Error, Result};
 
 /// More beams than this are a mistake.
@@ -49,8 +49,17 @@ struct Text {
     search: Search,
 }
 
+/// The texts of one call, which are written together with those of all others.
+///
 /// A call of [`Writing::step`] that is interrupted may be repeated; it goes on where it was.
 pub struct Writing {
+    desk: Arc<Desk>,
+    texts: Arc<turns::Text<Texts>>,
+    process: u32,
+}
+
+/// What there is of the texts of a call.
+pub(super) struct Texts {
     model: Arc<Seq2SeqModel>,
     settings: WritingSettings,
     texts: Vec<Text>,
@@ -99,6 +108,56 @@ impl WritingSettings {
 impl Writing {
     /// `sources` are the ids of the texts to read; a constraint is one text's.
     pub fn new(
+        model: Arc<Seq2SeqModel>,
+        sources: Vec<Vec<u32>>,
+        settings: WritingSettings,
+        constraint: Option<Box<dyn Constraint>>,
+    ) -> Result<Self> {
+        let desk = model.desk()?;
+        let texts = Texts::new(model, sources, settings, constraint)?;
+        let is_over = texts.is_over();
+        Ok(Self {
+            texts: desk.join(texts, is_over),
+            desk,
+            process: std::process::id(),
+        })
+    }
+
+    /// Waits for one more token of every text that is not over. Returns what became certain of the first
+    /// text, `None` once all are over.
+    pub fn step(&self, cancel: &CancelToken) -> Result<Option<String>> {
+        self.check_process()?;
+        self.desk.next(&self.texts, cancel)
+    }
+
+    /// Waits for the end of all texts.
+    pub fn finish(&self, cancel: &CancelToken) -> Result<()> {
+        self.check_process()?;
+        self.desk.finish(&self.texts, cancel)
+    }
+
+    /// What has become of the texts, in their order.
+    pub fn written(&self) -> Result<Vec<Written>> {
+        self.check_process()?;
+        self.texts.work().written()
+    }
+
+    /// A run belongs to the process that began it.
+    fn check_process(&self) -> Result<()> {
+        turns::check_process(self.process)
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if self.check_process().is_ok() {
+            self.desk.leave(&self.texts);
+        }
+    }
+}
+
+impl Texts {
+    fn new(
         model: Arc<Seq2SeqModel>,
         sources: Vec<Vec<u32>>,
         mut settings: WritingSettings,
@@ -152,16 +211,82 @@ impl Writing {
         })
     }
 
-    /// Writes one more token of every text that is not over. Returns what became certain of the first
-    /// text, `None` once all are over.
-    pub fn step(&mut self, cancel: &CancelToken) -> Result<Option<String>> {
-        if self.active.is_empty() {
-            return Ok(None);
+    pub fn model(&self) -> &Arc<Seq2SeqModel> {
+        &self.model
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// How many are not over.
+    pub fn active(&self) -> usize {
+        self.active.len()
+    }
+
+    /// How many tokens are to be read before the first is written; 0 once they are.
+    pub fn unread(&self) -> usize {
+        match &self.state {
+            Some(_) => 0,
+            None => self.sources().map(<[u32]>::len).sum(),
         }
+    }
+
+    /// Of the texts that are not over.
+    pub fn sources(&self) -> impl Iterator<Item = &[u32]> {
+        let active = self.active.iter();
+        active.map(|&text| self.texts[text].source.as_slice())
+    }
+
+    /// Takes what was read of the sources.
+    pub fn remember(&mut self, memory: Memory, time: Duration) {
+        self.state = Some((memory, Cache::default()));
+        self.reading = time;
+    }
+
+    /// Every row's latest token, and what it follows.
+    pub fn latest(&mut self, cancel: &CancelToken) -> Result<(Vec<u32>, &Cache, &Memory)> {
         let model = self.model.clone();
-        let _running = model.counts.running.enter_many(self.active.len() as u64);
-        let device = self.model.info().device;
-        let (rows, cache) = device.keeping_awake(|| self.logits(cancel))?;
+        let (memory, cache) = self.state.as_mut().ok_or_else(|| {
+            Error::Internal("texts are to be written that were not read".to_owned())
+        })?;
+        if let (0, Some(_)) = (cache.length(), self.begin) {
+            let start = vec![model.defaults.start; self.active.len()];
+            *cache = model.model.write(&start, cache, memory, cancel)?.1;
+        }
+        let start = self.begin.unwrap_or(model.defaults.start);
+        let mut ids = Vec::new();
+        for &text in &self.active {
+            self.texts[text].search.last_tokens(start, &mut ids);
+        }
+        Ok((ids, cache, memory))
+    }
+
+    /// How many rows there are: texts that are not over, times beams.
+    pub fn rows(&self) -> usize {
+        self.active.len() * self.settings.num_beams
+    }
+
+    /// Takes note of how long it took to compute the logits of the next tokens.
+    pub fn computed(&mut self, time: Duration) {
+        let counts = &self.model.counts;
+        counts.tokens_out.add(self.active.len() as u64);
+        let times = match self.writing.is_zero() {
+            true => &counts.first_token_ms,
+            false => &counts.token_ms,
+        };
+        self.writing += time;
+        for &text in &self.active {
+            times.observe_time(time);
+            if let Search::Tokens(run) = &mut self.texts[text].search {
+                run.computed(time);
+            }
+        }
+    }
+
+    /// Lets every text choose by its rows of logits; what became certain of the first. `cache` has what
+    /// the logits were made of.
+    pub fn choose(&mut self, rows: &[Vec<f32>], cache: &Cache) -> Result<String> {
         let width = self.settings.num_beams;
         let mut shown = String::new();
         let mut parents: Vec<u32> = Vec::with_capacity(rows.len());
@@ -183,70 +308,8 @@ impl Writing {
                 parents.extend(piece.parents.iter().map(|&parent| first + parent as u32));
             }
         }
-        self.go_on(&staying, &parents, &cache)?;
-        Ok(Some(shown))
-    }
-
-    /// Writes all texts to their end.
-    pub fn finish(&mut self, cancel: &CancelToken) -> Result<()> {
-        threads::install(|| {
-            while self.step(cancel)?.is_some() {}
-            Ok(())
-        })?
-    }
-
-    /// The logits of every row's next token, and the cache with what they were made of.
-    fn logits(&mut self, cancel: &CancelToken) -> Result<(Vec<Vec<f32>>, Cache)> {
-        let model = self.model.clone();
-        let started = Instant::now();
-        let state = match self.state.take() {
-            Some(state) => state,
-            None => {
-                let mut sequences = PackedSequences::new();
-                for &text in &self.active {
-                    sequences.push(&self.texts[text].source, None)?;
-                }
-                let memory = model.model.read(&sequences, cancel)?;
-                model.counts.tokens_in.add(sequences.tokens() as u64);
-                self.reading = started.elapsed();
-                (memory, Cache::default())
-            }
-        };
-        let (memory, cache) = self.state.insert(state);
-        if let (0, Some(_)) = (cache.length(), self.begin) {
-            let start = vec![model.defaults.start; self.active.len()];
-            *cache = model.model.write(&start, cache, memory, cancel)?.1;
-        }
-        let start = self.begin.unwrap_or(model.defaults.start);
-        let mut ids = Vec::new();
-        for &text in &self.active {
-            self.texts[text].search.last_tokens(start, &mut ids);
-        }
-        let (logits, cache) = model.model.write(&ids, cache, memory, cancel)?;
-        let logits = logits.to_vec2()?;
-        let time = started.elapsed();
-        self.writing += time;
-        self.count(ids.len(), time);
-        for &text in &self.active {
-            if let Search::Tokens(run) = &mut self.texts[text].search {
-                run.computed(time);
-            }
-        }
-        Ok((logits, cache))
-    }
-
-    fn count(&self, rows: usize, time: Duration) {
-        let counts = &self.model.counts;
-        counts.batches.add(1);
-        counts.batch_size.observe(rows as f64);
-        counts.tokens_out.add(self.active.len() as u64);
-        let first = self.writing == time;
-        for _ in &self.active {
-            match first {
-                true => counts.first_token_ms.observe_time(time),
-                false => counts.token_ms.observe_time(time),
-            }
-        }
+        self.go_on(&staying, &parents, cache)?;
+        Ok(shown)
     }
 
     /// Keeps the texts at these places of the active ones, and in each row what it continues.
@@ -262,8 +325,7 @@ impl Writing {
         Ok(())
     }
 
-    /// What has become of the texts, in their order.
-    pub fn written(&self) -> Result<Vec<Written>> {
+    fn written(&self) -> Result<Vec<Written>> {
         self.texts.iter().map(|text| self.outcome(text)).collect()
     }
 
