@@ -172,21 +172,25 @@ unsafe fn half_group<S: Integers, F: Format, const R: usize, const HALF: usize>(
     }
 }
 
-/// Where the sums of a row begin, so that codes count as levels.
+/// Where the sums of rows begin, so that codes count as levels.
 #[inline(always)]
-unsafe fn begin<S: Integers, F: Format>(
+unsafe fn begin<S: Integers, F: Format, const R: usize>(
     rows: &Rows,
-    row: usize,
     group: usize,
     byte_sum: impl Fn([i32; 2]) -> i32,
-) -> [S::V; PLANES] {
+) -> [[S::V; PLANES]; R] {
     let offset = if F::WIDE { S::WIDE_OFFSET } else { F::OFFSET };
     unsafe {
-        let mut sums = [S::splat(0); PLANES];
-        let mut p = 0;
-        while p < PLANES {
-            sums[p] = S::splat(-offset * byte_sum(rows.group(row, p, group).byte_sums));
-            p += 1;
+        let mut sums = [[S::splat(0); PLANES]; R];
+        let mut r = 0;
+        while r < R {
+            let mut p = 0;
+            while p < PLANES {
+                let byte_sums = rows.group(r, p, group).byte_sums;
+                sums[r][p] = S::splat(-offset * byte_sum(byte_sums));
+                p += 1;
+            }
+            r += 1;
         }
         sums
     }
@@ -357,12 +361,7 @@ unsafe fn add_group<S: Integers, F: Format, const R: usize>(
     group: usize,
 ) {
     unsafe {
-        let mut sums = [[S::splat(0); PLANES]; R];
-        let mut r = 0;
-        while r < R {
-            sums[r] = begin::<S, F>(rows, r, group, |halves| halves[0] + halves[1]);
-            r += 1;
-        }
+        let sums = begin::<S, F, R>(rows, group, |halves| halves[0] + halves[1]);
         let sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
         let sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
         add_sums::<S, F, R>(totals, place, &sums, rows, group);
@@ -379,19 +378,10 @@ unsafe fn add_runs<S: Integers, F: Format, const R: usize>(
     group: usize,
 ) {
     unsafe {
-        let mut sums = [[S::splat(0); PLANES]; R];
-        let mut r = 0;
-        while r < R {
-            sums[r] = begin::<S, F>(rows, r, group, |halves| halves[0]);
-            r += 1;
-        }
-        sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
+        let sums = begin::<S, F, R>(rows, group, |halves| halves[0]);
+        let sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
         let first = scale_first_run::<S, R>(place, &sums);
-        r = 0;
-        while r < R {
-            sums[r] = begin::<S, F>(rows, r, group, |halves| halves[1]);
-            r += 1;
-        }
+        let sums = begin::<S, F, R>(rows, group, |halves| halves[1]);
         let sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
         add_second_run::<S, F, R>(totals, place, (first, &sums), rows, group);
     }
