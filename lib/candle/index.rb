@@ -4,8 +4,9 @@ Candle::Native.complete(:Index)
 
 module Candle
   # Vectors by id, for those without a database: exact search by cosine over rows of f32, of bytes or of bits, by the
-  # processor's vectors and all threads. A saved index is one file, which is mapped when it is opened: it takes no
-  # memory of its own, and processes share it. Any number of threads may use one index.
+  # processor's vectors and all threads, and after {#build_graph} approximate search that compares few of them. A saved
+  # index is one file, which is mapped when it is opened: it takes no memory of its own, and processes share it. Any
+  # number of threads may use one index.
   #
   # @example
   #   index = Candle::Index.new(dimension: 2)
@@ -23,7 +24,9 @@ module Candle
     BATCH = 1024
     # How many more than wanted are looked at first, when a block chooses.
     SLACK = 4
-    private_constant :BATCH, :SLACK
+    # How many of the best are kept while a graph is walked, unless a search says so.
+    EFFORT = 64
+    private_constant :BATCH, :SLACK, :EFFORT
 
     class << self
       # @param dimension [Integer] how many components vectors have
@@ -92,8 +95,51 @@ module Candle
       _contains(key(id))
     end
 
+    # Draws a graph of links between near vectors (HNSW), along which {#search} finds nearly all of the nearest while it
+    # compares few. Vectors that are added later are compared one by one until it is called again, which draws what is
+    # missing; so are the last ones, fewer than 256. The same vectors in the same order give the same graph, whatever
+    # the threads. Others may search and change the index meanwhile; where it is interrupted, what was drawn stays.
+    #
+    # @example
+    #   random = Random.new(1)
+    #   index = Candle::Index.new(dimension: 3)
+    #   index.add_all((0...2560).map { |id| [id, Array.new(3) { random.rand(-1.0..1.0) }] })
+    #   index.build_graph.graph # => {:links=>16, :size=>2560}
+    #   index.search([1.0, 0.5, 0.0], effort: 50) == index.search([1.0, 0.5, 0.0], exact: true) # => true
+    #
+    # @param links [Integer] how many others a vector is linked with, 2 to 256: more find more, and take more memory (8
+    #   bytes each and vector) and time. One of another number is drawn anew
+    # @param effort [Integer] how many of the nearest are looked at for a vector's links: more find more, and take
+    #   longer to draw
+    # @param progress [Boolean, #call] true shows a bar on a terminal; a Proc gets `(done, total)`
+    # @return [self]
+    # @raise [InvalidInputError] for fewer or more links
+    def build_graph(links: 16, effort: 128, progress: false)
+      links = Arguments.count(links, "links") || raise(ArgumentError, "links is missing")
+      effort = Arguments.count(effort, "effort") || raise(ArgumentError, "effort is missing")
+      report = Progress.for(progress)
+      _start_graph(links)
+      loop do
+        more = _grow_graph(effort)
+        break unless more
+
+        report&.call(graph[:size], size)
+      end
+      self
+    end
+
+    # @return [Hash, nil] `{links:, size:}`: how many others a vector is linked with, and how many vectors the graph
+    #   has, deleted ones too; nil without one
+    def graph
+      links, rows = _facts[3]
+      links && { links: links, size: rows }
+    end
+
     # The vectors with the greatest cosine. With rows of bytes it is that of what they hold, and with bits the share of
     # components whose signs agree, from -1 to 1.
+    #
+    # All vectors are compared, unless there is a graph ({#build_graph}): then it is walked where that compares fewer,
+    # which it does not where few are left by `among` or nearly all are wanted.
     #
     # @example
     #   index = Candle::Index.new(dimension: 2)
@@ -105,15 +151,20 @@ module Candle
     # @param top_k [Integer, nil] how many to return; nil is all
     # @param among [Enumerable<Integer, String>, nil] the ids to search in; nil is all. Faster than a block where most
     #   are left out
+    # @param effort [Integer] how many of the best are kept while the graph is walked, at least `top_k`: more find more,
+    #   and take longer
+    # @param exact [Boolean] whether to compare all vectors even so
     # @yieldparam id [Integer, String] an id that might be returned, best first
     # @yieldreturn [Boolean] whether to return it
     # @return [Array<Hash>] `{id:, score:}`, best first
     # @raise [InvalidInputError] for a vector of another size or with what isn't a finite number
-    def search(vector, top_k: 10, among: nil, &filter)
+    def search(vector, top_k: 10, among: nil, effort: EFFORT, exact: false, &filter)
       most = Arguments.count(top_k, "top_k") || size
+      effort = Arguments.count(effort, "effort") || EFFORT
+      effort = nil if exact
       vector = packed(vector)
       among = ids(among)
-      found = filter ? filtered(vector, most, among, &filter) : _search(vector, most, among)
+      found = filter ? filtered(vector, most, among, effort, &filter) : _search(vector, most, among, effort)
       found.map { |id, score| { id: id, score: score } }
     end
 
@@ -158,20 +209,18 @@ module Candle
 
     private
 
-    # Asks for more until enough of them pass, so that the block sees few of a million.
-    def filtered(vector, most, among)
-      passed = []
-      asked = 0
+    # Asks for more until enough of them pass, so that the block sees few of a million. A longer walk may meet better
+    # ones than a shorter one did.
+    def filtered(vector, most, among, effort)
+      answers = {}
+      wanted = most
       total = size
-      while passed.size < most && asked < total
-        wanted = [[asked, most].max * SLACK, total].min
-        found = _search(vector, wanted, among)
-        (found[asked..] || []).each do |pair|
-          passed << pair if passed.size < most && yield(pair.first)
-        end
-        asked = found.size < wanted ? total : wanted
+      loop do
+        wanted = [wanted * SLACK, total].min
+        found = _search(vector, wanted, among, effort)
+        passed = found.lazy.select { |id, _| answers.fetch(id) { answers[id] = yield(id) } }.first(most)
+        return passed if passed.size == most || found.size < wanted || wanted == total
       end
-      passed
     end
 
     def ids(among)

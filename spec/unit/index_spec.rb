@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "json"
+require "timeout"
 require "tmpdir"
 
 RSpec.describe Candle::Index do
@@ -131,6 +133,118 @@ RSpec.describe Candle::Index do
     expect(readers.flat_map(&:value)).to all(be_within(1e-5).of(1.0))
     writer.join
     expect(index.size).to eq(300)
+  end
+
+  describe "with a graph" do
+    # Vectors around a hundred centers, as those of texts are.
+    def near(seed)
+      random = Random.new(seed)
+      vector(random.rand(100)).map { |at| at + random.rand(-0.5..0.5) }
+    end
+
+    def drawn(count, dtype: :f32, **options)
+      index = described_class.new(dimension: 24, dtype: dtype)
+      index.add_all((0...count).map { |id| [id, near(id)] }).build_graph(**options)
+    end
+
+    def recall(index, **options)
+      queries = Array.new(40) { |seed| near(100_000 + seed) }
+      hits = queries.sum do |query|
+        least = index.search(query, exact: true).last[:score]
+        index.search(query, **options).count { |hit| hit[:score] >= least }
+      end
+      hits / (10.0 * queries.size)
+    end
+
+    %i[f32 int8 binary].each do |dtype|
+      it "finds nearly all of the nearest #{dtype} rows, also from its file and when some were deleted and added" do
+        index = drawn(4096, dtype: dtype)
+        expect(index.graph).to eq(links: 16, size: 4096)
+        expect(recall(index)).to be >= 0.95
+        (0...4096).step(2) { |id| index.delete(id) }
+        expect(recall(index)).to be >= 0.95
+        opened = described_class.open(index.save("vectors"))
+        expect([opened.size, opened.graph]).to eq([2048, { links: 16, size: 2048 }])
+        expect(recall(opened)).to be >= 0.95
+        opened.add("new", near(7)).add_all((5000...6000).map { |id| [id, near(id)] })
+        expect(opened.search(near(7), top_k: 1).first[:id]).to be(7).or eq("new")
+        expect(opened.build_graph.graph[:size]).to eq(2048 + 768)
+        expect(recall(opened)).to be >= 0.95
+      end
+    end
+
+    it "finds more with more effort, and all with none spared" do
+      index = drawn(4096, links: 4, effort: 16)
+      expect(recall(index, effort: 10)).to be < recall(index, effort: 100)
+      expect(recall(index, exact: true)).to eq(1.0)
+      expect(index.search(near(1), top_k: nil).size).to eq(4096)
+    end
+
+    it "draws the same graph with any number of threads" do
+      threads = Candle.num_threads
+      files = [1, 3].map do |count|
+        Candle.num_threads = count
+        File.binread(drawn(1024).save("with_#{count}"))
+      end
+      expect(files.first == files.last).to be(true)
+    ensure
+      Candle.num_threads = threads
+    end
+
+    it "returns only what a filter lets through" do
+      index = drawn(4096)
+      query = near(100_001)
+      [2, 700].each do |step|
+        some = (0...4096).step(step)
+        exact = index.search(query, among: some, exact: true)
+        expect((index.search(query, among: some) & exact).size).to be >= [exact.size, 10].min - 1
+      end
+      found = index.search(query, top_k: 5) { |id| (id % 10).zero? }.map { |hit| hit[:id] }
+      exact = index.search(query, top_k: 5, exact: true) { |id| (id % 10).zero? }.map { |hit| hit[:id] }
+      expect((found & exact).size).to be >= 4
+      expect(found).to all(satisfy { |id| (id % 10).zero? }).and eq(found.uniq)
+    end
+
+    it "reports progress, is searched meanwhile, and keeps what was drawn when it is interrupted" do
+      index = described_class.new(dimension: 24).add_all((0...3000).map { |id| [id, near(id)] })
+      calls = []
+      stop = proc do |done, total|
+        calls << [done, total]
+        raise Interrupt if calls.size == 2
+      end
+      expect { index.build_graph(progress: stop) }.to raise_error(Interrupt)
+      expect([calls, index.graph[:size]]).to eq([[[256, 3000], [512, 3000]], 512])
+      builder = Thread.new { index.build_graph }
+      searched = Array.new(50) { |seed| index.search(near(seed), top_k: 1).first[:score] }
+      expect(searched).to all(be_within(1e-4).of(1.0))
+      expect(builder.value.graph[:size]).to eq(2816)
+      slow = described_class.new(dimension: 24).add_all((0...20_000).map { |id| [id, near(id)] })
+      expect { Timeout.timeout(0.3) { slow.build_graph(effort: 2000) } }.to raise_error(Timeout::Error)
+    end
+
+    it "is walked by a forked process" do
+      index = drawn(4096)
+      wanted = index.search(near(1)).map { |hit| hit[:id] }
+      reader, writer = IO.pipe
+      pid = fork do
+        writer.write(JSON.generate([index.search(near(1)).map { |hit| hit[:id] }, index.build_graph(links: 8).graph]))
+      end
+      writer.close
+      expect(JSON.parse(reader.read)).to eq([wanted, { "links" => 8, "size" => 4096 }])
+      Process.wait(pid)
+    end
+
+    it "says what is wrong with a graph" do
+      index = drawn(300)
+      expect { index.build_graph(links: 1) }.to raise_error(Candle::InvalidInputError, /2 to 256 links/)
+      expect { index.build_graph(links: nil) }.to raise_error(ArgumentError, /links is missing/)
+      expect { index.build_graph(effort: 0) }.to raise_error(ArgumentError, /effort must be a positive Integer/)
+      expect { index.search(near(1), effort: "x") }.to raise_error(ArgumentError, /effort/)
+      bytes = File.binread(index.save("vectors"))
+      bytes.setbyte(-1, bytes.getbyte(-1) ^ 1)
+      File.binwrite("vectors", bytes)
+      expect { described_class.open("vectors") }.to raise_error(Candle::CorruptModelError, /not a sound index/)
+    end
   end
 
   it "says what is wrong with a call" do

@@ -112,13 +112,36 @@ fn contains(ruby: &Ruby, this: &RbIndex, name: Value) -> Result<bool, Error> {
     gvl::leave_waiting(ruby, |_| this.write().contains(&id))
 }
 
-/// Pairs of an id and a score; `among` are the ids to search in, nil is all.
+/// Begins a graph, or goes on with one that has as many links.
+fn start_graph(ruby: &Ruby, this: &RbIndex, links: usize) -> Result<(), Error> {
+    gvl::leave_waiting(ruby, |_| this.write().start_graph(links))
+}
+
+/// Draws more of the graph, and says whether there is more to draw. Others search and change the index meanwhile.
+fn grow_graph(ruby: &Ruby, this: &RbIndex, effort: usize) -> Result<bool, Error> {
+    let memory = gvl::leave_waiting(ruby, |cancel| {
+        let drawn = this.read().draw_graph(effort, cancel)?;
+        let Some(block) = drawn else {
+            return Ok(None);
+        };
+        let mut index = this.write();
+        index.grow_graph(block)?;
+        Ok(Some(index.memory()))
+    })?;
+    if let Some(memory) = memory {
+        this.report(ruby, memory);
+    }
+    Ok(memory.is_some())
+}
+
+/// Pairs of an id and a score; `among` are the ids to search in, nil is all; without an `effort` all are compared.
 fn search(
     ruby: &Ruby,
     this: &RbIndex,
     vector: RString,
     most: usize,
     among: Option<RArray>,
+    effort: Option<usize>,
 ) -> Result<RArray, Error> {
     let vector = bytes(vector);
     let among = among.map(|values| ids(ruby, values)).transpose()?;
@@ -127,7 +150,8 @@ fn search(
             Some(ids) => Some(this.write().rows_of(ids)?),
             None => None,
         };
-        this.read().search(&vector, most, rows.as_deref(), cancel)
+        this.read()
+            .search(&vector, most, rows.as_deref(), effort, cancel)
     })?;
     let list = ruby.ary_new_capa(found.len());
     for (id, score) in found {
@@ -144,16 +168,22 @@ fn save(ruby: &Ruby, this: &RbIndex, path: PathBuf) -> Result<(), Error> {
     gvl::leave_waiting(ruby, |cancel| this.read().save(&path, cancel))
 }
 
-/// Dimension, type of rows and number of vectors.
+/// Dimension, type of rows and number of vectors; links and rows of the graph, or nil.
 fn facts(ruby: &Ruby, this: &RbIndex) -> Result<RArray, Error> {
-    let (dimension, row_type, count) = gvl::leave_waiting(ruby, |_| {
+    let (dimension, row_type, count, graph) = gvl::leave_waiting(ruby, |_| {
         let index = this.read();
-        Ok((index.dimension(), index.row_type(), index.len()))
+        Ok((
+            index.dimension(),
+            index.row_type(),
+            index.len(),
+            index.graph(),
+        ))
     })?;
     let list = ruby.ary_new();
     list.push(dimension)?;
     list.push(ruby.to_symbol(row_type.name()))?;
     list.push(count)?;
+    list.push(graph)?;
     Ok(list)
 }
 
@@ -166,7 +196,9 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_add", method!(add, 2))?;
     class.define_private_method("_delete", method!(delete, 1))?;
     class.define_private_method("_contains", method!(contains, 1))?;
-    class.define_private_method("_search", method!(search, 3))?;
+    class.define_private_method("_search", method!(search, 4))?;
+    class.define_private_method("_start_graph", method!(start_graph, 1))?;
+    class.define_private_method("_grow_graph", method!(grow_graph, 1))?;
     class.define_private_method("_save", method!(save, 1))?;
     class.define_private_method("_facts", method!(facts, 0))
 }

@@ -273,11 +273,19 @@ fn index(bytes: &[u8]) -> Result<()> {
         let cancel = CancelToken::new();
         let mut index = VectorIndex::open(path, &cancel)?;
         let query = vec![1; 4 * index.dimension()];
-        index.search(&query, 3, None, &cancel)?;
-        let ids: Vec<_> = index.search(&query, 1, None, &cancel)?;
+        index.search(&query, 3, None, None, &cancel)?;
+        let ids: Vec<_> = index.search(&query, 1, None, Some(1), &cancel)?;
         for (id, _) in ids {
             index.contains(&id)?;
             index.delete(&id)?;
+        }
+        // What a graph says is walked, grown and mended.
+        if let Some((links, _)) = index.graph() {
+            index.start_graph(links)?;
+            if let Some(block) = index.draw_graph(4, &cancel)? {
+                index.grow_graph(block)?;
+            }
+            index.save(&path.with_extension("again"), &cancel)?;
         }
         Ok(())
     })

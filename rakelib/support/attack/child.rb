@@ -152,7 +152,9 @@ class Inputs
   def try_index(random)
     path = File.join(@folder, "vectors.index")
     index = Candle::Index.new(dimension: 4, dtype: Mutations.new(random).pick(%i[f32 int8 binary]))
-    index.add_all({ "a" => [1.0, 2.0, 3.0, 4.0], 7 => [4.0, 3.0, 2.0, 1.0] }).save(path)
+    index.add_all({ "a" => [1.0, 2.0, 3.0, 4.0], 7 => [4.0, 3.0, 2.0, 1.0] })
+    index.add_all((1000...1300).map { |id| [id, [id, 1.0, 2.0, 3.0]] }).build_graph(links: 2) if random.rand(2).zero?
+    index.save(path)
     File.binwrite(path, Mutations.new(random).bytes(File.binread(path)))
     Candle::Index.open(path).search([1.0, 1.0, 1.0, 1.0], top_k: 2)
   end

@@ -35,7 +35,7 @@ fn score(query: &[f32], document: &[f32], width: usize) -> Result<f32> {
     let mut products = vec![0f32; document.len() / width];
     let mut sum = 0.0;
     for wanted in query.chunks_exact(width) {
-        similarity::dots(bytes_of(document), wanted, &mut products)?;
+        similarity::dots(bytes_of(document), bytes_of(wanted), &mut products)?;
         sum += products.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     }
     Ok(sum)

@@ -82,7 +82,7 @@ pub fn nearest(
         let parts: Vec<Part<'_>> = parts(0, bytes_of(elements), width * 4).collect();
         best(&parts, most, cancel, |part| {
             let mut dots = vec![0.0; part.rows.len() / (width * 4)];
-            similarity::dots(part.rows, vector, &mut dots)?;
+            similarity::dots(part.rows, bytes_of(vector), &mut dots)?;
             let rows = dots.iter().zip(&lengths[part.first..]).enumerate();
             Ok(rows
                 .map(|(row, (&dot, &other))| (part.first + row, cosine(dot, length * other)))
@@ -94,7 +94,7 @@ pub fn nearest(
 /// The length of one vector.
 pub(crate) fn length(vector: &[f32]) -> Result<f32> {
     let mut square = [0.0];
-    similarity::dots(bytes_of(vector), vector, &mut square)?;
+    similarity::dots(bytes_of(vector), bytes_of(vector), &mut square)?;
     Ok(square[0].sqrt())
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn cosine(dot: f32, lengths: f32) -> f32 {
 }
 
 /// The best `most`, in order.
-fn keep(found: &mut Vec<Found>, most: usize) {
+pub(crate) fn keep(found: &mut Vec<Found>, most: usize) {
     let best_first = |a: &Found, b: &Found| -> Ordering { b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)) };
     if most == 0 {
         found.clear();

@@ -4,7 +4,10 @@
 //! 0   8  magic              24  8  rows             rows, each of the same size
 //! 8   4  type of rows       32  8  bytes of ids     lengths: f32 for each row
 //! 12  4  0                  40  8  checksum         ids: u32 length and UTF-8, or u32::MAX and i64
-//! 16  8  dimension          48 16  0
+//! 16  8  dimension          48 16  0                graph, if there is one
+//!
+//! graph:  8  links   8  layers   8 × layers  rows of each
+//!         for each layer: its rows, but for the first, which has all; their links, the rest being u32::MAX
 //! ```
 //!
 //! All numbers are little-endian. The checksum covers all but the rows, which are read when they are searched.
@@ -16,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 
+use super::graph::Graph;
 use super::{Id, RowType, VectorIndex, MOST_DIMENSIONS};
 use crate::runtime::bytes::Bytes;
 use crate::runtime::memory;
@@ -29,6 +33,8 @@ const CHECKSUM: std::ops::Range<usize> = 40..48;
 const INTEGER: u32 = u32::MAX;
 /// Rows between two looks at the cancel token.
 const ROWS: usize = 1 << 10;
+/// Bytes between two looks at it.
+const PIECE: usize = 1 << 24;
 
 pub struct Contents {
     pub row_type: RowType,
@@ -36,6 +42,7 @@ pub struct Contents {
     pub rows: Bytes,
     pub lengths: Vec<f32>,
     pub ids: Vec<Id>,
+    pub graph: Option<Graph>,
 }
 
 pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
@@ -58,7 +65,7 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
         .ok_or_else(|| wrong("it does not begin as one"))?;
     let layout = Layout::parse(header, file.len()).map_err(wrong)?;
     let rest = &file[layout.lengths..];
-    if checksum(&header[..CHECKSUM.start], &[rest]) != header[CHECKSUM] {
+    if checksum(&header[..CHECKSUM.start], &[rest], cancel)? != header[CHECKSUM] {
         return Err(wrong("its checksum is another"));
     }
     memory::ensure_elements(
@@ -67,6 +74,10 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
         format_args!("the {} ids of an index", layout.count),
     )?;
     let (lengths, ids) = rest.split_at(4 * layout.count);
+    let ids = &ids[..layout.id_bytes];
+    let graph = file
+        .slice(layout.end, file.len() - layout.end)
+        .filter(|graph| !graph.is_empty());
     let lengths = lengths
         .chunks_exact(4)
         .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]));
@@ -78,6 +89,9 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
         rows: file
             .slice(HEADER, layout.lengths - HEADER)
             .ok_or_else(|| wrong("it is cut short"))?,
+        graph: graph
+            .map(|graph| Graph::parse(&graph, layout.count).map_err(wrong))
+            .transpose()?,
     })
 }
 
@@ -87,10 +101,13 @@ struct Layout {
     count: usize,
     /// Where lengths begin.
     lengths: usize,
+    id_bytes: usize,
+    /// Where ids end.
+    end: usize,
 }
 
 impl Layout {
-    /// Sizes are believed when they add up to the file's.
+    /// Sizes are believed when there is room for them in the file.
     fn parse(header: &[u8], size: usize) -> std::result::Result<Self, &'static str> {
         let number = |at: usize| -> Option<usize> {
             let bytes = header.get(at..at + 8)?.try_into().ok()?;
@@ -111,12 +128,13 @@ impl Layout {
             .checked_mul(row_type.bytes(dimension))
             .and_then(|rows| rows.checked_add(HEADER))
             .ok_or(too_large)?;
-        let whole = count
+        let id_bytes = number(32).ok_or(too_large)?;
+        let end = count
             .checked_mul(4)
             .and_then(|bytes| bytes.checked_add(lengths))
-            .and_then(|bytes| bytes.checked_add(number(32)?))
+            .and_then(|bytes| bytes.checked_add(id_bytes))
             .ok_or(too_large)?;
-        if whole != size {
+        if end > size {
             return Err("its size is not what its beginning says");
         }
         Ok(Self {
@@ -124,6 +142,8 @@ impl Layout {
             dimension,
             count,
             lengths,
+            id_bytes,
+            end,
         })
     }
 }
@@ -160,9 +180,14 @@ fn read_id(bytes: &[u8]) -> Option<(Id, &[u8])> {
 }
 
 /// Written beside its place, forced to the disk and renamed, so that a crash leaves the old file.
-pub fn write(index: &VectorIndex, path: &Path, cancel: &CancelToken) -> Result<()> {
+pub fn write(
+    index: &VectorIndex,
+    graph: Option<&Graph>,
+    path: &Path,
+    cancel: &CancelToken,
+) -> Result<()> {
     let temporary = unique_sibling(path);
-    let written = write_to(index, &temporary, cancel).and_then(|()| {
+    let written = write_to(index, graph, &temporary, cancel).and_then(|()| {
         fs::rename(&temporary, path).map_err(|error| failure(path, &error))?;
         // Not every file system syncs directories; the file itself is safe.
         let folder = path
@@ -177,7 +202,12 @@ pub fn write(index: &VectorIndex, path: &Path, cancel: &CancelToken) -> Result<(
     written
 }
 
-fn write_to(index: &VectorIndex, path: &Path, cancel: &CancelToken) -> Result<()> {
+fn write_to(
+    index: &VectorIndex,
+    graph: Option<&Graph>,
+    path: &Path,
+    cancel: &CancelToken,
+) -> Result<()> {
     let failed = |error: io::Error| failure(path, &error);
     let live = || (0..index.ids.len()).filter(|&row| !index.deleted[row]);
     let mut ids = Vec::new();
@@ -186,7 +216,10 @@ fn write_to(index: &VectorIndex, path: &Path, cancel: &CancelToken) -> Result<()
         write_id(&index.ids[row], &mut ids)?;
         lengths.extend_from_slice(&index.lengths[row].to_le_bytes());
     }
-    let header = header(index, ids.len(), &lengths, &ids);
+    let graph = graph.map(Graph::parts).unwrap_or_default();
+    let mut rest: Vec<&[u8]> = vec![&lengths, &ids];
+    rest.extend(graph.iter().map(|part| &**part));
+    let header = header(index, ids.len(), &rest, cancel)?;
     let mut file = BufWriter::with_capacity(1 << 20, File::create_new(path).map_err(failed)?);
     file.write_all(&header).map_err(failed)?;
     let row_bytes = index.row_type.bytes(index.dimension);
@@ -202,15 +235,22 @@ fn write_to(index: &VectorIndex, path: &Path, cancel: &CancelToken) -> Result<()
             file.write_all(bytes).map_err(failed)?;
         }
     }
-    file.write_all(&lengths).map_err(failed)?;
-    file.write_all(&ids).map_err(failed)?;
+    for part in rest.iter().flat_map(|part| part.chunks(PIECE)) {
+        cancel.check()?;
+        file.write_all(part).map_err(failed)?;
+    }
     let file = file
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
     file.sync_all().map_err(failed)
 }
 
-fn header(index: &VectorIndex, id_bytes: usize, lengths: &[u8], ids: &[u8]) -> Vec<u8> {
+fn header(
+    index: &VectorIndex,
+    id_bytes: usize,
+    rest: &[&[u8]],
+    cancel: &CancelToken,
+) -> Result<Vec<u8>> {
     let row_type: u64 = match index.row_type {
         RowType::F32 => 0,
         RowType::Int8 => 1,
@@ -224,10 +264,10 @@ fn header(index: &VectorIndex, id_bytes: usize, lengths: &[u8], ids: &[u8]) -> V
     ];
     let mut header = MAGIC.to_vec();
     header.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-    let checksum = checksum(&header, &[lengths, ids]);
+    let checksum = checksum(&header, rest, cancel)?;
     header.extend_from_slice(&checksum);
     header.resize(HEADER, 0);
-    header
+    Ok(header)
 }
 
 fn write_id(id: &Id, ids: &mut Vec<u8>) -> Result<()> {
@@ -250,15 +290,16 @@ fn write_id(id: &Id, ids: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-fn checksum(header: &[u8], rest: &[&[u8]]) -> [u8; 8] {
+fn checksum(header: &[u8], rest: &[&[u8]], cancel: &CancelToken) -> Result<[u8; 8]> {
     let mut hash = Sha256::new();
     hash.update(header);
-    for bytes in rest {
+    for bytes in rest.iter().flat_map(|part| part.chunks(PIECE)) {
+        cancel.check()?;
         hash.update(bytes);
     }
     let mut first = [0; 8];
     first.copy_from_slice(&hash.finalize()[..8]);
-    first
+    Ok(first)
 }
 
 fn failure(path: &Path, error: &io::Error) -> Error {

@@ -1,19 +1,24 @@
-//! Vectors by id, searched exactly: every row is compared, by the kernels and over the pool.
+//! Vectors by id, searched exactly, every row being compared, by the kernels and over the pool; or along the links
+//! of a graph, where one was drawn.
 //!
 //! Rows of a file stay in the file, which is mapped; rows that were added since are in memory behind them. A
 //! row that was deleted stays where it is until the index is saved, and is passed over.
 
 mod file;
+mod graph;
 mod row;
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use crate::runtime::bytes::Bytes;
-use crate::tensor::nearest::{best, parts, Part};
+use crate::runtime::threads;
+use crate::tensor::nearest::{best, keep, parts, Found, Part};
 use crate::{CancelToken, Error, Result};
-use row::Query;
+use graph::Graph;
+pub use graph::{Block, LINKS};
 pub use row::RowType;
+use row::{Query, Rows};
 
 /// More components than any model gives.
 pub const MOST_DIMENSIONS: usize = 1 << 16;
@@ -46,6 +51,8 @@ pub struct VectorIndex {
     live: usize,
     /// The row of each id, once something asked for it.
     places: Option<HashMap<Id, usize>>,
+    /// Over the first rows.
+    graph: Option<Graph>,
 }
 
 impl VectorIndex {
@@ -65,6 +72,7 @@ impl VectorIndex {
             deleted: Vec::new(),
             live: 0,
             places: Some(HashMap::new()),
+            graph: None,
         })
     }
 
@@ -79,13 +87,23 @@ impl VectorIndex {
             deleted: vec![false; count],
             live: count,
             places: None,
+            graph: contents.graph,
             ..Self::new(contents.dimension, contents.row_type)?
         })
     }
 
     /// Writes all rows but the deleted ones. The file is whole or as it was before, whatever happens.
     pub fn save(&self, path: &Path, cancel: &CancelToken) -> Result<()> {
-        file::write(self, path, cancel)
+        let mended = match &self.graph {
+            Some(graph) if self.deleted[..graph.rows()].contains(&true) => {
+                let rows = self.rows();
+                Some(threads::install(|| {
+                    graph.without(&rows, &self.deleted, cancel)
+                })??)
+            }
+            _ => None,
+        };
+        file::write(self, mended.as_ref().or(self.graph.as_ref()), path, cancel)
     }
 
     pub fn dimension(&self) -> usize {
@@ -108,7 +126,47 @@ impl VectorIndex {
     /// What it takes of this process's memory, without the file.
     pub fn memory(&self) -> usize {
         let each = size_of::<Id>() + size_of::<f32>() + size_of::<bool>();
-        self.added.capacity() + self.ids.capacity() * each
+        let graph = self.graph.as_ref().map_or(0, Graph::memory);
+        self.added.capacity() + self.ids.capacity() * each + graph
+    }
+
+    /// How many links a row of the graph may have, and how many rows are in it.
+    pub fn graph(&self) -> Option<(usize, usize)> {
+        let graph = self.graph.as_ref()?;
+        Some((graph.links(), graph.rows()))
+    }
+
+    /// Begins a graph with so many links for each row; one that has as many is kept.
+    pub fn start_graph(&mut self, links: usize) -> Result<()> {
+        if !LINKS.contains(&links) {
+            return Err(Error::InvalidInput(format!(
+                "a graph has {} to {} links for each vector, not {links}",
+                LINKS.start(),
+                LINKS.end()
+            )));
+        }
+        if self.graph.as_ref().map(Graph::links) != Some(links) {
+            self.graph = Some(Graph::new(links));
+        }
+        Ok(())
+    }
+
+    /// What the graph gets next, if there are enough vectors that it has not: the best `effort` are looked at for
+    /// each.
+    pub fn draw_graph(&self, effort: usize, cancel: &CancelToken) -> Result<Option<Block>> {
+        let Some(graph) = &self.graph else {
+            return Ok(None);
+        };
+        let rows = self.rows();
+        threads::install(|| graph.draw(&rows, &self.deleted, effort.max(1), cancel))?
+    }
+
+    /// Takes up what `draw_graph` drew.
+    pub fn grow_graph(&mut self, block: Block) -> Result<()> {
+        match &mut self.graph {
+            Some(graph) => graph.take(block),
+            None => Ok(()),
+        }
     }
 
     /// Adds a vector, or puts it in place of the one that has the id. `bytes` are little-endian f32, or a row
@@ -117,7 +175,13 @@ impl VectorIndex {
         let (row, length) = self.row_type.encode(bytes, self.dimension, &id)?;
         let first_added = self.mapped_rows();
         let known = self.places()?.get(&id).copied();
-        if let Some(at) = known.filter(|&at| at >= first_added) {
+        // Rows of the graph stay, and so do those that may be on their way into it.
+        let drawn = self
+            .graph
+            .as_ref()
+            .map_or(0, |graph| graph.rows() + graph::BLOCK);
+        let changes = |&at: &usize| at >= first_added.max(drawn);
+        if let Some(at) = known.filter(changes) {
             let start = (at - first_added) * row.len();
             self.added[start..start + row.len()].copy_from_slice(&row);
             self.lengths[at] = length;
@@ -153,32 +217,44 @@ impl VectorIndex {
     }
 
     /// The `most` vectors with the greatest cosine, best first and the earlier one where they are equal; only
-    /// those that `rows` names, if it does. `bytes` are as `add` takes them. Run it inside the pool.
+    /// those that `among` names, if it does. `bytes` are as `add` takes them. With an `effort`, so many of the
+    /// best are kept while the graph is walked, if there is one and fewer rows are compared that way; without,
+    /// every row is. Run it inside the pool.
     pub fn search(
         &self,
         bytes: &[u8],
         most: usize,
-        rows: Option<&[bool]>,
+        among: Option<&[bool]>,
+        effort: Option<usize>,
         cancel: &CancelToken,
     ) -> Result<Vec<(Id, f32)>> {
         let query = Query::new(self.row_type, bytes, self.dimension)?;
-        let row_bytes = self.row_type.bytes(self.dimension);
-        let mapped = self.mapped.as_deref().unwrap_or_default();
-        let all: Vec<Part<'_>> = parts(0, mapped, row_bytes)
-            .chain(parts(self.mapped_rows(), &self.added, row_bytes))
-            .collect();
-        let wanted = |row: usize| {
-            !self.deleted[row] && rows.is_none_or(|rows| rows.get(row).copied().unwrap_or(false))
+        let named = |row: usize| among.is_none_or(|rows| rows.get(row).copied().unwrap_or(false));
+        let wanted = |row: usize| !self.deleted[row] && named(row);
+        let rows = self.rows();
+        let walked = self.graph.as_ref().zip(effort).filter(|(graph, effort)| {
+            let left = match among {
+                Some(_) => (0..graph.rows()).filter(|&row| wanted(row)).count(),
+                None => self.live,
+            };
+            most > 0 && graph.is_shorter(left, most.max(*effort))
+        });
+        let mut found = match walked {
+            Some((graph, effort)) => {
+                graph.search(&rows, &query, most.max(effort), wanted, cancel)?
+            }
+            None => Vec::new(),
         };
-        let found = best(&all, most, cancel, |part| {
-            let scores = query.scores(part.rows, &self.lengths[part.first..])?;
-            let numbered = scores.into_iter().enumerate();
-            // A damaged file may hold numbers that aren't any.
-            Ok(numbered
-                .map(|(row, score)| (part.first + row, score))
-                .filter(|&(row, score)| wanted(row) && !score.is_nan())
-                .collect())
-        })?;
+        let first = walked.map_or(0, |(graph, _)| graph.rows());
+        found.extend(compared(
+            &rows,
+            &query,
+            first,
+            most,
+            (wanted, among.is_some()),
+            cancel,
+        )?);
+        keep(&mut found, most);
         Ok(found
             .into_iter()
             .map(|(row, score)| (self.ids[row].clone(), score))
@@ -195,6 +271,16 @@ impl VectorIndex {
             }
         }
         Ok(rows)
+    }
+
+    fn rows(&self) -> Rows<'_> {
+        Rows {
+            row_type: self.row_type,
+            dimension: self.dimension,
+            mapped: self.mapped.as_deref().unwrap_or_default(),
+            added: &self.added,
+            lengths: &self.lengths,
+        }
     }
 
     fn mapped_rows(&self) -> usize {
@@ -238,4 +324,39 @@ impl VectorIndex {
         }
         Ok(self.places.get_or_insert_default())
     }
+}
+
+/// The best of the rows from `first` on that are wanted; where those are `few`, others aren't even read.
+fn compared(
+    rows: &Rows<'_>,
+    query: &Query<'_>,
+    first: usize,
+    most: usize,
+    (wanted, few): (impl Fn(usize) -> bool + Sync, bool),
+    cancel: &CancelToken,
+) -> Result<Vec<Found>> {
+    let (mapped, added) = rows.starting_at(first);
+    let row_bytes = rows.row_bytes();
+    let split = first + mapped.len() / row_bytes;
+    let all: Vec<Part<'_>> = parts(first, mapped, row_bytes)
+        .chain(parts(split, added, row_bytes))
+        .collect();
+    best(&all, most, cancel, |part| {
+        let numbers = part.first..part.first + part.rows.len() / row_bytes;
+        let (numbers, scores): (Vec<usize>, Vec<f32>) = if few {
+            let some: Vec<usize> = numbers.filter(|&row| wanted(row)).collect();
+            let mut scores = Vec::new();
+            rows.scores(query, some.iter().copied(), &mut scores)?;
+            (some, scores)
+        } else {
+            let scores = query.scores(part.rows, &rows.lengths[part.first..])?;
+            (numbers.collect(), scores)
+        };
+        // A damaged file may hold numbers that aren't any.
+        Ok(numbers
+            .into_iter()
+            .zip(scores)
+            .filter(|&(row, score)| wanted(row) && !score.is_nan())
+            .collect())
+    })
 }

@@ -1,10 +1,15 @@
 //! What a row holds, and what a query makes of rows.
 
+use std::borrow::Cow;
+
 use super::Id;
 use crate::kernels::cpu::similarity;
 use crate::tasks::compact;
 use crate::tensor::nearest::{bytes_of, cosine, length};
 use crate::{Error, Result};
+
+/// Rows anywhere that are compared in one call.
+const AT_ONCE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowType {
@@ -116,24 +121,19 @@ fn int8_length(row: &[u8]) -> f32 {
 }
 
 /// A vector to compare rows with.
-pub enum Query {
-    F32 {
-        vector: Vec<f32>,
-        length: f32,
-    },
+pub enum Query<'a> {
+    /// Little-endian numbers.
+    F32 { vector: Cow<'a, [u8]>, length: f32 },
     /// With more steps than a row's, as many as sums of products leave room for.
-    Int8 {
-        vector: Vec<i16>,
-        length: f32,
-    },
+    Int8 { vector: Vec<i16>, length: f32 },
     Binary {
-        bits: Vec<u8>,
+        bits: Cow<'a, [u8]>,
         dimension: usize,
     },
 }
 
-impl Query {
-    pub fn new(row_type: RowType, bytes: &[u8], dimension: usize) -> Result<Self> {
+impl<'a> Query<'a> {
+    pub fn new(row_type: RowType, bytes: &'a [u8], dimension: usize) -> Result<Self> {
         let given = row_type.given(bytes, dimension)?;
         if let Given::Numbers(numbers) = &given {
             if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {
@@ -156,16 +156,16 @@ impl Query {
                 Self::Int8 { vector, length }
             }
             (RowType::Binary, Given::Row(row)) => Self::Binary {
-                bits: row.to_vec(),
+                bits: row.into(),
                 dimension,
             },
             (RowType::Binary, Given::Numbers(numbers)) => Self::Binary {
-                bits: compact::to_bits(&numbers),
+                bits: compact::to_bits(&numbers).into(),
                 dimension,
             },
-            (_, Given::Numbers(vector)) => Self::F32 {
-                length: length(&vector)?,
-                vector,
+            (_, Given::Numbers(numbers)) => Self::F32 {
+                length: length(&numbers)?,
+                vector: bytes.into(),
             },
             (RowType::F32, Given::Row(_)) => {
                 return Err(Error::Internal("a row of numbers is numbers".to_owned()))
@@ -177,7 +177,7 @@ impl Query {
     pub fn scores(&self, rows: &[u8], lengths: &[f32]) -> Result<Vec<f32>> {
         match self {
             Self::F32 { vector, length } => {
-                let mut dots = vec![0.0; rows.len() / (4 * vector.len())];
+                let mut dots = vec![0.0; rows.len() / vector.len()];
                 similarity::dots(rows, vector, &mut dots)?;
                 let pairs = dots.iter().zip(lengths);
                 Ok(pairs
@@ -201,6 +201,115 @@ impl Query {
                     .map(|&bits| 1.0 - share * bits as f32)
                     .collect())
             }
+        }
+    }
+
+    /// `scores` of up to `AT_ONCE` rows that lie anywhere, added to `scores`.
+    fn scattered_scores(
+        &self,
+        rows: &[&[u8]],
+        lengths: &[f32],
+        scores: &mut Vec<f32>,
+    ) -> Result<()> {
+        match self {
+            Self::F32 { vector, length } => {
+                let mut dots = [0.0; AT_ONCE];
+                similarity::scattered_dots(rows, vector, &mut dots)?;
+                let pairs = dots.iter().zip(lengths);
+                scores.extend(pairs.map(|(&dot, other)| cosine(dot, length * other)));
+            }
+            Self::Int8 { vector, length } => {
+                let mut dots = [0; AT_ONCE];
+                similarity::scattered_byte_dots(rows, vector, &mut dots)?;
+                let pairs = dots.iter().zip(lengths);
+                scores.extend(pairs.map(|(&dot, other)| cosine(dot as f32, length * other)));
+            }
+            Self::Binary { bits, dimension } => {
+                let mut differing = [0; AT_ONCE];
+                similarity::scattered_bit_differences(rows, bits, &mut differing)?;
+                let share = 2.0 / *dimension as f32;
+                let counts = differing.iter().take(rows.len());
+                scores.extend(counts.map(|&bits| 1.0 - share * bits as f32));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All rows of an index, those of its file first.
+pub struct Rows<'a> {
+    pub row_type: RowType,
+    pub dimension: usize,
+    pub mapped: &'a [u8],
+    pub added: &'a [u8],
+    pub lengths: &'a [f32],
+}
+
+impl<'a> Rows<'a> {
+    pub fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    pub fn row_bytes(&self) -> usize {
+        self.row_type.bytes(self.dimension)
+    }
+
+    /// The rows from `first` on: those of the file, and the others.
+    pub fn starting_at(&self, first: usize) -> (&'a [u8], &'a [u8]) {
+        let start = first * self.row_bytes();
+        let added = start.saturating_sub(self.mapped.len());
+        let mapped = start.min(self.mapped.len());
+        (&self.mapped[mapped..], &self.added[added..])
+    }
+
+    fn get(&self, row: usize) -> &'a [u8] {
+        let bytes = self.row_bytes();
+        let start = row * bytes;
+        match start.checked_sub(self.mapped.len()) {
+            None => &self.mapped[start..start + bytes],
+            Some(start) => &self.added[start..start + bytes],
+        }
+    }
+
+    /// A row as what others are compared with.
+    pub fn query(&self, row: usize) -> Query<'a> {
+        let (bytes, length) = (self.get(row), self.lengths[row]);
+        match self.row_type {
+            RowType::F32 => Query::F32 {
+                vector: bytes.into(),
+                length,
+            },
+            RowType::Int8 => Query::Int8 {
+                vector: bytes.iter().map(|&value| i16::from(value as i8)).collect(),
+                length,
+            },
+            RowType::Binary => Query::Binary {
+                bits: bytes.into(),
+                dimension: self.dimension,
+            },
+        }
+    }
+
+    /// The cosine of `query` with some rows, in place of what `scores` has.
+    pub fn scores(
+        &self,
+        query: &Query<'_>,
+        some: impl IntoIterator<Item = usize>,
+        scores: &mut Vec<f32>,
+    ) -> Result<()> {
+        scores.clear();
+        let mut some = some.into_iter();
+        let (mut rows, mut lengths) = ([&[][..]; AT_ONCE], [0.0; AT_ONCE]);
+        loop {
+            let mut count = 0;
+            for row in some.by_ref().take(AT_ONCE) {
+                (rows[count], lengths[count]) = (self.get(row), self.lengths[row]);
+                count += 1;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            query.scattered_scores(&rows[..count], &lengths[..count], scores)?;
         }
     }
 }
