@@ -48,7 +48,7 @@ namespace :bench do
     ruby "-Ilib", "bench/embed_each_memory.rb"
   end
 
-  desc "Time Candle::Index beside numpy and faiss' flat index"
+  desc "Time Candle::Index beside numpy and faiss' flat and HNSW indexes"
   task index: :compile do
     ruby "-Ilib", "bench/vector_index.rb"
   end
