@@ -11,8 +11,8 @@ namespace :metal do
     abort "the software Metal device #{e.message}"
   end
 
-  desc "Run everything that runs on the software Metal device: its own tests, kernels, models, specs"
-  task soft: %w[metal:soft:test metal:kernels:few metal:models metal:specs]
+  desc "Run everything that runs on the software Metal device: its own tests, kernels, models, budget, specs"
+  task soft: %w[metal:soft:test metal:kernels:few metal:models metal:budget metal:specs]
 
   namespace :soft do
     desc "Test the software Metal device itself"
@@ -60,6 +60,28 @@ namespace :metal do
     abort "rake metal:specs failed" unless Tasks::Metal::Models.new(device).specs
   end
 
+  budget = lambda do
+    next unless (device = soft.call)
+
+    device.build
+    require_relative "support/metal/budget"
+    Tasks::Metal::Budget.new(device)
+  end
+
+  desc "Count what a token and a batch of texts make the software device do, and hold it to limits"
+  task :budget do
+    next unless (counting = budget.call)
+
+    abort "rake metal:budget failed" unless counting.run
+  end
+
+  namespace :budget do
+    desc "Write what rake metal:budget counts into docs/metal.md"
+    task :write do
+      budget.call&.write
+    end
+  end
+
   desc "See that all candle crates of the gem get their Metal code in a macOS build"
   task :features do
     require_relative "support/metal/features"
@@ -104,11 +126,27 @@ namespace :metal do
     abort "rake metal:link failed" unless darwin.link
   end
 
+  # A program of the engine on a Mac's own device.
+  run = lambda do |name, *arguments|
+    sh "cargo", "run", "--release", "--locked", "--package", "red-candle-engine", "--features", "selftest,metal",
+       "--bin", name, "--", *arguments
+  end
+
+  desc "Measure products on a Metal GPU and say which tiles to change; elsewhere, see that the measuring works"
+  task :tune do
+    next run.call("metal_tune") if Tasks::Build.darwin?
+
+    device = soft.call
+    device.build
+    tried = device.run(device.program("metal_tune"), "--small")
+    puts tried.output, "this device is a program, and the times are its own"
+    abort "rake metal:tune failed" unless tried.clean?
+  end
+
   desc "Run the kernels' cases on a real Metal device, where there is one"
   task :selftest do
     next puts "no Metal device here: rake metal:kernels has a software one" unless Tasks::Build.darwin?
 
-    sh "cargo", "run", "--release", "--locked", "--package", "red-candle-engine", "--features", "selftest,metal",
-       "--bin", "kernels_selftest", "--", "--device", "metal"
+    run.call("kernels_selftest", "--device", "metal")
   end
 end

@@ -10,7 +10,7 @@ class TestSuite
     "format" => "rake cargo:format",
     "clippy" => "rake cargo:clippy",
     "engine" => "rake cargo:test",
-    "metal" => "rake metal:soft:test metal:kernels:few metal:models metal:specs metal:features metal:audit",
+    "metal" => "rake metal:soft metal:features metal:audit",
     "darwin" => "rake metal:darwin",
     "arm" => "rake arm:emulated",
     "compile" => "rake compile",

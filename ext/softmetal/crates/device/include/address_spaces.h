@@ -30,6 +30,7 @@ void simdgroup_barrier(mem_flags flags);
 float simd_sum(float value);
 float simd_max(float value);
 float simd_shuffle_xor(float value, ushort mask);
+uint simd_shuffle_xor(uint value, ushort mask);
 float exp(float x);
 float tanh(float x);
 float sqrt(float x);

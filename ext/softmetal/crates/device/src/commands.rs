@@ -118,11 +118,15 @@ impl Recorder {
 
     pub fn dispatch(&self, grid: [usize; 3], group_size: [usize; 3]) {
         let bound = lock(&self.bound).clone();
-        self.record(Command::Dispatch(Box::new(Dispatch {
+        let dispatch = Dispatch {
             grid,
             group_size,
             ..bound
-        })));
+        };
+        if settings().plants.twice {
+            self.record(Command::Dispatch(Box::new(dispatch.clone())));
+        }
+        self.record(Command::Dispatch(Box::new(dispatch)));
     }
 }
 
@@ -145,6 +149,10 @@ unsafe impl Send for Handler {}
 
 struct State {
     status: Status,
+    /// The commands that the host knew to be complete when it was committed; see `shadow::Order`.
+    completed: u32,
+    /// Its last command, once it ran.
+    last: u32,
     error: Option<String>,
     encoders: Vec<Arc<Encoder>>,
     handlers: Vec<Handler>,
@@ -168,6 +176,8 @@ impl CommandBuffer {
         report::count("command buffers");
         let state = State {
             status: Status::NotEnqueued,
+            completed: 0,
+            last: 0,
             error: None,
             encoders: Vec::new(),
             handlers: Vec::new(),
@@ -199,8 +209,17 @@ impl CommandBuffer {
         lock(&self.state).handlers.push(handler);
     }
 
+    /// For the host, which then knows what is complete.
     pub fn status(&self) -> Status {
-        lock(&self.state).status
+        let state = lock(&self.state);
+        if matches!(state.status, Status::Completed | Status::Error) {
+            shadow::complete(state.last);
+        }
+        state.status
+    }
+
+    fn is_pending(&self) -> bool {
+        lock(&self.state).status == Status::Committed
     }
 
     pub fn error(&self) -> Option<String> {
@@ -208,7 +227,11 @@ impl CommandBuffer {
     }
 
     pub fn commit(self: &Arc<Self>) {
-        let before = std::mem::replace(&mut lock(&self.state).status, Status::Committed);
+        let before = {
+            let mut state = lock(&self.state);
+            state.completed = shadow::completed();
+            std::mem::replace(&mut state.status, Status::Committed)
+        };
         if before != Status::NotEnqueued {
             return report::finding("a command buffer is committed twice".to_string());
         }
@@ -232,14 +255,17 @@ impl CommandBuffer {
             );
         }
         self.queue.run_until(Some(self));
-        shadow::host_waited();
+        self.status();
     }
 
     fn execute(&self, executor: &mut execution::Executor) {
-        let encoders = std::mem::take(&mut lock(&self.state).encoders);
+        let (encoders, completed) = {
+            let mut state = lock(&self.state);
+            (std::mem::take(&mut state.encoders), state.completed)
+        };
         let error = encoders
             .iter()
-            .find_map(|encoder| executor.run(encoder).err());
+            .find_map(|encoder| executor.run(encoder, completed).err());
         if let Some(message) = &error {
             report::finding(format!("command buffer error: {message}"));
         }
@@ -251,8 +277,13 @@ impl CommandBuffer {
                 Status::Completed
             };
             state.error = error;
+            state.last = shadow::last_command();
             std::mem::take(&mut state.handlers)
         };
+        // Before a handler runs: other threads go on as soon as it has told them.
+        if !handlers.is_empty() {
+            self.status();
+        }
         for handler in handlers {
             // SAFETY: the host gave both together, and this is the only call.
             unsafe { (handler.call)(handler.context) };
@@ -265,7 +296,7 @@ impl Queue {
     fn run_until(&self, last: Option<&Arc<CommandBuffer>>) {
         let mut executor = execution::executor();
         loop {
-            if last.is_some_and(|last| last.status() != Status::Committed) {
+            if last.is_some_and(|last| !last.is_pending()) {
                 return;
             }
             let Some(next) = lock(&self.committed).pop_front() else {
@@ -276,5 +307,51 @@ impl Queue {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+
+    unsafe extern "C" fn see(_: *mut c_void) {
+        SEEN.store(shadow::completed(), Ordering::SeqCst);
+    }
+
+    fn committed(queue: &Arc<Queue>) -> Arc<CommandBuffer> {
+        let buffer = Arc::new(CommandBuffer::new(queue.clone()));
+        buffer.commit();
+        buffer
+    }
+
+    #[test]
+    fn work_is_complete_when_the_host_can_know_and_not_before() {
+        let queue = Arc::new(Queue::default());
+        let first = shadow::tests::ran("first");
+        let unheard = committed(&queue);
+        queue.run_until(Some(&unheard));
+        let late = committed(&queue);
+        assert!(shadow::completed() < first && lock(&late.state).completed < first);
+        assert_eq!(unheard.status(), Status::Completed);
+        assert_eq!(shadow::completed(), first);
+
+        let second = shadow::tests::ran("second");
+        let heard = Arc::new(CommandBuffer::new(queue.clone()));
+        heard.on_completion(Handler {
+            call: see,
+            context: std::ptr::null_mut(),
+        });
+        heard.commit();
+        queue.run_until(Some(&heard));
+        assert_eq!(SEEN.load(Ordering::SeqCst), second);
+        assert_eq!(lock(&committed(&queue).state).completed, second);
+
+        let third = shadow::tests::ran("third");
+        committed(&queue).wait();
+        assert_eq!(shadow::completed(), third);
     }
 }

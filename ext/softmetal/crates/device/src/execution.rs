@@ -44,10 +44,12 @@ impl std::ops::DerefMut for Turn {
 }
 
 impl Executor {
-    pub fn run(&mut self, encoder: &Encoder) -> Result<(), String> {
+    /// `completed` is what was complete when the encoder's command buffer was committed.
+    pub fn run(&mut self, encoder: &Encoder, completed: u32) -> Result<(), String> {
         self.encoders += 1;
         let mut order = Order {
             encoder: self.encoders,
+            completed,
             ..Order::default()
         };
         for command in encoder.take_commands() {

@@ -44,6 +44,7 @@ static INTERFACE: Interface = Interface {
     update_fence,
     copy,
     fill,
+    counts,
 };
 
 /// The most that `setBytes` takes.
@@ -75,14 +76,20 @@ fn give_or_say(object: Result<Object, String>, problem: &Sink) -> Raw {
     give(object.ok())
 }
 
+/// A buffer of the host's; what `setBytes` copies is none.
+fn counted(allocation: Allocation) -> Object {
+    report::count("buffers");
+    Object::Buffer(Arc::new(allocation))
+}
+
 unsafe extern "C" fn buffer(length: usize, private: bool) -> Raw {
-    give(Allocation::new(length, private).map(|allocation| Object::Buffer(Arc::new(allocation))))
+    give(Allocation::new(length, private).map(counted))
 }
 
 unsafe extern "C" fn buffer_with_bytes(bytes: Bytes) -> Raw {
     // SAFETY: the caller lends the bytes.
     let bytes = unsafe { bytes.get() };
-    give(Allocation::with_bytes(bytes).map(|allocation| Object::Buffer(Arc::new(allocation))))
+    give(Allocation::with_bytes(bytes).map(counted))
 }
 
 unsafe extern "C" fn length(buffer: Raw) -> usize {
@@ -283,4 +290,8 @@ unsafe extern "C" fn fill(encoder: Raw, place: Place, bytes: usize, value: u8) {
         let target = span(place, bytes);
         objects::recorder(encoder).record(Command::Fill { target, value });
     }
+}
+
+unsafe extern "C" fn counts(text: &Sink) {
+    text.put(&report::counts());
 }

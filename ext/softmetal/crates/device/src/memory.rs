@@ -58,7 +58,6 @@ impl Allocation {
         };
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         ALLOCATED.fetch_add(length, Ordering::Relaxed);
-        report::count("buffers");
         lock(&REGISTRY).insert(address as usize, (length, number));
         Some(Self {
             region,

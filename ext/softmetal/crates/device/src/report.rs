@@ -9,12 +9,25 @@ use std::sync::Mutex;
 use crate::lock;
 use crate::settings::settings;
 
-/// What a kernel did altogether.
+/// What a kernel did altogether. Bytes are known where accesses are watched.
 #[derive(Default, Clone, Copy)]
 pub struct Work {
     pub dispatches: u64,
+    /// Bytes that a dispatch reads or writes at least once: what memory has to give and to take where a cache holds
+    /// the rest.
     pub bytes_read: u64,
     pub bytes_written: u64,
+    /// Bytes of all loads, of every lane.
+    pub bytes_loaded: u64,
+}
+
+impl std::ops::AddAssign for Work {
+    fn add_assign(&mut self, other: Self) {
+        self.dispatches += other.dispatches;
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+        self.bytes_loaded += other.bytes_loaded;
+    }
 }
 
 #[derive(Default)]
@@ -52,10 +65,7 @@ pub fn finding(text: String) {
 pub fn ran(kernel: &str, work: Work) {
     if settings().counts.is_some() {
         let mut counts = lock(&COUNTS);
-        let total = counts.kernels.entry(kernel.to_string()).or_default();
-        total.dispatches += work.dispatches;
-        total.bytes_read += work.bytes_read;
-        total.bytes_written += work.bytes_written;
+        *counts.kernels.entry(kernel.to_string()).or_default() += work;
     }
 }
 
@@ -66,10 +76,7 @@ pub fn count(event: &'static str) {
 }
 
 /// Lines of tab-separated words: an event and its number, or a kernel, its dispatches and its bytes.
-pub fn write_counts() {
-    let Some(path) = &settings().counts else {
-        return;
-    };
+pub fn counts() -> String {
     let counts = lock(&COUNTS);
     let mut text = String::new();
     for (event, number) in &counts.events {
@@ -78,11 +85,18 @@ pub fn write_counts() {
     for (kernel, work) in &counts.kernels {
         let _ = writeln!(
             text,
-            "kernel\t{kernel}\t{}\t{}\t{}",
-            work.dispatches, work.bytes_read, work.bytes_written
+            "kernel\t{kernel}\t{}\t{}\t{}\t{}",
+            work.dispatches, work.bytes_read, work.bytes_written, work.bytes_loaded
         );
     }
-    if let Err(error) = std::fs::write(path, text) {
+    text
+}
+
+pub fn write_counts() {
+    let Some(path) = &settings().counts else {
+        return;
+    };
+    if let Err(error) = std::fs::write(path, counts()) {
         eprintln!("softmetal: {} can't be written: {error}", path.display());
     }
 }

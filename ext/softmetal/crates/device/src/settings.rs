@@ -10,9 +10,9 @@
 //! - `SOFTMETAL_REPORT`: a file to which everything that was found is appended, a line each
 //! - `SOFTMETAL_FATAL=1`: the process ends at the first thing found
 //! - `SOFTMETAL_COUNTS`: a file that gets the counts of commands, bytes and waits when the process ends
-//! - `SOFTMETAL_PLANT`: bugs on purpose, by which the checks are checked: `no-barriers`, `no-fences`, or a file whose
-//!   first line names a kernel source by a text that it has, and whose other lines, in two halves divided by a line of
-//!   `=====`, are a text of it and what replaces that
+//! - `SOFTMETAL_PLANT`: bugs on purpose, by which the checks are checked: `no-barriers`, `no-fences`, `twice` (every
+//!   dispatch), or a file whose first line names a kernel source by a text that it has, and whose other lines, in two
+//!   halves divided by a line of `=====`, are a text of it and what replaces that
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -35,6 +35,7 @@ pub struct Mutation {
 pub struct Plants {
     pub no_barriers: bool,
     pub no_fences: bool,
+    pub twice: bool,
     pub mutation: Option<Mutation>,
 }
 
@@ -110,6 +111,10 @@ fn plants(word: Option<&str>) -> Plants {
         },
         Some("no-fences") => Plants {
             no_fences: true,
+            ..Plants::default()
+        },
+        Some("twice") => Plants {
+            twice: true,
             ..Plants::default()
         },
         Some(path) => {

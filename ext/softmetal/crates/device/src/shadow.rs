@@ -126,6 +126,8 @@ pub fn host_wrote(range: (usize, usize)) {
 #[derive(Default, Clone)]
 pub struct Order {
     pub encoder: u32,
+    /// Commands up to here were known to be complete when its command buffer was committed.
+    pub completed: u32,
     pub before: Encoders,
     pub barrier: u32,
 }
@@ -145,7 +147,7 @@ struct Now {
 struct History {
     /// Encoders and names, by number.
     commands: Vec<(u32, String)>,
-    /// Commands up to here happened before anything new.
+    /// Commands up to here are complete, and the host knows.
     completed: u32,
     now: Option<Now>,
     /// What earlier commands are to the one that runs; they are asked for byte by byte.
@@ -205,18 +207,24 @@ pub fn last_command() -> u32 {
         .map_or(0, |history| history.commands.len().saturating_sub(1) as u32)
 }
 
-/// The host waited for everything that ran so far.
-pub fn host_waited() {
+/// The host learns that commands up to `last` are complete: what it commits from then on needs no fence.
+pub fn complete(last: u32) {
     if let Some(history) = lock(&HISTORY).as_mut() {
-        history.completed = history.commands.len().saturating_sub(1) as u32;
+        history.completed = history.completed.max(last);
     }
+}
+
+pub fn completed() -> u32 {
+    lock(&HISTORY)
+        .as_ref()
+        .map_or(0, |history| history.completed)
 }
 
 impl History {
     /// The earlier command, where nothing orders it before the one that runs.
     fn unordered(&mut self, earlier: u32) -> Option<String> {
         let now = self.now.as_ref()?;
-        if earlier <= HOST || earlier == now.command || earlier <= self.completed {
+        if earlier <= HOST || earlier == now.command || earlier <= now.order.completed {
             return None;
         }
         if let Some(known) = self.known.get(&earlier) {
@@ -237,6 +245,13 @@ impl History {
         let found = (!ordered).then(|| format!("{name} ({place})"));
         self.known.insert(earlier, found.clone());
         found
+    }
+
+    /// Counts a byte that the command touches for the first time in this way.
+    fn count(&mut self, bytes: impl Fn(&mut Work) -> &mut u64, before: Touch) {
+        if let Some(now) = self.now.as_mut() {
+            *bytes(&mut now.work) += u64::from(before.command != now.command);
+        }
     }
 
     /// Whether the byte is one that another lane wrote, in no order.
@@ -278,8 +293,10 @@ impl History {
                     "hazard: writes what {other} read, with no barrier or fence between"
                 ));
             }
+            self.count(|work| &mut work.bytes_written, cell.written);
             cell.written = Touch { command, who };
         } else {
+            self.count(|work| &mut work.bytes_read, cell.read);
             let again = cell.read.command == command && cell.read.who.epoch == who.epoch;
             cell.several_readers =
                 again && (cell.several_readers || cell.read.who.lane != who.lane);
@@ -301,9 +318,8 @@ pub fn access(address: usize, bytes: usize, write: bool, moment: &Moment) {
     let Some(now) = history.now.as_mut() else {
         return;
     };
-    match write {
-        true => now.work.bytes_written += bytes as u64,
-        false => now.work.bytes_read += bytes as u64,
+    if !write {
+        now.work.bytes_loaded += bytes as u64;
     }
     let name = now.name.clone();
     let inside =
@@ -334,8 +350,19 @@ pub fn access(address: usize, bytes: usize, write: bool, moment: &Moment) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Who;
+pub mod tests {
+    use super::{lock, History, Who, HISTORY};
+
+    /// Takes down a command that touches nothing, and says its number.
+    pub fn ran(name: &str) -> u32 {
+        let mut guard = lock(&HISTORY);
+        let history = guard.get_or_insert_with(History::default);
+        if history.commands.is_empty() {
+            history.commands = vec![(0, String::new()); 2];
+        }
+        history.commands.push((1, name.to_string()));
+        history.commands.len() as u32 - 1
+    }
 
     fn who(lane: u16, epoch: u32, simd_epoch: u16) -> Who {
         Who {

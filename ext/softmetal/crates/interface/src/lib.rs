@@ -137,6 +137,9 @@ interface! {
     fn update_fence(encoder: Raw, fence: Raw);
     fn copy(encoder: Raw, from: Place, to: Place, bytes: usize);
     fn fill(encoder: Raw, place: Place, bytes: usize, value: u8);
+
+    /// What was counted so far, as in the file that `SOFTMETAL_COUNTS` names.
+    fn counts(text: &Sink);
 }
 
 /// A counted reference to an object of the device.
