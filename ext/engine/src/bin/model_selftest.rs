@@ -1,4 +1,4 @@
-//! Runs every tiny checkpoint under some folders on a device and compares with the CPU:
+//! Runs every tiny checkpoint under some folders, GGUF files too, on a device and compares with the CPU:
 //! `model_selftest --device cuda spec/fixtures/tiny`. Then asks the device for more memory than it
 //! has, and expects an error and a device that goes on.
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use candle_core::{DType, Tensor};
-use engine::files::model_files::WeightFiles;
+use engine::files::model_files::{ModelFiles, WeightFiles};
 use engine::files::raw_config::RawConfig;
 use engine::models::decoder::model::Logits;
 use engine::models::decoder::{self, Decoder};
@@ -18,6 +18,9 @@ const USAGE: &str = "usage: model_selftest --device cpu|cuda|cuda:1|metal FOLDER
 
 /// The error that is allowed, relative to the size of the result.
 const ALLOWED: [(DType, f32); 3] = [(DType::F32, 1e-4), (DType::F16, 3e-2), (DType::BF16, 2e-1)];
+
+/// The same for quantized weights, which the CPU multiplies with activations of eight bits.
+const ALLOWED_QUANTIZED: f32 = 1e-1;
 
 fn main() -> ExitCode {
     match threads::install(run).and_then(|result| result) {
@@ -54,6 +57,10 @@ fn run() -> Result<bool> {
         for (dtype, allowed) in ALLOWED {
             let got = model.run(&opened, dtype)?;
             let error = deviation(&want, &got);
+            let allowed = match model.is_quantized()? {
+                true => allowed.max(ALLOWED_QUANTIZED),
+                false => allowed,
+            };
             let passed = error <= allowed;
             sound &= passed;
             count += 1;
@@ -72,14 +79,16 @@ fn run() -> Result<bool> {
 
 /// The checkpoint that a folder is, or those under it.
 fn find_checkpoints(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    if folder.join("model.safetensors").exists() && folder.join("config.json").exists() {
-        found.push(folder.to_owned());
-        return Ok(());
-    }
     let listed = std::fs::read_dir(folder)
         .map_err(|error| Error::ModelNotFound(format!("{}: {error}", folder.display())))?;
     let mut paths: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
     paths.sort();
+    let ends = |path: &PathBuf, end: &str| path.extension().is_some_and(|found| found == end);
+    let stored = folder.join("model.safetensors").exists() && folder.join("config.json").exists();
+    if stored || paths.iter().any(|path| ends(path, "gguf")) {
+        found.push(folder.to_owned());
+        return Ok(());
+    }
     for path in paths.iter().filter(|path| path.is_dir()) {
         find_checkpoints(path, found)?;
     }
@@ -88,15 +97,33 @@ fn find_checkpoints(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
 
 /// A checkpoint with the token ids that its reference was made of.
 struct Model {
-    folder: PathBuf,
-    config: RawConfig,
+    files: WeightFiles,
+    blueprint: Known,
     sequences: Vec<Vec<u32>>,
-    decodes: bool,
+}
+
+enum Known {
+    Text(Box<Blueprint>),
+    Decoder(Box<decoder::Blueprint>),
 }
 
 impl Model {
     /// `None` for what isn't a transformer, or was recorded without ids.
     fn find(folder: &Path) -> Result<Option<Self>> {
+        let found = match folder.join("model.safetensors") {
+            file if file.exists() => Self::in_safetensors(folder, file),
+            _ => Self::in_gguf(folder),
+        };
+        match found {
+            Err(error @ (Error::UnsupportedModel(_) | Error::CorruptModel(_))) => {
+                println!("not run: {}: {error}", folder.display());
+                Ok(None)
+            }
+            found => found,
+        }
+    }
+
+    fn in_safetensors(folder: &Path, file: PathBuf) -> Result<Option<Self>> {
         let Ok(text) = std::fs::read_to_string(folder.join("expected.json")) else {
             return Ok(None);
         };
@@ -108,38 +135,60 @@ impl Model {
             return Ok(None);
         };
         let config = RawConfig::read(&folder.join("config.json"))?;
-        let known = match decodes {
-            true => decoder::Blueprint::from_config(&config).map(drop),
-            false => Blueprint::from_config(&config).map(drop),
-        };
-        if let Err(error) = known {
-            println!("not run: {}: {error}", folder.display());
-            return Ok(None);
-        }
         Ok(Some(Self {
-            config,
-            folder: folder.to_owned(),
+            files: WeightFiles::Safetensors(vec![file]),
+            blueprint: match decodes {
+                true => Known::Decoder(Box::new(decoder::Blueprint::from_config(&config)?)),
+                false => Known::Text(Box::new(Blueprint::from_config(&config)?)),
+            },
             sequences,
-            decodes,
         }))
     }
 
-    fn run(&self, device: &candle_core::Device, dtype: DType) -> Result<Vec<f32>> {
-        let file = self.folder.join("model.safetensors");
-        let source = weights::open(&WeightFiles::Safetensors(vec![file]))?;
+    /// With ids that every vocabulary has.
+    fn in_gguf(folder: &Path) -> Result<Option<Self>> {
         let cancel = CancelToken::new();
-        if !self.decodes {
-            let blueprint = Blueprint::from_config(&self.config)?;
-            let placement = (device, dtype);
-            let model = TextModel::load(&blueprint, source.as_ref(), placement, false, &cancel)?;
-            let mut packed = PackedSequences::new();
-            for ids in &self.sequences {
-                packed.push(ids, None)?;
-            }
-            return numbers(&model.forward(&packed, &cancel)?);
+        let files = ModelFiles::open(&folder.to_string_lossy(), None, &cancel)?;
+        let files = files.weights(None, &cancel)?;
+        let source = weights::open(&files)?;
+        let blueprint = match decoder::Blueprint::from_gguf(source.as_ref()) {
+            Ok(blueprint) => Known::Decoder(Box::new(blueprint)),
+            Err(_) => Known::Text(Box::new(Blueprint::from_gguf(source.as_ref())?)),
+        };
+        let text = |length: u32| (0..length).map(|at| 5 + at * 37 % 101).collect();
+        Ok(Some(Self {
+            files,
+            blueprint,
+            sequences: [20, 3, 9].map(text).to_vec(),
+        }))
+    }
+
+    /// Whether its weights are blocks.
+    fn is_quantized(&self) -> Result<bool> {
+        let source = weights::open(&self.files)?;
+        let mut quantized = false;
+        for name in source.names() {
+            quantized |= source.quantized(&name)?.is_some();
         }
-        let blueprint = decoder::Blueprint::from_config(&self.config)?;
-        let decoder = Decoder::load(&blueprint, source.as_ref(), device, dtype, &cancel)?;
+        Ok(quantized)
+    }
+
+    fn run(&self, device: &candle_core::Device, dtype: DType) -> Result<Vec<f32>> {
+        let source = weights::open(&self.files)?;
+        let cancel = CancelToken::new();
+        let blueprint = match &self.blueprint {
+            Known::Text(blueprint) => {
+                let placement = (device, dtype);
+                let model = TextModel::load(blueprint, source.as_ref(), placement, false, &cancel)?;
+                let mut packed = PackedSequences::new();
+                for ids in &self.sequences {
+                    packed.push(ids, None)?;
+                }
+                return numbers(&model.forward(&packed, &cancel)?);
+            }
+            Known::Decoder(blueprint) => blueprint,
+        };
+        let decoder = Decoder::load(blueprint, source.as_ref(), device, dtype, &cancel)?;
         let mut all = Vec::new();
         for ids in &self.sequences {
             // The first half at once, the rest one by one: both ways through attention.
