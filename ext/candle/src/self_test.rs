@@ -37,7 +37,7 @@ fn kernels(ruby: &Ruby, device: Value) -> Result<RArray, Error> {
     let device = convert::device(ruby, device)?;
     let extent = Extent {
         few: true,
-        stop_at_first: false,
+        ..Extent::default()
     };
     let found = ruby.ary_new();
     for name in selftest::names() {

@@ -16,12 +16,19 @@ module Tasks
         "norm" => %w[layer_norm rms_norm add_layer_norm add_rms_norm],
         "softmax" => %w[softmax softmax_masked],
         "activation" => %w[activation gated],
-        "rope" => %w[rope],
+        "rope" => %w[rope rope_store],
         "pooling" => %w[mean_pool l2_normalize],
+        "likeliest" => %w[likeliest],
+        "product" => %w[product],
         "blocks" => %w[blocks],
         "attention" => %w[attention],
         "heads" => %w[head_product]
       }.freeze
+      # What a source has before it beside `common`, and what a launcher puts behind it.
+      BEFORE = { "activation" => %w[functions], "product" => %w[functions blocks tiles] }.freeze
+      TILES = %w[FEW_OUTPUTS FEW_SIMDGROUPS FEW_ROWS].map { |name| "constant constexpr uint #{name} = 4;\n" }.join
+      INSTANCES = "typedef %<formats>s Formats;\nPRODUCT_KERNELS(any, half)\n"
+      FORMAT = /^struct (\w+) \{\n    enum : uint/
       # Layers that are made of kernels of ours and of candle's.
       LAYERS = %w[linear].freeze
       ADDRESS_SPACE_FLAGS = %w[
@@ -29,6 +36,8 @@ module Tasks
         -Xclang -cl-ext=-__opencl_c_generic_address_space,-__opencl_c_pipes,-__opencl_c_device_enqueue
       ].freeze
       SCHEDULES = { "late, forwards" => {}, "at once, backwards" => { schedule: "backwards", eager: 1 } }.freeze
+      # GPUs of other sizes than the device says that it has, by the last letter of their architecture.
+      SIZES = { "Max" => "applegpu_g13s", "Ultra" => "applegpu_g13d" }.freeze
       # All lanes of a simdgroup have to take part in its functions: ours promise that, candle's do not.
       WATCHED = { check: 1, strict: 1, schedule: "shuffled" }.freeze
 
@@ -42,7 +51,7 @@ module Tasks
       # @param whole [Boolean] whether the largest cases run, too, which takes hours on this device
       # @return [Boolean] whether every check passed; says what each found
       def run(whole: true)
-        [report("cases", whole ? [*schedules, *large] : schedules), report("watched", watched),
+        [report("cases", [*schedules, *rows, *sizes, *(large if whole)]), report("watched", watched),
          report("address spaces", address_spaces),
          report("mutants", MUTANTS.map { |mutant| -> { run_mutant(mutant) } })].all?
       end
@@ -66,6 +75,18 @@ module Tasks
           [*SUBJECTS.values, LAYERS].map do |kernels|
             -> { outcome("#{title}: #{kernels.join(", ")}", selftest(["--few", *kernels], **settings)) }
           end
+        end
+      end
+
+      # Products of 1 to 512 rows with small matrices of every format.
+      def rows
+        %w[product blocks].map { |kernel| -> { outcome("1 to 512 rows: #{kernel}", selftest(["--rows", kernel])) } }
+      end
+
+      # What is launched in another way on larger GPUs.
+      def sizes
+        SIZES.map do |name, architecture|
+          -> { outcome("on #{name}: product, attention", selftest(%w[--few product attention], architecture:)) }
         end
       end
 
@@ -104,11 +125,17 @@ module Tasks
 
       # @return [String] the Metal source of a subject as the launcher compiles it
       def source(subject)
-        texts = ["common", subject].map { |file| File.read(File.join(SOURCES, "#{file}.metal")) }
-        formats = texts.last.scan(/^struct (\w+) \{\n    enum : uint/).flatten
-        widths = subject == "attention" ? ["1, 1, 1", "8, 5, 8", "32, 32, 32"] : []
-        [*texts, *formats.map { |format| "BLOCK_KERNELS(#{format}, #{format})\n" },
-         *widths.map { |blocks| "ATTENTION_KERNELS(#{blocks})\n" }].join
+        files = ["common", *BEFORE[subject], subject]
+        texts = files.map { |file| file == "tiles" ? TILES : File.read(File.join(SOURCES, "#{file}.metal")) }
+        [*texts, *instances(subject, texts)].join
+      end
+
+      def instances(subject, texts)
+        case subject
+        when "product" then format(INSTANCES, formats: "Several<Dense<half>, Q4K, Q8_0>")
+        when "attention" then ["1, 1, 1", "8, 5, 8", "32, 32, 32"].map { |blocks| "ATTENTION_KERNELS(#{blocks})\n" }
+        when "blocks" then texts.last.scan(FORMAT).flatten.map { |format| "TABLE_KERNELS(#{format}, #{format})\n" }
+        end
       end
 
       # Metal has no generic pointers: a device pointer does not become a threadgroup pointer. Clang's C++ for

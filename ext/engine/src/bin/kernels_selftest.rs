@@ -7,7 +7,7 @@ use engine::kernels::Isa;
 use engine::{nn, Device};
 
 const USAGE: &str =
-    "usage: kernels_selftest [--device cpu|cuda|cuda:1|metal] [--few] [--stop-at-first] [KERNEL ...]";
+    "usage: kernels_selftest [--device cpu|cuda|cuda:1|metal] [--few] [--rows] [--stop-at-first] [KERNEL ...]";
 
 fn main() -> ExitCode {
     match run() {
@@ -46,6 +46,7 @@ fn arguments() -> Result<(Device, Vec<String>, Extent), String> {
                 device = Device::parse(&name).map_err(|error| error.to_string())?;
             }
             "--few" => extent.few = true,
+            "--rows" => extent.rows = true,
             "--stop-at-first" => extent.stop_at_first = true,
             name if known().any(|known| known == name) => kernels.push(argument),
             _ => {

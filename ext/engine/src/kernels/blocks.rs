@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::Activation;
+use super::{Activation, Epilogue};
 use crate::quant::{BlockType, QuantizedTensor};
 use crate::runtime::device::placed;
 use crate::{Error, Result};
@@ -93,14 +93,15 @@ impl DeviceBlocks {
         }
         #[cfg(feature = "metal")]
         if x.device().is_metal() {
-            let residual = residual.map(Tensor::contiguous).transpose()?;
-            let x = x.contiguous()?;
-            return Ok(super::metal::blocks::multiply(
-                self,
-                &x,
-                bias,
-                residual.as_ref(),
-            )?);
+            let factor = BlockFactor { blocks: self, bias };
+            let epilogue = Epilogue {
+                residual,
+                ..Epilogue::default()
+            };
+            return match multiply_with(x, &factor, &epilogue)? {
+                Some(product) => Ok(product),
+                None => Err(self.without_kernels()),
+            };
         }
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
@@ -157,12 +158,41 @@ impl DeviceBlocks {
 /// A matrix and its bias [outputs].
 #[derive(Clone, Copy)]
 #[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "only CUDA multiplies with several at once")
+    not(any(feature = "cuda", feature = "metal")),
+    allow(dead_code, reason = "for GPUs")
 )]
 pub(crate) struct BlockFactor<'a> {
     pub blocks: &'a DeviceBlocks,
     pub bias: Option<&'a Tensor>,
+}
+
+impl BlockFactor<'_> {
+    /// Gate and up of a matrix that holds both, gate first, and their biases.
+    #[cfg(any(feature = "cuda", feature = "metal"))]
+    pub fn halves(&self) -> Result<([DeviceBlocks; 2], [Option<Tensor>; 2])> {
+        let half = self.blocks.outputs() / 2;
+        let parts = [self.blocks.part(0, half)?, self.blocks.part(half, half)?];
+        let bias = |at: usize| self.bias.map(|bias| bias.narrow(0, at, half));
+        Ok((parts, [bias(0).transpose()?, bias(half).transpose()?]))
+    }
+}
+
+/// x · matrixᵀ + bias and what follows; `None` where it takes more than one launch. `x` is [rows, inputs].
+pub(crate) fn multiply_with(
+    x: &Tensor,
+    factor: &BlockFactor<'_>,
+    epilogue: &Epilogue<'_>,
+) -> Result<Option<Tensor>> {
+    #[cfg(feature = "metal")]
+    if x.device().is_metal() {
+        return Ok(super::metal::product::multiply(
+            x,
+            (*factor).into(),
+            epilogue,
+        )?);
+    }
+    let _ = (x, factor, epilogue);
+    Ok(None)
 }
 
 /// The products with several matrices side by side; `None` where it takes more than one launch.
@@ -173,6 +203,13 @@ pub(crate) fn multiply_joined(x: &Tensor, factors: &[BlockFactor<'_>]) -> Result
         let none = Activation::Identity;
         let product = blocks::product(&x.contiguous()?, factors, Outcome::Joined, none, None);
         return Ok(product?);
+    }
+    #[cfg(feature = "metal")]
+    if x.device().is_metal() && x.rank() == 2 {
+        use super::metal::product::{product, Factor, Outcome};
+        let factors: Vec<Factor<'_>> = factors.iter().map(|&factor| factor.into()).collect();
+        let outcome = Outcome::Joined(Activation::Identity);
+        return Ok(product(x, &factors, outcome, None)?);
     }
     let _ = (x, factors);
     Ok(None)
@@ -188,6 +225,27 @@ pub(crate) fn multiply_gated(
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() && x.rank() == 2 {
         return super::cuda::blocks::multiply_gated(x, factors, activation);
+    }
+    #[cfg(feature = "metal")]
+    if x.device().is_metal() && x.rank() == 2 {
+        use super::metal::product::{product, Outcome};
+        let outcome = Outcome::Gated(activation);
+        if let &[gate, up] = factors {
+            return Ok(product(x, &[gate.into(), up.into()], outcome, None)?);
+        }
+        if let [both] = factors {
+            let (halves, biases) = both.halves()?;
+            let factor = |at: usize| BlockFactor {
+                blocks: &halves[at],
+                bias: biases[at].as_ref(),
+            };
+            return Ok(product(
+                x,
+                &[factor(0).into(), factor(1).into()],
+                outcome,
+                None,
+            )?);
+        }
     }
     let _ = (x, factors, activation);
     Ok(None)

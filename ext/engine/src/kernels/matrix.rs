@@ -11,8 +11,8 @@ use crate::Result;
 /// A matrix [out, in] and its bias [out].
 #[derive(Clone, Copy)]
 #[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "only CUDA has such kernels")
+    not(any(feature = "cuda", feature = "metal")),
+    allow(dead_code, reason = "only GPUs have such kernels")
 )]
 pub(crate) struct Matrix<'a> {
     pub weight: &'a Tensor,
@@ -37,6 +37,10 @@ pub(crate) fn multiply(
     if x.device().is_cuda() {
         return super::cuda::matrix::multiply(x, matrix, epilogue);
     }
+    #[cfg(feature = "metal")]
+    if x.device().is_metal() {
+        return Ok(super::metal::product::multiply_dense(x, matrix, epilogue)?);
+    }
     let _ = (x, matrix, epilogue);
     Ok(None)
 }
@@ -46,6 +50,10 @@ pub(crate) fn multiply_joined(x: &Tensor, matrices: &[Matrix<'_>]) -> Result<Opt
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() && x.rank() == 2 {
         return super::cuda::matrix::multiply_joined(x, matrices);
+    }
+    #[cfg(feature = "metal")]
+    if x.device().is_metal() && x.rank() == 2 {
+        return Ok(super::metal::product::multiply_joined_dense(x, matrices)?);
     }
     let _ = (x, matrices);
     Ok(None)
@@ -60,6 +68,12 @@ pub(crate) fn multiply_gated(
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() && x.rank() == 2 {
         return super::cuda::matrix::multiply_gated(x, matrices, activation);
+    }
+    #[cfg(feature = "metal")]
+    if x.device().is_metal() && x.rank() == 2 {
+        use super::metal::product::{product, Factor, Outcome};
+        let factors: [Factor<'_>; 2] = matrices.map(Into::into);
+        return Ok(product(x, &factors, Outcome::Gated(activation), None)?);
     }
     let _ = (x, matrices, activation);
     Ok(None)

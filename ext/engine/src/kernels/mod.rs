@@ -29,6 +29,8 @@ use rows::row_major;
 
 pub use cpu::isa::Isa;
 pub use matrix::Epilogue;
+#[cfg(all(feature = "metal", feature = "selftest"))]
+pub use metal::tuning;
 
 /// The smallest norm that `l2_normalize` divides by.
 pub const LEAST_L2_NORM: f32 = 1e-12;
@@ -236,6 +238,51 @@ pub fn rope(
     Ok(row_major(x)?.apply_op1_no_bwd(&op)?)
 }
 
+/// What `rope` rotates by.
+#[derive(Clone, Copy)]
+pub struct Rotation<'a> {
+    /// f32 [positions, rotary / 2]
+    pub cosines: &'a Tensor,
+    pub sines: &'a Tensor,
+    /// u32 [tokens]: the row of the tables for each.
+    pub rows: &'a Tensor,
+    pub kind: RopeKind,
+    pub rotary: usize,
+}
+
+impl Rotation<'_> {
+    /// `x` is [tokens, heads, width].
+    pub fn rotate(&self, x: &Tensor) -> Result<Tensor> {
+        rope(
+            x,
+            self.cosines,
+            self.sines,
+            self.rows,
+            self.kind,
+            self.rotary,
+        )
+    }
+}
+
+/// Queries [tokens, heads, width], rotated; keys, rotated too, and values [tokens, key heads, width] replace the rows of
+/// `pages`, [slots, key heads, width] each, that `slots`, u32 [tokens, 1], names, which must be within the pages. `None`
+/// where it takes more than one launch.
+pub(crate) fn rotate_and_store(
+    rows: (&Tensor, &Tensor, &Tensor),
+    rotation: Option<&Rotation<'_>>,
+    pages: (&Tensor, &Tensor),
+    slots: &Tensor,
+) -> Result<Option<Tensor>> {
+    #[cfg(feature = "metal")]
+    if slots.device().is_metal() {
+        return Ok(metal::store::rotate_and_store(
+            rows, rotation, pages, slots,
+        )?);
+    }
+    let _ = (rows, rotation, pages, slots);
+    Ok(None)
+}
+
 /// Σ table[rows[i]] for each i, in one launch; rows must be inside their tables. `None` where the device
 /// has no kernel for it.
 pub(crate) fn gather_sum(terms: &[(&Tensor, &[u32])]) -> Result<Option<Tensor>> {
@@ -267,6 +314,10 @@ pub(crate) fn likeliest(x: &Tensor) -> Result<Option<Vec<Option<u32>>>> {
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
         return Ok(cuda::likeliest::likeliest(x)?);
+    }
+    #[cfg(feature = "metal")]
+    if x.device().is_metal() {
+        return Ok(metal::likeliest::likeliest(x)?);
     }
     Ok(cpu::rows::likeliest::likeliest(x)?)
 }

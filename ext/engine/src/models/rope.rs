@@ -5,6 +5,7 @@ use std::ops::Range;
 use candle_core::{Device, Tensor};
 
 use super::config::{RopeAxes, RopeConfig, RopeScaling};
+use crate::kernels;
 use crate::nn::rope::{self, Rope, RopeTable};
 use crate::Result;
 
@@ -210,13 +211,18 @@ impl Rotation<'_> {
         self.config.layers.get(layer).copied().unwrap_or(true)
     }
 
-    /// `x` is [tokens, heads, head size]; `local` asks for the rotation of windowed layers.
-    pub fn rotate(&self, x: &Tensor, local: bool) -> Result<Tensor> {
+    /// `local` asks for that of windowed layers.
+    pub fn of_layer(&self, local: bool) -> kernels::Rotation<'_> {
         let rotated = match &self.local {
             Some(rotated) if local => rotated,
             _ => &self.global,
         };
-        rotated.rope.rotate(x, &rotated.table, &rotated.rows)
+        rotated.rope.rotation(&rotated.table, &rotated.rows)
+    }
+
+    /// `x` is [tokens, heads, head size]; `local` asks for the rotation of windowed layers.
+    pub fn rotate(&self, x: &Tensor, local: bool) -> Result<Tensor> {
+        self.of_layer(local).rotate(x)
     }
 }
 

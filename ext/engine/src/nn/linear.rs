@@ -408,6 +408,13 @@ impl Linear {
     ) -> Result<Tensor> {
         let x = x.reshape((rows, self.inputs))?;
         let bias = self.bias.as_ref();
+        let factor = BlockFactor {
+            blocks: matrix,
+            bias,
+        };
+        if let Some(out) = blocks::multiply_with(&x, &factor, epilogue)? {
+            return Ok(out.reshape(shape)?);
+        }
         if let (None, Some(residual)) = (epilogue.activation, epilogue.residual) {
             let residual = residual.reshape((rows, self.outputs))?;
             return Ok(matrix.multiply(&x, bias, Some(&residual))?.reshape(shape)?);

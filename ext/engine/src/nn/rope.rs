@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use crate::kernels::{self, RopeKind};
+use crate::kernels::{RopeKind, Rotation};
 use crate::Result;
 
 #[derive(Clone, Debug)]
@@ -78,11 +78,15 @@ impl Rope {
         RopeTable::of_angles(angles, self.magnitude, shape, 0, device)
     }
 
-    /// `x` is [tokens, heads, width]; `rows` is u32 [tokens], the rows of the table by which
-    /// they rotate.
-    pub fn rotate(&self, x: &Tensor, table: &RopeTable, rows: &Tensor) -> Result<Tensor> {
-        let rotary = 2 * self.frequencies.len();
-        kernels::rope(x, &table.cosines, &table.sines, rows, self.kind, rotary)
+    /// `rows` is u32 [tokens], the rows of the table by which they rotate.
+    pub fn rotation<'a>(&self, table: &'a RopeTable, rows: &'a Tensor) -> Rotation<'a> {
+        Rotation {
+            cosines: &table.cosines,
+            sines: &table.sines,
+            rows,
+            kind: self.kind,
+            rotary: 2 * self.frequencies.len(),
+        }
     }
 }
 

@@ -35,6 +35,11 @@ fn rope_and_pooling_match_the_reference() {
     assert_all_pass(&["rope", "mean_pool", "l2_normalize"]);
 }
 
+#[test]
+fn the_likeliest_token_is_the_reference_s() {
+    assert_all_pass(&["likeliest"]);
+}
+
 /// Where a row lies in memory is chance; what it gives must not be.
 #[test]
 fn a_row_gives_the_same_bits_wherever_it_lies() {

@@ -171,10 +171,7 @@ pub(crate) fn multiply_gated(
     match factors {
         &[gate, up] => gated(&[gate, up]),
         [both] => {
-            let half = both.blocks.outputs() / 2;
-            let parts = [both.blocks.part(0, half)?, both.blocks.part(half, half)?];
-            let bias = |at: usize| both.bias.map(|bias| bias.narrow(0, at, half));
-            let biases = [bias(0).transpose()?, bias(half).transpose()?];
+            let (parts, biases) = both.halves()?;
             let factor = |at: usize| BlockFactor {
                 blocks: &parts[at],
                 bias: biases[at].as_ref(),

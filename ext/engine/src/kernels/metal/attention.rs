@@ -7,7 +7,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{DType, MetalDevice, Storage, Tensor};
 use candle_metal_kernels::metal::{Buffer, ComputeCommandEncoder};
 
-use super::operands::{dispatch, hold, Grid, Output};
+use super::operands::{dispatch, gpu, hold, Grid, Output};
 use super::pipelines::pipeline;
 use super::plan::attention::{self as layout, AttentionLaunch, HeadWidths};
 use super::plan::{self, AttentionParameters, Source};
@@ -68,7 +68,7 @@ pub fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Opt
     bias.describe(&mut parameters)?;
 
     let window = (parameters.left + parameters.right + 1) as usize;
-    let launch = AttentionLaunch::new((boundaries[0], boundaries[1]), window);
+    let launch = AttentionLaunch::new((boundaries[0], boundaries[1]), window, gpu(device));
     let (splits, split_keys) = launch.splits(shape);
     parameters.splits = plan::narrow(splits)?;
     parameters.split_keys = plan::narrow(split_keys)? as i32;

@@ -1,17 +1,14 @@
-// Products with matrices of GGUF's quantized blocks, and rows of tables of them. A matrix is [outputs,
-// inputs], row after row of whole blocks; nothing of it is expanded but in registers and threadgroup
-// memory. Blocks have even sizes, and a matrix starts where its buffer does: two bytes may be read
-// at once.
+// GGUF's quantized blocks. A matrix is [outputs, inputs], row after row of whole blocks; nothing of it is
+// expanded but in registers and threadgroup memory. Blocks have even sizes, and a matrix starts where its
+// buffer does or at a row: two bytes may be read at once.
 //
 // A format is a struct that knows its sizes and how to expand one run: 16 neighbouring elements, which
-// have a scale in common in every format. A launcher appends BLOCK_KERNELS for the format it asks for.
+// have a scale in common in every format. Here are the kernels that look up rows of a table; a launcher
+// appends TABLE_KERNELS for the format it asks for. Products are in a source of their own, behind this one.
 
 struct BlockParameters {
     uint inputs;
-    uint outputs;
-    uint rows;      // of the input
-    uint row_bytes; // of the matrix
-    uint flags;
+    uint row_bytes;
 };
 
 constant constexpr uint RUN = 16;
@@ -255,151 +252,6 @@ static inline void expand_run(device const uchar *row, uint run, thread float *v
     Block::expand(row + ulong(run / runs) * Block::BYTES, run % runs, values);
 }
 
-template <typename T>
-static inline void finish(
-    device const T *bias, device const T *residual, device T *out, constant BlockParameters &p, uint row, uint output,
-    float sum
-) {
-    const ulong at = ulong(row) * p.outputs + output;
-    if (p.flags & HAS_BIAS) {
-        sum += float(bias[output]);
-    }
-    if (p.flags & HAS_RESIDUAL) {
-        sum += float(residual[at]);
-    }
-    out[at] = T(sum);
-}
-
-// Few rows: a simdgroup makes one output of up to FEW_ROWS rows, each lane every 32nd run of the
-// matrix's row. The grid is (outputs / FEW_SIMDGROUPS, rows / FEW_ROWS).
-constant constexpr uint FEW_ROWS = 4;
-constant constexpr uint FEW_SIMDGROUPS = 4;
-
-template <typename T, typename Block>
-static inline void product_of_few(
-    device const T *x, device const uchar *matrix, device const T *bias, device const T *residual, device T *out,
-    constant BlockParameters &p, uint2 group, uint simdgroup, uint lane
-) {
-    const uint output = group.x * FEW_SIMDGROUPS + simdgroup;
-    const uint first = group.y * FEW_ROWS;
-    if (output >= p.outputs) {
-        return;
-    }
-    const uint rows = min(FEW_ROWS, p.rows - first);
-    const bool aligned = p.flags & ALIGNED;
-    device const uchar *blocks = matrix + ulong(output) * p.row_bytes;
-    float sums[FEW_ROWS] = { 0.0f, 0.0f, 0.0f, 0.0f };
-    for (uint run = lane; run < p.inputs / RUN; run += 32) {
-        float values[RUN];
-        expand_run<Block>(blocks, run, values);
-        for (uint r = 0; r < rows; r++) {
-            device const T *from = x + ulong(first + r) * p.inputs + RUN * run;
-            for (uint i = 0; i < RUN; i += 4) {
-                const float4 v = load4(from + i, aligned);
-                sums[r] += total(v * four(values[i], values[i + 1], values[i + 2], values[i + 3]));
-            }
-        }
-    }
-    for (uint r = 0; r < rows; r++) {
-        const float sum = simd_sum(sums[r]);
-        if (lane == 0) {
-            finish<T>(bias, residual, out, p, first + r, output, sum);
-        }
-    }
-}
-
-// Many rows: a threadgroup of four simdgroups makes TILE_ROWS rows of TILE_OUTPUTS outputs. In each
-// step a lane expands one run, so that TILE_INPUTS inputs of the matrix lie in threadgroup memory,
-// transposed, beside those of x; a simdgroup multiplies all rows with a quarter of the outputs. The
-// grid is (outputs / TILE_OUTPUTS, rows / TILE_ROWS).
-constant constexpr uint TILE_ROWS = 32;
-constant constexpr uint TILE_OUTPUTS = 64;
-constant constexpr uint TILE_INPUTS = 32;
-constant constexpr uint TILE_LANES = 128;
-
-template <typename T>
-static inline void load_rows(
-    device const T *x, threadgroup float *tile, constant BlockParameters &p, uint first, uint start, uint index
-) {
-    // Four lanes to a row, eight elements each.
-    const uint row = index / 4;
-    const uint column = 8 * (index % 4);
-    threadgroup float *to = tile + TILE_INPUTS * row + column;
-    if (first + row >= p.rows) {
-        for (uint i = 0; i < 8; i++) {
-            to[i] = 0.0f;
-        }
-        return;
-    }
-    device const T *from = x + ulong(first + row) * p.inputs + start + column;
-    const bool aligned = p.flags & ALIGNED;
-    for (uint i = 0; i < 8; i += 4) {
-        const float4 v = load4(from + i, aligned);
-        to[i] = v.x;
-        to[i + 1] = v.y;
-        to[i + 2] = v.z;
-        to[i + 3] = v.w;
-    }
-}
-
-template <typename T, typename Block>
-static inline void product_of_many(
-    device const T *x, device const uchar *matrix, device const T *bias, device const T *residual, device T *out,
-    constant BlockParameters &p, threadgroup float *weights, threadgroup float *inputs, uint2 group, uint index,
-    uint simdgroup
-) {
-    const uint first_row = group.y * TILE_ROWS;
-    const uint first_output = group.x * TILE_OUTPUTS;
-    const uint column = index % TILE_OUTPUTS;
-    const uint part = index / TILE_OUTPUTS;
-    // Outputs beyond the last are computed as it is, and dropped.
-    device const uchar *blocks = matrix + ulong(min(first_output + column, p.outputs - 1)) * p.row_bytes;
-    simdgroup_float8x8 sums[4][2];
-    for (uint i = 0; i < 4; i++) {
-        for (uint j = 0; j < 2; j++) {
-            sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-        }
-    }
-    for (uint start = 0; start < p.inputs; start += TILE_INPUTS) {
-        float values[RUN];
-        expand_run<Block>(blocks, start / RUN + part, values);
-        // The tiles of the step before are no longer read.
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint i = 0; i < RUN; i++) {
-            weights[(RUN * part + i) * TILE_OUTPUTS + column] = values[i];
-        }
-        load_rows<T>(x, inputs, p, first_row, start, index);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint k = 0; k < TILE_INPUTS; k += 8) {
-            simdgroup_float8x8 right[2];
-            for (uint j = 0; j < 2; j++) {
-                simdgroup_load(right[j], weights + k * TILE_OUTPUTS + 16 * simdgroup + 8 * j, TILE_OUTPUTS);
-            }
-            for (uint i = 0; i < 4; i++) {
-                simdgroup_float8x8 left;
-                simdgroup_load(left, inputs + 8 * i * TILE_INPUTS + k, TILE_INPUTS);
-                simdgroup_multiply_accumulate(sums[i][0], left, right[0], sums[i][0]);
-                simdgroup_multiply_accumulate(sums[i][1], left, right[1], sums[i][1]);
-            }
-        }
-    }
-    // The results take the place of the weights, which no other simdgroup reads in these columns.
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint i = 0; i < 4; i++) {
-        for (uint j = 0; j < 2; j++) {
-            simdgroup_store(sums[i][j], weights + 8 * i * TILE_OUTPUTS + 16 * simdgroup + 8 * j, TILE_OUTPUTS);
-        }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint at = index; at < TILE_ROWS * TILE_OUTPUTS; at += TILE_LANES) {
-        const uint row = first_row + at / TILE_OUTPUTS;
-        const uint output = first_output + at % TILE_OUTPUTS;
-        if (row < p.rows && output < p.outputs) {
-            finish<T>(bias, residual, out, p, row, output, float(weights[at]));
-        }
-    }
-}
-
 // Rows of a table, by number: a lane expands a run. The grid is (runs of a row, rows).
 template <typename T, typename Block>
 static inline void table_row(
@@ -416,53 +268,24 @@ static inline void table_row(
     }
 }
 
-#define BLOCK_KERNELS_OF(FORMAT, BLOCK, SUFFIX, T)                                          \
-kernel void product_of_few_##FORMAT##_##SUFFIX(                                             \
-    device const T *x           [[buffer(0)]],                                              \
-    device const uchar *matrix  [[buffer(1)]],                                              \
-    device const T *bias        [[buffer(2)]],                                              \
-    device const T *residual    [[buffer(3)]],                                              \
-    device T *out               [[buffer(4)]],                                              \
-    constant BlockParameters &p [[buffer(5)]],                                              \
-    uint2 group                 [[threadgroup_position_in_grid]],                           \
-    uint simdgroup              [[simdgroup_index_in_threadgroup]],                         \
-    uint lane                   [[thread_index_in_simdgroup]]                               \
-) {                                                                                         \
-    product_of_few<T, BLOCK>(x, matrix, bias, residual, out, p, group, simdgroup, lane);    \
-}                                                                                           \
-kernel void product_of_many_##FORMAT##_##SUFFIX(                                            \
-    device const T *x           [[buffer(0)]],                                              \
-    device const uchar *matrix  [[buffer(1)]],                                              \
-    device const T *bias        [[buffer(2)]],                                              \
-    device const T *residual    [[buffer(3)]],                                              \
-    device T *out               [[buffer(4)]],                                              \
-    constant BlockParameters &p [[buffer(5)]],                                              \
-    uint2 group                 [[threadgroup_position_in_grid]],                           \
-    uint index                  [[thread_index_in_threadgroup]],                            \
-    uint simdgroup              [[simdgroup_index_in_threadgroup]]                          \
-) {                                                                                         \
-    threadgroup float weights[TILE_INPUTS * TILE_OUTPUTS];                                  \
-    threadgroup float inputs[TILE_ROWS * TILE_INPUTS];                                      \
-    product_of_many<T, BLOCK>(                                                              \
-        x, matrix, bias, residual, out, p, weights, inputs, group, index, simdgroup);       \
-}                                                                                           \
-kernel void table_rows_##FORMAT##_##SUFFIX(                                                 \
-    device const uchar *table   [[buffer(0)]],                                              \
-    device const uint *numbers  [[buffer(1)]],                                              \
-    device T *out               [[buffer(2)]],                                              \
-    constant BlockParameters &p [[buffer(3)]],                                              \
-    uint2 at                    [[thread_position_in_grid]]                                 \
-) {                                                                                         \
-    table_row<T, BLOCK>(table, numbers, out, p, at);                                        \
+#define TABLE_KERNEL(NAME, BLOCK, T)                                   \
+kernel void NAME(                                                      \
+    device const uchar *table   [[buffer(0)]],                         \
+    device const uint *numbers  [[buffer(1)]],                         \
+    device T *out               [[buffer(2)]],                         \
+    constant BlockParameters &p [[buffer(3)]],                         \
+    uint2 at                    [[thread_position_in_grid]]            \
+) {                                                                    \
+    table_row<T, BLOCK>(table, numbers, out, p, at);                   \
 }
 
 #if defined(__HAVE_BFLOAT__)
-#define BLOCK_KERNELS(FORMAT, BLOCK)                                                        \
-BLOCK_KERNELS_OF(FORMAT, BLOCK, f32, float)                                                 \
-BLOCK_KERNELS_OF(FORMAT, BLOCK, f16, half)                                                  \
-BLOCK_KERNELS_OF(FORMAT, BLOCK, bf16, bfloat)
+#define TABLE_KERNELS(FORMAT, BLOCK)                                   \
+TABLE_KERNEL(table_rows_##FORMAT##_f32, BLOCK, float)                  \
+TABLE_KERNEL(table_rows_##FORMAT##_f16, BLOCK, half)                   \
+TABLE_KERNEL(table_rows_##FORMAT##_bf16, BLOCK, bfloat)
 #else
-#define BLOCK_KERNELS(FORMAT, BLOCK)                                                        \
-BLOCK_KERNELS_OF(FORMAT, BLOCK, f32, float)                                                 \
-BLOCK_KERNELS_OF(FORMAT, BLOCK, f16, half)
+#define TABLE_KERNELS(FORMAT, BLOCK)                                   \
+TABLE_KERNEL(table_rows_##FORMAT##_f32, BLOCK, float)                  \
+TABLE_KERNEL(table_rows_##FORMAT##_f16, BLOCK, half)
 #endif

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use candle_core::backend::BackendStorage;
 use candle_core::{bail, DType, Layout, MetalDevice, MetalStorage, Result, Storage, Tensor};
-use candle_metal_kernels::metal::{Buffer, ComputeCommandEncoder, ComputePipeline};
+use candle_metal_kernels::metal::{
+    Buffer, ComputeCommandEncoder, ComputePipeline, MetalDeviceType,
+};
 use objc2_metal::MTLSize;
 
-use super::plan;
+use super::plan::{self, Gpu};
 use crate::kernels::rows::Rows;
 
 /// A large input of an op.
@@ -101,6 +103,16 @@ impl<'a> Output<'a> {
     }
 }
 
+/// As its architecture's name tells.
+pub fn gpu(device: &MetalDevice) -> Gpu {
+    match device.metal_device().device_type() {
+        MetalDeviceType::Phone => Gpu::Phone,
+        MetalDeviceType::BasePro | MetalDeviceType::Medium => Gpu::Base,
+        MetalDeviceType::Max => Gpu::Max,
+        MetalDeviceType::Ultra => Gpu::Ultra,
+    }
+}
+
 pub struct Grid {
     pub groups: (usize, usize),
     pub lanes: usize,
@@ -117,7 +129,8 @@ impl Grid {
     }
 
     pub fn elementwise(lanes_per_row: usize, rows: usize, pipeline: &ComputePipeline) -> Grid {
-        let lanes = plan::ELEMENTWISE_LANES.min(pipeline.max_total_threads_per_threadgroup());
+        let maximum = pipeline.max_total_threads_per_threadgroup();
+        let lanes = plan::elementwise_lanes(lanes_per_row, maximum);
         Grid {
             groups: (lanes_per_row.div_ceil(lanes), rows),
             lanes,

@@ -13,7 +13,7 @@ use super::plan::{kernel_name, Source};
 #[derive(Default)]
 struct Cache {
     libraries: HashMap<(DeviceId, Source), Library>,
-    pipelines: HashMap<(DeviceId, String), ComputePipeline>,
+    pipelines: HashMap<(DeviceId, Source, String), ComputePipeline>,
 }
 
 /// The pipeline of a kernel for one element type, compiled on first use.
@@ -28,7 +28,7 @@ pub fn pipeline(
         .get_or_init(Mutex::default)
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
-    let key = (device.id(), kernel_name(kernel, dtype)?);
+    let key = (device.id(), source, kernel_name(kernel, dtype)?);
     if let Some(pipeline) = cache.pipelines.get(&key) {
         return Ok(pipeline.clone());
     }
@@ -40,18 +40,18 @@ pub fn pipeline(
             library
         }
     };
-    let function = library.get_function(&key.1, None).map_err(|error| {
+    let function = library.get_function(&key.2, None).map_err(|error| {
         let hint = if dtype == DType::BF16 {
             "; bf16 needs macOS 14 or later"
         } else {
             ""
         };
-        Error::Msg(format!("Metal kernel {}: {error}{hint}", key.1))
+        Error::Msg(format!("Metal kernel {}: {error}{hint}", key.2))
     })?;
     let pipeline = device
         .metal_device()
         .new_compute_pipeline_state_with_function(&function)
-        .map_err(|error| Error::Msg(format!("Metal kernel {}: {error}", key.1)))?;
+        .map_err(|error| Error::Msg(format!("Metal kernel {}: {error}", key.2)))?;
     cache.pipelines.insert(key, pipeline.clone());
     Ok(pipeline)
 }

@@ -9,8 +9,10 @@ use crate::kernels::rows::Rows;
 use crate::quant::BlockType;
 
 pub mod attention;
+pub mod product;
 
 use attention::HeadWidths;
+use product::ProductSource;
 
 /// Bits of the `flags` field of a parameter block, as in `common.metal`.
 pub const ALIGNED: u32 = 1;
@@ -29,24 +31,40 @@ const SIMD_WIDTH: usize = 32;
 const MAXIMUM_LANES: usize = 1024;
 /// `float4` vectors a lane of a row kernel works on, where the row is short enough.
 const VECTORS_PER_LANE: usize = 2;
-/// Lanes of an elementwise threadgroup.
-pub const ELEMENTWISE_LANES: usize = 256;
+/// The most lanes of an elementwise threadgroup.
+const ELEMENTWISE_LANES: usize = 256;
 /// Lanes and columns of a pooling threadgroup, as in `pooling.metal`.
 pub const POOL_LANES: usize = 256;
 pub const POOL_COLUMNS: usize = 128;
 /// Tokens and columns, and lanes, of a product by heads, as in `heads.metal`.
 pub const HEAD_SIDE: usize = 32;
 pub const HEAD_LANES: usize = 128;
-/// Elements of a block that are expanded at once, as in `blocks.metal`.
-pub const RUN: usize = crate::quant::RUN;
-/// Up to so many rows a product with blocks is one of few.
-pub const MOST_FEW_ROWS: usize = 8;
-/// What a threadgroup of a product with blocks makes, as in `blocks.metal`: of few rows and of many.
-pub const FEW_ROWS: usize = 4;
-pub const FEW_SIMDGROUPS: usize = 4;
-pub const TILE_ROWS: usize = 32;
-pub const TILE_OUTPUTS: usize = 64;
-pub const PRODUCT_LANES: usize = 128;
+
+/// How large a GPU is: how many cores want work matters more to a launch than a chip's generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gpu {
+    Phone,
+    /// Of a chip without a suffix, of a Pro, and what is not known.
+    Base,
+    Max,
+    /// Two of them.
+    Ultra,
+}
+
+impl Gpu {
+    #[cfg(test)]
+    pub const ALL: [Gpu; 4] = [Gpu::Phone, Gpu::Base, Gpu::Max, Gpu::Ultra];
+
+    /// Of the largest of its kind.
+    pub fn cores(self) -> usize {
+        match self {
+            Gpu::Phone => 6,
+            Gpu::Base => 20,
+            Gpu::Max => 40,
+            Gpu::Ultra => 80,
+        }
+    }
+}
 
 /// The sources, each a library of its own so that the first use compiles only what it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,23 +74,25 @@ pub enum Source {
     Activation,
     Rope,
     Pooling,
-    /// Products with one format.
+    Likeliest,
+    /// Tables of one format.
     Blocks(BlockType),
     Attention(HeadWidths),
     Heads,
+    Product(ProductSource),
 }
 
 impl Source {
     pub fn text(self) -> Cow<'static, str> {
         macro_rules! with_common {
-            ($file:literal) => {
-                concat!(include_str!("common.metal"), include_str!($file))
+            ($($file:literal),+) => {
+                concat!(include_str!("common.metal"), $(include_str!($file)),+)
             };
         }
         let text = match self {
             Source::Norm => with_common!("norm.metal"),
             Source::Softmax => with_common!("softmax.metal"),
-            Source::Activation => with_common!("activation.metal"),
+            Source::Activation => with_common!("functions.metal", "activation.metal"),
             Source::Rope => with_common!("rope.metal"),
             Source::Pooling => with_common!("pooling.metal"),
             Source::Heads => with_common!("heads.metal"),
@@ -80,11 +100,13 @@ impl Source {
                 let text = with_common!("attention.metal").to_owned();
                 return Cow::Owned(text + &widths.instances());
             }
+            Source::Likeliest => with_common!("likeliest.metal"),
             Source::Blocks(kind) => {
                 let text = with_common!("blocks.metal");
-                let instances = format!("BLOCK_KERNELS({}, {kind:?})\n", kind.name());
+                let instances = format!("TABLE_KERNELS({}, {kind:?})\n", kind.name());
                 return Cow::Owned(text.to_owned() + &instances);
             }
+            Source::Product(source) => return Cow::Owned(source.text()),
         };
         Cow::Borrowed(text)
     }
@@ -187,11 +209,40 @@ parameter_block! {
 }
 
 parameter_block! {
+    RopeStoreParameters {
+        columns: u32,
+        rotated: u32,
+        known_positions: u32,
+        flags: u32,
+        heads: u32,
+        key_heads: u32,
+        query: RowStarts,
+        key: RowStarts,
+        value: RowStarts,
+    }
+}
+
+parameter_block! {
+    LikeliestParameters {
+        columns: u32,
+    }
+}
+
+parameter_block! {
     BlockParameters {
+        inputs: u32,
+        row_bytes: u32,
+    }
+}
+
+parameter_block! {
+    ProductParameters {
         inputs: u32,
         outputs: u32,
         rows: u32,
-        row_bytes: u32,
+        first_end: u32,
+        second_end: u32,
+        activation: u32,
         flags: u32,
     }
 }
@@ -317,6 +368,12 @@ pub fn row_lanes(columns: usize, pipeline_maximum: usize) -> usize {
         .clamp(SIMD_WIDTH, maximum)
 }
 
+/// Lanes of a threadgroup along a row that so many work on: whole simdgroups, and no more than there is work for.
+pub fn elementwise_lanes(lanes_per_row: usize, pipeline_maximum: usize) -> usize {
+    let lanes = lanes_per_row.next_multiple_of(SIMD_WIDTH).max(SIMD_WIDTH);
+    lanes.min(ELEMENTWISE_LANES).min(pipeline_maximum)
+}
+
 /// Lanes along a row of the rope kernel: four pairs or four copied elements each.
 pub fn rope_lanes(columns: usize, rotated: usize) -> usize {
     (rotated / 2).div_ceil(VECTOR) + (columns - rotated).div_ceil(VECTOR)
@@ -394,6 +451,25 @@ mod tests {
                 ActivationParameters::FIELDS,
             ),
             (Source::Rope, "RopeParameters", RopeParameters::FIELDS),
+            (
+                Source::Rope,
+                "RopeStoreParameters",
+                RopeStoreParameters::FIELDS,
+            ),
+            (
+                Source::Likeliest,
+                "LikeliestParameters",
+                LikeliestParameters::FIELDS,
+            ),
+            (
+                Source::Product(ProductSource {
+                    formats: product::Formats::One(product::Format::Dense),
+                    dtype: DType::F32,
+                    tiles: product::Tiles::of(Gpu::Base),
+                }),
+                "ProductParameters",
+                ProductParameters::FIELDS,
+            ),
             (Source::Pooling, "PoolParameters", PoolParameters::FIELDS),
             (Source::Pooling, "L2Parameters", L2Parameters::FIELDS),
             (
@@ -443,27 +519,13 @@ mod tests {
             let line = format!("constant constexpr uint {name} = {value};");
             assert!(Source::Heads.text().contains(&line), "{line}");
         }
-        let constants = [
-            ("RUN", RUN),
-            ("FEW_ROWS", FEW_ROWS),
-            ("FEW_SIMDGROUPS", FEW_SIMDGROUPS),
-            ("TILE_ROWS", TILE_ROWS),
-            ("TILE_OUTPUTS", TILE_OUTPUTS),
-            ("TILE_LANES", PRODUCT_LANES),
-        ];
-        let text = Source::Blocks(BlockType::Q4K).text();
-        for (name, value) in constants {
-            let line = format!("constant constexpr uint {name} = {value};");
-            assert!(text.contains(&line), "{line}");
-        }
-        assert_eq!(PRODUCT_LANES, FEW_SIMDGROUPS * SIMD_WIDTH);
     }
 
     #[test]
     fn blocks_have_the_sizes_of_the_metal_structs() {
         for kind in BlockType::ALL {
             let text = Source::Blocks(kind).text();
-            assert!(text.ends_with(&format!("BLOCK_KERNELS({}, {kind:?})\n", kind.name())));
+            assert!(text.ends_with(&format!("TABLE_KERNELS({}, {kind:?})\n", kind.name())));
             let sizes = format!(
                 "struct {kind:?} {{\n    enum : uint {{ ELEMENTS = {}, BYTES = {} }};\n",
                 kind.elements(),
@@ -555,6 +617,11 @@ mod tests {
         );
         assert_eq!(row_lanes(65_536, 448), 448);
         assert_eq!(row_lanes(65_536, 500), 480);
+        assert_eq!(
+            [0, 16, 33, 300].map(|lanes| elementwise_lanes(lanes, 1024)),
+            [32, 32, 64, 256]
+        );
+        assert_eq!(elementwise_lanes(300, 64), 64);
         assert_eq!(rope_lanes(128, 128), 16);
         assert_eq!(rope_lanes(127, 50), 7 + 20);
     }

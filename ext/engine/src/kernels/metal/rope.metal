@@ -58,32 +58,22 @@ struct Rotation {
     }
 };
 
+// What a lane of a row does; `rotated` elements turn.
 template <typename T>
-static inline void rope_lane(
-    device const T *x, device const float *cosines, device const float *sines, device const uint *positions,
-    device T *out, constant RopeParameters &p, uint2 at
-) {
-    const uint pairs = p.rotated / 2;
+static inline void turn_row(thread const Rotation<T> &rotation, uint lane, uint columns, uint rotated, uint flags) {
+    const uint pairs = rotated / 2;
     const uint rotating_lanes = (pairs + 3) / 4;
-    const uint position = positions[row_start(p.positions, at.y)];
-    const ulong table = ulong(position) * pairs;
-    Rotation<T> rotation;
-    rotation.known = position < p.known_positions;
-    rotation.from = x + row_start(p.input, at.y);
-    rotation.to = out + ulong(at.y) * p.columns;
-    rotation.cosines = cosines + table;
-    rotation.sines = sines + table;
-    if (at.x >= rotating_lanes) {
-        const uint start = p.rotated + 4 * (at.x - rotating_lanes);
-        for (uint i = start; i < min(start + 4, p.columns); i++) {
+    if (lane >= rotating_lanes) {
+        const uint start = rotated + 4 * (lane - rotating_lanes);
+        for (uint i = start; i < min(start + 4, columns); i++) {
             rotation.to[i] = rotation.from[i];
         }
         return;
     }
-    const uint pair = 4 * at.x;
-    const bool interleaved = p.flags & INTERLEAVED;
+    const uint pair = 4 * lane;
+    const bool interleaved = flags & INTERLEAVED;
     // ALIGNED promises that `pairs` is a multiple of four.
-    if ((p.flags & ALIGNED) && rotation.known) {
+    if ((flags & ALIGNED) && rotation.known) {
         if (interleaved) {
             rotation.turn4_interleaved(pair);
         } else {
@@ -100,6 +90,71 @@ static inline void rope_lane(
     }
 }
 
+template <typename T>
+static inline void rope_lane(
+    device const T *x, device const float *cosines, device const float *sines, device const uint *positions,
+    device T *out, constant RopeParameters &p, uint2 at
+) {
+    const uint position = positions[row_start(p.positions, at.y)];
+    const ulong table = ulong(position) * (p.rotated / 2);
+    Rotation<T> rotation;
+    rotation.known = position < p.known_positions;
+    rotation.from = x + row_start(p.input, at.y);
+    rotation.to = out + ulong(at.y) * p.columns;
+    rotation.cosines = cosines + table;
+    rotation.sines = sines + table;
+    turn_row<T>(rotation, at.x, p.columns, p.rotated, p.flags);
+}
+
+// Queries and keys of tokens, rotated, and their values: the queries side by side, keys and values into the
+// rows of pages that `slots` names, [slots, key heads, columns]. The grid is (lanes, tokens * rows), a
+// token's rows being its queries, its keys and its values.
+struct RopeStoreParameters {
+    uint columns;
+    uint rotated;
+    uint known_positions;
+    uint flags;
+    uint heads;
+    uint key_heads;
+    RowStarts query;
+    RowStarts key;
+    RowStarts value;
+};
+
+template <typename T>
+static inline void rope_store_lane(
+    device const T *query, device const T *key, device const T *value, device const float *cosines,
+    device const float *sines, device const uint *positions, device const uint *slots, device T *turned,
+    device T *keys, device T *values, constant RopeStoreParameters &p, uint2 at
+) {
+    const uint rows = p.heads + 2 * p.key_heads;
+    const uint token = at.y / rows;
+    const uint row = at.y % rows;
+    const ulong slot = ulong(slots[token]) * p.key_heads;
+    Rotation<T> rotation;
+    uint rotated = p.rotated;
+    if (row < p.heads) {
+        const uint head = token * p.heads + row;
+        rotation.from = query + row_start(p.query, head);
+        rotation.to = turned + ulong(head) * p.columns;
+    } else if (row < p.heads + p.key_heads) {
+        const uint head = row - p.heads;
+        rotation.from = key + row_start(p.key, token * p.key_heads + head);
+        rotation.to = keys + (slot + head) * p.columns;
+    } else {
+        const uint head = row - p.heads - p.key_heads;
+        rotation.from = value + row_start(p.value, token * p.key_heads + head);
+        rotation.to = values + (slot + head) * p.columns;
+        rotated = 0;
+    }
+    const uint position = p.rotated > 0 ? positions[token] : 0;
+    const ulong table = ulong(position) * (p.rotated / 2);
+    rotation.known = position < p.known_positions;
+    rotation.cosines = cosines + table;
+    rotation.sines = sines + table;
+    turn_row<T>(rotation, at.x, p.columns, rotated, p.flags);
+}
+
 #define ROPE_KERNEL(NAME, T)                                                           \
 kernel void NAME(                                                                      \
     device const T *x            [[buffer(0)]],                                        \
@@ -113,8 +168,30 @@ kernel void NAME(                                                               
     rope_lane<T>(x, cosines, sines, positions, out, p, at);                            \
 }
 
+#define ROPE_STORE_KERNEL(NAME, T)                                                     \
+kernel void NAME(                                                                      \
+    device const T *query           [[buffer(0)]],                                     \
+    device const T *key             [[buffer(1)]],                                     \
+    device const T *value           [[buffer(2)]],                                     \
+    device const float *cosines     [[buffer(3)]],                                     \
+    device const float *sines       [[buffer(4)]],                                     \
+    device const uint *positions    [[buffer(5)]],                                     \
+    device const uint *slots        [[buffer(6)]],                                     \
+    device T *turned                [[buffer(7)]],                                     \
+    device T *keys                  [[buffer(8)]],                                     \
+    device T *values                [[buffer(9)]],                                     \
+    constant RopeStoreParameters &p [[buffer(10)]],                                    \
+    uint2 at                        [[thread_position_in_grid]]                        \
+) {                                                                                    \
+    rope_store_lane<T>(                                                                \
+        query, key, value, cosines, sines, positions, slots, turned, keys, values, p, at); \
+}
+
 ROPE_KERNEL(rope_f32, float)
 ROPE_KERNEL(rope_f16, half)
+ROPE_STORE_KERNEL(rope_store_f32, float)
+ROPE_STORE_KERNEL(rope_store_f16, half)
 #if defined(__HAVE_BFLOAT__)
 ROPE_KERNEL(rope_bf16, bfloat)
+ROPE_STORE_KERNEL(rope_store_bf16, bfloat)
 #endif

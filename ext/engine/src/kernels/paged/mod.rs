@@ -9,6 +9,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::attention::AttentionOptions;
 use super::cpu::attention::paged::CpuPages;
+use super::Rotation;
 use crate::{Error, Result};
 pub use tensors::Places;
 use tensors::{Indices, TensorPages};
@@ -187,20 +188,30 @@ impl PagedLayer {
         }
     }
 
-    /// Stores the keys and values of the batch's rows, `[rows, key heads, width]` each, and lets the
-    /// queries, `[rows, heads, width]`, attend to all that their sequences have.
-    pub fn attend(
+    /// Stores the keys, rotated, and the values of the batch's rows, `[rows, key heads, width]` each; returns the
+    /// queries, `[rows, heads, width]`, rotated as well.
+    pub fn store(
         &mut self,
         batch: &PagedBatch,
         (query, key, value): (&Tensor, &Tensor, &Tensor),
-        options: &AttentionOptions<'_>,
+        rotation: Option<&Rotation<'_>>,
     ) -> Result<Tensor> {
+        if let (Pages::Tensors(pages), Some(indices)) = (&mut self.0, &batch.indices) {
+            let rows = (query, key, value);
+            if let Some(query) = pages.rotate_and_store(indices, rows, rotation)? {
+                return Ok(query);
+            }
+        }
+        let (query, key) = match rotation {
+            Some(rotation) => (rotation.rotate(query)?, rotation.rotate(key)?),
+            None => (query.clone(), key.clone()),
+        };
         match (&mut self.0, &batch.indices) {
-            (Pages::Cpu(pages), _) => pages.store(batch, key, value)?,
-            (Pages::Tensors(pages), Some(indices)) => pages.store(batch, indices, key, value)?,
+            (Pages::Cpu(pages), _) => pages.store(batch, &key, value)?,
+            (Pages::Tensors(pages), Some(indices)) => pages.store(batch, indices, &key, value)?,
             (Pages::Tensors(_), None) => return Err(foreign()),
         }
-        self.read(batch, query, options)
+        Ok(query)
     }
 
     /// Lets queries, `[rows, heads, width]`, attend to all that their sequences have, whose keys and

@@ -6,6 +6,7 @@ use super::{slot, KvShape, KvType, PagedBatch, PagedPiece, PAGE};
 use crate::kernels::attention::{self, AttentionOptions, AttentionShape, Inputs};
 #[cfg(feature = "cuda")]
 use crate::kernels::cuda;
+use crate::kernels::{self, Rotation};
 use crate::{Error, Result};
 
 /// With more runs of rows than this, one scattering write is cheaper than one write for each.
@@ -159,6 +160,17 @@ impl TensorPages {
             stored.slice_set(&page, 0, to as usize * PAGE)?;
         }
         Ok(())
+    }
+
+    /// The queries, rotated, where one launch rotates and stores.
+    pub fn rotate_and_store(
+        &mut self,
+        indices: &Indices,
+        rows: (&Tensor, &Tensor, &Tensor),
+        rotation: Option<&Rotation<'_>>,
+    ) -> Result<Option<Tensor>> {
+        let pages = (&self.keys, &self.values);
+        kernels::rotate_and_store(rows, rotation, pages, &indices.slots)
     }
 
     pub fn store(

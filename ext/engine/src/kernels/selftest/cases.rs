@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::data::{self, input, Fill, Input, Placement, Random};
-use super::Bench;
+use super::{decoding, Bench};
 use crate::kernels::{self, reference, Activation, RopeKind, SoftmaxOptions};
 use crate::Result;
 
@@ -19,6 +19,8 @@ pub(super) const ALL: &[(&str, Case)] = &[
     ("activation", activation),
     ("gated", gated),
     ("rope", rope),
+    ("rope_store", decoding::rope_store),
+    ("likeliest", decoding::likeliest),
     ("mean_pool", mean_pool),
     ("l2_normalize", l2_normalize),
 ];

@@ -4,6 +4,7 @@
 
 mod cases;
 mod data;
+mod decoding;
 
 use candle_core::{DType, Device, Tensor};
 
@@ -34,9 +35,14 @@ pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 pub struct Extent {
     /// Without large inputs and shapes that add little, for a device that takes its time.
     pub few: bool,
+    /// Small matrices, and all numbers of rows up to 512 that a kernel may treat in its own way: of what takes matrices.
+    pub rows: bool,
     /// The first case that fails is the last.
     pub stop_at_first: bool,
 }
+
+/// With fewer, with as many and with more than a tile has.
+pub const ROW_NUMBERS: [usize; 15] = [1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 64, 65, 128, 255, 512];
 
 /// Inputs of more rows or elements are large.
 const LARGE: (usize, usize) = (6, 20_000);

@@ -6,6 +6,7 @@ use candle_core::Tensor;
 
 use super::pool::KvPool;
 use crate::kernels::paged::PagedBatch;
+use crate::kernels::Rotation;
 use crate::models::rope::{Piece, Place};
 use crate::nn::attention::{attention, AttentionOptions};
 use crate::nn::PackedSequences;
@@ -87,22 +88,30 @@ pub struct Whole {
 }
 
 impl Past<'_> {
-    /// Attention of a batch in one layer, given the queries, keys and values of its own tokens.
+    /// Attention of a batch in one layer, given the queries, keys and values of its own tokens and what rotates the
+    /// former two.
     pub fn attend(
         &mut self,
         layer: usize,
         (query, key, value): (&Tensor, &Tensor, &Tensor),
+        rotation: Option<&Rotation<'_>>,
         batch: &Batch,
         options: &AttentionOptions<'_>,
     ) -> Result<Tensor> {
         match self {
             Self::None => {
                 let boundaries = &batch.boundaries;
-                attention(query, key, value, boundaries, boundaries, options)
+                let rotated = |x: &Tensor| match rotation {
+                    Some(rotation) => rotation.rotate(x),
+                    None => Ok(x.clone()),
+                };
+                let (query, key) = (rotated(query)?, rotated(key)?);
+                attention(&query, &key, value, boundaries, boundaries, options)
             }
             Self::Paged(pool, paged, wholes) => {
                 let stored = pool.layer(layer);
-                let attended = stored.attend(paged, (query, key, value), options)?;
+                let query = stored.store(paged, (query, key, value), rotation)?;
+                let attended = stored.read(paged, &query, options)?;
                 if wholes.is_empty() {
                     return Ok(attended);
                 }

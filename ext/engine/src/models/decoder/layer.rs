@@ -198,20 +198,15 @@ impl AttentionLayer {
         let tokens = x.dim(0)?;
         let updates = LayerAdapter::of(step.adapter, index);
         let (query, key, value) = self.project(x, config, updates)?;
-        let (query, key) = match &step.rotation {
-            Some(rotation) if rotation.applies(index) => {
-                let local = config.windows[index].is_some();
-                (
-                    rotation.rotate(&query, local)?,
-                    rotation.rotate(&key, local)?,
-                )
-            }
-            _ => (query, key),
-        };
+        let rotation = step.rotation.as_ref();
+        let rotation = rotation.filter(|rotation| rotation.applies(index));
+        let local = config.windows[index].is_some();
+        let rotation = rotation.map(|rotation| rotation.of_layer(local));
         let kind = config.attention_kind(index);
         let mut options = AttentionOptions::new(kind, config.attention_scale);
         options.soft_cap = config.attention_soft_cap;
-        let attended = past.attend(index, (&query, &key, &value), step.batch, &options)?;
+        let parts = (&query, &key, &value);
+        let attended = past.attend(index, parts, rotation.as_ref(), step.batch, &options)?;
         let attended = attended.reshape((tokens, config.head_count * config.head_size))?;
         self.output
             .forward_updated(&attended, updates.attention_output.as_ref())

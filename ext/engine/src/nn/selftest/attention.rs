@@ -207,7 +207,9 @@ fn paged_cases(bench: &mut Bench<'_>) -> Result<()> {
             keys,
         });
         let batch = PagedBatch::new(pieces.collect(), bench.device)?;
-        layer.attend(&batch, (&given[0].0, &given[1].0, &given[2].0), &options)
+        let rows = (&given[0].0, &given[1].0, &given[2].0);
+        let query = layer.store(&batch, rows, None)?;
+        layer.read(&batch, &query, &options)
     };
     let prompted = attend(&prompts, [0, 70, 79], [70, 9])?;
     let decoded = attend(&tokens, [0, 1, 2], [71, 10])?;

@@ -2,6 +2,7 @@ use candle_core::DType;
 
 use super::Bench;
 use crate::kernels::blocks::DeviceBlocks;
+use crate::kernels::selftest::ROW_NUMBERS;
 use crate::kernels::{reference, Activation};
 use crate::nn::{Embedding, Epilogue, Linear, Projection};
 use crate::quant::noise::random_matrix;
@@ -15,9 +16,10 @@ pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
     }
     for kind in formats(bench) {
         let whole = kind.elements();
-        let (sizes, rows): (Vec<_>, &[_]) = match bench.extent.few {
-            true => (vec![(5, whole), (70, 3 * whole)], &[1, 6, 9, 33]),
-            false => (
+        let (sizes, rows): (Vec<_>, &[_]) = match (bench.extent.few, bench.extent.rows) {
+            (_, true) => (vec![(3, whole)], &ROW_NUMBERS),
+            (true, _) => (vec![(5, whole), (70, 3 * whole)], &[1, 6, 9, 33]),
+            (false, _) => (
                 vec![(1, whole), (7, 2 * whole), (64, 5 * whole), (130, 768)],
                 &[1, 2, 3, 4, 5, 8, 9, 31, 33, 64, 512],
             ),
@@ -31,7 +33,48 @@ pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
             }
         }
     }
-    Ok(())
+    let mixes = formats(bench).contains(&BlockType::Q6K);
+    let mut rows = [1, 3, 33].into_iter().filter(|_| mixes);
+    rows.try_for_each(|rows| mixed_case(bench, rows))
+}
+
+/// Matrices of several formats in one product, as files mix them.
+fn mixed_case(bench: &mut Bench<'_>, rows: usize) -> Result<()> {
+    let (inputs, outputs) = (512, 10);
+    let (x, values) = bench.tensor(&[rows, inputs])?;
+    let mut layers = Vec::new();
+    let mut wanted = Vec::new();
+    for kind in [BlockType::Q4K, BlockType::Q6K, BlockType::Q8_0] {
+        let matrix = random_matrix(kind, outputs, inputs);
+        let weight = dequantize(kind, &matrix.bytes)?;
+        let products = values.chunks(inputs).flat_map(|x| {
+            let product = |weight: &[f32]| -> f64 {
+                weight.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()
+            };
+            weight.chunks(inputs).map(product).collect::<Vec<_>>()
+        });
+        wanted.push(products.collect::<Vec<_>>());
+        layers.push(Linear::quantized(
+            matrix,
+            None,
+            (bench.device, bench.dtype),
+        )?);
+    }
+    let split = Projection::split(layers.clone())?;
+    for (part, want) in split.heads(&x, 1, &[])?.iter().zip(&wanted) {
+        bench.check("blocks", format!("{rows} rows mixed"), part, want)?;
+    }
+    if bench.dtype == DType::F16 {
+        return Ok(());
+    }
+    let want: Vec<f64> = wanted[0]
+        .iter()
+        .zip(&wanted[1])
+        .map(|(&gate, up)| reference::activation(gate, Activation::Gelu) * up)
+        .collect();
+    layers.truncate(2);
+    let got = Projection::split(layers)?.activated(&x, Activation::Gelu, &[])?;
+    bench.check("blocks", format!("{rows} rows mixed gated"), &got, &want)
 }
 
 /// Those that were named, or all; how they expand has nothing to do with the dtype.
@@ -40,7 +83,8 @@ fn formats(bench: &Bench<'_>) -> Vec<BlockType> {
     if BlockType::ALL.iter().any(named) {
         return BlockType::ALL.into_iter().filter(named).collect();
     }
-    match bench.extent.few && bench.dtype != DType::F32 {
+    let bounded = bench.extent.few || bench.extent.rows;
+    match bounded && bench.dtype != DType::F32 {
         true => vec![BlockType::Q4_0, BlockType::Q6K],
         false => BlockType::ALL.to_vec(),
     }

@@ -1,4 +1,5 @@
 use super::Bench;
+use crate::kernels::selftest::ROW_NUMBERS;
 use crate::kernels::{reference, Activation};
 use crate::nn::{Epilogue, Linear, Projection};
 use crate::Result;
@@ -61,6 +62,25 @@ pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Shapes that kernels of ours take on every device. Beyond a few rows a layer without a bias is left to candle's on
+/// some.
+pub(super) fn own_products(bench: &mut Bench<'_>) -> Result<()> {
+    let (sizes, rows): (&[_], &[_]) = match (bench.extent.few, bench.extent.rows) {
+        (_, true) => (&[(32, 6)], &ROW_NUMBERS),
+        (true, _) => (&[(32, 6), (96, 70)], &[1, 6, 9, 33]),
+        (false, _) => (
+            &[(32, 1), (64, 70), (1056, 130), (4096, 9)],
+            &[1, 2, 4, 5, 8, 9, 32, 65],
+        ),
+    };
+    for &(inputs, outputs) in sizes {
+        for &rows in rows {
+            linear_case(bench, (rows, inputs, outputs), true)?;
+        }
+    }
+    linear_case(bench, (1, 16, 5), false)
 }
 
 fn linear_case(

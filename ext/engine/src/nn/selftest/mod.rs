@@ -18,6 +18,7 @@ const ALL: &[(&str, Case)] = &[
     ("attention", attention::cases),
     ("head_product", heads::cases),
     ("linear", linear::cases),
+    ("product", linear::own_products),
     ("blocks", blocks::cases),
 ];
 

@@ -1,6 +1,6 @@
 //! Which kernel of attention runs over what grid.
 
-use super::SIMD_WIDTH;
+use super::{Gpu, SIMD_WIDTH};
 use crate::kernels::attention::AttentionShape;
 
 /// More bits, as in the source.
@@ -29,8 +29,8 @@ const ROW_KEYS: usize = 32;
 /// Keys that a threadgroup reads without sharing them, and at least when it does.
 const UNSHARED_KEYS: usize = 256;
 const SHARED_KEYS: usize = 128;
-/// About two threadgroups for each core of a large GPU.
-const ENOUGH_GROUPS: usize = 80;
+/// Threadgroups that keep a core of a GPU busy: one computes while another waits for memory.
+const GROUPS_OF_CORE: usize = 2;
 
 /// Whether there are kernels for heads of these widths.
 pub fn attends(width: usize, value_width: usize) -> bool {
@@ -70,11 +70,13 @@ pub struct AttentionLaunch {
     sequences: usize,
     most_queries: usize,
     most_keys: usize,
+    /// Threadgroups that keep the GPU busy.
+    enough: usize,
 }
 
 impl AttentionLaunch {
     /// Of boundaries of queries and keys, of which a query sees `window` at most.
-    pub fn new((queries, keys): (&[u32], &[u32]), window: usize) -> Self {
+    pub fn new((queries, keys): (&[u32], &[u32]), window: usize, gpu: Gpu) -> Self {
         let longest = |boundaries: &[u32]| {
             let lengths = boundaries.windows(2).map(|pair| pair[1] - pair[0]);
             lengths.max().unwrap_or(0) as usize
@@ -83,6 +85,7 @@ impl AttentionLaunch {
             sequences: queries.len() - 1,
             most_queries: longest(queries),
             most_keys: longest(keys).min(window),
+            enough: GROUPS_OF_CORE * gpu.cores(),
         }
     }
 
@@ -101,7 +104,8 @@ impl AttentionLaunch {
     /// Threadgroups that share the keys of a query, and the keys of each.
     pub fn splits(&self, shape: &AttentionShape) -> (usize, usize) {
         let splits = match self.is_few() && self.most_keys > UNSHARED_KEYS {
-            true => ENOUGH_GROUPS
+            true => self
+                .enough
                 .div_ceil(shape.tokens * row_groups(shape))
                 .min(self.most_keys / SHARED_KEYS),
             false => 1,
@@ -175,7 +179,8 @@ mod tests {
             width: 20,
             value_width: 64,
         };
-        let launch = |queries: &[u32], keys: &[u32]| AttentionLaunch::new((queries, keys), 2000);
+        let launch =
+            |queries: &[u32], keys: &[u32]| AttentionLaunch::new((queries, keys), 2000, Gpu::Max);
         let many = launch(&[0, 3, 103], &[0, 3, 103]);
         assert_eq!(many.kernel(), "attention_tiles");
         assert_eq!(many.splits(&shape(12, 12, 103)).0, 1);
@@ -194,9 +199,15 @@ mod tests {
         assert_eq!(long.grid(&shape(32, 8, 1), 1024), ((8, 10), 256));
         assert_eq!(long.splits(&shape(32, 8, 9)), (2, 1000));
         assert_eq!(
-            AttentionLaunch::new((&[0, 1], &[0, 3000]), 300).splits(&shape(2, 1, 1)),
+            AttentionLaunch::new((&[0, 1], &[0, 3000]), 300, Gpu::Max).splits(&shape(2, 1, 1)),
             (2, 150)
         );
+        // Fewer cores need fewer threadgroups.
+        let splits = Gpu::ALL.map(|gpu| {
+            let launch = AttentionLaunch::new((&[0, 1], &[0, 3000]), 4000, gpu);
+            launch.splits(&shape(32, 8, 1)).0
+        });
+        assert_eq!(splits, [2, 5, 10, 20]);
         assert!(attends(1, 256) && !attends(0, 8) && !attends(64, 257));
         let widths = HeadWidths::of(20, 64);
         assert_eq!(widths.kernel("rows"), "rows_3_8");
