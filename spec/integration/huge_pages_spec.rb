@@ -35,7 +35,7 @@ RSpec.describe "Huge pages" do
   it "leave the process as Ruby set it up with CANDLE_HUGE_PAGES=0", if: RUBY_PLATFORM.include?("x86_64-linux") do
     thp_disable = "puts syscall(157, 42, 0, 0, 0, 0)"
     bare, = Open3.capture2e(RbConfig.ruby, "-W0", "-e", thp_disable)
-    switched_off, = run_ruby("$VERBOSE = nil\n#{thp_disable}", "CANDLE_HUGE_PAGES" => "0")
+    switched_off, = run_ruby("$VERBOSE = nil\n#{thp_disable}", { "CANDLE_HUGE_PAGES" => "0" })
     expect(switched_off).to eq(bare)
   end
 end

@@ -97,7 +97,7 @@ RSpec.describe "Memory that is not there" do
       numbers: the numbers of a tensor
       vectors:#{" "}
       batch: the tokens of#{" "}
-      beams:#{" "}
+      beams: the keys and values of the texts
       terms: the terms that are found in a text
       32
     TEXT

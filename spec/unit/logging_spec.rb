@@ -2,6 +2,7 @@
 
 require "json"
 require "stringio"
+require "time"
 require "timeout"
 require "tmpdir"
 
@@ -89,12 +90,12 @@ RSpec.describe "Candle.logger" do
 
   it "goes to standard error, and says more with CANDLE_VERBOSE" do
     script = %(Candle.logger.debug("low"); Candle.logger.warn("high"))
-    output, errors, = run_ruby(script, "CANDLE_VERBOSE" => nil)
+    output, errors, = run_ruby(script, { "CANDLE_VERBOSE" => nil })
     expect([output, errors.scan(/low|high/)]).to eq(["", ["high"]])
     %w[1 true yes].each do |value|
-      expect(run_ruby(script, "CANDLE_VERBOSE" => value)[1].scan(/low|high/)).to eq(%w[low high])
+      expect(run_ruby(script, { "CANDLE_VERBOSE" => value })[1].scan(/low|high/)).to eq(%w[low high])
     end
-    expect(run_ruby(script, "CANDLE_VERBOSE" => "0")[1].scan(/low|high/)).to eq(["high"])
+    expect(run_ruby(script, { "CANDLE_VERBOSE" => "0" })[1].scan(/low|high/)).to eq(["high"])
   end
 
   describe "what the engine says" do

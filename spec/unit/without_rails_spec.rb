@@ -2,7 +2,7 @@
 
 RSpec.describe "candle/active_record and candle/jobs without Rails" do
   it "load, and say what is missing when they are used" do
-    output, errors, status = run_ruby(<<~RUBY, "RUBYLIB" => nil)
+    output, errors, status = run_ruby(<<~RUBY, { "RUBYLIB" => nil })
       require "candle/active_record"
       require "candle/jobs"
       print [defined?(ActiveRecord::Base), defined?(Sidekiq), defined?(Rails)].compact.size, " "
