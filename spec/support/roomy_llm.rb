@@ -16,7 +16,8 @@ module RoomyLLM
   # @return [String] its directory, the same each time
   def path
     @path ||= Dir.mktmpdir("roomy").tap do |directory|
-      at_exit { FileUtils.rm_rf(directory) }
+      owner = Process.pid
+      at_exit { FileUtils.rm_rf(directory) if Process.pid == owner }
       FileUtils.cp_r("#{TinyModels.path("decoders/llama")}/.", directory)
       change(directory, "tokenizer_config.json", "chat_template" => TEMPLATE)
       change(directory, "config.json", "max_position_embeddings" => 1024)

@@ -228,6 +228,8 @@ RSpec.describe Candle::Index do
       reader, writer = IO.pipe
       pid = fork do
         writer.write(JSON.generate([index.search(near(1)).map { |hit| hit[:id] }, index.build_graph(links: 8).graph]))
+        writer.flush
+        exit!
       end
       writer.close
       expect(JSON.parse(reader.read)).to eq([wanted, { "links" => 8, "size" => 4096 }])
