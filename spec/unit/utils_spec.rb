@@ -24,7 +24,9 @@ RSpec.describe Candle::Utils do
   it "lets threads share the arenas of the allocator, unless the environment says how many" do
     skip("needs glibc") unless RUBY_PLATFORM.match?(/linux(-gnu)?\z/)
     expect(arenas("")).to be > 2
-    expect(arenas("exit 3 unless Candle::Utils.limit_arenas(2)")).to be <= 1
+    # Some other memory may begin at such a multiple by chance.
+    limited = Array.new(3) { arenas("exit 3 unless Candle::Utils.limit_arenas(2)") }
+    expect(limited.min).to be <= 1
     expect(arenas("exit 3 if Candle::Utils.limit_arenas(2)", { "MALLOC_ARENA_MAX" => "5" })).to be > 1
   end
 
