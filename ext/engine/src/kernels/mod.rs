@@ -51,6 +51,11 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// As the sources for GPUs count them, in this order.
+    pub fn number(self) -> u32 {
+        self as u32
+    }
+
     /// The function that a model's config means.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {

@@ -7,7 +7,7 @@ use candle_core::{CudaDevice, DType, Result, Tensor};
 use super::compile::{capability, function, Source, BLOCKS, BLOCK_TILES};
 use super::device::{address, device_of, result, ALIGNMENT};
 use super::product::{Outcome, MOST_MATRICES};
-use super::{activation_index, small};
+use super::small;
 use crate::kernels::blocks::{BlockFactor, DeviceBlocks};
 use crate::kernels::matrix::{Epilogue, Matrix};
 use crate::kernels::Activation;
@@ -109,7 +109,7 @@ pub(crate) fn product(
         x: address(x)?,
         inputs: small(inputs)?,
         rows: rows as u32,
-        activation: activation_index(activation),
+        activation: activation.number(),
         residual: residual.map(address).transpose()?.unwrap_or(0),
         ..ProductParameters::default()
     };

@@ -278,20 +278,6 @@ pub(super) fn softmax(
     Ok((out, layout.shape().clone()))
 }
 
-/// As the CUDA sources count them.
-pub(crate) fn activation_index(activation: Activation) -> u32 {
-    match activation {
-        Activation::Gelu => 0,
-        Activation::GeluTanh => 1,
-        Activation::QuickGelu => 2,
-        Activation::Silu => 3,
-        Activation::Relu => 4,
-        Activation::Tanh => 5,
-        Activation::Sigmoid => 6,
-        Activation::Identity => 7,
-    }
-}
-
 fn run_activation<T: Float>(
     activation: Activation,
     gate: (&CudaStorage, &Layout),
@@ -304,7 +290,7 @@ fn run_activation<T: Float>(
     let parameters = ActivationParameters {
         elements: elements as u64,
         columns: small(input.rows.width)?,
-        activation: activation_index(activation),
+        activation: activation.number(),
         gated: u32::from(other.is_some()),
         gate: DeviceRows::of(&input.rows)?,
         up: match &other {

@@ -7,7 +7,7 @@ use candle_core::{Result, Tensor};
 use super::compile::{function, PRODUCT};
 use super::device::{address, device_of, result, ALIGNMENT};
 use super::parameters::small;
-use super::{activation_index, Activation};
+use super::Activation;
 use crate::kernels::matrix::Matrix;
 
 /// Beyond this many rows the library's matrix product is faster.
@@ -68,7 +68,7 @@ pub(crate) fn product(
         x: address(x)?,
         inputs: small(inputs)?,
         rows: rows as u32,
-        activation: activation_index(activation),
+        activation: activation.number(),
         residual: residual.map(address).transpose()?.unwrap_or(0),
         ..Parameters::default()
     };

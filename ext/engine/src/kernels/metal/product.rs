@@ -9,8 +9,7 @@ use candle_core::{Result, Storage, Tensor};
 use super::operands::{dispatch, gpu, hold, Grid, Output};
 use super::pipelines::pipeline;
 use super::plan::product::{
-    activation_number, Format, Formats, ProductLaunch, ProductSource, Tiles, MOST_FEW_ROWS,
-    MOST_MATRICES,
+    Format, Formats, ProductLaunch, ProductSource, Tiles, MOST_FEW_ROWS, MOST_MATRICES,
 };
 use super::plan::{self, ProductParameters, Source};
 use crate::kernels::blocks::{BlockFactor, DeviceBlocks};
@@ -166,7 +165,7 @@ pub fn product(
         rows: plan::narrow(rows)?,
         first_end: plan::narrow(ends[0])?,
         second_end: plan::narrow(ends[1])?,
-        activation: activation_number(activation),
+        activation: activation.number(),
         flags,
     };
     let kernel = format!("{}_{}", launch.kernel, formats.name());

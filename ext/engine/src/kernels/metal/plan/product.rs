@@ -3,7 +3,6 @@
 use candle_core::DType;
 
 use super::{Gpu, SIMD_WIDTH};
-use crate::kernels::Activation;
 use crate::quant::BlockType;
 
 /// Elements of a matrix that are expanded at once, as in `blocks.metal`.
@@ -164,20 +163,6 @@ impl ProductSource {
     }
 }
 
-/// As `activated` of `functions.metal` counts.
-pub fn activation_number(activation: Activation) -> u32 {
-    match activation {
-        Activation::Gelu => 0,
-        Activation::GeluTanh => 1,
-        Activation::QuickGelu => 2,
-        Activation::Silu => 3,
-        Activation::Relu => 4,
-        Activation::Tanh => 5,
-        Activation::Sigmoid => 6,
-        Activation::Identity => 7,
-    }
-}
-
 /// Which kernel makes a product, and over what grid.
 #[derive(Debug, PartialEq)]
 pub struct ProductLaunch {
@@ -223,6 +208,7 @@ impl ProductLaunch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::Activation;
 
     fn source(formats: Formats, dtype: DType) -> String {
         let tiles = Tiles::of(Gpu::Max);
@@ -281,14 +267,11 @@ mod tests {
             (Activation::Sigmoid, "Sigmoid"),
         ];
         for (activation, name) in names {
-            let number = activation_number(activation);
+            let number = activation.number();
             let line = format!("case {number}: return {name}::apply(x);");
             assert!(include_str!("../functions.metal").contains(&line), "{line}");
         }
-        assert_eq!(
-            activation_number(Activation::Identity) as usize,
-            names.len()
-        );
+        assert_eq!(Activation::Identity.number() as usize, names.len());
     }
 
     #[test]
