@@ -1,5 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    red_candle_fuzz::Reader::named("safetensors").survives(bytes);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| red_candle_fuzz::fuzz("safetensors", bytes));

@@ -152,7 +152,7 @@ fn every_reader_has_a_fuzz_target() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
         let source = std::fs::read_to_string(&path).unwrap();
-        assert!(source.contains(&format!("named({:?})", Reader::named(name).name)));
+        assert!(source.contains(&format!("fuzz({:?}, ", Reader::named(name).name)));
     }
     let targets = std::fs::read_dir(folder).unwrap().count();
     assert_eq!(targets, READERS.len());

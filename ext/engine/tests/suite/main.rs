@@ -21,7 +21,7 @@ mod kernels;
 mod late_interaction;
 mod layers;
 mod pauses;
-#[path = "../../../fuzz/src/lib.rs"]
+#[path = "../../../fuzz/src/readers.rs"]
 mod readers;
 mod row_independence;
 mod same_answer;
