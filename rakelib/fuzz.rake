@@ -3,9 +3,8 @@
 desc "Fuzz the readers of files with libFuzzer and AddressSanitizer: TARGETS=, SECONDS= of each; needs Rust nightly"
 task :fuzz do
   require_relative "support/fuzz"
+  Tasks::Nightly.need("fuzz")
   fuzz = Tasks::Fuzz.new(targets: ENV["TARGETS"]&.split(",") || Tasks::Fuzz.targets)
-  abort "rake fuzz needs a nightly Rust: rustup toolchain install nightly" unless fuzz.toolchain?
-
   fuzz.build
   fuzz.run(seconds: Integer(ENV.fetch("SECONDS", 60)))
   puts fuzz.report

@@ -4,6 +4,7 @@ require "fileutils"
 require "open3"
 require "tmpdir"
 require_relative "build"
+require_relative "nightly"
 
 module Tasks
   # The fuzz targets of ext/fuzz, built with libFuzzer's coverage and AddressSanitizer by a nightly Rust. `cargo fuzz`
@@ -34,16 +35,9 @@ module Tasks
       @findings = []
     end
 
-    # @return [Boolean] whether there is a nightly Rust
-    def toolchain?
-      Open3.capture2e("cargo", "+nightly", "--version").last.success?
-    rescue Errno::ENOENT
-      false
-    end
-
     def build
       # For a target that is named, so that build scripts and macros are built without the sanitizer.
-      command = ["cargo", "+nightly", "build", "--release", "--locked", "--target", platform,
+      command = ["cargo", "+nightly", "build", "--release", "--locked", "--target", Nightly.platform,
                  *@targets.flat_map { |name| ["--bin", name] }]
       system({ "RUSTFLAGS" => FLAGS.join(" "), "CARGO_TARGET_DIR" => folder }, *command, chdir: FOLDER, exception: true)
     end
@@ -61,16 +55,16 @@ module Tasks
 
     private
 
-    def folder = File.join(Build.target_directory, "fuzz")
-    def platform = @platform ||= Open3.capture2("rustc", "+nightly", "-vV").first[/^host: (.+)/, 1]
+    def folder = Nightly.folder("fuzz")
 
     # What is found to reach new code is kept in the build folder, and the saved corpus is read besides.
     def fuzz(name, seconds)
       corpus = File.join(folder, "corpus", name)
       found = File.join(folder, "found", name)
       [corpus, found].each { |path| FileUtils.mkdir_p(path) }
-      command = [File.join(folder, platform, "release", name), "-max_total_time=#{seconds}", "-print_final_stats=1",
-                 "-artifact_prefix=#{found}/", *LIMITS, corpus, File.join(FOLDER, "corpus", name)]
+      program = File.join(folder, Nightly.platform, "release", name)
+      command = [program, "-max_total_time=#{seconds}", "-print_final_stats=1", "-artifact_prefix=#{found}/", *LIMITS,
+                 corpus, File.join(FOLDER, "corpus", name)]
       output, status = Open3.capture2e({ "TMPDIR" => temporary }, *command)
       executions[name] = output[/number_of_executed_units:\s+(\d+)/, 1].to_i
       return if status.success?

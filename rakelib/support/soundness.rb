@@ -1,0 +1,56 @@
+# frozen_string_literal: true
+
+require_relative "build"
+require_relative "nightly"
+
+module Tasks
+  # Tests of the engine where something looks at every access to memory: valgrind; miri, an interpreter that knows what
+  # Rust's unsafe code may do; and ThreadSanitizer, which knows what threads may do beside each other.
+  module Soundness
+    # Unsafe code, and the readers of files on damaged ones. Valgrind runs AVX2, not AVX-512.
+    MEMCHECK = %w[kernels::cpu quant:: nn:: runtime::allocator runtime::job runtime::switch fuzz_readers].freeze
+    # Stacks of 256 MB, which templates and grammars are read on, are no error.
+    VALGRIND = "valgrind --quiet --error-exitcode=9 --max-stackframe=300000000"
+    # What of the unsafe code miri can run: the allocator, the pools and jobs, the store of weights, packing, and the
+    # kernels in their portable form. It knows no fork, no file maps and no instructions of AVX-512 and AMX.
+    MIRI = %w[runtime::allocator runtime::job runtime::switch runtime::stats runtime::cancel runtime::stack::tests::deep
+              runtime::per_process::tests::a_process kernels::cpu::product::store kernels::cpu::product::head_panels
+              kernels::cpu::product::half_matrix kernels::cpu::product::blocks::quantize].freeze
+    # Threads in miri leak what they never end with; crossbeam and the allocator make pointers of numbers.
+    MIRI_FLAGS = "-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks"
+    # What runs in several threads: the pools, jobs and switches, the scheduler, and the gathering of calls.
+    THREADS = %w[runtime:: scheduler scheduling gathering same_answer].freeze
+    SUPPRESSIONS = File.join(Build::ROOT, "ext/engine/tests/tsan.supp")
+
+    module_function
+
+    # @param tests [Array<String>, nil] names or parts of them
+    def memcheck(tests)
+      runner = "CARGO_TARGET_#{Nightly.platform.upcase.tr("-", "_")}_RUNNER"
+      test({ **Build.environment, runner => VALGRIND }, %w[test --release --lib --test suite], tests || MEMCHECK,
+           toolchain: nil)
+    end
+
+    # @param tests [Array<String>, nil] names or parts of them
+    def miri(tests)
+      Nightly.need("miri", "miri", "rust-src")
+      test({ "MIRIFLAGS" => MIRI_FLAGS, "CARGO_TARGET_DIR" => Nightly.folder("miri") },
+           %w[miri test --lib], tests || MIRI)
+    end
+
+    # @param tests [Array<String>, nil] names or parts of them
+    def tsan(tests)
+      Nightly.need("tsan", "rust-src")
+      options = "halt_on_error=0 suppressions=#{SUPPRESSIONS}"
+      # Optimized, or it would take hours; the standard library is built anew, or its locks would not be seen.
+      test({ "RUSTFLAGS" => "-Zsanitizer=thread", "TSAN_OPTIONS" => options, "CARGO_PROFILE_DEV_OPT_LEVEL" => "1",
+             "CARGO_PROFILE_DEV_DEBUG" => "line-tables-only", "CARGO_TARGET_DIR" => Nightly.folder("tsan") },
+           ["test", "-Zbuild-std", "--target", Nightly.platform, "--lib", "--test", "suite"], tests || THREADS)
+    end
+
+    def test(environment, command, tests, toolchain: "+nightly")
+      system(environment, "cargo", *toolchain, *command, "--locked", "--package", "red-candle-engine", "--", *tests,
+             chdir: Build::ROOT, exception: true)
+    end
+  end
+end
