@@ -1,9 +1,8 @@
 # frozen_string_literal: true
 
-desc "Fuzz the readers of files with libFuzzer and AddressSanitizer: TARGETS=, SECONDS= of each; needs Rust nightly"
+desc "Fuzz the readers of files with libFuzzer and AddressSanitizer: TARGETS=, SECONDS= of each"
 task :fuzz do
   require_relative "support/fuzz"
-  Tasks::Nightly.need("fuzz")
   fuzz = Tasks::Fuzz.new(targets: ENV["TARGETS"]&.split(",") || Tasks::Fuzz.targets)
   fuzz.build
   fuzz.run(seconds: Integer(ENV.fetch("SECONDS", 60)))

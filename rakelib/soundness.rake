@@ -12,7 +12,7 @@ task :miri do
   Tasks::Soundness.miri(ENV["TESTS"]&.split(","))
 end
 
-desc "Run the tests of threads with ThreadSanitizer: TESTS= are names or parts of them; needs Rust nightly"
+desc "Run the tests of threads with ThreadSanitizer: TESTS= are names or parts of them"
 task :tsan do
   require_relative "support/soundness"
   Tasks::Soundness.tsan(ENV["TESTS"]&.split(","))

@@ -4,11 +4,11 @@ require "fileutils"
 require "open3"
 require "tmpdir"
 require_relative "build"
-require_relative "nightly"
+require_relative "rust"
 
 module Tasks
-  # The fuzz targets of ext/fuzz, built with libFuzzer's coverage and AddressSanitizer by a nightly Rust. `cargo fuzz`
-  # finds them there too, but isn't needed.
+  # The fuzz targets of ext/fuzz, built with libFuzzer's coverage and AddressSanitizer. `cargo fuzz` finds them there
+  # too, but isn't needed.
   class Fuzz
     FOLDER = File.join(Build::ROOT, "ext/fuzz")
     FLAGS = %w[-Zsanitizer=address -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
@@ -37,9 +37,10 @@ module Tasks
 
     def build
       # For a target that is named, so that build scripts and macros are built without the sanitizer.
-      command = ["cargo", "+nightly", "build", "--release", "--locked", "--target", Nightly.platform,
+      command = ["cargo", "build", "--release", "--locked", "--target", Rust.platform,
                  *@targets.flat_map { |name| ["--bin", name] }]
-      system({ "RUSTFLAGS" => FLAGS.join(" "), "CARGO_TARGET_DIR" => folder }, *command, chdir: FOLDER, exception: true)
+      system({ **Rust::UNSTABLE, "RUSTFLAGS" => FLAGS.join(" "), "CARGO_TARGET_DIR" => folder }, *command,
+             chdir: FOLDER, exception: true)
     end
 
     # @param seconds [Integer] for each target
@@ -55,14 +56,14 @@ module Tasks
 
     private
 
-    def folder = Nightly.folder("fuzz")
+    def folder = Rust.folder("fuzz")
 
     # What is found to reach new code is kept in the build folder, and the saved corpus is read besides.
     def fuzz(name, seconds)
       corpus = File.join(folder, "corpus", name)
       found = File.join(folder, "found", name)
       [corpus, found].each { |path| FileUtils.mkdir_p(path) }
-      program = File.join(folder, Nightly.platform, "release", name)
+      program = File.join(folder, Rust.platform, "release", name)
       command = [program, "-max_total_time=#{seconds}", "-print_final_stats=1", "-artifact_prefix=#{found}/", *LIMITS,
                  corpus, File.join(FOLDER, "corpus", name)]
       output, status = Open3.capture2e({ "TMPDIR" => temporary }, *command)

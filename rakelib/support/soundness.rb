@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "build"
-require_relative "nightly"
+require_relative "rust"
 
 module Tasks
   # Tests of the engine where something looks at every access to memory: valgrind; miri, an interpreter that knows what
@@ -20,36 +20,34 @@ module Tasks
     MIRI_FLAGS = "-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks"
     # What runs in several threads: the pools, jobs and switches, the scheduler, and the gathering of calls.
     THREADS = %w[runtime:: scheduler scheduling gathering same_answer].freeze
-    SUPPRESSIONS = File.join(Build::ROOT, "ext/engine/tests/tsan.supp")
+    TSAN = { "RUSTFLAGS" => "-Zsanitizer=thread", "CARGO_PROFILE_DEV_OPT_LEVEL" => "1",
+             "CARGO_PROFILE_DEV_DEBUG" => "line-tables-only" }.freeze
 
     module_function
 
     # @param tests [Array<String>, nil] names or parts of them
     def memcheck(tests)
-      runner = "CARGO_TARGET_#{Nightly.platform.upcase.tr("-", "_")}_RUNNER"
-      test({ **Build.environment, runner => VALGRIND }, %w[test --release --lib --test suite], tests || MEMCHECK,
-           toolchain: nil)
+      runner = "CARGO_TARGET_#{Rust.platform.upcase.tr("-", "_")}_RUNNER"
+      test({ **Build.environment, runner => VALGRIND }, %w[test --release --lib --test suite], tests || MEMCHECK)
     end
 
     # @param tests [Array<String>, nil] names or parts of them
     def miri(tests)
-      Nightly.need("miri", "miri", "rust-src")
-      test({ "MIRIFLAGS" => MIRI_FLAGS, "CARGO_TARGET_DIR" => Nightly.folder("miri") },
-           %w[miri test --lib], tests || MIRI)
+      Rust.need_miri
+      test({ "MIRIFLAGS" => MIRI_FLAGS, "CARGO_TARGET_DIR" => Rust.folder("miri") },
+           %w[+nightly miri test --lib], tests || MIRI)
     end
 
     # @param tests [Array<String>, nil] names or parts of them
     def tsan(tests)
-      Nightly.need("tsan", "rust-src")
-      options = "halt_on_error=0 suppressions=#{SUPPRESSIONS}"
+      Rust.need_source("tsan")
       # Optimized, or it would take hours; the standard library is built anew, or its locks would not be seen.
-      test({ "RUSTFLAGS" => "-Zsanitizer=thread", "TSAN_OPTIONS" => options, "CARGO_PROFILE_DEV_OPT_LEVEL" => "1",
-             "CARGO_PROFILE_DEV_DEBUG" => "line-tables-only", "CARGO_TARGET_DIR" => Nightly.folder("tsan") },
-           ["test", "-Zbuild-std", "--target", Nightly.platform, "--lib", "--test", "suite"], tests || THREADS)
+      test({ **Rust::UNSTABLE, **TSAN, "CARGO_TARGET_DIR" => Rust.folder("tsan") },
+           ["test", "-Zbuild-std", "--target", Rust.platform, "--lib", "--test", "suite"], tests || THREADS)
     end
 
-    def test(environment, command, tests, toolchain: "+nightly")
-      system(environment, "cargo", *toolchain, *command, "--locked", "--package", "red-candle-engine", "--", *tests,
+    def test(environment, command, tests)
+      system(environment, "cargo", *command, "--locked", "--package", "red-candle-engine", "--", *tests,
              chdir: Build::ROOT, exception: true)
     end
   end
