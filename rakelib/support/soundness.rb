@@ -21,7 +21,8 @@ module Tasks
     # What runs in several threads: the pools, jobs and switches, the scheduler, and the gathering of calls.
     THREADS = %w[runtime:: scheduler scheduling gathering same_answer].freeze
     TSAN = { "RUSTFLAGS" => "-Zsanitizer=thread", "CARGO_PROFILE_DEV_OPT_LEVEL" => "1",
-             "CARGO_PROFILE_DEV_DEBUG" => "line-tables-only" }.freeze
+             "CARGO_PROFILE_DEV_DEBUG" => "line-tables-only",
+             "TSAN_OPTIONS" => "suppressions=#{File.join(Build::ROOT, "ext/engine/tests/tsan.supp")}" }.freeze
 
     module_function
 

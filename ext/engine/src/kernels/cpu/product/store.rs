@@ -209,7 +209,7 @@ mod tests {
     }
 
     /// Whether any page of these bytes takes memory.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(miri)))]
     fn is_resident(start: usize, bytes: usize) -> bool {
         // SAFETY: it takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
@@ -221,6 +221,7 @@ mod tests {
     }
 
     /// Two neighbours in one chunk, the first of several pieces; other tests may take from it at the same time.
+    #[cfg(all(target_os = "linux", not(miri)))]
     fn neighbours() -> (Panels<u32>, Panels<u32>) {
         loop {
             let pair = (filled(CHUNK / 4 / 4, 1), filled(10, 2));
