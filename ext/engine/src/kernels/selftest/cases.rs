@@ -53,8 +53,11 @@ fn inputs(bench: &Bench<'_>) -> Result<Vec<Input>> {
         for placement in [Placement::Narrowed, Placement::Transposed] {
             wanted.push(((6, width), (Fill::Plain, placement)));
         }
-        wanted.push(((4, width), (Fill::WithNan, Placement::Contiguous)));
-        wanted.push(((4, width), (Fill::WithInfinity, Placement::Contiguous)));
+        // Twice as many rows as columns: at every place, beside a row without it.
+        let rows = if width < 100 { 2 * width } else { 4 };
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            wanted.push(((rows, width), (Fill::With(value), Placement::Contiguous)));
+        }
     }
     // Enough for every thread of the pool, and rows that begin at every alignment.
     wanted.push(((700, 384), (Fill::Plain, Placement::Contiguous)));

@@ -24,10 +24,8 @@ pub(super) enum Fill {
     Constant(f64),
     /// Plain, after a first element of every row that lies elsewhere.
     FirstFar(f64),
-    /// Plain, with one NaN in the second row.
-    WithNan,
-    /// Plain, with +infinity in the second row and -infinity in the third.
-    WithInfinity,
+    /// Plain, with the number at one place of every second row, from the middle on at another place in each.
+    With(f64),
 }
 
 /// How an input lies in memory.
@@ -69,9 +67,9 @@ pub(super) fn values(random: &mut Random, count: usize, fill: Fill, width: usize
                 Fill::Constant(value) => value,
                 Fill::Around { mean, spread } => mean + spread * 1.7 * noise,
                 Fill::FirstFar(value) if i % width == 0 => value,
-                Fill::WithNan if row == 1 && i % width == width / 2 => f64::NAN,
-                Fill::WithInfinity if row == 1 && i % width == width / 3 => f64::INFINITY,
-                Fill::WithInfinity if row == 2 && i % width == width / 3 => f64::NEG_INFINITY,
+                Fill::With(value) if row % 2 == 1 && i % width == (width / 2 + row / 2) % width => {
+                    value
+                }
                 _ => 3.0 * noise,
             }
         })

@@ -116,12 +116,13 @@ pub(super) fn likeliest(bench: &mut Bench<'_>) -> Result<()> {
         Fill::Plain,
         Fill::Constant(-2.0),
         Fill::Constant(f64::NEG_INFINITY),
-        Fill::WithNan,
-        Fill::WithInfinity,
+        Fill::With(f64::NAN),
+        Fill::With(f64::INFINITY),
+        Fill::With(f64::NEG_INFINITY),
         Fill::FirstFar(5.0),
     ];
     for fill in fills {
-        for size in [(1, 1), (3, 7), (3, 300), (4, 4099), (2, 70_001)] {
+        for size in [(1, 1), (14, 7), (3, 300), (4, 4099), (2, 70_001)] {
             if !bench.takes(size) {
                 continue;
             }
