@@ -39,6 +39,12 @@ RSpec.describe Tasks::Attack, if: File.readable?("/proc/self/status") do
       on_one_processor(*["loop {}"] * 5) { |process| expect(patience_with(process)).to be_between(2.5, 10.5) }
     end
 
+    it "does not count the time in which nobody looked" do
+      calls = 0
+      described_class.new(1, Process.pid).wait { sleep(0.4) && (calls += 1) && nil }
+      expect(calls).to be_between(5, 7)
+    end
+
     it "is over with what the block says" do
       expect(described_class.new(1, Process.pid).wait { |seconds| seconds }).to eq(0.1)
     end

@@ -1,7 +1,8 @@
 # frozen_string_literal: true
 
-# How long processes may still take. What they wait for a processor while others have it does not count, so that a busy
-# machine is not taken for a call that hangs; ten times as long is too long in any case.
+# How long processes may still take. What they wait for a processor while others have it does not count, nor what the
+# one who waits is kept from looking, so that a busy machine is not taken for a call that hangs; ten times as long is
+# too long in any case.
 class Patience
   MOST = 10
 
@@ -10,33 +11,45 @@ class Patience
   def initialize(seconds, *processes)
     @seconds = seconds
     @processes = processes
-    @began = now
-    @waited = waited
+    @passed = @counted = 0.0
+    @delays = delays
   end
 
   # Calls the block, with how many seconds it may take, until it answers.
   #
   # @return [Object, nil] the answer, nil where there was none in time
   def wait
-    until over?
-      answer = yield [@seconds / 10.0, 1.0].min
+    step = [@seconds / 10.0, 1.0].min
+    until @counted > @seconds || @passed > @seconds * MOST
+      began = now
+      answer = yield step
       return answer if answer
+
+      count([now - began, 2 * step].min)
     end
   end
 
   private
 
-  def over?
-    passed = now - @began
-    passed > @seconds * MOST || passed - (waited - @waited) > @seconds
+  def count(seconds)
+    before = @delays
+    @delays = delays
+    # A thread that ended meanwhile takes nothing back.
+    waited = @delays.sum { |thread, delay| delay - before.fetch(thread, 0) }
+    @passed += seconds
+    @counted += [seconds - waited, 0].max
   end
 
-  # Seconds that all of their threads wanted to run and could not.
-  def waited
+  # @return [Hash{String => Float}] the seconds that each of their threads wanted to run and could not
+  def delays
     files = @processes.flat_map { |id| Dir["/proc/#{id}/task/*/schedstat"] }
-    files.sum { |path| File.read(path).split.fetch(1, 0).to_i } / 1e9
+    files.to_h { |path| [path, delay(path)] }
+  end
+
+  def delay(path)
+    File.read(path).split.fetch(1, 0).to_i / 1e9
   rescue SystemCallError
-    @waited || 0
+    @delays&.fetch(path, 0) || 0
   end
 
   def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
