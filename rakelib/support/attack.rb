@@ -19,6 +19,8 @@ module Tasks
     MOST_GROWTH = 1 << 20
     # What a process of the attack may address; one that is lied to about sizes must not get them.
     MOST_ADDRESSES = 8 << 30
+    # Numbers that a process holds unanswered.
+    MOST_AHEAD = 64
 
     Finding = Struct.new(:kind, :seed, :number, :problem, :detail) do
       def to_s = "#{kind} #{number} (seed #{seed}): #{problem}: #{detail}"
@@ -63,20 +65,40 @@ module Tasks
       limits = { rlimit_as: MOST_ADDRESSES, rlimit_core: 0 }
       command = [RbConfig.ruby, "-I#{LIB}", CHILD, kind, @seed.to_s]
       Open3.popen2(*command, err: File::NULL, **limits) do |input, output, process|
-        until numbers.empty? || (deadline && now > deadline)
-          number = numbers.shift
+        began = now
+        answered = 0
+        given = []
+        loop do
+          numbers = [] if deadline && now > deadline
+          give(input, given, numbers, ahead(answered, now - began))
+          break if given.empty?
+
           @inputs[kind] += 1
-          return numbers unless ask(kind, number, input, output, process)
+          number = given.shift
+          return given + numbers unless answered?(kind, number, output, process)
+
+          answered += 1
         end
         input.close
       end
       []
     end
 
-    # @return [Boolean] whether the process can go on
-    def ask(kind, number, input, output, process)
-      input.puts(number)
+    # How many numbers a process is given before it answers: what takes it half a second, so that it need not wait for
+    # this one to be run.
+    def ahead(answered, seconds) = (answered * 0.5 / seconds).ceil.clamp(1, MOST_AHEAD)
+
+    def give(input, given, numbers, count)
+      more = numbers.shift([count - given.size, 0].max)
+      given.concat(more)
+      input.write(more.map { |number| "#{number}\n" }.join)
       input.flush
+    rescue Errno::EPIPE
+      nil # Its answers say where it ended.
+    end
+
+    # @return [Boolean] whether the process can go on
+    def answered?(kind, number, output, process)
       patience = Patience.new(MOST_SECONDS, process.pid)
       line = patience.wait { |seconds| output.wait_readable(seconds) } && output.gets
       return judge(kind, number, JSON.parse(line)) if line
@@ -87,9 +109,6 @@ module Tasks
         Process.kill(:KILL, process.pid)
         found(kind, number, "hang", "more than #{MOST_SECONDS} seconds")
       end
-      false
-    rescue Errno::EPIPE
-      found(kind, number, "crash", process.value.inspect)
       false
     end
 

@@ -64,14 +64,27 @@ class Inputs
 
   def highest = File.read("/proc/self/status")[/VmHWM:\s+(\d+)/, 1].to_i
 
-  # A copy of a fixture in which one file is damaged.
+  # A copy of a fixture in which one file is damaged, until the next one is wanted.
   def damaged(name, file)
-    copy = File.join(@folder, "model")
-    FileUtils.rm_rf(copy)
-    FileUtils.cp_r(File.join(ROOT, "tiny", name), copy)
+    replace(*@original) if @original
+    copy = copy_of(name)
     path = Dir[File.join(copy, file)].min
-    File.binwrite(path, yield(File.binread(path)))
+    @original = [path, File.binread(path)]
+    replace(path, yield(@original.last))
     copy
+  end
+
+  def copy_of(name)
+    (@copies ||= {})[name] ||= File.join(@folder, name).tap do |copy|
+      FileUtils.mkdir_p(File.dirname(copy))
+      FileUtils.cp_r(File.join(ROOT, "tiny", name), copy)
+    end
+  end
+
+  # By another file: models that are still open may read the one before.
+  def replace(path, bytes)
+    File.delete(path)
+    File.binwrite(path, bytes)
   end
 
   def try_safetensors(random)
