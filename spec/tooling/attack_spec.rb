@@ -50,6 +50,17 @@ RSpec.describe Tasks::Attack, if: File.readable?("/proc/self/status") do
     end
   end
 
+  it "keeps its numbers from what reads the standard input" do
+    reader = File.join(Dir.mktmpdir, "reader.rb")
+    File.write(reader, "class Inputs; def try_reader(_) = ($stdin.wait_readable(0)&.eof? or raise 'numbers'); end")
+    options = ENV.fetch("RUBYOPT", nil)
+    ENV["RUBYOPT"] = "#{options} -r#{reader}"
+    attack = described_class.new(kinds: ["reader"]).run(count: 3)
+    expect(attack.report).to eq("3 inputs (reader 3): crash 0, hang 0, blow-up 0, unclear error 0")
+  ensure
+    ENV["RUBYOPT"] = options
+  end
+
   it "notices a process that ends, hangs, grows or says too little" do
     stub_const("#{described_class}::CHILD", File.join(Dir.mktmpdir, "child.rb"))
     stub_const("#{described_class}::MOST_SECONDS", 2)

@@ -242,5 +242,8 @@ class Inputs
 end
 
 inputs = Inputs.new(ARGV[0], Integer(ARGV[1]))
+# The numbers are not for a method that is given the standard input to read.
+numbers = $stdin.dup
+$stdin.reopen(File::NULL)
 $stdout.sync = true
-$stdin.each_line { |line| puts JSON.generate(inputs.give(Integer(line))) }
+numbers.each_line { |line| puts JSON.generate(inputs.give(Integer(line))) }
