@@ -27,10 +27,17 @@ namespace :bench do
     puts Bench::Peers.prepare, Bench::CandleTransformers.prepare
   end
 
-  desc "Put the newest whole run, or FILE=, into docs/performance.md and its picture"
+  desc "Put the newest whole run, or FILE=, into docs/performance.md and its pictures"
   task :plot do
-    require_relative "../bench/harness/document"
-    puts Bench::Document.publish(*[ENV["FILE"]].compact)
+    require_relative "../bench/harness/limits_document"
+    puts Bench::Document.publish(*[ENV["FILE"]].compact), Bench::LimitsDocument.publish
+  end
+
+  desc "Measure what this machine reads and multiplies at most, and draw where the published cases stand: THREADS=..."
+  task :roofline do
+    require_relative "../bench/harness/limits_document"
+    threads = Integer(ENV.fetch("THREADS") { Bench::Results.read(Bench::Results::PUBLISHED).fetch("threads") })
+    puts Bench::Limits.update(threads: threads), Bench::LimitsDocument.publish
   end
 
   desc "Show where our time goes in a case, by perf: rake bench:profile[q4_1_decode]"

@@ -32,12 +32,12 @@ module Bench
       File.exist?(Results::PUBLISHED) ? section(Results.read(Results::PUBLISHED)) : UNPUBLISHED
     end
 
-    # @return [String] the page with the text between its markers replaced
+    # @return [String] the page with the text between the markers replaced
     # @raise [RuntimeError] when the page has lost a marker
-    def insert(page, text)
-      before, opening, rest = page.partition(MARKERS.first)
-      _, closing, after = rest.partition(MARKERS.last)
-      raise "the page needs the lines #{MARKERS.join(" and ")}" if opening.empty? || closing.empty?
+    def insert(page, text, markers = MARKERS)
+      before, opening, rest = page.partition(markers.first)
+      _, closing, after = rest.partition(markers.last)
+      raise "the page needs the lines #{markers.join(" and ")}" if opening.empty? || closing.empty?
 
       "#{before}#{opening}\n#{text}\n#{closing}#{after}"
     end

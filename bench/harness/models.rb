@@ -39,11 +39,21 @@ module Bench
     # @param type [String] such as "Q4_K_M"
     # @return [String] the language model as a GGUF file of that type, made on first use
     def gguf(type)
-      given = File.join(checkpoint(LLM), LLM_FILE)
-      return given if type == GIVEN_TYPE
+      target = gguf_path(type)
+      return target if type == GIVEN_TYPE
 
-      target = File.join(directory("models"), LLM_FILE.sub(GIVEN_TYPE, type))
-      made(target) { run(File.join(BENCH, "quantize.py"), given, type, target) }
+      made(target) { run(File.join(BENCH, "quantize.py"), gguf_path(GIVEN_TYPE), type, target) }
+    end
+
+    # @return [Boolean] whether that file is there already
+    def gguf?(type)
+      File.exist?(gguf_path(type))
+    end
+
+    def gguf_path(type)
+      return File.join(checkpoint(LLM), LLM_FILE) if type == GIVEN_TYPE
+
+      File.join(directory("models"), LLM_FILE.sub(GIVEN_TYPE, type))
     end
 
     def directory(name)
