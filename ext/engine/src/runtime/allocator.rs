@@ -2,7 +2,9 @@
 //!
 //! A forward asks for the same handful of sizes again and again, and the system's allocator gives
 //! memory of megabytes back to the kernel at once: every layer would then pay for fresh, zeroed
-//! pages. What is kept is bounded, and a buffer serves requests of its own size class only.
+//! pages. What is kept is bounded, and a buffer serves requests of its own size class only. Smaller
+//! buffers come from the system, but begin with a cache line: of vectors and tiles that straddle two
+//! lines each costs twice.
 //! With `CANDLE_ALLOCATOR=system` everything goes to the system's allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::runtime::mapping::{fresh, give_back};
 use crate::runtime::switch::Switch;
 
-/// Smaller requests go to the system.
+/// Smaller requests are not kept.
 const LEAST: usize = 1 << 20;
 /// Larger ones too.
 const MOST: usize = 32 << 20;
@@ -22,6 +24,9 @@ const KEPT: usize = 64 << 20;
 const SLOTS: usize = 48;
 /// Requests of a larger alignment go to the system.
 const ALIGNMENT: usize = 16;
+/// Requests from this size on begin with a cache line.
+const IN_LINES: usize = 4 << 10;
+const CACHE_LINE: usize = 64;
 /// One answer for all allocators of the process: a block must go back where it came from.
 static SYSTEM_ONLY: Switch = Switch::new(c"CANDLE_ALLOCATOR", c"system");
 
@@ -70,9 +75,27 @@ fn class(size: usize) -> usize {
     size.next_multiple_of(size.next_power_of_two() / 16)
 }
 
-/// Whether a request is one that this allocator handles.
-fn is_kept(layout: &Layout) -> bool {
-    (LEAST..=MOST).contains(&layout.size()) && layout.align() <= ALIGNMENT && !SYSTEM_ONLY.is_on()
+/// Where the memory of a request comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// This allocator's shelf, or the kernel.
+    Shelf,
+    /// The system's allocator, with this layout in place of the request's.
+    System(Layout),
+}
+
+impl Source {
+    fn of(layout: Layout) -> Self {
+        let size = layout.size();
+        if !(IN_LINES..=MOST).contains(&size) || layout.align() > ALIGNMENT || SYSTEM_ONLY.is_on() {
+            return Self::System(layout);
+        }
+        if size >= LEAST {
+            return Self::Shelf;
+        }
+        // SAFETY: the alignment is a power of two, and a small size can be rounded up to it.
+        Self::System(unsafe { Layout::from_size_align_unchecked(size, CACHE_LINE) })
+    }
 }
 
 impl Reusing {
@@ -142,11 +165,12 @@ impl Shelf {
     }
 }
 
-// SAFETY: a block of this allocator's sizes is `fresh` memory of its class, which goes back as the
-// same class or lies on the shelf, where nobody else has it. All others are the system's.
+// SAFETY: a block of the shelf's sizes is `fresh` memory of its class, which goes back as the
+// same class or lies on the shelf, where nobody else has it. All others are the system's, with layouts that
+// are at least as strict.
 unsafe impl GlobalAlloc for Reusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if !is_kept(&layout) {
+        if let Source::System(layout) = Source::of(layout) {
             // SAFETY: the caller's promises are passed on.
             return unsafe { System.alloc(layout) };
         }
@@ -158,7 +182,7 @@ unsafe impl GlobalAlloc for Reusing {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if !is_kept(&layout) {
+        if let Source::System(layout) = Source::of(layout) {
             // SAFETY: the caller's promises are passed on.
             return unsafe { System.alloc_zeroed(layout) };
         }
@@ -175,7 +199,7 @@ unsafe impl GlobalAlloc for Reusing {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        if !is_kept(&layout) {
+        if let Source::System(layout) = Source::of(layout) {
             // SAFETY: the caller's promises are passed on.
             return unsafe { System.dealloc(pointer, layout) };
         }
@@ -200,10 +224,14 @@ unsafe impl GlobalAlloc for Reusing {
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller vouches for the new size.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        match (is_kept(&layout), is_kept(&wanted)) {
-            // SAFETY: the caller's promises are passed on.
-            (false, false) => return unsafe { System.realloc(pointer, layout, size) },
-            (true, true) if class(layout.size()) == class(size) => return pointer,
+        match (Source::of(layout), Source::of(wanted)) {
+            (Source::System(given), Source::System(wanted)) if given.align() == wanted.align() => {
+                // SAFETY: the caller's promises are passed on.
+                return unsafe { System.realloc(pointer, given, size) };
+            }
+            (Source::Shelf, Source::Shelf) if class(layout.size()) == class(size) => {
+                return pointer
+            }
             _ => {}
         }
         // SAFETY: both blocks are valid for the smaller of the two sizes and do not overlap.
@@ -271,6 +299,28 @@ mod tests {
             assert!((0..5 << 20).step_by(4096).all(|i| *zeroed.add(i) == 0));
             allocator.dealloc(large, layout(5 << 20));
             allocator.dealloc(zeroed, layout(5 << 20));
+        }
+    }
+
+    #[test]
+    fn a_buffer_begins_with_a_cache_line_and_keeps_its_contents_when_it_grows() {
+        let allocator = Reusing::new();
+        // SAFETY: as above.
+        unsafe {
+            let mut size = IN_LINES / 2;
+            let mut block = allocator.alloc(layout(size));
+            block.write_bytes(7, size);
+            for wanted in [IN_LINES, 3 * IN_LINES + 5, LEAST - 1, LEAST, 100, IN_LINES] {
+                block = allocator.realloc(block, layout(size), wanted);
+                assert!(wanted < IN_LINES || (block as usize).is_multiple_of(CACHE_LINE));
+                assert!((0..100).all(|i| *block.add(i) == 7), "{size} to {wanted}");
+                size = wanted;
+            }
+            allocator.dealloc(block, layout(size));
+            let zeroed = allocator.alloc_zeroed(layout(IN_LINES));
+            assert!((zeroed as usize).is_multiple_of(CACHE_LINE));
+            assert!((0..IN_LINES).all(|i| *zeroed.add(i) == 0));
+            allocator.dealloc(zeroed, layout(IN_LINES));
         }
     }
 

@@ -78,8 +78,9 @@ unsafe fn upper_tail<S: Simd>(x: S::V) -> S::V {
     }
 }
 
+/// x · Φ(x), wherever x lies.
 #[inline(always)]
-unsafe fn gelu<S: Simd>(x: S::V) -> S::V {
+pub(super) unsafe fn gelu<S: Simd>(x: S::V) -> S::V {
     unsafe {
         let tail = upper_tail::<S>(x);
         let probability = S::select_less(x, S::splat(0.0), tail, S::sub(S::splat(1.0), tail));
@@ -127,7 +128,7 @@ pub(super) unsafe fn activation<S: Simd>(x: S::V, activation: Activation) -> S::
     unsafe {
         let zero = S::splat(0.0);
         match activation {
-            Activation::Gelu => gelu::<S>(x),
+            Activation::Gelu => S::gelu(x),
             Activation::GeluTanh => gelu_tanh::<S>(x),
             Activation::QuickGelu => S::mul(x, logistic::<S>(S::mul(S::splat(1.702), x))),
             Activation::Silu => S::mul(x, logistic::<S>(x)),

@@ -256,6 +256,33 @@ pub(crate) fn for_each_range(count: usize, cost: usize, work: impl Fn(Range<usiz
 }
 
 #[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_rounds_to_bf16_alike() {
+        let odd = [
+            0x7f80_0001,
+            0x7fff_ffff,
+            0xffff_8000,
+            0x7f7f_ffff,
+            0x8000,
+            1,
+        ];
+        let halves = (0..=u16::MAX)
+            .flat_map(|high| [0u32, 0x7fff, 0x8000, 0x8001].map(|low| u32::from(high) << 16 | low));
+        let numbers: Vec<f32> = odd.into_iter().chain(halves).map(f32::from_bits).collect();
+        let want: Vec<u16> = numbers.iter().map(|&x| simd::f32_to_bf16(x)).collect();
+        for &isa in Isa::available() {
+            let mut got = vec![0u16; numbers.len()];
+            // SAFETY: both have the length.
+            unsafe { narrow_bf16(isa, numbers.as_ptr(), got.as_mut_ptr(), numbers.len()) };
+            assert!(got == want, "{}", isa.name());
+        }
+    }
+}
+
+#[cfg(test)]
 mod test_numbers {
     /// Numbers in -1..1 that a seed repeats.
     pub fn numbers(count: usize, seed: u32) -> Vec<f32> {

@@ -4,6 +4,8 @@
 //! functions that enable the features (`dispatched!`). Every method is unsafe for one reason: the
 //! CPU must have the instruction set. Pointers need no alignment.
 
+use super::math;
+
 /// A vector of f32 and what the kernels do with it.
 #[allow(clippy::missing_safety_doc)]
 pub(crate) trait Simd: Copy {
@@ -58,6 +60,11 @@ pub(crate) trait Simd: Copy {
     unsafe fn scale_by_power(v: Self::V, n: Self::V) -> Self::V;
     unsafe fn sum(v: Self::V) -> f32;
     unsafe fn highest(v: Self::V) -> f32;
+    /// x · Φ(x).
+    #[inline(always)]
+    unsafe fn gelu(x: Self::V) -> Self::V {
+        unsafe { math::gelu::<Self>(x) }
+    }
 
     /// Four neighbouring numbers of LANES rows, `stride` apart: the first of every row, the second, and
     /// so on. Rows beyond the `last` are read as that one.
@@ -283,6 +290,8 @@ impl Simd for Portable {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
+#[cfg(target_arch = "x86_64")]
+mod gelu;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

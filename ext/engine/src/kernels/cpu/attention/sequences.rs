@@ -239,8 +239,9 @@ impl<T: Element> Call<'_, T> {
         let key_head = self.key_head(unit);
         with_scratch(TiledUnit::room(sizes, false), |scratch| {
             let mut tiles = TiledUnit::new(self.isa, sizes, false, scratch);
-            for j in 0..unit.keys {
-                tiles.set_key(j, bits(self.k.row(self.key_row(unit, key_head, j))));
+            let key = |key: usize| bits(self.k.row(self.key_row(unit, key_head, key)));
+            for first in (0..unit.keys).step_by(PANEL) {
+                tiles.set_keys(first, PANEL.min(unit.keys - first), |at| key(first + at));
             }
             self.set_values(unit, &(0..unit.keys), &mut tiles);
             for start in (0..unit.queries).step_by(TILED_QUERIES) {

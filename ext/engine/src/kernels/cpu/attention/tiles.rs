@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::few_queries::StridedRows;
+use super::scores::pack_keys;
 use crate::kernels::cpu::isa::Isa;
 use crate::kernels::cpu::narrow_bf16;
 use crate::kernels::cpu::product::amx::{multiply_bf16, Operands, Tiles, TILE};
@@ -89,7 +91,7 @@ impl<'a> TiledUnit<'a> {
         unit
     }
 
-    /// Zeros wherever `set_key`, `set_values` and `set_query` do not write.
+    /// Zeros wherever `set_keys`, `set_values` and `set_query` do not write.
     fn clear_padding(&mut self, (keys, width, value_width): Sizes) {
         let (_, padded_width, padded_values) = self.padded;
         if keys % PANEL != 0 || width != padded_width || keys == 0 {
@@ -105,7 +107,18 @@ impl<'a> TiledUnit<'a> {
         self.queries.fill(0);
     }
 
-    pub fn set_key(&mut self, key: usize, row: &[u16]) {
+    /// So many keys from the first of a panel on; `key` counts from there, and gives rows of one slice that
+    /// are evenly apart.
+    pub fn set_keys<'k>(&mut self, first: usize, count: usize, key: impl Fn(usize) -> &'k [u16]) {
+        assert!(first.is_multiple_of(PANEL) && (1..=PANEL).contains(&count));
+        let Some(rows) = in_pairs(key(0), key(count - 1), count) else {
+            return (0..count).for_each(|at| self.set_key(first + at, key(at)));
+        };
+        let panel = &mut self.keys[first * self.padded.1 / 2..][..rows.width * PANEL];
+        pack_keys(self.isa, (rows, count), singles(panel));
+    }
+
+    fn set_key(&mut self, key: usize, row: &[u16]) {
         let panel = key / PANEL * (self.padded.1 / 2) * PANEL + key % PANEL;
         for (to, pair) in self.keys[panel..]
             .iter_mut()
@@ -259,6 +272,25 @@ unsafe fn multiply(
     unsafe { multiply_bf16(tiles, count, operands) };
 }
 
+/// `count` rows of halves as rows of pairs, of which the first and the last are given; none where a pair does
+/// not begin with every row.
+fn in_pairs<'a>(first: &'a [u16], last: &'a [u16], count: usize) -> Option<StridedRows<'a>> {
+    let apart = last.as_ptr() as usize - first.as_ptr() as usize;
+    let stride = apart / (count - 1).max(1);
+    let whole = |bytes: usize| bytes.is_multiple_of(size_of::<f32>());
+    let fits = whole(first.as_ptr() as usize) && whole(stride) && whole(size_of_val(first));
+    let (stride, width) = (stride / size_of::<f32>(), first.len() / 2);
+    fits.then(|| StridedRows {
+        // SAFETY: both rows lie in one slice, the last behind the first, at addresses of f32; every bit pattern
+        // is a value of both types.
+        values: unsafe {
+            std::slice::from_raw_parts(first.as_ptr().cast(), (count - 1) * stride + width)
+        },
+        stride,
+        width,
+    })
+}
+
 fn join(first: u16, second: u16) -> u32 {
     u32::from(first) | u32::from(second) << 16
 }
@@ -266,6 +298,11 @@ fn join(first: u16, second: u16) -> u32 {
 fn words(values: &mut [f32]) -> &mut [u32] {
     // SAFETY: both types have one size and alignment, and every bit pattern is a value of both.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
+}
+
+fn singles(words: &mut [u32]) -> &mut [f32] {
+    // SAFETY: both types have one size and alignment, and every bit pattern is a value of both.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len()) }
 }
 
 fn half_words(values: &mut [f32]) -> &mut [u16] {

@@ -70,13 +70,8 @@ impl Tiles {
     ///
     /// # Safety
     /// `is_usable()` said yes; the bytes are whole groups of four, at most 64.
-    pub unsafe fn for_groups(rows_of_a: usize, bytes: usize) -> Self {
-        let rows_of_a = rows_of_a.clamp(1, TILE);
-        let set = [
-            (rows_of_a, ROW_BYTES),
-            (rows_of_a, bytes),
-            (bytes / 4, ROW_BYTES),
-        ];
+    pub unsafe fn for_groups(bytes: usize) -> Self {
+        let set = [(TILE, ROW_BYTES), (TILE, bytes), (bytes / 4, ROW_BYTES)];
         let mut shapes = [(0, 0); 8];
         shapes[..3].copy_from_slice(&set);
         shapes[3..6].copy_from_slice(&set);

@@ -139,11 +139,12 @@ impl ByteMatrix {
                     for_each_range(padded, depth, |range| {
                         for row in range {
                             let (to, scale) = (bytes.at(row * depth), scales.at(row));
-                            std::ptr::write_bytes(to, OFFSET as u8, depth);
+                            let width = if row < rows { self.inputs } else { 0 };
+                            std::ptr::write_bytes(to.add(width), OFFSET as u8, depth - width);
                             *scale = 0.0;
                             if row < rows {
-                                let from = x[row * self.inputs..].as_ptr();
-                                *scale = quantize_row(isa, from, to, self.inputs);
+                                let from = x[row * width..].as_ptr();
+                                *scale = quantize_row(isa, from, to, width);
                             }
                         }
                     })

@@ -1,8 +1,9 @@
 //! What follows the sums of a product: bias, activation, residual, and rounding to what is stored.
 
 use crate::kernels::cpu::isa::{dispatched, Isa};
+use crate::kernels::cpu::math;
 use crate::kernels::cpu::product::driver::Sums;
-use crate::kernels::cpu::rows::activation::activate_row_with;
+use crate::kernels::cpu::rows::activation::for_constant;
 use crate::kernels::cpu::simd::Simd;
 use crate::kernels::cpu::Stored;
 use crate::kernels::Activation;
@@ -87,28 +88,30 @@ dispatched! {
 #[inline(always)]
 unsafe fn finish_rows<S: Simd, N: Vectors<S>>(finish: Finish) {
     unsafe {
-        // The padding of a short panel lies within the row of sums.
-        let padded = finish.columns.next_multiple_of(S::LANES);
-        let none = std::ptr::null();
+        match finish.activation {
+            None => store_rows::<S, N>(finish, Activation::Identity),
+            Some(activation) => for_constant!(activation, A => {
+                store_rows::<S, N>(finish, A);
+            }),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn store_rows<S: Simd, N: Vectors<S>>(finish: Finish, activation: Activation) {
+    unsafe {
         for row in 0..finish.rows {
-            let sums = finish.sums.row(row);
             let at = row * finish.stride;
-            let out = finish.out.cast::<N::Number>().add(at);
-            let residual = match finish.residual.is_null() {
-                true => std::ptr::null(),
-                false => finish.residual.cast::<N::Number>().add(at),
+            let line = Line {
+                sums: finish.sums.row(row),
+                bias: finish.bias,
+                residual: match finish.residual.is_null() {
+                    true => std::ptr::null(),
+                    false => finish.residual.cast::<N::Number>().add(at),
+                },
+                out: finish.out.cast::<N::Number>().add(at),
             };
-            let Some(activation) = finish.activation else {
-                store_row::<S, N>(sums, finish.bias, residual, out, finish.columns);
-                continue;
-            };
-            if !finish.bias.is_null() {
-                store_row::<S, F32>(sums, finish.bias, none, sums, finish.columns);
-            }
-            activate_row_with::<S>(sums, none, sums, padded, activation);
-            if !residual.is_null() || !finish.is_in_place() {
-                store_row::<S, N>(sums, none, residual, out, finish.columns);
-            }
+            line.store::<S, N>(finish.columns, activation);
         }
     }
 }
@@ -145,41 +148,60 @@ vectors!(F32, f32, load, store);
 vectors!(F16, u16, load_f16, store_f16);
 vectors!(Bf16, u16, load_bf16, store_bf16);
 
-/// One row of sums plus bias and residual, where those are, rounded to what is stored.
-#[inline(always)]
-unsafe fn store_row<S: Simd, N: Vectors<S>>(
+/// One row of a product.
+#[derive(Clone, Copy)]
+struct Line<T> {
     sums: *const f32,
+    /// May be null, and so may the residual.
     bias: *const f32,
-    residual: *const N::Number,
-    out: *mut N::Number,
-    columns: usize,
-) {
-    unsafe {
-        let mut i = 0;
-        while i + S::LANES <= columns {
-            let mut v = S::load(sums.add(i));
-            if !bias.is_null() {
-                v = S::add(v, S::load(bias.add(i)));
+    residual: *const T,
+    out: *mut T,
+}
+
+impl<T: Copy + Default> Line<T> {
+    /// Everything that follows the sums, in one pass, rounded to what is stored.
+    #[inline(always)]
+    unsafe fn store<S: Simd, N: Vectors<S, Number = T>>(
+        self,
+        columns: usize,
+        activation: Activation,
+    ) {
+        let Self {
+            sums,
+            bias,
+            residual,
+            out,
+        } = self;
+        unsafe {
+            let mut i = 0;
+            while i + S::LANES <= columns {
+                let mut v = S::load(sums.add(i));
+                if !bias.is_null() {
+                    v = S::add(v, S::load(bias.add(i)));
+                }
+                v = math::activation::<S>(v, activation);
+                if !residual.is_null() {
+                    v = S::add(v, N::load(residual.add(i)));
+                }
+                N::store(out.add(i), v);
+                i += S::LANES;
             }
-            if !residual.is_null() {
-                v = S::add(v, N::load(residual.add(i)));
+            let rest = columns - i;
+            if rest > 0 {
+                // The padding of a short panel lies within the row of sums.
+                let mut v = S::load(sums.add(i));
+                if !bias.is_null() {
+                    v = S::add(v, S::load_first(bias.add(i), rest));
+                }
+                v = math::activation::<S>(v, activation);
+                let mut numbers = [T::default(); 16];
+                if !residual.is_null() {
+                    std::ptr::copy_nonoverlapping(residual.add(i), numbers.as_mut_ptr(), rest);
+                    v = S::add(v, N::load(numbers.as_ptr()));
+                }
+                N::store(numbers.as_mut_ptr(), v);
+                std::ptr::copy_nonoverlapping(numbers.as_ptr(), out.add(i), rest);
             }
-            N::store(out.add(i), v);
-            i += S::LANES;
-        }
-        let rest = columns - i;
-        if rest > 0 {
-            let mut numbers = [N::Number::default(); 16];
-            let mut v = S::load(sums.add(i));
-            if !bias.is_null() {
-                v = S::add(v, S::load_first(bias.add(i), rest));
-            }
-            if !residual.is_null() {
-                std::ptr::copy_nonoverlapping(residual.add(i), numbers.as_mut_ptr(), rest);
-                v = S::add(v, N::load(numbers.as_ptr()));
-            }
-            N::store(numbers.as_mut_ptr(), v);
-            std::ptr::copy_nonoverlapping(numbers.as_ptr(), out.add(i), rest);
         }
     }
 }

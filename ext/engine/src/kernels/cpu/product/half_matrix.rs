@@ -8,6 +8,7 @@ mod widened;
 #[cfg(target_arch = "x86_64")]
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
 
 use crate::kernels::cpu::isa::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -36,6 +37,13 @@ const CACHE: usize = 1 << 20;
 /// Rows of a task at most, but for what the cache says.
 #[cfg(target_arch = "x86_64")]
 const MOST_ROWS: usize = 256;
+
+/// Bytes of a task's rows at most where they are widened, and how many are multiplied together.
+const WIDE_CACHE: usize = 1 << 20;
+const WIDE_BLOCK: usize = 12;
+
+/// Rows of such a task: the more there are, the less it matters that a panel is widened for them.
+const WIDE_ROWS: RangeInclusive<usize> = 96..=252;
 
 /// With so many rows, a panel is widened once for all of them, and else as it is read.
 const LEAST_IN_WIDE_PANELS: usize = 16;
@@ -169,8 +177,9 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = isa;
+        let rows = WIDE_CACHE / (self.padded_inputs() * size_of::<f32>()).max(1);
         TaskRows {
-            most: 96,
+            most: (rows / WIDE_BLOCK * WIDE_BLOCK).clamp(*WIDE_ROWS.start(), *WIDE_ROWS.end()),
             unit: 4,
             padded: false,
         }

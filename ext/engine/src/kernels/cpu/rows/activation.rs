@@ -52,10 +52,11 @@ macro_rules! for_constant {
         }
     };
 }
+pub(crate) use for_constant;
 
 /// out = activation(x), or activation(x) · up where `up` is not null.
 #[inline(always)]
-pub(crate) unsafe fn activate_row_with<S: Simd>(
+unsafe fn activate_row_with<S: Simd>(
     x: *const f32,
     up: *const f32,
     out: *mut f32,
@@ -122,5 +123,55 @@ pub(crate) fn gated<T: Element>(
                 })
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::reference;
+
+    fn gelu(isa: Isa, x: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; x.len()];
+        // SAFETY: both have the width, and the instruction set is one of this machine's.
+        unsafe {
+            activate_row(
+                isa,
+                x.as_ptr(),
+                std::ptr::null(),
+                out.as_mut_ptr(),
+                x.len(),
+                Activation::Gelu,
+            );
+        }
+        out
+    }
+
+    #[test]
+    fn gelu_has_its_digits_everywhere_and_ignores_its_neighbours() {
+        let x: Vec<f32> = (0..20_000).map(|i| -9.0 + i as f32 * 0.9e-3).collect();
+        let odd = [f32::NAN, f32::NEG_INFINITY, -1e30, f32::INFINITY, -6.25];
+        for &isa in Isa::available() {
+            let plain = gelu(isa, &x);
+            for (&x, &got) in x.iter().zip(&plain) {
+                let want = reference::activation(f64::from(x), Activation::Gelu);
+                let apart = (f64::from(got) - want).abs();
+                let allowed = if x < -4.0 { 2e-5 } else { 4e-7 };
+                assert!(
+                    apart <= allowed * want.abs(),
+                    "{} at {x}: {got}",
+                    isa.name()
+                );
+            }
+            for other in odd {
+                let mut x = x.clone();
+                x.iter_mut().step_by(16).for_each(|x| *x = other);
+                for (i, (got, plain)) in gelu(isa, &x).iter().zip(&plain).enumerate() {
+                    assert!(i % 16 == 0 || got == plain, "{} beside {other}", isa.name());
+                }
+            }
+            let ends = gelu(isa, &odd);
+            assert!(ends[0].is_nan() && ends[2] == 0.0 && ends[3] == f32::INFINITY);
+        }
     }
 }

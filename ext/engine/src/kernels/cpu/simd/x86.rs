@@ -1,6 +1,7 @@
 //! AVX2 and AVX-512.
 
-use super::Simd;
+use super::{gelu, Simd};
+use crate::kernels::cpu::math;
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -202,6 +203,20 @@ impl Simd for Avx2 {
 pub(crate) struct Avx512;
 
 impl Avx512 {
+    /// Where the upper halves of 16 words of 32 bits lie.
+    #[inline(always)]
+    unsafe fn upper_halves() -> __m512i {
+        static PLACES: [u16; 32] = {
+            let mut places = [0; 32];
+            let mut word = 0;
+            while word < 16 {
+                places[word] = 2 * word as u16 + 1;
+                word += 1;
+            }
+            places
+        };
+        unsafe { _mm512_loadu_si512(PLACES.as_ptr().cast()) }
+    }
     /// Four numbers of the rows `row`, `row` + 4, `row` + 8 and `row` + 12, side by side.
     #[inline(always)]
     unsafe fn four_rows(from: *const f32, stride: usize, row: usize, last: usize) -> __m512 {
@@ -314,6 +329,18 @@ impl Simd for Avx512 {
         unsafe { _mm512_reduce_max_ps(v) }
     }
     #[inline(always)]
+    unsafe fn gelu(x: Self::V) -> Self::V {
+        unsafe {
+            let near = gelu::by_pieces(x);
+            // What is not a number is not near either.
+            let is_near = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_set1_ps(-gelu::END));
+            match is_near {
+                0xffff => near,
+                _ => _mm512_mask_blend_ps(is_near, math::gelu::<Self>(x), near),
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn store_bytes(to: *mut u8, v: Self::V) {
         unsafe {
             let bytes = _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v));
@@ -352,14 +379,14 @@ impl Simd for Avx512 {
     unsafe fn store_bf16(to: *mut u16, v: Self::V) {
         unsafe {
             let bits = _mm512_castps_si512(v);
-            let high = _mm512_srli_epi32::<16>(bits);
-            let odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
-            let quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+            let odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x1_0000));
             let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
-            let out = _mm512_mask_mov_epi32(rounded, nan, quiet);
-            _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(out));
+            let nearly = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+            let rounded = _mm512_mask_add_epi32(nearly, odd, nearly, _mm512_set1_epi32(1));
+            let quiet = _mm512_set1_epi32(0x40_0000);
+            let out = _mm512_mask_or_epi32(rounded, nan, bits, quiet);
+            let halves = _mm512_permutexvar_epi16(Self::upper_halves(), out);
+            _mm256_storeu_si256(to.cast(), _mm512_castsi512_si256(halves));
         }
     }
     #[inline(always)]

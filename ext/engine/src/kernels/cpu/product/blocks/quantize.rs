@@ -20,7 +20,10 @@ pub(super) const FINER: i32 = 254;
 /// Rows that fill a tile with their planes.
 pub(super) const TILE_ROWS: usize = 8;
 /// With fewer rows, vectors take less time than tiles.
-const LEAST_OF_TILES: usize = 4;
+const LEAST_OF_TILES: usize = 12;
+
+/// Rounding an element takes as long as copying about this many.
+const COST: usize = 8;
 
 /// What the 32 bytes of a group in a plane share.
 #[repr(C)]
@@ -38,8 +41,8 @@ pub(super) struct Group {
 pub(crate) struct QuantizedRows {
     /// What multiplies them.
     pub(super) level: Level,
-    /// How many there are, where their bytes lie as tiles, of which they may not fill the last.
-    pub(super) tiled: Option<usize>,
+    /// Whether their bytes lie as tiles, of which they may not fill the last.
+    pub(super) tiled: bool,
     /// [rows, planes, inputs], or [tiles, inputs / 32, rows of a tile, planes, 32].
     pub(super) bytes: Vec<i8>,
     /// [rows, planes, inputs / 32].
@@ -85,7 +88,7 @@ impl QuantizedRows {
         let bytes = unsafe {
             build(PLANES * padded * inputs, |bytes| {
                 groups = build(PLANES * padded * width, |groups| {
-                    for_each_range(padded, PLANES * inputs, |range| {
+                    for_each_range(padded, COST * PLANES * inputs, |range| {
                         for row in range {
                             let (bytes, groups) =
                                 (bytes.at(start(row)), groups.at(row * PLANES * width));
@@ -102,7 +105,7 @@ impl QuantizedRows {
         };
         Self {
             level,
-            tiled: tiled.then_some(rows),
+            tiled,
             bytes,
             groups,
         }
@@ -204,15 +207,15 @@ dispatched! {
 mod tests {
     use super::*;
 
-    fn rows() -> Vec<f32> {
-        (0..5 * 96)
+    fn rows(count: usize) -> Vec<f32> {
+        (0..count * 96)
             .map(|i| (i as f32 * 0.7).sin() * (1.0 + (i / 32) as f32))
             .collect()
     }
 
     #[test]
     fn the_planes_make_the_elements_and_their_sums() {
-        let x = rows();
+        let x = rows(5);
         for &isa in Isa::available() {
             let quantized = QuantizedRows::new((isa, Level::Portable), &x, 5);
             for (group, x) in x.chunks(32).enumerate() {
@@ -244,18 +247,19 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn tiles_have_the_same_bytes_and_nothing_after_the_last_row() {
-        let x = rows();
+        let x = rows(LEAST_OF_TILES);
         for &isa in Isa::available() {
-            let [plain, tiled] =
-                [Level::Portable, Level::Amx].map(|level| QuantizedRows::new((isa, level), &x, 5));
-            assert_eq!((plain.tiled, tiled.tiled), (None, Some(5)));
+            let [plain, tiled] = [Level::Portable, Level::Amx]
+                .map(|level| QuantizedRows::new((isa, level), &x, LEAST_OF_TILES));
+            assert!(tiled.tiled && !plain.tiled);
             let fields = |group: &Group| (group.scale, group.sum, group.byte_sums);
             for (number, bytes) in tiled.bytes.chunks(32).enumerate() {
-                // [three groups, eight rows, two planes]
-                let (group, row, plane) = (number / 16, number % 16 / 2, number % 2);
+                // [tiles, three groups, eight rows, two planes]
+                let (tile, number) = (number / 48, number % 48);
+                let (group, row, plane) = (number / 16, tile * 8 + number % 16 / 2, number % 2);
                 let at = 3 * (2 * row + plane) + group;
                 let found = fields(&tiled.groups[at]);
-                match row < 5 {
+                match row < LEAST_OF_TILES {
                     true => {
                         assert_eq!(bytes, &plain.bytes[32 * at..][..32]);
                         assert_eq!(found, fields(&plain.groups[at]));

@@ -41,12 +41,12 @@ pub(crate) struct Workspace(Option<(usize, Tiles)>);
 
 impl Workspace {
     /// Tiles for rows of groups, or of runs.
-    fn tiles(&mut self, rows: usize, depth: usize) -> &Tiles {
+    fn tiles(&mut self, depth: usize) -> &Tiles {
         if self.0.as_ref().is_some_and(|(before, _)| *before != depth) {
             self.0 = None;
         }
         // SAFETY: rows are tiled where the CPU has tiles; groups and runs are whole fours.
-        let make = || (depth, unsafe { Tiles::for_groups(rows, depth) });
+        let make = || (depth, unsafe { Tiles::for_groups(depth) });
         &self.0.get_or_insert_with(make).1
     }
 }
@@ -59,7 +59,7 @@ impl Workspace {
 pub(super) unsafe fn multiply_panel(
     workspace: &mut Workspace,
     panel: &Panel<'_>,
-    (x, tiled): (&QuantizedRows, usize),
+    x: &QuantizedRows,
     tile: Tile,
 ) {
     let width = panel.inputs / GROUP;
@@ -70,16 +70,11 @@ pub(super) unsafe fn multiply_panel(
         count: tile.rows,
         sums: tile.sums,
     };
-    // As many rows as `add_batch` reads the sums of.
-    let filled = match tiled > TILE_ROWS / 2 {
-        true => TILE,
-        false => TILE / 2,
-    };
     for_format!(
         panel.kind,
         F => {
             let depth = if F::RUNS { GROUP / 2 } else { GROUP };
-            let tiles = workspace.tiles(filled, depth);
+            let tiles = workspace.tiles(depth);
             // SAFETY: the caller vouches for the operands; a CPU with tiles has the features.
             unsafe { multiply::<F>(tiles, operands) }
         },

@@ -82,7 +82,6 @@ macro_rules! broad_methods {
     () => {
         type Float = Avx512;
         type V = __m512i;
-        const ROWS: usize = 6;
         const ROWS_OF_RUNS: usize = 4;
 
         #[inline(always)]
@@ -193,6 +192,7 @@ impl Integers for Avx2Dot {
 
 impl Integers for Avx512 {
     broad_methods!();
+    const ROWS: usize = 6;
     const WIDE_OFFSET: i32 = 0;
 
     #[inline(always)]
@@ -218,6 +218,7 @@ impl Integers for Avx512 {
 
 impl Integers for Avx512Dot {
     broad_methods!();
+    const ROWS: usize = 8;
     const WIDE_OFFSET: i32 = 128;
 
     #[inline(always)]
