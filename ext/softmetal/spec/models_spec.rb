@@ -67,6 +67,28 @@ RSpec.describe "A model on a Metal device" do
     end
   end
 
+  it "refuses a DoRA adapter as the CPU does" do
+    adapters = { it: TinyModels.path("adapters/llama-dora") }
+    expect { Candle::LLM.from_pretrained(TinyModels.path("decoders/llama"), device: "metal", adapters:) }
+      .to raise_error(Candle::UnsupportedModelError, /use_dora/)
+  end
+
+  it "draws of its likeliest tokens what it draws of all, and what the CPU draws" do
+    config = Candle::GenerationConfig.balanced(max_length: 32, top_k: 12, seed: 5)
+    configs = [config, config.with(temperature: 1.5, top_p: nil), config.with(min_p: 0.05, top_k: 3)]
+    cpu, metal = both(Candle::LLM, "decoders/llama") do |llm|
+      configs.map { |one| llm.complete(prompt, config: one).token_ids }
+    end
+    expect(metal).to eq(cpu)
+    # Log probabilities need all logits.
+    llm = Candle::LLM.from_pretrained(TinyModels.path("decoders/llama"), device: "metal", dtype: :f16)
+    few, all = [nil, 0].map do |logprobs|
+      configs.map { |one| llm.complete(prompt, config: one.with(logprobs:)).token_ids }
+    end
+    expect(few).to eq(all)
+    expect(few.uniq.size).to eq(configs.size)
+  end
+
   it "rewrites texts as the CPU does, with beams and without" do
     %w[t5 flan-t5 mt5 bart pegasus marian m2m100 nllb].each do |name|
       record = TinyModels.record("seq2seq/#{name}")

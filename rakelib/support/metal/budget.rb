@@ -12,15 +12,15 @@ module Tasks
       # The same model with so many layers: what a layer costs is the difference.
       LAYERS = [1, 2].freeze
       MODELS = {
-        "llama" => "a token of llama, f16", "gguf" => "a token of llama, Q4_K and Q6_K",
-        "bert" => "five texts in BERT, f16"
+        "llama" => "a token of llama, f16", "sampled" => "one of its 40 likeliest, f16",
+        "gguf" => "a token of llama, Q4_K and Q6_K", "bert" => "five texts in BERT, f16"
       }.freeze
       # Models that candle-transformers runs, too. The device does not translate candle's products with blocks.
       COMPARED = %w[llama bert].freeze
       # What one run of a model made the device do. `commands` are dispatches and copies; `floor` is the size of the
-      # weights and of the cache.
-      Cost = Struct.new(:commands, :barriers, :encoders, :command_buffers, :waits, :buffers, :read, :written, :floor,
-                        :kernels, keyword_init: true) do
+      # weights and of the cache, `copied` what blits move, which is what the host reads.
+      Cost = Struct.new(:commands, :barriers, :encoders, :command_buffers, :waits, :buffers, :read, :written, :copied,
+                        :floor, :kernels, keyword_init: true) do
         def -(other)
           numbers = to_h.except(:kernels).to_h { |name, number| [name, number - other[name]] }
           kernels = self.kernels.to_h { |name, count| [name, count - other.kernels.fetch(name, 0)] }
@@ -33,12 +33,15 @@ module Tasks
       # Of a model: what a layer costs, and what all of it costs with the most layers.
       Count = Struct.new(:layer, :whole)
 
-      # What ours may cost: commands and buffers of a layer, waits, bytes read by the size of what must be read, and
-      # commands by candle's.
-      Limits = Struct.new(:commands, :buffers, :waits, :read, :share, keyword_init: true)
+      # What ours may cost: commands and buffers of a layer, waits, bytes read by the size of what must be read, bytes
+      # copied, and commands by candle's.
+      Limits = Struct.new(:commands, :buffers, :waits, :read, :copied, :share, keyword_init: true)
+      # A logit and its token.
+      PAIR = 8
       LIMITS = {
-        "llama" => Limits.new(commands: 9, buffers: 0, waits: 1, read: 1.1, share: 0.5),
-        "gguf" => Limits.new(commands: 9, buffers: 0, waits: 1, read: 1.1),
+        "llama" => Limits.new(commands: 9, buffers: 0, waits: 1, read: 1.1, copied: PAIR, share: 0.5),
+        "sampled" => Limits.new(commands: 9, buffers: 0, waits: 1, read: 1.1, copied: 41 * PAIR),
+        "gguf" => Limits.new(commands: 9, buffers: 0, waits: 1, read: 1.1, copied: PAIR),
         "bert" => Limits.new(commands: 9, buffers: 0, waits: 1)
       }.freeze
 
@@ -73,7 +76,8 @@ module Tasks
           "commands of a layer" => [ours.layer.commands, limits.commands],
           "buffers of a layer" => [ours.layer.buffers, limits.buffers],
           "waits" => [ours.whole.waits, limits.waits],
-          "bytes read, by weights and cache" => [ours.whole.read.fdiv(ours.whole.floor), limits.read]
+          "bytes read, by weights and cache" => [ours.whole.read.fdiv(ours.whole.floor), limits.read],
+          "bytes copied" => [ours.whole.copied, limits.copied]
         }
         found["commands, by candle's"] = [ours.whole.commands.fdiv(theirs.whole.commands), limits.share] if theirs
         found.select { |_, (number, limit)| limit && number > limit }.map do |what, (number, limit)|
@@ -89,7 +93,8 @@ module Tasks
         kernels = kernels.to_h { |_, name, *numbers| [name, numbers.map(&:to_i)] }
         events = Hash.new(0).merge(events.to_h.transform_values(&:to_i))
         commands, read, written = (0..2).map { |column| kernels.values.sum { |numbers| numbers[column] } }
-        Cost.new(commands:, read:, written:, **EVENTS.transform_values { |name| events[name] },
+        copied = kernels.fetch("blit copy", []).fetch(2, 0)
+        Cost.new(commands:, read:, written:, copied:, **EVENTS.transform_values { |name| events[name] },
                  floor: events["weights"] + events["cache"], kernels: kernels.transform_values(&:first))
       end
 
@@ -128,14 +133,15 @@ module Tasks
 
       def table(counts)
         heads = ["", "whose", "commands of a layer", "barriers", "buffers", "commands of all", "encoders",
-                 "command buffers", "host waits", "bytes read / (weights + cache)", "bytes written"]
+                 "command buffers", "host waits", "bytes read / (weights + cache)", "bytes written",
+                 "bytes copied"]
         lines = [heads, heads.map { "---" }]
         counts.each do |model, pair|
           pair.zip(%w[ours candle-transformers]) do |count, whose|
             layer, whole = *count
             lines << [MODELS.fetch(model), whose, plain(layer.commands), plain(layer.barriers), plain(layer.buffers),
                       whole.commands, whole.encoders, whole.command_buffers, whole.waits,
-                      format("%.2f", whole.read.fdiv(whole.floor)), whole.written]
+                      format("%.2f", whole.read.fdiv(whole.floor)), whole.written, whole.copied]
           end
         end
         lines.map { |words| "| #{words.join(" | ")} |\n" }.join

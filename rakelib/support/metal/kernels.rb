@@ -18,7 +18,7 @@ module Tasks
         "activation" => %w[activation gated],
         "rope" => %w[rope rope_store],
         "pooling" => %w[mean_pool l2_normalize],
-        "likeliest" => %w[likeliest],
+        "largest" => %w[largest],
         "product" => %w[product],
         "blocks" => %w[blocks],
         "attention" => %w[attention],

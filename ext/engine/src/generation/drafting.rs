@@ -2,6 +2,7 @@
 
 use super::constraint::Constraint;
 use super::sampler::Sampler;
+use super::scores::Scores;
 
 /// Tokens guessed at a time, at most.
 const MOST: usize = 8;
@@ -110,9 +111,17 @@ impl Preview {
         self.left = self.left.min(left);
     }
 
+    /// How many of the largest logits it needs to know; `None` where it needs all.
+    pub fn needs(&self) -> Option<usize> {
+        match self.constraint {
+            Some(_) => None,
+            None => self.sampler.needs(),
+        }
+    }
+
     /// The next token; none where the text would end or can't go on.
-    pub fn take(&mut self, logits: &[f32]) -> Option<u32> {
-        let token = self.chosen(logits);
+    pub fn take(&mut self, scores: &Scores) -> Option<u32> {
+        let token = self.chosen(scores);
         self.left = match token {
             Some(_) => self.left.saturating_sub(1),
             None => 0,
@@ -120,7 +129,7 @@ impl Preview {
         token
     }
 
-    fn chosen(&mut self, logits: &[f32]) -> Option<u32> {
+    fn chosen(&mut self, scores: &Scores) -> Option<u32> {
         if self.left == 0 {
             return None;
         }
@@ -128,7 +137,7 @@ impl Preview {
             Some(constraint) => Some(constraint.allowed(&self.end_ids).ok()?),
             None => None,
         };
-        let choice = self.sampler.sample(logits, allowed.as_deref()).ok()?;
+        let choice = self.sampler.choose(scores, allowed.as_deref()).ok()?;
         if self.end_ids.contains(&choice.token) {
             return None;
         }
@@ -190,16 +199,18 @@ mod tests {
         let logits: Vec<f32> = (0..9).map(|at| (at as f32 * 0.7).sin()).collect();
         for _ in 0..20 {
             let token = sampler.sample(&logits, None).unwrap().token;
-            assert_eq!(preview.take(&logits), Some(token));
+            assert_eq!(preview.take(&Scores::All(logits.clone())), Some(token));
         }
-        assert_eq!(preview.take(&logits), None);
+        assert_eq!(preview.take(&Scores::All(logits)), None);
     }
 
     #[test]
     fn a_token_that_ends_the_text_is_no_guess() {
         let sampler = Sampler::new(GenerationConfig::default(), &[1]).unwrap();
         let mut preview = Preview::new(sampler, None, vec![1], 5);
-        assert_eq!(preview.take(&[0.0, 1.0]), None);
-        assert_eq!((preview.left(), preview.take(&[1.0, 0.0])), (0, None));
+        assert_eq!(preview.needs(), Some(1));
+        assert_eq!(preview.take(&Scores::Largest(vec![(1, 1.0)])), None);
+        assert_eq!(preview.take(&Scores::Largest(vec![(0, 1.0)])), None);
+        assert_eq!(preview.left(), 0);
     }
 }

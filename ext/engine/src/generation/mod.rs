@@ -12,6 +12,7 @@ pub mod run;
 pub mod sampler;
 pub mod scheduler;
 mod schema;
+pub mod scores;
 pub mod speculation;
 pub mod stop;
 
@@ -24,4 +25,5 @@ pub use run::{FinishReason, Run, Timings};
 pub use sampler::{Choice, Sampler};
 pub use scheduler::{ContextOverflow, Stats};
 pub use schema::WhiteSpace;
+pub use scores::Scores;
 pub use stop::{StopMatcher, StopOutcome};

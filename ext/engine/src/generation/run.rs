@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::config::{GenerationConfig, Guesses};
 use super::constraint::Constraint;
 use super::drafting::{Drafting, Preview};
-use super::sampler::{Choice, Sampler, Scores};
+use super::sampler::{Choice, Sampler};
+use super::scores::Scores;
 use super::speculation::Speculation;
 use super::stop::{StopMatcher, StopOutcome};
 use crate::text::tokenizer::{CharacterStream, StreamDecoder};
@@ -204,10 +205,12 @@ impl Run {
         }
     }
 
-    /// Whether the likeliest next token is all that it needs to know.
-    pub fn takes_likeliest(&self) -> bool {
-        self.sampler.takes_likeliest()
-            && !matches!(self.text_source, Some(RunText::Constrained(..)))
+    /// How many of the largest logits it needs to know; `None` where it needs all.
+    pub fn needs(&self) -> Option<usize> {
+        match self.text_source {
+            Some(RunText::Constrained(..)) => None,
+            _ => self.sampler.needs(),
+        }
     }
 
     /// Chooses the next token by its scores; returns it with the text that became certain. With no
@@ -217,10 +220,7 @@ impl Run {
             Some(constraint) => Some(constraint.allowed(&self.end_ids)?),
             None => None,
         };
-        let choice = match scores {
-            Scores::All(logits) => self.sampler.sample(logits, allowed.as_deref())?,
-            Scores::Likeliest(token) => self.sampler.take_likeliest(*token)?,
-        };
+        let choice = self.sampler.choose(scores, allowed.as_deref())?;
         let token = choice.token;
         self.choices.push(choice);
         if self.end_ids.contains(&token) {

@@ -1,9 +1,11 @@
 //! Logits in, one token out.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::config::GenerationConfig;
 use super::random::Random;
+use super::scores::Scores;
 use crate::{kernels, Error, Result};
 
 /// A token chosen, with the probabilities of the model itself (before penalties and truncation).
@@ -14,15 +16,6 @@ pub struct Choice {
     pub logprob: Option<f32>,
     /// The likeliest tokens with their log probabilities, best first; as many as asked for.
     pub top: Vec<(u32, f32)>,
-}
-
-/// What a model says of the next token.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Scores {
-    /// A logit for every token.
-    All(Vec<f32>),
-    /// The first of the largest finite logits, for a sampler that `takes_likeliest`.
-    Likeliest(Option<u32>),
 }
 
 /// Keeps what the penalties and the draw depend on: the tokens so far and the random state.
@@ -44,6 +37,14 @@ impl Sampler {
             generated: HashMap::new(),
             config,
         })
+    }
+
+    /// Chooses the next token by all logits or, without a mask, by as many of the largest as it `needs`.
+    pub fn choose(&mut self, scores: &Scores, allowed: Option<&[u32]>) -> Result<Choice> {
+        match scores {
+            Scores::All(logits) => self.sample(logits, allowed),
+            Scores::Largest(logits) => self.sample_of(logits),
+        }
     }
 
     /// Chooses the next token. `allowed` is the mask of a constraint, bit `i % 32` of word
@@ -70,19 +71,32 @@ impl Sampler {
         fork
     }
 
-    /// Whether the likeliest token is all that it needs to know.
-    pub fn takes_likeliest(&self) -> bool {
+    /// How many of the largest logits it needs to know; `None` where it needs all: for log probabilities, for
+    /// penalties, which may put any token first, and where nothing says how many may be drawn.
+    pub fn needs(&self) -> Option<usize> {
         let config = &self.config;
-        config.temperature == 0.0
-            && config.logprobs.is_none()
+        let by_logits_alone = config.logprobs.is_none()
             && config.repetition_penalty == 1.0
             && config.presence_penalty == 0.0
-            && config.frequency_penalty == 0.0
+            && config.frequency_penalty == 0.0;
+        match config.top_k {
+            _ if !by_logits_alone => None,
+            _ if config.temperature == 0.0 => Some(1),
+            // With one more it is known whether any is left out.
+            Some(top_k) => top_k.checked_add(1),
+            None => None,
+        }
     }
 
-    /// `sample`, where the likeliest token is known.
-    pub fn take_likeliest(&mut self, likeliest: Option<u32>) -> Result<Choice> {
-        let token = likeliest.ok_or_else(unusable)?;
+    /// `sample` by the largest logits, in the order of tokens.
+    fn sample_of(&mut self, largest: &[(u32, f32)]) -> Result<Choice> {
+        let larger = |best: (u32, f32), next: (u32, f32)| if next.1 > best.1 { next } else { best };
+        let best = largest.iter().copied().reduce(larger);
+        let best = best.ok_or_else(unusable)?;
+        let token = match self.config.temperature == 0.0 {
+            true => best.0,
+            false => self.pick(largest.to_vec(), best),
+        };
         self.accept(token);
         Ok(self.report(token, &[]))
     }
@@ -124,32 +138,40 @@ impl Sampler {
     }
 
     fn draw(&mut self, scores: &[f32]) -> Result<u32> {
-        let best = kernels::likeliest_of(scores).ok_or_else(unusable)?;
+        let best = kernels::largest_of(scores).ok_or_else(unusable)?;
         if self.config.temperature == 0.0 {
             return Ok(best);
         }
-        let candidates = self.candidates(scores, scores[best as usize]);
+        let finite = (0u32..)
+            .zip(scores.iter().copied())
+            .filter(|(_, score)| score.is_finite())
+            .collect();
+        Ok(self.pick(finite, (best, scores[best as usize])))
+    }
+
+    /// Draws one of tokens with finite scores, of which `best` has the largest.
+    fn pick(&mut self, finite: Vec<(u32, f32)>, best: (u32, f32)) -> u32 {
+        let candidates = self.candidates(finite, best.1);
         let total: f64 = candidates.iter().map(|&(_, weight)| weight).sum();
         let mut left = self.random.next_f64() * total;
         for &(token, weight) in &candidates {
             left -= weight;
             if left < 0.0 {
-                return Ok(token);
+                return token;
             }
         }
-        Ok(candidates.last().map_or(best, |&(token, _)| token))
+        candidates.last().map_or(best.0, |&(token, _)| token)
     }
 
     /// What temperature, top-k, top-p and min-p leave, in this order, each over the renormalized
     /// rest of the one before, with unnormalized weights; best first where something was left out.
-    fn candidates(&self, scores: &[f32], best: f32) -> Vec<(u32, f64)> {
+    fn candidates(&self, mut finite: Vec<(u32, f32)>, best: f32) -> Vec<(u32, f64)> {
         let temperature = f64::from(self.config.temperature);
-        let mut finite: Vec<(u32, f32)> = (0u32..)
-            .zip(scores.iter().copied())
-            .filter(|(_, score)| score.is_finite())
-            .collect();
         if let Some(top_k) = self.config.top_k.filter(|&k| k < finite.len()) {
-            let by_score = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+            let by_score = |a: &(u32, f32), b: &(u32, f32)| {
+                let order = b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal);
+                order.then(a.0.cmp(&b.0))
+            };
             finite.select_nth_unstable_by(top_k - 1, by_score);
             finite.truncate(top_k);
             finite.sort_unstable_by(by_score);
@@ -382,6 +404,76 @@ mod tests {
             .collect();
         // 2.0 → 1.25 → .75 once and twice drawn; token 1 stands at 1.0, then at .25
         assert_eq!(drawn, [0, 0, 1, 0]);
+    }
+
+    /// Rows with ties, both zeros and numbers that are not finite.
+    fn awkward(seed: u64, width: usize) -> Vec<f32> {
+        let mut random = Random::new(seed);
+        let number = |place: usize| match (place + seed as usize) % 11 {
+            0 => f32::NAN,
+            1 => f32::INFINITY,
+            2 => f32::NEG_INFINITY,
+            _ => ((random.next_f64() - 0.5) * 8.0).round() as f32,
+        };
+        (0..width).map(number).collect()
+    }
+
+    fn largest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+        let finite = |(_, logit): &(u32, f32)| logit.is_finite();
+        let mut all: Vec<_> = (0..).zip(logits.iter().copied()).filter(finite).collect();
+        all.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap());
+        all.truncate(count);
+        all.sort_by_key(|&(token, _)| token);
+        all
+    }
+
+    #[test]
+    fn the_largest_logits_give_the_tokens_that_all_give() {
+        let with = |top_k, temperature, top_p, min_p| GenerationConfig {
+            top_k,
+            temperature,
+            top_p,
+            min_p,
+            ..config()
+        };
+        let configs = [
+            with(None, 0.0, None, None),
+            with(Some(1), 0.7, None, None),
+            with(Some(5), 1.0, None, None),
+            with(Some(5), 1.3, Some(0.6), None),
+            with(Some(12), 0.8, Some(0.9), Some(0.2)),
+            with(Some(40), 1.0, None, Some(0.1)),
+        ];
+        for config in configs {
+            let mut of_all = Sampler::new(config.clone(), &[]).unwrap();
+            let mut of_largest = of_all.clone();
+            for seed in 0..60 {
+                let logits = awkward(seed, 30);
+                let count = of_largest.needs().unwrap() + seed as usize % 3;
+                let few = Scores::Largest(largest(&logits, count));
+                let all = of_all.choose(&Scores::All(logits), None).unwrap();
+                assert_eq!(of_largest.choose(&few, None).unwrap(), all, "{config:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn some_settings_need_all_logits() {
+        let needs = |change: fn(&mut GenerationConfig)| {
+            let mut config = GenerationConfig {
+                top_k: Some(5),
+                ..config()
+            };
+            change(&mut config);
+            Sampler::new(config, &[]).unwrap().needs()
+        };
+        assert_eq!(needs(|_| {}), Some(6));
+        assert_eq!(needs(|config| config.temperature = 0.0), Some(1));
+        assert_eq!(needs(|config| config.top_k = None), None);
+        assert_eq!(needs(|config| config.logprobs = Some(0)), None);
+        assert_eq!(needs(|config| config.repetition_penalty = 1.1), None);
+        assert_eq!(needs(|config| config.presence_penalty = 0.1), None);
+        assert_eq!(needs(|config| config.frequency_penalty = 0.1), None);
     }
 
     #[test]

@@ -313,23 +313,30 @@ pub(crate) fn gather_at(terms: &[(&Tensor, &Tensor)]) -> Result<Option<Tensor>> 
     }
 }
 
-/// The first of the largest finite numbers in each row of f32 [rows, width], found where they lie; `None`
-/// where the device has no kernel for it.
-pub(crate) fn likeliest(x: &Tensor) -> Result<Option<Vec<Option<u32>>>> {
-    #[cfg(feature = "cuda")]
-    if x.device().is_cuda() {
-        return Ok(cuda::likeliest::likeliest(x)?);
-    }
+/// The `count` largest finite numbers in each row of f32 [rows, width] and their places, in the order of places;
+/// of equal numbers the first. They are found where they lie; `None` where the device has no kernel for it: of
+/// more than one there is one on Metal only.
+pub(crate) fn largest(x: &Tensor, count: usize) -> Result<Option<Vec<Largest>>> {
     #[cfg(feature = "metal")]
     if x.device().is_metal() {
-        return Ok(metal::likeliest::likeliest(x)?);
+        return Ok(metal::largest::largest(x, count)?);
     }
-    Ok(cpu::rows::likeliest::likeliest(x)?)
+    if count != 1 {
+        return Ok(None);
+    }
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return Ok(cuda::largest::largest(x)?);
+    }
+    Ok(cpu::rows::largest::largest(x)?)
 }
 
+/// Places and numbers of a row.
+pub(crate) type Largest = Vec<(u32, f32)>;
+
 /// The first of the largest finite numbers in a row.
-pub(crate) fn likeliest_of(row: &[f32]) -> Option<u32> {
-    cpu::rows::likeliest::of_row(row)
+pub(crate) fn largest_of(row: &[f32]) -> Option<u32> {
+    cpu::rows::largest::of_row(row)
 }
 
 /// The mean of each sequence's rows: `x` is [tokens, width], sequence i is the rows from

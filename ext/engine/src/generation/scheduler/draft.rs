@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::pass::{Planned, GUESSING};
 use super::{Scheduler, Shared, Text, Work};
 use crate::generation::drafting::Preview;
+use crate::generation::Scores;
 use crate::kernels::paged::KvType;
 use crate::models::decoder::model::Reading;
 use crate::models::decoder::{Decoder, KvPool, Sequence};
@@ -181,8 +182,12 @@ impl Drafter {
             })
             .collect();
         let logits = decoder.forward_batch(&mut readings, &mut self.pool, cancel)?;
-        let rows: Vec<Vec<f32>> = match logits {
-            Some(logits) => logits.to_vec2()?,
+        let rows = match logits {
+            Some(logits) => {
+                let known = logits.narrow(1, 0, vocabulary.min(logits.dim(1)?))?;
+                let previews = lines.iter().filter_map(|line| line.preview.as_ref());
+                Scores::read(&known, previews.map(Preview::needs))?
+            }
             None => Vec::new(),
         };
         let mut rows = rows.iter();
@@ -192,7 +197,7 @@ impl Drafter {
                 continue;
             };
             let Some(row) = rows.next() else { continue };
-            if let Some(token) = preview.take(&row[..row.len().min(vocabulary)]) {
+            if let Some(token) = preview.take(row) {
                 line.guesses.push(token);
                 if preview.left() > 0 {
                     line.tokens.push(token);

@@ -8,8 +8,7 @@ use rayon::prelude::*;
 
 use super::turns::{caught, UnderWay};
 use super::{Scheduler, Shared, Text, Turns, Work};
-use crate::generation::sampler::Scores;
-use crate::kernels;
+use crate::generation::Scores;
 use crate::kernels::paged::PAGE;
 use crate::models::decoder::model::Reading;
 use crate::models::decoder::{KvPool, Sequence};
@@ -445,15 +444,10 @@ impl Scheduler {
     }
 }
 
-/// What the texts need of the logits: where the likeliest token of each is enough, it is found where they lie.
+/// What the texts need of the logits.
 fn scores(logits: &Tensor, group: &[Planned]) -> Result<Vec<Scores>> {
-    let mut choosing = group.iter().filter(|piece| piece.wanted > 0);
-    if choosing.all(|piece| piece.text.work().run.takes_likeliest()) {
-        if let Some(tokens) = kernels::likeliest(logits)? {
-            return Ok(tokens.into_iter().map(Scores::Likeliest).collect());
-        }
-    }
-    Ok(logits.to_vec2()?.into_iter().map(Scores::All).collect())
+    let choosing = group.iter().filter(|piece| piece.wanted > 0);
+    Scores::read(logits, choosing.map(|piece| piece.text.work().run.needs()))
 }
 
 /// What came of a piece.

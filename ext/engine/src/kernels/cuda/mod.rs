@@ -6,7 +6,7 @@ pub(super) mod blocks;
 mod compile;
 pub(super) mod device;
 pub(super) mod gather;
-pub(super) mod likeliest;
+pub(super) mod largest;
 pub(super) mod matrix;
 mod parameters;
 pub(super) mod product;

@@ -445,7 +445,7 @@ extern "C" __global__ void store_rows(const __grid_constant__ Store p) {
 
 // The first of the largest finite numbers of each part of each row, and its place; beyond the width where there is
 // none. One block of 1024 threads per part.
-extern "C" __global__ void __launch_bounds__(1024) likeliest(const float *x, uint2 *found, uint width) {
+extern "C" __global__ void __launch_bounds__(1024) largest(const float *x, uint2 *found, uint width) {
     __shared__ float tops[32];
     __shared__ uint places[32];
     const float *row = x + ulong(blockIdx.x) * width;

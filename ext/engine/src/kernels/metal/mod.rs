@@ -13,9 +13,9 @@ pub(super) mod blocks;
 #[cfg(feature = "metal")]
 pub(super) mod heads;
 #[cfg(feature = "metal")]
-mod launch;
+pub(super) mod largest;
 #[cfg(feature = "metal")]
-pub(super) mod likeliest;
+mod launch;
 #[cfg(feature = "metal")]
 mod operands;
 #[cfg(feature = "metal")]

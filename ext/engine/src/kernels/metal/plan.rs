@@ -76,7 +76,7 @@ pub enum Source {
     Activation,
     Rope,
     Pooling,
-    Likeliest,
+    Largest,
     /// Tables of one format.
     Blocks(BlockType),
     Attention(HeadWidths),
@@ -102,7 +102,7 @@ impl Source {
                 let text = with_common!("attention.metal").to_owned();
                 return Cow::Owned(text + &widths.instances());
             }
-            Source::Likeliest => with_common!("likeliest.metal"),
+            Source::Largest => with_common!("largest.metal"),
             Source::Blocks(kind) => {
                 let text = with_common!("blocks.metal");
                 let instances = format!("TABLE_KERNELS({}, {kind:?})\n", kind.name());
@@ -225,8 +225,9 @@ parameter_block! {
 }
 
 parameter_block! {
-    LikeliestParameters {
+    LargestParameters {
         columns: u32,
+        wanted: u32,
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) const ALL: &[(&str, Case)] = &[
     ("gated", gated),
     ("rope", rope),
     ("rope_store", decoding::rope_store),
-    ("likeliest", decoding::likeliest),
+    ("largest", decoding::largest),
     ("mean_pool", mean_pool),
     ("l2_normalize", l2_normalize),
 ];
@@ -64,7 +64,7 @@ fn inputs(bench: &Bench<'_>) -> Result<Vec<Input>> {
     wanted.push(((1100, 1021), (Fill::Plain, Placement::Contiguous)));
     wanted
         .into_iter()
-        .filter(|(size, _)| bench.takes(*size))
+        .filter(|(size, (fill, _))| bench.takes(*size) || matches!(fill, Fill::With(_)))
         .map(|(size, style)| input(&mut random, size, style, bench.dtype, bench.device))
         .collect()
 }

@@ -22,6 +22,8 @@ pub(super) enum Fill {
         spread: f64,
     },
     Constant(f64),
+    /// From -3 to 3 in whole steps, with zeros of both signs.
+    Steps,
     /// Plain, after a first element of every row that lies elsewhere.
     FirstFar(f64),
     /// Plain, with the number at one place of every second row, from the middle on at another place in each.
@@ -65,6 +67,7 @@ pub(super) fn values(random: &mut Random, count: usize, fill: Fill, width: usize
             let row = i / width.max(1);
             match fill {
                 Fill::Constant(value) => value,
+                Fill::Steps => (3.0 * noise).round(),
                 Fill::Around { mean, spread } => mean + spread * 1.7 * noise,
                 Fill::FirstFar(value) if i % width == 0 => value,
                 Fill::With(value) if row % 2 == 1 && i % width == (width / 2 + row / 2) % width => {

@@ -107,13 +107,14 @@ fn store_case(
     Ok(())
 }
 
-pub(super) fn likeliest(bench: &mut Bench<'_>) -> Result<()> {
+pub(super) fn largest(bench: &mut Bench<'_>) -> Result<()> {
     if bench.dtype != DType::F32 {
         return Ok(());
     }
     let mut random = Random::new(67);
     let fills = [
         Fill::Plain,
+        Fill::Steps,
         Fill::Constant(-2.0),
         Fill::Constant(f64::NEG_INFINITY),
         Fill::With(f64::NAN),
@@ -128,31 +129,26 @@ pub(super) fn likeliest(bench: &mut Bench<'_>) -> Result<()> {
             }
             let style = (fill, Placement::Contiguous);
             let x = input(&mut random, size, style, bench.dtype, bench.device)?;
-            let Some(got) = kernels::likeliest(&x.tensor)? else {
-                continue;
-            };
-            let right = got.len() == size.0
-                && x.values
-                    .chunks(size.1)
-                    .zip(&got)
-                    .all(|(row, got)| *got == first_largest(row));
-            let deviation = if right { 0.0 } else { f64::INFINITY };
-            bench.judge(x.label, &[deviation])?;
+            for count in [1, 2, 41, 140, 1000] {
+                let Some(got) = kernels::largest(&x.tensor, count)? else {
+                    continue;
+                };
+                let rows = x.values.chunks(size.1);
+                let want: Vec<_> = rows.map(|row| largest_of(row, count)).collect();
+                let deviation = if got == want { 0.0 } else { f64::INFINITY };
+                bench.judge(format!("{count} of {}", x.label), &[deviation])?;
+            }
         }
     }
     Ok(())
 }
 
-fn first_largest(row: &[f64]) -> Option<u32> {
-    let mut best: Option<usize> = None;
-    for (place, number) in row
-        .iter()
-        .enumerate()
-        .filter(|(_, number)| number.is_finite())
-    {
-        if best.is_none_or(|best| *number > row[best]) {
-            best = Some(place);
-        }
-    }
-    best.map(|place| place as u32)
+fn largest_of(row: &[f64], count: usize) -> Vec<(u32, f32)> {
+    let places = (0..row.len() as u32).filter(|&place| row[place as usize].is_finite());
+    let mut pairs: Vec<_> = places.map(|at| (at, row[at as usize] as f32)).collect();
+    // Of equal numbers the first stays first.
+    pairs.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap_or(std::cmp::Ordering::Equal));
+    pairs.truncate(count);
+    pairs.sort_by_key(|&(place, _)| place);
+    pairs
 }

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use super::desk::Desk;
 use super::Seq2SeqModel;
 use crate::generation::run::{Run, RunText};
-use crate::generation::sampler::Scores;
 use crate::generation::scheduler::turns::{self, Turns};
 use crate::generation::{
     BeamSearch, BeamSettings, Choice, Constraint, EarlyStopping, FinishReason, GenerationConfig,
-    StopMatcher, StopOutcome, Timings, TokenRules,
+    Scores, StopMatcher, StopOutcome, Timings, TokenRules,
 };
 use crate::models::seq2seq::{Cache, Memory};
 use crate::{CancelToken, Error, Result};

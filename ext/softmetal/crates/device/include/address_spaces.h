@@ -41,6 +41,12 @@ float fmax(float a, float b);
 template <typename To, typename From>
 To as_type(From from);
 
+// Atomic numbers in threadgroup memory, which is where ours are.
+enum memory_order { memory_order_relaxed };
+uint atomic_load_explicit(const volatile threadgroup atomic_uint *from, memory_order order);
+void atomic_store_explicit(volatile threadgroup atomic_uint *to, uint value, memory_order order);
+uint atomic_fetch_add_explicit(volatile threadgroup atomic_uint *to, uint value, memory_order order);
+
 // A lane's elements; a class could not be copied without the generic space.
 typedef float2 simdgroup_float8x8;
 #define thread_elements() xy

@@ -2,7 +2,7 @@
 //! the largest number.
 
 pub(crate) mod activation;
-pub(crate) mod likeliest;
+pub(crate) mod largest;
 pub(crate) mod norm;
 pub(crate) mod pool;
 pub(crate) mod rope;

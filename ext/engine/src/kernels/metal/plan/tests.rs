@@ -44,9 +44,9 @@ fn parameter_blocks_have_the_fields_of_the_metal_structs() {
             RopeStoreParameters::FIELDS,
         ),
         (
-            Source::Likeliest,
-            "LikeliestParameters",
-            LikeliestParameters::FIELDS,
+            Source::Largest,
+            "LargestParameters",
+            LargestParameters::FIELDS,
         ),
         (
             Source::Product(ProductSource {

@@ -1,5 +1,5 @@
 //! What a model asks of the device for one token, or for one batch of texts, once all is compiled and warm:
-//! `budget ours-llama|ours-gguf|ours-bert|candle-llama|candle-bert LAYERS`, with `SOFTMETAL_COUNTS` set.
+//! `budget ours-llama|ours-sampled|ours-gguf|ours-bert|candle-llama|candle-bert LAYERS`, with `SOFTMETAL_COUNTS` set.
 //! Prints the counts as the device writes them, and how many bytes the weights and the cache have that the work must
 //! read. Ours is what a Ruby program calls; candle's is candle-transformers on the same weights.
 
@@ -83,7 +83,8 @@ fn run() -> Result<()> {
     println!("weights\t{}\ncache\t{}", work.weights, work.cache);
     match (whose, kind) {
         ("ours", "bert") => ours::embed(&checkpoint, &device),
-        ("ours", _) => ours::decode(&checkpoint, &device),
+        ("ours", "sampled") => ours::decode(&checkpoint, ours::sampled(), &device),
+        ("ours", _) => ours::decode(&checkpoint, ours::greedy(), &device),
         ("candle", "bert") => candles::embed(&checkpoint, &device),
         ("candle", "llama") => candles::decode(&checkpoint, &device),
         _ => candle_core::bail!("{model}: not known"),

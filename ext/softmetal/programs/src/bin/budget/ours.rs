@@ -31,8 +31,26 @@ fn files(path: &Path) -> Result<ModelFiles> {
     ModelFiles::open(&path, None, &CancelToken::new()).map_err(Error::wrap)
 }
 
-/// One token, by the likeliest.
-pub fn decode(checkpoint: &Checkpoint, device: &Device) -> Result<()> {
+/// A token of so many.
+const TOP_K: usize = 40;
+
+/// The likeliest token.
+pub fn greedy() -> GenerationConfig {
+    GenerationConfig::default()
+}
+
+/// One of the likeliest tokens, as `GenerationConfig.balanced` draws it.
+pub fn sampled() -> GenerationConfig {
+    GenerationConfig {
+        temperature: 0.7,
+        top_p: Some(0.9),
+        top_k: Some(TOP_K),
+        ..GenerationConfig::default()
+    }
+}
+
+/// One token.
+pub fn decode(checkpoint: &Checkpoint, config: GenerationConfig, device: &Device) -> Result<()> {
     let cancel = CancelToken::new();
     let path = match checkpoint.is_gguf() {
         true => checkpoint.file(),
@@ -41,7 +59,7 @@ pub fn decode(checkpoint: &Checkpoint, device: &Device) -> Result<()> {
     let model = LanguageModel::load(&files(&path)?, &options("decoders/llama")?, &[], &cancel);
     let request = Request {
         prompt: PROMPT.to_vec(),
-        config: GenerationConfig::default(),
+        config,
         overflow: ContextOverflow::Error,
         adapter: None,
         constraint: None,

@@ -3,12 +3,13 @@
 use candle_core::{DType, Result, Storage, Tensor};
 
 use crate::kernels::cpu::{build, for_each_range, Output, RowView};
+use crate::kernels::Largest;
 
 /// Numbers that are compared side by side.
 const LANES: usize = 16;
 
 /// `None` where they are not rows of f32.
-pub(crate) fn likeliest(x: &Tensor) -> Result<Option<Vec<Option<u32>>>> {
+pub(crate) fn largest(x: &Tensor) -> Result<Option<Vec<Largest>>> {
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {
         return Ok(None);
@@ -20,15 +21,18 @@ pub(crate) fn likeliest(x: &Tensor) -> Result<Option<Vec<Option<u32>>>> {
     let (count, width) = (x.rows.count, x.rows.width);
     // SAFETY: every row is looked at once.
     let found = unsafe {
-        build(count, |out: Output<Option<u32>>| {
+        build(count, |out: Output<Option<(u32, f32)>>| {
             for_each_range(count, width, |range| {
                 for row in range {
-                    out.at(row).write(of_row(x.row(row)));
+                    let numbers = x.row(row);
+                    let found = of_row(numbers).map(|place| (place, numbers[place as usize]));
+                    out.at(row).write(found);
                 }
             })
         })
     };
-    Ok(Some(found))
+    let rows = found.into_iter().map(|one| one.into_iter().collect());
+    Ok(Some(rows.collect()))
 }
 
 /// Where the first of the largest finite numbers is.
@@ -85,11 +89,15 @@ mod tests {
     fn every_row_has_its_own() {
         let values: Vec<f32> = (0..300 * 200).map(|i| (i * 37 % 1009) as f32).collect();
         let x = Tensor::from_vec(values.clone(), (300, 200), &Device::Cpu).unwrap();
-        let expected: Vec<_> = values.chunks(200).map(of_row).collect();
-        assert_eq!(likeliest(&x).unwrap(), Some(expected.clone()));
+        let expected = values.chunks(200).map(|row| {
+            let place = of_row(row).unwrap();
+            vec![(place, row[place as usize])]
+        });
+        let expected: Vec<_> = expected.collect();
+        assert_eq!(largest(&x).unwrap(), Some(expected.clone()));
         let part = x.narrow(0, 7, 5).unwrap();
-        assert_eq!(likeliest(&part).unwrap(), Some(expected[7..12].to_vec()));
+        assert_eq!(largest(&part).unwrap(), Some(expected[7..12].to_vec()));
         let halves = x.to_dtype(DType::F16).unwrap();
-        assert_eq!(likeliest(&halves).unwrap(), None);
+        assert_eq!(largest(&halves).unwrap(), None);
     }
 }
