@@ -12,7 +12,7 @@ module Tasks
       # The same model with so many layers: what a layer costs is the difference.
       LAYERS = [1, 2].freeze
       MODELS = {
-        "llama" => "a token of llama, f16", "sampled" => "one of its 40 likeliest, f16",
+        "llama" => "a token of llama, f16", "sampled" => "a token of llama by top_k: 40, f16",
         "gguf" => "a token of llama, Q4_K and Q6_K", "bert" => "five texts in BERT, f16"
       }.freeze
       # Models that candle-transformers runs, too. The device does not translate candle's products with blocks.
@@ -92,11 +92,17 @@ module Tasks
         kernels, events = lines.partition { |words| words.first == "kernel" }
         kernels = kernels.to_h { |_, name, *numbers| [name, numbers.map(&:to_i)] }
         events = Hash.new(0).merge(events.to_h.transform_values(&:to_i))
-        commands, read, written = (0..2).map { |column| kernels.values.sum { |numbers| numbers[column] } }
-        copied = kernels.fetch("blit copy", []).fetch(2, 0)
-        Cost.new(commands:, read:, written:, copied:, **EVENTS.transform_values { |name| events[name] },
+        Cost.new(**work(kernels), **EVENTS.transform_values { |name| events[name] },
                  floor: events["weights"] + events["cache"], kernels: kernels.transform_values(&:first))
       end
+
+      # @param kernels [Hash{String => Array<Integer>}] dispatches, bytes read and bytes written of each
+      # @return [Hash{Symbol => Integer}]
+      def self.work(kernels)
+        commands, read, written = (0..2).map { |column| kernels.values.sum { |numbers| numbers[column] } }
+        { commands:, read:, written:, copied: kernels.fetch("blit copy", []).fetch(2, 0) }
+      end
+      private_class_method :work
 
       private
 

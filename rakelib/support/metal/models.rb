@@ -124,7 +124,7 @@ module Tasks
         parents = %w[decoders gguf-decoders seq2seq gguf-seq2seq gguf-sights].map { |name| File.join(TINY, name) }
         folders = [TINY, *parents].flat_map { |path| Dir[File.join(path, "*")] }.select { |path| File.directory?(path) }
         (folders - parents).sort.each_with_index.group_by { |_, index| index % Etc.nprocessors }
-               .values.map { |pairs| pairs.map(&:first) }
+                           .values.map { |pairs| pairs.map(&:first) }
       end
 
       def sound?(title, run)

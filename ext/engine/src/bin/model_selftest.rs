@@ -13,7 +13,8 @@ use engine::image::{Image, CHANNELS};
 use engine::models::decoder::model::Logits;
 use engine::models::decoder::{self, Decoder};
 use engine::models::seq2seq::{self, Cache, Seq2Seq};
-use engine::models::{Blueprint, TextModel};
+use engine::models::vision::sight::SightConfig;
+use engine::models::{families, Blueprint, TextModel};
 use engine::nn::PackedSequences;
 use engine::tasks::{LanguageModel, LoadOptions, Picture, Sight};
 use engine::{runtime::threads, weights, CancelToken, Device, Error, Result};
@@ -131,7 +132,7 @@ impl Model {
     fn in_safetensors(folder: &Path, file: PathBuf) -> Result<Option<Self>> {
         let config = RawConfig::read(&folder.join("config.json"))?;
         let files = WeightFiles::Safetensors(vec![file]);
-        if Sight::is_in(&config) && decoder::Blueprint::from_config(&config).is_ok() {
+        if families::matches::<SightConfig>(&config) {
             return Self::that_sees(folder, files).map(Some);
         }
         let Ok(text) = std::fs::read_to_string(folder.join("expected.json")) else {
