@@ -14,13 +14,21 @@ RSpec.describe Bench::Suite do
   end
 
   it "has every target as a case" do
-    expect(target("embed_f32")).to eq(ratio: 1.3, aim: 2)
-    expect(target("embed_bf16")).to eq(ratio: 1.3, aim: 3)
+    expect(target("embed_f32")).to eq(ratio: 2.0)
+    expect(target("embed_bf16")).to eq(ratio: 2.5)
     expect(target("rerank")).to eq(ratio: 1.3)
-    expect(%w[latency_8 latency_64 latency_256].map { |name| target(name) }).to all(eq(ratio: 1.0))
-    %w[q4_1 q4_0 q8_0 q4_k_m q6_k].product(%w[prefill decode]).each do |names|
-      expect(target(names.join("_"))).to eq(ratio: 1.0, aim: 1.5)
+    expect(%w[latency_8 latency_64 latency_256].map { |name| target(name) }).to all(eq(ratio: 1.5))
+    { "prefill" => 2.0, "decode" => 1.8 }.each do |task, ratio|
+      targets = %w[q4_1 q4_0 q8_0 q4_k_m q6_k].map { |type| target("#{type}_#{task}") }
+      expect(targets).to all(eq(ratio: ratio))
     end
+  end
+
+  it "holds our shorter types to our longer ones, with tiles and without" do
+    names = %w[embed_int8_beside_bf16 embed_int8_without_amx embed_bf16_without_amx]
+    cases = suite.select(names)
+    expect(cases.map { |one| one.participants.last.label }).to eq(["our bf16", "our f32", "our f32"])
+    expect(cases.map { |one| one.target.ratio }).to eq([1.3, 2.0, 1.0])
   end
 
   it "has limits for load and require, and the leanest peer's memory for every task" do
