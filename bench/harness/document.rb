@@ -47,7 +47,7 @@ module Bench
       machine = result.fetch("machine")
       <<~MARKDOWN.chomp
 
-        #{machine["processor"]}, #{result["threads"]} threads, #{machine["memory_gigabytes"]} GB, #{machine["system"]}, #{result["date"][0, 10]}. Versions: #{result["versions"].map { |name, version| "#{name} #{version}" }.join(", ")}.
+        #{machine["processor"]}, #{result["threads"]} threads, #{level(machine)}#{machine["memory_gigabytes"]} GB, #{machine["system"]}, #{result["date"][0, 10]}. Versions: #{result["versions"].map { |name, version| "#{name} #{version}" }.join(", ")}.
 
         #{Table.markdown(result.fetch("cases"))}
 
@@ -55,6 +55,10 @@ module Bench
 
         Results compared: #{comparisons(result.fetch("cases"))}
       MARKDOWN
+    end
+
+    def level(machine)
+      machine.key?("level") ? "level `#{machine["level"]}`, " : ""
     end
 
     # The loosest agreement of every measure.

@@ -10,6 +10,9 @@ module Bench
     class DebugBuild < StandardError; end
 
     SETS = %w[avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8].freeze
+    # Best first; Intel's vectors of bf16 are never chosen by themselves.
+    LEVELS = { "amx" => %w[amx_bf16 amx_int8 amx_tile], "avx512vnni" => %w[avx512_vnni], "avx512" => %w[avx512f],
+               "avx2" => %w[avx2] }.freeze
     # Above this, something else is working and times mean little.
     BUSY = 0.5
 
@@ -17,9 +20,17 @@ module Bench
 
     # @return [Hash{Symbol => Object}]
     def facts
-      { processor: processor, cores: Etc.nprocessors, instruction_sets: SETS & Peers.cpu_flags,
+      { processor: processor, cores: Etc.nprocessors, instruction_sets: SETS & Peers.cpu_flags, level: level,
         memory_gigabytes: memory, system: Etc.uname.values_at(:sysname, :release, :machine).join(" "),
         ruby: RUBY_DESCRIPTION, load: load_average }
+    end
+
+    # @return [String] the instruction set that our kernels take: what is forced, or the best there is
+    def level
+      forced = ENV.fetch("CANDLE_CPU_ISA", "")
+      return forced unless forced.empty?
+
+      LEVELS.find { |_, needed| (needed - Peers.cpu_flags).empty? }&.first || "scalar"
     end
 
     # @return [String]

@@ -23,20 +23,30 @@ module Bench
       warn_when_busy
       Dir.mktmpdir("bench-") do |directory|
         cases = Suite.new(directory, quick: quick).select(wanted)
-        machine = Machine.facts
         runner = Runner.new(threads: threads)
-        started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        outcomes = runner.run(cases)
-        seconds = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
-        report(Results.build(outcomes, versions: runner.versions, threads: threads, seconds: seconds, machine: machine,
-                                       whole: wanted.empty? && !quick))
+        record = recorder(runner, threads)
+        # A run that is broken off leaves what it has.
+        outcomes = runner.run(cases) { |so_far| Results.write(record.call(so_far, false)) }
+        report(record.call(outcomes, wanted.empty? && !quick))
+      end
+    end
+
+    # @return [Proc] outcomes, and whether they are all, to what the run's file has
+    def recorder(runner, threads)
+      machine = Machine.facts
+      date = Time.now
+      lambda do |outcomes, whole|
+        Results.build(outcomes, versions: runner.versions, threads: threads, seconds: Time.now - date, whole: whole,
+                                machine: machine, date: date)
       end
     end
 
     def report(result)
       outcomes = result["cases"]
-      puts "", Table.text(outcomes), "", "#{result["machine"]["processor"]}, #{result["threads"]} threads, " \
-                                         "#{result["seconds"]} s; every sample: #{Results.write(result)}"
+      machine = result["machine"]
+      puts "", Table.text(outcomes), "", "#{machine["processor"]}, level #{machine["level"]}, " \
+                                         "#{result["threads"]} threads, #{result["seconds"]} s; " \
+                                         "every sample: #{Results.write(result)}"
       outcomes.none? { |outcome| Outcome.wrong?(outcome) }
     end
 

@@ -16,9 +16,10 @@ module Bench
 
     # @param outcomes [Array<Hash>]
     # @param whole [Boolean] whether all cases ran, in full
+    # @param date [Time] names its file
     # @return [Hash{String => Object}]
-    def build(outcomes, versions:, threads:, seconds:, whole:, machine: Machine.facts)
-      { "date" => Time.now.utc.iso8601, "machine" => machine.transform_keys(&:to_s), "threads" => threads,
+    def build(outcomes, versions:, threads:, seconds:, whole:, machine: Machine.facts, date: Time.now)
+      { "date" => date.utc.iso8601, "machine" => machine.transform_keys(&:to_s), "threads" => threads,
         "versions" => versions, "seconds" => seconds.round, "whole" => whole, "cases" => outcomes }
     end
 

@@ -24,11 +24,13 @@ module Bench
     end
 
     # @param cases [Array<Case, FreshCase>]
+    # @yieldparam outcomes [Array<Hash>] those so far, after every case
     # @return [Array<Hash>] outcomes, in order
     def run(cases)
-      cases.each_with_index.flat_map do |one, index|
+      cases.each_with_index.with_object([]) do |(one, index), outcomes|
         @output.puts "[#{index + 1}/#{cases.size}] #{one.name}"
-        one.is_a?(FreshCase) ? fresh(one) : [timed(one)]
+        outcomes.concat(one.is_a?(FreshCase) ? fresh(one) : [timed(one)])
+        yield outcomes if block_given?
       end
     ensure
       @workers.each_value(&:stop)

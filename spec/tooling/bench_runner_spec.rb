@@ -66,6 +66,13 @@ RSpec.describe Bench::Runner do
     expect(runner.versions).to eq("red-candle" => "1", "peer" => "1")
   end
 
+  it "shows what there is after every case, for runs that are broken off" do
+    seen = []
+    outcomes = runner.run([one, one]) { |so_far| seen << so_far.size }
+    expect(seen).to eq([1, 2])
+    expect(outcomes.size).to eq(2)
+  end
+
   it "fails a case whose results differ" do
     scripts["peer"] = answers(seconds: 0.3, result: [1.0, 2.5])
     outcome = runner.run([one]).first

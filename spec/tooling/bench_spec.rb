@@ -34,6 +34,20 @@ RSpec.describe "bench harness" do
     end
   end
 
+  describe Bench::Machine do
+    it "names the level of our kernels, the forced one first" do
+      stub_const("ENV", { "CANDLE_CPU_ISA" => "avx2" })
+      expect(described_class.level).to eq("avx2")
+      stub_const("ENV", {})
+      levels = [%w[avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8 amx_tile], %w[avx2 avx512f avx512_vnni], []]
+      found = levels.map do |flags|
+        allow(Bench::Peers).to receive(:cpu_flags).and_return(flags)
+        described_class.level
+      end
+      expect(found).to eq(%w[amx avx512vnni scalar])
+    end
+  end
+
   describe Bench::Comparison do
     def packed(*rows)
       [rows.flatten.pack("e*")].pack("m0")
