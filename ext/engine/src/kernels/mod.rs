@@ -284,6 +284,10 @@ pub(crate) fn rotate_and_store(
             rows, rotation, pages, slots,
         )?);
     }
+    #[cfg(feature = "cuda")]
+    if slots.device().is_cuda() {
+        return Ok(cuda::store::rotate_and_store(rows, rotation, pages, slots)?);
+    }
     let _ = (rows, rotation, pages, slots);
     Ok(None)
 }

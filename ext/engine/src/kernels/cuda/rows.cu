@@ -303,28 +303,35 @@ struct RopeParameters {
     Rows input;
 };
 
-// A position beyond the tables gives NaN, never a read outside them.
+// Pairs of a row's first columns turned by what the tables have for its position. A position beyond them gives NaN,
+// never a read outside. One of `lanes` threads that share the row does every so many columns.
+struct Turn {
+    const float *cosines, *sines; // [known, pairs]
+    uint known, pairs, interleaved;
+};
 template <typename T>
-__device__ void rope_row(
-    const T *x, const float *cosines, const float *sines, const uint *positions, T *out, RopeParameters p
-) {
-    const T *from = x + p.input.start(blockIdx.x);
-    T *to = out + ulong(blockIdx.x) * p.columns;
-    const uint position = positions[blockIdx.x / p.heads];
-    const uint pairs = p.rotated / 2;
-    for (uint i = threadIdx.x; i < pairs; i += blockDim.x) {
-        const uint first = p.interleaved ? 2 * i : i;
-        const uint second = p.interleaved ? 2 * i + 1 : i + pairs;
-        const bool known = position < p.known;
-        const float c = known ? cosines[ulong(position) * pairs + i] : NOT_A_NUMBER;
-        const float s = known ? sines[ulong(position) * pairs + i] : NOT_A_NUMBER;
+__device__ __forceinline__ void turn_row(const T *from, T *to, uint columns, uint position, const Turn &turn, uint lane, uint lanes) {
+    const uint pairs = turn.pairs;
+    for (uint i = lane; i < pairs; i += lanes) {
+        const uint first = turn.interleaved ? 2 * i : i;
+        const uint second = turn.interleaved ? 2 * i + 1 : i + pairs;
+        const bool known = position < turn.known;
+        const float c = known ? turn.cosines[ulong(position) * pairs + i] : NOT_A_NUMBER;
+        const float s = known ? turn.sines[ulong(position) * pairs + i] : NOT_A_NUMBER;
         const float a = widen(from[first]), b = widen(from[second]);
         narrow(a * c - b * s, to + first);
         narrow(b * c + a * s, to + second);
     }
-    for (uint i = p.rotated + threadIdx.x; i < p.columns; i += blockDim.x) {
-        to[i] = from[i];
-    }
+    for (uint i = 2 * pairs + lane; i < columns; i += lanes) { to[i] = from[i]; }
+}
+
+template <typename T>
+__device__ void rope_row(
+    const T *x, const float *cosines, const float *sines, const uint *positions, T *out, RopeParameters p
+) {
+    const Turn turn = {cosines, sines, p.known, p.rotated / 2, p.interleaved};
+    const uint position = positions[blockIdx.x / p.heads];
+    turn_row(x + p.input.start(blockIdx.x), out + ulong(blockIdx.x) * p.columns, p.columns, position, turn, threadIdx.x, blockDim.x);
 }
 
 struct PoolParameters {
@@ -421,26 +428,33 @@ extern "C" __global__ void gather_sum(const __grid_constant__ Gather p) {
     }
 }
 
-// Rows of keys (the grid's first layer) and values (its second) into their slots, eight elements to a thread.
+// Queries, keys and values: the former two are turned, keys and values go to their slots. A warp has a head of one.
 struct Store {
-    const ELEMENT *from[2];
-    ELEMENT *to[2]; // [slots, heads, width]
+    const ELEMENT *from[3];
+    ELEMENT *to[3];      // [tokens, heads, width], and twice [slots, key heads, width]
+    const uint *positions; // null: nothing is turned
     const uint *slots;
-    ulong strides[2][2]; // of a row and of a head
-    uint rows;
+    ulong strides[3][2]; // of a token and of a head
+    Turn turn;
+    uint tokens;
     uint heads;
+    uint key_heads;
     uint width;
 };
-extern "C" __global__ void store_rows(const __grid_constant__ Store p) {
-    const uint side = blockIdx.y, per_head = p.width / 8, per_row = p.heads * per_head;
-    const ulong stride = ulong(gridDim.x) * blockDim.x;
-    for (ulong i = ulong(blockIdx.x) * blockDim.x + threadIdx.x; i < ulong(p.rows) * per_row; i += stride) {
-        const uint row = uint(i / per_row), head = uint(i % per_row) / per_head, column = uint(i % per_head) * 8;
-        const ELEMENT *from = p.from[side] + row * p.strides[side][0] + head * p.strides[side][1] + column;
-        ELEMENT *to = p.to[side] + (ulong(p.slots[row]) * p.heads + head) * p.width + column;
-        #pragma unroll
-        for (int word = 0; word < sizeof(ELEMENT) / 2; word++) { ((uint4 *)to)[word] = ((const uint4 *)from)[word]; }
+extern "C" __global__ void __launch_bounds__(256) rotate_and_store(const __grid_constant__ Store p) {
+    const uint all = p.heads + 2 * p.key_heads, lane = threadIdx.x % 32;
+    const ulong row = ulong(blockIdx.x) * 8 + threadIdx.x / 32;
+    const uint token = uint(row / all), place = uint(row % all);
+    if (token >= p.tokens) {
+        return;
     }
+    const uint part = place < p.heads ? 0 : place < p.heads + p.key_heads ? 1 : 2;
+    const uint head = part == 0 ? place : part == 1 ? place - p.heads : place - p.heads - p.key_heads;
+    const ELEMENT *from = p.from[part] + token * p.strides[part][0] + head * p.strides[part][1];
+    const ulong to = part == 0 ? ulong(token) * p.heads + head : ulong(p.slots[token]) * p.key_heads + head;
+    Turn turn = p.turn;
+    if (part == 2) { turn.pairs = 0; }
+    turn_row(from, p.to[part] + to * p.width, p.width, p.positions ? p.positions[token] : 0, turn, lane, 32);
 }
 
 // The first of the largest finite numbers of each part of each row, and its place; beyond the width where there is

@@ -180,10 +180,6 @@ impl TensorPages {
         key: &Tensor,
         value: &Tensor,
     ) -> Result<()> {
-        #[cfg(feature = "cuda")]
-        if cuda::store::store((&self.keys, &self.values), (key, value), &indices.slots)? {
-            return Ok(());
-        }
         for (stored, rows) in [(&self.keys, key), (&self.values, value)] {
             let rows = rows.to_dtype(stored.dtype())?.contiguous()?;
             if indices.runs.len() <= MOST_RUNS {
