@@ -1,10 +1,11 @@
 //! Quantized blocks on CUDA: a few rows times one to three matrices of them, and their expansion.
 
+use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute;
 use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
 use candle_core::cuda_backend::WrapErr;
 use candle_core::{CudaDevice, DType, Result, Tensor};
 
-use super::compile::{capability, function, Source, BLOCKS, BLOCK_TILES};
+use super::compile::{attribute, capability, function, Source, BLOCKS, BLOCK_STREAMS, BLOCK_TILES};
 use super::device::{address, device_of, result, ALIGNMENT};
 use super::product::{Outcome, MOST_MATRICES};
 use super::small;
@@ -19,6 +20,8 @@ const MOST_TILE_ROWS: usize = 32;
 /// Rows of a tile, and the outputs of a thread block on tensor cores.
 const TILE_ROWS: usize = 8;
 const TILE_OUTPUTS: usize = 16;
+/// The most rows that are multiplied while blocks are streamed.
+const STREAM_ROWS: usize = 2;
 /// Whose tensor cores and conversions the tiles use.
 const TILE_CAPABILITY: i32 = 80;
 /// Warps of a block, one output each.
@@ -41,6 +44,7 @@ struct ProductParameters {
     residual: u64,
     ends: [u32; MOST_MATRICES],
     outputs: u32,
+    width: u32,
     inputs: u32,
     rows: u32,
     activation: u32,
@@ -73,7 +77,7 @@ fn definitions(kind: BlockType, rows: usize, gated: bool) -> [(&'static str, usi
     ]
 }
 
-/// `None` where the rows are too many or the matrices are of several kinds. `x` is [rows, in].
+/// `None` where the rows are too many. `x` is [rows, in].
 pub(crate) fn product(
     x: &Tensor,
     matrices: &[BlockFactor<'_>],
@@ -82,53 +86,83 @@ pub(crate) fn product(
     residual: Option<&Tensor>,
 ) -> Result<Option<Tensor>> {
     let (rows, inputs) = x.dims2()?;
-    let Some(first) = matrices.first() else {
-        return Ok(None);
-    };
+    let gated = matches!(outcome, Outcome::Gated);
+    let one_kind = matrices
+        .iter()
+        .all(|factor| factor.blocks.kind() == matrices[0].blocks.kind());
     let sound = |factor: &BlockFactor<'_>| {
         let bias = factor.bias;
-        factor.blocks.kind() == first.blocks.kind()
-            && factor.blocks.inputs() == inputs
+        factor.blocks.inputs() == inputs
             && bias.is_none_or(|bias| bias.is_contiguous() && bias.dtype() == x.dtype())
     };
     let device = device_of(x)?;
-    let tiles =
-        has_tiles(first.blocks.kind(), x.dtype()) && capability(&device)? >= TILE_CAPABILITY;
-    let most_rows = if tiles { MOST_TILE_ROWS } else { MOST_ROWS };
+    let on_tiles = capability(&device)? >= TILE_CAPABILITY;
+    let takes = |factor: &BlockFactor<'_>| {
+        let tiles = on_tiles && has_tiles(factor.blocks.kind(), x.dtype());
+        rows <= if tiles { MOST_TILE_ROWS } else { MOST_ROWS }
+    };
     let fits = rows > 0
-        && rows <= most_rows
         && inputs > 0
         && x.is_contiguous()
         && residual.is_none_or(Tensor::is_contiguous)
+        && !matrices.is_empty()
         && matrices.len() <= MOST_MATRICES
-        && matrices.iter().all(sound);
-    if !fits {
+        && matrices.iter().all(|factor| sound(factor) && takes(factor))
+        && (one_kind || !gated);
+    let all: usize = matrices.iter().map(|factor| factor.blocks.outputs()).sum();
+    let width = if gated { all / 2 } else { all };
+    let from = address(x)?;
+    if !fits || width == 0 || from % ALIGNMENT != 0 {
         return Ok(None);
     }
-    let mut parameters = ProductParameters {
-        x: address(x)?,
-        inputs: small(inputs)?,
-        rows: rows as u32,
-        activation: activation.number(),
-        residual: residual.map(address).transpose()?.unwrap_or(0),
-        ..ProductParameters::default()
-    };
-    let mut end = 0;
-    for (i, factor) in matrices.iter().enumerate() {
-        parameters.weights[i] = address(factor.blocks.bytes())?;
-        parameters.biases[i] = factor.bias.map(address).transpose()?.unwrap_or(0);
-        end += factor.blocks.outputs();
-        parameters.ends[i] = small(end)?;
+    let (out, to) = result(&device, (rows, width), x.dtype())?;
+    let mut first = 0;
+    for group in matrices.chunk_by(|a, b| a.blocks.kind() == b.blocks.kind()) {
+        let skipped = (first * x.dtype().size_in_bytes()) as u64;
+        let mut parameters = ProductParameters {
+            x: from,
+            out: to + skipped,
+            width: small(width)?,
+            inputs: small(inputs)?,
+            rows: rows as u32,
+            activation: activation.number(),
+            residual: match residual {
+                Some(residual) => address(residual)? + skipped,
+                None => 0,
+            },
+            ..ProductParameters::default()
+        };
+        let mut end = 0;
+        for (i, factor) in group.iter().enumerate() {
+            parameters.weights[i] = address(factor.blocks.bytes())?;
+            parameters.biases[i] = factor.bias.map(address).transpose()?.unwrap_or(0);
+            end += factor.blocks.outputs();
+            parameters.ends[i] = small(end)?;
+        }
+        parameters.ends[group.len()..].fill(u32::MAX);
+        parameters.outputs = small(if gated { end / 2 } else { end })?;
+        if parameters.outputs > 0 {
+            launch_product(&device, x.dtype(), group, gated, &parameters)?;
+        }
+        first += end;
     }
-    parameters.ends[matrices.len()..].fill(u32::MAX);
-    let gated = matches!(outcome, Outcome::Gated);
-    let outputs = if gated { end / 2 } else { end };
-    if parameters.x % ALIGNMENT != 0 || outputs == 0 {
-        return Ok(None);
+    Ok(Some(out))
+}
+
+/// One kind of blocks.
+fn launch_product(
+    device: &CudaDevice,
+    dtype: DType,
+    matrices: &[BlockFactor<'_>],
+    gated: bool,
+    parameters: &ProductParameters,
+) -> Result<()> {
+    let kind = matrices[0].blocks.kind();
+    let (rows, outputs) = (parameters.rows as usize, parameters.outputs as usize);
+    let tiles = has_tiles(kind, dtype) && capability(device)? >= TILE_CAPABILITY;
+    if tiles && stream(device, dtype, matrices, gated, parameters)? {
+        return Ok(());
     }
-    parameters.outputs = small(outputs)?;
-    let (out, to) = result(&device, (rows, outputs), x.dtype())?;
-    parameters.out = to;
     let (source, kernel, together, grid) = match tiles {
         true => (
             BLOCK_TILES,
@@ -143,10 +177,87 @@ pub(crate) fn product(
             outputs.div_ceil(WARPS),
         ),
     };
-    let definitions = definitions(first.blocks.kind(), together, gated);
+    let definitions = definitions(kind, together, gated);
     let kernel = (source, kernel);
-    launch(&device, kernel, x.dtype(), &definitions, grid, &parameters)?;
-    Ok(Some(out))
+    launch(device, kernel, dtype, &definitions, grid, parameters)
+}
+
+/// One or two rows, as fast as blocks can be read. False where the shapes ask for another way.
+fn stream(
+    device: &CudaDevice,
+    dtype: DType,
+    matrices: &[BlockFactor<'_>],
+    gated: bool,
+    parameters: &ProductParameters,
+) -> Result<bool> {
+    let kind = matrices[0].blocks.kind();
+    let (rows, inputs) = (parameters.rows as usize, parameters.inputs as usize);
+    let together = if gated {
+        TILE_OUTPUTS / 2
+    } else {
+        TILE_OUTPUTS
+    };
+    // Blocks whose size is no multiple of 16 bytes are read from where rows begin with a word.
+    let (alignment, inputs_alignment) = match kind.bytes() as u64 % ALIGNMENT {
+        0 => (ALIGNMENT, kind.elements()),
+        _ => (4, 2 * kind.elements()),
+    };
+    let starts = &parameters.weights[..matrices.len()];
+    let fits = rows <= STREAM_ROWS
+        && inputs.is_multiple_of(inputs_alignment)
+        && starts.iter().all(|at| at % alignment == 0)
+        && matrices
+            .iter()
+            .all(|factor| factor.blocks.outputs().is_multiple_of(together));
+    let shared = stream_bytes(kind, rows, inputs);
+    let most = attribute(
+        device,
+        CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+    )?;
+    if !fits || shared > most as usize {
+        return Ok(false);
+    }
+    let definitions = definitions(kind, rows, gated);
+    let (source, kernel) = (BLOCK_STREAMS, "stream_of_blocks");
+    let function = function(device, source, kernel, dtype, &definitions, most as u32)?;
+    let threads = (WARPS * 32) as u32;
+    let resident = function
+        .occupancy_max_active_blocks_per_multiprocessor(threads, shared, None)
+        .w()?;
+    let processors = attribute(
+        device,
+        CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+    )?;
+    // As many thread blocks as run at once, or fewer that have equally much to do.
+    let tiles = parameters.outputs as usize / together;
+    let most_blocks = (resident as usize * processors as usize).max(1);
+    let grid = tiles.div_ceil(tiles.div_ceil(most_blocks));
+    let stream = device.cuda_stream();
+    let mut builder = stream.launch_builder(&function);
+    builder.arg(parameters);
+    // SAFETY: the argument is the kernel's; its addresses are of tensors of the shapes it says, which live
+    // until after the launch.
+    unsafe {
+        builder.launch(LaunchConfig {
+            grid_dim: (small(grid)?, 1, 1),
+            block_dim: (threads, 1, 1),
+            shared_mem_bytes: shared as u32,
+        })
+    }
+    .w()?;
+    Ok(true)
+}
+
+/// What a thread block of `stream_of_blocks` shares: two stages for each warp, the parts of as many tiles' sums as there
+/// are warps, zeros, and x with the sums of its runs.
+fn stream_bytes(kind: BlockType, rows: usize, inputs: usize) -> usize {
+    let (pitch, runs) = match kind {
+        BlockType::Q6K => (240, 16),
+        _ => (kind.bytes(), 8),
+    };
+    let parts = WARPS * WARPS * rows * TILE_OUTPUTS * size_of::<f32>();
+    let block = kind.elements() * size_of::<u16>() + runs * size_of::<f32>();
+    2 * WARPS * TILE_OUTPUTS * pitch + parts + 128 + rows * (inputs / kind.elements()) * block
 }
 
 /// Whether there is a kernel on tensor cores: the large blocks that most files are made of.

@@ -47,7 +47,18 @@ pub(crate) const BLOCK_TILES: Source = Source {
     text: concat!(
         "typedef unsigned char uchar;\n#define WEIGHT uchar\n",
         include_str!("product.cuh"),
+        include_str!("block_numbers.cuh"),
         include_str!("block_tiles.cu")
+    ),
+};
+
+pub(crate) const BLOCK_STREAMS: Source = Source {
+    name: "block_streams",
+    text: concat!(
+        "typedef unsigned char uchar;\n#define WEIGHT uchar\n",
+        include_str!("product.cuh"),
+        include_str!("block_numbers.cuh"),
+        include_str!("block_streams.cu")
     ),
 };
 
@@ -87,10 +98,13 @@ pub(crate) fn function(
     Ok(function)
 }
 
+pub(crate) fn attribute(device: &CudaDevice, attribute: CUdevice_attribute) -> Result<i32> {
+    device.cuda_stream().context().attribute(attribute).w()
+}
+
 /// The device's compute capability, ten times the major part plus the minor.
 pub(crate) fn capability(device: &CudaDevice) -> Result<i32> {
-    let context = device.cuda_stream().context().clone();
-    let ask = |attribute| context.attribute(attribute).w();
+    let ask = |what| attribute(device, what);
     Ok(
         10 * ask(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
             + ask(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,

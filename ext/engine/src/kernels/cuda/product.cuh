@@ -5,12 +5,13 @@
 
 struct Product {
     const ELEMENT *x; // [rows, inputs]
-    ELEMENT *out;     // [rows, all outputs]
+    ELEMENT *out;     // [rows, width], from the first of these outputs on
     const WEIGHT *weights[MATRICES]; // [outputs, inputs] each
     const ELEMENT *biases[MATRICES]; // null: none
-    const ELEMENT *residual;         // null: none; shaped like the result
+    const ELEMENT *residual;         // null: none; as the result
     uint ends[MATRICES]; // where each matrix's outputs end among all
     uint outputs;
+    uint width;
     uint inputs;
     uint rows;
     uint activation;
@@ -32,7 +33,7 @@ __device__ __forceinline__ Place place_of(const Product &p, uint output) {
 // Stores an output of one row of x, given its sum, or those of gate and up.
 __device__ __forceinline__ void finish(const Product &p, uint row, uint output, Place place, float sum, float up) {
     const ELEMENT *bias = p.biases[place.matrix];
-    const ulong at = ulong(row) * p.outputs + output;
+    const ulong at = ulong(row) * p.width + output;
     float y = activation<ELEMENT>(sum + (bias ? widen(bias[place.row]) : 0.0f), p.activation);
 #if GATED
     y *= up + (p.biases[1] ? widen(p.biases[1][place.row]) : 0.0f);

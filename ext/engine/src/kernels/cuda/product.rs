@@ -28,6 +28,7 @@ struct Parameters {
     residual: u64,
     ends: [u32; MOST_MATRICES],
     outputs: u32,
+    width: u32,
     inputs: u32,
     rows: u32,
     activation: u32,
@@ -86,6 +87,7 @@ pub(crate) fn product(
         return Ok(None);
     }
     parameters.outputs = small(outputs)?;
+    parameters.width = parameters.outputs;
     let device = device_of(x)?;
     let (out, to) = result(&device, (rows, outputs), x.dtype())?;
     parameters.out = to;

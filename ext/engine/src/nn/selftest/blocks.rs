@@ -29,13 +29,28 @@ pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
             let weight = dequantize(kind, &matrix.bytes)?;
             rows_case(bench, &matrix, &weight)?;
             for &rows in rows {
-                product_case(bench, &matrix, &weight, rows)?;
+                product_case(bench, &matrix, &weight, (rows, rows % 4))?;
             }
+        }
+        if !bench.extent.few && !bench.extent.rows {
+            aligned_cases(bench, kind)?;
         }
     }
     let mixes = formats(bench).contains(&BlockType::Q6K);
     let mut rows = [1, 3, 33].into_iter().filter(|_| mixes);
     rows.try_for_each(|rows| mixed_case(bench, rows))
+}
+
+/// A few rows that begin where a GPU reads 16 bytes at once, times more outputs than it makes at a time.
+fn aligned_cases(bench: &mut Bench<'_>, kind: BlockType) -> Result<()> {
+    for (outputs, inputs) in [(32, 2560), (6400, 512)] {
+        let matrix = random_matrix(kind, outputs, inputs);
+        let weight = dequantize(kind, &matrix.bytes)?;
+        for rows in [1, 2, 3] {
+            product_case(bench, &matrix, &weight, (rows, 0))?;
+        }
+    }
+    Ok(())
 }
 
 /// Matrices of several formats in one product, as files mix them.
@@ -109,13 +124,13 @@ fn product_case(
     bench: &mut Bench<'_>,
     matrix: &QuantizedTensor,
     weight: &[f32],
-    rows: usize,
+    (rows, first): (usize, usize),
 ) -> Result<()> {
     let (outputs, inputs) = (matrix.shape[0], matrix.shape[1]);
-    // A part of a wider tensor, whose rows start at any element.
+    // A part of a wider tensor, from its given element on.
     let (wide, _) = bench.tensor(&[rows * inputs + 3])?;
     let x = wide
-        .narrow(0, rows % 4, rows * inputs)?
+        .narrow(0, first, rows * inputs)?
         .reshape((rows, inputs))?;
     let values = super::read(&x)?;
     let (bias, b) = bench.tensor(&[outputs])?;

@@ -1,0 +1,337 @@
+// Matrices of large quantized blocks times one or two rows, as fast as they can be read. ELEMENT (a half type),
+// KIND, BLOCK_BYTES, ROWS and GATED are defined at run time.
+//
+// Every warp copies blocks of 16 rows of the matrix into shared memory ahead of its work; a thread block's warps
+// share the blocks of a row, and it goes on to the next rows without a pause. Products are made on tensor cores: a
+// lane has 64 elements of a block of two outputs, `group` and `group + 8`. Column 2 member + row of the other factor
+// has those elements of x that the lanes of that `member` have, and zeros otherwise, so that each lane gets its own
+// sums, to which scales apply. Codes are small integers, which half types hold exactly.
+
+#define WARPS 8
+#define STAGES 2
+#define TILE 16 // rows of the matrix
+#define OUTPUTS (GATED ? TILE / 2 : TILE)
+// Bytes from one row to the next in shared memory: an odd multiple of 16, for lanes of eight rows to read from
+// different banks. Blocks of Q6_K begin at any even address, and are copied from the multiple of 16 before.
+#define PITCH (KIND == Q6_K ? 240 : BLOCK_BYTES)
+// Elements of a lane that share a scale, and how many such runs it has.
+#define RUN (KIND == Q6_K ? 16 : 32)
+#define RUNS (64 / RUN)
+// 16 bytes each, of a block of one row and of all; those that a lane copies.
+#define PIECES ((PITCH + 15) / 16 - (KIND == Q6_K))
+#define ALL_PIECES (TILE * PIECES)
+#define OWN_PIECES ((ALL_PIECES + 31) / 32)
+
+// Four codes, a byte each, as numbers: the first and third in one register, the others in another. `excess` is what they
+// are too large by, those of Q6_K less 32.
+__device__ __forceinline__ float excess() { return power(ELEMENT()) + (KIND == Q6_K ? 32.0f : 0.0f); }
+__device__ __forceinline__ uint first_and_third(uint codes) { return __byte_perm(codes, power_bits(ELEMENT()), 0x7250); }
+__device__ __forceinline__ uint second_and_fourth(uint codes) { return __byte_perm(codes, power_bits(ELEMENT()), 0x7351); }
+
+__device__ __forceinline__ uint shared_address(const void *of) { return uint(__cvta_generic_to_shared(of)); }
+
+__device__ __forceinline__ void copy_sixteen(void *to, const uchar *from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory");
+}
+
+// What all warps of a thread block share, after their stages.
+struct Shared {
+    float parts[WARPS][WARPS][ROWS][TILE]; // of as many tiles in turn
+    uint4 zeros[8];
+};
+
+__device__ __forceinline__ float sum_of(uint word) {
+    return widen(ELEMENT{(unsigned short)word}) + widen(ELEMENT{(unsigned short)(word >> 16)});
+}
+
+// Puts x where lanes read it, 128 bytes for each block and member, run after run, and the sums of its runs.
+__device__ __forceinline__ void take_rows(const Product &p, uint4 *x, float *sums) {
+    const uint slots = p.inputs / 8;
+    for (uint at = threadIdx.x; at < ROWS * slots; at += WARPS * 32) {
+        const uint row = at / slots, slot = at % slots;
+        // Rows beyond the last repeat it, and are not stored.
+        const ELEMENT *from = p.x + ulong(min(row, p.rows - 1)) * p.inputs;
+        uint4 words;
+#if KIND == Q6_K
+        // A run's words in the order in which `codes_of` has them.
+        const uint block = slot / 32, member = slot / 8 % 4, run = slot / 2 % 4;
+        const uint first = block * BLOCK + member / 2 * 128 + run * 32 + member % 2 * RUN;
+        const uint one = 4 * ((slot % 2 * 2 + member) % 4), two = 4 * ((slot % 2 * 2 + 1 + member) % 4), back = block % 2 * 14;
+        words.x = *(const uint *)(from + first + (one + back) % RUN);
+        words.y = *(const uint *)(from + first + (one + 2 + back) % RUN);
+        words.z = *(const uint *)(from + first + (two + back) % RUN);
+        words.w = *(const uint *)(from + first + (two + 2 + back) % RUN);
+#else
+        words = *(const uint4 *)(from + slot * 8);
+#endif
+        const uint2 low = in_pairs(words.x, words.y), high = in_pairs(words.z, words.w);
+        x[at] = make_uint4(low.x, low.y, high.x, high.y);
+        float sum = (sum_of(words.x) + sum_of(words.y)) + (sum_of(words.z) + sum_of(words.w));
+        #pragma unroll
+        for (int step = 1; step < RUN / 8; step *= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, step); }
+        if (at % (RUN / 8) == 0) { sums[at / (RUN / 8)] = sum; }
+    }
+}
+
+// What a lane multiplies x by: where a block of its two outputs lies, and how far from there it begins.
+struct Operands {
+    const uchar *rows[2];
+    uint offsets[2];
+    const uint4 *x;       // its block's, or zeros
+    const float *sums[ROWS]; // its block's
+    bool odd;             // a block with an odd number
+};
+
+// What the products of a run are too large by, for them to begin with.
+__device__ __forceinline__ Tile begin_run(const Operands &from, int run) {
+    Tile out = {};
+    #pragma unroll
+    for (int row = 0; row < ROWS; row++) { out.v[row] = out.v[2 + row] = -excess() * from.sums[row][run]; }
+    return out;
+}
+
+#if KIND == Q4_K || KIND == Q5_K
+#define CODES (KIND == Q5_K ? 48 : 16)
+
+// Scales and minimums are six bits each: those of the first four groups, and of the last. The bytes of the result are the
+// scales and the minimums of a lane's two runs.
+__device__ __forceinline__ uint levels_of(uint4 header, uint member) {
+    const bool last = member >= 2;
+    const uint low = last ? 0x0f0f0f0fu : 0x3f3f3f3fu, high = last ? 0x30303030u : 0;
+    const uint scales = ((last ? header.w : header.y) & low) | (header.y >> 2 & high);
+    const uint minimums = ((last ? header.w >> 4 : header.z) & low) | (header.z >> 2 & high);
+    return __byte_perm(scales, minimums, member % 2 ? 0x7632 : 0x5410);
+}
+
+__device__ __forceinline__ void add_block(const Operands &from, uint member, float (&totals)[2][ROWS]) {
+    uint codes[2][8];
+#if KIND == Q5_K
+    uint fifths[2][8];
+#endif
+    #pragma unroll
+    for (int side = 0; side < 2; side++) {
+        #pragma unroll
+        for (int part = 0; part < 2; part++) {
+            *(uint4 *)(codes[side] + 4 * part) = *(const uint4 *)(from.rows[side] + CODES + 32 * member + 16 * part);
+#if KIND == Q5_K
+            *(uint4 *)(fifths[side] + 4 * part) = *(const uint4 *)(from.rows[side] + 16 + 16 * part);
+#endif
+        }
+    }
+    Tile products[RUNS];
+    #pragma unroll
+    for (int run = 0; run < RUNS; run++) {
+        products[run] = begin_run(from, run);
+        #pragma unroll
+        for (int word = 0; word < 8; word++) {
+            const uint4 x = from.x[run * 4 + word / 2];
+            uint a[4];
+            #pragma unroll
+            for (int side = 0; side < 2; side++) {
+                uint four = codes[side][word] >> (4 * run) & 0x0f0f0f0fu;
+#if KIND == Q5_K
+                const uint bits = fifths[side][word];
+                four |= __funnelshift_l(bits, bits, 4 - int(2 * member + run)) & 0x10101010u;
+#endif
+                a[side] = first_and_third(four);
+                a[2 + side] = second_and_fourth(four);
+            }
+            multiply(products[run], a, word % 2 ? make_uint2(x.z, x.w) : make_uint2(x.x, x.y), ELEMENT());
+        }
+    }
+    #pragma unroll
+    for (int side = 0; side < 2; side++) {
+        const uint4 header = *(const uint4 *)from.rows[side];
+        const uint levels = levels_of(header, member);
+        const float whole = half_of(header.x & 0xffffu), lowest = half_of(header.x >> 16);
+        #pragma unroll
+        for (int run = 0; run < RUNS; run++) {
+            const float scale = whole * float(levels >> (8 * run) & 255u), minimum = lowest * float(levels >> (16 + 8 * run) & 255u);
+            #pragma unroll
+            for (int row = 0; row < ROWS; row++) {
+                totals[side][row] = fmaf(scale, products[run].v[2 * side + row], totals[side][row]);
+                totals[side][row] = fmaf(-minimum, from.sums[row][run], totals[side][row]);
+            }
+        }
+    }
+}
+#elif KIND == Q6_K
+// 16 bytes of a block that begins with a whole word or half of one. Each member begins with another word, for the
+// lanes to read from different banks. Of a block that begins with half a word, the first word is what is left of the
+// last and the first half, so that the codes of word i are those of elements 4i - 2 to 4i + 1.
+__device__ __forceinline__ void codes_of(const uchar *from, uint member, bool odd, uint (&codes)[4]) {
+    const uint end = *(const uint *)(from + 16);
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint word = (i + member) % 4;
+        codes[i] = __byte_perm(*(const uint *)(from + 4 * word), end, odd && word == 0 ? 0x3254 : 0x3210);
+    }
+}
+
+__device__ __forceinline__ void add_block(const Operands &from, uint member, float (&totals)[2][ROWS]) {
+    uint low[2][2][4], high[2][4];
+    const uint half = member / 2, place = member % 2 * RUN;
+    #pragma unroll
+    for (int side = 0; side < 2; side++) {
+        const uchar *words = from.rows[side] + (from.offsets[side] & 12);
+        codes_of(words + half * 64 + place, member, from.odd, low[side][0]);
+        codes_of(words + half * 64 + 32 + place, member, from.odd, low[side][1]);
+        codes_of(words + 128 + half * 32 + place, member, from.odd, high[side]);
+    }
+    Tile products[RUNS];
+    #pragma unroll
+    for (int run = 0; run < RUNS; run++) {
+        products[run] = begin_run(from, run);
+        #pragma unroll
+        for (int word = 0; word < 4; word++) {
+            const uint4 x = from.x[run * 2 + word / 2];
+            uint a[4];
+            #pragma unroll
+            for (int side = 0; side < 2; side++) {
+                const uint bits = high[side][word];
+                const uint four = (low[side][run % 2][word] >> (run / 2 * 4) & 0x0f0f0f0fu)
+                    | ((run < 2 ? bits << (4 - 2 * run) : bits >> (2 * run - 4)) & 0x30303030u);
+                a[side] = first_and_third(four);
+                a[2 + side] = second_and_fourth(four);
+            }
+            multiply(products[run], a, word % 2 ? make_uint2(x.z, x.w) : make_uint2(x.x, x.y), ELEMENT());
+        }
+    }
+    #pragma unroll
+    for (int side = 0; side < 2; side++) {
+        const uchar *block = from.rows[side] + from.offsets[side];
+        const float whole = half_of(*(const unsigned short *)(block + 208));
+        float scaled[ROWS] = {};
+        #pragma unroll
+        for (int run = 0; run < RUNS; run++) {
+            const uint both = *(const unsigned short *)(block + 192 + 8 * half + 2 * run);
+            const float scale = float((signed char)(both >> (member % 2 * 8)));
+            #pragma unroll
+            for (int row = 0; row < ROWS; row++) { scaled[row] = fmaf(scale, products[run].v[2 * side + row], scaled[row]); }
+        }
+        #pragma unroll
+        for (int row = 0; row < ROWS; row++) { totals[side][row] = fmaf(whole, scaled[row], totals[side][row]); }
+    }
+}
+#endif
+
+// Where the first rows of a tile begin, and, of two matrices that are gated, those of the second.
+struct Rows {
+    const uchar *first, *second;
+};
+__device__ __forceinline__ Rows rows_of(const Product &p, uint tile, ulong row_bytes) {
+    const Place place = place_of(p, tile * OUTPUTS);
+    const uchar *first = p.weights[place.matrix] + place.row * row_bytes;
+    return {first, GATED ? p.weights[1] + place.row * row_bytes : first + TILE / 2 * row_bytes};
+}
+
+// A tile's rows are all of one matrix, or halves of two.
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) stream_of_blocks(const __grid_constant__ Product p) {
+    extern __shared__ uint4 memory[];
+    uchar *const stages = (uchar *)memory;
+    Shared &shared = *(Shared *)(stages + WARPS * STAGES * TILE * PITCH);
+    uint4 *const x = (uint4 *)(&shared + 1);
+    const uint blocks = p.inputs / BLOCK, tiles = p.outputs / OUTPUTS;
+    float *const sums = (float *)(x + ROWS * blocks * 32);
+    const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
+    const uint row_bytes = blocks * BLOCK_BYTES;
+    uchar *const own = stages + warp * STAGES * TILE * PITCH;
+    if (threadIdx.x < 8) { shared.zeros[threadIdx.x] = make_uint4(0, 0, 0, 0); }
+
+    // Where a lane's pieces lie: in a stage, and from the first row of the matrix, or of the second one.
+    uint to[OWN_PIECES], at[OWN_PIECES];
+    #pragma unroll
+    for (int i = 0; i < OWN_PIECES; i++) {
+        const uint piece = i * 32 + lane, row = piece / PIECES, in_row = piece % PIECES * 16;
+        to[i] = row * PITCH + in_row;
+        at[i] = (GATED ? row % OUTPUTS : row) * row_bytes + in_row;
+    }
+    // What is copied next.
+    uint next = blockIdx.x, next_block = warp;
+    Rows rows = rows_of(p, next, row_bytes);
+    const auto copy_next = [&](uint stage) {
+        if (next < tiles && warp < blocks) {
+            const uint start = next_block * BLOCK_BYTES;
+            uchar *const stage_at = own + stage * TILE * PITCH;
+            #pragma unroll
+            for (int i = 0; i < OWN_PIECES; i++) {
+                const uint piece = i * 32 + lane;
+                if (ALL_PIECES % 32 == 0 || i + 1 < OWN_PIECES || piece < ALL_PIECES) {
+                    const uchar *from = (GATED && piece / PIECES >= OUTPUTS ? rows.second : rows.first) + (at[i] + start);
+#if KIND == Q6_K
+                    from -= uint(ulong(from)) % 16;
+#endif
+                    copy_sixteen(stage_at + to[i], from);
+                }
+            }
+            next_block += WARPS;
+            if (next_block >= blocks) {
+                next_block = warp;
+                next += gridDim.x;
+                if (next < tiles) { rows = rows_of(p, next, row_bytes); }
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    #pragma unroll
+    for (int stage = 0; stage < STAGES; stage++) { copy_next(stage); }
+    take_rows(p, x, sums);
+    __syncthreads();
+
+    const bool has_x = group / 2 == member && group % 2 < ROWS;
+    const uint4 *const own_x = has_x ? x + group % 2 * blocks * 32 + member * 8 : shared.zeros;
+    uint stage = 0, turn = 0;
+    for (uint tile = blockIdx.x; tile < tiles; tile += gridDim.x, turn = (turn + 1) % WARPS) {
+        uint starts[2] = {};
+#if KIND == Q6_K
+        const Rows begin = rows_of(p, tile, row_bytes);
+        starts[0] = uint(ulong(begin.first)) + group * row_bytes;
+        starts[1] = uint(ulong(begin.second)) + group * row_bytes;
+#endif
+        float totals[2][ROWS] = {};
+        for (uint block = warp; block < blocks; block += WARPS) {
+            Operands from;
+            #pragma unroll
+            for (int side = 0; side < 2; side++) {
+                from.rows[side] = own + (stage * TILE + group + 8 * side) * PITCH;
+                from.offsets[side] = (starts[side] + block * BLOCK_BYTES) % 16;
+            }
+            from.x = own_x + (has_x ? block * 32 : 0);
+            #pragma unroll
+            for (int r = 0; r < ROWS; r++) { from.sums[r] = sums + ((r * blocks + block) * 4 + member) * RUNS; }
+            from.odd = block % 2;
+            asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
+            __syncwarp();
+            add_block(from, member, totals);
+            __syncwarp();
+            copy_next(stage);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+        #pragma unroll
+        for (int side = 0; side < 2; side++) {
+            #pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                totals[side][r] += __shfl_xor_sync(0xffffffffu, totals[side][r], 1);
+                totals[side][r] += __shfl_xor_sync(0xffffffffu, totals[side][r], 2);
+                if (member == 0) { shared.parts[turn][warp][r][group + 8 * side] = totals[side][r]; }
+            }
+        }
+        // Another warp each time waits for all, and adds up what they have. None comes back to a barrier before it
+        // has waited for all at another.
+        if (warp != turn) {
+            asm volatile("bar.arrive %0, %1;" :: "r"(turn + 1), "n"(WARPS * 32) : "memory");
+            continue;
+        }
+        asm volatile("bar.sync %0, %1;" :: "r"(turn + 1), "n"(WARPS * 32) : "memory");
+        if (lane < ROWS * OUTPUTS) {
+            const uint r = lane / OUTPUTS, place_in = lane % OUTPUTS, output = tile * OUTPUTS + place_in;
+            float sum = 0.0f, up = 0.0f;
+            #pragma unroll
+            for (int i = 0; i < WARPS; i++) {
+                sum += shared.parts[turn][i][r][place_in];
+                if (GATED) { up += shared.parts[turn][i][r][TILE - OUTPUTS + place_in]; }
+            }
+            if (r < p.rows) { finish(p, r, output, place_of(p, output), sum, up); }
+        }
+    }
+}
