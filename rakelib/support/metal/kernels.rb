@@ -48,7 +48,7 @@ module Tasks
         @compiler = compiler
       end
 
-      # @param whole [Boolean] whether the largest cases run, too, which takes hours on this device
+      # @param whole [Boolean] whether the largest cases run, too
       # @return [Boolean] whether every check passed; says what each found
       def run(whole: true)
         [report("cases", [*schedules, *rows, *sizes, *(large if whole)]), report("watched", watched),
