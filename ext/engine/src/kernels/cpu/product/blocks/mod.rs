@@ -161,11 +161,11 @@ impl WeightMatrix<f32> for BlockMatrix {
         // SAFETY: the rows of x have as many groups as the panel, and a task's begin with a tile; the
         // caller vouches for the sums.
         unsafe {
-            #[cfg(target_arch = "x86_64")]
-            if x.tiled {
-                return tiles::multiply_panel(workspace, &panel, x, tile);
+            match x.tiled {
+                #[cfg(target_arch = "x86_64")]
+                true => tiles::multiply_panel(workspace, &panel, x, tile),
+                _ => multiply_panel(x.level, &panel, x, tile),
             }
-            multiply_panel(x.level, &panel, x, tile);
         }
     }
 }
