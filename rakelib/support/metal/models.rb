@@ -119,14 +119,12 @@ module Tasks
         @soft.run(@soft.program("model_selftest"), "--device", "metal", *folders, **settings)
       end
 
-      # The checkpoints in as many parts as there are processors, of about the same number of files. GGUF files that
-      # write or see are the specs' affair.
+      # The checkpoints in as many parts as there are processors, of about the same number of files.
       def shards
-        parents = %w[decoders gguf-decoders].map { |name| File.join(TINY, name) }
+        parents = %w[decoders gguf-decoders seq2seq gguf-seq2seq gguf-sights].map { |name| File.join(TINY, name) }
         folders = [TINY, *parents].flat_map { |path| Dir[File.join(path, "*")] }.select { |path| File.directory?(path) }
-        folders -= [*parents, *%w[gguf-seq2seq gguf-sights].map { |name| File.join(TINY, name) }]
-        folders.sort.each_with_index.group_by { |_, index| index % Etc.nprocessors }
-               .values.map { |pairs| pairs.map(&:first) }
+        (folders - parents).sort.each_with_index.group_by { |_, index| index % Etc.nprocessors }
+                           .values.map { |pairs| pairs.map(&:first) }
       end
 
       def sound?(title, run)

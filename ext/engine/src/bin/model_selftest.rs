@@ -4,14 +4,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use engine::files::model_files::{ModelFiles, WeightFiles};
 use engine::files::raw_config::RawConfig;
+use engine::image::{Image, CHANNELS};
 use engine::models::decoder::model::Logits;
 use engine::models::decoder::{self, Decoder};
-use engine::models::{Blueprint, TextModel};
+use engine::models::seq2seq::{self, Cache, Seq2Seq};
+use engine::models::vision::sight::SightConfig;
+use engine::models::{families, Blueprint, TextModel};
 use engine::nn::PackedSequences;
+use engine::tasks::{LanguageModel, LoadOptions, Picture, Sight};
 use engine::{runtime::threads, weights, CancelToken, Device, Error, Result};
 
 const USAGE: &str = "usage: model_selftest --device cpu|cuda|cuda:1|metal FOLDER ...";
@@ -53,9 +58,9 @@ fn run() -> Result<bool> {
         let Some(model) = Model::find(&folder)? else {
             continue;
         };
-        let want = model.run(&candle_core::Device::Cpu, DType::F32)?;
+        let want = model.run(Device::Cpu, DType::F32)?;
         for (dtype, allowed) in ALLOWED {
-            let got = model.run(&opened, dtype)?;
+            let got = model.run(device, dtype)?;
             let error = deviation(&want, &got);
             let allowed = match model.is_quantized()? {
                 true => allowed.max(ALLOWED_QUANTIZED),
@@ -95,7 +100,7 @@ fn find_checkpoints(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// A checkpoint with the token ids that its reference was made of.
+/// A checkpoint with token ids: those that its reference was made of, or some that every vocabulary has.
 struct Model {
     files: WeightFiles,
     blueprint: Known,
@@ -105,6 +110,7 @@ struct Model {
 enum Known {
     Text(Box<Blueprint>),
     Decoder(Box<decoder::Blueprint>),
+    Sight(ModelFiles),
 }
 
 impl Model {
@@ -124,6 +130,11 @@ impl Model {
     }
 
     fn in_safetensors(folder: &Path, file: PathBuf) -> Result<Option<Self>> {
+        let config = RawConfig::read(&folder.join("config.json"))?;
+        let files = WeightFiles::Safetensors(vec![file]);
+        if families::matches::<SightConfig>(&config) {
+            return Self::that_sees(folder, files).map(Some);
+        }
         let Ok(text) = std::fs::read_to_string(folder.join("expected.json")) else {
             return Ok(None);
         };
@@ -134,9 +145,8 @@ impl Model {
         let Some(sequences) = ids.and_then(|ids| serde_json::from_value(ids.clone()).ok()) else {
             return Ok(None);
         };
-        let config = RawConfig::read(&folder.join("config.json"))?;
         Ok(Some(Self {
-            files: WeightFiles::Safetensors(vec![file]),
+            files,
             blueprint: match decodes {
                 true => Known::Decoder(Box::new(decoder::Blueprint::from_config(&config)?)),
                 false => Known::Text(Box::new(Blueprint::from_config(&config)?)),
@@ -145,22 +155,32 @@ impl Model {
         }))
     }
 
-    /// With ids that every vocabulary has.
     fn in_gguf(folder: &Path) -> Result<Option<Self>> {
         let cancel = CancelToken::new();
         let files = ModelFiles::open(&folder.to_string_lossy(), None, &cancel)?;
         let files = files.weights(None, &cancel)?;
+        if has_tower(folder) {
+            return Self::that_sees(folder, files).map(Some);
+        }
         let source = weights::open(&files)?;
         let blueprint = match decoder::Blueprint::from_gguf(source.as_ref()) {
             Ok(blueprint) => Known::Decoder(Box::new(blueprint)),
             Err(_) => Known::Text(Box::new(Blueprint::from_gguf(source.as_ref())?)),
         };
-        let text = |length: u32| (0..length).map(|at| 5 + at * 37 % 101).collect();
         Ok(Some(Self {
             files,
             blueprint,
-            sequences: [20, 3, 9].map(text).to_vec(),
+            sequences: [20, 3, 9].map(some_tokens).to_vec(),
         }))
+    }
+
+    fn that_sees(folder: &Path, files: WeightFiles) -> Result<Self> {
+        let whole = ModelFiles::open(&folder.to_string_lossy(), None, &CancelToken::new())?;
+        Ok(Self {
+            files,
+            blueprint: Known::Sight(whole),
+            sequences: vec![some_tokens(3), some_tokens(7)],
+        })
     }
 
     /// Whether its weights are blocks.
@@ -173,21 +193,82 @@ impl Model {
         Ok(quantized)
     }
 
-    fn run(&self, device: &candle_core::Device, dtype: DType) -> Result<Vec<f32>> {
-        let source = weights::open(&self.files)?;
+    fn run(&self, device: Device, dtype: DType) -> Result<Vec<f32>> {
+        match &self.blueprint {
+            Known::Text(blueprint) => self.read(blueprint, (&device.open()?, dtype)),
+            Known::Decoder(blueprint) => self.decode(blueprint, (&device.open()?, dtype)),
+            Known::Sight(files) => self.see(files, (device, dtype)),
+        }
+    }
+
+    fn read(
+        &self,
+        blueprint: &Blueprint,
+        placement: (&candle_core::Device, DType),
+    ) -> Result<Vec<f32>> {
+        let (source, cancel) = (weights::open(&self.files)?, CancelToken::new());
+        let model = TextModel::load(blueprint, source.as_ref(), placement, false, &cancel)?;
+        let mut packed = PackedSequences::new();
+        for ids in &self.sequences {
+            packed.push(ids, None)?;
+        }
+        let mut all = numbers(&model.forward(&packed, &cancel)?)?;
+        if let Blueprint::Seq2Seq(blueprint) = blueprint {
+            all.extend(self.write(blueprint, &packed, placement)?);
+        }
+        Ok(all)
+    }
+
+    /// Logits of the same few tokens after each of the texts, one by one.
+    fn write(
+        &self,
+        blueprint: &seq2seq::Blueprint,
+        texts: &PackedSequences,
+        placement: (&candle_core::Device, DType),
+    ) -> Result<Vec<f32>> {
+        let (source, cancel) = (weights::open(&self.files)?, CancelToken::new());
+        let model = Seq2Seq::load(blueprint, source.as_ref(), placement, &cancel)?;
+        let memory = model.read(texts, &cancel)?;
+        let (mut cache, mut all) = (Cache::default(), Vec::new());
+        for token in some_tokens(6) {
+            let ids = vec![token; self.sequences.len()];
+            let (logits, next) = model.write(&ids, &cache, &memory, &cancel)?;
+            cache = next;
+            all.extend(numbers(&logits)?);
+        }
+        Ok(all)
+    }
+
+    /// Logits of two pictures between words.
+    fn see(&self, files: &ModelFiles, (device, dtype): (Device, DType)) -> Result<Vec<f32>> {
         let cancel = CancelToken::new();
-        let blueprint = match &self.blueprint {
-            Known::Text(blueprint) => {
-                let placement = (device, dtype);
-                let model = TextModel::load(blueprint, source.as_ref(), placement, false, &cancel)?;
-                let mut packed = PackedSequences::new();
-                for ids in &self.sequences {
-                    packed.push(ids, None)?;
-                }
-                return numbers(&model.forward(&packed, &cancel)?);
-            }
-            Known::Decoder(blueprint) => blueprint,
+        let options = LoadOptions {
+            device,
+            dtype: Some(dtype),
+            verify: Some(false),
+            ..LoadOptions::default()
         };
+        let language = LanguageModel::load(files, &options, &[], &cancel)?;
+        let sight = Sight::load(&language, files, &options, &cancel)?;
+        let pictures = [picture(40, 30)?, picture(31, 64)?];
+        let seen = sight.look(&language, &pictures, &cancel)?;
+        let mut ids = Vec::new();
+        for (words, seen) in self.sequences.iter().zip(&seen) {
+            ids.extend(seen.guests.iter().flat_map(|guest| guest.ids()));
+            ids.extend(words);
+        }
+        let decoder = language.decoder();
+        let mut cache = decoder.new_cache()?;
+        cache.clear(decoder.rope_variant(ids.len()));
+        numbers(&decoder.forward(&ids, &mut cache, Logits::All, &cancel)?)
+    }
+
+    fn decode(
+        &self,
+        blueprint: &decoder::Blueprint,
+        (device, dtype): (&candle_core::Device, DType),
+    ) -> Result<Vec<f32>> {
+        let (source, cancel) = (weights::open(&self.files)?, CancelToken::new());
         let decoder = Decoder::load(blueprint, source.as_ref(), device, dtype, &cancel)?;
         let mut all = Vec::new();
         for ids in &self.sequences {
@@ -203,6 +284,25 @@ impl Model {
         }
         Ok(all)
     }
+}
+
+/// Ids that every vocabulary has.
+fn some_tokens(length: u32) -> Vec<u32> {
+    (0..length).map(|at| 5 + at * 37 % 71).collect()
+}
+
+/// Whether a GGUF file with a vision tower is beside the model's.
+fn has_tower(folder: &Path) -> bool {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files
+        .map(|file| file.file_name())
+        .any(|name| name.to_string_lossy().starts_with("mmproj"))
+}
+
+fn picture(width: usize, height: usize) -> Result<Picture> {
+    let pixels = (0..width * height * CHANNELS).map(|at| (at * at / 7 % 251) as u8);
+    let image = Image::new(width, height, pixels.collect())?;
+    Ok(Picture::Decoded(Arc::new(image)))
 }
 
 fn numbers(tensor: &Tensor) -> Result<Vec<f32>> {

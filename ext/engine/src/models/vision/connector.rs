@@ -1,6 +1,6 @@
 //! What leads from a vision tower into a decoder: rows of its width, made of the states of patches.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use crate::image::Views;
 use crate::kernels::Activation;
@@ -145,7 +145,9 @@ impl Connector {
                 let edge = grid.0 / side;
                 let patches = blocks(states, grid, edge)?;
                 let patches = patches.reshape((patches.dim(0)?, edge * edge, width))?;
-                self.normed(&patches.mean(1)?)?
+                // Added in f32, as the reference does: sums of 16 bits lose digits.
+                let means = patches.to_dtype(DType::F32)?.mean(1)?;
+                self.normed(&means.to_dtype(states.dtype())?)?
             }
         };
         Ok(Rows {

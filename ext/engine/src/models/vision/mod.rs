@@ -323,9 +323,10 @@ fn patch_projection(config: &VisionConfig, parameters: &Parameters<'_>) -> Resul
         return Err(parameters.misfit(Part::PatchEmbedding, &[hidden, CHANNELS, patch, patch]));
     }
     let mut weight = parameters.tensor(Part::PatchEmbedding)?;
-    // A still image is the same in every frame.
+    // A still image is the same in every frame. Added in f32: sums of 16 bits lose digits.
     if shape.len() == 5 {
-        weight = weight.sum(2)?;
+        let sums = weight.to_dtype(DType::F32)?.sum(2)?;
+        weight = sums.to_dtype(weight.dtype())?;
     }
     if parameters.has(Part::SecondPatchEmbedding) {
         let second = parameters.shaped(Part::SecondPatchEmbedding, &shape)?;
