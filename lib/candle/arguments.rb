@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "json"
+
 module Candle
   # Checks of arguments that model classes share.
   #
@@ -39,9 +41,7 @@ module Candle
     # @return [Symbol] one of `allowed`
     # @raise [ArgumentError] for anything else
     def choice(value, name, allowed)
-      case value
-      when Object then found = value.to_sym if value.respond_to?(:to_sym)
-      end
+      found = symbol(value)
       return found if allowed.include?(found)
 
       raise ArgumentError, "#{name} must be one of #{allowed.map(&:inspect).join(", ")}, not #{shown(value)}"
@@ -49,12 +49,24 @@ module Candle
 
     # @param value [String, Symbol]
     # @param name [String]
-    # @return [String]
+    # @return [String] in UTF-8
     # @raise [ArgumentError] for anything else
+    # @raise [InvalidInputError] when it isn't valid UTF-8
     def label(value, name)
-      return value.to_s if String === value || Symbol === value
+      value = value.to_s if Symbol === value
+      return TextInput.utf8(value, name) if TextInput.text?(value)
 
       raise ArgumentError, "#{name} must be a String or a Symbol, not #{shown(value)}"
+    end
+
+    # @param value [Object] anything, also what has none of the methods that all objects have
+    # @param method [Symbol]
+    # @return [Boolean] whether it has that method
+    def answers?(value, method)
+      case value
+      when Object then value.respond_to?(method)
+      else false
+      end
     end
 
     # One text or several, as most calls take them.
@@ -112,6 +124,20 @@ module Candle
       end
     end
 
+    # @param value [Object]
+    # @param name [String]
+    # @param error [Class] what is raised where it can't
+    # @return [String] the value as JSON
+    def json(value, name, error: InvalidInputError)
+      JSON.generate(value)
+    rescue JSON::JSONError, EncodingError => e
+      raise error, "#{name} can't be written as JSON: #{e.message}"
+    rescue NoMethodError => e
+      raise if Object === e.receiver
+
+      raise error, "#{name} can't be written as JSON: there is a BasicObject in it"
+    end
+
     # What an error says of a value, whatever that value makes of being asked.
     #
     # @param value [Object]
@@ -124,5 +150,12 @@ module Candle
     rescue StandardError, SystemStackError
       "a #{value.class}"
     end
+
+    def symbol(value)
+      value.to_sym if answers?(value, :to_sym)
+    rescue EncodingError
+      nil
+    end
+    private_class_method :symbol
   end
 end

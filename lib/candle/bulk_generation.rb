@@ -20,9 +20,9 @@ module Candle
     # @raise [BulkGenerationError] in the end, when some prompts failed
     def generate_each(prompts, batch: 32, **options)
       batch = Arguments.count(batch, "batch") || raise(ArgumentError, "batch must be a positive Integer, not nil")
-      unless prompts.respond_to?(:each) && !(Hash === prompts)
+      unless Arguments.answers?(prompts, :each) && !(Hash === prompts)
         raise InvalidInputError,
-              "prompts must be an Enumerable of Strings, not #{prompts.class}: a single one goes to generate"
+              "prompts must be an Enumerable of Strings, not #{Arguments.shown(prompts)}: a single one goes to generate"
       end
       size = proc { prompts.size if prompts.respond_to?(:size) }
       return enum_for(:generate_each, prompts, batch: batch, **options, &size) unless block_given?

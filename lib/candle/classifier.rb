@@ -98,7 +98,7 @@ module Candle
     end
 
     def partners(pair, count)
-      return if pair.nil?
+      return if NilClass === pair
       return Array.new(count, TextInput.utf8(pair, "pair")) if TextInput.text?(pair)
 
       pairs = TextInput.utf8_all(pair, "pair")

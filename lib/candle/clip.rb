@@ -105,12 +105,12 @@ module Candle
     def search(query, images, top_k: 10)
       top_k = Arguments.count(top_k, "top_k")
       wanted = vector(query)
-      return images.search(wanted, top_k: top_k) if images.respond_to?(:search)
+      return images.search(wanted, top_k: top_k) if Arguments.answers?(images, :search)
 
-      images = images.to_a if images.is_a?(Enumerable) && !images.is_a?(Tensor)
-      return [] if images.respond_to?(:empty?) && images.empty?
+      images = images.to_a if Enumerable === images && !(Tensor === images)
+      return [] if Arguments.answers?(images, :empty?) && images.empty?
 
-      given = images.is_a?(Array) && !vector?(images.first) ? images : nil
+      given = Array === images && !vector?(images.first) ? images : nil
       matrix(images, given).nearest(wanted, top_k: top_k).map do |index, score|
         { index: index, score: score, image: given && given[index] }
       end
@@ -131,7 +131,7 @@ module Candle
     # @raise [InvalidInputError] for no labels, and for a template without `{}`
     def classify_image(input, labels, template: "a photo of a {}")
       images, single = Image.inputs(input)
-      labels = TextInput.utf8_all(labels.respond_to?(:to_str) ? [labels] : labels, "labels")
+      labels = TextInput.utf8_all(TextInput.text?(labels) ? [labels] : labels, "labels")
       rows = _match_texts(images, Arguments.filled(labels, TextInput.utf8(template, "template"), "template"))
       lists = rows.map { |row| Arguments.ranked(labels, row) }
       single ? lists.first : lists
@@ -174,9 +174,9 @@ module Candle
     # @return [Tensor] f32 [n, dimension]
     def matrix(images, given)
       return embed_image(given, as: :tensor) if given
-      return images if images.is_a?(Tensor)
+      return images if Tensor === images
 
-      unless images.is_a?(Array)
+      unless Array === images
         raise InvalidInputError, "images must be an Array of images or vectors, a Tensor or an Index, " \
                                  "not #{Arguments.shown(images)}"
       end

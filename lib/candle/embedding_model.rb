@@ -158,9 +158,9 @@ module Candle
     # @return [Enumerable, Enumerator] what was given; without a block an Enumerator of `[text, vector]`
     def embed_each(texts, batch: 256, **options, &block)
       batch = Arguments.count(batch, "batch") || raise(ArgumentError, "batch must be a positive Integer, not nil")
-      unless texts.respond_to?(:each) && !texts.is_a?(Hash)
+      unless Arguments.answers?(texts, :each) && !texts.is_a?(Hash)
         raise InvalidInputError,
-              "texts must be an Enumerable of Strings, not #{texts.class}: a single one goes to embed"
+              "texts must be an Enumerable of Strings, not #{Arguments.shown(texts)}: a single one goes to embed"
       end
       size = proc { texts.size if texts.respond_to?(:size) }
       return enum_for(:embed_each, texts, batch: batch, **options, &size) unless block
@@ -174,7 +174,7 @@ module Candle
     # @return [Tensor] of shape `[1, dimension]`
     # @raise [ArgumentError] for an unknown method
     def embedding(text, pooling_method: "pooled_normalized")
-      pooling, normalize = POOLING_METHODS.fetch(pooling_method.to_s) do
+      pooling, normalize = POOLING_METHODS.fetch(Arguments.label(pooling_method, "pooling_method")) do
         raise ArgumentError,
               "unknown pooling method #{pooling_method.inspect}: use #{POOLING_METHODS.keys.join(", ")}"
       end
@@ -266,10 +266,10 @@ module Candle
                document_prompt_name: nil)
       top_k = Arguments.count(top_k, "top_k")
       wanted = vector(query, "the query", prompt: prompt, prompt_name: prompt_name)
-      return candidates.search(wanted.flatten_all, top_k: top_k) if candidates.respond_to?(:search)
+      return candidates.search(wanted.flatten_all, top_k: top_k) if Arguments.answers?(candidates, :search)
 
-      candidates = candidates.to_a if candidates.is_a?(Enumerable) && !candidates.is_a?(Tensor)
-      return [] if candidates.respond_to?(:empty?) && candidates.empty?
+      candidates = candidates.to_a if Enumerable === candidates && !(Tensor === candidates)
+      return [] if Arguments.answers?(candidates, :empty?) && candidates.empty?
 
       rows = matrix(candidates, prompt: document_prompt, prompt_name: document_prompt_name)
       rows.nearest(wanted, top_k: top_k).map do |index, score|
@@ -301,8 +301,9 @@ module Candle
                  truncate: true, first_index: 0)
       {
         prompt: prompt && TextInput.utf8(prompt, "prompt"),
-        prompt_name: prompt_name && TextInput.utf8(prompt_name.to_s, "prompt_name"),
-        pooling: pooling&.to_s, normalize: normalize, truncate: truncate ? true : false, first_index: first_index,
+        prompt_name: prompt_name && Arguments.label(prompt_name, "prompt_name"),
+        pooling: pooling && Arguments.label(pooling, "pooling"), normalize: normalize,
+        truncate: truncate ? true : false, first_index: first_index,
         dimensions: Arguments.count(dimensions, "dimensions") || @embedding_size,
         batch_tokens: Arguments.count(batch_tokens, "batch_tokens")
       }.compact
@@ -410,7 +411,7 @@ module Candle
     end
 
     def text_at(candidates, index)
-      text = candidates[index] if candidates.is_a?(Array)
+      text = candidates[index] if Array === candidates
       text if TextInput.text?(text) && !packed?(text)
     end
   end

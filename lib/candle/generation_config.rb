@@ -116,7 +116,7 @@ module Candle
 
       @given = DEFAULTS.merge(given, converted(given)).freeze
       @given.each { |name, value| instance_variable_set(:"@#{name}", value) }
-      @seed = (block_given? ? yield : Random.new_seed & MAX_SEED) if @seed.nil?
+      @seed = (block_given? ? yield : Random.new_seed & MAX_SEED) if NilClass === @seed
       check
       freeze
     end
@@ -236,7 +236,7 @@ module Candle
 
     def integer(name, least: nil, optional: false)
       value = public_send(name)
-      return if optional && value.nil?
+      return if optional && NilClass === value
       return if Integer === value && (least.nil? || value >= least)
 
       bound = " of at least #{least}" if least
@@ -245,7 +245,7 @@ module Candle
 
     def number(name, range, optional: false)
       value = public_send(name)
-      return if optional && value.nil?
+      return if optional && NilClass === value
       return if Numeric === value && value.real? && range.cover?(value)
 
       raise ArgumentError, "#{name} must be a number in #{range}, not #{Arguments.shown(value)}"

@@ -80,7 +80,7 @@ module Candle
       private
 
       def text(value, name)
-        return value.to_s if value.is_a?(String) || value.is_a?(Symbol) || value.respond_to?(:to_path)
+        return value.to_s if String === value || Symbol === value || Arguments.answers?(value, :to_path)
 
         raise ArgumentError, "#{name} takes a String, not #{Arguments.shown(value)}"
       end

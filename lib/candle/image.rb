@@ -1,6 +1,5 @@
 # frozen_string_literal: true
 
-require "json"
 require "pathname"
 
 Candle::Native.complete(:Image)
@@ -145,13 +144,11 @@ module Candle
     # @raise [UnsupportedModelError, CorruptModelError] for settings that no processor has
     # @raise [InvalidInputError] for a picture that can't be brought to the size
     def prepared(settings)
-      unless settings.respond_to?(:to_hash)
+      unless Arguments.answers?(settings, :to_hash)
         raise ArgumentError, "settings must be a Hash, not #{Arguments.shown(settings)}"
       end
 
-      _prepared(JSON.generate(settings.to_hash))
-    rescue JSON::GeneratorError => e
-      raise ArgumentError, "settings can't be written as JSON: #{e.message}"
+      _prepared(Arguments.json(settings.to_hash, "settings", error: ArgumentError))
     end
 
     # @return [String] one line

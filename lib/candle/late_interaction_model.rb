@@ -147,7 +147,7 @@ module Candle
       texts, single = Arguments.texts(input)
       tensors = _embed(texts, task, {
         prompt: prompt && TextInput.utf8(prompt, "prompt"),
-        prompt_name: prompt_name && TextInput.utf8(prompt_name.to_s, "prompt_name"),
+        prompt_name: prompt_name && Arguments.label(prompt_name, "prompt_name"),
         batch_tokens: Arguments.count(batch_tokens, "batch_tokens")
       }.compact)
       single ? tensors.first : tensors

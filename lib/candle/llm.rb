@@ -152,7 +152,7 @@ module Candle
       # Names and sources as the engine takes them.
       def adapter_sources(adapters)
         return if adapters.nil?
-        raise ArgumentError, "adapters must be a Hash of names and paths" unless adapters.respond_to?(:to_hash)
+        raise ArgumentError, "adapters must be a Hash of names and paths" unless Arguments.answers?(adapters, :to_hash)
 
         adapters.to_hash.map { |name, source| [name.to_s, TextInput.utf8(source.to_s, "adapter")] }
       end
@@ -430,7 +430,8 @@ module Candle
     def begin_ids(ids, prompt, config:, context_overflow: :error, adapter: active_adapter, speculative: nil,
                   reset_cache: true, **overrides)
       config = configured(GenerationConfig.wrap(config), overrides)
-      settings = config.settings.merge(roll: roll?(context_overflow), adapter: adapter&.to_s,
+      settings = config.settings.merge(roll: roll?(context_overflow),
+                                       adapter: adapter && Arguments.label(adapter, "adapter"),
                                        guesses: guesses(speculative), afresh: reset?(reset_cache))
       Begun.new(_begin(ids, settings), config, prompt)
     end

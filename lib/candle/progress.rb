@@ -12,8 +12,8 @@ module Candle
     # @param output [IO]
     # @return [Proc, nil] to be called with how many are done, and of how many
     def self.for(wanted, output: $stderr)
-      return wanted.to_proc if wanted.respond_to?(:to_proc) && !wanted.is_a?(Symbol)
-      return wanted.method(:call).to_proc if wanted.respond_to?(:call)
+      return wanted.to_proc if Arguments.answers?(wanted, :to_proc) && !wanted.is_a?(Symbol)
+      return wanted.method(:call).to_proc if Arguments.answers?(wanted, :call)
       return unless wanted && output.tty?
 
       new(output).method(:show).to_proc

@@ -195,7 +195,7 @@ module Candle
     def configured_for(config, options)
       options = options.transform_keys { |name| MIN_LENGTHS.include?(name) ? :min_length : name }
       own = own_options(options.slice(*OPTIONS).compact)
-      config = configured(config.nil? ? usual_config : GenerationConfig.wrap(config), options.except(*OPTIONS))
+      config = configured(NilClass === config ? usual_config : GenerationConfig.wrap(config), options.except(*OPTIONS))
       if config.include_prompt || config.debug_tokens
         raise ArgumentError, "include_prompt and debug_tokens are for language models, not for #{self.class}"
       end
@@ -210,8 +210,8 @@ module Candle
     def own_options(given)
       counts = { num_beams: 1, no_repeat_ngram_size: 0, min_length: 0 }
       counts.each { |name, least| check_count(name, given[name], least) if given.key?(name) }
-      if given.key?(:length_penalty) && !(given[:length_penalty].is_a?(Numeric) && given[:length_penalty].real?)
-        raise ArgumentError, "length_penalty must be a number, not #{given[:length_penalty].inspect}"
+      if given.key?(:length_penalty) && !(Numeric === given[:length_penalty] && given[:length_penalty].real?)
+        raise ArgumentError, "length_penalty must be a number, not #{Arguments.shown(given[:length_penalty])}"
       end
 
       early = given.key?(:early_stopping) ? { early_stopping: early_stopping(given[:early_stopping]) } : {}
@@ -220,9 +220,9 @@ module Candle
     end
 
     def check_count(name, value, least)
-      return if value.is_a?(Integer) && value >= least
+      return if Integer === value && value >= least
 
-      raise ArgumentError, "#{name} must be an Integer of at least #{least}, not #{value.inspect}"
+      raise ArgumentError, "#{name} must be an Integer of at least #{least}, not #{Arguments.shown(value)}"
     end
 
     def early_stopping(value)

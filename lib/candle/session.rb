@@ -23,7 +23,8 @@ module Candle
     # @return [Session]
     # @raise [InvalidInputError] when the file is not a saved session
     def self.load(llm, path, **options)
-      saved = JSON.parse(File.read(TextInput.path(path, "path"), encoding: "UTF-8"), symbolize_names: true)
+      path = TextInput.path(path, "path")
+      saved = JSON.parse(File.read(path, encoding: "UTF-8"), symbolize_names: true)
       raise InvalidInputError, "#{path} is not a saved session" unless saved.is_a?(Hash) && saved.key?(:messages)
 
       new(llm, **saved.slice(:messages, :adapter, :chat_template), **options)

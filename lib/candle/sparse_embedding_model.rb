@@ -70,7 +70,7 @@ module Candle
       form = Arguments.choice(as, "as", FORMS)
       pairs = _embed(texts, {
         task: task && Arguments.choice(task, "task", TASKS).to_s, prompt: prompt && TextInput.utf8(prompt, "prompt"),
-        prompt_name: prompt_name && TextInput.utf8(prompt_name.to_s, "prompt_name"),
+        prompt_name: prompt_name && Arguments.label(prompt_name, "prompt_name"),
         top_k: Arguments.count(top_k, "top_k"), batch_tokens: Arguments.count(batch_tokens, "batch_tokens"),
         truncate: truncate ? true : false
       }.compact)

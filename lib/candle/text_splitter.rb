@@ -106,7 +106,7 @@ module Candle
       when nil, Tokenizer then counter
       when String then Tokenizer.from_pretrained(counter)
       else
-        counter.respond_to?(:tokenizer) ? counter.tokenizer : raise(ArgumentError, counter_message(counter))
+        Arguments.answers?(counter, :tokenizer) ? counter.tokenizer : raise(ArgumentError, counter_message(counter))
       end
     end
 

@@ -192,7 +192,7 @@ module Candle
     # @param direction [String, Symbol] the side to cut: `right` or `left`
     # @return [Tokenizer] a new one that truncates
     def with_truncation(max_length, strategy: "longest_first", direction: "right")
-      strategy = TextInput.utf8(Arguments.label(strategy, "strategy"), "strategy")
+      strategy = Arguments.label(strategy, "strategy")
       _with_truncation(Arguments.count(max_length, "max_length"), strategy, left?(direction))
     end
 
@@ -234,9 +234,8 @@ module Candle
                             variables: {})
       request = { messages: Messages.checked(messages), tools: tools, documents: documents, variables: variables,
                   add_generation_prompt: add_generation_prompt ? true : false }
-      _apply_chat_template(JSON.generate(request), chat_template&.to_s)
-    rescue JSON::JSONError, EncodingError => e
-      raise InvalidInputError, "the messages can't be written as JSON: #{e.message}"
+      _apply_chat_template(Arguments.json(request, "the messages"),
+                           chat_template && Arguments.label(chat_template, "chat_template"))
     end
 
     # @return [Hash] what this tokenizer is and how it cuts and pads

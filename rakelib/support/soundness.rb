@@ -12,12 +12,16 @@ module Tasks
     # Stacks of 256 MB, which templates and grammars are read on, are no error.
     VALGRIND = "valgrind --quiet --error-exitcode=9 --max-stackframe=300000000"
     # What of the unsafe code miri can run: the allocator, the pools and jobs, the store of weights, packing, and the
-    # kernels in their portable form. It knows no fork, no file maps and no instructions of AVX-512 and AMX.
-    MIRI = %w[runtime::allocator runtime::job runtime::switch runtime::stats runtime::cancel runtime::stack::tests::deep
-              runtime::per_process::tests::a_process kernels::cpu::product::store kernels::cpu::product::head_panels
-              kernels::cpu::product::half_matrix kernels::cpu::product::blocks::quantize].freeze
+    # kernels in their portable form. It knows no fork, no file maps and no instructions of AVX-512 and AMX; a million
+    # small parts of work, which another test hands to the pools, would take it hours.
+    MIRI = %w[runtime::allocator runtime::job runtime::switch runtime::stats runtime::cancel runtime::threads
+              runtime::stack::tests::deep runtime::per_process kernels::cpu::product::store
+              kernels::cpu::product::head_panels kernels::cpu::product::half_matrix
+              kernels::cpu::product::blocks::quantize].freeze
+    NOT_IN_MIRI = %w[--skip forked --skip keep_threads_awake].freeze
     # Threads in miri leak what they never end with; crossbeam and the allocator make pointers of numbers.
-    MIRI_FLAGS = "-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks"
+    MIRI_FLAGS = "-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks " \
+                 "-Zmiri-num-cpus=2"
     # What runs in several threads: the pools, jobs and switches, the scheduler, and the gathering of calls.
     THREADS = %w[runtime:: scheduler scheduling gathering same_answer].freeze
     TSAN = { "RUSTFLAGS" => "-Zsanitizer=thread", "CARGO_PROFILE_DEV_OPT_LEVEL" => "1",
@@ -36,7 +40,7 @@ module Tasks
     def miri(tests)
       Rust.need_miri
       test({ "MIRIFLAGS" => MIRI_FLAGS, "CARGO_TARGET_DIR" => Rust.folder("miri") },
-           %w[+nightly miri test --lib], tests || MIRI)
+           %w[+nightly miri test --lib], (tests || MIRI) + NOT_IN_MIRI)
     end
 
     # @param tests [Array<String>, nil] names or parts of them

@@ -34,11 +34,11 @@ RSpec.describe Candle::Arguments do
     Dir.mktmpdir do |folder|
       Dir.chdir(folder) do
         HostileArguments.new.give_each do |name, call|
-          Timeout.timeout(5, &call)
-        rescue NoMethodError, EncodingError, SystemStackError => e
+          Timeout.timeout(5) { call.call }
+        rescue NameError, EncodingError, JSON::JSONError, SystemStackError => e
           unclear << "#{name}: #{e.message.lines.first} #{e.backtrace.grep(%r{lib/candle}).first}"
-        rescue StandardError
-          nil
+        rescue StandardError => e
+          unclear << "#{name} is not called: #{e.message}" if e.message.start_with?("wrong number of arguments")
         end
       end
     end

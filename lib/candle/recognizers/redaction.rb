@@ -8,11 +8,11 @@ module Candle
     # @param labels [Array<String, Symbol>, String, Symbol, nil]
     # @param with [String, #call]
     def initialize(labels, with)
-      unless with.respond_to?(:call) || with.is_a?(String)
+      unless String === with || Arguments.answers?(with, :call)
         raise ArgumentError, "with must be a String or a Proc, not #{Arguments.shown(with)}"
       end
 
-      @labels = labels && Array(labels).map { |label| label.to_s.downcase }
+      @labels = labels && Array(labels).map { |label| Arguments.label(label, "labels").downcase }
       @with = with
     end
 

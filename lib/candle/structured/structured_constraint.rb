@@ -42,10 +42,10 @@ module Candle
       def from_schema(schema, _tokenizer = nil, whitespace: :compact)
         flexible = Arguments.choice(whitespace, "whitespace", WHITESPACE) == :flexible
         kind = flexible ? :flexible_schema : :schema
-        schema = schema.to_json_schema if schema.respond_to?(:to_json_schema)
+        schema = schema.to_json_schema if Arguments.answers?(schema, :to_json_schema)
         case schema
-        when Hash, true then new(kind, json(bare(schema)))
-        when Class then new(kind, json(class_schema(schema)), type: schema)
+        when Hash, true then new(kind, Arguments.json(bare(schema), "the schema"))
+        when Class then new(kind, Arguments.json(class_schema(schema), "the schema"), type: schema)
         else new(kind, TextInput.utf8(schema, "schema"))
         end
       end
@@ -103,18 +103,13 @@ module Candle
         return schema unless schema.is_a?(Hash)
 
         field = ->(name) { schema.fetch(name) { schema[name.to_s] } }
-        case field[:type]&.to_s
+        type = field[:type]
+        case Symbol === type ? type.to_s : type
         when "json_schema" then field[:json_schema].is_a?(Hash) ? bare(field[:json_schema]) : field[:schema]
         when "json_object" then { "type" => "object" }
         when nil then field[:name].is_a?(String) && field[:schema].is_a?(Hash) ? field[:schema] : schema
         else schema
         end
-      end
-
-      def json(schema)
-        JSON.generate(schema)
-      rescue JSON::GeneratorError => e
-        raise InvalidInputError, "the schema can't be written as JSON: #{e.message}"
       end
 
       def class_schema(type)

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "fileutils"
+
 # Hostile arguments to every public method that the signatures name.
 class HostileArguments
   SIGNATURES = File.expand_path("../../../sig/candle", __dir__)
@@ -49,7 +51,7 @@ class HostileArguments
     name, method, on_class = pick(methods)
     receiver = on_class ? Candle.const_get(name) : instance(name)
     called = on_class ? receiver.method(method) : receiver.public_method(method)
-    positional, keywords = arguments(called.parameters)
+    positional, keywords = arguments(parameters_of(called))
     yield "#{name}#{on_class ? "." : "#"}#{method}", -> { called.call(*positional, **keywords) { |*| nil } }
   end
 
@@ -61,9 +63,10 @@ class HostileArguments
     wrong = strange.flat_map { |one| [one, [one], { "a" => one }] }
     methods.each do |name, method, on_class|
       called = on_class ? Candle.const_get(name).method(method) : instance(name).public_method(method)
-      called.parameters.each_with_index do |(_, argument), at|
+      parameters = parameters_of(called)
+      parameters.each_with_index do |(_, argument), at|
         wrong.product(["the dog", 1]) do |value, usual|
-          positional, keywords = arguments_with(called.parameters, at, value, usual)
+          positional, keywords = arguments_with(parameters, at, value, usual)
           yield "#{name} #{method} #{argument}", -> { called.call(*positional, **keywords) { |*| nil } }
         end
       end
@@ -98,7 +101,18 @@ class HostileArguments
     @instances[name] ||= MADE[name]&.call || Candle.const_get(name).from_pretrained(File.join(TINY, INSTANCES[name]))
   end
 
+  # A call that is counted is wrapped in one that takes anything; what stands for any options takes those of a
+  # generation and of an embedding.
+  def parameters_of(called)
+    called = called.super_method while called.parameters == WRAPPED
+    found = called.parameters.reject { |kind, _| kind == :block }
+    return found unless found.reject! { |kind, _| kind == :keyrest }
+
+    found + ((Candle::GenerationConfig::DEFAULTS.keys | OPTIONS) - found.map(&:last)).map { |name| [:key, name] }
+  end
+
   def arguments(parameters)
+    few = 1 + (parameters.size / 3)
     positional = []
     keywords = {}
     parameters.each do |kind, name|
@@ -106,7 +120,7 @@ class HostileArguments
       when :req then positional << value
       when :opt, :rest then positional << value if @random.rand(2).zero?
       when :keyreq then keywords[name] = value
-      when :key then keywords[name] = value if @random.rand(3).zero?
+      when :key then keywords[name] = value if @random.rand(few).zero?
       end
     end
     keywords[:no_such_option] = value if @random.rand(20).zero?
@@ -135,19 +149,20 @@ class HostileArguments
     [positional, keywords]
   end
 
+  WRAPPED = [%i[rest arguments], %i[keyrest options], %i[block block]].freeze
+  OPTIONS = %i[adapter chat_template images tools schema pooling prompt prompt_name].freeze
   USUAL = [nil, true, "", "the dog", ["the dog", "a"], 1, 2, 0.5, :cls, "[MASK]", { "a" => 1 }].freeze
   NUMBERS = [2**64, -1, 0, Float::NAN, Float::INFINITY, -2**70, 1r, Complex(1, 2), 10**30].freeze
-  IMAGES = [File.expand_path("../images/photo.png", TINY), File.expand_path("../images/animated.gif", TINY),
-            "data:image/png;base64,AAAA"].freeze
+  IMAGES = %w[photo.png animated.gif].freeze
   TEXTS = ["\xFF", "a\0b", "x" * 200_000, "\u{10FFFF}" * 5, "a".encode("UTF-16LE"), "\xDE\xAD".b].freeze
   OBJECTS = [Object.new, BasicObject.new, Class, :"a b", 1.., proc { 1 }, Struct.new(:a).new(1), $stdin].freeze
   LISTS = [[], {}, [nil], [[]], [{}], { nil => nil }, [1, "a", nil], [BasicObject.new], [["a"] * 3] * 3,
            [Float::NAN]].freeze
-  private_constant :IMAGES, :USUAL, :NUMBERS, :TEXTS, :OBJECTS, :LISTS
+  private_constant :WRAPPED, :OPTIONS, :IMAGES, :USUAL, :NUMBERS, :TEXTS, :OBJECTS, :LISTS
 
   def value
     case @random.rand(7)
-    when 0 then @random.rand(3).zero? ? pick(IMAGES) : pick(USUAL)
+    when 0 then @random.rand(3).zero? ? picture : pick(USUAL)
     when 1 then pick(NUMBERS)
     when 2 then pick(TEXTS)
     when 3 then pick(OBJECTS)
@@ -155,6 +170,15 @@ class HostileArguments
     when 5 then pick([cyclic_array, cyclic_hash, deep, Hash.new { |hash, key| hash[key] = 1 }])
     else odd
     end
+  end
+
+  # A copy in the working directory, made anew each time: methods that save are given it too.
+  def picture
+    name = pick([*IMAGES, nil])
+    return "data:image/png;base64,AAAA" unless name
+
+    FileUtils.cp(File.expand_path("../images/#{name}", TINY), name)
+    File.expand_path(name)
   end
 
   def odd
