@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn a_child_makes_its_own() {
+    fn a_forked_child_makes_its_own() {
         let value = PerProcess::new(7);
         // SAFETY: the child only computes and leaves through _exit.
         unsafe {
