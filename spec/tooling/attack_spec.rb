@@ -19,6 +19,17 @@ RSpec.describe Tasks::Attack, if: File.readable?("/proc/self/status") do
     expect(HostileArguments.forgotten).to be_empty
   end
 
+  it "gives methods, of which some save, copies of pictures" do
+    require_relative "../../rakelib/support/attack/arguments"
+    hostile = HostileArguments.new
+    hostile.instance_variable_set(:@random, Random.new(1))
+    Dir.mktmpdir do |folder|
+      given = Dir.chdir(folder) { Array.new(20) { hostile.send(:picture) } }
+      expect(given.grep_v(/\Adata:/).uniq.map { |path| File.dirname(File.realpath(path)) })
+        .to eq([File.realpath(folder)] * 2)
+    end
+  end
+
   describe Patience do
     # Processes on one processor, the first of them the one that is waited for.
     def on_one_processor(*scripts)
