@@ -1,18 +1,25 @@
 //! Eight threads on one device: seven compute in several encoders each, and one waits for the device again and again.
 //! Under `SOFTMETAL_CHECK=1` the device reports work that does not wait for what it reads. With `--candle` the waiting
-//! is candle's, which loses the fences of the other threads.
+//! is candle's, which loses the fences of the other threads; the threads go on until the device has reported it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use candle_core::{DType, Result, Tensor};
 use engine::Device;
 
 const THREADS: usize = 7;
 const ROUNDS: usize = 40;
-/// A thread of a busy machine may do all of `ROUNDS` before another runs: losses take more, with pauses, to be seen.
-const ROUNDS_TO_LOSE: usize = 400;
+/// How long losses are waited for: on a busy machine many rounds pass before two threads meet.
+const TIME_TO_LOSE: Duration = Duration::from_secs(60);
+/// Lets another thread run in the middle of a round.
 const PAUSE: Duration = Duration::from_micros(200);
+
+/// Whether the device has found something.
+fn is_reported() -> bool {
+    let file = std::env::var_os("SOFTMETAL_REPORT").and_then(|path| std::fs::metadata(path).ok());
+    file.is_some_and(|file| file.len() > 0)
+}
 
 /// Writes in one encoder and reads in another: the zeros between are a blit, which ends an encoder.
 fn round(one: &Tensor, number: f64, pause: Duration) -> Result<bool> {
@@ -33,10 +40,13 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let one = Tensor::ones((8, 8), DType::F32, &device)?;
     // Compiles what is needed.
     round(&one, 0.0, Duration::ZERO)?;
-    let (rounds, pause) = match candles {
-        true => (ROUNDS_TO_LOSE, PAUSE),
-        false => (ROUNDS, Duration::ZERO),
+    let pause = if candles { PAUSE } else { Duration::ZERO };
+    let started = Instant::now();
+    let goes_on = |rounds: usize| match candles {
+        true => started.elapsed() < TIME_TO_LOSE && !is_reported(),
+        false => rounds < ROUNDS,
     };
+    let rounds = AtomicUsize::new(0);
 
     let done = AtomicBool::new(false);
     let right = std::thread::scope(|scope| -> Result<bool> {
@@ -51,12 +61,14 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         });
         let workers: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let one = &one;
+                let (one, rounds, goes_on) = (&one, &rounds, &goes_on);
                 scope.spawn(move || -> Result<bool> {
-                    let mut right = true;
-                    for number in 0..rounds {
-                        right &= round(one, (thread * rounds + number) as f64, pause)?;
+                    let (mut right, mut number) = (true, 0);
+                    while goes_on(number) {
+                        right &= round(one, (thread * ROUNDS + number) as f64, pause)?;
+                        number += 1;
                     }
+                    rounds.fetch_add(number, Ordering::Relaxed);
                     Ok(right)
                 })
             })
@@ -74,7 +86,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         Ok(right)
     })?;
     println!(
-        "{THREADS} threads, {rounds} rounds: {}",
+        "{THREADS} threads, {} rounds: {}",
+        rounds.into_inner(),
         if right { "right" } else { "WRONG" }
     );
     std::process::exit(i32::from(!right));
