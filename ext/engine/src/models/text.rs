@@ -95,7 +95,8 @@ fn unknown(
 }
 
 impl TextModel {
-    /// Its tensors are of `dtype`; with `int8` the linear layers hold bytes, on the CPU and beside f32.
+    /// Its tensors are of `dtype`; with `int8` the linear layers hold bytes, on the CPU and beside f32 or
+    /// bf16.
     pub fn load(
         blueprint: &Blueprint,
         source: &dyn WeightSource,

@@ -31,7 +31,7 @@ enum Weight {
     Packed(PackedMatrix, Option<Vec<f32>>),
     /// bf16 or f16 on the CPU, laid out for the micro-kernels, with the bias.
     Half(HalfMatrix, Option<Vec<f32>>),
-    /// Rounded to bytes on the CPU; takes and gives f32.
+    /// Rounded to bytes on the CPU, with the bias; takes and gives f32 or bf16.
     Bytes(ByteMatrix, Option<Vec<f32>>),
     /// Quantized blocks on the CPU, laid out for the kernels, with the bias.
     Blocks(BlockMatrix, Option<Vec<f32>>),
@@ -56,9 +56,14 @@ impl Linear {
         Ok(layer)
     }
 
-    /// A layer on the CPU whose weight is rounded to bytes, with a scale per output; computes on f32.
+    /// A layer on the CPU whose weight is rounded to bytes, with a scale per output; takes and gives bf16
+    /// where the weight was of it, else f32.
     pub fn bytes(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
-        let mut layer = Self::plain(weight.to_dtype(DType::F32)?, bias)?;
+        let weight = match weight.dtype() {
+            DType::BF16 => weight,
+            _ => weight.to_dtype(DType::F32)?,
+        };
+        let mut layer = Self::plain(weight.clone(), bias)?;
         let (inputs, outputs) = (layer.inputs, layer.outputs);
         if inputs > byte_matrix::MOST_INPUTS || weight.elem_count() == 0 {
             layer.pack()?;
@@ -70,6 +75,15 @@ impl Linear {
         })?;
         layer.weight = Weight::Bytes(matrix, layer.bias_values()?);
         Ok(layer)
+    }
+
+    /// What a model with layers on bytes computes the rest in: bf16 where the CPU has tiles, which multiply
+    /// it in attention too, and half as much passes through the caches.
+    pub fn dtype_beside_bytes() -> Result<DType> {
+        Ok(match Isa::current()?.has_tiles() {
+            true => DType::BF16,
+            false => DType::F32,
+        })
     }
 
     /// A layer on a weight that stays in use elsewhere, such as a tied embedding: it is not laid
@@ -289,8 +303,13 @@ impl Linear {
                     weight.multiply(isa, x, rows, epilogue)
                 })
             }
+            Weight::Bytes(weight, bias) if self.dtype == DType::BF16 => {
+                forward_on_cpu::<bf16>(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
+                    weight.multiply(isa, x, rows, epilogue)
+                })
+            }
             Weight::Bytes(weight, bias) => {
-                forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
+                forward_on_cpu::<f32>(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
                     weight.multiply(isa, x, rows, epilogue)
                 })
             }

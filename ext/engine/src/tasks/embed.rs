@@ -5,7 +5,7 @@ mod call;
 use candle_core::{DType, Tensor};
 
 use crate::files::model_files::ModelFiles;
-use crate::nn::Pooling;
+use crate::nn::{Linear, Pooling};
 use crate::runtime::stats::Reading;
 use crate::text::tokenizer::{Detail, Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
@@ -87,7 +87,7 @@ impl EmbeddingModel {
     ) -> Result<Self> {
         let opened = options.device.open()?;
         let dtype = match options.int8 {
-            true => DType::F32,
+            true => Linear::dtype_beside_bytes()?,
             false => options.dtype.unwrap_or(DType::F32),
         };
         let sentence = SentenceFiles::read(files, &opened, dtype, cancel)?;

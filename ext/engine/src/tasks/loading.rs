@@ -15,7 +15,7 @@ use crate::models::families;
 use crate::models::heads::{Head, HeadKind};
 use crate::models::seq2seq::Seq2SeqConfig;
 use crate::models::{decoder, seq2seq, Blueprint, TextModel};
-use crate::nn::{Inventory, PackedSequences};
+use crate::nn::{Inventory, Linear, PackedSequences};
 use crate::text::tokenizer::{Tokenizer, TokenizerFiles};
 use crate::weights::{self, WeightSource};
 use crate::{CancelToken, Device, Error, Result};
@@ -196,7 +196,7 @@ impl Checkpoint {
         }
         Ok(Self {
             dtype: match options.dtype {
-                _ if options.int8 => DType::F32,
+                _ if options.int8 => Linear::dtype_beside_bytes()?,
                 Some(dtype) => dtype,
                 None => default_dtype(source.as_ref(), options.device),
             },

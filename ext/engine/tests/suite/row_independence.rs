@@ -360,6 +360,7 @@ fn states_of_every_encoder_alone_and_beside_others() {
             (DType::F32, false),
             (DType::F32, true),
             (DType::BF16, false),
+            (DType::BF16, true),
         ] {
             let raw = RawConfig::read(&tiny(name).join("config.json")).unwrap();
             let source = weights::open(&WeightFiles::Safetensors(vec![

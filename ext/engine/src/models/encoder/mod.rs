@@ -50,7 +50,8 @@ pub struct Encoder {
 pub type Blueprint = families::Blueprint<EncoderConfig>;
 
 impl Encoder {
-    /// Its tensors are of `dtype`; with `int8` the linear layers hold bytes, on the CPU and beside f32.
+    /// Its tensors are of `dtype`; with `int8` the linear layers hold bytes, on the CPU and beside f32 or
+    /// bf16.
     pub fn load(
         blueprint: &Blueprint,
         source: &dyn WeightSource,

@@ -81,7 +81,7 @@ impl Seq2Seq {
     }
 
     /// Without a head, for its hidden states. With `int8` the linear layers hold bytes, on the CPU and
-    /// beside f32.
+    /// beside f32 or bf16.
     pub fn load_body(
         blueprint: &Blueprint,
         source: &dyn WeightSource,

@@ -86,11 +86,6 @@ impl<T: Element> Call<'_, T> {
         let seen = self.seen(unit, 0, unit.queries);
         let head = self.key_head(unit);
         let key = |key: usize| bits(self.k.row(self.key_row(unit, head, key)));
-        let stride = match seen.len() > 1 {
-            // SAFETY: both rows lie in one slice, the second behind the first.
-            true => unsafe { key(1).as_ptr().offset_from_unsigned(key(0).as_ptr()) },
-            false => shape.width,
-        };
         with_scratch(TiledUnit::room(sizes, true), |scratch| {
             let mut tiles = TiledUnit::new(self.isa, sizes, true, scratch);
             self.set_values(unit, &seen, &mut tiles);
@@ -102,7 +97,7 @@ impl<T: Element> Call<'_, T> {
                     tiles.set_few(row, bits(self.q.row(place(row))));
                 }
                 if !seen.is_empty() {
-                    let (scores, length) = tiles.score_few(count, &seen, key, stride);
+                    let (scores, length) = tiles.score_few(count, &seen, key);
                     for (row, scores) in scores.chunks_mut(length).enumerate().take(count) {
                         let (query, head) = ((start + row) / heads, (start + row) % heads);
                         self.query_probabilities(unit, (query, head), scores, &seen);

@@ -246,11 +246,9 @@ impl<T: Element> Call<'_, T> {
             self.set_values(unit, &(0..unit.keys), &mut tiles);
             for start in (0..unit.queries).step_by(TILED_QUERIES) {
                 let count = TILED_QUERIES.min(unit.queries - start);
-                for i in 0..count {
-                    tiles.set_query(i, bits(self.q.row(self.query_row(unit, start + i))));
-                }
+                let query = |at: usize| bits(self.q.row(self.query_row(unit, start + at)));
                 let seen = self.seen(unit, start, count);
-                let (scores, stride) = tiles.score(count, &seen);
+                let (scores, stride) = tiles.score(count, &seen, query);
                 self.probabilities(unit, start, count, scores, stride, &seen);
                 let (sums, stride) = tiles.weigh(count, &seen);
                 // SAFETY: the caller vouches for `out`.

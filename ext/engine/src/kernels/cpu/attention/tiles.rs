@@ -27,7 +27,7 @@ pub(crate) struct TiledUnit<'a> {
     keys: &'a mut [u32],
     /// Panels of 32 columns, each [keys / 2, 32] pairs of neighbouring keys.
     values: &'a mut [u32],
-    /// [32, width], rows that are not set are zeros; keys that can't be read where they lie, where the
+    /// [32, width], rows that are not set are zeros: queries that can't be read where they lie, or keys where the
     /// queries are few.
     queries: &'a mut [u16],
     /// [32, keys]
@@ -91,7 +91,7 @@ impl<'a> TiledUnit<'a> {
         unit
     }
 
-    /// Zeros wherever `set_keys`, `set_values` and `set_query` do not write.
+    /// Zeros wherever `set_keys`, `set_values` and `set_row` do not write.
     fn clear_padding(&mut self, (keys, width, value_width): Sizes) {
         let (_, padded_width, padded_values) = self.padded;
         if keys % PANEL != 0 || width != padded_width || keys == 0 {
@@ -155,31 +155,22 @@ impl<'a> TiledUnit<'a> {
         self.set_key(query, row);
     }
 
-    /// `score` for queries that `set_few` took: `key` gives the keys, which lie `stride` apart.
+    /// `score` for queries that `set_few` took: `key` gives rows of one slice that are evenly
+    /// apart.
     pub fn score_few<'k>(
         &mut self,
         count: usize,
         seen: &Range<usize>,
         key: impl Fn(usize) -> &'k [u16],
-        stride: usize,
     ) -> (&mut [f32], usize) {
         let (keys, width, value_width) = self.padded;
         assert!(count <= PANEL && seen.end <= keys && seen.start < seen.end);
         for first in seen.clone().step_by(TILED_QUERIES) {
             let rows = TILED_QUERIES.min(seen.end - first);
-            let lie_well = rows == TILED_QUERIES && key(first).len() == width;
-            let operand = match lie_well {
-                true => (key(first).as_ptr(), stride),
-                false => {
-                    for row in 0..rows {
-                        self.set_query(row, key(first + row));
-                    }
-                    (self.queries.as_ptr(), width)
-                }
-            };
+            let operand = self.rows((first, rows), &key);
             let (panel, out) = (self.keys.as_ptr(), self.sums.as_mut_ptr());
-            // SAFETY: there are 32 rows of keys, those that lie well as wide as the panel is deep, and the
-            // sums have 32 rows of whole panels.
+            // SAFETY: there are 32 rows of keys, as wide as the panel is deep, and the sums have 32 rows of whole
+            // panels.
             unsafe { multiply(&self.tiles, rows, operand, panel, width, (out, value_width)) };
             for (row, sums) in self.sums.chunks(value_width).enumerate().take(rows) {
                 for (query, &score) in sums.iter().enumerate().take(count) {
@@ -190,23 +181,48 @@ impl<'a> TiledUnit<'a> {
         (self.scores, keys)
     }
 
-    pub fn set_query(&mut self, query: usize, row: &[u16]) {
-        self.queries[query * self.padded.1..][..row.len()].copy_from_slice(row);
+    fn set_row(&mut self, row: usize, numbers: &[u16]) {
+        self.queries[row * self.padded.1..][..numbers.len()].copy_from_slice(numbers);
     }
 
-    /// The scores of the first `count` queries with the keys of `seen`, and the length of a row.
-    pub fn score(&mut self, count: usize, seen: &Range<usize>) -> (&mut [f32], usize) {
+    /// The scores of `count` queries with the keys of `seen`, and the length of a row. `query` gives rows of one
+    /// slice that are evenly apart.
+    pub fn score<'q>(
+        &mut self,
+        count: usize,
+        seen: &Range<usize>,
+        query: impl Fn(usize) -> &'q [u16],
+    ) -> (&mut [f32], usize) {
         let (keys, width, _) = self.padded;
         assert!(count <= TILED_QUERIES && seen.end <= keys);
+        let operand = self.rows((0, count), query);
         for first in (seen.start / PANEL * PANEL..seen.end).step_by(PANEL) {
             let panel = self.keys[first / PANEL * (width / 2) * PANEL..].as_ptr();
             let out = self.scores[first..].as_mut_ptr();
-            let operand = (self.queries.as_ptr(), width);
-            // SAFETY: the queries have 32 rows, the panel is as deep as they are wide, and the scores
-            // have 32 rows of whole panels.
+            // SAFETY: there are 32 rows of queries, as wide as the panel is deep, and the scores have 32 rows of
+            // whole panels.
             unsafe { multiply(&self.tiles, count, operand, panel, width, (out, keys)) };
         }
         (self.scores, keys)
+    }
+
+    /// 32 rows, of which `count` from `first` on are `row`'s, and how far they are apart: where they lie, or copied
+    /// where there are fewer or narrower ones.
+    fn rows<'r>(
+        &mut self,
+        (first, count): (usize, usize),
+        row: impl Fn(usize) -> &'r [u16],
+    ) -> (*const u16, usize) {
+        let width = self.padded.1;
+        if count == TILED_QUERIES && row(first).len() == width {
+            let (start, next) = (row(first).as_ptr(), row(first + 1).as_ptr());
+            // SAFETY: both rows lie in one slice, the second behind the first.
+            return (start, unsafe { next.offset_from_unsigned(start) });
+        }
+        for at in 0..count {
+            self.set_row(at, row(first + at));
+        }
+        (self.queries.as_ptr(), width)
     }
 
     /// The sums of the values of `seen` keys by what the scores have become, and the length of a row.

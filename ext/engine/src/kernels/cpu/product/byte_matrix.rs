@@ -16,7 +16,7 @@ use crate::kernels::cpu::product::driver::{Context, Sums, TaskRows, Tile, Weight
 use crate::kernels::cpu::product::panels::{pack_panels, PANEL};
 use crate::kernels::cpu::product::store::Panels;
 use crate::kernels::cpu::simd::Simd;
-use crate::kernels::cpu::{build, for_each_range, Output};
+use crate::kernels::cpu::{build, for_each_range, read, with_scratch, Element, Output};
 use crate::Result;
 
 /// The depth of a tile; rows of both factors are padded to it.
@@ -129,7 +129,7 @@ impl ByteMatrix {
         self.inputs.next_multiple_of(DEPTH)
     }
 
-    fn quantize(&self, isa: Isa, x: &[f32], rows: usize) -> ByteRows {
+    fn quantize<T: Element>(&self, isa: Isa, x: &[T], rows: usize) -> ByteRows {
         let (depth, padded) = (self.depth(), rows.next_multiple_of(BLOCK));
         let mut scales = Vec::new();
         // SAFETY: every row is written once, its padding included, and so is every scale.
@@ -137,16 +137,18 @@ impl ByteMatrix {
             build(padded * depth, |bytes: Output<u8>| {
                 scales = build(padded, |scales: Output<f32>| {
                     for_each_range(padded, depth, |range| {
-                        for row in range {
-                            let (to, scale) = (bytes.at(row * depth), scales.at(row));
-                            let width = if row < rows { self.inputs } else { 0 };
-                            std::ptr::write_bytes(to.add(width), OFFSET as u8, depth - width);
-                            *scale = 0.0;
-                            if row < rows {
-                                let from = x[row * width..].as_ptr();
-                                *scale = quantize_row(isa, from, to, width);
+                        with_scratch(self.inputs, |wide| {
+                            for row in range {
+                                let (to, scale) = (bytes.at(row * depth), scales.at(row));
+                                let width = if row < rows { self.inputs } else { 0 };
+                                std::ptr::write_bytes(to.add(width), OFFSET as u8, depth - width);
+                                *scale = 0.0;
+                                if row < rows {
+                                    let from = read(isa, &x[row * width..][..width], wide);
+                                    *scale = quantize_row(isa, from.as_ptr(), to, width);
+                                }
                             }
-                        }
+                        })
                     })
                 })
             })
@@ -155,7 +157,7 @@ impl ByteMatrix {
     }
 }
 
-impl WeightMatrix<f32> for ByteMatrix {
+impl<T: Element> WeightMatrix<T> for ByteMatrix {
     const PANEL: usize = PANEL;
     type Rows<'a> = ByteRows;
     type Workspace = ();
@@ -177,7 +179,7 @@ impl WeightMatrix<f32> for ByteMatrix {
         }
     }
 
-    fn prepare(&self, isa: Isa, x: &[f32], rows: usize) -> ByteRows {
+    fn prepare(&self, isa: Isa, x: &[T], rows: usize) -> ByteRows {
         self.quantize(isa, x, rows)
     }
 
