@@ -253,7 +253,8 @@ unsafe fn tile<S: Simd, const R: usize, const FAR: bool>(operands: Operands, to:
                 rows[group] = rows[group].add(1);
                 group += 1;
             }
-            from = from.add(PANEL);
+            // Wrapping, since after the last row it stands behind the panel's end, by the column it began with.
+            from = from.wrapping_add(PANEL);
         }
         let mut r = 0;
         while r < R {

@@ -52,7 +52,8 @@ unsafe fn tile<S: Simd, const R: usize, const V: usize, const ADD: bool>(product
                     *sum = S::fma(value, vector, *sum);
                 }
             }
-            row = row.add(b_stride);
+            // Wrapping, since after the last row it stands behind the end, by the column it began with.
+            row = row.wrapping_add(b_stride);
         }
         for (r, sums) in sums.into_iter().enumerate() {
             for (v, sum) in sums.into_iter().enumerate() {
