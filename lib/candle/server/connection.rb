@@ -23,7 +23,8 @@ module Candle
         return false unless @socket
         return true if @socket.closed?
 
-        @socket.recv_nonblock(1, Socket::MSG_PEEK, exception: false) == ""
+        # Ruby says nil from 3.3 on.
+        ["", nil].include?(@socket.recv_nonblock(1, Socket::MSG_PEEK, exception: false))
       rescue SystemCallError, IOError
         true
       rescue NoMethodError
