@@ -124,16 +124,14 @@ module Bench
       end + tails
     end
 
-    # The slowest calls of many callers, beside a lone one's.
+    # The slowest calls of many callers, beside those of a lone one who comes as often.
     def tails
-      lone = our_embedder("f32", task: "embed_lone", label: "our lone call", check: cosine(0.9999))
-      { "embed_tail_of_16" => "p99 of 16 threads, 8 tokens, one call after the other",
-        "embed_tail_of_16_apart" => "p99 of 16 threads, 8 tokens, half as often as one thread could" }
-        .map do |task, title|
-          Case.new(name: task, group: "concurrency", title: title, unit: "ms", input: @inputs[:queries],
-                   rounds: rounds(5), participants: [our_embedder("f32", task: task), lone],
-                   target: Target.new(ratio: 0.25))
-        end
+      { "" => "one call after the other", "_apart" => "half as often as one thread could" }.map do |pace, title|
+        lone = our_embedder("f32", task: "embed_lone#{pace}", label: "our lone call", check: cosine(0.9999))
+        Case.new(name: "embed_tail_of_16#{pace}", group: "concurrency", title: "p99 of 16 threads, 8 tokens, #{title}",
+                 unit: "ms", input: @inputs[:queries], rounds: rounds(5), target: Target.new(ratio: 0.25),
+                 participants: [our_embedder("f32", task: "embed_tail_of_16#{pace}"), lone])
+      end
     end
 
     def in_threads(task, title, alone, input, ratio, threads: nil, **rest)

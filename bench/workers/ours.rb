@@ -112,6 +112,7 @@ module Bench
       when "embed_in_threads" then [in_threads(texts) { |share| model.embed(share) }]
       when /\Aembed_singly_in_/ then [in_threads(texts, threads(task)) { |share| singly(model, share) }]
       when "embed_lone" then lone(model, texts)
+      when "embed_lone_apart" then lone(model, texts, pause: lone(model, texts).last)
       when "embed_tail_of_16" then tail(model, texts, 16)
       when "embed_tail_of_16_apart" then tail(model, texts, 16, pause: 2 * 16 * lone(model, texts).last)
       end
@@ -122,9 +123,14 @@ module Bench
       texts.map { |text| model.embed(text) }
     end
 
-    # The median of a call's seconds.
-    def lone(model, texts)
-      timed = texts.map { |text| timed(model, text) }
+    # The median of the seconds that calls take, one after the other or after a pause, which is as long on average:
+    # caches do not keep a model for one who comes now and then.
+    def lone(model, texts, pause: 0.0)
+      random = Random.new(1)
+      timed = texts.map do |text|
+        sleep(2 * pause * random.rand)
+        timed(model, text)
+      end
       [timed.map(&:first), Statistics.median(timed.map(&:last))]
     end
 

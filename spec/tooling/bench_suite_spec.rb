@@ -80,7 +80,7 @@ RSpec.describe Bench::Suite do
     expect(cases.map { |one| one.participants.map(&:task) })
       .to eq([%w[embed_in_threads embed], %w[embed_singly_in_threads embed_singly],
               *[%w[embed_singly_in_16_threads embed_singly]] * 2, %w[embed_tail_of_16 embed_lone],
-              %w[embed_tail_of_16_apart embed_lone]])
+              %w[embed_tail_of_16_apart embed_lone_apart]])
     expect(cases.map(&:name).uniq.size).to eq(6)
   end
 
