@@ -14,7 +14,8 @@ module Tasks
       ON_METAL = File.join(Build::ROOT, SPECS, "on_metal.rb")
       PARITY = %w[spec/parity/embedding_spec.rb spec/parity/heads_spec.rb].freeze
       # One checkpoint per shape, watched access by access.
-      SHAPES = %w[bert modernbert deberta-v2 decoders/llama decoders/gemma3 decoders/qwen2-moe].freeze
+      SHAPES = %w[bert modernbert deberta-v2 seq2seq/t5 decoders/llama decoders/gemma3 decoders/qwen2-moe
+                  gguf-decoders/llama gemma3-vision qwen2-vl].freeze
 
       # Kernels of candle's that are wrong: the product with Q2_K writes out of bounds, attention needs more threadgroup
       # memory than there is for heads of 256, and sums of 16-bit numbers are added in 16 bits.
