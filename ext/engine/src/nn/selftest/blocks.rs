@@ -1,9 +1,9 @@
 use candle_core::DType;
 
-use super::Bench;
+use super::{Bench, Sum};
 use crate::kernels::blocks::DeviceBlocks;
 use crate::kernels::selftest::ROW_NUMBERS;
-use crate::kernels::{reference, Activation};
+use crate::kernels::Activation;
 use crate::nn::{Embedding, Epilogue, Linear, Projection};
 use crate::quant::noise::random_matrix;
 use crate::quant::{dequantize, BlockType, QuantizedTensor};
@@ -62,13 +62,7 @@ fn mixed_case(bench: &mut Bench<'_>, rows: usize) -> Result<()> {
     for kind in [BlockType::Q4K, BlockType::Q6K, BlockType::Q8_0] {
         let matrix = random_matrix(kind, outputs, inputs);
         let weight = dequantize(kind, &matrix.bytes)?;
-        let products = values.chunks(inputs).flat_map(|x| {
-            let product = |weight: &[f32]| -> f64 {
-                weight.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()
-            };
-            weight.chunks(inputs).map(product).collect::<Vec<_>>()
-        });
-        wanted.push(products.collect::<Vec<_>>());
+        wanted.push(products_of(&values, &weight, inputs));
         layers.push(Linear::quantized(
             matrix,
             None,
@@ -77,19 +71,15 @@ fn mixed_case(bench: &mut Bench<'_>, rows: usize) -> Result<()> {
     }
     let split = Projection::split(layers.clone())?;
     for (part, want) in split.heads(&x, 1, &[])?.iter().zip(&wanted) {
-        bench.check("blocks", format!("{rows} rows mixed"), part, want)?;
+        bench.check_sums("blocks", format!("{rows} rows mixed"), part, want)?;
     }
     if bench.dtype == DType::F16 {
         return Ok(());
     }
-    let want: Vec<f64> = wanted[0]
-        .iter()
-        .zip(&wanted[1])
-        .map(|(&gate, up)| reference::activation(gate, Activation::Gelu) * up)
-        .collect();
+    let want = gated(&wanted[0], &wanted[1], Activation::Gelu, bench.dtype);
     layers.truncate(2);
     let got = Projection::split(layers)?.activated(&x, Activation::Gelu, &[])?;
-    bench.check("blocks", format!("{rows} rows mixed gated"), &got, &want)
+    bench.check_sums("blocks", format!("{rows} rows mixed gated"), &got, &want)
 }
 
 /// Those that were named, or all; how they expand has nothing to do with the dtype.
@@ -135,53 +125,52 @@ fn product_case(
     let values = super::read(&x)?;
     let (bias, b) = bench.tensor(&[outputs])?;
     let (residual, r) = bench.tensor(&[rows, outputs])?;
-    let products: Vec<f64> = values
-        .chunks(inputs)
-        .flat_map(|x| {
-            let product = |weight: &[f32]| -> f64 {
-                weight.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()
-            };
-            weight.chunks(inputs).map(product).collect::<Vec<_>>()
-        })
-        .collect();
+    let products = products_of(&values, weight, inputs);
     let place = (bench.device, bench.dtype);
     let plain = Linear::quantized(matrix.clone(), None, place)?;
     let biased = Linear::quantized(matrix.clone(), Some(bias), place)?;
     let case = format!("{} {rows}x{inputs}x{outputs}", matrix.kind.name());
-    bench.check("blocks", case.clone(), &plain.forward(&x)?, &products)?;
+    bench.check_sums("blocks", case.clone(), &plain.forward(&x)?, &products)?;
     let epilogue = Epilogue {
         residual: Some(&residual),
         ..Epilogue::default()
     };
     let got = biased.forward_with(&x, &epilogue)?;
-    let want: Vec<f64> = products
+    let biased_products: Vec<Sum> = products
         .iter()
         .enumerate()
-        .map(|(at, product)| product + b[at % outputs] + r[at])
+        .map(|(at, product)| product.plus(b[at % outputs]))
         .collect();
-    bench.check("blocks", format!("{case} bias and residual"), &got, &want)?;
-
-    let biased_products: Vec<f64> = products
-        .iter()
-        .enumerate()
-        .map(|(at, product)| product + b[at % outputs])
-        .collect();
+    let sums = biased_products.iter().zip(&r);
+    let want: Vec<Sum> = sums.map(|(sum, &addend)| sum.plus(addend)).collect();
+    bench.check_sums("blocks", format!("{case} bias and residual"), &got, &want)?;
     let both = Projection::split(vec![plain, biased])?;
     let wanted = [&products, &biased_products];
     for (part, want) in both.heads(&x, 1, &[])?.iter().zip(wanted) {
-        bench.check("blocks", format!("{case} joined"), part, want)?;
+        bench.check_sums("blocks", format!("{case} joined"), part, want)?;
     }
     // The products of two sums may be more than f16 holds.
     if bench.dtype == DType::F16 {
         return Ok(());
     }
-    let want: Vec<f64> = products
-        .iter()
-        .zip(&biased_products)
-        .map(|(&gate, up)| reference::activation(gate, Activation::Silu) * up)
-        .collect();
+    let want = gated(&products, &biased_products, Activation::Silu, bench.dtype);
     let got = both.activated(&x, Activation::Silu, &[])?;
-    bench.check("blocks", format!("{case} gated"), &got, &want)
+    bench.check_sums("blocks", format!("{case} gated"), &got, &want)
+}
+
+/// Rows of `x` times those of a matrix.
+fn products_of(x: &[f64], weight: &[f32], inputs: usize) -> Vec<Sum> {
+    let with = |x: &[f64], row: &[f32]| Sum::of(row.iter().zip(x).map(|(&w, x)| f64::from(w) * x));
+    x.chunks(inputs)
+        .flat_map(|x| weight.chunks(inputs).map(move |row| with(x, row)))
+        .collect()
+}
+
+fn gated(gates: &[Sum], ups: &[Sum], activation: Activation, dtype: DType) -> Vec<Sum> {
+    let pairs = gates.iter().zip(ups);
+    pairs
+        .map(|(gate, &up)| gate.gated(up, activation, dtype))
+        .collect()
 }
 
 #[cfg(test)]

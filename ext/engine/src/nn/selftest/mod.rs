@@ -8,6 +8,7 @@ mod linear;
 use candle_core::{DType, Device, Tensor};
 
 use crate::kernels::selftest::{Extent, Outcome, DTYPES};
+use crate::kernels::{reference, Activation};
 use crate::quant::BlockType;
 use crate::runtime::device::placed;
 use crate::{Error, Result};
@@ -86,7 +87,7 @@ impl Bench<'_> {
         Ok((placed(&tensor, self.device)?, kept))
     }
 
-    /// The error counts against the largest number of the result; NaN must meet NaN and infinity its own.
+    /// The error counts against the largest number of the result.
     fn check(
         &mut self,
         kernel: &'static str,
@@ -94,7 +95,6 @@ impl Bench<'_> {
         got: &Tensor,
         want: &[f64],
     ) -> Result<()> {
-        let got = read(got)?;
         let allowed = match self.dtype {
             DType::F16 => 2e-3,
             DType::BF16 => 1.5e-2,
@@ -102,8 +102,41 @@ impl Bench<'_> {
         };
         let finite = want.iter().filter(|w| w.is_finite());
         let largest = finite.fold(1e-3f64, |most, w| most.max(w.abs()));
-        let errors = got.iter().zip(want).map(|(g, w)| {
-            let error = (g - w).abs() / (allowed * largest);
+        self.judge(
+            kernel,
+            case,
+            got,
+            want,
+            &vec![allowed * largest; want.len()],
+        )
+    }
+
+    /// The error of each sum counts against what it was made of: all may cancel, and few sums need not have a large one.
+    fn check_sums(
+        &mut self,
+        kernel: &'static str,
+        case: String,
+        got: &Tensor,
+        want: &[Sum],
+    ) -> Result<()> {
+        let unit = unit(self.dtype);
+        let allowed: Vec<f64> = want.iter().map(|sum| unit * sum.roundings).collect();
+        let want: Vec<f64> = want.iter().map(|sum| sum.value).collect();
+        self.judge(kernel, case, got, &want, &allowed)
+    }
+
+    /// NaN must meet NaN and infinity its own.
+    fn judge(
+        &mut self,
+        kernel: &'static str,
+        case: String,
+        got: &Tensor,
+        want: &[f64],
+        allowed: &[f64],
+    ) -> Result<()> {
+        let got = read(got)?;
+        let errors = got.iter().zip(want).zip(allowed).map(|((g, w), allowed)| {
+            let error = (g - w).abs() / allowed;
             match (g == w || g.is_nan() && w.is_nan(), error.is_nan()) {
                 (true, _) => 0.0,
                 (false, true) => f64::INFINITY,
@@ -127,6 +160,56 @@ impl Bench<'_> {
     }
 }
 
+/// What a number of the type is off by at most when it is rounded, for its size; of f32, what sums of some thousand are.
+fn unit(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2f64.powi(-11),
+        DType::BF16 => 2f64.powi(-8),
+        _ => 4e-6,
+    }
+}
+
+/// What a kernel should find, and how far off it may be, in units of its type.
+#[derive(Clone, Copy)]
+struct Sum {
+    value: f64,
+    roundings: f64,
+}
+
+impl Sum {
+    /// Of products, one factor of which may have been rounded: their errors go either way, and are fourteen times as
+    /// large as usual together at most. The sum is rounded too.
+    fn of(products: impl Iterator<Item = f64>) -> Self {
+        let (value, squares) = products.fold((0.0, 0.0), |(sum, squares), product| {
+            (sum + product, squares + product * product)
+        });
+        Self {
+            value,
+            roundings: 8.0 * f64::sqrt(squares) + value.abs(),
+        }
+    }
+
+    /// With an exact number, and rounded again.
+    fn plus(self, addend: f64) -> Self {
+        let value = self.value + addend;
+        Self {
+            value,
+            roundings: self.roundings + value.abs(),
+        }
+    }
+
+    /// activation(self) · up, for activations that nowhere rise faster than 1.2.
+    fn gated(self, up: Self, activation: Activation, dtype: DType) -> Self {
+        let active = reference::activation(self.value, activation);
+        let off = 1.2 * self.roundings;
+        let either = off * up.value.abs() + active.abs() * up.roundings;
+        Self {
+            value: active * up.value,
+            roundings: either + off * up.roundings * unit(dtype) + 2.0 * (active * up.value).abs(),
+        }
+    }
+}
+
 fn read(tensor: &Tensor) -> Result<Vec<f64>> {
     if tensor.elem_count() == 0 {
         return Ok(Vec::new());
@@ -138,6 +221,40 @@ fn read(tensor: &Tensor) -> Result<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Sums that cancel may be off by roundings of what they are made of, and by no more: not by one of 256 products.
+    #[test]
+    fn a_sum_is_judged_by_what_it_is_made_of() {
+        for dtype in DTYPES {
+            let judged = |off: f64, sum: Sum| {
+                let mut outcomes = Vec::new();
+                let mut bench = Bench {
+                    device: &Device::Cpu,
+                    dtype,
+                    seed: 1,
+                    extent: Extent::default(),
+                    named: &[],
+                    outcomes: &mut outcomes,
+                };
+                let got = Tensor::new(&[sum.value + off], &Device::Cpu).unwrap();
+                bench
+                    .check_sums("blocks", String::new(), &got, &[sum])
+                    .unwrap();
+                outcomes[0].passed()
+            };
+            let product = |at: i32| if at % 2 == 0 { 0.5 } else { -0.5 };
+            let sum = Sum::of((0..256).map(product));
+            assert_eq!((sum.value, sum.roundings), (0.0, 64.0));
+            let rounding = unit(dtype) * 8.0;
+            assert!(judged(rounding, sum), "{dtype:?}");
+            assert!(!judged(0.5, sum), "{dtype:?}");
+            assert!(!judged(f64::NAN, sum), "{dtype:?}");
+            let gated = sum.plus(1.0).gated(sum.plus(2.0), Activation::Relu, dtype);
+            assert_eq!(gated.value, 2.0);
+            assert!(judged(2.0 * rounding, gated), "{dtype:?}");
+            assert!(!judged(1.5, gated), "{dtype:?}");
+        }
+    }
 
     #[test]
     fn attention_and_linear_layers_equal_the_reference_on_the_cpu() {
