@@ -1,10 +1,11 @@
-// Attention over packed sequences. ELEMENT, WIDTH (of a head), BIAS, CAPPED, LANES, TILE_WARPS and
+// Attention over packed sequences. ELEMENT, WIDTH (of a head), BIAS, CAPPED, LANES, HEADS, TILE_WARPS, ROW_TILES and
 // PLAIN_TILES are defined at run time.
 //
-// `attention_tiles` gives 16 queries of a head to each of a block's TILE_WARPS warps, on tensor cores:
+// `attention_tiles` gives ROW_TILES times 16 queries of a head to each of a block's TILE_WARPS warps, on tensor cores:
 // scores of 64 keys at a time are kept in registers, with a running maximum and sum (half types only;
 // TILE_WARPS is 0 for others). `attention_plain_tiles` does the same without them, for all types. `attention_rows` gives one
-// query of a head to a block, or to several that share its keys, whose parts `attention_join` joins.
+// query of a head, or of HEADS that have the same keys, to a block, or to several that share its keys, whose parts
+// `attention_join` joins.
 
 #define NO_BIAS 0
 #define ALIBI 1
@@ -99,11 +100,14 @@ __device__ __forceinline__ float finite_base(float highest) { return highest == 
 
 #if TILE_WARPS
 #define TILE 64 // keys
-#define TILE_ROWS (16 * TILE_WARPS)
+#define WARP_ROWS (16 * ROW_TILES)
+#define TILE_ROWS (WARP_ROWS * TILE_WARPS)
 // As many blocks on a multiprocessor as their registers allow.
-#define TILE_BLOCKS (WIDTH <= 64 ? 16 / TILE_WARPS : 8 / TILE_WARPS)
+#define TILE_BLOCKS (WIDTH > 64 ? 8 / TILE_WARPS : ROW_TILES == 1 ? 4 : PLAIN ? 3 : 2)
 #define PITCH (WIDTH + 8) // rows of shared memory that lie in different banks
 #define STEPS (WIDTH / 16)
+// Whether a warp keeps its queries in registers; otherwise they have shared memory of their own.
+#define HOLDS_QUERIES (WIDTH > 64)
 
 __device__ __forceinline__ uint address(const void *shared) { return uint(__cvta_generic_to_shared(shared)); }
 
@@ -139,7 +143,7 @@ __device__ __forceinline__ uint pack(float low, float high, bf16) {
     return out;
 }
 
-// Begins to copy 64 keys and values; those beyond the sequence are zeros.
+// Copies 64 keys and values; those beyond the sequence are zeros.
 __device__ void fetch(const Attention &a, const Sequence &s, uint key_head, int tile, ELEMENT *keys, ELEMENT *values) {
     const uint chunks = WIDTH / 8;
     #pragma unroll 4
@@ -150,12 +154,12 @@ __device__ void fetch(const Attention &a, const Sequence &s, uint key_head, int 
         copy_sixteen(keys + row * PITCH + column, a.k + token * a.k_token + key_head * a.k_head + column, there);
         copy_sixteen(values + row * PITCH + column, a.v + token * a.v_token + key_head * a.v_head + column, there);
     }
-    asm volatile("cp.async.commit_group;");
 }
 
 extern "C" __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_BLOCKS) attention_tiles(const __grid_constant__ Attention a) {
     extern __shared__ uint4 shared[];
     ELEMENT *const buffer = (ELEMENT *)shared; // two stages of keys and values
+    await_previous();
     const Sequence s = sequence_at(a, blockIdx.z);
     const int first = blockIdx.x * TILE_ROWS;
     if (first >= s.queries) {
@@ -166,130 +170,182 @@ extern "C" __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_BLOCKS) atten
     const int shift = s.keys - s.queries; // from a query's number to its position
     const int low = max(0, first + shift - a.left);
     const int high = min(s.keys, min(first + TILE_ROWS, s.queries) + shift + a.right);
-    const int rows[2] = {first + warp * 16 + quad, first + warp * 16 + quad + 8};
-
-    int tile = low / TILE * TILE;
-    if (tile < high) {
-        fetch(a, s, key_head, tile, buffer, buffer + TILE * PITCH);
-    }
-    uint query[STEPS][4];
+    const int own = first + warp * WARP_ROWS; // the warp's first row
+    // Its queries, and its results later.
+    ELEMENT *const rows = buffer + (HOLDS_QUERIES ? 0 : 4 * TILE * PITCH) + warp * WARP_ROWS * PITCH;
+    const uint chunks = WIDTH / 8;
+#if HOLDS_QUERIES
+    uint held[STEPS][ROW_TILES][4];
     #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = rows[i % 2];
+        for (int i = 0; i < 4 * ROW_TILES; i++) {
+            const int row = own + i / 4 * 16 + quad + i % 2 * 8;
             const ELEMENT *from = a.q + ulong(s.first_query + row) * a.q_token + head * a.q_head;
-            query[step][i] = row < s.queries ? *(const uint *)(from + step * 16 + i / 2 * 8 + pair * 2) : 0;
+            held[step][i / 4][i % 4] = row < s.queries ? *(const uint *)(from + step * 16 + i % 4 / 2 * 8 + pair * 2) : 0;
         }
     }
+#else
+    #pragma unroll
+    for (uint i = lane; i < WARP_ROWS * chunks; i += 32) {
+        const int row = i / chunks, column = i % chunks * 8;
+        const bool there = own + row < s.queries;
+        const ELEMENT *from = a.q + ulong(s.first_query + (there ? own + row : 0)) * a.q_token + head * a.q_head;
+        copy_sixteen(rows + row * PITCH + column, from + column, there);
+    }
+#endif
+    int tile = low / TILE * TILE;
+    const auto fetch_tile = [&](int at, int stage) {
+        ELEMENT *const to = buffer + stage * 2 * TILE * PITCH;
+        if (at < high) { fetch(a, s, key_head, at, to, to + TILE * PITCH); }
+        asm volatile("cp.async.commit_group;");
+    };
+    fetch_tile(tile, 0);
+    fetch_tile(tile + TILE, 1);
 
-    float mixed[2 * STEPS][4] = {};
-    float highest[2] = {-INFINITE, -INFINITE}, sums[2] = {};
+    float mixed[ROW_TILES][2 * STEPS][4] = {};
+    float highest[ROW_TILES][2], sums[ROW_TILES][2] = {};
+    #pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) { highest[t][0] = highest[t][1] = -INFINITE; }
     int stage = 0;
     for (; tile < high; tile += TILE, stage ^= 1) {
         ELEMENT *const keys = buffer + stage * 2 * TILE * PITCH, *const values = keys + TILE * PITCH;
-        if (tile + TILE < high) {
-            ELEMENT *const next = buffer + (stage ^ 1) * 2 * TILE * PITCH;
-            fetch(a, s, key_head, tile + TILE, next, next + TILE * PITCH);
-            asm volatile("cp.async.wait_group 1;");
-        } else {
-            asm volatile("cp.async.wait_group 0;");
-        }
+        asm volatile("cp.async.wait_group 1;");
         __syncthreads();
 
-        float scores[8][4] = {};
+        float scores[ROW_TILES][8][4] = {};
         #pragma unroll
         for (int step = 0; step < STEPS; step++) {
+            uint query[ROW_TILES][4];
+            #pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+#if HOLDS_QUERIES
+                #pragma unroll
+                for (int i = 0; i < 4; i++) { query[t][i] = held[step][t][i]; }
+#else
+                load_matrices(query[t], rows + (t * 16 + lane % 16) * PITCH + step * 16 + lane / 16 * 8);
+#endif
+            }
             #pragma unroll
             for (int block = 0; block < 4; block++) {
                 uint b[4];
                 load_matrices(b, keys + (block * 16 + lane / 16 * 8 + lane % 8) * PITCH + step * 16 + lane / 8 % 2 * 8);
-                multiply(scores[2 * block], query[step], b[0], b[1], ELEMENT());
-                multiply(scores[2 * block + 1], query[step], b[2], b[3], ELEMENT());
+                #pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    multiply(scores[t][2 * block], query[t], b[0], b[1], ELEMENT());
+                    multiply(scores[t][2 * block + 1], query[t], b[2], b[3], ELEMENT());
+                }
             }
         }
 
-        const int position = first + warp * 16 + shift; // of the warp's first row
-        const bool edge = tile + TILE > s.keys || tile + TILE - 1 > position + a.right || tile < position + 15 - a.left;
+        const int position = own + shift; // of the warp's first row
+        const bool edge =
+            tile + TILE > s.keys || tile + TILE - 1 > position + a.right || tile < position + WARP_ROWS - 1 - a.left;
         if (edge || !PLAIN) {
             #pragma unroll
-            for (int block = 0; block < 8; block++) {
+            for (int t = 0; t < ROW_TILES; t++) {
                 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int key = tile + block * 8 + pair * 2 + i % 2, row = rows[i / 2];
-                    const int distance = key - row - shift;
-                    const bool seen = key < s.keys && distance <= a.right && distance >= -a.left;
+                for (int block = 0; block < 8; block++) {
+                    #pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const int key = tile + block * 8 + pair * 2 + i % 2, row = own + t * 16 + quad + i / 2 * 8;
+                        const int distance = key - row - shift;
+                        const bool seen = key < s.keys && distance <= a.right && distance >= -a.left;
+                        float &score = scores[t][block][i];
 #if !PLAIN
-                    // A row or key beyond the sequence has no bias to read.
-                    const int real_row = min(row, s.queries - 1), real_key = min(key, s.keys - 1);
-                    scores[block][i] =
-                        exponent(a, scores[block][i], head, s.first_query + real_row, s.first_key + real_key, distance);
+                        // A row or key beyond the sequence has no bias to read.
+                        const int real_row = min(row, s.queries - 1), real_key = min(key, s.keys - 1);
+                        score = exponent(a, score, head, s.first_query + real_row, s.first_key + real_key, distance);
 #endif
-                    scores[block][i] = seen ? scores[block][i] : -INFINITE;
+                        score = seen ? score : -INFINITE;
+                    }
                 }
             }
         }
         const float scale = PLAIN ? a.scale * LOG2_E : 1.0f;
-        float base[2], factor[2];
         #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float top = -INFINITE;
+        for (int t = 0; t < ROW_TILES; t++) {
+            float base[2], factor[2];
+            #pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float top = -INFINITE;
+                #pragma unroll
+                for (int block = 0; block < 8; block++) {
+                    top = fmaxf(top, fmaxf(scores[t][block][2 * i], scores[t][block][2 * i + 1]));
+                }
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+                top = fmaxf(highest[t][i], top * scale);
+                base[i] = finite_base(top);
+                factor[i] = power_of_two(highest[t][i] - base[i]);
+                highest[t][i] = top;
+                sums[t][i] *= factor[i];
+            }
             #pragma unroll
             for (int block = 0; block < 8; block++) {
-                top = fmaxf(top, fmaxf(scores[block][2 * i], scores[block][2 * i + 1]));
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    scores[t][block][i] = power_of_two(fmaf(scores[t][block][i], scale, -base[i / 2]));
+                    sums[t][i / 2] += scores[t][block][i];
+                }
             }
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-            top = fmaxf(highest[i], top * scale);
-            base[i] = finite_base(top);
-            factor[i] = power_of_two(highest[i] - base[i]);
-            highest[i] = top;
-            sums[i] *= factor[i];
-        }
-        #pragma unroll
-        for (int block = 0; block < 8; block++) {
             #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                scores[block][i] = power_of_two(fmaf(scores[block][i], scale, -base[i / 2]));
-                sums[i / 2] += scores[block][i];
+            for (int block = 0; block < 2 * STEPS; block++) {
+                #pragma unroll
+                for (int i = 0; i < 4; i++) { mixed[t][block][i] *= factor[i / 2]; }
             }
-        }
-        #pragma unroll
-        for (int block = 0; block < 2 * STEPS; block++) {
-            #pragma unroll
-            for (int i = 0; i < 4; i++) { mixed[block][i] *= factor[i / 2]; }
         }
         #pragma unroll
         for (int step = 0; step < 4; step++) {
-            const float(&left)[4] = scores[2 * step], (&right)[4] = scores[2 * step + 1];
-            const uint probabilities[4] = {
-                pack(left[0], left[1], ELEMENT()), pack(left[2], left[3], ELEMENT()),
-                pack(right[0], right[1], ELEMENT()), pack(right[2], right[3], ELEMENT()),
-            };
+            uint probabilities[ROW_TILES][4];
+            #pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                const float(&left)[4] = scores[t][2 * step], (&right)[4] = scores[t][2 * step + 1];
+                probabilities[t][0] = pack(left[0], left[1], ELEMENT());
+                probabilities[t][1] = pack(left[2], left[3], ELEMENT());
+                probabilities[t][2] = pack(right[0], right[1], ELEMENT());
+                probabilities[t][3] = pack(right[2], right[3], ELEMENT());
+            }
             #pragma unroll
             for (int block = 0; block < STEPS; block++) {
                 uint b[4];
                 load_transposed(b, values + (step * 16 + lane / 8 % 2 * 8 + lane % 8) * PITCH + block * 16 + lane / 16 * 8);
-                multiply(mixed[2 * block], probabilities, b[0], b[1], ELEMENT());
-                multiply(mixed[2 * block + 1], probabilities, b[2], b[3], ELEMENT());
+                #pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    multiply(mixed[t][2 * block], probabilities[t], b[0], b[1], ELEMENT());
+                    multiply(mixed[t][2 * block + 1], probabilities[t], b[2], b[3], ELEMENT());
+                }
             }
         }
-        __syncthreads();
+        if (tile + 2 * TILE < high) { __syncthreads(); }
+        fetch_tile(tile + 2 * TILE, stage);
     }
 
+    asm volatile("cp.async.wait_group 0;");
+    if (HOLDS_QUERIES) { __syncthreads(); } else { __syncwarp(); }
     #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 1);
-        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 2);
-        if (rows[i] >= s.queries) {
-            continue;
-        }
-        const float inverse = sums[i] == 0.0f ? 0.0f : 1.0f / sums[i];
-        ELEMENT *to = a.out + (ulong(s.first_query + rows[i]) * a.heads + head) * WIDTH + pair * 2;
+    for (int t = 0; t < ROW_TILES; t++) {
         #pragma unroll
-        for (int block = 0; block < 2 * STEPS; block++) {
-            const float first_value = mixed[block][2 * i] * inverse, second = mixed[block][2 * i + 1] * inverse;
-            *(uint *)(to + block * 8) = pack(first_value, second, ELEMENT());
+        for (int i = 0; i < 2; i++) {
+            float &sum = sums[t][i];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+            ELEMENT *const to = rows + (t * 16 + quad + i * 8) * PITCH + pair * 2;
+            #pragma unroll
+            for (int block = 0; block < 2 * STEPS; block++) {
+                *(uint *)(to + block * 8) =
+                    pack(mixed[t][block][2 * i] * inverse, mixed[t][block][2 * i + 1] * inverse, ELEMENT());
+            }
+        }
+    }
+    __syncwarp();
+    #pragma unroll
+    for (uint i = lane; i < WARP_ROWS * chunks; i += 32) {
+        const int row = i / chunks, column = i % chunks * 8;
+        if (own + row < s.queries) {
+            *(uint4 *)(a.out + (ulong(s.first_query + own + row) * a.heads + head) * WIDTH + column) =
+                *(const uint4 *)(rows + row * PITCH + column);
         }
     }
 }
@@ -318,6 +374,7 @@ extern "C" __global__ void __launch_bounds__(256) attention_plain_tiles(const __
     extern __shared__ uint4 shared[];
     float *const queries = (float *)shared, *const keys = queries + WIDTH * COLUMN;
     float *const values = keys + WIDTH * COLUMN, *const probabilities = values + TILE * WIDTH;
+    await_previous();
     const Sequence s = sequence_at(a, blockIdx.z);
     const int first = blockIdx.x * TILE;
     if (first >= s.queries) {
@@ -433,148 +490,3 @@ extern "C" __global__ void __launch_bounds__(256) attention_plain_tiles(const __
     }
 }
 #endif
-
-// Lanes that hold one key, eight elements each; LANES is a power of two.
-#define WARPS 8
-#define STREAMS (WARPS * 32 / LANES)
-#define UNROLLED 4
-
-struct Running {
-    float highest;
-    float sum;
-    Eight mixed;
-
-    __device__ void join(float other_highest, float other_sum, const Eight &other) {
-        const float top = fmaxf(highest, other_highest), base = finite_base(top);
-        const float mine = power_of_two(highest - base), theirs = power_of_two(other_highest - base);
-        highest = top;
-        sum = sum * mine + other_sum * theirs;
-        #pragma unroll
-        for (int i = 0; i < 8; i++) { mixed.v[i] = mixed.v[i] * mine + other.v[i] * theirs; }
-    }
-};
-
-// The grid is (splits, heads, queries).
-extern "C" __global__ void __launch_bounds__(256) attention_rows(const __grid_constant__ Attention a) {
-    __shared__ float shared[WARPS][WIDTH + 2];
-    const int token = blockIdx.z;
-    uint index = 0;
-    if (a.query_boundaries) {
-        uint last = a.sequences - 1; // the last sequence that begins at or before the token
-        while (index < last) {
-            const uint middle = (index + last + 1) / 2;
-            if (int(a.query_boundaries[middle]) <= token) { index = middle; } else { last = middle - 1; }
-        }
-    }
-    const Sequence s = sequence_at(a, index);
-    const uint head = blockIdx.y, key_head = head / a.group;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, member = lane % LANES;
-    const int stream = threadIdx.x / LANES;
-    const int position = token - s.first_query + s.keys - s.queries;
-    const int low = max(0, position - a.left) + int(blockIdx.x * a.split_keys);
-    const int high = min(min(s.keys, position + a.right + 1), low + int(a.split_keys));
-    const bool holds = member * 8 < WIDTH;
-
-    Eight query = {};
-    if (holds) {
-        query = widen_eight(a.q + ulong(token) * a.q_token + head * a.q_head + member * 8);
-    }
-    Running running = {-INFINITE, 0.0f, {}};
-    for (int begin = low; begin < high; begin += STREAMS * UNROLLED) {
-        Eight keys[UNROLLED], values[UNROLLED];
-        #pragma unroll
-        for (int u = 0; u < UNROLLED; u++) {
-            const int key = begin + u * STREAMS + stream;
-            keys[u] = values[u] = {};
-            if (key < high && holds) {
-                const ulong at = row_of_key(a, s.first_key + key);
-                keys[u] = widen_eight(a.k + at * a.k_token + key_head * a.k_head + member * 8);
-                values[u] = widen_eight(a.v + at * a.v_token + key_head * a.v_head + member * 8);
-            }
-        }
-        float scores[UNROLLED], top = running.highest;
-        #pragma unroll
-        for (int u = 0; u < UNROLLED; u++) {
-            float product = 0.0f;
-            #pragma unroll
-            for (int i = 0; i < 8; i++) { product = fmaf(query.v[i], keys[u].v[i], product); }
-            #pragma unroll
-            for (int step = LANES / 2; step > 0; step /= 2) {
-                product += __shfl_xor_sync(0xffffffffu, product, step);
-            }
-            const int key = begin + u * STREAMS + stream;
-            const int real_key = min(key, s.keys - 1);
-            const float value = exponent(a, product, head, token, s.first_key + real_key, key - position);
-            scores[u] = key < high ? value : -INFINITE;
-            top = fmaxf(top, scores[u]);
-        }
-        const float base = finite_base(top), factor = power_of_two(running.highest - base);
-        running.highest = top;
-        running.sum *= factor;
-        #pragma unroll
-        for (int i = 0; i < 8; i++) { running.mixed.v[i] *= factor; }
-        #pragma unroll
-        for (int u = 0; u < UNROLLED; u++) {
-            const float probability = power_of_two(scores[u] - base);
-            running.sum += probability;
-            #pragma unroll
-            for (int i = 0; i < 8; i++) { running.mixed.v[i] = fmaf(probability, values[u].v[i], running.mixed.v[i]); }
-        }
-    }
-
-    #pragma unroll
-    for (int step = LANES; step < 32; step *= 2) {
-        const float other_highest = __shfl_xor_sync(0xffffffffu, running.highest, step);
-        const float other_sum = __shfl_xor_sync(0xffffffffu, running.sum, step);
-        Eight other;
-        #pragma unroll
-        for (int i = 0; i < 8; i++) { other.v[i] = __shfl_xor_sync(0xffffffffu, running.mixed.v[i], step); }
-        running.join(other_highest, other_sum, other);
-    }
-    if (lane < LANES && holds) {
-        shared[warp][0] = running.highest;
-        shared[warp][1] = running.sum;
-        #pragma unroll
-        for (int i = 0; i < 8; i++) { shared[warp][2 + member * 8 + i] = running.mixed.v[i]; }
-    }
-    __syncthreads();
-    float highest = -INFINITE;
-    for (int i = 0; i < WARPS; i++) { highest = fmaxf(highest, shared[i][0]); }
-    const float base = finite_base(highest);
-    float sum = 0.0f;
-    for (int i = 0; i < WARPS; i++) { sum += shared[i][1] * power_of_two(shared[i][0] - base); }
-    const ulong row = ulong(token) * a.heads + head;
-    for (int column = threadIdx.x; column < WIDTH; column += blockDim.x) {
-        float value = 0.0f;
-        for (int i = 0; i < WARPS; i++) { value += shared[i][2 + column] * power_of_two(shared[i][0] - base); }
-        if (a.splits == 1) {
-            narrow(sum == 0.0f ? 0.0f : value / sum, a.out + row * WIDTH + column);
-        } else {
-            a.parts[(row * a.splits + blockIdx.x) * (WIDTH + 2) + 2 + column] = value;
-        }
-    }
-    if (a.splits > 1 && threadIdx.x == 0) {
-        float *part = a.parts + (row * a.splits + blockIdx.x) * (WIDTH + 2);
-        part[0] = highest;
-        part[1] = sum;
-    }
-}
-
-// The grid is (heads, queries).
-extern "C" __global__ void attention_join(const __grid_constant__ Attention a) {
-    const ulong row = ulong(blockIdx.y) * a.heads + blockIdx.x;
-    const float *parts = a.parts + row * a.splits * (WIDTH + 2);
-    float highest = -INFINITE;
-    for (uint i = 0; i < a.splits; i++) { highest = fmaxf(highest, parts[i * (WIDTH + 2)]); }
-    const float base = finite_base(highest);
-    for (uint column = threadIdx.x; column < WIDTH; column += blockDim.x) {
-        float sum = 0.0f, value = 0.0f;
-        for (uint i = 0; i < a.splits; i++) {
-            const float *part = parts + i * (WIDTH + 2);
-            const float factor = power_of_two(part[0] - base);
-            sum += part[1] * factor;
-            value += part[2 + column] * factor;
-        }
-        narrow(sum == 0.0f ? 0.0f : value / sum, a.out + row * WIDTH + column);
-    }
-}

@@ -1,12 +1,13 @@
 //! Attention on CUDA by our own kernels: one launch for all sequences and heads, over tensors as they
 //! lie.
 
-use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
-use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
 use candle_core::{CudaDevice, DType, Tensor};
 
 use super::compile::{capability, function, ATTENTION};
 use super::device::{address, constant, device_of, result, Constant, ALIGNMENT};
+use super::launch::{argument, launch_early};
+use super::recording::is_older;
 use super::small;
 use crate::kernels::attention::{
     bias, Alignment, AttentionBias, AttentionKind, AttentionOptions, AttentionShape, Inputs,
@@ -16,8 +17,11 @@ use crate::Result;
 /// Queries of a warp, and keys of a step, of the kernel on tensor cores.
 const WARP_QUERIES: usize = 16;
 const TILE_KEYS: usize = 64;
-/// Warps of its blocks, for sequences of up to 64 queries and for longer ones.
-const TILE_WARPS: [usize; 2] = [4, 8];
+/// Warps of its blocks. Each has twice as many queries where sequences are longer than this and heads are narrow, so
+/// that its registers have room.
+const TILE_WARPS: usize = 4;
+const SHORT: usize = 128;
+const NARROW: usize = 64;
 /// Tensor cores as the kernel uses them, and asynchronous copies.
 const LEAST_CAPABILITY: i32 = 80;
 /// Heads of up to this width go by tiles.
@@ -26,9 +30,13 @@ const MOST_WIDTH: usize = 256;
 
 /// Up to this many queries of a sequence, each gets blocks of its own.
 const FEW_QUERIES: usize = 4;
-/// Keys that one block of the row kernel reads without sharing, and at least when it shares.
+/// Keys that one block of the row kernel reads without sharing; elements of a head's keys that it reads at least when
+/// it shares, which its threads do at once; and how many share at most.
 const UNSHARED_KEYS: usize = 256;
-const SHARED_KEYS: usize = 128;
+const SHARED_ELEMENTS: usize = 8192;
+const MOST_SPLITS: usize = 64;
+/// Query heads that a block of it takes together at most, where they have the same keys and share them.
+const MOST_TOGETHER: usize = 4;
 /// About two blocks for each multiprocessor of a large GPU.
 const ENOUGH_BLOCKS: usize = 264;
 
@@ -149,6 +157,12 @@ pub(crate) fn attend(
     if let Some(places) = inputs.places {
         parameters.places = address(places)?;
     }
+    // Boundaries, places and the keys and values of earlier tokens are read ahead, and nothing that was copied.
+    let current = inputs
+        .current_boundaries
+        .map(|(queries, keys)| [queries, keys]);
+    let ahead = current.into_iter().flatten().chain(inputs.places);
+    let is_there = kept.tensors.is_empty() && ahead.chain([*k, *v]).all(is_older);
     let bias_kind = add_bias(
         &mut parameters,
         &mut kept,
@@ -165,6 +179,7 @@ pub(crate) fn attend(
         &mut kept,
         bias_kind,
         options,
+        is_there,
     )?;
     Ok(Some(out))
 }
@@ -186,7 +201,7 @@ struct Launch {
 enum Kernel {
     /// A block, or several, for each query.
     Rows,
-    /// Blocks of so many warps on tensor cores.
+    /// Blocks on tensor cores whose warps have so many tiles of queries.
     TensorTiles(usize),
     /// Blocks that compute in full precision.
     PlainTiles,
@@ -222,11 +237,8 @@ impl Launch {
         } else if sequences > MOST_BLOCKS {
             return Ok(None);
         } else if tensor_cores {
-            let [few, many] = TILE_WARPS;
-            Kernel::TensorTiles(match most_queries <= few * WARP_QUERIES {
-                true => few,
-                false => many,
-            })
+            let doubled = shape.width <= NARROW && most_queries > SHORT;
+            Kernel::TensorTiles(1 + usize::from(doubled))
         } else if shape.width <= MOST_TILE_WIDTH {
             Kernel::PlainTiles
         } else {
@@ -250,20 +262,24 @@ impl Launch {
         kept: &mut Kept,
         bias: usize,
         options: &AttentionOptions<'_>,
+        is_there: bool,
     ) -> Result<()> {
         let width = shape.width;
+        let (splits, split_keys, together) = self.shares(shape, parameters);
+        parameters.splits = splits as u32;
+        parameters.split_keys = small(split_keys)?;
+        let row_tiles = match self.kernel {
+            Kernel::TensorTiles(tiles) => tiles,
+            _ => 0,
+        };
         let definitions = [
             ("WIDTH", width),
             ("BIAS", bias),
             ("CAPPED", usize::from(options.soft_cap.is_some())),
             ("LANES", (width / 8).next_power_of_two()),
-            (
-                "TILE_WARPS",
-                match self.kernel {
-                    Kernel::TensorTiles(warps) => warps,
-                    _ => 0,
-                },
-            ),
+            ("HEADS", together),
+            ("TILE_WARPS", if row_tiles > 0 { TILE_WARPS } else { 0 }),
+            ("ROW_TILES", row_tiles),
             (
                 "PLAIN_TILES",
                 usize::from(self.kernel == Kernel::PlainTiles),
@@ -271,17 +287,15 @@ impl Launch {
         ];
         let start = |kernel: &str, grid, threads: u32, shared: u32, parameters: &Parameters| {
             let function = function(device, ATTENTION, kernel, dtype, &definitions, shared)?;
-            let stream = device.cuda_stream();
-            let mut builder = stream.launch_builder(&function);
-            builder.arg(parameters);
             let config = LaunchConfig {
                 grid_dim: grid,
                 block_dim: (threads, 1, 1),
                 shared_mem_bytes: shared,
             };
             // SAFETY: the argument is the kernel's; its addresses are of tensors that live until after
-            // the launch, of the shapes it says, and boundaries were checked.
-            unsafe { builder.launch(config) }.w()?;
+            // the launch, of the shapes it says, and boundaries were checked; `is_there` says whether what it
+            // reads ahead may be.
+            unsafe { launch_early(device, &function, config, &[argument(parameters)], is_there) }?;
             Ok::<(), crate::Error>(())
         };
         let heads = shape.heads as u32;
@@ -290,12 +304,15 @@ impl Launch {
             Ok((tiles, heads, self.sequences as u32))
         };
         match self.kernel {
-            Kernel::Rows => self.run_rows(device, shape, parameters, kept, start),
-            Kernel::TensorTiles(warps) => {
-                // Two stages of keys and values, whose rows are padded to lie in different banks.
-                let shared = 4 * TILE_KEYS * (width + 8) * dtype.size_in_bytes();
-                let grid = tiles(warps * WARP_QUERIES)?;
-                let threads = 32 * warps as u32;
+            Kernel::Rows => self.run_rows(device, shape, parameters, kept, together, start),
+            Kernel::TensorTiles(_) => {
+                // Two stages of keys and values, whose rows are padded to lie in different banks, and queries where
+                // they are not held in registers.
+                let queries = TILE_WARPS * row_tiles * WARP_QUERIES;
+                let own = if width > NARROW { 0 } else { queries };
+                let shared = (4 * TILE_KEYS + own) * (width + 8) * dtype.size_in_bytes();
+                let grid = tiles(queries)?;
+                let threads = 32 * TILE_WARPS as u32;
                 start("attention_tiles", grid, threads, shared as u32, parameters)
             }
             Kernel::PlainTiles => {
@@ -319,35 +336,43 @@ impl Launch {
         shape: &AttentionShape,
         parameters: &mut Parameters,
         kept: &mut Kept,
+        together: usize,
         start: impl Fn(&str, (u32, u32, u32), u32, u32, &Parameters) -> Result<()>,
     ) -> Result<()> {
-        let (width, heads) = (shape.width, shape.heads as u32);
-        let seen = parameters.left as usize + parameters.right as usize + 1;
-        // Keys are shared in the same way while they grow, so that a recorded launch stays right.
-        let keys = self.most_keys.max(UNSHARED_KEYS).next_power_of_two();
-        let keys = keys.min(seen);
-        let splits = match keys <= UNSHARED_KEYS {
-            true => 1,
-            false => ENOUGH_BLOCKS
-                .div_ceil(shape.tokens * shape.heads)
-                .clamp(1, keys / SHARED_KEYS),
-        };
-        parameters.splits = splits as u32;
-        parameters.split_keys = small(keys.div_ceil(splits))?;
-        let tokens = shape.tokens as u32;
+        let (width, heads, tokens) = (shape.width, shape.heads as u32, shape.tokens as u32);
+        let splits = parameters.splits;
         if splits > 1 {
-            let dims = (shape.tokens * shape.heads * splits, width + 2);
+            let dims = (shape.tokens * shape.heads * splits as usize, width + 2);
             let (parts, to) = result(device, dims, DType::F32)?;
             kept.tensors.push(parts);
             parameters.parts = to;
         }
-        let grid = (splits as u32, heads, tokens);
+        let grid = (splits, heads / together as u32, tokens);
         start("attention_rows", grid, 256, 0, parameters)?;
         if splits > 1 {
             let threads = width.next_multiple_of(32) as u32;
             start("attention_join", (heads, tokens, 1), threads, 0, parameters)?;
         }
         Ok(())
+    }
+
+    /// How many blocks of the row kernel share a query's keys, how many keys each of them has, and how many heads.
+    fn shares(&self, shape: &AttentionShape, parameters: &Parameters) -> (usize, usize, usize) {
+        let seen = parameters.left as usize + parameters.right as usize + 1;
+        // Keys are shared in the same way while they grow, so that a recorded launch stays right.
+        let keys = self.most_keys.max(UNSHARED_KEYS).next_power_of_two();
+        let keys = keys.min(seen);
+        if self.kernel != Kernel::Rows || keys <= UNSHARED_KEYS {
+            return (1, keys, 1);
+        }
+        let group = shape.heads / shape.key_heads;
+        let fits = |&together: &usize| group.is_multiple_of(together);
+        let together = (1..=MOST_TOGETHER).rev().find(fits).unwrap_or(1);
+        let blocks = shape.tokens * shape.heads / together;
+        let splits = (ENOUGH_BLOCKS / blocks)
+            .min(keys * shape.width / SHARED_ELEMENTS)
+            .clamp(1, MOST_SPLITS);
+        (splits, keys.div_ceil(splits), together)
     }
 }
 

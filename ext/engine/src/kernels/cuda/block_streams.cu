@@ -10,6 +10,7 @@
 #define WARPS 8
 #define STAGES 2
 #define TILE 16 // rows of the matrix
+#define TAKEN 4 // blocks of x that a warp reads at a time
 #define OUTPUTS (GATED ? TILE / 2 : TILE)
 // Bytes from one row to the next in shared memory: an odd multiple of 16, for lanes of eight rows to read from
 // different banks. Blocks of Q6_K begin at any even address, and are copied from the multiple of 16 before.
@@ -44,33 +45,52 @@ __device__ __forceinline__ float sum_of(uint word) {
     return widen(ELEMENT{(unsigned short)word}) + widen(ELEMENT{(unsigned short)(word >> 16)});
 }
 
-// Puts x where lanes read it, 128 bytes for each block and member, run after run, and the sums of its runs.
-__device__ __forceinline__ void take_rows(const Product &p, uint4 *x, float *sums) {
-    const uint slots = p.inputs / 8;
-    for (uint at = threadIdx.x; at < ROWS * slots; at += WARPS * 32) {
-        const uint row = at / slots, slot = at % slots;
+// Eight neighbours of x in the order in which `codes_of` has their codes, where that is another.
+// `fresh`: from where all see it.
+__device__ __forceinline__ uint4 words_of(const ELEMENT *from, uint slot, bool fresh) {
+#if KIND == Q6_K
+    const uint block = slot / 32, member = slot / 8 % 4, run = slot / 2 % 4;
+    const uint first = block * BLOCK + member / 2 * 128 + run * 32 + member % 2 * RUN;
+    const uint one = 4 * ((slot % 2 * 2 + member) % 4), two = 4 * ((slot % 2 * 2 + 1 + member) % 4), back = block % 2 * 14;
+    const auto word = [&](uint at) {
+        const ELEMENT *two = from + first + (at + back) % RUN;
+        return fresh ? read_shared_word(two) : *(const uint *)two;
+    };
+    return make_uint4(word(one), word(one + 2), word(two), word(two + 2));
+#else
+    return fresh ? read_shared(from + slot * 8) : *(const uint4 *)(from + slot * 8);
+#endif
+}
+
+// Puts x where lanes read it, 128 bytes for each block and member, run after run, and the sums of its runs: the blocks of
+// a warp, which nothing else reads.
+__device__ __forceinline__ void take_rows(const Product &p, uint4 *x, float *sums, uint warp, uint lane) {
+    const uint blocks = p.inputs / BLOCK;
+    for (uint row = 0; row < ROWS; row++) {
         // Rows beyond the last repeat it, and are not stored.
         const ELEMENT *from = p.x + ulong(min(row, p.rows - 1)) * p.inputs;
-        uint4 words;
-#if KIND == Q6_K
-        // A run's words in the order in which `codes_of` has them.
-        const uint block = slot / 32, member = slot / 8 % 4, run = slot / 2 % 4;
-        const uint first = block * BLOCK + member / 2 * 128 + run * 32 + member % 2 * RUN;
-        const uint one = 4 * ((slot % 2 * 2 + member) % 4), two = 4 * ((slot % 2 * 2 + 1 + member) % 4), back = block % 2 * 14;
-        words.x = *(const uint *)(from + first + (one + back) % RUN);
-        words.y = *(const uint *)(from + first + (one + 2 + back) % RUN);
-        words.z = *(const uint *)(from + first + (two + back) % RUN);
-        words.w = *(const uint *)(from + first + (two + 2 + back) % RUN);
-#else
-        words = *(const uint4 *)(from + slot * 8);
-#endif
-        const uint2 low = in_pairs(words.x, words.y), high = in_pairs(words.z, words.w);
-        x[at] = make_uint4(low.x, low.y, high.x, high.y);
-        float sum = (sum_of(words.x) + sum_of(words.y)) + (sum_of(words.z) + sum_of(words.w));
-        #pragma unroll
-        for (int step = 1; step < RUN / 8; step *= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, step); }
-        if (at % (RUN / 8) == 0) { sums[at / (RUN / 8)] = sum; }
+        for (uint first = warp; first < blocks; first += TAKEN * WARPS) {
+            uint4 all[TAKEN];
+            #pragma unroll
+            for (int i = 0; i < TAKEN; i++) {
+                const uint block = first + i * WARPS;
+                if (block < blocks) { all[i] = words_of(from, block * 32 + lane, p.follows); }
+            }
+            #pragma unroll
+            for (int i = 0; i < TAKEN; i++) {
+                const uint block = first + i * WARPS, at = (row * blocks + block) * 32 + lane;
+                if (block >= blocks) { break; }
+                const uint4 words = all[i];
+                const uint2 low = in_pairs(words.x, words.y), high = in_pairs(words.z, words.w);
+                x[at] = make_uint4(low.x, low.y, high.x, high.y);
+                float sum = (sum_of(words.x) + sum_of(words.y)) + (sum_of(words.z) + sum_of(words.w));
+                #pragma unroll
+                for (int step = 1; step < RUN / 8; step *= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, step); }
+                if (at % (RUN / 8) == 0) { sums[at / (RUN / 8)] = sum; }
+            }
+        }
     }
+    __syncwarp();
 }
 
 // What a lane multiplies x by: where a block of its two outputs lies, and how far from there it begins.
@@ -275,8 +295,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) stream_of_blocks(con
     };
     #pragma unroll
     for (int stage = 0; stage < STAGES; stage++) { copy_next(stage); }
-    take_rows(p, x, sums);
     __syncthreads();
+    if (!p.leads) { let_next_begin(); }
+    if (!p.follows) { await_previous(); }
+    if (p.leads) { let_next_begin(); }
+    take_rows(p, x, sums, warp, lane);
 
     const bool has_x = group / 2 == member && group % 2 < ROWS;
     const uint4 *const own_x = has_x ? x + group % 2 * blocks * 32 + member * 8 : shared.zeros;
@@ -334,4 +357,5 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) stream_of_blocks(con
             if (r < p.rows) { finish(p, r, output, place_of(p, output), sum, up); }
         }
     }
+    if (p.follows) { await_previous(); }
 }

@@ -255,6 +255,8 @@ extern "C" __global__ void __launch_bounds__(256, RESIDENT) tiles_of_blocks(cons
     const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4;
     const uint first = blockIdx.x * OUTPUTS;
     const ulong row_bytes = ulong(p.inputs / BLOCK) * BLOCK_BYTES;
+    let_next_begin();
+    await_previous();
     Operands from;
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {

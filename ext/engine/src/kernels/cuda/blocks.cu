@@ -241,6 +241,8 @@ __device__ __forceinline__ void add_products(const Product &p, const Run (&runs)
 // One warp per output.
 extern "C" __global__ void __launch_bounds__(256) product_of_blocks(const __grid_constant__ Product p) {
     const uint output = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    let_next_begin();
+    await_previous();
     if (output >= p.outputs) {
         return;
     }
@@ -262,7 +264,9 @@ extern "C" __global__ void __launch_bounds__(256) product_of_blocks(const __grid
 #endif
     }
     __syncwarp();
-    finish_warp(p, output, place, sums, seconds);
+    add_up(sums);
+    if (GATED) { add_up(seconds); }
+    if (lane == 0) { finish_rows(p, output, place, sums, seconds); }
 }
 
 struct Expansion {
@@ -274,6 +278,8 @@ struct Expansion {
 };
 
 extern "C" __global__ void __launch_bounds__(256) expand_blocks(const __grid_constant__ Expansion e) {
+    let_next_begin();
+    await_previous();
     const uint parts = e.columns / PART;
     const ulong row_bytes = ulong(e.columns / BLOCK_ELEMENTS) * BLOCK_BYTES;
     const ulong threads = ulong(gridDim.x) * blockDim.x;

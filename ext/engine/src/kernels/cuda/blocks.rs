@@ -1,13 +1,15 @@
 //! Quantized blocks on CUDA: a few rows times one to three matrices of them, and their expansion.
 
 use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute;
-use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
 use candle_core::cuda_backend::WrapErr;
 use candle_core::{CudaDevice, DType, Result, Tensor};
 
 use super::compile::{attribute, capability, function, Source, BLOCKS, BLOCK_STREAMS, BLOCK_TILES};
 use super::device::{address, device_of, result, ALIGNMENT};
-use super::product::{Outcome, MOST_MATRICES};
+use super::launch::{argument, launch_early};
+use super::product::{Outcome, Parameters, MOST_MATRICES};
+use super::recording::is_older;
 use super::small;
 use crate::kernels::blocks::{BlockFactor, DeviceBlocks};
 use crate::kernels::matrix::{Epilogue, Matrix};
@@ -33,23 +35,6 @@ const EXPANDED: usize = 1 << 27;
 /// More blocks than this go on with what is left.
 const MOST_BLOCKS: usize = 1 << 16;
 
-/// As `Product` in the CUDA source.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct ProductParameters {
-    x: u64,
-    out: u64,
-    weights: [u64; MOST_MATRICES],
-    biases: [u64; MOST_MATRICES],
-    residual: u64,
-    ends: [u32; MOST_MATRICES],
-    outputs: u32,
-    width: u32,
-    inputs: u32,
-    rows: u32,
-    activation: u32,
-}
-
 /// As `Expansion` in the CUDA source.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -61,8 +46,6 @@ struct ExpansionParameters {
     columns: u32,
 }
 
-// SAFETY: plain numbers, laid out as in the CUDA source.
-unsafe impl DeviceRepr for ProductParameters {}
 // SAFETY: plain numbers, laid out as in the CUDA source.
 unsafe impl DeviceRepr for ExpansionParameters {}
 
@@ -117,9 +100,10 @@ pub(crate) fn product(
     }
     let (out, to) = result(&device, (rows, width), x.dtype())?;
     let mut first = 0;
+    let mut streamed = false;
     for group in matrices.chunk_by(|a, b| a.blocks.kind() == b.blocks.kind()) {
         let skipped = (first * x.dtype().size_in_bytes()) as u64;
-        let mut parameters = ProductParameters {
+        let mut parameters = Parameters {
             x: from,
             out: to + skipped,
             width: small(width)?,
@@ -130,7 +114,7 @@ pub(crate) fn product(
                 Some(residual) => address(residual)? + skipped,
                 None => 0,
             },
-            ..ProductParameters::default()
+            ..Parameters::default()
         };
         let mut end = 0;
         for (i, factor) in group.iter().enumerate() {
@@ -141,27 +125,29 @@ pub(crate) fn product(
         }
         parameters.ends[group.len()..].fill(u32::MAX);
         parameters.outputs = small(if gated { end / 2 } else { end })?;
-        if parameters.outputs > 0 {
-            launch_product(&device, x.dtype(), group, gated, &parameters)?;
-        }
         first += end;
+        parameters.leads = u32::from(first < all);
+        parameters.follows = u32::from(streamed);
+        if parameters.outputs > 0 {
+            streamed = launch_product(&device, x.dtype(), group, gated, &parameters)?;
+        }
     }
     Ok(Some(out))
 }
 
-/// One kind of blocks.
+/// One kind of blocks; whether they are streamed.
 fn launch_product(
     device: &CudaDevice,
     dtype: DType,
     matrices: &[BlockFactor<'_>],
     gated: bool,
-    parameters: &ProductParameters,
-) -> Result<()> {
+    parameters: &Parameters,
+) -> Result<bool> {
     let kind = matrices[0].blocks.kind();
     let (rows, outputs) = (parameters.rows as usize, parameters.outputs as usize);
     let tiles = has_tiles(kind, dtype) && capability(device)? >= TILE_CAPABILITY;
     if tiles && stream(device, dtype, matrices, gated, parameters)? {
-        return Ok(());
+        return Ok(true);
     }
     let (source, kernel, together, grid) = match tiles {
         true => (
@@ -179,7 +165,8 @@ fn launch_product(
     };
     let definitions = definitions(kind, together, gated);
     let kernel = (source, kernel);
-    launch(device, kernel, dtype, &definitions, grid, parameters)
+    launch(device, kernel, dtype, &definitions, grid, parameters)?;
+    Ok(false)
 }
 
 /// One or two rows, as fast as blocks can be read. False where the shapes ask for another way.
@@ -188,7 +175,7 @@ fn stream(
     dtype: DType,
     matrices: &[BlockFactor<'_>],
     gated: bool,
-    parameters: &ProductParameters,
+    parameters: &Parameters,
 ) -> Result<bool> {
     let kind = matrices[0].blocks.kind();
     let (rows, inputs) = (parameters.rows as usize, parameters.inputs as usize);
@@ -232,19 +219,17 @@ fn stream(
     let tiles = parameters.outputs as usize / together;
     let most_blocks = (resident as usize * processors as usize).max(1);
     let grid = tiles.div_ceil(tiles.div_ceil(most_blocks));
-    let stream = device.cuda_stream();
-    let mut builder = stream.launch_builder(&function);
-    builder.arg(parameters);
+    let grid = LaunchConfig {
+        grid_dim: (small(grid)?, 1, 1),
+        block_dim: (threads, 1, 1),
+        shared_mem_bytes: shared as u32,
+    };
+    let is_there = matrices
+        .iter()
+        .all(|factor| is_older(factor.blocks.bytes()));
     // SAFETY: the argument is the kernel's; its addresses are of tensors of the shapes it says, which live
-    // until after the launch.
-    unsafe {
-        builder.launch(LaunchConfig {
-            grid_dim: (small(grid)?, 1, 1),
-            block_dim: (threads, 1, 1),
-            shared_mem_bytes: shared as u32,
-        })
-    }
-    .w()?;
+    // until after the launch; blocks are all that it reads ahead.
+    unsafe { launch_early(device, &function, grid, &[argument(parameters)], is_there) }?;
     Ok(true)
 }
 
@@ -380,18 +365,12 @@ fn launch<P: DeviceRepr>(
     parameters: &P,
 ) -> Result<()> {
     let function = function(device, source, kernel, dtype, definitions, 0)?;
-    let stream = device.cuda_stream();
-    let mut builder = stream.launch_builder(&function);
-    builder.arg(parameters);
+    let grid = LaunchConfig {
+        grid_dim: (small(grid)?, 1, 1),
+        block_dim: ((WARPS * 32) as u32, 1, 1),
+        shared_mem_bytes: 0,
+    };
     // SAFETY: the argument is the kernel's; its addresses are of tensors of the shapes it says, which live
-    // until after the launch.
-    unsafe {
-        builder.launch(LaunchConfig {
-            grid_dim: (small(grid)?, 1, 1),
-            block_dim: ((WARPS * 32) as u32, 1, 1),
-            shared_mem_bytes: 0,
-        })
-    }
-    .w()?;
-    Ok(())
+    // until after the launch; it reads nothing ahead.
+    unsafe { launch_early(device, &function, grid, &[argument(parameters)], true) }
 }

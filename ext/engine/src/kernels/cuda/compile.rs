@@ -24,7 +24,10 @@ pub(crate) const ROWS: Source = Source {
 };
 pub(crate) const ATTENTION: Source = Source {
     name: "attention",
-    text: include_str!("attention.cu"),
+    text: concat!(
+        include_str!("attention.cu"),
+        include_str!("attention_rows.cu")
+    ),
 };
 pub(crate) const PRODUCT: Source = Source {
     name: "product",

@@ -31,12 +31,8 @@ pub(crate) fn address(tensor: &Tensor) -> Result<u64> {
 
 /// Lets what was there before a recording live as long as it.
 pub(super) fn keep(tensor: &Tensor) {
-    let Some(own) = recording::device() else {
-        return;
-    };
-    match tensor.device().as_cuda_device() {
-        Ok(device) if device.id() == own.id() => {}
-        _ => recording::keep(|| Box::new(tensor.clone())),
+    if recording::is_older(tensor) {
+        recording::keep(|| Box::new(tensor.clone()));
     }
 }
 
@@ -93,9 +89,15 @@ pub(crate) fn result(
     let storage = unsafe {
         let own = device.clone();
         match dtype {
-            DType::F32 => CudaStorage::wrap_cuda_slice(device.alloc::<f32>(count)?, own),
-            DType::F16 => CudaStorage::wrap_cuda_slice(device.alloc::<f16>(count)?, own),
-            DType::BF16 => CudaStorage::wrap_cuda_slice(device.alloc::<bf16>(count)?, own),
+            DType::F32 => {
+                CudaStorage::wrap_cuda_slice(recording::alloc::<f32>(device, count)?, own)
+            }
+            DType::F16 => {
+                CudaStorage::wrap_cuda_slice(recording::alloc::<f16>(device, count)?, own)
+            }
+            DType::BF16 => {
+                CudaStorage::wrap_cuda_slice(recording::alloc::<bf16>(device, count)?, own)
+            }
             other => candle_core::bail!("kernels make f32, f16 or bf16 tensors, not {other:?}"),
         }
     };

@@ -7,7 +7,9 @@ mod compile;
 pub(super) mod device;
 pub(super) mod gather;
 pub(super) mod largest;
+mod launch;
 pub(super) mod matrix;
+mod memory;
 mod parameters;
 pub(super) mod product;
 pub(super) mod recording;
@@ -15,7 +17,7 @@ pub(super) mod store;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaView, DeviceRepr, LaunchConfig, PushKernelArg,
+    CudaFunction, CudaView, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::{CudaDType, WrapErr};
 use candle_core::{
@@ -27,6 +29,7 @@ use super::ops::{Activate, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax};
 use super::rows::Rows;
 use super::{Activation, RopeKind};
 use device::ALIGNMENT;
+use launch::{argument, launch_early};
 use parameters::small;
 use parameters::{
     ActivationParameters, DeviceRows, NormParameters, PoolParameters, RopeParameters,
@@ -158,9 +161,9 @@ fn run_norm<T: Float>(
     let device = x.0.device().clone();
     let input = Input::<T>::new(x.0, x.1)?;
     let other = residual.map(|(s, l)| Input::<T>::new(s, l)).transpose()?;
-    let weight = vector(&op.weight, T::DTYPE)?;
+    let weights = vector(&op.weight, T::DTYPE)?;
     let bias = op.bias.as_ref().map(|b| vector(b, T::DTYPE)).transpose()?;
-    let weight = weight.storage_and_layout();
+    let weight = weights.storage_and_layout();
     let weight = Input::<T>::held(&weight)?;
     let bias = bias.as_ref().map(Tensor::storage_and_layout);
     let bias = bias.as_ref().map(Input::<T>::held).transpose()?;
@@ -181,7 +184,7 @@ fn run_norm<T: Float>(
     };
     let elements = input.rows.count * input.rows.width;
     // SAFETY: the kernel writes every element.
-    let normed = unsafe { device.alloc::<T>(elements)? };
+    let normed = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let aligned = [Some(&input), other.as_ref(), Some(&weight), bias.as_ref()];
         let vectors = match aligned.into_iter().flatten().all(Input::is_aligned) {
@@ -189,20 +192,36 @@ fn run_norm<T: Float>(
             false => None,
         };
         let (kernel, grid) = match vectors {
-            Some(grid) => ("norm_vectors", grid),
+            Some(grid) => match input.rows.width <= VECTOR * grid.block_dim.0 as usize {
+                true => ("norm_single_vectors", grid),
+                false => ("norm_vectors", grid),
+            },
             None => ("norm_rows", row_grid(&input.rows)?),
         };
         let function = function::<T>(&device, kernel)?;
         let stream = device.cuda_stream();
-        let mut builder = stream.launch_builder(&function);
-        builder.arg(&input.view);
-        builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
-        builder.arg(&weight.view);
-        builder.arg(bias.as_ref().map_or(&weight.view, |b| &b.view));
-        builder.arg(&normed);
-        builder.arg(&parameters);
-        // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
-        unsafe { builder.launch(grid) }.w()?;
+        // What is not there is not read: any address serves.
+        let addresses = [
+            Some(&input.view),
+            other.as_ref().map(|other| &other.view),
+            Some(&weight.view),
+            bias.as_ref().map(|bias| &bias.view),
+        ]
+        .map(|view| view.unwrap_or(&input.view).device_ptr(&stream).0);
+        let out = normed.device_ptr(&stream).0;
+        let [from, other, weight, bias] = &addresses;
+        let arguments = [from, other, weight, bias, &out].map(argument);
+        let arguments = [&arguments[..], &[argument(&parameters)]].concat();
+        // SAFETY: the arguments are those of the kernel, and rows lie within their buffers; it reads the weight ahead.
+        unsafe {
+            launch_early(
+                &device,
+                &function,
+                grid,
+                &arguments,
+                recording::is_older(&weights),
+            )
+        }?;
     }
     Ok(CudaStorage::wrap_cuda_slice(normed, device))
 }
@@ -245,7 +264,7 @@ fn run_softmax<T: Float>(op: &Softmax, x: &CudaStorage, layout: &Layout) -> Resu
     };
     let elements = input.rows.count * input.rows.width;
     // SAFETY: the kernel writes every element.
-    let out = unsafe { device.alloc::<T>(elements)? };
+    let out = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "softmax")?;
         let stream = device.cuda_stream();
@@ -287,11 +306,13 @@ fn run_activation<T: Float>(
     let input = Input::<T>::new(gate.0, gate.1)?;
     let other = up.map(|(s, l)| Input::<T>::new(s, l)).transpose()?;
     let elements = input.rows.count * input.rows.width;
+    let dense = gate.1.is_contiguous() && up.is_none_or(|(_, layout)| layout.is_contiguous());
     let parameters = ActivationParameters {
         elements: elements as u64,
         columns: small(input.rows.width)?,
         activation: activation.number(),
         gated: u32::from(other.is_some()),
+        dense: u32::from(dense),
         gate: DeviceRows::of(&input.rows)?,
         up: match &other {
             Some(other) => DeviceRows::of(&other.rows)?,
@@ -299,7 +320,7 @@ fn run_activation<T: Float>(
         },
     };
     // SAFETY: the kernel writes every element.
-    let out = unsafe { device.alloc::<T>(elements)? };
+    let out = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let aligned = [Some(&input), other.as_ref()];
         let aligned = aligned.into_iter().flatten().all(Input::is_aligned);
@@ -369,7 +390,7 @@ fn run_rope<T: Float>(op: &Rope, x: &CudaStorage, layout: &Layout) -> Result<Cud
     };
     let elements = input.rows.count * input.rows.width;
     // SAFETY: the kernel writes every element.
-    let out = unsafe { device.alloc::<T>(elements)? };
+    let out = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "rope")?;
         let stream = device.cuda_stream();
@@ -402,7 +423,7 @@ fn run_mean_pool<T: Float>(op: &MeanPool, x: &CudaStorage, layout: &Layout) -> R
     };
     let elements = sequences * input.rows.width;
     // SAFETY: the kernel writes every element.
-    let out = unsafe { device.alloc::<T>(elements)? };
+    let out = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let boundaries = device::constant(&device, &op.boundaries)?;
         let first = boundaries.address();
@@ -453,7 +474,7 @@ fn run_l2_normalize<T: Float>(
     };
     let elements = input.rows.count * input.rows.width;
     // SAFETY: the kernel writes every element.
-    let out = unsafe { device.alloc::<T>(elements)? };
+    let out = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "l2_normalize")?;
         let stream = device.cuda_stream();

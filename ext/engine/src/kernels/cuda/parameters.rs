@@ -48,6 +48,7 @@ pub(super) struct ActivationParameters {
     pub columns: u32,
     pub activation: u32,
     pub gated: u32,
+    pub dense: u32,
     pub gate: DeviceRows,
     pub up: DeviceRows,
 }

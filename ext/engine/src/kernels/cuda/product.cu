@@ -1,5 +1,5 @@
 // A few rows times one to three matrices: what reading the weights costs, and little else. ELEMENT, ROWS
-// (1 or 2) and GATED are defined at run time.
+// (1 or 2), GATED and SHARERS (a divisor of 8) are defined at run time.
 
 #define UNROLLED 4
 
@@ -11,20 +11,12 @@ __device__ __forceinline__ uint4 stream_sixteen(const void *from) {
     return out;
 }
 
-// Eight weights as they come, and as numbers.
-#define WORDS (sizeof(ELEMENT) / 2)
-struct Raw {
-    uint4 words[WORDS];
-};
-__device__ __forceinline__ Raw stream_eight(const ELEMENT *from) {
-    Raw out;
+__device__ __forceinline__ RawEight stream_eight(const ELEMENT *from) {
+    RawEight out;
     #pragma unroll
-    for (int i = 0; i < WORDS; i++) { out.words[i] = stream_sixteen((const char *)from + 16 * i); }
+    for (int i = 0; i < sizeof(RawEight) / 16; i++) { out.words[i] = stream_sixteen((const char *)from + 16 * i); }
     return out;
 }
-template <typename T>
-__device__ __forceinline__ Eight numbers(const Raw &raw, T kind) { return widen_words(raw.words[0], kind); }
-__device__ __forceinline__ Eight numbers(const Raw &raw, float) { return widen_eight((const float *)raw.words); }
 
 __device__ __forceinline__ void add_products(Sums &sums, const Eight &w, const Eight (&x)[ROWS]) {
     #pragma unroll
@@ -34,47 +26,78 @@ __device__ __forceinline__ void add_products(Sums &sums, const Eight &w, const E
     }
 }
 
-// One warp per output.
-extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant__ Product p) {
-    const uint output = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (output >= p.outputs) {
-        return;
+// A part of a row's weights: UNROLLED pieces of each lane.
+struct Pieces {
+    RawEight raw[UNROLLED];
+};
+__device__ __forceinline__ Pieces stream_pieces(const ELEMENT *row, uint begin, uint inputs) {
+    Pieces out;
+    #pragma unroll
+    for (int u = 0; u < UNROLLED; u++) {
+        out.raw[u] = {};
+        if (begin + u * 256 < inputs) { out.raw[u] = stream_eight(row + begin + u * 256); }
     }
-    const Place place = place_of(p, output);
+    return out;
+}
+
+// SHARERS warps for each output, so that thread blocks are small beside what is to be done.
+extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant__ Product p) {
+    __shared__ Sums parts[8][1 + GATED];
+    const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint output = blockIdx.x * (8 / SHARERS) + warp / SHARERS;
+    const bool there = output < p.outputs;
+    let_next_begin();
+    const Place place = place_of(p, there ? output : 0);
     const ELEMENT *weight = p.weights[place.matrix] + ulong(place.row) * p.inputs;
+    const uint end = there ? p.inputs : 0;
+    uint begin = warp % SHARERS * (256 * UNROLLED) + lane * 8;
+    Pieces pieces = stream_pieces(weight, begin, end);
 #if GATED
     const ELEMENT *second = p.weights[1] + ulong(place.row) * p.inputs;
+    Pieces others = stream_pieces(second, begin, end);
 #endif
+    await_previous();
     Sums sums = {}, seconds = {};
-    for (uint begin = lane * 8; begin < p.inputs; begin += 256 * UNROLLED) {
-        Raw raw[UNROLLED];
+    while (begin < end) {
         #pragma unroll
         for (int u = 0; u < UNROLLED; u++) {
-            raw[u] = {};
-            if (begin + u * 256 < p.inputs) { raw[u] = stream_eight(weight + begin + u * 256); }
-        }
-#if GATED
-        Raw other[UNROLLED];
-        #pragma unroll
-        for (int u = 0; u < UNROLLED; u++) {
-            other[u] = {};
-            if (begin + u * 256 < p.inputs) { other[u] = stream_eight(second + begin + u * 256); }
-        }
-#endif
-        #pragma unroll
-        for (int u = 0; u < UNROLLED; u++) {
-            if (begin + u * 256 >= p.inputs) { break; }
+            if (begin + u * 256 >= end) { break; }
             Eight x[ROWS];
             #pragma unroll
             for (uint row = 0; row < ROWS; row++) {
                 // Rows beyond the last repeat it, and are not stored.
                 x[row] = widen_eight(p.x + ulong(min(row, p.rows - 1)) * p.inputs + begin + u * 256);
             }
-            add_products(sums, numbers(raw[u], ELEMENT()), x);
+            add_products(sums, widen_raw(pieces.raw[u], ELEMENT()), x);
 #if GATED
-            add_products(seconds, numbers(other[u], ELEMENT()), x);
+            add_products(seconds, widen_raw(others.raw[u], ELEMENT()), x);
 #endif
         }
+        begin += 256 * UNROLLED * SHARERS;
+        pieces = stream_pieces(weight, begin, end);
+#if GATED
+        others = stream_pieces(second, begin, end);
+#endif
     }
-    finish_warp(p, output, place, sums, seconds);
+    __syncwarp();
+    add_up(sums);
+#if GATED
+    add_up(seconds);
+#endif
+    if (SHARERS > 1) {
+        if (lane == 0) {
+            parts[warp][0] = sums;
+            if (GATED) { parts[warp][GATED] = seconds; }
+        }
+        __syncthreads();
+        #pragma unroll
+        for (int other = 1; other < SHARERS; other++) {
+            #pragma unroll
+            for (int row = 0; row < ROWS; row++) {
+                sums.v[row] += parts[(warp + other) % 8][0].v[row];
+                if (GATED) { seconds.v[row] += parts[(warp + other) % 8][GATED].v[row]; }
+            }
+        }
+    }
+    if (there && lane == 0 && warp % SHARERS == 0) { finish_rows(p, output, place, sums, seconds); }
 }

@@ -15,6 +15,10 @@ struct Product {
     uint inputs;
     uint rows;
     uint activation;
+    // Of launches in a row that read the same x, those after the first need not wait for what is ahead of them before
+    // they have done their work.
+    uint leads;   // whether one of them comes next
+    uint follows; // whether this is one of them
 };
 
 // Which row of which matrix makes an output. Two that are gated make each output together.
@@ -45,21 +49,17 @@ struct Sums {
     float v[ROWS];
 };
 
-// Adds up what the lanes of a warp have, and stores it.
-__device__ __forceinline__ void finish_warp(const Product &p, uint output, Place place, Sums &sums, Sums &ups) {
+// Adds up what the lanes of a warp have.
+__device__ __forceinline__ void add_up(Sums &sums) {
     #pragma unroll
     for (int row = 0; row < ROWS; row++) {
         #pragma unroll
-        for (int step = 16; step > 0; step /= 2) {
-            sums.v[row] += __shfl_xor_sync(0xffffffffu, sums.v[row], step);
-#if GATED
-            ups.v[row] += __shfl_xor_sync(0xffffffffu, ups.v[row], step);
-#endif
-        }
+        for (int step = 16; step > 0; step /= 2) { sums.v[row] += __shfl_xor_sync(0xffffffffu, sums.v[row], step); }
     }
-    if (threadIdx.x % 32 > 0) {
-        return;
-    }
+}
+
+// Stores an output of all rows, by one thread.
+__device__ __forceinline__ void finish_rows(const Product &p, uint output, Place place, const Sums &sums, const Sums &ups) {
     #pragma unroll
     for (uint row = 0; row < ROWS; row++) {
         if (row >= p.rows) { break; }

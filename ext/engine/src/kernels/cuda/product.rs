@@ -1,12 +1,13 @@
 //! A few rows times one to three matrices, by our own kernel: the shape of decoding.
 
-use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
-use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
 use candle_core::{Result, Tensor};
 
 use super::compile::{function, PRODUCT};
 use super::device::{address, device_of, result, ALIGNMENT};
+use super::launch::{argument, launch_early};
 use super::parameters::small;
+use super::recording::is_older;
 use super::Activation;
 use crate::kernels::matrix::Matrix;
 
@@ -14,24 +15,27 @@ use crate::kernels::matrix::Matrix;
 pub(crate) const MOST_ROWS: usize = 2;
 pub(crate) const MOST_MATRICES: usize = 3;
 
-/// Warps of a block, one output each.
+/// Warps of a block, and elements of a row for which one is enough: longer rows are shared by several.
 const WARPS: usize = 8;
+const WARP_INPUTS: usize = 1024;
 
 /// As `Product` in the CUDA source.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct Parameters {
-    x: u64,
-    out: u64,
-    weights: [u64; MOST_MATRICES],
-    biases: [u64; MOST_MATRICES],
-    residual: u64,
-    ends: [u32; MOST_MATRICES],
-    outputs: u32,
-    width: u32,
-    inputs: u32,
-    rows: u32,
-    activation: u32,
+pub(super) struct Parameters {
+    pub x: u64,
+    pub out: u64,
+    pub weights: [u64; MOST_MATRICES],
+    pub biases: [u64; MOST_MATRICES],
+    pub residual: u64,
+    pub ends: [u32; MOST_MATRICES],
+    pub outputs: u32,
+    pub width: u32,
+    pub inputs: u32,
+    pub rows: u32,
+    pub activation: u32,
+    pub leads: u32,
+    pub follows: u32,
 }
 
 // SAFETY: plain numbers, laid out as in the CUDA source.
@@ -91,23 +95,22 @@ pub(crate) fn product(
     let device = device_of(x)?;
     let (out, to) = result(&device, (rows, outputs), x.dtype())?;
     parameters.out = to;
+    let sharers = 1 << (inputs / WARP_INPUTS).clamp(1, WARPS).ilog2();
     let definitions = [
         ("ROWS", rows.next_power_of_two()),
         ("GATED", usize::from(gated)),
+        ("SHARERS", sharers),
     ];
     let function = function(&device, PRODUCT, "product", x.dtype(), &definitions, 0)?;
-    let stream = device.cuda_stream();
-    let mut builder = stream.launch_builder(&function);
-    builder.arg(&parameters);
-    // SAFETY: the argument is the kernel's, and its addresses are of tensors of the shapes it says.
-    unsafe {
-        builder.launch(LaunchConfig {
-            grid_dim: (small(outputs.div_ceil(WARPS))?, 1, 1),
-            block_dim: ((WARPS * 32) as u32, 1, 1),
-            shared_mem_bytes: 0,
-        })
-    }
-    .w()?;
+    let grid = LaunchConfig {
+        grid_dim: (small(outputs.div_ceil(WARPS / sharers))?, 1, 1),
+        block_dim: ((WARPS * 32) as u32, 1, 1),
+        shared_mem_bytes: 0,
+    };
+    let is_there = matrices.iter().all(|matrix| is_older(matrix.weight));
+    // SAFETY: the argument is the kernel's, and its addresses are of tensors of the shapes it says; weights are all that
+    // it reads ahead.
+    unsafe { launch_early(&device, &function, grid, &[argument(&parameters)], is_there) }?;
     Ok(Some(out))
 }
 

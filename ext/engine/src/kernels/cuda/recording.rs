@@ -15,16 +15,19 @@ use candle_core::cuda_backend::cudarc::driver::result::{graph as driver, memcpy_
 use candle_core::cuda_backend::cudarc::driver::sys::{
     self, CUgraphInstantiate_flags, CUgraphNodeType, CUstreamCaptureMode,
 };
-use candle_core::cuda_backend::cudarc::driver::CudaGraph;
+use candle_core::cuda_backend::cudarc::driver::{CudaGraph, CudaSlice, DeviceRepr};
 use candle_core::cuda_backend::WrapErr;
 use candle_core::{CudaDevice, DeviceLocation, Result, Tensor};
 
 use super::device::{address, copy_to};
+use super::memory::Memory;
 
 /// What a thread that records launches on, and what must live as long as the recording.
 struct Recorder {
     device: CudaDevice,
     kept: Vec<Box<dyn Any + Send>>,
+    /// Where results lie, while launches are taken down and not made.
+    memory: Option<Memory>,
 }
 
 thread_local! {
@@ -47,6 +50,34 @@ pub(super) fn device() -> Option<CudaDevice> {
     RECORDER.with_borrow(|recorder| recorder.as_ref().map(|recorder| recorder.device.clone()))
 }
 
+/// Memory for what a launch writes. That of a recording is its own: allocations that are recorded would stand between
+/// launches and keep them from overlapping.
+///
+/// # Safety
+///
+/// The memory holds anything: it must be written before it is read.
+pub(super) unsafe fn alloc<T: DeviceRepr>(
+    device: &CudaDevice,
+    count: usize,
+) -> Result<CudaSlice<T>> {
+    let memory = RECORDER.with_borrow(|recorder| match recorder {
+        Some(recorder) if recorder.device.id() == device.id() => recorder.memory.clone(),
+        _ => None,
+    });
+    match memory {
+        // SAFETY: as the caller says.
+        Some(memory) if count > 0 => unsafe { memory.alloc(count) },
+        // SAFETY: as the caller says.
+        _ => unsafe { device.alloc(count) },
+    }
+}
+
+/// Whether a tensor was there before the thread began to record, if it does: no launch of the recording writes it.
+pub(super) fn is_older(tensor: &Tensor) -> bool {
+    let device = tensor.device().as_cuda_device();
+    self::device().is_none_or(|own| device.is_ok_and(|device| device.id() != own.id()))
+}
+
 /// Keeps what a launch reads as long as it may be replayed.
 pub(super) fn keep(make: impl FnOnce() -> Box<dyn Any + Send>) {
     RECORDER.with_borrow_mut(|recorder| {
@@ -67,6 +98,7 @@ impl<'a> Session<'a> {
         RECORDER.set(Some(Recorder {
             device: device.clone(),
             kept: Vec::new(),
+            memory: None,
         }));
         Self {
             device,
@@ -74,8 +106,15 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn capture(&mut self) -> Result<()> {
-        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    fn capture(&mut self, memory: Memory) -> Result<()> {
+        RECORDER.with_borrow_mut(|recorder| {
+            if let Some(recorder) = recorder {
+                recorder.kept.clear();
+                recorder.memory = Some(memory);
+            }
+        });
+        // Memory is taken meanwhile, from another stream.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         self.device.cuda_stream().begin_capture(mode).w()?;
         self.captures = true;
         Ok(())
@@ -106,16 +145,17 @@ impl Recording {
         mut work: impl FnMut() -> std::result::Result<Tensor, E>,
     ) -> std::result::Result<Self, E> {
         // One at a time: they share the stream that records.
-        static ALL: Mutex<Option<HashMap<usize, CudaDevice>>> = Mutex::new(None);
+        static ALL: Mutex<Option<HashMap<usize, (CudaDevice, Memory)>>> = Mutex::new(None);
         let mut guard = ALL.lock().unwrap_or_else(|e| e.into_inner());
-        let own = match guard.get_or_insert_default().get(&ordinal(device)) {
-            Some(own) => own.clone(),
+        let (own, memory) = match guard.get_or_insert_default().get(&ordinal(device)) {
+            Some(both) => both.clone(),
             None => {
                 let own = CudaDevice::new_with_stream(ordinal(device))?;
+                let both = (own, Memory::new(device)?);
                 guard
                     .get_or_insert_default()
-                    .insert(ordinal(device), own.clone());
-                own
+                    .insert(ordinal(device), both.clone());
+                both
             }
         };
         device.synchronize()?;
@@ -123,12 +163,7 @@ impl Recording {
         // Compiles and loads what the launches need, which can't be done while they are recorded.
         copy_to(&work()?, out)?;
         own.synchronize()?;
-        RECORDER.with_borrow_mut(|recorder| {
-            if let Some(recorder) = recorder {
-                recorder.kept.clear();
-            }
-        });
-        session.capture()?;
+        session.capture(memory)?;
         let recorded = work();
         let copied = recorded.and_then(|result| Ok(copy_to(&result, out)?));
         let graph = session.end()?;

@@ -27,8 +27,8 @@ struct Highest {
     static __device__ float join(float a, float b) { return fmaxf(a, b); }
 };
 
-// The join of a value over the block, for every thread of it.
-template <typename Join>
+// The join of a value over the block, for every thread of it. A kernel that does so several times numbers them.
+template <typename Join, int USE = 0>
 __device__ float reduce(float v) {
     __shared__ float partials[32];
     const uint lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -38,7 +38,6 @@ __device__ float reduce(float v) {
     if (warps == 1) {
         return v;
     }
-    __syncthreads();
     if (lane == 0) {
         partials[warp] = v;
     }
@@ -71,6 +70,8 @@ template <typename T>
 __device__ void norm_row(
     T *x, const T *residual, const T *weight, const T *bias, T *out, NormParameters p
 ) {
+    let_next_begin();
+    await_previous();
     T *from = x + p.input.start(blockIdx.x);
     const bool adds = p.flags & HAS_RESIDUAL;
     const T *other = residual + (adds ? p.residual.start(blockIdx.x) : 0);
@@ -89,8 +90,8 @@ __device__ void norm_row(
             deviation += d;
             squares += d * d;
         }
-        drift = reduce<Sum>(deviation) / width;
-        variance = reduce<Sum>(squares) / width - drift * drift;
+        drift = reduce<Sum, 1>(deviation) / width;
+        variance = reduce<Sum, 2>(squares) / width - drift * drift;
         variance = variance < 0.0f ? 0.0f : variance; // fmaxf would drop a NaN
     } else {
         float squares = 0.0f;
@@ -116,13 +117,13 @@ __device__ void norm_row(
 }
 
 // A norm with the row in registers: each thread holds up to HELD vectors of it, blockDim.y rows are
-// one block's where blockDim.x is a warp.
-#define HELD 4
-template <typename T>
+// one block's where blockDim.x is a warp. Of one vector the weight is read ahead.
+template <typename T, int HELD>
 __device__ void norm_vectors_row(
     T *x, const T *residual, const T *weight, const T *bias, T *out, NormParameters p
 ) {
     const uint row = blockIdx.x * blockDim.y + threadIdx.y;
+    let_next_begin();
     if (row >= p.rows) {
         return;
     }
@@ -130,6 +131,8 @@ __device__ void norm_vectors_row(
     const bool adds = p.flags & HAS_RESIDUAL;
     const T *other = residual + (adds ? p.residual.start(row) : 0);
     const ulong begin = ulong(row) * p.columns;
+    const RawEight first_weight = HELD == 1 && 8 * threadIdx.x < p.columns ? read_eight(weight + 8 * threadIdx.x) : RawEight();
+    await_previous();
     const float width = float(p.columns);
     #define FOR_VECTORS(k, at)                                                          \
         _Pragma("unroll") for (uint k = 0, at = 8 * threadIdx.x; k < HELD; k++, at += 8 * blockDim.x) \
@@ -161,8 +164,8 @@ __device__ void norm_vectors_row(
                 squares += d * d;
             }
         }
-        drift = reduce<Sum>(deviation) / width;
-        variance = reduce<Sum>(squares) / width - drift * drift;
+        drift = reduce<Sum, 1>(deviation) / width;
+        variance = reduce<Sum, 2>(squares) / width - drift * drift;
         variance = variance < 0.0f ? 0.0f : variance; // fmaxf would drop a NaN
     } else {
         float squares = 0.0f;
@@ -177,7 +180,7 @@ __device__ void norm_vectors_row(
         if (adds) {
             narrow_eight(held[k], from + at);
         }
-        const Eight w = widen_eight(weight + at);
+        const Eight w = HELD == 1 ? widen_raw(first_weight, T()) : widen_eight(weight + at);
         #pragma unroll
         for (int i = 0; i < 8; i++) {
             held[k].v[i] = (held[k].v[i] - mean - drift) * inverse * (w.v[i] + p.weight_offset);
@@ -259,6 +262,7 @@ struct ActivationParameters {
     uint columns;
     uint activation;
     uint gated;
+    uint dense; // whether all lies as the result does
     Rows gate;
     Rows up;
 };
@@ -276,21 +280,34 @@ __device__ void activate_elements(const T *gate, const T *up, T *out, Activation
     }
 }
 
+// `kind` is p.activation, known when this is compiled where that is worth it.
 template <typename T>
-__device__ void activate_vectors_elements(const T *gate, const T *up, T *out, ActivationParameters p) {
+__device__ __forceinline__ void activate_all_vectors(const T *gate, const T *up, T *out, const ActivationParameters &p, uint kind) {
     const uint vectors = uint(p.elements / 8), per_row = p.columns / 8;
     const uint stride = gridDim.x * blockDim.x;
     for (uint i = blockIdx.x * blockDim.x + threadIdx.x; i < vectors; i += stride) {
-        const uint row = i / per_row, column = i % per_row * 8;
-        Eight y = widen_eight(gate + p.gate.start(row) + column);
+        ulong from = ulong(i) * 8, from_up = from;
+        if (!p.dense) {
+            const uint row = i / per_row, column = i % per_row * 8;
+            from = p.gate.start(row) + column;
+            from_up = p.gated ? p.up.start(row) + column : 0;
+        }
+        Eight y = widen_eight(gate + from);
         #pragma unroll
-        for (int j = 0; j < 8; j++) { y.v[j] = activation<T>(y.v[j], p.activation); }
+        for (int j = 0; j < 8; j++) { y.v[j] = activation<T>(y.v[j], kind); }
         if (p.gated) {
-            const Eight factor = widen_eight(up + p.up.start(row) + column);
+            const Eight factor = widen_eight(up + from_up);
             #pragma unroll
             for (int j = 0; j < 8; j++) { y.v[j] *= factor.v[j]; }
         }
         narrow_eight(y, out + ulong(i) * 8);
+    }
+}
+template <typename T>
+__device__ void activate_vectors_elements(const T *gate, const T *up, T *out, const ActivationParameters &p) {
+    switch (p.activation) {
+    case 0: return activate_all_vectors(gate, up, out, p, 0);
+    default: return activate_all_vectors(gate, up, out, p, p.activation);
     }
 }
 
@@ -380,7 +397,11 @@ ROW_KERNEL norm_rows(
 ROW_KERNEL norm_vectors(
     ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *out,
     NormParameters p
-) { norm_vectors_row<ELEMENT>(x, residual, weight, bias, out, p); }
+) { norm_vectors_row<ELEMENT, 4>(x, residual, weight, bias, out, p); }
+ROW_KERNEL norm_single_vectors(
+    ELEMENT *x, const ELEMENT *residual, const ELEMENT *weight, const ELEMENT *bias, ELEMENT *out,
+    NormParameters p
+) { norm_vectors_row<ELEMENT, 1>(x, residual, weight, bias, out, p); }
 ROW_KERNEL softmax(
     const ELEMENT *x, const ELEMENT *additive, const unsigned char *keep, const uint *lengths, ELEMENT *out,
     SoftmaxParameters p
@@ -445,6 +466,7 @@ extern "C" __global__ void __launch_bounds__(256) rotate_and_store(const __grid_
     const uint all = p.heads + 2 * p.key_heads, lane = threadIdx.x % 32;
     const ulong row = ulong(blockIdx.x) * 8 + threadIdx.x / 32;
     const uint token = uint(row / all), place = uint(row % all);
+    let_next_begin();
     if (token >= p.tokens) {
         return;
     }
@@ -454,7 +476,13 @@ extern "C" __global__ void __launch_bounds__(256) rotate_and_store(const __grid_
     const ulong to = part == 0 ? ulong(token) * p.heads + head : ulong(p.slots[token]) * p.key_heads + head;
     Turn turn = p.turn;
     if (part == 2) { turn.pairs = 0; }
-    turn_row(from, p.to[part] + to * p.width, p.width, p.positions ? p.positions[token] : 0, turn, lane, 32);
+    const uint position = p.positions ? p.positions[token] : 0;
+    if (lane * 32 < turn.pairs && position < turn.known) {
+        fetch_ahead(turn.cosines + ulong(position) * turn.pairs + lane * 32);
+        fetch_ahead(turn.sines + ulong(position) * turn.pairs + lane * 32);
+    }
+    await_previous();
+    turn_row(from, p.to[part] + to * p.width, p.width, position, turn, lane, 32);
 }
 
 // The first of the largest finite numbers of each part of each row, and its place; beyond the width where there is

@@ -1,11 +1,12 @@
 //! Queries and keys rotated, and keys and values into the rows of their pages, in one launch.
 
-use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
-use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
 use candle_core::{DType, Result, Tensor};
 
 use super::compile::{function, ROWS};
 use super::device::{address, device_of, result};
+use super::launch::{argument, launch_early};
+use super::recording::is_older;
 use super::small;
 use crate::kernels::{RopeKind, Rotation};
 
@@ -93,20 +94,16 @@ pub(crate) fn rotate_and_store(
         parameters.interleaved = u32::from(rotation.kind == RopeKind::Interleaved);
     }
     let function = function(&device, ROWS, "rotate_and_store", dtype, &[], 0)?;
-    let stream = device.cuda_stream();
-    let mut builder = stream.launch_builder(&function);
-    builder.arg(&parameters);
     let blocks = (tokens * (heads + 2 * key_heads)).div_ceil(WARPS);
+    let grid = LaunchConfig {
+        grid_dim: (small(blocks)?, 1, 1),
+        block_dim: ((WARPS * 32) as u32, 1, 1),
+        shared_mem_bytes: 0,
+    };
+    let is_there = is_older(slots) && rotation.is_none_or(|rotation| is_older(rotation.rows));
     // SAFETY: the argument is the kernel's, its addresses are of tensors of the shapes it says, and the
-    // caller's slots are within the pages.
-    unsafe {
-        builder.launch(LaunchConfig {
-            grid_dim: (small(blocks)?, 1, 1),
-            block_dim: ((WARPS * 32) as u32, 1, 1),
-            shared_mem_bytes: 0,
-        })
-    }
-    .w()?;
+    // caller's slots are within the pages; slots and positions are all that it reads ahead.
+    unsafe { launch_early(&device, &function, grid, &[argument(&parameters)], is_there) }?;
     Ok(Some(out))
 }
 

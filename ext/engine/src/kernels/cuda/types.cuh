@@ -7,6 +7,23 @@ typedef unsigned long long ulong;
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define LOG2_E 1.4426950408889634f
 
+// A launch may begin while the one before it in its stream still runs, once all thread blocks of that have called
+// `let_next_begin`. What kernels wrote is read after `await_previous`; weights, tables and what the host wrote may be
+// read ahead of it. Where launches don't overlap, neither does anything.
+__device__ __forceinline__ void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Brings the line of an address into the second cache.
+__device__ __forceinline__ void fetch_ahead(const void *from) { asm volatile("prefetch.global.L2 [%0];" :: "l"(from)); }
+
 struct f16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
 
@@ -56,6 +73,27 @@ __device__ __forceinline__ Eight widen_eight(const f16 *from) {
 __device__ __forceinline__ Eight widen_eight(const bf16 *from) {
     return widen_words(*(const uint4 *)from, bf16());
 }
+
+// Eight neighbours as they lie.
+struct RawEight {
+    uint4 words[sizeof(ELEMENT) / 2];
+};
+__device__ __forceinline__ RawEight read_eight(const ELEMENT *from) { return *(const RawEight *)from; }
+// From the second cache, where all see what others have just written.
+__device__ __forceinline__ uint read_shared_word(const void *from) {
+    uint out;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(out) : "l"(from));
+    return out;
+}
+__device__ __forceinline__ uint4 read_shared(const void *from) {
+    uint4 out;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w) : "l"(from));
+    return out;
+}
+template <typename T>
+__device__ __forceinline__ Eight widen_raw(const RawEight &raw, T kind) { return widen_words(raw.words[0], kind); }
+__device__ __forceinline__ Eight widen_raw(const RawEight &raw, float) { return widen_eight((const float *)raw.words); }
 
 __device__ __forceinline__ void narrow_eight(const Eight &from, float *to) {
     *(float4 *)to = make_float4(from.v[0], from.v[1], from.v[2], from.v[3]);
