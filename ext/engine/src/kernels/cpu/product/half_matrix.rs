@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn not_a_number_stays_in_its_row() {
-        let (rows, inputs, outputs) = (40, 40, 40);
+        let (rows, inputs, outputs) = if cfg!(miri) { (5, 8, 5) } else { (40, 40, 40) };
         let mut x = vec![bf16::ONE; rows * inputs];
         x[3 * inputs + 7] = bf16::NAN;
         let packed = HalfMatrix::new(&vec![bf16::ONE; outputs * inputs], inputs, outputs).unwrap();

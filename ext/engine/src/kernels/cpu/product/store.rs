@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// Bytes of a cache line, at which panels begin.
 const LINE: usize = 64;
 /// In miri, which takes seconds for a megabyte, all of it is smaller.
-const PARTS: usize = if cfg!(miri) { 16 } else { 1 };
+const PARTS: usize = if cfg!(miri) { 256 } else { 1 };
 /// Bytes of a chunk that matrices share.
 const CHUNK: usize = (32 << 20) / PARTS;
 /// What goes back by itself: no huge page is ever torn apart.
