@@ -315,7 +315,7 @@ mod tests {
 
     fn compare<T: Element>(round: impl Fn(f32) -> T, unit: f64) {
         // Miri would take an hour for the larger ones.
-        let some = if cfg!(miri) { 3 } else { SHAPES.len() };
+        let some = if cfg!(miri) { 2 } else { SHAPES.len() };
         for (rows, inputs, outputs) in SHAPES.into_iter().take(some) {
             let make = |count, seed| numbers(count, seed).into_iter().map(&round).collect();
             let x: Vec<T> = make(rows * inputs, 1);
