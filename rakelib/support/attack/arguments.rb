@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "fileutils"
+require "forwardable"
 
 # Hostile arguments to every public method that the signatures name.
 class HostileArguments
@@ -101,9 +102,11 @@ class HostileArguments
     @instances[name] ||= MADE[name]&.call || Candle.const_get(name).from_pretrained(File.join(TINY, INSTANCES[name]))
   end
 
-  # A call that is counted is wrapped in one that takes anything; what stands for any options takes those of a
-  # generation and of an embedding.
+  # A call that is counted is wrapped in one that takes anything, and what a VLM asks its language model for takes
+  # nothing; what stands for any options takes those of a generation and of an embedding.
   def parameters_of(called)
+    return [] if called.source_location&.first == FORWARDED
+
     called = called.super_method while called.parameters == WRAPPED
     found = called.parameters.reject { |kind, _| kind == :block }
     return found unless found.reject! { |kind, _| kind == :keyrest }
@@ -149,6 +152,7 @@ class HostileArguments
     [positional, keywords]
   end
 
+  FORWARDED = Forwardable.instance_method(:def_delegators).source_location.first.freeze
   WRAPPED = [%i[rest arguments], %i[keyrest options], %i[block block]].freeze
   OPTIONS = %i[adapter chat_template images tools schema pooling prompt prompt_name].freeze
   USUAL = [nil, true, "", "the dog", ["the dog", "a"], 1, 2, 0.5, :cls, "[MASK]", { "a" => 1 }].freeze
@@ -158,7 +162,7 @@ class HostileArguments
   OBJECTS = [Object.new, BasicObject.new, Class, :"a b", 1.., proc { 1 }, Struct.new(:a).new(1), $stdin].freeze
   LISTS = [[], {}, [nil], [[]], [{}], { nil => nil }, [1, "a", nil], [BasicObject.new], [["a"] * 3] * 3,
            [Float::NAN]].freeze
-  private_constant :WRAPPED, :OPTIONS, :IMAGES, :USUAL, :NUMBERS, :TEXTS, :OBJECTS, :LISTS
+  private_constant :FORWARDED, :WRAPPED, :OPTIONS, :IMAGES, :USUAL, :NUMBERS, :TEXTS, :OBJECTS, :LISTS
 
   def value
     case @random.rand(7)
