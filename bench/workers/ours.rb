@@ -124,7 +124,7 @@ module Bench
     end
 
     # The median of the seconds that calls take, one after the other or after a pause, which is as long on average:
-    # caches do not keep a model for one who comes now and then.
+    # a call of one who comes now and then takes longer.
     def lone(model, texts, pause: 0.0)
       random = Random.new(1)
       timed = texts.map do |text|
