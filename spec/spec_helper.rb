@@ -13,6 +13,10 @@ RSpec.configure do |config|
   config.order = :random
   Kernel.srand config.seed
 
+  # Which example runs, for who sees the process hang; SIGQUIT tells where.
+  config.before { |example| Process.setproctitle("rspec #{example.location}") }
+  trap("QUIT") { Thread.list.each { |thread| warn(thread.inspect, *thread.backtrace) } }
+
   # `CANDLE_GC_STRESS=1 rspec --tag gc_stress` runs the core again with a
   # collection at every allocation. It is a minor one, of the objects that the
   # example made: with those of RSpec, made old before, it would take minutes.

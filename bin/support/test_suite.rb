@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "English"
+require "io/wait"
 require_relative "../../rakelib/support/build"
 
 # Runs the stages of bin/test one after the other, all of them even when one
@@ -35,12 +36,26 @@ class TestSuite
   TAIL = 15
   private_constant :TAIL
 
+  # Seconds after which a stage that prints nothing is taken to hang. Linking
+  # alone may take minutes.
+  SILENCE = 900
+  private_constant :SILENCE
+
+  # Seconds that a process has to say where it hangs.
+  LAST_WORDS = 10
+  private_constant :LAST_WORDS
+
+  # Nothing was printed for too long.
+  Silence = Class.new(StandardError)
+  private_constant :Silence
+
   Result = Struct.new(:name, :passed, :failed, :skipped, :seconds, :evidence)
 
-  def initialize(names, stages: STAGES)
+  def initialize(names, stages: STAGES, silence: SILENCE)
     unknown = names - stages.keys
     abort "unknown stage #{unknown.join(", ")}; known: #{stages.keys.join(" ")}" if unknown.any?
     @stages = names.empty? ? stages : stages.slice(*names)
+    @silence = silence
   end
 
   # @return [Boolean] whether nothing failed
@@ -65,14 +80,41 @@ class TestSuite
   # Shows the output while it comes and keeps it for counting.
   def execute(command)
     output = +""
-    IO.popen(command, err: %i[child out]) do |pipe|
-      while (line = pipe.gets)
-        $stdout.write(line)
-        $stdout.flush
-        output << line
-      end
+    IO.popen(command, err: %i[child out], pgroup: true) do |pipe|
+      show(pipe, output, @silence)
+    rescue Interrupt
+      Process.kill(:INT, -pipe.pid)
+      raise
+    rescue Silence
+      end_hanging(pipe, output)
     end
     [output.scrub, $CHILD_STATUS.success?]
+  end
+
+  # @raise [Silence] when nothing comes for so long
+  def show(pipe, output, silence)
+    loop do
+      raise Silence unless pipe.wait_readable(silence)
+
+      text = pipe.readpartial(1 << 16)
+      $stdout.write(text)
+      $stdout.flush
+      output << text
+    end
+  rescue EOFError
+    output
+  end
+
+  # Says which processes run and, where they know what SIGQUIT asks, what they do.
+  def end_hanging(pipe, output)
+    processes = `ps -A -o pgid= -o pid= -o etime= -o args=`.lines.select { |line| line.to_i == pipe.pid }
+    report = ["", "error: nothing was printed for #{@silence} seconds; still running:", *processes].join("\n")
+    output << report
+    puts report
+    Process.kill(:QUIT, -pipe.pid)
+    show(pipe, output, LAST_WORDS)
+  rescue Silence, Errno::ESRCH
+    Process.kill(:KILL, -pipe.pid)
   end
 
   # @return [Array<Integer>] passed, failed, skipped; a stage that counts

@@ -3,9 +3,9 @@
 require_relative "../../bin/support/test_suite"
 
 RSpec.describe TestSuite do
-  def run(stages, names = [])
+  def run(stages, names = [], options = {})
     passed = nil
-    output = capture { passed = described_class.new(names, stages: stages).run }
+    output = capture { passed = described_class.new(names, stages: stages, **options).run }
     [output.lines.last, passed, output]
   end
 
@@ -53,6 +53,22 @@ RSpec.describe TestSuite do
   it "counts a stage that dies without counting as failed" do
     expect(run("build" => echo("boom", status: 1)).first).to eq("0 passed, 1 failed\n")
     expect(run("specs" => echo("9 examples, 0 failures", status: 1)).first).to eq("9 passed, 1 failed\n")
+  end
+
+  it "ends a stage that hangs, says where, and goes on" do
+    hanging = %(ruby -e 'trap(:QUIT) { warn "stuck at line 7"; exit! }; puts "begun"; $stdout.flush; sleep')
+    last, passed, output = run({ "hanging" => hanging, "after" => echo("went on") }, [], silence: 2)
+    expect([last, passed]).to eq(["1 passed, 1 failed\n", false])
+    expect(output).to include("begun", "nothing was printed for 2 seconds", "stuck at line 7", "went on")
+    expect(output.split("went on").last).to include("hanging failed", "nothing was printed for 2 seconds", "sleep'")
+  end
+
+  it "ends what does not listen either, with what it started" do
+    deaf = "trap '' QUIT; sleep 40 & sleep 40"
+    stub_const("TestSuite::LAST_WORDS", 1)
+    started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    expect(run({ "deaf" => deaf }, [], silence: 1)[1]).to be(false)
+    expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be < 20
   end
 
   it "runs only the stages it is asked for, and knows their names" do
