@@ -39,6 +39,23 @@ RSpec.describe "Closing a model" do
     expect(found).to all(eq(expected).or(match(/closed/)))
   end
 
+  # Ruby turns to another thread while it makes the exception of the first.
+  it "tells all threads at once, and none waits for another" do
+    output, errors, status = run_ruby(<<~RUBY, within: 60)
+      Candle::Error.prepend(Module.new { def initialize(*) = (Thread.pass; super) })
+      model = Candle::EmbeddingModel.from_pretrained(#{TinyModels.path("bert-sentence").dump}, device: "cpu")
+      model.close
+      told = lambda do
+        model.embed("fox")
+      rescue Candle::Error => e
+        e.message
+      end
+      puts Array.new(4) { Thread.new { Array.new(50) { told.call }.uniq } }.flat_map(&:value).uniq
+    RUBY
+    expect(status).to be_success, errors
+    expect(output).to match(/\Athis model was closed.*\n\z/)
+  end
+
   it "ends a session, but not the answer that is being streamed" do
     llm = Candle::LLM.from_pretrained(TinyModels.path("decoders/llama"))
     pieces = []

@@ -81,14 +81,14 @@ impl<T: Described> Slot<T> {
     /// The model, unless it is closed or lost by a fork.
     pub fn get(&self, ruby: &Ruby) -> Result<Arc<T>, Error> {
         self.home.check().map_err(error::raised(ruby))?;
+        // Ruby may turn to another thread while it makes an exception, and that one may want the lock.
         let loaded = self.loaded.lock().unwrap_or_else(|e| e.into_inner());
-        match &*loaded {
-            Some(loaded) => Ok(loaded.model.clone()),
-            None => Err(error::to_ruby(
-                ruby,
-                EngineError::Closed("this model was closed: load it again to use it".to_owned()),
-            )),
-        }
+        let model = loaded.as_ref().map(|loaded| loaded.model.clone());
+        drop(loaded);
+        model.ok_or_else(|| {
+            let message = "this model was closed: load it again to use it".to_owned();
+            error::to_ruby(ruby, EngineError::Closed(message))
+        })
     }
 
     /// What the model says of itself, and what `more` adds.
