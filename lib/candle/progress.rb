@@ -11,12 +11,18 @@ module Candle
     # @param wanted [Boolean, nil, #call] true for the bar; what answers `call` gets `(done, total)`
     # @param output [IO]
     # @return [Proc, nil] to be called with how many are done, and of how many
+    # @raise [ArgumentError] for anything else
     def self.for(wanted, output: $stderr)
-      return wanted.to_proc if Arguments.answers?(wanted, :to_proc) && !wanted.is_a?(Symbol)
-      return wanted.method(:call).to_proc if Arguments.answers?(wanted, :call)
-      return unless wanted && output.tty?
+      case wanted
+      when Proc then wanted
+      when nil, false then nil
+      when true then output.tty? ? new(output).method(:show).to_proc : nil
+      else
+        return wanted.method(:call).to_proc if Arguments.answers?(wanted, :call)
 
-      new(output).method(:show).to_proc
+        raise ArgumentError, "progress must be true, false or what answers call(done, total), " \
+                             "not #{Arguments.shown(wanted)}"
+      end
     end
 
     # @param output [IO]

@@ -18,6 +18,11 @@ module TinyModels
     JSON.parse(File.read(File.join(path(name), file), encoding: "UTF-8"))
   end
 
+  # @return [Array<String>] the pictures that a checkpoint was asked about
+  def pictures(name = "vit")
+    record(name)["pictures"].map { |picture| File.expand_path("../images/#{picture}", ROOT) }
+  end
+
   # @return [Array<Array<Float>>] a matrix of expected.safetensors, read without the library under test
   def rows(name, key)
     bytes = File.binread(File.join(path(name), "expected.safetensors"))

@@ -162,6 +162,13 @@ RSpec.describe Candle::EmbeddingModel do
       expect(calls).to eq([[64, 150], [128, 150], [150, 150]])
     end
 
+    it "says what can't be told its progress" do
+      [{}, :bar, 1, "yes", BasicObject.new].each do |odd|
+        expect { model.embed("fox", progress: odd) }.to raise_error(ArgumentError, /progress must be true, false or/)
+      end
+      expect(model.embed("fox", progress: nil)).to eq(model.embed("fox", progress: [].method(:push)))
+    end
+
     it "shows a bar on a terminal only" do
       expect { model.embed(%w[fox dog], progress: true) }.not_to output.to_stderr
       terminal = StringIO.new.tap { |io| io.define_singleton_method(:tty?) { true } }

@@ -1,9 +1,7 @@
 # frozen_string_literal: true
 
 RSpec.describe Candle::ImageEmbeddingModel do
-  let(:images) do
-    TinyModels.record("vit")["pictures"].map { |name| File.expand_path("../fixtures/images/#{name}", __dir__) }
-  end
+  let(:images) { TinyModels.pictures }
 
   %w[vit dinov2 dinov2-registers].each do |name|
     it "embeds images as transformers does with #{name}" do
@@ -26,9 +24,7 @@ RSpec.describe Candle::ImageEmbeddingModel do
 end
 
 RSpec.describe Candle::ImageClassifier do
-  let(:images) do
-    TinyModels.record("vit")["pictures"].map { |name| File.expand_path("../fixtures/images/#{name}", __dir__) }
-  end
+  let(:images) { TinyModels.pictures }
 
   %w[vit-classifier dinov2-classifier].each do |name|
     it "classifies images as transformers does with #{name}" do

@@ -7,11 +7,7 @@ RSpec.describe "A model of 16 bits on a Metal device" do
   texts = ["a", "the lazy dog", "paris is the capital of france"]
   tiny = ->(pattern) { Dir.children(TinyModels::ROOT).grep(pattern).sort }
 
-  def pictures
-    TinyModels.record("vit")["pictures"].map do |name|
-      File.expand_path("../../../spec/fixtures/images/#{name}", __dir__)
-    end
-  end
+  let(:pictures) { TinyModels.pictures }
 
   # How far numbers are from others, by the size of those.
   def deviation(found, expected)

@@ -5,6 +5,8 @@ RSpec.describe "A model on a Metal device" do
   greedy = Candle::GenerationConfig.deterministic(max_length: 64)
   prompt = "the quick brown"
 
+  let(:pictures) { TinyModels.pictures }
+
   # What a block makes of a model on the CPU and on Metal, both in f32.
   def both(klass, name, **options)
     %w[cpu metal].map do |device|
@@ -15,12 +17,6 @@ RSpec.describe "A model on a Metal device" do
   def expect_near(tolerance = 1e-4, &block)
     cpu, metal = yield
     expect(metal).to be_near(cpu, tolerance), block.source_location.join(":")
-  end
-
-  def pictures
-    TinyModels.record("vit")["pictures"].map do |name|
-      File.expand_path("../../../spec/fixtures/images/#{name}", __dir__)
-    end
   end
 
   it "of a GGUF file writes 64 tokens as the CPU does" do
