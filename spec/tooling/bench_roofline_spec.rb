@@ -229,7 +229,7 @@ RSpec.describe "roofline" do
     end
 
     it "draws every published case of the kinds" do
-      kinds = /\A(embed_(f32|bf16|int8|int8_without_amx)|latency_\d+|q\w+_(prefill|decode)|decode_together)\z/
+      kinds = /\A(embed_(f32|(bf16|int8)(_without_amx)?)|latency_\d+|q\w+_(prefill|decode)|decode_together)\z/
       published = Bench::Results.read(Bench::Results::PUBLISHED)["cases"].select { |one| one["name"].match?(kinds) }
       measured = published.reject { |one| one["status"] == "FAILED" }.map { |one| one["name"] }
       expect(described_class.cpu.points.map(&:name)).to eq(measured)
