@@ -36,9 +36,9 @@ class TestSuite
   TAIL = 15
   private_constant :TAIL
 
-  # Seconds after which a stage that prints nothing is taken to hang. Linking
-  # alone may take minutes.
-  SILENCE = 900
+  # Seconds after which a stage that prints nothing is taken to hang. Cargo says
+  # nothing for ten minutes while it builds the engine's tests on two cores.
+  SILENCE = 1500
   private_constant :SILENCE
 
   # Seconds that a process has to say where it hangs.
