@@ -222,6 +222,34 @@ RSpec.describe Candle::Index do
       expect { Timeout.timeout(0.3) { slow.build_graph(effort: 2000) } }.to raise_error(Timeout::Error)
     end
 
+    # More searches than the pool has threads, while one holds the index and needs the pool.
+    it "is searched and added to by many threads while it grows" do
+      output, errors, status = run_ruby(<<~RUBY, within: 120)
+        random = Random.new(1)
+        vectors = Array.new(3000) { Array.new(24) { random.rand - 0.5 } }
+        index = Candle::Index.new(dimension: 24).add_all(vectors.each_with_index.map { |vector, id| [id, vector] })
+        done = false
+        searching = Array.new(2 * Candle.num_threads) do |thread|
+          Thread.new do
+            turns = 0
+            until done
+              id = (turns += 1) % 500
+              among = thread.even? ? (0...500) : nil
+              found = index.search(vectors[id], top_k: 1, among: among, exact: true)
+              abort "lost \#{id}" unless found.first[:id] == id
+            end
+            turns
+          end
+        end
+        adding = Thread.new { (3000..).each { |id| done ? break : index.add(id, Array.new(24) { random.rand - 0.5 }) } }
+        2.times { |turn| index.build_graph(links: 8 + turn, effort: 32) }
+        done = true
+        adding.join
+        puts searching.map(&:value).all?(&:positive?)
+      RUBY
+      expect([output, errors, status.success?]).to eq(["true\n", "", true])
+    end
+
     it "is walked by a forked process" do
       index = drawn(4096)
       wanted = index.search(near(1)).map { |hit| hit[:id] }

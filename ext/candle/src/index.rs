@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use engine::runtime::threads;
 use engine::tasks::vector_index::{Id, RowType, VectorIndex};
 use engine::Error as EngineError;
 use magnus::{
@@ -145,13 +146,14 @@ fn search(
 ) -> Result<RArray, Error> {
     let vector = bytes(vector);
     let among = among.map(|values| ids(ruby, values)).transpose()?;
-    let found = gvl::leave(ruby, |cancel| {
+    // A worker of the pool must not wait for the lock: who holds it may be waiting for the pool.
+    let found = gvl::leave_waiting(ruby, |cancel| {
         let rows = match &among {
             Some(ids) => Some(this.write().rows_of(ids)?),
             None => None,
         };
-        this.read()
-            .search(&vector, most, rows.as_deref(), effort, cancel)
+        let index: &VectorIndex = &this.read();
+        threads::install(|| index.search(&vector, most, rows.as_deref(), effort, cancel))?
     })?;
     let list = ruby.ary_new_capa(found.len());
     for (id, score) in found {

@@ -21,6 +21,19 @@ pub struct Request {
 }
 
 impl Request {
+    /// Has the weights come before loading takes a worker of the pool: others compute meanwhile, however
+    /// long that takes.
+    fn fetch(&self, ruby: &Ruby) -> Result<(), Error> {
+        gvl::leave_waiting(ruby, |cancel| {
+            let name = self.options.gguf_file.as_deref();
+            match self.files.weights(name, cancel) {
+                Err(error @ (EngineError::Interrupted | EngineError::Download(_))) => Err(error),
+                // What else may be wrong, loading says in its own order.
+                _ => Ok(()),
+            }
+        })
+    }
+
     /// `settings` may hold revision, device, dtype, max_length, tokenizer, gguf_file, mmproj_file,
     /// verify, token and cache_dir.
     pub fn new(ruby: &Ruby, source: String, settings: RHash) -> Result<Self, Error> {
@@ -205,6 +218,7 @@ pub fn load<T: Described>(
     request: &Request,
     load: impl Fn(&ModelFiles, &LoadOptions, &CancelToken) -> engine::Result<T> + Send + Sync,
 ) -> Result<Slot<T>, Error> {
+    request.fetch(ruby)?;
     let model = gvl::leave(ruby, |cancel| {
         load(&request.files, &request.options, cancel)
     })?;
