@@ -430,23 +430,6 @@ RSpec.describe Candle::Hub do
       expect(took).to be < 0.2
     end
 
-    it "leaves the threads to models that compute, however long a model takes to come" do
-      folder = TinyModels.path("bert-sentence")
-      Dir.glob("**/*.*", base: folder).select { |name| File.file?(File.join(folder, name)) }.each do |name|
-        server.add("acme/far", name, File.binread(File.join(folder, name)), large: name.end_with?(".safetensors"))
-      end
-      near = Candle::EmbeddingModel.from_pretrained(folder, device: "cpu")
-      server.fault("/", site: :store, times: 99) { |response| response.stall_at = 1 }
-      threads = Candle.num_threads
-      Candle.num_threads = 1
-      loading = Thread.new { Candle::EmbeddingModel.from_pretrained("acme/far", device: "cpu") }
-      sleep(0.01) until Dir.glob(File.join(home, "**", "*.incomplete")).any?
-      expect(seconds { near.embed("fox") }).to be < 2
-    ensure
-      loading&.kill&.join
-      Candle.num_threads = threads if threads
-    end
-
     it "uses the cache when nobody answers, and says so" do
       path = download("config.json")
       server.stop
