@@ -108,12 +108,12 @@ class TestSuite
   # Says which processes run and, where they know what SIGQUIT asks, what they do.
   def end_hanging(pipe, output)
     processes = `ps -A -o pgid= -o pid= -o etime= -o args=`.lines.select { |line| line.to_i == pipe.pid }
-    report = ["", "error: nothing was printed for #{@silence} seconds; still running:", *processes].join("\n")
+    report = "\nerror: nothing was printed for #{@silence} seconds; still running:\n#{processes.join}"
     output << report
     puts report
     Process.kill(:QUIT, -pipe.pid)
     show(pipe, output, LAST_WORDS)
-  rescue Silence, Errno::ESRCH
+  rescue Silence
     Process.kill(:KILL, -pipe.pid)
   end
 

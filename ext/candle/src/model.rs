@@ -21,19 +21,6 @@ pub struct Request {
 }
 
 impl Request {
-    /// Has the weights come before loading takes a worker of the pool: others compute meanwhile, however
-    /// long that takes.
-    fn fetch(&self, ruby: &Ruby) -> Result<(), Error> {
-        gvl::leave_waiting(ruby, |cancel| {
-            let name = self.options.gguf_file.as_deref();
-            match self.files.weights(name, cancel) {
-                Err(error @ (EngineError::Interrupted | EngineError::Download(_))) => Err(error),
-                // What else may be wrong, loading says in its own order.
-                _ => Ok(()),
-            }
-        })
-    }
-
     /// `settings` may hold revision, device, dtype, max_length, tokenizer, gguf_file, mmproj_file,
     /// verify, token and cache_dir.
     pub fn new(ruby: &Ruby, source: String, settings: RHash) -> Result<Self, Error> {
@@ -63,6 +50,19 @@ impl Request {
                 mmproj_file: setting(ruby, settings, "mmproj_file")?,
                 verify: setting(ruby, settings, "verify")?,
             },
+        })
+    }
+
+    /// Has the weights come before loading takes a worker of the pool: others compute meanwhile, however
+    /// long that takes.
+    fn fetch(&self, ruby: &Ruby) -> Result<(), Error> {
+        gvl::leave_waiting(ruby, |cancel| {
+            let name = self.options.gguf_file.as_deref();
+            match self.files.weights(name, cancel) {
+                Err(error @ (EngineError::Interrupted | EngineError::Download(_))) => Err(error),
+                // What else may be wrong, loading says in its own order.
+                _ => Ok(()),
+            }
         })
     }
 }
