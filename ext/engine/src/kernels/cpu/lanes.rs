@@ -4,6 +4,7 @@
 //! compiler leaves out of line is compiled without the instruction set, and every intrinsic in it
 //! becomes a call.
 
+use super::simd::stored::Vectors;
 use super::simd::Simd;
 
 /// Lanes from element `at` on: all of a vector, or the first `count`.
@@ -21,6 +22,27 @@ impl Lanes {
             match self.count {
                 0 => S::load(row.add(self.at)),
                 count => S::load_first(row.add(self.at), count),
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub unsafe fn load_stored<S: Simd, N: Vectors<S>>(self, row: *const N::Number) -> S::V {
+        unsafe {
+            match self.count {
+                0 => N::load(row.add(self.at)),
+                count => N::load_first(row.add(self.at), count),
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub unsafe fn store_stored<S: Simd, N: Vectors<S>>(self, row: *mut N::Number, v: S::V) {
+        unsafe {
+            match self.count {
+                0 => N::store(row.add(self.at), v),
+                count => N::store_first(row.add(self.at), v, count),
             }
         }
     }

@@ -41,6 +41,22 @@ pub(super) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
     }
 }
 
+/// 2ˣ for x up to 127, to 2⁻¹³: enough for what is rounded to bf16.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn rough_power_of_two<S: Simd>(x: S::V) -> S::V {
+    unsafe {
+        // A NaN in x passes.
+        let x = S::max(S::splat(-150.0), x);
+        let n = S::round(x);
+        let y = polynomial::<S, 4>(
+            S::sub(x, n),
+            [0.999_928_06, 0.693_260_97, 0.242_611_13, 0.055_171_67],
+        );
+        S::scale_by_power(y, n)
+    }
+}
+
 /// 1 / (1 + e⁻ˣ).
 #[inline(always)]
 unsafe fn logistic<S: Simd>(x: S::V) -> S::V {

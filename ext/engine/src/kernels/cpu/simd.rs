@@ -4,6 +4,8 @@
 //! functions that enable the features (`dispatched!`). Every method is unsafe for one reason: the
 //! CPU must have the instruction set. Pointers need no alignment.
 
+pub(crate) mod stored;
+
 use super::math;
 
 /// A vector of f32 and what the kernels do with it.

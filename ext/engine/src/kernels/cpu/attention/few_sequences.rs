@@ -96,12 +96,10 @@ impl<T: Element> Call<'_, T> {
                 for row in 0..count {
                     tiles.set_few(row, bits(self.q.row(place(row))));
                 }
-                if !seen.is_empty() {
-                    let (scores, length) = tiles.score_few(count, &seen, key);
-                    for (row, scores) in scores.chunks_mut(length).enumerate().take(count) {
-                        let (query, head) = ((start + row) / heads, (start + row) % heads);
-                        self.query_probabilities(unit, (query, head), scores, &seen);
-                    }
+                tiles.score_few(count, &seen, key);
+                for row in 0..count {
+                    let unit = unit.under((start + row) % heads);
+                    self.soften(&unit, (start + row) / heads, &mut tiles, row, &seen);
                 }
                 let (sums, length) = tiles.weigh(count, &seen);
                 for (row, sums) in sums.chunks(length).enumerate().take(count) {
@@ -159,10 +157,7 @@ impl<T: Element> Call<'_, T> {
         row: &mut [f32],
         all: &std::ops::Range<usize>,
     ) {
-        let unit = &Unit {
-            head: unit.head + head,
-            ..*unit
-        };
+        let unit = &unit.under(head);
         let position = unit.position(query);
         let seen = self.options.kind.seen(position, unit.keys);
         row[all.start..seen.start.max(all.start)].fill(0.0);

@@ -93,6 +93,14 @@ pub(super) struct Unit {
 }
 
 impl Unit {
+    /// The same under another head, counted from its own.
+    pub fn under(&self, head: usize) -> Self {
+        Self {
+            head: self.head + head,
+            ..*self
+        }
+    }
+
     /// Where query i stands among the keys.
     pub fn position(&self, i: usize) -> isize {
         self.alignment.position(i, self.queries, self.keys)
@@ -248,13 +256,38 @@ impl<T: Element> Call<'_, T> {
                 let count = TILED_QUERIES.min(unit.queries - start);
                 let query = |at: usize| bits(self.q.row(self.query_row(unit, start + at)));
                 let seen = self.seen(unit, start, count);
-                let (scores, stride) = tiles.score(count, &seen, query);
-                self.probabilities(unit, start, count, scores, stride, &seen);
+                tiles.score(count, &seen, query);
+                for row in 0..count {
+                    self.soften(unit, start + row, &mut tiles, row, &seen);
+                }
                 let (sums, stride) = tiles.weigh(count, &seen);
                 // SAFETY: the caller vouches for `out`.
                 unsafe { self.store(unit, start, count, sums, stride, out) };
             }
         });
+    }
+
+    /// Turns the scores of a query in a row of tiles into probabilities; `all` are the keys that any row sees.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn soften(
+        &self,
+        unit: &Unit,
+        query: usize,
+        tiles: &mut TiledUnit<'_>,
+        row: usize,
+        all: &std::ops::Range<usize>,
+    ) {
+        let position = unit.position(query);
+        let seen = self.options.kind.seen(position, unit.keys);
+        let distance = seen.start as isize - position;
+        let scale = match seen.is_empty() {
+            true => 0.0,
+            false => {
+                let scores = &mut tiles.scores(row)[seen.clone()];
+                self.adjust(scores, unit, query, seen.start, distance)
+            }
+        };
+        tiles.soften(row, &seen, all, scale);
     }
 
     /// The values of the keys that are `seen`, and of neighbours that share their pairs.

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use super::few_queries::StridedRows;
 use super::scores::pack_keys;
-use crate::kernels::cpu::isa::Isa;
-use crate::kernels::cpu::narrow_bf16;
+use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::product::amx::{multiply_bf16, Operands, Tiles, TILE};
 use crate::kernels::cpu::product::gemm::PANEL;
+use crate::kernels::cpu::rows::softmax::{self, bf16_exponentials};
+use crate::kernels::cpu::simd::Simd;
 
 /// Queries that are worked on together: two tiles.
 pub(crate) const TILED_QUERIES: usize = 2 * TILE;
@@ -32,8 +33,9 @@ pub(crate) struct TiledUnit<'a> {
     queries: &'a mut [u16],
     /// [32, keys]
     scores: &'a mut [f32],
-    /// [32, keys]
-    probabilities: &'a mut [u16],
+    /// [32, keys], probabilities but for a factor for each row.
+    exponentials: &'a mut [u16],
+    factors: [f32; TILED_QUERIES],
     /// [32, value width]
     sums: &'a mut [f32],
     padded: Sizes,
@@ -69,12 +71,12 @@ impl<'a> TiledUnit<'a> {
     pub fn new(isa: Isa, sizes: Sizes, few: bool, scratch: &'a mut [f32]) -> Self {
         assert!(isa == Isa::Amx);
         let padded = padded(sizes);
-        let [keys, values, queries, scores, probabilities, _] = Self::parts(padded, few);
+        let [keys, values, queries, scores, exponentials, _] = Self::parts(padded, few);
         let (keys, rest) = scratch.split_at_mut(keys);
         let (values, rest) = rest.split_at_mut(values);
         let (queries, rest) = rest.split_at_mut(queries);
         let (scores, rest) = rest.split_at_mut(scores);
-        let (probabilities, sums) = rest.split_at_mut(probabilities);
+        let (exponentials, sums) = rest.split_at_mut(exponentials);
         let mut unit = Self {
             isa,
             // SAFETY: the set is only available where tiles are usable.
@@ -83,7 +85,8 @@ impl<'a> TiledUnit<'a> {
             values: words(values),
             queries: half_words(queries),
             scores,
-            probabilities: half_words(probabilities),
+            exponentials: half_words(exponentials),
+            factors: [0.0; TILED_QUERIES],
             sums,
             padded,
         };
@@ -137,9 +140,9 @@ impl<'a> TiledUnit<'a> {
             match second {
                 Some(second) => {
                     let second = &second[panel * PANEL..][..part.len()];
-                    for ((to, &first), &second) in to.iter_mut().zip(part).zip(second) {
-                        *to = join(first, second);
-                    }
+                    let (from, to) = ((part.as_ptr(), second.as_ptr()), to.as_mut_ptr());
+                    // SAFETY: all have the length.
+                    unsafe { join_rows(self.isa, from, to, part.len()) };
                 }
                 None => to
                     .iter_mut()
@@ -162,9 +165,9 @@ impl<'a> TiledUnit<'a> {
         count: usize,
         seen: &Range<usize>,
         key: impl Fn(usize) -> &'k [u16],
-    ) -> (&mut [f32], usize) {
+    ) {
         let (keys, width, value_width) = self.padded;
-        assert!(count <= PANEL && seen.end <= keys && seen.start < seen.end);
+        assert!(count <= PANEL && seen.end <= keys);
         for first in seen.clone().step_by(TILED_QUERIES) {
             let rows = TILED_QUERIES.min(seen.end - first);
             let operand = self.rows((first, rows), &key);
@@ -178,21 +181,20 @@ impl<'a> TiledUnit<'a> {
                 }
             }
         }
-        (self.scores, keys)
     }
 
     fn set_row(&mut self, row: usize, numbers: &[u16]) {
         self.queries[row * self.padded.1..][..numbers.len()].copy_from_slice(numbers);
     }
 
-    /// The scores of `count` queries with the keys of `seen`, and the length of a row. `query` gives rows of one
-    /// slice that are evenly apart.
+    /// The scores of `count` queries with the keys of `seen`. `query` gives rows of one slice that are evenly
+    /// apart.
     pub fn score<'q>(
         &mut self,
         count: usize,
         seen: &Range<usize>,
         query: impl Fn(usize) -> &'q [u16],
-    ) -> (&mut [f32], usize) {
+    ) {
         let (keys, width, _) = self.padded;
         assert!(count <= TILED_QUERIES && seen.end <= keys);
         let operand = self.rows((0, count), query);
@@ -203,7 +205,33 @@ impl<'a> TiledUnit<'a> {
             // whole panels.
             unsafe { multiply(&self.tiles, count, operand, panel, width, (out, keys)) };
         }
-        (self.scores, keys)
+    }
+
+    /// The scores of a query.
+    pub fn scores(&mut self, row: usize) -> &mut [f32] {
+        let keys = self.padded.0;
+        &mut self.scores[row * keys..][..keys]
+    }
+
+    /// Turns the scores of a query, which sees these keys of `all`, into probabilities.
+    pub fn soften(&mut self, row: usize, seen: &Range<usize>, all: &Range<usize>, scale: f32) {
+        let keys = self.padded.0;
+        let padded = padded_range(all);
+        assert!(padded.end <= keys);
+        let exponentials = &mut self.exponentials[row * keys..][..keys];
+        if seen.is_empty() {
+            exponentials[padded].fill(0);
+            self.factors[row] = 0.0;
+            return;
+        }
+        assert!(padded.start <= seen.start && seen.end <= padded.end);
+        exponentials[padded.start..seen.start].fill(0);
+        exponentials[seen.end..padded.end].fill(0);
+        let from = self.scores[row * keys..][seen.clone()].as_ptr();
+        let to = exponentials[seen.clone()].as_mut_ptr();
+        // SAFETY: both have the keys that are seen.
+        let sum = unsafe { bf16_exponentials(self.isa, from, to, seen.len(), scale) };
+        self.factors[row] = 1.0 / sum;
     }
 
     /// 32 rows, of which `count` from `first` on are `row`'s, and how far they are apart: where they lie, or copied
@@ -225,20 +253,15 @@ impl<'a> TiledUnit<'a> {
         (self.queries.as_ptr(), width)
     }
 
-    /// The sums of the values of `seen` keys by what the scores have become, and the length of a row.
+    /// The sums of the values of `seen` keys by the probabilities of `count` softened queries, and the length of
+    /// a row.
     pub fn weigh(&mut self, count: usize, seen: &Range<usize>) -> (&[f32], usize) {
         let (keys, _, value_width) = self.padded;
         assert!(count <= TILED_QUERIES && seen.end <= keys);
-        let first = seen.start / PADDING * PADDING;
-        let last = seen.end.next_multiple_of(PADDING);
-        for row in 0..count {
-            let scores = &mut self.scores[row * keys..][..keys];
-            scores[first..seen.start].fill(0.0);
-            scores[seen.end..last].fill(0.0);
-            let to = self.probabilities[row * keys + first..][..last - first].as_mut_ptr();
-            // SAFETY: the probabilities have a row of `keys` for every row of scores.
-            unsafe { narrow_bf16(self.isa, scores[first..last].as_ptr(), to, last - first) };
-        }
+        let Range {
+            start: first,
+            end: last,
+        } = padded_range(seen);
         for column in (0..value_width).step_by(PANEL) {
             let pairs = column * keys / 2 + first / 2 * PANEL;
             let out = self.sums[column..].as_mut_ptr();
@@ -246,9 +269,9 @@ impl<'a> TiledUnit<'a> {
                 self.sums[..count * value_width].fill(0.0);
                 break;
             }
-            let operand = (self.probabilities[first..].as_ptr(), keys);
+            let operand = (self.exponentials[first..].as_ptr(), keys);
             let panel = self.values[pairs..].as_ptr();
-            // SAFETY: the probabilities have 32 rows of `keys`, the panel is deep enough from this pair on, and
+            // SAFETY: the exponentials have 32 rows of `keys`, the panel is deep enough from this pair on, and
             // the sums have 32 rows of whole panels.
             unsafe {
                 multiply(
@@ -261,8 +284,18 @@ impl<'a> TiledUnit<'a> {
                 );
             }
         }
+        let rows = self.sums.chunks_exact_mut(value_width);
+        for (sums, &factor) in rows.zip(&self.factors).take(count) {
+            // SAFETY: the row is as long.
+            unsafe { softmax::multiply(self.isa, sums.as_mut_ptr(), value_width, factor) };
+        }
         (self.sums, value_width)
     }
+}
+
+/// Whole tiles of keys around those that are seen.
+fn padded_range(seen: &Range<usize>) -> Range<usize> {
+    seen.start / PADDING * PADDING..seen.end.next_multiple_of(PADDING)
 }
 
 /// # Safety
@@ -307,8 +340,28 @@ fn in_pairs<'a>(first: &'a [u16], last: &'a [u16], count: usize) -> Option<Strid
     })
 }
 
+#[inline(always)]
 fn join(first: u16, second: u16) -> u32 {
     u32::from(first) | u32::from(second) << 16
+}
+
+/// As the compiler makes it of the instruction set.
+#[inline(always)]
+unsafe fn join_rows_with<S: Simd>(
+    (first, second): (*const u16, *const u16),
+    to: *mut u32,
+    count: usize,
+) {
+    for at in 0..count {
+        // SAFETY: the caller vouches for the length.
+        unsafe { *to.add(at) = join(*first.add(at), *second.add(at)) };
+    }
+}
+
+dispatched! {
+    /// # Safety
+    /// All have the length.
+    unsafe fn join_rows(rows: (*const u16, *const u16), to: *mut u32, count: usize) = join_rows_with
 }
 
 fn words(values: &mut [f32]) -> &mut [u32] {

@@ -4,6 +4,7 @@ use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::math;
 use crate::kernels::cpu::product::driver::Sums;
 use crate::kernels::cpu::rows::activation::for_constant;
+use crate::kernels::cpu::simd::stored::{for_stored, Vectors};
 use crate::kernels::cpu::simd::Simd;
 use crate::kernels::cpu::Stored;
 use crate::kernels::Activation;
@@ -72,13 +73,7 @@ impl Finish {
 
 #[inline(always)]
 unsafe fn finish_with<S: Simd>(finish: Finish) {
-    unsafe {
-        match finish.stored {
-            Stored::F32 => finish_rows::<S, F32>(finish),
-            Stored::F16 => finish_rows::<S, F16>(finish),
-            Stored::Bf16 => finish_rows::<S, Bf16>(finish),
-        }
-    }
+    unsafe { for_stored!(finish.stored, N => finish_rows::<S, N>(finish)) }
 }
 
 dispatched! {
@@ -115,38 +110,6 @@ unsafe fn store_rows<S: Simd, N: Vectors<S>>(finish: Finish, activation: Activat
         }
     }
 }
-
-/// Vectors of one stored type.
-trait Vectors<S: Simd> {
-    type Number: Copy + Default;
-
-    unsafe fn load(from: *const Self::Number) -> S::V;
-    unsafe fn store(to: *mut Self::Number, v: S::V);
-}
-
-struct F32;
-struct F16;
-struct Bf16;
-
-macro_rules! vectors {
-    ($name:ident, $number:ty, $load:ident, $store:ident) => {
-        impl<S: Simd> Vectors<S> for $name {
-            type Number = $number;
-
-            #[inline(always)]
-            unsafe fn load(from: *const $number) -> S::V {
-                unsafe { S::$load(from) }
-            }
-            #[inline(always)]
-            unsafe fn store(to: *mut $number, v: S::V) {
-                unsafe { S::$store(to, v) }
-            }
-        }
-    };
-}
-vectors!(F32, f32, load, store);
-vectors!(F16, u16, load_f16, store_f16);
-vectors!(Bf16, u16, load_bf16, store_bf16);
 
 /// One row of a product.
 #[derive(Clone, Copy)]
@@ -194,13 +157,10 @@ impl<T: Copy + Default> Line<T> {
                     v = S::add(v, S::load_first(bias.add(i), rest));
                 }
                 v = math::activation::<S>(v, activation);
-                let mut numbers = [T::default(); 16];
                 if !residual.is_null() {
-                    std::ptr::copy_nonoverlapping(residual.add(i), numbers.as_mut_ptr(), rest);
-                    v = S::add(v, N::load(numbers.as_ptr()));
+                    v = S::add(v, N::load_first(residual.add(i), rest));
                 }
-                N::store(numbers.as_mut_ptr(), v);
-                std::ptr::copy_nonoverlapping(numbers.as_ptr(), out.add(i), rest);
+                N::store_first(out.add(i), v, rest);
             }
         }
     }

@@ -1,8 +1,15 @@
 //! Softmax over rows, with masks as predicates.
 
+#[cfg(target_arch = "x86_64")]
+use std::f32::consts::LOG2_E;
+
 use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::lanes::for_lanes;
 use crate::kernels::cpu::math::exp;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::math::rough_power_of_two;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::simd::stored::Bf16;
 use crate::kernels::cpu::simd::Simd;
 use crate::kernels::cpu::{build, for_each_range, read, with_scratch, write, Element, RowView};
 
@@ -80,6 +87,28 @@ unsafe fn multiply_with<S: Simd>(out: *mut f32, width: usize, factor: f32) {
     }
 }
 
+/// e^(x · scale − highest) as bf16, and the sum of what was not rounded yet.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn bf16_exponentials_with<S: Simd>(
+    x: *const f32,
+    out: *mut u16,
+    width: usize,
+    scale: f32,
+) -> f32 {
+    unsafe {
+        let highest = highest_with::<S>(x, width, scale);
+        let (scale, shift) = (S::splat(scale * LOG2_E), S::splat(-highest * LOG2_E));
+        let mut sum = S::splat(0.0);
+        for_lanes!(S, width, lanes => {
+            let e = rough_power_of_two::<S>(S::fma(lanes.load::<S>(x), scale, shift));
+            lanes.store_stored::<S, Bf16>(out, e);
+            sum = S::add(sum, if lanes.count == 0 { e } else { S::keep_first(e, lanes.count) });
+        });
+        S::sum(sum)
+    }
+}
+
 /// Softmax of one row; whether the sum came out as a positive number.
 #[inline(always)]
 unsafe fn softmax_row_with<S: Simd>(
@@ -99,6 +128,11 @@ unsafe fn softmax_row_with<S: Simd>(
 dispatched! {
     pub(crate) unsafe fn softmax_row(x: *const f32, out: *mut f32, width: usize, scale: f32) -> bool
         = softmax_row_with
+}
+dispatched! {
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) unsafe fn bf16_exponentials(x: *const f32, out: *mut u16, width: usize, scale: f32) -> f32
+        = bf16_exponentials_with
 }
 dispatched! {
     pub(crate) unsafe fn multiply(out: *mut f32, width: usize, factor: f32) = multiply_with

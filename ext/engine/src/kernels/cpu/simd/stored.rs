@@ -1,0 +1,95 @@
+//! Vectors of the types that numbers are stored in.
+
+use half::f16;
+
+use super::{bf16_to_f32, Simd, MOST_LANES};
+
+/// Vectors of one stored type.
+#[allow(clippy::missing_safety_doc)]
+pub(crate) trait Vectors<S: Simd> {
+    type Number: Copy + Default;
+
+    unsafe fn load(from: *const Self::Number) -> S::V;
+    unsafe fn store(to: *mut Self::Number, v: S::V);
+    /// How far from 0 the farthest number is; not finite if any number is not.
+    unsafe fn farthest(from: *const Self::Number, count: usize) -> f32;
+
+    /// The first `count` < LANES numbers; the others are 0.
+    #[inline(always)]
+    unsafe fn load_first(from: *const Self::Number, count: usize) -> S::V {
+        let mut numbers = [Self::Number::default(); MOST_LANES];
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, numbers.as_mut_ptr(), count);
+            Self::load(numbers.as_ptr())
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(to: *mut Self::Number, v: S::V, count: usize) {
+        let mut numbers = [Self::Number::default(); MOST_LANES];
+        unsafe {
+            Self::store(numbers.as_mut_ptr(), v);
+            std::ptr::copy_nonoverlapping(numbers.as_ptr(), to, count);
+        }
+    }
+}
+
+pub(crate) struct F32;
+pub(crate) struct F16;
+pub(crate) struct Bf16;
+
+macro_rules! vectors {
+    ($name:ident, $number:ty, $load:ident, $store:ident, $bits:ty, $widen:expr) => {
+        impl<S: Simd> Vectors<S> for $name {
+            type Number = $number;
+
+            #[inline(always)]
+            unsafe fn load(from: *const $number) -> S::V {
+                unsafe { S::$load(from) }
+            }
+            #[inline(always)]
+            unsafe fn store(to: *mut $number, v: S::V) {
+                unsafe { S::$store(to, v) }
+            }
+            #[inline(always)]
+            unsafe fn farthest(from: *const $number, count: usize) -> f32 {
+                // Without their sign, numbers are in the order of their bits, infinity and what is none last.
+                let mut most = 0;
+                for at in 0..count {
+                    let bits = unsafe { *from.cast::<$bits>().add(at) };
+                    most = most.max(bits & (<$bits>::MAX >> 1));
+                }
+                $widen(most)
+            }
+        }
+    };
+}
+vectors!(F32, f32, load, store, u32, f32::from_bits);
+vectors!(F16, u16, load_f16, store_f16, u16, f16_to_f32);
+vectors!(Bf16, u16, load_bf16, store_bf16, u16, bf16_to_f32);
+
+fn f16_to_f32(bits: u16) -> f32 {
+    f16::from_bits(bits).to_f32()
+}
+
+/// Runs the body with `$N` the vectors of a stored type.
+macro_rules! for_stored {
+    ($stored:expr, $N:ident => $body:expr) => {{
+        use $crate::kernels::cpu::simd::stored;
+        match $stored {
+            $crate::kernels::cpu::Stored::F32 => {
+                type $N = stored::F32;
+                $body
+            }
+            $crate::kernels::cpu::Stored::F16 => {
+                type $N = stored::F16;
+                $body
+            }
+            $crate::kernels::cpu::Stored::Bf16 => {
+                type $N = stored::Bf16;
+                $body
+            }
+        }
+    }};
+}
+pub(crate) use for_stored;
