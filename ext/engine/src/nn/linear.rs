@@ -1,5 +1,8 @@
 //! A linear layer that owns its weight in the layout its backend likes.
 
+#[cfg(test)]
+mod tests;
+
 use candle_core::{DType, Device, Storage, Tensor};
 use half::{bf16, f16};
 
@@ -10,7 +13,7 @@ use crate::kernels::cpu::isa::Isa;
 use crate::kernels::cpu::product::blocks::BlockMatrix;
 use crate::kernels::cpu::product::byte_matrix::{self, ByteMatrix};
 use crate::kernels::cpu::product::gemm::PackedMatrix;
-use crate::kernels::cpu::product::half_matrix::HalfMatrix;
+use crate::kernels::cpu::product::half_matrix::{multiplies_bf16, HalfMatrix};
 use crate::kernels::cpu::product::row_matrix::RowMatrix;
 use crate::kernels::cpu::product::{multiply_each, GemmEpilogue, WeightMatrix};
 use crate::kernels::cpu::Element;
@@ -29,9 +32,9 @@ enum Weight {
     Shared(Tensor, Option<Vec<f32>>),
     /// f32 on the CPU, laid out for the micro-kernels, with the bias.
     Packed(PackedMatrix, Option<Vec<f32>>),
-    /// bf16 or f16 on the CPU, laid out for the micro-kernels, with the bias.
+    /// bf16 or f16 on the CPU, laid out for the micro-kernels, with the bias; takes and gives f32 too.
     Half(HalfMatrix, Option<Vec<f32>>),
-    /// Rounded to bytes on the CPU, with the bias; takes and gives f32 or bf16.
+    /// Rounded to bytes on the CPU, with the bias; takes and gives f32 and bf16.
     Bytes(ByteMatrix, Option<Vec<f32>>),
     /// Quantized blocks on the CPU, laid out for the kernels, with the bias.
     Blocks(BlockMatrix, Option<Vec<f32>>),
@@ -56,8 +59,7 @@ impl Linear {
         Ok(layer)
     }
 
-    /// A layer on the CPU whose weight is rounded to bytes, with a scale per output; takes and gives bf16
-    /// where the weight was of it, else f32.
+    /// A layer on the CPU whose weight is rounded to bytes, with a scale per output; takes and gives bf16 and f32.
     pub fn bytes(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let weight = match weight.dtype() {
             DType::BF16 => weight,
@@ -83,6 +85,20 @@ impl Linear {
         Ok(match Isa::current()?.has_tiles() {
             true => DType::BF16,
             false => DType::F32,
+        })
+    }
+
+    /// What passes between layers whose weights are of `dtype`: f32 where the CPU widens them to multiply, since
+    /// each layer would else round what the next one widens.
+    pub fn dtype_between(device: &Device, dtype: DType) -> Result<DType> {
+        let widens = match dtype {
+            DType::BF16 => !multiplies_bf16(Isa::current()?),
+            DType::F16 => true,
+            _ => false,
+        };
+        Ok(match device.is_cpu() && widens {
+            true => DType::F32,
+            false => dtype,
         })
     }
 
@@ -288,36 +304,17 @@ impl Linear {
                     _ => self.forward_shared::<f32>(x, weight, bias, shape, epilogue),
                 }
             }
-            Weight::Packed(weight, bias) => {
-                forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
-                    weight.multiply(isa, x, rows, epilogue)
-                })
-            }
-            Weight::Half(weight, bias) if self.dtype == DType::BF16 => {
-                forward_on_cpu::<bf16>(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
-                    weight.multiply(isa, x, rows, epilogue)
-                })
-            }
-            Weight::Half(weight, bias) => {
-                forward_on_cpu::<f16>(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
-                    weight.multiply(isa, x, rows, epilogue)
-                })
-            }
-            Weight::Bytes(weight, bias) if self.dtype == DType::BF16 => {
-                forward_on_cpu::<bf16>(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
-                    weight.multiply(isa, x, rows, epilogue)
-                })
-            }
-            Weight::Bytes(weight, bias) => {
-                forward_on_cpu::<f32>(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
-                    weight.multiply(isa, x, rows, epilogue)
-                })
-            }
-            Weight::Blocks(weight, bias) => {
-                forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
-                    weight.multiply(isa, x, rows, epilogue)
-                })
-            }
+            Weight::Packed(weight, bias) => multiply::<f32, _>(weight, x, bias, shape, epilogue),
+            Weight::Half(weight, bias) => match (x.dtype(), self.dtype) {
+                (DType::F32, _) => multiply::<f32, _>(weight, x, bias, shape, epilogue),
+                (_, DType::BF16) => multiply::<bf16, _>(weight, x, bias, shape, epilogue),
+                _ => multiply::<f16, _>(weight, x, bias, shape, epilogue),
+            },
+            Weight::Bytes(weight, bias) => match x.dtype() {
+                DType::BF16 => multiply::<bf16, _>(weight, x, bias, shape, epilogue),
+                _ => multiply::<f32, _>(weight, x, bias, shape, epilogue),
+            },
+            Weight::Blocks(weight, bias) => multiply::<f32, _>(weight, x, bias, shape, epilogue),
             Weight::DeviceBlocks(matrix) => self.forward_blocks(x, matrix, shape, rows, epilogue),
         }
     }
@@ -515,6 +512,19 @@ fn matrix_of<'a>((weight, layer): (&'a Tensor, &'a Linear)) -> Matrix<'a> {
         weight,
         bias: layer.bias.as_ref(),
     }
+}
+
+fn multiply<T: Element, M: WeightMatrix<T>>(
+    matrix: &M,
+    x: &Tensor,
+    bias: &Option<Vec<f32>>,
+    shape: Vec<usize>,
+    epilogue: &Epilogue<'_>,
+) -> Result<Tensor> {
+    let rows = x.elem_count() / matrix.inputs().max(1);
+    forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
+        matrix.multiply(isa, x, rows, epilogue)
+    })
 }
 
 /// `multiply` gets the values of `x` and an epilogue whose residual fits.

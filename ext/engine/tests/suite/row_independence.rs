@@ -354,40 +354,51 @@ fn states_of_every_encoder_alone_and_beside_others() {
         .iter()
         .map(|&length| (0..length).map(|at| 5 + (at * 7 + length) % 40).collect())
         .collect();
-    let cancel = CancelToken::new();
-    for name in families {
-        for (dtype, int8) in [
-            (DType::F32, false),
-            (DType::F32, true),
-            (DType::BF16, false),
-            (DType::BF16, true),
-        ] {
-            let raw = RawConfig::read(&tiny(name).join("config.json")).unwrap();
-            let source = weights::open(&WeightFiles::Safetensors(vec![
-                tiny(name).join("model.safetensors")
-            ]));
-            let blueprint = encoder::Blueprint::from_config(&raw).unwrap();
-            let (source, device) = (source.unwrap(), Device::Cpu);
-            let encoder =
-                encoder::Encoder::load(&blueprint, source.as_ref(), &device, dtype, int8, &cancel)
-                    .unwrap();
-            let states = |texts: &[&Vec<u32>]| {
-                let mut sequences = PackedSequences::new();
-                for ids in texts {
-                    sequences.push(ids, None).unwrap();
-                }
-                encoder.forward(&sequences, &cancel).unwrap()
-            };
-            let together = states(&texts.iter().collect::<Vec<_>>());
-            let mut first = 0;
-            for text in &texts {
-                let own = together.narrow(0, first, text.len()).unwrap();
-                assert!(
-                    bits(&own) == bits(&states(&[text])),
-                    "{name} {dtype:?} {int8}"
-                );
-                first += text.len();
+    for isa in [Isa::current().unwrap(), Isa::Scalar] {
+        for name in families {
+            for (dtype, int8) in [
+                (DType::F32, false),
+                (DType::F32, true),
+                (DType::BF16, false),
+                (DType::BF16, true),
+                (DType::F16, false),
+            ] {
+                isa.force(|| {
+                    let encoder = load_encoder(name, dtype, int8);
+                    let states = |texts: &[&Vec<u32>]| {
+                        let mut sequences = PackedSequences::new();
+                        for ids in texts {
+                            sequences.push(ids, None).unwrap();
+                        }
+                        encoder.forward(&sequences, &CancelToken::new()).unwrap()
+                    };
+                    let together = states(&texts.iter().collect::<Vec<_>>());
+                    assert_eq!(together.dtype(), dtype);
+                    let mut first = 0;
+                    for text in &texts {
+                        let own = together.narrow(0, first, text.len()).unwrap();
+                        let same = bits(&own) == bits(&states(&[text]));
+                        assert!(same, "{name} {dtype:?} {int8} on {}", isa.name());
+                        first += text.len();
+                    }
+                });
             }
         }
     }
+}
+
+fn load_encoder(name: &str, dtype: DType, int8: bool) -> encoder::Encoder {
+    let raw = RawConfig::read(&tiny(name).join("config.json")).unwrap();
+    let files = WeightFiles::Safetensors(vec![tiny(name).join("model.safetensors")]);
+    let blueprint = encoder::Blueprint::from_config(&raw).unwrap();
+    let (source, cancel) = (weights::open(&files).unwrap(), CancelToken::new());
+    encoder::Encoder::load(
+        &blueprint,
+        source.as_ref(),
+        &Device::Cpu,
+        dtype,
+        int8,
+        &cancel,
+    )
+    .unwrap()
 }

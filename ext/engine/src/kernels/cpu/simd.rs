@@ -90,11 +90,14 @@ pub(crate) trait Simd: Copy {
         }
     }
 
-    /// LANES whole numbers of 0 to 255, as bytes.
+    /// LANES numbers of −128 to 127 as the bytes of the nearest whole ones, even where two are as near, plus 128.
     #[inline(always)]
-    unsafe fn store_bytes(to: *mut u8, v: Self::V) {
+    unsafe fn store_raised_bytes(to: *mut u8, v: Self::V) {
         let mut values = [0.0f32; MOST_LANES];
-        unsafe { Self::store(values.as_mut_ptr(), v) };
+        unsafe {
+            let raised = Self::add(Self::round(v), Self::splat(128.0));
+            Self::store(values.as_mut_ptr(), raised);
+        }
         for (i, &value) in values.iter().enumerate().take(Self::LANES) {
             unsafe { *to.add(i) = value as u8 };
         }

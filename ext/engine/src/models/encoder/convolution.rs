@@ -66,6 +66,7 @@ impl ConvolutionLayer {
             None => convolved,
         };
         let convolved = kernels::activate(&convolved, self.config.activation)?;
+        let convolved = convolved.to_dtype(output.dtype())?;
         self.norm.forward(&elementwise::add(&convolved, output)?)
     }
 }

@@ -17,7 +17,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::models::families;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{Inventory, Norm, PackedSequences};
+use crate::nn::{Inventory, Linear, Norm, PackedSequences};
 use crate::runtime::device::ensure_activations;
 use crate::weights::WeightSource;
 use crate::{CancelToken, Result};
@@ -164,11 +164,12 @@ impl Encoder {
             )?);
         }
         let width = self.config.hidden_size;
-        ensure_activations(sequences.tokens(), width, self.dtype, &self.device)?;
+        let between = Linear::dtype_between(&self.device, self.dtype)?;
+        ensure_activations(sequences.tokens(), width, between, &self.device)?;
         let embedded = self.embeddings.forward(sequences)?;
         let relative = self.relative.state(sequences, &self.device)?;
         let spans = Spans::of(sequences, &self.device)?;
-        let mut x = embedded.clone();
+        let mut x = embedded.to_dtype(between)?;
         for (number, (layer, config)) in self.layers.iter().zip(&self.config.layers).enumerate() {
             cancel.check()?;
             x = layer.forward(&x, &spans, config, &relative)?;
@@ -176,10 +177,10 @@ impl Encoder {
                 x = convolution.forward(&embedded, &x, sequences)?;
             }
         }
-        match &self.final_norm {
-            Some(norm) => norm.forward(&x),
-            None => Ok(x),
+        if let Some(norm) = &self.final_norm {
+            x = norm.forward(&x)?;
         }
+        Ok(x.to_dtype(self.dtype)?)
     }
 }
 

@@ -15,8 +15,9 @@ use crate::kernels::cpu::product::amx;
 use crate::kernels::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
 use crate::kernels::cpu::product::panels::{pack_panels, PANEL};
 use crate::kernels::cpu::product::store::Panels;
-use crate::kernels::cpu::simd::Simd;
-use crate::kernels::cpu::{build, for_each_range, read, with_scratch, Element, Output};
+use crate::kernels::cpu::simd::stored::{for_stored, Vectors};
+use crate::kernels::cpu::simd::{Simd, MOST_LANES};
+use crate::kernels::cpu::{build, for_each_range, Element, Output, Stored};
 use crate::Result;
 
 /// The depth of a tile; rows of both factors are padded to it.
@@ -137,18 +138,16 @@ impl ByteMatrix {
             build(padded * depth, |bytes: Output<u8>| {
                 scales = build(padded, |scales: Output<f32>| {
                     for_each_range(padded, depth, |range| {
-                        with_scratch(self.inputs, |wide| {
-                            for row in range {
-                                let (to, scale) = (bytes.at(row * depth), scales.at(row));
-                                let width = if row < rows { self.inputs } else { 0 };
-                                std::ptr::write_bytes(to.add(width), OFFSET as u8, depth - width);
-                                *scale = 0.0;
-                                if row < rows {
-                                    let from = read(isa, &x[row * width..][..width], wide);
-                                    *scale = quantize_row(isa, from.as_ptr(), to, width);
-                                }
+                        for row in range {
+                            let (to, scale) = (bytes.at(row * depth), scales.at(row));
+                            let width = if row < rows { self.inputs } else { 0 };
+                            std::ptr::write_bytes(to.add(width), OFFSET as u8, depth - width);
+                            *scale = 0.0;
+                            if row < rows {
+                                let from = x[row * width..][..width].as_ptr().cast();
+                                *scale = quantize_row(isa, (from, T::STORED), to, width);
                             }
-                        })
+                        }
                     })
                 })
             })
@@ -175,7 +174,7 @@ impl<T: Element> WeightMatrix<T> for ByteMatrix {
         TaskRows {
             most: (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS),
             unit: BLOCK,
-            padded: true,
+            in_units: true,
         }
     }
 
@@ -192,28 +191,24 @@ impl<T: Element> WeightMatrix<T> for ByteMatrix {
         let length = depth / 4 * PANEL;
         let panel = self.weights.panels[tile.panel * length..][..length].as_ptr();
         let columns = tile.panel * PANEL..(tile.panel + 1) * PANEL;
-        for first in (0..tile.rows).step_by(BLOCK) {
-            let (row, rows) = (tile.row + first, BLOCK.min(tile.rows - first));
-            let operands = Operands {
-                x: x.bytes[row * depth..][..BLOCK * depth].as_ptr(),
-                panel,
-                depth,
+        let operands = Operands {
+            x: x.bytes[tile.row * depth..][..BLOCK * depth].as_ptr(),
+            panel,
+            depth,
+        };
+        // SAFETY: the bytes are those of a whole block, the panel is as deep, and the caller vouches for the
+        // sums; the instruction set is there.
+        unsafe {
+            let keeps_offset = multiply(context, operands, tile.rows, tile.sums);
+            let scaling = Scaling {
+                rows: x.scales[tile.row..][..tile.rows].as_ptr(),
+                columns: self.weights.scales[columns.clone()].as_ptr(),
+                offsets: match keeps_offset {
+                    true => self.weights.offsets[columns].as_ptr(),
+                    false => std::ptr::null(),
+                },
             };
-            // SAFETY: the bytes are those of a whole block, the panel is as deep, and the caller vouches for
-            // the sums; the instruction set is there.
-            unsafe {
-                let sums = tile.sums.at(first, 0);
-                let keeps_offset = multiply(context, operands, rows, sums);
-                let scaling = Scaling {
-                    rows: x.scales[row..][..rows].as_ptr(),
-                    columns: self.weights.scales[columns.clone()].as_ptr(),
-                    offsets: match keeps_offset {
-                        true => self.weights.offsets[columns.clone()].as_ptr(),
-                        false => std::ptr::null(),
-                    },
-                };
-                scale_sums(context.isa, scaling, rows, sums);
-            }
+            scale_sums(context.isa, scaling, tile.rows, tile.sums);
         }
     }
 }
@@ -266,28 +261,38 @@ unsafe fn multiply(context: &Context, operands: Operands, rows: usize, sums: Sum
 
 /// Writes a row as bytes; the scale that takes them back, NaN where the row holds what is not finite.
 #[inline(always)]
-unsafe fn quantize_row_with<S: Simd>(x: *const f32, to: *mut u8, width: usize) -> f32 {
+unsafe fn quantize_row_with<S: Simd>(
+    (x, stored): (*const u8, Stored),
+    to: *mut u8,
+    width: usize,
+) -> f32 {
+    unsafe { for_stored!(stored, N => quantize_numbers::<S, N>(x.cast(), to, width)) }
+}
+
+#[inline(always)]
+unsafe fn quantize_numbers<S: Simd, N: Vectors<S>>(
+    x: *const N::Number,
+    to: *mut u8,
+    width: usize,
+) -> f32 {
     unsafe {
-        let zero = S::splat(0.0);
-        let (mut highest, mut poison) = (zero, zero);
+        let farthest = N::farthest(x, width);
+        let (inverse, scale) = match farthest.is_finite() {
+            true => scales_of(farthest),
+            false => (0.0, f32::NAN),
+        };
+        let inverse = S::splat(inverse);
         for_lanes!(S, width, lanes => {
-            let v = lanes.load::<S>(x);
-            highest = S::max(S::abs(v), highest);
-            poison = S::fma(v, zero, poison);
-        });
-        let (inverse, scale) = scales_of(S::highest(highest));
-        let (inverse, offset) = (S::splat(inverse), S::splat(OFFSET as f32));
-        for_lanes!(S, width, lanes => {
-            let v = S::add(S::round(S::mul(lanes.load::<S>(x), inverse)), offset);
+            let v = S::mul(lanes.load_stored::<S, N>(x), inverse);
             if lanes.count == 0 {
-                S::store_bytes(to.add(lanes.at), v);
+                S::store_raised_bytes(to.add(lanes.at), v);
             } else {
-                let mut bytes = [0u8; 16];
-                S::store_bytes(bytes.as_mut_ptr(), v);
+                let mut bytes = [0u8; MOST_LANES];
+                S::store_raised_bytes(bytes.as_mut_ptr(), v);
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(lanes.at), lanes.count);
             }
         });
-        scale + S::sum(poison)
+        scale
     }
 }
 
@@ -344,7 +349,8 @@ unsafe fn multiply_plainly_with<S: Simd>(operands: Operands, rows: usize, sums: 
 }
 
 dispatched! {
-    unsafe fn quantize_row(x: *const f32, to: *mut u8, width: usize) -> f32 = quantize_row_with
+    unsafe fn quantize_row(x: (*const u8, Stored), to: *mut u8, width: usize) -> f32
+        = quantize_row_with
 }
 dispatched! {
     unsafe fn scale_sums(scaling: Scaling, rows: usize, sums: Sums) = scale_sums_with

@@ -31,8 +31,9 @@ pub(crate) struct TaskRows {
     pub most: usize,
     /// A task has a multiple of this, but for the last.
     pub unit: usize,
-    /// Whether kernels write the sums of `most` rows even where a task has less.
-    pub padded: bool,
+    /// Whether kernels take `unit` rows at a time, and write the sums of as many even where there are fewer.
+    /// What follows is then done for each such unit, while its sums are in the first-level cache.
+    pub in_units: bool,
 }
 
 /// A matrix [outputs, inputs] whose outputs lie in panels, for rows of `T`.
@@ -60,8 +61,8 @@ pub(crate) trait WeightMatrix<T: Element>: Sync + Sized {
     ///
     /// # Safety
     /// The rows are prepared by a matrix of as many inputs, the panel exists, and the sums have room
-    /// for the tile's rows (as many as a task has at most, where those are padded) and a panel's
-    /// columns. The workspace saw no rows but these and those of the same preparation.
+    /// for the tile's rows (a whole unit, where tasks are done in units) and a panel's columns. The
+    /// workspace saw no rows but these and those of the same preparation.
     unsafe fn multiply_tile(
         &self,
         context: &Context,
@@ -183,9 +184,11 @@ pub(super) fn multiply_prepared<T: Element, M: WeightMatrix<T>>(
             for number in range {
                 let task = cut.task(number, factors);
                 let (factor, out) = (&factors[task.factor], outputs[task.factor]);
-                // SAFETY: this task alone has these rows and columns, which lie within the product;
-                // the scratch has room for those of any task.
-                unsafe { run(&context, &mut workspace, x, (factor, out), &task, scratch) };
+                for tile in cut.tiles(&task) {
+                    // SAFETY: this task alone has these rows and columns, which lie within the
+                    // product; the scratch has room for those of any task.
+                    unsafe { run(&context, &mut workspace, x, (factor, out), &tile, scratch) };
+                }
             }
         })
     });
@@ -224,7 +227,7 @@ unsafe fn run<T: Element, M: WeightMatrix<T>>(
             },
             false => Sums {
                 start: scratch.as_mut_ptr(),
-                stride: TASK_COLUMNS,
+                stride: columns.len().next_multiple_of(M::PANEL),
             },
         };
         for first in columns.clone().step_by(M::PANEL) {
@@ -256,6 +259,7 @@ unsafe fn run<T: Element, M: WeightMatrix<T>>(
 }
 
 /// Some rows and columns of one product; the columns begin with a panel.
+#[derive(Clone)]
 struct Task {
     factor: usize,
     rows: Range<usize>,
@@ -286,7 +290,7 @@ impl Cut {
         let one = TaskRows {
             most: 1,
             unit: 1,
-            padded: false,
+            in_units: false,
         };
         let wanted = factors.iter().map(|(matrix, _)| matrix.task_rows(isa));
         let most_rows = wanted.fold(one, |a, b| if a.unit > b.unit { a } else { b });
@@ -339,8 +343,22 @@ impl Cut {
             factor,
             rows: row..(row + self.task_rows).min(self.rows),
             columns: column..(column + self.task_columns).min(outputs),
-            padded: self.most_rows.padded,
+            padded: self.most_rows.in_units,
         }
+    }
+
+    /// What of a task is multiplied and finished together: all of it, or a unit's rows.
+    fn tiles(&self, task: &Task) -> impl Iterator<Item = Task> {
+        let rows = match task.padded {
+            true => self.most_rows.unit,
+            false => task.rows.len().max(1),
+        };
+        let task = task.clone();
+        task.rows.clone().step_by(rows).map(move |first| Task {
+            rows: first..task.rows.end.min(first + rows),
+            columns: task.columns.clone(),
+            ..task
+        })
     }
 }
 

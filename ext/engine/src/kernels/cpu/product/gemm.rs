@@ -126,7 +126,7 @@ impl WeightMatrix<f32> for PackedMatrix {
         TaskRows {
             most: 96,
             unit: 4,
-            padded: false,
+            in_units: false,
         }
     }
 
@@ -164,7 +164,10 @@ impl WeightMatrix<f32> for PackedMatrix {
                 inputs,
             };
             // SAFETY: x has the rows and the panel its inputs; the caller vouches for the sums.
-            unsafe { multiply_panel(context.isa, operands, rows, tile.sums.at(row, 0)) };
+            unsafe {
+                let ahead = (operands.panel.wrapping_add(AHEAD), PANEL);
+                multiply_panel(context.isa, operands, ahead, rows, tile.sums.at(row, 0));
+            }
         };
         match &self.numbers {
             Numbers::Singles(panels) => multiply(&panels[tile.panel * length..], 0, tile.rows),
@@ -209,9 +212,16 @@ pub(crate) struct Operands {
     pub inputs: usize,
 }
 
-/// R rows of x against two vectors of columns. A panel that lies in memory is asked for `AHEAD`.
+/// What will be read soon, which may lie anywhere, and how much of it is asked for with every input.
+type Ahead = (*const f32, usize);
+
+/// R rows of x against two vectors of columns; `ASKS` for what lies ahead.
 #[inline(always)]
-unsafe fn tile<S: Simd, const R: usize, const FAR: bool>(operands: Operands, to: Sums) {
+unsafe fn tile<S: Simd, const R: usize, const ASKS: bool>(
+    operands: Operands,
+    (mut ahead, step): Ahead,
+    to: Sums,
+) {
     let Operands {
         x,
         x_stride,
@@ -231,9 +241,10 @@ unsafe fn tile<S: Simd, const R: usize, const FAR: bool>(operands: Operands, to:
         let mut from = panel;
         for _ in 0..inputs {
             let pair = [S::load(from), S::load(from.add(S::LANES))];
-            if FAR {
-                S::prefetch(from.wrapping_add(AHEAD));
-                S::prefetch(from.wrapping_add(AHEAD + S::LANES));
+            if ASKS {
+                S::prefetch(ahead);
+                S::prefetch(ahead.wrapping_add(S::LANES));
+                ahead = ahead.wrapping_add(step);
             }
             let mut r = 0;
             while r < R {
@@ -266,7 +277,12 @@ unsafe fn tile<S: Simd, const R: usize, const FAR: bool>(operands: Operands, to:
 }
 
 #[inline(always)]
-unsafe fn multiply_with<S: Simd, const FAR: bool>(operands: Operands, rows: usize, sums: Sums) {
+unsafe fn multiply_with<S: Simd, const ASKS: bool>(
+    operands: Operands,
+    (ahead, step): Ahead,
+    rows: usize,
+    sums: Sums,
+) {
     unsafe {
         let mut column = 0;
         while column < PANEL {
@@ -276,7 +292,8 @@ unsafe fn multiply_with<S: Simd, const FAR: bool>(operands: Operands, rows: usiz
                     panel: operands.panel.add(column),
                     ..operands
                 };
-                tile::<S, HEIGHT, FAR>(operands, sums.at(row, column));
+                let ahead = (ahead.wrapping_add(column), step);
+                tile::<S, HEIGHT, ASKS>(operands, ahead, sums.at(row, column));
             });
             column += 2 * S::LANES;
         }
@@ -284,24 +301,26 @@ unsafe fn multiply_with<S: Simd, const FAR: bool>(operands: Operands, rows: usiz
 }
 
 #[inline(always)]
-unsafe fn multiply_panel_with<S: Simd>(operands: Operands, rows: usize, sums: Sums) {
-    unsafe { multiply_with::<S, true>(operands, rows, sums) }
+unsafe fn multiply_panel_with<S: Simd>(operands: Operands, ahead: Ahead, rows: usize, sums: Sums) {
+    unsafe { multiply_with::<S, true>(operands, ahead, rows, sums) }
 }
 
 #[inline(always)]
 unsafe fn multiply_cached_panel_with<S: Simd>(operands: Operands, rows: usize, sums: Sums) {
-    unsafe { multiply_with::<S, false>(operands, rows, sums) }
+    unsafe { multiply_with::<S, false>(operands, (std::ptr::null(), 0), rows, sums) }
 }
 
 dispatched! {
-    /// The sums of `rows` rows of x with a panel.
+    /// The sums of `rows` rows of x with a panel, while what lies ahead is asked for.
     ///
     /// # Safety
     /// x and the sums have the rows, the panel the inputs.
-    unsafe fn multiply_panel(operands: Operands, rows: usize, sums: Sums) = multiply_panel_with
+    pub(super) unsafe fn multiply_panel(
+        operands: Operands, ahead: Ahead, rows: usize, sums: Sums,
+    ) = multiply_panel_with
 }
 dispatched! {
-    /// `multiply_panel` where the panel is in cache.
+    /// `multiply_panel` where nothing is waited for.
     ///
     /// # Safety
     /// As there.

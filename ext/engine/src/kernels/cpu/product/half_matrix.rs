@@ -5,9 +5,7 @@
 mod pairs;
 mod widened;
 
-#[cfg(target_arch = "x86_64")]
 use std::borrow::Cow;
-use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
 use crate::kernels::cpu::isa::Isa;
@@ -18,7 +16,7 @@ use crate::kernels::cpu::product::driver::Sums;
 use crate::kernels::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix};
 use crate::kernels::cpu::product::panels::{pack_panels, PANEL};
 use crate::kernels::cpu::product::store::Panels;
-use crate::kernels::cpu::{build, for_each_range, Element, Output, Stored};
+use crate::kernels::cpu::{build, for_each_range, read, Element, Output, Stored};
 use crate::Result;
 use widened::{multiply_widened, WidePanel};
 
@@ -38,12 +36,12 @@ const CACHE: usize = 1 << 20;
 #[cfg(target_arch = "x86_64")]
 const MOST_ROWS: usize = 256;
 
-/// Bytes of a task's rows at most where they are widened, and how many are multiplied together.
+/// Bytes of a task's rows at most where weights are widened, and how many are multiplied together.
 const WIDE_CACHE: usize = 1 << 20;
 const WIDE_BLOCK: usize = 12;
 
 /// Rows of such a task: the more there are, the less it matters that a panel is widened for them.
-const WIDE_ROWS: RangeInclusive<usize> = 96..=252;
+const WIDE_ROWS: RangeInclusive<usize> = 96..=516;
 
 /// With so many rows, a panel is widened once for all of them, and else as it is read.
 const LEAST_IN_WIDE_PANELS: usize = 16;
@@ -76,8 +74,7 @@ pub(crate) enum HalfRows<'a> {
         rows: Cow<'a, [u16]>,
         tail: Vec<u16>,
     },
-    /// Borrows nothing, but the rows of other instruction sets may.
-    Widened(Vec<f32>, PhantomData<&'a [u16]>),
+    Widened(Cow<'a, [f32]>),
 }
 
 impl HalfMatrix {
@@ -134,10 +131,14 @@ impl HalfMatrix {
         }
     }
 
-    fn widened<T: Element>(&self, isa: Isa, x: &[T], rows: usize) -> Vec<f32> {
+    /// Rows of f32 as they are, where they need no padding.
+    fn widened<'a, T: Element>(&self, isa: Isa, x: &'a [T], rows: usize) -> Cow<'a, [f32]> {
         let depth = self.padded_inputs();
+        if T::IS_F32 && depth == self.inputs {
+            return Cow::Borrowed(read(isa, x, &mut []));
+        }
         // SAFETY: every row is written once, its padding included.
-        unsafe {
+        Cow::Owned(unsafe {
             build(rows * depth, |out: Output<f32>| {
                 for_each_range(rows, depth, |range| {
                     for row in range {
@@ -148,7 +149,7 @@ impl HalfMatrix {
                     }
                 })
             })
-        }
+        })
     }
 }
 
@@ -167,12 +168,12 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
 
     fn task_rows(&self, isa: Isa) -> TaskRows {
         #[cfg(target_arch = "x86_64")]
-        if multiplies_bits(isa, self.stored) {
+        if multiplies::<T>(isa, self.stored) {
             let rows = CACHE / (self.padded_inputs() * size_of::<u16>()).max(1);
             return TaskRows {
                 most: (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS),
                 unit: BLOCK,
-                padded: true,
+                in_units: true,
             };
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -181,23 +182,23 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
         TaskRows {
             most: (rows / WIDE_BLOCK * WIDE_BLOCK).clamp(*WIDE_ROWS.start(), *WIDE_ROWS.end()),
             unit: 4,
-            padded: false,
+            in_units: false,
         }
     }
 
-    /// `x` is of the matrix's own type.
+    /// `x` is of the matrix's own type, or of f32.
     fn prepare<'a>(&self, isa: Isa, x: &'a [T], rows: usize) -> HalfRows<'a> {
-        assert_eq!(T::STORED, self.stored);
+        assert!(T::IS_F32 || T::STORED == self.stored);
         #[cfg(target_arch = "x86_64")]
-        if multiplies_bits(isa, self.stored) {
+        if multiplies::<T>(isa, self.stored) {
             return self.bits_of(bits(x), rows);
         }
-        HalfRows::Widened(self.widened(isa, x, rows), PhantomData)
+        HalfRows::Widened(self.widened(isa, x, rows))
     }
 
     #[cfg(target_arch = "x86_64")]
     fn takes_tile_registers(&self, isa: Isa) -> bool {
-        multiplies_bits(isa, self.stored)
+        multiplies::<T>(isa, self.stored)
     }
 
     unsafe fn multiply_tile(
@@ -209,7 +210,7 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
     ) {
         let (depth, panel) = (self.padded_inputs(), self.panel(tile.panel));
         match x {
-            HalfRows::Widened(x, _) => {
+            HalfRows::Widened(x) => {
                 let operands = widened::Operands {
                     x: x[tile.row * depth..][..tile.rows * depth].as_ptr(),
                     panel: panel.as_ptr(),
@@ -226,28 +227,30 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
             }
             #[cfg(target_arch = "x86_64")]
             HalfRows::Bits { rows, tail } => {
-                for first in (0..tile.rows).step_by(BLOCK) {
-                    let (row, count) = (tile.row + first, BLOCK.min(tile.rows - first));
-                    let x = match count == BLOCK {
-                        true => &rows[row * depth..][..BLOCK * depth],
-                        false => tail,
-                    };
-                    // SAFETY: x has the rows of a whole block, and its bits were taken because the
-                    // instruction set multiplies them; the caller vouches for the sums.
-                    unsafe {
-                        let sums = tile.sums.at(first, 0);
-                        multiply_bits(context, x, panel, (count, sums));
-                    }
-                }
+                let x = match tile.rows == BLOCK {
+                    true => &rows[tile.row * depth..][..BLOCK * depth],
+                    false => tail,
+                };
+                // SAFETY: x has the rows of a whole block, and its bits were taken because the instruction
+                // set multiplies them; the caller vouches for the sums.
+                unsafe { multiply_bits(context, x, panel, (tile.rows, tile.sums)) };
             }
         }
     }
 }
 
-/// Whether an instruction set multiplies numbers of this type as they are.
+/// Whether an instruction set multiplies rows of bf16 as they are, instead of widening them.
+pub(crate) fn multiplies_bf16(isa: Isa) -> bool {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 | Isa::Amx => true,
+        _ => false,
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
-fn multiplies_bits(isa: Isa, stored: Stored) -> bool {
-    matches!(isa, Isa::Avx512Bf16 | Isa::Amx) && stored == Stored::Bf16
+fn multiplies<T: Element>(isa: Isa, stored: Stored) -> bool {
+    multiplies_bf16(isa) && stored == Stored::Bf16 && !T::IS_F32
 }
 
 /// The bits of half numbers.
@@ -313,13 +316,20 @@ mod tests {
         1e-6 * (inputs as f64 + 1.0)
     }
 
-    fn compare<T: Element>(round: impl Fn(f32) -> T, unit: f64) {
+    fn compare<T: Element, W: Element>(
+        round: impl Fn(f32) -> T,
+        round_weight: impl Fn(f32) -> W,
+        unit: f64,
+    ) {
         // Miri would take an hour for larger ones.
         let some = if cfg!(miri) { 1 } else { SHAPES.len() };
         for (rows, inputs, outputs) in SHAPES.into_iter().take(some) {
             let make = |count, seed| numbers(count, seed).into_iter().map(&round).collect();
             let x: Vec<T> = make(rows * inputs, 1);
-            let weight: Vec<T> = make(outputs * inputs, 2);
+            let weight: Vec<W> = numbers(outputs * inputs, 2)
+                .into_iter()
+                .map(&round_weight)
+                .collect();
             let residual: Vec<T> = make(rows * outputs, 4);
             let bias = numbers(outputs, 3);
             let packed = HalfMatrix::new(&weight, inputs, outputs).unwrap();
@@ -351,12 +361,18 @@ mod tests {
 
     #[test]
     fn every_instruction_set_multiplies_bf16_like_the_definition() {
-        compare(bf16::from_f32, 1.0 / 256.0);
+        compare(bf16::from_f32, bf16::from_f32, 1.0 / 256.0);
     }
 
     #[test]
     fn every_instruction_set_multiplies_f16_like_the_definition() {
-        compare(f16::from_f32, 1.0 / 2048.0);
+        compare(f16::from_f32, f16::from_f32, 1.0 / 2048.0);
+    }
+
+    #[test]
+    fn every_instruction_set_multiplies_f32_with_halves_like_the_definition() {
+        compare(|x| x, bf16::from_f32, 0.0);
+        compare(|x| x, f16::from_f32, 0.0);
     }
 
     #[test]

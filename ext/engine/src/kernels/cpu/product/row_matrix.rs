@@ -49,7 +49,7 @@ impl<T: Element> WeightMatrix<T> for RowMatrix<'_, T> {
         TaskRows {
             most: 96,
             unit: 4,
-            padded: false,
+            in_units: false,
         }
     }
 

@@ -54,6 +54,11 @@ macro_rules! for_each_matrix {
         $check::<bf16, _>("bf16", &HalfMatrix::new(&halves, INPUTS, OUTPUTS).unwrap());
         let halves: Vec<f16> = rounded(OUTPUTS * INPUTS, 2);
         $check::<f16, _>("f16", &HalfMatrix::new(&halves, INPUTS, OUTPUTS).unwrap());
+        let halves: Vec<bf16> = rounded(OUTPUTS * INPUTS, 2);
+        $check::<f32, _>(
+            "f32 with bf16",
+            &HalfMatrix::new(&halves, INPUTS, OUTPUTS).unwrap(),
+        );
         $check::<f32, _>(
             "int8",
             &ByteMatrix::new(&weight(2), INPUTS, OUTPUTS).unwrap(),

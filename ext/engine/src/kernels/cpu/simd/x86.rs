@@ -341,10 +341,11 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn store_bytes(to: *mut u8, v: Self::V) {
+    unsafe fn store_raised_bytes(to: *mut u8, v: Self::V) {
         unsafe {
-            let bytes = _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v));
-            _mm_storeu_si128(to.cast(), bytes);
+            let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
+            let raised = _mm_xor_si128(bytes, _mm_set1_epi8(i8::MIN));
+            _mm_storeu_si128(to.cast(), raised);
         }
     }
     #[inline(always)]

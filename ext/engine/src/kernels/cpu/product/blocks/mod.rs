@@ -141,7 +141,7 @@ impl WeightMatrix<f32> for BlockMatrix {
         TaskRows {
             most: 96,
             unit: 24,
-            padded: false,
+            in_units: false,
         }
     }
 

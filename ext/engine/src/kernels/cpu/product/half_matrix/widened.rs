@@ -1,11 +1,15 @@
 //! Rows of f32 against halves that are widened as they are read.
 
+use super::WIDE_BLOCK;
 use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::product::driver::Sums;
-use crate::kernels::cpu::product::gemm::{self, multiply_cached_panel};
+use crate::kernels::cpu::product::gemm::{self, multiply_cached_panel, multiply_panel};
 use crate::kernels::cpu::product::panels::PANEL;
 use crate::kernels::cpu::product::row_tiles::in_row_tiles;
 use crate::kernels::cpu::simd::Simd;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Rows of x and one panel, as deep as one another.
 #[derive(Clone, Copy)]
@@ -39,6 +43,10 @@ impl WidePanel {
         } = operands;
         self.0.resize(depth * PANEL, 0.0);
         let wide = self.0.as_mut_ptr();
+        let first = rows.min(WIDE_BLOCK);
+        // The panel behind this one, whose inputs take a cache line each, is widened next.
+        let line = LINE / size_of::<f32>();
+        let next = (panel.cast::<f32>().wrapping_add(depth * line), line);
         // SAFETY: there is room for the panel; the caller vouches for the rest.
         unsafe {
             widen(isa, (panel, wide), depth, operands.is_bf16);
@@ -48,7 +56,12 @@ impl WidePanel {
                 panel: wide,
                 inputs: depth,
             };
-            multiply_cached_panel(isa, operands, rows, sums);
+            multiply_panel(isa, operands, next, first, sums);
+            let operands = gemm::Operands {
+                x: x.add(first * depth),
+                ..operands
+            };
+            multiply_cached_panel(isa, operands, rows - first, sums.at(first, 0));
         }
     }
 }

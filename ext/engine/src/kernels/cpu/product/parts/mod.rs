@@ -166,7 +166,7 @@ pub(super) fn task_rows(inputs: usize) -> TaskRows {
     TaskRows {
         most: rows.clamp(LEAST_ROWS, MOST_ROWS),
         unit: TILE,
-        padded: false,
+        in_units: false,
     }
 }
 
