@@ -109,19 +109,9 @@ __device__ __forceinline__ float finite_base(float highest) { return highest == 
 // Whether a warp keeps its queries in registers; otherwise they have shared memory of their own.
 #define HOLDS_QUERIES (WIDTH > 64)
 
-__device__ __forceinline__ uint address(const void *shared) { return uint(__cvta_generic_to_shared(shared)); }
-
-__device__ __forceinline__ void copy_sixteen(void *to, const void *from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address(to)), "l"(from), "r"(there ? 16 : 0));
-}
-
-__device__ __forceinline__ void load_matrices(uint (&to)[4], const void *from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address(from)));
-}
 __device__ __forceinline__ void load_transposed(uint (&to)[4], const void *from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address(from)));
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(from)));
 }
 
 #define MULTIPLY(TYPE)                                                                               \
@@ -132,17 +122,6 @@ __device__ __forceinline__ void load_transposed(uint (&to)[4], const void *from)
 __device__ __forceinline__ void multiply(float (&sum)[4], const uint (&a)[4], uint b0, uint b1, f16) { MULTIPLY("f16"); }
 __device__ __forceinline__ void multiply(float (&sum)[4], const uint (&a)[4], uint b0, uint b1, bf16) { MULTIPLY("bf16"); }
 
-__device__ __forceinline__ uint pack(float low, float high, f16) {
-    uint out;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-    return out;
-}
-__device__ __forceinline__ uint pack(float low, float high, bf16) {
-    uint out;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-    return out;
-}
-
 // Copies 64 keys and values; those beyond the sequence are zeros.
 __device__ void fetch(const Attention &a, const Sequence &s, uint key_head, int tile, ELEMENT *keys, ELEMENT *values) {
     const uint chunks = WIDTH / 8;
@@ -151,8 +130,8 @@ __device__ void fetch(const Attention &a, const Sequence &s, uint key_head, int 
         const uint row = i / chunks, column = i % chunks * 8;
         const bool there = tile + int(row) < s.keys;
         const ulong token = row_of_key(a, s.first_key + (there ? tile + row : 0));
-        copy_sixteen(keys + row * PITCH + column, a.k + token * a.k_token + key_head * a.k_head + column, there);
-        copy_sixteen(values + row * PITCH + column, a.v + token * a.v_token + key_head * a.v_head + column, there);
+        copy_sixteen(shared_address(keys + row * PITCH + column), a.k + token * a.k_token + key_head * a.k_head + column, there);
+        copy_sixteen(shared_address(values + row * PITCH + column), a.v + token * a.v_token + key_head * a.v_head + column, there);
     }
 }
 
@@ -191,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_BLOCKS) atten
         const int row = i / chunks, column = i % chunks * 8;
         const bool there = own + row < s.queries;
         const ELEMENT *from = a.q + ulong(s.first_query + (there ? own + row : 0)) * a.q_token + head * a.q_head;
-        copy_sixteen(rows + row * PITCH + column, from + column, there);
+        copy_sixteen(shared_address(rows + row * PITCH + column), from + column, there);
     }
 #endif
     int tile = low / TILE * TILE;
@@ -223,13 +202,13 @@ extern "C" __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_BLOCKS) atten
                 #pragma unroll
                 for (int i = 0; i < 4; i++) { query[t][i] = held[step][t][i]; }
 #else
-                load_matrices(query[t], rows + (t * 16 + lane % 16) * PITCH + step * 16 + lane / 16 * 8);
+                load_matrices(query[t], shared_address(rows + (t * 16 + lane % 16) * PITCH + step * 16 + lane / 16 * 8));
 #endif
             }
             #pragma unroll
             for (int block = 0; block < 4; block++) {
                 uint b[4];
-                load_matrices(b, keys + (block * 16 + lane / 16 * 8 + lane % 8) * PITCH + step * 16 + lane / 8 % 2 * 8);
+                load_matrices(b, shared_address(keys + (block * 16 + lane / 16 * 8 + lane % 8) * PITCH + step * 16 + lane / 8 % 2 * 8));
                 #pragma unroll
                 for (int t = 0; t < ROW_TILES; t++) {
                     multiply(scores[t][2 * block], query[t], b[0], b[1], ELEMENT());

@@ -1,14 +1,17 @@
 //! Attention on CUDA by our own kernels: one launch for all sequences and heads, over tensors as they
 //! lie.
 
+use std::iter::once;
+
 use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
 use candle_core::{CudaDevice, DType, Tensor};
 
-use super::compile::{capability, function, ATTENTION};
+use super::compile::{capability, function, ATTENTION, ATTENTION_WARPGROUPS, HOPPER};
 use super::device::{address, constant, device_of, result, Constant, ALIGNMENT};
 use super::launch::{argument, launch_early};
 use super::recording::is_older;
 use super::small;
+use super::tensor_map::TensorMap;
 use crate::kernels::attention::{
     bias, Alignment, AttentionBias, AttentionKind, AttentionOptions, AttentionShape, Inputs,
 };
@@ -22,6 +25,11 @@ const TILE_KEYS: usize = 64;
 const TILE_WARPS: usize = 4;
 const SHORT: usize = 128;
 const NARROW: usize = 64;
+/// Rows and columns of the tiles of queries, keys or values that warpgroups take, how many of each kind a block has room
+/// for, and its queries.
+const GROUP_TILE: usize = 64;
+const GROUP_STAGES: usize = 4;
+const BLOCK_QUERIES: usize = 128;
 /// Tensor cores as the kernel uses them, and asynchronous copies.
 const LEAST_CAPABILITY: i32 = 80;
 /// Heads of up to this width go by tiles.
@@ -119,7 +127,7 @@ pub(crate) fn attend(
     if options.alignment != Alignment::Last && options.knows_positions() {
         return Ok(None);
     }
-    let Some(launch) = Launch::plan(q, boundaries, shape, options.scale)? else {
+    let Some(launch) = Launch::plan(inputs, options)? else {
         return Ok(None);
     };
     let device = device_of(q)?;
@@ -203,17 +211,16 @@ enum Kernel {
     Rows,
     /// Blocks on tensor cores whose warps have so many tiles of queries.
     TensorTiles(usize),
+    /// Blocks of warpgroups, on Hopper.
+    Warpgroups,
     /// Blocks that compute in full precision.
     PlainTiles,
 }
 
 impl Launch {
-    fn plan(
-        q: &Tensor,
-        (queries, keys): (&[u32], &[u32]),
-        shape: &AttentionShape,
-        scale: f32,
-    ) -> Result<Option<Self>> {
+    fn plan(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Option<Self>> {
+        let Inputs { q, shape, .. } = inputs;
+        let (queries, keys) = (inputs.query_boundaries, inputs.key_boundaries);
         let longest = |boundaries: &[u32]| {
             let lengths = boundaries.windows(2).map(|pair| pair[1] - pair[0]);
             lengths.max().unwrap_or(0) as usize
@@ -227,15 +234,24 @@ impl Launch {
         if !fits {
             return Ok(None);
         }
+        let capability = capability(&device_of(q)?)?;
         let tensor_cores = q.dtype() != DType::F32
-            && scale > 0.0
+            && options.scale > 0.0
             && shape.width.is_multiple_of(16)
             && shape.width <= MOST_TILE_WIDTH
-            && capability(&device_of(q)?)? >= LEAST_CAPABILITY;
+            && capability >= LEAST_CAPABILITY;
+        let plain = matches!(options.bias, AttentionBias::None) && options.soft_cap.is_none();
+        let warpgroups = tensor_cores
+            && plain
+            && capability == HOPPER
+            && most_queries > GROUP_TILE
+            && has_tiles(inputs)?;
         let kernel = if most_queries <= FEW_QUERIES && shape.tokens <= MOST_BLOCKS {
             Kernel::Rows
         } else if sequences > MOST_BLOCKS {
             return Ok(None);
+        } else if warpgroups {
+            Kernel::Warpgroups
         } else if tensor_cores {
             let doubled = shape.width <= NARROW && most_queries > SHORT;
             Kernel::TensorTiles(1 + usize::from(doubled))
@@ -285,8 +301,16 @@ impl Launch {
                 usize::from(self.kernel == Kernel::PlainTiles),
             ),
         ];
+        let source = match self.kernel {
+            Kernel::Warpgroups => ATTENTION_WARPGROUPS,
+            _ => ATTENTION,
+        };
+        let maps = match self.kernel {
+            Kernel::Warpgroups => tile_maps(dtype, shape, parameters)?,
+            _ => Vec::new(),
+        };
         let start = |kernel: &str, grid, threads: u32, shared: u32, parameters: &Parameters| {
-            let function = function(device, ATTENTION, kernel, dtype, &definitions, shared)?;
+            let function = function(device, source, kernel, dtype, &definitions, shared)?;
             let config = LaunchConfig {
                 grid_dim: grid,
                 block_dim: (threads, 1, 1),
@@ -295,7 +319,10 @@ impl Launch {
             // SAFETY: the argument is the kernel's; its addresses are of tensors that live until after
             // the launch, of the shapes it says, and boundaries were checked; `is_there` says whether what it
             // reads ahead may be.
-            unsafe { launch_early(device, &function, config, &[argument(parameters)], is_there) }?;
+            let arguments: Vec<_> = once(argument(parameters))
+                .chain(maps.iter().map(argument))
+                .collect();
+            unsafe { launch_early(device, &function, config, &arguments, is_there) }?;
             Ok::<(), crate::Error>(())
         };
         let heads = shape.heads as u32;
@@ -314,6 +341,14 @@ impl Launch {
                 let grid = tiles(queries)?;
                 let threads = 32 * TILE_WARPS as u32;
                 start("attention_tiles", grid, threads, shared as u32, parameters)
+            }
+            Kernel::Warpgroups => {
+                // Stages of keys and values, queries, and a barrier for each.
+                let tiles_of_all = 2 * GROUP_STAGES + BLOCK_QUERIES / GROUP_TILE;
+                let tile_bytes = GROUP_TILE * GROUP_TILE * dtype.size_in_bytes();
+                let shared = tiles_of_all * tile_bytes + 8 * (GROUP_STAGES + 1);
+                let grid = tiles(BLOCK_QUERIES)?;
+                start("attention_warpgroups", grid, 256, shared as u32, parameters)
             }
             Kernel::PlainTiles => {
                 // Queries, keys and probabilities by column, padded likewise, and values.
@@ -374,6 +409,42 @@ impl Launch {
             .clamp(1, MOST_SPLITS);
         (splits, keys.div_ceil(splits), together)
     }
+}
+
+/// Whether queries, keys and values lie as tiles are copied: heads side by side, and every 16 bytes at a multiple of that.
+fn has_tiles(inputs: &Inputs<'_>) -> Result<bool> {
+    for tensor in [inputs.q, inputs.k, inputs.v] {
+        let lies = match tensor.stride() {
+            &[token, GROUP_TILE, 1] => token.is_multiple_of(8),
+            _ => false,
+        };
+        if !lies || address(tensor)? % ALIGNMENT != 0 {
+            return Ok(false);
+        }
+    }
+    Ok(inputs.places.is_none() && inputs.shape.width == GROUP_TILE)
+}
+
+/// What copies tiles of queries, keys and values.
+fn tile_maps(dtype: DType, shape: &AttentionShape, given: &Parameters) -> Result<Vec<TensorMap>> {
+    let keys = (shape.key_tokens, shape.key_heads);
+    let all = [
+        (given.q, given.q_strides, (shape.tokens, shape.heads)),
+        (given.k, given.k_strides, keys),
+        (given.v, given.v_strides, keys),
+    ];
+    all.into_iter()
+        .map(|(address, [stride, _], (tokens, heads))| {
+            let dims = (tokens, heads * shape.width);
+            Ok(TensorMap::new(
+                address,
+                dtype,
+                dims,
+                stride as usize,
+                GROUP_TILE,
+            )?)
+        })
+        .collect()
 }
 
 /// The address and the strides of tokens and heads, of a copy where the tensor cannot be read 16 bytes

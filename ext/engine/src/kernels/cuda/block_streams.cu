@@ -29,9 +29,7 @@ __device__ __forceinline__ float excess() { return power(ELEMENT()) + (KIND == Q
 __device__ __forceinline__ uint first_and_third(uint codes) { return __byte_perm(codes, power_bits(ELEMENT()), 0x7250); }
 __device__ __forceinline__ uint second_and_fourth(uint codes) { return __byte_perm(codes, power_bits(ELEMENT()), 0x7351); }
 
-__device__ __forceinline__ uint shared_address(const void *of) { return uint(__cvta_generic_to_shared(of)); }
-
-__device__ __forceinline__ void copy_sixteen(void *to, const uchar *from) {
+__device__ __forceinline__ void stream_sixteen(void *to, const uchar *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory");
 }
 
@@ -281,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) stream_of_blocks(con
 #if KIND == Q6_K
                     from -= uint(ulong(from)) % 16;
 #endif
-                    copy_sixteen(stage_at + to[i], from);
+                    stream_sixteen(stage_at + to[i], from);
                 }
             }
             next_block += WARPS;

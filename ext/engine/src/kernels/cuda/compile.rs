@@ -16,11 +16,14 @@ const TYPES: &str = include_str!("types.cuh");
 pub(crate) struct Source {
     pub name: &'static str,
     pub text: &'static str,
+    /// Whether it takes instructions that Hopper has, and nothing after it.
+    pub for_hopper: bool,
 }
 
 pub(crate) const ROWS: Source = Source {
     name: "rows",
     text: include_str!("rows.cu"),
+    for_hopper: false,
 };
 pub(crate) const ATTENTION: Source = Source {
     name: "attention",
@@ -28,6 +31,7 @@ pub(crate) const ATTENTION: Source = Source {
         include_str!("attention.cu"),
         include_str!("attention_rows.cu")
     ),
+    for_hopper: false,
 };
 pub(crate) const PRODUCT: Source = Source {
     name: "product",
@@ -36,6 +40,7 @@ pub(crate) const PRODUCT: Source = Source {
         include_str!("product.cuh"),
         include_str!("product.cu")
     ),
+    for_hopper: false,
 };
 pub(crate) const BLOCKS: Source = Source {
     name: "blocks",
@@ -44,6 +49,7 @@ pub(crate) const BLOCKS: Source = Source {
         include_str!("product.cuh"),
         include_str!("blocks.cu")
     ),
+    for_hopper: false,
 };
 pub(crate) const BLOCK_TILES: Source = Source {
     name: "block_tiles",
@@ -53,6 +59,7 @@ pub(crate) const BLOCK_TILES: Source = Source {
         include_str!("block_numbers.cuh"),
         include_str!("block_tiles.cu")
     ),
+    for_hopper: false,
 };
 
 pub(crate) const BLOCK_STREAMS: Source = Source {
@@ -63,7 +70,29 @@ pub(crate) const BLOCK_STREAMS: Source = Source {
         include_str!("block_numbers.cuh"),
         include_str!("block_streams.cu")
     ),
+    for_hopper: false,
 };
+
+pub(crate) const WIDE_PRODUCT: Source = Source {
+    name: "wide_product",
+    text: concat!(
+        include_str!("warpgroups.cuh"),
+        include_str!("wide_product.cu")
+    ),
+    for_hopper: true,
+};
+pub(crate) const ATTENTION_WARPGROUPS: Source = Source {
+    name: "attention_warpgroups",
+    text: concat!(
+        include_str!("attention.cu"),
+        include_str!("warpgroups.cuh"),
+        include_str!("attention_warpgroups.cu")
+    ),
+    for_hopper: true,
+};
+
+/// The compute capability of sources that are `for_hopper`.
+pub(crate) const HOPPER: i32 = 90;
 
 /// A block gets more shared memory than this only when it asks for it.
 const PLAIN_SHARED_BYTES: u32 = 48 << 10;
@@ -132,6 +161,7 @@ fn ptx(
     static COMPILED: Mutex<Option<HashMap<(i32, String), Arc<str>>>> = Mutex::new(None);
     // PTX for an older architecture runs on a newer one.
     let (architecture, arch) = match capability(device)? {
+        HOPPER if source.for_hopper => (HOPPER, "compute_90a"),
         90.. => (90, "compute_90"),
         80.. => (80, "compute_80"),
         _ => (75, "compute_75"),

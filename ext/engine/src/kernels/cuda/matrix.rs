@@ -1,10 +1,11 @@
 //! Products with matrices as they lie: our own kernel for a few rows, cuBLASLt for many, bias and
-//! residual inside.
+//! residual inside; on Hopper our own for many rows that are activated.
 
 use candle_core::Tensor;
 
 use super::blas;
 use super::product::{product, Outcome, MOST_MATRICES};
+use super::wide_product;
 use crate::kernels::matrix::{Epilogue, Matrix};
 use crate::kernels::{self, Activation};
 use crate::Result;
@@ -33,6 +34,12 @@ pub(crate) fn multiply(
     }
     if activation == Activation::Identity {
         return Ok(blas::multiply(&x, matrix, residual)?);
+    }
+    if residual.is_none() {
+        let wide = wide_product::multiply(&x, matrix, activation)?;
+        if wide.is_some() {
+            return Ok(wide);
+        }
     }
     let Some(product) = blas::multiply(&x, matrix, None)? else {
         return Ok(None);

@@ -14,6 +14,8 @@ mod parameters;
 pub(super) mod product;
 pub(super) mod recording;
 pub(super) mod store;
+mod tensor_map;
+mod wide_product;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
