@@ -174,7 +174,8 @@ impl<T: Element> WeightMatrix<T> for ByteMatrix {
         TaskRows {
             most: (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS),
             unit: BLOCK,
-            in_units: true,
+            together: BLOCK,
+            padded: true,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::kernels::cpu::{for_each_range, with_scratch, Element, Output};
 use crate::runtime::threads;
 
 /// Columns of a task at most.
-const TASK_COLUMNS: usize = 128;
+pub(super) const TASK_COLUMNS: usize = 128;
 
 /// Tasks that are enough for a thread: with fewer, some threads would wait for the last.
 const TASKS_PER_THREAD: usize = 8;
@@ -31,9 +31,11 @@ pub(crate) struct TaskRows {
     pub most: usize,
     /// A task has a multiple of this, but for the last.
     pub unit: usize,
-    /// Whether kernels take `unit` rows at a time, and write the sums of as many even where there are fewer.
-    /// What follows is then done for each such unit, while its sums are in the first-level cache.
-    pub in_units: bool,
+    /// So many are multiplied with all of a task's panels, and finished, before the next: the caches still
+    /// have their sums.
+    pub together: usize,
+    /// Whether kernels write the sums of as many even where there are fewer.
+    pub padded: bool,
 }
 
 /// A matrix [outputs, inputs] whose outputs lie in panels, for rows of `T`.
@@ -61,8 +63,8 @@ pub(crate) trait WeightMatrix<T: Element>: Sync + Sized {
     ///
     /// # Safety
     /// The rows are prepared by a matrix of as many inputs, the panel exists, and the sums have room
-    /// for the tile's rows (a whole unit, where tasks are done in units) and a panel's columns. The
-    /// workspace saw no rows but these and those of the same preparation.
+    /// for the tile's rows (as many as are multiplied together, where those are padded) and a panel's
+    /// columns. The workspace saw no rows but these and those of the same preparation.
     unsafe fn multiply_tile(
         &self,
         context: &Context,
@@ -180,7 +182,7 @@ pub(super) fn multiply_prepared<T: Element, M: WeightMatrix<T>>(
     for_each_range(cut.tasks(), cut.cost(), |range| {
         let context = Context::new(isa, tiles, rows);
         let mut workspace = M::Workspace::default();
-        with_scratch(cut.most_rows.most * TASK_COLUMNS, |scratch| {
+        with_scratch(cut.most_rows.together * TASK_COLUMNS, |scratch| {
             for number in range {
                 let task = cut.task(number, factors);
                 let (factor, out) = (&factors[task.factor], outputs[task.factor]);
@@ -203,7 +205,7 @@ pub(super) fn multiply_prepared<T: Element, M: WeightMatrix<T>>(
 ///
 /// # Safety
 /// `out` holds the product, of which nobody else has the task's part; the scratch has room for
-/// as many rows as a task has at most, of `TASK_COLUMNS`.
+/// as many rows as are finished together, of `TASK_COLUMNS`.
 unsafe fn run<T: Element, M: WeightMatrix<T>>(
     context: &Context,
     workspace: &mut M::Workspace,
@@ -290,7 +292,8 @@ impl Cut {
         let one = TaskRows {
             most: 1,
             unit: 1,
-            in_units: false,
+            together: 1,
+            padded: false,
         };
         let wanted = factors.iter().map(|(matrix, _)| matrix.task_rows(isa));
         let most_rows = wanted.fold(one, |a, b| if a.unit > b.unit { a } else { b });
@@ -343,17 +346,13 @@ impl Cut {
             factor,
             rows: row..(row + self.task_rows).min(self.rows),
             columns: column..(column + self.task_columns).min(outputs),
-            padded: self.most_rows.in_units,
+            padded: self.most_rows.padded,
         }
     }
 
-    /// What of a task is multiplied and finished together: all of it, or a unit's rows.
+    /// What of a task is multiplied and finished together.
     fn tiles(&self, task: &Task) -> impl Iterator<Item = Task> {
-        let rows = match task.padded {
-            true => self.most_rows.unit,
-            false => task.rows.len().max(1),
-        };
-        let task = task.clone();
+        let (rows, task) = (self.most_rows.together, task.clone());
         task.rows.clone().step_by(rows).map(move |first| Task {
             rows: first..task.rows.end.min(first + rows),
             columns: task.columns.clone(),

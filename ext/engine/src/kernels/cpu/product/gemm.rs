@@ -126,7 +126,8 @@ impl WeightMatrix<f32> for PackedMatrix {
         TaskRows {
             most: 96,
             unit: 4,
-            in_units: false,
+            together: 96,
+            padded: false,
         }
     }
 

@@ -6,19 +6,18 @@ mod pairs;
 mod widened;
 
 use std::borrow::Cow;
-use std::ops::RangeInclusive;
 
 use crate::kernels::cpu::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::cpu::product::amx;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::cpu::product::driver::Sums;
-use crate::kernels::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix};
+use crate::kernels::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix, TASK_COLUMNS};
 use crate::kernels::cpu::product::panels::{pack_panels, PANEL};
 use crate::kernels::cpu::product::store::Panels;
 use crate::kernels::cpu::{build, for_each_range, read, Element, Output, Stored};
 use crate::Result;
-use widened::{multiply_widened, WidePanel};
+use widened::{multiply_widened, WidePanels};
 
 /// The depth of a tile; rows of both factors are padded to it by zeros.
 const DEPTH: usize = 32;
@@ -36,12 +35,14 @@ const CACHE: usize = 1 << 20;
 #[cfg(target_arch = "x86_64")]
 const MOST_ROWS: usize = 256;
 
-/// Bytes of a task's rows at most where weights are widened, and how many are multiplied together.
-const WIDE_CACHE: usize = 1 << 20;
-const WIDE_BLOCK: usize = 12;
+/// Rows of a task at most where weights are widened: the more there are, the less that matters.
+const MOST_WIDE_ROWS: usize = 1032;
 
-/// Rows of such a task: the more there are, the less it matters that a panel is widened for them.
-const WIDE_ROWS: RangeInclusive<usize> = 96..=516;
+/// Such rows that are multiplied and finished together.
+const WIDE_BLOCK: usize = 96;
+
+/// Bytes that a task's widened panels may take, or else a task's rows with one panel at a time.
+const WIDE_CACHE: usize = 1 << 20;
 
 /// With so many rows, a panel is widened once for all of them, and else as it is read.
 const LEAST_IN_WIDE_PANELS: usize = 16;
@@ -103,6 +104,14 @@ impl HalfMatrix {
         self.inputs.next_multiple_of(DEPTH)
     }
 
+    /// How many widened panels are held at once: all of a task's, or one where that is too much.
+    fn wide_panels(&self) -> usize {
+        match self.padded_inputs() * TASK_COLUMNS * size_of::<f32>() <= WIDE_CACHE {
+            true => TASK_COLUMNS / PANEL,
+            false => 1,
+        }
+    }
+
     fn panel(&self, number: usize) -> &[u32] {
         let length = self.padded_inputs() / 2 * PANEL;
         &self.panels[number * length..][..length]
@@ -156,7 +165,7 @@ impl HalfMatrix {
 impl<T: Element> WeightMatrix<T> for HalfMatrix {
     const PANEL: usize = PANEL;
     type Rows<'a> = HalfRows<'a>;
-    type Workspace = WidePanel;
+    type Workspace = WidePanels;
 
     fn inputs(&self) -> usize {
         self.inputs
@@ -173,16 +182,25 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
             return TaskRows {
                 most: (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS),
                 unit: BLOCK,
-                in_units: true,
+                together: BLOCK,
+                padded: true,
             };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = isa;
-        let rows = WIDE_CACHE / (self.padded_inputs() * size_of::<f32>()).max(1);
+        let (most, together) = match self.wide_panels() {
+            1 => {
+                let rows = WIDE_CACHE / (self.padded_inputs() * size_of::<f32>());
+                let most = (rows / WIDE_BLOCK * WIDE_BLOCK).max(WIDE_BLOCK);
+                (most, most)
+            }
+            _ => (MOST_WIDE_ROWS, WIDE_BLOCK),
+        };
         TaskRows {
-            most: (rows / WIDE_BLOCK * WIDE_BLOCK).clamp(*WIDE_ROWS.start(), *WIDE_ROWS.end()),
+            most,
             unit: 4,
-            in_units: false,
+            together,
+            padded: false,
         }
     }
 
@@ -204,7 +222,7 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
     unsafe fn multiply_tile(
         &self,
         context: &Context,
-        wide: &mut WidePanel,
+        wide: &mut WidePanels,
         x: &HalfRows<'_>,
         tile: Tile,
     ) {
@@ -217,11 +235,14 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
                     depth,
                     is_bf16: self.stored == Stored::Bf16,
                 };
+                let place = tile.panel % self.wide_panels();
+                let in_wide =
+                    tile.rows >= LEAST_IN_WIDE_PANELS || wide.holds(panel.as_ptr(), place);
                 // SAFETY: x and the panel are `depth` deep; the caller vouches for the sums.
                 unsafe {
-                    match tile.rows < LEAST_IN_WIDE_PANELS {
-                        true => multiply_widened(context.isa, operands, tile.rows, tile.sums),
-                        false => wide.multiply(context.isa, operands, tile.rows, tile.sums),
+                    match in_wide {
+                        true => wide.multiply(context.isa, operands, place, tile.rows, tile.sums),
+                        false => multiply_widened(context.isa, operands, tile.rows, tile.sums),
                     }
                 }
             }

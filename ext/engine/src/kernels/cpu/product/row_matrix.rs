@@ -49,7 +49,8 @@ impl<T: Element> WeightMatrix<T> for RowMatrix<'_, T> {
         TaskRows {
             most: 96,
             unit: 4,
-            in_units: false,
+            together: 96,
+            padded: false,
         }
     }
 

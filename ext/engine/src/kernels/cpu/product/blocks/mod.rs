@@ -141,7 +141,8 @@ impl WeightMatrix<f32> for BlockMatrix {
         TaskRows {
             most: 96,
             unit: 24,
-            in_units: false,
+            together: 96,
+            padded: false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Rows of f32 against halves that are widened as they are read.
 
-use super::WIDE_BLOCK;
+use std::cell::Cell;
+
 use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::product::driver::Sums;
 use crate::kernels::cpu::product::gemm::{self, multiply_cached_panel, multiply_panel};
@@ -10,6 +11,9 @@ use crate::kernels::cpu::simd::Simd;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
+
+/// While so many rows are multiplied, the next panel is asked for.
+const FIRST_ROWS: usize = 12;
 
 /// Rows of x and one panel, as deep as one another.
 #[derive(Clone, Copy)]
@@ -23,45 +27,90 @@ pub(super) struct Operands {
     pub is_bf16: bool,
 }
 
-/// A panel of f32, for rows that are many enough to be worth it. Sums are added in the same order as
+/// Panels of f32, for rows that are many enough to be worth it. Sums are added in the same order as
 /// those of a panel that is widened as it is read.
-#[derive(Default)]
-pub(crate) struct WidePanel(Vec<f32>);
+pub(crate) struct WidePanels(Vec<WidePanel>);
 
-impl WidePanel {
+struct WidePanel {
+    /// What was widened; null where nothing was.
+    from: *const u32,
+    /// As many as the panel has, and more.
+    numbers: Vec<f32>,
+}
+
+thread_local! {
+    static KEPT: Cell<Vec<WidePanel>> = const { Cell::new(Vec::new()) };
+}
+
+impl Default for WidePanels {
+    fn default() -> Self {
+        let mut panels = KEPT.take();
+        panels
+            .iter_mut()
+            .for_each(|panel| panel.from = std::ptr::null());
+        Self(panels)
+    }
+}
+
+impl Drop for WidePanels {
+    fn drop(&mut self) {
+        KEPT.set(std::mem::take(&mut self.0));
+    }
+}
+
+impl WidePanels {
+    /// Whether a panel is there, at its place.
+    pub(super) fn holds(&self, panel: *const u32, place: usize) -> bool {
+        self.0.get(place).is_some_and(|held| held.from == panel)
+    }
+
+    /// The widened panel stays at its place until another takes it.
+    ///
     /// # Safety
-    /// As `multiply_widened`.
+    /// As `multiply_widened`; what is held still exists.
     pub(super) unsafe fn multiply(
         &mut self,
         isa: Isa,
         operands: Operands,
+        place: usize,
         rows: usize,
         sums: Sums,
     ) {
         let Operands {
             x, panel, depth, ..
         } = operands;
-        self.0.resize(depth * PANEL, 0.0);
-        let wide = self.0.as_mut_ptr();
-        let first = rows.min(WIDE_BLOCK);
+        let is_held = self.holds(panel, place);
+        while self.0.len() <= place {
+            self.0.push(WidePanel {
+                from: std::ptr::null(),
+                numbers: Vec::new(),
+            });
+        }
+        let wide = &mut self.0[place];
+        if wide.numbers.len() < depth * PANEL {
+            wide.numbers.resize(depth * PANEL, 0.0);
+        }
+        let to = wide.numbers.as_mut_ptr();
+        let of_rows = |first: usize| gemm::Operands {
+            x: x.wrapping_add(first * depth),
+            x_stride: depth,
+            panel: to,
+            inputs: depth,
+        };
+        if is_held {
+            // SAFETY: the caller vouches for the operands.
+            return unsafe { multiply_cached_panel(isa, of_rows(0), rows, sums) };
+        }
+        wide.from = panel;
+        let first = rows.min(FIRST_ROWS);
         // The panel behind this one, whose inputs take a cache line each, is widened next.
         let line = LINE / size_of::<f32>();
         let next = (panel.cast::<f32>().wrapping_add(depth * line), line);
         // SAFETY: there is room for the panel; the caller vouches for the rest.
         unsafe {
-            widen(isa, (panel, wide), depth, operands.is_bf16);
-            let operands = gemm::Operands {
-                x,
-                x_stride: depth,
-                panel: wide,
-                inputs: depth,
-            };
-            multiply_panel(isa, operands, next, first, sums);
-            let operands = gemm::Operands {
-                x: x.add(first * depth),
-                ..operands
-            };
-            multiply_cached_panel(isa, operands, rows - first, sums.at(first, 0));
+            widen(isa, (panel, to), depth, operands.is_bf16);
+            multiply_panel(isa, of_rows(0), next, first, sums);
+            multiply_cached_panel(isa, of_rows(first), rows - first, sums.at(first, 0));
         }
     }
 }

@@ -163,10 +163,12 @@ pub(super) fn join(lines: &[Line], panel: &mut [f32]) {
 pub(super) fn task_rows(inputs: usize) -> TaskRows {
     let bytes = |rows| lines_of(rows, inputs) * size_of::<Line>();
     let rows = CACHE.saturating_sub(bytes(PANEL)) / bytes(1).max(1) * TILE;
+    let most = rows.clamp(LEAST_ROWS, MOST_ROWS);
     TaskRows {
-        most: rows.clamp(LEAST_ROWS, MOST_ROWS),
+        most,
         unit: TILE,
-        in_units: false,
+        together: most,
+        padded: false,
     }
 }
 
