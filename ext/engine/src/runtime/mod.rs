@@ -1,5 +1,6 @@
 //! What everything else stands on: errors, cancelling, logging, memory, threads and devices.
 
+pub(crate) mod ahead;
 pub mod allocator;
 pub mod bytes;
 pub mod cancel;
@@ -16,4 +17,5 @@ pub mod per_process;
 pub mod stack;
 pub mod stats;
 pub(crate) mod switch;
+mod team;
 pub mod threads;

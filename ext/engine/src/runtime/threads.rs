@@ -5,9 +5,10 @@
 //! which can't be replaced, is never used.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::LocalKey;
 use std::time::{Duration, Instant};
@@ -15,8 +16,10 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::ahead::{Ahead, Span};
 use super::cancel::CancelToken;
 use super::job::{Ending, Job};
+use super::team::Team;
 use crate::{Error, Result};
 
 struct Pool {
@@ -127,6 +130,8 @@ thread_local! {
     static INTERRUPT: RefCell<Option<CancelToken>> = const { RefCell::new(None) };
     static IN_CALL: Cell<bool> = const { Cell::new(false) };
     static ALONE: Cell<bool> = const { Cell::new(false) };
+    /// The team that this thread leads, unless it has just handed it something.
+    static TEAM: Cell<Option<Arc<Team>>> = const { Cell::new(None) };
 }
 
 /// Runs `work` on this thread alone: the kernels in it hand nothing to the pool. For work of which
@@ -199,31 +204,70 @@ static AWAKE: AtomicU32 = AtomicU32::new(0);
 /// How long a thread waits for the next part of the work before it may sleep.
 const PATIENCE: Duration = Duration::from_micros(200);
 
-/// Runs `work`, many short parts of which go to the pool one after the other, while the pool's threads
+/// How often a thread looks for work of its team before it looks for that of others.
+const LOOKS: usize = 32;
+
+/// Runs `work`, many short parts of which are handed out one after the other, while the pool's threads
 /// stay awake: waking one takes longer than many a part.
 pub fn awake<T>(work: impl FnOnce() -> T) -> T {
-    struct Awake(Arc<AtomicBool>);
+    struct Awake(Arc<Team>);
     impl Drop for Awake {
         fn drop(&mut self) {
-            self.0.store(true, Ordering::Release);
+            TEAM.set(None);
+            self.0.dismiss();
+            // SAFETY: it was this thread's to lead.
+            unsafe { self.0.course.end() };
             AWAKE.store(0, Ordering::Release);
         }
     }
-    let Some(caller) = rayon::current_thread_index() else {
+    let (Some(caller), threads) = (rayon::current_thread_index(), rayon::current_num_threads())
+    else {
         return work();
     };
     let crowded = BATCHING.load(Ordering::Acquire) > 0;
-    if is_alone() || crowded || rayon::current_num_threads() == 1 || !take_awake() {
+    if is_alone() || crowded || threads == 1 || !take_awake() {
         return work();
     }
-    let over = Arc::new(AtomicBool::new(false));
-    let _awake = Awake(over.clone());
+    let team = Arc::new(Team::new(threads));
+    let _awake = Awake(team.clone());
+    TEAM.set(Some(team.clone()));
     rayon::spawn_broadcast(move |thread| {
-        if thread.index() != caller {
-            wait_for_work(&over);
+        let member = (thread.index() + threads - caller) % threads;
+        if member > 0 {
+            team.attend(|| wait_for_work(&team, member));
         }
     });
     work()
+}
+
+/// Says what this thread and those that it keeps awake read next, each its share.
+pub fn reads(span: Span) {
+    let team = TEAM.take();
+    if let Some(team) = &team {
+        // SAFETY: this thread leads the team.
+        unsafe { team.course.take(span) };
+    }
+    TEAM.set(team);
+}
+
+/// Runs `work` for ranges that cover 0..parts on this thread and those that it keeps awake; `false`, and
+/// nothing done, where there are none.
+pub fn hand_out(parts: usize, work: &(dyn Fn(Range<usize>) + Sync)) -> bool {
+    struct Restore(Option<Arc<Team>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            TEAM.set(self.0.take());
+        }
+    }
+    let team = Restore(TEAM.take());
+    match &team.0 {
+        Some(team) if team.has_members() => {
+            // SAFETY: this thread leads the team, which `work` does not find here.
+            unsafe { team.run(parts, work) };
+            true
+        }
+        _ => false,
+    }
 }
 
 fn take_awake() -> bool {
@@ -234,14 +278,28 @@ fn take_awake() -> bool {
             .is_ok()
 }
 
-/// Takes on what the pool has to do until it is `over`, or long in coming.
-fn wait_for_work(over: &AtomicBool) {
-    let mut idle_since = Instant::now();
-    while !over.load(Ordering::Acquire) {
-        match rayon::yield_now() {
-            Some(rayon::Yield::Executed) => idle_since = Instant::now(),
-            _ if idle_since.elapsed() > PATIENCE => return,
-            _ => std::hint::spin_loop(),
+/// Takes on what the team or the pool has to do until it is over, or long in coming.
+fn wait_for_work(team: &Team, member: usize) {
+    let (mut seen, mut number) = (usize::MAX, team.number());
+    let (mut idle_since, mut looks) = (Instant::now(), 0);
+    let mut ahead = Ahead::default();
+    while !team.is_over() {
+        if team.assist(member, &mut seen) {
+            continue;
+        }
+        looks += 1;
+        if looks % LOOKS > 0 {
+            if !team.read_ahead(member, &mut ahead) {
+                std::hint::spin_loop();
+            }
+            continue;
+        }
+        let executed = matches!(rayon::yield_now(), Some(rayon::Yield::Executed));
+        // Work that others did while this thread was kept from it counts too.
+        if executed || team.number() != number {
+            (number, idle_since) = (team.number(), Instant::now());
+        } else if idle_since.elapsed() > PATIENCE {
+            return;
         }
     }
 }
@@ -339,6 +397,8 @@ fn current(purpose: Use) -> Result<Arc<ThreadPool>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[test]

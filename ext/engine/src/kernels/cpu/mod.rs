@@ -22,8 +22,12 @@ use crate::runtime::threads;
 pub(crate) use isa::Isa;
 use simd::Simd;
 
-/// Work below this many elements is not worth a second thread.
+/// Work below this many elements is not worth waking a second thread.
 const SMALL: usize = 16 * 1024;
+/// Less than this is not even worth handing to one that is awake.
+const LEAST: usize = 4 * 1024;
+/// With this much, four parts for a thread are so large that the last one would be waited for.
+const LARGE: usize = 1 << 22;
 
 /// The types of `Element`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,14 +243,23 @@ pub(crate) fn for_each_range(count: usize, cost: usize, work: impl Fn(Range<usiz
         return;
     }
     let total = count.saturating_mul(cost.max(1));
+    if total < LEAST || threads::is_alone() || threads::count() == 1 {
+        return work(0..count);
+    }
+    let large = (total / LARGE).clamp(4, 16);
+    let range = |parts: Range<usize>, of: usize| count * parts.start / of..count * parts.end / of;
+    let handed = (total / LEAST + 1)
+        .min(2 * large * threads::count())
+        .min(count);
+    if threads::hand_out(handed, &|parts| work(range(parts, handed))) {
+        return;
+    }
     let spread = || {
-        let most = 4 * rayon::current_num_threads();
-        let tasks = (total / SMALL + 1).min(most).min(count);
-        (0..tasks).into_par_iter().with_max_len(1).for_each(|task| {
-            work(count * task / tasks..count * (task + 1) / tasks);
-        });
+        let parts = (total / SMALL + 1).min(large * threads::count()).min(count);
+        let each = (0..parts).into_par_iter().with_max_len(1);
+        each.for_each(|part| work(range(part..part + 1, parts)));
     };
-    if total < 2 * SMALL || threads::is_alone() || threads::count() == 1 {
+    if total < 2 * SMALL {
         work(0..count);
     } else if threads::is_worker() {
         spread();
