@@ -102,6 +102,22 @@ pub(crate) trait Simd: Copy {
             unsafe { *to.add(i) = value as u8 };
         }
     }
+    /// LANES whole numbers of −128 to 127, as bytes.
+    #[inline(always)]
+    unsafe fn store_signed_bytes(to: *mut i8, v: Self::V) {
+        let mut values = [0.0f32; MOST_LANES];
+        unsafe { Self::store(values.as_mut_ptr(), v) };
+        for (i, value) in values.iter().enumerate().take(Self::LANES) {
+            // SAFETY: the caller vouches for the numbers, and for room.
+            unsafe { *to.add(i) = value.to_int_unchecked::<i32>() as i8 };
+        }
+    }
+    /// The sums of four vectors, each in some order: for numbers whose sums are exact.
+    #[inline(always)]
+    unsafe fn sum_each(vectors: [Self::V; 4]) -> [f32; 4] {
+        let [a, b, c, d] = vectors;
+        unsafe { [Self::sum(a), Self::sum(b), Self::sum(c), Self::sum(d)] }
+    }
     /// LANES numbers of bf16.
     #[inline(always)]
     unsafe fn load_bf16(from: *const u16) -> Self::V {

@@ -13,7 +13,7 @@ use crate::kernels::cpu::product::amx::Tiles;
 use crate::kernels::cpu::product::epilogue::{Finish, GemmEpilogue};
 use crate::kernels::cpu::product::panels;
 use crate::kernels::cpu::{for_each_range, with_scratch, Element, Output};
-use crate::runtime::threads;
+use crate::runtime::{ahead::Span, threads};
 
 /// Columns of a task at most.
 pub(super) const TASK_COLUMNS: usize = 128;
@@ -42,6 +42,8 @@ pub(crate) struct TaskRows {
 pub(crate) trait WeightMatrix<T: Element>: Sync + Sized {
     /// Outputs of a panel: whole vectors of every instruction set.
     const PANEL: usize;
+    /// Panels that a tile has at most.
+    const PANELS: usize = 1;
     /// Rows of x as the kernels read them: widened, rounded, padded.
     type Rows<'a>: Sync;
     /// What a thread keeps from task to task of a product.
@@ -51,6 +53,11 @@ pub(crate) trait WeightMatrix<T: Element>: Sync + Sized {
     fn outputs(&self) -> usize;
     fn task_rows(&self, isa: Isa) -> TaskRows;
 
+    /// Where it lies, if it is worth reading ahead.
+    fn span(&self) -> Option<Span> {
+        None
+    }
+
     /// `x` is [rows, inputs].
     fn prepare<'a>(&self, isa: Isa, x: &'a [T], rows: usize) -> Self::Rows<'a>;
 
@@ -59,11 +66,11 @@ pub(crate) trait WeightMatrix<T: Element>: Sync + Sized {
         false
     }
 
-    /// The sums of some rows and a panel, all of its columns.
+    /// The sums of some rows and panels, all of their columns.
     ///
     /// # Safety
-    /// The rows are prepared by a matrix of as many inputs, the panel exists, and the sums have room
-    /// for the tile's rows (as many as are multiplied together, where those are padded) and a panel's
+    /// The rows are prepared by a matrix of as many inputs, the panels exist, and the sums have room
+    /// for the tile's rows (as many as are multiplied together, where those are padded) and the panels'
     /// columns. The workspace saw no rows but these and those of the same preparation.
     unsafe fn multiply_tile(
         &self,
@@ -79,12 +86,14 @@ pub(crate) trait WeightMatrix<T: Element>: Sync + Sized {
     }
 }
 
-/// Some rows of x and one panel.
+/// Some rows of x and some panels.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
     pub row: usize,
     pub rows: usize,
+    /// The first panel.
     pub panel: usize,
+    pub panels: usize,
     pub sums: Sums,
 }
 
@@ -177,14 +186,20 @@ pub(super) fn multiply_prepared<T: Element, M: WeightMatrix<T>>(
         .iter_mut()
         .map(|product| Output(product.as_mut_ptr()))
         .collect();
+    if rows == 1 {
+        let mut spans = factors.iter().map_while(|(matrix, _)| matrix.span());
+        if let Some(first) = spans.next() {
+            threads::reads(spans.try_fold(first, Span::joined).unwrap_or(first));
+        }
+    }
     let cut = Cut::new(isa, rows, factors);
     let tiles = factors.iter().any(|(m, _)| m.takes_tile_registers(isa));
     for_each_range(cut.tasks(), cut.cost(), |range| {
         let context = Context::new(isa, tiles, rows);
         let mut workspace = M::Workspace::default();
         with_scratch(cut.most_rows.together * TASK_COLUMNS, |scratch| {
-            for number in range {
-                let task = cut.task(number, factors);
+            let mut rest = range;
+            while let Some(task) = cut.next_task(&mut rest, factors) {
                 let (factor, out) = (&factors[task.factor], outputs[task.factor]);
                 for tile in cut.tiles(&task) {
                     // SAFETY: this task alone has these rows and columns, which lie within the
@@ -232,12 +247,14 @@ unsafe fn run<T: Element, M: WeightMatrix<T>>(
                 stride: columns.len().next_multiple_of(M::PANEL),
             },
         };
-        for first in columns.clone().step_by(M::PANEL) {
+        let panels = columns.start / M::PANEL..columns.end.div_ceil(M::PANEL);
+        for panel in panels.clone().step_by(M::PANELS) {
             let tile = Tile {
                 row: task.rows.start,
                 rows: task.rows.len(),
-                panel: first / M::PANEL,
-                sums: sums.at(0, first - columns.start),
+                panel,
+                panels: M::PANELS.min(panels.end - panel),
+                sums: sums.at(0, panel * M::PANEL - columns.start),
             };
             matrix.multiply_tile(context, workspace, x, tile);
         }
@@ -303,7 +320,13 @@ impl Cut {
             .iter()
             .map(|(matrix, _)| matrix.outputs().div_ceil(M::PANEL))
             .sum();
-        let task_columns = M::PANEL * panels_per_task(row_tasks * panels, TASK_COLUMNS / M::PANEL);
+        // Panels that are multiplied at once are put together from tasks of one, so that ranges of tasks
+        // can be of equal length.
+        let most_panels = match rows == 1 && M::PANELS > 1 {
+            true => 1,
+            false => TASK_COLUMNS / M::PANEL,
+        };
+        let task_columns = M::PANEL * panels_per_task(row_tasks * panels, most_panels);
         let ends = factors.iter().scan(0, |end, (matrix, _)| {
             *end += matrix.outputs().div_ceil(task_columns);
             Some(*end)
@@ -330,6 +353,26 @@ impl Cut {
     fn cost(&self) -> usize {
         let panels = self.task_columns.div_ceil(panels::PANEL);
         self.task_rows.max(LEAST_COST_ROWS) * self.inputs * panels
+    }
+
+    /// Takes the first of some tasks, or, where one row is multiplied with panels that a matrix takes at
+    /// once, all that are of the same matrix and need no scratch.
+    fn next_task<T: Element, M: WeightMatrix<T>>(
+        &self,
+        rest: &mut Range<usize>,
+        factors: &[Factor<'_, T, M>],
+    ) -> Option<Task> {
+        let mut task = self.task(rest.next()?, factors);
+        let outputs = factors[task.factor].0.outputs();
+        let whole = outputs - outputs % M::PANEL;
+        if self.rows == 1 && M::PANELS > 1 && T::IS_F32 && !task.padded && task.columns.end <= whole
+        {
+            let more = (whole - task.columns.end) / self.task_columns;
+            let more = more.min(rest.len());
+            task.columns.end += more * self.task_columns;
+            rest.start += more;
+        }
+        Some(task)
     }
 
     fn task<T: Element, M: WeightMatrix<T>>(

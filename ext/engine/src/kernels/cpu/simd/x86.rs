@@ -135,6 +135,25 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn store_signed_bytes(to: *mut i8, v: Self::V) {
+        unsafe {
+            let whole = _mm256_cvtps_epi32(v);
+            let low = _mm256_castsi256_si128(whole);
+            let words = _mm_packs_epi32(low, _mm256_extracti128_si256::<1>(whole));
+            _mm_storel_epi64(to.cast(), _mm_packs_epi16(words, words));
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum_each([a, b, c, d]: [Self::V; 4]) -> [f32; 4] {
+        unsafe {
+            let all = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+            let four = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps::<1>(all));
+            let mut sums = [0.0; 4];
+            _mm_storeu_ps(sums.as_mut_ptr(), four);
+            sums
+        }
+    }
+    #[inline(always)]
     unsafe fn load_columns(from: *const f32, stride: usize, last: usize) -> [Self::V; 4] {
         unsafe {
             let (a, b) = (
@@ -327,6 +346,33 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn highest(v: Self::V) -> f32 {
         unsafe { _mm512_reduce_max_ps(v) }
+    }
+    #[inline(always)]
+    unsafe fn store_signed_bytes(to: *mut i8, v: Self::V) {
+        unsafe {
+            let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
+            _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum_each([a, b, c, d]: [Self::V; 4]) -> [f32; 4] {
+        unsafe {
+            let pairs = |a, b| _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let [ab, cd] = [_mm512_castps_pd(pairs(a, b)), _mm512_castps_pd(pairs(c, d))];
+            let [low, high] = [_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd)];
+            let all = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+            let half = _mm256_add_ps(
+                _mm512_castps512_ps256(all),
+                _mm512_extractf32x8_ps::<1>(all),
+            );
+            let four = _mm_add_ps(
+                _mm256_castps256_ps128(half),
+                _mm256_extractf128_ps::<1>(half),
+            );
+            let mut sums = [0.0; 4];
+            _mm_storeu_ps(sums.as_mut_ptr(), four);
+            sums
+        }
     }
     #[inline(always)]
     unsafe fn gelu(x: Self::V) -> Self::V {

@@ -15,6 +15,9 @@ pub(super) trait Integers: Copy {
     const ROWS: usize;
     /// `ROWS` where every 16 inputs have a scale, which takes more registers.
     const ROWS_OF_RUNS: usize;
+    /// Panels, at most 4, that are multiplied with one row together, if it is only one: each is read by the
+    /// memory's own pace, and their sums don't wait for each other.
+    const PANELS: usize = 1;
     /// What `dot_wide` takes from a code by itself is 128 less this.
     const WIDE_OFFSET: i32;
 

@@ -21,10 +21,11 @@ use crate::kernels::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix
 use crate::kernels::cpu::product::store::Panels;
 use crate::kernels::cpu::{for_each_range, Output};
 use crate::quant::{BlockType, QuantizedTensor};
+use crate::runtime::ahead::Span;
 use crate::{Error, Result};
 use format::{for_format, Format, PANEL};
 use level::Level;
-use product::{multiply_panel, Panel};
+use product::multiply_panels;
 use quantize::QuantizedRows;
 
 /// Bytes of the file that are laid out anew before their pages are let go.
@@ -112,17 +113,21 @@ impl BlockMatrix {
         })
     }
 
-    fn panel(&self, index: usize) -> Panel<'_> {
-        Panel {
+    /// Some panels from `first` on.
+    fn panels(&self, first: usize, count: usize) -> product::Panels<'_> {
+        product::Panels {
             kind: self.kind,
             inputs: self.inputs,
-            bytes: &self.panels[index * self.stride..][..self.stride],
+            bytes: &self.panels[first * self.stride..][..count * self.stride],
+            stride: self.stride,
+            count,
         }
     }
 }
 
 impl WeightMatrix<f32> for BlockMatrix {
     const PANEL: usize = PANEL;
+    const PANELS: usize = usize::MAX;
     type Rows<'a> = QuantizedRows;
     #[cfg(target_arch = "x86_64")]
     type Workspace = tiles::Workspace;
@@ -146,6 +151,10 @@ impl WeightMatrix<f32> for BlockMatrix {
         }
     }
 
+    fn span(&self) -> Option<Span> {
+        Some(Span::new(&self.panels))
+    }
+
     fn prepare(&self, isa: Isa, x: &[f32], rows: usize) -> QuantizedRows {
         QuantizedRows::new((isa, Level::of(isa)), x, rows)
     }
@@ -158,14 +167,14 @@ impl WeightMatrix<f32> for BlockMatrix {
         x: &QuantizedRows,
         tile: Tile,
     ) {
-        let panel = self.panel(tile.panel);
-        // SAFETY: the rows of x have as many groups as the panel, and a task's begin with a tile; the
+        let panels = self.panels(tile.panel, tile.panels);
+        // SAFETY: the rows of x have as many groups as the panels, and a task's begin with a tile; the
         // caller vouches for the sums.
         unsafe {
             match x.tiled {
                 #[cfg(target_arch = "x86_64")]
-                true => tiles::multiply_panel(workspace, &panel, x, tile),
-                _ => multiply_panel(x.level, &panel, x, tile),
+                true => tiles::multiply_panels(workspace, &panels, x, tile),
+                _ => multiply_panels(x.level, &panels, x, tile),
             }
         }
     }

@@ -16,9 +16,11 @@ use crate::quant::BlockType;
 pub(super) type Float<S> = <S as Integers>::Float;
 pub(super) type Number<S> = <Float<S> as Simd>::V;
 
-/// How far ahead of its use a panel is asked for, in bytes.
-#[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 4096;
+/// How far ahead of its use a lone panel is asked for, in bytes.
+pub(super) const AHEAD: usize = 4096;
+
+/// Panels that any level multiplies with one row together.
+const MOST_PANELS: usize = 4;
 
 /// Some rows of x.
 #[derive(Clone, Copy)]
@@ -129,31 +131,41 @@ pub(super) unsafe fn codes<S: Integers, F: Format, const STEP: usize>(
     }
 }
 
-/// The exact sums of half a group (`HALF` 0 or 1) for the planes of `R` rows, on top of `sums`.
+/// The exact sums of the planes of `R` rows with `P` panels.
+type PanelSums<S, const R: usize, const P: usize> = [[[<S as Integers>::V; PLANES]; R]; P];
+
+/// The exact sums of half a group (`HALF` 0 or 1), on top of `sums`. The panels take turns step by step:
+/// the sums of each would wait for themselves.
 #[inline(always)]
-unsafe fn half_group<S: Integers, F: Format, const R: usize, const HALF: usize>(
-    mut sums: [[S::V; PLANES]; R],
-    (low, high): (*const u8, *const u8),
+unsafe fn half_group<S: Integers, F: Format, const R: usize, const P: usize, const HALF: usize>(
+    mut sums: PanelSums<S, R, P>,
+    places: &[Place<Number<S>>; P],
     levels: &[u8; 16],
     rows: &Rows,
     group: usize,
-) -> [[S::V; PLANES]; R] {
+) -> PanelSums<S, R, P> {
     unsafe {
         macro_rules! step {
             ($step:literal) => {
-                let codes = codes::<S, F, $step>(low, high, levels);
-                let mut r = 0;
-                while r < R {
-                    let mut p = 0;
-                    while p < PLANES {
-                        let x = rows.step(r, p, group, $step);
-                        sums[r][p] = match F::WIDE {
-                            true => S::dot_wide(sums[r][p], codes, x),
-                            false => S::dot(sums[r][p], codes, x),
-                        };
-                        p += 1;
+                let mut panel = 0;
+                while panel < P {
+                    let (low, high) = places[panel].planes;
+                    let codes = codes::<S, F, $step>(low, high, levels);
+                    let sums = &mut sums[panel];
+                    let mut r = 0;
+                    while r < R {
+                        let mut p = 0;
+                        while p < PLANES {
+                            let x = rows.step(r, p, group, $step);
+                            sums[r][p] = match F::WIDE {
+                                true => S::dot_wide(sums[r][p], codes, x),
+                                false => S::dot(sums[r][p], codes, x),
+                            };
+                            p += 1;
+                        }
+                        r += 1;
                     }
-                    r += 1;
+                    panel += 1;
                 }
             };
         }
@@ -351,79 +363,98 @@ pub(super) unsafe fn add_second_run<S: Integers, F: Format, const R: usize>(
     }
 }
 
-/// Multiplies a group with one scale and adds it to `totals`.
+/// Multiplies a group with one scale and adds it to the panels' totals.
 #[inline(always)]
-unsafe fn add_group<S: Integers, F: Format, const R: usize>(
-    totals: &mut [Number<S>; R],
-    place: &Place<Number<S>>,
+unsafe fn add_group<S: Integers, F: Format, const R: usize, const P: usize>(
+    totals: &mut [[Number<S>; R]; P],
+    places: &[Place<Number<S>>; P],
     levels: &[u8; 16],
     rows: &Rows,
     group: usize,
 ) {
     unsafe {
-        let sums = begin::<S, F, R>(rows, group, |halves| halves[0] + halves[1]);
-        let sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
-        let sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
-        add_sums::<S, F, R>(totals, place, &sums, rows, group);
+        let sums = [begin::<S, F, R>(rows, group, |halves| halves[0] + halves[1]); P];
+        let sums = half_group::<S, F, R, P, 0>(sums, places, levels, rows, group);
+        let sums = half_group::<S, F, R, P, 1>(sums, places, levels, rows, group);
+        for panel in 0..P {
+            let totals = &mut totals[panel];
+            add_sums::<S, F, R>(totals, &places[panel], &sums[panel], rows, group);
+        }
     }
 }
 
-/// Multiplies a group of two runs with a scale each and adds it to `totals`.
+/// Multiplies a group of two runs with a scale each and adds it to the panels' totals.
 #[inline(always)]
-unsafe fn add_runs<S: Integers, F: Format, const R: usize>(
-    totals: &mut [Number<S>; R],
-    place: &Place<Number<S>>,
+unsafe fn add_runs<S: Integers, F: Format, const R: usize, const P: usize>(
+    totals: &mut [[Number<S>; R]; P],
+    places: &[Place<Number<S>>; P],
     levels: &[u8; 16],
     rows: &Rows,
     group: usize,
 ) {
     unsafe {
-        let sums = begin::<S, F, R>(rows, group, |halves| halves[0]);
-        let sums = half_group::<S, F, R, 0>(sums, place.planes, levels, rows, group);
-        let first = scale_first_run::<S, R>(place, &sums);
-        let sums = begin::<S, F, R>(rows, group, |halves| halves[1]);
-        let sums = half_group::<S, F, R, 1>(sums, place.planes, levels, rows, group);
-        add_second_run::<S, F, R>(totals, place, (first, &sums), rows, group);
+        let sums = [begin::<S, F, R>(rows, group, |halves| halves[0]); P];
+        let sums = half_group::<S, F, R, P, 0>(sums, places, levels, rows, group);
+        let mut first = [[Float::<S>::splat(0.0); R]; P];
+        for panel in 0..P {
+            first[panel] = scale_first_run::<S, R>(&places[panel], &sums[panel]);
+        }
+        let sums = [begin::<S, F, R>(rows, group, |halves| halves[1]); P];
+        let sums = half_group::<S, F, R, P, 1>(sums, places, levels, rows, group);
+        for panel in 0..P {
+            let runs = (first[panel], &sums[panel]);
+            add_second_run::<S, F, R>(&mut totals[panel], &places[panel], runs, rows, group);
+        }
     }
 }
 
 /// Asks for what is read soon: the hardware looks ahead within a page only.
 #[inline(always)]
-pub(super) unsafe fn fetch_ahead(from: *const u8, bytes: usize) {
+pub(super) unsafe fn fetch_ahead(from: *const u8, distance: usize, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..bytes).step_by(64) {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
         // SAFETY: a prefetch reads nothing and cannot fault; SSE belongs to every x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD + line).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(distance + line).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (from, bytes);
+    let _ = (from, distance, bytes);
 }
 
-/// `R` rows of x times the outputs of the lanes from `first` on.
+/// `R` rows of x times the outputs of the lanes from `first` on in `P` panels, of which the first is given
+/// and the others are `stride` apart.
 #[inline(always)]
-unsafe fn tile<S: Integers, F: Format, const R: usize>(
-    panel: *const u8,
+unsafe fn tile<S: Integers, F: Format, const R: usize, const P: usize>(
+    (panel, stride): (*const u8, usize),
     first: usize,
     levels: &[u8; 16],
     rows: &Rows,
-) -> [Number<S>; R] {
+) -> [[Number<S>; R]; P] {
+    // Of several panels, those that follow are asked for, each at the place where this one is.
+    let ahead = if P > 1 { P * stride } else { AHEAD };
     unsafe {
-        let mut totals = [Float::<S>::splat(0.0); R];
+        let mut totals = [[Float::<S>::splat(0.0); R]; P];
         let mut at = panel;
         let mut group = 0;
         while group < rows.width {
-            let shared = shared::<S, F>(at, first);
+            let mut common = [[Float::<S>::splat(0.0); 2]; P];
+            for (number, common) in common.iter_mut().enumerate() {
+                *common = shared::<S, F>(at.add(number * stride), first);
+            }
             at = at.add(F::HEADER_BYTES);
             for _ in 0..F::GROUPS {
-                if R == 1 {
-                    fetch_ahead(at, F::GROUP_BYTES);
+                let mut places = [Place::new::<F>(common[0], at, first); P];
+                for (number, place) in places.iter_mut().enumerate() {
+                    let at = at.add(number * stride);
+                    if R == 1 {
+                        fetch_ahead(at, ahead, F::GROUP_BYTES);
+                    }
+                    *place = Place::new::<F>(common[number], at, first);
                 }
-                let place = Place::new::<F>(shared, at, first);
                 if F::RUNS {
-                    add_runs::<S, F, R>(&mut totals, &place, levels, rows, group);
+                    add_runs::<S, F, R, P>(&mut totals, &places, levels, rows, group);
                 } else {
-                    add_group::<S, F, R>(&mut totals, &place, levels, rows, group);
+                    add_group::<S, F, R, P>(&mut totals, &places, levels, rows, group);
                 }
                 at = at.add(F::GROUP_BYTES);
                 group += 1;
@@ -440,56 +471,112 @@ pub(super) fn levels<F: Format>() -> [u8; 16] {
     })
 }
 
-/// `count` rows times the panel.
+/// The rows of a tile times its panels.
 #[inline(always)]
-unsafe fn multiply_format<S: Integers, F: Format>(
-    panel: &Panel<'_>,
-    rows: Rows,
-    count: usize,
+unsafe fn multiply_format<S: Integers, F: Format>(panels: &Panels<'_>, rows: Rows, tile: Tile) {
+    let levels = levels::<F>();
+    let mut panel = 0;
+    while panel < panels.count {
+        let left = panels.count - panel;
+        // As even as can be: four and one would be slower than three and two.
+        let most = if tile.rows == 1 { S::PANELS } else { 1 };
+        let together = left.div_ceil(left.div_ceil(most));
+        let operands = (panels.at(panel), panels.stride);
+        // SAFETY: the caller vouches for the rows of x, the panels and the sums.
+        unsafe {
+            let sums = tile.sums.at(0, panel * PANEL);
+            match together {
+                1 => multiply_rows::<S, F>(operands, &levels, rows, tile.rows, sums),
+                2 => multiply_row::<S, F, 2>(operands, &levels, &rows, sums),
+                3 => multiply_row::<S, F, 3>(operands, &levels, &rows, sums),
+                _ => multiply_row::<S, F, 4>(operands, &levels, &rows, sums),
+            }
+        }
+        panel += together;
+    }
+}
+
+/// One row times `P` panels.
+#[inline(always)]
+unsafe fn multiply_row<S: Integers, F: Format, const P: usize>(
+    panels: (*const u8, usize),
+    levels: &[u8; 16],
+    rows: &Rows,
     sums: Sums,
 ) {
-    let levels = levels::<F>();
+    const { assert!(P <= MOST_PANELS) };
+    // Levels that take fewer at once don't get here, and have no code for it.
+    if P > S::PANELS {
+        return;
+    }
     unsafe {
-        let mut first = 0;
-        while first < PANEL {
-            let start = panel.bytes.as_ptr();
-            in_row_tiles!(count, most if F::RUNS { S::ROWS_OF_RUNS } else { S::ROWS }, (row, HEIGHT) => {
-                let totals = tile::<S, F, HEIGHT>(start, first, &levels, &rows.starting_at(row));
-                for (r, total) in totals.into_iter().enumerate() {
-                    Float::<S>::store(sums.row(row + r).add(first), total);
-                }
-            });
-            first += Float::<S>::LANES;
+        for first in (0..PANEL).step_by(Float::<S>::LANES) {
+            let totals = tile::<S, F, 1, P>(panels, first, levels, rows);
+            for (panel, [total]) in totals.into_iter().enumerate() {
+                Float::<S>::store(sums.at(0, panel * PANEL + first).start, total);
+            }
         }
     }
 }
 
-/// One panel of a matrix.
-pub(super) struct Panel<'a> {
+/// `count` rows times one panel.
+#[inline(always)]
+unsafe fn multiply_rows<S: Integers, F: Format>(
+    panel: (*const u8, usize),
+    levels: &[u8; 16],
+    rows: Rows,
+    count: usize,
+    sums: Sums,
+) {
+    unsafe {
+        for first in (0..PANEL).step_by(Float::<S>::LANES) {
+            in_row_tiles!(count, most if F::RUNS { S::ROWS_OF_RUNS } else { S::ROWS }, (row, HEIGHT) => {
+                let rows = rows.starting_at(row);
+                let [totals] = tile::<S, F, HEIGHT, 1>(panel, first, levels, &rows);
+                for (r, total) in totals.into_iter().enumerate() {
+                    Float::<S>::store(sums.row(row + r).add(first), total);
+                }
+            });
+        }
+    }
+}
+
+/// Panels of a matrix that follow each other.
+pub(super) struct Panels<'a> {
     pub kind: BlockType,
     pub inputs: usize,
     pub bytes: &'a [u8],
+    /// Bytes from one to the next.
+    pub stride: usize,
+    pub count: usize,
+}
+
+impl Panels<'_> {
+    /// Where one of them begins.
+    pub fn at(&self, panel: usize) -> *const u8 {
+        self.bytes[panel * self.stride..][..self.stride].as_ptr()
+    }
 }
 
 #[inline(always)]
-unsafe fn multiply_panel_with<S: Integers>(panel: &Panel<'_>, x: &QuantizedRows, tile: Tile) {
-    let rows = Rows::new(x, tile.row, panel.inputs / GROUP);
+unsafe fn multiply_panels_with<S: Integers>(panels: &Panels<'_>, x: &QuantizedRows, tile: Tile) {
+    let rows = Rows::new(x, tile.row, panels.inputs / GROUP);
     // SAFETY: the caller vouches for the rows of x and of the sums; a panel has all its blocks.
     unsafe {
         for_format!(
-            panel.kind,
-            F => multiply_format::<S, F>(panel, rows, tile.rows, tile.sums),
+            panels.kind,
+            F => multiply_format::<S, F>(panels, rows, tile),
             ()
         );
     }
 }
 
 leveled! {
-    /// The sums of the tile's rows of x and the panel.
+    /// The sums of the tile's rows of x and the panels.
     ///
     /// # Safety
-    /// x has the rows, of as many groups as the panel; the sums have room for them.
-    pub(super) unsafe fn multiply_panel(
-        panel: &Panel<'_>, x: &QuantizedRows, tile: Tile,
-    ) = multiply_panel_with
+    /// x has the rows, of as many groups as the panels; the sums have room for them.
+    pub(super) unsafe fn multiply_panels(
+        panels: &Panels<'_>, x: &QuantizedRows, tile: Tile,
+    ) = multiply_panels_with
 }

@@ -137,36 +137,37 @@ unsafe fn quantize_with<S: Simd>(
     unsafe {
         for group in 0..count {
             let x = x.add(group * GROUP);
-            let (mut largest, mut broken) = (S::splat(0.0), S::splat(0.0));
+            // What is infinite or not a number counts as infinite.
+            let endless = S::splat(f32::INFINITY);
+            let mut largest = S::splat(0.0);
             for i in (0..GROUP).step_by(S::LANES) {
-                let v = S::load(x.add(i));
-                largest = S::max(largest, S::abs(v));
-                broken = S::fma(v, S::splat(0.0), broken);
+                let size = S::abs(S::load(x.add(i)));
+                largest = S::max(largest, S::select_less(size, endless, size, endless));
             }
             let largest = S::highest(largest);
-            // 0, or NaN where an element is infinite or NaN, which the products then are, too.
-            let broken = S::sum(broken);
-            let fits = largest > LEAST && broken == 0.0;
-            let factor = S::splat(if fits { MOST / largest } else { 0.0 });
-            let mut rounded = [[0f32; GROUP]; PLANES];
-            if fits {
-                for i in (0..GROUP).step_by(S::LANES) {
-                    let v = S::mul(S::load(x.add(i)), factor);
-                    let whole = S::round(v);
-                    S::store(rounded[0].as_mut_ptr().add(i), whole);
-                    let rest = S::mul(S::sub(v, whole), S::splat(FINER as f32));
-                    S::store(rounded[1].as_mut_ptr().add(i), S::round(rest));
+            let fits = largest > LEAST && largest < f32::INFINITY;
+            let to = bytes.add(group * layout.group);
+            let byte_sums = match fits {
+                true => round_group::<S>(x, MOST / largest, to, layout.plane),
+                false => {
+                    for plane in 0..PLANES {
+                        to.add(plane * layout.plane).write_bytes(0, GROUP);
+                    }
+                    [[0; 2]; PLANES]
                 }
-            }
-            let mut scale = if fits { largest / MOST } else { broken };
+            };
+            let mut scale = match fits {
+                true => largest / MOST,
+                // The products are no numbers then, either.
+                false if largest == f32::INFINITY => f32::NAN,
+                false => 0.0,
+            };
             let mut whole_sum = 0;
-            for (plane, rounded) in rounded.iter().enumerate() {
+            for (plane, byte_sums) in byte_sums.into_iter().enumerate() {
                 if plane > 0 {
                     scale /= FINER as f32;
                     whole_sum *= FINER;
                 }
-                let to = bytes.add(group * layout.group + plane * layout.plane);
-                let byte_sums = store_bytes(rounded, to);
                 whole_sum += byte_sums[0] + byte_sums[1];
                 *groups.add(plane * count + group) = Group {
                     scale,
@@ -178,23 +179,35 @@ unsafe fn quantize_with<S: Simd>(
     }
 }
 
-/// Writes whole numbers of at most 127 as bytes; the sums of the first and the last 16.
+/// Writes the bytes of a group, whose planes are `plane` bytes apart; the sums of the first and the last
+/// 16 bytes of each.
 #[inline(always)]
-unsafe fn store_bytes(rounded: &[f32; GROUP], bytes: *mut i8) -> [i32; 2] {
-    let mut byte_sums = [0i32; 2];
-    for half in 0..2 {
-        let mut values = [0i32; GROUP / 2];
-        for i in 0..GROUP / 2 {
-            // SAFETY: the numbers fit.
-            values[i] = unsafe { rounded[half * GROUP / 2 + i].to_int_unchecked() };
+unsafe fn round_group<S: Simd>(
+    x: *const f32,
+    factor: f32,
+    bytes: *mut i8,
+    plane: usize,
+) -> [[i32; 2]; PLANES] {
+    const HALF: usize = GROUP / 2;
+    // SAFETY: the caller vouches for a group of x and of both planes; what is rounded is at most 127.
+    unsafe {
+        let factor = S::splat(factor);
+        let mut sums = [S::splat(0.0); 2 * PLANES];
+        for half in 0..2 {
+            for i in (half * HALF..(half + 1) * HALF).step_by(S::LANES) {
+                let v = S::mul(S::load(x.add(i)), factor);
+                let whole = S::round(v);
+                let rest = S::round(S::mul(S::sub(v, whole), S::splat(FINER as f32)));
+                for (number, rounded) in [whole, rest].into_iter().enumerate() {
+                    S::store_signed_bytes(bytes.add(number * plane + i), rounded);
+                    let sum = &mut sums[2 * number + half];
+                    *sum = S::add(*sum, rounded);
+                }
+            }
         }
-        for (i, value) in values.into_iter().enumerate() {
-            // SAFETY: the caller vouches for room for a group.
-            unsafe { *bytes.add(half * GROUP / 2 + i) = value as i8 };
-        }
-        byte_sums[half] = values.iter().sum();
+        let [a, b, c, d] = S::sum_each(sums).map(|sum| sum as i32);
+        [[a, b], [c, d]]
     }
-    byte_sums
 }
 
 dispatched! {

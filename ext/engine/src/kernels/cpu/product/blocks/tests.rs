@@ -151,6 +151,26 @@ fn a_row_does_not_depend_on_its_neighbours() {
 }
 
 #[test]
+fn a_lone_row_takes_any_number_of_panels_together() {
+    let inputs = 256;
+    let x = numbers(2 * inputs, 6);
+    for panels in [1, 2, 3, 4, 5, 9] {
+        // Something of a panel comes after the whole ones.
+        let outputs = panels * PANEL + 5;
+        for kind in KINDS {
+            let packed = matrix(&random_matrix(kind, outputs, inputs));
+            for level in Level::available() {
+                let together = plain(&packed, level, &x, 2);
+                for (x, together) in x.chunks(inputs).zip(together.chunks(outputs)) {
+                    let alone = plain(&packed, level, x, 1);
+                    assert!(alone == together, "{} on {level:?}", kind.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn several_matrices_at_once_and_their_epilogues() {
     let (inputs, rows) = (256, 5);
     let x = numbers(rows * inputs, 9);

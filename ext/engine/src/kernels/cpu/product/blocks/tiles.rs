@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 use super::format::{for_format, Format, GROUP, PANEL};
 use super::integers::Integers;
 use super::product::{
-    add_second_run, add_sums, codes, fetch_ahead, levels, scale_first_run, shared, Panel, Place,
-    RowSums, Rows,
+    add_second_run, add_sums, codes, fetch_ahead, levels, scale_first_run, shared, Panels, Place,
+    RowSums, Rows, AHEAD,
 };
 use super::quantize::{QuantizedRows, PLANES, TILE_ROWS};
 use super::x86::Avx512Dot;
@@ -19,20 +19,24 @@ use crate::quant::BlockType;
 
 const _: () = assert!(TILE_ROWS * PLANES == TILE && PANEL == TILE);
 
-/// Groups whose codes are laid open at once.
-const BATCH: usize = 8;
+/// Groups whose codes are laid open at once: with the sums, half of the first-level cache.
+const BATCH: usize = 24;
+/// How many groups vectors are behind the tiles, so that neither waits for the other.
+const BEHIND: usize = 2;
+/// Groups whose sums there is room for.
+const RING: usize = 2 * BEHIND;
 /// Bytes of a group's codes, and of its rows of x.
 const OPEN: usize = PANEL * GROUP;
 const FILLED: usize = TILE * GROUP;
 /// Sums of a tile.
 const CELLS: usize = TILE * PANEL;
 
-/// What a batch goes through: codes, signed, and the sums of one tile of rows, two for each group where
-/// its runs are summed apart.
+/// What a batch goes through: codes, signed, and the sums of one tile of rows and of the latest groups,
+/// two for each where its runs are summed apart.
 #[repr(C, align(64))]
 struct Room {
     codes: [[i8; OPEN]; BATCH],
-    sums: [[i32; CELLS]; 2 * BATCH],
+    sums: [[i32; CELLS]; 2 * RING],
 }
 
 /// The tiles of a thread, and what they are configured for.
@@ -51,35 +55,38 @@ impl Workspace {
     }
 }
 
-/// The sums of the tile's rows of x and the panel.
+/// The sums of the tile's rows of x and the panels.
 ///
 /// # Safety
-/// x is `tiled`, has the tile's rows, which begin with a tile of x, of as many groups as the panel; the
+/// x is `tiled`, has the tile's rows, which begin with a tile of x, of as many groups as the panels; the
 /// sums have room for them.
-pub(super) unsafe fn multiply_panel(
+pub(super) unsafe fn multiply_panels(
     workspace: &mut Workspace,
-    panel: &Panel<'_>,
+    panels: &Panels<'_>,
     x: &QuantizedRows,
     tile: Tile,
 ) {
-    let width = panel.inputs / GROUP;
-    let operands = Operands {
-        panel: panel.bytes.as_ptr(),
-        x: x.bytes[tile.row * PLANES * panel.inputs..].as_ptr(),
-        rows: Rows::new(x, tile.row, width),
-        count: tile.rows,
-        sums: tile.sums,
-    };
-    for_format!(
-        panel.kind,
-        F => {
-            let depth = if F::RUNS { GROUP / 2 } else { GROUP };
-            let tiles = workspace.tiles(depth);
-            // SAFETY: the caller vouches for the operands; a CPU with tiles has the features.
-            unsafe { multiply::<F>(tiles, operands) }
-        },
-        ()
-    );
+    let width = panels.inputs / GROUP;
+    for panel in 0..panels.count {
+        let operands = Operands {
+            panel: panels.at(panel),
+            x: x.bytes[tile.row * PLANES * panels.inputs..].as_ptr(),
+            rows: Rows::new(x, tile.row, width),
+            count: tile.rows,
+            // SAFETY: the caller vouches for the sums.
+            sums: unsafe { tile.sums.at(0, panel * PANEL) },
+        };
+        for_format!(
+            panels.kind,
+            F => {
+                let depth = if F::RUNS { GROUP / 2 } else { GROUP };
+                let tiles = workspace.tiles(depth);
+                // SAFETY: the caller vouches for the operands; a CPU with tiles has the features.
+                unsafe { multiply::<F>(tiles, operands) }
+            },
+            ()
+        );
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -111,32 +118,15 @@ unsafe fn multiply<F: Format>(tiles: &Tiles, operands: Operands) {
             let count = BATCH.min(rows.width - group);
             for number in 0..count {
                 let from = place_of::<F>(at, number);
-                fetch_ahead(from, F::GROUP_BYTES);
+                fetch_ahead(from, AHEAD, F::GROUP_BYTES);
                 lay_open::<F>(from, &levels, open.add(number * OPEN));
             }
             for first in (0..operands.count).step_by(TILE_ROWS) {
-                let x = operands
-                    .x
-                    .add((first / TILE_ROWS * rows.width + group) * FILLED);
-                for number in 0..count {
-                    let (x, open) = (x.add(number * FILLED), open.add(number * OPEN));
-                    let found = found.add(2 * number * CELLS);
-                    if F::RUNS {
-                        multiply_group::<0>(tiles, (x, GROUP), open, found);
-                        multiply_group::<1>(
-                            tiles,
-                            (x.add(GROUP / 2), GROUP),
-                            open.add(OPEN / 2),
-                            found.add(CELLS),
-                        );
-                    } else if number % 2 == 0 {
-                        multiply_group::<0>(tiles, (x, GROUP), open, found);
-                    } else {
-                        multiply_group::<1>(tiles, (x, GROUP), open, found);
-                    }
-                }
+                let tile = first / TILE_ROWS * rows.width + group;
                 let batch = Batch {
                     at,
+                    x: operands.x.add(tile * FILLED),
+                    open,
                     first: group,
                     count,
                     found,
@@ -145,8 +135,8 @@ unsafe fn multiply<F: Format>(tiles: &Tiles, operands: Operands) {
                     sums: operands.sums.at(first, 0),
                 };
                 match batch.wanted > TILE_ROWS / 2 {
-                    true => add_batch::<F, TILE_ROWS>(&batch),
-                    false => add_batch::<F, { TILE_ROWS / 2 }>(&batch),
+                    true => batch.add::<F, TILE_ROWS>(tiles),
+                    false => batch.add::<F, { TILE_ROWS / 2 }>(tiles),
                 }
             }
             at = at.add(count / F::GROUPS * F::BLOCK_BYTES);
@@ -187,14 +177,18 @@ unsafe fn lay_open<F: Format>(from: *const u8, levels: &[u8; 16], to: *mut i8) {
     }
 }
 
-/// The sums that a batch has found for one tile of rows.
+/// Some groups of a panel, and one tile of rows.
 struct Batch {
     /// The first block.
     at: *const u8,
-    /// Its groups.
+    /// The rows' bytes, and the codes that were laid open.
+    x: *const i8,
+    open: *const i8,
+    /// The groups.
     first: usize,
     count: usize,
-    found: *const i32,
+    /// Room for the sums of tiles.
+    found: *mut i32,
     rows: Rows,
     /// How many of the rows there are.
     wanted: usize,
@@ -218,38 +212,82 @@ impl RowSums<Avx512Dot> for Found {
     }
 }
 
-/// Scales the sums of `R` rows, of which the last may be none, and adds them up.
-#[inline(always)]
-unsafe fn add_batch<F: Format, const R: usize>(batch: &Batch) {
-    // SAFETY: the caller vouches for the batch and its sums.
-    unsafe {
-        let mut totals = [<Avx512 as Simd>::splat(0.0); R];
-        if batch.first > 0 {
-            for (row, total) in totals.iter_mut().enumerate().take(batch.wanted) {
-                *total = <Avx512 as Simd>::load(batch.sums.row(row));
+impl Batch {
+    /// Where the sums of a group are found.
+    #[inline(always)]
+    unsafe fn found(&self, number: usize) -> *mut i32 {
+        // SAFETY: there is room for the ring.
+        unsafe { self.found.add(number % RING * 2 * CELLS) }
+    }
+
+    /// Has tiles sum up a group.
+    #[inline(always)]
+    unsafe fn multiply<F: Format>(&self, tiles: &Tiles, number: usize) {
+        // SAFETY: the caller vouches for the group.
+        unsafe {
+            let (x, open) = (self.x.add(number * FILLED), self.open.add(number * OPEN));
+            let found = self.found(number);
+            if F::RUNS {
+                let (x_of_run, open_of_run) = (x.add(GROUP / 2), open.add(OPEN / 2));
+                multiply_group::<0>(tiles, (x, GROUP), open, found);
+                multiply_group::<1>(tiles, (x_of_run, GROUP), open_of_run, found.add(CELLS));
+            } else if number.is_multiple_of(2) {
+                multiply_group::<0>(tiles, (x, GROUP), open, found);
+            } else {
+                multiply_group::<1>(tiles, (x, GROUP), open, found);
             }
         }
-        for number in 0..batch.count {
-            let block = batch.at.add(number / F::GROUPS * F::BLOCK_BYTES);
+    }
+
+    /// Scales the sums of `R` rows, of which the last may be none, and adds them up.
+    #[inline(always)]
+    unsafe fn add<F: Format, const R: usize>(&self, tiles: &Tiles) {
+        // SAFETY: the caller vouches for the batch and its sums.
+        unsafe {
+            let mut totals = [<Avx512 as Simd>::splat(0.0); R];
+            if self.first > 0 {
+                for (row, total) in totals.iter_mut().enumerate().take(self.wanted) {
+                    *total = <Avx512 as Simd>::load(self.sums.row(row));
+                }
+            }
+            for number in 0..self.count + BEHIND {
+                if number < self.count {
+                    self.multiply::<F>(tiles, number);
+                }
+                if let Some(summed) = number.checked_sub(BEHIND) {
+                    self.add_group::<F, R>(&mut totals, summed);
+                }
+            }
+            for (row, total) in totals.into_iter().enumerate().take(self.wanted) {
+                <Avx512 as Simd>::store(self.sums.row(row), total);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_group<F: Format, const R: usize>(
+        &self,
+        totals: &mut [<Avx512 as Simd>::V; R],
+        number: usize,
+    ) {
+        // SAFETY: the caller vouches for the group.
+        unsafe {
+            let block = self.at.add(number / F::GROUPS * F::BLOCK_BYTES);
             let place = Place::new::<F>(
                 shared::<Avx512Dot, F>(block, 0),
-                place_of::<F>(batch.at, number),
+                place_of::<F>(self.at, number),
                 0,
             );
-            let group = batch.first + number;
-            let found = batch.found.add(2 * number * CELLS);
+            let (group, found) = (self.first + number, self.found(number));
             if F::RUNS {
                 let [first, second] = [Found(found), Found(found.add(CELLS))];
                 let first = scale_first_run::<Avx512Dot, R>(&place, &first);
                 let sums = (first, &second);
-                add_second_run::<Avx512Dot, F, R>(&mut totals, &place, sums, &batch.rows, group);
+                add_second_run::<Avx512Dot, F, R>(totals, &place, sums, &self.rows, group);
             } else {
                 let sums = &Found(found);
-                add_sums::<Avx512Dot, F, R>(&mut totals, &place, sums, &batch.rows, group);
+                add_sums::<Avx512Dot, F, R>(totals, &place, sums, &self.rows, group);
             }
-        }
-        for (row, total) in totals.into_iter().enumerate().take(batch.wanted) {
-            <Avx512 as Simd>::store(batch.sums.row(row), total);
         }
     }
 }

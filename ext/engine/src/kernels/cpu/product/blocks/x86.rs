@@ -17,6 +17,7 @@ macro_rules! narrow_methods {
         type V = __m256i;
         const ROWS: usize = 2;
         const ROWS_OF_RUNS: usize = 1;
+        const PANELS: usize = 2;
 
         #[inline(always)]
         unsafe fn splat(value: i32) -> Self::V {
@@ -83,6 +84,7 @@ macro_rules! broad_methods {
         type Float = Avx512;
         type V = __m512i;
         const ROWS_OF_RUNS: usize = 4;
+        const PANELS: usize = 4;
 
         #[inline(always)]
         unsafe fn splat(value: i32) -> Self::V {
