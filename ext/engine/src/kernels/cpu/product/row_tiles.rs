@@ -4,7 +4,7 @@
 /// first: the tallest of at most `$most` rows first, lower ones for what is left.
 macro_rules! in_row_tiles {
     ($rows:expr, most $most:expr, ($row:ident, $HEIGHT:ident) => $tile:expr) => {
-        in_row_tiles!(@heights [12 8 6 4 2 1] $rows, $most, $row, $HEIGHT, $tile)
+        in_row_tiles!(@heights [12 8 6 4 3 2 1] $rows, $most, $row, $HEIGHT, $tile)
     };
     (@heights [$($height:literal)*] $rows:expr, $most:expr, $row:ident, $HEIGHT:ident, $tile:expr) => {{
         let rows: usize = $rows;

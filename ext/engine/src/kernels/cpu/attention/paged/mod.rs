@@ -11,6 +11,7 @@ use candle_core::{CpuStorage, Storage, Tensor};
 use half::{bf16, f16};
 
 pub(crate) use pages::CpuPages;
+use pages::LANES;
 use product::{multiply, multiply_onto, Product};
 
 use super::sequences::rows;
@@ -123,12 +124,13 @@ impl<T: Element> Call<'_, T> {
     fn units<'a>(&self, pieces: &'a [PagedPiece]) -> Vec<Unit<'a>> {
         let key_heads = self.pages.shape().heads;
         let sharing = self.heads / key_heads;
-        // Heads that share keys go together, unless that leaves threads without work.
+        // Heads that share keys go together, unless that leaves threads without work: a single query's sums
+        // wait for themselves.
         let blocks: usize = pieces
             .iter()
             .map(|piece| (piece.rows.len() * sharing).div_ceil(ROWS))
             .sum();
-        let together = match blocks * key_heads >= 2 * threads::count() {
+        let together = match blocks * key_heads >= threads::count() {
             true => sharing,
             false => 1,
         };
@@ -185,7 +187,8 @@ impl<T: Element> Call<'_, T> {
                     b: keys.as_ptr(),
                     b_stride: PAGE,
                     depth: width,
-                    columns: PAGE,
+                    // The others' scores are written over.
+                    columns: PAGE.min((seen.end - number * PAGE).next_multiple_of(LANES)),
                     out: scores[at * PAGE..].as_mut_ptr(),
                     out_stride: span,
                 };

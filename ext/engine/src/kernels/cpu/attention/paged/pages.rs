@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// Memory is taken for this many pages at a time.
 const SLAB: usize = 4;
 /// Values are padded to whole vectors of every instruction set.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 /// The elements of a head that share a scale.
 const BLOCK: usize = 32;
 
