@@ -8,7 +8,7 @@ use std::time::Instant;
 use candle_core::DType;
 
 use super::adapter_base;
-use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use super::loading::{together, Checkpoint, LoadOptions, ModelInfo};
 use crate::files::gguf_choice::is_gguf;
 use crate::files::model_files::ModelFiles;
 use crate::files::raw_config::RawConfig;
@@ -22,9 +22,9 @@ use crate::kernels::paged::KvType;
 use crate::models::decoder::model::Logits;
 use crate::models::decoder::{peft, Adapter, Decoder, KvPool};
 use crate::nn::Inventory;
+use crate::runtime::memory;
 use crate::runtime::per_process::PerProcess;
 use crate::runtime::stats::Reading;
-use crate::runtime::{memory, threads};
 use crate::text::tokenizer::Tokenizer;
 use crate::{CancelToken, Error, Result};
 
@@ -316,24 +316,6 @@ fn new_scheduler(
         drafter,
         stats.clone(),
     ))
-}
-
-/// Both at once, the second on whatever thread is free; its failure, the likelier one, stops the first.
-fn together<A: Send, B: Send>(
-    cancel: &CancelToken,
-    first: impl FnOnce(&CancelToken) -> Result<A> + Send,
-    second: impl FnOnce(&CancelToken) -> Result<B> + Send,
-) -> Result<(A, B)> {
-    let part = cancel.part();
-    let both = || {
-        rayon::join(
-            || first(&part),
-            || second(cancel).inspect_err(|_| part.cancel()),
-        )
-    };
-    let (first, second) = threads::install(both)?;
-    let second = second?;
-    Ok((first?, second))
 }
 
 /// Every id that ends a text: of the generation config, the config and the tokenizer.

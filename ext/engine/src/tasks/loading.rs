@@ -18,7 +18,7 @@ use crate::models::{decoder, seq2seq, Blueprint, TextModel};
 use crate::nn::{Inventory, Linear, PackedSequences};
 use crate::text::tokenizer::{Tokenizer, TokenizerFiles};
 use crate::weights::{self, WeightSource};
-use crate::{CancelToken, Device, Error, Result};
+use crate::{runtime::threads, CancelToken, Device, Error, Result};
 
 /// What may be asked of any text model.
 #[derive(Clone, Debug)]
@@ -348,17 +348,20 @@ impl LoadedModel {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let blueprint = checkpoint.blueprint()?;
-        let tokenizer = checkpoint
-            .tokenizer(files, options, cancel)?
-            .with_padding(None)
-            .with_truncation(None);
-        let body = TextModel::load(
-            &blueprint,
-            checkpoint.source.as_ref(),
-            (&checkpoint.opened, checkpoint.dtype),
-            checkpoint.int8,
+        let (body, tokenizer) = together(
             cancel,
+            |cancel| {
+                TextModel::load(
+                    &blueprint,
+                    checkpoint.source.as_ref(),
+                    (&checkpoint.opened, checkpoint.dtype),
+                    checkpoint.int8,
+                    cancel,
+                )
+            },
+            |cancel| checkpoint.tokenizer(files, options, cancel),
         )?;
+        let tokenizer = tokenizer.with_padding(None).with_truncation(None);
         if options.verifies() {
             body.verify(&blueprint, checkpoint.source.as_ref(), cancel)?;
         }
@@ -435,6 +438,24 @@ impl LoadedModel {
         }
         Ok(head)
     }
+}
+
+/// Both at once, the second on whatever thread is free; its failure, the likelier one, stops the first.
+pub(super) fn together<A: Send, B: Send>(
+    cancel: &CancelToken,
+    first: impl FnOnce(&CancelToken) -> Result<A> + Send,
+    second: impl FnOnce(&CancelToken) -> Result<B> + Send,
+) -> Result<(A, B)> {
+    let part = cancel.part();
+    let both = || {
+        rayon::join(
+            || first(&part),
+            || second(cancel).inspect_err(|_| part.cancel()),
+        )
+    };
+    let (first, second) = threads::install(both)?;
+    let second = second?;
+    Ok((first?, second))
 }
 
 /// Lengths beyond what anything limits; a model without any limit gets this one.

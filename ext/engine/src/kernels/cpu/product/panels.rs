@@ -18,7 +18,9 @@ pub(super) fn pack_panels<N: Copy + Send>(
     // SAFETY: every panel is written once; zeroed bytes are a number of every type used here.
     unsafe {
         Panels::build(panels * length, |out: Output<N>| {
-            for_each_range(panels, length, |range| {
+            // A number may be a whole line of them.
+            let cost = length * size_of::<N>() / size_of::<f32>();
+            for_each_range(panels, cost, |range| {
                 for panel in range {
                     let start = out.at(panel * length);
                     std::ptr::write_bytes(start, 0, length);
