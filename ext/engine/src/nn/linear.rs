@@ -1,8 +1,5 @@
 //! A linear layer that owns its weight in the layout its backend likes.
 
-#[cfg(test)]
-mod tests;
-
 use candle_core::{DType, Device, Storage, Tensor};
 use half::{bf16, f16};
 
@@ -582,3 +579,6 @@ pub(super) fn with_values<T: Element, R>(
     let start = layout.start_offset();
     work(&storage.as_slice::<T>()?[start..start + tensor.elem_count()])
 }
+
+#[cfg(test)]
+mod tests;
