@@ -66,15 +66,14 @@ impl Tiles {
         unsafe { Self::load(shapes) }
     }
 
-    /// Two sets of three for `multiply_group`: sums, rows of `a` of so many bytes, and columns as deep.
+    /// Three for `multiply_group`: sums, rows of `a` of so many bytes, and columns as deep. The others stay
+    /// unused: where a core is shared, they would take the place of renamed ones.
     ///
     /// # Safety
     /// `is_usable()` said yes; the bytes are whole groups of four, at most 64.
     pub unsafe fn for_groups(bytes: usize) -> Self {
-        let set = [(TILE, ROW_BYTES), (TILE, bytes), (bytes / 4, ROW_BYTES)];
         let mut shapes = [(0, 0); 8];
-        shapes[..3].copy_from_slice(&set);
-        shapes[3..6].copy_from_slice(&set);
+        shapes[..3].copy_from_slice(&[(TILE, ROW_BYTES), (TILE, bytes), (bytes / 4, ROW_BYTES)]);
         // SAFETY: the caller vouches for the instructions.
         unsafe { Self::load(shapes) }
     }
@@ -212,42 +211,51 @@ products!(multiply_bf16, "tdpbf16ps");
 // Unsigned bytes of `a`, signed ones of `b`.
 products!(multiply_bytes, "tdpbusd");
 
-/// The sums of one tile of signed bytes of `a` with one of `b`. Neighbours that take turns in the two
-/// sets of tiles do not wait for one another.
+/// The sums of one or two tiles of bf16, `a`, with one of `b`.
 ///
 /// # Safety
-/// The tiles are those of `for_groups`; `a`, `b` and the sums have as many rows as they, `a_stride` and
-/// 64 bytes apart.
+/// The tiles are those of `for_groups`; `a`, `b` and the sums have as many rows as they, 64 bytes apart.
 #[inline(always)]
-pub(crate) unsafe fn multiply_group<const SET: usize>(
+pub(crate) unsafe fn multiply_group<const COUNT: usize>(
     _tiles: &Tiles,
-    (a, a_stride): (*const i8, usize),
-    b: *const i8,
-    sums: *mut i32,
+    a: [*const u16; COUNT],
+    b: *const u16,
+    sums: *mut f32,
 ) {
-    macro_rules! multiply {
-        ($sums:tt, $a:tt, $b:tt) => {
+    // SAFETY: the caller vouches for the operands, and the tiles are configured.
+    unsafe {
+        if COUNT == 1 {
             asm!(
-                concat!("tilezero ", $sums),
-                concat!("tileloadd ", $b, ", [{b} + {row}]"),
-                concat!("tileloadd ", $a, ", [{a} + {a_stride}]"),
-                concat!("tdpbssd ", $sums, ", ", $a, ", ", $b),
-                concat!("tilestored [{sums} + {row}], ", $sums),
-                a = in(reg) a,
-                a_stride = in(reg) a_stride,
+                "tilezero tmm0",
+                "tileloadd tmm2, [{b} + {row}]",
+                "tileloadd tmm1, [{a} + {row}]",
+                "tdpbf16ps tmm0, tmm1, tmm2",
+                "tilestored [{sums} + {row}], tmm0",
+                a = in(reg) a[0],
                 b = in(reg) b,
                 row = in(reg) ROW_BYTES,
                 sums = in(reg) sums,
-                out($sums) _, out($a) _, out($b) _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _,
                 options(nostack, preserves_flags),
             )
-        };
-    }
-    // SAFETY: the caller vouches for the operands, and the tiles are configured.
-    unsafe {
-        match SET {
-            0 => multiply!("tmm0", "tmm1", "tmm2"),
-            _ => multiply!("tmm3", "tmm4", "tmm5"),
+        } else {
+            const { assert!(COUNT == 1 || COUNT == 2) };
+            asm!(
+                "tilezero tmm0",
+                "tileloadd tmm2, [{b} + {row}]",
+                "tileloadd tmm1, [{a} + {row}]",
+                "tdpbf16ps tmm0, tmm1, tmm2",
+                "tileloadd tmm1, [{other} + {row}]",
+                "tdpbf16ps tmm0, tmm1, tmm2",
+                "tilestored [{sums} + {row}], tmm0",
+                a = in(reg) a[0],
+                other = in(reg) a[COUNT - 1],
+                b = in(reg) b,
+                row = in(reg) ROW_BYTES,
+                sums = in(reg) sums,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _,
+                options(nostack, preserves_flags),
+            )
         }
     }
 }

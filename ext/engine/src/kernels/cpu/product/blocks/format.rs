@@ -40,6 +40,18 @@ pub(super) trait Format {
     /// Whether blocks are of 256, with a byte of scale for each group.
     const SUPER: bool = false;
 
+    /// No level is further from 0.
+    const MOST: i32 = match (
+        Self::WIDE,
+        (1 << (Self::LOW_BITS + Self::HIGH_BITS)) - 1 - Self::OFFSET,
+    ) {
+        (true, _) => 128,
+        (false, above) if above > Self::OFFSET => above,
+        _ => Self::OFFSET,
+    };
+    /// Inputs that share a scale.
+    const RUN: usize = if Self::RUNS { GROUP / 2 } else { GROUP };
+
     /// Groups that share a block's scale.
     const GROUPS: usize = if Self::SUPER { GROUPS_OF_SUPER } else { 1 };
     const LOW_BYTES: usize = PANEL * GROUP / 8 * Self::LOW_BITS;

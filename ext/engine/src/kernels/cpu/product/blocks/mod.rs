@@ -9,8 +9,11 @@ mod level;
 mod pack;
 mod product;
 mod quantize;
+mod rows;
 #[cfg(test)]
 pub(super) mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tile_rows;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]
@@ -26,10 +29,34 @@ use crate::{Error, Result};
 use format::{for_format, Format, PANEL};
 use level::Level;
 use product::multiply_panels;
-use quantize::QuantizedRows;
+use quantize::ByteRows;
+#[cfg(target_arch = "x86_64")]
+use tile_rows::TileRows;
 
 /// Bytes of the file that are laid out anew before their pages are let go.
 const RELEASED: usize = 4 << 20;
+
+/// Rows of x in a tile.
+const TILE_ROWS: usize = 16;
+
+/// Rows of x as the products read them.
+pub(crate) enum QuantizedRows {
+    Bytes(ByteRows),
+    #[cfg(target_arch = "x86_64")]
+    Tiles(TileRows),
+}
+
+impl QuantizedRows {
+    /// `x` is [rows, inputs], its rows whole groups.
+    fn new((isa, level): (Isa, Level), x: &[f32], rows: usize) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if level.has_tiles() && rows >= tile_rows::LEAST {
+            // SAFETY: a CPU with tiles has the features.
+            return Self::Tiles(unsafe { TileRows::new(x, rows) });
+        }
+        Self::Bytes(ByteRows::new((isa, level), x, rows))
+    }
+}
 
 /// A matrix [outputs, inputs].
 #[derive(Clone)]
@@ -142,11 +169,15 @@ impl WeightMatrix<f32> for BlockMatrix {
         self.outputs
     }
 
-    fn task_rows(&self, _: Isa) -> TaskRows {
+    fn task_rows(&self, isa: Isa) -> TaskRows {
+        let (most, unit) = match Level::of(isa).has_tiles() {
+            true => (128, TILE_ROWS),
+            false => (96, 24),
+        };
         TaskRows {
-            most: 96,
-            unit: 24,
-            together: 96,
+            most,
+            unit,
+            together: most,
             padded: false,
         }
     }
@@ -171,10 +202,10 @@ impl WeightMatrix<f32> for BlockMatrix {
         // SAFETY: the rows of x have as many groups as the panels, and a task's begin with a tile; the
         // caller vouches for the sums.
         unsafe {
-            match x.tiled {
+            match x {
+                QuantizedRows::Bytes(x) => multiply_panels(x.level, &panels, x, tile),
                 #[cfg(target_arch = "x86_64")]
-                true => tiles::multiply_panels(workspace, &panels, x, tile),
-                _ => multiply_panels(x.level, &panels, x, tile),
+                QuantizedRows::Tiles(x) => tiles::multiply_panels(workspace, &panels, x, tile),
             }
         }
     }

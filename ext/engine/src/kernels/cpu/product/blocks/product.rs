@@ -7,7 +7,8 @@
 use super::format::{for_format, Format, GROUP, PANEL};
 use super::integers::Integers;
 use super::level::leveled;
-use super::quantize::{Group, QuantizedRows, FINER, PLANES};
+use super::quantize::{ByteRows, FINER, PLANES};
+use super::rows::{Rows, Shared};
 use crate::kernels::cpu::product::driver::{Sums, Tile};
 use crate::kernels::cpu::product::row_tiles::in_row_tiles;
 use crate::kernels::cpu::simd::Simd;
@@ -21,67 +22,6 @@ pub(super) const AHEAD: usize = 4096;
 
 /// Panels that any level multiplies with one row together.
 const MOST_PANELS: usize = 4;
-
-/// Some rows of x.
-#[derive(Clone, Copy)]
-pub(super) struct Rows {
-    bytes: *const i8,
-    groups: *const Group,
-    /// Groups in a row.
-    pub width: usize,
-}
-
-impl Rows {
-    /// From a row on.
-    pub fn new(x: &QuantizedRows, row: usize, width: usize) -> Self {
-        let first = row * PLANES * width;
-        Self {
-            bytes: x.bytes[first * GROUP..].as_ptr(),
-            groups: x.groups[first..].as_ptr(),
-            width,
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn group(&self, row: usize, plane: usize, group: usize) -> Group {
-        unsafe { *self.groups.add((row * PLANES + plane) * self.width + group) }
-    }
-
-    /// The group of the last plane, whose scale and sum are those of the elements.
-    #[inline(always)]
-    unsafe fn last(&self, row: usize, group: usize) -> Group {
-        unsafe { self.group(row, PLANES - 1, group) }
-    }
-
-    /// The sum of half a group in units of the last plane's scale.
-    #[inline(always)]
-    unsafe fn half_sum(&self, row: usize, group: usize, half: usize) -> f32 {
-        let mut sum = 0;
-        for plane in 0..PLANES {
-            sum = FINER * sum + unsafe { self.group(row, plane, group) }.byte_sums[half];
-        }
-        sum as f32
-    }
-
-    /// The rows from `row` on.
-    #[inline(always)]
-    pub unsafe fn starting_at(&self, row: usize) -> Self {
-        let groups = row * PLANES * self.width;
-        unsafe {
-            Self {
-                bytes: self.bytes.add(groups * GROUP),
-                groups: self.groups.add(groups),
-                width: self.width,
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn step(&self, row: usize, plane: usize, group: usize, step: usize) -> *const i8 {
-        let group = (row * PLANES + plane) * self.width + group;
-        unsafe { self.bytes.add(group * GROUP + 4 * step) }
-    }
-}
 
 /// The codes of step `STEP` of a group.
 #[inline(always)]
@@ -271,17 +211,19 @@ pub(super) unsafe fn shared<S: Integers, F: Format>(at: *const u8, first: usize)
     }
 }
 
-/// The exact sums of a group, or of one of its runs, by row.
+/// The sums of a group, or of one of its runs, by row, in units of the last plane's scale: whole numbers,
+/// rounded once where they are too large.
 pub(super) trait RowSums<S: Integers> {
     /// # Safety
     /// The row is there, and so is the instruction set.
-    unsafe fn of(&self, row: usize) -> [S::V; PLANES];
+    unsafe fn of(&self, row: usize) -> Number<S>;
 }
 
 impl<S: Integers, const R: usize> RowSums<S> for [[S::V; PLANES]; R] {
     #[inline(always)]
-    unsafe fn of(&self, row: usize) -> [S::V; PLANES] {
-        self[row]
+    unsafe fn of(&self, row: usize) -> Number<S> {
+        // SAFETY: the caller vouches for the instruction set.
+        unsafe { together::<S>(self[row]) }
     }
 }
 
@@ -291,8 +233,7 @@ pub(super) unsafe fn add_sums<S: Integers, F: Format, const R: usize>(
     totals: &mut [Number<S>; R],
     place: &Place<Number<S>>,
     sums: &impl RowSums<S>,
-    rows: &Rows,
-    group: usize,
+    x: &impl Shared,
 ) {
     unsafe {
         let (mut scale, mut minimum) = (place.scale, place.minimum);
@@ -304,11 +245,10 @@ pub(super) unsafe fn add_sums<S: Integers, F: Format, const R: usize>(
         }
         let mut r = 0;
         while r < R {
-            let x = rows.last(r, group);
-            let both = Float::<S>::mul(scale, Float::<S>::splat(x.scale));
-            totals[r] = S::fuse(together::<S>(sums.of(r)), both, totals[r]);
+            let both = Float::<S>::mul(scale, Float::<S>::splat(x.scale(r)));
+            totals[r] = S::fuse(sums.of(r), both, totals[r]);
             if F::MINIMUM {
-                totals[r] = S::fuse(minimum, Float::<S>::splat(x.sum), totals[r]);
+                totals[r] = S::fuse(minimum, Float::<S>::splat(x.sum(r)), totals[r]);
             }
             r += 1;
         }
@@ -326,7 +266,7 @@ pub(super) unsafe fn scale_first_run<S: Integers, const R: usize>(
         let mut scaled = [Float::<S>::splat(0.0); R];
         let mut r = 0;
         while r < R {
-            scaled[r] = Float::<S>::mul(together::<S>(sums.of(r)), scale);
+            scaled[r] = Float::<S>::mul(sums.of(r), scale);
             r += 1;
         }
         scaled
@@ -339,19 +279,18 @@ pub(super) unsafe fn add_second_run<S: Integers, F: Format, const R: usize>(
     totals: &mut [Number<S>; R],
     place: &Place<Number<S>>,
     (first, sums): ([Number<S>; R], &impl RowSums<S>),
-    rows: &Rows,
-    group: usize,
+    x: &impl Shared,
 ) {
     unsafe {
         let scale = S::load_bytes(place.scales.add(PANEL));
         let mut r = 0;
         while r < R {
-            let factor = Float::<S>::splat(rows.last(r, group).scale);
-            let sum = S::fuse(together::<S>(sums.of(r)), scale, first[r]);
+            let factor = Float::<S>::splat(x.scale(r));
+            let sum = S::fuse(sums.of(r), scale, first[r]);
             let both = Float::<S>::mul(place.scale, factor);
             totals[r] = S::fuse(sum, both, totals[r]);
             if F::MINIMUM {
-                let sum = |half: usize| Float::<S>::splat(rows.half_sum(r, group, half));
+                let sum = |half: usize| Float::<S>::splat(x.half_sum(r, half));
                 let minimum = |run: usize| S::load_bytes(place.minimums.add(run * PANEL));
                 let scaled = Float::<S>::mul(minimum(0), sum(0));
                 let sum = S::fuse(minimum(1), sum(1), scaled);
@@ -378,7 +317,8 @@ unsafe fn add_group<S: Integers, F: Format, const R: usize, const P: usize>(
         let sums = half_group::<S, F, R, P, 1>(sums, places, levels, rows, group);
         for panel in 0..P {
             let totals = &mut totals[panel];
-            add_sums::<S, F, R>(totals, &places[panel], &sums[panel], rows, group);
+            let x = rows.in_group(group);
+            add_sums::<S, F, R>(totals, &places[panel], &sums[panel], &x);
         }
     }
 }
@@ -403,7 +343,8 @@ unsafe fn add_runs<S: Integers, F: Format, const R: usize, const P: usize>(
         let sums = half_group::<S, F, R, P, 1>(sums, places, levels, rows, group);
         for panel in 0..P {
             let runs = (first[panel], &sums[panel]);
-            add_second_run::<S, F, R>(&mut totals[panel], &places[panel], runs, rows, group);
+            let x = rows.in_group(group);
+            add_second_run::<S, F, R>(&mut totals[panel], &places[panel], runs, &x);
         }
     }
 }
@@ -559,7 +500,7 @@ impl Panels<'_> {
 }
 
 #[inline(always)]
-unsafe fn multiply_panels_with<S: Integers>(panels: &Panels<'_>, x: &QuantizedRows, tile: Tile) {
+unsafe fn multiply_panels_with<S: Integers>(panels: &Panels<'_>, x: &ByteRows, tile: Tile) {
     let rows = Rows::new(x, tile.row, panels.inputs / GROUP);
     // SAFETY: the caller vouches for the rows of x and of the sums; a panel has all its blocks.
     unsafe {
@@ -577,6 +518,6 @@ leveled! {
     /// # Safety
     /// x has the rows, of as many groups as the panels; the sums have room for them.
     pub(super) unsafe fn multiply_panels(
-        panels: &Panels<'_>, x: &QuantizedRows, tile: Tile,
+        panels: &Panels<'_>, x: &ByteRows, tile: Tile,
     ) = multiply_panels_with
 }

@@ -9,21 +9,16 @@ use crate::kernels::cpu::simd::Simd;
 use crate::kernels::cpu::{build, for_each_range};
 
 /// Below this, 127 / largest may be infinite, and the group counts as 0.
-const LEAST: f32 = 1e-35;
+pub(super) const LEAST: f32 = 1e-35;
 /// The largest byte: −128 is not used, so that signs can be swapped.
-const MOST: f32 = 127.0;
+pub(super) const MOST: f32 = 127.0;
 /// Planes of bytes.
 pub(super) const PLANES: usize = 2;
 /// How many steps of the second plane make one of the first: half a step is its largest byte.
 pub(super) const FINER: i32 = 254;
 
-/// Rows that fill a tile with their planes.
-pub(super) const TILE_ROWS: usize = 8;
-/// With fewer rows, vectors take less time than tiles.
-const LEAST_OF_TILES: usize = 12;
-
 /// Rounding an element takes as long as copying about this many.
-const COST: usize = 8;
+pub(super) const COST: usize = 8;
 
 /// What the 32 bytes of a group in a plane share.
 #[repr(C)]
@@ -37,67 +32,31 @@ pub(super) struct Group {
     pub byte_sums: [i32; 2],
 }
 
-/// Rows of x.
-pub(crate) struct QuantizedRows {
+/// Rows of x, as bytes.
+pub(crate) struct ByteRows {
     /// What multiplies them.
     pub(super) level: Level,
-    /// Whether their bytes lie as tiles, of which they may not fill the last.
-    pub(super) tiled: bool,
-    /// [rows, planes, inputs], or [tiles, inputs / 32, rows of a tile, planes, 32].
+    /// [rows, planes, inputs].
     pub(super) bytes: Vec<i8>,
     /// [rows, planes, inputs / 32].
     pub(super) groups: Vec<Group>,
 }
 
-/// Where the bytes of a row lie.
-#[derive(Clone, Copy)]
-struct Layout {
-    /// Bytes from group to group, and from plane to plane.
-    group: usize,
-    plane: usize,
-}
-
-impl QuantizedRows {
+impl ByteRows {
     /// `x` is [rows, inputs], its rows whole groups.
     pub(super) fn new((isa, level): (Isa, Level), x: &[f32], rows: usize) -> Self {
         let inputs = x.len() / rows.max(1);
         let width = inputs / GROUP;
-        let tiled = level.has_tiles() && rows >= LEAST_OF_TILES;
-        let (padded, layout) = match tiled {
-            true => (
-                rows.next_multiple_of(TILE_ROWS),
-                Layout {
-                    group: TILE_ROWS * PLANES * GROUP,
-                    plane: GROUP,
-                },
-            ),
-            false => (
-                rows,
-                Layout {
-                    group: GROUP,
-                    plane: inputs,
-                },
-            ),
-        };
-        let start = |row: usize| match tiled {
-            true => (row / TILE_ROWS * TILE_ROWS * inputs + row % TILE_ROWS * GROUP) * PLANES,
-            false => row * PLANES * inputs,
-        };
         let mut groups = Vec::new();
         // SAFETY: the tasks cover every row once, and a row fills its bytes and groups.
         let bytes = unsafe {
-            build(PLANES * padded * inputs, |bytes| {
-                groups = build(PLANES * padded * width, |groups| {
-                    for_each_range(padded, COST * PLANES * inputs, |range| {
+            build(PLANES * rows * inputs, |bytes| {
+                groups = build(PLANES * rows * width, |groups| {
+                    for_each_range(rows, COST * PLANES * inputs, |range| {
                         for row in range {
-                            let (bytes, groups) =
-                                (bytes.at(start(row)), groups.at(row * PLANES * width));
-                            match x.get(row * inputs..(row + 1) * inputs) {
-                                Some(x) => {
-                                    quantize(isa, x.as_ptr(), (bytes, layout), groups, width)
-                                }
-                                None => clear((bytes, layout), groups, width),
-                            }
+                            let x = x[row * inputs..][..inputs].as_ptr();
+                            let at = row * PLANES;
+                            quantize(isa, x, bytes.at(at * inputs), groups.at(at * width), width);
                         }
                     })
                 })
@@ -105,34 +64,14 @@ impl QuantizedRows {
         };
         Self {
             level,
-            tiled,
             bytes,
             groups,
         }
     }
 }
 
-/// A row of nothing.
-unsafe fn clear((bytes, layout): (*mut i8, Layout), groups: *mut Group, width: usize) {
-    for group in 0..width {
-        for plane in 0..PLANES {
-            // SAFETY: the caller vouches for `width` groups of every plane.
-            unsafe {
-                let bytes = bytes.add(group * layout.group + plane * layout.plane);
-                bytes.write_bytes(0, GROUP);
-                *groups.add(plane * width + group) = Group::default();
-            }
-        }
-    }
-}
-
 #[inline(always)]
-unsafe fn quantize_with<S: Simd>(
-    x: *const f32,
-    (bytes, layout): (*mut i8, Layout),
-    groups: *mut Group,
-    count: usize,
-) {
+unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Group, count: usize) {
     // SAFETY: the caller vouches for `count` groups of x, and of every plane.
     unsafe {
         for group in 0..count {
@@ -146,12 +85,12 @@ unsafe fn quantize_with<S: Simd>(
             }
             let largest = S::highest(largest);
             let fits = largest > LEAST && largest < f32::INFINITY;
-            let to = bytes.add(group * layout.group);
+            let to = bytes.add(group * GROUP);
             let byte_sums = match fits {
-                true => round_group::<S>(x, MOST / largest, to, layout.plane),
+                true => round_group::<S>(x, MOST / largest, to, count * GROUP),
                 false => {
                     for plane in 0..PLANES {
-                        to.add(plane * layout.plane).write_bytes(0, GROUP);
+                        to.add(plane * count * GROUP).write_bytes(0, GROUP);
                     }
                     [[0; 2]; PLANES]
                 }
@@ -212,7 +151,7 @@ unsafe fn round_group<S: Simd>(
 
 dispatched! {
     unsafe fn quantize(
-        x: *const f32, bytes: (*mut i8, Layout), groups: *mut Group, count: usize,
+        x: *const f32, bytes: *mut i8, groups: *mut Group, count: usize,
     ) = quantize_with
 }
 
@@ -230,7 +169,7 @@ mod tests {
     fn the_planes_make_the_elements_and_their_sums() {
         let x = rows(5);
         for &isa in Isa::available() {
-            let quantized = QuantizedRows::new((isa, Level::Portable), &x, 5);
+            let quantized = ByteRows::new((isa, Level::Portable), &x, 5);
             for (group, x) in x.chunks(32).enumerate() {
                 // Three groups in each plane of a row.
                 let first = group / 3 * 6 + group % 3;
@@ -258,42 +197,13 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
-    fn tiles_have_the_same_bytes_and_nothing_after_the_last_row() {
-        let x = rows(LEAST_OF_TILES);
-        for &isa in Isa::available() {
-            let [plain, tiled] = [Level::Portable, Level::Amx]
-                .map(|level| QuantizedRows::new((isa, level), &x, LEAST_OF_TILES));
-            assert!(tiled.tiled && !plain.tiled);
-            let fields = |group: &Group| (group.scale, group.sum, group.byte_sums);
-            for (number, bytes) in tiled.bytes.chunks(32).enumerate() {
-                // [tiles, three groups, eight rows, two planes]
-                let (tile, number) = (number / 48, number % 48);
-                let (group, row, plane) = (number / 16, tile * 8 + number % 16 / 2, number % 2);
-                let at = 3 * (2 * row + plane) + group;
-                let found = fields(&tiled.groups[at]);
-                match row < LEAST_OF_TILES {
-                    true => {
-                        assert_eq!(bytes, &plain.bytes[32 * at..][..32]);
-                        assert_eq!(found, fields(&plain.groups[at]));
-                    }
-                    false => {
-                        assert!(bytes.iter().all(|&byte| byte == 0));
-                        assert_eq!(found, fields(&Group::default()));
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
     fn what_is_not_a_number_spoils_its_group_alone_and_nothing_is_nothing() {
         let mut x = vec![1.0; 4 * 32];
         x[5] = f32::NAN;
         x[32 + 31] = f32::NEG_INFINITY;
         x[64..96].fill(1e-39);
         for &isa in Isa::available() {
-            let quantized = QuantizedRows::new((isa, Level::of(isa)), &x, 1);
+            let quantized = ByteRows::new((isa, Level::of(isa)), &x, 1);
             for plane in 0..2 {
                 let scale = |group: usize| quantized.groups[4 * plane + group].scale;
                 assert!(scale(0).is_nan() && scale(1).is_nan() && scale(2) == 0.0);

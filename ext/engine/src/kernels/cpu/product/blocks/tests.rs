@@ -37,9 +37,12 @@ fn matrix(blocks: &QuantizedTensor) -> BlockMatrix {
 }
 
 fn plain(matrix: &BlockMatrix, level: Level, x: &[f32], rows: usize) -> Vec<f32> {
-    let x = QuantizedRows::new((Isa::Scalar, level), x, rows);
+    let mut sets = Isa::available().iter().copied();
+    let isa = sets.find(|&isa| Level::of(isa) == level);
+    let isa = isa.unwrap_or(Isa::Scalar);
+    let x = QuantizedRows::new((isa, level), x, rows);
     let factor = [(matrix, GemmEpilogue::default())];
-    multiply_prepared(Isa::Scalar, &x, rows, &factor).remove(0)
+    multiply_prepared(isa, &x, rows, &factor).remove(0)
 }
 
 /// Each output as a sum in f64, with how far rounding the elements of x to pairs of bytes may move it.

@@ -1,42 +1,50 @@
-//! Rows of bytes times one panel in Intel's tiles: the integers are summed there, eight rows with their
-//! planes at a time, and what is rounded is rounded by the steps of `product`.
+//! Many rows of x times one panel in Intel's tiles of bf16, 16 rows at a time. Codes and the parts of x's
+//! whole numbers are exact in bf16, and so are their sums in f32; what is rounded is rounded by the steps
+//! of `product`.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use super::format::{for_format, Format, GROUP, PANEL};
-use super::integers::Integers;
 use super::product::{
     add_second_run, add_sums, codes, fetch_ahead, levels, scale_first_run, shared, Panels, Place,
-    RowSums, Rows, AHEAD,
+    RowSums, AHEAD,
 };
-use super::quantize::{QuantizedRows, PLANES, TILE_ROWS};
+use super::tile_rows::{Kept, TileRows, FILLED, KEPT, LARGEST};
 use super::x86::Avx512Dot;
 use crate::kernels::cpu::product::amx::{multiply_group, Tiles, TILE};
 use crate::kernels::cpu::product::driver::{Sums, Tile};
 use crate::kernels::cpu::simd::{Avx512, Simd};
 use crate::quant::BlockType;
 
-const _: () = assert!(TILE_ROWS * PLANES == TILE && PANEL == TILE);
+const _: () = assert!(PANEL == TILE && super::TILE_ROWS == TILE);
 
-/// Groups whose codes are laid open at once: with the sums, half of the first-level cache.
-const BATCH: usize = 24;
+/// Groups whose codes are laid open at once: a third of the first-level cache.
+const BATCH: usize = 16;
 /// How many groups vectors are behind the tiles, so that neither waits for the other.
-const BEHIND: usize = 2;
+const BEHIND: usize = 1;
 /// Groups whose sums there is room for.
 const RING: usize = 2 * BEHIND;
-/// Bytes of a group's codes, and of its rows of x.
+/// Codes of a group.
 const OPEN: usize = PANEL * GROUP;
-const FILLED: usize = TILE * GROUP;
 /// Sums of a tile.
 const CELLS: usize = TILE * PANEL;
+/// Codes that are looked up as bf16.
+const LOOKED_UP: usize = 64;
 
-/// What a batch goes through: codes, signed, and the sums of one tile of rows and of the latest groups,
-/// two for each where its runs are summed apart.
+/// What a batch goes through: codes as bf16, and the sums of one tile of rows and of the latest groups,
+/// two for each where they are summed apart.
 #[repr(C, align(64))]
 struct Room {
-    codes: [[i8; OPEN]; BATCH],
-    sums: [[i32; CELLS]; 2 * RING],
+    codes: [[u16; OPEN]; BATCH],
+    sums: [[f32; CELLS]; 2 * RING],
+}
+
+/// Whether the sums of both parts of x would not be exact together.
+const fn is_apart<F: Format>() -> bool {
+    let apart = F::MOST as i64 * F::RUN as i64 * LARGEST as i64 >= 1 << 24;
+    assert!(!(apart && F::RUNS));
+    apart
 }
 
 /// The tiles of a thread, and what they are configured for.
@@ -49,8 +57,8 @@ impl Workspace {
         if self.0.as_ref().is_some_and(|(before, _)| *before != depth) {
             self.0 = None;
         }
-        // SAFETY: rows are tiled where the CPU has tiles; groups and runs are whole fours.
-        let make = || (depth, unsafe { Tiles::for_groups(depth) });
+        // SAFETY: rows are tiled where the CPU has tiles; groups and runs are whole pairs.
+        let make = || (depth, unsafe { Tiles::for_groups(2 * depth) });
         &self.0.get_or_insert_with(make).1
     }
 }
@@ -58,20 +66,22 @@ impl Workspace {
 /// The sums of the tile's rows of x and the panels.
 ///
 /// # Safety
-/// x is `tiled`, has the tile's rows, which begin with a tile of x, of as many groups as the panels; the
-/// sums have room for them.
+/// x has the tile's rows, which begin with a tile of x, of as many groups as the panels; the sums have
+/// room for them.
 pub(super) unsafe fn multiply_panels(
     workspace: &mut Workspace,
     panels: &Panels<'_>,
-    x: &QuantizedRows,
+    x: &TileRows,
     tile: Tile,
 ) {
     let width = panels.inputs / GROUP;
+    let first = tile.row / TILE * width;
     for panel in 0..panels.count {
         let operands = Operands {
             panel: panels.at(panel),
-            x: x.bytes[tile.row * PLANES * panels.inputs..].as_ptr(),
-            rows: Rows::new(x, tile.row, width),
+            width,
+            x: x.halves[first * 2 * FILLED..].as_ptr(),
+            kept: x.kept[first * KEPT..].as_ptr(),
             count: tile.rows,
             // SAFETY: the caller vouches for the sums.
             sums: unsafe { tile.sums.at(0, panel * PANEL) },
@@ -79,8 +89,7 @@ pub(super) unsafe fn multiply_panels(
         for_format!(
             panels.kind,
             F => {
-                let depth = if F::RUNS { GROUP / 2 } else { GROUP };
-                let tiles = workspace.tiles(depth);
+                let tiles = workspace.tiles(F::RUN);
                 // SAFETY: the caller vouches for the operands; a CPU with tiles has the features.
                 unsafe { multiply::<F>(tiles, operands) }
             },
@@ -92,8 +101,9 @@ pub(super) unsafe fn multiply_panels(
 #[derive(Clone, Copy)]
 struct Operands {
     panel: *const u8,
-    x: *const i8,
-    rows: Rows,
+    width: usize,
+    x: *const u16,
+    kept: *const f32,
     count: usize,
     sums: Sums,
 }
@@ -101,42 +111,42 @@ struct Operands {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn multiply<F: Format>(tiles: &Tiles, operands: Operands) {
     let mut room = MaybeUninit::<Room>::uninit();
-    let levels = levels::<F>();
-    let Operands { rows, .. } = operands;
+    let halves = Halves::new::<F>();
+    let width = operands.width;
     // SAFETY: batches write what they read; the caller vouches for the operands.
     unsafe {
         let (open, found) = {
             let room = room.as_mut_ptr();
             (
-                (&raw mut (*room).codes).cast::<i8>(),
-                (&raw mut (*room).sums).cast::<i32>(),
+                (&raw mut (*room).codes).cast::<u16>(),
+                (&raw mut (*room).sums).cast::<f32>(),
             )
         };
         let mut at = operands.panel;
         let mut group = 0;
-        while group < rows.width {
-            let count = BATCH.min(rows.width - group);
+        while group < width {
+            let count = BATCH.min(width - group);
             for number in 0..count {
                 let from = place_of::<F>(at, number);
                 fetch_ahead(from, AHEAD, F::GROUP_BYTES);
-                lay_open::<F>(from, &levels, open.add(number * OPEN));
+                halves.lay_open::<F>(from, open.add(number * OPEN));
             }
-            for first in (0..operands.count).step_by(TILE_ROWS) {
-                let tile = first / TILE_ROWS * rows.width + group;
+            for first in (0..operands.count).step_by(TILE) {
+                let tile = first / TILE * width + group;
                 let batch = Batch {
                     at,
-                    x: operands.x.add(tile * FILLED),
+                    x: operands.x.add(tile * 2 * FILLED),
+                    kept: operands.kept.add(tile * KEPT),
                     open,
-                    first: group,
+                    is_first: group == 0,
                     count,
                     found,
-                    rows: rows.starting_at(first),
-                    wanted: TILE_ROWS.min(operands.count - first),
+                    wanted: TILE.min(operands.count - first),
                     sums: operands.sums.at(first, 0),
                 };
-                match batch.wanted > TILE_ROWS / 2 {
-                    true => batch.add::<F, TILE_ROWS>(tiles),
-                    false => batch.add::<F, { TILE_ROWS / 2 }>(tiles),
+                match batch.wanted > TILE / 2 {
+                    true => batch.add::<F, TILE>(tiles),
+                    false => batch.add::<F, { TILE / 2 }>(tiles),
                 }
             }
             at = at.add(count / F::GROUPS * F::BLOCK_BYTES);
@@ -153,27 +163,67 @@ unsafe fn place_of<F: Format>(at: *const u8, number: usize) -> *const u8 {
     unsafe { at.add(block + number % F::GROUPS * F::GROUP_BYTES) }
 }
 
-/// The codes of a group as signed bytes, step after step.
-#[inline(always)]
-unsafe fn lay_open<F: Format>(from: *const u8, levels: &[u8; 16], to: *mut i8) {
-    // SAFETY: the caller vouches for the group and for room.
-    unsafe {
-        let none = <Avx512 as Simd>::splat(0.0);
-        let (low, high) = Place::new::<F>([none; 2], from, 0).planes;
-        let offset = if F::WIDE { 128 } else { F::OFFSET };
-        macro_rules! steps {
-            ($($step:literal)*) => {
-                $({
-                    let codes = codes::<Avx512Dot, F, $step>(low, high, levels);
-                    let codes = match offset {
-                        0 => codes,
-                        _ => _mm512_sub_epi8(codes, _mm512_set1_epi8(offset as i8)),
-                    };
-                    _mm512_storeu_si512(to.add(64 * $step).cast(), codes);
-                })*
-            };
+/// What codes are as bf16.
+struct Halves {
+    /// Of codes that are looked up, as bytes.
+    levels: [u8; 16],
+    /// Of all that have six bits at most.
+    table: [u16; LOOKED_UP],
+}
+
+impl Halves {
+    fn new<F: Format>() -> Self {
+        let half = |code: usize| ((code as f32 - F::OFFSET as f32).to_bits() >> 16) as u16;
+        Self {
+            levels: levels::<F>(),
+            table: std::array::from_fn(half),
         }
-        steps!(0 1 2 3 4 5 6 7);
+    }
+
+    /// The codes of a group as bf16, step after step: of each the first and third of four inputs, then the
+    /// second and fourth.
+    #[inline(always)]
+    unsafe fn lay_open<F: Format>(&self, from: *const u8, to: *mut u16) {
+        // SAFETY: the caller vouches for the group and for room.
+        unsafe {
+            let none = <Avx512 as Simd>::splat(0.0);
+            let (low, high) = Place::new::<F>([none; 2], from, 0).planes;
+            macro_rules! steps {
+                ($($step:literal)*) => {
+                    $({
+                        let codes = codes::<Avx512Dot, F, $step>(low, high, &self.levels);
+                        let others = _mm512_srli_epi16::<8>(codes);
+                        for (number, codes) in [codes, others].into_iter().enumerate() {
+                            let to = to.add((2 * $step + number) * 2 * PANEL);
+                            _mm512_storeu_si512(to.cast(), self.of::<F>(codes));
+                        }
+                    })*
+                };
+            }
+            steps!(0 1 2 3 4 5 6 7);
+        }
+    }
+
+    /// The codes in the lower bytes.
+    #[inline(always)]
+    unsafe fn of<F: Format>(&self, codes: __m512i) -> __m512i {
+        // SAFETY: the caller vouches for the instructions.
+        unsafe {
+            if F::WIDE {
+                let number = |codes: __m512i| {
+                    let code = _mm512_and_si512(codes, _mm512_set1_epi32(255));
+                    let level = _mm512_sub_epi32(code, _mm512_set1_epi32(128));
+                    _mm512_castps_si512(_mm512_cvtepi32_ps(level))
+                };
+                let even = _mm512_srli_epi32::<16>(number(codes));
+                return _mm512_or_si512(even, number(_mm512_srli_epi32::<16>(codes)));
+            }
+            let table = |first: usize| _mm512_loadu_si512(self.table[first..].as_ptr().cast());
+            match F::LOW_BITS + F::HIGH_BITS {
+                ..=5 => _mm512_permutexvar_epi16(codes, table(0)),
+                _ => _mm512_permutex2var_epi16(table(0), codes, table(LOOKED_UP / 2)),
+            }
+        }
     }
 }
 
@@ -181,33 +231,38 @@ unsafe fn lay_open<F: Format>(from: *const u8, levels: &[u8; 16], to: *mut i8) {
 struct Batch {
     /// The first block.
     at: *const u8,
-    /// The rows' bytes, and the codes that were laid open.
-    x: *const i8,
-    open: *const i8,
-    /// The groups.
-    first: usize,
+    /// The rows' parts and what their groups share, and the codes that were laid open.
+    x: *const u16,
+    kept: *const f32,
+    open: *const u16,
+    /// Whether nothing was added to the sums before.
+    is_first: bool,
+    /// Groups.
     count: usize,
     /// Room for the sums of tiles.
-    found: *mut i32,
-    rows: Rows,
+    found: *mut f32,
     /// How many of the rows there are.
     wanted: usize,
     sums: Sums,
 }
 
-/// Sums that a tile has stored.
-struct Found(*const i32);
+/// Sums that tiles have stored.
+struct Found {
+    at: *const f32,
+    is_apart: bool,
+}
 
 impl RowSums<Avx512Dot> for Found {
     #[inline(always)]
-    unsafe fn of(&self, row: usize) -> [__m512i; PLANES] {
-        // SAFETY: the caller vouches for the row, which has its planes side by side.
+    unsafe fn of(&self, row: usize) -> __m512 {
+        // SAFETY: the caller vouches for the row.
         unsafe {
-            let from = self.0.add(row * PLANES * PANEL);
-            [
-                Avx512Dot::load(from.cast()),
-                Avx512Dot::load(from.add(PANEL).cast()),
-            ]
+            let from = self.at.add(row * PANEL);
+            let sum = <Avx512 as Simd>::load(from);
+            match self.is_apart {
+                true => <Avx512 as Simd>::add(sum, <Avx512 as Simd>::load(from.add(CELLS))),
+                false => sum,
+            }
         }
     }
 }
@@ -215,7 +270,7 @@ impl RowSums<Avx512Dot> for Found {
 impl Batch {
     /// Where the sums of a group are found.
     #[inline(always)]
-    unsafe fn found(&self, number: usize) -> *mut i32 {
+    unsafe fn found(&self, number: usize) -> *mut f32 {
         // SAFETY: there is room for the ring.
         unsafe { self.found.add(number % RING * 2 * CELLS) }
     }
@@ -225,16 +280,18 @@ impl Batch {
     unsafe fn multiply<F: Format>(&self, tiles: &Tiles, number: usize) {
         // SAFETY: the caller vouches for the group.
         unsafe {
-            let (x, open) = (self.x.add(number * FILLED), self.open.add(number * OPEN));
+            let x = self.x.add(number * 2 * FILLED);
+            let (parts, open) = ([x, x.add(FILLED)], self.open.add(number * OPEN));
             let found = self.found(number);
             if F::RUNS {
-                let (x_of_run, open_of_run) = (x.add(GROUP / 2), open.add(OPEN / 2));
-                multiply_group::<0>(tiles, (x, GROUP), open, found);
-                multiply_group::<1>(tiles, (x_of_run, GROUP), open_of_run, found.add(CELLS));
-            } else if number.is_multiple_of(2) {
-                multiply_group::<0>(tiles, (x, GROUP), open, found);
+                let parts_of_run = parts.map(|part| part.add(F::RUN));
+                multiply_group(tiles, parts, open, found);
+                multiply_group(tiles, parts_of_run, open.add(OPEN / 2), found.add(CELLS));
+            } else if const { is_apart::<F>() } {
+                multiply_group(tiles, [parts[0]], open, found);
+                multiply_group(tiles, [parts[1]], open, found.add(CELLS));
             } else {
-                multiply_group::<1>(tiles, (x, GROUP), open, found);
+                multiply_group(tiles, parts, open, found);
             }
         }
     }
@@ -245,7 +302,7 @@ impl Batch {
         // SAFETY: the caller vouches for the batch and its sums.
         unsafe {
             let mut totals = [<Avx512 as Simd>::splat(0.0); R];
-            if self.first > 0 {
+            if !self.is_first {
                 for (row, total) in totals.iter_mut().enumerate().take(self.wanted) {
                     *total = <Avx512 as Simd>::load(self.sums.row(row));
                 }
@@ -278,15 +335,19 @@ impl Batch {
                 place_of::<F>(self.at, number),
                 0,
             );
-            let (group, found) = (self.first + number, self.found(number));
+            let kept = Kept(self.kept.add(number * KEPT));
+            let is_apart = const { is_apart::<F>() };
+            let at = self.found(number);
+            let found = Found { at, is_apart };
             if F::RUNS {
-                let [first, second] = [Found(found), Found(found.add(CELLS))];
-                let first = scale_first_run::<Avx512Dot, R>(&place, &first);
-                let sums = (first, &second);
-                add_second_run::<Avx512Dot, F, R>(totals, &place, sums, &self.rows, group);
+                let second = Found {
+                    at: at.add(CELLS),
+                    is_apart,
+                };
+                let first = scale_first_run::<Avx512Dot, R>(&place, &found);
+                add_second_run::<Avx512Dot, F, R>(totals, &place, (first, &second), &kept);
             } else {
-                let sums = &Found(found);
-                add_sums::<Avx512Dot, F, R>(totals, &place, sums, &self.rows, group);
+                add_sums::<Avx512Dot, F, R>(totals, &place, &found, &kept);
             }
         }
     }
