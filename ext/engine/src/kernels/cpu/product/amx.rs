@@ -211,51 +211,44 @@ products!(multiply_bf16, "tdpbf16ps");
 // Unsigned bytes of `a`, signed ones of `b`.
 products!(multiply_bytes, "tdpbusd");
 
-/// The sums of one or two tiles of bf16, `a`, with one of `b`.
+/// The sums of two tiles of bf16, `a`, with one of `b`: one for both, or where they are `APART` two, side by
+/// side.
 ///
 /// # Safety
 /// The tiles are those of `for_groups`; `a`, `b` and the sums have as many rows as they, 64 bytes apart.
 #[inline(always)]
-pub(crate) unsafe fn multiply_group<const COUNT: usize>(
+pub(crate) unsafe fn multiply_group<const APART: bool>(
     _tiles: &Tiles,
-    a: [*const u16; COUNT],
+    [a, other]: [*const u16; 2],
     b: *const u16,
     sums: *mut f32,
 ) {
-    // SAFETY: the caller vouches for the operands, and the tiles are configured.
-    unsafe {
-        if COUNT == 1 {
+    macro_rules! multiply {
+        ($($between:literal),*) => {
             asm!(
                 "tilezero tmm0",
                 "tileloadd tmm2, [{b} + {row}]",
                 "tileloadd tmm1, [{a} + {row}]",
                 "tdpbf16ps tmm0, tmm1, tmm2",
-                "tilestored [{sums} + {row}], tmm0",
-                a = in(reg) a[0],
-                b = in(reg) b,
-                row = in(reg) ROW_BYTES,
-                sums = in(reg) sums,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _,
-                options(nostack, preserves_flags),
-            )
-        } else {
-            const { assert!(COUNT == 1 || COUNT == 2) };
-            asm!(
-                "tilezero tmm0",
-                "tileloadd tmm2, [{b} + {row}]",
-                "tileloadd tmm1, [{a} + {row}]",
-                "tdpbf16ps tmm0, tmm1, tmm2",
+                $($between,)*
                 "tileloadd tmm1, [{other} + {row}]",
                 "tdpbf16ps tmm0, tmm1, tmm2",
                 "tilestored [{sums} + {row}], tmm0",
-                a = in(reg) a[0],
-                other = in(reg) a[COUNT - 1],
+                a = in(reg) a,
+                other = in(reg) other,
                 b = in(reg) b,
                 row = in(reg) ROW_BYTES,
                 sums = in(reg) sums,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _,
                 options(nostack, preserves_flags),
             )
+        };
+    }
+    // SAFETY: the caller vouches for the operands, and the tiles are configured.
+    unsafe {
+        match APART {
+            false => multiply!(),
+            true => multiply!("tilestored [{sums} + {row} + 1024], tmm0", "tilezero tmm0"),
         }
     }
 }

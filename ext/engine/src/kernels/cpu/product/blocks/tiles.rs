@@ -17,10 +17,13 @@ use crate::kernels::cpu::product::driver::{Sums, Tile};
 use crate::kernels::cpu::simd::{Avx512, Simd};
 use crate::quant::BlockType;
 
-const _: () = assert!(PANEL == TILE && super::TILE_ROWS == TILE);
+const _: () = assert!(PANEL == TILE && super::TILE_ROWS == TILE && CELLS * 4 == 1024);
 
-/// Groups whose codes are laid open at once: a third of the first-level cache.
-const BATCH: usize = 16;
+/// Groups whose codes are laid open at once, but for what blocks of several groups are more: they stay in
+/// the first-level cache.
+const BATCH: usize = 12;
+/// Groups whose codes there is room for.
+const MOST_OPEN: usize = BATCH.next_multiple_of(8);
 /// How many groups vectors are behind the tiles, so that neither waits for the other.
 const BEHIND: usize = 1;
 /// Groups whose sums there is room for.
@@ -36,7 +39,7 @@ const LOOKED_UP: usize = 64;
 /// two for each where they are summed apart.
 #[repr(C, align(64))]
 struct Room {
-    codes: [[u16; OPEN]; BATCH],
+    codes: [[u16; OPEN]; MOST_OPEN],
     sums: [[f32; CELLS]; 2 * RING],
 }
 
@@ -124,8 +127,12 @@ unsafe fn multiply<F: Format>(tiles: &Tiles, operands: Operands) {
         };
         let mut at = operands.panel;
         let mut group = 0;
+        // Batches of about the same length.
+        let length = width.div_ceil(width.div_ceil(BATCH).max(1));
+        let length = length.next_multiple_of(F::GROUPS);
+        const { assert!(BATCH.next_multiple_of(F::GROUPS) <= MOST_OPEN) };
         while group < width {
-            let count = BATCH.min(width - group);
+            let count = length.min(width - group);
             for number in 0..count {
                 let from = place_of::<F>(at, number);
                 fetch_ahead(from, AHEAD, F::GROUP_BYTES);
@@ -285,13 +292,13 @@ impl Batch {
             let found = self.found(number);
             if F::RUNS {
                 let parts_of_run = parts.map(|part| part.add(F::RUN));
-                multiply_group(tiles, parts, open, found);
-                multiply_group(tiles, parts_of_run, open.add(OPEN / 2), found.add(CELLS));
+                multiply_group::<false>(tiles, parts, open, found);
+                let (open, found) = (open.add(OPEN / 2), found.add(CELLS));
+                multiply_group::<false>(tiles, parts_of_run, open, found);
             } else if const { is_apart::<F>() } {
-                multiply_group(tiles, [parts[0]], open, found);
-                multiply_group(tiles, [parts[1]], open, found.add(CELLS));
+                multiply_group::<true>(tiles, parts, open, found);
             } else {
-                multiply_group(tiles, parts, open, found);
+                multiply_group::<false>(tiles, parts, open, found);
             }
         }
     }
@@ -303,7 +310,9 @@ impl Batch {
         unsafe {
             let mut totals = [<Avx512 as Simd>::splat(0.0); R];
             if !self.is_first {
-                for (row, total) in totals.iter_mut().enumerate().take(self.wanted) {
+                for (row, total) in totals.iter_mut().enumerate() {
+                    // Those that are none count as the last: registers have no variable number.
+                    let row = row.min(self.wanted - 1);
                     *total = <Avx512 as Simd>::load(self.sums.row(row));
                 }
             }
@@ -315,8 +324,10 @@ impl Batch {
                     self.add_group::<F, R>(&mut totals, summed);
                 }
             }
-            for (row, total) in totals.into_iter().enumerate().take(self.wanted) {
-                <Avx512 as Simd>::store(self.sums.row(row), total);
+            for (row, total) in totals.into_iter().enumerate() {
+                if row < self.wanted {
+                    <Avx512 as Simd>::store(self.sums.row(row), total);
+                }
             }
         }
     }
