@@ -4,7 +4,7 @@
 //! memory of megabytes back to the kernel at once: every layer would then pay for fresh, zeroed
 //! pages. What is kept is bounded, and a buffer serves requests of its own size class only. Smaller
 //! buffers come from the system, but begin with a cache line: of vectors and tiles that straddle two
-//! lines each costs twice.
+//! lines each costs twice. Larger ones, such as tables of embeddings, are the system's on huge pages.
 //! With `CANDLE_ALLOCATOR=system` everything goes to the system's allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::runtime::mapping::{fresh, give_back};
+use crate::runtime::mapping::{fresh, give_back, large};
 use crate::runtime::switch::Switch;
 
 /// Smaller requests are not kept.
@@ -172,7 +172,11 @@ unsafe impl GlobalAlloc for Reusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Source::System(layout) = Source::of(layout) {
             // SAFETY: the caller's promises are passed on.
-            return unsafe { System.alloc(layout) };
+            let block = unsafe { System.alloc(layout) };
+            if layout.size() > MOST && !block.is_null() && !SYSTEM_ONLY.is_on() {
+                large(block, layout.size());
+            }
+            return block;
         }
         let class = class(layout.size());
         match self.with_shelf(|shelf| shelf.take(class)) {
@@ -322,6 +326,39 @@ mod tests {
             assert!((0..IN_LINES).all(|i| *zeroed.add(i) == 0));
             allocator.dealloc(zeroed, layout(IN_LINES));
         }
+    }
+
+    /// What the kernel says of the memory at an address.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn flags(address: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut here = false;
+        for line in maps.lines() {
+            let range = line.split(' ').next().unwrap().split_once('-');
+            let number = |text: &str| usize::from_str_radix(text, 16).ok();
+            if let Some((Some(start), Some(end))) = range.map(|(a, b)| (number(a), number(b))) {
+                here = (start..end).contains(&address);
+            }
+            if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| here) {
+                return flags.to_owned();
+            }
+        }
+        panic!("nothing lies at {address:x}");
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn what_is_too_large_to_be_kept_asks_for_huge_pages() {
+        let allocator = Reusing::new();
+        // SAFETY: as above.
+        unsafe {
+            let block = allocator.alloc(layout(MOST + 1));
+            let flags = flags(block as usize + MOST / 2);
+            allocator.dealloc(block, layout(MOST + 1));
+            let has = |wanted: &str| flags.split(' ').any(|flag| flag == wanted);
+            assert!(has("hg"), "{flags}");
+        }
+        assert_eq!(allocator.kept_bytes(), 0);
     }
 
     #[test]

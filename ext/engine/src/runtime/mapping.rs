@@ -39,6 +39,14 @@ pub(crate) fn fresh(bytes: usize) -> *mut u8 {
     }
 }
 
+/// Asks for huge pages under somebody else's fresh memory that will be filled.
+pub(crate) fn large(start: *mut u8, bytes: usize) {
+    #[cfg(all(unix, not(miri)))]
+    huge_pages::prefer(start, bytes);
+    #[cfg(any(not(unix), miri))]
+    let _ = (start, bytes);
+}
+
 /// # Safety
 /// `start` came from `fresh` with as many bytes, and nothing uses it any more.
 #[cfg(all(unix, not(miri)))]
