@@ -316,6 +316,7 @@ unsafe fn multiply(
         steps: depth / PADDING,
         sums: out.cast(),
         stride: out_stride * size_of::<f32>(),
+        later: None,
     };
     // SAFETY: the caller vouches for the operands.
     unsafe { multiply_bf16(tiles, count, operands) };

@@ -118,6 +118,112 @@ pub(crate) struct Operands {
     pub steps: usize,
     pub sums: *mut u8,
     pub stride: usize,
+    /// What is multiplied later, and may lie anywhere; none where all lies in the first-level cache, so that
+    /// nothing is asked for.
+    pub later: Option<*const u8>,
+}
+
+/// Blocks of rows that together ask for as much as they multiply with.
+const LATER_PARTS: usize = 8;
+
+/// What the block of rows that begins with `row` asks for: its part of the panel that lies `ahead` panels behind
+/// this one, which has so many bytes.
+pub(crate) fn later(panel: *const u8, bytes: usize, ahead: usize, row: usize) -> *const u8 {
+    let part = row / (2 * TILE) % LATER_PARTS;
+    panel.wrapping_add(ahead * bytes + part * bytes / LATER_PARTS)
+}
+
+/// A step without asking.
+macro_rules! silent {
+    ($part:tt) => {
+        ""
+    };
+}
+
+/// An eighth of what a step asks for: four lines of the next step's columns and four of rows two steps ahead,
+/// into the first-level cache; and a line of what comes later, into the second. Tile loads that miss the cache
+/// take several times as long, most of all where another thread has its share of the core and of its caches.
+macro_rules! asking {
+    (later) => {
+        "prefetcht1 [{later}]\nadd {later}, 64"
+    };
+    (rows) => {
+        "lea {ahead}, [{a} + 128]"
+    };
+    ($part:tt) => {
+        concat!(
+            "prefetcht0 [{b} + 2048 + 256 * ",
+            $part,
+            "]\nprefetcht0 [{b} + 2112 + 256 * ",
+            $part,
+            "]\nprefetcht0 [{b} + 2176 + 256 * ",
+            $part,
+            "]\nprefetcht0 [{b} + 2240 + 256 * ",
+            $part,
+            "]\n",
+            "prefetcht0 [{ahead}]\n",
+            "prefetcht0 [{ahead} + {a_stride}]\n",
+            "prefetcht0 [{ahead} + 2 * {a_stride}]\n",
+            "prefetcht0 [{ahead} + {thrice}]\n",
+            "lea {ahead}, [{ahead} + 4 * {a_stride}]",
+        )
+    };
+}
+
+/// Two tiles of rows by two of columns.
+macro_rules! two_by_two {
+    ($multiply:literal, $operands:ident, $ask:ident $(, { $($asked:tt)* })?) => {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "2:",
+            $ask!(rows),
+            "tileloadd tmm6, [{b} + {b_stride}]",
+            $ask!(0),
+            $ask!(later),
+            "tileloadd tmm4, [{a} + {a_stride}]",
+            $ask!(1),
+            concat!($multiply, " tmm0, tmm4, tmm6"),
+            $ask!(2),
+            $ask!(later),
+            "tileloadd tmm7, [{b} + {b_stride} + 64]",
+            $ask!(3),
+            concat!($multiply, " tmm1, tmm4, tmm7"),
+            $ask!(4),
+            $ask!(later),
+            "tileloadd tmm5, [{lower} + {a_stride}]",
+            $ask!(5),
+            concat!($multiply, " tmm2, tmm5, tmm6"),
+            $ask!(6),
+            $ask!(later),
+            concat!($multiply, " tmm3, tmm5, tmm7"),
+            $ask!(7),
+            "add {a}, 64",
+            "add {lower}, 64",
+            "add {b}, 2048",
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{sums} + {stride}], tmm0",
+            "tilestored [{sums} + {stride} + 64], tmm1",
+            "tilestored [{low_sums} + {stride}], tmm2",
+            "tilestored [{low_sums} + {stride} + 64], tmm3",
+            a = inout(reg) $operands.a => _,
+            lower = inout(reg) $operands.a.add(TILE * $operands.a_stride) => _,
+            a_stride = in(reg) $operands.a_stride,
+            b = inout(reg) $operands.b => _,
+            b_stride = in(reg) 2 * ROW_BYTES,
+            steps = inout(reg) $operands.steps => _,
+            sums = in(reg) $operands.sums,
+            low_sums = in(reg) $operands.sums.add(TILE * $operands.stride),
+            stride = in(reg) $operands.stride,
+            $($($asked)*)?
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        )
+    };
 }
 
 macro_rules! products {
@@ -128,55 +234,21 @@ macro_rules! products {
         /// `a` holds as many whole tiles as `rows` needs, 64 · `steps` bytes wide, and the sums as
         /// many rows of 32 numbers. More than 16 rows need tiles of full size.
         pub(crate) unsafe fn $name(_tiles: &Tiles, rows: usize, operands: Operands) {
-            let Operands {
-                a,
-                a_stride,
-                b,
-                steps,
-                sums,
-                stride,
-            } = operands;
-            // SAFETY: the caller vouches for the operands, and the tiles are configured.
+            // SAFETY: the caller vouches for the operands, and the tiles are configured; asking touches nothing.
             unsafe {
-                if rows > TILE {
-                    asm!(
-                        "tilezero tmm0",
-                        "tilezero tmm1",
-                        "tilezero tmm2",
-                        "tilezero tmm3",
-                        "2:",
-                        "tileloadd tmm6, [{b} + {b_stride}]",
-                        "tileloadd tmm4, [{a} + {a_stride}]",
-                        "tileloadd tmm7, [{b} + {b_stride} + 64]",
-                        concat!($multiply, " tmm0, tmm4, tmm6"),
-                        "tileloadd tmm5, [{lower} + {a_stride}]",
-                        concat!($multiply, " tmm1, tmm4, tmm7"),
-                        concat!($multiply, " tmm2, tmm5, tmm6"),
-                        concat!($multiply, " tmm3, tmm5, tmm7"),
-                        "add {a}, 64",
-                        "add {lower}, 64",
-                        "add {b}, 2048",
-                        "dec {steps}",
-                        "jnz 2b",
-                        "tilestored [{sums} + {stride}], tmm0",
-                        "tilestored [{sums} + {stride} + 64], tmm1",
-                        "tilestored [{low_sums} + {stride}], tmm2",
-                        "tilestored [{low_sums} + {stride} + 64], tmm3",
-                        a = inout(reg) a => _,
-                        lower = inout(reg) a.add(TILE * a_stride) => _,
-                        a_stride = in(reg) a_stride,
-                        b = inout(reg) b => _,
-                        b_stride = in(reg) 2 * ROW_BYTES,
-                        steps = inout(reg) steps => _,
-                        sums = in(reg) sums,
-                        low_sums = in(reg) sums.add(TILE * stride),
-                        stride = in(reg) stride,
-                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                        options(nostack),
-                    );
-                } else {
-                    asm!(
+                match (rows > TILE, operands.later) {
+                    (true, Some(later)) => two_by_two!(
+                        $multiply,
+                        operands,
+                        asking,
+                        {
+                            later = inout(reg) later => _,
+                            ahead = out(reg) _,
+                            thrice = in(reg) 3 * operands.a_stride,
+                        }
+                    ),
+                    (true, None) => two_by_two!($multiply, operands, silent),
+                    (false, _) => asm!(
                         "tilezero tmm0",
                         "tilezero tmm1",
                         "2:",
@@ -191,16 +263,16 @@ macro_rules! products {
                         "jnz 2b",
                         "tilestored [{sums} + {stride}], tmm0",
                         "tilestored [{sums} + {stride} + 64], tmm1",
-                        a = inout(reg) a => _,
-                        a_stride = in(reg) a_stride,
-                        b = inout(reg) b => _,
+                        a = inout(reg) operands.a => _,
+                        a_stride = in(reg) operands.a_stride,
+                        b = inout(reg) operands.b => _,
                         b_stride = in(reg) 2 * ROW_BYTES,
-                        steps = inout(reg) steps => _,
-                        sums = in(reg) sums,
-                        stride = in(reg) stride,
+                        steps = inout(reg) operands.steps => _,
+                        sums = in(reg) operands.sums,
+                        stride = in(reg) operands.stride,
                         out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
                         options(nostack),
-                    );
+                    ),
                 }
             }
         }

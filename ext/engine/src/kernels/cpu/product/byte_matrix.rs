@@ -12,7 +12,9 @@ use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::lanes::for_lanes;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::cpu::product::amx;
-use crate::kernels::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
+use crate::kernels::cpu::product::driver::{
+    Context, Sums, TaskRows, Tile, WeightMatrix, TASK_COLUMNS,
+};
 use crate::kernels::cpu::product::panels::{pack_panels, PANEL};
 use crate::kernels::cpu::product::store::Panels;
 use crate::kernels::cpu::simd::stored::{for_stored, Vectors};
@@ -200,7 +202,7 @@ impl<T: Element> WeightMatrix<T> for ByteMatrix {
         // SAFETY: the bytes are those of a whole block, the panel is as deep, and the caller vouches for the
         // sums; the instruction set is there.
         unsafe {
-            let keeps_offset = multiply(context, operands, tile.rows, tile.sums);
+            let keeps_offset = multiply(context, operands, &tile);
             let scaling = Scaling {
                 rows: x.scales[tile.row..][..tile.rows].as_ptr(),
                 columns: self.weights.scales[columns.clone()].as_ptr(),
@@ -228,19 +230,23 @@ struct Operands {
 ///
 /// # Safety
 /// x has `BLOCK` rows, the sums have room for as many, and the CPU has the instruction set.
-unsafe fn multiply(context: &Context, operands: Operands, rows: usize, sums: Sums) -> bool {
+unsafe fn multiply(context: &Context, operands: Operands, tile: &Tile) -> bool {
+    let (rows, sums) = (tile.rows, tile.sums);
     // SAFETY: the caller vouches for the sizes and the instructions.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         match (&context.tiles, context.isa) {
             (Some(tiles), _) => {
+                let bytes = operands.depth * PANEL;
+                let panel: *const u8 = operands.panel.cast();
                 let operands = amx::Operands {
                     a: operands.x,
                     a_stride: operands.depth,
-                    b: operands.panel.cast(),
+                    b: panel,
                     steps: operands.depth / DEPTH,
                     sums: sums.start.cast(),
                     stride: sums.stride * size_of::<i32>(),
+                    later: Some(amx::later(panel, bytes, TASK_COLUMNS / PANEL, tile.row)),
                 };
                 amx::multiply_bytes(tiles, rows, operands);
                 return true;

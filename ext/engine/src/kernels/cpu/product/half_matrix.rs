@@ -10,8 +10,6 @@ use std::borrow::Cow;
 use crate::kernels::cpu::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::cpu::product::amx;
-#[cfg(target_arch = "x86_64")]
-use crate::kernels::cpu::product::driver::Sums;
 use crate::kernels::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix, TASK_COLUMNS};
 use crate::kernels::cpu::product::panels::{pack_panels, PANEL};
 use crate::kernels::cpu::product::store::Panels;
@@ -254,7 +252,7 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
                 };
                 // SAFETY: x has the rows of a whole block, and its bits were taken because the instruction
                 // set multiplies them; the caller vouches for the sums.
-                unsafe { multiply_bits(context, x, panel, (tile.rows, tile.sums)) };
+                unsafe { multiply_bits(context, x, panel, &tile) };
             }
         }
     }
@@ -285,8 +283,9 @@ pub(crate) fn bits<T: Element>(numbers: &[T]) -> &[u16] {
 /// `x` has `BLOCK` rows, as deep as the panel; the sums have room for as many, and the CPU multiplies
 /// bf16.
 #[cfg(target_arch = "x86_64")]
-unsafe fn multiply_bits(context: &Context, x: &[u16], panel: &[u32], (rows, sums): (usize, Sums)) {
-    let depth = x.len() / BLOCK;
+unsafe fn multiply_bits(context: &Context, x: &[u16], panel: &[u32], tile: &Tile) {
+    let (depth, sums) = (x.len() / BLOCK, tile.sums);
+    let (bytes, ahead) = (size_of_val(panel), TASK_COLUMNS / PANEL);
     // SAFETY: the caller vouches for the sizes and the instructions.
     unsafe {
         match &context.tiles {
@@ -298,8 +297,9 @@ unsafe fn multiply_bits(context: &Context, x: &[u16], panel: &[u32], (rows, sums
                     steps: depth / DEPTH,
                     sums: sums.start.cast(),
                     stride: sums.stride * size_of::<f32>(),
+                    later: Some(amx::later(panel.as_ptr().cast(), bytes, ahead, tile.row)),
                 };
-                amx::multiply_bf16(tiles, rows, operands);
+                amx::multiply_bf16(tiles, tile.rows, operands);
             }
             None => {
                 let operands = pairs::Operands {
@@ -307,7 +307,7 @@ unsafe fn multiply_bits(context: &Context, x: &[u16], panel: &[u32], (rows, sums
                     panel: panel.as_ptr(),
                     pairs: depth / 2,
                 };
-                pairs::multiply(operands, rows, sums);
+                pairs::multiply(operands, tile.rows, sums);
             }
         }
     }
