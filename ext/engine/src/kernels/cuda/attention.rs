@@ -25,8 +25,8 @@ const TILE_KEYS: usize = 64;
 const TILE_WARPS: usize = 4;
 const SHORT: usize = 128;
 const NARROW: usize = 64;
-/// Rows and columns of the tiles of queries, keys or values that warpgroups take, how many of each kind a block has room
-/// for, and its queries.
+/// Rows and columns of the tiles of queries, keys or values that warpgroups take, how many of keys and of values a block
+/// has room for where there may be more, and its queries.
 const GROUP_TILE: usize = 64;
 const GROUP_STAGES: usize = 4;
 const BLOCK_QUERIES: usize = 128;
@@ -192,6 +192,13 @@ pub(crate) fn attend(
     Ok(Some(out))
 }
 
+/// Shared memory of a block of warpgroups: tiles of keys and values, those of its queries, and barriers.
+fn group_shared(stages: usize, dtype: DType) -> u32 {
+    let tiles = 2 * stages + BLOCK_QUERIES / GROUP_TILE;
+    let bytes = tiles * GROUP_TILE * GROUP_TILE * dtype.size_in_bytes() + 8 * (stages + 1);
+    bytes as u32
+}
+
 /// Whether there is a kernel for heads of these widths.
 pub(crate) fn takes(width: usize, value_width: usize) -> bool {
     width == value_width && width.is_multiple_of(8) && width <= MOST_WIDTH
@@ -213,6 +220,8 @@ enum Kernel {
     TensorTiles(usize),
     /// Blocks of warpgroups, on Hopper.
     Warpgroups,
+    /// One warpgroup for all of a sequence, there.
+    Short,
     /// Blocks that compute in full precision.
     PlainTiles,
 }
@@ -250,6 +259,8 @@ impl Launch {
             Kernel::Rows
         } else if sequences > MOST_BLOCKS {
             return Ok(None);
+        } else if warpgroups && most_queries.max(most_keys) <= BLOCK_QUERIES {
+            Kernel::Short
         } else if warpgroups {
             Kernel::Warpgroups
         } else if tensor_cores {
@@ -301,13 +312,11 @@ impl Launch {
                 usize::from(self.kernel == Kernel::PlainTiles),
             ),
         ];
-        let source = match self.kernel {
-            Kernel::Warpgroups => ATTENTION_WARPGROUPS,
-            _ => ATTENTION,
-        };
-        let maps = match self.kernel {
-            Kernel::Warpgroups => tile_maps(dtype, shape, parameters)?,
-            _ => Vec::new(),
+        let (source, maps) = match self.kernel {
+            Kernel::Warpgroups | Kernel::Short => {
+                (ATTENTION_WARPGROUPS, tile_maps(dtype, shape, parameters)?)
+            }
+            _ => (ATTENTION, Vec::new()),
         };
         let start = |kernel: &str, grid, threads: u32, shared: u32, parameters: &Parameters| {
             let function = function(device, source, kernel, dtype, &definitions, shared)?;
@@ -343,12 +352,14 @@ impl Launch {
                 start("attention_tiles", grid, threads, shared as u32, parameters)
             }
             Kernel::Warpgroups => {
-                // Stages of keys and values, queries, and a barrier for each.
-                let tiles_of_all = 2 * GROUP_STAGES + BLOCK_QUERIES / GROUP_TILE;
-                let tile_bytes = GROUP_TILE * GROUP_TILE * dtype.size_in_bytes();
-                let shared = tiles_of_all * tile_bytes + 8 * (GROUP_STAGES + 1);
                 let grid = tiles(BLOCK_QUERIES)?;
-                start("attention_warpgroups", grid, 256, shared as u32, parameters)
+                let shared = group_shared(GROUP_STAGES, dtype);
+                start("attention_warpgroups", grid, 256, shared, parameters)
+            }
+            Kernel::Short => {
+                let grid = tiles(BLOCK_QUERIES)?;
+                let shared = group_shared(BLOCK_QUERIES / GROUP_TILE, dtype);
+                start("attention_short", grid, 128, shared, parameters)
             }
             Kernel::PlainTiles => {
                 // Queries, keys and probabilities by column, padded likewise, and values.

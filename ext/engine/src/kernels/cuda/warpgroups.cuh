@@ -79,18 +79,27 @@ __device__ __forceinline__ void multiply_128(float (&sums)[64], ulong a, ulong b
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "     \
     "%23, %24, %25, %26, %27, %28, %29, %30, %31}"
 
-// sums of 64 x 64, 16 numbers deep, with the first factor in registers; the other lies with its rows across where it is
-// `TURNED`.
+// sums of 64 x 64, 16 numbers deep; they are counted from 0 where they do not go `on`.
 #define MULTIPLY_64(TYPE)                                                                                            \
+    asm volatile("{.reg .pred on;\nsetp.ne.b32 on, %34, 0;\n"                                                        \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " SUMS_32 ", %32, %33, on, 1, 1, 0, 0;}" \
+                 : SIXTEEN(sums, 0), SIXTEEN(sums, 16)                                                               \
+                 : "l"(a), "l"(b), "r"(int(on)))
+__device__ __forceinline__ void multiply_64(float (&sums)[32], ulong a, ulong b, bool on, f16) { MULTIPLY_64("f16"); }
+__device__ __forceinline__ void multiply_64(float (&sums)[32], ulong a, ulong b, bool on, bf16) { MULTIPLY_64("bf16"); }
+
+// The same with the first factor in registers and the rows of the other across.
+#define MULTIPLY_TURNED(TYPE)                                                                                        \
     asm volatile("{.reg .pred on;\nsetp.ne.b32 on, %37, 0;\n"                                                        \
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " SUMS_32                             \
-                 ", {%32, %33, %34, %35}, %36, on, 1, 1, %38;}"                                                      \
+                 ", {%32, %33, %34, %35}, %36, on, 1, 1, 1;}"                                                        \
                  : SIXTEEN(sums, 0), SIXTEEN(sums, 16)                                                               \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(on)), "n"(TURNED))
-template <int TURNED>
-__device__ __forceinline__ void multiply_64(float (&sums)[32], const uint (&a)[4], ulong b, bool on, f16) { MULTIPLY_64("f16"); }
-template <int TURNED>
-__device__ __forceinline__ void multiply_64(float (&sums)[32], const uint (&a)[4], ulong b, bool on, bf16) { MULTIPLY_64("bf16"); }
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(on)))
+__device__ __forceinline__ void multiply_turned(float (&sums)[32], const uint (&a)[4], ulong b, bool on, f16) { MULTIPLY_TURNED("f16"); }
+__device__ __forceinline__ void multiply_turned(float (&sums)[32], const uint (&a)[4], ulong b, bool on, bf16) { MULTIPLY_TURNED("bf16"); }
 
 // Sums are read after `await_products`, not before.
 __device__ __forceinline__ void settle(float (&sums)[32]) { asm volatile("" : SIXTEEN(sums, 0), SIXTEEN(sums, 16) :: "memory"); }
+__device__ __forceinline__ void settle(float (&sums)[64]) {
+    asm volatile("" : SIXTEEN(sums, 0), SIXTEEN(sums, 16), SIXTEEN(sums, 32), SIXTEEN(sums, 48) :: "memory");
+}
