@@ -1,5 +1,7 @@
 //! Tables whose rows are looked up: token embeddings, positions, token types.
 
+use std::borrow::Cow;
+
 use candle_core::{DType, Device, Tensor};
 
 use super::{elementwise, Linear};
@@ -21,7 +23,7 @@ pub enum Embedding {
 /// Rows of a table; `what` names them in an error.
 pub struct Lookup<'a> {
     pub table: &'a Embedding,
-    pub rows: Vec<u32>,
+    pub rows: Cow<'a, [u32]>,
     pub what: &'static str,
 }
 
@@ -85,7 +87,7 @@ impl Embedding {
             lookup.check()?;
         }
         let dense = lookups.iter().map(|lookup| match lookup.table {
-            Self::Dense(table) => Some((table, lookup.rows.as_slice())),
+            Self::Dense(table) => Some((table, &*lookup.rows)),
             Self::Blocks(_) | Self::DeviceBlocks(..) => None,
         });
         if let Some(terms) = dense.collect::<Option<Vec<_>>>() {
@@ -120,8 +122,9 @@ impl Embedding {
 impl Lookup<'_> {
     fn check(&self) -> Result<()> {
         let count = self.table.count();
-        match self.rows.iter().find(|&&row| row as usize >= count) {
+        match self.rows.iter().copied().max() {
             None => Ok(()),
+            Some(last) if (last as usize) < count => Ok(()),
             Some(beyond) => Err(Error::InvalidInput(format!(
                 "{} {beyond} is beyond the model's table of {count}: the tokenizer belongs to another model, \
                  or the text is longer than the model's positions",
@@ -160,7 +163,7 @@ mod tests {
         let [a, b] = [&table, &dense].map(|table| {
             let lookup = |rows: &[u32]| Lookup {
                 table,
-                rows: rows.to_vec(),
+                rows: rows.to_vec().into(),
                 what: "token id",
             };
             let sum = Embedding::sum(&[lookup(&[3, 0, 3]), lookup(&[1, 1, 2])]).unwrap();
@@ -174,7 +177,7 @@ mod tests {
         let table = quantized();
         let lookup = Lookup {
             table: &table,
-            rows: vec![0, 4],
+            rows: vec![0, 4].into(),
             what: "token id",
         };
         let message = Embedding::sum(&[lookup]).unwrap_err().to_string();

@@ -1,5 +1,7 @@
 //! From token ids to the first hidden states.
 
+use std::borrow::Cow;
+
 use candle_core::{Device, Tensor};
 
 use super::config::EncoderConfig;
@@ -138,13 +140,13 @@ impl Embeddings {
     fn embed(&self, ids: &[u32], positions: Vec<u32>, types: &[u32]) -> Result<Tensor> {
         let mut lookups = vec![Lookup {
             table: &self.tokens,
-            rows: ids.to_vec(),
+            rows: ids.into(),
             what: "token id",
         }];
         if let Some(table) = &self.positions {
             lookups.push(Lookup {
                 table,
-                rows: positions,
+                rows: positions.into(),
                 what: "position",
             });
         }
@@ -176,6 +178,10 @@ impl Embeddings {
         let Counting { first, padding } = self.counting;
         let mut positions = Vec::with_capacity(sequences.tokens());
         for range in sequences.ranges() {
+            if padding.is_none() {
+                positions.extend(first..first + range.len() as u32);
+                continue;
+            }
             let mut next = first;
             for &id in &sequences.ids()[range] {
                 if Some(id) == padding {
@@ -191,9 +197,12 @@ impl Embeddings {
 }
 
 /// A table of one row serves tokenizers that number the second text of a pair.
-fn type_ids(ids: &[u32], table: &Embedding) -> Vec<u32> {
+fn type_ids<'a>(ids: &'a [u32], table: &Embedding) -> Cow<'a, [u32]> {
     let last = table.count().saturating_sub(1) as u32;
-    ids.iter().map(|&id| id.min(last)).collect()
+    match ids.iter().copied().max() {
+        Some(most) if most > last => ids.iter().map(|&id| id.min(last)).collect(),
+        _ => ids.into(),
+    }
 }
 
 /// For each position the sines of its multiples of the frequencies, then the cosines.
