@@ -86,6 +86,10 @@ module GpuBench
           ask = ->(text) { llm.complete(text, max_length: 90, temperature: 0, logprobs: 1) }
           answers = [ask.("the quick fox"), *%w[a the one two].map { |text| Thread.new { ask.(text) } }.map(&:value)]
           puts [answers.first.text, answers.first.logprobs].inspect
+          plain = ->(text, length) { llm.complete(text, max_length: length, temperature: 0).token_ids }
+          puts [5, 90, 40].map { |length| plain.("the quick fox", length) }.inspect
+          %w[a the one two].map { |text| Thread.new { plain.(text, 60) } }.each(&:join)
+          puts plain.("the quick fox", 90).inspect
           warn path, answers.map { |answer| answer.text.size }.inspect
         end
       RUBY

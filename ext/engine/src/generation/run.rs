@@ -213,6 +213,12 @@ impl Run {
         }
     }
 
+    /// Whether another token is read after the next, which is the likeliest, alone and with nothing guessed; unless the
+    /// next one ends the text.
+    pub fn goes_on_plainly(&self) -> bool {
+        self.needs() == Some(1) && matches!(self.guessing, Guessing::None) && self.left() > 0
+    }
+
     /// Chooses the next token by its scores; returns it with the text that became certain. With no
     /// room for another one the run ends here.
     pub fn take(&mut self, scores: &Scores, room: bool) -> Result<(u32, String)> {

@@ -295,21 +295,19 @@ pub(crate) fn rotate_and_store(
 /// Σ table[rows[i]] for each i, in one launch; rows must be inside their tables. `None` where the device
 /// has no kernel for it.
 pub(crate) fn gather_sum(terms: &[(&Tensor, &[u32])]) -> Result<Option<Tensor>> {
-    let on_device = terms.iter().map(|(table, rows)| match table.device() {
-        device if device.is_cuda() => Ok(Some((*table, Tensor::new(*rows, device)?))),
-        _ => Ok(None),
-    });
-    let Some(terms) = on_device.collect::<Result<Option<Vec<_>>>>()? else {
-        return Ok(None);
-    };
-    let terms: Vec<_> = terms.iter().map(|(table, rows)| (*table, rows)).collect();
-    gather_at(&terms)
+    #[cfg(feature = "cuda")]
+    return Ok(cuda::gather::gather_sum(terms)?);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = terms;
+        Ok(None)
+    }
 }
 
 /// As `gather_sum`, with the rows on the tables' device, u32 each.
 pub(crate) fn gather_at(terms: &[(&Tensor, &Tensor)]) -> Result<Option<Tensor>> {
     #[cfg(feature = "cuda")]
-    return Ok(cuda::gather::gather_sum(terms)?);
+    return Ok(cuda::gather::gather_at(terms)?);
     #[cfg(not(feature = "cuda"))]
     {
         let _ = terms;

@@ -3,7 +3,8 @@
 use candle_core::{Device, Tensor};
 
 #[cfg(feature = "cuda")]
-use super::cuda::recording as backend;
+use super::cuda::{largest::Choices as Found, recording as backend};
+use super::Largest;
 use crate::runtime::cuda_graphs;
 use crate::Result;
 
@@ -24,20 +25,16 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Runs `work` for its result, which goes to `out`, and records how it was made. Its steps must depend on
-    /// nothing but what lies in tensors of `device` that `work` is made of.
-    pub fn new(
-        device: &Device,
-        out: &Tensor,
-        work: impl FnMut() -> Result<Tensor>,
-    ) -> Result<Self> {
+    /// Does `work` and records how. Its steps must depend on nothing but what lies in tensors of `device` that `work` is
+    /// made of.
+    pub fn new(device: &Device, work: impl FnMut() -> Result<()>) -> Result<Self> {
         #[cfg(feature = "cuda")]
         return Ok(Self {
-            held: backend::Recording::new(device.as_cuda_device()?, out, work)?,
+            held: backend::Recording::new(device.as_cuda_device()?, work)?,
         });
         #[cfg(not(feature = "cuda"))]
         {
-            let _ = (device, out, work);
+            let _ = (device, work);
             Err(without_recordings())
         }
     }
@@ -68,14 +65,66 @@ impl Words {
         Ok(self.tensor.narrow(0, first, count)?)
     }
 
-    /// Writes the first ones.
-    pub fn write(&self, words: &[u32]) -> Result<()> {
+    /// Writes those from the `first` on.
+    pub fn write(&self, first: usize, words: &[u32]) -> Result<()> {
         #[cfg(feature = "cuda")]
-        return Ok(backend::write(&self.tensor, words)?);
+        return Ok(backend::write(&self.part(first, words.len())?, words)?);
         #[cfg(not(feature = "cuda"))]
         {
-            let _ = (&self.tensor, words);
+            let _ = (first, words);
             Err(without_recordings())
         }
+    }
+}
+
+/// The largest logit of each row, whose token the device itself goes on with while the host waits for it.
+pub(crate) struct Choices {
+    #[cfg(feature = "cuda")]
+    held: Found,
+}
+
+impl Choices {
+    /// For so many rows at most.
+    pub fn new(rows: usize, vocabulary: usize, device: &Device) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        return Ok(Self {
+            held: Found::new(rows, vocabulary, device.as_cuda_device()?)?,
+        });
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (rows, vocabulary, device);
+            Err(without_recordings())
+        }
+    }
+
+    /// Keeps logits [rows, vocabulary] in f32 [at least as many, vocabulary], and finds the likeliest tokens.
+    pub fn keep(&self, logits: &Tensor, kept: &Tensor) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        return Ok(self.held.keep(logits, kept)?);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (logits, kept);
+            Err(without_recordings())
+        }
+    }
+
+    /// Writes the likeliest tokens of the rows that were kept last to u32 [rows], 0 where no logit is finite, and tells
+    /// the host.
+    pub fn choose(&mut self, tokens: &Tensor) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        return Ok(self.held.choose(tokens)?);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = tokens;
+            Err(without_recordings())
+        }
+    }
+
+    /// What was chosen, as soon as it is known, whatever the device does after it.
+    pub fn read(&self) -> Result<Vec<Largest>> {
+        #[cfg(feature = "cuda")]
+        return Ok(self.held.read()?);
+        #[cfg(not(feature = "cuda"))]
+        Err(without_recordings())
     }
 }

@@ -44,6 +44,12 @@ impl Planned {
         self.sequence.length() + self.tokens.len()
     }
 
+    /// Whether its next token is the likeliest, after which one more is read.
+    fn goes_on_plainly(&self) -> bool {
+        let work = self.text.work();
+        self.wanted == 1 && self.guesses == 0 && work.has_room() && work.run.goes_on_plainly()
+    }
+
     fn adapter(&self) -> usize {
         let adapter = self.sequence.adapter();
         adapter.map_or(0, |adapter| Arc::as_ptr(adapter) as usize)
@@ -309,6 +315,7 @@ impl Scheduler {
         pool: &mut KvPool,
         cancel: &CancelToken,
     ) -> Result<()> {
+        let plainly = group.iter().all(Planned::goes_on_plainly);
         let mut readings: Vec<Reading<'_>> = group
             .iter_mut()
             .map(|piece| Reading {
@@ -317,12 +324,19 @@ impl Scheduler {
                 wanted: piece.wanted,
             })
             .collect();
-        let forward = || self.decoder.forward_batch(&mut readings, pool, cancel);
+        let forward = || {
+            let logits = self.decoder.forward_batch(&mut readings, pool, cancel)?;
+            let chosen = match plainly {
+                true => self.decoder.go_on(&mut readings, pool)?,
+                false => None,
+            };
+            Ok((logits, chosen))
+        };
         let bug = "red-candle met a bug of its own while it generated. Please report it";
-        let logits = caught(bug, forward)?;
-        let rows = match logits {
-            Some(logits) => scores(&logits, group)?,
-            None => Vec::new(),
+        let rows = match caught(bug, forward)? {
+            (_, Some(chosen)) => chosen.into_iter().map(Scores::Largest).collect(),
+            (Some(logits), None) => scores(&logits, group)?,
+            (None, None) => Vec::new(),
         };
         let mut rows = rows.into_iter();
         for piece in group.iter_mut().filter(|piece| piece.wanted > 0) {

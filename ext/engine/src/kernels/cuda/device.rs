@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use candle_core::cuda_backend::cudarc::driver::{result as driver, CudaSlice, DevicePtr};
-use candle_core::cuda_backend::{CudaStorageSlice, DeviceId, WrapErr};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use candle_core::cuda_backend::{CudaStorageSlice, DeviceId};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor};
 use half::{bf16, f16};
@@ -34,27 +34,6 @@ pub(super) fn keep(tensor: &Tensor) {
     if recording::is_older(tensor) {
         recording::keep(|| Box::new(tensor.clone()));
     }
-}
-
-/// Copies the elements of one tensor over those of another, both contiguous and of one type.
-pub(super) fn copy_to(from: &Tensor, to: &Tensor) -> Result<()> {
-    let bytes = from.elem_count() * from.dtype().size_in_bytes();
-    let fits = from.is_contiguous()
-        && to.is_contiguous()
-        && from.dtype() == to.dtype()
-        && from.elem_count() <= to.elem_count();
-    if !fits {
-        candle_core::bail!(
-            "a result of {:?} does not go to {:?}",
-            from.shape(),
-            to.shape()
-        );
-    }
-    let stream = device_of(from)?.cuda_stream();
-    stream.context().bind_to_thread().w()?;
-    // SAFETY: both are alive, and the elements fit.
-    unsafe { driver::memcpy_dtod_async(address(to)?, address(from)?, bytes, stream.cu_stream()) }
-        .w()
 }
 
 fn base(storage: &CudaStorage) -> Result<u64> {

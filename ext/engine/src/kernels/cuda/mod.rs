@@ -13,6 +13,7 @@ mod memory;
 mod parameters;
 pub(super) mod product;
 pub(super) mod recording;
+mod staging;
 pub(super) mod store;
 mod tensor_map;
 mod wide_product;

@@ -19,7 +19,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaGraph, CudaSlice, DeviceRepr
 use candle_core::cuda_backend::WrapErr;
 use candle_core::{CudaDevice, DeviceLocation, Result, Tensor};
 
-use super::device::{address, copy_to};
+use super::device::address;
 use super::memory::Memory;
 
 /// What a thread that records launches on, and what must live as long as the recording.
@@ -137,12 +137,11 @@ impl Drop for Session<'_> {
 }
 
 impl Recording {
-    /// Runs `work` for its result, which goes to `out`, and records how it was made. Its steps must depend
-    /// on nothing but what lies in tensors of `device` that `work` is made of.
+    /// Does `work` and records how. Its steps must depend on nothing but what lies in tensors of `device` that `work` is
+    /// made of.
     pub fn new<E: From<candle_core::Error>>(
         device: &CudaDevice,
-        out: &Tensor,
-        mut work: impl FnMut() -> std::result::Result<Tensor, E>,
+        mut work: impl FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<Self, E> {
         // One at a time: they share the stream that records.
         static ALL: Mutex<Option<HashMap<usize, (CudaDevice, Memory)>>> = Mutex::new(None);
@@ -161,13 +160,12 @@ impl Recording {
         device.synchronize()?;
         let mut session = Session::begin(&own);
         // Compiles and loads what the launches need, which can't be done while they are recorded.
-        copy_to(&work()?, out)?;
+        work()?;
         own.synchronize()?;
         session.capture(memory)?;
-        let recorded = work();
-        let copied = recorded.and_then(|result| Ok(copy_to(&result, out)?));
+        let worked = work();
         let graph = session.end()?;
-        copied?;
+        worked?;
         let graph = match graph {
             Some(graph) if is_sound(&graph)? => graph,
             _ => Err(candle_core::Error::Msg(
@@ -199,7 +197,7 @@ fn ordinal(device: &CudaDevice) -> usize {
     }
 }
 
-/// Whether it copies nothing but its result: a copy from the host would read what lies there later.
+/// Whether it copies nothing: a copy from the host would read what lies there later.
 fn is_sound(graph: &CudaGraph) -> Result<bool> {
     let mut count = 0;
     // SAFETY: the graph is alive; without a place for nodes only their number is told.
@@ -211,7 +209,6 @@ fn is_sound(graph: &CudaGraph) -> Result<bool> {
     unsafe { sys::cuGraphGetNodes(graph.cu_graph(), nodes.as_mut_ptr(), &mut count) }
         .result()
         .w()?;
-    let mut copies = 0;
     for node in nodes {
         let mut kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
         // SAFETY: the node is one of the graph's.
@@ -219,12 +216,12 @@ fn is_sound(graph: &CudaGraph) -> Result<bool> {
             .result()
             .w()?;
         match kind {
-            CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY => copies += 1,
-            CUgraphNodeType::CU_GRAPH_NODE_TYPE_HOST => return Ok(false),
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY
+            | CUgraphNodeType::CU_GRAPH_NODE_TYPE_HOST => return Ok(false),
             _ => {}
         }
     }
-    Ok(copies == 1)
+    Ok(true)
 }
 
 /// Writes the first elements of a tensor, u32.

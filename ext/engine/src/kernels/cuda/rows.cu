@@ -366,6 +366,7 @@ __device__ void mean_pool_block(const T *x, const uint *boundaries, T *out, Pool
     }
     const uint first = boundaries[blockIdx.y], last = boundaries[blockIdx.y + 1];
     float sum = 0.0f;
+    #pragma unroll 8
     for (uint row = first; row < last; row++) {
         sum += widen(x[p.input.start(row) + column]);
     }
@@ -426,8 +427,9 @@ ROW_KERNEL l2_normalize(const ELEMENT *x, ELEMENT *out, PoolParameters p) {
 // The sums of up to three tables' rows, eight elements to a thread; a table that is not there is null.
 struct Gather {
     const ELEMENT *tables[3];
-    const uint *rows[3];
+    const uint *rows[3]; // null: the same for all
     ELEMENT *out;
+    uint same[3];
     uint count;
     uint columns;
 };
@@ -440,7 +442,8 @@ extern "C" __global__ void gather_sum(const __grid_constant__ Gather p) {
         #pragma unroll
         for (int table = 0; table < 3; table++) {
             if (p.tables[table]) {
-                const Eight taken = widen_eight(p.tables[table] + ulong(p.rows[table][row]) * p.columns + column);
+                const uint from = p.rows[table] ? p.rows[table][row] : p.same[table];
+                const Eight taken = widen_eight(p.tables[table] + ulong(from) * p.columns + column);
                 #pragma unroll
                 for (int j = 0; j < 8; j++) { sum.v[j] += taken.v[j]; }
             }
@@ -486,16 +489,20 @@ extern "C" __global__ void __launch_bounds__(256) rotate_and_store(const __grid_
 }
 
 // The first of the largest finite numbers of each part of each row, and its place; beyond the width where there is
-// none. One block of 1024 threads per part.
-extern "C" __global__ void __launch_bounds__(1024) largest(const float *x, uint2 *found, uint width) {
+// none. One block of 1024 threads per part. The rows are `kept` in f32, unless that is null.
+extern "C" __global__ void __launch_bounds__(1024) largest(const ELEMENT *x, float *kept, uint2 *found, uint width) {
     __shared__ float tops[32];
     __shared__ uint places[32];
-    const float *row = x + ulong(blockIdx.x) * width;
+    const ulong first = ulong(blockIdx.x) * width;
     float top = -INFINITE;
     uint place = 0xffffffffu;
     const uint part = (width + gridDim.y - 1) / gridDim.y, end = min(width, (blockIdx.y + 1) * part);
+    let_next_begin();
+    await_previous();
     for (uint i = blockIdx.y * part + threadIdx.x; i < end; i += 1024) {
-        if (row[i] > top && row[i] < INFINITE) { top = row[i]; place = i; }
+        const float number = widen(x[first + i]);
+        if (kept) { kept[first + i] = number; }
+        if (number > top && number < INFINITE) { top = number; place = i; }
     }
     const auto join = [&](float other, uint at) {
         if (other > top || (other == top && at < place)) { top = other; place = at; }
@@ -512,5 +519,26 @@ extern "C" __global__ void __launch_bounds__(1024) largest(const float *x, uint2
             join(__shfl_xor_sync(0xffffffffu, top, step), __shfl_xor_sync(0xffffffffu, place, step));
         }
         if (threadIdx.x == 0) { found[blockIdx.x * gridDim.y + blockIdx.y] = make_uint2(__float_as_uint(top), place); }
+    }
+}
+
+// The largest number of each row, of what `largest` has found in its parts: its place, 0 where there is none, and for the
+// host both, the place as it was found. One warp per row.
+extern "C" __global__ void __launch_bounds__(32) choose(
+    const uint2 *found, uint *places, uint2 *told, uint parts, uint width
+) {
+    const uint2 *row = found + blockIdx.x * parts;
+    float top = -INFINITE;
+    uint place = 0xffffffffu;
+    const auto join = [&](float other, uint at) {
+        if (other > top || (other == top && at < place)) { top = other; place = at; }
+    };
+    for (uint i = threadIdx.x; i < parts; i += 32) { join(__uint_as_float(row[i].x), row[i].y); }
+    for (int step = 16; step > 0; step /= 2) {
+        join(__shfl_xor_sync(0xffffffffu, top, step), __shfl_xor_sync(0xffffffffu, place, step));
+    }
+    if (threadIdx.x == 0) {
+        places[blockIdx.x] = place < width ? place : 0;
+        told[blockIdx.x] = make_uint2(__float_as_uint(top), place);
     }
 }

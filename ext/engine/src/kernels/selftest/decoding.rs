@@ -4,6 +4,7 @@ use candle_core::{DType, Tensor};
 
 use super::data::{self, input, Fill, Input, Placement, Random};
 use super::Bench;
+use crate::kernels::recording::{self, Choices};
 use crate::kernels::{self, reference, RopeKind, Rotation};
 use crate::Result;
 
@@ -138,7 +139,40 @@ pub(super) fn largest(bench: &mut Bench<'_>) -> Result<()> {
                 let deviation = if got == want { 0.0 } else { f64::INFINITY };
                 bench.judge(format!("{count} of {}", x.label), &[deviation])?;
             }
+            chosen(bench, &x.tensor, &x.label)?;
         }
+    }
+    Ok(())
+}
+
+/// What a device that records keeps of logits of any type, goes on with and tells the host.
+fn chosen(bench: &mut Bench<'_>, x: &Tensor, label: &str) -> Result<()> {
+    if !recording::is_possible(bench.device) {
+        return Ok(());
+    }
+    let (rows, width) = x.dims2()?;
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let x = x.to_dtype(dtype)?;
+        let kept = Tensor::zeros((rows + 1, width), DType::F32, bench.device)?;
+        let tokens = Tensor::full(u32::MAX, rows, bench.device)?;
+        let mut choices = Choices::new(rows + 1, width, bench.device)?;
+        choices.keep(&x, &kept)?;
+        choices.choose(&tokens)?;
+        let found = choices.read()?;
+        let kept = kept.narrow(0, 0, rows)?;
+        let bits = |x: &Tensor| -> Result<Vec<u32>> {
+            let values: Vec<f32> = x.flatten_all()?.to_vec1()?;
+            Ok(values.into_iter().map(f32::to_bits).collect())
+        };
+        let first = |row: &Vec<(u32, f32)>| row.first().map_or(0, |&(place, _)| place);
+        let alike = bits(&kept)? == bits(&x.to_dtype(DType::F32)?)?
+            && Some(&found) == kernels::largest(&kept, 1)?.as_ref()
+            && tokens.to_vec1::<u32>()? == found.iter().map(first).collect::<Vec<_>>();
+        let deviation = if alike { 0.0 } else { f64::INFINITY };
+        bench.judge(
+            format!("chosen of {label} in {}", dtype.as_str()),
+            &[deviation],
+        )?;
     }
     Ok(())
 }

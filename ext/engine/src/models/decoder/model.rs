@@ -284,15 +284,9 @@ impl Decoder {
         self.logits(&hidden, adapter.as_deref()).map(Some)
     }
 
+    /// In f32, scaled and capped where the family does that.
     pub(super) fn logits(&self, hidden: &Tensor, adapter: Option<&Adapter>) -> Result<Tensor> {
-        let head = self.head.as_ref().ok_or_else(|| {
-            Error::Internal("a decoder without its head was asked for logits".into())
-        })?;
-        let logits = match adapter {
-            Some(adapter) => adapter.logits(head, hidden)?,
-            None => head.forward(hidden)?,
-        };
-        let logits = logits.to_dtype(DType::F32)?;
+        let logits = self.raw_logits(hidden, adapter)?.to_dtype(DType::F32)?;
         let logits = elementwise::scale(&logits, self.config.logit_scale)?;
         match self.config.logit_soft_cap {
             Some(cap) => {
@@ -300,6 +294,17 @@ impl Decoder {
                 elementwise::scale(&kernels::activate(&shrunk, Activation::Tanh)?, cap)
             }
             None => Ok(logits),
+        }
+    }
+
+    /// As the head gives them, in its type.
+    pub(super) fn raw_logits(&self, hidden: &Tensor, adapter: Option<&Adapter>) -> Result<Tensor> {
+        let head = self.head.as_ref().ok_or_else(|| {
+            Error::Internal("a decoder without its head was asked for logits".into())
+        })?;
+        match adapter {
+            Some(adapter) => adapter.logits(head, hidden),
+            None => head.forward(hidden),
         }
     }
 

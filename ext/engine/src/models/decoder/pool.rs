@@ -17,6 +17,7 @@ pub struct KvPool {
     page_bytes: usize,
     /// How many positions a token sees at most, its own included; `None` is all.
     reach: Option<usize>,
+    begun: u64,
 }
 
 /// The tokens of one text whose keys and values are in a pool, complete in every layer. It must go back
@@ -103,6 +104,7 @@ impl KvPool {
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
             book: PageBook::new((limit / page_bytes.max(1)).min(u32::MAX as usize / PAGE)),
+            begun: 0,
             page_bytes,
             reach: config.reach(),
         })
@@ -115,6 +117,11 @@ impl KvPool {
 
     pub fn book(&self) -> &PageBook {
         &self.book
+    }
+
+    /// How many sequences were begun: until there are more, nobody else stands where a sequence stood.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// The memory taken so far.
@@ -154,6 +161,7 @@ impl KvPool {
             rope_variant,
             ..Sequence::default()
         };
+        self.begun += 1;
         let found = self.book.find(sequence.kind(), tokens);
         sequence.pages = found.pages;
         sequence

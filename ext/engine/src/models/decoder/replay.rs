@@ -1,6 +1,7 @@
 //! Decoding without gaps, on a device that records: the step that gives each of several sequences one more token is recorded
 //! when it has come a few times, and replayed as one launch. Tokens, positions and where keys lie are read
-//! from the device, so that a recording serves until the sequences outgrow it.
+//! from the device, so that a recording serves until the sequences outgrow it. Where the likeliest token is what goes
+//! on, the device begins the next step with it while the host still looks at it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,7 +13,8 @@ use super::layer::{Step, Stream};
 use super::model::{Decoder, Reading};
 use super::pool::KvPool;
 use crate::kernels::paged::{slot, PagedBatch, Places};
-use crate::kernels::recording::{self, Recording, Words};
+use crate::kernels::recording::{self, Choices, Recording, Words};
+use crate::kernels::Largest;
 use crate::models::rope::Rotation;
 use crate::nn::elementwise;
 use crate::runtime::log;
@@ -40,11 +42,28 @@ struct State {
     pages: Vec<u64>,
     recorded: HashMap<Size, Recorded>,
     seen: HashMap<Size, u32>,
-    /// f32 [most rows, vocabulary], where all of them leave their logits.
-    logits: Option<Tensor>,
+    results: Option<Results>,
+    /// Whether these are of the latest step.
+    are_latest: bool,
+    ahead: Option<Ahead>,
     clock: u64,
     /// Set when a step could not be recorded: it will not be tried again.
     refused: bool,
+}
+
+/// What all of them leave.
+struct Results {
+    /// f32 [most rows, vocabulary].
+    logits: Tensor,
+    choices: Choices,
+}
+
+/// A step that was begun before anybody asked for it.
+struct Ahead {
+    size: Size,
+    words: Vec<u32>,
+    /// As the pool counted them.
+    begun: u64,
 }
 
 struct Recorded {
@@ -114,12 +133,14 @@ impl Decoder {
         pool: &mut KvPool,
         cancel: &CancelToken,
     ) -> Result<Option<Tensor>> {
+        let mut guard = self.replays.0.lock().unwrap_or_else(|e| e.into_inner());
+        let state = &mut *guard;
+        let ahead = state.ahead.take();
+        state.are_latest = false;
         let Some(size) = self.replayable(readings) else {
             return Ok(None);
         };
         cancel.check()?;
-        let mut guard = self.replays.0.lock().unwrap_or_else(|e| e.into_inner());
-        let state = &mut *guard;
         if state.refused {
             return Ok(None);
         }
@@ -146,21 +167,67 @@ impl Decoder {
                     return Ok(None);
                 }
             }
-        } else if let Some(recorded) = state.recorded.get(&size) {
-            recorded.inputs.write(&words)?;
-            recorded.recording.replay()?;
+        } else if let Some(recorded) = state.recorded.get_mut(&size) {
+            if !ahead.is_some_and(|ahead| ahead.is(size, &words, pool)) {
+                recorded.replay(0, &words, &mut state.clock)?;
+            }
         }
-        state.clock += 1;
-        let clock = state.clock;
-        if let Some(recorded) = state.recorded.get_mut(&size) {
-            recorded.used = clock;
-        }
+        state.are_latest = true;
         for reading in readings.iter_mut() {
             reading.sequence.advance(reading.tokens);
         }
-        let logits = state.logits.as_ref();
-        let logits = logits.ok_or_else(|| Error::Internal("a recording without logits".into()))?;
-        Ok(Some(logits.narrow(0, 0, size.0)?))
+        let results = state.results.as_ref();
+        let results =
+            results.ok_or_else(|| Error::Internal("a recording without logits".into()))?;
+        Ok(Some(results.logits.narrow(0, 0, size.0)?))
+    }
+
+    /// The likeliest token of each sequence after a step that was replayed. The device goes on with them meanwhile, for
+    /// whoever asks for that next; `None` where it can't.
+    pub fn go_on(
+        &self,
+        readings: &mut [Reading<'_>],
+        pool: &mut KvPool,
+    ) -> Result<Option<Vec<Largest>>> {
+        let mut guard = self.replays.0.lock().unwrap_or_else(|e| e.into_inner());
+        let state = &mut *guard;
+        if !std::mem::take(&mut state.are_latest) {
+            return Ok(None);
+        }
+        for Reading { sequence, .. } in readings.iter_mut() {
+            if sequence.length() >= self.max_positions() || !pool.extend(sequence, 1)? {
+                return Ok(None);
+            }
+        }
+        let Some(size) = self.replayable(readings) else {
+            return Ok(None);
+        };
+        // Room for another page may have moved them all.
+        if state.pages != pool.addresses()? {
+            return Ok(None);
+        }
+        let State {
+            recorded,
+            results,
+            clock,
+            ..
+        } = state;
+        let (Some(recorded), Some(results)) = (recorded.get_mut(&size), results) else {
+            return Ok(None);
+        };
+        let (rows, mut words) = (size.0, Inputs::words(readings));
+        results.choices.choose(&recorded.inputs.part(0, rows)?)?;
+        recorded.replay(rows, &words[rows..], clock)?;
+        let found = results.choices.read()?;
+        for (word, row) in words.iter_mut().zip(&found) {
+            *word = row.first().map_or(0, |&(token, _)| token);
+        }
+        state.ahead = Some(Ahead {
+            size,
+            words,
+            begun: pool.begun(),
+        });
+        Ok(Some(found))
     }
 
     /// The size of a step that can be replayed.
@@ -192,14 +259,10 @@ impl Decoder {
         state: &mut State,
     ) -> Result<Recorded> {
         let inputs = Words::new(Inputs::count(size), self.device())?;
-        inputs.write(words)?;
-        let logits = match &state.logits {
-            Some(logits) => logits.clone(),
-            None => {
-                let shape = (MOST_ROWS, self.config().vocab_size);
-                let fresh = Tensor::zeros(shape, DType::F32, self.device())?;
-                state.logits.insert(fresh).clone()
-            }
+        inputs.write(0, words)?;
+        let results = match &mut state.results {
+            Some(results) => results,
+            none => none.insert(self.results()?),
         };
         let read = Inputs::of(&inputs, size)?;
         let end = size.1.min(self.max_positions());
@@ -211,17 +274,26 @@ impl Decoder {
             ),
             None => None,
         };
-        let recording = Recording::new(self.device(), &logits, || {
-            self.step(size, read.clone(), rotation.clone(), pool)
+        let recording = Recording::new(self.device(), || {
+            let logits = self.step(size, read.clone(), rotation.clone(), pool)?;
+            results.choices.keep(&logits, &results.logits)
         })?;
         Ok(Recorded {
             recording,
             inputs,
-            used: 0,
+            used: state.clock,
         })
     }
 
-    /// One more token of each sequence.
+    fn results(&self) -> Result<Results> {
+        let shape = (MOST_ROWS, self.config().vocab_size);
+        Ok(Results {
+            logits: Tensor::zeros(shape, DType::F32, self.device())?,
+            choices: Choices::new(shape.0, shape.1, self.device())?,
+        })
+    }
+
+    /// The logits after one more token of each sequence, of any type.
     fn step(
         &self,
         (rows, keys): Size,
@@ -260,12 +332,32 @@ impl Decoder {
             Past::Paged(pool, paged, Vec::new()),
             &step,
         )?;
-        self.logits(&hidden, None)
+        match self.config().logit_scale == 1.0 && self.config().logit_soft_cap.is_none() {
+            true => self.raw_logits(&hidden, None),
+            false => self.logits(&hidden, None),
+        }
     }
 }
 
 fn refused(what: &str) -> Error {
     Error::Internal(format!("{what} can't be recorded"))
+}
+
+impl Ahead {
+    /// Whether it is this step that was begun.
+    fn is(&self, size: Size, words: &[u32], pool: &KvPool) -> bool {
+        self.size == size && self.words == words && self.begun == pool.begun()
+    }
+}
+
+impl Recorded {
+    /// With these words, from the `first` on.
+    fn replay(&mut self, first: usize, words: &[u32], clock: &mut u64) -> Result<()> {
+        *clock += 1;
+        self.used = *clock;
+        self.inputs.write(first, words)?;
+        self.recording.replay()
+    }
 }
 
 impl State {
