@@ -316,3 +316,38 @@ impl Run {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::text::tokenizer::Tokenizer;
+
+    #[test]
+    fn a_device_may_go_on_with_the_likeliest_token_where_nothing_else_is_wanted() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures/tiny");
+        let tokenizer = Tokenizer::from_directory(&root.join("decoders/llama")).unwrap();
+        let run = |change: fn(&mut GenerationConfig)| {
+            let mut config = GenerationConfig::default();
+            change(&mut config);
+            let text = RunText::free(tokenizer.stream(true));
+            Run::new(&[1, 2], config, text, vec![0]).unwrap()
+        };
+        assert!(run(|_| {}).goes_on_plainly());
+        let otherwise: [fn(&mut GenerationConfig); 5] = [
+            |config| config.temperature = 1.0,
+            |config| config.repetition_penalty = 1.1,
+            |config| config.logprobs = Some(1),
+            |config| config.guesses = Guesses::Lookup,
+            |config| config.max_new_tokens = 1,
+        ];
+        for change in otherwise {
+            assert!(!run(change).goes_on_plainly());
+        }
+        let mut run = run(|config| config.max_new_tokens = 2);
+        assert!(run.goes_on_plainly());
+        run.take(&Scores::Largest(vec![(5, 1.0)]), true).unwrap();
+        assert!(!run.goes_on_plainly());
+    }
+}
