@@ -1,5 +1,6 @@
 //! Elementary functions on vectors, to about one unit in the last place of f32.
 
+use super::simd::stored::Vectors;
 use super::simd::Simd;
 use crate::kernels::Activation;
 
@@ -152,6 +153,20 @@ pub(super) unsafe fn activation<S: Simd>(x: S::V, activation: Activation) -> S::
             Activation::Tanh => tanh::<S>(x),
             Activation::Sigmoid => logistic::<S>(x),
             Activation::Identity => x,
+        }
+    }
+}
+
+/// The same, as exact as what it is stored in.
+#[inline(always)]
+pub(super) unsafe fn stored_activation<S: Simd, N: Vectors<S>>(
+    x: S::V,
+    function: Activation,
+) -> S::V {
+    unsafe {
+        match function {
+            Activation::Gelu if N::ROUGH => S::rough_gelu(x),
+            _ => activation::<S>(x, function),
         }
     }
 }

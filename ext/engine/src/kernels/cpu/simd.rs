@@ -67,6 +67,11 @@ pub(crate) trait Simd: Copy {
     unsafe fn gelu(x: Self::V) -> Self::V {
         unsafe { math::gelu::<Self>(x) }
     }
+    /// The same for what is rounded to bf16: at least to 2⁻¹³ where it is above 2⁻¹³ of x.
+    #[inline(always)]
+    unsafe fn rough_gelu(x: Self::V) -> Self::V {
+        unsafe { Self::gelu(x) }
+    }
 
     /// Four neighbouring numbers of LANES rows, `stride` apart: the first of every row, the second, and
     /// so on. Rows beyond the `last` are read as that one.

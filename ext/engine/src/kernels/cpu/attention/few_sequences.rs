@@ -101,12 +101,11 @@ impl<T: Element> Call<'_, T> {
                     let unit = unit.under((start + row) % heads);
                     self.soften(&unit, (start + row) / heads, &mut tiles, row, &seen);
                 }
-                let (sums, length) = tiles.weigh(count, &seen);
-                for (row, sums) in sums.chunks(length).enumerate().take(count) {
-                    let sums = &sums[..shape.value_width];
-                    // SAFETY: the caller vouches for `out`, and the row is within it.
-                    unsafe { T::narrow(self.isa, sums, out.at(place(row) * shape.value_width)) };
-                }
+                let width = shape.value_width;
+                // SAFETY: the caller vouches for `out`, whose rows are of bf16.
+                unsafe {
+                    tiles.weigh(count, &seen, width, |row| out.at(place(row) * width).cast())
+                };
             }
         });
     }

@@ -260,9 +260,13 @@ impl<T: Element> Call<'_, T> {
                 for row in 0..count {
                     self.soften(unit, start + row, &mut tiles, row, &seen);
                 }
-                let (sums, stride) = tiles.weigh(count, &seen);
-                // SAFETY: the caller vouches for `out`.
-                unsafe { self.store(unit, start, count, sums, stride, out) };
+                let width = shape.value_width;
+                // SAFETY: the caller vouches for `out`, whose rows are of bf16.
+                unsafe {
+                    tiles.weigh(count, &seen, width, |row| {
+                        out.at(self.query_row(unit, start + row) * width).cast()
+                    })
+                };
             }
         });
     }

@@ -7,7 +7,7 @@ use super::scores::pack_keys;
 use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::product::amx::{multiply_bf16, Operands, Tiles, TILE};
 use crate::kernels::cpu::product::gemm::PANEL;
-use crate::kernels::cpu::rows::softmax::{self, bf16_exponentials};
+use crate::kernels::cpu::rows::softmax::{bf16_exponentials, bf16_multiples};
 use crate::kernels::cpu::simd::Simd;
 
 /// Queries that are worked on together: two tiles.
@@ -229,8 +229,8 @@ impl<'a> TiledUnit<'a> {
         exponentials[seen.end..padded.end].fill(0);
         let from = self.scores[row * keys..][seen.clone()].as_ptr();
         let to = exponentials[seen.clone()].as_mut_ptr();
-        // SAFETY: both have the keys that are seen.
-        let sum = unsafe { bf16_exponentials(self.isa, from, to, seen.len(), scale) };
+        // SAFETY: both have the keys that are seen, and who has tiles of bf16 rounds to it.
+        let sum = unsafe { bf16_exponentials(from, to, seen.len(), scale) };
         self.factors[row] = 1.0 / sum;
     }
 
@@ -253,11 +253,20 @@ impl<'a> TiledUnit<'a> {
         (self.queries.as_ptr(), width)
     }
 
-    /// The sums of the values of `seen` keys by the probabilities of `count` softened queries, and the length of
-    /// a row.
-    pub fn weigh(&mut self, count: usize, seen: &Range<usize>) -> (&[f32], usize) {
+    /// The sums of the values of `seen` keys by the probabilities of `count` softened queries, to the places of
+    /// their rows, `width` numbers each.
+    ///
+    /// # Safety
+    /// The places have room for a row.
+    pub unsafe fn weigh(
+        &mut self,
+        count: usize,
+        seen: &Range<usize>,
+        width: usize,
+        place: impl Fn(usize) -> *mut u16,
+    ) {
         let (keys, _, value_width) = self.padded;
-        assert!(count <= TILED_QUERIES && seen.end <= keys);
+        assert!(count <= TILED_QUERIES && seen.end <= keys && width <= value_width);
         let Range {
             start: first,
             end: last,
@@ -284,12 +293,11 @@ impl<'a> TiledUnit<'a> {
                 );
             }
         }
-        let rows = self.sums.chunks_exact_mut(value_width);
-        for (sums, &factor) in rows.zip(&self.factors).take(count) {
-            // SAFETY: the row is as long.
-            unsafe { softmax::multiply(self.isa, sums.as_mut_ptr(), value_width, factor) };
+        let rows = self.sums.chunks_exact(value_width).zip(&self.factors);
+        for (row, (sums, &factor)) in rows.enumerate().take(count) {
+            // SAFETY: the sums are as long, and the caller vouches for the place.
+            unsafe { bf16_multiples(sums.as_ptr(), place(row), width, factor) };
         }
-        (self.sums, value_width)
     }
 }
 

@@ -18,6 +18,10 @@ use crate::runtime::{ahead::Span, threads};
 /// Columns of a task at most.
 pub(super) const TASK_COLUMNS: usize = 128;
 
+/// Bytes of a cache line.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
 /// Tasks that are enough for a thread: with fewer, some threads would wait for the last.
 const TASKS_PER_THREAD: usize = 8;
 
@@ -237,7 +241,8 @@ unsafe fn run<T: Element, M: WeightMatrix<T>>(
     // SAFETY: the caller vouches for the room.
     unsafe {
         let to = out.at(at);
-        let sums = match T::IS_F32 && whole {
+        let in_place = T::IS_F32 && whole;
+        let sums = match in_place {
             true => Sums {
                 start: to.cast(),
                 stride: outputs,
@@ -249,11 +254,16 @@ unsafe fn run<T: Element, M: WeightMatrix<T>>(
         };
         let panels = columns.start / M::PANEL..columns.end.div_ceil(M::PANEL);
         for panel in panels.clone().step_by(M::PANELS) {
+            let count = M::PANELS.min(panels.end - panel);
+            if !in_place {
+                let to = to.wrapping_add(panel * M::PANEL - columns.start);
+                ask_for(to, (task.rows.len(), outputs), count * M::PANEL);
+            }
             let tile = Tile {
                 row: task.rows.start,
                 rows: task.rows.len(),
                 panel,
-                panels: M::PANELS.min(panels.end - panel),
+                panels: count,
                 sums: sums.at(0, panel * M::PANEL - columns.start),
             };
             matrix.multiply_tile(context, workspace, x, tile);
@@ -275,6 +285,22 @@ unsafe fn run<T: Element, M: WeightMatrix<T>>(
         };
         finish.run(context.isa);
     }
+}
+
+/// Asks for some rows of so many numbers, `stride` apart: while their sums are made, the lines that they will be
+/// written to come into the cache. They may lie anywhere.
+fn ask_for<T>(start: *const T, (rows, stride): (usize, usize), columns: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for row in 0..rows {
+        let from = start.wrapping_add(row * stride);
+        for at in (0..columns).step_by(LINE / size_of::<T>()) {
+            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+            // SAFETY: a prefetch reads nothing and cannot fault; SSE belongs to every x86-64.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, rows, stride, columns);
 }
 
 /// Some rows and columns of one product; the columns begin with a panel.

@@ -3,8 +3,14 @@
 use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::math;
 use crate::kernels::cpu::product::driver::Sums;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::product::half_matrix::multiplies_bf16;
 use crate::kernels::cpu::rows::activation::for_constant;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::simd::stored::NativeBf16;
 use crate::kernels::cpu::simd::stored::{for_stored, Vectors};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::simd::Avx512;
 use crate::kernels::cpu::simd::Simd;
 use crate::kernels::cpu::Stored;
 use crate::kernels::Activation;
@@ -60,6 +66,11 @@ impl Finish {
     pub unsafe fn run(self, isa: Isa) {
         let follows = !self.bias.is_null() || self.activation.is_some() || !self.residual.is_null();
         if follows || !self.is_in_place() {
+            #[cfg(target_arch = "x86_64")]
+            if self.stored == Stored::Bf16 && multiplies_bf16(isa) {
+                // SAFETY: the caller vouches for the pointers, and who multiplies bf16 rounds to it.
+                return unsafe { finish_natively(self) };
+            }
             // SAFETY: the caller vouches for the pointers.
             unsafe { finish(isa, self) };
         }
@@ -78,6 +89,12 @@ unsafe fn finish_with<S: Simd>(finish: Finish) {
 
 dispatched! {
     unsafe fn finish(finish: Finish) = finish_with
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+unsafe fn finish_natively(finish: Finish) {
+    unsafe { finish_rows::<Avx512, NativeBf16>(finish) }
 }
 
 #[inline(always)]
@@ -142,7 +159,7 @@ impl<T: Copy + Default> Line<T> {
                 if !bias.is_null() {
                     v = S::add(v, S::load(bias.add(i)));
                 }
-                v = math::activation::<S>(v, activation);
+                v = math::stored_activation::<S, N>(v, activation);
                 if !residual.is_null() {
                     v = S::add(v, N::load(residual.add(i)));
                 }
@@ -156,12 +173,78 @@ impl<T: Copy + Default> Line<T> {
                 if !bias.is_null() {
                     v = S::add(v, S::load_first(bias.add(i), rest));
                 }
-                v = math::activation::<S>(v, activation);
+                v = math::stored_activation::<S, N>(v, activation);
                 if !residual.is_null() {
                     v = S::add(v, N::load_first(residual.add(i), rest));
                 }
                 N::store_first(out.add(i), v, rest);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::reference;
+
+    /// GELU of sums without anything else, as bf16.
+    fn gelu(isa: Isa, sums: &mut [f32]) -> Vec<f32> {
+        let mut out = vec![0u16; sums.len()];
+        let finish = Finish {
+            sums: Sums {
+                start: sums.as_mut_ptr(),
+                stride: sums.len(),
+            },
+            rows: 1,
+            columns: sums.len(),
+            bias: std::ptr::null(),
+            activation: Some(Activation::Gelu),
+            residual: std::ptr::null(),
+            out: out.as_mut_ptr().cast(),
+            stride: sums.len(),
+            stored: Stored::Bf16,
+        };
+        // SAFETY: both have the columns, whole vectors of them.
+        unsafe { finish.run(isa) };
+        out.into_iter()
+            .map(|bits| half::bf16::from_bits(bits).to_f32())
+            .collect()
+    }
+
+    #[test]
+    fn gelu_rounded_to_bf16_has_its_digits_and_ignores_its_neighbours() {
+        let count = if cfg!(miri) { 320 } else { 20_480 };
+        let x: Vec<f32> = (0..count)
+            .map(|i| -9.0 + i as f32 * 18.0 / count as f32)
+            .collect();
+        let odd = [f32::NAN, f32::NEG_INFINITY, -1e30, f32::INFINITY, -6.25];
+        for &isa in Isa::available() {
+            let plain = gelu(isa, &mut x.clone());
+            for (&x, &got) in x.iter().zip(&plain) {
+                let want = reference::activation(f64::from(x), Activation::Gelu);
+                // Half the distance of two neighbours, and what the function itself may be off.
+                let own = if x > -4.0 {
+                    2f64.powi(-13)
+                } else {
+                    2f64.powi(-10)
+                };
+                let allowed = (2f64.powi(-8) + own) * want.abs();
+                let apart = (f64::from(got) - want).abs();
+                assert!(apart <= allowed, "{} at {x}: {got}", isa.name());
+            }
+            for other in odd {
+                let mut x = x.clone();
+                x.iter_mut().step_by(16).for_each(|x| *x = other);
+                let found = gelu(isa, &mut x);
+                for (i, (got, plain)) in found.iter().zip(&plain).enumerate() {
+                    assert!(i % 16 == 0 || got == plain, "{} beside {other}", isa.name());
+                }
+            }
+            let mut ends = odd.to_vec();
+            ends.resize(16, 0.0);
+            let ends = gelu(isa, &mut ends);
+            assert!(ends[0].is_nan() && ends[2] == 0.0 && ends[3] == f32::INFINITY);
         }
     }
 }

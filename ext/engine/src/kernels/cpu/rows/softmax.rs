@@ -9,7 +9,9 @@ use crate::kernels::cpu::math::exp;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::cpu::math::rough_power_of_two;
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::cpu::simd::stored::Bf16;
+use crate::kernels::cpu::simd::stored::NativeBf16;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::simd::Avx512;
 use crate::kernels::cpu::simd::Simd;
 use crate::kernels::cpu::{build, for_each_range, read, with_scratch, write, Element, RowView};
 
@@ -88,24 +90,44 @@ unsafe fn multiply_with<S: Simd>(out: *mut f32, width: usize, factor: f32) {
 }
 
 /// e^(x · scale − highest) as bf16, and the sum of what was not rounded yet.
+///
+/// # Safety
+/// Both have the width; the CPU rounds to bf16.
 #[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn bf16_exponentials_with<S: Simd>(
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+pub(crate) unsafe fn bf16_exponentials(
     x: *const f32,
     out: *mut u16,
     width: usize,
     scale: f32,
 ) -> f32 {
+    type S = Avx512;
     unsafe {
         let highest = highest_with::<S>(x, width, scale);
         let (scale, shift) = (S::splat(scale * LOG2_E), S::splat(-highest * LOG2_E));
         let mut sum = S::splat(0.0);
         for_lanes!(S, width, lanes => {
             let e = rough_power_of_two::<S>(S::fma(lanes.load::<S>(x), scale, shift));
-            lanes.store_stored::<S, Bf16>(out, e);
+            lanes.store_stored::<S, NativeBf16>(out, e);
             sum = S::add(sum, if lanes.count == 0 { e } else { S::keep_first(e, lanes.count) });
         });
         S::sum(sum)
+    }
+}
+
+/// Numbers times a factor, as bf16.
+///
+/// # Safety
+/// As above.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+pub(crate) unsafe fn bf16_multiples(x: *const f32, out: *mut u16, width: usize, factor: f32) {
+    type S = Avx512;
+    unsafe {
+        let factor = S::splat(factor);
+        for_lanes!(S, width, lanes => {
+            lanes.store_stored::<S, NativeBf16>(out, S::mul(lanes.load::<S>(x), factor));
+        });
     }
 }
 
@@ -128,11 +150,6 @@ unsafe fn softmax_row_with<S: Simd>(
 dispatched! {
     pub(crate) unsafe fn softmax_row(x: *const f32, out: *mut f32, width: usize, scale: f32) -> bool
         = softmax_row_with
-}
-dispatched! {
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) unsafe fn bf16_exponentials(x: *const f32, out: *mut u16, width: usize, scale: f32) -> f32
-        = bf16_exponentials_with
 }
 dispatched! {
     pub(crate) unsafe fn multiply(out: *mut f32, width: usize, factor: f32) = multiply_with

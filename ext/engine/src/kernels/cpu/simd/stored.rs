@@ -1,13 +1,20 @@
 //! Vectors of the types that numbers are stored in.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{__m256bh, __m512, _mm512_cvtneps_pbh};
+
 use half::f16;
 
+#[cfg(target_arch = "x86_64")]
+use super::Avx512;
 use super::{bf16_to_f32, Simd, MOST_LANES};
 
 /// Vectors of one stored type.
 #[allow(clippy::missing_safety_doc)]
 pub(crate) trait Vectors<S: Simd> {
     type Number: Copy + Default;
+    /// Whether the numbers have so few digits that a function may be computed to 2⁻¹³.
+    const ROUGH: bool;
 
     unsafe fn load(from: *const Self::Number) -> S::V;
     unsafe fn store(to: *mut Self::Number, v: S::V);
@@ -39,9 +46,10 @@ pub(crate) struct F16;
 pub(crate) struct Bf16;
 
 macro_rules! vectors {
-    ($name:ident, $number:ty, $load:ident, $store:ident, $bits:ty, $widen:expr) => {
+    ($name:ident, $number:ty, $load:ident, $store:ident, $bits:ty, $widen:expr, $rough:literal) => {
         impl<S: Simd> Vectors<S> for $name {
             type Number = $number;
+            const ROUGH: bool = $rough;
 
             #[inline(always)]
             unsafe fn load(from: *const $number) -> S::V {
@@ -64,9 +72,32 @@ macro_rules! vectors {
         }
     };
 }
-vectors!(F32, f32, load, store, u32, f32::from_bits);
-vectors!(F16, u16, load_f16, store_f16, u16, f16_to_f32);
-vectors!(Bf16, u16, load_bf16, store_bf16, u16, bf16_to_f32);
+vectors!(F32, f32, load, store, u32, f32::from_bits, false);
+vectors!(F16, u16, load_f16, store_f16, u16, f16_to_f32, false);
+vectors!(Bf16, u16, load_bf16, store_bf16, u16, bf16_to_f32, true);
+
+/// bf16 as the CPU's own instruction rounds to it: what is too small for all of its digits becomes 0.
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct NativeBf16;
+
+#[cfg(target_arch = "x86_64")]
+impl Vectors<Avx512> for NativeBf16 {
+    type Number = u16;
+    const ROUGH: bool = true;
+
+    #[inline(always)]
+    unsafe fn load(from: *const u16) -> __m512 {
+        unsafe { <Bf16 as Vectors<Avx512>>::load(from) }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut u16, v: __m512) {
+        unsafe { to.cast::<__m256bh>().write_unaligned(_mm512_cvtneps_pbh(v)) }
+    }
+    #[inline(always)]
+    unsafe fn farthest(from: *const u16, count: usize) -> f32 {
+        unsafe { <Bf16 as Vectors<Avx512>>::farthest(from, count) }
+    }
+}
 
 fn f16_to_f32(bits: u16) -> f32 {
     f16::from_bits(bits).to_f32()

@@ -222,6 +222,18 @@ impl Simd for Avx2 {
 pub(crate) struct Avx512;
 
 impl Avx512 {
+    /// GELU by pieces where it holds, and else without them.
+    #[inline(always)]
+    unsafe fn where_near(x: __m512, by_pieces: __m512) -> __m512 {
+        unsafe {
+            // What is not a number is not near either.
+            let is_near = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_set1_ps(-gelu::END));
+            match is_near {
+                0xffff => by_pieces,
+                _ => _mm512_mask_blend_ps(is_near, math::gelu::<Self>(x), by_pieces),
+            }
+        }
+    }
     /// Where the upper halves of 16 words of 32 bits lie.
     #[inline(always)]
     unsafe fn upper_halves() -> __m512i {
@@ -376,15 +388,11 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn gelu(x: Self::V) -> Self::V {
-        unsafe {
-            let near = gelu::by_pieces(x);
-            // What is not a number is not near either.
-            let is_near = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_set1_ps(-gelu::END));
-            match is_near {
-                0xffff => near,
-                _ => _mm512_mask_blend_ps(is_near, math::gelu::<Self>(x), near),
-            }
-        }
+        unsafe { Self::where_near(x, gelu::by_pieces(x, &gelu::TAILS)) }
+    }
+    #[inline(always)]
+    unsafe fn rough_gelu(x: Self::V) -> Self::V {
+        unsafe { Self::where_near(x, gelu::by_pieces(x, &gelu::ROUGH_TAILS)) }
     }
     #[inline(always)]
     unsafe fn store_raised_bytes(to: *mut u8, v: Self::V) {
