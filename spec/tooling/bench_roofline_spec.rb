@@ -247,8 +247,8 @@ RSpec.describe "roofline" do
     it "finds on the H200 what its section says of the memory" do
       shares = described_class.gpu.points.to_h { |point| [point.label, described_class.gpu.share(point)] }
       expect(shares.values_at("Llama-8B bf16", "Llama-1B bf16", "Llama-8B Q4_K_M").map { |share| share.round(2) })
-        .to eq([0.85, 0.62, 0.53])
-      expect(page).to include("85 % of the limit", "62 % of the limit", "53 % of the limit")
+        .to eq([0.88, 0.69, 0.56])
+      expect(page).to include("88 % of the limit", "69 % of the limit", "56 % of the limit")
     end
   end
 end
