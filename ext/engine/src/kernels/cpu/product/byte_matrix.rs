@@ -12,9 +12,9 @@ use crate::kernels::cpu::isa::{dispatched, Isa};
 use crate::kernels::cpu::lanes::for_lanes;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::cpu::product::amx;
-use crate::kernels::cpu::product::driver::{
-    Context, Sums, TaskRows, Tile, WeightMatrix, TASK_COLUMNS,
-};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::product::driver::TASK_COLUMNS;
+use crate::kernels::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
 use crate::kernels::cpu::product::panels::{pack_panels, PANEL};
 use crate::kernels::cpu::product::store::Panels;
 use crate::kernels::cpu::simd::stored::{for_stored, Vectors};

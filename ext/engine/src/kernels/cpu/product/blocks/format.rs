@@ -41,6 +41,7 @@ pub(super) trait Format {
     const SUPER: bool = false;
 
     /// No level is further from 0.
+    #[cfg(target_arch = "x86_64")]
     const MOST: i32 = match (
         Self::WIDE,
         (1 << (Self::LOW_BITS + Self::HIGH_BITS)) - 1 - Self::OFFSET,
@@ -50,6 +51,7 @@ pub(super) trait Format {
         _ => Self::OFFSET,
     };
     /// Inputs that share a scale.
+    #[cfg(target_arch = "x86_64")]
     const RUN: usize = if Self::RUNS { GROUP / 2 } else { GROUP };
 
     /// Groups that share a block's scale.
