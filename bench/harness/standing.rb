@@ -76,12 +76,12 @@ module Bench
     OPENING = 14
     SHORT_OPENING = 8
     WIDTH = 4
-    # An f32 product is eight products of bytes, one with a GGUF block two.
+    # An f32 product is eight products of bytes, one with a GGUF block two: of bf16 by tiles, of bytes by vectors.
     F32_PARTS = 8
     BLOCK_PLANES = 2
     # Bytes of a weight.
     WEIGHTS = { "bf16" => 2, "int8" => 1 }.freeze
-    ROOFS = { int8_tiles: "int8 tiles", bf16: "bf16 tiles", block_tiles: "blocks by int8 tiles (÷ 2)",
+    ROOFS = { int8_tiles: "int8 tiles", bf16: "bf16 tiles", block_tiles: "blocks by bf16 tiles (÷ 2)",
               f32: "f32 by int8 tiles (÷ 8)", int8_vectors: "int8 vectors",
               block_vectors: "blocks by int8 vectors (÷ 2)", f32_vectors: "f32 vectors" }.freeze
     # Methods by the names of cases, whose parts they are given.
@@ -115,7 +115,7 @@ module Bench
       case kind
       when :f32 then tiles? ? tiles / F32_PARTS : f32
       when :bf16 then @reached["bf16_tiles"] || @reached["bf16_vectors"] || f32
-      when :block_tiles then tiles / BLOCK_PLANES
+      when :block_tiles then @reached.fetch("bf16_tiles", int8) / BLOCK_PLANES
       when :block_vectors then int8 / BLOCK_PLANES
       else { int8_tiles: tiles, int8_vectors: int8, f32_vectors: f32 }.fetch(kind)
       end
@@ -155,10 +155,11 @@ module Bench
 
     def embeddings(outcome, type, without_tiles, tokens_per_second)
       kind = type == "int8" ? :int8_tiles : type.to_sym
-      label = without_tiles ? "int8 without tiles" : type
+      kind = type == "int8" ? :int8_vectors : :f32_vectors if without_tiles
+      label = without_tiles ? "#{type} without tiles" : type
       Point.new(name: outcome["name"], label: label, group: "embeddings", bytes: encoder_bytes(type),
                 operations: BATCH * MINILM.operations(mixed_length), passes: tokens_per_second / BATCH,
-                roof: roof(without_tiles ? :int8_vectors : kind))
+                roof: roof(kind))
     end
 
     def text(outcome, length, milliseconds)
