@@ -56,10 +56,14 @@ module BuildOptions
     end
     rewrite_makefile do |makefile|
       makefile = install_into_the_gem(makefile) if @installs_gem
-      next makefile if target_directory.empty?
-
-      "RB_SYS_CARGO_TARGET_DIR ?= #{File.expand_path(target_directory)}\n#{makefile}"
+      build_in(target_directory, optimize_across_crates(makefile))
     end
+  end
+
+  def build_in(target_directory, makefile)
+    return makefile if target_directory.empty?
+
+    "RB_SYS_CARGO_TARGET_DIR ?= #{File.expand_path(target_directory)}\n#{makefile}"
   end
 
   def rewrite_makefile
@@ -70,6 +74,11 @@ module BuildOptions
   def install_into_the_gem(makefile)
     library = File.expand_path("../../lib", __dir__)
     makefile.sub(/^RUBYARCHDIR = .*$/) { "RUBYARCHDIR = #{library}$(target_prefix)" }
+  end
+
+  # A precompiled gem is built once for many users, who would wait for this in a build of their own.
+  def optimize_across_crates(makefile)
+    ENV.key?("RUBY_TARGET") ? "export CARGO_PROFILE_RELEASE_LTO ?= thin\n#{makefile}" : makefile
   end
 
   # Writes a Makefile that makes nothing.

@@ -33,6 +33,15 @@ pub fn element_type(ruby: &Ruby, value: Value) -> Result<ElementType, Error> {
     Ok(ElementType::Tensor(dtype))
 }
 
+/// A Numeric as a float; nothing for one that is not real.
+pub fn real(ruby: &Ruby, value: Value) -> Result<Option<f64>, Error> {
+    match value.funcall("to_f", ()) {
+        Ok(number) => Ok(Some(number)),
+        Err(error) if error.is_kind_of(ruby.exception_range_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The dtype of a tensor, which can't be int8.
 pub fn dtype(ruby: &Ruby, value: Value) -> Result<DType, Error> {
     match element_type(ruby, value)? {
@@ -57,7 +66,10 @@ pub fn precision(ruby: &Ruby, value: Value) -> Result<(Option<DType>, bool), Err
         return Ok((None, false));
     }
     Ok(match element_type(ruby, value)? {
-        ElementType::Tensor(dtype) => (Some(dtype), false),
+        ElementType::Tensor(dtype) => {
+            crate::dtype::ensure_computed(dtype).map_err(error::raised(ruby))?;
+            (Some(dtype), false)
+        }
         ElementType::Int8 => (None, true),
     })
 }

@@ -53,7 +53,7 @@ fn name(device: &RbDevice) -> String {
 
 /// Why a CUDA build beside this one is not in use, for the errors of CUDA devices.
 fn cuda_is_unused(reason: String) {
-    engine::runtime::device::cuda::build_is_unused(reason);
+    base::runtime::device::cuda::build_is_unused(reason);
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {

@@ -41,6 +41,20 @@ const ALL: [DType; 9] = [
     DType::F64,
 ];
 
+/// What models compute in.
+const COMPUTED: &str = "f32, f16, bf16 or, on the CPU, int8";
+
+/// That a model can compute in it.
+pub fn ensure_computed(dtype: DType) -> engine::Result<()> {
+    if matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+        return Ok(());
+    }
+    Err(EngineError::InvalidInput(format!(
+        "a model can't compute in {}, which only tensors hold: use {COMPUTED}",
+        dtype.as_str()
+    )))
+}
+
 pub fn parse(name: &str) -> engine::Result<DType> {
     let wanted = match name.to_ascii_lowercase().as_str() {
         "float16" | "half" => "f16".to_owned(),
@@ -59,7 +73,8 @@ pub fn parse(name: &str) -> engine::Result<DType> {
         .ok_or_else(|| {
             let known: Vec<_> = ALL.iter().map(DType::as_str).collect();
             EngineError::InvalidInput(format!(
-                "unknown dtype {name:?}: use one of {}",
+                "unknown dtype {name:?}: models compute in {}, and tensors hold {}",
+                COMPUTED,
                 known.join(", ")
             ))
         })

@@ -1,8 +1,8 @@
 //! `Candle::EmbeddingModel`
 
+use base::runtime::memory;
 use candle_core::{Device as CandleDevice, Tensor};
 use engine::nn::Pooling;
-use engine::runtime::memory;
 use engine::tasks::{compact, EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
 use engine::Error as EngineError;
 use magnus::{

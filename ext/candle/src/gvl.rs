@@ -12,8 +12,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 use std::sync::Mutex;
 
-use engine::runtime::log::Level;
-use engine::runtime::threads;
+use base::runtime::log::Level;
+use base::runtime::threads;
 use engine::{CancelToken, Error as EngineError};
 use magnus::rb_sys::protect;
 use magnus::value::ReprValue;
@@ -171,7 +171,7 @@ fn panicked(ruby: &Ruby, payload: Box<dyn Any + Send>) -> Error {
 /// must not lose the result at hand; what arrives from outside while it writes (`Timeout`, `raise`,
 /// `kill`, a signal) goes on.
 fn forward_log(ruby: &Ruby) -> Result<(), Error> {
-    for (level, message) in engine::runtime::log::drain() {
+    for (level, message) in base::runtime::log::drain() {
         let method = match level {
             Level::Debug => "debug",
             Level::Info => "info",

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use engine::files::hub::{Access, Repo};
+use formats::files::hub::{Access, Repo};
 use magnus::{function, prelude::*, Error, RHash, RModule, RString, Ruby};
 
 use crate::{error, gvl, model, models_lock};

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use engine::files::raw_config::RawConfig;
-use engine::image::{self, Image, Limits, Processor, View};
 use engine::tasks::{Embeddings, Picture};
 use engine::{CancelToken, Error as EngineError};
+use formats::files::raw_config::RawConfig;
+use formats::image::{self, Image, Limits, Processor, View};
 use magnus::{
     block::Proc, function, method, prelude::*, Error, RArray, RModule, RString, Ruby, Symbol,
     TryConvert, Value,

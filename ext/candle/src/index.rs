@@ -1,11 +1,12 @@
 //! `Candle::Index`
 
 use std::path::PathBuf;
-use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Mutex;
 
-use engine::runtime::threads;
+use base::runtime::shared_lock::{ReadGuard, SharedLock};
+use base::runtime::threads;
 use engine::tasks::vector_index::{Id, RowType, VectorIndex};
-use engine::Error as EngineError;
+use engine::{CancelToken, Error as EngineError};
 use magnus::{
     function, method, prelude::*, Error, Integer, IntoValue, RArray, RModule, RString, Ruby,
     TryConvert, Value,
@@ -15,26 +16,30 @@ use crate::{error, gc, gvl};
 
 #[magnus::wrap(class = "Candle::Index", free_immediately, size)]
 pub struct RbIndex {
-    index: RwLock<VectorIndex>,
+    index: SharedLock<VectorIndex>,
     /// What the collector was told of last.
     memory: Mutex<(usize, gc::Tracked)>,
 }
 
 impl RbIndex {
     fn new(ruby: &Ruby, index: VectorIndex) -> Self {
+        base::runtime::huge_pages::allow();
         let memory = index.memory();
         Self {
             memory: Mutex::new((memory, gc::Tracked::new(ruby, memory))),
-            index: RwLock::new(index),
+            index: SharedLock::new(index),
         }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, VectorIndex> {
-        self.index.read().unwrap_or_else(|e| e.into_inner())
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, VectorIndex> {
-        self.index.write().unwrap_or_else(|e| e.into_inner())
+    /// The index for reading, with its ids ready to be looked up.
+    fn by_id(&self, cancel: &CancelToken) -> engine::Result<ReadGuard<'_, VectorIndex>> {
+        let index = self.index.read(cancel)?;
+        if index.has_indexed_ids() {
+            return Ok(index);
+        }
+        drop(index);
+        self.index.write(cancel)?.index_ids()?;
+        self.index.read(cancel)
     }
 
     /// Tells the collector what the index takes by now.
@@ -92,7 +97,7 @@ fn add(ruby: &Ruby, this: &RbIndex, names: RArray, vectors: RArray) -> Result<()
     // What was added before an interrupt that raised nothing is added; the rest follows.
     pairs.reverse();
     let memory = gvl::leave_waiting(ruby, |cancel| {
-        let mut index = this.write();
+        let mut index = this.index.write(cancel)?;
         while let Some((id, vector)) = pairs.pop() {
             index.add(id, &vector)?;
             cancel.check()?;
@@ -105,27 +110,27 @@ fn add(ruby: &Ruby, this: &RbIndex, names: RArray, vectors: RArray) -> Result<()
 
 fn delete(ruby: &Ruby, this: &RbIndex, name: Value) -> Result<bool, Error> {
     let id = id(ruby, name)?;
-    gvl::leave_waiting(ruby, |_| this.write().delete(&id))
+    gvl::leave_waiting(ruby, |cancel| this.index.write(cancel)?.delete(&id))
 }
 
 fn contains(ruby: &Ruby, this: &RbIndex, name: Value) -> Result<bool, Error> {
     let id = id(ruby, name)?;
-    gvl::leave_waiting(ruby, |_| this.write().contains(&id))
+    gvl::leave_waiting(ruby, |cancel| Ok(this.by_id(cancel)?.contains(&id)))
 }
 
 /// Begins a graph, or goes on with one that has as many links.
 fn start_graph(ruby: &Ruby, this: &RbIndex, links: usize) -> Result<(), Error> {
-    gvl::leave_waiting(ruby, |_| this.write().start_graph(links))
+    gvl::leave_waiting(ruby, |cancel| this.index.write(cancel)?.start_graph(links))
 }
 
 /// Draws more of the graph, and says whether there is more to draw. Others search and change the index meanwhile.
 fn grow_graph(ruby: &Ruby, this: &RbIndex, effort: usize) -> Result<bool, Error> {
     let memory = gvl::leave_waiting(ruby, |cancel| {
-        let drawn = this.read().draw_graph(effort, cancel)?;
+        let drawn = this.index.read_long(cancel)?.draw_graph(effort, cancel)?;
         let Some(block) = drawn else {
             return Ok(None);
         };
-        let mut index = this.write();
+        let mut index = this.index.write(cancel)?;
         index.grow_graph(block)?;
         Ok(Some(index.memory()))
     })?;
@@ -148,11 +153,11 @@ fn search(
     let among = among.map(|values| ids(ruby, values)).transpose()?;
     // A worker of the pool must not wait for the lock: who holds it may be waiting for the pool.
     let found = gvl::leave_waiting(ruby, |cancel| {
-        let rows = match &among {
-            Some(ids) => Some(this.write().rows_of(ids)?),
-            None => None,
+        let index: &VectorIndex = &*match &among {
+            Some(_) => this.by_id(cancel)?,
+            None => this.index.read(cancel)?,
         };
-        let index: &VectorIndex = &this.read();
+        let rows = among.as_ref().map(|ids| index.rows_of(ids));
         threads::install(|| index.search(&vector, most, rows.as_deref(), effort, cancel))?
     })?;
     let list = ruby.ary_new_capa(found.len());
@@ -167,13 +172,15 @@ fn search(
 }
 
 fn save(ruby: &Ruby, this: &RbIndex, path: PathBuf) -> Result<(), Error> {
-    gvl::leave_waiting(ruby, |cancel| this.read().save(&path, cancel))
+    gvl::leave_waiting(ruby, |cancel| {
+        this.index.read_long(cancel)?.save(&path, cancel)
+    })
 }
 
 /// Dimension, type of rows and number of vectors; links and rows of the graph, or nil.
 fn facts(ruby: &Ruby, this: &RbIndex) -> Result<RArray, Error> {
-    let (dimension, row_type, count, graph) = gvl::leave_waiting(ruby, |_| {
-        let index = this.read();
+    let (dimension, row_type, count, graph) = gvl::leave_waiting(ruby, |cancel| {
+        let index = this.index.read(cancel)?;
         Ok((
             index.dimension(),
             index.row_type(),

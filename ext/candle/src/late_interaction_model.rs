@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use engine::tasks::{LateInteractionModel, LateOptions, LateSettings, TextTask};
-use engine::tensor::max_sim::max_sim;
+use kernels::tensor::max_sim::max_sim;
 use magnus::{
     function, method, prelude::*, Error, RArray, RHash, RModule, Ruby, TryConvert, Value,
 };

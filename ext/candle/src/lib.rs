@@ -35,16 +35,16 @@ mod weights;
 use magnus::{Error, Ruby, TypedData};
 
 #[global_allocator]
-static ALLOCATOR: engine::runtime::allocator::Reusing = engine::runtime::allocator::Reusing::new();
+static ALLOCATOR: base::runtime::allocator::Reusing = base::runtime::allocator::Reusing::new();
 
 #[magnus::init(name = "candle")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let candle = ruby.define_module("Candle")?;
-    engine::runtime::allocator::init();
-    engine::runtime::huge_pages::init();
-    engine::runtime::cuda_graphs::init();
-    engine::runtime::f32_tiles::init();
-    engine::runtime::threads::init();
+    base::runtime::allocator::init();
+    base::runtime::huge_pages::init();
+    kernels::cuda_graphs::init();
+    kernels::f32_tiles::init();
+    base::runtime::threads::init();
     gvl::init();
     build_info::init(candle)?;
     utils::init(candle)?;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use engine::files::model_files::ModelFiles;
 use engine::generation::{
     Choice, Constraint, ContextOverflow, Ending, FinishReason, GenerationConfig, Guesses, Pattern,
     Timings, WhiteSpace,
 };
-use engine::kernels::paged::KvType;
 use engine::tasks::{AdapterFiles, CacheOptions, Generation, LanguageModel, Request};
 use engine::{CancelToken, Error as EngineError};
+use formats::files::model_files::ModelFiles;
+use kernels::paged::KvType;
 use magnus::typed_data::Obj;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use engine::files::model_files::ModelFiles;
-use engine::runtime::device::Home;
-use engine::runtime::memory;
-use engine::runtime::stats::{Distribution, Reading};
+use base::runtime::device::Home;
+use base::runtime::memory;
+use base::runtime::stats::{Distribution, Reading};
 use engine::tasks::{LoadOptions, ModelInfo};
-use engine::text::tokenizer::Tokenizer;
 use engine::{CancelToken, Error as EngineError};
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::Tokenizer;
 use magnus::{prelude::*, Error, RArray, RHash, Ruby, TryConvert, Value};
 
 use crate::{convert, error, gc, gvl, hub, tokenizer::RbTokenizer};
@@ -24,6 +24,7 @@ impl Request {
     /// `settings` may hold revision, device, dtype, max_length, tokenizer, gguf_file, mmproj_file,
     /// verify, token and cache_dir.
     pub fn new(ruby: &Ruby, source: String, settings: RHash) -> Result<Self, Error> {
+        base::runtime::huge_pages::allow();
         let tokenizer: Option<Value> = setting(ruby, settings, "tokenizer")?;
         let tokenizer = match tokenizer {
             Some(value) => Some(<&RbTokenizer>::try_convert(value)?.tokenizer.clone()),
@@ -175,7 +176,7 @@ macro_rules! described {
             fn info(&self) -> &engine::tasks::ModelInfo {
                 self.info()
             }
-            fn tokenizer(&self) -> Option<&engine::text::tokenizer::Tokenizer> {
+            fn tokenizer(&self) -> Option<&formats::text::tokenizer::Tokenizer> {
                 Some(self.tokenizer())
             }
         }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use engine::files::digest;
-use engine::files::model_files::ModelFiles;
-use engine::files::models_lock::ModelsLock;
 use engine::CancelToken;
+use formats::files::digest;
+use formats::files::model_files::ModelFiles;
+use formats::files::models_lock::ModelsLock;
 use magnus::{function, prelude::*, Error, RHash, RModule, Ruby};
 
 use crate::{error, gvl, hub};

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use engine::kernels::selftest::{self, Extent};
+use kernels::selftest::{self, Extent};
 use magnus::{function, prelude::*, Error, RArray, RModule, Ruby, Value};
 
 use crate::{convert, gvl, ALLOCATOR};

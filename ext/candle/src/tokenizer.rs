@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use engine::text::chat_template::{ChatTemplate, Conversation};
-use engine::text::tokenizer::{
+use engine::{CancelToken, Error as EngineError, Tokenizer};
+use formats::text::chat_template::{ChatTemplate, Conversation};
+use formats::text::tokenizer::{
     Detail, Encoding, Input, Padding, PaddingDirection, Truncation, TruncationDirection,
     TruncationStrategy,
 };
-use engine::{CancelToken, Error as EngineError, Tokenizer};
 use magnus::{function, method, prelude::*, Error, RHash, RModule, Ruby};
 use serde_json::{Map, Value as Json};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::weights::{self, Value as EngineValue, WeightSource};
+use formats::weights::{self, Value as EngineValue, WeightSource};
 use magnus::{
     function, method, prelude::*, value::ReprValue, Error, IntoValue, RArray, RHash, RModule, Ruby,
     Value,

@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::Device;
-use engine::files::model_files::WeightFiles;
-use engine::files::models_lock::ModelsLock;
-use engine::files::raw_config::{self, RawConfig};
-use engine::files::shard_index;
 use engine::generation::{Constraint, Ending, Pattern, Vocabulary, WhiteSpace};
-use engine::image::{self, Limits, Processor};
 use engine::models::text::Blueprint;
 use engine::tasks::sentence;
 use engine::tasks::vector_index::VectorIndex;
-use engine::text::chat_template::{ChatTemplate, Conversation};
-use engine::text::tokenizer::{SpecialTokens, Tokenizer};
-use engine::{weights, CancelToken, Error, Result};
+use engine::{CancelToken, Error, Result};
+use formats::files::model_files::WeightFiles;
+use formats::files::models_lock::ModelsLock;
+use formats::files::raw_config::{self, RawConfig};
+use formats::files::shard_index;
+use formats::image::{self, Limits, Processor};
+use formats::text::chat_template::{ChatTemplate, Conversation};
+use formats::text::tokenizer::{SpecialTokens, Tokenizer};
+use formats::weights;
 use sha2::{Digest, Sha256};
 
 pub struct Reader {
@@ -280,7 +281,7 @@ fn index(bytes: &[u8]) -> Result<()> {
         index.search(&query, 3, None, None, &cancel)?;
         let ids: Vec<_> = index.search(&query, 1, None, Some(1), &cancel)?;
         for (id, _) in ids {
-            index.contains(&id)?;
+            index.contains(&id);
             index.delete(&id)?;
         }
         // What a graph says is walked, grown and mended.

@@ -1,10 +1,10 @@
 //! New tensors.
 
+use base::runtime::memory;
 use candle_core::DType;
-use engine::runtime::memory;
-use engine::tensor::create::{self, Distribution};
-use engine::tensor::{from_bytes, from_numbers, Numbers};
 use engine::{Device, Error as EngineError};
+use kernels::tensor::create::{self, Distribution};
+use kernels::tensor::{from_bytes, from_numbers, Numbers};
 use magnus::{function, prelude::*, Error, Float, Integer, RArray, RClass, RString, Ruby, Value};
 
 use super::{compute, RbTensor, INTERVAL};
@@ -152,7 +152,7 @@ impl<'a> Parser<'a> {
             return Ok(f64::from(truth));
         }
         if value.is_kind_of(self.ruby.class_numeric()) {
-            return value.funcall("to_f", ());
+            return convert::real(self.ruby, value)?.ok_or_else(|| self.not_real(value));
         }
         Err(self.not_a_number(value))
     }
@@ -180,11 +180,19 @@ impl<'a> Parser<'a> {
         ))
     }
 
+    fn not_real(&self, value: Value) -> Error {
+        self.invalid(format!(
+            "{} is {}, but tensors hold real numbers",
+            self.place(),
+            value.inspect()
+        ))
+    }
+
     fn not_a_number(&self, value: Value) -> Error {
         // SAFETY: the name is turned into a String before Ruby runs again.
         let class = unsafe { value.classname() }.into_owned();
         self.invalid(format!(
-            "{} is a {class}, but tensors hold numbers, true and false",
+            "{} is of the class {class}, but tensors hold numbers, true and false",
             self.place()
         ))
     }

@@ -3,12 +3,12 @@
 use std::str::FromStr;
 
 use candle_core::{DType, Tensor};
-use engine::tensor::reduce::{self, Reduction};
-use engine::tensor::{self, index, matmul, normalize, Arithmetic, Comparison, Scalar, Unary};
+use kernels::tensor::reduce::{self, Reduction};
+use kernels::tensor::{self, index, matmul, normalize, Arithmetic, Comparison, Scalar, Unary};
 use magnus::{method, prelude::*, Error, Float, Integer, RClass, Ruby, Symbol, TryConvert, Value};
 
 use super::{compute, on_cpu, RbTensor};
-use crate::{error, gvl};
+use crate::{convert, error, gvl};
 
 /// Work that may use the pool whatever its size.
 const ALWAYS_AWAY: usize = usize::MAX;
@@ -29,7 +29,7 @@ fn scalar(value: Value, ruby: &Ruby) -> Result<Option<Scalar>, Error> {
         return Ok(Some(Scalar::Float(float.to_f64())));
     }
     if value.is_kind_of(ruby.class_numeric()) {
-        return Ok(Some(Scalar::Float(value.funcall("to_f", ())?)));
+        return Ok(convert::real(ruby, value)?.map(Scalar::Float));
     }
     Ok(None)
 }
@@ -49,7 +49,7 @@ fn operand(
         let class = unsafe { other.classname() }.into_owned();
         return Err(Error::new(
             ruby.exception_type_error(),
-            format!("a Candle::Tensor works with tensors and numbers, not with a {class}"),
+            format!("a Candle::Tensor works with tensors and real numbers, not with {class}"),
         ));
     };
     gvl::hold(ruby, || {

@@ -94,14 +94,14 @@ impl RbTensor {
 }
 
 /// Runs work on `size` elements, off the GVL unless it is small and on the CPU. Small work of
-/// `engine::tensor` touches no pool.
+/// `kernels::tensor` touches no pool.
 fn compute<T: Send>(
     ruby: &Ruby,
     on_cpu: bool,
     size: usize,
     work: impl Fn(&CancelToken) -> engine::Result<T> + Send,
 ) -> Result<T, Error> {
-    if on_cpu && size < engine::tensor::SMALL {
+    if on_cpu && size < kernels::tensor::SMALL {
         return gvl::hold(ruby, || {
             work(&CancelToken::new()).map_err(error::raised(ruby))
         });

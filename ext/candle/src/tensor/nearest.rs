@@ -1,7 +1,7 @@
 //! Searching the rows of a tensor.
 
-use engine::tensor::nearest;
 use engine::Error as EngineError;
+use kernels::tensor::nearest;
 use magnus::{method, prelude::*, Error, RArray, RClass, Ruby};
 
 use super::{compute, on_cpu, RbTensor};

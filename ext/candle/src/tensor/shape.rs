@@ -1,6 +1,6 @@
 //! Views and rearrangements of tensors.
 
-use engine::tensor::shape::{self, dimension};
+use kernels::tensor::shape::{self, dimension};
 use magnus::{function, method, prelude::*, Error, RArray, RClass, Ruby, TryConvert};
 
 use super::{compute, on_cpu, RbTensor};

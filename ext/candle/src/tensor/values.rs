@@ -1,7 +1,7 @@
 //! Tensors back to Ruby's numbers, arrays and strings.
 
-use engine::tensor::{self, Numbers};
 use engine::Error as EngineError;
+use kernels::tensor::{self, Numbers};
 use magnus::{method, prelude::*, Error, IntoValue, RArray, RClass, RString, Ruby, Value};
 
 use super::{compute, on_cpu, RbTensor, INTERVAL};

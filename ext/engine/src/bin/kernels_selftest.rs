@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use engine::kernels::selftest::{self, Extent};
-use engine::kernels::Isa;
-use engine::{nn, Device};
+use engine::nn;
+use engine::Device;
+use kernels::selftest::{self, Extent};
+use kernels::Isa;
 
 const USAGE: &str =
     "usage: kernels_selftest [--device cpu|cuda|cuda:1|metal] [--few] [--rows] [--stop-at-first] [KERNEL ...]";

@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
-use engine::kernels::tuning;
 use engine::Device;
+use kernels::tuning;
 
 fn main() -> ExitCode {
     let small = std::env::args()

@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use base::runtime::threads;
 use candle_core::{DType, Tensor};
-use engine::files::model_files::{ModelFiles, WeightFiles};
-use engine::files::raw_config::RawConfig;
-use engine::image::{Image, CHANNELS};
 use engine::models::decoder::model::Logits;
 use engine::models::decoder::{self, Decoder};
 use engine::models::seq2seq::{self, Cache, Seq2Seq};
@@ -17,7 +15,11 @@ use engine::models::vision::sight::SightConfig;
 use engine::models::{families, Blueprint, TextModel};
 use engine::nn::PackedSequences;
 use engine::tasks::{LanguageModel, LoadOptions, Picture, Sight};
-use engine::{runtime::threads, weights, CancelToken, Device, Error, Result};
+use engine::{CancelToken, Device, Error, Result};
+use formats::files::model_files::{ModelFiles, WeightFiles};
+use formats::files::raw_config::RawConfig;
+use formats::image::{Image, CHANNELS};
+use formats::weights;
 
 const USAGE: &str = "usage: model_selftest --device cpu|cuda|cuda:1|metal FOLDER ...";
 

@@ -12,9 +12,9 @@ use llguidance::{Matcher, ParserFactory};
 
 use super::constraint::Constraint;
 use super::schema::{self, WhiteSpace};
-use crate::runtime::stack;
-use crate::text::tokenizer::{TokenBytes, Tokenizer};
 use crate::{CancelToken, Error, Result};
+use base::runtime::stack;
+use formats::text::tokenizer::{TokenBytes, Tokenizer};
 
 const MOST_SOURCE_BYTES: usize = 1 << 20;
 /// How long the compiler may take.

@@ -10,8 +10,8 @@ use super::sampler::{Choice, Sampler};
 use super::scores::Scores;
 use super::speculation::Speculation;
 use super::stop::{StopMatcher, StopOutcome};
-use crate::text::tokenizer::{CharacterStream, StreamDecoder};
 use crate::Result;
+use formats::text::tokenizer::{CharacterStream, StreamDecoder};
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -322,7 +322,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::text::tokenizer::Tokenizer;
+    use formats::text::tokenizer::Tokenizer;
 
     #[test]
     fn a_device_may_go_on_with_the_likeliest_token_where_nothing_else_is_wanted() {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::config::GenerationConfig;
 use super::random::Random;
 use super::scores::Scores;
-use crate::{kernels, Error, Result};
+use crate::{Error, Result};
 
 /// A token chosen, with the probabilities of the model itself (before penalties and truncation).
 #[derive(Clone, Debug, PartialEq)]

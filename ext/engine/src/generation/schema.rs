@@ -181,6 +181,9 @@ impl Preparation {
         if let Some(name) = implied_type(map) {
             prepared.insert("type".to_owned(), name.into());
         }
+        if !open {
+            ensure_required_are_known(map, path)?;
+        }
         if !open && is_closed(map) {
             prepared.insert("additionalProperties".to_owned(), false.into());
         }
@@ -292,20 +295,41 @@ fn shares(map: &Map<String, Value>) -> bool {
 
 /// Whether an object has the properties it lists and no others.
 fn is_closed(map: &Map<String, Value>) -> bool {
-    let Some(properties) = map.get("properties").and_then(Value::as_object) else {
+    if !map.get("properties").is_some_and(Value::is_object) {
         return false;
-    };
+    }
     let mut says_otherwise =
         IN_PLACE
             .iter()
             .chain(&["additionalProperties", "patternProperties", "minProperties"]);
-    let required = map.get("required").and_then(Value::as_array);
-    let knows = |name: &Value| {
-        name.as_str()
-            .is_some_and(|name| properties.contains_key(name))
-    };
     !says_otherwise.any(|&key| map.contains_key(key))
-        && required.is_none_or(|names| names.iter().all(knows))
+}
+
+/// That an object requires nothing but what it lists, unless its schema lets others in.
+fn ensure_required_are_known(map: &Map<String, Value>, path: &str) -> Result<()> {
+    let listed = map.get("properties").and_then(Value::as_object);
+    let required = map.get("required").and_then(Value::as_array);
+    let (Some(listed), Some(required)) = (listed, required) else {
+        return Ok(());
+    };
+    let lets_in = IN_PLACE.iter().chain(&["patternProperties"]);
+    let others = map.get("additionalProperties");
+    if others.is_some_and(|others| others != &Value::Bool(false))
+        || lets_in.clone().any(|&key| map.contains_key(key))
+    {
+        return Ok(());
+    }
+    let unknown = required
+        .iter()
+        .filter_map(Value::as_str)
+        .find(|&name| !listed.contains_key(name));
+    match unknown {
+        None => Ok(()),
+        Some(name) => Err(invalid(format!(
+            "the schema's {path}/required names {name:?}, which {path}/properties does not list: list it there, or \
+             allow other properties with additionalProperties"
+        ))),
+    }
 }
 
 /// The one type whose keywords a schema without `type` has.
@@ -427,9 +451,38 @@ mod tests {
             json!({ "properties": {}, "additionalProperties": { "type": "string" } }),
             json!({ "properties": {}, "patternProperties": { "^x": {} } }),
             json!({ "properties": {}, "minProperties": 1 }),
-            json!({ "properties": {}, "required": ["a"] }),
             json!({ "properties": {}, "anyOf": [{ "properties": { "a": {} } }] }),
             json!({ "type": "object" }),
+        ] {
+            assert_ne!(
+                prepared(open.clone())["additionalProperties"],
+                json!(false),
+                "{open}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_required_name_that_is_not_listed_is_an_error() {
+        let user =
+            json!({ "type": "object", "properties": { "name": {} }, "required": ["name", "age"] });
+        for closed in [
+            user.clone(),
+            json!({ "properties": {}, "required": ["age"], "additionalProperties": false }),
+            json!({ "properties": {}, "required": ["age"], "minProperties": 1 }),
+            json!({ "items": user }),
+        ] {
+            let message = error(closed);
+            assert!(message.contains("names \"age\", which #"), "{message}");
+        }
+        let nested = error(json!({ "properties": { "a": user } }));
+        assert!(nested.contains("#/properties/a/required"), "{nested}");
+        for open in [
+            json!({ "required": ["age"] }),
+            json!({ "properties": {}, "required": ["age"], "additionalProperties": true }),
+            json!({ "properties": {}, "required": ["age"], "patternProperties": { "^a": {} } }),
+            json!({ "properties": {}, "required": ["age"], "anyOf": [{ "properties": { "age": {} } }] }),
+            json!({ "allOf": [{ "properties": {}, "required": ["age"] }, { "properties": { "age": {} } }] }),
         ] {
             assert_ne!(
                 prepared(open.clone())["additionalProperties"],

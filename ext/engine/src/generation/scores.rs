@@ -1,8 +1,7 @@
 //! What a model says of the next token, as far as whoever chooses it has to know.
 
+use crate::Result;
 use candle_core::Tensor;
-
-use crate::{kernels, Result};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scores {

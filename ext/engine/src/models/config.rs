@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use crate::files::raw_config::{HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH};
-use crate::kernels::{Activation, RopeKind};
 use crate::{Error, Result};
+use formats::files::raw_config::{HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH};
+use kernels::{Activation, RopeKind};
 
 /// A reason why a configuration can't be a model's; who reads it names the file.
 pub type Checked = std::result::Result<(), String>;
@@ -26,6 +26,8 @@ pub struct NormConfig {
     pub epsilon: f32,
     /// Added to the weight: 1 for Gemma's checkpoints.
     pub offset: f32,
+    /// Whether it has a weight at all (OLMo and nanochat have none).
+    pub weighted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,8 @@ pub enum QkvLayout {
     Stacked,
     /// Per key-value head: its queries, its key, its value (GPT-NeoX, Falcon 40b, DeBERTa v1).
     ByHead,
+    /// So many blocks of heads, each with its queries, its values, its keys (CodeGen).
+    QueryValueKey { blocks: usize },
 }
 
 /// What is added to the token embeddings.
@@ -105,7 +109,10 @@ pub enum Frequencies {
 pub enum Relative {
     None,
     Rope(RopeConfig),
-    Alibi,
+    /// Scores fall with the distance, by a slope per head; none where the heads' own are computed.
+    Alibi {
+        slopes: Vec<f32>,
+    },
     /// One bias per head and distance bucket (MPNet, T5).
     Buckets {
         count: usize,
@@ -135,6 +142,10 @@ pub struct RopeConfig {
     /// For each layer, whether it rotates at all (SmolLM 3 leaves out every fourth); empty where
     /// all do.
     pub layers: Vec<bool>,
+    /// Windowed layers rotate without the scaling of the others (OLMo 3).
+    pub unscaled_windows: bool,
+    /// By the opposite angles (nanochat).
+    pub backwards: bool,
     pub axes: RopeAxes,
 }
 
@@ -206,6 +217,15 @@ impl NormConfig {
             kind,
             epsilon,
             offset: 0.0,
+            weighted: true,
+        }
+    }
+
+    /// The same without weights.
+    pub const fn plain(self) -> Self {
+        Self {
+            weighted: false,
+            ..self
         }
     }
 }
@@ -327,14 +347,56 @@ pub fn check_layers(what: &str, length: usize, layer_count: usize) -> Checked {
     }
 }
 
+/// Slopes 2^(−8i / n) for n a power of two; other head counts borrow every second slope of the next
+/// power.
+pub fn alibi_slopes(heads: usize) -> Vec<f32> {
+    let powers = |n: usize| (1..=n).map(move |i| 2f64.powf(-8.0 * i as f64 / n as f64));
+    let below = if heads.is_power_of_two() {
+        heads
+    } else {
+        heads.next_power_of_two() / 2
+    };
+    powers(below)
+        .chain(powers(2 * below).step_by(2))
+        .take(heads)
+        .map(|slope| slope as f32)
+        .collect()
+}
+
 /// The activation that a configuration names; `file` is where.
 pub fn activation(name: &str, file: &Path) -> Result<Activation> {
-    Activation::from_name(name).ok_or_else(|| {
-        Error::unsupported(
+    match name {
+        "gelu" | "gelu_python" => Ok(Activation::Gelu),
+        "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_accurate" => {
+            Ok(Activation::GeluTanh)
+        }
+        "quick_gelu" => Ok(Activation::QuickGelu),
+        "silu" | "swish" | "swiglu" => Ok(Activation::Silu),
+        "relu" => Ok(Activation::Relu),
+        "relu2" | "relu_squared" => Ok(Activation::ReluSquared),
+        "tanh" => Ok(Activation::Tanh),
+        "sigmoid" => Ok(Activation::Sigmoid),
+        "identity" | "linear" => Ok(Activation::Identity),
+        _ => Err(Error::unsupported(
             file,
             format_args!(
-                "the activation {name:?} is not one of gelu, gelu_new, quick_gelu, silu, relu, tanh, sigmoid"
+                "the activation {name:?} is not one of gelu, gelu_new, quick_gelu, silu, relu, relu2, tanh, sigmoid"
             ),
-        )
-    })
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slopes_of_power_of_two_and_other_head_counts() {
+        assert_eq!(alibi_slopes(8)[0], 0.5);
+        assert_eq!(alibi_slopes(8)[7], 1.0 / 256.0);
+        let twelve = alibi_slopes(12);
+        assert_eq!(twelve.len(), 12);
+        assert_eq!(twelve[8], 2f64.powf(-0.5) as f32);
+        assert_eq!(twelve[9], 2f64.powf(-1.5) as f32);
+    }
 }

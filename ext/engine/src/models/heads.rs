@@ -3,9 +3,9 @@
 
 use candle_core::{DType, Tensor};
 
-use crate::kernels::Activation;
 use crate::nn::{pooling, Epilogue, Inventory, Linear, Norm, PackedSequences, Pooling};
 use crate::{Error, Result};
+use kernels::Activation;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadKind {

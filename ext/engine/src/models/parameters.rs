@@ -5,9 +5,9 @@ use candle_core::{DType, Device, Tensor};
 use super::config::{NormConfig, NormKind};
 use super::parts::{Names, Part, Place};
 use crate::nn::{elementwise, Embedding, Linear, Norm};
-use crate::quant::QuantizedTensor;
-use crate::weights::WeightSource;
 use crate::{Error, Result};
+use base::quant::QuantizedTensor;
+use formats::weights::WeightSource;
 
 /// Old checkpoints call the weight of a norm gamma; a lone parameter has the module's name.
 const WEIGHT_ENDINGS: &[&str] = &[".weight", ".gamma", ""];
@@ -239,13 +239,27 @@ impl<'a> Parameters<'a> {
         config: NormConfig,
     ) -> Result<Norm> {
         let place = place.into();
+        if !config.weighted {
+            let width = widths.first().copied().unwrap_or(0);
+            let weight = Tensor::ones(width, self.dtype, self.device)?;
+            return Ok(match config.kind {
+                NormKind::Layer => Norm::layer(weight, None, config.epsilon),
+                NormKind::Rms => Norm::rms(weight, 0.0, config.epsilon),
+            });
+        }
         let name = self.weight_name(place)?;
         let weight = self.read(&name)?;
         if !matches!(weight.dims(), [width] if widths.contains(width)) {
             return Err(self.misshapen(&name, weight.dims(), widths));
         }
         Ok(match config.kind {
-            NormKind::Layer => Norm::layer(weight, self.bias(place)?, config.epsilon),
+            NormKind::Layer => {
+                let weight = match config.offset {
+                    0.0 => weight,
+                    offset => (weight + f64::from(offset))?,
+                };
+                Norm::layer(weight, self.bias(place)?, config.epsilon)
+            }
             NormKind::Rms => Norm::rms(weight, config.offset, config.epsilon),
         })
     }

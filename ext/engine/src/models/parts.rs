@@ -86,6 +86,18 @@ parts! {
     ValueBias value_bias Layer;
     QueryNorm query_norm Layer;
     KeyNorm key_norm Layer;
+    /// One more score per head (gpt-oss).
+    Sinks sinks Layer;
+    /// What attention gives is multiplied by its sigmoid (AFMoE).
+    OutputGate output_gate Layer;
+    AttentionSubNorm attention_sub_norm Layer;
+    MlpSubNorm mlp_sub_norm Layer;
+    XieluPositive xielu_positive Layer;
+    XieluNegative xielu_negative Layer;
+    XieluLinear xielu_linear Layer;
+    XieluMost xielu_most Layer;
+    /// What is added to attention's output where its matrix has no bias (GPT-NeoX Japanese).
+    AttentionOutputBias attention_output_bias Layer;
     PositionQuery position_query Layer;
     PositionKey position_key Layer;
     AttentionOutput attention_output Layer;
@@ -110,9 +122,15 @@ parts! {
     ExpertGate expert_gate Layer;
     ExpertUp expert_up Layer;
     ExpertDown expert_down Layer;
+    /// Gates and ups of all experts in one tensor, and biases beside it.
+    ExpertGateUp expert_gate_up Layer;
+    ExpertGateUpBias expert_gate_up_bias Layer;
+    ExpertDownBias expert_down_bias Layer;
+    RouterBias router_bias Layer;
     SharedGate shared_gate Layer;
     SharedUp shared_up Layer;
     SharedDown shared_down Layer;
+    SharedGateUp shared_gate_up Layer;
     SharedRouter shared_router Layer;
     SequenceDense sequence_dense Model;
     SequenceNorm sequence_norm Model;

@@ -59,7 +59,7 @@ impl Parameters<'_> {
         if self.has(fused) {
             let matrix = match layout {
                 QkvLayout::Stacked => self.linear(fused, hidden, shape.rows())?,
-                QkvLayout::ByHead => dense()?,
+                QkvLayout::ByHead | QkvLayout::QueryValueKey { .. } => dense()?,
             };
             return Projection::fused(matrix, &widths);
         }
@@ -179,6 +179,10 @@ impl Projections {
                     let order = ungrouped_rows(shape);
                     all.index_select(&Tensor::new(order, all.device())?, 0)?
                 }
+                QkvLayout::QueryValueKey { blocks } => {
+                    let order = unblocked_rows(shape, blocks);
+                    all.index_select(&Tensor::new(order, all.device())?, 0)?
+                }
             };
             Ok([
                 all.narrow(0, 0, width)?,
@@ -248,6 +252,18 @@ pub fn ungrouped_rows(shape: &AttentionShape) -> Vec<u32> {
         }
     }
     rows
+}
+
+/// The row order that turns blocks of queries, values and keys into all queries, keys, values.
+fn unblocked_rows(shape: &AttentionShape, blocks: usize) -> Vec<u32> {
+    let part = (shape.width() / blocks.max(1)) as u32;
+    let rows = |kind: u32| {
+        (0..blocks as u32).flat_map(move |block| {
+            let first = (block * 3 + kind) * part;
+            first..first + part
+        })
+    };
+    rows(0).chain(rows(2)).chain(rows(1)).collect()
 }
 
 impl MlpParts {

@@ -5,7 +5,6 @@ use std::ops::Range;
 use candle_core::{Device, Tensor};
 
 use super::config::{RopeAxes, RopeConfig, RopeScaling};
-use crate::kernels;
 use crate::nn::rope::{self, Rope, RopeTable};
 use crate::Result;
 
@@ -60,6 +59,9 @@ impl Rotations {
             Rope::new(frequencies, magnitude, config.pairing, prepared, device)
         };
         let local = |theta: f32| make(rope::frequencies(theta, config.rotary_size), 1.0);
+        let local_theta = config
+            .local_theta
+            .or(config.unscaled_windows.then_some(config.theta));
         Ok(Self {
             global: (0..config.variants())
                 .map(|variant| {
@@ -67,7 +69,7 @@ impl Rotations {
                     make(frequencies, magnitude)
                 })
                 .collect::<Result<_>>()?,
-            local: config.local_theta.map(local).transpose()?,
+            local: local_theta.map(local).transpose()?,
             config: config.clone(),
         })
     }
@@ -305,6 +307,9 @@ impl RopeConfig {
             }
             RopeScaling::Divisors(divisors) => divide(&mut frequencies, divisors),
         }
+        if self.backwards {
+            frequencies.iter_mut().for_each(|f| *f = -*f);
+        }
         (frequencies, magnitude)
     }
 
@@ -356,7 +361,7 @@ fn scale_llama3(frequencies: &mut [f32], factor: f32, low: f32, high: f32, origi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::RopeKind;
+    use kernels::RopeKind;
 
     fn config(scaling: RopeScaling) -> RopeConfig {
         RopeConfig {
@@ -366,6 +371,8 @@ mod tests {
             pairing: RopeKind::Half,
             scaling,
             layers: Vec::new(),
+            unscaled_windows: false,
+            backwards: false,
             axes: RopeAxes::Line,
         }
     }

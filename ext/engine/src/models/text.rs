@@ -7,10 +7,10 @@ use super::encoder::{self, Encoder, EncoderConfig};
 use super::families;
 use super::heads::{Head, HeadKind};
 use super::seq2seq::{self, Seq2Seq, Seq2SeqConfig};
-use crate::files::raw_config::RawConfig;
 use crate::nn::{Inventory, PackedSequences};
-use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
+use formats::files::raw_config::RawConfig;
+use formats::weights::WeightSource;
 
 /// Which family a checkpoint belongs to, and what that makes of its configuration.
 pub enum Blueprint {

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use candle_core::{DType, Device, Tensor};
 
 use crate::nn::Linear;
-use crate::quant::QuantizedTensor;
-use crate::weights::{Metadata, TensorInfo, WeightSource};
-use crate::{runtime::memory, Error, Result};
+use crate::{Error, Result};
+use base::quant::QuantizedTensor;
+use base::runtime::memory;
+use formats::weights::{Metadata, TensorInfo, WeightSource};
 
 /// Long enough for every kernel's inner loop, short enough to cost nothing.
 pub const PROBE_TOKENS: usize = 9;

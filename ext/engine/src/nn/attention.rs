@@ -2,10 +2,10 @@
 
 use candle_core::Tensor;
 
-use crate::kernels::attention::{self as kernel, AttentionShape, Inputs};
 use crate::{Error, Result};
+use kernels::attention::{self as kernel, AttentionShape, Inputs};
 
-pub use crate::kernels::attention::{
+pub use kernels::attention::{
     Alignment, AttentionBias, AttentionKind, AttentionOptions, Disentangled,
 };
 

@@ -1,10 +1,10 @@
 //! Sums and products of whole tensors, broadcast, that keep working after `fork`: candle's own hand
 //! large ones to threads that a forked child does not have.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
-use crate::tensor::{arithmetic, Arithmetic};
 use crate::{CancelToken, Result};
+use kernels::tensor::{arithmetic, Arithmetic};
 
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     arithmetic(Arithmetic::Add, a, b, &CancelToken::new())
@@ -12,6 +12,33 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 pub fn multiply(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     arithmetic(Arithmetic::Mul, a, b, &CancelToken::new())
+}
+
+/// A function of every element, computed in f32 where the tensor lies on the CPU or is copied there.
+pub fn each(x: &Tensor, function: impl Fn(f32) -> f32) -> Result<Tensor> {
+    let values: Vec<f32> = values(x)?.into_iter().map(function).collect();
+    like(values, x)
+}
+
+/// A function of two tensors' elements.
+pub fn combine(a: &Tensor, b: &Tensor, function: impl Fn(f32, f32) -> f32) -> Result<Tensor> {
+    let pairs = values(a)?.into_iter().zip(values(b)?);
+    like(pairs.map(|(a, b)| function(a, b)).collect(), a)
+}
+
+pub fn clamp(x: &Tensor, least: f32, most: f32) -> Result<Tensor> {
+    if !x.device().is_cpu() {
+        return Ok(x.clamp(least, most)?);
+    }
+    each(x, |value| value.clamp(least, most))
+}
+
+fn values(x: &Tensor) -> Result<Vec<f32>> {
+    Ok(x.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+}
+
+fn like(values: Vec<f32>, x: &Tensor) -> Result<Tensor> {
+    Ok(Tensor::from_vec(values, x.shape(), x.device())?.to_dtype(x.dtype())?)
 }
 
 pub fn scale(x: &Tensor, factor: f32) -> Result<Tensor> {

@@ -5,10 +5,9 @@ use std::borrow::Cow;
 use candle_core::{DType, Device, Tensor};
 
 use super::{elementwise, Linear};
-use crate::kernels;
-use crate::kernels::blocks::DeviceBlocks;
-use crate::quant::QuantizedTensor;
 use crate::{Error, Result};
+use base::quant::QuantizedTensor;
+use kernels::blocks::DeviceBlocks;
 
 /// A table [rows, width].
 #[derive(Clone, Debug)]
@@ -137,8 +136,8 @@ impl Lookup<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::{dequantize, BlockType};
-    use crate::runtime::bytes::Bytes;
+    use base::quant::{dequantize, BlockType};
+    use base::runtime::bytes::Bytes;
 
     fn quantized() -> Embedding {
         let kind = BlockType::Q8_0;

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 
-use crate::kernels::cpu::isa::Isa;
-use crate::kernels::cpu::product::head_panels::HeadPanels;
-use crate::kernels::heads::multiply_heads;
 use crate::Result;
+use kernels::cpu::isa::Isa;
+use kernels::cpu::product::head_panels::HeadPanels;
+use kernels::heads::multiply_heads;
 
 use super::linear::with_values;
 

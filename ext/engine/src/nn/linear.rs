@@ -4,22 +4,23 @@ use candle_core::{DType, Device, Storage, Tensor};
 use half::{bf16, f16};
 
 use super::elementwise;
-use crate::kernels::backend::Stored;
-use crate::kernels::blocks::{self, BlockFactor, DeviceBlocks};
-use crate::kernels::cpu::isa::Isa;
-use crate::kernels::cpu::product::blocks::BlockMatrix;
-use crate::kernels::cpu::product::byte_matrix::{self, ByteMatrix};
-use crate::kernels::cpu::product::gemm::PackedMatrix;
-use crate::kernels::cpu::product::half_matrix::{multiplies_bf16, HalfMatrix};
-use crate::kernels::cpu::product::row_matrix::RowMatrix;
-use crate::kernels::cpu::product::{multiply_each, GemmEpilogue, WeightMatrix};
-use crate::kernels::cpu::Element;
-use crate::kernels::matrix::{self, Matrix};
-use crate::kernels::{self, Activation};
-use crate::quant::{dequantize, QuantizedTensor};
-use crate::{runtime::memory, Error, Result};
+use crate::{Error, Result};
+use base::quant::{dequantize, QuantizedTensor};
+use base::runtime::memory;
+use kernels::backend::Stored;
+use kernels::blocks::{self, BlockFactor, DeviceBlocks};
+use kernels::cpu::isa::Isa;
+use kernels::cpu::product::blocks::BlockMatrix;
+use kernels::cpu::product::byte_matrix::{self, ByteMatrix};
+use kernels::cpu::product::gemm::PackedMatrix;
+use kernels::cpu::product::half_matrix::{multiplies_bf16, HalfMatrix};
+use kernels::cpu::product::row_matrix::RowMatrix;
+use kernels::cpu::product::{multiply_each, GemmEpilogue, WeightMatrix};
+use kernels::cpu::Element;
+use kernels::matrix::{self, Matrix};
+use kernels::{self, Activation};
 
-pub use crate::kernels::Epilogue;
+pub use kernels::Epilogue;
 
 #[derive(Clone, Debug)]
 enum Weight {

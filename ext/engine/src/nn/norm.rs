@@ -1,8 +1,7 @@
 //! A norm with its weights.
 
+use crate::Result;
 use candle_core::Tensor;
-
-use crate::{kernels, Result};
 
 #[derive(Clone, Debug)]
 pub enum Norm {

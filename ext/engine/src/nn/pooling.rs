@@ -1,8 +1,7 @@
 //! One vector per packed sequence.
 
+use crate::{Error, Result};
 use candle_core::{DType, Tensor};
-
-use crate::{kernels, Error, Result};
 
 use super::{elementwise, PackedSequences};
 

@@ -4,8 +4,8 @@
 use candle_core::Tensor;
 
 use super::linear::{Epilogue, Linear};
-use crate::kernels::{self, Activation};
 use crate::{Error, Result};
+use kernels::{self, Activation};
 
 /// One or several parts, of which a caller says what is to be computed; how is decided here, by how
 /// they are stored and by what the device has a kernel for.
@@ -125,6 +125,22 @@ impl Projection {
             ([gate, up], 2) => kernels::gated(gate, up, activation),
             (_, parts) => Err(Error::Internal(format!("an activation of {parts} parts"))),
         }
+    }
+
+    /// The parts of `x`, [tokens, in], each by itself.
+    pub fn parts(&self, x: &Tensor, updates: &LowRankUpdates) -> Result<Vec<Tensor>> {
+        let outputs = self.each(x, updates)?;
+        let ([fused], true) = (&outputs[..], self.widths.len() > 1) else {
+            return Ok(outputs);
+        };
+        let mut start = 0;
+        let widths = self.widths.iter();
+        widths
+            .map(|&width| {
+                start += width;
+                Ok(fused.narrow(1, start - width, width)?.contiguous()?)
+            })
+            .collect()
     }
 
     /// All parts in one tensor, where one product makes them.

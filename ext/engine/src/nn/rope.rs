@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use crate::kernels::{RopeKind, Rotation};
 use crate::Result;
+use kernels::{RopeKind, Rotation};
 
 #[derive(Clone, Debug)]
 pub struct Rope {

@@ -1,10 +1,10 @@
 //! Whether an adapter was made for the model at hand: shapes alone do not tell, since many families share them.
 
-use crate::files::model_files::ModelFiles;
-use crate::files::raw_config::RawConfig;
 use crate::models::decoder::Blueprint;
-use crate::runtime::log;
 use crate::{CancelToken, Error, Result};
+use base::runtime::log;
+use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
 
 /// The model that an adapter is to change.
 pub(super) struct Base<'a> {

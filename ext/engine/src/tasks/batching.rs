@@ -1,8 +1,11 @@
 //! Texts to token ids in parallel, and tokens to batches of one budget.
 
 use crate::nn::PackedSequences;
-use crate::text::tokenizer::{Detail, Encoding, Input, Tokenizer, Truncation, TruncationStrategy};
-use crate::{runtime::threads, CancelToken, Device, Error, Result};
+use crate::{CancelToken, Device, Error, Result};
+use base::runtime::threads;
+use formats::text::tokenizer::{
+    Detail, Encoding, Input, Tokenizer, Truncation, TruncationStrategy,
+};
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,9 +1,9 @@
 //! Labels for texts and for pairs of texts.
 
-use crate::files::model_files::ModelFiles;
-use crate::runtime::stats::Reading;
-use crate::text::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
+use base::runtime::stats::Reading;
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::{Input, Tokenizer};
 
 use super::batching::Excess;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};

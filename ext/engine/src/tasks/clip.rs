@@ -3,18 +3,15 @@
 use candle_core::{DType, Tensor};
 use serde_json::json;
 
-use crate::files::model_files::ModelFiles;
-use crate::files::raw_config::RawConfig;
-use crate::kernels;
 use crate::models::encoder::{self, Encoder};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{pooling, Inventory, Linear, PackedSequences};
-use crate::text::tokenizer::{Input, Tokenizer};
-use crate::{
-    runtime::{memory, threads},
-    CancelToken, Error, Result,
-};
+use crate::{CancelToken, Error, Result};
+use base::runtime::{memory, threads};
+use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
+use formats::text::tokenizer::{Input, Tokenizer};
 
 use super::batching::{self, Excess, Tokens};
 use super::classify::{sigmoid, softmax};

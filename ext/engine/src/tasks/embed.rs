@@ -4,11 +4,11 @@ mod call;
 
 use candle_core::{DType, Tensor};
 
-use crate::files::model_files::ModelFiles;
 use crate::nn::{Linear, Pooling};
-use crate::runtime::stats::Reading;
-use crate::text::tokenizer::{Detail, Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
+use base::runtime::stats::Reading;
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::{Detail, Input, Tokenizer};
 
 use super::batching::{self, Excess, Tokens};
 use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
@@ -213,7 +213,7 @@ impl EmbeddingModel {
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
         let call = Call::new(self, options, cancel)?;
-        crate::runtime::memory::ensure_elements(
+        base::runtime::memory::ensure_elements(
             &[texts.len(), call.dimension],
             std::mem::size_of::<f32>(),
             format_args!("{} vectors", texts.len()),
@@ -266,7 +266,7 @@ impl EmbeddingModel {
         check_ids(loaded, &lists)?;
         let call = Call::new(self, options, cancel)?;
         let count = lists.len();
-        crate::runtime::memory::ensure_elements(
+        base::runtime::memory::ensure_elements(
             &[count, call.dimension],
             std::mem::size_of::<f32>(),
             format_args!("{count} vectors"),

@@ -2,11 +2,11 @@
 
 use candle_core::Tensor;
 
-use crate::files::model_files::ModelFiles;
 use crate::models::heads::{Head, HeadKind};
-use crate::runtime::stats::Reading;
-use crate::text::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
+use base::runtime::stats::Reading;
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::{Input, Tokenizer};
 
 use super::batching::{self, Excess};
 use super::classify::softmax;

@@ -21,7 +21,8 @@ use candle_core::Tensor;
 use super::stats::CallStats;
 use crate::models::TextModel;
 use crate::nn::PackedSequences;
-use crate::{runtime::threads, CancelToken, Device, Error, Result};
+use crate::{CancelToken, Device, Error, Result};
+use base::runtime::threads;
 
 /// Batches of more tokens have a line of their own, so that a short text does not wait for a long one.
 const SHORT: usize = 512;

@@ -1,6 +1,8 @@
 //! Text generation: a language model, and what it makes of one prompt.
 
 mod draft;
+#[cfg(test)]
+mod failed_steps;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -9,24 +11,25 @@ use candle_core::DType;
 
 use super::adapter_base;
 use super::loading::{together, Checkpoint, LoadOptions, ModelInfo};
-use crate::files::gguf_choice::is_gguf;
-use crate::files::model_files::ModelFiles;
-use crate::files::raw_config::RawConfig;
 use crate::generation::run::{Run, RunText};
 use crate::generation::sampler::log_sum_exp;
 use crate::generation::scheduler::{
     too_long, turns, ContextOverflow, DraftModel, Scheduler, Stats, Text, Turns, Work,
 };
 use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
-use crate::kernels::paged::KvType;
 use crate::models::decoder::model::Logits;
 use crate::models::decoder::{peft, Adapter, Decoder, KvPool};
 use crate::nn::Inventory;
-use crate::runtime::memory;
-use crate::runtime::per_process::PerProcess;
-use crate::runtime::stats::Reading;
-use crate::text::tokenizer::Tokenizer;
 use crate::{CancelToken, Error, Result};
+use base::runtime::device::{free_bytes, Device};
+use base::runtime::memory;
+use base::runtime::per_process::PerProcess;
+use base::runtime::stats::Reading;
+use formats::files::gguf_choice::is_gguf;
+use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
+use formats::text::tokenizer::Tokenizer;
+use kernels::paged::KvType;
 
 /// The logits of this many tokens are held at a time.
 const LOGITS_CHUNK: usize = 256;
@@ -66,20 +69,28 @@ pub struct CacheOptions {
 
 /// Without a limit keys and values take at most this part of the free memory.
 const SHARE: usize = 4;
-/// Free memory beyond this does not raise the share, and stands in where it is not known.
-const MOST_MEMORY: usize = 64 << 30;
+/// Stands in where a device does not say what it has.
+const UNKNOWN_MEMORY: usize = 8 << 30;
 
 impl CacheOptions {
     fn settled(self, decoder: &Decoder, context_length: usize) -> (KvType, usize) {
         let kind = self.kind.unwrap_or_else(|| KvType::of(decoder.dtype()));
         let limit = self.limit.unwrap_or_else(|| {
-            let free = memory::available_bytes().min(MOST_MEMORY);
+            let device = decoder.device();
             let token = KvPool::token_bytes(decoder.config(), kind);
-            // A whole context should fit where that is possible at all.
-            (free / SHARE).max(token.saturating_mul(context_length).min(free / 2))
+            let context = token.saturating_mul(context_length);
+            default_limit(Device::of(device), free_bytes(device), context)
         });
         (kind, limit)
     }
+}
+
+/// The bytes for keys and values on a device that has so many left. `context` is what one sequence of the
+/// greatest length takes.
+fn default_limit(device: Device, free: Option<usize>, context: usize) -> usize {
+    let free = free.unwrap_or(UNKNOWN_MEMORY).min(device.most_memory());
+    // A whole context should fit where that is possible at all.
+    (free / SHARE).max(context.min(free / 2))
 }
 
 impl LanguageModel {
@@ -473,5 +484,24 @@ impl Drop for Generation {
         if self.check_process().is_ok() {
             self.scheduler.leave(&self.text);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_kv_cache_is_a_share_of_what_the_device_has() {
+        const GIB: usize = 1 << 30;
+        let gpu = |free| default_limit(Device::Cuda(0), free, GIB);
+        assert_eq!(gpu(Some(8 * GIB)), 2 * GIB);
+        // A whole context where that takes no more than half.
+        assert_eq!(gpu(Some(3 * GIB)), GIB);
+        assert_eq!(gpu(Some(GIB)), GIB / 2);
+        assert_eq!(gpu(Some(140 * GIB)), 35 * GIB);
+        assert_eq!(gpu(None), 2 * GIB);
+        let host = |free| default_limit(Device::Cpu, Some(free), GIB);
+        assert_eq!(host(1024 * GIB), 16 * GIB);
     }
 }

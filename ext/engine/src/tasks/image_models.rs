@@ -1,12 +1,11 @@
 //! Images alone: to vectors, and to labels.
 
-use crate::files::model_files::ModelFiles;
-use crate::kernels;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::vision::{Blueprint, Seen};
 use crate::nn::Linear;
 use crate::{CancelToken, Error, Result};
+use formats::files::model_files::ModelFiles;
 
 use super::classify::Logits;
 use super::embed::Embeddings;
@@ -138,7 +137,7 @@ impl ImageClassifyModel {
     }
 }
 
-fn required_config(checkpoint: &Checkpoint) -> Result<&crate::files::raw_config::RawConfig> {
+fn required_config(checkpoint: &Checkpoint) -> Result<&formats::files::raw_config::RawConfig> {
     checkpoint.config.as_ref().ok_or_else(|| {
         Error::unsupported(
             &checkpoint.source.file(""),

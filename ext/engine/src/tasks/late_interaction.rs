@@ -6,12 +6,11 @@ use std::collections::HashSet;
 
 use candle_core::{DType, Tensor};
 
-use crate::files::model_files::ModelFiles;
-use crate::kernels;
 use crate::nn::{Linear, PackedSequences};
-use crate::runtime::{memory, stats};
-use crate::text::tokenizer::{Input, Tokenizer};
 use crate::{CancelToken, Error, Result};
+use base::runtime::{memory, stats};
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::{Input, Tokenizer};
 
 use super::batching::{self, Excess, Tokens};
 use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};

@@ -8,17 +8,18 @@ use serde_json::json;
 
 use super::batching;
 use super::gathering::{Gathering, Request};
-use crate::files::model_files::{ModelFiles, WeightFiles};
-use crate::files::raw_config::RawConfig;
 use crate::models::decoder::DecoderConfig;
 use crate::models::families;
 use crate::models::heads::{Head, HeadKind};
 use crate::models::seq2seq::Seq2SeqConfig;
 use crate::models::{decoder, seq2seq, Blueprint, TextModel};
 use crate::nn::{Inventory, Linear, PackedSequences};
-use crate::text::tokenizer::{Tokenizer, TokenizerFiles};
-use crate::weights::{self, WeightSource};
-use crate::{runtime::threads, CancelToken, Device, Error, Result};
+use crate::{CancelToken, Device, Error, Result};
+use base::runtime::threads;
+use formats::files::model_files::{ModelFiles, WeightFiles};
+use formats::files::raw_config::RawConfig;
+use formats::text::tokenizer::{Tokenizer, TokenizerFiles};
+use formats::weights::{self, WeightSource};
 
 /// What may be asked of any text model.
 #[derive(Clone, Debug)]
@@ -406,7 +407,7 @@ impl LoadedModel {
         };
         if other.is_some_and(|other| self.info.architecture.ends_with(other)) {
             return Err(Error::UnsupportedModel(format!(
-                "the checkpoint is a {}, whose head does another task. Use a model that was trained for this one",
+                "the checkpoint's architecture is {}, whose head does another task. Use a model that was trained for this one",
                 self.info.architecture
             )));
         }

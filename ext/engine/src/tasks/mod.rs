@@ -1,10 +1,10 @@
 //! What models do: embed, weigh tokens, rerank, classify, tag tokens, fill masks, generate text.
 //!
-//! Every model here is loaded once from [`ModelFiles`](crate::files::model_files::ModelFiles) and is
+//! Every model here is loaded once from [`ModelFiles`](formats::files::model_files::ModelFiles) and is
 //! immutable from then on: share it between threads behind an `Arc`. Calls take `&self`, a slice of
 //! texts, options and a [`CancelToken`](crate::CancelToken) that is checked between batches and
 //! between layers; results come in the order of the texts. Calls that take many texts go to the pool
-//! by themselves, part by part; run the others inside [`threads::install`](crate::runtime::threads::install).
+//! by themselves, part by part; run the others inside [`threads::install`](base::runtime::threads::install).
 //!
 //! - [`EmbeddingModel`] embeds: `embed`, `token_embeddings`, `count_tokens`;
 //! - [`SparseModel`] weighs tokens: `embed`;

@@ -1,11 +1,12 @@
 //! How well documents answer a query.
 
-use crate::files::model_files::ModelFiles;
 use crate::models::heads::HeadKind;
 use crate::nn::Pooling;
-use crate::runtime::stats::Reading;
-use crate::text::tokenizer::{Detail, Input, Tokenizer};
-use crate::{runtime::threads, CancelToken, Error, Result};
+use crate::{CancelToken, Error, Result};
+use base::runtime::stats::Reading;
+use base::runtime::threads;
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::{Detail, Input, Tokenizer};
 
 use super::batching::{self, Excess, Tokens};
 use super::loading::{Checkpoint, LoadOptions, LoadedModel, ModelInfo};

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::files::json;
-use crate::files::model_files::{ModelFiles, WeightFiles};
-use crate::files::raw_config::RawConfig;
-use crate::kernels::Activation;
 use crate::models::config::activation;
 use crate::nn::{elementwise, Epilogue, Inventory, Linear, Pooling};
-use crate::weights;
 use crate::{CancelToken, Error, Result};
+use formats::files::json;
+use formats::files::model_files::{ModelFiles, WeightFiles};
+use formats::files::raw_config::RawConfig;
+use formats::weights;
+use kernels::Activation;
 
 /// The modules after the transformer, and how it is to be called.
 #[derive(Debug, Default)]

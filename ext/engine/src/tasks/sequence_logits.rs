@@ -2,11 +2,12 @@
 
 use candle_core::Tensor;
 
-use crate::files::model_files::ModelFiles;
 use crate::models::heads::{Head, HeadKind};
 use crate::nn::Pooling;
-use crate::text::tokenizer::Input;
-use crate::{runtime::memory, CancelToken, Result};
+use crate::{CancelToken, Result};
+use base::runtime::memory;
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::Input;
 
 use super::batching::{self, Excess, Tokens};
 use super::loading::{Checkpoint, LoadOptions, LoadedModel};

@@ -5,9 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use crate::files::model_files::ModelFiles;
-use crate::files::raw_config::RawConfig;
-use crate::image::Image;
 use crate::models::decoder::guests::Guest;
 use crate::models::families::Blueprint;
 use crate::models::parameters::Parameters;
@@ -15,6 +12,9 @@ use crate::models::vision::connector::{Connector, ConnectorConfig, Rows};
 use crate::models::vision::sight::{SightConfig, Spelling, Token};
 use crate::nn::Inventory;
 use crate::{CancelToken, Error, Result};
+use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
+use formats::image::Image;
 
 use super::generate::LanguageModel;
 use super::loading::{Checkpoint, LoadOptions};

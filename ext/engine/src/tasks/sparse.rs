@@ -6,10 +6,11 @@ mod vector;
 
 use std::sync::Arc;
 
-use crate::files::model_files::ModelFiles;
-use crate::runtime::stats::Reading;
-use crate::text::tokenizer::Tokenizer;
-use crate::{runtime::threads, CancelToken, Error, Result};
+use crate::{CancelToken, Error, Result};
+use base::runtime::stats::Reading;
+use base::runtime::threads;
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::Tokenizer;
 
 use super::batching;
 use super::loading::{LoadOptions, ModelInfo};

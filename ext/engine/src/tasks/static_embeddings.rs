@@ -2,10 +2,11 @@
 
 use candle_core::DType;
 
-use crate::files::model_files::ModelFiles;
 use crate::nn::Inventory;
-use crate::text::tokenizer::{Detail, Tokenizer, TokenizerFiles};
-use crate::{runtime::memory, CancelToken, Error, Result};
+use crate::{CancelToken, Error, Result};
+use base::runtime::memory;
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::{Detail, Tokenizer, TokenizerFiles};
 
 use super::batching::shorten_text;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
@@ -176,7 +177,7 @@ impl StaticEmbeddings {
 fn checked_mapping(
     rows_of: &[i64],
     rows: usize,
-    source: &dyn crate::weights::WeightSource,
+    source: &dyn formats::weights::WeightSource,
 ) -> Result<Vec<u32>> {
     let row = |&row: &i64| u32::try_from(row).ok().filter(|&row| (row as usize) < rows);
     let mapping: Option<Vec<u32>> = rows_of.iter().map(row).collect();

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use crate::runtime::stats::{Counter, Gauge, Histogram, Reading};
 use crate::Result;
+use base::runtime::stats::{Counter, Gauge, Histogram, Reading};
 
 pub struct CallStats {
     /// Calls whose batch is computed now.

@@ -1,14 +1,12 @@
 //! Labels for tokens, over texts of any length.
 
-use crate::files::model_files::ModelFiles;
 use crate::models::heads::{Head, HeadKind};
 use crate::nn::PackedSequences;
-use crate::runtime::stats::Reading;
-use crate::text::tokenizer::{Detail, Encoding, Tokenizer};
-use crate::{
-    runtime::{memory, threads},
-    CancelToken, Error, Result,
-};
+use crate::{CancelToken, Error, Result};
+use base::runtime::stats::Reading;
+use base::runtime::{memory, threads};
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::{Detail, Encoding, Tokenizer};
 
 use super::batching::{self, Tokens};
 use super::classify::{labels, softmax};

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::files::model_files::ModelFiles;
-use crate::files::raw_config::RawConfig;
-use crate::image::{self, Image, Processor, View, Views};
 use crate::models::vision::{Blueprint, Seen, Tower};
-use crate::{runtime::threads, CancelToken, Device, Error, Result};
+use crate::{CancelToken, Device, Error, Result};
+use base::runtime::threads;
+use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
+use formats::image::{self, Image, Processor, View, Views};
 
 use super::loading::Checkpoint;
 

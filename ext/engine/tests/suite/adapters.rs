@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::files::model_files::ModelFiles;
 use engine::generation::{ContextOverflow, GenerationConfig};
 use engine::tasks::{AdapterFiles, Generation, LanguageModel, LoadOptions, Request};
 use engine::{CancelToken, Error, Result};
+use formats::files::model_files::ModelFiles;
 
 use super::decoder::{folders, tiny, worst, Expectations};
 

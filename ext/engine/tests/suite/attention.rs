@@ -1,10 +1,10 @@
 //! Attention and linear layers against their plainest form in f64.
 
 use candle_core::{DType, Device, Tensor};
-use engine::kernels::{Activation, Isa};
 use engine::nn::{
     attention, AttentionBias, AttentionKind, AttentionOptions, Disentangled, Epilogue, Linear,
 };
+use kernels::{Activation, Isa};
 
 fn tensor(seed: u64, shape: &[usize]) -> Tensor {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use engine::generation::random::Random;
 use engine::generation::{Constraint, Ending, Pattern, Vocabulary, WhiteSpace};
-use engine::text::tokenizer::Tokenizer;
 use engine::{CancelToken, Error};
+use formats::text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 const END: u32 = 1;

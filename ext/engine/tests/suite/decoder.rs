@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use engine::files::model_files::WeightFiles;
-use engine::files::raw_config::RawConfig;
 use engine::models::decoder::model::Logits;
 use engine::models::decoder::{Blueprint, Decoder};
-use engine::weights::{self, WeightSource};
 use engine::CancelToken;
+use formats::files::model_files::WeightFiles;
+use formats::files::raw_config::RawConfig;
+use formats::weights::{self, WeightSource};
 
 const LOGPROB_TOLERANCE: f32 = 1e-3;
 
@@ -73,18 +73,23 @@ fn open(path: PathBuf) -> Arc<dyn WeightSource> {
     weights::open(&WeightFiles::Safetensors(vec![path])).unwrap()
 }
 
-fn load(folder: &Path, dtype: DType) -> Fixture {
-    let raw = RawConfig::read(&folder.join("config.json")).unwrap();
-    let decoder = Decoder::load(
-        &Blueprint::from_config(&raw).unwrap(),
-        open(folder.join("model.safetensors")).as_ref(),
+/// The decoder of a folder with `config.json` and `model.safetensors`.
+pub fn read_checkpoint(folder: &Path, dtype: DType) -> engine::Result<Decoder> {
+    let raw = RawConfig::read(&folder.join("config.json"))?;
+    let files = WeightFiles::Safetensors(vec![folder.join("model.safetensors")]);
+    Decoder::load(
+        &Blueprint::from_config(&raw)?,
+        weights::open(&files)?.as_ref(),
         &Device::Cpu,
         dtype,
         &CancelToken::new(),
     )
-    .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+}
+
+fn load(folder: &Path, dtype: DType) -> Fixture {
+    let decoder = read_checkpoint(folder, dtype);
     Fixture {
-        decoder,
+        decoder: decoder.unwrap_or_else(|error| panic!("{}: {error}", folder.display())),
         expectations: Expectations::read(folder),
     }
 }

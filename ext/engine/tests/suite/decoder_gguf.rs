@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use candle_core::{DType, Device};
-use engine::files::model_files::ModelFiles;
 use engine::models::decoder::{Blueprint, Decoder};
-use engine::{weights, CancelToken};
+use engine::CancelToken;
+use formats::files::model_files::ModelFiles;
+use formats::weights;
 
 use super::decoder::{folders, greedy, in_chunks, logprobs, numbers, tiny, worst, Expectations};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use engine::generation::{ContextOverflow, Ending, GenerationConfig, Guesses, Pattern, WhiteSpace};
 use engine::models::decoder::model::Logits;
 use engine::tasks::{Generation, LanguageModel, LoadOptions, Request};
-use engine::text::tokenizer::Tokenizer;
 use engine::{CancelToken, Error};
+use formats::text::tokenizer::Tokenizer;
 
 use super::decoder::tiny;
 use super::scheduling::{begin, counted, load, prompt, roomy, tokens};
@@ -261,7 +261,7 @@ fn another_vocabulary_is_refused() {
     let cancel = CancelToken::new();
     let folder = tiny("decoders/qwen2");
     let files =
-        engine::files::model_files::ModelFiles::open(folder.to_str().unwrap(), None, &cancel);
+        formats::files::model_files::ModelFiles::open(folder.to_str().unwrap(), None, &cancel);
     let other = LanguageModel::load(&files.unwrap(), &options, &[], &cancel).unwrap();
     let refused = load(&tiny("decoders/llama")).with_draft(&Arc::new(other));
     let message = refused.err().unwrap().to_string();

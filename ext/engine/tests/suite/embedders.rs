@@ -1,15 +1,15 @@
 //! Decoders that embed, rerank and label: packed sequences without a cache.
 
 use candle_core::{DType, Device, Tensor};
-use engine::files::model_files::ModelFiles;
-use engine::files::raw_config::RawConfig;
 use engine::models::decoder::{self, Decoder};
 use engine::models::verification::Expanded;
 use engine::models::{Blueprint, TextModel};
 use engine::nn::{PackedSequences, Pooling};
 use engine::tasks::{EmbedOptions, LanguageModel, LoadOptions, RerankModel};
-use engine::weights::{self, WeightSource};
 use engine::{CancelToken, Error};
+use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
+use formats::weights::{self, WeightSource};
 
 use std::path::Path;
 use std::sync::Arc;

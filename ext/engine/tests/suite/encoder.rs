@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use base::runtime::threads;
 use candle_core::{DType, Tensor};
-use engine::files::model_files::ModelFiles;
 use engine::nn::Pooling;
 use engine::tasks::{
     ClassifyModel, EmbedOptions, EmbedSettings, EmbeddingModel, LoadOptions, MaskModel, TagModel,
 };
-use engine::{runtime::threads, CancelToken, Error};
+use engine::{CancelToken, Error};
+use formats::files::model_files::ModelFiles;
 use serde_json::Value;
 
 const TOLERANCE: f32 = 1e-4;

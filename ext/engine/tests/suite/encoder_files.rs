@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use engine::files::model_files::ModelFiles;
 use engine::nn::Pooling;
 use engine::tasks::{EmbedOptions, EmbedSettings, EmbeddingModel, LoadOptions};
 use engine::{CancelToken, Error, Result};
+use formats::files::model_files::ModelFiles;
 use serde_json::{json, Value};
 
 use crate::encoder::{check_model, cosine, difference, embed, load, raw, tiny, Expected};

@@ -1,10 +1,11 @@
 //! What the tasks promise beyond the numbers of a family.
 
+use base::runtime::threads;
 use engine::tasks::{
     entities, Aggregation, EmbedOptions, EmbeddingModel, LoadOptions, MaskModel, RerankModel,
     RerankOptions, ScorePooling, TagModel,
 };
-use engine::{runtime::threads, CancelToken, Error, Result};
+use engine::{CancelToken, Error, Result};
 use serde_json::Value;
 
 use crate::encoder::{difference, embed, files, load, tiny, Expected};

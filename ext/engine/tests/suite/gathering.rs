@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engine::runtime::stats::Reading;
+use base::runtime::stats::Reading;
 use engine::tasks::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings, LoadOptions};
 use engine::{CancelToken, Error};
 

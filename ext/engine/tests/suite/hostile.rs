@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use candle_core::Device;
-use engine::files::model_files::WeightFiles;
-use engine::files::raw_config::RawConfig;
-use engine::files::shard_index;
-use engine::text::tokenizer::Tokenizer;
-use engine::weights;
 use engine::{Error, Result};
+use formats::files::model_files::WeightFiles;
+use formats::files::raw_config::RawConfig;
+use formats::files::shard_index;
+use formats::text::tokenizer::Tokenizer;
+use formats::weights;
 
 use crate::allocation::peak_during;
 use crate::weight_files::{self as files, fixture, Folder, Gguf, Member};

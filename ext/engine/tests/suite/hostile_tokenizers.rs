@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use engine::text::tokenizer::{Detail, Tokenizer};
 use engine::{CancelToken, Error, Result};
+use formats::text::tokenizer::{Detail, Tokenizer};
 use serde_json::{json, Value};
 
 use crate::allocation::peak_during;

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
-use engine::files::raw_config::RawConfig;
-use engine::image::{self, Limits, PatchOrder, Processor};
 use engine::{CancelToken, Error};
+use formats::files::raw_config::RawConfig;
+use formats::image::{self, Limits, PatchOrder, Processor};
 use serde_json::Value;
 
 fn folder() -> PathBuf {

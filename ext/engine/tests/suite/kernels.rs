@@ -2,7 +2,7 @@
 //! that candle-nn 0.11.1 gets wrong.
 
 use candle_core::{DType, Device, Tensor};
-use engine::kernels::{self, reference, selftest, Activation, Isa, SoftmaxOptions};
+use kernels::{self, reference, selftest, Activation, Isa, SoftmaxOptions};
 
 fn assert_all_pass(kernels: &[&str]) {
     for isa in Isa::for_rows().unwrap() {
@@ -262,7 +262,7 @@ fn wrong_shapes_and_types_are_told() {
 fn kernels_work_outside_and_inside_the_pool() {
     let x = Tensor::rand(-1f32, 1.0, (2000, 100), &Device::Cpu).unwrap();
     let outside = kernels::softmax(&x).unwrap();
-    let inside = engine::runtime::threads::install(|| kernels::softmax(&x).unwrap()).unwrap();
+    let inside = base::runtime::threads::install(|| kernels::softmax(&x).unwrap()).unwrap();
     let values = |t: Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     assert_eq!(values(outside), values(inside));
 }

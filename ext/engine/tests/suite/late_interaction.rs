@@ -1,10 +1,11 @@
 //! Vectors of tokens beside PyLate's, and the files that must be refused.
 
+use base::runtime::threads;
 use candle_core::Tensor;
-use engine::files::model_files::ModelFiles;
 use engine::tasks::{LateInteractionModel, LateOptions, LateSettings, LoadOptions, TextTask};
-use engine::tensor::max_sim::max_sim;
-use engine::{runtime::threads, CancelToken, Error, Result};
+use engine::{CancelToken, Error, Result};
+use formats::files::model_files::ModelFiles;
+use kernels::tensor::max_sim::max_sim;
 
 use crate::encoder::{difference, files, Expected};
 use crate::sparse::changed_folder;

@@ -21,12 +21,15 @@ mod kernels;
 mod late_interaction;
 mod layers;
 mod pauses;
+mod preemption;
 #[path = "../../../fuzz/src/readers.rs"]
 mod readers;
 mod row_independence;
 mod same_answer;
 mod scheduling;
 mod second_opinion;
+mod seeded;
+mod seeded_weights;
 mod sentence_piece;
 mod seq2seq;
 mod seq2seq_together;

@@ -4,14 +4,14 @@
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use engine::files::model_files::WeightFiles;
-use engine::files::raw_config::RawConfig;
-use engine::kernels::{self, Activation, Isa, RopeKind};
 use engine::models::decoder::model::Logits;
 use engine::models::{decoder, encoder};
 use engine::nn::{attention, AttentionKind, AttentionOptions, Linear, PackedSequences};
-use engine::weights;
 use engine::{CancelToken, Result};
+use formats::files::model_files::WeightFiles;
+use formats::files::raw_config::RawConfig;
+use formats::weights;
+use kernels::{self, Activation, Isa, RopeKind};
 
 use crate::decoder::{folders, tiny, Expectations};
 

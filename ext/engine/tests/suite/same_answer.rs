@@ -4,14 +4,14 @@
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use engine::files::model_files::{ModelFiles, WeightFiles};
-use engine::files::raw_config::RawConfig;
 use engine::generation::random::Random;
-use engine::kernels::paged::KvType;
 use engine::models::decoder::model::Reading;
 use engine::models::decoder::{Blueprint, Decoder, KvPool, Sequence};
-use engine::weights;
 use engine::CancelToken;
+use formats::files::model_files::{ModelFiles, WeightFiles};
+use formats::files::raw_config::RawConfig;
+use formats::weights;
+use kernels::paged::KvType;
 
 use super::decoder::{folders, tiny};
 
@@ -168,6 +168,11 @@ fn check(decoder: &Decoder, kind: KvType, runs: usize, name: &str) -> Option<Str
     let mut failed = (0..runs).map(|_| mixed(decoder, kind, &texts, &mut random, &expected));
     let failure = failed.find_map(Result::err)?;
     Some(format!("{name}: {failure}"))
+}
+
+/// What a decoder in f32 says otherwise in some company, if anything.
+pub fn in_any_company(decoder: &Decoder, runs: usize, name: &str) -> Option<String> {
+    check(decoder, KvType::F32, runs, name)
 }
 
 fn named(path: &Path) -> String {

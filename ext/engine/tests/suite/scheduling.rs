@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use engine::files::model_files::ModelFiles;
+use base::runtime::stats::Reading;
 use engine::generation::{ContextOverflow, GenerationConfig};
-use engine::runtime::stats::Reading;
-use engine::tasks::{Generation, LanguageModel, LoadOptions, Request};
+use engine::models::decoder::KvPool;
+use engine::tasks::{CacheOptions, Generation, LanguageModel, LoadOptions, Request};
 use engine::CancelToken;
+use formats::files::model_files::ModelFiles;
+use kernels::paged::{KvType, PAGE};
 
 use super::decoder::tiny;
 
@@ -45,6 +47,20 @@ pub fn changed(name: &str, changes: &[(&str, serde_json::Value)]) -> LanguageMod
 /// A tiny model that reads texts of so many tokens.
 pub fn roomy(name: &str, positions: usize) -> LanguageModel {
     changed(name, &[("max_position_embeddings", positions.into())])
+}
+
+/// The same with a KV cache of so many pages.
+pub fn tight(name: &str, positions: usize, pages: usize) -> LanguageModel {
+    let model = roomy(name, positions);
+    let decoder = model.decoder();
+    let kind = KvType::of(decoder.dtype());
+    let page = KvPool::token_bytes(decoder.config(), kind) * PAGE;
+    let limit = Some(pages * page);
+    let model = model
+        .with_cache(CacheOptions { limit, kind: None })
+        .unwrap();
+    assert_eq!(counted(&model, "pages_free"), pages as u64);
+    model
 }
 
 /// Some text of so many tokens.

@@ -5,14 +5,14 @@
 use std::fs::File;
 use std::path::Path;
 
+use base::runtime::threads;
 use candle_core::quantized::gguf_file::Content;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models as theirs;
-use engine::files::model_files::ModelFiles;
-use engine::runtime::threads;
 use engine::tasks::{LanguageModel, LoadOptions};
 use engine::CancelToken;
+use formats::files::model_files::ModelFiles;
 use serde::de::DeserializeOwned;
 use serde_json::{json, Value};
 

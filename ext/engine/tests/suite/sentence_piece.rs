@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use engine::text::tokenizer::Tokenizer;
 use engine::Error;
+use formats::text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use crate::allocation::peak_during;

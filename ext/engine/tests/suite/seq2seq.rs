@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use engine::files::model_files::{ModelFiles, WeightFiles};
-use engine::files::raw_config::RawConfig;
 use engine::generation::{EarlyStopping, Ending, FinishReason, GenerationConfig, Pattern};
 use engine::models::seq2seq::{Blueprint, Cache, Seq2Seq};
 use engine::nn::PackedSequences;
 use engine::tasks::{LoadOptions, Seq2SeqModel, Writing, WritingSettings};
-use engine::weights::{self, WeightSource};
 use engine::{CancelToken, Error};
+use formats::files::model_files::{ModelFiles, WeightFiles};
+use formats::files::raw_config::RawConfig;
+use formats::weights::{self, WeightSource};
 use serde_json::Value;
 
 use crate::decoder::{folders, numbers, tiny, worst};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use base::runtime::stats::Reading;
+use base::runtime::threads;
 use engine::models::seq2seq::{Cache, Memory, Rows, Seq2Seq};
-use engine::runtime::stats::Reading;
-use engine::runtime::threads;
 use engine::tasks::{Seq2SeqModel, Writing};
 use engine::{CancelToken, Error};
 

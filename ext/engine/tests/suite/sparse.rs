@@ -1,10 +1,11 @@
 //! Weights of tokens beside those of sentence-transformers, and the files that must be refused.
 
-use engine::files::model_files::ModelFiles;
+use base::runtime::threads;
 use engine::tasks::{
     LoadOptions, SparseModel, SparseOptions, SparseSimilarity, SparseVector, TextTask,
 };
-use engine::{runtime::threads, CancelToken, Error, Result};
+use engine::{CancelToken, Error, Result};
+use formats::files::model_files::ModelFiles;
 
 use crate::encoder::{difference, files, tiny, Expected};
 use crate::weight_files::Folder;

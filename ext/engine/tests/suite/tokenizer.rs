@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::text::tokenizer::{Detail, Input, Tokenizer, Truncation};
 use engine::{CancelToken, Error};
+use formats::text::tokenizer::{Detail, Input, Tokenizer, Truncation};
 
 use crate::weight_files::{tiny, Folder};
 
@@ -227,5 +227,5 @@ fn clip_is_read_from_its_vocabulary_files_too() {
         "{\"tokenizer_class\": \"CLIPTokenizer\"}",
     );
     let error = Tokenizer::from_directory(directory.parent().unwrap()).unwrap_err();
-    assert!(error.to_string().contains("lacks the token"), "{error}");
+    assert!(error.to_string().contains("is missing"), "{error}");
 }

@@ -118,7 +118,7 @@ fn vectors_are_replaced_deleted_and_looked_for_among_some() {
             (49, Id::Integer(3))
         );
         let some = [Id::Integer(7), Id::Integer(9), Id::Integer(11)];
-        let rows = index.rows_of(&some).unwrap();
+        let rows = index.rows_of(&some);
         let cancel = CancelToken::new();
         let found = index
             .search(&packed(&query), 9, Some(&rows), None, &cancel)
@@ -343,7 +343,9 @@ fn a_graph_is_saved_grows_and_loses_rows() {
         let mut opened = VectorIndex::open(&path, &cancel).unwrap();
         let left = COUNT / 3;
         assert_eq!((opened.len(), opened.graph()), (left + 1, Some((12, left))));
-        assert!(opened.memory() < 100 * left);
+        // A small file is read, a large one mapped.
+        let file = std::fs::metadata(&path).unwrap().len() as usize;
+        assert!(opened.memory() < file + 100 * left);
         let share = recall(&opened, 64);
         assert!(share >= 0.95, "{row_type:?} {share}");
         for row in 0..COUNT {
@@ -366,13 +368,13 @@ fn a_graph_is_saved_grows_and_loses_rows() {
 #[test]
 fn some_rows_are_searched_with_a_graph_as_without() {
     let cancel = CancelToken::new();
-    let mut index = with_graph(RowType::F32, COUNT, 12);
+    let index = with_graph(RowType::F32, COUNT, 12);
     for share in [2, 3, 500] {
         let some: Vec<Id> = (0..COUNT)
             .step_by(share)
             .map(|row| Id::Integer(row as i64))
             .collect();
-        let rows = index.rows_of(&some).unwrap();
+        let rows = index.rows_of(&some);
         let mut hits = 0;
         for seed in 0..50 {
             let query = packed(&clustered(1_000_000 + seed));

@@ -3,19 +3,20 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use base::quant::QuantizedTensor;
+use base::runtime::threads;
 use candle_core::{DType, Device, Tensor};
-use engine::files::model_files::WeightFiles;
-use engine::files::raw_config::RawConfig;
 use engine::models::decoder::{self, Decoder};
 use engine::models::encoder::{Blueprint, Encoder};
 use engine::models::verification::Evidence;
-use engine::quant::QuantizedTensor;
 use engine::tasks::{
     ClassifyModel, EmbedSettings, EmbeddingModel, LanguageModel, LoadOptions, MaskModel,
     RerankModel, TagModel,
 };
-use engine::weights::{self, Metadata, TensorInfo, WeightSource};
-use engine::{runtime::threads, CancelToken, Error, Result};
+use engine::{CancelToken, Error, Result};
+use formats::files::model_files::WeightFiles;
+use formats::files::raw_config::RawConfig;
+use formats::weights::{self, Metadata, TensorInfo, WeightSource};
 
 use super::encoder::{files, tiny};
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use base::quant::BlockType;
 use candle_core::{DType, Device};
-use engine::files::model_files::WeightFiles;
-use engine::quant::BlockType;
-use engine::weights::{self, Value, WeightSource};
 use engine::Error;
+use formats::files::model_files::WeightFiles;
+use formats::weights::{self, Value, WeightSource};
 
 use crate::weight_files::{self as files, fixture, Folder, Gguf};
 
@@ -62,13 +62,13 @@ fn blocks_expand_as_the_gguf_package_says() {
 #[test]
 fn the_formats_of_activations_expand_too() {
     let small: Vec<u8> = [0x00, 0x38, 0, 0].into_iter().chain(0..32).collect();
-    let values = engine::quant::dequantize(BlockType::Q8_1, &small).unwrap();
+    let values = base::quant::dequantize(BlockType::Q8_1, &small).unwrap();
     let expected: Vec<f32> = (0..32).map(|i| i as f32 * 0.5).collect();
     assert_eq!(values, expected);
     let mut large = 0.25f32.to_le_bytes().to_vec();
     large.extend(0..=255);
     large.extend([0; 32]);
-    let values = engine::quant::dequantize(BlockType::Q8K, &large).unwrap();
+    let values = base::quant::dequantize(BlockType::Q8K, &large).unwrap();
     let expected: Vec<f32> = (0..=255u8).map(|i| f32::from(i as i8) * 0.25).collect();
     assert_eq!(values, expected);
 }
@@ -77,8 +77,8 @@ fn the_formats_of_activations_expand_too() {
 fn large_tensors_expand_like_small_ones() {
     let source = gguf();
     let blocks = source.quantized("q4_k").unwrap().unwrap().bytes;
-    let once = engine::quant::dequantize(BlockType::Q4K, &blocks).unwrap();
-    let many = engine::quant::dequantize(BlockType::Q4K, &blocks.repeat(2000)).unwrap();
+    let once = base::quant::dequantize(BlockType::Q4K, &blocks).unwrap();
+    let many = base::quant::dequantize(BlockType::Q4K, &blocks.repeat(2000)).unwrap();
     assert_eq!(many.len(), 2000 * once.len());
     assert!(many.chunks(once.len()).all(|part| part == once));
 }
@@ -237,7 +237,7 @@ fn shards_are_one_source() {
     let index = r#"{"metadata": {"total_size": 12}, "weight_map": {
         "a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
     let index = folder.write("model.safetensors.index.json", index);
-    let shards = engine::files::shard_index::read(&index).unwrap();
+    let shards = formats::files::shard_index::read(&index).unwrap();
     assert_eq!(shards.len(), 2);
     let source = weights::open(&WeightFiles::Safetensors(paths.clone())).unwrap();
     assert_eq!(source.names(), ["a", "b"]);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use engine::generation::GenerationConfig;
-use engine::kernels::paged::PAGE;
 use engine::tasks::{CacheOptions, LanguageModel};
 use engine::CancelToken;
+use kernels::paged::PAGE;
 
 use super::scheduling::{begin, changed, counted, prompt, roomy, tokens};
 

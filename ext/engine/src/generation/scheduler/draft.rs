@@ -9,12 +9,12 @@ use super::pass::{Planned, GUESSING};
 use super::{Scheduler, Shared, Text, Work};
 use crate::generation::drafting::Preview;
 use crate::generation::Scores;
-use crate::kernels::paged::KvType;
 use crate::models::decoder::model::Reading;
-use crate::models::decoder::{Decoder, KvPool, Sequence};
-use crate::runtime::device::{Device, Home};
-use crate::runtime::log;
+use crate::models::decoder::{Decoder, KvPool, Recordings, Sequence};
 use crate::{CancelToken, Error, Result};
+use base::runtime::device::{Device, Home};
+use base::runtime::log;
+use kernels::paged::KvType;
 
 /// What a scheduler needs to know of a smaller model. The model is its owner's, who may close it.
 #[derive(Clone)]
@@ -53,6 +53,7 @@ impl DraftModel {
         }
         Ok(Some(Drafter {
             pool: KvPool::new(decoder.config(), self.kind, decoder.device(), limit)?,
+            recordings: Recordings::default(),
             model: self.clone(),
         }))
     }
@@ -61,6 +62,7 @@ impl DraftModel {
 pub struct Drafter {
     model: DraftModel,
     pool: KvPool,
+    recordings: Recordings,
 }
 
 /// A text that the smaller model goes on with.
@@ -181,7 +183,8 @@ impl Drafter {
                 wanted: usize::from(line.preview.is_some()),
             })
             .collect();
-        let logits = decoder.forward_batch(&mut readings, &mut self.pool, cancel)?;
+        let (pool, recordings) = (&mut self.pool, &mut self.recordings);
+        let logits = decoder.forward_step(&mut readings, pool, recordings, cancel)?;
         let rows = match logits {
             Some(logits) => {
                 let known = logits.narrow(1, 0, vocabulary.min(logits.dim(1)?))?;

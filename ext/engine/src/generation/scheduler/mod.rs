@@ -2,6 +2,8 @@
 //! pass over the weights after the other. There is no thread beside theirs.
 
 mod draft;
+#[cfg(test)]
+mod faults;
 mod pace;
 mod pass;
 mod stats;
@@ -17,9 +19,9 @@ pub use text::{too_long, ContextOverflow, Text, Work};
 use turns::Table;
 pub(crate) use turns::Turns;
 
-use crate::models::decoder::{Decoder, KvPool};
-use crate::runtime::device::Device;
+use crate::models::decoder::{Decoder, KvPool, Recordings};
 use crate::{CancelToken, Result};
+use base::runtime::device::Device;
 
 pub struct Scheduler {
     decoder: Arc<Decoder>,
@@ -27,11 +29,16 @@ pub struct Scheduler {
     stats: Arc<Stats>,
     table: Table<Work>,
     pool: Mutex<Shared>,
+    /// What a test lets fail.
+    #[cfg(test)]
+    pub(crate) faults: faults::Faults,
 }
 
 /// What a pass needs beside the texts.
 pub(crate) struct Shared {
     pool: KvPool,
+    /// Recorded steps of the model on this pool.
+    recordings: Recordings,
     /// A smaller model, where there is one.
     drafter: Option<Drafter>,
     pace: Pace,
@@ -80,10 +87,13 @@ impl Scheduler {
             table: Table::default(),
             pool: Mutex::new(Shared {
                 pool,
+                recordings: Recordings::default(),
                 drafter,
                 pace: Pace::default(),
                 paced: false,
             }),
+            #[cfg(test)]
+            faults: faults::Faults::default(),
         }
     }
 

@@ -9,11 +9,11 @@ use rayon::prelude::*;
 use super::turns::{caught, UnderWay};
 use super::{Scheduler, Shared, Text, Turns, Work};
 use crate::generation::Scores;
-use crate::kernels::paged::PAGE;
 use crate::models::decoder::model::Reading;
 use crate::models::decoder::{KvPool, Sequence};
-use crate::runtime::threads;
 use crate::{CancelToken, Error, Result};
+use base::runtime::threads;
+use kernels::paged::PAGE;
 
 /// A pass of more rows than this, or of one text alone, ends at once when its thread is interrupted; a
 /// short one for others too is brought to its end.
@@ -57,21 +57,31 @@ impl Planned {
 }
 
 impl Scheduler {
-    /// What the next pass reads, first come, first served: one token of every text that has come so far, and
+    /// What the next step computes, first come, first served: one token of every sequence that decodes, and
     /// parts of prompts.
     pub(super) fn plan(&self, shared: &mut Shared) -> Vec<Planned> {
         let texts = self.table.texts();
-        let Shared {
-            pool, pace, paced, ..
-        } = shared;
+        self.begin(&texts, shared);
+        let budget = self.prompt_budget(&texts, shared);
+        let mut planned = self.fill(&texts, budget, shared);
+        if planned.is_empty() && budget == 0 {
+            // The prompt that came first has the pages that those who decode wait for.
+            planned = self.fill(&texts, self.device.prompt_tokens(), shared);
+        }
+        self.add_guesses(&mut planned, &mut shared.pool);
+        planned
+    }
+
+    /// Gives a sequence to every text that may go on and has none.
+    fn begin(&self, texts: &[UnderWay<Work>], shared: &mut Shared) {
         let mut running = 0;
-        for UnderWay { text, goes_on, .. } in &texts {
+        for UnderWay { text, goes_on, .. } in texts {
             let mut work = text.work();
             if *goes_on {
                 let begins = work.cached.is_none();
-                if let Err(error) = work.begin(&self.decoder, pool) {
+                if let Err(error) = work.begin(&self.decoder, &mut shared.pool) {
                     drop(work);
-                    self.table.tell(text, [], Some(Err(error)));
+                    self.fail(text, error, shared);
                     continue;
                 }
                 if begins {
@@ -81,18 +91,32 @@ impl Scheduler {
             running += usize::from(work.sequence.is_some());
         }
         self.note_running(running, self.table.live());
+    }
+
+    /// How many tokens of prompts the next step computes beside those that decode.
+    fn prompt_budget(&self, texts: &[UnderWay<Work>], shared: &mut Shared) -> usize {
+        let Shared { pace, paced, .. } = shared;
         let most = self.device.prompt_tokens();
         let decodes = |one: &&UnderWay<Work>| one.goes_on && one.text.work().pending().len() == 1;
         let decoding: Vec<_> = texts.iter().filter(decodes).collect();
         *paced = decoding.iter().any(|one| one.streams);
-        let mut budget = match (decoding.len(), *paced) {
+        match (decoding.len(), *paced) {
             (0, _) => most,
             (decoding, true) => match pace.part(decoding, most) {
                 0 => 0,
                 part => part.max(self.device.least_part()),
             },
             (decoding, false) => pace.part(decoding, most).max(UNWATCHED.min(most)),
-        };
+        }
+    }
+
+    /// Takes what fits into the next step, in the order of arrival.
+    fn fill(
+        &self,
+        texts: &[UnderWay<Work>],
+        mut budget: usize,
+        shared: &mut Shared,
+    ) -> Vec<Planned> {
         let mut planned: Vec<Planned> = Vec::new();
         for (at, UnderWay { text, goes_on, .. }) in texts.iter().enumerate() {
             let pending = text.work().pending().len();
@@ -107,11 +131,11 @@ impl Scheduler {
             if count == 0 {
                 continue;
             }
-            match self.make_room(text, count, &texts[at + 1..], pool, planned.is_empty()) {
+            match self.make_room(texts, at, count, shared, planned.is_empty()) {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(error) => {
-                    self.table.tell(text, [], Some(Err(error)));
+                    self.fail(text, error, shared);
                     continue;
                 }
             }
@@ -129,8 +153,13 @@ impl Scheduler {
                 });
             }
         }
-        self.add_guesses(&mut planned, pool);
         planned
+    }
+
+    /// Ends a text that can't go on; others may have its pages.
+    fn fail(&self, text: &Text, error: Error, shared: &mut Shared) {
+        shared.release(&mut text.work());
+        self.table.tell(text, [], Some(Err(error)));
     }
 
     /// Lets texts guess ahead where a pass has few rows.
@@ -181,34 +210,44 @@ impl Scheduler {
         }
     }
 
-    /// Pages for `count` more tokens of a text; those of the texts that came last are taken where there are
-    /// none left. False where it has to wait for one that came before it.
+    /// Pages for `count` more tokens of a text; where there are none left, others are preempted. False where
+    /// it has to wait for one that came before it.
     fn make_room(
         &self,
-        text: &Text,
+        texts: &[UnderWay<Work>],
+        at: usize,
         count: usize,
-        later: &[UnderWay<Work>],
-        pool: &mut KvPool,
+        shared: &mut Shared,
         is_first: bool,
     ) -> Result<bool> {
-        let mut work = text.work();
+        let mut work = texts[at].text.work();
         let Some(sequence) = &mut work.sequence else {
             return Ok(false);
         };
-        let mut later = later.iter().rev();
+        let mut victims = victims(texts, at);
         loop {
-            if pool.extend(sequence, count)? {
+            if shared.pool.extend(sequence, count)? {
                 return Ok(true);
             }
-            match later.next() {
-                Some(other) => other.text.work().end(pool),
-                None if is_first && pool.book().used() == sequence.held() => {
+            match victims.next() {
+                Some(other) => self.preempt(&texts[other].text, shared),
+                None if is_first && shared.pool.book().used() == sequence.held() => {
                     // It has all pages that there are.
-                    pool.check_fits(sequence.held() * PAGE + count)?;
+                    shared.pool.check_fits(sequence.held() * PAGE + count)?;
                     return Ok(false);
                 }
                 None => return Ok(false),
             }
+        }
+    }
+
+    /// Takes a text's pages. It computes them again when it goes on, as far as the prefix cache has lost them.
+    fn preempt(&self, text: &Text, shared: &mut Shared) {
+        let mut work = text.work();
+        if work.sequence.is_some() {
+            shared.release(&mut work);
+            self.stats.preempted.add(1);
+            self.table.preempt(text);
         }
     }
 
@@ -236,7 +275,7 @@ impl Scheduler {
             self.device.keeping_awake(|| {
                 self.draft(&mut planned, shared, cancel)?;
                 drafted = started.elapsed();
-                self.compute(&mut planned, &mut shared.pool, cancel)
+                self.compute(&mut planned, shared, cancel)
             })
         });
         let took = started.elapsed();
@@ -284,12 +323,12 @@ impl Scheduler {
     fn compute(
         &self,
         planned: &mut [Planned],
-        pool: &mut KvPool,
+        shared: &mut Shared,
         cancel: &CancelToken,
     ) -> Result<()> {
         planned.sort_by_key(Planned::adapter);
         for group in planned.chunk_by_mut(|a, b| a.adapter() == b.adapter()) {
-            let computed = self.compute_group(group, pool, cancel);
+            let computed = self.compute_group(group, shared, cancel);
             match computed {
                 Ok(()) => {}
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
@@ -297,7 +336,7 @@ impl Scheduler {
                 // One of them is at fault, and the others need not suffer.
                 Err(_) => {
                     for piece in group.chunks_mut(1) {
-                        match self.compute_group(piece, pool, cancel) {
+                        match self.compute_group(piece, shared, cancel) {
                             Ok(()) => {}
                             Err(Error::Interrupted) => return Err(Error::Interrupted),
                             Err(error) => piece[0].outcome = Some(Err(error)),
@@ -309,12 +348,34 @@ impl Scheduler {
         Ok(())
     }
 
+    /// The logits of pieces of one adapter. After an error the sequences are as before, so that the same
+    /// tokens can be computed again.
     fn compute_group(
         &self,
         group: &mut [Planned],
-        pool: &mut KvPool,
+        shared: &mut Shared,
         cancel: &CancelToken,
     ) -> Result<()> {
+        let lengths: Vec<usize> = group.iter().map(|piece| piece.sequence.length()).collect();
+        let computed = self.rows_of(group, shared, cancel);
+        if computed.is_err() {
+            for (piece, length) in group.iter_mut().zip(lengths) {
+                piece.sequence.rewind(length);
+            }
+        }
+        let mut rows = computed?.into_iter();
+        for piece in group.iter_mut().filter(|piece| piece.wanted > 0) {
+            piece.outcome = Some(Ok(rows.by_ref().take(piece.wanted).collect()));
+        }
+        Ok(())
+    }
+
+    fn rows_of(
+        &self,
+        group: &mut [Planned],
+        shared: &mut Shared,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Scores>> {
         let plainly = group.iter().all(Planned::goes_on_plainly);
         let mut readings: Vec<Reading<'_>> = group
             .iter_mut()
@@ -324,25 +385,27 @@ impl Scheduler {
                 wanted: piece.wanted,
             })
             .collect();
+        let Shared {
+            pool, recordings, ..
+        } = shared;
         let forward = || {
-            let logits = self.decoder.forward_batch(&mut readings, pool, cancel)?;
+            let decoder = &self.decoder;
+            let logits = decoder.forward_step(&mut readings, pool, recordings, cancel)?;
             let chosen = match plainly {
-                true => self.decoder.go_on(&mut readings, pool)?,
+                true => decoder.step_ahead(&mut readings, pool, recordings)?,
                 false => None,
             };
             Ok((logits, chosen))
         };
         let bug = "red-candle met a bug of its own while it generated. Please report it";
-        let rows = match caught(bug, forward)? {
-            (_, Some(chosen)) => chosen.into_iter().map(Scores::Largest).collect(),
-            (Some(logits), None) => scores(&logits, group)?,
-            (None, None) => Vec::new(),
-        };
-        let mut rows = rows.into_iter();
-        for piece in group.iter_mut().filter(|piece| piece.wanted > 0) {
-            piece.outcome = Some(Ok(rows.by_ref().take(piece.wanted).collect()));
+        let computed = caught(bug, forward)?;
+        #[cfg(test)]
+        self.faults.check()?;
+        match computed {
+            (_, Some(chosen)) => Ok(chosen.into_iter().map(Scores::Largest).collect()),
+            (Some(logits), None) => scores(&logits, group),
+            (None, None) => Ok(Vec::new()),
         }
-        Ok(())
     }
 
     /// Lets a text choose its next token, on whatever thread is free; and those after it as long as the
@@ -456,6 +519,15 @@ impl Scheduler {
             self.note_live(self.table.live());
         }
     }
+}
+
+/// Whose pages a text may take, in this order: paused streams, whose callers read nothing at the moment, and
+/// those that came later, the latest first.
+fn victims(texts: &[UnderWay<Work>], at: usize) -> impl Iterator<Item = usize> + '_ {
+    let others = move || (0..texts.len()).rev().filter(move |&other| other != at);
+    let paused = others().filter(|&other| !texts[other].goes_on);
+    let later = others().filter(move |&other| other > at && texts[other].goes_on);
+    paused.chain(later)
 }
 
 /// What the texts need of the logits.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::runtime::stats::{Counter, Histogram, Reading};
+use base::runtime::stats::{Counter, Histogram, Reading};
 
 /// Counts and times of all generating on one model.
 pub struct Stats {
@@ -23,6 +23,8 @@ pub struct Stats {
     /// Tokens that were guessed, and those of them that were right.
     pub drafted: Counter,
     pub accepted: Counter,
+    /// Sequences whose pages were taken for others.
+    pub preempted: Counter,
     pub pages_used: AtomicUsize,
     pub pages_idle: AtomicUsize,
     pub pages_limit: AtomicUsize,
@@ -48,6 +50,7 @@ impl Default for Stats {
             prefix_tokens: Counter::default(),
             drafted: Counter::default(),
             accepted: Counter::default(),
+            preempted: Counter::default(),
             pages_used: AtomicUsize::new(0),
             pages_idle: AtomicUsize::new(0),
             pages_limit: AtomicUsize::new(0),
@@ -75,6 +78,7 @@ impl Stats {
             ("prefix_tokens", Reading::Number(self.prefix_tokens.value())),
             ("drafted", Reading::Number(self.drafted.value())),
             ("accepted", Reading::Number(self.accepted.value())),
+            ("preempted", Reading::Number(self.preempted.value())),
             ("pages_used", number(used)),
             ("pages_idle", number(Self::now(&self.pages_idle))),
             ("pages_free", number(free)),

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::runtime::threads;
 use crate::{CancelToken, Error, Result};
+use base::runtime::threads;
 
 /// How often a waiting thread looks for an interrupt.
 const LOOK: Duration = Duration::from_millis(10);
@@ -55,6 +55,8 @@ pub(crate) struct Slot<W> {
     ended: Option<Result<()>>,
     /// Whether its thread waits here.
     waits: bool,
+    /// Whether others have taken its pages, and it has said nothing since.
+    preempted: bool,
 }
 
 /// A text as a pass finds it.
@@ -71,13 +73,17 @@ impl<W> Slot<W> {
         !self.pieces.is_empty() || self.ended.is_some()
     }
 
-    /// Whether a pass may go on with it.
+    /// Whether a step may go on with it. One that was preempted computes much of what it had again, and does
+    /// so when its caller has read everything.
     fn goes_on(&self) -> bool {
-        self.ended.is_none() && (!self.streams || self.pieces.len() < AHEAD)
+        let ahead = if self.preempted { 1 } else { AHEAD };
+        self.ended.is_none() && (!self.streams || self.pieces.len() < ahead)
     }
 
     /// Gives its thread pieces and, where it is over, the end.
     fn tell(&mut self, said: impl IntoIterator<Item = String>, ended: Option<Result<()>>) {
+        let mut said = said.into_iter().peekable();
+        self.preempted &= said.peek().is_none();
         if self.streams {
             self.pieces.extend(said);
         }
@@ -152,6 +158,13 @@ impl<W> Table<W> {
         self.state().position(text).is_some()
     }
 
+    /// Takes note that others have taken a text's pages.
+    pub(crate) fn preempt(&self, text: &Text<W>) {
+        if let Ok(slot) = self.state().slot(text) {
+            slot.preempted = true;
+        }
+    }
+
     /// Gives a text's thread what there is, and the end where it has come.
     pub(crate) fn tell(
         &self,
@@ -210,6 +223,7 @@ pub(crate) trait Turns: Sized {
             pieces: VecDeque::new(),
             ended: is_over.then_some(Ok(())),
             waits: false,
+            preempted: false,
         });
         self.note_live(state.live());
         text

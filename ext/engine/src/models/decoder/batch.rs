@@ -5,12 +5,12 @@ use std::ops::Range;
 use candle_core::Tensor;
 
 use super::pool::KvPool;
-use crate::kernels::paged::PagedBatch;
-use crate::kernels::Rotation;
 use crate::models::rope::{Piece, Place};
 use crate::nn::attention::{attention, AttentionOptions};
 use crate::nn::PackedSequences;
 use crate::Result;
+use kernels::paged::PagedBatch;
+use kernels::Rotation;
 
 pub struct Batch {
     pub ids: Vec<u32>,

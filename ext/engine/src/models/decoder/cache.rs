@@ -7,8 +7,8 @@ use candle_core::{DType, Device};
 use super::adapter::Adapter;
 use super::config::DecoderConfig;
 use super::pool::{KvPool, Sequence};
-use crate::kernels::paged::KvType;
 use crate::Result;
+use kernels::paged::KvType;
 
 pub struct KvCache {
     pub(super) pool: KvPool,

@@ -21,7 +21,22 @@ pub struct DecoderConfig {
     pub norm_placement: NormPlacement,
     pub residual: Residual,
     pub query_key_norm: QueryKeyNorm,
+    /// Queries and keys are normalized after their rotation (Hunyuan).
+    pub norm_after_rope: bool,
+    /// Of the token embeddings (BLOOM).
+    pub embedding_norm: Option<NormConfig>,
+    /// Attention and MLP normalize what goes into their last matrices (BitNet).
+    pub sub_norms: bool,
     pub qkv: QkvLayout,
+    /// Queries, keys and values are clamped to this size (OLMo, DBRX).
+    pub qkv_limit: Option<f32>,
+    /// Every head has a score of its own that takes part in each softmax (gpt-oss).
+    pub sinks: bool,
+    pub temperature: Option<Temperature>,
+    /// What attention gives is multiplied by the sigmoid of a projection of its input (AFMoE).
+    pub output_gate: bool,
+    /// The activation of MLPs has parameters of its own (Apertus).
+    pub xielu: bool,
     pub mlp: Mlp,
     pub experts: Option<Experts>,
     pub positions: Positions,
@@ -33,6 +48,8 @@ pub struct DecoderConfig {
     /// For each layer, how many positions it sees, its own included, backwards and, where it is
     /// bidirectional, forwards; `None` sees all.
     pub windows: Vec<Option<usize>>,
+    /// Windows are chunks of so many positions, in which a token sees those before it (Llama 4).
+    pub chunked: bool,
     pub attention_scale: f32,
     pub attention_soft_cap: Option<f32>,
     pub logit_soft_cap: Option<f32>,
@@ -84,18 +101,132 @@ pub enum QueryKeyNorm {
     PerHead,
     /// Over all heads together (OLMo 2).
     Whole,
+    /// Over each head, with weights for every head (Cohere).
+    EachHead,
+    /// Over each head, without weights; only where queries and keys are rotated (Llama 4).
+    Plain,
 }
 
-#[derive(Clone, Debug)]
+/// Queries grow with their position: by 1 + scale · ln(1 + ⌊(position + offset) / period⌋).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    pub scale: f32,
+    pub offset: f32,
+    pub period: f32,
+    /// Only in layers that do not rotate (Llama 4).
+    pub unrotated_only: bool,
+}
+
+impl Temperature {
+    pub fn factor(&self, position: usize) -> f32 {
+        let steps = ((position as f32 + self.offset) / self.period).floor();
+        1.0 + self.scale * (1.0 + steps).ln()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
     pub count: usize,
     pub used: usize,
+    pub scoring: Scoring,
     /// Rescale the chosen experts' weights to sum to 1.
     pub normalize: bool,
-    /// An expert that every token passes, gated by a sigmoid (Qwen2-MoE).
-    pub shared: bool,
+    /// What the sum of weights is taken for at least.
+    pub least_total: f32,
+    /// Factor on the weights.
+    pub scale: f32,
+    /// A bias per expert changes which are chosen (DeepSeek V3).
+    pub biased: bool,
+    pub groups: Option<Groups>,
+    /// Weights multiply what goes into an expert (Llama 4).
+    pub weighs_input: bool,
+    pub shared: Shared,
+    pub layout: ExpertLayout,
+    pub glu: Option<ClampedGlu>,
     /// For each layer, whether it has experts instead of a plain MLP.
     pub layers: Vec<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scoring {
+    /// Softmax of all logits.
+    Softmax,
+    Sigmoid,
+    /// Experts are chosen by logit and weighed by its sigmoid (Llama 4).
+    SigmoidOfChosen,
+    /// Phi-3.5-MoE's.
+    SparseMixer {
+        jitter: f32,
+    },
+}
+
+/// Experts are chosen from the best groups of neighbours.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Groups {
+    pub count: usize,
+    pub used: usize,
+    /// A group counts as much as so many of its best experts together.
+    pub best_of: usize,
+    /// The score of experts in other groups.
+    pub left_out: f32,
+}
+
+/// The expert that every token passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shared {
+    None,
+    Plain,
+    /// Weighed by a sigmoid (Qwen2-MoE).
+    Gated,
+}
+
+/// How a checkpoint stores experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertLayout {
+    /// Each by itself, or stacked `[experts, out, in]` where names have no number.
+    Parts,
+    /// Gate and up fused and stacked: `[experts, 2 · out, in]`, or `[experts, in, 2 · out]` where transposed, with
+    /// gate and up in turns where interleaved.
+    Fused { transposed: bool, interleaved: bool },
+    /// All experts' rows in one matrix per part `[experts · inner, hidden]` (DBRX).
+    Rows,
+}
+
+impl ExpertLayout {
+    pub const fn fused(transposed: bool, interleaved: bool) -> Self {
+        Self::Fused {
+            transposed,
+            interleaved,
+        }
+    }
+}
+
+/// Gates and ups are limited before they are multiplied (gpt-oss).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClampedGlu {
+    pub limit: f32,
+    pub alpha: f32,
+}
+
+impl Experts {
+    /// Softmax over all, in every layer.
+    pub fn softmax(count: usize, used: usize, layer_count: usize) -> Self {
+        Self {
+            count,
+            used,
+            scoring: Scoring::Softmax,
+            normalize: false,
+            least_total: 1e-20,
+            scale: 1.0,
+            biased: false,
+            groups: None,
+            weighs_input: false,
+            shared: Shared::None,
+            layout: ExpertLayout::Parts,
+            glu: None,
+            layers: vec![true; layer_count],
+        }
+    }
 }
 
 /// More than any model has.
@@ -111,6 +242,26 @@ impl DecoderConfig {
         }
     }
 
+    /// Whether a step depends on nothing but what a recording reads from the device.
+    pub fn is_recordable(&self) -> bool {
+        self.experts.is_none()
+            && self.temperature.is_none()
+            && self.embedding_norm.is_none()
+            && self.qkv_limit.is_none()
+            && !self.sinks
+            && !self.chunked
+            && !self.xielu
+            && self.first_position() == 0
+    }
+
+    /// The row of the first token in the table of positions.
+    pub fn first_position(&self) -> u32 {
+        match self.positions {
+            Positions::LearnedFrom { first } => first,
+            _ => 0,
+        }
+    }
+
     /// How many positions the layer that sees the farthest sees; `None` where one sees all.
     pub fn reach(&self) -> Option<usize> {
         let windows = self.windows.iter().copied();
@@ -121,6 +272,9 @@ impl DecoderConfig {
 
     /// Which tokens those of a layer see.
     pub fn attention_kind(&self, layer: usize) -> AttentionKind {
+        if let (Some(size), true) = (self.windows[layer], self.chunked) {
+            return AttentionKind::Chunk { size };
+        }
         let reach = self.windows[layer].map(|window| window.saturating_sub(1));
         match (reach, self.bidirectional) {
             (None, false) => AttentionKind::Causal,
@@ -147,6 +301,20 @@ impl DecoderConfig {
                 experts.used,
                 1..=experts.count,
             )?;
+            if let Some(groups) = experts.groups {
+                check_size("number of expert groups", groups.count, 1..=experts.count)?;
+                check_size(
+                    "number of expert groups per token",
+                    groups.used,
+                    1..=groups.count,
+                )?;
+                if !experts.count.is_multiple_of(groups.count) {
+                    return Err(format!(
+                        "{} experts can't be divided into {} groups",
+                        experts.count, groups.count
+                    ));
+                }
+            }
             check_layers(
                 "the list of layers with experts",
                 experts.layers.len(),

@@ -3,18 +3,34 @@
 use candle_core::{DType, Tensor};
 
 use super::adapter::LayerAdapter;
+use super::config::Experts;
 use super::layer::MlpLayer;
-use crate::kernels::{self, Activation};
+use super::router::choose;
 use crate::nn::{elementwise, Inventory, Linear};
 use crate::{CancelToken, Result};
+use kernels::Activation;
 
 pub struct ExpertLayer {
+    pub config: Experts,
     pub router: Linear,
+    /// Added to scores where experts are chosen.
+    pub bias: Option<Vec<f32>>,
     pub experts: Vec<MlpLayer>,
-    pub used: usize,
-    pub normalize: bool,
-    /// An expert for every token, with the gate that weighs it.
-    pub shared: Option<(MlpLayer, Linear)>,
+    pub shared: Option<SharedExpert>,
+}
+
+/// An expert that every token passes.
+pub struct SharedExpert {
+    pub mlp: MlpLayer,
+    /// The gate that weighs it (Qwen2-MoE).
+    pub gate: Option<Linear>,
+}
+
+/// The rows that one expert gets, and what each counts.
+struct Assignment {
+    expert: usize,
+    rows: Vec<u32>,
+    weights: Vec<f32>,
 }
 
 impl ExpertLayer {
@@ -23,61 +39,73 @@ impl ExpertLayer {
         for expert in &self.experts {
             expert.list(inventory)?;
         }
-        if let Some((shared, gate)) = &self.shared {
-            shared.list(inventory)?;
-            inventory.add_linear(gate)?;
+        if let Some(shared) = &self.shared {
+            shared.mlp.list(inventory)?;
+            if let Some(gate) = &shared.gate {
+                inventory.add_linear(gate)?;
+            }
         }
         Ok(())
     }
 
     /// `x` is `[tokens, hidden]`.
     pub fn forward(&self, x: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
-        let logits = self.router.forward(x)?.to_dtype(DType::F32)?;
-        let probabilities: Vec<Vec<f32>> = kernels::softmax(&logits)?.to_vec2()?;
+        let logits: Vec<Vec<f32>> = self.router.forward(x)?.to_dtype(DType::F32)?.to_vec2()?;
         let mut output = x.zeros_like()?;
-        for (expert, rows, weights) in self.assignments(&probabilities) {
+        for Assignment {
+            expert,
+            rows,
+            weights,
+        } in self.assignments(&logits)
+        {
             cancel.check()?;
             let count = rows.len();
             let rows = Tensor::from_vec(rows, count, x.device())?;
             let weights = Tensor::from_vec(weights, (count, 1), x.device())?.to_dtype(x.dtype())?;
-            let result =
-                self.experts[expert].forward(&x.index_select(&rows, 0)?, &LayerAdapter::NONE)?;
-            output = output.index_add(&rows, &elementwise::multiply(&result, &weights)?, 0)?;
+            let mut input = x.index_select(&rows, 0)?;
+            if self.config.weighs_input {
+                input = elementwise::multiply(&input, &weights)?;
+            }
+            let mut result = self.experts[expert].forward(&input, &LayerAdapter::NONE)?;
+            if !self.config.weighs_input {
+                result = elementwise::multiply(&result, &weights)?;
+            }
+            output = output.index_add(&rows, &result, 0)?;
         }
-        if let Some((shared, gate)) = &self.shared {
-            let weight = kernels::activate(&gate.forward(x)?, Activation::Sigmoid)?;
-            let weighed = elementwise::multiply(&shared.forward(x, &LayerAdapter::NONE)?, &weight)?;
-            output = elementwise::add(&output, &weighed)?;
+        match &self.shared {
+            Some(shared) => elementwise::add(&output, &shared.forward(x)?),
+            None => Ok(output),
         }
-        Ok(output)
     }
 
-    /// For each expert in use: the rows it gets and the weights of its results.
-    fn assignments(&self, probabilities: &[Vec<f32>]) -> Vec<(usize, Vec<u32>, Vec<f32>)> {
-        let mut per_expert = vec![(Vec::new(), Vec::new()); self.experts.len()];
-        for (row, probabilities) in probabilities.iter().enumerate() {
-            let mut order: Vec<usize> = (0..probabilities.len()).collect();
-            order.sort_by(|&a, &b| {
-                probabilities[b]
-                    .total_cmp(&probabilities[a])
-                    .then(a.cmp(&b))
-            });
-            order.truncate(self.used);
-            let total: f32 = if self.normalize {
-                order.iter().map(|&expert| probabilities[expert]).sum()
-            } else {
-                1.0
-            };
-            for expert in order {
-                per_expert[expert].0.push(row as u32);
-                per_expert[expert].1.push(probabilities[expert] / total);
+    fn assignments(&self, logits: &[Vec<f32>]) -> Vec<Assignment> {
+        let mut assignments: Vec<Assignment> = (0..self.experts.len())
+            .map(|expert| Assignment {
+                expert,
+                rows: Vec::new(),
+                weights: Vec::new(),
+            })
+            .collect();
+        for (row, logits) in logits.iter().enumerate() {
+            for (expert, weight) in choose(&self.config, logits, self.bias.as_deref()) {
+                assignments[expert].rows.push(row as u32);
+                assignments[expert].weights.push(weight);
             }
         }
-        per_expert
-            .into_iter()
-            .enumerate()
-            .filter(|(_, (rows, _))| !rows.is_empty())
-            .map(|(expert, (rows, weights))| (expert, rows, weights))
-            .collect()
+        assignments.retain(|assignment| !assignment.rows.is_empty());
+        assignments
+    }
+}
+
+impl SharedExpert {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let result = self.mlp.forward(x, &LayerAdapter::NONE)?;
+        match &self.gate {
+            Some(gate) => {
+                let weight = kernels::activate(&gate.forward(x)?, Activation::Sigmoid)?;
+                elementwise::multiply(&result, &weight)
+            }
+            None => Ok(result),
+        }
     }
 }

@@ -8,8 +8,8 @@ use crate::models::heads::{Head, HeadKind};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{elementwise, Linear};
-use crate::weights::WeightSource;
 use crate::{Error, Result};
+use formats::weights::WeightSource;
 
 impl Decoder {
     /// The head that the checkpoint carries for a task; `None` where it has none.

@@ -4,14 +4,15 @@ use candle_core::Tensor;
 
 use super::adapter::{Adapter, LayerAdapter, Slot};
 use super::batch::{Batch, Past};
-use super::config::{DecoderConfig, Residual};
+use super::config::{ClampedGlu, DecoderConfig, QueryKeyNorm, Residual};
 use super::experts::ExpertLayer;
-use crate::kernels::Activation;
+use crate::models::config::Relative;
 use crate::models::parts::Part;
 use crate::models::rope::Rotation;
-use crate::nn::attention::AttentionOptions;
+use crate::nn::attention::{AttentionBias, AttentionOptions};
 use crate::nn::{elementwise, Inventory, Linear, Norm, Projection};
 use crate::{CancelToken, Error, Result};
+use kernels::Activation;
 
 pub struct Layer {
     pub attention_norm: Option<Norm>,
@@ -26,8 +27,21 @@ pub struct AttentionLayer {
     /// Queries, keys and values.
     pub qkv: Projection,
     pub output: Linear,
-    pub query_norm: Option<Norm>,
-    pub key_norm: Option<Norm>,
+    pub query_norm: Option<HeadNorm>,
+    pub key_norm: Option<HeadNorm>,
+    /// Of what goes into `output`.
+    pub sub_norm: Option<Norm>,
+    /// One per head.
+    pub sinks: Option<Vec<f32>>,
+    /// Its sigmoid multiplies what goes into `output`.
+    pub gate: Option<Linear>,
+}
+
+/// A norm of queries or keys.
+pub struct HeadNorm {
+    pub norm: Norm,
+    /// `[heads, head size]` where every head has weights of its own.
+    pub weights: Option<Tensor>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "one per layer")]
@@ -40,7 +54,26 @@ pub struct MlpLayer {
     /// Gate and up, or up alone.
     pub input: Projection,
     pub output: Linear,
-    pub activation: Activation,
+    pub activation: MlpActivation,
+    /// Of what goes into `output`.
+    pub sub_norm: Option<Norm>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MlpActivation {
+    Plain(Activation),
+    Clamped(ClampedGlu),
+    Xielu(Xielu),
+}
+
+/// For x above 0 `positive`·x² + `linear`·x, else (eˣ − 1 − x)·`negative` + `linear`·x (Apertus).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xielu {
+    pub positive: f32,
+    pub negative: f32,
+    pub linear: f32,
+    /// Exponents are not above this.
+    pub most: f32,
 }
 
 /// What every layer of one forward needs to know.
@@ -48,6 +81,8 @@ pub struct Step<'a> {
     pub config: &'a DecoderConfig,
     pub batch: &'a Batch,
     pub rotation: Option<Rotation<'a>>,
+    /// What queries are multiplied by, `[tokens, 1, 1]`; see `Temperature`.
+    pub temperature: Option<Tensor>,
     pub adapter: Option<&'a Adapter>,
     pub cancel: &'a CancelToken,
 }
@@ -104,14 +139,20 @@ impl Layer {
             &self.post_attention_norm,
             &self.mlp_norm,
             &self.post_mlp_norm,
-            &self.attention.query_norm,
-            &self.attention.key_norm,
+            &self.attention.sub_norm,
         ];
         for norm in norms.into_iter().flatten() {
             inventory.add_norm(norm)?;
         }
+        let norms = [&self.attention.query_norm, &self.attention.key_norm];
+        for norm in norms.into_iter().flatten() {
+            inventory.add_norm(&norm.norm)?;
+        }
         inventory.add_projection(&self.attention.qkv)?;
         inventory.add_linear(&self.attention.output)?;
+        if let Some(gate) = &self.attention.gate {
+            inventory.add_linear(gate)?;
+        }
         match &self.mlp {
             FeedForward::Mlp(mlp) => mlp.list(inventory),
             FeedForward::Experts(experts) => experts.list(inventory),
@@ -197,23 +238,46 @@ impl AttentionLayer {
         let config = step.config;
         let tokens = x.dim(0)?;
         let updates = LayerAdapter::of(step.adapter, index);
-        let (query, key, value) = self.project(x, config, updates)?;
         let rotation = step.rotation.as_ref();
         let rotation = rotation.filter(|rotation| rotation.applies(index));
         let local = config.windows[index].is_some();
-        let rotation = rotation.map(|rotation| rotation.of_layer(local));
+        let mut rotation = rotation.map(|rotation| rotation.of_layer(local));
+        let (mut query, mut key, value) = self.project(x, config, updates)?;
+        if config.norm_after_rope {
+            if let Some(rotation) = rotation.take() {
+                (query, key) = (rotation.rotate(&query)?, rotation.rotate(&key)?);
+                query = normalized_heads(query, self.query_norm.as_ref())?;
+                key = normalized_heads(key, self.key_norm.as_ref())?;
+            } else if config.query_key_norm != QueryKeyNorm::Plain {
+                query = normalized_heads(query, self.query_norm.as_ref())?;
+                key = normalized_heads(key, self.key_norm.as_ref())?;
+            }
+        }
+        if let Some(factors) = step.temperature_of(index) {
+            query = elementwise::multiply(&query, factors)?;
+        }
         let kind = config.attention_kind(index);
         let mut options = AttentionOptions::new(kind, config.attention_scale);
         options.soft_cap = config.attention_soft_cap;
+        options.sinks = self.sinks.as_deref();
+        if let Relative::Alibi { slopes } = &config.relative {
+            options.bias = AttentionBias::Alibi(slopes);
+        }
         let parts = (&query, &key, &value);
         let attended = past.attend(index, parts, rotation.as_ref(), step.batch, &options)?;
-        let attended = attended.reshape((tokens, config.head_count * config.head_size))?;
+        let mut attended = attended.reshape((tokens, config.head_count * config.head_size))?;
+        if let Some(gate) = &self.gate {
+            attended = kernels::gated(&gate.forward(x)?, &attended, Activation::Sigmoid)?;
+        }
+        if let Some(norm) = &self.sub_norm {
+            attended = norm.forward(&attended)?;
+        }
         self.output
             .forward_updated(&attended, updates.attention_output.as_ref())
     }
 
-    /// Query, key and value as `[tokens, heads, head size]`, the former two normalized where the
-    /// family does that.
+    /// Query, key and value as `[tokens, heads, head size]`, clamped and normalized where the family does that before
+    /// rotating.
     fn project(
         &self,
         x: &Tensor,
@@ -221,23 +285,49 @@ impl AttentionLayer {
         updates: &LayerAdapter,
     ) -> Result<(Tensor, Tensor, Tensor)> {
         let parts = self.qkv.heads(x, config.head_size, &updates.qkv)?;
-        let Ok([query, key, value]) = <[Tensor; 3]>::try_from(parts) else {
+        let Ok([mut query, mut key, mut value]) = <[Tensor; 3]>::try_from(parts) else {
             return Err(Error::Internal("attention needs three projections".into()));
         };
-        Ok((
-            normalized_heads(query, self.query_norm.as_ref())?,
-            normalized_heads(key, self.key_norm.as_ref())?,
-            value,
-        ))
+        if !config.norm_after_rope {
+            query = normalized_heads(query, self.query_norm.as_ref())?;
+            key = normalized_heads(key, self.key_norm.as_ref())?;
+        }
+        if let Some(limit) = config.qkv_limit {
+            query = elementwise::clamp(&query, -limit, limit)?;
+            key = elementwise::clamp(&key, -limit, limit)?;
+            value = elementwise::clamp(&value, -limit, limit)?;
+        }
+        Ok((query, key, value))
+    }
+}
+
+impl Step<'_> {
+    /// What a layer multiplies its queries by.
+    fn temperature_of(&self, layer: usize) -> Option<&Tensor> {
+        let temperature = self.config.temperature?;
+        let rotates = self
+            .rotation
+            .as_ref()
+            .is_some_and(|rotation| rotation.applies(layer));
+        match temperature.unrotated_only && rotates {
+            true => None,
+            false => self.temperature.as_ref(),
+        }
     }
 }
 
 /// A weight as long as one head normalizes heads, a longer one all heads together.
-fn normalized_heads(x: Tensor, norm: Option<&Norm>) -> Result<Tensor> {
-    let Some(norm) = norm else { return Ok(x) };
+fn normalized_heads(x: Tensor, norm: Option<&HeadNorm>) -> Result<Tensor> {
+    let Some(HeadNorm { norm, weights }) = norm else {
+        return Ok(x);
+    };
     let (tokens, heads, size) = x.dims3()?;
     if norm.width() == size {
-        return norm.forward(&x);
+        let x = norm.forward(&x)?;
+        return match weights {
+            Some(weights) => elementwise::multiply(&x, weights),
+            None => Ok(x),
+        };
     }
     let whole = norm.forward(&x.reshape((tokens, heads * size))?)?;
     Ok(whole.reshape((tokens, heads, size))?)
@@ -256,15 +346,55 @@ impl FeedForward {
 impl MlpLayer {
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
         inventory.add_projection(&self.input)?;
+        if let Some(norm) = &self.sub_norm {
+            inventory.add_norm(norm)?;
+        }
         inventory.add_linear(&self.output)
     }
 
     pub fn forward(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
-        let inner = self
-            .input
-            .activated(x, self.activation, &updates.mlp_input)?;
+        let inner = match &self.activation {
+            MlpActivation::Plain(activation) => {
+                self.input.activated(x, *activation, &updates.mlp_input)?
+            }
+            MlpActivation::Clamped(glu) => {
+                glu.forward(&self.input.parts(x, &updates.mlp_input)?)?
+            }
+            MlpActivation::Xielu(xielu) => {
+                xielu.forward(&self.input.parts(x, &updates.mlp_input)?)?
+            }
+        };
+        let inner = match &self.sub_norm {
+            Some(norm) => norm.forward(&inner)?,
+            None => inner,
+        };
         self.output
             .forward_updated(&inner, updates.mlp_output.as_ref())
+    }
+}
+
+impl ClampedGlu {
+    fn forward(&self, parts: &[Tensor]) -> Result<Tensor> {
+        let [gate, up] = parts else {
+            return Err(Error::Internal("a gated activation needs two parts".into()));
+        };
+        elementwise::combine(gate, up, |gate, up| {
+            let gate = gate.min(self.limit);
+            let up = up.clamp(-self.limit, self.limit);
+            (up + 1.0) * gate / (1.0 + (-self.alpha * gate).exp())
+        })
+    }
+}
+
+impl Xielu {
+    fn forward(&self, parts: &[Tensor]) -> Result<Tensor> {
+        let [x] = parts else {
+            return Err(Error::Internal("an activation needs one part".into()));
+        };
+        elementwise::each(x, |x| match x > 0.0 {
+            true => self.positive * x * x + self.linear * x,
+            false => (x.min(self.most).exp_m1() - x) * self.negative + self.linear * x,
+        })
     }
 }
 

@@ -1,15 +1,15 @@
 //! From the parts of a checkpoint to the layers of a decoder.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
-use super::config::{DecoderConfig, Experts, QueryKeyNorm, Residual};
-use super::experts::ExpertLayer;
-use super::layer::{AttentionLayer, FeedForward, Layer, MlpLayer};
+use super::config::{DecoderConfig, QueryKeyNorm, Residual};
+use super::expert_loading::experts;
+use super::layer::{AttentionLayer, FeedForward, HeadNorm, Layer, MlpActivation, MlpLayer, Xielu};
 use crate::models::config::{MlpKind, NormPlacement};
 use crate::models::parameters::Parameters;
-use crate::models::parts::{Part, Place};
+use crate::models::parts::Part;
 use crate::models::projections::{Join, MlpParts};
-use crate::nn::{Embedding, Linear, Norm, Projection};
+use crate::nn::{Embedding, Linear, Norm};
 use crate::Result;
 
 pub fn token_embedding(parameters: &Parameters<'_>, config: &DecoderConfig) -> Result<Embedding> {
@@ -79,12 +79,7 @@ pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) 
             Some(found) if found.layers[index] => {
                 FeedForward::Experts(experts(parameters, index, found, config)?)
             }
-            _ => FeedForward::Mlp(mlp(
-                parameters,
-                MlpParts::of(index),
-                config.mlp.kind,
-                config,
-            )?),
+            _ => FeedForward::Mlp(plain_mlp(parameters, index, config)?),
         },
     })
 }
@@ -95,25 +90,70 @@ fn attention(
     config: &DecoderConfig,
 ) -> Result<AttentionLayer> {
     let shape = config.attention_shape();
-    let norm = |part: Part, whole: usize| {
-        let width = match config.query_key_norm {
-            QueryKeyNorm::None => return Ok(None),
-            QueryKeyNorm::PerHead => shape.head_size,
-            QueryKeyNorm::Whole => whole,
-        };
-        let norm = parameters.norm(part.at(index), &[width], config.norm);
-        norm.map(Some)
-    };
     let output = Part::AttentionOutput.at(index);
+    let output = match parameters.optional_tensor(Part::AttentionOutputBias.at(index))? {
+        Some(bias) => {
+            let weight = parameters.matrix(output, shape.width(), shape.hidden_size)?;
+            parameters.assemble(weight, Some(bias))?
+        }
+        None => parameters.linear(output, shape.width(), shape.hidden_size)?,
+    };
+    let gate = Part::OutputGate.at(index);
     Ok(AttentionLayer {
         qkv: parameters.qkv(index, &shape, config.qkv, Join::Never)?,
-        output: parameters.linear(output, shape.width(), shape.hidden_size)?,
-        query_norm: norm(Part::QueryNorm, shape.width())?,
-        key_norm: norm(Part::KeyNorm, shape.kv_width())?,
+        query_norm: head_norm(parameters, Part::QueryNorm, index, config, shape.head_count)?,
+        key_norm: head_norm(
+            parameters,
+            Part::KeyNorm,
+            index,
+            config,
+            shape.kv_head_count,
+        )?,
+        sub_norm: match config.sub_norms {
+            true => {
+                let place = Part::AttentionSubNorm.at(index);
+                Some(parameters.norm(place, &[shape.width()], config.norm)?)
+            }
+            false => None,
+        },
+        sinks: match config.sinks {
+            true => {
+                let sinks = parameters.shaped(Part::Sinks.at(index), &[shape.head_count])?;
+                Some(sinks.to_dtype(DType::F32)?.to_vec1()?)
+            }
+            false => None,
+        },
+        gate: match config.output_gate {
+            true => Some(parameters.linear(gate, shape.hidden_size, shape.width())?),
+            false => None,
+        },
+        output,
     })
 }
 
-fn mlp(
+fn head_norm(
+    parameters: &Parameters<'_>,
+    part: Part,
+    index: usize,
+    config: &DecoderConfig,
+    heads: usize,
+) -> Result<Option<HeadNorm>> {
+    let size = config.head_size;
+    let (width, norm) = match config.query_key_norm {
+        QueryKeyNorm::None => return Ok(None),
+        QueryKeyNorm::PerHead => (size, config.norm),
+        QueryKeyNorm::Whole => (heads * size, config.norm),
+        QueryKeyNorm::EachHead | QueryKeyNorm::Plain => (size, config.norm.plain()),
+    };
+    let weights = match config.query_key_norm {
+        QueryKeyNorm::EachHead => Some(parameters.shaped(part.at(index), &[heads, size])?),
+        _ => None,
+    };
+    let norm = parameters.norm(part.at(index), &[width], norm)?;
+    Ok(Some(HeadNorm { norm, weights }))
+}
+
+pub fn mlp(
     parameters: &Parameters<'_>,
     parts: MlpParts,
     kind: MlpKind,
@@ -124,73 +164,44 @@ fn mlp(
     Ok(MlpLayer {
         input,
         output,
-        activation: config.mlp.activation,
+        activation: MlpActivation::Plain(config.mlp.activation),
+        sub_norm: None,
     })
 }
 
-fn experts(
+/// The MLP of a layer without experts.
+fn plain_mlp(
     parameters: &Parameters<'_>,
     index: usize,
-    experts: &Experts,
     config: &DecoderConfig,
-) -> Result<ExpertLayer> {
-    let hidden = config.hidden_size;
-    let parts = |gate: Place, up: Place, down: Place| MlpParts {
-        gate,
-        up,
-        down,
-        ..MlpParts::of(index)
-    };
-    let list = match parameters.names().separates_experts() {
-        true => (0..experts.count)
-            .map(|expert| {
-                let [gate, up, down] = [Part::ExpertGate, Part::ExpertUp, Part::ExpertDown]
-                    .map(|part| part.at(index).expert(expert));
-                mlp(parameters, parts(gate, up, down), MlpKind::Gated, config)
-            })
-            .collect::<Result<_>>()?,
-        false => stacked_experts(parameters, index, experts.count, config)?,
-    };
-    let shared = match experts.shared {
-        false => None,
-        true => {
-            let [gate, up, down] =
-                [Part::SharedGate, Part::SharedUp, Part::SharedDown].map(|part| part.at(index));
-            let mlp = mlp(parameters, parts(gate, up, down), MlpKind::Gated, config)?;
-            // GGUF stores this one-row matrix as a vector.
-            let router = parameters.tensor(Part::SharedRouter.at(index))?;
-            Some((mlp, Linear::new(router.reshape((1, hidden))?, None)?))
-        }
-    };
-    Ok(ExpertLayer {
-        router: parameters.exact_linear(Part::Router.at(index), hidden, experts.count)?,
-        experts: list,
-        used: experts.used.min(experts.count),
-        normalize: experts.normalize,
-        shared,
-    })
+) -> Result<MlpLayer> {
+    let mut mlp = mlp(parameters, MlpParts::of(index), config.mlp.kind, config)?;
+    if config.sub_norms {
+        let width = mlp.output.inputs();
+        let place = Part::MlpSubNorm.at(index);
+        mlp.sub_norm = Some(parameters.norm(place, &[width], config.norm)?);
+    }
+    if config.xielu {
+        mlp.activation = MlpActivation::Xielu(xielu(parameters, index)?);
+    }
+    Ok(mlp)
 }
 
-/// GGUF keeps all experts of a part in one tensor `[experts, out, in]`.
-fn stacked_experts(
-    parameters: &Parameters<'_>,
-    index: usize,
-    count: usize,
-    config: &DecoderConfig,
-) -> Result<Vec<MlpLayer>> {
-    let stack = |part: Part| parameters.stacked_linears(part.at(index), count);
-    let gates = stack(Part::ExpertGate)?.into_iter();
-    let ups = stack(Part::ExpertUp)?.into_iter();
-    let downs = stack(Part::ExpertDown)?.into_iter();
-    gates
-        .zip(ups)
-        .zip(downs)
-        .map(|((gate, up), output)| {
-            Ok(MlpLayer {
-                input: Projection::split(vec![gate, up])?,
-                output,
-                activation: config.mlp.activation,
-            })
-        })
-        .collect()
+fn xielu(parameters: &Parameters<'_>, index: usize) -> Result<Xielu> {
+    let number = |part: Part| -> Result<f32> {
+        let tensor = parameters.tensor(part.at(index))?.to_dtype(DType::F32)?;
+        let values: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
+        values
+            .first()
+            .copied()
+            .ok_or_else(|| parameters.missing(part.at(index)))
+    };
+    let softplus = |x: f32| x.exp().ln_1p();
+    let linear = number(Part::XieluLinear)?;
+    Ok(Xielu {
+        positive: softplus(number(Part::XieluPositive)?),
+        negative: linear + softplus(number(Part::XieluNegative)?),
+        linear,
+        most: number(Part::XieluMost)?,
+    })
 }

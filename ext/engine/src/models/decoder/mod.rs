@@ -4,6 +4,7 @@ pub mod adapter;
 pub mod batch;
 pub mod cache;
 pub mod config;
+mod expert_loading;
 pub mod experts;
 pub mod guests;
 mod heads;
@@ -14,6 +15,7 @@ pub mod pages;
 pub mod peft;
 pub mod pool;
 mod replay;
+mod router;
 mod verify;
 
 pub use adapter::Adapter;
@@ -21,6 +23,7 @@ pub use cache::KvCache;
 pub use config::DecoderConfig;
 pub use model::Decoder;
 pub use pool::{KvPool, Sequence};
+pub use replay::Recordings;
 
 /// What a checkpoint of a decoder is.
 pub type Blueprint = crate::models::families::Blueprint<DecoderConfig>;

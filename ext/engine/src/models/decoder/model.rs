@@ -11,23 +11,25 @@ use super::config::DecoderConfig;
 use super::guests::{self, Guest, Guests};
 use super::layer::{Layer, Step, Stream};
 use super::pool::{KvPool, Sequence};
+use super::replay::Recordings;
 use super::{loading, Blueprint};
-use crate::kernels::paged::{PagedBatch, PagedPiece};
-use crate::kernels::{self, Activation};
 use crate::models::config::{Positions, RopeAxes};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::rope::Rotations;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, Norm, PackedSequences};
-use crate::runtime::device::ensure_activations;
-use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
+use base::runtime::device::ensure_activations;
+use formats::weights::WeightSource;
+use kernels::paged::{PagedBatch, PagedPiece};
+use kernels::{self, Activation};
 
 pub struct Decoder {
     config: DecoderConfig,
     /// Of tokens, [vocabulary, hidden].
     embedding: Embedding,
     position_embedding: Option<Embedding>,
+    embedding_norm: Option<Norm>,
     rotations: Option<Rotations>,
     layers: Vec<Layer>,
     final_norm: Norm,
@@ -39,7 +41,6 @@ pub struct Decoder {
     pub(super) int8: bool,
     /// What may stand in a prompt beside tokens.
     guests: Guests,
-    pub(super) replays: super::replay::Replays,
 }
 
 /// A piece of a sequence that is to be read.
@@ -107,6 +108,13 @@ impl Decoder {
             rotations: rope
                 .map(|rope| Rotations::new(rope, config.max_positions, device))
                 .transpose()?,
+            embedding_norm: match config.embedding_norm {
+                Some(norm) => {
+                    let widths = [config.hidden_size];
+                    Some(parameters.norm(Part::EmbeddingNorm, &widths, norm)?)
+                }
+                None => None,
+            },
             final_norm: loading::final_norm(&parameters, &config)?,
             head: None,
             embedding,
@@ -116,7 +124,6 @@ impl Decoder {
             int8,
             config,
             guests: Guests::default(),
-            replays: Default::default(),
         })
     }
 
@@ -206,7 +213,8 @@ impl Decoder {
     /// The longest sequence there are positions for.
     pub fn max_positions(&self) -> usize {
         let table = self.position_embedding.as_ref();
-        let rows = table.map_or(usize::MAX, Embedding::count);
+        let first = self.config.first_position() as usize;
+        let rows = table.map_or(usize::MAX, |table| table.count().saturating_sub(first));
         rows.min(self.config.max_positions)
     }
 
@@ -261,9 +269,6 @@ impl Decoder {
         pool: &mut KvPool,
         cancel: &CancelToken,
     ) -> Result<Option<Tensor>> {
-        if let Some(logits) = self.replayed(readings, pool, cancel)? {
-            return Ok(Some(logits));
-        }
         let adapter = readings.first().and_then(|first| first.sequence.adapter());
         let adapter = adapter.cloned();
         let hidden = self.read(readings, pool, cancel)?;
@@ -282,6 +287,20 @@ impl Decoder {
             count => hidden.index_select(&Tensor::from_vec(rows, count, &self.device)?, 0)?,
         };
         self.logits(&hidden, adapter.as_deref()).map(Some)
+    }
+
+    /// The same as [`Decoder::forward_batch`], by a recording where the device has one of this step.
+    pub fn forward_step(
+        &self,
+        readings: &mut [Reading<'_>],
+        pool: &mut KvPool,
+        recordings: &mut Recordings,
+        cancel: &CancelToken,
+    ) -> Result<Option<Tensor>> {
+        match self.replayed(readings, pool, recordings, cancel)? {
+            Some(logits) => Ok(Some(logits)),
+            None => self.forward_batch(readings, pool, cancel),
+        }
     }
 
     /// In f32, scaled and capped where the family does that.
@@ -449,10 +468,21 @@ impl Decoder {
             config: &self.config,
             batch,
             rotation: rotation.transpose()?,
+            temperature: self.temperature(batch)?,
             adapter,
             cancel,
         };
         self.run_layers(Stream::new(self.embed(batch, adapter)?), past, &step)
+    }
+
+    /// What the queries of a batch are multiplied by, `[tokens, 1, 1]`.
+    fn temperature(&self, batch: &Batch) -> Result<Option<Tensor>> {
+        let Some(temperature) = self.config.temperature else {
+            return Ok(None);
+        };
+        let factors: Vec<f32> = batch.positions().map(|at| temperature.factor(at)).collect();
+        let factors = Tensor::from_vec(factors, (batch.ids.len(), 1, 1), &self.device)?;
+        Ok(Some(factors.to_dtype(self.dtype)?))
     }
 
     /// The states after the final norm.
@@ -492,11 +522,16 @@ impl Decoder {
         };
         let embedded = elementwise::scale(&embedded, self.config.embedding_scale)?;
         let embedded = self.guests.seat(tokens, size, embedded)?;
-        match &self.position_embedding {
+        let embedded = match &self.position_embedding {
             Some(table) => {
-                let positions: Vec<u32> = batch.positions().map(|at| at as u32).collect();
-                elementwise::add(&embedded, &table.rows(&positions)?)
+                let first = self.config.first_position();
+                let positions: Vec<u32> = batch.positions().map(|at| first + at as u32).collect();
+                elementwise::add(&embedded, &table.rows(&positions)?)?
             }
+            None => embedded,
+        };
+        match &self.embedding_norm {
+            Some(norm) => norm.forward(&embedded),
             None => Ok(embedded),
         }
     }

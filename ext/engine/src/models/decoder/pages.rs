@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::kernels::paged::PAGE;
+use kernels::paged::PAGE;
 
 /// What keys and values depend on beside the tokens: the adapter and the rotation.
 pub type Kind = (usize, usize);

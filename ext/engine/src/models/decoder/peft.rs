@@ -9,13 +9,13 @@ use candle_core::{DType, Tensor};
 use super::adapter::{Adapter, EmbeddingUpdate, LayerAdapter, Slot};
 use super::config::RowOrder;
 use super::model::Decoder;
-use crate::files::model_files::{ModelFiles, WeightFiles};
-use crate::files::raw_config::RawConfig;
 use crate::models::parts::{self, Names, Part};
 use crate::models::projections::ungrouped_rows;
 use crate::nn::{Embedding, Linear, LowRank};
-use crate::weights::{self, WeightSource};
 use crate::{CancelToken, Error, Result};
+use formats::files::model_files::{ModelFiles, WeightFiles};
+use formats::files::raw_config::RawConfig;
+use formats::weights::{self, WeightSource};
 
 const CONFIG: &str = "adapter_config.json";
 /// What PEFT puts before the base model's own names.

@@ -7,9 +7,9 @@ use candle_core::Device;
 use super::adapter::Adapter;
 use super::config::DecoderConfig;
 use super::pages::{Kind, PageBook};
-use crate::kernels::paged::{KvShape, KvType, PagedLayer, PAGE};
-use crate::runtime::memory::format_bytes;
 use crate::{Error, Result};
+use base::runtime::memory::format_bytes;
+use kernels::paged::{KvShape, KvType, PagedLayer, PAGE};
 
 pub struct KvPool {
     layers: Vec<PagedLayer>,
@@ -84,6 +84,11 @@ impl Sequence {
     /// Declares tokens complete, after their rows went to every layer.
     pub(super) fn advance(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Declares all but the first `length` tokens not computed, and keeps the pages for another attempt.
+    pub(crate) fn rewind(&mut self, length: usize) {
+        self.tokens.truncate(length);
     }
 }
 

@@ -1,10 +1,11 @@
-//! Decoding without gaps, on a device that records: the step that gives each of several sequences one more token is recorded
-//! when it has come a few times, and replayed as one launch. Tokens, positions and where keys lie are read
-//! from the device, so that a recording serves until the sequences outgrow it. Where the likeliest token is what goes
-//! on, the device begins the next step with it while the host still looks at it.
+//! Decode steps as one launch, on a device that records: the step that gives each of several sequences one
+//! more token is recorded when it has come a few times, and then replayed. Tokens, positions and the places
+//! of keys are read from the device, so that a recording serves until the sequences outgrow it. With greedy
+//! sampling the device begins the next step while the host still reads the token.
+//!
+//! Recordings and their logits belong to the scheduler that steps: a decoder may serve several.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 use candle_core::{DType, Tensor};
 
@@ -12,13 +13,13 @@ use super::batch::{Batch, Past, Stretch};
 use super::layer::{Step, Stream};
 use super::model::{Decoder, Reading};
 use super::pool::KvPool;
-use crate::kernels::paged::{slot, PagedBatch, Places};
-use crate::kernels::recording::{self, Choices, Recording, Words};
-use crate::kernels::Largest;
 use crate::models::rope::Rotation;
 use crate::nn::elementwise;
-use crate::runtime::log;
 use crate::{CancelToken, Error, Result};
+use base::runtime::log;
+use kernels::paged::{slot, PagedBatch, Places};
+use kernels::recording::{self, Choices, Recording, Words};
+use kernels::Largest;
 
 /// With more sequences than this the gaps between launches do not matter.
 const MOST_ROWS: usize = 64;
@@ -32,12 +33,9 @@ const MOST: usize = 48;
 /// How many sequences there are, and how many keys they have at most.
 type Size = (usize, usize);
 
-/// The steps of one decoder that were recorded.
+/// The recorded steps of one decoder on one pool.
 #[derive(Default)]
-pub(super) struct Replays(Mutex<State>);
-
-#[derive(Default)]
-struct State {
+pub struct Recordings {
     /// Where the pages lay when the recordings were made.
     pages: Vec<u64>,
     recorded: HashMap<Size, Recorded>,
@@ -131,10 +129,9 @@ impl Decoder {
         &self,
         readings: &mut [Reading<'_>],
         pool: &mut KvPool,
+        state: &mut Recordings,
         cancel: &CancelToken,
     ) -> Result<Option<Tensor>> {
-        let mut guard = self.replays.0.lock().unwrap_or_else(|e| e.into_inner());
-        let state = &mut *guard;
         let ahead = state.ahead.take();
         state.are_latest = false;
         let Some(size) = self.replayable(readings) else {
@@ -182,20 +179,21 @@ impl Decoder {
         Ok(Some(results.logits.narrow(0, 0, size.0)?))
     }
 
-    /// The likeliest token of each sequence after a step that was replayed. The device goes on with them meanwhile, for
-    /// whoever asks for that next; `None` where it can't.
-    pub fn go_on(
+    /// The likeliest token of each sequence after a step that was replayed. The device begins the next step
+    /// with them meanwhile. `None` where it can't, and the logits of the step are then still there; after an
+    /// error they may not be, and the step has to be computed again.
+    pub fn step_ahead(
         &self,
         readings: &mut [Reading<'_>],
         pool: &mut KvPool,
+        state: &mut Recordings,
     ) -> Result<Option<Vec<Largest>>> {
-        let mut guard = self.replays.0.lock().unwrap_or_else(|e| e.into_inner());
-        let state = &mut *guard;
         if !std::mem::take(&mut state.are_latest) {
             return Ok(None);
         }
         for Reading { sequence, .. } in readings.iter_mut() {
-            if sequence.length() >= self.max_positions() || !pool.extend(sequence, 1)? {
+            let has_room = sequence.length() < self.max_positions();
+            if !has_room || !pool.extend(sequence, 1).unwrap_or(false) {
                 return Ok(None);
             }
         }
@@ -203,10 +201,10 @@ impl Decoder {
             return Ok(None);
         };
         // Room for another page may have moved them all.
-        if state.pages != pool.addresses()? {
+        if !pool.addresses().is_ok_and(|pages| pages == state.pages) {
             return Ok(None);
         }
-        let State {
+        let Recordings {
             recorded,
             results,
             clock,
@@ -216,8 +214,14 @@ impl Decoder {
             return Ok(None);
         };
         let (rows, mut words) = (size.0, Inputs::words(readings));
-        results.choices.choose(&recorded.inputs.part(0, rows)?)?;
-        recorded.replay(rows, &words[rows..], clock)?;
+        let tokens = recorded.inputs.part(0, rows)?;
+        let mut launch = || {
+            results.choices.choose(&tokens)?;
+            recorded.replay(rows, &words[rows..], clock)
+        };
+        if launch().is_err() {
+            return Ok(None);
+        }
         let found = results.choices.read()?;
         for (word, row) in words.iter_mut().zip(&found) {
             *word = row.first().map_or(0, |&(token, _)| token);
@@ -232,6 +236,9 @@ impl Decoder {
 
     /// The size of a step that can be replayed.
     fn replayable(&self, readings: &[Reading<'_>]) -> Option<Size> {
+        if !recording::is_possible(self.device()) {
+            return None;
+        }
         let vocabulary = self.config().vocab_size;
         let plain = |one: &Reading<'_>| {
             one.tokens.len() == 1
@@ -240,8 +247,7 @@ impl Decoder {
                 && one.sequence.adapter().is_none()
                 && one.sequence.rope_variant() == 0
         };
-        let suited = recording::is_possible(self.device())
-            && self.config().experts.is_none()
+        let suited = self.config().is_recordable()
             && !readings.is_empty()
             && readings.len() <= MOST_ROWS
             && readings.iter().all(plain);
@@ -256,7 +262,7 @@ impl Decoder {
         size: Size,
         words: &[u32],
         pool: &mut KvPool,
-        state: &mut State,
+        state: &mut Recordings,
     ) -> Result<Recorded> {
         let inputs = Words::new(Inputs::count(size), self.device())?;
         inputs.write(0, words)?;
@@ -324,6 +330,7 @@ impl Decoder {
             config: self.config(),
             batch: &batch,
             rotation,
+            temperature: None,
             adapter: None,
             cancel: &CancelToken::new(),
         };
@@ -360,7 +367,7 @@ impl Recorded {
     }
 }
 
-impl State {
+impl Recordings {
     fn make_room(&mut self) {
         if self.recorded.len() < MOST {
             return;

@@ -11,8 +11,9 @@ use crate::models::parts::Names;
 use crate::models::rope::Rotations;
 use crate::models::verification::{self, Evidence, Expanded, PROBE_TOKENS};
 use crate::nn::PackedSequences;
-use crate::weights::WeightSource;
-use crate::{runtime::log, CancelToken, Result};
+use crate::{CancelToken, Result};
+use base::runtime::log;
+use formats::weights::WeightSource;
 
 impl Decoder {
     /// A `Device` error unless the first layer computes what the CPU makes of `source` in f32, and
@@ -90,6 +91,7 @@ impl Decoder {
             config,
             batch,
             rotation: rotation.transpose()?,
+            temperature: None,
             adapter: None,
             cancel,
         };

@@ -1,12 +1,12 @@
 //! What tells one family of encoders from another.
 
-use crate::files::raw_config::WIDTH;
-use crate::kernels::Activation;
 use crate::models::config::{
     check_layer_count, check_size, AttentionShape, Checked, Mlp, NormConfig, NormPlacement,
     Positions, QkvLayout, Relative,
 };
 use crate::nn::AttentionKind;
+use formats::files::raw_config::WIDTH;
+use kernels::Activation;
 
 #[derive(Clone, Debug)]
 pub struct EncoderConfig {

@@ -1,10 +1,8 @@
 //! DeBERTa-v2's convolution, which runs beside the first layer.
 
-use candle_core::Tensor;
-
-use crate::kernels;
 use crate::nn::{elementwise, Inventory, Norm, PackedSequences};
 use crate::Result;
+use candle_core::Tensor;
 
 use super::config::{Convolution, EncoderConfig};
 use crate::models::parameters::Parameters;

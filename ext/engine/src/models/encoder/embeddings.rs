@@ -212,7 +212,7 @@ fn sinusoids(rows: usize, width: usize, frequencies: Frequencies) -> Result<Vec<
             "the configuration asks for {rows} computed positions of width {width}"
         )));
     }
-    crate::runtime::memory::ensure_elements(&[rows, width], 4, "the positions")?;
+    base::runtime::memory::ensure_elements(&[rows, width], 4, "the positions")?;
     let half = width / 2;
     let mut table = vec![0f32; rows * width];
     for (position, row) in table.chunks_exact_mut(width).enumerate() {

@@ -1,12 +1,12 @@
 //! The heads of encoder checkpoints.
 
-use crate::kernels::Activation;
 use crate::models::heads::{Head, HeadKind, HeadPooling};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{Embedding, Linear};
-use crate::weights::WeightSource;
 use crate::Result;
+use formats::weights::WeightSource;
+use kernels::Activation;
 
 use super::config::SequencePooling;
 use super::{Blueprint, Encoder};

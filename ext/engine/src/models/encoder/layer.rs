@@ -5,7 +5,6 @@ use candle_core::Tensor;
 use super::config::{EncoderConfig, LayerConfig};
 use super::relative::{BucketRange, DisentangledPositions, RelativePositions, RelativeState};
 use super::spans::Spans;
-use crate::kernels::Activation;
 use crate::models::config::{AttentionShape, NormPlacement};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
@@ -15,6 +14,7 @@ use crate::nn::{
     Linear, Norm, Projection,
 };
 use crate::{Error, Result};
+use kernels::Activation;
 
 #[derive(Debug)]
 pub struct Layer {

@@ -18,9 +18,9 @@ use crate::models::families;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear, Norm, PackedSequences};
-use crate::runtime::device::ensure_activations;
-use crate::weights::WeightSource;
 use crate::{CancelToken, Result};
+use base::runtime::device::ensure_activations;
+use formats::weights::WeightSource;
 
 pub use config::EncoderConfig;
 
@@ -189,12 +189,12 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::files::model_files::WeightFiles;
     use crate::models::verification::Expanded;
     use crate::nn::Embedding;
-    use crate::quant::{dequantize, BlockType, QuantizedTensor};
-    use crate::runtime::bytes::Bytes;
-    use crate::weights::{self, Metadata, TensorInfo};
+    use base::quant::{dequantize, BlockType, QuantizedTensor};
+    use base::runtime::bytes::Bytes;
+    use formats::files::model_files::WeightFiles;
+    use formats::weights::{self, Metadata, TensorInfo};
 
     /// Products of blocks are exact to 1/64516 of the largest input, which two layers add up.
     const MOST_DIFFERENCE: f32 = 5e-4;

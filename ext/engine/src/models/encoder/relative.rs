@@ -57,7 +57,7 @@ impl RelativePositions {
                 let positions = config.max_positions.unwrap_or(usize::MAX);
                 Self::Rope(Rotations::new(rope, positions, parts.device())?)
             }
-            Relative::Alibi => Self::Alibi(alibi_slopes(config.head_count)),
+            Relative::Alibi { slopes } => Self::Alibi(slopes.clone()),
             Relative::Buckets {
                 count,
                 farthest,
@@ -166,22 +166,6 @@ impl DisentangledPositions {
     }
 }
 
-/// Slopes 2^(−8i / n) for n a power of two; other head counts borrow every second slope of the next
-/// power.
-fn alibi_slopes(heads: usize) -> Vec<f32> {
-    let powers = |n: usize| (1..=n).map(move |i| 2f64.powf(-8.0 * i as f64 / n as f64));
-    let below = if heads.is_power_of_two() {
-        heads
-    } else {
-        heads.next_power_of_two() / 2
-    };
-    powers(below)
-        .chain(powers(2 * below).step_by(2))
-        .take(heads)
-        .map(|slope| slope as f32)
-        .collect()
-}
-
 /// [buckets, heads] by bucket to [heads, distances] by distance, from −farthest to farthest, or to 0
 /// where nothing ahead is seen.
 fn lay_out_buckets(
@@ -237,16 +221,6 @@ fn log_bucket(relative: isize, buckets: usize, farthest: usize) -> isize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn slopes_of_power_of_two_and_other_head_counts() {
-        assert_eq!(alibi_slopes(8)[0], 0.5);
-        assert_eq!(alibi_slopes(8)[7], 1.0 / 256.0);
-        let twelve = alibi_slopes(12);
-        assert_eq!(twelve.len(), 12);
-        assert_eq!(twelve[8], 2f64.powf(-0.5) as f32);
-        assert_eq!(twelve[9], 2f64.powf(-1.5) as f32);
-    }
 
     #[test]
     fn buckets_grow_with_distance_and_tell_directions_apart() {

@@ -9,8 +9,9 @@ use super::{Blueprint, Encoder};
 use crate::models::parameters::Parameters;
 use crate::models::verification::{self, Evidence, Expanded, PROBE_TOKENS};
 use crate::nn::PackedSequences;
-use crate::weights::WeightSource;
-use crate::{runtime::log, CancelToken, Result};
+use crate::{CancelToken, Result};
+use base::runtime::log;
+use formats::weights::WeightSource;
 
 impl Encoder {
     /// A `Device` error unless the first layer computes what the CPU makes of `source` in f32, and

@@ -1,9 +1,8 @@
 //! What families read alike from a `config.json`.
 
 use super::*;
-use crate::files::raw_config::{HEADS, VOCABULARY};
 use crate::models::config;
-use crate::models::decoder::config::Experts;
+use formats::files::raw_config::{HEADS, VOCABULARY};
 
 /// What a decoder's configuration means where it does not say.
 pub struct Usual {
@@ -168,7 +167,15 @@ pub fn decoder(raw: &RawConfig, usual: &Usual) -> Result<DecoderConfig> {
         norm_placement: NormPlacement::Pre,
         residual: Residual::Sequential,
         query_key_norm: QueryKeyNorm::None,
+        norm_after_rope: false,
+        embedding_norm: None,
+        sub_norms: false,
         qkv: QkvLayout::Stacked,
+        qkv_limit: None,
+        sinks: false,
+        temperature: None,
+        output_gate: false,
+        xielu: false,
         mlp: Mlp {
             kind: usual.mlp,
             activation: match raw.opt_string(activation)? {
@@ -182,6 +189,7 @@ pub fn decoder(raw: &RawConfig, usual: &Usual) -> Result<DecoderConfig> {
         bidirectional: false,
         whole_guests: false,
         windows: vec![None; layer_count],
+        chunked: false,
         attention_scale: 1.0 / (head_size as f32).sqrt(),
         attention_soft_cap: None,
         logit_soft_cap: None,
@@ -258,19 +266,118 @@ pub fn experts(
     raw: &RawConfig,
     layer_count: usize,
     normalize: bool,
-    shared: bool,
+    shared: Shared,
 ) -> Result<Option<Experts>> {
     let step = raw.opt_usize("decoder_sparse_step")?.unwrap_or(1).max(1);
     let plain = raw.opt_integers("mlp_only_layers")?.unwrap_or_default();
+    let count = raw.usize(["num_local_experts", "num_experts", "n_routed_experts"])?;
+    let used = raw.usize(["num_experts_per_tok", "moe_topk"])?;
     Ok(Some(Experts {
-        count: raw.usize(["num_local_experts", "num_experts"])?,
-        used: raw.usize("num_experts_per_tok")?,
         normalize: flag(raw, "norm_topk_prob", normalize)?,
         shared,
         layers: (0..layer_count)
             .map(|layer| !plain.contains(&(layer as i64)) && (layer + 1) % step == 0)
             .collect(),
+        ..Experts::softmax(count, used, layer_count)
     }))
+}
+
+/// DeepSeek V3's router, and its shared expert: sigmoids, a bias on the choice, groups, a factor.
+pub fn sigmoid_experts(raw: &RawConfig, layer_count: usize) -> Result<Experts> {
+    let count = raw.usize(["n_routed_experts", "num_experts", "num_local_experts"])?;
+    let used = raw.usize("num_experts_per_tok")?;
+    let groups = raw.opt_usize("n_group")?.unwrap_or(1);
+    let shared = raw.opt_usize(["n_shared_experts", "num_shared_experts"])?;
+    Ok(Experts {
+        scoring: Scoring::Sigmoid,
+        normalize: flag(raw, "norm_topk_prob", true)?,
+        scale: number(raw, "routed_scaling_factor")?.unwrap_or(1.0),
+        biased: true,
+        groups: (groups > 1).then_some(Groups {
+            count: groups,
+            used: raw.opt_usize("topk_group")?.unwrap_or(1),
+            best_of: 2,
+            left_out: f32::NEG_INFINITY,
+        }),
+        shared: match shared.unwrap_or(0) {
+            0 => Shared::None,
+            _ => Shared::Plain,
+        },
+        layers: sparse_layers(raw, layer_count)?,
+        ..Experts::softmax(count, used, layer_count)
+    })
+}
+
+/// Which layers have experts, by `mlp_layer_types` or by how many of the first have none.
+pub fn sparse_layers(raw: &RawConfig, layer_count: usize) -> Result<Vec<bool>> {
+    if let Some(types) = raw.opt_strings("mlp_layer_types")? {
+        check_layers("mlp_layer_types", types.len(), layer_count)
+            .map_err(|reason| Error::corrupt(raw.file(), reason))?;
+        return Ok(types.iter().map(|kind| kind == "sparse").collect());
+    }
+    let dense = raw.opt_usize(["first_k_dense_replace", "num_dense_layers"])?;
+    let dense = dense.unwrap_or(0);
+    Ok((0..layer_count).map(|layer| layer >= dense).collect())
+}
+
+/// Windows in all layers but every `pattern`-th, unless the file lists them.
+pub fn sliding(raw: &RawConfig, config: &mut DecoderConfig, pattern: usize) -> Result<()> {
+    let window = raw.opt_usize("sliding_window")?;
+    config.windows = windows(raw, config.layer_count, window, |layer| {
+        (layer + 1) % pattern.max(1) != 0
+    })?;
+    Ok(())
+}
+
+/// Layers that see everything do not rotate, in a model that has others.
+pub fn rotate_in_windows(config: &mut DecoderConfig) {
+    if config.windows.iter().all(Option::is_none) {
+        return;
+    }
+    let windowed = config.windows.iter().map(Option::is_some).collect();
+    if let Some(rope) = config.relative.rope_mut() {
+        rope.layers = windowed;
+    }
+}
+
+/// Granite's factors.
+pub fn multiplied(raw: &RawConfig, config: &mut DecoderConfig) -> Result<()> {
+    let factor = |key| number(raw, key).map(|value| value.unwrap_or(1.0));
+    config.embedding_scale = factor("embedding_multiplier")?;
+    config.residual_scale = factor("residual_multiplier")?;
+    if let Some(scale) = number(raw, "attention_multiplier")? {
+        config.attention_scale = scale;
+    }
+    config.logit_scale = 1.0 / factor("logits_scaling")?;
+    Ok(())
+}
+
+/// Rotates so many of the first dimensions of a head.
+pub fn rotate_first(raw: &RawConfig, config: &mut DecoderConfig) -> Result<()> {
+    let size = raw.opt_usize("rotary_dim")?.unwrap_or(config.head_size);
+    if let Some(rope) = config.relative.rope_mut() {
+        rope.rotary_size = size;
+    }
+    Ok(())
+}
+
+/// A table of positions whose first rows have other uses.
+pub fn learned_from(config: DecoderConfig, first: u32) -> DecoderConfig {
+    DecoderConfig {
+        positions: match first {
+            0 => Positions::Learned,
+            first => Positions::LearnedFrom { first },
+        },
+        relative: Relative::None,
+        ..config
+    }
+}
+
+/// The part of a model of texts and images that generates.
+pub fn text_of(raw: &RawConfig) -> Result<RawConfig> {
+    Ok(raw
+        .opt_nested("text_config")?
+        .unwrap_or_else(|| raw.clone()))
 }
 
 /// What a key of some encoders says of gate and activation at once.

@@ -1,8 +1,8 @@
 //! What encoder-decoders read alike.
 
 use super::*;
-use crate::files::raw_config::{HEADS, VOCABULARY};
 use crate::models::config;
+use formats::files::raw_config::{HEADS, VOCABULARY};
 
 /// Distances beyond this one share T5's last bucket.
 const FARTHEST: usize = 128;

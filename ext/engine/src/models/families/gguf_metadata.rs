@@ -8,9 +8,9 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::*;
-use crate::files::raw_config::HEADS;
 use crate::models::decoder::config::Experts;
-use crate::weights::{Metadata, Value};
+use formats::files::raw_config::HEADS;
+use formats::weights::{Metadata, Value};
 
 /// The metadata of one family, and which tensors there are.
 pub struct GgufFile<'a> {
@@ -220,7 +220,15 @@ impl<'a> GgufFile<'a> {
                 true => QueryKeyNorm::PerHead,
                 false => QueryKeyNorm::None,
             },
+            norm_after_rope: false,
+            embedding_norm: None,
+            sub_norms: false,
             qkv: QkvLayout::Stacked,
+            qkv_limit: None,
+            sinks: false,
+            temperature: None,
+            output_gate: false,
+            xielu: false,
             mlp: Mlp {
                 kind: self.mlp_kind()?,
                 activation: usual.activation,
@@ -231,6 +239,7 @@ impl<'a> GgufFile<'a> {
             whole_guests: false,
             bidirectional: !self.flag("attention.causal", true)?,
             windows: vec![None; layer_count],
+            chunked: false,
             attention_scale: 1.0 / (head_size as f32).sqrt(),
             attention_soft_cap: None,
             logit_soft_cap: None,
@@ -267,6 +276,8 @@ impl<'a> GgufFile<'a> {
             pairing: RopeKind::Half,
             scaling: self.rope_scaling(rotary_size)?,
             layers: Vec::new(),
+            unscaled_windows: false,
+            backwards: false,
             axes: RopeAxes::Line,
         })
     }
@@ -356,14 +367,18 @@ impl<'a> GgufFile<'a> {
         let Some(count) = self.opt_size("expert_count")?.filter(|&count| count > 0) else {
             return Ok(None);
         };
+        let used = self.size("expert_used_count", 1..=count)?;
+        let layers = 0..self.layer_count()?;
         Ok(Some(Experts {
-            count,
-            used: self.size("expert_used_count", 1..=count)?,
-            layers: (0..self.layer_count()?)
+            layers: layers
                 .map(|layer| self.source.has(&format!("blk.{layer}.ffn_gate_inp.weight")))
                 .collect(),
             normalize,
-            shared,
+            shared: match shared {
+                true => Shared::Gated,
+                false => Shared::None,
+            },
+            ..Experts::softmax(count, used, self.layer_count()?)
         }))
     }
 }

@@ -3,75 +3,23 @@
 //! below first.
 
 mod config_json;
-mod disentangled;
 mod encoder_decoder;
-mod gemma_shared;
 mod gguf_metadata;
 mod names;
 mod qwen_shared;
 mod rope_json;
-mod sight_gguf;
-mod sight_json;
 
-mod albert;
-mod bart;
-mod bert;
-mod clip_text;
-mod clip_vision;
-mod deberta;
-mod deberta_v2;
-mod dinov2;
-mod distilbert;
-mod electra;
-mod falcon;
-mod gemma;
-mod gemma2;
-mod gemma3;
-mod gemma3_sight;
-mod glm4;
-mod gpt2;
-mod gpt_neox;
-mod granite;
-mod gte;
-mod idefics3;
-mod idefics3_vision;
-mod jina;
-mod llama;
-mod llava;
-mod llava_next;
-mod m2m_100;
-mod marian;
-mod mistral;
-mod mixtral;
-mod modernbert;
-mod mpnet;
-mod nomic;
-mod olmo2;
-mod pegasus;
-mod phi;
-mod phi3;
-mod qwen2;
-mod qwen2_moe;
-mod qwen2_vl;
-mod qwen2_vl_sight;
-mod qwen2_vl_vision;
-mod qwen3;
-mod qwen3_moe;
-mod roberta;
-mod siglip_text;
-mod siglip_vision;
-mod smollm3;
-mod stablelm;
-mod starcoder2;
-mod t5;
-mod t5_encoder;
-mod vit;
+mod decoder;
+mod encoder;
+mod seq2seq;
+mod vision;
+mod vlm;
 
-use crate::files::raw_config::{RawConfig, LAYERS, POSITIONS, WIDTH};
-use crate::image::PatchOrder;
-use crate::kernels::{Activation, RopeKind};
 use crate::models::config::*;
-use crate::models::decoder::config::{DecoderConfig, QueryKeyNorm, Residual, RowOrder};
+use crate::models::decoder::config::{
+    ClampedGlu, DecoderConfig, ExpertLayout, Experts, Groups, QueryKeyNorm, Residual, RowOrder,
+    Scoring, Shared, Temperature,
+};
 use crate::models::encoder::config::*;
 use crate::models::parts::Names;
 use crate::models::seq2seq::Seq2SeqConfig;
@@ -79,8 +27,11 @@ use crate::models::vision::config::*;
 use crate::models::vision::connector::ConnectorConfig;
 use crate::models::vision::sight::{SightConfig, Spelling, Token};
 use crate::nn::AttentionKind;
-use crate::weights::WeightSource;
 use crate::{Error, Result};
+use formats::files::raw_config::{RawConfig, LAYERS, POSITIONS, WIDTH};
+use formats::image::PatchOrder;
+use formats::weights::WeightSource;
+use kernels::{Activation, RopeKind};
 
 use serde_json::json;
 
@@ -92,8 +43,6 @@ use qwen_shared::{
     in_blocks, in_windows, qwen_vision, qwen_windowed_vision, rope_sections, sectioned_gguf,
 };
 use rope_json::{local_theta, rope};
-use sight_gguf::{gemma_gguf, llava_gguf, qwen_gguf, tiled_gguf};
-use sight_json::{gemma_sight, llava_sight, sight};
 
 /// A family of models of one shape, which `C` describes.
 pub struct Family<C: 'static> {
@@ -133,24 +82,7 @@ pub trait Shape: Sized + 'static {
 impl Shape for EncoderConfig {
     const KIND: &'static str = "an encoder";
 
-    /// Jina's configurations also call themselves bert.
-    const FAMILIES: &'static [Family<Self>] = &[
-        jina::FAMILY,
-        bert::FAMILY,
-        roberta::FAMILY,
-        distilbert::FAMILY,
-        mpnet::FAMILY,
-        electra::FAMILY,
-        albert::FAMILY,
-        deberta::FAMILY,
-        deberta_v2::FAMILY,
-        nomic::FAMILY,
-        gte::FAMILY,
-        modernbert::FAMILY,
-        t5_encoder::FAMILY,
-        clip_text::FAMILY,
-        siglip_text::FAMILY,
-    ];
+    const FAMILIES: &'static [Family<Self>] = encoder::FAMILIES;
 
     fn check(&self) -> Checked {
         EncoderConfig::check(self)
@@ -160,14 +92,7 @@ impl Shape for EncoderConfig {
 impl Shape for VisionConfig {
     const KIND: &'static str = "a vision model";
 
-    const FAMILIES: &'static [Family<Self>] = &[
-        clip_vision::FAMILY,
-        siglip_vision::FAMILY,
-        vit::FAMILY,
-        dinov2::FAMILY,
-        idefics3_vision::FAMILY,
-        qwen2_vl_vision::FAMILY,
-    ];
+    const FAMILIES: &'static [Family<Self>] = vision::FAMILIES;
 
     fn check(&self) -> Checked {
         VisionConfig::check(self)
@@ -177,13 +102,7 @@ impl Shape for VisionConfig {
 impl Shape for SightConfig {
     const KIND: &'static str = "a model of texts and images";
 
-    const FAMILIES: &'static [Family<Self>] = &[
-        llava::FAMILY,
-        llava_next::FAMILY,
-        idefics3::FAMILY,
-        qwen2_vl_sight::FAMILY,
-        gemma3_sight::FAMILY,
-    ];
+    const FAMILIES: &'static [Family<Self>] = vlm::FAMILIES;
 
     fn check(&self) -> Checked {
         SightConfig::check(self)
@@ -198,30 +117,7 @@ impl Shape for SightConfig {
 impl Shape for DecoderConfig {
     const KIND: &'static str = "a language model";
 
-    const FAMILIES: &'static [Family<Self>] = &[
-        llama::FAMILY,
-        mistral::FAMILY,
-        mixtral::FAMILY,
-        qwen2::FAMILY,
-        qwen2_vl::FAMILY,
-        qwen3::FAMILY,
-        qwen2_moe::FAMILY,
-        qwen3_moe::FAMILY,
-        gemma::FAMILY,
-        gemma2::FAMILY,
-        gemma3::FAMILY,
-        phi::FAMILY,
-        phi3::FAMILY,
-        stablelm::FAMILY,
-        falcon::FAMILY,
-        granite::FAMILY,
-        olmo2::FAMILY,
-        smollm3::FAMILY,
-        glm4::FAMILY,
-        starcoder2::FAMILY,
-        gpt2::FAMILY,
-        gpt_neox::FAMILY,
-    ];
+    const FAMILIES: &'static [Family<Self>] = decoder::FAMILIES;
 
     fn check(&self) -> Checked {
         DecoderConfig::check(self)
@@ -231,13 +127,7 @@ impl Shape for DecoderConfig {
 impl Shape for Seq2SeqConfig {
     const KIND: &'static str = "an encoder-decoder";
 
-    const FAMILIES: &'static [Family<Self>] = &[
-        t5::FAMILY,
-        bart::FAMILY,
-        marian::FAMILY,
-        m2m_100::FAMILY,
-        pegasus::FAMILY,
-    ];
+    const FAMILIES: &'static [Family<Self>] = seq2seq::FAMILIES;
 
     fn check(&self) -> Checked {
         Seq2SeqConfig::check(self)

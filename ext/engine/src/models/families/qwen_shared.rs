@@ -80,6 +80,8 @@ pub fn in_blocks(mut config: VisionConfig, edge: usize, theta: f32) -> VisionCon
         pairing: RopeKind::Half,
         scaling: RopeScaling::None,
         layers: Vec::new(),
+        unscaled_windows: false,
+        backwards: false,
         axes: RopeAxes::Grid,
     });
     config

@@ -42,6 +42,8 @@ pub fn rope(raw: &RawConfig, head_size: usize, rotated: f64, theta: f64) -> Resu
             None => RopeScaling::None,
         },
         layers: Vec::new(),
+        unscaled_windows: false,
+        backwards: false,
         axes: RopeAxes::Line,
     })
 }

@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 
-use crate::runtime::memory;
 use crate::Result;
+use base::runtime::memory;
 
 /// Keys and values of one layer.
 #[derive(Clone, Debug)]

@@ -1,13 +1,13 @@
 //! The head of checkpoints that classify texts (BART).
 
 use super::{Blueprint, Seq2Seq};
-use crate::kernels::Activation;
 use crate::models::heads::{Head, HeadKind, HeadPooling};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::Linear;
-use crate::weights::WeightSource;
 use crate::Result;
+use formats::weights::WeightSource;
+use kernels::Activation;
 
 impl Seq2Seq {
     /// The head that the checkpoint carries for a task; `None` where it has none. It reads the decoder's

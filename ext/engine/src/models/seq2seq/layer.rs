@@ -3,7 +3,6 @@
 use candle_core::Tensor;
 
 use super::cache::KeyValues;
-use crate::kernels::Activation;
 use crate::models::config::{AttentionShape, NormPlacement};
 use crate::models::encoder::EncoderConfig;
 use crate::models::parameters::Parameters;
@@ -14,6 +13,7 @@ use crate::nn::{
     PackedSequences, Projection,
 };
 use crate::{Error, Result};
+use kernels::Activation;
 
 #[derive(Debug)]
 pub struct Layer {

@@ -17,9 +17,9 @@ use crate::models::families;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{elementwise, Inventory, Linear, Norm, PackedSequences};
-use crate::runtime::memory;
-use crate::weights::WeightSource;
 use crate::{CancelToken, Error, Result};
+use base::runtime::memory;
+use formats::weights::WeightSource;
 
 pub use cache::{Cache, Memory};
 pub use config::Seq2SeqConfig;

@@ -8,8 +8,9 @@ use crate::models::encoder::relative::RelativePositions;
 use crate::models::parameters::Parameters;
 use crate::models::verification::{self, Evidence, Expanded, PROBE_TOKENS};
 use crate::nn::PackedSequences;
-use crate::weights::WeightSource;
-use crate::{runtime::log, CancelToken, Result};
+use crate::{CancelToken, Result};
+use base::runtime::log;
+use formats::weights::WeightSource;
 
 impl Seq2Seq {
     /// A `Device` error unless the encoder and the decoder's first layer compute what the CPU makes of

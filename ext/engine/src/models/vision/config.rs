@@ -1,8 +1,8 @@
 //! What tells one family of vision towers from another.
 
-use crate::image::PatchOrder;
 use crate::models::config::{check_size, Checked};
 use crate::models::encoder::EncoderConfig;
+use formats::image::PatchOrder;
 
 #[derive(Clone, Debug)]
 pub struct VisionConfig {

@@ -2,13 +2,13 @@
 
 use candle_core::{DType, Tensor};
 
-use crate::image::Views;
-use crate::kernels::Activation;
 use crate::models::config::NormConfig;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{Epilogue, Inventory, Linear, Norm};
 use crate::{Error, Result};
+use formats::image::Views;
+use kernels::Activation;
 
 /// How patches become rows.
 #[derive(Clone, Copy, Debug, PartialEq)]

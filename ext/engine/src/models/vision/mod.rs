@@ -9,7 +9,6 @@ pub mod sight;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::image::{View, CHANNELS};
 use crate::models::encoder::layer::Layer;
 use crate::models::encoder::relative::{RelativePositions, RelativeState};
 use crate::models::encoder::spans::Spans;
@@ -18,9 +17,10 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::rope::Rotations;
 use crate::nn::{elementwise, pooling as rows, Inventory, Linear, Norm};
-use crate::runtime::device::ensure_activations;
-use crate::weights::WeightSource;
-use crate::{kernels, CancelToken, Error, Result};
+use crate::{CancelToken, Error, Result};
+use base::runtime::device::ensure_activations;
+use formats::image::{View, CHANNELS};
+use formats::weights::WeightSource;
 
 pub use config::VisionConfig;
 

@@ -3,7 +3,6 @@
 use candle_core::Tensor;
 
 use super::Seen;
-use crate::kernels::Activation;
 use crate::models::config::MlpKind;
 use crate::models::encoder::EncoderConfig;
 use crate::models::parameters::Parameters;
@@ -13,6 +12,7 @@ use crate::nn::{
     attention, AttentionKind, AttentionOptions, Epilogue, Inventory, Linear, Norm, Projection,
 };
 use crate::{Error, Result};
+use kernels::Activation;
 
 #[derive(Debug)]
 pub struct AttentionPooling {

@@ -4,11 +4,12 @@ use candle_core::{DType, Device, Tensor};
 
 use super::config::{GridPositions, VisionConfig};
 use super::misfit;
-use crate::image::Filter;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::elementwise;
-use crate::{runtime::memory, Error, Result};
+use crate::{Error, Result};
+use base::runtime::memory;
+use formats::image::Filter;
 
 #[derive(Debug)]
 pub struct GridTable {

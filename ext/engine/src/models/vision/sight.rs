@@ -3,8 +3,8 @@
 use super::config::VisionConfig;
 use super::connector::ConnectorConfig;
 use super::Blueprint;
-use crate::files::raw_config::RawConfig;
 use crate::models::config::Checked;
+use formats::files::raw_config::RawConfig;
 
 /// How a language model sees: a tower, what leads from there into its decoder, and how its prompts
 /// spell images.

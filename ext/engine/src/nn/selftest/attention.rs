@@ -1,12 +1,12 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::{read, Bench};
-use crate::kernels::paged::{KvShape, KvType, PagedBatch, PagedLayer, PagedPiece};
 use crate::nn::{
     attention, Alignment, AttentionBias, AttentionKind, AttentionOptions, Disentangled,
 };
-use crate::runtime::device::placed;
 use crate::Result;
+use base::runtime::device::placed;
+use kernels::paged::{KvShape, KvType, PagedBatch, PagedLayer, PagedPiece};
 
 /// Heads and lengths of packed sequences.
 #[derive(Clone, Debug)]

@@ -1,13 +1,13 @@
 use candle_core::DType;
 
 use super::{Bench, Sum};
-use crate::kernels::blocks::DeviceBlocks;
-use crate::kernels::selftest::ROW_NUMBERS;
-use crate::kernels::Activation;
 use crate::nn::{Embedding, Epilogue, Linear, Projection};
-use crate::quant::noise::random_matrix;
-use crate::quant::{dequantize, BlockType, QuantizedTensor};
 use crate::Result;
+use base::quant::noise::random_matrix;
+use base::quant::{dequantize, BlockType, QuantizedTensor};
+use kernels::blocks::DeviceBlocks;
+use kernels::selftest::ROW_NUMBERS;
+use kernels::Activation;
 
 /// Layers and tables that stay quantized in a GPU's memory.
 pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {

@@ -1,8 +1,8 @@
 use super::Bench;
-use crate::kernels::selftest::ROW_NUMBERS;
-use crate::kernels::{reference, Activation};
 use crate::nn::{Epilogue, Linear, Projection};
 use crate::Result;
+use kernels::selftest::ROW_NUMBERS;
+use kernels::{reference, Activation};
 
 /// A layer with its numbers.
 struct Layer {

@@ -7,11 +7,11 @@ mod linear;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::kernels::selftest::{Extent, Outcome, DTYPES};
-use crate::kernels::{reference, Activation};
-use crate::quant::BlockType;
-use crate::runtime::device::placed;
 use crate::{Error, Result};
+use base::quant::BlockType;
+use base::runtime::device::placed;
+use kernels::selftest::{Extent, Outcome, DTYPES};
+use kernels::{reference, Activation};
 
 type Case = fn(&mut Bench<'_>) -> Result<()>;
 
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn attention_and_linear_layers_equal_the_reference_on_the_cpu() {
         let outcomes =
-            crate::runtime::threads::install(|| run(&Device::Cpu, &[], Extent::default()))
+            base::runtime::threads::install(|| run(&Device::Cpu, &[], Extent::default()))
                 .unwrap()
                 .unwrap();
         assert!(outcomes.len() > 1000);

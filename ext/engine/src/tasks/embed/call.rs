@@ -2,16 +2,15 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use candle_core::{DType, Tensor};
-use rayon::prelude::*;
-
-use crate::kernels;
 use crate::nn::{PackedSequences, Pooling};
 use crate::tasks::batching::{self, Excess, Tokens};
 use crate::tasks::loading::LoadedModel;
 use crate::tasks::static_embeddings::StaticEmbeddings;
-use crate::text::tokenizer::{Detail, Input, Tokenizer};
-use crate::{runtime::threads, CancelToken, Error, Result};
+use crate::{CancelToken, Error, Result};
+use base::runtime::threads;
+use candle_core::{DType, Tensor};
+use formats::text::tokenizer::{Detail, Input, Tokenizer};
+use rayon::prelude::*;
 
 use super::{EmbedOptions, EmbeddingModel};
 

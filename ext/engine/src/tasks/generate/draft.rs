@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::{new_scheduler, LanguageModel};
 use crate::generation::scheduler::DraftModel;
-use crate::runtime::per_process::PerProcess;
-use crate::text::tokenizer::Tokenizer;
 use crate::{Error, Result};
+use base::runtime::per_process::PerProcess;
+use formats::text::tokenizer::Tokenizer;
 
 impl LanguageModel {
     /// With a smaller model of the same vocabulary that guesses what this one will say. It stays its

@@ -1,10 +1,10 @@
 //! What a late-interaction checkpoint says of itself: PyLate's modules and settings, or Stanford's
 //! `artifact.metadata`.
 
-use crate::files::model_files::ModelFiles;
-use crate::files::raw_config::RawConfig;
 use crate::tasks::sentence::{self, Prompts};
 use crate::{CancelToken, Error, Result};
+use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
 
 /// Where the matrices are that make a hidden state a vector.
 #[derive(Debug, PartialEq, Eq)]

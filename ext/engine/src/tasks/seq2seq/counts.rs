@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::runtime::stats::{Counter, Gauge, Histogram, Reading};
+use base::runtime::stats::{Counter, Gauge, Histogram, Reading};
 
 #[derive(Debug)]
 pub struct Counts {

@@ -3,11 +3,11 @@
 
 use serde_json::Value;
 
-use crate::files::raw_config::RawConfig;
 use crate::generation::{EarlyStopping, TokenRules};
 use crate::models::seq2seq::Seq2SeqConfig;
-use crate::text::tokenizer::Tokenizer;
 use crate::{Error, Result};
+use formats::files::raw_config::RawConfig;
+use formats::text::tokenizer::Tokenizer;
 
 /// The most words and tokens of a list that are taken from a file.
 const MOST_ENTRIES: usize = 1 << 16;

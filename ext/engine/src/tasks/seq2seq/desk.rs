@@ -11,8 +11,8 @@ use super::Seq2SeqModel;
 use crate::generation::scheduler::turns::{caught, Table, Text, Turns};
 use crate::models::seq2seq::{Cache, Rows};
 use crate::nn::PackedSequences;
-use crate::runtime::threads;
 use crate::{CancelToken, Error, Result};
+use base::runtime::threads;
 
 /// Sources are read before a pass up to this many tokens, unless the first has more: while they are read
 /// nobody writes.

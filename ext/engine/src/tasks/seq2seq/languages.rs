@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::files::model_files::ModelFiles;
-use crate::files::raw_config::RawConfig;
-use crate::text::tokenizer::Tokenizer;
 use crate::{CancelToken, Error, Result};
+use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
+use formats::text::tokenizer::Tokenizer;
 
 /// So many are named in an error.
 const SHOWN: usize = 12;

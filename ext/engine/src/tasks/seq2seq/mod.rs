@@ -8,14 +8,15 @@ mod writing;
 
 use std::sync::{Arc, OnceLock};
 
-use crate::files::model_files::ModelFiles;
-use crate::files::raw_config::RawConfig;
 use crate::generation::{Constraint, Ending, Pattern, Vocabulary};
 use crate::models::seq2seq::Seq2Seq;
-use crate::runtime::per_process::PerProcess;
-use crate::runtime::stats::Reading;
-use crate::text::tokenizer::{Detail, Tokenizer, Truncation};
-use crate::{runtime::memory, CancelToken, Error, Result};
+use crate::{CancelToken, Error, Result};
+use base::runtime::memory;
+use base::runtime::per_process::PerProcess;
+use base::runtime::stats::Reading;
+use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
+use formats::text::tokenizer::{Detail, Tokenizer, Truncation};
 
 use super::batching;
 use super::loading::{effective_length, Checkpoint, LoadOptions, ModelInfo};

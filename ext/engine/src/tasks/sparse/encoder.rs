@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use crate::files::model_files::ModelFiles;
 use crate::models::heads::{Head, HeadKind};
 use crate::nn::{Inventory, PackedSequences, SpladePooling};
-use crate::runtime::memory;
 use crate::tasks::batching::{self, Excess};
 use crate::tasks::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use crate::tasks::sentence::TextSettings;
 use crate::tasks::stats::CallStats;
-use crate::text::tokenizer::{Detail, Input, Tokenizer, TokenizerFiles};
-use crate::{runtime::threads, CancelToken, Error, Result};
+use crate::{CancelToken, Error, Result};
+use base::runtime::memory;
+use base::runtime::threads;
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::{Detail, Input, Tokenizer, TokenizerFiles};
 
 use super::files::Route;
 use super::SparseVector;

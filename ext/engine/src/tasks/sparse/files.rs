@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::files::model_files::ModelFiles;
-use crate::files::raw_config::RawConfig;
 use crate::nn::SpladePooling;
 use crate::tasks::sentence::{self, join, Prompts};
 use crate::{CancelToken, Error, Result};
+use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
 
 use super::SparseSimilarity;
 

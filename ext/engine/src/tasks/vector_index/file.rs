@@ -14,16 +14,16 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
 use super::graph::Graph;
 use super::{Id, RowType, VectorIndex, MOST_DIMENSIONS};
-use crate::runtime::bytes::Bytes;
-use crate::runtime::memory;
 use crate::{CancelToken, Error, Result};
+use base::runtime::bytes::{unreadable, Bytes};
+use base::runtime::memory;
+use formats::files::replace::replace;
 
 const MAGIC: &[u8; 8] = b"RCINDEX1";
 const HEADER: usize = 64;
@@ -36,7 +36,11 @@ const ROWS: usize = 1 << 10;
 /// Bytes between two looks at it.
 const PIECE: usize = 1 << 24;
 
+/// Files up to this size are read: a mapping saves them little, and one that is shortened ends the process.
+const COPIED: u64 = 8 << 20;
+
 pub struct Contents {
+    pub file: Bytes,
     pub row_type: RowType,
     pub dimension: usize,
     pub rows: Bytes,
@@ -58,7 +62,7 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
             path.display()
         ))
     };
-    let file = Bytes::map(path)?;
+    let file = contents(path)?;
     let header = file
         .get(..HEADER)
         .filter(|header| header.starts_with(MAGIC))
@@ -81,7 +85,11 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
     let lengths = lengths
         .chunks_exact(4)
         .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+    if !file.is_whole() {
+        return Err(wrong("it was shortened while it was opened"));
+    }
     Ok(Contents {
+        file: file.clone(),
         row_type: layout.row_type,
         dimension: layout.dimension,
         lengths: lengths.collect(),
@@ -93,6 +101,15 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
             .map(|graph| Graph::parse(&graph, layout.count).map_err(wrong))
             .transpose()?,
     })
+}
+
+fn contents(path: &Path) -> Result<Bytes> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.len() <= COPIED => fs::read(path)
+            .map(Bytes::unpacked)
+            .map_err(|error| unreadable(path, &error)),
+        _ => Bytes::map(path),
+    }
 }
 
 struct Layout {
@@ -179,36 +196,25 @@ fn read_id(bytes: &[u8]) -> Option<(Id, &[u8])> {
     Some((Id::Text(std::str::from_utf8(text).ok()?.into()), rest))
 }
 
-/// Written beside its place, forced to the disk and renamed, so that a crash leaves the old file.
+/// The old file stays until the new one is whole.
 pub fn write(
     index: &VectorIndex,
     graph: Option<&Graph>,
     path: &Path,
     cancel: &CancelToken,
 ) -> Result<()> {
-    let temporary = unique_sibling(path);
-    let written = write_to(index, graph, &temporary, cancel).and_then(|()| {
-        fs::rename(&temporary, path).map_err(|error| failure(path, &error))?;
-        // Not every file system syncs directories; the file itself is safe.
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
-        Ok(())
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
+    replace(path, "the index", |file, failed| {
+        write_to(index, graph, file, failed, cancel)
+    })
 }
 
 fn write_to(
     index: &VectorIndex,
     graph: Option<&Graph>,
-    path: &Path,
+    file: &File,
+    failed: &dyn Fn(io::Error) -> Error,
     cancel: &CancelToken,
 ) -> Result<()> {
-    let failed = |error: io::Error| failure(path, &error);
     let live = || (0..index.ids.len()).filter(|&row| !index.deleted[row]);
     let mut ids = Vec::new();
     let mut lengths = Vec::with_capacity(4 * index.live);
@@ -220,7 +226,7 @@ fn write_to(
     let mut rest: Vec<&[u8]> = vec![&lengths, &ids];
     rest.extend(graph.iter().map(|part| &**part));
     let header = header(index, ids.len(), &rest, cancel)?;
-    let mut file = BufWriter::with_capacity(1 << 20, File::create_new(path).map_err(failed)?);
+    let mut file = BufWriter::with_capacity(1 << 20, file);
     file.write_all(&header).map_err(failed)?;
     let row_bytes = index.row_type.bytes(index.dimension);
     let mapped = index.mapped.as_deref().unwrap_or_default();
@@ -239,10 +245,7 @@ fn write_to(
         cancel.check()?;
         file.write_all(part).map_err(failed)?;
     }
-    let file = file
-        .into_inner()
-        .map_err(|error| failed(error.into_error()))?;
-    file.sync_all().map_err(failed)
+    file.flush().map_err(failed)
 }
 
 fn header(
@@ -300,20 +303,4 @@ fn checksum(header: &[u8], rest: &[&[u8]], cancel: &CancelToken) -> Result<[u8; 
     let mut first = [0; 8];
     first.copy_from_slice(&hash.finalize()[..8]);
     Ok(first)
-}
-
-fn failure(path: &Path, error: &io::Error) -> Error {
-    Error::InvalidInput(format!(
-        "the index can't be written to {}: {error}. Check the directory and the room on its disk",
-        path.display()
-    ))
-}
-
-/// A name that no other thread or process uses.
-fn unique_sibling(path: &Path) -> PathBuf {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}-{count}.new", std::process::id()));
-    path.with_file_name(name)
 }

@@ -9,14 +9,14 @@ mod graph;
 mod row;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::runtime::bytes::Bytes;
-use crate::runtime::threads;
-use crate::tensor::nearest::{best, keep, parts, Found, Part};
 use crate::{CancelToken, Error, Result};
+use base::runtime::bytes::Bytes;
+use base::runtime::threads;
 use graph::Graph;
 pub use graph::{Block, LINKS};
+use kernels::tensor::nearest::{best, keep, parts, Found, Part};
 pub use row::RowType;
 use row::{Query, Rows};
 
@@ -41,6 +41,8 @@ impl std::fmt::Display for Id {
 pub struct VectorIndex {
     row_type: RowType,
     dimension: usize,
+    /// The file, as long as it was when it was opened.
+    file: Option<(PathBuf, Bytes)>,
     /// The rows of the file, which come first.
     mapped: Option<Bytes>,
     added: Vec<u8>,
@@ -65,6 +67,7 @@ impl VectorIndex {
         Ok(Self {
             row_type,
             dimension,
+            file: None,
             mapped: None,
             added: Vec::new(),
             ids: Vec::new(),
@@ -76,11 +79,12 @@ impl VectorIndex {
         })
     }
 
-    /// Maps a file that `save` wrote.
+    /// Maps a file that `save` wrote; a small one is read, so that nothing that happens to it matters.
     pub fn open(path: &Path, cancel: &CancelToken) -> Result<Self> {
         let contents = file::read(path, cancel)?;
         let count = contents.ids.len();
         Ok(Self {
+            file: Some((path.to_owned(), contents.file)),
             mapped: Some(contents.rows),
             ids: contents.ids,
             lengths: contents.lengths,
@@ -92,8 +96,21 @@ impl VectorIndex {
         })
     }
 
+    /// That nobody shortened the file since it was opened: reading a mapping beyond its end would end the process.
+    fn ensure_whole(&self) -> Result<()> {
+        match &self.file {
+            Some((path, file)) if !file.is_whole() => Err(Error::CorruptModel(format!(
+                "{} was shortened while this index had it open: put the whole file back and open it again. Replace \
+                 such a file by renaming another one, as save does",
+                path.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes all rows but the deleted ones. The file is whole or as it was before, whatever happens.
     pub fn save(&self, path: &Path, cancel: &CancelToken) -> Result<()> {
+        self.ensure_whole()?;
         let mended = match &self.graph {
             Some(graph) if self.deleted[..graph.rows()].contains(&true) => {
                 let rows = self.rows();
@@ -127,7 +144,9 @@ impl VectorIndex {
     pub fn memory(&self) -> usize {
         let each = size_of::<Id>() + size_of::<f32>() + size_of::<bool>();
         let graph = self.graph.as_ref().map_or(0, Graph::memory);
-        self.added.capacity() + self.ids.capacity() * each + graph
+        let copied = self.file.as_ref().filter(|(_, file)| !file.is_mapped());
+        let copied = copied.map_or(0, |(_, file)| file.len());
+        copied + self.added.capacity() + self.ids.capacity() * each + graph
     }
 
     /// How many links a row of the graph may have, and how many rows are in it.
@@ -157,12 +176,14 @@ impl VectorIndex {
         let Some(graph) = &self.graph else {
             return Ok(None);
         };
+        self.ensure_whole()?;
         let rows = self.rows();
         threads::install(|| graph.draw(&rows, &self.deleted, effort.max(1), cancel))?
     }
 
     /// Takes up what `draw_graph` drew.
     pub fn grow_graph(&mut self, block: Block) -> Result<()> {
+        self.ensure_whole()?;
         match &mut self.graph {
             Some(graph) => graph.take(block),
             None => Ok(()),
@@ -212,8 +233,20 @@ impl VectorIndex {
         Ok(true)
     }
 
-    pub fn contains(&mut self, id: &Id) -> Result<bool> {
-        Ok(self.places()?.contains_key(id))
+    /// Whether ids can be looked up; [`Self::index_ids`] sees to it.
+    pub fn has_indexed_ids(&self) -> bool {
+        self.places.is_some()
+    }
+
+    /// Makes it possible to look up ids, which opening a file leaves for later.
+    pub fn index_ids(&mut self) -> Result<()> {
+        self.places().map(|_| ())
+    }
+
+    /// Whether there is a vector of that id, once ids can be looked up.
+    pub fn contains(&self, id: &Id) -> bool {
+        let places = self.places.as_ref();
+        places.is_some_and(|places| places.contains_key(id))
     }
 
     /// The `most` vectors with the greatest cosine, best first and the earlier one where they are equal; only
@@ -228,6 +261,7 @@ impl VectorIndex {
         effort: Option<usize>,
         cancel: &CancelToken,
     ) -> Result<Vec<(Id, f32)>> {
+        self.ensure_whole()?;
         let query = Query::new(self.row_type, bytes, self.dimension)?;
         let named = |row: usize| among.is_none_or(|rows| rows.get(row).copied().unwrap_or(false));
         let wanted = |row: usize| !self.deleted[row] && named(row);
@@ -261,16 +295,13 @@ impl VectorIndex {
             .collect())
     }
 
-    /// Which rows have one of `ids`, for `search`.
-    pub fn rows_of(&mut self, ids: &[Id]) -> Result<Vec<bool>> {
+    /// Which rows have one of `ids`, for `search`, once ids can be looked up.
+    pub fn rows_of(&self, ids: &[Id]) -> Vec<bool> {
         let mut rows = vec![false; self.ids.len()];
-        let places = self.places()?;
-        for id in ids {
-            if let Some(&at) = places.get(id) {
-                rows[at] = true;
-            }
+        for place in ids.iter().filter_map(|id| self.places.as_ref()?.get(id)) {
+            rows[*place] = true;
         }
-        Ok(rows)
+        rows
     }
 
     fn rows(&self) -> Rows<'_> {

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use super::Id;
-use crate::kernels::cpu::similarity;
 use crate::tasks::compact;
-use crate::tensor::nearest::{bytes_of, cosine, length};
 use crate::{Error, Result};
+use kernels::cpu::similarity;
+use kernels::tensor::nearest::{bytes_of, cosine, f32_cosine, is_moderate, length, moderate};
 
 /// Rows anywhere that are compared in one call.
 const AT_ONCE: usize = 64;
@@ -90,8 +90,7 @@ impl RowType {
     /// A vector as numbers, or as a row of this type where its size is that.
     fn given(self, bytes: &[u8], dimension: usize) -> Result<Given<'_>> {
         if bytes.len() == 4 * dimension {
-            let number = |word: &[u8]| f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            return Ok(Given::Numbers(bytes.chunks_exact(4).map(number).collect()));
+            return Ok(Given::Numbers(numbers(bytes)));
         }
         if bytes.len() == self.bytes(dimension) {
             return Ok(Given::Row(bytes));
@@ -111,6 +110,11 @@ impl RowType {
 enum Given<'a> {
     Numbers(Vec<f32>),
     Row(&'a [u8]),
+}
+
+fn numbers(bytes: &[u8]) -> Vec<f32> {
+    let words = bytes.as_chunks::<4>().0;
+    words.iter().map(|&word| f32::from_le_bytes(word)).collect()
 }
 
 fn int8_length(row: &[u8]) -> f32 {
@@ -163,14 +167,20 @@ impl<'a> Query<'a> {
                 bits: compact::to_bits(&numbers).into(),
                 dimension,
             },
-            (_, Given::Numbers(numbers)) => Self::F32 {
-                length: length(&numbers)?,
-                vector: bytes.into(),
-            },
+            (_, Given::Numbers(numbers)) => Self::of_numbers(bytes, &numbers)?,
             (RowType::F32, Given::Row(_)) => {
                 return Err(Error::Internal("a row of numbers is numbers".to_owned()))
             }
         })
+    }
+
+    fn of_numbers(bytes: &'a [u8], numbers: &[f32]) -> Result<Self> {
+        let (vector, length) = moderate(numbers)?;
+        let vector = match vector {
+            Cow::Borrowed(_) => bytes.into(),
+            Cow::Owned(scaled) => bytes_of(&scaled).to_vec().into(),
+        };
+        Ok(Self::F32 { vector, length })
     }
 
     /// The cosine with each row; `lengths` are at least those of the rows.
@@ -179,9 +189,10 @@ impl<'a> Query<'a> {
             Self::F32 { vector, length } => {
                 let mut dots = vec![0.0; rows.len() / vector.len()];
                 similarity::dots(rows, vector, &mut dots)?;
-                let pairs = dots.iter().zip(lengths);
-                Ok(pairs
-                    .map(|(&dot, other)| cosine(dot, length * other))
+                let rows = rows.chunks_exact(vector.len()).zip(lengths);
+                Ok(rows
+                    .zip(dots)
+                    .map(|((row, &other), dot)| f32_cosine(dot, (row, other), (vector, *length)))
                     .collect())
             }
             Self::Int8 { vector, length } => {
@@ -215,8 +226,12 @@ impl<'a> Query<'a> {
             Self::F32 { vector, length } => {
                 let mut dots = [0.0; AT_ONCE];
                 similarity::scattered_dots(rows, vector, &mut dots)?;
-                let pairs = dots.iter().zip(lengths);
-                scores.extend(pairs.map(|(&dot, other)| cosine(dot, length * other)));
+                let rows = rows.iter().zip(lengths).zip(dots);
+                scores.extend(
+                    rows.map(|((row, &other), dot)| {
+                        f32_cosine(dot, (row, other), (vector, *length))
+                    }),
+                );
             }
             Self::Int8 { vector, length } => {
                 let mut dots = [0; AT_ONCE];
@@ -272,13 +287,14 @@ impl<'a> Rows<'a> {
     }
 
     /// A row as what others are compared with.
-    pub fn query(&self, row: usize) -> Query<'a> {
+    pub fn query(&self, row: usize) -> Result<Query<'a>> {
         let (bytes, length) = (self.get(row), self.lengths[row]);
-        match self.row_type {
-            RowType::F32 => Query::F32 {
+        Ok(match self.row_type {
+            RowType::F32 if is_moderate(length) => Query::F32 {
                 vector: bytes.into(),
                 length,
             },
+            RowType::F32 => Query::of_numbers(bytes, &numbers(bytes))?,
             RowType::Int8 => Query::Int8 {
                 vector: bytes.iter().map(|&value| i16::from(value as i8)).collect(),
                 length,
@@ -287,7 +303,7 @@ impl<'a> Rows<'a> {
                 bits: bytes.into(),
                 dimension: self.dimension,
             },
-        }
+        })
     }
 
     /// The cosine of `query` with some rows, in place of what `scores` has.

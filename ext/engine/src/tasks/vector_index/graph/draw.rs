@@ -96,7 +96,7 @@ impl Drawing<'_> {
         if links.is_empty() {
             return Ok(links);
         }
-        let query = rows.query(self.first + at);
+        let query = rows.query(self.first + at)?;
         let earlier = (0..at).filter(|&at| heights[at] > 0);
         let earlier: Vec<u32> = earlier.map(|at| self.number(at)).collect();
         let earlier = walk::scored(rows, &query, &earlier, scratch)?;
@@ -210,7 +210,7 @@ fn spread(rows: &Rows<'_>, found: &[Near], most: usize, scratch: &mut Scratch) -
             }
             continue;
         }
-        let query = rows.query(near.row as usize);
+        let query = rows.query(near.row as usize)?;
         let mut hidden = false;
         for some in chosen.chunks(4) {
             let scores = scratch.scores(rows, &query, some)?;
@@ -236,7 +236,7 @@ pub fn nearest_spread(
     most: usize,
     scratch: &mut Scratch,
 ) -> Result<Vec<u32>> {
-    let mut found = walk::scored(rows, &rows.query(row as usize), others, scratch)?;
+    let mut found = walk::scored(rows, &rows.query(row as usize)?, others, scratch)?;
     found.sort_unstable_by(|a, b| b.cmp(a));
     found.dedup_by_key(|near| near.row);
     spread(rows, &found, most, scratch)

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{Graph, Layer, Words, LINKS, MOST_LAYERS};
-use crate::runtime::bytes::Bytes;
+use base::runtime::bytes::Bytes;
 
 impl Graph {
     /// As a file holds it: its parts, one after another.

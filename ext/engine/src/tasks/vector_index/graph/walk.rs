@@ -4,9 +4,9 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use super::Layer;
-use crate::runtime::memory;
 use crate::tasks::vector_index::row::{Query, Rows};
 use crate::{CancelToken, Result};
+use base::runtime::memory;
 
 /// A row and its cosine with what is searched for; the greater one is the better, and of equal ones the earlier.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
 //! Numbers of a graph: in a file, which is mapped, until something changes, and in memory from then on.
 
-use crate::runtime::bytes::Bytes;
-use crate::runtime::memory;
 use crate::{Error, Result};
+use base::runtime::bytes::Bytes;
+use base::runtime::memory;
 
 /// Little-endian u32.
 pub enum Words {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Error, Result};
-use engine::files::model_files::ModelFiles;
+use formats::files::model_files::ModelFiles;
 use engine::generation::{ContextOverflow, GenerationConfig};
 use engine::tasks::{
     EmbedOptions, EmbedSettings, EmbeddingModel, Generation, LanguageModel, LoadOptions, Request,

@@ -1,0 +1,103 @@
+//! GGUF's quantized blocks: their formats, their expansion, and matrices of them.
+
+mod blocks;
+pub mod noise;
+
+use std::ops::Range;
+
+use crate::runtime::bytes::{Bytes, READ_ALONG};
+use crate::Result;
+
+pub use blocks::{dequantize, BlockType};
+pub use blocks::{split_block, Header, RUN};
+
+/// A quantized matrix in its file: whole blocks, row after row.
+#[derive(Clone, Debug)]
+pub struct QuantizedTensor {
+    pub kind: BlockType,
+    pub shape: Vec<usize>,
+    pub bytes: Bytes,
+}
+
+impl QuantizedTensor {
+    /// Some rows of a matrix, expanded, one after the other.
+    ///
+    /// They are looked up in the order of the file, and its pages let go on the way: the system reads
+    /// so much along that a text of some length would otherwise bring the whole table into memory.
+    pub fn rows(&self, rows: &[usize]) -> Result<Vec<f32>> {
+        let width = self.shape.last().copied().unwrap_or(0);
+        let mut values = vec![0f32; rows.len() * width];
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        order.sort_unstable_by_key(|&at| rows[at]);
+        let piece = |at: usize| rows[at] * self.row_length() / READ_ALONG;
+        for near in order.chunk_by(|&a, &b| piece(a) == piece(b)) {
+            for &at in near {
+                let row = dequantize(self.kind, self.row_bytes(rows[at]))?;
+                values[at * width..][..row.len()].copy_from_slice(&row);
+            }
+            if let (Some(&first), Some(&last)) = (near.first(), near.last()) {
+                self.release_rows(rows[first]..rows[last] + 1);
+            }
+        }
+        Ok(values)
+    }
+
+    /// The blocks of one row of a matrix; empty when there is no such row.
+    pub fn row_bytes(&self, row: usize) -> &[u8] {
+        let length = self.row_length();
+        self.bytes
+            .get(row * length..(row + 1) * length)
+            .unwrap_or_default()
+    }
+
+    /// Lets go of the memory that reading these rows took; see `Bytes::release`.
+    pub fn release_rows(&self, rows: Range<usize>) {
+        let length = self.row_length();
+        let start = (rows.start * length).min(self.bytes.len());
+        let end = (rows.end * length).min(self.bytes.len());
+        if let Some(part) = self.bytes.slice(start, end.saturating_sub(start)) {
+            part.release();
+        }
+    }
+
+    fn row_length(&self) -> usize {
+        let width = self.shape.last().copied().unwrap_or(0);
+        width / self.kind.elements() * self.kind.bytes()
+    }
+
+    /// `[n, ..]` as n tensors `[..]` on the same bytes.
+    pub fn split_first_dimension(&self) -> Vec<Self> {
+        let count = self.shape.first().copied().unwrap_or(0);
+        let length = self.bytes.len().checked_div(count).unwrap_or(0);
+        (0..count)
+            .filter_map(|index| {
+                Some(Self {
+                    kind: self.kind,
+                    shape: self.shape[1..].to_vec(),
+                    bytes: self.bytes.slice(index * length, length)?,
+                })
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_in_the_order_asked_for() {
+        let kind = BlockType::Q8_0;
+        let length = 2 * kind.bytes();
+        let bytes = Bytes::unpacked((0..5 * length).map(|i| (i * 7 % 61) as u8).collect());
+        let shape = vec![5, 2 * kind.elements()];
+        let table = QuantizedTensor { kind, shape, bytes };
+        let asked = [4, 0, 4, 2];
+        let expected: Vec<f32> = asked
+            .iter()
+            .flat_map(|&row| dequantize(kind, table.row_bytes(row)).unwrap())
+            .collect();
+        assert_eq!(table.rows(&asked).unwrap(), expected);
+        assert!(table.rows(&[]).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,31 @@
+//! Blocks of random bits, for tests and self-tests.
+
+use super::{BlockType, QuantizedTensor};
+use crate::runtime::bytes::Bytes;
+
+/// A matrix of random bits whose scales, which are f16, stay small; Q8_K's, an f32, too.
+pub fn random_matrix(kind: BlockType, outputs: usize, inputs: usize) -> QuantizedTensor {
+    let count = inputs / kind.elements() * outputs;
+    let mut state = 7u32;
+    let mut bytes: Vec<u8> = (0..count * kind.bytes())
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect();
+    for block in bytes.chunks_mut(kind.bytes()) {
+        for at in [0, 2, kind.bytes() - 4, kind.bytes() - 2] {
+            // The sign and exponent of an f16 between 2⁻⁶ and 2⁻⁵.
+            block[at + 1] = 0b0010_0100 | (block[at + 1] & 0b1000_0011);
+        }
+        if kind == BlockType::Q8K {
+            // An f32 between 2⁻⁷ and 2⁻⁵.
+            block[3] = 0b0011_1100;
+        }
+    }
+    QuantizedTensor {
+        kind,
+        shape: vec![outputs, inputs],
+        bytes: Bytes::unpacked(bytes),
+    }
+}

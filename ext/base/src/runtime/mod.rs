@@ -1,0 +1,20 @@
+//! What everything else stands on: errors, cancelling, logging, memory, threads and devices.
+
+pub mod ahead;
+pub mod allocator;
+pub mod bytes;
+pub mod cancel;
+pub mod device;
+pub mod error;
+pub mod huge_pages;
+mod job;
+pub mod log;
+pub mod mapping;
+pub mod memory;
+pub mod per_process;
+pub mod shared_lock;
+pub mod stack;
+pub mod stats;
+pub mod switch;
+mod team;
+pub mod threads;

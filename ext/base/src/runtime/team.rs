@@ -1,0 +1,279 @@
+//! Threads that a call keeps awake, and how it hands them work: through memory that they look at all the
+//! time, which takes a fraction of the time that the pool's queues take. A decoder does it hundreds of
+//! times for a token.
+//!
+//! Nobody waits for a thread that does not come: what is handed out is cut into parts, each thread has a
+//! share of them that it begins with, and takes what others have left after it.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::ahead::{Ahead, Course};
+
+/// The gate's lowest bits count the members at work.
+const INSIDE: usize = (1 << 16) - 1;
+/// Set while members may come in.
+const OPEN: usize = 1 << 16;
+/// The bits from here on change with every piece of work.
+const NUMBER: usize = 1 << 17;
+/// How often the leader looks for the last member before it lets others have its processor.
+const LOOKS: usize = 2000;
+
+/// Keeps what it holds on cache lines of its own: processors fetch them by twos.
+#[repr(align(128))]
+struct Apart<T>(T);
+
+pub(super) struct Team {
+    /// What the leader and the members read.
+    pub course: Course,
+    gate: Apart<AtomicUsize>,
+    over: Apart<AtomicBool>,
+    /// How many members are there.
+    present: AtomicUsize,
+    /// For each thread, which part of its share comes next.
+    next: Box<[Apart<AtomicUsize>]>,
+    /// Written by the leader while the gate is closed and nobody inside; read by members who are.
+    work: UnsafeCell<Option<Work>>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+#[derive(Clone, Copy)]
+struct Work {
+    run: *const (dyn Fn(Range<usize>) + Sync),
+    parts: usize,
+}
+
+// SAFETY: who may touch `work` is said there, and its function may be called by any thread.
+unsafe impl Send for Team {}
+// SAFETY: as for `Send`; the other fields are atomic or have a lock.
+unsafe impl Sync for Team {}
+
+impl Team {
+    /// For a leader, number 0, and members from 1 on.
+    pub fn new(threads: usize) -> Self {
+        let next = (0..threads).map(|_| Apart(AtomicUsize::new(0)));
+        Self {
+            course: Course::begin(),
+            gate: Apart(AtomicUsize::new(0)),
+            over: Apart(AtomicBool::new(false)),
+            present: AtomicUsize::new(0),
+            next: next.collect(),
+            work: UnsafeCell::new(None),
+            panic: Mutex::new(None),
+        }
+    }
+
+    /// Sends the members away.
+    pub fn dismiss(&self) {
+        self.over.0.store(true, Ordering::Release);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.0.load(Ordering::Acquire)
+    }
+
+    /// Whether anybody is there to take work; it may be doing something else.
+    pub fn has_members(&self) -> bool {
+        self.present.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts the calling thread as a member while `work` runs.
+    pub fn attend(&self, work: impl FnOnce()) {
+        struct Leave<'a>(&'a AtomicUsize);
+        impl Drop for Leave<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.present.fetch_add(1, Ordering::Relaxed);
+        let _leave = Leave(&self.present);
+        work();
+    }
+
+    /// Changes with every piece of work.
+    pub fn number(&self) -> usize {
+        self.gate.0.load(Ordering::Relaxed) / NUMBER
+    }
+
+    /// Has a member ask for what it will read once there is work; whether there is anything.
+    pub fn read_ahead(&self, member: usize, ahead: &mut Ahead) -> bool {
+        self.course.ask(ahead, member, self.next.len())
+    }
+
+    /// Runs `work` for ranges that cover 0..parts, on this thread and on members that come.
+    ///
+    /// # Safety
+    /// No other thread calls it, and `work` does not.
+    pub unsafe fn run(&self, parts: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
+        let threads = self.next.len();
+        for (thread, next) in self.next.iter().enumerate() {
+            next.0.store(parts * thread / threads, Ordering::Relaxed);
+        }
+        // SAFETY: the lifetime is only hidden: nobody is inside once `close` is over.
+        let run: *const (dyn Fn(Range<usize>) + Sync) = unsafe { std::mem::transmute(work) };
+        // SAFETY: the gate is closed and nobody inside.
+        unsafe { *self.work.get() = Some(Work { run, parts }) };
+        let number = self.gate.0.load(Ordering::Relaxed).wrapping_add(NUMBER);
+        self.gate.0.store(number | OPEN, Ordering::Release);
+        let own = catch_unwind(AssertUnwindSafe(|| self.take(0, parts, work)));
+        self.close();
+        let others = self.panic().take();
+        if let Some(payload) = own.err().or(others) {
+            resume_unwind(payload);
+        }
+    }
+
+    fn panic(&self) -> MutexGuard<'_, Option<Box<dyn Any + Send>>> {
+        self.panic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the gate and waits for those inside.
+    fn close(&self) {
+        let mut gate = self.gate.0.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut looks = 0;
+        while gate & INSIDE != 0 {
+            looks += 1;
+            match looks < LOOKS {
+                true => std::hint::spin_loop(),
+                // The member may be waiting for this very processor.
+                false => std::thread::yield_now(),
+            }
+            gate = self.gate.0.load(Ordering::Acquire);
+        }
+    }
+
+    /// Works on what the leader has handed out, unless this member has: `seen` is its number. Whether
+    /// there was any.
+    pub fn assist(&self, member: usize, seen: &mut usize) -> bool {
+        let mut gate = self.gate.0.load(Ordering::Acquire);
+        loop {
+            if gate & OPEN == 0 || gate / NUMBER == *seen {
+                return false;
+            }
+            let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+            let entered = self
+                .gate
+                .0
+                .compare_exchange_weak(gate, gate + 1, success, failure);
+            match entered {
+                Ok(_) => break,
+                Err(now) => gate = now,
+            }
+        }
+        *seen = gate / NUMBER;
+        // SAFETY: the gate was open, and is not left before this member has left.
+        if let Some(work) = unsafe { *self.work.get() } {
+            // SAFETY: as above.
+            let run = unsafe { &*work.run };
+            let ended = catch_unwind(AssertUnwindSafe(|| self.take(member, work.parts, run)));
+            if let Err(payload) = ended {
+                self.panic().get_or_insert(payload);
+            }
+        }
+        self.gate.0.fetch_sub(1, Ordering::Release);
+        true
+    }
+
+    /// The parts of a thread's share, half of what is left at a time so that others find small ones in the
+    /// end, then those that the others have left.
+    fn take(&self, thread: usize, parts: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
+        let threads = self.next.len();
+        for owner in (thread..threads).chain(0..thread) {
+            let (next, end) = (&self.next[owner].0, parts * (owner + 1) / threads);
+            loop {
+                let left = end.saturating_sub(next.load(Ordering::Relaxed));
+                let count = match owner == thread {
+                    true => left.div_ceil(2),
+                    false => left.min(1),
+                };
+                if count == 0 {
+                    break;
+                }
+                let first = next.fetch_add(count, Ordering::Relaxed);
+                if first < end {
+                    work(first..(first + count).min(end));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `lead` with members beside it until it ends.
+    fn beside_members(members: usize, lead: impl FnOnce(&Team)) {
+        let team = Team::new(members + 1);
+        std::thread::scope(|scope| {
+            for member in 1..=members {
+                let team = &team;
+                scope.spawn(move || {
+                    team.attend(|| {
+                        let mut seen = usize::MAX;
+                        while !team.is_over() {
+                            team.assist(member, &mut seen);
+                            std::hint::spin_loop();
+                        }
+                    });
+                });
+            }
+            let ended = catch_unwind(AssertUnwindSafe(|| lead(&team)));
+            team.dismiss();
+            if let Err(payload) = ended {
+                resume_unwind(payload);
+            }
+        });
+        assert!(!team.has_members());
+    }
+
+    #[test]
+    fn every_part_is_done_once_whoever_comes() {
+        let rounds = if cfg!(miri) { 5 } else { 2000 };
+        for members in [0, 1, 3] {
+            beside_members(members, |team| {
+                for parts in [1, 2, 7, 64].into_iter().cycle().take(rounds) {
+                    let done: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+                    // SAFETY: this thread alone leads, and the work hands nothing out.
+                    unsafe {
+                        team.run(parts, &|range| {
+                            for times in &done[range] {
+                                times.fetch_add(1, Ordering::Relaxed);
+                            }
+                        });
+                    }
+                    assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1));
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_panic_of_any_part_reaches_the_leader_and_the_team_goes_on() {
+        let rounds = if cfg!(miri) { 2 } else { 50 };
+        beside_members(2, |team| {
+            for part_at_fault in (0..6).cycle().take(6 * rounds) {
+                let ended = catch_unwind(AssertUnwindSafe(|| {
+                    let work = |parts: Range<usize>| {
+                        assert!(!parts.contains(&part_at_fault), "on purpose");
+                    };
+                    // SAFETY: this thread alone leads, and the work hands nothing out.
+                    unsafe { team.run(6, &work) };
+                }));
+                assert!(ended.is_err());
+            }
+            let sum = AtomicUsize::new(0);
+            // SAFETY: as above.
+            unsafe {
+                team.run(10, &|parts| {
+                    sum.fetch_add(parts.sum(), Ordering::Relaxed);
+                });
+            }
+            assert_eq!(sum.into_inner(), 45);
+        });
+    }
+}

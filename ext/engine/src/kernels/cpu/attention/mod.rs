@@ -1,9 +1,0 @@
-//! Attention in the caches of the CPU, a head of a sequence at a time.
-
-mod few_queries;
-mod few_sequences;
-pub(crate) mod paged;
-mod scores;
-pub(crate) mod sequences;
-#[cfg(target_arch = "x86_64")]
-mod tiles;

@@ -1,0 +1,221 @@
+//! From the parts of a checkpoint to a layer of experts, however it stores them.
+
+use candle_core::{DType, Tensor};
+
+use super::config::{DecoderConfig, ExpertLayout, Experts, Shared};
+use super::experts::{ExpertLayer, SharedExpert};
+use super::layer::{MlpActivation, MlpLayer};
+use super::loading::mlp;
+use crate::models::config::MlpKind;
+use crate::models::parameters::Parameters;
+use crate::models::parts::{Part, Place};
+use crate::models::projections::MlpParts;
+use crate::nn::{Linear, Projection};
+use crate::Result;
+
+pub fn experts(
+    parameters: &Parameters<'_>,
+    index: usize,
+    experts: &Experts,
+    config: &DecoderConfig,
+) -> Result<ExpertLayer> {
+    let hidden = config.hidden_size;
+    let list = match experts.layout {
+        ExpertLayout::Parts if parameters.names().separates_experts() => {
+            separate(parameters, index, experts.count, config)?
+        }
+        ExpertLayout::Parts => stacked(parameters, index, experts.count, config)?,
+        ExpertLayout::Fused {
+            transposed,
+            interleaved,
+        } => fused(
+            parameters,
+            index,
+            experts,
+            config,
+            (transposed, interleaved),
+        )?,
+        ExpertLayout::Rows => by_rows(parameters, index, experts.count, config)?,
+    };
+    let bias = match experts.biased {
+        true => {
+            let bias = parameters.tensor(Part::RouterBias.at(index))?;
+            if bias.elem_count() != experts.count {
+                return Err(parameters.misfit(Part::RouterBias.at(index), &[experts.count]));
+            }
+            Some(bias.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+        }
+        false => None,
+    };
+    Ok(ExpertLayer {
+        router: parameters.exact_linear(Part::Router.at(index), hidden, experts.count)?,
+        bias,
+        experts: list,
+        shared: shared(parameters, index, experts.shared, config)?,
+        config: experts.clone(),
+    })
+}
+
+fn parts(index: usize, [gate, up, down]: [Place; 3]) -> MlpParts {
+    MlpParts {
+        gate,
+        up,
+        down,
+        ..MlpParts::of(index)
+    }
+}
+
+fn separate(
+    parameters: &Parameters<'_>,
+    index: usize,
+    count: usize,
+    config: &DecoderConfig,
+) -> Result<Vec<MlpLayer>> {
+    (0..count)
+        .map(|expert| {
+            let places = [Part::ExpertGate, Part::ExpertUp, Part::ExpertDown];
+            let places = places.map(|part| part.at(index).expert(expert));
+            mlp(parameters, parts(index, places), MlpKind::Gated, config)
+        })
+        .collect()
+}
+
+/// GGUF keeps all experts of a part in one tensor `[experts, out, in]`.
+fn stacked(
+    parameters: &Parameters<'_>,
+    index: usize,
+    count: usize,
+    config: &DecoderConfig,
+) -> Result<Vec<MlpLayer>> {
+    let stack = |part: Part| parameters.stacked_linears(part.at(index), count);
+    let gates = stack(Part::ExpertGate)?.into_iter();
+    let ups = stack(Part::ExpertUp)?.into_iter();
+    let downs = stack(Part::ExpertDown)?.into_iter();
+    gates
+        .zip(ups)
+        .zip(downs)
+        .map(|((gate, up), output)| expert(Projection::split(vec![gate, up])?, output, config))
+        .collect()
+}
+
+fn expert(input: Projection, output: Linear, config: &DecoderConfig) -> Result<MlpLayer> {
+    let glu = config.experts.as_ref().and_then(|experts| experts.glu);
+    Ok(MlpLayer {
+        input,
+        output,
+        activation: match glu {
+            Some(glu) => MlpActivation::Clamped(glu),
+            None => MlpActivation::Plain(config.mlp.activation),
+        },
+        sub_norm: None,
+    })
+}
+
+/// Gates and ups of all experts in one tensor.
+fn fused(
+    parameters: &Parameters<'_>,
+    index: usize,
+    experts: &Experts,
+    config: &DecoderConfig,
+    (transposed, interleaved): (bool, bool),
+) -> Result<Vec<MlpLayer>> {
+    let stack = |part: Part| -> Result<Tensor> {
+        let place = part.at(index);
+        let stack = parameters.tensor(place)?;
+        match stack.dims() {
+            [count, _, _] if *count == experts.count => {}
+            _ => return Err(parameters.misfit(place, &[experts.count])),
+        }
+        match transposed {
+            true => Ok(stack.transpose(1, 2)?.contiguous()?),
+            false => Ok(stack),
+        }
+    };
+    let (inputs, outputs) = (stack(Part::ExpertGateUp)?, stack(Part::ExpertDown)?);
+    let bias = |part: Part| parameters.optional_tensor(part.at(index));
+    let (input_bias, output_bias) = (bias(Part::ExpertGateUpBias)?, bias(Part::ExpertDownBias)?);
+    let rows = inputs.dim(1)?;
+    let order: Vec<u32> = match interleaved {
+        true => (0..rows as u32)
+            .step_by(2)
+            .chain((1..rows as u32).step_by(2))
+            .collect(),
+        false => (0..rows as u32).collect(),
+    };
+    let order = Tensor::from_vec(order, rows, inputs.device())?;
+    let one = |stack: &Option<Tensor>, expert: usize| -> Result<Option<Tensor>> {
+        Ok(stack.as_ref().map(|stack| stack.get(expert)).transpose()?)
+    };
+    (0..experts.count)
+        .map(|number| {
+            let weight = inputs.get(number)?.index_select(&order, 0)?;
+            let bias = one(&input_bias, number)?;
+            let bias = bias.map(|bias| bias.index_select(&order, 0)).transpose()?;
+            let input = Projection::fused_halves(parameters.assemble(weight, bias)?)?;
+            let output = parameters.assemble(
+                outputs.get(number)?.contiguous()?,
+                one(&output_bias, number)?,
+            )?;
+            expert(input, output, config)
+        })
+        .collect()
+}
+
+/// The rows of all experts in one matrix per part, of which the last is transposed.
+fn by_rows(
+    parameters: &Parameters<'_>,
+    index: usize,
+    count: usize,
+    config: &DecoderConfig,
+) -> Result<Vec<MlpLayer>> {
+    let hidden = config.hidden_size;
+    let stack = |part: Part| -> Result<Tensor> {
+        let place = part.at(index);
+        let rows = parameters.shape(place)?.first().copied().unwrap_or(0);
+        let matrix = parameters.shaped(place, &[rows, hidden])?;
+        if !rows.is_multiple_of(count) {
+            return Err(parameters.misfit(place, &[count, hidden]));
+        }
+        Ok(matrix.reshape((count, rows / count, hidden))?)
+    };
+    let gates = stack(Part::ExpertGate)?;
+    let (ups, downs) = (stack(Part::ExpertUp)?, stack(Part::ExpertDown)?);
+    (0..count)
+        .map(|number| {
+            let linear = |stack: &Tensor| -> Result<Linear> {
+                parameters.assemble(stack.get(number)?.contiguous()?, None)
+            };
+            let input = Projection::split(vec![linear(&gates)?, linear(&ups)?])?;
+            let down = downs.get(number)?.t()?.contiguous()?;
+            expert(input, parameters.assemble(down, None)?, config)
+        })
+        .collect()
+}
+
+fn shared(
+    parameters: &Parameters<'_>,
+    index: usize,
+    kind: Shared,
+    config: &DecoderConfig,
+) -> Result<Option<SharedExpert>> {
+    if kind == Shared::None {
+        return Ok(None);
+    }
+    let places = [Part::SharedGate, Part::SharedUp, Part::SharedDown].map(|part| part.at(index));
+    let parts = MlpParts {
+        gate_up: Part::SharedGateUp.at(index),
+        ..parts(index, places)
+    };
+    let gate = match kind {
+        Shared::Gated => {
+            // GGUF stores this one-row matrix as a vector.
+            let router = parameters.tensor(Part::SharedRouter.at(index))?;
+            Some(Linear::new(router.reshape((1, config.hidden_size))?, None)?)
+        }
+        _ => None,
+    };
+    Ok(Some(SharedExpert {
+        mlp: mlp(parameters, parts, MlpKind::Gated, config)?,
+        gate,
+    }))
+}

@@ -1,0 +1,16 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "arcee",
+    matches: |raw| is_type(raw, &["arcee"]),
+    config: |raw| {
+        let usual = Usual {
+            mlp: MlpKind::Plain,
+            activation: Activation::ReluSquared,
+            ..Usual::LLAMA
+        };
+        decoder(raw, &usual)
+    },
+    names: |_| LLAMA,
+    gguf: None,
+};

@@ -1,0 +1,21 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "bloom",
+    matches: |raw| is_type(raw, &["bloom"]),
+    config: |raw| {
+        refuse(raw, &["apply_residual_connection_post_layernorm"])?;
+        let mut config = grouped(decoder(raw, &Usual::GPT2)?);
+        config.embedding_norm = Some(config.norm);
+        config.relative = Relative::Alibi {
+            slopes: alibi_slopes(config.head_count),
+        };
+        Ok(config)
+    },
+    names: |_| Names {
+        body: "transformer.",
+        embedding_norm: "word_embeddings_layernorm",
+        ..GPT_NEOX
+    },
+    gguf: None,
+};

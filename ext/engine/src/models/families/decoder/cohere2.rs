@@ -1,0 +1,15 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "cohere2",
+    matches: |raw| is_type(raw, &["cohere2"]),
+    config: |raw| {
+        let mut config = cohere::config(raw)?;
+        let pattern = raw.opt_usize("sliding_window_pattern")?.unwrap_or(4);
+        sliding(raw, &mut config, pattern)?;
+        rotate_in_windows(&mut config);
+        Ok(config)
+    },
+    names: |_| LLAMA,
+    gguf: None,
+};

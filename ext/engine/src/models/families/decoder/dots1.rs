@@ -1,0 +1,14 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "dots1",
+    matches: |raw| is_type(raw, &["dots1"]),
+    config: |raw| {
+        let mut config = mistral::windowed(raw, &Usual::LLAMA)?;
+        config.query_key_norm = QueryKeyNorm::PerHead;
+        config.experts = Some(sigmoid_experts(raw, config.layer_count)?);
+        Ok(config)
+    },
+    names: |_| glm4_moe::NAMES,
+    gguf: None,
+};

@@ -1,0 +1,27 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "exaone4",
+    matches: |raw| is_type(raw, &["exaone4"]),
+    config: |raw| {
+        let mut config = attention(raw)?;
+        config.norm_placement = NormPlacement::Output;
+        Ok(config)
+    },
+    names: |_| Names {
+        post_attention_norm: "post_attention_layernorm",
+        post_mlp_norm: "post_feedforward_layernorm",
+        ..LLAMA
+    },
+    gguf: None,
+};
+
+/// Layers without a window do not rotate.
+pub fn attention(raw: &RawConfig) -> Result<DecoderConfig> {
+    let mut config = decoder(raw, &Usual::LLAMA)?;
+    config.query_key_norm = QueryKeyNorm::PerHead;
+    let pattern = raw.opt_usize("sliding_window_pattern").ok().flatten();
+    sliding(raw, &mut config, pattern.unwrap_or(4))?;
+    rotate_in_windows(&mut config);
+    Ok(config)
+}

@@ -1,0 +1,17 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "glm",
+    matches: |raw| is_type(raw, &["glm"]),
+    config: |raw| {
+        let usual = Usual {
+            rotated: 0.5,
+            ..Usual::LLAMA
+        };
+        let mut config = decoder(raw, &usual)?;
+        config.relative.interleave();
+        Ok(config)
+    },
+    names: |_| LLAMA,
+    gguf: None,
+};

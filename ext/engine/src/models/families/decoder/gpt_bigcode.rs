@@ -1,0 +1,22 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "gpt_bigcode",
+    matches: |raw| is_type(raw, &["gpt_bigcode"]),
+    config: |raw| {
+        let mut config = learned_from(decoder(raw, &Usual::GPT2)?, 0);
+        if !flag(raw, "scale_attn_weights", true)? {
+            config.attention_scale = 1.0;
+        }
+        match flag(raw, "multi_query", true)? {
+            true => config.kv_head_count = 1,
+            false => config = grouped(config),
+        }
+        Ok(config)
+    },
+    names: |_| Names {
+        transposed: false,
+        ..GPT2
+    },
+    gguf: None,
+};

@@ -1,0 +1,9 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "granitemoeshared",
+    matches: |raw| is_type(raw, &["granitemoeshared"]),
+    config: |raw| granitemoe::with_experts(raw, decoder(raw, &Usual::LLAMA)?),
+    names: |_| granitemoe::NAMES,
+    gguf: None,
+};

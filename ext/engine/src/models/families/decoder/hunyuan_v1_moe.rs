@@ -1,0 +1,23 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "hunyuan_v1_moe",
+    matches: |raw| is_type(raw, &["hunyuan_v1_moe"]),
+    config: |raw| {
+        let mut config = hunyuan_v1_dense::config(raw)?;
+        let given = experts(raw, config.layer_count, true, Shared::Plain)?;
+        config.experts = given.map(|experts| Experts {
+            normalize: true,
+            ..experts
+        });
+        Ok(config)
+    },
+    names: |_| Names {
+        router: "mlp.gate.wg",
+        shared_gate: "mlp.shared_mlp.gate_proj",
+        shared_up: "mlp.shared_mlp.up_proj",
+        shared_down: "mlp.shared_mlp.down_proj",
+        ..hunyuan_v1_dense::NAMES
+    },
+    gguf: None,
+};

@@ -1,0 +1,17 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "jais2",
+    matches: |raw| is_type(raw, &["jais2"]),
+    config: |raw| {
+        decoder(
+            raw,
+            &Usual {
+                activation: Activation::ReluSquared,
+                ..Usual::LAYER_NORM
+            },
+        )
+    },
+    names: |_| LLAMA,
+    gguf: None,
+};

@@ -1,0 +1,32 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "minimax_m2",
+    matches: |raw| is_type(raw, &["minimax_m2"]),
+    config: |raw| {
+        let mut config = decoder(
+            raw,
+            &Usual {
+                rotated: 0.5,
+                ..Usual::LLAMA
+            },
+        )?;
+        config.query_key_norm = QueryKeyNorm::Whole;
+        if raw.has("rotary_dim") {
+            rotate_first(raw, &mut config)?;
+        }
+        config.experts = Some(Experts {
+            normalize: true,
+            groups: None,
+            scale: 1.0,
+            shared: Shared::None,
+            ..sigmoid_experts(raw, config.layer_count)?
+        });
+        Ok(config)
+    },
+    names: |_| Names {
+        router_bias: "block_sparse_moe.e_score_correction_bias",
+        ..mixtral::NAMES
+    },
+    gguf: None,
+};

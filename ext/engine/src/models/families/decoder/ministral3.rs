@@ -1,0 +1,25 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "ministral3",
+    matches: |raw| is_type(raw, &["ministral3", "mistral3"]),
+    config: |raw| {
+        let raw = text_of(raw)?;
+        let mut config = mistral::windowed(&raw, &Usual::LLAMA)?;
+        if let Some(rope) = raw.opt_nested("rope_parameters")? {
+            let period = rope.opt_usize("original_max_position_embeddings")?;
+            config.temperature = match (rope.opt_f64("llama_4_scaling_beta")?, period) {
+                (Some(beta), Some(period)) => Some(Temperature {
+                    scale: beta as f32,
+                    offset: 0.0,
+                    period: period as f32,
+                    unrotated_only: false,
+                }),
+                _ => None,
+            };
+        }
+        Ok(config)
+    },
+    names: |_| LLAMA,
+    gguf: None,
+};

@@ -1,0 +1,25 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "olmo2",
+    matches: |raw| is_type(raw, &["olmo2"]),
+    config: |raw| Ok(shape(decoder(raw, &Usual::LLAMA)?)),
+    names: |_| NAMES,
+    gguf: Some(Gguf {
+        architecture: "olmo2",
+        config: |file| Ok(shape(file.decoder(&Usual::LLAMA)?)),
+        names: |_| GGUF,
+    }),
+};
+
+pub const NAMES: Names = Names {
+    post_attention_norm: "post_attention_layernorm",
+    post_mlp_norm: "post_feedforward_layernorm",
+    ..LLAMA
+};
+
+pub fn shape(mut config: DecoderConfig) -> DecoderConfig {
+    config.norm_placement = NormPlacement::Output;
+    config.query_key_norm = QueryKeyNorm::Whole;
+    config
+}

@@ -1,0 +1,21 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "qwen2_moe",
+    matches: |raw| is_type(raw, &["qwen2_moe"]),
+    config: |raw| {
+        let mut config = qwen2::windowed(raw, &Usual::LLAMA)?;
+        config.experts = experts(raw, config.layer_count, false, Shared::Gated)?;
+        Ok(config)
+    },
+    names: |_| LLAMA,
+    gguf: Some(Gguf {
+        architecture: "qwen2moe",
+        config: |file| {
+            let mut config = file.decoder(&Usual::LLAMA)?;
+            config.experts = file.experts(false, true)?;
+            Ok(config)
+        },
+        names: |_| GGUF,
+    }),
+};

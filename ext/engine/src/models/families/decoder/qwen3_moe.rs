@@ -1,0 +1,21 @@
+use super::*;
+
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "qwen3_moe",
+    matches: |raw| is_type(raw, &["qwen3_moe"]),
+    config: |raw| {
+        let mut config = qwen3::config(raw)?;
+        config.experts = experts(raw, config.layer_count, false, Shared::None)?;
+        Ok(config)
+    },
+    names: |_| LLAMA,
+    gguf: Some(Gguf {
+        architecture: "qwen3moe",
+        config: |file| {
+            let mut config = file.decoder(&Usual::LLAMA)?;
+            config.experts = file.experts(true, false)?;
+            Ok(config)
+        },
+        names: |_| GGUF,
+    }),
+};

@@ -1,0 +1,483 @@
+//! What a checkpoint's `preprocessor_config.json` makes of a picture.
+
+use serde_json::Value;
+
+use super::resample::{resize, Filter};
+use super::size::Target;
+use super::tiles::{self, Tiling, Views};
+use super::{Image, CHANNELS};
+use crate::files::raw_config::RawConfig;
+use crate::{CancelToken, Error, Result};
+use base::runtime::memory;
+
+/// The steps between a picture and the numbers that a model reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Processor {
+    /// Pad to a square in the mean colour before anything else (LLaVA).
+    squares: bool,
+    tiling: Tiling,
+    target: Option<Target>,
+    pub(super) filter: Filter,
+    /// (width, height)
+    crop: Option<(usize, usize)>,
+    /// What is done to a byte: (value − shift) · scale.
+    shift: [f32; CHANNELS],
+    scale: [f32; CHANNELS],
+    mean: [f64; CHANNELS],
+}
+
+/// A picture as a model reads it: [channels, height, width].
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    pub width: usize,
+    pub height: usize,
+    pub values: Vec<f32>,
+}
+
+/// How the numbers of a patch follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchOrder {
+    /// All of red, then green, then blue: the weights of a convolution.
+    ByChannel,
+    /// Pixel by pixel (SigLIP 2).
+    ByPixel,
+}
+
+/// Edges beyond this are no model's.
+pub(super) const EDGES: std::ops::RangeInclusive<usize> = 1..=16_384;
+
+/// Of a resized picture.
+const MOST_PIXELS: usize = 100_000_000;
+
+const CLIP_MEAN: [f64; CHANNELS] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
+const CLIP_DEVIATION: [f64; CHANNELS] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
+const IMAGENET_MEAN: [f64; CHANNELS] = [0.485, 0.456, 0.406];
+const IMAGENET_DEVIATION: [f64; CHANNELS] = [0.229, 0.224, 0.225];
+const HALF: [f64; CHANNELS] = [0.5; CHANNELS];
+
+/// What a processor does where its file does not say.
+struct Usual {
+    target: Target,
+    /// What a lone number as size means.
+    square: bool,
+    crop: Option<usize>,
+    filter: Filter,
+    mean: [f64; CHANNELS],
+    deviation: [f64; CHANNELS],
+    squares: bool,
+}
+
+impl Usual {
+    const CLIP: Self = Self {
+        target: Target::Shortest(224),
+        square: false,
+        crop: Some(224),
+        filter: Filter::Bicubic,
+        mean: CLIP_MEAN,
+        deviation: CLIP_DEVIATION,
+        squares: false,
+    };
+
+    const VIT: Self = Self {
+        target: Target::Exact {
+            width: 224,
+            height: 224,
+        },
+        square: true,
+        crop: None,
+        filter: Filter::Bilinear,
+        mean: HALF,
+        deviation: HALF,
+        squares: false,
+    };
+
+    const SIGLIP: Self = Self {
+        filter: Filter::Bicubic,
+        ..Self::VIT
+    };
+
+    const DEIT: Self = Self {
+        target: Target::Exact {
+            width: 256,
+            height: 256,
+        },
+        crop: Some(224),
+        filter: Filter::Bicubic,
+        mean: IMAGENET_MEAN,
+        deviation: IMAGENET_DEVIATION,
+        ..Self::VIT
+    };
+
+    const QWEN: Self = Self {
+        target: Target::Pixels {
+            factor: 28,
+            least: 56 * 56,
+            most: 28 * 28 * 1280,
+        },
+        crop: None,
+        ..Self::CLIP
+    };
+
+    const IDEFICS: Self = Self {
+        target: Target::Longest(4 * 364),
+        filter: Filter::Lanczos,
+        ..Self::VIT
+    };
+
+    const LLAVA_NEXT: Self = Self {
+        target: Target::Shortest(336),
+        crop: Some(336),
+        ..Self::CLIP
+    };
+
+    fn of(kind: &str) -> Option<Self> {
+        Some(match kind {
+            "CLIP" | "Bit" | "Llava" => Self::CLIP,
+            "LlavaNext" => Self::LLAVA_NEXT,
+            "ViT" | "Siglip2" | "Gemma3" => Self::VIT,
+            "Siglip" => Self::SIGLIP,
+            "Idefics3" | "SmolVLM" => Self::IDEFICS,
+            "Qwen2VL" | "Qwen2_5_VL" => Self::QWEN,
+            "DeiT" => Self::DEIT,
+            _ => return None,
+        })
+    }
+}
+
+/// `CLIPImageProcessorFast` and `CLIPFeatureExtractor` are CLIP's.
+fn kind(raw: &RawConfig) -> Result<&str> {
+    let name = raw.opt_string(["image_processor_type", "feature_extractor_type"])?;
+    let name = name.unwrap_or("CLIPImageProcessor");
+    let endings = ["Fast", "Pil", "ImageProcessor", "FeatureExtractor"];
+    Ok(endings.iter().fold(name, |name, ending| {
+        name.strip_suffix(ending).unwrap_or(name)
+    }))
+}
+
+impl Processor {
+    /// From `preprocessor_config.json`.
+    pub fn read(raw: &RawConfig) -> Result<Self> {
+        let kind = kind(raw)?;
+        let usual = Usual::of(kind).ok_or_else(|| {
+            Error::unsupported(
+                raw.file(),
+                format!("the image processor {kind:?} is not one that red-candle has"),
+            )
+        })?;
+        let flag = |key: &str, otherwise: bool| -> Result<bool> {
+            Ok(raw.opt_bool(key)?.unwrap_or(otherwise))
+        };
+        let target = match kind {
+            "Siglip2" => Target::Patches {
+                patch: raw.opt_usize_in("patch_size", EDGES)?.unwrap_or(16),
+                most: raw.opt_usize_in("max_num_patches", EDGES)?.unwrap_or(256),
+            },
+            "Qwen2VL" | "Qwen2_5_VL" => pixels(raw)?,
+            "Idefics3" | "SmolVLM" => longest(raw)?.unwrap_or(usual.target),
+            _ => target(raw, "size", usual.square)?.unwrap_or(usual.target),
+        };
+        let crop = match target_of_crop(raw)? {
+            Some(size) => Some(size),
+            None => usual.crop.map(|edge| (edge, edge)),
+        };
+        let number = raw.opt_usize("resample")?;
+        let filter = match number {
+            None => usual.filter,
+            Some(number) => Filter::from_number(number).ok_or_else(|| {
+                Error::unsupported(
+                    raw.file(),
+                    format!("there is no resampling filter {number}"),
+                )
+            })?,
+        };
+        let mean = channels(raw, "image_mean")?.unwrap_or(usual.mean);
+        let deviation = channels(raw, "image_std")?.unwrap_or(usual.deviation);
+        if deviation.contains(&0.0) {
+            return Err(Error::corrupt(raw.file(), "\"image_std\" is 0"));
+        }
+        let factor = match flag("do_rescale", true)? {
+            true => raw.opt_f64("rescale_factor")?.unwrap_or(1.0 / 255.0),
+            false => 1.0,
+        };
+        let normalizes = flag("do_normalize", true)?;
+        let by_channel = |number: fn(f64, f64, f64) -> f64| -> [f32; CHANNELS] {
+            std::array::from_fn(|at| match normalizes {
+                true => number(mean[at], deviation[at], factor) as f32,
+                false => number(0.0, 1.0, factor) as f32,
+            })
+        };
+        Ok(Self {
+            squares: flag("do_pad", usual.squares)? && kind == "Llava",
+            tiling: match kind {
+                "Idefics3" | "SmolVLM" => tiles::squares(raw)?,
+                "LlavaNext" => tiles::pinpoints(raw, crop)?,
+                "Gemma3" => tiles::pieces(raw)?,
+                _ => Tiling::Whole,
+            },
+            target: flag("do_resize", true)?.then_some(target),
+            filter,
+            crop: crop.filter(|_| flag("do_center_crop", usual.crop.is_some()).unwrap_or(false)),
+            shift: by_channel(|mean, _, factor| mean / factor),
+            scale: by_channel(|_, deviation, factor| factor / deviation),
+            mean,
+        })
+    }
+
+    /// (width, height) of every view, where pictures are all brought to one.
+    pub fn fixed_size(&self) -> Option<(usize, usize)> {
+        match (self.crop, self.target) {
+            (Some(crop), _) => Some(crop),
+            (None, Some(Target::Exact { width, height })) => Some((width, height)),
+            _ => None,
+        }
+    }
+
+    /// The picture alone.
+    pub fn process(&self, image: &Image, cancel: &CancelToken) -> Result<View> {
+        let squared = match self.squares && image.width() != image.height() {
+            true => Some(self.square(image)?),
+            false => None,
+        };
+        let image = squared.as_ref().unwrap_or(image);
+        let image = self.resized(image, cancel)?;
+        match self.crop {
+            Some((width, height)) => self.view(&centred(&image, width, height)?),
+            None => self.view(&image),
+        }
+    }
+
+    /// The picture and its tiles, as the checkpoint cuts it.
+    pub fn views(&self, image: &Image, cancel: &CancelToken) -> Result<Views> {
+        match &self.tiling {
+            Tiling::Whole => Ok(Views {
+                views: vec![self.process(image, cancel)?],
+                tiles: (0, 0),
+                size: (image.width(), image.height()),
+            }),
+            Tiling::Squares { edge, splits } => {
+                tiles::cut_squares(self, image, (*edge, *splits), cancel)
+            }
+            Tiling::Pinpoints { sizes, edge } => {
+                tiles::cut_pinpoints(self, image, (sizes, *edge), cancel)
+            }
+            Tiling::Pieces { least, most, ratio } => {
+                tiles::cut_pieces(self, image, (*least, *most, *ratio), cancel)
+            }
+        }
+    }
+
+    /// Of the size that the model wants.
+    pub(super) fn resized(&self, image: &Image, cancel: &CancelToken) -> Result<Image> {
+        match self.target {
+            Some(target) => self.resized_to(target, image, cancel),
+            None => Ok(image.clone()),
+        }
+    }
+
+    pub(super) fn resized_to(
+        &self,
+        target: Target,
+        image: &Image,
+        cancel: &CancelToken,
+    ) -> Result<Image> {
+        let (width, height) = target.of(image.width(), image.height());
+        check_resized(image, width, height)?;
+        resize(image, width, height, self.filter, cancel)
+    }
+
+    fn square(&self, image: &Image) -> Result<Image> {
+        let edge = image.width().max(image.height());
+        let colour = self.mean.map(|mean| (mean * 255.0) as u8);
+        let mut square = Image::filled(edge, edge, colour)?;
+        let (left, top) = ((edge - image.width()) / 2, (edge - image.height()) / 2);
+        square.paste(image, left, top);
+        Ok(square)
+    }
+
+    pub(super) fn view(&self, image: &Image) -> Result<View> {
+        let (width, height) = (image.width(), image.height());
+        memory::ensure_elements(&[width, height, CHANNELS], 4, "the pixels of an image")?;
+        let mut values = Vec::with_capacity(width * height * CHANNELS);
+        for channel in 0..CHANNELS {
+            let (shift, scale) = (self.shift[channel], self.scale[channel]);
+            let table: [f32; 256] = std::array::from_fn(|byte| (byte as f32 - shift) * scale);
+            let bytes = image.pixels().iter().skip(channel).step_by(CHANNELS);
+            values.extend(bytes.map(|&byte| table[usize::from(byte)]));
+        }
+        Ok(View {
+            width,
+            height,
+            values,
+        })
+    }
+}
+
+impl View {
+    /// Whole patches, row by row, each as `order` says.
+    pub fn patches(&self, patch: usize, order: PatchOrder, into: &mut Vec<f32>) {
+        let plane = self.width * self.height;
+        let (columns, rows) = (self.width / patch, self.height / patch);
+        let at = |channel: usize, y: usize, x: usize| channel * plane + y * self.width + x;
+        for row in 0..rows {
+            for column in 0..columns {
+                let (left, top) = (column * patch, row * patch);
+                match order {
+                    PatchOrder::ByChannel => {
+                        for channel in 0..CHANNELS {
+                            for y in top..top + patch {
+                                into.extend(&self.values[at(channel, y, left)..][..patch]);
+                            }
+                        }
+                    }
+                    PatchOrder::ByPixel => {
+                        for y in top..top + patch {
+                            for x in left..left + patch {
+                                into.extend((0..CHANNELS).map(|c| self.values[at(c, y, x)]));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A picture one pixel wide can be as long as it likes, until it is scaled up.
+fn check_resized(image: &Image, width: usize, height: usize) -> Result<()> {
+    match width.checked_mul(height) {
+        Some(pixels) if pixels <= MOST_PIXELS => Ok(()),
+        _ => Err(Error::InvalidInput(format!(
+            "an image of {}x{} pixels is too long and narrow: the model asks for {width}x{height} of it",
+            image.width(),
+            image.height()
+        ))),
+    }
+}
+
+/// The middle of a picture; where that is larger than the picture, the rest is black.
+fn centred(image: &Image, width: usize, height: usize) -> Result<Image> {
+    let (wide, high) = (image.width().max(width), image.height().max(height));
+    let padded = match (wide, high) == (image.width(), image.height()) {
+        true => None,
+        false => {
+            let mut padded = Image::filled(wide, high, [0; CHANNELS])?;
+            padded.paste(
+                image,
+                (wide - image.width()) / 2,
+                (high - image.height()) / 2,
+            );
+            Some(padded)
+        }
+    };
+    let image = padded.as_ref().unwrap_or(image);
+    Ok(image.crop((wide - width) / 2, (high - height) / 2, width, height))
+}
+
+/// Bounds of the number of pixels, which older files name after edges.
+fn pixels(raw: &RawConfig) -> Result<Target> {
+    let edge = |key: &str, usual: usize| -> Result<usize> {
+        Ok(raw.opt_usize_in(key, EDGES)?.unwrap_or(usual))
+    };
+    let size = raw.opt_nested("size")?;
+    let bound = |own: &str, edge: &str, usual: usize| -> Result<usize> {
+        let nested = match &size {
+            Some(size) => size.opt_usize_in([edge, own], 1..=MOST_PIXELS)?,
+            None => None,
+        };
+        let own = raw.opt_usize_in(own, 1..=MOST_PIXELS)?;
+        Ok(own.or(nested).unwrap_or(usual))
+    };
+    Ok(Target::Pixels {
+        factor: edge("patch_size", 14)? * edge("merge_size", 2)?,
+        least: bound("min_pixels", "shortest_edge", 56 * 56)?,
+        most: bound("max_pixels", "longest_edge", 28 * 28 * 1280)?,
+    })
+}
+
+fn longest(raw: &RawConfig) -> Result<Option<Target>> {
+    let Some(size) = raw.opt_nested("size")? else {
+        return Ok(None);
+    };
+    match size.opt_usize_in("longest_edge", EDGES)? {
+        Some(edge) => Ok(Some(Target::Longest(edge))),
+        None => target(raw, "size", true),
+    }
+}
+
+fn target_of_crop(raw: &RawConfig) -> Result<Option<(usize, usize)>> {
+    Ok(match target(raw, "crop_size", true)? {
+        Some(Target::Exact { width, height }) => Some((width, height)),
+        Some(Target::Shortest(edge)) => Some((edge, edge)),
+        _ => None,
+    })
+}
+
+/// A size as files write it: a number, a pair of height and width, or an object.
+fn target(raw: &RawConfig, key: &str, square: bool) -> Result<Option<Target>> {
+    let lone = |edge: usize| match square {
+        true => Target::Exact {
+            width: edge,
+            height: edge,
+        },
+        false => Target::Shortest(edge),
+    };
+    let size = match raw.get(key) {
+        None => return Ok(None),
+        Some(Value::Number(_)) => return raw.opt_usize_in(key, EDGES).map(|edge| edge.map(lone)),
+        Some(Value::Array(_)) => {
+            let edges = raw.opt_integers(key)?.unwrap_or_default();
+            let edges: Option<Vec<usize>> = edges
+                .iter()
+                .map(|&edge| {
+                    usize::try_from(edge)
+                        .ok()
+                        .filter(|edge| EDGES.contains(edge))
+                })
+                .collect();
+            return match edges.as_deref() {
+                Some([height, width]) => Ok(Some(Target::Exact {
+                    width: *width,
+                    height: *height,
+                })),
+                Some([edge]) => Ok(Some(lone(*edge))),
+                _ => Err(Error::corrupt(raw.file(), format!("{key:?} is not a size"))),
+            };
+        }
+        Some(_) => raw.nested(key)?,
+    };
+    let edge = |key: &str| size.opt_usize_in(key, EDGES);
+    let found = (
+        edge("width")?.zip(edge("height")?),
+        edge("shortest_edge")?,
+        edge("longest_edge")?,
+        edge("max_width")?.zip(edge("max_height")?),
+    );
+    match found {
+        (Some((width, height)), ..) => Ok(Some(Target::Exact { width, height })),
+        (None, Some(short), Some(long), _) => Ok(Some(Target::ShortestWithin(short, long))),
+        (None, Some(short), None, _) => Ok(Some(Target::Shortest(short))),
+        (.., Some((width, height))) => Ok(Some(Target::Within { width, height })),
+        _ => Err(Error::unsupported(
+            raw.file(),
+            format!("{key:?} has neither height and width nor shortest_edge"),
+        )),
+    }
+}
+
+/// Three numbers, or one for all.
+fn channels(raw: &RawConfig, key: &str) -> Result<Option<[f64; CHANNELS]>> {
+    if matches!(raw.get(key), Some(Value::Number(_))) {
+        return Ok(raw.opt_f64(key)?.map(|number| [number; CHANNELS]));
+    }
+    match raw.opt_numbers(key)? {
+        None => Ok(None),
+        Some(numbers) => <[f64; CHANNELS]>::try_from(numbers)
+            .map(Some)
+            .map_err(|numbers| {
+                Error::corrupt(
+                    raw.file(),
+                    format!("{key:?} has {} numbers for 3 channels", numbers.len()),
+                )
+            }),
+    }
+}

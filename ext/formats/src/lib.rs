@@ -1,0 +1,9 @@
+//! Files and what they hold: the hub and its cache, weights, tokenizers and chat templates, images.
+
+pub mod files;
+pub mod image;
+pub mod text;
+pub mod weights;
+
+pub use base::{CancelToken, Device, Error, Result, VERSION};
+pub use text::tokenizer::Tokenizer;

@@ -1,0 +1,283 @@
+//! Matrices of GGUF's quantized blocks in a GPU's memory, as they lie in their file.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::{Activation, Epilogue};
+use crate::{Error, Result};
+use base::quant::{BlockType, QuantizedTensor};
+use base::runtime::device::placed;
+
+/// [outputs, inputs], row after row of whole blocks.
+#[derive(Clone, Debug)]
+pub struct DeviceBlocks {
+    kind: BlockType,
+    shape: [usize; 2],
+    /// u8 [bytes].
+    bytes: Tensor,
+}
+
+impl DeviceBlocks {
+    /// Whether a device has kernels that compute on blocks, for a model of this type.
+    pub fn computed_by(device: &Device, dtype: DType) -> bool {
+        let has_kernels = (cfg!(feature = "metal") && device.is_metal())
+            || (cfg!(feature = "cuda") && device.is_cuda());
+        has_kernels && matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    /// Copies the blocks, and lets go of the file's pages.
+    pub fn new(blocks: &QuantizedTensor, device: &Device) -> Result<Self> {
+        let [outputs, inputs] = blocks.shape[..] else {
+            return Err(Error::InvalidInput(format!(
+                "blocks on a device are a matrix, not a tensor of shape {:?}",
+                blocks.shape
+            )));
+        };
+        let row = inputs / blocks.kind.elements() * blocks.kind.bytes();
+        let length = outputs.checked_mul(row);
+        let held = length.and_then(|length| blocks.bytes.get(..length));
+        let (Some(held), 0) = (held, inputs % blocks.kind.elements()) else {
+            return Err(Error::InvalidInput(format!(
+                "{} bytes of {} do not hold a matrix of shape {:?}",
+                blocks.bytes.len(),
+                blocks.kind.name(),
+                blocks.shape
+            )));
+        };
+        let bytes = match held.is_empty() {
+            true => placed(&Tensor::zeros(0, DType::U8, &Device::Cpu)?, device)?,
+            false => Tensor::from_slice(held, held.len(), device)?,
+        };
+        blocks.release_rows(0..outputs);
+        Ok(Self {
+            kind: blocks.kind,
+            shape: [outputs, inputs],
+            bytes,
+        })
+    }
+
+    pub fn kind(&self) -> BlockType {
+        self.kind
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    pub fn outputs(&self) -> usize {
+        self.shape[0]
+    }
+
+    pub fn inputs(&self) -> usize {
+        self.shape[1]
+    }
+
+    /// The blocks, u8.
+    pub fn bytes(&self) -> &Tensor {
+        &self.bytes
+    }
+
+    /// x · matrixᵀ + bias + residual; `x` is [rows, inputs], `residual` [rows, outputs].
+    pub fn multiply(
+        &self,
+        x: &Tensor,
+        bias: Option<&Tensor>,
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let (rows, _) = x.dims2()?;
+        if rows * self.outputs() * self.inputs() == 0 {
+            return Ok(Tensor::zeros(
+                (rows, self.outputs()),
+                x.dtype(),
+                x.device(),
+            )?);
+        }
+        #[cfg(feature = "metal")]
+        if x.device().is_metal() {
+            let factor = BlockFactor { blocks: self, bias };
+            let epilogue = Epilogue {
+                residual,
+                ..Epilogue::default()
+            };
+            return match multiply_with(x, &factor, &epilogue)? {
+                Some(product) => Ok(product),
+                None => Err(self.without_kernels()),
+            };
+        }
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return super::cuda::blocks::multiply(self, x, bias, residual);
+        }
+        let _ = (bias, residual);
+        Err(self.without_kernels())
+    }
+
+    /// Some of its outputs, on the same memory.
+    pub fn part(&self, first: usize, outputs: usize) -> Result<Self> {
+        let row = self.inputs() / self.kind.elements() * self.kind.bytes();
+        Ok(Self {
+            kind: self.kind,
+            shape: [outputs, self.inputs()],
+            bytes: self.bytes.narrow(0, first * row, outputs * row)?,
+        })
+    }
+
+    /// Some rows, which must be within the matrix: [rows, inputs].
+    pub fn rows(&self, rows: &[u32], dtype: DType) -> Result<Tensor> {
+        let device = self.bytes.device();
+        if rows.is_empty() || self.inputs() == 0 {
+            return Ok(Tensor::zeros((rows.len(), self.inputs()), dtype, device)?);
+        }
+        #[cfg(feature = "metal")]
+        if device.is_metal() {
+            return Ok(super::metal::blocks::rows(self, rows, dtype)?);
+        }
+        match self.rows_at(&Tensor::new(rows, device)?, dtype)? {
+            Some(rows) => Ok(rows),
+            None => Err(self.without_kernels()),
+        }
+    }
+
+    /// As `rows`, with their numbers on the device, u32 [rows]; `None` where there is no kernel for it.
+    pub fn rows_at(&self, rows: &Tensor, dtype: DType) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if self.bytes.device().is_cuda() {
+            return Ok(Some(super::cuda::blocks::expand(self, Some(rows), dtype)?));
+        }
+        let _ = (rows, dtype);
+        Ok(None)
+    }
+
+    fn without_kernels(&self) -> Error {
+        Error::Internal(format!(
+            "there are no kernels for {} blocks on this device",
+            self.kind.name()
+        ))
+    }
+}
+
+/// A matrix and its bias [outputs].
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    not(any(feature = "cuda", feature = "metal")),
+    allow(dead_code, reason = "for GPUs")
+)]
+pub struct BlockFactor<'a> {
+    pub blocks: &'a DeviceBlocks,
+    pub bias: Option<&'a Tensor>,
+}
+
+impl BlockFactor<'_> {
+    /// Gate and up of a matrix that holds both, gate first, and their biases.
+    #[cfg(any(feature = "cuda", feature = "metal"))]
+    pub fn halves(&self) -> Result<([DeviceBlocks; 2], [Option<Tensor>; 2])> {
+        let half = self.blocks.outputs() / 2;
+        let parts = [self.blocks.part(0, half)?, self.blocks.part(half, half)?];
+        let bias = |at: usize| self.bias.map(|bias| bias.narrow(0, at, half));
+        Ok((parts, [bias(0).transpose()?, bias(half).transpose()?]))
+    }
+}
+
+/// x · matrixᵀ + bias and what follows; `None` where it takes more than one launch. `x` is [rows, inputs].
+pub fn multiply_with(
+    x: &Tensor,
+    factor: &BlockFactor<'_>,
+    epilogue: &Epilogue<'_>,
+) -> Result<Option<Tensor>> {
+    #[cfg(feature = "metal")]
+    if x.device().is_metal() {
+        return Ok(super::metal::product::multiply(
+            x,
+            (*factor).into(),
+            epilogue,
+        )?);
+    }
+    let _ = (x, factor, epilogue);
+    Ok(None)
+}
+
+/// The products with several matrices side by side; `None` where it takes more than one launch.
+pub fn multiply_joined(x: &Tensor, factors: &[BlockFactor<'_>]) -> Result<Option<Tensor>> {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() && x.rank() == 2 {
+        use super::cuda::{blocks, product::Outcome};
+        let none = Activation::Identity;
+        let product = blocks::product(&x.contiguous()?, factors, Outcome::Joined, none, None);
+        return Ok(product?);
+    }
+    #[cfg(feature = "metal")]
+    if x.device().is_metal() && x.rank() == 2 {
+        use super::metal::product::{product, Factor, Outcome};
+        let factors: Vec<Factor<'_>> = factors.iter().map(|&factor| factor.into()).collect();
+        let outcome = Outcome::Joined(Activation::Identity);
+        return Ok(product(x, &factors, outcome, None)?);
+    }
+    let _ = (x, factors);
+    Ok(None)
+}
+
+/// activation(x · gateᵀ) · (x · upᵀ) of two matrices, or of one that holds both, gate first; `None` where it
+/// takes more than one launch.
+pub fn multiply_gated(
+    x: &Tensor,
+    factors: &[BlockFactor<'_>],
+    activation: Activation,
+) -> Result<Option<Tensor>> {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() && x.rank() == 2 {
+        return super::cuda::blocks::multiply_gated(x, factors, activation);
+    }
+    #[cfg(feature = "metal")]
+    if x.device().is_metal() && x.rank() == 2 {
+        use super::metal::product::{product, Outcome};
+        let outcome = Outcome::Gated(activation);
+        if let &[gate, up] = factors {
+            return Ok(product(x, &[gate.into(), up.into()], outcome, None)?);
+        }
+        if let [both] = factors {
+            let (halves, biases) = both.halves()?;
+            let factor = |at: usize| BlockFactor {
+                blocks: &halves[at],
+                bias: biases[at].as_ref(),
+            };
+            return Ok(product(
+                x,
+                &[factor(0).into(), factor(1).into()],
+                outcome,
+                None,
+            )?);
+        }
+    }
+    let _ = (x, factors, activation);
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::runtime::bytes::Bytes;
+
+    #[test]
+    fn the_cpu_has_other_kernels_for_blocks() {
+        assert!(!DeviceBlocks::computed_by(&Device::Cpu, DType::F32));
+    }
+
+    #[test]
+    fn blocks_that_do_not_make_a_matrix_are_refused() {
+        let blocks = |shape: &[usize], length: usize| QuantizedTensor {
+            kind: BlockType::Q4_0,
+            shape: shape.to_vec(),
+            bytes: Bytes::unpacked(vec![0; length]),
+        };
+        let held = DeviceBlocks::new(&blocks(&[2, 64], 72), &Device::Cpu).unwrap();
+        assert_eq!((held.outputs(), held.inputs()), (2, 64));
+        assert_eq!(held.bytes().elem_count(), 72);
+        for (shape, length) in [
+            (&[2, 64][..], 71),
+            (&[2, 48], 72),
+            (&[64], 72),
+            (&[usize::MAX, 64], 72),
+        ] {
+            assert!(DeviceBlocks::new(&blocks(shape, length), &Device::Cpu).is_err());
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The instruction sets of products of bytes, which are finer than those of numbers.
+
+use crate::cpu::isa::Isa;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+    /// `Avx512Vnni` with tiles for many rows.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
+}
+
+impl Level {
+    /// The best there is within an instruction set.
+    pub fn of(isa: Isa) -> Self {
+        match isa {
+            Isa::Scalar => Self::Portable,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => match std::arch::is_x86_feature_detected!("avxvnni") {
+                true => Self::AvxVnni,
+                false => Self::Avx2,
+            },
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Self::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni | Isa::Avx512Bf16 => Self::Avx512Vnni,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Self::Amx,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => match std::arch::is_aarch64_feature_detected!("dotprod") {
+                true => Self::NeonDot,
+                false => Self::Neon,
+            },
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    const WITH_TILES: Option<Self> = Some(Self::Amx);
+    #[cfg(not(target_arch = "x86_64"))]
+    const WITH_TILES: Option<Self> = None;
+
+    pub fn has_tiles(self) -> bool {
+        Self::WITH_TILES == Some(self)
+    }
+
+    /// All that this machine runs.
+    #[cfg(test)]
+    pub fn available() -> Vec<Self> {
+        let mut levels = Vec::new();
+        for &isa in Isa::available() {
+            match isa {
+                Isa::Scalar => {}
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => levels.push(Self::Avx2),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => {}
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon => levels.push(Self::Neon),
+            }
+            if !levels.contains(&Self::of(isa)) {
+                levels.push(Self::of(isa));
+            }
+        }
+        levels
+    }
+}
+
+/// Defines `$name(level, ...)`, which runs `$generic::<S>(...)` compiled for the instruction set.
+macro_rules! leveled {
+    ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident($($arg:ident: $type:ty),* $(,)?) = $generic:ident) => {
+        $(#[$meta])*
+        $vis unsafe fn $name(level: $crate::cpu::product::blocks::level::Level, $($arg: $type),*) {
+            use $crate::cpu::{product::blocks::level::Level, simd};
+            #[cfg(target_arch = "aarch64")]
+            use $crate::cpu::product::blocks::arm;
+            #[cfg(target_arch = "x86_64")]
+            use $crate::cpu::product::blocks::x86;
+            macro_rules! compiled {
+                ($level:ident, $features:literal, $lanes:ty) => {
+                    #[target_feature(enable = $features)]
+                    unsafe fn $level($($arg: $type),*) {
+                        // SAFETY: the caller vouches for the arguments, the features are enabled.
+                        unsafe { $generic::<$lanes>($($arg),*) }
+                    }
+                };
+            }
+            #[cfg(target_arch = "x86_64")]
+            compiled!(avx2, "avx2,fma,f16c", simd::Avx2);
+            #[cfg(target_arch = "x86_64")]
+            compiled!(avx_vnni, "avx2,fma,f16c,avxvnni", x86::Avx2Dot);
+            #[cfg(target_arch = "x86_64")]
+            compiled!(avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", simd::Avx512);
+            #[cfg(target_arch = "x86_64")]
+            compiled!(
+                avx512_vnni,
+                "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+                x86::Avx512Dot
+            );
+            #[cfg(target_arch = "aarch64")]
+            compiled!(neon_dot, "neon,dotprod", arm::NeonDot);
+            // SAFETY: a `Level` other than `Portable` comes from detection.
+            unsafe {
+                match level {
+                    Level::Portable => $generic::<simd::Portable>($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx2 => avx2($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::AvxVnni => avx_vnni($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx512 => avx512($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx512Vnni | Level::Amx => avx512_vnni($($arg),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Level::Neon => $generic::<simd::Neon>($($arg),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Level::NeonDot => neon_dot($($arg),*),
+                }
+            }
+        }
+    };
+}
+pub(super) use leveled;

@@ -1,0 +1,386 @@
+//! Products with a matrix of f32 that was laid out once for the micro-kernels.
+
+use crate::cpu::isa::{dispatched, Isa};
+use crate::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
+use crate::cpu::product::panels::pack_panels;
+pub use crate::cpu::product::panels::PANEL;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::product::parts;
+use crate::cpu::product::row_tiles::in_row_tiles;
+use crate::cpu::product::store::Panels;
+use crate::cpu::simd::Simd;
+#[cfg(target_arch = "x86_64")]
+use crate::f32_tiles;
+use crate::Result;
+
+/// How far ahead of the arithmetic a panel is asked for: what memory takes to answer, and a page.
+const AHEAD: usize = 1024;
+
+/// A matrix [outputs, inputs] as panels of 32 outputs, each [inputs, 32], the last padded by zeros.
+#[derive(Clone)]
+pub struct PackedMatrix {
+    numbers: Numbers,
+    pub inputs: usize,
+    pub outputs: usize,
+}
+
+#[derive(Clone)]
+enum Numbers {
+    Singles(Panels<f32>),
+    /// For tiles, of bytes.
+    #[cfg(target_arch = "x86_64")]
+    Parts(parts::Matrix),
+}
+
+impl std::fmt::Debug for PackedMatrix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PackedMatrix[{}, {}]", self.outputs, self.inputs)
+    }
+}
+
+impl PackedMatrix {
+    /// `weight` is [outputs, inputs], row after row.
+    pub fn new(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
+        #[cfg(target_arch = "x86_64")]
+        if f32_tiles::are_wanted() {
+            return Self::for_tiles(weight, inputs, outputs);
+        }
+        Self::for_vectors(weight, inputs, outputs)
+    }
+
+    /// `new` for vectors.
+    pub(super) fn for_vectors(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
+        let panels = pack_panels(outputs, inputs * PANEL, |panel: &mut [f32], first| {
+            lay_out(weight, inputs, first, panel);
+        })?;
+        Ok(Self {
+            numbers: Numbers::Singles(panels),
+            inputs,
+            outputs,
+        })
+    }
+
+    /// `new` for tiles, where there are any that take its numbers.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn for_tiles(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
+        let matrix = match Isa::current()? {
+            Isa::Amx => parts::Matrix::new(weight, inputs, outputs)?,
+            _ => None,
+        };
+        let Some(matrix) = matrix else {
+            return Self::for_vectors(weight, inputs, outputs);
+        };
+        Ok(Self {
+            numbers: Numbers::Parts(matrix),
+            inputs,
+            outputs,
+        })
+    }
+
+    /// Whether it is laid out for tiles.
+    pub fn has_parts(&self) -> bool {
+        match self.numbers {
+            Numbers::Singles(_) => false,
+            #[cfg(target_arch = "x86_64")]
+            Numbers::Parts(_) => true,
+        }
+    }
+}
+
+/// Writes the outputs from the first on into a panel.
+pub(super) fn lay_out(weight: &[f32], inputs: usize, first: usize, panel: &mut [f32]) {
+    let rows = weight.chunks(inputs.max(1)).skip(first).take(PANEL);
+    for (column, row) in rows.enumerate() {
+        for (to, &value) in panel[column..].iter_mut().step_by(PANEL).zip(row) {
+            *to = value;
+        }
+    }
+}
+
+/// Rows of x as they are, and for tiles in parts, unless every thread cuts its own.
+pub struct SingleRows<'a> {
+    x: &'a [f32],
+    #[cfg(target_arch = "x86_64")]
+    cut: Option<parts::CutRows>,
+}
+
+impl WeightMatrix<f32> for PackedMatrix {
+    const PANEL: usize = PANEL;
+    type Rows<'a> = SingleRows<'a>;
+    #[cfg(target_arch = "x86_64")]
+    type Workspace = parts::Workspace;
+    #[cfg(not(target_arch = "x86_64"))]
+    type Workspace = ();
+
+    fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    fn task_rows(&self, isa: Isa) -> TaskRows {
+        #[cfg(target_arch = "x86_64")]
+        if self.takes_tile_registers(isa) {
+            return parts::task_rows(self.inputs);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = isa;
+        TaskRows {
+            most: 96,
+            unit: 4,
+            together: 96,
+            padded: false,
+        }
+    }
+
+    fn prepare<'a>(&self, isa: Isa, x: &'a [f32], rows: usize) -> SingleRows<'a> {
+        #[cfg(target_arch = "x86_64")]
+        let is_one_task = self.takes_tile_registers(isa) && rows <= self.task_rows(isa).most;
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (isa, rows);
+        SingleRows {
+            x,
+            #[cfg(target_arch = "x86_64")]
+            cut: is_one_task.then(|| parts::CutRows::new(x, self.inputs)),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn takes_tile_registers(&self, isa: Isa) -> bool {
+        self.has_parts() && isa == Isa::Amx
+    }
+
+    unsafe fn multiply_tile(
+        &self,
+        context: &Context,
+        workspace: &mut Self::Workspace,
+        rows: &SingleRows<'_>,
+        tile: Tile,
+    ) {
+        let (inputs, length) = (self.inputs, self.inputs * PANEL);
+        let x = &rows.x[tile.row * inputs..][..tile.rows * inputs];
+        let multiply = |panel: &[f32], row: usize, rows: usize| {
+            let operands = Operands {
+                x: x[row * inputs..][..rows * inputs].as_ptr(),
+                x_stride: inputs,
+                panel: panel[..length].as_ptr(),
+                inputs,
+            };
+            // SAFETY: x has the rows and the panel its inputs; the caller vouches for the sums.
+            unsafe {
+                let ahead = (operands.panel.wrapping_add(AHEAD), PANEL);
+                multiply_panel(context.isa, operands, ahead, rows, tile.sums.at(row, 0));
+            }
+        };
+        match &self.numbers {
+            Numbers::Singles(panels) => multiply(&panels[tile.panel * length..], 0, tile.rows),
+            #[cfg(target_arch = "x86_64")]
+            Numbers::Parts(matrix) => {
+                let Some(tiles) = &context.tiles else {
+                    return multiply(&matrix.numbers(tile.panel), 0, tile.rows);
+                };
+                let rows = parts::Rows {
+                    x: rows.x,
+                    inputs,
+                    cut: rows.cut.as_ref(),
+                };
+                // SAFETY: tasks begin with whole blocks, as `task_rows` asks for; the caller vouches for the
+                // rows, the sums and the workspace.
+                unsafe { parts::multiply(tiles, workspace, rows, matrix, tile, multiply) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let () = workspace;
+    }
+}
+
+/// Rows of x and one panel.
+#[derive(Clone, Copy)]
+pub struct Operands {
+    pub x: *const f32,
+    /// From row to row of x.
+    pub x_stride: usize,
+    /// [inputs, 32].
+    pub panel: *const f32,
+    pub inputs: usize,
+}
+
+/// What will be read soon, which may lie anywhere, and how much of it is asked for with every input.
+type Ahead = (*const f32, usize);
+
+/// R rows of x against two vectors of columns; `ASKS` for what lies ahead.
+#[inline(always)]
+unsafe fn tile<S: Simd, const R: usize, const ASKS: bool>(
+    operands: Operands,
+    (mut ahead, step): Ahead,
+    to: Sums,
+) {
+    let Operands {
+        x,
+        x_stride,
+        panel,
+        inputs,
+    } = operands;
+    // SAFETY: x has R rows of `inputs` numbers and the panel `inputs` rows of 32, from the column it begins with;
+    // the sums have room for R rows of two vectors; all as the caller vouches, who has the instruction set. What is
+    // asked for ahead may lie anywhere.
+    unsafe {
+        let mut sums = [[S::splat(0.0); 2]; R];
+        // Four rows share a pointer, which addresses them by one and three strides.
+        let thrice = 3 * x_stride;
+        let mut rows = [x; R];
+        let mut group = 0;
+        while 4 * group < R {
+            rows[group] = x.add(4 * group * x_stride);
+            group += 1;
+        }
+        let mut from = panel;
+        for _ in 0..inputs {
+            let pair = [S::load(from), S::load(from.add(S::LANES))];
+            if ASKS {
+                S::prefetch(ahead);
+                S::prefetch(ahead.wrapping_add(S::LANES));
+                ahead = ahead.wrapping_add(step);
+            }
+            let mut r = 0;
+            while r < R {
+                let row = rows[r / 4];
+                let value = S::splat(match r % 4 {
+                    0 => *row,
+                    1 => *row.add(x_stride),
+                    2 => *row.add(2 * x_stride),
+                    _ => *row.add(thrice),
+                });
+                sums[r][0] = S::fma(value, pair[0], sums[r][0]);
+                sums[r][1] = S::fma(value, pair[1], sums[r][1]);
+                r += 1;
+            }
+            let mut group = 0;
+            while 4 * group < R {
+                rows[group] = rows[group].add(1);
+                group += 1;
+            }
+            // Wrapping, since after the last row it stands behind the panel's end, by the column it began with.
+            from = from.wrapping_add(PANEL);
+        }
+        let mut r = 0;
+        while r < R {
+            S::store(to.row(r), sums[r][0]);
+            S::store(to.row(r).add(S::LANES), sums[r][1]);
+            r += 1;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply_with<S: Simd, const ASKS: bool>(
+    operands: Operands,
+    (ahead, step): Ahead,
+    rows: usize,
+    sums: Sums,
+) {
+    // SAFETY: x and the sums have the rows and the panel the inputs, as the caller vouches, who has the instruction
+    // set; tiles lie within the rows, and their columns within the panel.
+    unsafe {
+        let mut column = 0;
+        while column < PANEL {
+            in_row_tiles!(rows, most if S::REGISTERS >= 32 { 12 } else { 6 }, (row, HEIGHT) => {
+                let operands = Operands {
+                    x: operands.x.add(row * operands.x_stride),
+                    panel: operands.panel.add(column),
+                    ..operands
+                };
+                let ahead = (ahead.wrapping_add(column), step);
+                tile::<S, HEIGHT, ASKS>(operands, ahead, sums.at(row, column));
+            });
+            column += 2 * S::LANES;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply_panel_with<S: Simd>(operands: Operands, ahead: Ahead, rows: usize, sums: Sums) {
+    // SAFETY: x and the sums have the rows and the panel the inputs, as the caller vouches, who has the instruction
+    // set.
+    unsafe { multiply_with::<S, true>(operands, ahead, rows, sums) }
+}
+
+#[inline(always)]
+unsafe fn multiply_cached_panel_with<S: Simd>(operands: Operands, rows: usize, sums: Sums) {
+    // SAFETY: x and the sums have the rows and the panel the inputs, as the caller vouches, who has the instruction
+    // set; nothing is asked for ahead, so that the null pointer is not used.
+    unsafe { multiply_with::<S, false>(operands, (std::ptr::null(), 0), rows, sums) }
+}
+
+dispatched! {
+    /// The sums of `rows` rows of x with a panel, while what lies ahead is asked for.
+    ///
+    /// # Safety
+    /// x and the sums have the rows, the panel the inputs.
+    pub(super) unsafe fn multiply_panel(
+        operands: Operands, ahead: Ahead, rows: usize, sums: Sums,
+    ) = multiply_panel_with
+}
+dispatched! {
+    /// `multiply_panel` where nothing is waited for.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn multiply_cached_panel(
+        operands: Operands, rows: usize, sums: Sums,
+    ) = multiply_cached_panel_with
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::product::GemmEpilogue;
+    use crate::cpu::test_numbers::numbers;
+    use crate::Activation;
+
+    #[test]
+    fn every_instruction_set_multiplies_like_the_definition() {
+        multiplies_like_the_definition(PackedMatrix::new);
+        multiplies_like_the_definition(PackedMatrix::for_vectors);
+    }
+
+    fn multiplies_like_the_definition(pack: fn(&[f32], usize, usize) -> Result<PackedMatrix>) {
+        let shapes = [
+            (1, 1, 1),
+            (7, 5, 31),
+            (13, 33, 65),
+            (12, 64, 32),
+            (100, 17, 200),
+            (193, 40, 161),
+        ];
+        for (rows, inputs, outputs) in shapes {
+            let (x, weight) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2));
+            let (bias, residual) = (numbers(outputs, 3), numbers(rows * outputs, 4));
+            let packed = pack(&weight, inputs, outputs).unwrap();
+            let epilogue = GemmEpilogue {
+                bias: Some(&bias),
+                activation: Some(Activation::Relu),
+                residual: Some(&residual),
+            };
+            for &isa in Isa::available() {
+                let full = packed.multiply(isa, &x, rows, &epilogue);
+                let plain = packed.multiply(isa, &x, rows, &GemmEpilogue::default());
+                for r in 0..rows {
+                    for o in 0..outputs {
+                        let dot: f64 = (0..inputs)
+                            .map(|i| {
+                                f64::from(x[r * inputs + i]) * f64::from(weight[o * inputs + i])
+                            })
+                            .sum();
+                        let at = r * outputs + o;
+                        assert!((f64::from(plain[at]) - dot).abs() < 1e-4, "{}", isa.name());
+                        let want = (dot + f64::from(bias[o])).max(0.0) + f64::from(residual[at]);
+                        assert!((f64::from(full[at]) - want).abs() < 1e-4, "{}", isa.name());
+                    }
+                }
+            }
+        }
+    }
+}

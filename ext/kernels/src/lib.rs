@@ -1,0 +1,40 @@
+//! Kernels for CPU, Metal and CUDA: norms, softmax, activations, rotary positions and pooling by rows,
+//! attention, and products with matrices.
+//!
+//! Each function takes candle tensors of f32, f16 or bf16 on one device, computes in f32 and rounds
+//! once. Rows may be strided as long as the last dimension is contiguous; another layout is copied
+//! first. `docs/internals/kernels.md` says which backend runs what.
+
+pub mod attention;
+pub mod backend;
+pub mod blocks;
+pub mod cpu;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
+pub mod cuda_graphs;
+pub mod f32_tiles;
+pub mod heads;
+pub mod matrix;
+#[cfg(any(test, feature = "metal"))]
+mod metal;
+mod ops;
+pub mod paged;
+pub mod recording;
+pub mod reference;
+mod row_kernels;
+pub(crate) mod rows;
+pub mod selftest;
+pub mod tensor;
+mod types;
+
+pub use base::{CancelToken, Device, Error, Result};
+pub use cpu::isa::Isa;
+pub use matrix::Epilogue;
+#[cfg(all(feature = "metal", feature = "selftest"))]
+pub use metal::tuning;
+pub use row_kernels::{
+    activate, add_layer_norm, add_rms_norm, gated, gated_fused, gather_at, gather_sum,
+    l2_normalize, largest, largest_of, layer_norm, mean_pool, rms_norm, rms_norm_offset, rope,
+    rotate_and_store, softmax, softmax_masked,
+};
+pub use types::{Activation, Largest, RopeKind, Rotation, SoftmaxOptions, LEAST_L2_NORM};

@@ -1,0 +1,66 @@
+// Activations, alone or as the gate of a gated product: act(gate) * up. Gate and up are rows of their
+// own, so the two halves of one fused projection serve without a copy. A lane works on four columns
+// of one row; the grid is (columns / 4, rows).
+
+struct ActivationParameters {
+    uint columns;
+    uint flags;
+    RowStarts gate;
+    RowStarts up;
+};
+
+template <typename T, typename Activation>
+static inline void activate(
+    device const T *gate, device const T *up, device T *out, constant ActivationParameters &p, uint2 at
+) {
+    const uint i = 4 * at.x;
+    if (i >= p.columns) {
+        return;
+    }
+    const bool gated = p.flags & IS_GATED;
+    const bool aligned = p.flags & ALIGNED;
+    device const T *gate_row = gate + row_start(p.gate, at.y);
+    device const T *up_row = up + (gated ? row_start(p.up, at.y) : 0);
+    device T *to = out + ulong(at.y) * p.columns;
+    if (p.columns - i >= 4) {
+        const float4 v = load4(gate_row + i, aligned);
+        float4 y = four(Activation::apply(v.x), Activation::apply(v.y), Activation::apply(v.z), Activation::apply(v.w));
+        if (gated) {
+            y = y * load4(up_row + i, aligned);
+        }
+        store4(to + i, y, aligned);
+        return;
+    }
+    for (uint k = i; k < p.columns; k++) {
+        const float y = Activation::apply(float(gate_row[k]));
+        to[k] = T(gated ? y * float(up_row[k]) : y);
+    }
+}
+
+#define ACTIVATION_KERNEL(NAME, T, ACTIVATION)                                         \
+kernel void NAME(                                                                      \
+    device const T *gate             [[buffer(0)]],                                    \
+    device const T *up               [[buffer(1)]],                                    \
+    device T *out                    [[buffer(2)]],                                    \
+    constant ActivationParameters &p [[buffer(3)]],                                    \
+    uint2 at                         [[thread_position_in_grid]]                       \
+) {                                                                                    \
+    activate<T, ACTIVATION>(gate, up, out, p, at);                                     \
+}
+
+#define ACTIVATION_KERNELS(SUFFIX, T)                       \
+ACTIVATION_KERNEL(gelu_erf_##SUFFIX, T, GeluErf)            \
+ACTIVATION_KERNEL(gelu_tanh_##SUFFIX, T, GeluTanh)          \
+ACTIVATION_KERNEL(quick_gelu_##SUFFIX, T, QuickGelu)        \
+ACTIVATION_KERNEL(silu_##SUFFIX, T, Silu)                   \
+ACTIVATION_KERNEL(relu_##SUFFIX, T, Relu)                   \
+ACTIVATION_KERNEL(relu_squared_##SUFFIX, T, ReluSquared)    \
+ACTIVATION_KERNEL(sigmoid_##SUFFIX, T, Sigmoid)             \
+ACTIVATION_KERNEL(tanh_##SUFFIX, T, Tanh)                   \
+ACTIVATION_KERNEL(identity_##SUFFIX, T, Identity)
+
+ACTIVATION_KERNELS(f32, float)
+ACTIVATION_KERNELS(f16, half)
+#if defined(__HAVE_BFLOAT__)
+ACTIVATION_KERNELS(bf16, bfloat)
+#endif
