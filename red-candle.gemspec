@@ -21,9 +21,10 @@ Gem::Specification.new do |spec|
 
   spec.files = Dir.chdir(__dir__) do
     Dir["lib/**/*.{rb,html,tt}", "sig/**/*.rbs", "exe/*", "completions/*",
-        "ext/candle/{build_options,extconf,cuda/extconf}.rb", "ext/{candle,engine}/{Cargo.toml,build.rs}",
-        "ext/{candle,engine}/src/**/*", "Cargo.{toml,lock}", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE",
-        "THIRD_PARTY_NOTICES.md", "docs/*.{md,svg}", "examples/*.rb", ".yardopts"]
+        "ext/candle/{build_options,extconf,cuda/extconf}.rb",
+        "ext/{base,kernels,formats,engine,candle}/{Cargo.toml,build.rs}",
+        "ext/{base,kernels,formats,engine,candle}/src/**/*", "Cargo.{toml,lock}", "README.md", "CHANGELOG.md",
+        "CONTRIBUTING.md", "LICENSE", "THIRD_PARTY_NOTICES.md", "docs/**/*.{md,svg}", "examples/*.rb", ".yardopts"]
       .select { |path| File.file?(path) }
       .sort
   end
@@ -34,6 +35,9 @@ Gem::Specification.new do |spec|
 
   # The command line; plain Ruby without dependencies of its own. The server's Puma stays the user's choice.
   spec.add_dependency "thor", ">= 1.2", "< 2"
+  # Parts of the standard library that Ruby 4.0 carries as gems: Bundler hides those that nobody names.
+  spec.add_dependency "logger", ">= 1.4", "< 2"
+  spec.add_dependency "reline", ">= 0.3", "< 1"
   # Only the build needs it; precompiled gems drop it.
   spec.add_dependency "rb_sys", ">= 0.9.87", "< 1"
 end

@@ -257,10 +257,12 @@ mod machine {
     /// Tiles of bf16 and of bytes, which the kernel has to permit.
     fn has_tiles() -> bool {
         const WANTED: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+        if !is_x86_feature_detected!("avx2") {
+            return false;
+        }
         // SAFETY: leaf 7 exists on every processor with AVX2; newer compilers know the call to be safe.
         #[allow(unused_unsafe)]
-        let found = is_x86_feature_detected!("avx2")
-            && unsafe { __cpuid_count(7, 0) }.edx & WANTED == WANTED;
+        let found = unsafe { __cpuid_count(7, 0) }.edx & WANTED == WANTED;
         found && system::permits_tiles()
     }
 
@@ -281,15 +283,18 @@ mod machine {
             "avx2" => Kind {
                 name: "f32_vectors",
                 operations: 2 * 8 * 12,
+                // SAFETY: this level has AVX2 and FMA; the function takes no pointers.
                 run: |count| unsafe { f32_avx2(count) },
             },
             _ => Kind {
                 name: "f32_vectors",
                 operations: 2 * 16 * 12,
+                // SAFETY: the levels above AVX2 have AVX-512; the function takes no pointers.
                 run: |count| unsafe { f32_avx512(count) },
             },
         });
         if has_vnni() {
+            // SAFETY: `has_vnni` was asked; the function takes no pointers.
             let run = |count| unsafe { int8_avx512(count) };
             kinds.push(Kind {
                 name: "int8_vectors",
@@ -298,6 +303,7 @@ mod machine {
             });
         }
         if matches!(level(), "avx512bf16" | "amx") {
+            // SAFETY: these two levels have AVX512-BF16; the function takes no pointers.
             let run = |count| unsafe { bf16_avx512(count) };
             kinds.push(Kind {
                 name: "bf16_vectors",
@@ -306,12 +312,14 @@ mod machine {
             });
         }
         if level() == "amx" {
+            // SAFETY: this level has tiles of bf16; the function takes no pointers.
             let run = |count| unsafe { bf16_tiles(count) };
             kinds.push(Kind {
                 name: "bf16_tiles",
                 operations: 2 * 16 * 16 * 32 * 4,
                 run,
             });
+            // SAFETY: this level has tiles of bytes; the function takes no pointers.
             let run = |count| unsafe { int8_tiles(count) };
             kinds.push(Kind {
                 name: "int8_tiles",
@@ -323,10 +331,11 @@ mod machine {
     }
 
     pub fn read(words: &[u64], streams: usize) -> u64 {
-        // SAFETY: the instructions are there.
         match level() {
             "scalar" => portable::read(words, streams),
+            // SAFETY: this level has AVX2, and the words are a slice.
             "avx2" => unsafe { read_avx2(words, streams) },
+            // SAFETY: the levels above have AVX-512, and the words are a slice.
             _ => unsafe { read_avx512(words, streams) },
         }
     }

@@ -7,7 +7,7 @@
 #
 # Exact search is timed on rows without any order, approximate search on rows in clusters, as those of texts are: where
 # all are equally far from each other there is nothing for a graph to follow. Graphs have 16 links (32 in the lowest
-# layer), are drawn with an effort of 128, and walked with one of 64.
+# layer), are built with an ef of 128, and searched with one of 64.
 #
 # numpy and faiss are installed on first use, into the user's cache.
 require "candle"
@@ -52,7 +52,7 @@ end
 # The index, and the seconds that its graph took.
 def drawn(index)
   began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-  index.build_graph(links: 16, effort: 128)
+  index.build_graph(links: 16, ef: 128)
   [index, Process.clock_gettime(Process::CLOCK_MONOTONIC) - began]
 end
 

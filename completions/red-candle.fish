@@ -1,116 +1,129 @@
 # fish completion for red-candle; put it into ~/.config/fish/completions.
-complete -c red-candle -n __fish_use_subcommand -f -a chat -d 'Talk with a language model'
+# Written by rake completions.
+complete -c red-candle -n __fish_use_subcommand -f -a help -d 'Describe available commands or one specific command'
+complete -c red-candle -n __fish_use_subcommand -f -a chat -d 'Chat with a language model'
 complete -c red-candle -n __fish_use_subcommand -f -a run -d 'Generate text from a prompt, standard input, or both'
-complete -c red-candle -n __fish_use_subcommand -f -a embed -d 'Vectors of lines, JSON lines or images'
-complete -c red-candle -n __fish_use_subcommand -f -a rerank -d 'Sort lines by how well they answer a query'
-complete -c red-candle -n __fish_use_subcommand -f -a classify -d 'Labels of lines, JSON lines or images'
-complete -c red-candle -n __fish_use_subcommand -f -a entities -d 'Named entities of lines or JSON lines'
+complete -c red-candle -n __fish_use_subcommand -f -a embed -d 'Embed lines, JSON lines or images'
+complete -c red-candle -n __fish_use_subcommand -f -a rerank -d 'Sort lines by relevance to a query'
+complete -c red-candle -n __fish_use_subcommand -f -a classify -d 'Classify lines, JSON lines or images'
+complete -c red-candle -n __fish_use_subcommand -f -a entities -d 'Find named entities in lines or JSON lines'
 complete -c red-candle -n __fish_use_subcommand -f -a search -d 'Find passages in text files by meaning'
 complete -c red-candle -n __fish_use_subcommand -f -a serve -d 'Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama'
 complete -c red-candle -n __fish_use_subcommand -f -a worker -d 'Serve one language model to an orchestrator'
-complete -c red-candle -n __fish_use_subcommand -f -a pull -d 'Fetch a model into the cache'
-complete -c red-candle -n __fish_use_subcommand -f -a lock -d 'Write down which bytes models are made of, in models.lock'
-complete -c red-candle -n __fish_use_subcommand -f -a pack -d 'Build a gem that holds a model, to be found without a hub'
-complete -c red-candle -n __fish_use_subcommand -f -a models -d 'What is in the cache'
-complete -c red-candle -n __fish_use_subcommand -f -a info -d 'What a model is, and what it needs'
+complete -c red-candle -n __fish_use_subcommand -f -a pull -d 'Download a model into the cache'
+complete -c red-candle -n __fish_use_subcommand -f -a lock -d 'Pin models by hash in models.lock'
+complete -c red-candle -n __fish_use_subcommand -f -a pack -d 'Build a gem that contains a model'
+complete -c red-candle -n __fish_use_subcommand -f -a rm -d 'Remove models from the cache'
+complete -c red-candle -n __fish_use_subcommand -f -a ps -d 'List the models of a running server'
+complete -c red-candle -n __fish_use_subcommand -f -a models -d 'List the models of the cache'
+complete -c red-candle -n __fish_use_subcommand -f -a info -d 'Show kind, architecture and memory of a model'
 complete -c red-candle -n __fish_use_subcommand -f -a doctor -d 'Check this installation'
 complete -c red-candle -n __fish_use_subcommand -f -a bench -d 'Measure a model on this machine'
 complete -c red-candle -n __fish_use_subcommand -f -a version -d 'The version'
-complete -c red-candle -n __fish_use_subcommand -f -a help -d 'Describe a command'
-complete -c red-candle -n '__fish_seen_subcommand_from chat' -l max-tokens
-complete -c red-candle -n '__fish_seen_subcommand_from chat' -l temperature
+complete -c red-candle -n '__fish_seen_subcommand_from chat' -l max-tokens -d 'maximum of new tokens; default: 512, or the checkpoint’s'
+complete -c red-candle -n '__fish_seen_subcommand_from chat' -l temperature -d '0 is greedy decoding'
 complete -c red-candle -n '__fish_seen_subcommand_from chat' -l top-p
 complete -c red-candle -n '__fish_seen_subcommand_from chat' -l top-k
-complete -c red-candle -n '__fish_seen_subcommand_from chat' -l seed
-complete -c red-candle -n '__fish_seen_subcommand_from chat' -l system
-complete -c red-candle -n '__fish_seen_subcommand_from chat' -l device
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l model
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l raw
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l schema
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l image
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l task
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l from
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l to
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l max-tokens
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l temperature
+complete -c red-candle -n '__fish_seen_subcommand_from chat' -l seed -d 'the same seed gives the same text'
+complete -c red-candle -n '__fish_seen_subcommand_from chat' -l system -d 'instructions before the conversation'
+complete -c red-candle -n '__fish_seen_subcommand_from chat' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l model -d 'a language model, vision-language model or seq2seq model'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l raw -d 'without the chat template'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l schema -d 'file with a JSON schema for the answer'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l image -d 'image files, for a vision-language model'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l task -x -a 'translate summarize' -d 'task of a seq2seq model'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l from -d 'the language to translate from'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l to -d 'the language to translate to'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l max-tokens -d 'maximum of new tokens; default: 512, or the checkpoint’s'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l temperature -d '0 is greedy decoding'
 complete -c red-candle -n '__fish_seen_subcommand_from run' -l top-p
 complete -c red-candle -n '__fish_seen_subcommand_from run' -l top-k
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l seed
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l system
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l device
-complete -c red-candle -n '__fish_seen_subcommand_from run' -l json
-complete -c red-candle -n '__fish_seen_subcommand_from embed' -l model
-complete -c red-candle -n '__fish_seen_subcommand_from embed' -l format
-complete -c red-candle -n '__fish_seen_subcommand_from embed' -l dimensions
-complete -c red-candle -n '__fish_seen_subcommand_from embed' -l prompt-name
-complete -c red-candle -n '__fish_seen_subcommand_from embed' -l output
-complete -c red-candle -n '__fish_seen_subcommand_from embed' -l field
-complete -c red-candle -n '__fish_seen_subcommand_from embed' -l device
-complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l model
-complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l top
-complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l format
-complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l output
-complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l field
-complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l device
-complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l json
-complete -c red-candle -n '__fish_seen_subcommand_from classify' -l model
-complete -c red-candle -n '__fish_seen_subcommand_from classify' -l format
-complete -c red-candle -n '__fish_seen_subcommand_from classify' -l top
-complete -c red-candle -n '__fish_seen_subcommand_from classify' -l labels
-complete -c red-candle -n '__fish_seen_subcommand_from classify' -l output
-complete -c red-candle -n '__fish_seen_subcommand_from classify' -l field
-complete -c red-candle -n '__fish_seen_subcommand_from classify' -l device
-complete -c red-candle -n '__fish_seen_subcommand_from entities' -l model
-complete -c red-candle -n '__fish_seen_subcommand_from entities' -l format
-complete -c red-candle -n '__fish_seen_subcommand_from entities' -l threshold
-complete -c red-candle -n '__fish_seen_subcommand_from entities' -l output
-complete -c red-candle -n '__fish_seen_subcommand_from entities' -l field
-complete -c red-candle -n '__fish_seen_subcommand_from entities' -l device
-complete -c red-candle -n '__fish_seen_subcommand_from search' -l query
-complete -c red-candle -n '__fish_seen_subcommand_from search' -l model
-complete -c red-candle -n '__fish_seen_subcommand_from search' -l index
-complete -c red-candle -n '__fish_seen_subcommand_from search' -l top
-complete -c red-candle -n '__fish_seen_subcommand_from search' -l device
-complete -c red-candle -n '__fish_seen_subcommand_from search' -l json
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l host
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l port
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l token
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l workers
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l lazy
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l cors
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l running
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l waiting
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l max-tokens
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l seconds
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l log
-complete -c red-candle -n '__fish_seen_subcommand_from serve' -l device
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l seed -d 'the same seed gives the same text'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l system -d 'instructions before the conversation'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
+complete -c red-candle -n '__fish_seen_subcommand_from run' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from embed' -l model -d 'the embedding model'
+complete -c red-candle -n '__fish_seen_subcommand_from embed' -l format -x -a 'jsonl csv packed' -d 'packed is little-endian f32'
+complete -c red-candle -n '__fish_seen_subcommand_from embed' -l dimensions -d 'keep this many components'
+complete -c red-candle -n '__fish_seen_subcommand_from embed' -l prompt-name -d 'one of the model’s own prompts, such as query'
+complete -c red-candle -n '__fish_seen_subcommand_from embed' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from embed' -l output -d 'output file; an interrupted run resumes'
+complete -c red-candle -n '__fish_seen_subcommand_from embed' -l field -d 'field of JSON lines that has the text'
+complete -c red-candle -n '__fish_seen_subcommand_from embed' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
+complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l model -d 'the reranker'
+complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l top -d 'number of results'
+complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l format -x -a 'jsonl csv' -d 'machine-readable output'
+complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l output -d 'output file'
+complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l field -d 'field of JSON lines that has the text'
+complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
+complete -c red-candle -n '__fish_seen_subcommand_from rerank' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from classify' -l model -d 'the classifier'
+complete -c red-candle -n '__fish_seen_subcommand_from classify' -l format -x -a 'jsonl csv'
+complete -c red-candle -n '__fish_seen_subcommand_from classify' -l top -d 'labels per line'
+complete -c red-candle -n '__fish_seen_subcommand_from classify' -l labels -d 'labels of images, for CLIP'
+complete -c red-candle -n '__fish_seen_subcommand_from classify' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from classify' -l output -d 'output file; an interrupted run resumes'
+complete -c red-candle -n '__fish_seen_subcommand_from classify' -l field -d 'field of JSON lines that has the text'
+complete -c red-candle -n '__fish_seen_subcommand_from classify' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
+complete -c red-candle -n '__fish_seen_subcommand_from entities' -l model -d 'the token classifier'
+complete -c red-candle -n '__fish_seen_subcommand_from entities' -l format -x -a 'jsonl csv'
+complete -c red-candle -n '__fish_seen_subcommand_from entities' -l threshold -d 'minimum confidence'
+complete -c red-candle -n '__fish_seen_subcommand_from entities' -l aggregation -x -a 'none simple first average max' -d 'how tokens are joined; first, average and max keep words whole'
+complete -c red-candle -n '__fish_seen_subcommand_from entities' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from entities' -l output -d 'output file; an interrupted run resumes'
+complete -c red-candle -n '__fish_seen_subcommand_from entities' -l field -d 'field of JSON lines that has the text'
+complete -c red-candle -n '__fish_seen_subcommand_from entities' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
+complete -c red-candle -n '__fish_seen_subcommand_from search' -l query -d 'what to find'
+complete -c red-candle -n '__fish_seen_subcommand_from search' -l model -d 'the embedding model'
+complete -c red-candle -n '__fish_seen_subcommand_from search' -l index -d 'file of the vectors'
+complete -c red-candle -n '__fish_seen_subcommand_from search' -l top -d 'number of passages'
+complete -c red-candle -n '__fish_seen_subcommand_from search' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
+complete -c red-candle -n '__fish_seen_subcommand_from search' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l host -d 'address to listen on; other than loopback needs a token'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l port -d '0 takes a free port'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l token -d 'token of clients; default: RED_CANDLE_TOKEN'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l workers -d 'processes that share the weights'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l lazy -d 'load models on their first request'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l cors -d 'origins of web pages that may send requests'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l running -d 'requests computed at the same time'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l waiting -d 'requests in the queue; more get status 429'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l max-tokens -d 'maximum of new tokens of a request'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l seconds -d 'time limit of a request'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l log -d 'log requests as JSON lines to standard error'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
 complete -c red-candle -n '__fish_seen_subcommand_from worker' -l worker-id
-complete -c red-candle -n '__fish_seen_subcommand_from worker' -l model
+complete -c red-candle -n '__fish_seen_subcommand_from worker' -l model -d 'a directory, a GGUF file or an id'
 complete -c red-candle -n '__fish_seen_subcommand_from worker' -l port
-complete -c red-candle -n '__fish_seen_subcommand_from worker' -l callback-url
+complete -c red-candle -n '__fish_seen_subcommand_from worker' -l callback-url -d 'URL that is called when the worker is ready, or none'
 complete -c red-candle -n '__fish_seen_subcommand_from worker' -l host
-complete -c red-candle -n '__fish_seen_subcommand_from worker' -l token
-complete -c red-candle -n '__fish_seen_subcommand_from worker' -l device
-complete -c red-candle -n '__fish_seen_subcommand_from pull' -l revision
-complete -c red-candle -n '__fish_seen_subcommand_from pull' -l all
-complete -c red-candle -n '__fish_seen_subcommand_from pull' -l locked
-complete -c red-candle -n '__fish_seen_subcommand_from pull' -l file
-complete -c red-candle -n '__fish_seen_subcommand_from pull' -l json
-complete -c red-candle -n '__fish_seen_subcommand_from lock' -l file
-complete -c red-candle -n '__fish_seen_subcommand_from lock' -l revision
-complete -c red-candle -n '__fish_seen_subcommand_from lock' -l all
-complete -c red-candle -n '__fish_seen_subcommand_from lock' -l json
-complete -c red-candle -n '__fish_seen_subcommand_from pack' -l output
-complete -c red-candle -n '__fish_seen_subcommand_from pack' -l revision
-complete -c red-candle -n '__fish_seen_subcommand_from pack' -l id
-complete -c red-candle -n '__fish_seen_subcommand_from pack' -l license
-complete -c red-candle -n '__fish_seen_subcommand_from pack' -l gem-version
-complete -c red-candle -n '__fish_seen_subcommand_from pack' -l limit
-complete -c red-candle -n '__fish_seen_subcommand_from pack' -l json
-complete -c red-candle -n '__fish_seen_subcommand_from models' -l prune
-complete -c red-candle -n '__fish_seen_subcommand_from models' -l json
-complete -c red-candle -n '__fish_seen_subcommand_from info' -l json
-complete -c red-candle -n '__fish_seen_subcommand_from doctor' -l json
-complete -c red-candle -n '__fish_seen_subcommand_from bench' -l seconds
-complete -c red-candle -n '__fish_seen_subcommand_from bench' -l device
-complete -c red-candle -n '__fish_seen_subcommand_from bench' -l json
+complete -c red-candle -n '__fish_seen_subcommand_from worker' -l token -d 'token of the orchestrator; default: RED_CANDLE_TOKEN'
+complete -c red-candle -n '__fish_seen_subcommand_from worker' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
+complete -c red-candle -n '__fish_seen_subcommand_from pull' -l revision -d 'a branch, tag or commit'
+complete -c red-candle -n '__fish_seen_subcommand_from pull' -l all -d 'every file of the repository'
+complete -c red-candle -n '__fish_seen_subcommand_from pull' -l locked -d 'download what models.lock lists; without an ID'
+complete -c red-candle -n '__fish_seen_subcommand_from pull' -l file -d 'the file that --locked reads'
+complete -c red-candle -n '__fish_seen_subcommand_from pull' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from lock' -l file -d 'lock file'
+complete -c red-candle -n '__fish_seen_subcommand_from lock' -l revision -d 'a branch, tag or commit'
+complete -c red-candle -n '__fish_seen_subcommand_from lock' -l all -d 'every file, not only those that a load reads'
+complete -c red-candle -n '__fish_seen_subcommand_from lock' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l output -d 'the directory for the gems'
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l revision -d 'a branch, tag or commit'
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l id -d 'id of a packed directory'
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l license -d 'license; default: the model card’s'
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l gem-version -d 'the version of the gems'
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l limit -d 'maximum size of a gem'
+complete -c red-candle -n '__fish_seen_subcommand_from pack' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from rm' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from ps' -l host -d 'where the server listens'
+complete -c red-candle -n '__fish_seen_subcommand_from ps' -l port
+complete -c red-candle -n '__fish_seen_subcommand_from ps' -l token -d 'the token of the server; also from RED_CANDLE_TOKEN'
+complete -c red-candle -n '__fish_seen_subcommand_from ps' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from models' -l prune -d 'remove what no current revision uses'
+complete -c red-candle -n '__fish_seen_subcommand_from models' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from info' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from doctor' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from bench' -l seconds -d 'how long to measure'
+complete -c red-candle -n '__fish_seen_subcommand_from bench' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
+complete -c red-candle -n '__fish_seen_subcommand_from bench' -l json -d 'write JSON'
+complete -c red-candle -n '__fish_seen_subcommand_from version' -l json -d 'write JSON'

@@ -1,47 +1,52 @@
 #compdef red-candle
 # zsh completion for red-candle; put it into a directory of $fpath under the name _red-candle.
+# Written by rake completions.
 local -a verbs
 verbs=(
-  'chat:Talk with a language model'
+  'help:Describe available commands or one specific command'
+  'chat:Chat with a language model'
   'run:Generate text from a prompt, standard input, or both'
-  'embed:Vectors of lines, JSON lines or images'
-  'rerank:Sort lines by how well they answer a query'
-  'classify:Labels of lines, JSON lines or images'
-  'entities:Named entities of lines or JSON lines'
+  'embed:Embed lines, JSON lines or images'
+  'rerank:Sort lines by relevance to a query'
+  'classify:Classify lines, JSON lines or images'
+  'entities:Find named entities in lines or JSON lines'
   'search:Find passages in text files by meaning'
   'serve:Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama'
   'worker:Serve one language model to an orchestrator'
-  'pull:Fetch a model into the cache'
-  'lock:Write down which bytes models are made of, in models.lock'
-  'pack:Build a gem that holds a model, to be found without a hub'
-  'models:What is in the cache'
-  'info:What a model is, and what it needs'
+  'pull:Download a model into the cache'
+  'lock:Pin models by hash in models.lock'
+  'pack:Build a gem that contains a model'
+  'rm:Remove models from the cache'
+  'ps:List the models of a running server'
+  'models:List the models of the cache'
+  'info:Show kind, architecture and memory of a model'
   'doctor:Check this installation'
   'bench:Measure a model on this machine'
   'version:The version'
-  'help:Describe a command'
 )
 if (( CURRENT == 2 )); then
   _describe command verbs
   return
 fi
 case $words[2] in
-  chat) _arguments '--max-tokens' '--temperature' '--top-p' '--top-k' '--seed' '--system' '--device' '*:file:_files' ;;
-  run) _arguments '--model' '--raw' '--schema' '--image' '--task' '--from' '--to' '--max-tokens' '--temperature' '--top-p' '--top-k' '--seed' '--system' '--device' '--json' '*:file:_files' ;;
-  embed) _arguments '--model' '--format' '--dimensions' '--prompt-name' '--output' '--field' '--device' '*:file:_files' ;;
-  rerank) _arguments '--model' '--top' '--format' '--output' '--field' '--device' '--json' '*:file:_files' ;;
-  classify) _arguments '--model' '--format' '--top' '--labels' '--output' '--field' '--device' '*:file:_files' ;;
-  entities) _arguments '--model' '--format' '--threshold' '--output' '--field' '--device' '*:file:_files' ;;
-  search) _arguments '--query' '--model' '--index' '--top' '--device' '--json' '*:file:_files' ;;
-  serve) _arguments '--host' '--port' '--token' '--workers' '--lazy' '--cors' '--running' '--waiting' '--max-tokens' '--seconds' '--log' '--device' '*:file:_files' ;;
-  worker) _arguments '--worker-id' '--model' '--port' '--callback-url' '--host' '--token' '--device' '*:file:_files' ;;
-  pull) _arguments '--revision' '--all' '--locked' '--file' '--json' '*:file:_files' ;;
-  lock) _arguments '--file' '--revision' '--all' '--json' '*:file:_files' ;;
-  pack) _arguments '--output' '--revision' '--id' '--license' '--gem-version' '--limit' '--json' '*:file:_files' ;;
-  models) _arguments '--prune' '--json' '*:file:_files' ;;
-  info) _arguments '--json' '*:file:_files' ;;
-  doctor) _arguments '--json' '*:file:_files' ;;
-  bench) _arguments '--seconds' '--device' '--json' '*:file:_files' ;;
-  version) _arguments  '*:file:_files' ;;
   help) _describe command verbs ;;
+  chat) _arguments '--max-tokens[maximum of new tokens; default\: 512, or the checkpoint’s]' '--temperature[0 is greedy decoding]' '--top-p' '--top-k' '--seed[the same seed gives the same text]' '--system[instructions before the conversation]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  run) _arguments '--model[a language model, vision-language model or seq2seq model]' '--raw[without the chat template]' '--schema[file with a JSON schema for the answer]' '--image[image files, for a vision-language model]' '--task[task of a seq2seq model]:task:(translate summarize)' '--from[the language to translate from]' '--to[the language to translate to]' '--max-tokens[maximum of new tokens; default\: 512, or the checkpoint’s]' '--temperature[0 is greedy decoding]' '--top-p' '--top-k' '--seed[the same seed gives the same text]' '--system[instructions before the conversation]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
+  embed) _arguments '--model[the embedding model]' '--format[packed is little-endian f32]:format:(jsonl csv packed)' '--dimensions[keep this many components]' '--prompt-name[one of the model’s own prompts, such as query]' '--json[write JSON]' '--output[output file; an interrupted run resumes]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  rerank) _arguments '--model[the reranker]' '--top[number of results]' '--format[machine-readable output]:format:(jsonl csv)' '--output[output file]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
+  classify) _arguments '--model[the classifier]' '--format:format:(jsonl csv)' '--top[labels per line]' '--labels[labels of images, for CLIP]' '--json[write JSON]' '--output[output file; an interrupted run resumes]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  entities) _arguments '--model[the token classifier]' '--format:format:(jsonl csv)' '--threshold[minimum confidence]' '--aggregation[how tokens are joined; first, average and max keep words whole]:aggregation:(none simple first average max)' '--json[write JSON]' '--output[output file; an interrupted run resumes]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  search) _arguments '--query[what to find]' '--model[the embedding model]' '--index[file of the vectors]' '--top[number of passages]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
+  serve) _arguments '--host[address to listen on; other than loopback needs a token]' '--port[0 takes a free port]' '--token[token of clients; default\: RED_CANDLE_TOKEN]' '--workers[processes that share the weights]' '--lazy[load models on their first request]' '--cors[origins of web pages that may send requests]' '--running[requests computed at the same time]' '--waiting[requests in the queue; more get status 429]' '--max-tokens[maximum of new tokens of a request]' '--seconds[time limit of a request]' '--log[log requests as JSON lines to standard error]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  worker) _arguments '--worker-id' '--model[a directory, a GGUF file or an id]' '--port' '--callback-url[URL that is called when the worker is ready, or none]' '--host' '--token[token of the orchestrator; default\: RED_CANDLE_TOKEN]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  pull) _arguments '--revision[a branch, tag or commit]' '--all[every file of the repository]' '--locked[download what models.lock lists; without an ID]' '--file[the file that --locked reads]' '--json[write JSON]' '*:file:_files' ;;
+  lock) _arguments '--file[lock file]' '--revision[a branch, tag or commit]' '--all[every file, not only those that a load reads]' '--json[write JSON]' '*:file:_files' ;;
+  pack) _arguments '--output[the directory for the gems]' '--revision[a branch, tag or commit]' '--id[id of a packed directory]' '--license[license; default\: the model card’s]' '--gem-version[the version of the gems]' '--limit[maximum size of a gem]' '--json[write JSON]' '*:file:_files' ;;
+  rm) _arguments '--json[write JSON]' '*:file:_files' ;;
+  ps) _arguments '--host[where the server listens]' '--port' '--token[the token of the server; also from RED_CANDLE_TOKEN]' '--json[write JSON]' '*:file:_files' ;;
+  models) _arguments '--prune[remove what no current revision uses]' '--json[write JSON]' '*:file:_files' ;;
+  info) _arguments '--json[write JSON]' '*:file:_files' ;;
+  doctor) _arguments '--json[write JSON]' '*:file:_files' ;;
+  bench) _arguments '--seconds[how long to measure]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
+  version) _arguments '--json[write JSON]' '*:file:_files' ;;
 esac

@@ -8,41 +8,54 @@ end
 
 require "candle/version"
 require "candle/errors"
-require "candle/logging"
+require "candle/runtime/logging"
 require "candle/native"
-require "candle/self_test"
-require "candle/build_info"
-require "candle/utils"
-require "candle/models_lock"
+require "candle/runtime/self_test"
+require "candle/runtime/build_info"
+require "candle/runtime/utils"
+require "candle/files/models_lock"
 require "candle/shortcuts"
 
 # Transformer models inside your Ruby process.
 module Candle
   # What is loaded when it is first named.
   ON_USE = {
-    Agent: "tools/agent", AgentEvent: "tools/agent_event", AgentResult: "tools/agent_result", Arguments: "arguments",
-    BulkGeneration: "bulk_generation", CheckpointFiles: "checkpoint_files", Completion: "completion",
-    Deprecation: "deprecation", DeviceUtils: "device_utils", EitherKeys: "either_keys",
-    EmbeddingModelType: "embedding_model_type", GazetteerEntityRecognizer: "recognizers/gazetteer_entity_recognizer",
-    GenerationConfig: "generation_config", HybridNER: "recognizers/hybrid_ner", Instrumentation: "instrumentation",
-    JsonSchema: "structured/json_schema", Messages: "messages", Model: "model", ModelGems: "model_gems",
-    ModelKind: "model_kind", PatternEntityRecognizer: "recognizers/pattern_entity_recognizer", Progress: "progress",
-    Redaction: "recognizers/redaction", RegexSyntax: "structured/regex_syntax", Session: "session",
-    Speculation: "speculation", Statistics: "statistics", StructuredConstraint: "structured/structured_constraint",
-    StructuredOutput: "structured/structured_output", TextInput: "text_input", TextSplitter: "text_splitter",
-    TextTasks: "text_tasks", Tool: "tools/tool", ToolCall: "tools/tool_call", ToolCallParser: "tools/tool_call_parser",
-    ToolCallResult: "tools/tool_call_result", ToolMessages: "tools/tool_messages", ToolUse: "tools/tool_use",
-    Uncopyable: "uncopyable"
+    Pipeline: "pipeline",
+    CheckpointFiles: "files/checkpoint_files", ModelGems: "files/model_gems", ModelKind: "files/model_kind",
+    SourceHints: "files/source_hints",
+    BulkGeneration: "generation/bulk_generation", Completion: "generation/completion",
+    GenerationConfig: "generation/generation_config", Messages: "generation/messages",
+    NamedTokens: "generation/named_tokens", Session: "generation/session",
+    Speculation: "generation/speculation", TextTasks: "generation/text_tasks",
+    EmbeddingModelType: "models/embedding_model_type", ImageLoading: "models/image_loading",
+    Loading: "models/loading", Model: "models/model", Statistics: "models/statistics",
+    EntityLabels: "recognizers/entity_labels",
+    GazetteerEntityRecognizer: "recognizers/gazetteer_entity_recognizer", HybridNER: "recognizers/hybrid_ner",
+    PatternEntityRecognizer: "recognizers/pattern_entity_recognizer", Redaction: "recognizers/redaction",
+    DeviceUtils: "runtime/device_utils", Instrumentation: "runtime/instrumentation", Progress: "runtime/progress",
+    JsonSchema: "structured/json_schema", RegexSyntax: "structured/regex_syntax",
+    StructuredConstraint: "structured/structured_constraint", StructuredOutput: "structured/structured_output",
+    Arguments: "support/arguments", Deprecation: "support/deprecation", EitherKeys: "support/either_keys",
+    Hints: "support/hints", TextInput: "support/text_input", Uncopyable: "support/uncopyable",
+    TextSplitter: "text/text_splitter",
+    Agent: "tools/agent", AgentEvent: "tools/agent_event", AgentResult: "tools/agent_result", Tool: "tools/tool",
+    ToolCall: "tools/tool_call", ToolCallParser: "tools/tool_call_parser", ToolCallResult: "tools/tool_call_result",
+    ToolMessages: "tools/tool_messages", ToolStream: "tools/tool_stream", ToolUse: "tools/tool_use"
   }.freeze
 
   # The same, of classes that have a native half: their files begin with {Native.complete}.
   COMPLETED_ON_USE = {
-    CLIP: "clip", Classifier: "classifier", DType: "dtype", Device: "device", EmbeddingModel: "embedding_model",
-    Gazetteer: "recognizers/gazetteer", Hub: "hub", Image: "image", ImageClassifier: "image_classifier",
-    ImageEmbeddingModel: "image_embedding_model", Index: "index", LLM: "llm",
-    LateInteractionModel: "late_interaction_model", MaskedLM: "masked_lm", NER: "ner", Reranker: "reranker",
-    Seq2Seq: "seq2seq", SparseEmbeddingModel: "sparse_embedding_model", Tensor: "tensor",
-    TextPattern: "recognizers/text_pattern", Tokenizer: "tokenizer", VLM: "vlm", Weights: "weights"
+    Index: "index", Tensor: "tensor",
+    Hub: "files/hub", Weights: "files/weights",
+    Image: "media/image",
+    Classifier: "models/classifier", CLIP: "models/clip", EmbeddingModel: "models/embedding_model",
+    ImageClassifier: "models/image_classifier", ImageEmbeddingModel: "models/image_embedding_model",
+    LateInteractionModel: "models/late_interaction_model", LLM: "models/llm", MaskedLM: "models/masked_lm",
+    NER: "models/ner", Reranker: "models/reranker", Seq2Seq: "models/seq2seq",
+    SparseEmbeddingModel: "models/sparse_embedding_model", VLM: "models/vlm",
+    Gazetteer: "recognizers/gazetteer", TextPattern: "recognizers/text_pattern",
+    Device: "runtime/device", DType: "runtime/dtype",
+    Tokenizer: "text/tokenizer"
   }.freeze
   private_constant :ON_USE, :COMPLETED_ON_USE
 
@@ -50,7 +63,7 @@ module Candle
   autoload :ActiveRecord, "candle/active_record"
   autoload :CLI, "candle/cli"
   autoload :Jobs, "candle/jobs"
-  autoload :ModelRegistry, "candle/model_registry"
+  autoload :ModelRegistry, "candle/files/model_registry"
   autoload :Server, "candle/server"
   autoload :Worker, "candle/worker"
 

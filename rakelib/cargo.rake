@@ -6,7 +6,7 @@ namespace :cargo do
     sh "cargo", "fmt", "--all", "--check"
   end
 
-  desc "Lint both crates, the self-tests of devices among them; a warning is an error"
+  desc "Lint all crates, the self-tests of devices among them; a warning is an error"
   task :clippy do
     command = "cargo clippy --release --locked --workspace --all-targets --features red-candle-engine/selftest " \
               "-- -D warnings"
@@ -14,8 +14,9 @@ namespace :cargo do
     sh Tasks::Build.ruby_environment, command, verbose: false
   end
 
-  desc "Run the engine's tests"
+  desc "Run the tests of every crate without Ruby"
   task :test do
-    sh "cargo", "test", "--release", "--locked", "--package", "red-candle-engine", "--lib", "--test", "suite"
+    packages = %w[base kernels formats engine].flat_map { |name| ["--package", "red-candle-#{name}"] }
+    sh "cargo", "test", "--release", "--locked", "--no-fail-fast", *packages, "--lib", "--test", "suite"
   end
 end

@@ -15,7 +15,7 @@ namespace :doc do
     Tasks::DocCoverage.new.run
   end
 
-  desc "Write the messages of all errors into docs/errors.md"
+  desc "Write the messages of all errors into docs/reference/errors.md"
   task :errors do
     require_relative "support/error_table"
     Tasks::ErrorTable.new.write

@@ -76,7 +76,7 @@ namespace :metal do
   end
 
   namespace :budget do
-    desc "Write what rake metal:budget counts into docs/metal.md"
+    desc "Write what rake metal:budget counts into docs/internals/metal.md"
     task :write do
       budget.call&.write
     end
@@ -128,8 +128,8 @@ namespace :metal do
 
   # A program of the engine on a Mac's own device.
   run = lambda do |name, *arguments|
-    sh "cargo", "run", "--release", "--locked", "--package", "red-candle-engine", "--features", "selftest,metal",
-       "--bin", name, "--", *arguments
+    sh Tasks::Build.environment_of("selftest"), "cargo", "run", "--release", "--locked", "--package",
+       "red-candle-engine", "--features", "selftest,metal", "--bin", name, "--", *arguments
   end
 
   desc "Measure products on a Metal GPU and say which tiles to change; elsewhere, see that the measuring works"

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use base::runtime::threads;
 use candle_core::{DType, Device, Tensor};
-use engine::files::model_files::WeightFiles;
-use engine::kernels::paged::KvType;
 use engine::models::decoder::model::{Logits, Reading};
 use engine::models::decoder::{Blueprint, Decoder, KvPool, Sequence};
-use engine::weights::{self, WeightSource};
-use engine::{runtime::threads, CancelToken, Result};
+use engine::{CancelToken, Result};
+use formats::files::model_files::WeightFiles;
+use formats::weights::{self, WeightSource};
+use kernels::paged::KvType;
 
 fn main() {
     if cfg!(debug_assertions) {

@@ -7,18 +7,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use base::quant::QuantizedTensor;
+use base::runtime::threads;
 use candle_core::{DType, Device, Tensor};
-use engine::files::raw_config::RawConfig;
-use engine::kernels::{self, Activation};
 use engine::models::decoder::model::Logits;
 use engine::models::decoder::{self, Decoder};
 use engine::models::encoder::{Blueprint, Encoder};
 use engine::nn::{
     attention, elementwise, AttentionKind, AttentionOptions, Epilogue, Linear, PackedSequences,
 };
-use engine::quant::QuantizedTensor;
-use engine::weights::{Metadata, TensorInfo, WeightSource};
-use engine::{runtime::threads, CancelToken, Error, Result};
+use engine::{CancelToken, Error, Result};
+use formats::files::raw_config::RawConfig;
+use formats::weights::{Metadata, TensorInfo, WeightSource};
+use kernels::{self, Activation};
 
 /// What the machine's memory gives, in bytes per second, by which decoding is judged.
 const MEMORY_BANDWIDTH: f64 = 4.3e12;

@@ -10,8 +10,8 @@ module Bench
   # and the table between two markers.
   module Document
     ROOT = File.expand_path("../..", __dir__)
-    PAGE = File.join(ROOT, "docs", "performance.md")
-    PICTURE = File.join(ROOT, "docs", "performance.svg")
+    PAGE = File.join(ROOT, "docs", "internals", "measurements.md")
+    PICTURE = File.join(ROOT, "docs", "internals", "measurements.svg")
     UNPUBLISHED = "No run has been published yet."
     MARKERS = ["<!-- rake bench:plot writes from here -->", "<!-- to here -->"].freeze
 
@@ -51,7 +51,7 @@ module Bench
 
         #{Table.markdown(result.fetch("cases"))}
 
-        ![Ratios of red-candle to its best peer](performance.svg)
+        ![Ratios of red-candle to its best peer](measurements.svg)
 
         Results compared: #{comparisons(result.fetch("cases"))}
       MARKDOWN

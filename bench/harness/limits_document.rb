@@ -8,8 +8,8 @@ module Bench
   # Puts the limits and where cases stand against them into the documentation:
   # a picture for each device, and tables between two markers.
   module LimitsDocument
-    CPU_PICTURE = File.join(Document::ROOT, "docs", "roofline_cpu.svg")
-    GPU_PICTURE = File.join(Document::ROOT, "docs", "roofline_h200.svg")
+    CPU_PICTURE = File.join(Document::ROOT, "docs", "internals", "roofline_cpu.svg")
+    GPU_PICTURE = File.join(Document::ROOT, "docs", "internals", "roofline_h200.svg")
     GPU_DATA = File.join(Results::DIRECTORY, "h200.json")
     MARKERS = ["<!-- rake bench:roofline writes from here -->", "<!-- to here -->"].freeze
     HEAD = ["case", "operations per byte", "operations/s", "bytes/s", "nearer limit", "reached"].freeze

@@ -231,29 +231,29 @@ module Bench
       same = { measure: :agreement }
       # Greedy answers part for good where two tokens are nearly as likely.
       alike = { measure: :agreement, at_least: 0.3 }
-      [Case.new(name: "decode_together", group: "together", title: "#{Texts::TOGETHER} texts of 64 tokens at once",
+      [Case.new(name: "decode_together", group: "together", title: "#{Texts::TOGETHER} sequences of 64 tokens, batched",
                 unit: "tokens/s", amount: amount, input: @inputs[:openings], rounds: rounds(5),
                 participants: [part.call(OURS, "decode_together"), part.call(LLAMA, "decode_together", check: alike)],
                 target: Target.new(ratio: 1.3)),
-       Case.new(name: "decode_in_turn", group: "together", title: "the same, one after the other",
+       Case.new(name: "decode_in_turn", group: "together", title: "8 sequences, compared with one",
                 unit: "tokens/s", amount: amount, input: @inputs[:openings], rounds: rounds(3),
                 participants: [part.call(OURS, "decode_together"),
                                part.call(OURS, "decode_in_turn", label: "our one thread", check: same)],
                 target: Target.new(ratio: 3.0)),
-       Case.new(name: "second_caller", group: "together", title: "first token after a beginning of 1,000 tokens",
+       Case.new(name: "second_caller", group: "together", title: "first token with a cached prefix of 1,000 tokens",
                 unit: "ms", input: @inputs[:system], rounds: rounds(3),
                 participants: [part.call(OURS, "second_caller"),
-                               part.call(OURS, "first_caller", label: "our first caller", check: same)],
+                               part.call(OURS, "first_caller", label: "ours without the cache", check: same)],
                 target: Target.new(ratio: 10.0)),
        sessions(part)]
     end
 
     # A beginning that all share is stored once.
     def sessions(part)
-      title = "peak memory, 64 idle sessions that begin alike"
+      title = "peak memory, 64 idle sessions with a common prefix"
       FreshCase.new(name: "memory_sessions", group: "together", input: @inputs[:sessions], rounds: 1,
                     participants: [part.call(OURS, "idle_sessions"),
-                                   part.call(OURS, "idle_sessions_apart", label: "ours that begin each otherwise")],
+                                   part.call(OURS, "idle_sessions_apart", label: "ours without a common prefix")],
                     metrics: [Metric.new(kind: :peak, title: title, target: Target.new(ratio: 2.0))])
     end
 

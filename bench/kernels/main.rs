@@ -8,12 +8,12 @@ mod regressions;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use engine::kernels::{self, Activation};
 use engine::nn::{elementwise, Linear};
+use kernels::{self, Activation};
 
 /// What the gem runs with; candle's side of every pair has it too.
 #[global_allocator]
-static ALLOCATOR: engine::runtime::allocator::Reusing = engine::runtime::allocator::Reusing::new();
+static ALLOCATOR: base::runtime::allocator::Reusing = base::runtime::allocator::Reusing::new();
 
 /// The two sides of a pair take turns, so that what disturbs the machine disturbs both; a turn is long
 /// enough for a side to find the caches as it left them, as layers of a model do.
@@ -54,9 +54,9 @@ fn run_all(json: bool, products_alone: bool) -> engine::Result<bool> {
         regressions::report()?;
     }
     if !json {
-        println!("{} threads, {isa}", engine::runtime::threads::count());
+        println!("{} threads, {isa}", base::runtime::threads::count());
     }
-    engine::runtime::threads::install(|| products::report(json))??;
+    base::runtime::threads::install(|| products::report(json))??;
     if products_alone {
         return Ok(true);
     }
@@ -67,7 +67,7 @@ fn run_all(json: bool, products_alone: bool) -> engine::Result<bool> {
         );
     }
     let measured =
-        engine::runtime::threads::install(|| [384, 768].map(|width| run(4096, width, json)))?;
+        base::runtime::threads::install(|| [384, 768].map(|width| run(4096, width, json)))?;
     Ok(measured.iter().all(|&reached| reached))
 }
 

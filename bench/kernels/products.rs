@@ -3,13 +3,13 @@
 
 use std::time::Instant;
 
+use base::quant::{BlockType, QuantizedTensor};
+use base::runtime::bytes::Bytes;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
-use engine::kernels::Isa;
 use engine::nn::Linear;
-use engine::quant::{BlockType, QuantizedTensor};
-use engine::runtime::bytes::Bytes;
 use engine::Result;
+use kernels::Isa;
 
 const ROWS: [usize; 4] = [1, 8, 64, 512];
 const INPUTS: usize = 1024;
@@ -79,27 +79,35 @@ fn report_f32(json: bool) -> Result<()> {
         let weight = Tensor::randn(0f32, 1.0, (outputs, inputs), &Device::Cpu)?;
         let exact = without.force(|| Linear::new(weight.clone(), None))?;
         let parts = Linear::new(weight, None)?;
-        for rows in F32_ROWS {
-            let x = Tensor::randn(0f32, 1.0, (rows, inputs), &Device::Cpu)?;
+        for (rows, outliers) in F32_ROWS.into_iter().flat_map(|rows| [(rows, 0), (rows, 2)]) {
+            let x = rows_with_outliers(rows, inputs, outliers)?;
             let (mut of_exact, mut of_parts) = (Vec::new(), Vec::new());
             for _ in 0..TURNS {
                 of_exact.push(without.force(|| turn(&exact, &x))?);
                 of_parts.push(turn(&parts, &x)?);
             }
             let [of_exact, of_parts] = [of_exact, of_parts].map(median);
-            let case = format!("f32 {inputs} to {outputs}, {rows} rows");
+            let case = format!("f32 {inputs} to {outputs}, {rows} rows, {outliers} outliers each");
             match json {
                 true => println!(
                     "{{\"case\":\"{case}\",\"exact_us\":{of_exact:.2},\"tiles_us\":{of_parts:.2}}}"
                 ),
                 false => println!(
-                    "{case:<36} exact {of_exact:>9.1} tiles {of_parts:>9.1} {:>5.2} x",
+                    "{case:<48} exact {of_exact:>9.1} tiles {of_parts:>9.1} {:>5.2} x",
                     of_exact / of_parts
                 ),
             }
         }
     }
     Ok(())
+}
+
+/// Rows whose first elements are a thousand times as large as the others.
+fn rows_with_outliers(rows: usize, inputs: usize, outliers: usize) -> Result<Tensor> {
+    let x = Tensor::randn(0f32, 1.0, (rows, inputs), &Device::Cpu)?;
+    let large = x.narrow(1, 0, outliers)?.affine(1000.0, 0.0)?;
+    let others = x.narrow(1, outliers, inputs - outliers)?;
+    Ok(Tensor::cat(&[large, others], 1)?)
 }
 
 fn median(mut times: Vec<f64>) -> f64 {

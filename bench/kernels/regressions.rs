@@ -1,7 +1,7 @@
 //! What candle-nn 0.11.1 gets wrong on the CPU, beside ours.
 
 use candle_core::{DType, Device, Tensor};
-use engine::kernels::{self, reference, SoftmaxOptions};
+use kernels::{self, reference, SoftmaxOptions};
 
 const WIDTH: usize = 768;
 

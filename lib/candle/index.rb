@@ -20,13 +20,14 @@ module Candle
     # How rows are stored: little-endian floats; signed bytes, a quarter of that; or one bit per component.
     DTYPES = %i[f32 int8 binary].freeze
 
-    # Vectors that are handed over at once.
+    # Vectors that are passed to the engine at once.
     BATCH = 1024
     # How many more than wanted are looked at first, when a block chooses.
     SLACK = 4
-    # How many of the best are kept while a graph is walked, unless a search says so.
-    EFFORT = 64
-    private_constant :BATCH, :SLACK, :EFFORT
+    # The default `ef` of a search, and of building a graph.
+    EF_SEARCH = 64
+    EF_CONSTRUCTION = 128
+    private_constant :BATCH, :SLACK, :EF_SEARCH, :EF_CONSTRUCTION
 
     class << self
       # @param dimension [Integer] how many components vectors have
@@ -95,32 +96,33 @@ module Candle
       _contains(key(id))
     end
 
-    # Draws a graph of links between near vectors (HNSW), along which {#search} finds nearly all of the nearest while it
-    # compares few. Vectors that are added later are compared one by one until it is called again, which draws what is
-    # missing; so are the last ones, fewer than 256. The same vectors in the same order give the same graph, whatever
-    # the threads. Others may search and change the index meanwhile; where it is interrupted, what was drawn stays.
+    # Builds an HNSW graph of links between near vectors, with which {#search} finds nearly all of the nearest while it
+    # compares few. Vectors that are added later are compared one by one until the next call adds them to the graph; so
+    # are the last ones, fewer than 256. The same vectors in the same order give the same graph, with any number of
+    # threads. Other threads may search and change the index meanwhile. After an interrupt the next call continues.
     #
     # @example
     #   random = Random.new(1)
     #   index = Candle::Index.new(dimension: 3)
     #   index.add_all((0...2560).map { |id| [id, Array.new(3) { random.rand(-1.0..1.0) }] })
     #   index.build_graph.graph # => {:links=>16, :size=>2560}
-    #   index.search([1.0, 0.5, 0.0], effort: 50) == index.search([1.0, 0.5, 0.0], exact: true) # => true
+    #   index.search([1.0, 0.5, 0.0], ef: 50) == index.search([1.0, 0.5, 0.0], exact: true) # => true
     #
     # @param links [Integer] how many others a vector is linked with, 2 to 256: more find more, and take more memory (8
-    #   bytes each and vector) and time. One of another number is drawn anew
-    # @param effort [Integer] how many of the nearest are looked at for a vector's links: more find more, and take
-    #   longer to draw
+    #   bytes each and vector) and time. Another number than before rebuilds the graph
+    # @param ef [Integer, nil] `ef_construction`: how many candidates are compared for a vector's links; nil is 128.
+    #   More find more, and take longer to build
+    # @param effort [Integer, nil] the same as `ef:`
     # @param progress [Boolean, #call] true shows a bar on a terminal; a Proc gets `(done, total)`
     # @return [self]
     # @raise [InvalidInputError] for fewer or more links
-    def build_graph(links: 16, effort: 128, progress: false)
+    def build_graph(links: 16, ef: nil, effort: nil, progress: false)
       links = Arguments.count(links, "links") || raise(ArgumentError, "links is missing")
-      effort = Arguments.count(effort, "effort") || raise(ArgumentError, "effort is missing")
+      ef = candidates(ef, effort) || EF_CONSTRUCTION
       report = Progress.for(progress)
       _start_graph(links)
       loop do
-        more = _grow_graph(effort)
+        more = _grow_graph(ef)
         break unless more
 
         report&.call(graph[:size], size)
@@ -138,8 +140,8 @@ module Candle
     # The vectors with the greatest cosine. With rows of bytes it is that of what they hold, and with bits the share of
     # components whose signs agree, from -1 to 1.
     #
-    # All vectors are compared, unless there is a graph ({#build_graph}): then it is walked where that compares fewer,
-    # which it does not where few are left by `among` or nearly all are wanted.
+    # All vectors are compared, unless there is a graph ({#build_graph}): then it is searched if that compares fewer,
+    # which is not so if `among` leaves few or nearly all are wanted.
     #
     # @example
     #   index = Candle::Index.new(dimension: 2)
@@ -151,20 +153,21 @@ module Candle
     # @param top_k [Integer, nil] how many to return; nil is all
     # @param among [Enumerable<Integer, String>, nil] the ids to search in; nil is all. Faster than a block where most
     #   are left out
-    # @param effort [Integer] how many of the best are kept while the graph is walked, at least `top_k`: more find more,
-    #   and take longer
-    # @param exact [Boolean] whether to compare all vectors even so
+    # @param ef [Integer, nil] `ef_search`: how many candidates the search of a graph keeps, at least `top_k`; nil is
+    #   64. More find more, and take longer
+    # @param effort [Integer, nil] the same as `ef:`
+    # @param exact [Boolean] whether to compare all vectors in any case
     # @yieldparam id [Integer, String] an id that might be returned, best first
     # @yieldreturn [Boolean] whether to return it
     # @return [Array<Hash>] `{id:, score:}`, best first
     # @raise [InvalidInputError] for a vector of another size or with what isn't a finite number
-    def search(vector, top_k: 10, among: nil, effort: EFFORT, exact: false, &filter)
+    def search(vector, top_k: 10, among: nil, ef: nil, effort: nil, exact: false, &filter)
       most = Arguments.count(top_k, "top_k") || size
-      effort = Arguments.count(effort, "effort") || EFFORT
-      effort = nil if exact
+      ef = candidates(ef, effort) || EF_SEARCH
+      ef = nil if exact
       vector = packed(vector)
       among = ids(among)
-      found = filter ? filtered(vector, most, among, effort, &filter) : _search(vector, most, among, effort)
+      found = filter ? filtered(vector, most, among, ef, &filter) : _search(vector, most, among, ef)
       found.map { |id, score| { id: id, score: score } }
     end
 
@@ -209,15 +212,23 @@ module Candle
 
     private
 
-    # Asks for more until enough of them pass, so that the block sees few of a million. A longer walk may meet better
+    # `effort:` is the older name of `ef:`.
+    def candidates(ef, effort)
+      return Arguments.count(ef, "ef") if NilClass === effort
+      raise ArgumentError, "ef and effort are two names of one option: pass one" unless NilClass === ef
+
+      Arguments.count(effort, "effort")
+    end
+
+    # Asks for more until enough of them pass, so that the block sees few of a million. A longer search may find better
     # ones than a shorter one did.
-    def filtered(vector, most, among, effort)
+    def filtered(vector, most, among, ef)
       answers = {}
       wanted = most
       total = size
       loop do
         wanted = [wanted * SLACK, total].min
-        found = _search(vector, wanted, among, effort)
+        found = _search(vector, wanted, among, ef)
         passed = found.lazy.select { |id, _| answers.fetch(id) { answers[id] = yield(id) } }.first(most)
         return passed if passed.size == most || found.size < wanted || wanted == total
       end
@@ -238,9 +249,19 @@ module Candle
       raise ArgumentError, "an id must be an Integer or a String, not #{Arguments.shown(id)}"
     end
 
+    # Packed floats are binary, or invalid as text, or contain zeros.
+    def text?(string)
+      string.encoding != Encoding::BINARY && string.valid_encoding? && !string.b.include?("\0")
+    end
+
+    def text_given(text)
+      "#{Arguments.shown(text)} is a text, and an index holds vectors: pass model.embed(text), or search with " \
+        "model.search(text, index)"
+    end
+
     def packed(vector)
       case vector
-      when String then vector
+      when String then text?(vector) ? raise(InvalidInputError, text_given(vector)) : vector
       when Tensor then vector.flatten_all.to_dtype(:f32).to_packed
       when Array then vector.pack("e*")
       else raise ArgumentError, "a vector must be an Array, a packed String or a Tensor, not #{Arguments.shown(vector)}"

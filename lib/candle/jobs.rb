@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 require "candle"
-require "candle/model_registry"
+require "candle/files/model_registry"
 require "candle/active_record"
 require "candle/jobs/schema"
 require "candle/jobs/ledger"
@@ -18,8 +18,8 @@ module Candle
   # Embeds a corpus by the workers of Sidekiq or of Active Job, on as many machines as there are.
   #
   # The corpus is cut into slices of about a second, which a ledger in the database names; a job takes the next free
-  # slice. Vectors and the slice's end are written in one transaction, so that a worker that is killed in the middle
-  # loses nothing and doubles nothing.
+  # slice. Vectors and the slice's end are written in one transaction, so that a run is idempotent, and
+  # resumable after a worker was killed.
   #
   # Loading this file needs neither Rails nor Sidekiq; running jobs needs Active Record and one of both.
   module Jobs

@@ -7,6 +7,6 @@ module Candle
   class Railtie < ::Rails::Railtie
     config.eager_load_namespaces << Candle
 
-    initializer("candle.log_subscriber") { require "candle/log_subscriber" }
+    initializer("candle.log_subscriber") { require "candle/runtime/log_subscriber" }
   end
 end

@@ -18,7 +18,6 @@ require "candle/server/models"
 require "candle/server/metrics"
 require "candle/server/stream"
 require "candle/server/log"
-require "candle/server/tool_stream"
 require "candle/server/picture"
 require "candle/server/chat_messages"
 require "candle/server/generation"
@@ -33,11 +32,14 @@ require "candle/server/responses_events"
 require "candle/server/open_ai_responses"
 require "candle/server/tei"
 require "candle/server/pipelines"
+require "candle/server/inference_tasks"
 require "candle/server/rerank"
 require "candle/server/ollama"
+require "candle/server/fields"
 require "candle/server/embedding_service"
 require "candle/server/operations"
 require "candle/server/router"
+require "candle/server/puma_repairs"
 require "candle/server/launcher"
 
 module Candle
@@ -78,6 +80,7 @@ module Candle
       @models = Models.new(models, device: device)
       @gate = Gate.new(running: @limits.running, waiting: @limits.waiting)
       @metrics = Metrics.new
+      @fields = Fields.new
       @router = Router.new(API::Services.new(models: @models, limits: @limits, gate: @gate, metrics: @metrics))
       @models.load unless lazy
     end
@@ -93,11 +96,15 @@ module Candle
 
       @access.check(request)
       route = @router.find(request.verb, request.path)
-      finish(request, route, *route.action.call(request))
+      raise Job::Gone if request.connection.left?
+
+      answer = route.action.call(request)
+      @fields.tell(route.name, request.parsed) if request.parsed
+      finish(request, route, *answer)
     rescue Job::Gone
       observed(request, route, 499, cancelled: true)
       GONE
-    rescue StandardError => e
+    rescue *Problem::ANSWERED => e
       refuse(request, route, Problem.for(e))
     end
 

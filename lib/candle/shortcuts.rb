@@ -75,6 +75,21 @@ module Candle
       block ? llm.chat_stream(messages, **options, &block) : llm.chat(messages, **options)
     end
 
+    # A task by the name that transformers and informers give it.
+    #
+    # @example
+    #   ner = Candle.pipeline("ner", "spec/fixtures/tiny/bert-token")
+    #   ner.("the dog live in Paris").first.keys # => [:entity_group, :score, :word, :start, :end]
+    #
+    # @param task [String, Symbol] a key of {Pipeline::TASKS}
+    # @param model [Model, String, Pathname, nil] a model, or where to load it from; nil is the default of its class
+    # @param options [Hash] as `from_pretrained` of the model's class takes them
+    # @return [Pipeline]
+    # @raise [ArgumentError] for an unknown task, and for no model where there is no default
+    def pipeline(task, model = nil, **options)
+      Pipeline.new(task, model, **options)
+    end
+
     private
 
     # A model as it is given, or the one of that source, loaded once.

@@ -53,7 +53,7 @@ module Candle
       [status, headers.merge(request.marks), body]
     rescue Server::Job::Gone
       [499, {}, []]
-    rescue StandardError => e
+    rescue *Server::Problem::ANSWERED => e
       refuse(request, Server::Problem.for(e))
     end
 

@@ -18,7 +18,9 @@ module Tasks
       "CARGO_PROFILE_RELEASE_LTO" => "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS" => "16",
       "CANDLE_CPU_ISA" => "neon"
     }.freeze
-    TESTS = %w[--release --package red-candle-engine --lib --test suite -- kernels:: attention::].freeze
+    # The kernels' own tests, and the engine's that compare each kernel with the reference.
+    TESTS = [%w[--package red-candle-kernels --lib],
+             %w[--package red-candle-engine --lib --test suite -- nn:: kernels:: attention::]].freeze
 
     def initialize
       @cross = Cross.new(TARGET, FOLDER)
@@ -29,9 +31,8 @@ module Tasks
       @cross.prepare(Tools.find(EMULATOR) ? [] : %w[qemu-user])
     end
 
-    # The tests of the kernels, among them each kernel against the reference.
     def test
-      @cross.cargo("test", *TESTS, settings: SETTINGS)
+      TESTS.each { |tests| @cross.cargo("test", "--release", *tests, settings: SETTINGS) }
     end
   end
 end

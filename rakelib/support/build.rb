@@ -16,6 +16,16 @@ module Tasks
       given.empty? ? File.join(cache_directory, "target") : File.expand_path(given, ROOT)
     end
 
+    # A build of the extension with other features overwrites the library that `rake compile` made, which is then
+    # built again, and it holds the lock of the target directory for as long as it runs.
+    #
+    # @param name [String] what the build is for
+    # @return [Hash{String => String}] environment of a build that has a target directory of its own
+    def environment_of(name)
+      directory = File.join(target_directory, name)
+      { "CARGO_TARGET_DIR" => directory, "RB_SYS_CARGO_TARGET_DIR" => directory }
+    end
+
     # @return [String] the user's cache directory for this project
     def cache_directory
       base = ENV.fetch("XDG_CACHE_HOME", "")

@@ -24,7 +24,8 @@ module Tasks
     # They stand on other gems, whose published interfaces do where the gems are not installed.
     def load_integrations
       $LOAD_PATH.push(File.join(Build::ROOT, "spec/fixtures/interfaces"))
-      Dir[File.join(Build::ROOT, "lib/candle/{integrations/*,log_subscriber}.rb")].sort.each { |path| require path }
+      optional = File.join(Build::ROOT, "lib/candle/{integrations/*,runtime/log_subscriber}.rb")
+      Dir[optional].sort.each { |path| require path }
     end
 
     def load_registry

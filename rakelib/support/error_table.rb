@@ -3,9 +3,9 @@
 require_relative "build"
 
 module Tasks
-  # Collects the messages of all errors out of the sources, for docs/errors.md.
+  # Collects the messages of all errors out of the sources, for docs/reference/errors.md.
   class ErrorTable
-    PAGE = File.join(Build::ROOT, "docs", "errors.md")
+    PAGE = File.join(Build::ROOT, "docs", "reference", "errors.md")
     MARK = "<!-- rake doc:errors writes from here -->"
 
     # What the engine calls the classes of lib/candle/errors.rb.

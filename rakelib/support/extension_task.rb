@@ -3,10 +3,10 @@
 require "rake/extensiontask"
 
 module Tasks
-  # rake-compiler's task for our layout: two crates in one workspace, features
+  # rake-compiler's task for our layout: several crates in one workspace, features
   # from CANDLE_FEATURES, and precompiled gems without Rust sources.
   class ExtensionTask < Rake::ExtensionTask
-    SOURCES = "../{{candle,engine}/{Cargo.toml,build.rs,src/**/*.*},../Cargo.{toml,lock}}"
+    SOURCES = "../{{base,kernels,formats,engine,candle}/{Cargo.toml,build.rs,src/**/*.*},../Cargo.{toml,lock}}"
     SETTINGS = "tmp/build_settings"
 
     def init(name = nil, gem_spec = nil)

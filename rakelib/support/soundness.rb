@@ -8,16 +8,16 @@ module Tasks
   # Rust's unsafe code may do; and ThreadSanitizer, which knows what threads may do beside each other.
   module Soundness
     # Unsafe code, and the readers of files on damaged ones. Valgrind runs AVX2, not AVX-512.
-    MEMCHECK = %w[kernels::cpu quant:: nn:: runtime::allocator runtime::job runtime::switch fuzz_readers].freeze
+    MEMCHECK = %w[cpu:: quant:: nn:: runtime::allocator runtime::job runtime::switch fuzz_readers].freeze
     # Stacks of 256 MB, which templates and grammars are read on, are no error.
     VALGRIND = "valgrind --quiet --error-exitcode=9 --max-stackframe=300000000"
     # What of the unsafe code miri can run: the allocator, the pools and jobs, the store of weights, packing, and the
     # kernels in their portable form. It knows no fork, no file maps and no instructions of AVX-512 and AMX; a million
     # small parts of work, which another test hands to the pools, would take it hours.
     MIRI = %w[runtime::allocator runtime::job runtime::switch runtime::stats runtime::cancel runtime::threads
-              runtime::stack::tests::deep runtime::per_process kernels::cpu::product::store
-              kernels::cpu::product::head_panels kernels::cpu::product::half_matrix
-              kernels::cpu::product::blocks::quantize].freeze
+              runtime::stack::tests::deep runtime::per_process cpu::product::store
+              cpu::product::head_panels cpu::product::half_matrix
+              cpu::product::blocks::quantize].freeze
     NOT_IN_MIRI = %w[--skip forked --skip keep_threads_awake].freeze
     # Threads in miri leak what they never end with; crossbeam and the allocator make pointers of numbers.
     MIRI_FLAGS = "-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks " \
@@ -53,8 +53,8 @@ module Tasks
     end
 
     def test(environment, command, tests)
-      system(environment, "cargo", *command, "--locked", "--package", "red-candle-engine", "--", *tests,
-             chdir: Build::ROOT, exception: true)
+      packages = %w[base kernels formats engine].flat_map { |name| ["--package", "red-candle-#{name}"] }
+      system(environment, "cargo", *command, "--locked", *packages, "--", *tests, chdir: Build::ROOT, exception: true)
     end
   end
 end

@@ -31,6 +31,21 @@ RSpec.describe "Huge pages" do
     expect(huge_kilobytes(embedding, "CANDLE_HUGE_PAGES" => "1")).to be > 0
   end
 
+  # The setting of huge pages, the threads and the environment of a process.
+  state = "$VERBOSE = nil; puts [syscall(157, 42, 0, 0, 0, 0), Dir.children('/proc/self/task').size, ENV.to_h].inspect"
+
+  it "and everything else stay as they were until a model is loaded", if: RUBY_PLATFORM.include?("x86_64-linux") do
+    [{}, { "CANDLE_NUM_THREADS" => "3" }].each do |environment|
+      bare, = Open3.capture2e(environment, RbConfig.ruby, "-W0", "-e", state)
+      required, = run_ruby(state, environment)
+      expect(required).to eq(bare)
+    end
+    next unless on_request
+
+    loaded, = run_ruby("#{embedding}; #{state}")
+    expect(loaded).not_to eq(run_ruby(state).first)
+  end
+
   # prctl(PR_GET_THP_DISABLE): what Ruby set at its start, or what we made of it.
   it "leave the process as Ruby set it up with CANDLE_HUGE_PAGES=0", if: RUBY_PLATFORM.include?("x86_64-linux") do
     thp_disable = "puts syscall(157, 42, 0, 0, 0, 0)"

@@ -114,6 +114,33 @@ RSpec.describe Candle::ModelGems do
     expect(embed_in_child).to match(/CorruptModelError: .*model.safetensors/)
   end
 
+  it "writes nothing outside of its place, whatever a list of pieces says" do
+    install(pack(id, "--limit", "20KB")[1])
+    list = File.join(@gems, "gems/red-candle-model-acme-tiny-1.0.0/pieces.json")
+    gem = JSON.parse(File.read(list)).values.first.first
+    cut_off
+    cache = described_class.cache_directory
+    find = "p Candle::ModelGems.find('acme/tiny')"
+    outside = ["../../../escaped", "../escaped", File.join(@gems, "escaped"), "a/../../../escaped", "a//b", "", ".",
+               "a\\..\\escaped", "c:escaped", "a\u0000b"]
+    outside.each do |name|
+      File.write(list, JSON.generate({ name => [gem] }))
+      expect(child(find)).to match(/\ACandle::CorruptModelError: pieces.json of .* is not the name of a file within/)
+    end
+    expect(Dir.glob("{#{@gems},#{File.dirname(cache, 2)}}/**/escaped*")).to be_empty
+    { "[]" => /an object/, "{" => /not valid JSON/, '{"a": 5}' => /an object/, '{"a": []}' => /an object/,
+      '{"a": [5]}' => /an object/, "7" => /an object/, "\xFF" => /not valid JSON/ }.each do |text, message|
+      File.binwrite(list, text)
+      expect(child(find)).to match(/\ACandle::CorruptModelError: pieces.json .*#{message.source}.*gem install/)
+    end
+    # A piece replaces no file of the gem, though a link to it stood in its place.
+    before = File.read(File.join(@gems, "gems/red-candle-model-acme-tiny-1.0.0/model/config.json"))
+    File.write(list, JSON.generate({ "config.json" => [gem], "config.json/x" => [gem] }))
+    expect(child(find)).to start_with("Candle::CorruptModelError")
+    expect(File.read(File.join(@gems, "gems/red-candle-model-acme-tiny-1.0.0/model/config.json"))).to eq(before)
+    expect(Dir.exist?(cache) ? Dir.children(cache) : []).to be_empty
+  end
+
   it "names a file of the gem with other bytes" do
     install(pack(id)[1])
     path = File.join(@gems, "gems/red-candle-model-acme-tiny-1.0.0/model/tokenizer.json")

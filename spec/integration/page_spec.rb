@@ -19,6 +19,13 @@ RSpec.describe "the page of red-candle serve" do
         expect(browser.script("return document.documentElement.scrollWidth <= window.innerWidth")).to be(true)
 
         browser.script("document.querySelector('#max-tokens').value = 8")
+        expect(browser.text(".greeting")).to start_with("Hello! Here is llm.")
+        browser.click(".example")
+        browser.wait { browser.script("return document.querySelectorAll('.turn').length") == 2 }
+        browser.wait { browser.script("return document.querySelector('#stop').disabled") }
+        expect(browser.text(".turn.user")).to eq("What is Ruby?")
+        browser.click("#reset")
+        expect(browser.script("return document.querySelectorAll('.example').length")).to be >= 2
         browser.type("#say", "hi#{enter}")
         browser.wait { browser.script("return document.querySelectorAll('.turn').length") == 2 }
         browser.wait { browser.script("return document.querySelector('#stop').disabled") }
@@ -45,6 +52,16 @@ RSpec.describe "the page of red-candle serve" do
         expect(browser.text("#plots")).to include("Pages in use")
         expect(browser.script("return document.querySelector('#problem').hidden")).to be(true)
         expect(browser.console.select { |entry| entry["level"] == "SEVERE" }).to be_empty
+      end
+    end
+  end
+
+  it "opens what its models are for" do
+    WebServer.run("serve", "r=#{TinyModels.path("bert-reranker")}") do |server|
+      Browser.open(width: 1200, height: 800) do |browser|
+        browser.visit("#{server.base}/")
+        browser.wait { browser.script("return document.querySelector('#rerank').hidden") == false }
+        expect(browser.script("return document.querySelector('#query').value")).to include("Berlin")
       end
     end
   end

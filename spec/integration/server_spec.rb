@@ -84,6 +84,42 @@ RSpec.describe "red-candle serve" do
     end
   end
 
+  it "answers clients that have ended their side, and notices those that have gone" do
+    answers = Array.new(60) do
+      socket = open_request(server, "/v1/embeddings", { model: "embedder", input: "a dog" })
+      socket.close_write
+      socket.read.tap { socket.close }
+    end
+    expect(answers).to all(match(%r{\A(HTTP/1.1 100 Continue\r\n\r\n)?HTTP/1.1 200 OK\r\n}).and(include('"embedding"')))
+    streamed = open_request(server, "/v1/chat/completions",
+                            { model: "llm", messages: question, max_tokens: 20, stream: true })
+    streamed.close_write
+    expect(streamed.read).to include("200 OK", "[DONE]")
+    cancelled = server.metric("candle_cancelled_total")
+    open_request(server, "/v1/chat/completions", { model: "llm", messages: question, max_tokens: 60, n: 8 }).close
+    eventually { server.metric("candle_cancelled_total") == cancelled + 1 && server.metric("candle_running").zero? }
+  end
+
+  it "answers bodies in chunks of a bad size by 400" do
+    ["zz\r\n", "zz\r\n\r\n", "-1\r\n\r\n", "\r\n\r\n", "ffffffffffffffffff\r\n\r\n"].each do |chunk|
+      TCPSocket.open("127.0.0.1", server.port) do |socket|
+        socket.write("POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n#{chunk}")
+        socket.close_write
+        expect([chunk, socket.read.to_s[0, 20]]).to match([chunk, start_with("HTTP/1.1 4").or(eq(""))])
+      end
+    end
+  end
+
+  it "refuses ports that there are none of" do
+    %w[99999 65536 -1 80.5].each do |port|
+      output, status = Open3.capture2e(*WebServer::COMMAND, "serve", "e=#{TinyModels.path("bert")}", "--port", port)
+      expect([status.exitstatus, output]).to match([2, /port must be an Integer from 0 to 65535, not #{port}/])
+    end
+    arguments = ["worker", "--worker-id", "w", "--model", TinyModels.path("decoders/llama"), "--callback-url", "none"]
+    output, status = Open3.capture2e(*WebServer::COMMAND, *arguments, "--port", "70000")
+    expect([status.exitstatus, output]).to match([2, /port must be an Integer from 0 to 65535/])
+  end
+
   it "takes a crowd: no error but 429, and everything given back" do
     script = File.expand_path("../support/load_client.rb", __dir__)
     load = ->(seconds) { JSON.parse(Open3.capture2(RbConfig.ruby, script, server.base, seconds.to_s, "50").first) }

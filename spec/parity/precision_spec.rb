@@ -65,6 +65,17 @@ RSpec.describe Candle::EmbeddingModel do
       end
     end
 
+    it "computes in f32 what CANDLE_F32=exact computes, on processors with tiles too" do
+      script = <<~RUBY
+        model = Candle::EmbeddingModel.from_pretrained(#{real_path.dump}, device: "cpu")
+        print model.embed(#{texts.inspect}).flatten.pack("e*")
+      RUBY
+      usual, exact = [nil, "exact"].map { |setting| run_ruby(script, { "CANDLE_F32" => setting }).first.unpack("e*") }
+      expect(exact.size).to eq(texts.size * 384)
+      moved = Math.sqrt(usual.zip(exact).sum { |a, b| (a - b)**2 } / exact.sum { |a| a**2 })
+      expect(moved).to be < 2e-6
+    end
+
     it "gives a text the same vector in any batch" do
       %i[bf16 int8].each do |dtype|
         model = load(real_path, dtype: dtype)

@@ -239,10 +239,77 @@ RSpec.describe "has_embedding" do
     expect { Article.create!(content: "fox") }.to raise_error(ArgumentError, /use type: :vector, or :int8/)
   end
 
-  it "says that SQLite needs sqlite-vec" do
-    ActiveRecord::Base.establish_connection(adapter: "sqlite3", database: ":memory:")
-    article
-    Article.create!(content: "fox")
-    expect { Article.nearest("fox") }.to raise_error(Candle::Error, /needs the sqlite-vec extension/)
+  context "with SQLite without sqlite-vec" do
+    before do
+      ActiveRecord::Base.establish_connection(adapter: "sqlite3", database: ":memory:")
+      stub_const("Candle::ActiveRecord::Scan::PAGE", 2)
+    end
+
+    after { ActiveRecord::Base.connection_pool.disconnect! }
+
+    def fill
+      Databases::TEXTS.zip(%w[en de].cycle) { |text, language| Article.create!(content: text, language: language) }
+    end
+
+    it "compares all vectors here, and finds the nearest" do
+      article
+      fill
+      found = Article.nearest("the lazy dog", limit: 3)
+      expect(found.map(&:content)).to eq(exact("the lazy dog").first(3))
+      scores = model.search("the lazy dog", Databases::TEXTS, top_k: 3).map { |hit| 1 - hit[:score] }
+      expect(found.map(&:neighbor_distance)).to be_near(scores, 1e-5)
+      expect(found.first).not_to have_attribute(:embedding)
+      expect(found.first).not_to be_changed
+      expect(Article.nearest("fox", limit: 50).size).to eq(6)
+    end
+
+    it "measures other distances" do
+      article
+      fill
+      query = model.embed("fox")
+      straight = Databases::TEXTS.to_h do |text|
+        [text, Math.sqrt(model.embed(text).zip(query).sum { |one, other| (one - other)**2 })]
+      end
+      near = Article.nearest("fox", limit: 6, distance: :euclidean)
+      expect(near.map(&:content)).to eq(straight.sort_by(&:last).map(&:first))
+      expect(near.map(&:neighbor_distance)).to be_near(straight.values.sort, 1e-5)
+      expect(Article.nearest("fox", limit: 6, distance: :inner_product).map(&:content)).to eq(exact("fox"))
+    end
+
+    it "searches what relations leave, for texts, vectors, records and rerankers" do
+      article
+      fill
+      expected = exact("fox", Databases::TEXTS.values_at(1, 3, 5))
+      expect(Article.where(language: "de").order(:id).limit(1).nearest("fox", limit: 5).map(&:content)).to eq(expected)
+      expect(Article.nearest(Article.first, limit: 1).first.content).to eq(exact("the quick fox")[1])
+      expect(Article.select(:id, :language).nearest("fox", limit: 1).first).not_to have_attribute(:content)
+      reranked = Article.nearest("fox", limit: 2, candidates: 4, rerank: TinyModels.path("bert-reranker"))
+      expect(reranked.map(&:rerank_score)).to all(be_a(Float))
+      expect(Article.where(language: "fr").nearest("fox")).to eq([])
+    end
+
+    it "compares signed bytes and signs" do
+      article(type: :int8, bits: true)
+      fill
+      expect(Article.nearest("the lazy dog", limit: 3).map(&:content)).to eq(exact("the lazy dog").first(3))
+      article(type: :bit)
+      fill
+      found = Article.nearest("the lazy dog", limit: 2)
+      expect(found.first.content).to eq("the lazy dog")
+      expect(found.first.neighbor_distance).to be < found.last.neighbor_distance
+    end
+
+    it "says when there are too many vectors, or others" do
+      article
+      fill
+      before = Candle::ActiveRecord.scan_limit
+      Candle::ActiveRecord.scan_limit = 5
+      expect { Article.nearest("fox") }.to raise_error(Candle::Error, /more than 5 vectors .* sqlite-vec extension/)
+      expect(Article.where(language: "de").nearest("fox").size).to eq(3)
+      expect { Candle::ActiveRecord.scan_limit = 0 }.to raise_error(ArgumentError, /scan_limit must be a positive/)
+      expect { Article.nearest([1.0, 2.0]) }.to raise_error(Candle::Error, /other dimensions than the query's 2/)
+    ensure
+      Candle::ActiveRecord.scan_limit = before
+    end
   end
 end

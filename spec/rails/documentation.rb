@@ -38,7 +38,7 @@ RSpec.describe "documentation of Rails" do
   end
 
   it "runs, block after block" do
-    page = File.read(File.join(Tasks::Build::ROOT, "docs/rails.md"))
+    page = File.read(File.join(Tasks::Build::ROOT, "docs/guides/rails.md"))
     blocks = page.scan(/^```ruby\n(# needs Rails\n.*?)^```/m).flatten
     expect(blocks.size).to be >= 4
     Tasks::Models.fetch_mentioned(page)
@@ -82,7 +82,9 @@ RSpec.describe "documentation of Rails" do
       form = http.get("/")
       token = form.body[/name="authenticity_token"[^>]*value="([^"]+)"/, 1]
       body = URI.encode_www_form(content: text, authenticity_token: CGI.unescapeHTML(token))
-      answer = http.post("/articles", body, "Cookie" => form["set-cookie"].split(";").first)
+      headers = { "Cookie" => form["set-cookie"].split(";").first,
+                  "Content-Type" => "application/x-www-form-urlencoded" }
+      answer = http.post("/articles", body, headers)
       expect(answer.code).to eq("302"), answer.body[0, 4000]
     end
   end

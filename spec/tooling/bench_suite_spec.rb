@@ -84,7 +84,7 @@ RSpec.describe Bench::Suite do
     expect(cases.map(&:name).uniq.size).to eq(6)
   end
 
-  it "holds sessions that begin alike to sessions that do not" do
+  it "compares sessions with a common prefix with sessions without one" do
     sessions = suite.select(["memory_sessions"]).first
     expect(sessions.participants.map(&:task)).to eq(%w[idle_sessions idle_sessions_apart])
     expect(sessions.metrics.map { |metric| [metric.kind, metric.target.ratio] }).to eq([[:peak, 2.0]])

@@ -16,6 +16,7 @@ RSpec.describe "Rust dependencies" do
 
   let(:shipped) { crates("red-candle-ext", "normal,build") }
   let(:tested) { crates("red-candle-engine", "normal,build,dev") }
+  let(:own) { %w[red-candle-base red-candle-kernels red-candle-formats red-candle-engine] }
 
   it "leave candle-transformers out of the gem, and give it to the tests" do
     expect(shipped.keys.grep(/\Acandle-transformers /)).to be_empty
@@ -31,7 +32,8 @@ RSpec.describe "Rust dependencies" do
   it "are those of the engine, in the same versions, where its readers are fuzzed" do
     engine, fuzzed = %w[Cargo.lock ext/fuzz/Cargo.lock].map do |path|
       lock = File.read(File.join(Tasks::Build::ROOT, path))
-      lock[/^name = "red-candle-engine"\n.*?^\]/m].scan(/^ "([\w-]+)/).flatten.to_h do |name|
+      sections = own.map { |crate| lock[/^name = "#{crate}"\n.*?^\]/m] }
+      sections.join("\n").scan(/^ "([\w-]+)/).flatten.uniq.to_h do |name|
         [name, lock.scan(/^name = "#{name}"\nversion = "(.+)"/).flatten]
       end
     end

@@ -35,6 +35,6 @@ RSpec.describe Tasks::DocExamples do
     runner = described_class.new
     expect([good, bad].map { |example| runner.send(:execute, example).last }).to eq([true, false])
     titles = runner.examples.select(&:shell?).map(&:title)
-    expect(titles).to include(start_with("docs/cli.md"), start_with("README.md"))
+    expect(titles).to include(start_with("docs/reference/cli.md"), start_with("README.md"))
   end
 end

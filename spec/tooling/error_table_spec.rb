@@ -3,7 +3,7 @@
 require_relative "../../rakelib/support/error_table"
 
 RSpec.describe Tasks::ErrorTable do
-  it "is in docs/errors.md as the sources have it" do
+  it "is in docs/reference/errors.md as the sources have it" do
     expect(File.read(described_class::PAGE)).to eq(described_class.new.page), "run rake doc:errors"
   end
 

@@ -32,9 +32,23 @@ RSpec.describe "packaging" do
     expect(files).to include("Cargo.toml", "Cargo.lock", "ext/candle/Cargo.toml", "ext/candle/extconf.rb",
                              "ext/candle/src/lib.rs", "ext/candle/build.rs", "ext/candle/build_options.rb",
                              "ext/candle/cuda/extconf.rb", "ext/engine/Cargo.toml", "ext/engine/src/lib.rs",
+                             "ext/base/src/lib.rs", "ext/kernels/Cargo.toml", "ext/formats/src/lib.rs",
                              "lib/candle.rb", "lib/red-candle.rb", "lib/candle/server/page.html",
                              "LICENSE", "README.md", "CHANGELOG.md")
     expect(files.grep(%r{\.(so|bundle|gem)\z|\A(spec|bin|tmp|pkg)/})).to be_empty
+  end
+
+  # A library that Ruby carries as a gem can't be required under Bundler unless a gemspec or Gemfile names it.
+  it "names every library of Ruby that has become a gem, up to Ruby 4.0" do
+    gems = %w[abbrev base64 benchmark bigdecimal cgi csv debug drb fiddle getoptlong irb logger matrix mutex_m
+              net/ftp net/imap net/pop net/smtp nkf observer ostruct prime pstore racc rbs rdoc readline reline
+              resolv-replace rexml rinda rss syslog win32ole]
+    required = Dir[File.join(root, "{lib,exe,ext/candle}/**/*")].select { |path| File.file?(path) }.flat_map do |path|
+      path.end_with?(".rb", "red-candle") ? File.read(path).scan(/^\s*require ["']([^"']+)["']/).flatten : []
+    end
+    needed = gems.select { |name| required.any? { |feature| feature == name || feature.start_with?("#{name}/") } }
+    expect(needed).to contain_exactly("logger", "reline")
+    expect(specification.runtime_dependencies.map(&:name)).to include(*needed)
   end
 
   it "ships what its documents name" do
@@ -112,6 +126,20 @@ RSpec.describe "packaging" do
                                            "arm64-darwin")
     end
 
+    it "build and try a gem for every Ruby from the oldest allowed to 4.0, and test the oldest and the newest" do
+      rubies = %w[3.1 3.2 3.3 3.4 4.0]
+      native = workflows.dig("release", "jobs", "native", "steps").find { |step| step["uses"]&.include?("cross-gem") }
+      expect(native.dig("with", "ruby-versions").split(",")).to eq(rubies)
+      # A list beside `include` would leave one platform: each entry of `include` overwrites the one before.
+      %w[try try-musl].each do |job|
+        matrix = workflows.dig("release", "jobs", job, "strategy", "matrix")
+        expect(matrix).to match("target" => Array, "ruby" => rubies)
+      end
+      expect(workflows.dig("ci", "jobs", "test", "strategy", "matrix", "ruby")).to include(rubies.first, rubies.last)
+      expect(specification.required_ruby_version.to_s).to eq(">= 3.1")
+      expect(ProjectFiles.read("README.md")).to include("Ruby #{rubies.first} to #{rubies.last}")
+    end
+
     it "give every step something to do, and every job a machine" do
       workflows.each_value do |workflow|
         workflow.fetch("jobs").each_value do |job|
@@ -119,6 +147,24 @@ RSpec.describe "packaging" do
           expect(job["steps"]).to all(satisfy { |step| step.key?("run") ^ step.key?("uses") })
         end
       end
+    end
+  end
+
+  it "builds for CUDA in a target directory of its own" do
+    Dir.mktmpdir do |directory|
+      FileUtils.cp_r(%w[Rakefile rakelib red-candle.gemspec].map { |name| File.join(root, name) }, directory)
+      FileUtils.mkdir_p(%w[lib/candle ext/candle].map { |name| File.join(directory, name) })
+      FileUtils.cp(File.join(root, "lib/candle/version.rb"), File.join(directory, "lib/candle"))
+      File.write(File.join(directory, "cargo"), <<~SH, perm: 0o755)
+        #!/bin/sh
+        mkdir -p "$CARGO_TARGET_DIR/release" && echo "built for $*" > "$CARGO_TARGET_DIR/release/libcandle.so"
+      SH
+      environment = { "PATH" => "#{directory}:#{ENV.fetch("PATH")}", "CANDLE_FEATURES" => nil,
+                      "CARGO_TARGET_DIR" => File.join(directory, "target") }
+      output, status = Open3.capture2e(environment, "rake", "compile:cuda", chdir: directory)
+      expect(status).to be_success, output
+      expect(Dir.children(File.join(directory, "target"))).to eq(["cuda"])
+      expect(File.read(File.join(directory, "lib/candle/cuda/candle.so"))).to match(/red-candle-ext --features cuda$/)
     end
   end
 
@@ -187,6 +233,13 @@ RSpec.describe "packaging" do
       makefile, = configure(environment: { "CARGO_TARGET_DIR" => "/elsewhere", "SOURCE_DATE_EPOCH" => "0" })
       expect(makefile).to start_with("RB_SYS_CARGO_TARGET_DIR ?= /elsewhere\n")
       expect(makefile).to match(/^install: install-so$/)
+    end
+
+    it "optimizes across crates in precompiled gems only" do
+      setting = /^export CARGO_PROFILE_RELEASE_LTO \?= thin$/
+      expect(configure.first).not_to match(setting)
+      expect(configure(environment: { "RUBY_TARGET" => "x86_64-linux" }).first).to match(setting)
+      expect(ProjectFiles.read("Cargo.toml")).to match(/^lto = false$/)
     end
 
     it "leaves one library behind when RubyGems has installed the gem" do

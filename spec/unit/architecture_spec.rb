@@ -17,7 +17,8 @@ RSpec.describe "architecture" do
   end
 
   it "keeps Ruby out of the engine" do
-    found = ProjectFiles.lines("ext/engine/Cargo.toml", "ext/engine/{src,tests}/**/*.rs") do |line|
+    found = ProjectFiles.lines("ext/{base,kernels,formats,engine}/Cargo.toml",
+                               "ext/{base,kernels,formats,engine}/{src,tests}/**/*.rs") do |line|
       line.match?(/\b(magnus|rb[-_]sys)\b/) && !line.strip.start_with?("//")
     end
     expect(found).to be_empty
@@ -36,6 +37,14 @@ RSpec.describe "architecture" do
     visible = native_methods { |owner, name| seen << "#{owner} #{name}" }
     expect(seen.size).to be > 100
     expect(visible).to be_empty
+  end
+
+  it "needs the server for nothing but the server, the worker and their commands" do
+    found = ProjectFiles.lines("lib/candle/**/*.rb") do |line, path|
+      inside = path.match?(%r{\Alib/candle/(server|worker|cli|runtime/railtie|railtie)})
+      !inside && line.match?(/\bServer::/) && !line.strip.start_with?("#")
+    end
+    expect(found).to be_empty
   end
 
   it "calls no private method of another object" do
@@ -74,13 +83,29 @@ RSpec.describe "architecture" do
       lines = ProjectFiles.read(path).lines
       lines.each_index.filter_map do |index|
         next unless lines[index].match?(/\bunsafe (\{|impl\b)/) && !lines[index].strip.start_with?("//")
-        # Inside an unsafe function the caller keeps the promise.
-        next if lines[0...index].reverse.find { |line| line.match?(/\bfn \w/) }&.include?("unsafe fn")
 
         "#{path}:#{index + 1}" unless lines[[index - 8, 0].max..index].join.include?("SAFETY:")
       end
     end
     expect(unexplained).to be_empty
+  end
+
+  # Weights are shared by schedulers and by forked children: a lock in them would be taken on every step, and stay taken
+  # in a child. What images add to a prompt is the one exception.
+  it "keeps locks and run state out of decoders" do
+    found = ProjectFiles.lines("ext/engine/src/models/decoder/**/*.rs") do |line, path|
+      line.match?(/\b(Mutex|RwLock|RefCell|Cell|Atomic\w+|static mut)\b/) && !path.end_with?("guests.rs")
+    end
+    expect(found).to be_empty
+  end
+
+  it "lets clippy deny unsafe blocks without a reason in every crate" do
+    crates = ProjectFiles.matching("ext/**/Cargo.toml").select { |path| ProjectFiles.read(path).include?("[package]") }
+    expect(crates.size).to be > 2
+    silent = crates.reject do |path|
+      ProjectFiles.read(path).include?("[lints.clippy]\nundocumented_unsafe_blocks = \"deny\"\n")
+    end
+    expect(silent).to be_empty
   end
 
   it "has no file of more than 600 lines" do

@@ -59,10 +59,10 @@ RSpec.describe Candle::Arguments do
   it "refuses cycles and what can't even be shown" do
     expect do
       embedder.embed(cyclic)
-    end.to raise_error(Candle::InvalidInputError, /texts\[0\] must be a String, not a Array/)
+    end.to raise_error(Candle::InvalidInputError, /texts\[0\] must be a String, not an Array/)
     expect { embedder.embed("a", batch_tokens: cyclic) }.to raise_error(ArgumentError, /not \[\[\.\.\.\]\]/)
     mute = with(:inspect) { raise "not today" }
-    expect { embedder.embed("a", batch_tokens: mute) }.to raise_error(ArgumentError, /not a Object/)
+    expect { embedder.embed("a", batch_tokens: mute) }.to raise_error(ArgumentError, /not an Object/)
     deep = 20_000.times.reduce([]) { |inner, _| [inner] }
     expect { embedder.embed("a", batch_tokens: deep) }.to raise_error(ArgumentError, /batch_tokens/)
   end

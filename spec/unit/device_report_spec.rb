@@ -1,5 +1,9 @@
 # frozen_string_literal: true
 
+require "tmpdir"
+
+require_relative "../../rakelib/support/attack/outliers"
+
 RSpec.describe "What a model says it runs" do
   fixtures = File.expand_path("../fixtures/tiny", __dir__)
   llama = File.join(fixtures, "decoders", "llama")
@@ -41,16 +45,20 @@ RSpec.describe "What a model says it runs" do
   end
 
   it "says whether tiles multiply f32, as they do unless CANDLE_F32=exact forbids it" do
-    script = <<~RUBY
-      %i[f32 bf16].each do |dtype|
-        model = Candle::EmbeddingModel.from_pretrained(#{bert.dump}, device: "cpu", dtype:)
-        puts model.device_report[:kernels]["linear"]
-      end
-    RUBY
-    f32, bf16 = in_another_process(script, "CANDLE_F32" => nil).lines
-    expect(f32.include?("amx")).to eq(bf16.include?("amx"))
-    exact, = in_another_process(script, "CANDLE_F32" => "exact").lines
-    expect(exact).to match(/\Acpu (?!amx)\w+ f32$/)
+    Dir.mktmpdir do |folder|
+      # Tiles take layers of at least 128 inputs.
+      model = OutlierModel.new(File.join(fixtures, "bert-sentence"), folder)
+      script = <<~RUBY
+        %i[f32 bf16].each do |dtype|
+          model = Candle::EmbeddingModel.from_pretrained(#{model.folder.dump}, device: "cpu", dtype:)
+          puts model.device_report[:kernels]["linear"]
+        end
+      RUBY
+      f32, bf16 = in_another_process(script, "CANDLE_F32" => nil).lines
+      expect(f32.include?("amx")).to eq(bf16.include?("amx"))
+      exact, = in_another_process(script, "CANDLE_F32" => "exact").lines
+      expect(exact).to match(/\Acpu (?!amx)\w+ f32$/)
+    end
   end
 
   describe "weight_bytes" do

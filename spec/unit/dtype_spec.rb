@@ -16,6 +16,18 @@ RSpec.describe Candle::DType do
     expect { described_class.parse(nil) }.to raise_error(Candle::InvalidInputError)
   end
 
+  it "says in what a model computes" do
+    { Candle::EmbeddingModel => "bert-sentence", Candle::LLM => "decoders/llama", Candle::CLIP => "clip",
+      Candle::Seq2Seq => "seq2seq/t5" }.each do |klass, name|
+      %i[u8 u32 i16 i32 i64 f64].each do |dtype|
+        expect { klass.from_pretrained(TinyModels.path(name), dtype: dtype) }
+          .to raise_error(Candle::InvalidInputError, /can't compute in #{dtype}.*f32, f16, bf16 or, on the CPU, int8/)
+      end
+    end
+    expect { Candle::EmbeddingModel.from_pretrained(TinyModels.path("bert-sentence"), dtype: :int4) }
+      .to raise_error(Candle::InvalidInputError, /"int4": models compute in f32, f16, bf16 or, on the CPU, int8/)
+  end
+
   it "is equal to its name, and as a Hash key to its like" do
     f32 = described_class.parse(:f32)
     expect(f32).to eq(:f32).and eq("f32").and eq(described_class.parse("f32"))

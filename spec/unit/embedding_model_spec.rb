@@ -201,7 +201,7 @@ RSpec.describe Candle::EmbeddingModel do
     end
 
     it "refuses what isn't a text, naming its place and the fix" do
-      { nil => /text.* must be .*not nil/, 5 => /not a Integer/, { a: 1 } => /not a Hash/,
+      { nil => /text.* must be .*not nil/, 5 => /not an Integer/, { a: 1 } => /not a Hash/,
         "\xff" => /not valid UTF-8.*scrub/, ["fox", nil] => /texts\[1\] must be a String, not nil/,
         ["fox", "\xff\xfe".b] => /texts\[1\] is not valid UTF-8/, [["fox"]] => /texts\[0\]/ }.each do |input, message|
         expect { model.embed(input) }.to raise_error(Candle::InvalidInputError, message)
@@ -352,6 +352,23 @@ RSpec.describe Candle::EmbeddingModel do
       expect(model.search("lazy dog", texts, top_k: 2)).to eq(found.first(2))
     end
 
+    it "takes one text" do
+      found = model.search("lazy dog", "the lazy dog")
+      expect(found).to eq(model.search("lazy dog", ["the lazy dog"]))
+      expect(found.first).to include(index: 0, text: "the lazy dog")
+    end
+
+    it "names what is neither a text nor a vector" do
+      expect { model.search("fox", nil) }
+        .to raise_error(Candle::InvalidInputError, "candidates must be texts, vectors or an index, not nil")
+      expect { model.search("fox", [nil]) }
+        .to raise_error(Candle::InvalidInputError, "candidates[0] must be a text or a vector like the others, not nil")
+      expect { model.search("fox", [[0.0] * 32, nil]) }.to raise_error(Candle::InvalidInputError, /candidates\[1\]/)
+      expect { model.search("fox", ["dog", nil]) }
+        .to raise_error(Candle::InvalidInputError, "candidates[1] must be a String, not nil")
+      expect { model.search("fox", [:dog]) }.to raise_error(Candle::InvalidInputError, /candidates\[0\].*:dog/)
+    end
+
     it "finds among vectors that were made earlier" do
       [model.embed(texts), model.embed(texts, as: :tensor)].each do |vectors|
         found = model.search("lazy dog", vectors, top_k: 1).first
@@ -409,7 +426,6 @@ RSpec.describe Candle::EmbeddingModel do
     it "refuses vectors of another length and a bad count" do
       expect { model.search("fox", [[1.0, 2.0]]) }.to raise_error(Candle::InvalidInputError, /of 32 and of 2/)
       expect { model.search("fox", texts, top_k: 0) }.to raise_error(ArgumentError, /top_k/)
-      expect { model.search("fox", ["fox", nil]) }.to raise_error(Candle::InvalidInputError, /texts\[1\]/)
     end
   end
 

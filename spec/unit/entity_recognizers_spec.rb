@@ -129,6 +129,25 @@ RSpec.describe "Recognizers without a model" do
                 "#<Candle::GazetteerEntityRecognizer CITY 1 terms>"])
     end
 
+    it "replaces what patterns and terms match, exactly, and all of what overlaps" do
+      ner = described_class.new.add_pattern_recognizer("CODE", [/[A-Z]{2}\d+/])
+      expect(ner.redact("AB12 and xCD34y")).to eq("[CODE] and x[CODE]y")
+      ner.add_gazetteer_recognizer("CITY", ["new york", "york minster"])
+      expect(ner.entity_types).to eq(%w[CITY CODE])
+      expect(ner.redact("in New York Minster")).to eq("in [CITY]")
+      expect(ner.redact("AB12 York Minster", labels: :city)).to eq("AB12 [CITY]")
+      expect { ner.redact("AB12", labels: ["PERSON"]) }
+        .to raise_error(Candle::InvalidInputError, 'unknown label "PERSON": the labels are CITY, CODE')
+      expect { described_class.new.redact("AB12", labels: ["X"]) }
+        .to raise_error(Candle::InvalidInputError, /no recognizer was added/)
+    end
+
+    it "replaces a label also where one of another label overlaps it" do
+      ner = described_class.new.add_gazetteer_recognizer("ORG", ["bank of england"])
+      ner.add_gazetteer_recognizer("CITY", ["england and wales"])
+      expect(ner.redact("the Bank of England and Wales", labels: "CITY")).to eq("the Bank of [CITY]")
+    end
+
     it "keeps no overlap: first the earliest, then the surest, then the longest" do
       ner = described_class.new(TinyModels.path("bert-token"), device: "cpu")
       ner.add_gazetteer_recognizer("PLACE", ["paris", "paris is"])

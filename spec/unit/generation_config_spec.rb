@@ -63,7 +63,7 @@ RSpec.describe Candle::GenerationConfig do
   end
 
   {
-    { temperatur: 1 } => /unknown generation option temperatur; known are max_length/,
+    { temperatur: 1 } => /unknown generation option temperatur\. Did you mean temperature:\? Known are max_length/,
     { max_length: -1 } => /max_length must be an Integer of at least 0, not -1/,
     { temperature: -0.1 } => /temperature must be a number/,
     { temperature: "hot" } => /temperature must be a number/,

@@ -77,6 +77,28 @@ RSpec.describe Candle::Instrumentation do
     expect(models.map { |klass| klass.name.split("::").last.to_sym } - described_class::CALLS.map(&:first)).to be_empty
   end
 
+  it "shows the parameters and the source of each method, as without events" do
+    described_class::CALLS.each do |name, _, methods|
+      methods.each do |method|
+        shown = Candle.const_get(name).instance_method(method)
+        own = shown.super_method
+        expect(own.owner.name).to start_with("Candle::"), "#{name}##{method} has no event"
+        expect(shown.parameters - [%i[keyrest unknown]]).to eq(own.parameters), "#{name}##{method}"
+        expect(shown.source_location).to eq(own.source_location)
+      end
+    end
+    expect(Candle::EmbeddingModel.instance_method(:embed).parameters)
+      .to include(%i[req input], %i[key prompt_name], %i[key dimensions], %i[key as])
+  end
+
+  it "gives each call exactly the arguments that it was given" do
+    expect(embedder.embed("fox", as: :packed, dimensions: nil)).to eq(embedder.embed("fox", as: :packed))
+    expect { embedder.embed }.to raise_error(ArgumentError, /given 0, expected 1/)
+    expect { embedder.embed("fox", nothing: 1, other: 2) }
+      .to raise_error(ArgumentError, "unknown keywords: :nothing, :other")
+    expect { llm.generate("a", nothing: 1) }.to raise_error(ArgumentError, /unknown generation option nothing/)
+  end
+
   it "knows the other tasks" do
     reranker = Candle::Reranker.from_pretrained(TinyModels.path("bert-reranker"))
     classifier = Candle::Classifier.from_pretrained(TinyModels.path("bert-sequence"))

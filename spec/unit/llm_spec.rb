@@ -23,6 +23,17 @@ RSpec.describe Candle::LLM do
 
   let(:llm) { described_class.from_pretrained(File.join(fixtures, "llama")) }
 
+  it "names a message without content" do
+    llm = ServedModels.models["llm"]
+    [[{ role: "user" }], [{ "role" => "user", "content" => nil }], [{ role: "assistant", content: nil }]]
+      .each do |messages|
+        expect { llm.chat(messages) }.to raise_error(Candle::InvalidInputError, /\Amessages\[0\] has no content/)
+      end
+    two = [{ role: "user", content: "hi" }, { role: :user }]
+    expect { llm.chat(two) }.to raise_error(Candle::InvalidInputError, /\Amessages\[1\] has no content/)
+    expect { llm.session(messages: two) }.to raise_error(Candle::InvalidInputError, /messages\[1\] has no content/)
+  end
+
   it "says what it is" do
     expect(llm.model_info).to include(family: "llama", layers: 2, hidden_size: 32, max_length: 64)
     expect(llm.model_info[:parameters]).to be > 10_000

@@ -1,27 +1,6 @@
 # frozen_string_literal: true
 
 RSpec.describe Candle::NER do
-  it "puts something else in the place of entities" do
-    ner = described_class.from_pretrained(TinyModels.path("bert-token"), device: "cpu")
-    text = "the dog live in Paris"
-    entities = ner.extract_entities(text, confidence_threshold: 0)
-    kinds = entities.map { |entity| entity[:label].sub(/\A[BI]-/, "") }
-    expected = entities.zip(kinds).reverse.reduce(text) do |rest, (entity, kind)|
-      rest[0...entity[:start]] + "[#{kind}]" + rest[entity[:end]..]
-    end
-    expect(ner.redact(text, confidence_threshold: 0)).to eq(expected)
-    expect(ner.redact([text, ""], confidence_threshold: 0)).to eq([expected, ""])
-    kept = ner.redact(text, labels: "no such kind", confidence_threshold: 0)
-    expect(kept).to eq(text)
-    one = ner.redact(text, labels: [kinds.first.downcase], with: "<%{text}>", confidence_threshold: 0) # rubocop:disable Style/FormatStringToken
-    expect(one).to include("<#{entities.first[:text]}>")
-    expect(ner.redact(text, with: ->(entity) { entity[:text].upcase }, confidence_threshold: 0))
-      .to include(entities.first[:text].upcase)
-    expect { ner.redact(text, with: 3) }.to raise_error(ArgumentError, /with must be a String or a Proc/)
-    hybrid = Candle::HybridNER.new.add_pattern_recognizer("CODE", [/[A-Z]{2}\d+/])
-    expect(hybrid.redact("AB12 and CD34")).to eq("[CODE] and [CODE]")
-  end
-
   let(:path) { TinyModels.path("bert-token") }
   let(:ner) { described_class.from_pretrained(path, device: "cpu") }
   let(:text) { "Café in Paris, 東京 dogs" }
@@ -91,6 +70,69 @@ RSpec.describe Candle::NER do
     expect(ner.extract_entity_type([text], :PER, confidence_threshold: 0)).to eq([all.select do |e|
                                                                                     e[:label] == "PER"
                                                                                   end])
+  end
+
+  describe "#redact" do
+    # Entities as a model might return them, by what of the text they cover.
+    def finding(text, *found)
+      entities = found.map do |part, label, confidence = 0.95|
+        first = text.index(part)
+        { text: part, label: label, start: first, end: first + part.size, confidence: confidence }
+      end
+      allow(ner).to receive(:extract_entities).and_return([entities])
+    end
+
+    it "puts something else in the place of entities" do
+      sentence = "the dog live in Paris"
+      found = ner.extract_entities(sentence, confidence_threshold: 0, aggregation: :first)
+      expect(found.map { |entity| entity[:text] }.join).not_to be_empty
+      expected = found.reverse.reduce(sentence) do |rest, entity|
+        "#{rest[0...entity[:start]]}[#{entity[:label]}]#{rest[entity[:end]..]}"
+      end
+      expect(ner.redact(sentence, confidence_threshold: 0)).to eq(expected)
+      expect(ner.redact([sentence, ""], confidence_threshold: 0)).to eq([expected, ""])
+      first = found.first
+      one = ner.redact(sentence, labels: [first[:label].downcase], with: "<%{text}>", confidence_threshold: 0) # rubocop:disable Style/FormatStringToken
+      expect(one).to include("<#{first[:text]}>")
+      expect(ner.redact(sentence, with: ->(entity) { entity[:text].upcase }, confidence_threshold: 0))
+        .to include(first[:text].upcase)
+      expect { ner.redact(sentence, with: 3) }.to raise_error(ArgumentError, /with must be a String or a Proc/)
+    end
+
+    it "refuses labels that the model does not have, and names those that it has" do
+      expect { ner.redact(text, labels: ["GENE"]) }
+        .to raise_error(Candle::InvalidInputError, 'unknown label "GENE": the labels are LOC, PER')
+      expect { ner.redact(text, labels: %w[PER GENE]) }.to raise_error(Candle::InvalidInputError, /"GENE"/)
+      expect { ner.redact(text, labels: []) }
+        .to raise_error(Candle::InvalidInputError, /labels is empty: pass nil for all entities, or some of LOC, PER/)
+    end
+
+    it "knows common synonyms of labels" do
+      sentence = "Ada was in Rome"
+      finding(sentence, %w[Ada PER], %w[Rome LOC])
+      { "PERSON" => "[PER] was in Rome", :person => "[PER] was in Rome", "per" => "[PER] was in Rome",
+        "GPE" => "Ada was in [LOC]", "Location" => "Ada was in [LOC]", nil => "[PER] was in [LOC]" }
+        .each { |label, expected| expect(ner.redact(sentence, labels: label)).to eq(expected) }
+    end
+
+    it "never splits a word, and replaces what overlaps together" do
+      sentence = "Priya Merkel's café (Änne-Lise)"
+      finding(sentence, %w[Pri PER], ["ya Merkel", "PER"], ["nn", "LOC", 0.91])
+      expect(ner.redact(sentence)).to eq("[PER]'s café ([LOC]-Lise)")
+      finding(sentence, ["ya", "LOC", 0.91], ["Pri", "PER", 0.99])
+      expect(ner.redact(sentence)).to start_with("[PER] Merkel")
+      expect(ner.redact(sentence, with: ->(entity) { entity.values_at(:text, :start, :end).inspect }))
+        .to start_with('["Priya", 0, 5] Merkel')
+      finding("私は東京に住む", %w[東京 LOC])
+      expect(ner.redact("私は東京に住む")).to eq("私は[LOC]に住む")
+    end
+
+    it "gives each word one label unless another aggregation is asked for" do
+      expect(ner).to receive(:extract_entities).with(["a"], aggregation: :first).and_return([[]])
+      ner.redact("a")
+      expect(ner).to receive(:extract_entities).with(["a"], aggregation: :max).and_return([[]])
+      ner.redact("a", aggregation: :max)
+    end
   end
 
   it "analyzes and formats" do

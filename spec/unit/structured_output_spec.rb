@@ -152,7 +152,9 @@ RSpec.describe Candle::StructuredOutput do
     { { type: "array", uniqueItems: true } => /uniqueItems/, { not: { type: "null" } } => %r{#/not},
       { properties: { a: { dependentRequired: {} } } } => %r{#/properties/a/dependentRequired},
       { type: "text" } => /text/, { type: "string", format: "phone" } => /phone/,
-      { type: "string", pattern: "(?=a)" } => /schema can't be used/ }.each do |bad, message|
+      { type: "string", pattern: "(?=a)" } => /schema can't be used/,
+      { properties: { a: { properties: {}, required: ["c"] } } } => %r{#/properties/a/required names "c"} }
+      .each do |bad, message|
       expect { llm.generate_structured("the dog", schema: bad) }.to raise_error(Candle::InvalidInputError, message)
     end
     expect { llm.generate_structured("the dog", schema: "{oops") }.to raise_error(Candle::InvalidInputError, /JSON/)

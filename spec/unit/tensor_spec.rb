@@ -51,7 +51,7 @@ RSpec.describe Candle::Tensor do
     end
 
     it "refuses what isn't a number" do
-      expect { tensor([1, nil]) }.to raise_error(Candle::InvalidInputError, /array\[1\] is a NilClass/)
+      expect { tensor([1, nil]) }.to raise_error(Candle::InvalidInputError, /array\[1\] is of the class NilClass/)
       expect { tensor(["1"]) }.to raise_error(Candle::InvalidInputError, /String/)
       expect { tensor("1") }.to raise_error(Candle::InvalidInputError, /String/)
       expect { tensor([1], :f13) }.to raise_error(Candle::InvalidInputError, /unknown dtype.*f32/)

@@ -36,6 +36,19 @@ RSpec.describe Candle::Utils do
     expect([described_class.get_num_threads, Candle.num_threads]).to eq([3, 3])
   end
 
+  it "takes the number of threads from the environment" do
+    count = lambda do |environment|
+      output, errors, status = run_ruby("print Candle.num_threads", environment)
+      expect(status).to be_success, errors
+      output.to_i
+    end
+    other = count.call({}) + 1
+    expect(count.call({ "CANDLE_NUM_THREADS" => other.to_s })).to eq(other)
+    expect(count.call({ "RAYON_NUM_THREADS" => other.to_s })).to eq(other)
+    expect(count.call({ "CANDLE_NUM_THREADS" => other.to_s, "RAYON_NUM_THREADS" => "7" })).to eq(other)
+    expect(count.call({ "CANDLE_NUM_THREADS" => "none" })).to eq(other - 1)
+  end
+
   it "computes the same with any number of threads" do
     tensor = Candle::Tensor.rand([300, 300])
     results = [1, 2, 5].map do |count|

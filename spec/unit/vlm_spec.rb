@@ -17,6 +17,23 @@ RSpec.describe Candle::VLM do
     [{ role: "user", content: [*parts, { type: "text", text: question["question"] }] }]
   end
 
+  it "takes the length of an answer from the call, then from its configuration" do
+    model = described_class.from_pretrained(TinyModels.path("llava"), device: "cpu")
+    image = File.expand_path("../fixtures/images/photo.png", __dir__)
+    lengths = []
+    allow(model.llm).to receive(:complete_ids).and_wrap_original do |original, ids, prompt, **options|
+      options[:max_length] = 2 if options[:max_length] == 256
+      original.call(ids, prompt, **options).tap { |completion| lengths << completion.usage.completion_tokens }
+    end
+    model.ask(image, "what?", config: Candle::GenerationConfig.deterministic(max_length: 3))
+    model.describe(image, config: { max_length: 4, temperature: 0 })
+    model.ask(image, "what?", config: { max_length: 9, temperature: 0 }, max_length: 5)
+    model.ask(image, "what?", max_tokens: 6)
+    model.ask(image, "what?")
+    expect(lengths).to eq([3, 4, 5, 6, 2])
+    expect { model.ask(image, "what?", max_length: 3, max_tokens: 4) }.to raise_error(ArgumentError, /same option/)
+  end
+
   it "chooses the tokens that transformers chooses", :gc_stress do
     asked.each do |question|
       completion = vlm.complete(messages(question), max_length: 8)

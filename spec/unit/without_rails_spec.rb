@@ -24,7 +24,7 @@ RSpec.describe "candle/active_record and candle/jobs without Rails" do
 
   it "add no dependency to the gem" do
     specification = Gem::Specification.load(File.join(ProjectFiles::ROOT, "red-candle.gemspec"))
-    expect(specification.dependencies.map(&:name)).to contain_exactly("thor", "rb_sys")
+    expect(specification.dependencies.map(&:name)).to contain_exactly("logger", "reline", "thor", "rb_sys")
     expect(specification.files).to include("lib/generators/candle/embedding/templates/migration.rb.tt",
                                            "lib/candle/active_record/railtie.rb")
   end

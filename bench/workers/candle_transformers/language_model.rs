@@ -6,9 +6,9 @@ use std::time::Instant;
 use candle_core::quantized::gguf_file::Content;
 use candle_core::{Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
-use engine::files::model_files::ModelFiles;
-use engine::text::tokenizer::Tokenizer;
 use engine::CancelToken;
+use formats::files::model_files::ModelFiles;
+use formats::text::tokenizer::Tokenizer;
 use serde_json::{json, Value};
 
 use super::{Answer, Done};

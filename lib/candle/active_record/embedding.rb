@@ -56,6 +56,14 @@ module Candle
         [*@sources.map(&:to_s), @digest_column].all? { |name| !columns.include?(name) || record.has_attribute?(name) }
       end
 
+      # A text that is made by a method may need any column but those of vectors.
+      #
+      # @param klass [Class] a model of Active Record
+      # @return [Array<Arel::Attribute>] what is read to know the text and its digest
+      def columns_of_text(klass)
+        (klass.column_names - [@column, *@bits]).map { |name| klass.arel_table[name] }
+      end
+
       # The digest of a text, of the model with its revision, and of what else a vector depends on.
       #
       # @param text [String, nil]

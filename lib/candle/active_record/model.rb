@@ -58,9 +58,10 @@ module Candle
       # @param rerank [Reranker, String, Boolean, nil] a reranker, or where to load it from, that puts candidates in
       #   order; true is the default one
       # @return [ActiveRecord::Relation, Array<ActiveRecord::Base>] nearest first; each answers `neighbor_distance`, and
-      #   with `rerank:` `rerank_score`. An Array where Ruby made the order: with `rerank:`, and for columns of bits or
-      #   signed bytes
+      #   with `rerank:` `rerank_score`. An Array where Ruby made the order: with `rerank:`, for columns of bits or
+      #   signed bytes, and in SQLite without the sqlite-vec extension
       # @raise [ArgumentError] where no column of vectors was declared
+      # @raise [Error] in SQLite without the extension, where there are more vectors than {ActiveRecord.scan_limit}
       def nearest(query, limit: 10, where: nil, column: nil, distance: :cosine, candidates: nil, rerank: nil)
         embedding = candle_embedding(column)
         relation = where ? all.where(where) : all

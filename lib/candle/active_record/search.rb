@@ -28,11 +28,13 @@ module Candle
         @distance = Arguments.choice(distance, "distance", DISTANCES.keys)
         @candidates = [Arguments.count(candidates, "candidates") || (10 * @limit), @limit].max
         @adapter = Store.adapter(@klass.connection)
-        check_connection
+        check_prepared_statements if @adapter == :postgresql
       end
 
       # @return [ActiveRecord::Relation, Array<ActiveRecord::Base>] nearest first, each with its `neighbor_distance`
       def results
+        return scanned if @adapter == :sqlite && !extension?
+
         found = by_signs? ? candidates : @relation.where.not(@embedding.column => nil)
         return rescored(found) if rescored?
 
@@ -40,6 +42,10 @@ module Candle
       end
 
       private
+
+      def scanned
+        Scan.new(@relation, @embedding, @vector, limit: @limit, distance: @distance).results(loaded_columns(false))
+      end
 
       def type
         @embedding.type(@klass)
@@ -124,10 +130,6 @@ module Candle
         Arel::Nodes::BindParam.new(attribute)
       end
 
-      def check_connection
-        @adapter == :postgresql ? check_prepared_statements : check_extension
-      end
-
       def check_prepared_statements
         return if @klass.connection.prepared_statements
 
@@ -135,11 +137,11 @@ module Candle
                      "have: remove prepared_statements: false from its configuration"
       end
 
-      def check_extension
-        @klass.connection.select_value("SELECT vec_version()")
+      # Whether this connection has sqlite-vec.
+      def extension?
+        @klass.connection.select_value("SELECT vec_version()") && true
       rescue ::ActiveRecord::StatementInvalid
-        raise Error, "searching in SQLite needs the sqlite-vec extension: load it into each connection, " \
-                     "as the sqlite_vec gem or Rails' `extensions:` do"
+        false
       end
     end
   end

@@ -4,11 +4,13 @@ module Candle
   module ActiveRecord
     # Writes vectors into a table, many in one statement, as bytes that are bound to it.
     #
+    # A vector is written under the lock of its row, after the text was read again under that lock ({#lock}), so that
+    # the digest is always that of the text it stands beside.
+    #
     # @api private
     class Store
-      # One vector to be written. `previous` is the digest that was read together with the text: where another has come
-      # since, the row is left alone. A nil vector empties the columns.
-      Row = Struct.new(:key, :vector, :digest, :previous)
+      # One vector to be written. A nil vector empties the columns.
+      Row = Struct.new(:key, :vector, :digest)
 
       # A statement has at most so many rows: databases limit what is bound to one.
       ROWS = 500
@@ -40,7 +42,18 @@ module Candle
         raise ArgumentError, "SQLite has no half-precision vectors: use type: :vector, or :int8"
       end
 
-      # @param rows [Array<Row>]
+      # Locks rows until the transaction ends, and reads what their texts come from. Needs a transaction.
+      #
+      # @param keys [Array<Object>] primary keys
+      # @return [Array<ActiveRecord::Base>] without their vectors
+      def lock(keys)
+        rows = @klass.unscoped.where(@klass.primary_key => keys)
+        # SQLite has no locks of rows; a write locks the whole database.
+        rows.update_all("#{digest} = #{digest}") if adapter == :sqlite
+        rows.select(*@embedding.columns_of_text(@klass)).reorder(@klass.primary_key).lock.to_a
+      end
+
+      # @param rows [Array<Row>] of rows that {#lock} has locked
       # @return [Integer] how many rows were changed
       def update(rows)
         rows.each_slice(ROWS).sum do |slice|
@@ -89,18 +102,15 @@ module Candle
       def update_statement(count)
         key = quoted(@klass.primary_key)
         assignments = columns.map { |column| "#{quoted(column)} = fresh.#{quoted(column)}" }.join(", ")
-        names = ["fresh_key", *columns.map { |column| quoted(column) }, "previous"].join(", ")
+        names = ["fresh_key", *columns.map { |column| quoted(column) }].join(", ")
         table = @klass.quoted_table_name
         "WITH fresh (#{names}) AS (VALUES #{values(count, update_casts)}) " \
-          "UPDATE #{table} SET #{assignments} FROM fresh WHERE #{table}.#{key} = fresh.fresh_key " \
-          "AND #{table}.#{quoted(@embedding.digest_column)} #{same} fresh.previous"
+          "UPDATE #{table} SET #{assignments} FROM fresh WHERE #{table}.#{key} = fresh.fresh_key"
       end
 
       def update_binds(rows)
         key_type = @klass.type_for_attribute(@klass.primary_key)
-        rows.flat_map do |row|
-          [bind("key", row.key, key_type), *vector_binds(row.vector, row.digest), bind("previous", row.previous)]
-        end
+        rows.flat_map { |row| [bind("key", row.key, key_type), *vector_binds(row.vector, row.digest)] }
       end
 
       def upsert_statement(names, count, unique_by)
@@ -108,7 +118,6 @@ module Candle
         conflict = unique_by.map { |name| quoted(name) }.join(", ")
         assignments = (all - unique_by).map { |name| "#{quoted(name)} = excluded.#{quoted(name)}" }
         assignments << "#{quoted(unique_by.first)} = excluded.#{quoted(unique_by.first)}" if assignments.empty?
-        digest = quoted(@embedding.digest_column)
         "INSERT INTO #{@klass.quoted_table_name} (#{all.map { |name| quoted(name) }.join(", ")}) " \
           "VALUES #{values(count, Array.new(all.size))} ON CONFLICT (#{conflict}) " \
           "DO UPDATE SET #{assignments.join(", ")} " \
@@ -125,10 +134,10 @@ module Candle
 
       # PostgreSQL can't tell types of a VALUES list by what it is compared with later.
       def update_casts
-        return Array.new(columns.size + 2) if adapter == :sqlite
+        return Array.new(columns.size + 1) if adapter == :sqlite
 
         table = @klass.columns_hash
-        [@klass.primary_key, *columns, @embedding.digest_column].map { |name| "::#{table.fetch(name).sql_type}" }
+        [@klass.primary_key, *columns].map { |name| "::#{table.fetch(name).sql_type}" }
       end
 
       def values(count, casts)
@@ -154,8 +163,8 @@ module Candle
         ::ActiveRecord::Relation::QueryAttribute.new(name, value, type)
       end
 
-      def same
-        adapter == :postgresql ? "IS NOT DISTINCT FROM" : "IS"
+      def digest
+        quoted(@embedding.digest_column)
       end
 
       def quoted(name)

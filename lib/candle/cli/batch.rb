@@ -22,6 +22,8 @@ module Candle
       # @param files [Array<String>]
       # @return [void]
       def call(files)
+        check_format
+        Records.check(files)
         @kind = kind_of(options[:model], @task, *SEEING.fetch(@task))
         @model = load_model(@kind, options[:model])
         records = Records.new(files, field: options[:field], images: seeing?)
@@ -33,6 +35,13 @@ module Candle
       end
 
       private
+
+      # JSON lines are what is written without any option.
+      def check_format
+        return unless options[:json] && options[:format] != "jsonl"
+
+        raise ArgumentError, "--json and --format #{options[:format]} are different formats: pass one of them"
+      end
 
       def record_bytes
         (options[:dimensions] || @model.dimension) * 4 if options[:format] == "packed"
@@ -56,7 +65,8 @@ module Candle
         when :embedding then vectors(slice)
         when :classifier then labels(slice).map { |labels| { labels: labels } }
         else
-          @model.extract_entities(slice, confidence_threshold: options[:threshold]).map { |found| { entities: found } }
+          given = { confidence_threshold: options[:threshold], aggregation: options[:aggregation] }
+          @model.extract_entities(slice, **given).map { |found| { entities: found } }
         end
       end
 

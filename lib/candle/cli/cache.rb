@@ -19,15 +19,23 @@ module Candle
         cache = HubCache.new
         freed = cache.prune if options[:prune]
         found = cache.repositories.map do |repository|
-          { id: repository.id, bytes: repository.bytes, revisions: repository.snapshots.size }
+          { id: repository.id, kind: kind(repository), bytes: repository.bytes,
+            revisions: repository.snapshots.size }.compact
         end
         show({ directory: HubCache.directory, models: found, freed: freed }.compact) { write(found, freed) }
       end
 
       private
 
+      # By the files that are there; nothing is fetched.
+      def kind(repository)
+        repository.snapshot && ModelKind.of(repository.snapshot)
+      rescue Error
+        nil
+      end
+
       def write(found, freed)
-        rows = found.map { |model| [Terminal.size(model[:bytes]), model[:id]] }
+        rows = found.map { |model| [model[:id], model[:kind] || "unknown", Terminal.size(model[:bytes])] }
         Terminal.table(rows) if rows.any?
         puts "freed #{Terminal.size(freed)}" if freed
       end

@@ -46,11 +46,7 @@ module Candle
       end
 
       def read
-        return $stdin.gets unless $stdin.tty?
-
-        Reline.readline("> ", true)
-      rescue Interrupt
-        nil
+        $stdin.tty? ? Reline.readline("> ", true) : $stdin.gets
       end
 
       # Ctrl-C ends the answer, not the conversation.

@@ -26,6 +26,14 @@ module Candle
           named.map { |file| File.read(file).strip }
         end
 
+        # @return [String, nil] the directory of the commit that `main` names, or of any
+        def snapshot
+          main = File.join(path, "refs", "main")
+          commit = File.read(main).strip if File.file?(main)
+          found = [commit, *current, *snapshots].compact.find { |name| snapshots.include?(name) }
+          found && File.join(path, "snapshots", found)
+        end
+
         # @return [Array<String>] commits that are there
         def snapshots
           Dir.children(File.join(path, "snapshots"))

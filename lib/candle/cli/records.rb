@@ -11,6 +11,15 @@ module Candle
     class Records
       include Enumerable
 
+      # @param files [Array<String>]
+      # @return [void]
+      # @raise [Error] for what is not a file, before anything is computed
+      def self.check(files)
+        wrong = files.find { |path| !File.exist?(path) || File.directory?(path) } or return
+
+        raise Error, File.directory?(wrong) ? "#{wrong} is a directory: name files in it" : "there is no file #{wrong}"
+      end
+
       # @param files [Array<String>] none is standard input
       # @param field [String] where the text stands in JSON lines
       # @param images [Boolean] whether files that are images stand for themselves

@@ -19,6 +19,7 @@ module Candle
       # @param files [Array<String>]
       # @return [void]
       def call(query, files)
+        Records.check(files)
         records = Records.new(files, field: options[:field])
         return write(query, files, records) if options[:output]
 

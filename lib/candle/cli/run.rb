@@ -32,7 +32,7 @@ module Candle
       end
 
       def check_options
-        raise ArgumentError, "--image is for models that see" if options[:image] && @kind != :vlm
+        raise ArgumentError, "--image needs a vision-language model" if options[:image] && @kind != :vlm
         raise ArgumentError, "--raw has no place for images" if options[:image] && options[:raw]
         return if @kind == :seq2seq || task.empty?
 

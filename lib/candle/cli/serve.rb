@@ -29,6 +29,7 @@ module Candle
       # @return [void]
       def call(sources)
         models = self.class.models(sources)
+        Server::Launcher.checked_port(options[:port])
         token = checked_token
         log_requests if options[:log]
         Server::Launcher.prepare

@@ -9,6 +9,7 @@ module Candle
       # @return [void]
       def call
         token = checked_token
+        Server::Launcher.checked_port(options[:port])
         callback = options[:callback_url]
         Worker::Callback.new(callback)
         Server::Launcher.prepare

@@ -29,7 +29,7 @@ module Candle
       # @yieldparam piece [String] text that is certainly no part of a tool call, as it comes
       # @return [Answer]
       def call(messages, &block)
-        watch = Server::ToolStream.new(demanded: demanded?) if tools?
+        watch = ToolStream.new(demanded: demanded?) if tools?
         completion = complete(messages) { |piece| show(watch ? watch.push(piece) : piece, &block) }
         found = ToolCallParser.parse(completion.text, available_tools: @tools) if tools?
         show(watch.rest, &block) if watch && !found.has_tool_calls?

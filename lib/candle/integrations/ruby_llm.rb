@@ -126,7 +126,7 @@ module Candle
         preferences&.fetch(:choice, nil) || :auto
       end
 
-      # RubyLLM hands over a bare JSON schema, or one with a name.
+      # RubyLLM passes a bare JSON schema, or one with a name.
       def plain_schema(schema)
         schema = schema.to_h if schema && !schema.is_a?(Hash)
         schema && (schema[:schema] || schema["schema"] || schema)

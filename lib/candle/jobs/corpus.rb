@@ -8,7 +8,7 @@ module Candle
     module Corpus
       class << self
         # @return [Keys, Items] the corpus that was given to {Jobs.embed}
-        # @raise [ArgumentError] for what is none
+        # @raise [ArgumentError] for anything else
         def for(corpus, into:, unique_by:, column:)
           if corpus.respond_to?(:all) && corpus.respond_to?(:find_by)
             raise ArgumentError, "into: is for Enumerables; records stay where they are" if into

@@ -48,6 +48,12 @@ module Candle
         entries + refused.map { |found| Slice::Entry.new(found.fetch("key"), nil, nil, nil, nil, nil, found[REFUSED]) }
       end
 
+      # @param _entries [Array<Slice::Entry>]
+      # @return [Array<Slice::Entry>] none: these texts are written together with their vectors
+      def reread(_entries)
+        []
+      end
+
       # @param entries [Array<Slice::Entry>] whose vectors are made
       # @return [Integer] how many rows were written
       def store(entries)
@@ -82,7 +88,7 @@ module Candle
         Slice::Entry.new(key, text, nil, found)
       end
 
-      # The attributes, in UTF-8; or, of a text that is none, why it is refused.
+      # The attributes, in UTF-8; or, for an invalid text, why it is refused.
       def sound(item)
         attributes(item).transform_values { |value| value.is_a?(String) ? TextInput.utf8(value) : value }
       rescue InvalidInputError => e

@@ -38,18 +38,35 @@ module Candle
       # @param keys [Array] the payload of a slice
       # @return [Array<Slice::Entry>]
       def entries(keys)
-        @klass.unscoped.where(@klass.primary_key => keys).select(*needed).map do |record|
+        @klass.unscoped.where(@klass.primary_key => keys).select(*@embedding.columns_of_text(@klass)).map do |record|
           Slice::Entry.new(record.id, @embedding.text(record), record[@embedding.digest_column])
+        end
+      end
+
+      # Locks the rows of entries, and reads them again.
+      #
+      # @param entries [Array<Slice::Entry>]
+      # @return [Array<Slice::Entry>] those with another text than before, which they have now
+      def reread(entries)
+        rows = table.lock(entries.map(&:key)).to_h { |record| [record.id, record] }
+        entries.select do |entry|
+          record = rows[entry.key] or next
+          entry.stored_digest = record[@embedding.digest_column]
+          text = @embedding.text(record)
+          digest = @embedding.digest(text)
+          next if entry.digest == digest
+
+          entry.text = text
+          entry.digest = digest
+          entry.vector = entry.error = nil
+          true
         end
       end
 
       # @param entries [Array<Slice::Entry>] whose vectors are made
       # @return [Integer] how many rows changed
       def store(entries)
-        rows = entries.map do |entry|
-          ActiveRecord::Store::Row.new(entry.key, entry.vector, entry.digest, entry.stored_digest)
-        end
-        ActiveRecord::Store.new(@klass, @embedding).update(rows)
+        table.update(entries.map { |entry| ActiveRecord::Store::Row.new(entry.key, entry.vector, entry.digest) })
       end
 
       # @yield in a transaction of the database that has the vectors
@@ -59,6 +76,10 @@ module Candle
       end
 
       private
+
+      def table
+        ActiveRecord::Store.new(@klass, @embedding)
+      end
 
       # Pages by key, so that neither memory nor a transaction grows with the table.
       def weighed_keys
@@ -86,11 +107,6 @@ module Candle
         table = @klass.quoted_table_name
         lengths = columns.map { |name| "COALESCE(LENGTH(#{table}.#{connection.quote_column_name(name)}), 0)" }
         Arel.sql(lengths.join(" + "))
-      end
-
-      # Vectors aren't read to be replaced. A text that is made by a method may need any other column.
-      def needed
-        (@klass.column_names - [@embedding.column, *@embedding.bits]).map { |name| @klass.arel_table[name] }
       end
     end
   end

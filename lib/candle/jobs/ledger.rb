@@ -116,7 +116,7 @@ module Candle
         run.where.not(state: "finished").update_all(state: state)
       end
 
-      # Takes a free slice, unless there is none. One that was tried too often is given up.
+      # Takes a free slice, or returns nil where all are taken. One that was tried too often is marked as failed.
       #
       # @return [Taken, nil]
       def take
@@ -157,13 +157,13 @@ module Candle
         end || false
       end
 
-      # Gives a slice back to be tried again, later each time.
+      # Gives a slice back to be tried again: later each time after an error, at once after none.
       #
       # @param taken [Taken]
       # @param error [Exception, nil] nil where the worker was only asked to stop
       # @return [void]
       def give_back(taken, error = nil)
-        return held(taken).update_all(state: "waiting", attempts: taken.attempts - 1) if error.nil?
+        return held(taken).update_all(state: "waiting", attempts: taken.attempts - 1, free_at: 0) if error.nil?
 
         message = "#{error.class}: #{error.message}"
         last = taken.attempts >= description.fetch("attempts")
@@ -171,7 +171,7 @@ module Candle
                                free_at: self.class.now + (0.5 * (2**taken.attempts)))
       end
 
-      # Lets slices that were given up be tried again.
+      # Lets failed slices be tried again.
       #
       # @return [void]
       def revive
@@ -240,7 +240,7 @@ module Candle
         rows.map { |key, error| { key: key, error: error } }
       end
 
-      # @return [Array<String>] the errors of slices that were given up
+      # @return [Array<String>] the errors of failed slices
       def errors
         slices.where(state: "failed").order(:id).pluck(:error)
       end

@@ -20,7 +20,7 @@ module Candle
         @ledger.state.to_sym
       end
 
-      # @return [Boolean] whether every slice is done or given up
+      # @return [Boolean] whether every slice is done or failed
       def finished?
         state == :finished
       end
@@ -47,7 +47,7 @@ module Candle
 
       # Goes on after {#stop}, or after jobs were lost with their queue.
       #
-      # @param failed [Boolean] whether slices that were given up are tried again
+      # @param failed [Boolean] whether failed slices are tried again
       # @return [self]
       def continue(failed: false)
         @ledger.revive if failed
@@ -80,7 +80,7 @@ module Candle
         @ledger.set_aside
       end
 
-      # @return [Array<String>] the last error of each slice that was given up
+      # @return [Array<String>] the last error of each failed slice
       def errors
         @ledger.errors
       end

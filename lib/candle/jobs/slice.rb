@@ -34,19 +34,29 @@ module Candle
         refused = stale.select(&:error)
         raise Error, "every text is refused: #{refused.first.error}" if texts.size > 1 && (texts - refused).empty?
 
-        acknowledge(stale - refused, refused)
+        acknowledge(stale)
       end
 
       private
 
-      def acknowledge(written, refused)
+      def acknowledge(entries)
         @corpus.transaction do
           @ledger.finish(@taken) do
-            changed = written.empty? ? 0 : @corpus.store(written)
+            embed_changed(entries)
+            refused, good = entries.partition(&:error)
+            stale = good.reject { |entry| entry.digest == entry.stored_digest }
+            changed = stale.empty? ? 0 : @corpus.store(stale)
             aside = refused.map { |entry| [entry.key, entry.error] }
             Ledger::Outcome.new(changed, @taken.texts - changed - aside.size, aside)
           end
         end
+      end
+
+      # Texts that became others while the slice was computed.
+      def embed_changed(entries)
+        changed = @corpus.reread(entries)
+        texts = changed.select { |entry| entry.text && entry.digest != entry.stored_digest }
+        embed_part(texts) if texts.any?
       end
 
       def stale_entries

@@ -51,22 +51,29 @@ module Candle
     #   have a `source` and no tokens
     def extract_entities(input, confidence_threshold: 0.9, aggregation: :simple)
       texts, single = Arguments.texts(input)
-      settings = { confidence_threshold: confidence_threshold, aggregation: aggregation }
-      from_model = model_ner&.extract_entities(texts, **settings)
-      lists = texts.each_with_index.map do |text, index|
-        found = (pattern_recognizers + gazetteer_recognizers).flat_map { |recognizer| recognizer.recognize(text) }
-        without_overlaps((from_model ? from_model[index] : []) + found)
-      end
+      lists = found_in(texts, confidence_threshold, aggregation).map { |found| without_overlaps(found) }
       single ? lists.first : lists
     end
 
+    # @return [Array<String>] the kinds of entities that the model and the recognizers know, sorted
+    def entity_types
+      [*model_ner&.entity_types, *recognizers.map { |recognizer| recognizer.entity_type.to_s }].uniq.sort
+    end
+
+    # Replaces entities. A word in which the model found an entity is replaced as a whole; what a pattern or a term
+    # matched is replaced exactly. Entities that overlap are replaced together.
+    #
     # @param input [String, Array<String>]
-    # @param labels [Array<String, Symbol>, String, Symbol, nil] the kinds to replace; nil is all
+    # @param labels [Array<String, Symbol>, String, Symbol, nil] the kinds to replace, as {NER#redact} takes them; nil
+    #   is all
     # @param with [String, #call] as {NER#redact} takes it
-    # @param options [Hash] as {#extract_entities} takes them
+    # @param confidence_threshold [Float] for the model's entities
+    # @param aggregation [Symbol, String] as {NER#extract_entities} takes it
     # @return [String, Array<String>]
-    def redact(input, labels: nil, with: "[%{label}]", **options) # rubocop:disable Style/FormatStringToken
-      Redaction.new(labels, with).apply(*Arguments.texts(input)) { |texts| extract_entities(texts, **options) }
+    # @raise [InvalidInputError] when labels is empty, or has a label that is not among {#entity_types}
+    def redact(input, labels: nil, with: "[%{label}]", confidence_threshold: 0.9, aggregation: :first) # rubocop:disable Style/FormatStringToken
+      redaction = Redaction.new(labels, with, known: entity_types)
+      redaction.apply(*Arguments.texts(input)) { |texts| found_in(texts, confidence_threshold, aggregation) }
     end
 
     # @return [String] one line
@@ -76,6 +83,19 @@ module Candle
     end
 
     private
+
+    def recognizers
+      pattern_recognizers + gazetteer_recognizers
+    end
+
+    # What the model and the recognizers find in each text, overlaps included.
+    def found_in(texts, confidence_threshold, aggregation)
+      from_model = model_ner&.extract_entities(texts, confidence_threshold: confidence_threshold,
+                                                      aggregation: aggregation)
+      texts.each_with_index.map do |text, index|
+        (from_model ? from_model[index] : []) + recognizers.flat_map { |recognizer| recognizer.recognize(text) }
+      end
+    end
 
     def without_overlaps(entities)
       ordered = entities.sort_by { |entity| [entity[:start], -entity[:confidence], -entity[:end]] }

@@ -70,22 +70,30 @@ module Candle
           raise forbidden("without a token the server answers this machine only")
         end
         # A name that someone else lets point to this machine would bring his pages here.
-        return if self.class.loopback?(host(request))
+        return if self.class.loopback?(place(request).first)
 
         raise forbidden("without a token the server answers to the name localhost only")
       end
 
-      def host(request)
-        name = request.env["HTTP_HOST"] || request.env["SERVER_NAME"] || "localhost"
-        name.scrub.sub(/:\d+\z/, "")
+      # @return [Array(String, Integer)] the name by which the client calls this server, and its port if that is said
+      def place(request)
+        given = request.env["HTTP_HOST"]&.scrub || [request.env["SERVER_NAME"] || "localhost",
+                                                    request.env["SERVER_PORT"]].compact.join(":")
+        name, port = given.match(/\A(.*?)(?::(\d+))?\z/m).captures
+        [name.delete("[]").downcase, port&.to_i]
       end
 
+      # Whether a page asks that is not of this server: a site is a name and a port. A port that is not said is the
+      # usual one of the page's scheme, whatever the scheme between a proxy and this server is.
       def foreign_page?(request)
         origin = request.header("Origin")
         return false if origin.nil? || headers(request).any?
 
         address = URI.parse(origin)
-        !address.host || address.host.delete("[]") != host(request).delete("[]")
+        return true unless address.host
+
+        name, port = place(request)
+        address.host.delete("[]").downcase != name || address.port != (port || address.default_port)
       rescue URI::InvalidURIError
         true
       end

@@ -8,6 +8,12 @@ module Candle
     class API
       # What all of them work with.
       Services = Struct.new(:models, :limits, :gate, :metrics, keyword_init: true)
+      # What the id of a token may be; models know fewer.
+      TOKENS = (0...(2**32))
+      # What fields of {GenerationConfig} may be; others are numbers.
+      SAMPLING = { max_length: [Integer], top_k: [Integer], seed: [Integer], repetition_penalty_last_n: [Integer],
+                   stop_sequences: [String, ->(value) { value.is_a?(Array) && value.all?(String) }] }.freeze
+      private_constant :TOKENS, :SAMPLING
 
       # @param services [Services]
       def initialize(services)
@@ -62,29 +68,47 @@ module Candle
                                      metrics: services.metrics, **form)
       end
 
+      # Fields of {GenerationConfig} that a request names in the words of its dialect.
+      #
+      # @param given [Hash{String => Object}] a part of the request
+      # @param names [Hash{String => Symbol}] the dialect's names of the fields
+      # @param param [String] where that part stands
+      # @return [Hash{Symbol => Object}]
+      def sampling_of(given, names, param)
+        names.filter_map do |name, field|
+          value = given[name]
+          next if value.nil?
+
+          unless SAMPLING.fetch(field, [Numeric]).any? { |kind| kind === value } # rubocop:disable Style/CaseEquality
+            raise invalid("#{param}.#{name} has the wrong type", param: param)
+          end
+
+          [field, value]
+        end.to_h
+      end
+
       # Computes while the request's thread watches the client.
       def compute(request, &work)
-        leave = services.gate.enter(request.connection, request.deadline)
-        job = Job.new(request.connection, request.deadline) { |_| work.call }
-        job.value
+        services.gate.hold(request.connection, request.deadline) do
+          job = Job.new(request.connection, request.deadline) { |_| work.call }
+          job.value
+        ensure
+          job&.cancel
+        end
       rescue ArgumentError => e
         raise invalid(e.message)
-      ensure
-        job&.cancel
-        leave&.call
       end
 
       # @return [Array] an answer of Rack whose pieces come as the work emits them
       def stream(request, content_type, failure:, &work)
-        leave = services.gate.enter(request.connection, request.deadline)
-        job = Job.new(request.connection, request.deadline, &work)
-        job.started
-        body = Stream.new(job, request.connection, failure: failure, leave: leave)
+        body = services.gate.pass(request.connection, request.deadline) do |leave|
+          job = Job.new(request.connection, request.deadline, &work)
+          job.started
+          made = Stream.new(job, request.connection, failure: failure, leave: leave)
+        ensure
+          job&.cancel unless made
+        end
         [200, { "content-type" => content_type, "cache-control" => "no-cache", "x-accel-buffering" => "no" }, body]
-      rescue StandardError
-        job&.cancel
-        leave&.call
-        raise
       end
 
       def json(value, status: 200, headers: {})
@@ -109,7 +133,24 @@ module Candle
         [list, single]
       end
 
-      # Texts and images of a request, for models that see.
+      # The tokens of one text of a request, or of several.
+      #
+      # @return [Array<Array<Integer>>]
+      def token_lists(value, name)
+        lists = value.all?(Integer) ? [value] : value
+        unless lists.all? { |ids| ids.is_a?(Array) && ids.any? && ids.all? { |id| token?(id) } }
+          raise invalid("#{name} must be a text, an array of texts, or arrays of token ids", param: name)
+        end
+
+        check_batch(lists, name)
+        lists
+      end
+
+      def token?(id)
+        id.is_a?(Integer) && TOKENS.cover?(id)
+      end
+
+      # Texts and images of a request, for vision-language models.
       #
       # @return [EmbeddingInputs]
       def mixed_inputs(entry, value, name)

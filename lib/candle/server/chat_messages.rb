@@ -16,15 +16,15 @@ module Candle
 
       # @param list [Array] as OpenAI and Ollama write messages
       # @param limits [Limits]
-      # @param images [Boolean] whether the model takes images
+      # @param entry [Models::Entry] the model that reads them; of a kind that sees they may have images
       # @return [Array<Hash>] the content of those with images is a list of parts, as {VLM#chat} takes it
       # @raise [Problem] 400, naming the message
-      def read(list, limits, images: false)
+      def read(list, limits, entry)
         if list.size > limits.batch
           raise problem("messages has #{list.size} elements, and the server takes #{limits.batch}")
         end
 
-        messages = list.each_with_index.map { |message, index| message(message, "messages[#{index}]", images) }
+        messages = list.each_with_index.map { |message, index| message(message, "messages[#{index}]", entry) }
         check(messages, limits)
         messages
       end
@@ -53,6 +53,8 @@ module Candle
         raise problem("the parameters of #{name} must be a JSON schema", "tools") unless parameters.is_a?(Hash)
 
         Tool.new(name: function["name"], description: function["description"].to_s, parameters: parameters)
+      rescue ArgumentError => e
+        raise problem("#{name}: #{e.message}", "tools")
       end
 
       def check(messages, limits)
@@ -68,14 +70,19 @@ module Candle
         raise problem("the messages have #{count} images, and the server takes #{limits.images}")
       end
 
-      def message(value, name, images)
+      def message(value, name, entry)
         raise problem("#{name} must be an object with a role") unless value.is_a?(Hash) && value["role"].is_a?(String)
+        raise problem(Messages.unknown_role(value["role"], name)) unless role?(value["role"], entry)
 
         role = value["role"] == "developer" ? "system" : value["role"]
-        message = { role: role, content: content(value, name, images && role == "user") }
+        message = { role: role, content: content(value, name, entry.kind == :vlm && role == "user") }
         message[:tool_calls] = calls(value["tool_calls"], name) if value["tool_calls"].is_a?(Array)
         %w[name tool_call_id tool_name].each { |key| message[key.to_sym] = value[key] if value[key].is_a?(String) }
         message
+      end
+
+      def role?(role, entry)
+        Messages.role?(role) { entry.model.tokenizer&.chat_templates&.values if entry.model.respond_to?(:tokenizer) }
       end
 
       # Parts in the order they came in; Ollama's images stand beside the text.
@@ -132,7 +139,7 @@ module Candle
       def problem(message, param = "messages")
         Problem.new(400, "invalid_request", message, param: param)
       end
-      private_class_method :check, :message, :content, :parts, :part, :blind, :calls, :problem
+      private_class_method :check, :message, :role?, :content, :parts, :part, :blind, :calls, :problem
     end
   end
 end

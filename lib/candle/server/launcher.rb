@@ -8,7 +8,7 @@ module Candle
     class Launcher
       # Threads that answer at once while all others compute or wait.
       SPARE_THREADS = 16
-      # As many arenas as keep memory from growing with the number of Puma's threads; measured in docs/server.md.
+      # As many arenas as keep memory from growing with the number of threads; measured in docs/internals/server.md.
       ARENAS = 2
       private_constant :SPARE_THREADS, :ARENAS
 
@@ -19,16 +19,26 @@ module Candle
         Utils.limit_arenas(ARENAS)
       end
 
+      # @param port [Object]
+      # @return [Integer] the same
+      # @raise [ArgumentError] for an invalid port
+      def self.checked_port(port)
+        return port if port.is_a?(Integer) && port.between?(0, 65_535)
+
+        raise ArgumentError, "port must be an Integer from 0 to 65535, not #{Arguments.shown(port)}"
+      end
+
       # @param app [#call] a Rack application with `limits`, such as {Server} or {Worker}
       # @param host [String]
       # @param port [Integer] 0 takes any that is free
       # @param workers [Integer] processes that share the weights; 0 is this one alone
       # @param output [IO] gets one line when the server listens
       # @yieldparam uri [String] where it listens, once it does
+      # @raise [ArgumentError] for a port that there is none of
       def initialize(app, host: "127.0.0.1", port: 8080, workers: 0, output: $stdout, &listening)
         @app = app
         @host = host
-        @port = port
+        @port = self.class.checked_port(port)
         @workers = workers
         @output = output
         @listening = listening
@@ -53,6 +63,8 @@ module Candle
         require "puma"
         require "puma/configuration"
         require "puma/launcher"
+        require "puma/server"
+        PumaRepairs.apply
       rescue LoadError
         raise Error, "the server runs on Puma, which is not installed: gem install puma"
       end

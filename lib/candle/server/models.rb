@@ -32,6 +32,11 @@ module Candle
           @kind ||= ModelKind.of(@source)
         end
 
+        # @return [Symbol, nil] {#kind}, unless files would have to be read to know it
+        def known_kind
+          @kind
+        end
+
         # @return [Boolean] whether the model is there and has computed something
         def loaded?
           @proven
@@ -79,6 +84,10 @@ module Candle
 
       include Enumerable
 
+      # How many models an error names.
+      NAMED = 20
+      private_constant :NAMED
+
       # @param models [Hash{String => Model, String, Hash}] models, sources, or `{source:, kind:, ...}` with further
       #   options of `from_pretrained`
       # @param device [Device, String, nil] for those that are loaded here
@@ -120,8 +129,8 @@ module Candle
 
         entry = @entries[name] || @entries[name.to_s.delete_suffix(":latest")]
         unless entry
-          raise Problem.new(404, "model_not_found", "there is no model #{name.inspect[0, 80]}",
-                            param: "model")
+          raise Problem.new(404, "model_not_found",
+                            "there is no model #{name.inspect[0, 80]}; this server has #{names}", param: "model")
         end
         return entry if kinds.empty? || kinds.include?(entry.kind)
 
@@ -135,8 +144,16 @@ module Candle
         return first if kinds.empty?
 
         kinds.filter_map { |kind| detect { |entry| entry.kind == kind } }.first ||
-          raise(Problem.new(404, "model_not_found", "this server has no model of the kind #{kinds.join(" or ")}",
+          raise(Problem.new(404, "model_not_found",
+                            "this server has no model of the kind #{kinds.join(" or ")}; it has #{names}",
                             param: "model"))
+      end
+
+      # @return [String] every model with its kind, where that is known without loading it
+      def names
+        listed = first(NAMED).map { |entry| entry.known_kind ? "#{entry.name} (#{entry.known_kind})" : entry.name }
+        listed << "#{count - NAMED} more" if count > NAMED
+        listed.join(", ")
       end
     end
   end

@@ -18,7 +18,9 @@ module Candle
       # What can be done with models of a kind; others are told by their kind.
       CAPABILITIES = { vlm: %w[completion vision], seq2seq: %w[completion], embedding: %w[embedding],
                        clip: %w[embedding vision], image_embedding: %w[embedding vision] }.freeze
-      private_constant :OPTIONS, :USUAL, :CAPABILITIES
+      # What Ollama says of a model that it never unloads.
+      NEVER = "0001-01-01T00:00:00Z"
+      private_constant :USUAL, :CAPABILITIES, :NEVER
 
       # @param problem [Problem]
       # @return [Hash]
@@ -33,7 +35,9 @@ module Candle
         prompt = request.field("prompt", String, default: "")
         texts(prompt, "prompt")
         raw = request.flag("raw", false)
-        raise invalid("a raw prompt has no place for images", param: "images") if raw && request.json["images"]&.any?
+        if raw && request.field("images", Array, default: []).any?
+          raise invalid("a raw prompt has no place for images", param: "images")
+        end
 
         input = raw ? prompt : instructed(request, entry, prompt)
         answer(request, entry, input) { |text, _| { response: text } }
@@ -43,7 +47,7 @@ module Candle
       # @return [Array] an answer of Rack: the answer to a conversation
       def chat(request)
         entry = model(request)
-        messages = ChatMessages.read(request.field("messages", Array), limits, images: entry.kind == :vlm)
+        messages = ChatMessages.read(request.field("messages", Array), limits, entry)
         tools = request.field("tools", Array, default: []).each_with_index.map do |tool, index|
           ChatMessages.tool(tool, "tools[#{index}]")
         end
@@ -79,10 +83,34 @@ module Candle
         json({ models: models.map { |entry| listed(entry) } })
       end
 
+      # @param _request [Request]
+      # @return [Array] an answer of Rack: the models that are loaded
+      def ps(_request)
+        json({ models: models.select(&:loaded?).map { |entry| running(entry) } })
+      end
+
+      # A server has the models that it was started with: pulling one of them loads it; others are missing.
+      #
+      # @param request [Request]
+      # @return [Array] an answer of Rack: how far it is
+      def pull(request)
+        entry = named(request)
+        unless request.flag("stream", true)
+          compute(request) { entry.model }
+          return json({ status: "success" })
+        end
+
+        stream(request, "application/x-ndjson", failure: ->(problem) { Stream.line(error(problem)) }) do |emit|
+          emit.call(Stream.line({ status: "pulling manifest" }))
+          entry.model
+          emit.call(Stream.line({ status: "success" }))
+        end
+      end
+
       # @param request [Request]
       # @return [Array] an answer of Rack: what is known of a model
       def show(request)
-        entry = models.fetch(request.json["model"] || request.json["name"])
+        entry = named(request)
         info = entry.model.model_info
         json({ modelfile: "", parameters: "", template: template(entry), details: details(entry),
                modified_at: entry.loaded_at.iso8601, capabilities: capabilities(entry),
@@ -100,6 +128,21 @@ module Candle
 
       private
 
+      # Older clients say `name`.
+      def named(request)
+        name = request.json.key?("model") ? "model" : "name"
+        raise invalid("model is missing", param: "model") if request.json[name].nil?
+
+        models.fetch(request.field(name, String))
+      end
+
+      def running(entry)
+        device = entry.model.device
+        listed(entry).except(:modified_at)
+                     .merge(expires_at: NEVER, size_vram: device.kind.to_s == "cpu" ? 0 : entry.bytes,
+                            context_length: entry.model.model_info[:max_length]).compact
+      end
+
       def model(request)
         models.fetch(request.field("model", String), :llm, :vlm, :seq2seq)
       end
@@ -108,7 +151,7 @@ module Candle
         system = request.field("system", String, default: nil)
         told = [*([{ "role" => "system", "content" => system }] if system),
                 { "role" => "user", "content" => prompt, "images" => request.field("images", Array, default: []) }]
-        ChatMessages.read(told, limits, images: entry.kind == :vlm)
+        ChatMessages.read(told, limits, entry)
       end
 
       def answer(request, entry, input, tools: [], &shape)
@@ -142,8 +185,7 @@ module Candle
       end
 
       def options(request)
-        given = request.field("options", Hash, default: {})
-        fields = OPTIONS.filter_map { |name, field| [field, given[name]] unless given[name].nil? }.to_h
+        fields = sampling_of(request.field("options", Hash, default: {}), OPTIONS, "options")
         fields.delete(:max_length) unless fields[:max_length].to_i.positive?
         fields[:repetition_penalty_last_n] = nil if fields[:repetition_penalty_last_n].to_i.negative?
         if fields.fetch(:max_length, 0) > limits.max_tokens
@@ -151,8 +193,6 @@ module Candle
         end
 
         fields
-      rescue NoMethodError, ArgumentError
-        raise invalid("options must be numbers", param: "options")
       end
 
       def schema(request)

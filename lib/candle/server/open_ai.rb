@@ -63,19 +63,13 @@ module Candle
           kind: entry.kind }
       end
 
-      # A text, several, the tokens of one, or of several; texts and images for models that see.
+      # A text, several, the tokens of one, or of several; texts and images for image models.
       def embedding_inputs(entry, input)
         raise invalid("input must not be empty", param: "input") if input.empty?
         return mixed_inputs(entry, input, "input") unless entry.kind == :embedding
         return texts(input, "input").first unless input.is_a?(Array) && !input.all?(String)
 
-        lists = input.all?(Integer) ? [input] : input
-        unless lists.all? { |ids| ids.is_a?(Array) && ids.any? && ids.all?(Integer) }
-          raise invalid("input must be a text, an array of texts, or arrays of tokens", param: "input")
-        end
-
-        check_batch(lists, "input")
-        lists
+        token_lists(input, "input")
       end
 
       def embed(model, inputs, dimensions)
@@ -97,7 +91,7 @@ module Candle
       def sampling(request)
         stop = request.field("stop", String, Array, default: [])
         raise invalid("stop must be a text or an array of texts", param: "stop") unless Array(stop).all?(String)
-        if request.json["logit_bias"]&.any?
+        if request.field("logit_bias", Hash, default: {}).any?
           raise invalid("logit_bias is not supported by this server", param: "logit_bias")
         end
 

@@ -36,7 +36,7 @@ module Candle
         list = request.field("messages", Array)
         raise invalid("messages must not be empty", param: "messages") if list.empty?
 
-        ChatMessages.read(list, limits, images: entry.kind == :vlm)
+        ChatMessages.read(list, limits, entry)
       end
 
       def tools(request)
@@ -51,21 +51,32 @@ module Candle
         case (choice = request.json["tool_choice"])
         when nil, "auto" then :auto
         when "none", "required" then choice.to_sym
-        when Hash then choice.dig("function", "name") || raise(invalid("tool_choice names no function",
-                                                                       param: "tool_choice"))
+        when Hash then function_name(choice["function"])
         else raise invalid("tool_choice must be none, auto, required or a function", param: "tool_choice")
         end
       end
 
+      def function_name(function)
+        name = function["name"] if function.is_a?(Hash)
+        return name if name.is_a?(String)
+
+        raise invalid("tool_choice names no function", param: "tool_choice")
+      end
+
       def schema(request)
         format = request.field("response_format", Hash, default: { "type" => "text" })
-        case format["type"]
+        schema_of(format, "response_format") { format["json_schema"] }
+      end
+
+      # @yieldreturn [Object] what holds the schema
+      def schema_of(format, name)
+        case format.is_a?(Hash) ? format["type"] : format
         when "text" then nil
         when "json_object" then { "type" => "object" }
         when "json_schema"
-          format.dig("json_schema", "schema") || raise(invalid("response_format.json_schema has no schema",
-                                                               param: "response_format"))
-        else raise invalid("response_format must be text, json_object or json_schema", param: "response_format")
+          schema = yield.then { |holder| holder["schema"] if holder.is_a?(Hash) }
+          schema.is_a?(Hash) ? schema : raise(invalid("#{name} has no JSON schema", param: name))
+        else raise invalid("#{name} must be text, json_object or json_schema", param: name)
         end
       end
 

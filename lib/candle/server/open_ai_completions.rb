@@ -37,12 +37,7 @@ module Candle
       def prompts(request, entry)
         prompt = request.field("prompt", String, Array)
         if prompt.is_a?(Array) && prompt.any? && !prompt.all?(String)
-          lists = prompt.all?(Integer) ? [prompt] : prompt
-          unless lists.all? { |ids| ids.is_a?(Array) && ids.all?(Integer) }
-            raise invalid("prompt must be a text, an array of texts, or arrays of tokens", param: "prompt")
-          end
-
-          prompt = lists.map { |ids| entry.model.tokenizer.decode(ids) }
+          prompt = token_lists(prompt, "prompt").map { |ids| entry.model.tokenizer.decode(ids) }
         end
         found = texts(prompt, "prompt").first
         found.empty? ? raise(invalid("prompt must not be empty", param: "prompt")) : found

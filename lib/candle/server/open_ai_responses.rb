@@ -38,7 +38,7 @@ module Candle
         raise invalid("input must not be empty", param: "input") if input.empty?
 
         instructions = request.field("instructions", String, default: nil)
-        ChatMessages.read(ResponsesInput.messages(input, instructions), limits, images: entry.kind == :vlm)
+        ChatMessages.read(ResponsesInput.messages(input, instructions), limits, entry)
       end
 
       def tools(request)
@@ -57,17 +57,12 @@ module Candle
         choice = request.json["tool_choice"]
         return super unless choice.is_a?(Hash)
 
-        choice["name"] || raise(invalid("tool_choice names no function", param: "tool_choice"))
+        function_name(choice)
       end
 
       def schema(request)
         format = request.field("text", Hash, default: {})["format"] || { "type" => "text" }
-        case format["type"]
-        when "text" then nil
-        when "json_object" then { "type" => "object" }
-        when "json_schema" then format["schema"] || raise(invalid("text.format has no schema", param: "text.format"))
-        else raise invalid("text.format must be text, json_object or json_schema", param: "text.format")
-        end
+        schema_of(format, "text.format") { format }
       end
 
       def logprobs(request)

@@ -8,18 +8,6 @@ module Candle
     # @api private
     class Pipelines < TEI
       # @param request [Request]
-      # @return [Array] an answer of Rack: what the first model of the server is for
-      def root(request)
-        case models.first.kind
-        when :image_classifier then classify_image(request)
-        when :vlm then describe(request)
-        when :seq2seq then parameters(request).key?("tgt_lang") ? translate(request) : rewrite(request)
-        when :clip then parameters(request).key?("candidate_labels") ? classify_image(request) : super
-        else super
-        end
-      end
-
-      # @param request [Request]
       # @return [Array] an answer of Rack: texts in another language
       def translate(request)
         rewritten(request, :translation_text, "task" => "translate", "from" => parameters(request)["src_lang"],
@@ -47,6 +35,11 @@ module Candle
         kinds = given.key?("candidate_labels") ? [:clip] : %i[image_classifier clip]
         entry = models.fetch(model_name(request), *kinds)
         images, single = pictures(request)
+        top = given["top_k"]
+        unless top.nil? || (top.is_a?(Integer) && top.positive?)
+          raise invalid("top_k must be a positive number", param: "parameters")
+        end
+
         lists = compute(request) { labels(entry, images, given) }
         json(single ? lists.first : lists)
       end
@@ -97,7 +90,7 @@ module Candle
 
         template = { template: given["hypothesis_template"] }.compact
         found = entry.model.classify_image(images, given["candidate_labels"], **template)
-        top ? found.map { |list| list.first(top) } : found
+        top ? found.map { |list| list.take([top, list.size].min) } : found
       end
 
       def rewritten(request, name, fields = {})

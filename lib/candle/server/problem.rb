@@ -15,6 +15,9 @@ module Candle
         InterruptedError => [503, "interrupted"]
       }.freeze
 
+      # What is answered, as opposed to what ends the process or the thread.
+      ANSWERED = [StandardError, ScriptError, NoMemoryError, SecurityError, SystemStackError].freeze
+
       # Absolute paths, as they stand in messages of the library and of the system.
       PATH = %r{(?<![\w:/])(?:~|\.{1,2})?(?:/[\w.@+%,~-]+)+/?}
       private_constant :MEANINGS, :PATH

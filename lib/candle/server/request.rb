@@ -11,7 +11,9 @@ module Candle
     class Request
       IDENTIFIER = /\A[\w.:-]{1,128}\z/
       TRACE = /\A[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}\z/
-      private_constant :IDENTIFIER, :TRACE
+      # What every number has that is read as an infinite one.
+      LARGE = /\d{300}|\d[eE]\+?\d{2}/
+      private_constant :IDENTIFIER, :TRACE, :LARGE
 
       # @return [Hash] of Rack
       attr_reader :env
@@ -78,13 +80,22 @@ module Candle
       # @raise [Problem] 413 when it is too large, 400 when it is not a JSON object
       def json
         @json ||= begin
-          value = JSON.parse(body, max_nesting: 64)
+          text = body
+          value = JSON.parse(text, max_nesting: 64)
           raise Problem.new(400, "invalid_json", "the body must be a JSON object") unless value.is_a?(Hash)
+          if text.match?(LARGE) && !finite?(value)
+            raise Problem.new(400, "invalid_json", "the body has a number that is too large")
+          end
 
           value
         end
       rescue JSON::ParserError, EncodingError
         raise Problem.new(400, "invalid_json", "the body is not valid JSON")
+      end
+
+      # @return [Hash{String => Object}, nil] what {#json} has read, nil where nobody has asked for it
+      def parsed
+        @json
       end
 
       # @return [Picture, nil] the body, where it is an image instead of JSON
@@ -118,6 +129,15 @@ module Candle
       end
 
       private
+
+      def finite?(value)
+        case value
+        when Hash then value.each_value.all? { |one| finite?(one) }
+        when Array then value.all? { |one| finite?(one) }
+        when Float then value.finite?
+        else true
+        end
+      end
 
       def bytes
         @bytes ||= begin

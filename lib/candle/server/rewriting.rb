@@ -7,8 +7,13 @@ module Candle
     #
     # @api private
     class Rewriting < Generation
-      # What a request may say beside the fields that all models know.
-      FIELDS = %w[task from to num_beams length_penalty early_stopping no_repeat_ngram_size min_length].freeze
+      # What a request may say beside the fields that all models know, and what each may be.
+      KINDS = { "task" => [String], "from" => [String], "to" => [String], "num_beams" => [1..64],
+                "length_penalty" => [Numeric], "early_stopping" => [true, false, "never"],
+                "no_repeat_ngram_size" => [0..65_535], "min_length" => [0..65_535] }.freeze
+      # Their names.
+      FIELDS = KINDS.keys.freeze
+      private_constant :KINDS
 
       # @param entry [Models::Entry]
       # @param input [String, Array<Hash>] a text, or messages, of which the user's last one is read
@@ -19,7 +24,7 @@ module Candle
       # @param schema [Hash, nil] a JSON schema that the text must follow
       def initialize(entry, input, options:, metrics:, fields:, max_tokens:, schema: nil)
         super(entry, text_of(input), options: options, metrics: metrics, schema: schema)
-        @own = fields.slice(*FIELDS).compact.transform_keys(&:to_sym)
+        @own = fields.slice(*FIELDS).compact.each { |name, value| check(name, value) }.transform_keys(&:to_sym)
         @max_tokens = max_tokens
       end
 
@@ -30,6 +35,15 @@ module Candle
       end
 
       private
+
+      def check(name, value)
+        kinds = KINDS.fetch(name)
+        return if kinds.any? { |kind| kind.is_a?(Range) ? value.is_a?(Integer) && kind.cover?(value) : kind === value } # rubocop:disable Style/CaseEquality
+
+        range = kinds.first if kinds.first.is_a?(Range)
+        wanted = range ? "must be from #{range.min} to #{range.max}" : "has the wrong type"
+        raise Problem.new(400, "invalid_request", "#{name} #{wanted}", param: name)
+      end
 
       def text_of(input)
         return input if input.is_a?(String)

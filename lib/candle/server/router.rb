@@ -13,7 +13,7 @@ module Candle
       def initialize(services)
         @routes = Hash.new { |paths, path| paths[path] = {} }
         operations = Operations.new(services)
-        @tei = Pipelines.new(services)
+        @tei = InferenceTasks.new(services)
         @open_ai = OpenAI.new(services)
         @ollama = Ollama.new(services)
         @service = EmbeddingService.new(services)
@@ -83,9 +83,8 @@ module Candle
       end
 
       def add_others
-        %i[generate chat embed embeddings show].each { |name| add("POST", "/api/#{name}", @ollama.method(name)) }
-        add("GET", "/api/tags", @ollama.method(:tags))
-        add("GET", "/api/version", @ollama.method(:version))
+        %i[generate chat embed embeddings show pull].each { |name| add("POST", "/api/#{name}", @ollama.method(name)) }
+        %i[tags ps version].each { |name| add("GET", "/api/#{name}", @ollama.method(name)) }
         add("POST", "/api/v1/embed", @service.method(:embed))
         add("POST", "/api/v1/entities", @service.method(:entities))
       end

@@ -55,11 +55,13 @@ module Candle
 
       # @return [void]
       def close
-        return unless @leave
-
-        @job.cancel
-        @leave.call
+        leave = @leave or return
         @leave = nil
+        begin
+          @job.cancel
+        ensure
+          leave.call
+        end
         @on_end&.call(ending)
       end
 

@@ -23,22 +23,6 @@ module Candle
         problem.code == "invalid_request" && problem.status == 400 ? 413 : problem.status
       end
 
-      # What its clients ask for at the root, by what they send.
-      #
-      # @param request [Request]
-      # @return [Array] an answer of Rack
-      def root(request)
-        inputs = request.json["inputs"]
-        return rerank(request) if request.json.key?("query")
-        return similarity(request) if inputs.is_a?(Hash)
-
-        case models.first.kind
-        when :classifier then predict(request, nested: true)
-        when :ner then entities(request)
-        else embed(request)
-        end
-      end
-
       # @param request [Request]
       # @return [Array] an answer of Rack: one vector per text
       def embed(request)
@@ -148,9 +132,7 @@ module Candle
       # @return [Array] an answer of Rack: texts
       def decode(request)
         tokenizer = tokenizer(request)
-        ids = request.field("ids", Array)
-        lists = ids.all?(Integer) ? [ids] : ids
-        check_batch(lists, "ids")
+        lists = token_lists(request.field("ids", Array), "ids")
         skip = request.flag("skip_special_tokens", true)
         json(compute(request) { lists.map { |list| tokenizer.decode(list, skip_special_tokens: skip) } })
       end
@@ -198,13 +180,7 @@ module Candle
         raise Problem.new(400, "empty", "inputs must not be empty", param: "inputs") if inputs.empty?
         return texts(inputs, "inputs").first if inputs.is_a?(String) || inputs.all?(String)
 
-        lists = inputs.all?(Integer) ? [inputs] : inputs
-        unless lists.all? { |ids| ids.is_a?(Array) && ids.any? && ids.all?(Integer) }
-          raise invalid("inputs must be texts or arrays of tokens", param: "inputs")
-        end
-
-        check_batch(lists, "inputs")
-        lists
+        token_lists(inputs, "inputs")
       end
 
       # A text, a pair of texts, or a list whose elements are lists of one text or two.

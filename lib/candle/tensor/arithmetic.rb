@@ -109,14 +109,14 @@ module Candle
     #
     # @param exponent [Numeric]
     # @macro elementwise
-    def powf(exponent) = _power(Float(exponent))
+    def powf(exponent) = _power(Arguments.float(exponent, "exponent"))
 
     # @example
     #   Candle::Tensor.new([0.0, 0.0]).softmax(-1).to_a # => [0.5, 0.5]
     #
     # @param dim [Integer] the dimension along which the results sum up to 1
     # @macro elementwise
-    def softmax(dim = -1) = _softmax(dim)
+    def softmax(dim = -1) = _softmax(Arguments.integer(dim, "dim"))
 
     # Rows of the last dimension with mean 0 and variance 1, times `weight`, plus `bias`.
     #
@@ -129,7 +129,7 @@ module Candle
     # @param bias [Tensor, nil] as long as the last dimension
     # @param eps [Numeric] added to the variance
     # @macro elementwise
-    def layer_norm(weight, bias = nil, eps = 1e-5) = _layer_norm(weight, bias, Float(eps))
+    def layer_norm(weight, bias = nil, eps = 1e-5) = _layer_norm(weight, bias, Arguments.float(eps, "eps"))
 
     # Rows of the last dimension with mean square 1, times `weight`.
     #
@@ -139,7 +139,7 @@ module Candle
     # @param weight [Tensor] as long as the last dimension
     # @param eps [Numeric] added to the mean square
     # @macro elementwise
-    def rms_norm(weight, eps = 1e-6) = _rms_norm(weight, Float(eps))
+    def rms_norm(weight, eps = 1e-6) = _rms_norm(weight, Arguments.float(eps, "eps"))
 
     # @example
     #   (Candle::Tensor.new([1, 2]) + 1).to_a # => [2.0, 3.0]

@@ -84,9 +84,12 @@ module Candle
     #   Candle::Tensor.new([2.5]).to_i # => 2
     #
     # @return [Integer] the only element, without its fraction
-    # @raise [InvalidInputError] when there is not exactly one
+    # @raise [InvalidInputError] when there is not exactly one, and for NaN and infinity
     def to_i
-      item.to_i
+      number = item
+      raise InvalidInputError, "#{number} can't be an Integer: check it with to_f" unless number.finite?
+
+      number.to_i
     end
 
     # Floats lose their fraction when they become integers, and what is out of range becomes the

@@ -15,7 +15,7 @@ module Candle
       def new(array, dtype = nil, device: nil)
         return converted(array, dtype, device) if Tensor === array
 
-        array = array.to_a if Enumerable === array && !array.is_a?(Array)
+        array = Arguments.members(array) if Enumerable === array && !array.is_a?(Array)
         return converted(stack(array), dtype, device) if Array === array && array.any?(Tensor)
 
         _from_array(array, DType.parse(dtype || :f32), Device.parse(device || "cpu"))
@@ -91,7 +91,7 @@ module Candle
       # @return [Tensor]
       # @raise [InvalidInputError] when other dimensions differ, with both shapes
       def cat(tensors, dim = 0)
-        _cat(tensors(tensors), dim)
+        _cat(tensors(tensors), Arguments.integer(dim, "dim"))
       end
 
       # Joins tensors of one shape along a new dimension.
@@ -110,7 +110,7 @@ module Candle
         other = tensors.find { |tensor| tensor.shape != shape }
         raise InvalidInputError, "stack: shapes #{shape} and #{other.shape} differ" if other
 
-        _cat(tensors.map { |tensor| tensor.unsqueeze(dim) }, dim)
+        _cat(tensors.map { |tensor| tensor.unsqueeze(dim) }, Arguments.integer(dim, "dim"))
       end
 
       # @api private
@@ -130,7 +130,7 @@ module Candle
       # @return [Array<Integer>] a shape as it is given by a user
       def sizes(shape)
         sizes = Integer === shape ? [shape] : shape
-        valid = Array === sizes && sizes.all? { |size| Integer === size && size >= 0 }
+        valid = Array === sizes && sizes.all? { |size| Integer === size && size >= 0 && size.bit_length < 64 }
         raise InvalidInputError, "a shape is an Array of Integers from 0 on, not #{Arguments.shown(shape)}" unless valid
 
         sizes

@@ -9,7 +9,7 @@ module Candle
     # @param dim [Integer] the dimension that is dropped
     # @return [Tensor]
     # @raise [InvalidInputError] when the index is out of range
-    def get(index, dim = 0) = _select(dim, index)
+    def get(index, dim = 0) = _select(Arguments.integer(dim, "dim"), Arguments.integer(index, "index"))
 
     # The rows of an f32 matrix on the CPU that are nearest to a vector by their cosine. The rows' lengths are computed
     # once for a tensor.
@@ -22,7 +22,7 @@ module Candle
     # @return [Array<Array(Integer, Float)>] row and cosine, best first
     # @raise [InvalidInputError] when the sizes differ
     def nearest(vector, top_k: nil)
-      _nearest(vector, top_k || shape.first || 0)
+      _nearest(vector, Arguments.count(top_k, "top_k") || shape.first || 0)
     end
 
     # One index per dimension, from the first on; dimensions without one stay whole.
@@ -58,7 +58,7 @@ module Candle
     # @return [Tensor] the slices along `dim` that the indices name
     # @raise [InvalidInputError] when an index is out of range
     def index_select(indices, dim = 0)
-      _index_select(as_indices(indices), dim)
+      _index_select(as_indices(indices), Arguments.integer(dim, "dim"))
     end
 
     # For each place of `indices` the element at that place, but with `dim` replaced by the index.
@@ -71,7 +71,7 @@ module Candle
     # @return [Tensor] of the shape of `indices`
     # @raise [InvalidInputError] when an index is out of range or the shapes do not fit, with both
     def gather(indices, dim)
-      _gather(as_indices(indices), dim)
+      _gather(as_indices(indices), Arguments.integer(dim, "dim"))
     end
 
     # Chooses by this tensor, as by a condition.
@@ -105,7 +105,9 @@ module Candle
 
     # Start and length, as an Array would take the range.
     def bounds(range, size)
-      start, stop = [range.begin || 0, range.end || -1].map { |bound| bound.negative? ? bound + size : bound }
+      start, stop = [range.begin || 0, range.end || -1].map do |bound|
+        Arguments.integer(bound, "the bound of a range").negative? ? bound + size : bound
+      end
       raise InvalidInputError, "range #{range} starts outside of size #{size}" unless start.between?(0, size)
 
       stop -= 1 if range.exclude_end? && range.end

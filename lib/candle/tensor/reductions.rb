@@ -66,22 +66,22 @@ module Candle
     # @example
     #   Candle::Tensor.new([[1, 5], [7, 3]]).max_keepdim(1).to_a # => [[5.0], [7.0]]
     # @macro reduction_of_one
-    def max_keepdim(dim) = _reduce(:max, [dim], true)
+    def max_keepdim(dim) = _reduce(:max, axes([dim]), true)
 
     # @example
     #   Candle::Tensor.new([[1, 5], [7, 3]]).min_keepdim(1).to_a # => [[1.0], [3.0]]
     # @macro reduction_of_one
-    def min_keepdim(dim) = _reduce(:min, [dim], true)
+    def min_keepdim(dim) = _reduce(:min, axes([dim]), true)
 
     # @example
     #   Candle::Tensor.new([[1, 5], [7, 3]]).argmax_keepdim(1).to_a # => [[1], [0]]
     # @macro reduction_of_one
-    def argmax_keepdim(dim) = _reduce(:argmax, [dim], true)
+    def argmax_keepdim(dim) = _reduce(:argmax, axes([dim]), true)
 
     # @example
     #   Candle::Tensor.new([[1, 5], [7, 3]]).argmin_keepdim(1).to_a # => [[0], [1]]
     # @macro reduction_of_one
-    def argmin_keepdim(dim) = _reduce(:argmin, [dim], true)
+    def argmin_keepdim(dim) = _reduce(:argmin, axes([dim]), true)
 
     # Where the greatest element is, the first of equals; NaN counts as greatest.
     #
@@ -109,13 +109,9 @@ module Candle
     def axes(axis)
       case axis
       when nil then nil
-      when Object then Array(axis).each { |one| checked_axis(one) }
-      else raise InvalidInputError, "an axis must be an Integer, not a BasicObject"
+      when Array then axis.map { |one| Arguments.integer(one, "an axis") }
+      else [Arguments.integer(axis, "an axis")]
       end
-    end
-
-    def checked_axis(axis)
-      raise InvalidInputError, "there is no axis #{axis}" if Integer === axis && axis.bit_length > 63
     end
   end
 end

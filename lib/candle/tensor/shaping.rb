@@ -43,7 +43,7 @@ module Candle
     #
     # @param dim [Integer]
     # @return [Tensor]
-    def squeeze(dim) = _squeeze(dim)
+    def squeeze(dim) = _squeeze(Arguments.integer(dim, "dim"))
 
     # Adds a dimension of size 1.
     #
@@ -52,7 +52,7 @@ module Candle
     #
     # @param dim [Integer] where the new dimension stands
     # @return [Tensor]
-    def unsqueeze(dim) = _unsqueeze(dim)
+    def unsqueeze(dim) = _unsqueeze(Arguments.integer(dim, "dim"))
 
     # Swaps two dimensions.
     #
@@ -62,7 +62,7 @@ module Candle
     # @param first [Integer]
     # @param second [Integer]
     # @return [Tensor]
-    def transpose(first, second) = _transpose(first, second)
+    def transpose(first, second) = _transpose(*integers([first, second], "transpose"))
 
     # Swaps the last two dimensions; with fewer, there is nothing to swap.
     #
@@ -177,9 +177,9 @@ module Candle
 
     def integers(arguments, name)
       list = arguments.size == 1 && Array === arguments.first ? arguments.first : arguments
-      return list if list.all?(Integer)
+      return list if list.all? { |number| Integer === number && number.bit_length < 64 }
 
-      raise InvalidInputError, "#{name} takes Integers, not #{Arguments.shown(list)}"
+      raise InvalidInputError, "#{name} takes Integers of 64 bits, not #{Arguments.shown(list)}"
     end
 
     # `dim` counted from the front.

@@ -63,17 +63,20 @@ module Candle
       # @return [Array] an answer of Rack: events
       def call(request)
         job = checked(request.json)
-        leave = @gate.enter(request.connection, request.deadline)
-        work = Server::Job.new(request.connection, request.deadline) { |emit| execute(job, emit) }
-        failure = lambda do |problem|
-          Server::Stream.event({ code: self.class.code(problem), message: problem.message }, event: "error")
+        config = configuration(job)
+        body = @gate.pass(request.connection, request.deadline) do |leave|
+          work = Server::Job.new(request.connection, request.deadline) { |emit| execute(job, config, emit) }
+          Server::Stream.new(work, request.connection, failure: method(:failure), leave: leave)
         end
-        body = Server::Stream.new(work, request.connection, failure: failure, leave: leave)
         body.on_end { |error| @metrics.add("candle_cancelled_total") if error.is_a?(Server::Job::Gone) }
         [200, { "content-type" => "text/event-stream", "cache-control" => "no-cache" }, body]
       end
 
       private
+
+      def failure(problem)
+        Server::Stream.event({ code: self.class.code(problem), message: problem.message }, event: "error")
+      end
 
       def checked(fields)
         errors = FIELDS.filter_map do |name, (allowed, message, needed)|
@@ -94,14 +97,16 @@ module Candle
           top_p: job["top_p"], top_k: top_k&.zero? ? nil : top_k, min_p: job["min_p"],
           repetition_penalty: job["repetition_penalty"], stop_sequences: job["stop"] || []
         }.compact)
+      rescue ArgumentError => e
+        raise Server::Problem.new(400, "INVALID_REQUEST", e.message)
       end
 
-      def execute(job, emit)
+      def execute(job, config, emit)
         event = ->(name, data) { emit.call(Server::Stream.event(data, event: name)) }
         event.call("started", { job_id: job["job_id"], model: File.basename(@worker.model.model_id.to_s) })
         began = reported = clock
         index = -1
-        completion = @worker.model.complete(job["prompt"], config: configuration(job)) do |piece|
+        completion = @worker.model.complete(job["prompt"], config: config) do |piece|
           event.call("token", { t: piece, i: index += 1 })
           next if clock - reported < INTERVAL
 

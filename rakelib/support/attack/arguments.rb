@@ -7,6 +7,7 @@ require "forwardable"
 class HostileArguments
   SIGNATURES = File.expand_path("../../../sig/candle", __dir__)
   TINY = File.expand_path("../../../spec/fixtures/tiny", __dir__)
+  FOLDERS = "{.,files,generation,media,models,runtime,support,text}"
   # What loads the instance of a class whose methods are called.
   INSTANCES = {
     EmbeddingModel: "bert-sentence", Reranker: "bert-reranker", NER: "bert-token", Classifier: "bert-sequence",
@@ -23,6 +24,7 @@ class HostileArguments
     Index: -> { Candle::Index.new(dimension: 2).add("a", [1.0, 2.0]) },
     Session: -> { Candle::LLM.from_pretrained(File.join(TINY, INSTANCES[:LLM])).session },
     TextSplitter: -> { Candle::TextSplitter.new(size: 20) },
+    Pipeline: -> { Candle::Pipeline.new("embedding", File.join(TINY, INSTANCES[:EmbeddingModel])) },
     DType: -> { Candle::DType.parse(:f32) }
   }.freeze
   # What has no instances worth attacking: results and errors, those that read the command line, serve, log or go to the
@@ -76,7 +78,7 @@ class HostileArguments
 
   # @return [Array<Array(Symbol, String)>] every class of the gem with its signatures, errors left out
   def self.signatures
-    files = Dir[File.join(SIGNATURES, "*.rbs")].sort.map { |file| File.read(file) }
+    files = Dir[File.join(SIGNATURES, FOLDERS, "*.rbs")].sort.map { |file| File.read(file) }
     named = files.to_h { |text| [text[/^  class (\w+)/, 1]&.to_sym, text] }
     named.reject { |name, _| name.nil? || name == :Error }
   end
@@ -102,12 +104,11 @@ class HostileArguments
     @instances[name] ||= MADE[name]&.call || Candle.const_get(name).from_pretrained(File.join(TINY, INSTANCES[name]))
   end
 
-  # A call that is counted is wrapped in one that takes anything, and what a VLM asks its language model for takes
-  # nothing; what stands for any options takes those of a generation and of an embedding.
+  # What a VLM asks its language model for takes nothing; what stands for any options takes those of a generation and of
+  # an embedding.
   def parameters_of(called)
     return [] if called.source_location&.first == FORWARDED
 
-    called = called.super_method while called.parameters == WRAPPED
     found = called.parameters.reject { |kind, _| kind == :block }
     return found unless found.reject! { |kind, _| kind == :keyrest }
 
@@ -153,7 +154,6 @@ class HostileArguments
   end
 
   FORWARDED = Forwardable.instance_method(:def_delegators).source_location.first.freeze
-  WRAPPED = [%i[rest arguments], %i[keyrest options], %i[block block]].freeze
   OPTIONS = %i[adapter chat_template images tools schema pooling prompt prompt_name].freeze
   USUAL = [nil, true, "", "the dog", ["the dog", "a"], 1, 2, 0.5, :cls, "[MASK]", { "a" => 1 }].freeze
   NUMBERS = [2**64, -1, 0, Float::NAN, Float::INFINITY, -2**70, 1r, Complex(1, 2), 10**30].freeze
@@ -162,7 +162,7 @@ class HostileArguments
   OBJECTS = [Object.new, BasicObject.new, Class, :"a b", 1.., proc { 1 }, Struct.new(:a).new(1), $stdin].freeze
   LISTS = [[], {}, [nil], [[]], [{}], { nil => nil }, [1, "a", nil], [BasicObject.new], [["a"] * 3] * 3,
            [Float::NAN]].freeze
-  private_constant :FORWARDED, :WRAPPED, :OPTIONS, :IMAGES, :USUAL, :NUMBERS, :TEXTS, :OBJECTS, :LISTS
+  private_constant :FORWARDED, :OPTIONS, :IMAGES, :USUAL, :NUMBERS, :TEXTS, :OBJECTS, :LISTS
 
   def value
     case @random.rand(7)

@@ -8,14 +8,15 @@ require "tmpdir"
 require_relative "mutations"
 require_relative "arguments"
 require_relative "circumstances"
+require_relative "outliers"
+require_relative "preemption"
 require_relative "requests"
 
 # The inputs of each kind, and what is done with them.
 class Inputs
   ROOT = File.expand_path("../../../spec/fixtures", __dir__)
   # A caller may be told so of what he gave; of a file only Candle's own errors tell.
-  FOR_ARGUMENTS = [ArgumentError, TypeError, RangeError, IndexError, FrozenError, Timeout::Error,
-                   SystemCallError].freeze
+  FOR_ARGUMENTS = [ArgumentError, TypeError, IndexError, FrozenError, Timeout::Error, SystemCallError].freeze
   # What objects of the attack raise themselves.
   OWN = [/\Anot today\z/, /uncaught throw/].freeze
   SECONDS = 8
@@ -90,6 +91,11 @@ class Inputs
   def try_safetensors(random)
     copy = damaged("bert-sentence", "model.safetensors") { |bytes| Mutations.new(random).safetensors(bytes) }
     Candle::EmbeddingModel.from_pretrained(copy, device: "cpu").embed("the fox")
+  end
+
+  def try_outliers(random)
+    @outliers ||= OutlierModel.new(name_of("bert-sentence"), File.join(@folder, "outliers"))
+    @outliers.check(random)
   end
 
   def try_gguf(random)
@@ -184,14 +190,19 @@ class Inputs
     Candle.models_lock = nil
   end
 
-  %w[interrupts forks compaction closing hub].each do |name|
+  %w[interrupts forks compaction closing hub saves].each do |name|
     define_method(:"try_#{name}") do |random|
       @circumstances ||= Circumstances.new(ROOT)
       @circumstances.public_send(name, random)
     end
   end
 
-  %w[server worker].each do |name|
+  def try_preemption(random)
+    @preemption ||= Preemption.new(ROOT)
+    @preemption.attack(random)
+  end
+
+  %w[server worker fields].each do |name|
     define_method(:"try_#{name}") do |random|
       @requests ||= HostileRequests.new(ROOT)
       @requests.public_send(name, random) { |asked| @called = asked }

@@ -100,7 +100,42 @@ class Circumstances
     server&.stop
   end
 
+  # A process that is killed while it saves leaves the old or the new file, and the next save nothing beside it.
+  def saves(random)
+    folder = fresh_home
+    path = File.join(folder, "saved")
+    small, large = random.rand(2).zero? ? indexes : sessions
+    small.save(path)
+    child = fork { loop { [small, large].each { |one| one.save(path) } } }
+    sleep(random.rand * 0.04)
+    Process.kill(:KILL, child)
+    Process.wait(child)
+    found = size_of(small, path)
+    raise Wrong, "a file with #{found} after a kill" unless [small, large].any? { |one| count(one) == found }
+
+    large.save(path)
+    raise Wrong, "#{Dir.children(folder)} after a kill" unless Dir.children(folder) == ["saved"]
+  end
+
   private
+
+  def indexes
+    @indexes ||= [10, 20_000].map do |count|
+      Candle::Index.new(dimension: 4).add_all((0...count).map { |id| [id, [id.to_f, 1.0, 2.0, 3.0]] })
+    end
+  end
+
+  def sessions
+    @sessions ||= [1, 500].map do |count|
+      Candle::Session.new(llm, messages: [{ role: "user", content: "the fox " * 100 }] * count)
+    end
+  end
+
+  def count(saved) = Candle::Index === saved ? saved.size : saved.messages.size
+
+  def size_of(kind, path)
+    count(Candle::Index === kind ? Candle::Index.open(path) : Candle::Session.load(llm, path))
+  end
 
   # The one before goes now: at its end an input may be out of time, and what is torn out of removing a folder says that
   # it is not empty.

@@ -3,6 +3,9 @@
 require "candle/worker"
 require "stringio"
 require_relative "mutations"
+require_relative "odd_fields"
+require_relative "../../../spec/support/tiny_models"
+require_relative "../../../spec/support/roomy_llm"
 
 # Requests to every endpoint of the server and to the worker, with damaged bodies, headers and pictures.
 class HostileRequests
@@ -10,7 +13,8 @@ class HostileRequests
   MODELS = {
     "llm" => "decoders/llama", "vlm" => "llava", "seq2seq" => "seq2seq/t5", "clip" => "clip", "looks" => "dinov2",
     "labels" => "vit-classifier", "embedder" => "bert-sentence", "reranker" => "bert-reranker", "ner" => "bert-token",
-    "classifier" => "bert-sequence", "colbert" => "colbert", "sparse" => "splade"
+    "classifier" => "bert-sequence", "colbert" => "colbert", "sparse" => "splade",
+    "masked" => "bert-masked"
   }.freeze
   LIMITS = { max_tokens: 4, seconds: 6, body_bytes: 1 << 20 }.freeze
   # A body with the fields of all endpoints, so that a new one finds its own in it as well.
@@ -61,6 +65,32 @@ class HostileRequests
     answer(@server, verb, path.sub("*", pick(random, [*MODELS.keys, "%00", "%", "../x"])), body(random), random)
   end
 
+  # A request with one odd field.
+  #
+  # @yieldparam name [String] what is asked
+  def fields(random)
+    routes
+    path, at, text = OddFields.sample(random)
+    yield "POST #{path} #{at.join(".")}"
+    ask(@server, "POST", path, text)
+  end
+
+  # Every request with one odd field, or every n-th.
+  #
+  # @yieldparam name [String] what is asked
+  # @yieldparam error [Wrong, nil] what is wrong with the answer
+  def each_odd_field(step: 1)
+    routes
+    OddFields.each.with_index do |(path, at, text), index|
+      next unless (index % step).zero?
+
+      ask(@server, "POST", path, text)
+      yield "POST #{path} #{at.join(".")}: #{text[0, 200]}", nil
+    rescue Wrong => e
+      yield "POST #{path} #{at.join(".")}: #{text[0, 200]}", e
+    end
+  end
+
   # @yieldparam name [String] what is asked
   def worker(random)
     @worker ||= Candle::Worker.new(worker_id: "w", model: tiny("decoders/llama"), device: "cpu", **LIMITS)
@@ -75,7 +105,8 @@ class HostileRequests
 
   # Those that the server knows.
   def routes
-    @server ||= Candle::Server.new(models: MODELS.transform_values { |name| tiny(name) }, device: "cpu", **LIMITS)
+    models = MODELS.transform_values { |name| tiny(name) }.merge("llm" => RoomyLLM.path)
+    @server ||= Candle::Server.new(models: models, device: "cpu", **LIMITS)
     @routes ||= @server.instance_variable_get(:@router).instance_variable_get(:@routes)
                        .flat_map { |path, verbs| verbs.keys.map { |verb| [verb, path] } }
   end
@@ -84,7 +115,7 @@ class HostileRequests
     picture = picture(random)
     return picture if random.rand(30).zero?
 
-    text = JSON.generate(fields(random))
+    text = JSON.generate(some_fields(random))
     text = Mutations.new(random).json(text) unless random.rand(4).zero?
     # Infinity, which JSON has no word for, but numbers that are read as it.
     text.gsub("1.0e+308", "1e999").gsub("PICTURE", "data:image/png;base64,#{[picture].pack("m0")}")
@@ -95,16 +126,22 @@ class HostileRequests
     random.rand(2).zero? ? Mutations.new(random).bytes(picture) : picture
   end
 
-  def fields(random)
+  def some_fields(random)
     others = FORMS.filter_map { |name, forms| [name, pick(random, forms)] if random.rand(3).zero? }
     BODY.merge(others.to_h).select { random.rand(4).positive? }.merge(model: pick(random, MODELS.keys))
   end
 
   def answer(application, verb, path, body, random)
+    more = Array.new(random.rand(3)) do
+      pick(random, HEADERS.to_a).then { |name, values| [name, pick(random, values)] }
+    end
+    ask(application, verb, path, body, more.to_h)
+  end
+
+  def ask(application, verb, path, body, headers = {})
     @log.reopen(+"")
     env = { "REQUEST_METHOD" => verb, "PATH_INFO" => path, "SCRIPT_NAME" => "", "REMOTE_ADDR" => "127.0.0.1",
-            "HTTP_HOST" => "localhost:8080", "rack.input" => StringIO.new(body) }
-    random.rand(3).times { pick(random, HEADERS.to_a).then { |name, values| env[name] = pick(random, values) } }
+            "HTTP_HOST" => "localhost:8080", "rack.input" => StringIO.new(body) }.merge(headers)
     status, headers, parts = application.call(env)
     text = +""
     parts.each { |part| text << part.b }

@@ -91,7 +91,8 @@ module Tasks
       end
 
       def our_sources
-        @our_sources ||= Dir[File.join(Build::ROOT, "ext/{candle,engine}/src/**/*.rs")].map { |path| File.read(path) }
+        @our_sources ||= Dir[File.join(Build::ROOT, "ext/{candle,engine,formats,kernels,base}/src/**/*.rs")]
+                         .map { |path| File.read(path) }
       end
 
       def crates
@@ -102,7 +103,7 @@ module Tasks
         packages = JSON.parse(output).fetch("packages")
         Features::CRATES.to_h do |name|
           [name, File.dirname(packages.find { |package| package["name"] == name }.fetch("manifest_path"))]
-        end.merge("ours" => File.join(Build::ROOT, "ext/engine"))
+        end.merge("ours" => File.join(Build::ROOT, "ext/kernels"))
       end
     end
   end

@@ -7,7 +7,7 @@ module Tasks
     # Counts what the device does for one token and for one batch of texts, beside candle-transformers on the same
     # weights, and holds ours to limits.
     class Budget
-      PAGE = File.join(Build::ROOT, "docs/metal.md")
+      PAGE = File.join(Build::ROOT, "docs/internals/metal.md")
       MARKS = ["<!-- rake metal:budget:write writes from here -->\n", "<!-- to here -->\n"].freeze
       # The same model with so many layers: what a layer costs is the difference.
       LAYERS = [1, 2].freeze

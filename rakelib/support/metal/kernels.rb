@@ -9,7 +9,7 @@ module Tasks
     # Runs our Metal kernels on the software device: cases against an f64 reference under several schedules, then
     # watched access by access, then every mutant, which must fail; and checks their address spaces.
     class Kernels
-      SOURCES = File.join(Build::ROOT, "ext/engine/src/kernels/metal")
+      SOURCES = File.join(Build::ROOT, "ext/kernels/src/metal")
       ADDRESS_SPACES = File.join(Soft::WORKSPACE, "crates/device/include/address_spaces.h")
       # The source files, and whose cases run the kernels of each.
       SUBJECTS = {

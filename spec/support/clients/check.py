@@ -96,6 +96,14 @@ def check_huggingface_hub(base):
     assert pieces[-1].choices[0].finish_reason == "length"
     assert InferenceClient(model=base + "/embed").feature_extraction("a dog").shape == (1, 32)
     assert len(InferenceClient(model=base + "/similarity").sentence_similarity("a dog", ["a dog", "hello"])) == 2
+    # Every task of the client goes to the address itself; the first model is a language model.
+    root = InferenceClient(model=base)
+    assert len(root.sentence_similarity("a dog", ["a dog", "hello"])) == 2
+    labels = root.zero_shot_classification("a dog", ["animal", "city"])
+    assert sorted(item.label for item in labels) == ["animal", "city"]
+    assert isinstance(root.text_generation("the", max_new_tokens=3), str)
+    assert root.text_classification("a dog", function_to_apply="softmax")[0].score > 0
+    assert isinstance(root.token_classification("the dog live in Paris", aggregation_strategy="simple"), list)
 
 
 def check_ollama(base):
@@ -105,6 +113,9 @@ def check_ollama(base):
     options = {"num_predict": 5, "temperature": 0}
     assert [model.model for model in client.list().models][0] == "llm"
     assert "completion" in client.show("llm").capabilities
+    assert "llm" in [model.model for model in client.ps().models]
+    assert client.pull("llm").status == "success"
+    assert [part.status for part in client.pull("llm", stream=True)][-1] == "success"
     answer = client.chat(model="llm", messages=MESSAGES, options=options)
     assert answer.done and answer.eval_count == 5
     streamed = list(client.chat(model="llm", messages=MESSAGES, options=options, stream=True))

@@ -2,7 +2,9 @@
 
 require "delegate"
 require "open3"
+require "pty"
 require "stringio"
+require "timeout"
 require "tmpdir"
 
 RSpec.describe Candle::CLI do
@@ -26,10 +28,9 @@ RSpec.describe Candle::CLI do
   def json_lines(text) = text.lines.map { |line| JSON.parse(line) }
 
   it "describes every command with an example" do
-    verbs = described_class.all_commands.except("help", "version", "generate")
-    expect(verbs.keys + ["run"]).to contain_exactly("chat", "run", "embed", "rerank", "classify", "entities", "search",
-                                                    "serve", "worker", "pull", "lock", "pack", "models", "info",
-                                                    "doctor", "bench")
+    verbs = described_class.verbs.except("help")
+    expect(verbs.keys).to include("chat", "run", "embed", "rerank", "classify", "entities", "search", "serve", "worker",
+                                  "pull", "lock", "pack", "rm", "ps", "models", "info", "doctor", "bench", "version")
     expect(verbs.values.map(&:long_description)).to all(match(/\AExample: .*red-candle/))
     [%w[help serve], %w[serve --help]].each do |arguments|
       status, output, = cli(*arguments)
@@ -38,15 +39,39 @@ RSpec.describe Candle::CLI do
     expect(cli("run", "-h")[1]).to match(/--schema.*Example: cat report/m)
   end
 
-  it "has completions for every command and option" do
-    commands = described_class.all_commands.except("help")
-    verbs = commands.keys.map { |name| name == "generate" ? "run" : name }
-    options = commands.values.flat_map { |command| command.options.keys }.map { |name| name.to_s.tr("_", "-") }
-    %w[bash zsh fish].each do |shell|
-      text = ProjectFiles.read("completions/red-candle.#{shell}")
-      expect(verbs).to all(satisfy { |name| text.include?(name) })
-      expect(options.reject { |name| text.match?(/(--|-l )#{name}\b/) }).to be_empty
+  it "lists every command with its description, at 80 columns" do
+    status, output, = cli("help")
+    expect([status, cli[1]]).to eq([0, output])
+    described_class.verbs.each do |name, command|
+      expect(output).to match(/^  #{name} +#{Regexp.escape(command.description)}$/)
     end
+    expect(output.lines.map { |line| line.chomp.size }.max).to be <= 80
+  end
+
+  it "prints help without stray characters" do
+    described_class.verbs.each_key do |name|
+      _, output, = cli("help", name)
+      expect(output).not_to match(/[\^\x00-\x09\x0b-\x1f]/), output
+    end
+    expect(cli("help", "doctor")[1]).to match(/^  Ends with status 1/)
+  end
+
+  it "says which command or option was meant" do
+    { %w[srve] => /"srve"\. Did you mean serve\?/, %w[entites] => /Did you mean entities\?/,
+      %w[list] => /Did you mean models\?/, %w[remove x] => /Did you mean rm\?/, %w[zzzz] => /red-candle help lists/,
+      %w[embed --modle x] => /"--modle"\. Did you mean --model\?/,
+      %w[serve x --prot 1] => /Did you mean --port\?/ }.each do |arguments, message|
+      expect(cli(*arguments)).to match([2, "", message])
+    end
+  end
+
+  it "has JSON output by the same option for every command that has results" do
+    without = described_class.verbs.reject { |_, command| command.options.key?(:json) }.keys
+    expect(without).to contain_exactly("help", "chat", "serve", "worker")
+    expect(JSON.parse(cli("version", "--json")[1])).to eq("version" => Candle::VERSION)
+    lines = ["-m", embedder, { input: "a dog\n" }]
+    expect(cli("embed", "--json", *lines[0, 2], **lines[2])).to eq(cli("embed", *lines[0, 2], **lines[2]))
+    expect(cli("embed", "--json", "--format", "csv", "-m", embedder, input: "a")).to match([2, "", /different formats/])
   end
 
   it "completes words in bash" do
@@ -54,8 +79,9 @@ RSpec.describe Candle::CLI do
       . completions/red-candle.bash
       COMP_WORDS=(red-candle ser) COMP_CWORD=1; _red_candle; echo "${COMPREPLY[@]}"
       COMP_WORDS=(red-candle serve --to) COMP_CWORD=2; _red_candle; echo "${COMPREPLY[@]}"
+      COMP_WORDS=(red-candle embed --format p) COMP_CWORD=3; _red_candle; echo "${COMPREPLY[0]}"
     SHELL
-    expect([status.success?, output]).to eq([true, "serve\n--token\n"])
+    expect([status.success?, output]).to eq([true, "serve\n--token\npacked\n"])
   end
 
   it "ends with a status that means something" do
@@ -64,7 +90,11 @@ RSpec.describe Candle::CLI do
     expect(cli("search", "x")).to match([2, "", /--query/])
     expect(cli("info", embedder, "--jsno")).to match([2, "", /--jsno/])
     expect(cli("info", "./nowhere")).to match([3, "", /\Ared-candle: .*nowhere/])
-    expect(cli("embed", "missing.txt", "-m", embedder).first).to eq(1)
+    expect(cli("embed", "missing.txt", "-m", "no/model")).to eq([1, "", "red-candle: there is no file missing.txt\n"])
+    expect(cli("rerank", "q", "missing.txt")).to match([1, "", /there is no file missing.txt/])
+    expect(cli("embed", ".", "-m", embedder)).to match([1, "", /\. is a directory/])
+    expect(cli("run", "x", "-m", llm, "--schema", "no.json"))
+      .to eq([1, "", "red-candle: No such file or directory: no.json\n"])
     expect(cli("run", "-m", llm)).to match([2, "", /needs a prompt/])
   end
 
@@ -81,6 +111,28 @@ RSpec.describe Candle::CLI do
       Process.kill("INT", process.pid)
       expect([process.value.exitstatus, output.read]).to eq([130, ""])
     end
+  end
+
+  # Reline asks the terminal where its cursor is.
+  def prompted(output, input)
+    seen = +""
+    until seen.include?("> ")
+      seen << output.readpartial(1000).b
+      input.write("\e[1;1R") if seen.slice!("\e[6n")
+    end
+  end
+
+  it "ends a conversation on Ctrl-C with that status" do
+    PTY.spawn({ "XDG_STATE_HOME" => Dir.pwd }, *WebServer::COMMAND, "chat", llm) do |output, input, pid|
+      Timeout.timeout(30) do
+        prompted(output, input)
+        input.write("\x03")
+        reader = Thread.new { loop { output.readpartial(1000) } rescue nil } # rubocop:disable Style/RescueModifier
+        expect(Process.wait2(pid).last.exitstatus).to eq(130)
+        reader.kill
+      end
+    end
+    expect(File).to exist("red-candle/history")
   end
 
   it "embeds lines and JSON lines, and writes three formats" do
@@ -225,7 +277,7 @@ RSpec.describe Candle::CLI do
       _, output, = cli("run", "what is it?", "-m", vlm.model_id, "--image", photo, flower, "--max-tokens", "4",
                        "--temperature", "0")
       expect(output).to eq("#{vlm.ask([photo, flower], "what is it?", max_length: 4)}\n")
-      expect(cli("run", "what?", "-m", llm, "--image", photo)).to match([2, "", /models that see/])
+      expect(cli("run", "what?", "-m", llm, "--image", photo)).to match([2, "", /needs a vision-language model/])
     end
 
     it "embeds and classifies them" do
@@ -327,9 +379,22 @@ RSpec.describe Candle::CLI do
     end
 
     it "is listed" do
-      expect(cli("models")).to eq([0, "900 B  owner/name\n", ""])
+      expect(cli("models")).to eq([0, "owner/name  unknown  900 B\n", ""])
+      config = '{"architectures":["BertForTokenClassification"]}'
+      File.write("hub/models--owner--name/snapshots/new/config.json", config)
+      expect(cli("models")).to eq([0, "owner/name  ner  948 B\n", ""])
       listed = JSON.parse(cli("models", "--json")[1])["models"]
-      expect(listed).to eq([{ "id" => "owner/name", "bytes" => 900, "revisions" => 2 }])
+      expect(listed).to eq([{ "id" => "owner/name", "kind" => "ner", "bytes" => 948, "revisions" => 2 }])
+    end
+
+    it "gives up models by their ids, all of them or none" do
+      expect(cli("rm")).to match([2, "", /rm needs the id/])
+      expect(cli("rm", "name")).to match([3, "", %r{name is not in the cache .*hub\. Did you mean owner/name\?}])
+      expect(cli("rm", "owner/name", "owner/nothing")).to match([3, "", %r{owner/nothing is not in the cache}])
+      expect(cli("models")[1]).to include("owner/name")
+      expect(cli("rm", "owner/name")).to eq([0, "removed owner/name, 900 B\n", ""])
+      expect(Dir.children("hub")).to be_empty
+      expect(cli("rm", "..")).to match([3, "", /is not in the cache/])
     end
 
     it "is pruned of what no current revision uses" do
@@ -337,6 +402,18 @@ RSpec.describe Candle::CLI do
       expect(Dir.children("hub/models--owner--name/blobs")).to eq(["used"])
       expect(File.size("hub/models--owner--name/snapshots/new/model.safetensors")).to eq(300)
     end
+  end
+
+  it "lists the models of a server that runs" do
+    WebServer.run("serve", "vectors=#{embedder}") do |server|
+      status, output, errors = cli("ps", "--port", server.port.to_s)
+      expect([status, errors]).to eq([0, ""])
+      expect(output).to match(/\Avectors\b/)
+      listed = JSON.parse(cli("ps", "--port", server.port.to_s, "--json")[1])
+      expect(listed).to match("server" => server.base, "models" => [hash_including("name" => /\Avectors/)])
+    end
+    free = TCPServer.open("127.0.0.1", 0) { |socket| socket.addr[1] }
+    expect(cli("ps", "--port", free.to_s)).to match([1, "", /no server listens on .*:#{free}/])
   end
 
   it "pulls what the loaders would read" do

@@ -59,9 +59,32 @@ RSpec.describe Candle::Server::Ollama do
     expect(get(server, "/api/version").json).to eq("version" => Candle::VERSION)
   end
 
+  it "lists the models that are loaded" do
+    running = get(server, "/api/ps").json["models"]
+    expect(running.map { |model| model["name"] }).to eq(ServedModels::SOURCES.keys)
+    expect(running.first).to include("model" => "llm", "size" => be > 1000, "size_vram" => 0, "context_length" => 64,
+                                     "expires_at" => String, "digest" => /\A\h{64}\z/, "details" => Hash)
+    lazy = Candle::Server.new(models: { "e" => TinyModels.path("bert-sentence") }, lazy: true)
+    expect(get(lazy, "/api/ps").json).to eq("models" => [])
+  end
+
+  it "pulls what it serves, and nothing else" do
+    lazy = Candle::Server.new(models: { "e" => TinyModels.path("bert-sentence") }, lazy: true)
+    lines = post(lazy, "/api/pull", { model: "e:latest" }).lines
+    expect([lines.first, lines.last]).to eq([{ "status" => "pulling manifest" }, { "status" => "success" }])
+    expect(get(lazy, "/api/ps").json["models"].size).to eq(1)
+    expect(post(lazy, "/api/pull", { name: "e", stream: false }).json).to eq("status" => "success")
+    expect(post(lazy, "/api/pull", { model: "llama3.2:3b" }))
+      .to have_attributes(status: 404, json: { "error" => /no model "llama3.2:3b"; this server has e \(embedding\)/ })
+    expect(post(lazy, "/api/show", {})).to have_attributes(status: 400, json: { "error" => "model is missing" })
+    expect(post(lazy, "/api/show", { name: "e" }).json).to include("capabilities" => ["embedding"])
+  end
+
   it "tells errors in its own form" do
     expect(post(server, "/api/chat", { model: "none", messages: question }))
-      .to have_attributes(status: 404, json: { "error" => 'there is no model "none"' })
+      .to have_attributes(status: 404, json: { "error" => 'there is no model "none"; this server has llm (llm), ' \
+                                                          "embedder (embedding), reranker (reranker), classifier " \
+                                                          "(classifier), ner (ner), sparse (sparse)" })
     expect(post(server, "/api/chat", { messages: question }).json).to eq("error" => "model is missing")
     expect(post(server, "/api/chat",
                 { model: "llm", messages: question, options: { num_predict: 65 } }).status).to eq(400)

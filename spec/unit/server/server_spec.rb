@@ -73,6 +73,36 @@ RSpec.describe Candle::Server do
     end
   end
 
+  it "takes another port of the same machine for another site" do
+    asked = ->(origin, host) { get(server, "/v1/models", "HTTP_ORIGIN" => origin, "HTTP_HOST" => host).status }
+    expect(asked.call("http://localhost:3000", "localhost:8080")).to eq(403)
+    expect(asked.call("http://localhost", "localhost:8080")).to eq(403)
+    expect(asked.call("http://localhost:8080", "localhost")).to eq(403)
+    expect(asked.call("http://127.0.0.1:3000", "127.0.0.1:8080")).to eq(403)
+    expect(asked.call("http://[::1]:3000", "[::1]:8080")).to eq(403)
+    same = [%w[http://localhost:8080 localhost:8080], %w[http://LOCALHOST:8080 localhost:8080],
+            %w[http://localhost localhost], %w[http://localhost localhost:80], %w[http://[::1]:8080 [::1]:8080],
+            %w[https://localhost localhost], %w[https://localhost localhost:443]]
+    expect(same.map { |origin, host| asked.call(origin, host) }).to all(eq(200))
+    page = { "HTTP_ORIGIN" => "http://localhost:3000", "HTTP_HOST" => "localhost:8080" }
+    shared = described_class.new(models: ServedModels.models, cors: "http://localhost:3000")
+    expect(get(shared, "/v1/models", page).status).to eq(200)
+  end
+
+  it "logs fields that it does not know, once each" do
+    server, = ServedModels.scripted("a")
+    body = { model: "llm", messages: [{ role: "user", content: "x" }], max_token: 3, user: "me" }
+    log = logged { 2.times { post(server, "/v1/chat/completions", body) } }
+    lines = log.lines.grep(/unknown/)
+    expect(lines).to eq(["POST /v1/chat/completions: the field \"max_token\" is unknown and ignored (did you mean " \
+                         "max_tokens?); this is logged once\n"])
+    log = logged { post(server, "/api/chat", body.except(:max_token, :user).merge(options: { num_ctx: 9, seed: 1 })) }
+    expect(log.lines.grep(/unknown/)).to match([/the field "options.num_ctx" is unknown/])
+    many = (0..400).to_h { |index| ["field#{index}", 1] }
+    log = logged { post(server, "/v1/chat/completions", body.merge(many)) }
+    expect(log.lines.grep(/unknown/).size).to be < 200
+  end
+
   it "takes no more than its limits" do
     small = described_class.new(models: ServedModels.models, body_bytes: 200, batch: 2, characters: 20)
     expect(post(small, "/embed", { inputs: "x" * 300 })).to have_attributes(status: 413)

@@ -94,6 +94,43 @@ RSpec.describe Candle::Server::TEI do
     expect(post(ner, "/", { inputs: "the dog live in Paris" }).json.first).to include("entity_group", "word", "start")
   end
 
+  it "does the task of the model that is asked at the root" do
+    at_root = ->(**body) { ask_tei("/", **body).json }
+    expect(at_root.call(model: "embedder", inputs: "a dog").first.size).to eq(32)
+    expect(at_root.call(model: "classifier", inputs: "a dog").first.first).to include("label", "score")
+    expect(at_root.call(model: "ner", inputs: "the dog live in Paris").first).to include("entity_group")
+    expect(at_root.call(model: "sparse", inputs: "a dog")).to eq(ask_tei("/embed_sparse", inputs: "a dog").json)
+    expect(at_root.call(model: "reranker", inputs: "a dog")).to include("error" => "query is missing")
+    text = models["llm"].generate("the", max_length: 3, temperature: 0)
+    asked = { model: "llm", inputs: "the", parameters: { max_new_tokens: 3 } }
+    expect(at_root.call(**asked)).to eq([{ "generated_text" => text }])
+    asked[:parameters][:return_full_text] = true
+    expect(at_root.call(**asked)).to eq([{ "generated_text" => "the#{text}" }])
+  end
+
+  it "does no other task than it is asked for at the root" do
+    vectors_first = Candle::Server.new(models: models.slice("embedder", "classifier", "ner", "llm"), max_tokens: 8)
+    at_root = ->(**body) { post(vectors_first, "/", body) }
+    expect(at_root.call(inputs: "a dog").json.first.size).to eq(32)
+    shot = at_root.call(inputs: "a dog", parameters: { candidate_labels: %w[animal city] }).json
+    expect(shot.map { |one| one["label"] }).to match_array(%w[animal city])
+    expect(shot.sum { |one| one["score"] }).to be_within(1e-5).of(1)
+    expect(at_root.call(inputs: "the", parameters: { max_new_tokens: 2 }).json.first).to have_key("generated_text")
+    entities = at_root.call(inputs: "the dog live in Paris", parameters: { aggregation_strategy: "simple" }).json
+    expect(entities.first).to include("entity_group")
+    expect(at_root.call(inputs: "a",
+                        parameters: { function_to_apply: "softmax" }).json.first.first).to have_key("label")
+    expect(at_root.call(inputs: "a", parameters: { targets: ["b"] }))
+      .to have_attributes(status: 404,
+                          json: hash_including("error" => /no model of the kind masked_lm; it has embedder/))
+    expect(at_root.call(inputs: { question: "a",
+                                  context: "b" }).json["error"]).to match(/source_sentence and sentences/)
+    expect(at_root.call(query: "a", texts: ["b"]).json["error"]).to match(/no model of the kind reranker/)
+    masked = Candle::Server.new(models: { "m" => TinyModels.path("bert-masked") })
+    filled = post(masked, "/", { inputs: "the [MASK] dog", parameters: { top_k: 2 } }).json
+    expect(filled).to match([include("score", "token", "token_str", "sequence")] * 2)
+  end
+
   it "tells what it serves, by name and not by path" do
     info = get(server, "/info")
     expect(info.json).to include("model_id" => "llm", "version" => Candle::VERSION, "max_client_batch_size" => 1024)

