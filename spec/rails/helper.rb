@@ -5,6 +5,7 @@
 require "active_record"
 require "candle/active_record"
 require "candle/jobs"
+require_relative "../support/be_near"
 require_relative "../support/tiny_models"
 require_relative "../../rakelib/support/models"
 
