@@ -88,14 +88,15 @@ fn report_f32(json: bool) -> Result<()> {
             }
             let [of_exact, of_parts] = [of_exact, of_parts].map(median);
             let case = format!("f32 {inputs} to {outputs}, {rows} rows, {outliers} outliers each");
-            match json {
-                true => println!(
+            if json {
+                println!(
                     "{{\"case\":\"{case}\",\"exact_us\":{of_exact:.2},\"tiles_us\":{of_parts:.2}}}"
-                ),
-                false => println!(
+                )
+            } else {
+                println!(
                     "{case:<48} exact {of_exact:>9.1} tiles {of_parts:>9.1} {:>5.2} x",
                     of_exact / of_parts
-                ),
+                )
             }
         }
     }

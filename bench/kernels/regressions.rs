@@ -77,9 +77,10 @@ fn read(tensor: &Tensor) -> engine::Result<Vec<f64>> {
 fn apart(got: &[f64], want: &[f64]) -> f64 {
     let differences = got.iter().zip(want).map(|(got, want)| (got - want).abs());
     differences.fold(0.0, |worst, difference| {
-        match difference.is_nan() || worst.is_nan() {
-            true => f64::NAN,
-            false => worst.max(difference),
+        if difference.is_nan() || worst.is_nan() {
+            f64::NAN
+        } else {
+            worst.max(difference)
         }
     })
 }

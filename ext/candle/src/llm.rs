@@ -100,9 +100,10 @@ fn begin(ruby: &Ruby, llm: &RbLlm, prompt: Vec<u32>, settings: RHash) -> Result<
         let request = Request {
             prompt,
             config,
-            overflow: match roll {
-                true => ContextOverflow::Roll,
-                false => ContextOverflow::Error,
+            overflow: if roll {
+                ContextOverflow::Roll
+            } else {
+                ContextOverflow::Error
             },
             adapter: adapter.map_err(error::raised(ruby))?,
             constraint,

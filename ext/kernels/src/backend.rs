@@ -40,9 +40,10 @@ pub fn of_attention(device: &Device, dtype: DType, width: usize) -> Result<Strin
         DType::BF16 if isa.has_tiles() => isa.name(),
         _ => isa.for_numbers(),
     })?;
-    match device.is_cpu() || super::attention::has_kernel(device, width) {
-        true => Ok(name),
-        false => Ok(format!("{name} products")),
+    if device.is_cpu() || super::attention::has_kernel(device, width) {
+        Ok(name)
+    } else {
+        Ok(format!("{name} products"))
     }
 }
 
@@ -60,9 +61,10 @@ pub fn of_product(device: &Device, stored: Stored) -> Result<String> {
 /// The backend; on the CPU with the name that `level` picks.
 pub fn named(device: &Device, level: impl Fn(Isa) -> &'static str) -> Result<String> {
     let kind = crate::Device::of(device).kind();
-    match device.is_cpu() {
-        true => Ok(format!("{kind} {}", level(Isa::current()?))),
-        false => Ok(kind.to_owned()),
+    if device.is_cpu() {
+        Ok(format!("{kind} {}", level(Isa::current()?)))
+    } else {
+        Ok(kind.to_owned())
     }
 }
 

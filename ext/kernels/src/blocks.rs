@@ -43,9 +43,10 @@ impl DeviceBlocks {
                 blocks.shape
             )));
         };
-        let bytes = match held.is_empty() {
-            true => placed(&Tensor::zeros(0, DType::U8, &Device::Cpu)?, device)?,
-            false => Tensor::from_slice(held, held.len(), device)?,
+        let bytes = if held.is_empty() {
+            placed(&Tensor::zeros(0, DType::U8, &Device::Cpu)?, device)?
+        } else {
+            Tensor::from_slice(held, held.len(), device)?
         };
         blocks.release_rows(0..outputs);
         Ok(Self {

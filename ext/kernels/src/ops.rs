@@ -173,9 +173,10 @@ impl Norm {
 
 impl CustomOp1 for Norm {
     fn name(&self) -> &'static str {
-        match self.centered {
-            true => "layer_norm",
-            false => "rms_norm",
+        if self.centered {
+            "layer_norm"
+        } else {
+            "rms_norm"
         }
     }
 
@@ -235,9 +236,10 @@ impl AddNorm {
 
 impl InplaceOp2 for AddNorm {
     fn name(&self) -> &'static str {
-        match self.norm.centered {
-            true => "add_layer_norm",
-            false => "add_rms_norm",
+        if self.norm.centered {
+            "add_layer_norm"
+        } else {
+            "add_rms_norm"
         }
     }
 

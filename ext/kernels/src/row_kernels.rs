@@ -300,9 +300,10 @@ fn norm(x: &Tensor, norm: ops::Norm) -> Result<Tensor> {
 
 fn add_norm(name: &str, x: Tensor, residual: &Tensor, norm: ops::Norm) -> Result<(Tensor, Tensor)> {
     check_alike(name, &x, residual)?;
-    let x = match x.layout().has_internal_overlap() {
-        true => x.contiguous()?,
-        false => row_major(&x)?,
+    let x = if x.layout().has_internal_overlap() {
+        x.contiguous()?
+    } else {
+        row_major(&x)?
     };
     let normed = ops::AddNorm::new(norm).apply(&x, &row_major(residual)?)?;
     Ok((x, normed))

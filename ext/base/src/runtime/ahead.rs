@@ -90,9 +90,10 @@ impl Course {
         let taken = unsafe { &mut *self.taken.get() };
         let expected = self.expected.as_deref().unwrap_or_default();
         let known = self.count.load(Ordering::Relaxed) != LOST;
-        let count = match known && expected.get(taken.len()) == Some(&span) {
-            true => taken.len() + 1,
-            false => LOST,
+        let count = if known && expected.get(taken.len()) == Some(&span) {
+            taken.len() + 1
+        } else {
+            LOST
         };
         taken.push(span);
         self.count.store(count, Ordering::Relaxed);

@@ -55,9 +55,10 @@ impl Home {
 
     /// A `Device` error in a forked child, unless it lies in plain memory.
     pub fn check(self) -> Result<()> {
-        match self.device == Device::Cpu || self.process == std::process::id() {
-            true => Ok(()),
-            false => Err(forked(self.device)),
+        if self.device == Device::Cpu || self.process == std::process::id() {
+            Ok(())
+        } else {
+            Err(forked(self.device))
         }
     }
 }
@@ -124,9 +125,10 @@ impl Device {
                 Ok(_) => return device,
                 Err(error) if device.is_compiled_in() && !SAID.swap(true, Ordering::AcqRel) => {
                     let message = format!("the CPU is the best device: {error}");
-                    match lost_by_fork() {
-                        true => log::warn(message),
-                        false => log::info(message),
+                    if lost_by_fork() {
+                        log::warn(message)
+                    } else {
+                        log::info(message)
                     }
                 }
                 Err(_) => {}
@@ -244,9 +246,10 @@ fn metal_index(place: candle_core::DeviceLocation) -> usize {
 #[cfg(feature = "metal")]
 fn open_metal(index: usize) -> candle_core::Result<candle_core::Device> {
     let count = candle_metal_kernels::metal::Device::all().len();
-    match index < count {
-        true => candle_core::Device::new_metal(index),
-        false => candle_core::bail!("Metal devices here: {count}"),
+    if index < count {
+        candle_core::Device::new_metal(index)
+    } else {
+        candle_core::bail!("Metal devices here: {count}")
     }
 }
 

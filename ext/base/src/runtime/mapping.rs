@@ -62,9 +62,10 @@ pub unsafe fn give_back(start: *mut u8, bytes: usize) {
 pub unsafe fn vacate(start: *mut u8, bytes: usize) {
     #[cfg(all(unix, not(miri)))]
     {
-        let advice = match cfg!(target_os = "linux") {
-            true => libc::MADV_DONTNEED,
-            false => libc::MADV_FREE,
+        let advice = if cfg!(target_os = "linux") {
+            libc::MADV_DONTNEED
+        } else {
+            libc::MADV_FREE
         };
         // SAFETY: the caller vouches for the part; where the kernel refuses, the part stays as it is.
         unsafe { libc::madvise(start.cast(), bytes, advice) };

@@ -27,9 +27,10 @@ fn given_up() -> u32 {
 }
 
 fn counted(state: u64) -> u32 {
-    match state >> 32 == u64::from(std::process::id()) {
-        true => state as u32,
-        false => 0,
+    if state >> 32 == u64::from(std::process::id()) {
+        state as u32
+    } else {
+        0
     }
 }
 

@@ -59,9 +59,10 @@ impl Gauge {
     }
 
     pub fn value(&self) -> u64 {
-        match self.process.load(Ordering::Acquire) == std::process::id() {
-            true => self.value.load(Ordering::Relaxed),
-            false => 0,
+        if self.process.load(Ordering::Acquire) == std::process::id() {
+            self.value.load(Ordering::Relaxed)
+        } else {
+            0
         }
     }
 }

@@ -137,10 +137,11 @@ impl Team {
         let mut looks = 0;
         while gate & INSIDE != 0 {
             looks += 1;
-            match looks < LOOKS {
-                true => std::hint::spin_loop(),
+            if looks < LOOKS {
+                std::hint::spin_loop();
+            } else {
                 // The member may be waiting for this very processor.
-                false => std::thread::yield_now(),
+                std::thread::yield_now();
             }
             gate = self.gate.0.load(Ordering::Acquire);
         }
@@ -186,9 +187,10 @@ impl Team {
             let (next, end) = (&self.next[owner].0, parts * (owner + 1) / threads);
             loop {
                 let left = end.saturating_sub(next.load(Ordering::Relaxed));
-                let count = match owner == thread {
-                    true => left.div_ceil(2),
-                    false => left.min(1),
+                let count = if owner == thread {
+                    left.div_ceil(2)
+                } else {
+                    left.min(1)
                 };
                 if count == 0 {
                     break;

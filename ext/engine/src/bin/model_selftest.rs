@@ -64,9 +64,10 @@ fn run() -> Result<bool> {
         for (dtype, allowed) in ALLOWED {
             let got = model.run(device, dtype)?;
             let error = deviation(&want, &got);
-            let allowed = match model.is_quantized()? {
-                true => allowed.max(ALLOWED_QUANTIZED),
-                false => allowed,
+            let allowed = if model.is_quantized()? {
+                allowed.max(ALLOWED_QUANTIZED)
+            } else {
+                allowed
             };
             let passed = error <= allowed;
             sound &= passed;
@@ -149,9 +150,10 @@ impl Model {
         };
         Ok(Some(Self {
             files,
-            blueprint: match decodes {
-                true => Known::Decoder(Box::new(decoder::Blueprint::from_config(&config)?)),
-                false => Known::Text(Box::new(Blueprint::from_config(&config)?)),
+            blueprint: if decodes {
+                Known::Decoder(Box::new(decoder::Blueprint::from_config(&config)?))
+            } else {
+                Known::Text(Box::new(Blueprint::from_config(&config)?))
             },
             sequences,
         }))
@@ -321,9 +323,10 @@ fn deviation(want: &[f32], got: &[f32]) -> f32 {
     let error = square(&mut want.iter().zip(got).map(|(w, g)| w - g));
     let size = square(&mut want.iter().copied());
     let ratio = (error / size).sqrt() as f32;
-    match want.len() == got.len() && !ratio.is_nan() {
-        true => ratio,
-        false => f32::INFINITY,
+    if want.len() == got.len() && !ratio.is_nan() {
+        ratio
+    } else {
+        f32::INFINITY
     }
 }
 

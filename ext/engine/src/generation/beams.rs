@@ -151,9 +151,10 @@ impl BeamSearch {
         seen.dedup();
         for token in seen {
             if let Some(score) = scores.get_mut(token as usize) {
-                *score = match *score < 0.0 {
-                    true => *score * penalty,
-                    false => *score / penalty,
+                *score = if *score < 0.0 {
+                    *score * penalty
+                } else {
+                    *score / penalty
                 };
             }
         }

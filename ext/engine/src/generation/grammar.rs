@@ -204,9 +204,10 @@ fn shallow(source: &str) -> std::result::Result<(), String> {
         }
         deepest = deepest.max(open);
     }
-    match deepest <= DEEPEST_BRACKETS {
-        true => Ok(()),
-        false => Err("its brackets are nested too deeply".to_owned()),
+    if deepest <= DEEPEST_BRACKETS {
+        Ok(())
+    } else {
+        Err("its brackets are nested too deeply".to_owned())
     }
 }
 

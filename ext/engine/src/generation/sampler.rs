@@ -93,9 +93,10 @@ impl Sampler {
         let larger = |best: (u32, f32), next: (u32, f32)| if next.1 > best.1 { next } else { best };
         let best = largest.iter().copied().reduce(larger);
         let best = best.ok_or_else(unusable)?;
-        let token = match self.config.temperature == 0.0 {
-            true => best.0,
-            false => self.pick(largest.to_vec(), best),
+        let token = if self.config.temperature == 0.0 {
+            best.0
+        } else {
+            self.pick(largest.to_vec(), best)
         };
         self.accept(token);
         Ok(self.report(token, &[]))

@@ -315,13 +315,14 @@ impl RopeConfig {
 }
 
 pub fn check_size(what: &str, size: usize, range: RangeInclusive<usize>) -> Checked {
-    match range.contains(&size) {
-        true => Ok(()),
-        false => Err(format!(
+    if range.contains(&size) {
+        Ok(())
+    } else {
+        Err(format!(
             "the {what} is {size}, and should be between {} and {}",
             range.start(),
             range.end()
-        )),
+        ))
     }
 }
 
@@ -339,11 +340,12 @@ pub fn check_positions(count: usize) -> Checked {
 
 /// A list has an entry per layer.
 pub fn check_layers(what: &str, length: usize, layer_count: usize) -> Checked {
-    match length == layer_count {
-        true => Ok(()),
-        false => Err(format!(
+    if length == layer_count {
+        Ok(())
+    } else {
+        Err(format!(
             "{what} has {length} entries for {layer_count} layers"
-        )),
+        ))
     }
 }
 

@@ -107,9 +107,10 @@ impl<'a> Parameters<'a> {
     /// How many outputs a linear layer has.
     pub fn outputs(&self, place: impl Into<Place>) -> Result<usize> {
         let shape = self.shape(place)?;
-        let outputs = match self.names.transposed {
-            true => shape.last(),
-            false => shape.first(),
+        let outputs = if self.names.transposed {
+            shape.last()
+        } else {
+            shape.first()
         };
         Ok(outputs.copied().unwrap_or(0))
     }
@@ -209,25 +210,28 @@ impl<'a> Parameters<'a> {
         inputs: usize,
     ) -> Result<Option<Linear>> {
         let place = place.into();
-        match self.has(place) {
-            true => Ok(Some(self.linear(place, inputs, self.outputs(place)?)?)),
-            false => Ok(None),
+        if self.has(place) {
+            Ok(Some(self.linear(place, inputs, self.outputs(place)?)?))
+        } else {
+            Ok(None)
         }
     }
 
     /// A weight `[outputs, inputs]`, expanded.
     pub fn matrix(&self, place: impl Into<Place>, inputs: usize, outputs: usize) -> Result<Tensor> {
-        match self.names.transposed {
-            true => Ok(self.shaped(place, &[inputs, outputs])?.t()?.contiguous()?),
-            false => self.shaped(place, &[outputs, inputs]),
+        if self.names.transposed {
+            Ok(self.shaped(place, &[inputs, outputs])?.t()?.contiguous()?)
+        } else {
+            self.shaped(place, &[outputs, inputs])
         }
     }
 
     /// A linear layer of tensors that were read from the parts.
     pub fn assemble(&self, weight: Tensor, bias: Option<Tensor>) -> Result<Linear> {
-        match self.int8 {
-            true => Linear::bytes(weight, bias),
-            false => Linear::new(weight, bias),
+        if self.int8 {
+            Linear::bytes(weight, bias)
+        } else {
+            Linear::new(weight, bias)
         }
     }
 
@@ -318,9 +322,10 @@ impl<'a> Parameters<'a> {
         }
         Error::corrupt(
             &self.source.file(""),
-            match names.is_empty() {
-                true => format!("it has no part {:?}", place.part),
-                false => format!("it holds no tensor {}", names.join(" or ")),
+            if names.is_empty() {
+                format!("it has no part {:?}", place.part)
+            } else {
+                format!("it holds no tensor {}", names.join(" or "))
             },
         )
     }

@@ -220,12 +220,11 @@ impl Projections {
                 }
             }
         };
-        let bias = match self.biases.iter().any(Option::is_some) {
-            false => None,
-            true => {
-                let all: Result<Vec<_>> = self.weights.iter().zip(self.biases).map(fill).collect();
-                Some(Tensor::cat(&all?, 0)?)
-            }
+        let bias = if self.biases.iter().any(Option::is_some) {
+            let all: Result<Vec<_>> = self.weights.iter().zip(self.biases).map(fill).collect();
+            Some(Tensor::cat(&all?, 0)?)
+        } else {
+            None
         };
         parameters.assemble(Tensor::cat(&self.weights, 0)?, bias)
     }

@@ -55,9 +55,10 @@ impl Evidence<'_> {
         let difference = norm(found.iter().zip(&expected).map(|(a, b)| a - b));
         let change = norm(expected.iter().zip(&input).map(|(a, b)| a - b));
         let length = norm(expected.iter().copied());
-        let (relative, rounding) = tolerance(match self.computes_on_blocks(source) {
-            true => DType::BF16,
-            false => self.found.dtype(),
+        let (relative, rounding) = tolerance(if self.computes_on_blocks(source) {
+            DType::BF16
+        } else {
+            self.found.dtype()
         });
         if difference <= relative * change + rounding * length {
             return Ok(());

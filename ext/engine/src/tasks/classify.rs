@@ -32,9 +32,12 @@ impl Logits {
 
     /// Softmax over the labels of a row, or a sigmoid of each where they are independent.
     pub fn probabilities(&self) -> Vec<Vec<f32>> {
-        let row = |row: &[f32]| match self.independent {
-            true => row.iter().map(|&logit| sigmoid(logit)).collect(),
-            false => softmax(row),
+        let row = |row: &[f32]| {
+            if self.independent {
+                row.iter().map(|&logit| sigmoid(logit)).collect()
+            } else {
+                softmax(row)
+            }
         };
         self.rows().map(row).collect()
     }
@@ -143,12 +146,14 @@ impl ClassifyModel {
             .unzip();
         let logits = self.classify(&firsts, Some(&seconds), batch_tokens, cancel)?;
         let rows: Vec<&[f32]> = logits.rows().collect();
-        let of_text = |rows: &[&[f32]]| match independent || hypotheses.len() == 1 {
-            true => rows
-                .iter()
-                .map(|row| sigmoid(row[follows] - row[excluded]))
-                .collect(),
-            false => softmax(&rows.iter().map(|row| row[follows]).collect::<Vec<_>>()),
+        let of_text = |rows: &[&[f32]]| {
+            if independent || hypotheses.len() == 1 {
+                rows.iter()
+                    .map(|row| sigmoid(row[follows] - row[excluded]))
+                    .collect()
+            } else {
+                softmax(&rows.iter().map(|row| row[follows]).collect::<Vec<_>>())
+            }
         };
         Ok(rows.chunks(hypotheses.len()).map(of_text).collect())
     }

@@ -86,18 +86,20 @@ impl EmbeddingModel {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let opened = options.device.open()?;
-        let dtype = match options.int8 {
-            true => Linear::dtype_beside_bytes()?,
-            false => options.dtype.unwrap_or(DType::F32),
+        let dtype = if options.int8 {
+            Linear::dtype_beside_bytes()?
+        } else {
+            options.dtype.unwrap_or(DType::F32)
         };
         let sentence = SentenceFiles::read(files, &opened, dtype, cancel)?;
         let path = sentence
             .static_path
             .as_ref()
             .unwrap_or(&sentence.transformer_path);
-        let inner = match path.is_empty() {
-            true => None,
-            false => Some(subfolder(files, path, cancel)?),
+        let inner = if path.is_empty() {
+            None
+        } else {
+            Some(subfolder(files, path, cancel)?)
         };
         let files = inner.as_ref().unwrap_or(files);
         let (body, checkpoint_pooling) = load_body(files, options, &sentence, cancel)?;
@@ -139,9 +141,10 @@ impl EmbeddingModel {
         for dense in &self.sentence.dense {
             dense.list(inventory)?;
         }
-        match self.normalize {
-            true => inventory.add_rows("l2_normalize", device),
-            false => Ok(()),
+        if self.normalize {
+            inventory.add_rows("l2_normalize", device)
+        } else {
+            Ok(())
         }
     }
 
@@ -224,11 +227,12 @@ impl EmbeddingModel {
             let rows = &mut values[first * call.dimension..][..chunk.len() * call.dimension];
             match &self.body {
                 Body::Transformer(loaded) => {
-                    let excess = match options.truncate {
-                        true => Excess::Cut,
-                        false => Excess::Refuse {
+                    let excess = if options.truncate {
+                        Excess::Cut
+                    } else {
+                        Excess::Refuse {
                             first_index: options.first_index + first,
-                        },
+                        }
                     };
                     call.encode(loaded, chunk, excess, rows, cancel)?;
                 }
@@ -367,9 +371,10 @@ fn load_body(
     cancel: &CancelToken,
 ) -> Result<(Body, Option<Pooling>)> {
     let is_module = sentence.static_path.is_some();
-    let checkpoint = match is_module {
-        true => Checkpoint::open_bare(files, options, cancel)?,
-        false => Checkpoint::open(files, options, cancel)?,
+    let checkpoint = if is_module {
+        Checkpoint::open_bare(files, options, cancel)?
+    } else {
+        Checkpoint::open(files, options, cancel)?
     };
     let is_static = match &checkpoint.config {
         Some(config) => config.model_type()? == Some("model2vec"),

@@ -110,16 +110,18 @@ impl Gathering {
         if threads::is_worker() {
             return finish(&unpacked(self.compute(request, 1, request.sequences))?);
         }
-        let line = match request.sequences.tokens() <= SHORT {
-            true => &self.short,
-            false => &self.long,
+        let line = if request.sequences.tokens() <= SHORT {
+            &self.short
+        } else {
+            &self.long
         };
         match line.of_this_process().enter(request, &self.stats)? {
             Entered::Over(outcome) => {
                 let hidden = unpacked(outcome)?;
-                match hidden.elem_count() <= request.device.light() {
-                    true => finish(&hidden),
-                    false => threads::install(|| finish(&hidden))?,
+                if hidden.elem_count() <= request.device.light() {
+                    finish(&hidden)
+                } else {
+                    threads::install(|| finish(&hidden))?
                 }
             }
             Entered::Leads(mut turn) => threads::install(|| {

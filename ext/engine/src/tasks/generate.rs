@@ -297,9 +297,10 @@ impl LanguageModel {
     }
 
     fn check_length(&self, length: usize) -> Result<()> {
-        match length <= self.context_length {
-            true => Ok(()),
-            false => Err(too_long(length, self.context_length)),
+        if length <= self.context_length {
+            Ok(())
+        } else {
+            Err(too_long(length, self.context_length))
         }
     }
 }

@@ -52,9 +52,10 @@ impl ImageEmbeddingModel {
     ) -> Result<Embeddings> {
         let pool = |seen: &Seen| {
             let pooled = self.eyes.tower.pool(seen)?.contiguous()?;
-            match normalize {
-                true => kernels::l2_normalize(&pooled),
-                false => Ok(pooled),
+            if normalize {
+                kernels::l2_normalize(&pooled)
+            } else {
+                Ok(pooled)
             }
         };
         let values = self.eyes.rows(pictures, first, cancel, pool)?;

@@ -78,9 +78,10 @@ impl LateInteractionModel {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let found = LateFiles::read(files, cancel)?;
-        let inner = match found.transformer_path.is_empty() {
-            true => None,
-            false => Some(subfolder(files, &found.transformer_path, cancel)?),
+        let inner = if found.transformer_path.is_empty() {
+            None
+        } else {
+            Some(subfolder(files, &found.transformer_path, cancel)?)
         };
         let body_files = inner.as_ref().unwrap_or(files);
         let checkpoint = Checkpoint::open(body_files, options, cancel)?;
@@ -101,9 +102,10 @@ impl LateInteractionModel {
         let document_length = own.document_length.unwrap_or(found.document_length);
         let query = reading(&found.query_prefix, query_length)?;
         let document = reading(&found.document_prefix, document_length)?;
-        let expansion = match found.expands {
-            true => Some(Expansion::new(&loaded, found.attends_to_expansion)?),
-            false => None,
+        let expansion = if found.expands {
+            Some(Expansion::new(&loaded, found.attends_to_expansion)?)
+        } else {
+            None
         };
         let skipped = skipped_ids(&loaded.tokenizer, &found.skipped);
         loaded.info.max_length = document.length;
@@ -277,12 +279,11 @@ impl LateInteractionModel {
             .collect();
         let rows = (0..sequences.tokens()).filter(|&row| keeps(row));
         let rows: Vec<u32> = rows.map(|row| row as u32).collect();
-        let picked = match rows.len() == sequences.tokens() {
-            true => hidden.clone(),
-            false => {
-                let rows = Tensor::from_slice(&rows, rows.len(), hidden.device())?;
-                hidden.index_select(&rows, 0)?
-            }
+        let picked = if rows.len() == sequences.tokens() {
+            hidden.clone()
+        } else {
+            let rows = Tensor::from_slice(&rows, rows.len(), hidden.device())?;
+            hidden.index_select(&rows, 0)?
         };
         let projected = self
             .projection

@@ -88,9 +88,10 @@ pub struct ModelInfo {
 impl ModelInfo {
     /// What the model computes in, by the name that asks for it.
     pub fn dtype_name(&self) -> &'static str {
-        match self.int8 {
-            true => "int8",
-            false => self.dtype.as_str(),
+        if self.int8 {
+            "int8"
+        } else {
+            self.dtype.as_str()
         }
     }
 
@@ -180,9 +181,10 @@ impl Checkpoint {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let is_gguf = matches!(weight_files, WeightFiles::Gguf(_));
-        let config = match is_gguf {
-            true => None,
-            false => files.file("config.json", cancel)?,
+        let config = if is_gguf {
+            None
+        } else {
+            files.file("config.json", cancel)?
         };
         let config = config.map(|path| RawConfig::read(&path)).transpose()?;
         if let Some(config) = &config {

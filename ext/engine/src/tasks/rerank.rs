@@ -74,9 +74,10 @@ impl RerankModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
         let mut loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
-        let head = match checkpoint.is_language_model()? {
-            true => loaded.optional_head(&checkpoint, HeadKind::Sequence)?,
-            false => Some(loaded.head(&checkpoint, HeadKind::Sequence)?),
+        let head = if checkpoint.is_language_model()? {
+            loaded.optional_head(&checkpoint, HeadKind::Sequence)?
+        } else {
+            Some(loaded.head(&checkpoint, HeadKind::Sequence)?)
         };
         let Some(head) = head else {
             return Self::with_question(&checkpoint, loaded, files);

@@ -212,9 +212,10 @@ impl TextSettings {
     }
 
     pub fn cased<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.lowercase {
-            true => text.to_lowercase().into(),
-            false => text.into(),
+        if self.lowercase {
+            text.to_lowercase().into()
+        } else {
+            text.into()
         }
     }
 }
@@ -295,10 +296,11 @@ impl Prompts {
         let found = self.named.iter().find(|(known, _)| known == name);
         found.map(|(_, prompt)| prompt.as_str()).ok_or_else(|| {
             let names: Vec<_> = self.named.iter().map(|(name, _)| format!("{name:?}")).collect();
-            Error::InvalidInput(match names.is_empty() {
-                true => format!("unknown prompt name {name:?}: this model has no named prompts, give prompt: instead"),
-                false => format!("unknown prompt name {name:?}: this model has {}", names.join(", ")),
-            })
+            Error::InvalidInput(if names.is_empty() {
+format!("unknown prompt name {name:?}: this model has no named prompts, give prompt: instead")
+} else {
+format!("unknown prompt name {name:?}: this model has {}", names.join(", "))
+})
         })
     }
 }
@@ -350,17 +352,20 @@ impl Dense {
             }
         };
         let tensor = |name: &str| source.tensor(name, Some(dtype), device);
-        let bias = match source.has("linear.bias") {
-            true => Some(tensor("linear.bias")?),
-            false => None,
+        let bias = if source.has("linear.bias") {
+            Some(tensor("linear.bias")?)
+        } else {
+            None
         };
         let name = config.opt_string("activation_function")?.unwrap_or("Tanh");
         let name = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
         let linear = Linear::new(tensor("linear.weight")?, bias)?;
-        let residual = match config.opt_bool("use_residual")?.unwrap_or(false) {
-            false => Residual::None,
-            true if linear.inputs() == linear.outputs() => Residual::Input,
-            true => Residual::Projected(Linear::new(tensor("residual.weight")?, None)?),
+        let residual = if !config.opt_bool("use_residual")?.unwrap_or(false) {
+            Residual::None
+        } else if linear.inputs() == linear.outputs() {
+            Residual::Input
+        } else {
+            Residual::Projected(Linear::new(tensor("residual.weight")?, None)?)
         };
         Ok(Self {
             linear,

@@ -66,24 +66,21 @@ impl Sight {
         options: &LoadOptions,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let (checkpoint, blueprint) = match language.is_gguf() {
-            true => {
-                let checkpoint = Checkpoint::open_mmproj(files, options, cancel)?;
-                let blueprint = Blueprint::from_gguf(checkpoint.source.as_ref())?;
-                (checkpoint, blueprint)
-            }
-            false => {
-                let checkpoint = Checkpoint::open(files, options, cancel)?;
-                let raw = checkpoint.config.as_ref().filter(|raw| Self::is_in(raw));
-                let raw = raw.ok_or_else(|| {
-                    Error::UnsupportedModel(format!(
-                        "{} has no vision tower: it reads texts only",
-                        files.id()
-                    ))
-                })?;
-                let blueprint = Blueprint::<SightConfig>::from_config(raw)?;
-                (checkpoint, blueprint)
-            }
+        let (checkpoint, blueprint) = if language.is_gguf() {
+            let checkpoint = Checkpoint::open_mmproj(files, options, cancel)?;
+            let blueprint = Blueprint::from_gguf(checkpoint.source.as_ref())?;
+            (checkpoint, blueprint)
+        } else {
+            let checkpoint = Checkpoint::open(files, options, cancel)?;
+            let raw = checkpoint.config.as_ref().filter(|raw| Self::is_in(raw));
+            let raw = raw.ok_or_else(|| {
+                Error::UnsupportedModel(format!(
+                    "{} has no vision tower: it reads texts only",
+                    files.id()
+                ))
+            })?;
+            let blueprint = Blueprint::<SightConfig>::from_config(raw)?;
+            (checkpoint, blueprint)
         };
         let Blueprint { config, names, .. } = blueprint;
         let processor = vision::processor(files, config.images.as_ref(), cancel)?;

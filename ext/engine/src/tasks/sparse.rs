@@ -154,9 +154,10 @@ impl SparseModel {
             let prepared = threads::map(chunk, |_, text| {
                 Ok(encoder.prepare(&format!("{prompt}{}", text.as_ref())))
             })?;
-            let excess = match options.truncate {
-                true => batching::Excess::Cut,
-                false => batching::Excess::Refuse { first_index: first },
+            let excess = if options.truncate {
+                batching::Excess::Cut
+            } else {
+                batching::Excess::Refuse { first_index: first }
             };
             vectors.extend(encoder.embed(
                 &prepared,

@@ -173,10 +173,12 @@ impl TagModel {
                 let (start, end) = encoding.get_offsets()[at];
                 let token = encoding.get_tokens()[at].clone();
                 let id = encoding.get_ids()[at];
-                let continues = match Some(id) == self.unknown {
-                    true => false,
-                    false if prefixed => token.chars().count() != end - start,
-                    false => start > 0 && !beside_space(&characters, start),
+                let continues = if Some(id) == self.unknown {
+                    false
+                } else if prefixed {
+                    token.chars().count() != end - start
+                } else {
+                    start > 0 && !beside_space(&characters, start)
                 };
                 TaggedToken {
                     token,

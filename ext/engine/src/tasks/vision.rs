@@ -129,9 +129,10 @@ impl Eyes {
             for batch in self.batches(&views.views) {
                 cancel.check()?;
                 let seen = self.tower.forward(batch, layers, cancel)?;
-                states.extend(match whole {
-                    true => seen.images()?,
-                    false => seen.patches()?,
+                states.extend(if whole {
+                    seen.images()?
+                } else {
+                    seen.patches()?
                 });
             }
             read(&states, &grids, &views)

@@ -122,9 +122,12 @@ fn configurations_that_lie_about_sizes() {
     let folder = Folder::new();
     let refuse = |name: &str, changes: Value, word: &str| {
         let raw = changed(&folder, name, &changes);
-        let (result, peak) = peak_during(|| match name.starts_with("decoders/") {
-            true => load_decoder(name, &raw),
-            false => load_encoder(name, &raw),
+        let (result, peak) = peak_during(|| {
+            if name.starts_with("decoders/") {
+                load_decoder(name, &raw)
+            } else {
+                load_encoder(name, &raw)
+            }
         });
         corrupt(result, word);
         assert!(peak < MOST_BYTES, "{changes}: {peak} bytes were held");

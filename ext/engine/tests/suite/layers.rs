@@ -62,10 +62,10 @@ fn sources_of(name: &str) -> Vec<(String, String)> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => walk(&path, found),
-                false if path.extension().is_some_and(|kind| kind == "rs") => found.push(path),
-                false => {}
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|kind| kind == "rs") {
+                found.push(path);
             }
         }
     }

@@ -192,9 +192,10 @@ fn changed(name: &str, file: &str, change: impl Fn(&str) -> String) -> Result<Sp
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
-        match entry.path().is_dir() {
-            true => copy(&entry.path(), &to.join(entry.file_name())),
-            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to.join(entry.file_name()))
+        } else {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
         }
     }
 }

@@ -38,9 +38,10 @@ impl WeightSource for Damaged {
 
     fn tensor(&self, name: &str, dtype: Option<DType>, device: &Device) -> Result<Tensor> {
         let tensor = self.inner.tensor(name, dtype, device)?;
-        match name.contains(self.part) {
-            true => Ok((tensor * self.factor)?),
-            false => Ok(tensor),
+        if name.contains(self.part) {
+            Ok((tensor * self.factor)?)
+        } else {
+            Ok(tensor)
         }
     }
 

@@ -228,9 +228,10 @@ impl ModelFiles {
     pub fn mmproj(&self, asked: Option<&str>, cancel: &CancelToken) -> Result<PathBuf> {
         if let Some(name) = asked {
             let path = Path::new(name);
-            return match self.locked.is_none() && is_gguf(name) && path.is_file() {
-                true => Ok(path.to_owned()),
-                false => self.named_gguf(name, cancel),
+            return if self.locked.is_none() && is_gguf(name) && path.is_file() {
+                Ok(path.to_owned())
+            } else {
+                self.named_gguf(name, cancel)
             };
         }
         let beside = match (&self.place, &self.locked) {
@@ -325,9 +326,10 @@ fn open_repo(source: &str, revision: Option<&str>, access: &Access) -> Result<Re
 
 /// The names of the files of a directory, and not of those inside it.
 fn names_in(directory: &Path) -> Vec<String> {
-    let directory = match directory.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => directory,
+    let directory = if directory.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        directory
     };
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries

@@ -216,9 +216,10 @@ impl LockedFiles {
             return Ok(());
         }
         let size = path.metadata().map(|facts| facts.len()).unwrap_or_default();
-        let found = match size == wanted.size {
-            true => digest::sha256(path, cancel)?,
-            false => format!("of {size} bytes instead of {}", wanted.size),
+        let found = if size == wanted.size {
+            digest::sha256(path, cancel)?
+        } else {
+            format!("of {size} bytes instead of {}", wanted.size)
         };
         if found != wanted.sha256 {
             return Err(Error::CorruptModel(format!(

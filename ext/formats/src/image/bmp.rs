@@ -47,12 +47,13 @@ impl Header {
     fn read(bytes: &[u8]) -> Option<Self> {
         let size = long(bytes, FILE_HEADER)? as usize;
         let old = size == 12;
-        let (width, height) = match old {
-            true => (short(bytes, 18)?.into(), short(bytes, 20)?.into()),
-            false => (
+        let (width, height) = if old {
+            (short(bytes, 18)?.into(), short(bytes, 20)?.into())
+        } else {
+            (
                 long(bytes, 18)?.cast_signed(),
                 long(bytes, 22)?.cast_signed(),
-            ),
+            )
         };
         let bits = usize::from(short(bytes, if old { 24 } else { 28 })?);
         let compression = if size >= 40 { long(bytes, 30)? } else { 0 };

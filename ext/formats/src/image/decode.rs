@@ -225,16 +225,18 @@ fn webp(bytes: &[u8], limits: &Limits) -> Decoded<Oriented> {
         .output_buffer_size()
         .filter(|&size| size <= pixels * 4);
     let mut samples = vec![0; size.ok_or_else(|| damaged("its pixels have no size"))?];
-    match decoder.is_animated() {
-        true => decoder.read_frame(&mut samples).map(drop),
-        false => decoder.read_image(&mut samples),
+    if decoder.is_animated() {
+        decoder.read_frame(&mut samples).map(drop)
+    } else {
+        decoder.read_image(&mut samples)
     }
     .map_err(damaged)?;
     let orientation = decoder.exif_metadata().ok().flatten();
     let orientation = orientation.as_deref().and_then(exif::orientation);
-    let pixels = match has_alpha {
-        true => from_rgba(&samples),
-        false => samples,
+    let pixels = if has_alpha {
+        from_rgba(&samples)
+    } else {
+        samples
     };
     Ok((Image::new(width, height, pixels)?, orientation))
 }

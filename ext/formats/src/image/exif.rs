@@ -16,16 +16,18 @@ pub fn orientation(data: &[u8]) -> Option<u16> {
     };
     let short = |at: usize| -> Option<u16> {
         let bytes: [u8; 2] = data.get(at..at.checked_add(2)?)?.try_into().ok()?;
-        Some(match little {
-            true => u16::from_le_bytes(bytes),
-            false => u16::from_be_bytes(bytes),
+        Some(if little {
+            u16::from_le_bytes(bytes)
+        } else {
+            u16::from_be_bytes(bytes)
         })
     };
     let long = |at: usize| -> Option<usize> {
         let bytes: [u8; 4] = data.get(at..at.checked_add(4)?)?.try_into().ok()?;
-        Some(match little {
-            true => u32::from_le_bytes(bytes),
-            false => u32::from_be_bytes(bytes),
+        Some(if little {
+            u32::from_le_bytes(bytes)
+        } else {
+            u32::from_be_bytes(bytes)
         } as usize)
     };
     let directory = long(4)?;

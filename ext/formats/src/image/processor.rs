@@ -195,15 +195,19 @@ impl Processor {
         if deviation.contains(&0.0) {
             return Err(Error::corrupt(raw.file(), "\"image_std\" is 0"));
         }
-        let factor = match flag("do_rescale", true)? {
-            true => raw.opt_f64("rescale_factor")?.unwrap_or(1.0 / 255.0),
-            false => 1.0,
+        let factor = if flag("do_rescale", true)? {
+            raw.opt_f64("rescale_factor")?.unwrap_or(1.0 / 255.0)
+        } else {
+            1.0
         };
         let normalizes = flag("do_normalize", true)?;
         let by_channel = |number: fn(f64, f64, f64) -> f64| -> [f32; CHANNELS] {
-            std::array::from_fn(|at| match normalizes {
-                true => number(mean[at], deviation[at], factor) as f32,
-                false => number(0.0, 1.0, factor) as f32,
+            std::array::from_fn(|at| {
+                if normalizes {
+                    number(mean[at], deviation[at], factor) as f32
+                } else {
+                    number(0.0, 1.0, factor) as f32
+                }
             })
         };
         Ok(Self {
@@ -234,9 +238,10 @@ impl Processor {
 
     /// The picture alone.
     pub fn process(&self, image: &Image, cancel: &CancelToken) -> Result<View> {
-        let squared = match self.squares && image.width() != image.height() {
-            true => Some(self.square(image)?),
-            false => None,
+        let squared = if self.squares && image.width() != image.height() {
+            Some(self.square(image)?)
+        } else {
+            None
         };
         let image = squared.as_ref().unwrap_or(image);
         let image = self.resized(image, cancel)?;
@@ -357,17 +362,16 @@ fn check_resized(image: &Image, width: usize, height: usize) -> Result<()> {
 /// The middle of a picture; where that is larger than the picture, the rest is black.
 fn centred(image: &Image, width: usize, height: usize) -> Result<Image> {
     let (wide, high) = (image.width().max(width), image.height().max(height));
-    let padded = match (wide, high) == (image.width(), image.height()) {
-        true => None,
-        false => {
-            let mut padded = Image::filled(wide, high, [0; CHANNELS])?;
-            padded.paste(
-                image,
-                (wide - image.width()) / 2,
-                (high - image.height()) / 2,
-            );
-            Some(padded)
-        }
+    let padded = if (wide, high) == (image.width(), image.height()) {
+        None
+    } else {
+        let mut padded = Image::filled(wide, high, [0; CHANNELS])?;
+        padded.paste(
+            image,
+            (wide - image.width()) / 2,
+            (high - image.height()) / 2,
+        );
+        Some(padded)
     };
     let image = padded.as_ref().unwrap_or(image);
     Ok(image.crop((wide - width) / 2, (high - height) / 2, width, height))
@@ -414,12 +418,15 @@ fn target_of_crop(raw: &RawConfig) -> Result<Option<(usize, usize)>> {
 
 /// A size as files write it: a number, a pair of height and width, or an object.
 fn target(raw: &RawConfig, key: &str, square: bool) -> Result<Option<Target>> {
-    let lone = |edge: usize| match square {
-        true => Target::Exact {
-            width: edge,
-            height: edge,
-        },
-        false => Target::Shortest(edge),
+    let lone = |edge: usize| {
+        if square {
+            Target::Exact {
+                width: edge,
+                height: edge,
+            }
+        } else {
+            Target::Shortest(edge)
+        }
     };
     let size = match raw.get(key) {
         None => return Ok(None),

@@ -141,17 +141,24 @@ pub fn resize(
     if filter == Filter::Nearest {
         return nearest(image, width, height);
     }
-    let across = |image: &Image| match width == image.width {
-        true => Ok(image.clone()),
-        false => horizontally(image, width, filter, cancel),
+    let across = |image: &Image| {
+        if width == image.width {
+            Ok(image.clone())
+        } else {
+            horizontally(image, width, filter, cancel)
+        }
     };
-    let down = |image: &Image| match height == image.height {
-        true => Ok(image.clone()),
-        false => vertically(image, height, filter, cancel),
+    let down = |image: &Image| {
+        if height == image.height {
+            Ok(image.clone())
+        } else {
+            vertically(image, height, filter, cancel)
+        }
     };
-    match shrinks_down_first((image.width, image.height), (width, height)) {
-        true => across(&down(image)?),
-        false => down(&across(image)?),
+    if shrinks_down_first((image.width, image.height), (width, height)) {
+        across(&down(image)?)
+    } else {
+        down(&across(image)?)
     }
 }
 

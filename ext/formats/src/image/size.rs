@@ -46,17 +46,17 @@ impl Target {
             Self::Shortest(edge) => shortest(edge as f64, w, h),
             Self::ShortestWithin(edge, most) => {
                 let (short, long) = (w.min(h), w.max(h));
-                match long / short * edge as f64 > most as f64 {
-                    false => shortest(edge as f64, w, h),
-                    true => {
-                        let exact = most as f64 * short / long;
-                        let edge = exact.round_ties_even();
-                        let other = (exact * long / short) as usize;
-                        match width < height {
-                            true => (edge as usize, other),
-                            false => (other, edge as usize),
-                        }
+                if long / short * edge as f64 > most as f64 {
+                    let exact = most as f64 * short / long;
+                    let edge = exact.round_ties_even();
+                    let other = (exact * long / short) as usize;
+                    if width < height {
+                        (edge as usize, other)
+                    } else {
+                        (other, edge as usize)
                     }
+                } else {
+                    shortest(edge as f64, w, h)
                 }
             }
             Self::Within { width, height } => {
@@ -66,16 +66,18 @@ impl Target {
             Self::Patches { patch, most } => patches(patch, most, w, h),
             Self::Longest(edge) => {
                 let (wide, high) = longest(edge, w, h, |edge| edge + edge % 2);
-                match wide.max(high) > LONGEST {
-                    true => longest(LONGEST, wide as f64, high as f64, |edge| edge),
-                    false => (wide, high),
+                if wide.max(high) > LONGEST {
+                    longest(LONGEST, wide as f64, high as f64, |edge| edge)
+                } else {
+                    (wide, high)
                 }
             }
             Self::Multiples(edge) => {
                 let whole = |size: f64| (size / edge as f64).ceil() as usize * edge;
-                match width >= height {
-                    true => (whole(w), whole((whole(w) as f64 / (w / h)).trunc())),
-                    false => (whole((whole(h) as f64 * (w / h)).trunc()), whole(h)),
+                if width >= height {
+                    (whole(w), whole((whole(w) as f64 / (w / h)).trunc()))
+                } else {
+                    (whole((whole(h) as f64 * (w / h)).trunc()), whole(h))
                 }
             }
             Self::Pixels {
@@ -90,9 +92,10 @@ impl Target {
 
 fn longest(edge: usize, width: f64, height: f64, other: impl Fn(usize) -> usize) -> (usize, usize) {
     let ratio = width / height;
-    match width >= height {
-        true => (edge, other((edge as f64 / ratio) as usize).max(1)),
-        false => (other((edge as f64 * ratio) as usize).max(1), edge),
+    if width >= height {
+        (edge, other((edge as f64 / ratio) as usize).max(1))
+    } else {
+        (other((edge as f64 * ratio) as usize).max(1), edge)
     }
 }
 
@@ -115,9 +118,10 @@ fn pixels(factor: usize, (least, most): (usize, usize), width: f64, height: f64)
 }
 
 fn shortest(edge: f64, width: f64, height: f64) -> (usize, usize) {
-    match width <= height {
-        true => (edge as usize, (edge * height / width) as usize),
-        false => ((edge * width / height) as usize, edge as usize),
+    if width <= height {
+        (edge as usize, (edge * height / width) as usize)
+    } else {
+        ((edge * width / height) as usize, edge as usize)
     }
 }
 
@@ -130,9 +134,10 @@ fn patches(patch: usize, most: usize, width: f64, height: f64) -> (usize, usize)
     while high - low >= EPSILON {
         let scale = (low + high) / 2.0;
         let count = (scaled(height, scale) / side) * (scaled(width, scale) / side);
-        match count <= most as f64 {
-            true => low = scale,
-            false => high = scale,
+        if count <= most as f64 {
+            low = scale
+        } else {
+            high = scale
         }
     }
     (scaled(width, low) as usize, scaled(height, low) as usize)

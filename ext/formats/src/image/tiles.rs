@@ -115,9 +115,10 @@ pub fn cut_squares(
     if splits {
         image = processor.resized_to(Target::Multiples(edge), &image, cancel)?;
     }
-    let tiles = match splits && image.width().max(image.height()) > edge {
-        true => (image.width() / edge, image.height() / edge),
-        false => (0, 0),
+    let tiles = if splits && image.width().max(image.height()) > edge {
+        (image.width() / edge, image.height() / edge)
+    } else {
+        (0, 0)
     };
     let mut views = cut(&image, edge, tiles, cancel, |tile| processor.view(&tile))?;
     views.push(processor.view(&resize(&image, edge, edge, processor.filter, cancel)?)?);
@@ -193,9 +194,10 @@ fn piece_counts(
     if edge.min(short) < least || edge * (count - 1) >= long {
         return (0, 0);
     }
-    match width >= height {
-        true => (count, 1),
-        false => (1, count),
+    if width >= height {
+        (count, 1)
+    } else {
+        (1, count)
     }
 }
 
@@ -248,9 +250,10 @@ fn best_size(sizes: &[(usize, usize)], width: usize, height: usize) -> (usize, u
 fn fitting(wide: usize, high: usize, width: usize, height: usize) -> (usize, usize) {
     let (w, h) = (width as f64, height as f64);
     let (across, down) = (wide as f64 / w, high as f64 / h);
-    match across < down {
-        true => (wide, ((h * across).ceil() as usize).clamp(1, high)),
-        false => (((w * down).ceil() as usize).clamp(1, wide), high),
+    if across < down {
+        (wide, ((h * across).ceil() as usize).clamp(1, high))
+    } else {
+        (((w * down).ceil() as usize).clamp(1, wide), high)
     }
 }
 

@@ -81,9 +81,10 @@ pub fn open_path(path: &str, cancel: &CancelToken) -> Result<Arc<dyn WeightSourc
     let files = if path.ends_with(".index.json") {
         let shards = shard_index::read(location)?;
         let paths = shards.iter().map(|shard| location.with_file_name(shard));
-        match path.ends_with(".bin.index.json") {
-            true => WeightFiles::Pickle(paths.collect()),
-            false => WeightFiles::Safetensors(paths.collect()),
+        if path.ends_with(".bin.index.json") {
+            WeightFiles::Pickle(paths.collect())
+        } else {
+            WeightFiles::Safetensors(paths.collect())
         }
     } else {
         let start = Bytes::map(location)?;

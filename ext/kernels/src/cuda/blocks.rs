@@ -149,19 +149,20 @@ fn launch_product(
     if tiles && stream(device, dtype, matrices, gated, parameters)? {
         return Ok(true);
     }
-    let (source, kernel, together, grid) = match tiles {
-        true => (
+    let (source, kernel, together, grid) = if tiles {
+        (
             BLOCK_TILES,
             "tiles_of_blocks",
             rows.max(TILE_ROWS).next_power_of_two(),
             outputs.div_ceil(TILE_OUTPUTS),
-        ),
-        false => (
+        )
+    } else {
+        (
             BLOCKS,
             "product_of_blocks",
             rows.next_power_of_two(),
             outputs.div_ceil(WARPS),
-        ),
+        )
     };
     let definitions = definitions(kind, together, gated);
     let kernel = (source, kernel);
@@ -259,9 +260,10 @@ pub fn multiply_gated(
 ) -> crate::Result<Option<Tensor>> {
     let x = x.contiguous()?;
     let gated = |pair: &[BlockFactor<'_>; 2]| -> crate::Result<Option<Tensor>> {
-        match pair[0].blocks.outputs() == pair[1].blocks.outputs() {
-            true => Ok(product(&x, pair, Outcome::Gated, activation, None)?),
-            false => Ok(None),
+        if pair[0].blocks.outputs() == pair[1].blocks.outputs() {
+            Ok(product(&x, pair, Outcome::Gated, activation, None)?)
+        } else {
+            Ok(None)
         }
     };
     match factors {

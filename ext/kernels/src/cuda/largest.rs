@@ -79,9 +79,10 @@ fn best(parts: &[u32]) -> [u32; 2] {
 }
 
 fn pair([bits, place]: [u32; 2], width: usize) -> Largest {
-    match (place as usize) < width {
-        true => vec![(place, f32::from_bits(bits))],
-        false => Vec::new(),
+    if (place as usize) < width {
+        vec![(place, f32::from_bits(bits))]
+    } else {
+        Vec::new()
     }
 }
 

@@ -190,15 +190,19 @@ fn run_norm<T: Float>(
     let normed = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let aligned = [Some(&input), other.as_ref(), Some(&weight), bias.as_ref()];
-        let vectors = match aligned.into_iter().flatten().all(Input::is_aligned) {
-            true => vector_grid(&input.rows)?,
-            false => None,
+        let vectors = if aligned.into_iter().flatten().all(Input::is_aligned) {
+            vector_grid(&input.rows)?
+        } else {
+            None
         };
         let (kernel, grid) = match vectors {
-            Some(grid) => match input.rows.width <= VECTOR * grid.block_dim.0 as usize {
-                true => ("norm_single_vectors", grid),
-                false => ("norm_vectors", grid),
-            },
+            Some(grid) => {
+                if input.rows.width <= VECTOR * grid.block_dim.0 as usize {
+                    ("norm_single_vectors", grid)
+                } else {
+                    ("norm_vectors", grid)
+                }
+            }
             None => ("norm_rows", row_grid(&input.rows)?),
         };
         let function = function::<T>(&device, kernel)?;
@@ -328,9 +332,10 @@ fn run_activation<T: Float>(
         let aligned = [Some(&input), other.as_ref()];
         let aligned = aligned.into_iter().flatten().all(Input::is_aligned);
         let vectors = aligned && elements / VECTOR <= i32::MAX as usize;
-        let (kernel, steps) = match vectors {
-            true => ("activate_vectors", elements / VECTOR),
-            false => ("activate", elements),
+        let (kernel, steps) = if vectors {
+            ("activate_vectors", elements / VECTOR)
+        } else {
+            ("activate", elements)
         };
         let function = function::<T>(&device, kernel)?;
         let stream = device.cuda_stream();

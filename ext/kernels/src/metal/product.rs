@@ -222,9 +222,10 @@ pub fn multiply(x: &Tensor, factor: Factor<'_>, epilogue: &Epilogue<'_>) -> Resu
     let fits = |residual: &Tensor| {
         residual.elem_count() == rows * outputs && residual.dtype() == x.dtype()
     };
-    match epilogue.residual.is_none_or(fits) {
-        true => product(x, &[factor], Outcome::Joined(activation), epilogue.residual),
-        false => Ok(None),
+    if epilogue.residual.is_none_or(fits) {
+        product(x, &[factor], Outcome::Joined(activation), epilogue.residual)
+    } else {
+        Ok(None)
     }
 }
 
@@ -242,9 +243,10 @@ pub fn multiply_dense(
 ) -> Result<Option<Tensor>> {
     let activates = !matches!(epilogue.activation, None | Some(Activation::Identity));
     let follows = activates || epilogue.residual.is_some();
-    match !follows && is_candles(x, &[*matrix])? {
-        true => Ok(None),
-        false => multiply(x, (*matrix).into(), epilogue),
+    if !follows && is_candles(x, &[*matrix])? {
+        Ok(None)
+    } else {
+        multiply(x, (*matrix).into(), epilogue)
     }
 }
 

@@ -125,13 +125,14 @@ pub fn run(device: &Device, extent: Extent) -> crate::Result<()> {
     println!("{gpu:?} ({})", metal.metal_device().architecture_name());
     let (best, gain) = tiles(device, metal, extent)?;
     let now = Tiles::of(gpu);
-    match best == now || gain < GAIN {
-        true => println!("{now:?} is right for {gpu:?}: nothing to change\n"),
-        false => println!(
+    if best == now || gain < GAIN {
+        println!("{now:?} is right for {gpu:?}: nothing to change\n")
+    } else {
+        println!(
             "{best:?} is {:.0}% faster than {now:?}: change Tiles::of for Gpu::{gpu:?} in \
              ext/kernels/src/metal/plan/product.rs\n",
             100.0 * (gain - 1.0)
-        ),
+        )
     }
     rows(device, metal, extent)
 }

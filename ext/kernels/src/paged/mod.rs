@@ -97,9 +97,10 @@ impl PagedBatch {
             };
             slots.extend((first..piece.keys).map(|key| slot(&piece.pages, key)));
         }
-        let indices = match device.is_cpu() {
-            true => None,
-            false => Some(Indices::new(&pieces, &slots, device)?),
+        let indices = if device.is_cpu() {
+            None
+        } else {
+            Some(Indices::new(&pieces, &slots, device)?)
         };
         Ok(Self {
             pieces,
@@ -140,9 +141,10 @@ enum Pages {
 
 impl PagedLayer {
     pub fn new(shape: KvShape, kind: KvType, device: &Device) -> Result<Self> {
-        Ok(Self(match device.is_cpu() {
-            true => Pages::Cpu(CpuPages::new(shape, kind)),
-            false => Pages::Tensors(TensorPages::new(shape, kind, device)?),
+        Ok(Self(if device.is_cpu() {
+            Pages::Cpu(CpuPages::new(shape, kind))
+        } else {
+            Pages::Tensors(TensorPages::new(shape, kind, device)?)
         }))
     }
 

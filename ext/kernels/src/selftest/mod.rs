@@ -91,18 +91,22 @@ impl Bench<'_> {
     fn check(&mut self, case: String, got: &Tensor, want: &[f64]) -> Result<()> {
         let got = data::read(got)?;
         let pairs = got.iter().zip(want);
-        let deviations: Vec<f64> = match got.len() == want.len() {
-            true => pairs.map(|(&g, &w)| deviation(g, w, self.dtype)).collect(),
-            false => vec![f64::INFINITY],
+        let deviations: Vec<f64> = if got.len() == want.len() {
+            pairs.map(|(&g, &w)| deviation(g, w, self.dtype)).collect()
+        } else {
+            vec![f64::INFINITY]
         };
         self.judge(case, &deviations)
     }
 
     /// Takes down the largest of the deviations.
     fn judge(&mut self, case: String, deviations: &[f64]) -> Result<()> {
-        let larger = |most: f64, one: &f64| match one.is_nan() {
-            true => f64::INFINITY,
-            false => most.max(one.abs()),
+        let larger = |most: f64, one: &f64| {
+            if one.is_nan() {
+                f64::INFINITY
+            } else {
+                most.max(one.abs())
+            }
         };
         let deviation = deviations.iter().fold(0.0, larger);
         self.outcomes.push(Outcome {
@@ -111,9 +115,10 @@ impl Bench<'_> {
             case,
             deviation,
         });
-        match self.extent.stop_at_first && deviation > 1.0 {
-            true => Err(Error::InvalidInput("a case failed".into())),
-            false => Ok(()),
+        if self.extent.stop_at_first && deviation > 1.0 {
+            Err(Error::InvalidInput("a case failed".into()))
+        } else {
+            Ok(())
         }
     }
 }

@@ -136,9 +136,10 @@ pub fn f32_cosine(dot: f32, row: (&[u8], f32), vector: (&[u8], f32)) -> f32 {
         rows += a * a;
         vectors += b * b;
     }
-    match rows == 0.0 || vectors == 0.0 {
-        true => 0.0,
-        false => (dot / (rows.sqrt() * vectors.sqrt())).clamp(-1.0, 1.0) as f32,
+    if rows == 0.0 || vectors == 0.0 {
+        0.0
+    } else {
+        (dot / (rows.sqrt() * vectors.sqrt())).clamp(-1.0, 1.0) as f32
     }
 }
 
@@ -166,9 +167,10 @@ pub(super) fn width_of(rows: &Tensor) -> Result<usize> {
 }
 
 pub fn cosine(dot: f32, lengths: f32) -> f32 {
-    match lengths == 0.0 {
-        true => 0.0,
-        false => (dot / lengths).clamp(-1.0, 1.0),
+    if lengths == 0.0 {
+        0.0
+    } else {
+        (dot / lengths).clamp(-1.0, 1.0)
     }
 }
 

@@ -82,9 +82,12 @@ pub fn reduce(
         reduce_rows_on_gpu(reduction, &rows)?
     };
     let shape: Vec<usize> = (0..tensor.rank())
-        .filter_map(|d| match reduced.contains(&d) {
-            true => keep.then_some(1),
-            false => Some(tensor.dims()[d]),
+        .filter_map(|d| {
+            if reduced.contains(&d) {
+                keep.then_some(1)
+            } else {
+                Some(tensor.dims()[d])
+            }
         })
         .collect();
     Ok(result.reshape(shape)?)

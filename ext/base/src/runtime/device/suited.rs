@@ -58,9 +58,10 @@ impl Device {
 
     /// Runs `work` with the threads that compute kept awake, where there are any.
     pub fn keeping_awake<T>(self, work: impl FnOnce() -> T) -> T {
-        match self.computes_on_threads() {
-            true => threads::awake(work),
-            false => work(),
+        if self.computes_on_threads() {
+            threads::awake(work)
+        } else {
+            work()
         }
     }
 

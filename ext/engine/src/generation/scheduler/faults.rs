@@ -28,9 +28,10 @@ impl Faults {
             1 => count(&self.lost).is_ok(),
             _ => count(&self.before).is_err(),
         };
-        match lost {
-            true => Err(Error::Device("a read that a test lets fail".to_owned())),
-            false => Ok(()),
+        if lost {
+            Err(Error::Device("a read that a test lets fail".to_owned()))
+        } else {
+            Ok(())
         }
     }
 }

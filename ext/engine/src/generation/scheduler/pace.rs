@@ -50,10 +50,7 @@ impl Pace {
             return 0;
         }
         // Beside fewer texts a token takes more of a pass: it is to be seen how much.
-        let before = match decoding < self.beside {
-            true => 0,
-            false => self.part,
-        };
+        let before = if decoding < self.beside { 0 } else { self.part };
         let longest = ((before as f64 * GROWTH) as usize).max(FIRST).min(most);
         let token = self.token.map(|token| token.max(self.latest));
         match (self.usual(decoding), token) {

@@ -265,9 +265,10 @@ impl Scheduler {
         let rows: usize = planned.iter().map(|piece| piece.tokens.len()).sum();
         let alone = planned.iter().all(|piece| piece.text.number == own.number);
         let unhurried = CancelToken::new();
-        let cancel = match alone || rows > SHORT {
-            true => cancel,
-            false => &unhurried,
+        let cancel = if alone || rows > SHORT {
+            cancel
+        } else {
+            &unhurried
         };
         let started = Instant::now();
         let mut drafted = Duration::ZERO;
@@ -391,9 +392,10 @@ impl Scheduler {
         let forward = || {
             let decoder = &self.decoder;
             let logits = decoder.forward_step(&mut readings, pool, recordings, cancel)?;
-            let chosen = match plainly {
-                true => decoder.step_ahead(&mut readings, pool, recordings)?,
-                false => None,
+            let chosen = if plainly {
+                decoder.step_ahead(&mut readings, pool, recordings)?
+            } else {
+                None
             };
             Ok((logits, chosen))
         };

@@ -65,9 +65,10 @@ impl Work {
         if self.sequence.is_none() {
             pool.check_fits(self.ids.len())?;
             // The last token is always run, since its logits are needed.
-            let known = match self.afresh && self.cached.is_none() {
-                true => &[],
-                false => &self.ids[..self.ids.len() - 1],
+            let known = if self.afresh && self.cached.is_none() {
+                &[]
+            } else {
+                &self.ids[..self.ids.len() - 1]
             };
             let sequence = pool.begin(self.adapter.clone(), rope_variant, known)?;
             self.cached.get_or_insert(sequence.length());

@@ -429,11 +429,12 @@ pub(crate) fn caught<T>(message: &str, work: impl FnOnce() -> Result<T>) -> Resu
 
 /// A run belongs to the process that began it.
 pub(crate) fn check_process(process: u32) -> Result<()> {
-    match process == std::process::id() {
-        true => Ok(()),
-        false => Err(Error::Generation(
+    if process == std::process::id() {
+        Ok(())
+    } else {
+        Err(Error::Generation(
             "this run was begun before the process was forked: begin a new one in the child"
                 .to_owned(),
-        )),
+        ))
     }
 }

@@ -75,9 +75,10 @@ impl Embeddings {
                     Some(Embedding::Dense(table))
                 }
             },
-            token_types: match config.token_types > 0 && parameters.has(Part::TokenTypes) {
-                true => Some(parameters.table(Part::TokenTypes, width)?),
-                false => None,
+            token_types: if config.token_types > 0 && parameters.has(Part::TokenTypes) {
+                Some(parameters.table(Part::TokenTypes, width)?)
+            } else {
+                None
             },
             norm: parameters.optional_norm(Part::EmbeddingNorm, &[width], config.norm)?,
             projection: parameters.optional_linear(Part::EmbeddingProjection, width)?,
@@ -85,12 +86,13 @@ impl Embeddings {
         };
         let projection = embeddings.projection.as_ref();
         let width = projection.map_or(width, Linear::outputs);
-        match width == config.hidden_size {
-            true => Ok(embeddings),
-            false => Err(Error::CorruptModel(format!(
+        if width == config.hidden_size {
+            Ok(embeddings)
+        } else {
+            Err(Error::CorruptModel(format!(
                 "embeddings of width {width} do not fit the hidden size {}",
                 config.hidden_size
-            ))),
+            )))
         }
     }
 
@@ -157,13 +159,12 @@ impl Embeddings {
                 what: "token type",
             });
         }
-        let mut x = match self.scale == 1.0 || lookups.len() == 1 {
-            true => elementwise::scale(&Embedding::sum(&lookups)?, self.scale)?,
-            false => {
-                let tokens = Embedding::sum(&lookups[..1])?;
-                let tokens = elementwise::scale(&tokens, self.scale)?;
-                elementwise::add(&tokens, &Embedding::sum(&lookups[1..])?)?
-            }
+        let mut x = if self.scale == 1.0 || lookups.len() == 1 {
+            elementwise::scale(&Embedding::sum(&lookups)?, self.scale)?
+        } else {
+            let tokens = Embedding::sum(&lookups[..1])?;
+            let tokens = elementwise::scale(&tokens, self.scale)?;
+            elementwise::add(&tokens, &Embedding::sum(&lookups[1..])?)?
         };
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;

@@ -63,12 +63,11 @@ impl Encoder {
         let config = self.config();
         let dense = parameters.optional_linear(wanted.dense, config.hidden_size)?;
         let inner = dense.as_ref().map_or(config.hidden_size, Linear::outputs);
-        let output = match masked {
-            false => {
-                let labels = parameters.outputs(wanted.output)?;
-                parameters.linear(wanted.output, inner, labels)?
-            }
-            true => self.masked_output(&parameters)?,
+        let output = if masked {
+            self.masked_output(&parameters)?
+        } else {
+            let labels = parameters.outputs(wanted.output)?;
+            parameters.linear(wanted.output, inner, labels)?
         };
         let head = Head {
             norm: parameters.optional_norm(wanted.norm, &[inner], config.norm)?,

@@ -249,9 +249,10 @@ impl LayerPositions {
             if !wanted {
                 return Ok(None);
             }
-            let linear = match positions.config.shared {
-                true => Linear::new(own.0.clone(), own.1.cloned())?,
-                false => parameters.linear(part.at(number), shape.hidden_size, shape.width())?,
+            let linear = if positions.config.shared {
+                Linear::new(own.0.clone(), own.1.cloned())?
+            } else {
+                parameters.linear(part.at(number), shape.hidden_size, shape.width())?
             };
             let projected = linear.forward(&positions.table)?;
             let rows = projected.dim(0)?;

@@ -131,11 +131,12 @@ impl DisentangledPositions {
             )));
         }
         let table = table.narrow(0, 0, 2 * span)?;
-        let table = match config.normed {
-            true => parts
+        let table = if config.normed {
+            parts
                 .norm(Part::RelativeNorm, &[encoder.hidden_size], encoder.norm)?
-                .forward(&table)?,
-            false => table,
+                .forward(&table)?
+        } else {
+            table
         };
         Ok(Self {
             config,

@@ -29,9 +29,10 @@ impl Encoder {
         sequences.push(&ids[..ids.len().div_ceil(2)], None)?;
         let embedded = self.embeddings.forward(&sequences)?;
         evidence("the token embeddings", &embedded).check_values()?;
-        match verification::has_room_for_layer(source, self.layers.len()) {
-            true => self.verify_first_layer(blueprint, source, &sequences, &embedded)?,
-            false => log::info("the self-check has no memory to compare a layer with the CPU's"),
+        if verification::has_room_for_layer(source, self.layers.len()) {
+            self.verify_first_layer(blueprint, source, &sequences, &embedded)?
+        } else {
+            log::info("the self-check has no memory to compare a layer with the CPU's")
         }
         let states = self.forward(&sequences, cancel)?;
         evidence("the last layer", &states).check_values()

@@ -32,11 +32,12 @@ impl Seq2SeqConfig {
         self.decoder.check()?;
         check_vocabulary(self.vocab_size)?;
         let (encoder, decoder) = (self.encoder.config.hidden_size, self.decoder.hidden_size);
-        match encoder == decoder {
-            true => Ok(()),
-            false => Err(format!(
+        if encoder == decoder {
+            Ok(())
+        } else {
+            Err(format!(
                 "the encoder is {encoder} wide and the decoder {decoder}"
-            )),
+            ))
         }
     }
 }

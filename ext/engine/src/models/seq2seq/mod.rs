@@ -62,15 +62,19 @@ impl Seq2Seq {
         let body = Self::load_body(blueprint, source, (device, dtype), false, cancel)?;
         let parameters = Parameters::new(source, &blueprint.names, device, dtype)?;
         let (hidden, vocabulary) = (body.config.decoder.hidden_size, body.config.vocab_size);
-        let head = match parameters.has(Part::Head) {
-            true => parameters.linear(Part::Head, hidden, vocabulary)?,
-            false => body.embeddings.tokens().tied_output(None)?,
+        let head = if parameters.has(Part::Head) {
+            parameters.linear(Part::Head, hidden, vocabulary)?
+        } else {
+            body.embeddings.tokens().tied_output(None)?
         };
         let bias = parameters.optional_tensor(Part::LogitBias)?;
         let logit_bias = bias
-            .map(|bias| match bias.elem_count() == head.outputs() {
-                true => Ok(bias.to_dtype(DType::F32)?.reshape((1, head.outputs()))?),
-                false => Err(parameters.misfit(Part::LogitBias, &[1, head.outputs()])),
+            .map(|bias| {
+                if bias.elem_count() == head.outputs() {
+                    Ok(bias.to_dtype(DType::F32)?.reshape((1, head.outputs()))?)
+                } else {
+                    Err(parameters.misfit(Part::LogitBias, &[1, head.outputs()]))
+                }
             })
             .transpose()?;
         Ok(Self {

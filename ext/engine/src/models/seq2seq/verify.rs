@@ -29,9 +29,10 @@ impl Seq2Seq {
         let mut sequences = PackedSequences::new();
         sequences.push(&ids, None)?;
         sequences.push(&ids[..ids.len().div_ceil(2)], None)?;
-        match verification::has_room_for_layer(source, self.layers.len()) {
-            true => self.verify_first_layer(blueprint, source, &sequences)?,
-            false => log::info("the self-check has no memory to compare a layer with the CPU's"),
+        if verification::has_room_for_layer(source, self.layers.len()) {
+            self.verify_first_layer(blueprint, source, &sequences)?
+        } else {
+            log::info("the self-check has no memory to compare a layer with the CPU's")
         }
         let states = self.forward_packed(&sequences, cancel)?;
         evidence("the decoder's last layer", &states).check_values()

@@ -230,9 +230,10 @@ fn margins((columns, rows): (usize, usize), (width, height): (usize, usize)) -> 
     let (c, r, w, h) = (columns as f64, rows as f64, width as f64, height as f64);
     // As the reference rounds, so that a length does not lose its last part to the division before.
     let whole = |length: f64| ((length * 1e7).round_ties_even() / 1e7) as usize;
-    match w / h > c / r {
-        true => (0, rows.saturating_sub(whole(h * (c / w))) / 2),
-        false => (columns.saturating_sub(whole(w * (r / h))) / 2, 0),
+    if w / h > c / r {
+        (0, rows.saturating_sub(whole(h * (c / w))) / 2)
+    } else {
+        (columns.saturating_sub(whole(w * (r / h))) / 2, 0)
     }
 }
 

@@ -91,9 +91,10 @@ impl Tower {
             embedding_norm: norm(Part::EmbeddingNorm)?,
             layers,
             final_norm: norm(Part::FinalNorm)?,
-            pooling: match parameters.has(Part::PoolingQuery) {
-                true => Some(AttentionPooling::load(encoder, &parameters)?),
-                false => None,
+            pooling: if parameters.has(Part::PoolingQuery) {
+                Some(AttentionPooling::load(encoder, &parameters)?)
+            } else {
+                None
             },
             config,
             device: device.clone(),

@@ -30,9 +30,10 @@ pub fn load(
         return Ok((None, None));
     }
     let table = rows(parameters, Part::PositionEmbedding, hidden)?;
-    let class = match parameters.has(Part::ClassToken) {
-        true => Some(rows(parameters, Part::ClassToken, hidden)?),
-        false => None,
+    let class = if parameters.has(Part::ClassToken) {
+        Some(rows(parameters, Part::ClassToken, hidden)?)
+    } else {
+        None
     };
     let (count, first) = (table.dim(0)?, usize::from(class.is_some()));
     let patches = count.saturating_sub(first);
@@ -57,9 +58,10 @@ pub fn load(
         width: hidden,
         kind: config.positions,
     };
-    let leading = match leading.is_empty() {
-        true => None,
-        false => Some(Tensor::cat(&leading, 0)?),
+    let leading = if leading.is_empty() {
+        None
+    } else {
+        Some(Tensor::cat(&leading, 0)?)
     };
     Ok((Some(table), leading))
 }

@@ -49,9 +49,10 @@ impl<'a> Call<'a> {
                 )))
             }
         };
-        let skipped = match model.sentence.include_prompt || prompt.is_empty() {
-            true => 0,
-            false => prompt_length(model.tokenizer(), &model.cased(prompt), cancel)?,
+        let skipped = if model.sentence.include_prompt || prompt.is_empty() {
+            0
+        } else {
+            prompt_length(model.tokenizer(), &model.cased(prompt), cancel)?
         };
         Ok(Self {
             model,
@@ -80,16 +81,18 @@ impl<'a> Call<'a> {
         cancel: &CancelToken,
     ) -> Result<()> {
         let plain = self.prompt.is_empty() && !self.model.sentence.settings.lowercase;
-        let prepared: Vec<String> = match plain {
-            true => Vec::new(),
-            false => threads::map(texts, |_, text| Ok(self.prepare(text.as_ref())))?,
+        let prepared: Vec<String> = if plain {
+            Vec::new()
+        } else {
+            threads::map(texts, |_, text| Ok(self.prepare(text.as_ref())))?
         };
-        let inputs: Vec<Input<'_>> = match plain {
-            true => texts
+        let inputs: Vec<Input<'_>> = if plain {
+            texts
                 .iter()
                 .map(|text| Input::Single(text.as_ref()))
-                .collect(),
-            false => prepared.iter().map(|text| Input::Single(text)).collect(),
+                .collect()
+        } else {
+            prepared.iter().map(|text| Input::Single(text)).collect()
         };
         let tokens = batching::tokenize(
             &loaded.tokenizer,
@@ -139,13 +142,15 @@ impl<'a> Call<'a> {
     fn vectors(&self, hidden: &Tensor, sequences: &PackedSequences) -> Result<Vec<f32>> {
         let pooled = pool(&self.pooling, hidden, sequences, self.skipped)?;
         let dense = self.dense(pooled)?;
-        let kept = match self.dimension < dense.dim(1)? {
-            true => dense.narrow(1, 0, self.dimension)?.contiguous()?,
-            false => dense,
+        let kept = if self.dimension < dense.dim(1)? {
+            dense.narrow(1, 0, self.dimension)?.contiguous()?
+        } else {
+            dense
         };
-        let kept = match self.normalize {
-            true => kernels::l2_normalize(&kept)?,
-            false => kept,
+        let kept = if self.normalize {
+            kernels::l2_normalize(&kept)?
+        } else {
+            kept
         };
         Ok(kept.flatten_all()?.to_vec1()?)
     }

@@ -96,12 +96,13 @@ impl<'a> Settings<'a> {
 }
 
 fn check_count(raw: &RawConfig, key: &str, count: usize) -> Result<()> {
-    match count <= MOST_ENTRIES {
-        true => Ok(()),
-        false => Err(Error::corrupt(
+    if count <= MOST_ENTRIES {
+        Ok(())
+    } else {
+        Err(Error::corrupt(
             raw.file(),
             format!("\"{key}\" has {count} entries, more than the {MOST_ENTRIES} that are taken"),
-        )),
+        ))
     }
 }
 

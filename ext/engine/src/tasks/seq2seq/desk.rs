@@ -77,9 +77,10 @@ impl Turns for Desk {
         let rows: usize = parts.iter().map(|(_, texts)| texts.rows()).sum();
         let alone = parts.iter().all(|(text, _)| text.number == own.number);
         let unhurried = CancelToken::new();
-        let cancel = match alone || rows + reading > SHORT {
-            true => cancel,
-            false => &unhurried,
+        let cancel = if alone || rows + reading > SHORT {
+            cancel
+        } else {
+            &unhurried
         };
         let active: usize = parts.iter().map(|(_, texts)| texts.active()).sum();
         let running = self.counts.running.enter_many(active as u64);

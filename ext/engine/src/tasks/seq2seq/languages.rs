@@ -90,9 +90,10 @@ impl Languages {
             return Ok(None);
         };
         let end = self.end.into_iter();
-        Ok(Some(match self.behind {
-            true => (Vec::new(), end.chain([language]).collect()),
-            false => (vec![language], end.collect()),
+        Ok(Some(if self.behind {
+            (Vec::new(), end.chain([language]).collect())
+        } else {
+            (vec![language], end.collect())
         }))
     }
 }

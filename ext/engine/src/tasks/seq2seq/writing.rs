@@ -270,9 +270,10 @@ impl Texts {
     pub fn computed(&mut self, time: Duration) {
         let counts = &self.model.counts;
         counts.tokens_out.add(self.active.len() as u64);
-        let times = match self.writing.is_zero() {
-            true => &counts.first_token_ms,
-            false => &counts.token_ms,
+        let times = if self.writing.is_zero() {
+            &counts.first_token_ms
+        } else {
+            &counts.token_ms
         };
         self.writing += time;
         for &text in &self.active {
@@ -371,9 +372,10 @@ impl Texts {
                 prompt_ms: self.reading.as_secs_f64() * 1e3,
                 // No token is certain before the last.
                 first_token_ms: self.writing.as_secs_f64() * 1e3,
-                tokens_per_second: match seconds > 0.0 {
-                    true => tokens.len() as f64 / seconds,
-                    false => 0.0,
+                tokens_per_second: if seconds > 0.0 {
+                    tokens.len() as f64 / seconds
+                } else {
+                    0.0
                 },
             },
             source_tokens,
@@ -452,9 +454,10 @@ impl Search {
                             .to_owned(),
                     ));
                 }
-                let text = match search.is_over() {
-                    true => model.tokenizer.decode(search.tokens(), true)?,
-                    false => String::new(),
+                let text = if search.is_over() {
+                    model.tokenizer.decode(search.tokens(), true)?
+                } else {
+                    String::new()
                 };
                 Ok(Piece { text, parents })
             }

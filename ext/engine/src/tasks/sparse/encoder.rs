@@ -53,9 +53,10 @@ impl Encoder {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let (Route::Splade { folder, .. } | Route::Static { folder }) = route;
-        let inner = match folder.is_empty() {
-            true => None,
-            false => Some(subfolder(files, folder, cancel)?),
+        let inner = if folder.is_empty() {
+            None
+        } else {
+            Some(subfolder(files, folder, cancel)?)
         };
         let own = inner.as_ref().unwrap_or(files);
         match route {

@@ -68,9 +68,12 @@ impl SparseVector {
             let (left, right) = (self.ids.get(i), other.ids.get(j));
             let mine = right.is_none_or(|right| left.is_some_and(|left| left <= right));
             let theirs = left.is_none_or(|left| right.is_some_and(|right| right <= left));
-            let weight = |taken: bool, weights: &[f32], at: usize| match taken {
-                true => f64::from(weights[at]),
-                false => 0.0,
+            let weight = |taken: bool, weights: &[f32], at: usize| {
+                if taken {
+                    f64::from(weights[at])
+                } else {
+                    0.0
+                }
             };
             take(
                 weight(mine, &self.weights, i),

@@ -141,9 +141,10 @@ impl<'a> Bits<'a> {
     pub fn signed(&mut self, count: u32) -> i32 {
         let count = count.min(MOST_LENGTH as u32);
         let found = self.bits(count);
-        match count > 0 && found < 1 << (count - 1) {
-            true => found - (1 << count) + 1,
-            false => found,
+        if count > 0 && found < 1 << (count - 1) {
+            found - (1 << count) + 1
+        } else {
+            found
         }
     }
 

@@ -129,9 +129,10 @@ impl Plane {
     pub fn upsample(&self, y: usize, sums: &mut Vec<i32>, row: &mut [u8]) {
         let near = y / self.down;
         let below = y % 2 == 1;
-        let far = match below {
-            true => near + 1,
-            false => near.saturating_sub(1),
+        let far = if below {
+            near + 1
+        } else {
+            near.saturating_sub(1)
         };
         match (self.across, self.down) {
             (1, 2) => {

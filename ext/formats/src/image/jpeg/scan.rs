@@ -69,21 +69,22 @@ impl Scan {
         let [start, end, bits] = rest[2 * count..] else {
             return Err(wrong());
         };
-        let scan = match frame.progressive {
-            false => Self {
-                parts,
-                start: 0,
-                end: 63,
-                high: 0,
-                low: 0,
-            },
-            true => Self {
+        let scan = if frame.progressive {
+            Self {
                 parts,
                 start: usize::from(start),
                 end: usize::from(end),
                 high: u32::from(bits >> 4),
                 low: u32::from(bits & 15),
-            },
+            }
+        } else {
+            Self {
+                parts,
+                start: 0,
+                end: 63,
+                high: 0,
+                low: 0,
+            }
         };
         let sound = !frame.progressive
             || match scan.start {
@@ -91,9 +92,10 @@ impl Scan {
                 _ => scan.start <= scan.end && scan.end <= 63 && scan.parts.len() == 1,
             } && scan.low <= 13
                 && (scan.high == 0 || scan.high == scan.low + 1);
-        match sound {
-            true => Ok(scan),
-            false => Err(wrong()),
+        if sound {
+            Ok(scan)
+        } else {
+            Err(wrong())
         }
     }
 
@@ -276,9 +278,10 @@ fn empty_blocks(bits: &mut Bits<'_>, length: usize) -> u32 {
 
 fn correct(bits: &mut Bits<'_>, coefficient: &mut i16, bit: i16) {
     if bits.bits(1) == 1 && *coefficient & bit == 0 {
-        *coefficient = match *coefficient > 0 {
-            true => coefficient.wrapping_add(bit),
-            false => coefficient.wrapping_sub(bit),
+        *coefficient = if *coefficient > 0 {
+            coefficient.wrapping_add(bit)
+        } else {
+            coefficient.wrapping_sub(bit)
         };
     }
 }

@@ -77,9 +77,10 @@ pub fn apply(name: &str, value: &Value, given: &Given, budget: &Budget<'_>) -> O
         "default" | "d" => {
             let [other, boolean] = given.bind(name, ["default_value", "boolean"])?;
             let other = other.unwrap_or_else(|| Value::Text("".into()));
-            let is_kept = match boolean.is_some_and(|flag| flag.is_true()) {
-                true => value.is_true(),
-                false => value.is_defined(),
+            let is_kept = if boolean.is_some_and(|flag| flag.is_true()) {
+                value.is_true()
+            } else {
+                value.is_defined()
             };
             Ok(if is_kept { value.clone() } else { other })
         }
@@ -245,10 +246,13 @@ fn on_text(name: &str, value: &Value, given: &Given, budget: &Budget<'_>) -> Out
                 .count();
             Ok(Value::Int(i64::try_from(count).unwrap_or(i64::MAX)))
         }
-        "format" => match given.named.is_empty() {
-            true => format::percent(&text, &given.positional, budget),
-            false => wrong("format takes values by place only"),
-        },
+        "format" => {
+            if given.named.is_empty() {
+                format::percent(&text, &given.positional, budget)
+            } else {
+                wrong("format takes values by place only")
+            }
+        }
         "urlencode" | "striptags" => wrong(format!("the filter {name} is not supported")),
         _ => escaped(&text, budget),
     }
@@ -407,9 +411,10 @@ fn on_each(name: &str, value: &Value, given: &Given, budget: &Budget<'_>) -> Out
             continue;
         }
         let by_attribute = name.ends_with("attr");
-        let (attribute, test) = match by_attribute {
-            true => (given.positional.first(), given.positional.get(1..)),
-            false => (None, Some(&given.positional[..])),
+        let (attribute, test) = if by_attribute {
+            (given.positional.first(), given.positional.get(1..))
+        } else {
+            (None, Some(&given.positional[..]))
         };
         if by_attribute && attribute.is_none() {
             return wrong(format!("{name} takes an attribute"));

@@ -42,16 +42,18 @@ pub fn split(
         Some("") => return wrong("empty separator"),
         Some(separator) => {
             budget.memory(text.matches(separator).count().min(pieces) * 16)?;
-            match from_right {
-                true => text.rsplitn(pieces, separator).collect(),
-                false => text.splitn(pieces, separator).collect(),
+            if from_right {
+                text.rsplitn(pieces, separator).collect()
+            } else {
+                text.splitn(pieces, separator).collect()
             }
         }
         None => {
             budget.memory(text.len().min(pieces) * 8)?;
-            match from_right {
-                true => words(text, pieces, Side::Right),
-                false => words(text, pieces, Side::Left),
+            if from_right {
+                words(text, pieces, Side::Right)
+            } else {
+                words(text, pieces, Side::Left)
             }
         }
     };

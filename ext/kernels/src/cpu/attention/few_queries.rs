@@ -159,9 +159,10 @@ unsafe fn weigh_columns<S: Simd, const R: usize, const VECTORS: usize>(
             let from = values.values.as_ptr().add(j * values.stride + column);
             let mut row = [S::splat(0.0); VECTORS];
             for (at, v) in row.iter_mut().enumerate() {
-                *v = match left >= (at + 1) * S::LANES {
-                    true => S::load(from.add(at * S::LANES)),
-                    false => S::load_first(from.add(at * S::LANES), left - at * S::LANES),
+                *v = if left >= (at + 1) * S::LANES {
+                    S::load(from.add(at * S::LANES))
+                } else {
+                    S::load_first(from.add(at * S::LANES), left - at * S::LANES)
                 };
             }
             for (i, sums) in sums.iter_mut().enumerate() {
@@ -174,9 +175,10 @@ unsafe fn weigh_columns<S: Simd, const R: usize, const VECTORS: usize>(
         for (i, sums) in sums.into_iter().enumerate() {
             for (at, sum) in sums.into_iter().enumerate() {
                 let to = out.add(i * values.width + column + at * S::LANES);
-                match left >= (at + 1) * S::LANES {
-                    true => S::store(to, sum),
-                    false => S::store_first(to, sum, left - at * S::LANES),
+                if left >= (at + 1) * S::LANES {
+                    S::store(to, sum)
+                } else {
+                    S::store_first(to, sum, left - at * S::LANES)
                 }
             }
         }

@@ -18,9 +18,10 @@ impl<T: Element> Call<'_, T> {
         let sequences = self.boundaries.0.len() - 1;
         let sharing = shape.heads / shape.key_heads;
         // Heads that share keys go together, unless that leaves threads without work.
-        let together = match sequences * shape.key_heads >= 2 * threads::count() {
-            true => sharing,
-            false => 1,
+        let together = if sequences * shape.key_heads >= 2 * threads::count() {
+            sharing
+        } else {
+            1
         };
         let units = shape.heads / together;
         for_each_range(sequences * units, cost * together, |range| {

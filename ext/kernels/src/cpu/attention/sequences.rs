@@ -284,12 +284,11 @@ impl<T: Element> Call<'_, T> {
         let position = unit.position(query);
         let seen = self.options.kind.seen(position, unit.keys);
         let distance = seen.start as isize - position;
-        let scale = match seen.is_empty() {
-            true => 0.0,
-            false => {
-                let scores = &mut tiles.scores(row)[seen.clone()];
-                self.adjust(scores, unit, query, seen.start, distance)
-            }
+        let scale = if seen.is_empty() {
+            0.0
+        } else {
+            let scores = &mut tiles.scores(row)[seen.clone()];
+            self.adjust(scores, unit, query, seen.start, distance)
         };
         tiles.soften(row, &seen, all, scale);
     }

@@ -318,9 +318,10 @@ pub unsafe fn multiply_group<const APART: bool>(
     }
     // SAFETY: the caller vouches for the operands, and the tiles are configured.
     unsafe {
-        match APART {
-            false => multiply!(),
-            true => multiply!("tilestored [{sums} + {row} + 1024], tmm0", "tilezero tmm0"),
+        if APART {
+            multiply!("tilestored [{sums} + {row} + 1024], tmm0", "tilezero tmm0")
+        } else {
+            multiply!()
         }
     }
 }

@@ -75,9 +75,10 @@ pub struct ByteRows {
 
 /// What rounds the numbers of a row to bytes, and what takes the bytes back.
 fn scales_of(highest: f32) -> (f32, f32) {
-    match highest > 0.0 {
-        true => (LARGEST / highest, highest / LARGEST),
-        false => (0.0, 0.0),
+    if highest > 0.0 {
+        (LARGEST / highest, highest / LARGEST)
+    } else {
+        (0.0, 0.0)
     }
 }
 
@@ -206,9 +207,10 @@ impl<T: Element> WeightMatrix<T> for ByteMatrix {
             let scaling = Scaling {
                 rows: x.scales[tile.row..][..tile.rows].as_ptr(),
                 columns: self.weights.scales[columns.clone()].as_ptr(),
-                offsets: match keeps_offset {
-                    true => self.weights.offsets[columns].as_ptr(),
-                    false => std::ptr::null(),
+                offsets: if keeps_offset {
+                    self.weights.offsets[columns].as_ptr()
+                } else {
+                    std::ptr::null()
                 },
             };
             scale_sums(context.isa, scaling, tile.rows, tile.sums);
@@ -288,9 +290,10 @@ unsafe fn quantize_numbers<S: Simd, N: Vectors<S>>(
     // instruction set; the last bytes go through an array of a whole vector.
     unsafe {
         let farthest = N::farthest(x, width);
-        let (inverse, scale) = match farthest.is_finite() {
-            true => scales_of(farthest),
-            false => (0.0, f32::NAN),
+        let (inverse, scale) = if farthest.is_finite() {
+            scales_of(farthest)
+        } else {
+            (0.0, f32::NAN)
         };
         let inverse = S::splat(inverse);
         for_lanes!(S, width, lanes => {
@@ -326,9 +329,10 @@ unsafe fn scale_sums_with<S: Simd>(scaling: Scaling, rows: usize, sums: Sums) {
             let (sums, scale) = (sums.row(row), *scaling.rows.add(row));
             for column in 0..PANEL {
                 let sum = *sums.add(column).cast::<i32>();
-                let offset = match scaling.offsets.is_null() {
-                    true => 0,
-                    false => *scaling.offsets.add(column),
+                let offset = if scaling.offsets.is_null() {
+                    0
+                } else {
+                    *scaling.offsets.add(column)
                 };
                 *sums.add(column) = (sum - offset) as f32 * (scale * *scaling.columns.add(column));
             }

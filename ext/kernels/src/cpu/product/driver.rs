@@ -242,15 +242,16 @@ unsafe fn run<T: Element, M: WeightMatrix<T>>(
     unsafe {
         let to = out.at(at);
         let in_place = T::IS_F32 && whole;
-        let sums = match in_place {
-            true => Sums {
+        let sums = if in_place {
+            Sums {
                 start: to.cast(),
                 stride: outputs,
-            },
-            false => Sums {
+            }
+        } else {
+            Sums {
                 start: scratch.as_mut_ptr(),
                 stride: columns.len().next_multiple_of(M::PANEL),
-            },
+            }
         };
         let panels = columns.start / M::PANEL..columns.end.div_ceil(M::PANEL);
         for panel in panels.clone().step_by(M::PANELS) {
@@ -348,9 +349,10 @@ impl Cut {
             .sum();
         // Panels that are multiplied at once are put together from tasks of one, so that ranges of tasks
         // can be of equal length.
-        let most_panels = match rows == 1 && M::PANELS > 1 {
-            true => 1,
-            false => TASK_COLUMNS / M::PANEL,
+        let most_panels = if rows == 1 && M::PANELS > 1 {
+            1
+        } else {
+            TASK_COLUMNS / M::PANEL
         };
         let task_columns = M::PANEL * panels_per_task(row_tasks * panels, most_panels);
         let ends = factors.iter().scan(0, |end, (matrix, _)| {
@@ -433,9 +435,10 @@ impl Cut {
 /// How many of the panels that are to be multiplied a task takes: some, so that an epilogue works on
 /// long runs, but no more than keep every thread busy to the end.
 fn panels_per_task(panels: usize, most: usize) -> usize {
-    let threads = match threads::is_alone() {
-        true => 1,
-        false => threads::count(),
+    let threads = if threads::is_alone() {
+        1
+    } else {
+        threads::count()
     };
     (panels / (TASKS_PER_THREAD * threads)).clamp(1, most)
 }

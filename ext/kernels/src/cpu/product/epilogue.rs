@@ -123,9 +123,10 @@ unsafe fn store_rows<S: Simd, N: Vectors<S>>(finish: Finish, activation: Activat
             let line = Line {
                 sums: finish.sums.row(row),
                 bias: finish.bias,
-                residual: match finish.residual.is_null() {
-                    true => std::ptr::null(),
-                    false => finish.residual.cast::<N::Number>().add(at),
+                residual: if finish.residual.is_null() {
+                    std::ptr::null()
+                } else {
+                    finish.residual.cast::<N::Number>().add(at)
                 },
                 out: finish.out.cast::<N::Number>().add(at),
             };

@@ -104,9 +104,10 @@ impl HalfMatrix {
 
     /// How many widened panels are held at once: all of a task's, or one where that is too much.
     fn wide_panels(&self) -> usize {
-        match self.padded_inputs() * TASK_COLUMNS * size_of::<f32>() <= WIDE_CACHE {
-            true => TASK_COLUMNS / PANEL,
-            false => 1,
+        if self.padded_inputs() * TASK_COLUMNS * size_of::<f32>() <= WIDE_CACHE {
+            TASK_COLUMNS / PANEL
+        } else {
+            1
         }
     }
 
@@ -119,15 +120,14 @@ impl HalfMatrix {
     #[cfg(target_arch = "x86_64")]
     fn bits_of<'a>(&self, x: &'a [u16], rows: usize) -> HalfRows<'a> {
         let depth = self.padded_inputs();
-        let rows_of_bits = match self.inputs == depth {
-            true => Cow::Borrowed(x),
-            false => {
-                let mut padded = vec![0; rows * depth];
-                for (from, to) in x.chunks(self.inputs).zip(padded.chunks_mut(depth)) {
-                    to[..self.inputs].copy_from_slice(from);
-                }
-                Cow::Owned(padded)
+        let rows_of_bits = if self.inputs == depth {
+            Cow::Borrowed(x)
+        } else {
+            let mut padded = vec![0; rows * depth];
+            for (from, to) in x.chunks(self.inputs).zip(padded.chunks_mut(depth)) {
+                to[..self.inputs].copy_from_slice(from);
             }
+            Cow::Owned(padded)
         };
         let mut tail = vec![0; BLOCK * depth];
         let last = &rows_of_bits[rows / BLOCK * BLOCK * depth..];
@@ -238,17 +238,19 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
                     tile.rows >= LEAST_IN_WIDE_PANELS || wide.holds(panel.as_ptr(), place);
                 // SAFETY: x and the panel are `depth` deep; the caller vouches for the sums.
                 unsafe {
-                    match in_wide {
-                        true => wide.multiply(context.isa, operands, place, tile.rows, tile.sums),
-                        false => multiply_widened(context.isa, operands, tile.rows, tile.sums),
+                    if in_wide {
+                        wide.multiply(context.isa, operands, place, tile.rows, tile.sums)
+                    } else {
+                        multiply_widened(context.isa, operands, tile.rows, tile.sums)
                     }
                 }
             }
             #[cfg(target_arch = "x86_64")]
             HalfRows::Bits { rows, tail } => {
-                let x = match tile.rows == BLOCK {
-                    true => &rows[tile.row * depth..][..BLOCK * depth],
-                    false => tail,
+                let x = if tile.rows == BLOCK {
+                    &rows[tile.row * depth..][..BLOCK * depth]
+                } else {
+                    tail
                 };
                 // SAFETY: x has the rows of a whole block, and its bits were taken because the instruction
                 // set multiplies them; the caller vouches for the sums.

@@ -172,16 +172,18 @@ unsafe fn tile<S: Simd, N: Numbers, const R: usize, const C: usize>(
             let mut columns = [S::splat(0.0); C];
             for (c, column) in columns.iter_mut().enumerate() {
                 let from = matrix.add(c * inputs + at);
-                *column = match left >= S::LANES {
-                    true => N::load::<S>(from),
-                    false => N::load_first::<S>(from, left),
+                *column = if left >= S::LANES {
+                    N::load::<S>(from)
+                } else {
+                    N::load_first::<S>(from, left)
                 };
             }
             for (r, sums) in sums.iter_mut().enumerate() {
                 let from = x.add(r * inputs + at);
-                let row = match left >= S::LANES {
-                    true => S::load(from),
-                    false => S::load_first(from, left),
+                let row = if left >= S::LANES {
+                    S::load(from)
+                } else {
+                    S::load_first(from, left)
                 };
                 for (sum, column) in sums.iter_mut().zip(columns) {
                     *sum = S::fma(row, column, *sum);
@@ -215,9 +217,10 @@ unsafe fn multiply_numbers<S: Simd, N: Numbers>(
             let matrix = matrix.add(column * inputs);
             in_row_tiles!(rows, most if S::REGISTERS >= 32 { 6 } else { 2 }, (row, HEIGHT) => {
                 let (x, sums) = (x.add(row * inputs), sums.at(row, column));
-                match whole {
-                    true => tile::<S, N, HEIGHT, COLUMNS>(x, matrix, inputs, sums),
-                    false => tile::<S, N, HEIGHT, 1>(x, matrix, inputs, sums),
+                if whole {
+                    tile::<S, N, HEIGHT, COLUMNS>(x, matrix, inputs, sums)
+                } else {
+                    tile::<S, N, HEIGHT, 1>(x, matrix, inputs, sums)
                 }
             });
             column += if whole { COLUMNS } else { 1 };

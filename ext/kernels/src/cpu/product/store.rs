@@ -80,9 +80,10 @@ impl Drop for Chunk {
 
 /// The pieces that some bytes of a chunk reach into.
 fn pieces(part: &Range<usize>) -> Range<usize> {
-    match part.is_empty() {
-        true => 0..0,
-        false => part.start / PIECE..part.end.div_ceil(PIECE),
+    if part.is_empty() {
+        0..0
+    } else {
+        part.start / PIECE..part.end.div_ceil(PIECE)
     }
 }
 

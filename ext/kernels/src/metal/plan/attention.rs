@@ -103,12 +103,12 @@ impl AttentionLaunch {
 
     /// Threadgroups that share the keys of a query, and the keys of each.
     pub fn splits(&self, shape: &AttentionShape) -> (usize, usize) {
-        let splits = match self.is_few() && self.most_keys > UNSHARED_KEYS {
-            true => self
-                .enough
+        let splits = if self.is_few() && self.most_keys > UNSHARED_KEYS {
+            self.enough
                 .div_ceil(shape.tokens * row_groups(shape))
-                .min(self.most_keys / SHARED_KEYS),
-            false => 1,
+                .min(self.most_keys / SHARED_KEYS)
+        } else {
+            1
         };
         (splits, self.most_keys.div_ceil(splits))
     }

@@ -99,9 +99,10 @@ impl Format {
 impl Formats {
     pub fn of(formats: &[Format]) -> Option<Self> {
         let (&first, &last) = (formats.first()?, formats.last()?);
-        match formats.iter().all(|&format| format == first) {
-            true => Some(Self::One(first)),
-            false => Some(Self::Several([first, *formats.get(1)?, last])),
+        if formats.iter().all(|&format| format == first) {
+            Some(Self::One(first))
+        } else {
+            Some(Self::Several([first, *formats.get(1)?, last]))
         }
     }
 

@@ -192,9 +192,10 @@ fn bind(dispatch: &Dispatch, pipeline: &Pipeline, buffers: &mut [*mut u8]) -> Ve
 impl Span {
     fn check(&self, what: &str) -> Result<*mut u8, String> {
         let end = self.offset.checked_add(self.bytes);
-        match end.is_some_and(|end| end <= self.buffer.length()) {
-            true => Ok(self.buffer.address().wrapping_add(self.offset)),
-            false => Err(format!("{what} outside of its buffer")),
+        if end.is_some_and(|end| end <= self.buffer.length()) {
+            Ok(self.buffer.address().wrapping_add(self.offset))
+        } else {
+            Err(format!("{what} outside of its buffer"))
         }
     }
 }

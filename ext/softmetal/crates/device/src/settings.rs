@@ -142,9 +142,10 @@ impl Mutation {
     }
 
     pub fn apply(&self, source: &str) -> String {
-        match source.contains(&self.within) {
-            true => source.replace(&self.from, &self.to),
-            false => source.to_string(),
+        if source.contains(&self.within) {
+            source.replace(&self.from, &self.to)
+        } else {
+            source.to_string()
         }
     }
 }

@@ -42,9 +42,12 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     round(&one, 0.0, Duration::ZERO)?;
     let pause = if candles { PAUSE } else { Duration::ZERO };
     let started = Instant::now();
-    let goes_on = |rounds: usize| match candles {
-        true => started.elapsed() < TIME_TO_LOSE && !is_reported(),
-        false => rounds < ROUNDS,
+    let goes_on = |rounds: usize| {
+        if candles {
+            started.elapsed() < TIME_TO_LOSE && !is_reported()
+        } else {
+            rounds < ROUNDS
+        }
     };
     let rounds = AtomicUsize::new(0);
 
@@ -52,9 +55,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let right = std::thread::scope(|scope| -> Result<bool> {
         let waiter = scope.spawn(|| -> std::result::Result<(), engine::Error> {
             while !done.load(Ordering::Relaxed) {
-                match candles {
-                    true => device.synchronize()?,
-                    false => Device::Metal(0).synchronize()?,
+                if candles {
+                    device.synchronize()?
+                } else {
+                    Device::Metal(0).synchronize()?
                 }
             }
             Ok(())

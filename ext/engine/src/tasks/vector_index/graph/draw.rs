@@ -45,9 +45,12 @@ impl Graph {
             )));
         }
         let mut heights: Vec<usize> = (first..first + BLOCK)
-            .map(|row| match deleted[row] {
-                true => 0,
-                false => height(row, self.links),
+            .map(|row| {
+                if deleted[row] {
+                    0
+                } else {
+                    height(row, self.links)
+                }
             })
             .collect();
         // There is always a row to begin with above the lowest layer.

@@ -64,9 +64,10 @@ impl Graph {
             graph.layers.push(known);
             below = len;
         }
-        match at == bytes.len() {
-            true => Ok(graph),
-            false => Err(wrong),
+        if at == bytes.len() {
+            Ok(graph)
+        } else {
+            Err(wrong)
         }
     }
 }

@@ -134,9 +134,12 @@ pub fn best(
     }
     while let Some(near) = open.pop() {
         cancel.check()?;
-        let worst = |found: &BinaryHeap<Reverse<Near>>| match found.len() >= effort {
-            true => found.peek().map(|worst| worst.0),
-            false => None,
+        let worst = |found: &BinaryHeap<Reverse<Near>>| {
+            if found.len() >= effort {
+                found.peek().map(|worst| worst.0)
+            } else {
+                None
+            }
         };
         if worst(&found).is_some_and(|worst| near < worst) {
             break;

@@ -49,9 +49,10 @@ impl Parser {
         let mut value = self.disjunction()?;
         while self.skip_name("if") {
             let condition = self.disjunction()?;
-            let otherwise = match self.skip_name("else") {
-                true => Some(self.expression()?),
-                false => None,
+            let otherwise = if self.skip_name("else") {
+                Some(self.expression()?)
+            } else {
+                None
             };
             let depths = [
                 value.depth,
@@ -105,9 +106,10 @@ impl Parser {
             depth = depth.max(right.depth);
             others.push((comparator, right));
         }
-        match others.is_empty() {
-            true => Ok(left),
-            false => above(Kind::Comparison(left, others), &[depth]),
+        if others.is_empty() {
+            Ok(left)
+        } else {
+            above(Kind::Comparison(left, others), &[depth])
         }
     }
 
@@ -186,9 +188,10 @@ impl Parser {
         value = self.postfix(value)?;
         for negative in signs.into_iter().rev() {
             let depths = [value.depth];
-            let kind = match negative {
-                true => Kind::Negative(value),
-                false => Kind::Positive(value),
+            let kind = if negative {
+                Kind::Negative(value)
+            } else {
+                Kind::Positive(value)
             };
             value = above(kind, &depths)?;
         }
@@ -237,9 +240,12 @@ impl Parser {
 
     /// One expression, or several with commas between them.
     pub(super) fn tuple(&mut self, with_conditions: bool) -> Outcome<Expression> {
-        let item = |parser: &mut Self| match with_conditions {
-            true => parser.expression(),
-            false => parser.deeper(Self::disjunction),
+        let item = |parser: &mut Self| {
+            if with_conditions {
+                parser.expression()
+            } else {
+                parser.deeper(Self::disjunction)
+            }
         };
         let first = item(self)?;
         if !self.is_operator(",") {
@@ -418,9 +424,10 @@ impl Parser {
 
     fn filter(&mut self) -> Outcome<(Filter, usize)> {
         let name = self.dotted_name()?;
-        let (arguments, depth) = match self.is_operator("(") {
-            true => self.deeper(Self::arguments)?,
-            false => (Arguments::default(), 0),
+        let (arguments, depth) = if self.is_operator("(") {
+            self.deeper(Self::arguments)?
+        } else {
+            (Arguments::default(), 0)
         };
         Ok((Filter { name, arguments }, depth))
     }
@@ -454,12 +461,11 @@ impl Parser {
         };
         let depths = [value.depth, depth];
         let test = above(Kind::Test(value, Filter { name, arguments }), &depths)?;
-        match negated {
-            true => {
-                let depths = [test.depth];
-                above(Kind::Not(test), &depths)
-            }
-            false => Ok(test),
+        if negated {
+            let depths = [test.depth];
+            above(Kind::Not(test), &depths)
+        } else {
+            Ok(test)
         }
     }
 

@@ -230,9 +230,10 @@ impl Parser {
             return wrong(format!("expected in, found {}", self.described()));
         }
         let items = self.tuple(false)?;
-        let condition = match self.skip_name("if") {
-            true => Some(self.expression()?),
-            false => None,
+        let condition = if self.skip_name("if") {
+            Some(self.expression()?)
+        } else {
+            None
         };
         let recursive = self.skip_name("recursive");
         self.block_end()?;
@@ -302,9 +303,10 @@ impl Parser {
     }
 
     fn call_block(&mut self) -> Outcome<StatementKind> {
-        let parameters = match self.is_operator("(") {
-            true => self.parameters()?,
-            false => Vec::new(),
+        let parameters = if self.is_operator("(") {
+            self.parameters()?
+        } else {
+            Vec::new()
         };
         let call = self.expression()?;
         if !matches!(*call.kind, ExpressionKind::Call(..)) {
@@ -340,9 +342,10 @@ impl Parser {
                 self.expect_operator(",")?;
             }
             let name = self.expect_name()?;
-            let default = match self.skip_operator("=") {
-                true => Some(self.expression()?),
-                false => None,
+            let default = if self.skip_operator("=") {
+                Some(self.expression()?)
+            } else {
+                None
             };
             parameters.push((name, default));
         }

@@ -221,9 +221,10 @@ pub(super) fn unigram(vocabulary: &Vocabulary<'_>) -> Result<tokenizers::Tokeniz
     }
     core.with_normalizer(Some(Sequence::new(normalizers)))
         .map_err(engine_error)?;
-    let scheme = match flags.add_space_prefix {
-        true => PrependScheme::Always,
-        false => PrependScheme::Never,
+    let scheme = if flags.add_space_prefix {
+        PrependScheme::Always
+    } else {
+        PrependScheme::Never
     };
     core.with_pre_tokenizer(Some(Metaspace::new(SPACE, scheme, true)));
     core.with_decoder(Some(Metaspace::new(SPACE, scheme, true)));
@@ -240,9 +241,12 @@ fn add_boundaries(
     vocabulary: &Vocabulary<'_>,
     flags: Flags,
 ) -> Result<()> {
-    let named = |wanted: bool, key: &str| match wanted {
-        true => vocabulary.named(&[key]),
-        false => Ok(None),
+    let named = |wanted: bool, key: &str| {
+        if wanted {
+            vocabulary.named(&[key])
+        } else {
+            Ok(None)
+        }
     };
     let bos = named(flags.add_bos, "bos_token_id")?;
     let eos = named(flags.add_eos, "eos_token_id")?;

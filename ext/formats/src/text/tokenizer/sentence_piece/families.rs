@@ -32,12 +32,13 @@ fn named<'a>(config: &'a Value, role: &str, usual: &'a str) -> &'a str {
 
 fn count(config: &Value, key: &str, usual: u64, path: &Path) -> Result<u64> {
     let count = config[key].as_u64().unwrap_or(usual);
-    match count <= MOST_GAPS {
-        true => Ok(count),
-        false => Err(Error::corrupt(
+    if count <= MOST_GAPS {
+        Ok(count)
+    } else {
+        Err(Error::corrupt(
             path,
             format_args!("{key} is {count} beside it, more than the {MOST_GAPS} that are taken"),
-        )),
+        ))
     }
 }
 

@@ -124,9 +124,10 @@ impl Vocabulary {
             core.with_normalizer(Some(Sequence::new(normalizers)))
                 .map_err(engine_error)?;
         }
-        let scheme = match model.add_dummy_prefix {
-            true => PrependScheme::Always,
-            false => PrependScheme::Never,
+        let scheme = if model.add_dummy_prefix {
+            PrependScheme::Always
+        } else {
+            PrependScheme::Never
         };
         let marks = Metaspace::new(SPACE, scheme, true);
         core.with_pre_tokenizer(Some::<PreTokenizerWrapper>(match spaces {

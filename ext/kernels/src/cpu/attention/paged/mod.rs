@@ -135,9 +135,10 @@ impl<T: Element> Call<'_, T> {
             .iter()
             .map(|piece| (piece.rows.len() * sharing).div_ceil(ROWS))
             .sum();
-        let together = match blocks * key_heads >= threads::count() {
-            true => sharing,
-            false => 1,
+        let together = if blocks * key_heads >= threads::count() {
+            sharing
+        } else {
+            1
         };
         let queries = (ROWS / together).max(1);
         let mut units = Vec::new();

@@ -195,14 +195,14 @@ impl CpuPages {
                 None => target.copy_within(from..from + count, to),
             }
         }
-        let (source, target) = match from == to {
-            true => (None, &mut self.slabs[to]),
-            false => {
-                let (low, high) = self.slabs.split_at_mut(from.max(to));
-                match from < to {
-                    true => (Some(&low[from]), &mut high[0]),
-                    false => (Some(&high[0]), &mut low[to]),
-                }
+        let (source, target) = if from == to {
+            (None, &mut self.slabs[to])
+        } else {
+            let (low, high) = self.slabs.split_at_mut(from.max(to));
+            if from < to {
+                (Some(&low[from]), &mut high[0])
+            } else {
+                (Some(&high[0]), &mut low[to])
             }
         };
         let at = [first * block, second * block, heads * block];

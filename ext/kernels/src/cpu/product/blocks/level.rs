@@ -28,10 +28,13 @@ impl Level {
         match isa {
             Isa::Scalar => Self::Portable,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => match std::arch::is_x86_feature_detected!("avxvnni") {
-                true => Self::AvxVnni,
-                false => Self::Avx2,
-            },
+            Isa::Avx2 => {
+                if std::arch::is_x86_feature_detected!("avxvnni") {
+                    Self::AvxVnni
+                } else {
+                    Self::Avx2
+                }
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Self::Avx512,
             #[cfg(target_arch = "x86_64")]
@@ -39,10 +42,13 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Self::Amx,
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => match std::arch::is_aarch64_feature_detected!("dotprod") {
-                true => Self::NeonDot,
-                false => Self::Neon,
-            },
+            Isa::Neon => {
+                if std::arch::is_aarch64_feature_detected!("dotprod") {
+                    Self::NeonDot
+                } else {
+                    Self::Neon
+                }
+            }
         }
     }
 

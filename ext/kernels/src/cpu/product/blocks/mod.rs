@@ -170,9 +170,10 @@ impl WeightMatrix<f32> for BlockMatrix {
     }
 
     fn task_rows(&self, isa: Isa) -> TaskRows {
-        let (most, unit) = match Level::of(isa).has_tiles() {
-            true => (128, TILE_ROWS),
-            false => (96, 24),
+        let (most, unit) = if Level::of(isa).has_tiles() {
+            (128, TILE_ROWS)
+        } else {
+            (96, 24)
         };
         TaskRows {
             most,

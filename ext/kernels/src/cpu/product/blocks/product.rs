@@ -101,9 +101,10 @@ unsafe fn half_group<S: Integers, F: Format, const R: usize, const P: usize, con
                         let mut p = 0;
                         while p < PLANES {
                             let x = rows.step(r, p, group, $step);
-                            sums[r][p] = match F::WIDE {
-                                true => S::dot_wide(sums[r][p], codes, x),
-                                false => S::dot(sums[r][p], codes, x),
+                            sums[r][p] = if F::WIDE {
+                                S::dot_wide(sums[r][p], codes, x)
+                            } else {
+                                S::dot(sums[r][p], codes, x)
                             };
                             p += 1;
                         }
@@ -211,9 +212,10 @@ pub(super) unsafe fn shared<S: Integers, F: Format>(at: *const u8, first: usize)
     // outputs, and `first` is the lane of a vector; as the caller vouches, who has the instruction set.
     unsafe {
         let scale = S::load_halves(at.add(2 * first));
-        let minimum = match F::MINIMUM {
-            true => S::load_halves(at.add(2 * (PANEL + first))),
-            false => scale,
+        let minimum = if F::MINIMUM {
+            S::load_halves(at.add(2 * (PANEL + first)))
+        } else {
+            scale
         };
         [scale, minimum]
     }

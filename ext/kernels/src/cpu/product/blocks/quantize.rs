@@ -86,20 +86,21 @@ unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Gro
             let largest = S::highest(largest);
             let fits = largest > LEAST && largest < f32::INFINITY;
             let to = bytes.add(group * GROUP);
-            let byte_sums = match fits {
-                true => round_group::<S>(x, MOST / largest, to, count * GROUP),
-                false => {
-                    for plane in 0..PLANES {
-                        to.add(plane * count * GROUP).write_bytes(0, GROUP);
-                    }
-                    [[0; 2]; PLANES]
+            let byte_sums = if fits {
+                round_group::<S>(x, MOST / largest, to, count * GROUP)
+            } else {
+                for plane in 0..PLANES {
+                    to.add(plane * count * GROUP).write_bytes(0, GROUP);
                 }
+                [[0; 2]; PLANES]
             };
-            let mut scale = match fits {
-                true => largest / MOST,
+            let mut scale = if fits {
+                largest / MOST
+            } else if largest == f32::INFINITY {
                 // The products are no numbers then, either.
-                false if largest == f32::INFINITY => f32::NAN,
-                false => 0.0,
+                f32::NAN
+            } else {
+                0.0
             };
             let mut whole_sum = 0;
             for (plane, byte_sums) in byte_sums.into_iter().enumerate() {

@@ -150,9 +150,10 @@ unsafe fn multiply<F: Format>(tiles: &Tiles, operands: Operands) {
                     wanted: TILE.min(operands.count - first),
                     sums: operands.sums.at(first, 0),
                 };
-                match batch.wanted > TILE / 2 {
-                    true => batch.add::<F, TILE>(tiles),
-                    false => batch.add::<F, { TILE / 2 }>(tiles),
+                if batch.wanted > TILE / 2 {
+                    batch.add::<F, TILE>(tiles);
+                } else {
+                    batch.add::<F, { TILE / 2 }>(tiles);
                 }
             }
             at = at.add(count / F::GROUPS * F::BLOCK_BYTES);
@@ -265,9 +266,10 @@ impl RowSums<Avx512Dot> for Found {
         unsafe {
             let from = self.at.add(row * PANEL);
             let sum = <Avx512 as Simd>::load(from);
-            match self.is_apart {
-                true => <Avx512 as Simd>::add(sum, <Avx512 as Simd>::load(from.add(CELLS))),
-                false => sum,
+            if self.is_apart {
+                <Avx512 as Simd>::add(sum, <Avx512 as Simd>::load(from.add(CELLS)))
+            } else {
+                sum
             }
         }
     }

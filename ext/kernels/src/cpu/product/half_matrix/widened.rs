@@ -124,9 +124,10 @@ unsafe fn widen_with<S: Simd>((panel, to): (*const u32, *mut f32), depth: usize,
             let mut column = 0;
             while column < PANEL {
                 let from = panel.add(pair * PANEL + column);
-                let [first, second] = match is_bf16 {
-                    true => S::bf16_pairs(from),
-                    false => S::f16_pairs(from),
+                let [first, second] = if is_bf16 {
+                    S::bf16_pairs(from)
+                } else {
+                    S::f16_pairs(from)
                 };
                 S::store(to.add(2 * pair * PANEL + column), first);
                 S::store(to.add((2 * pair + 1) * PANEL + column), second);
@@ -156,9 +157,10 @@ unsafe fn tile<S: Simd, const R: usize, const BF16: bool>(operands: Operands, su
         let mut totals = [[S::splat(0.0); 2]; R];
         for pair in 0..depth / 2 {
             let from = panel.add(pair * PANEL);
-            let columns = match BF16 {
-                true => [S::bf16_pairs(from), S::bf16_pairs(from.add(S::LANES))],
-                false => [S::f16_pairs(from), S::f16_pairs(from.add(S::LANES))],
+            let columns = if BF16 {
+                [S::bf16_pairs(from), S::bf16_pairs(from.add(S::LANES))]
+            } else {
+                [S::f16_pairs(from), S::f16_pairs(from.add(S::LANES))]
             };
             let mut r = 0;
             while r < R {
@@ -205,9 +207,10 @@ unsafe fn multiply_widened_with<S: Simd>(operands: Operands, rows: usize, sums: 
     // SAFETY: x and the sums have the rows and the panel the depth, in pairs of the type that `is_bf16` says, as
     // the caller vouches, who has the instruction set.
     unsafe {
-        match operands.is_bf16 {
-            true => multiply_type::<S, true>(operands, rows, sums),
-            false => multiply_type::<S, false>(operands, rows, sums),
+        if operands.is_bf16 {
+            multiply_type::<S, true>(operands, rows, sums)
+        } else {
+            multiply_type::<S, false>(operands, rows, sums)
         }
     }
 }

@@ -153,9 +153,10 @@ fn length(text: &str, before: Option<u8>) -> Result<usize, String> {
         let operator = OPERATORS
             .iter()
             .find(|operator| text.starts_with(*operator));
-        return match first.is_ascii() {
-            true => Ok(operator.map_or(1, |operator| operator.len())),
-            false => Err(format!("the character {:?}", text.chars().next())),
+        return if first.is_ascii() {
+            Ok(operator.map_or(1, |operator| operator.len()))
+        } else {
+            Err(format!("the character {:?}", text.chars().next()))
         };
     }
     let number = first.is_ascii_digit() || fraction;

@@ -71,9 +71,10 @@ impl Checkpoint {
 
     /// What holds the weights.
     pub fn file(&self) -> PathBuf {
-        self.folder.join(match self.is_gguf() {
-            true => "model.gguf",
-            false => "model.safetensors",
+        self.folder.join(if self.is_gguf() {
+            "model.gguf"
+        } else {
+            "model.safetensors"
         })
     }
 
@@ -140,10 +141,12 @@ impl Checkpoint {
         let mut stored = Vec::new();
         for ((name, _, quantized), tensor) in tensors {
             let finer = ["attn_v", "ffn_down", "output.weight"];
-            let kind = match quantized {
-                false => GgmlDType::F32,
-                true if finer.iter().any(|part| name.contains(part)) => GgmlDType::Q6K,
-                true => GgmlDType::Q4K,
+            let kind = if !quantized {
+                GgmlDType::F32
+            } else if finer.iter().any(|part| name.contains(part)) {
+                GgmlDType::Q6K
+            } else {
+                GgmlDType::Q4K
             };
             let tensor = QTensor::quantize(tensor, kind)?;
             if !is_table(name) {

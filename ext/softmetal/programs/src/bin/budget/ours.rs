@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Error, Result};
-use formats::files::model_files::ModelFiles;
 use engine::generation::{ContextOverflow, GenerationConfig};
 use engine::tasks::{
     EmbedOptions, EmbedSettings, EmbeddingModel, Generation, LanguageModel, LoadOptions, Request,
 };
 use engine::{CancelToken, Tokenizer};
+use formats::files::model_files::ModelFiles;
 
 use super::checkpoints::Checkpoint;
 use super::{counted, texts, PROMPT, WARM};
@@ -52,9 +52,10 @@ pub fn sampled() -> GenerationConfig {
 /// One token.
 pub fn decode(checkpoint: &Checkpoint, config: GenerationConfig, device: &Device) -> Result<()> {
     let cancel = CancelToken::new();
-    let path = match checkpoint.is_gguf() {
-        true => checkpoint.file(),
-        false => checkpoint.folder().clone(),
+    let path = if checkpoint.is_gguf() {
+        checkpoint.file()
+    } else {
+        checkpoint.folder().clone()
     };
     let model = LanguageModel::load(&files(&path)?, &options("decoders/llama")?, &[], &cancel);
     let request = Request {
