@@ -52,7 +52,8 @@ module Candle
     ImageClassifier: "models/image_classifier", ImageEmbeddingModel: "models/image_embedding_model",
     LateInteractionModel: "models/late_interaction_model", LLM: "models/llm", MaskedLM: "models/masked_lm",
     NER: "models/ner", Reranker: "models/reranker", Seq2Seq: "models/seq2seq",
-    SparseEmbeddingModel: "models/sparse_embedding_model", VLM: "models/vlm",
+    SparseEmbeddingModel: "models/sparse_embedding_model", SupportedModels: "models/supported_models",
+    VLM: "models/vlm",
     Gazetteer: "recognizers/gazetteer", TextPattern: "recognizers/text_pattern",
     Device: "runtime/device", DType: "runtime/dtype",
     Tokenizer: "text/tokenizer"
@@ -83,6 +84,19 @@ module Candle
   def self.eager_load!
     [ON_USE, COMPLETED_ON_USE].each { |files| files.each_key { |name| const_get(name) } }
     nil
+  end
+
+  # Which checkpoints this release can run, by the `model_type` of their `config.json`.
+  #
+  # @example
+  #   llama = Candle.supported_models.find { |model| model[:model_type] == "llama" }
+  #   llama[:tasks] # => [:llm, :embedding, :reranker, :classifier]
+  #   llama[:formats] # => ["safetensors", "pytorch", "gguf"]
+  #
+  # @return [Array<Hash>] `{model_type:, tasks:, formats:, architectures:, devices:}`, sorted: `tasks` are keys of
+  #   {ModelKind::CLASSES}, `architectures` what GGUF files call the model
+  def self.supported_models
+    SupportedModels.list
   end
 end
 

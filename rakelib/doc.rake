@@ -21,6 +21,14 @@ namespace :doc do
     Tasks::ErrorTable.new.write
   end
 
+  desc "Write the supported model types into docs/reference/models.md and their number into README.md"
+  task :models do
+    $LOAD_PATH.unshift(File.expand_path("../lib", __dir__))
+    require "candle"
+    require_relative "support/model_table"
+    Tasks::ModelTable.new(Candle.supported_models).write
+  end
+
   desc "Run the examples of README, docs/, YARD comments and examples/"
   task :examples do
     require_relative "support/doc_examples"

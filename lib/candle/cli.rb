@@ -280,9 +280,10 @@ module Candle
 
     desc "models", "List the models of the cache"
     long_desc "Example: red-candle models --prune\x05\x05" \
-              "Each model with its kind and its size. " \
+              "Each model with its kind and its size; with --supported, what checkpoints this release runs. " \
               "Pruning removes what no current revision uses, and broken downloads."
     method_option :prune, type: :boolean, desc: "remove what no current revision uses"
+    method_option :supported, type: :boolean, desc: "list the model types that this release runs instead"
     json_option
     # A list.
     def models

@@ -368,6 +368,6 @@ RSpec.describe Candle::LLM do
     path = File.expand_path("../fixtures/tiny/bert", __dir__)
     expect do
       described_class.from_pretrained(path)
-    end.to raise_error(Candle::UnsupportedModelError, /"bert".*It runs .*llama/m)
+    end.to raise_error(Candle::UnsupportedModelError, /"bert" is not a language model/)
   end
 end

@@ -27,6 +27,7 @@ mod self_test;
 mod seq2seq;
 mod sight;
 mod sparse_embedding_model;
+mod supported_models;
 mod tensor;
 mod tokenizer;
 mod utils;
@@ -47,6 +48,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     base::runtime::threads::init();
     gvl::init();
     build_info::init(candle)?;
+    supported_models::init(candle)?;
     utils::init(candle)?;
     dtype::init(ruby, candle)?;
     device::init(ruby, candle)?;

@@ -16,6 +16,8 @@ module Candle
 
       # @return [void]
       def list
+        return list_supported if options[:supported]
+
         cache = HubCache.new
         freed = cache.prune if options[:prune]
         found = cache.repositories.map do |repository|
@@ -26,6 +28,18 @@ module Candle
       end
 
       private
+
+      def list_supported
+        supported = Candle.supported_models
+        show({ models: supported }) do
+          Terminal.table(supported.map { |model| [model[:model_type], model[:tasks].join(" "), formats(model)] })
+        end
+      end
+
+      def formats(model)
+        names = model[:architectures]
+        [*model[:formats] - ["gguf"], *("gguf: #{names.join(" ")}" if names.any?)].join(" ")
+      end
 
       # By the files that are there; nothing is fetched.
       def kind(repository)

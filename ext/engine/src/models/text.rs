@@ -19,6 +19,9 @@ pub enum Blueprint {
     Seq2Seq(Box<seq2seq::Blueprint>),
 }
 
+/// What errors call a model of any of these shapes.
+const KIND: &str = "a model of texts";
+
 /// Weights and blueprint; immutable, and free to be shared between threads.
 pub enum TextModel {
     Encoder(Box<Encoder>),
@@ -40,12 +43,16 @@ impl Blueprint {
             let blueprint = seq2seq::Blueprint::from_config(raw)?;
             return Ok(Self::Seq2Seq(Box::new(blueprint)));
         }
-        Err(unknown(
-            raw.file(),
-            ("model_type", raw.model_type()?.unwrap_or("(none)")),
+        let known = [
             families::known::<EncoderConfig>(),
             families::known::<DecoderConfig>(),
             families::known::<Seq2SeqConfig>(),
+        ];
+        Err(families::unknown(
+            raw.file(),
+            ("model_type", raw.model_type()?.unwrap_or("(none)")),
+            KIND,
+            &known.concat(),
         ))
     }
 
@@ -65,33 +72,18 @@ impl Blueprint {
             let blueprint = seq2seq::Blueprint::from_gguf(source)?;
             return Ok(Self::Seq2Seq(Box::new(blueprint)));
         }
-        Err(unknown(
-            metadata.file(),
-            ("architecture", architecture),
+        let known = [
             families::architectures::<EncoderConfig>(),
             families::architectures::<DecoderConfig>(),
             families::architectures::<Seq2SeqConfig>(),
+        ];
+        Err(families::unknown(
+            metadata.file(),
+            ("architecture", architecture),
+            KIND,
+            &known.concat(),
         ))
     }
-}
-
-fn unknown(
-    file: &std::path::Path,
-    (key, found): (&str, &str),
-    encoders: Vec<&str>,
-    decoders: Vec<&str>,
-    both: Vec<&str>,
-) -> Error {
-    Error::unsupported(
-        file,
-        format!(
-            "{key} {found:?} is not supported. Supported encoders are {}; supported decoders are {}; supported encoder-decoders \
-             are {}",
-            encoders.join(", "),
-            decoders.join(", "),
-            both.join(", ")
-        ),
-    )
 }
 
 impl TextModel {

@@ -63,17 +63,6 @@ pub fn is_type(raw: &RawConfig, model_types: &[&str]) -> bool {
     matches!(raw.model_type(), Ok(Some(found)) if model_types.contains(&found))
 }
 
-/// By `model_type`, or by the class where old files say only that.
-pub fn is(raw: &RawConfig, model_types: &[&str], classes: &[&str]) -> bool {
-    match raw.model_type() {
-        Ok(Some(found)) => model_types.contains(&found),
-        _ => raw.architectures().is_ok_and(|all| {
-            all.iter()
-                .any(|name| classes.iter().any(|class| name.starts_with(class)))
-        }),
-    }
-}
-
 pub fn number(raw: &RawConfig, key: &str) -> Result<Option<f32>> {
     Ok(raw.opt_f64(key)?.map(|value| value as f32))
 }

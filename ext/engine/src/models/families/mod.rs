@@ -27,13 +27,14 @@ use crate::models::vision::config::*;
 use crate::models::vision::connector::ConnectorConfig;
 use crate::models::vision::sight::{SightConfig, Spelling, Token};
 use crate::nn::AttentionKind;
-use crate::{Error, Result};
+use crate::{Error, Result, VERSION};
 use formats::files::raw_config::{RawConfig, LAYERS, POSITIONS, WIDTH};
 use formats::image::PatchOrder;
 use formats::weights::WeightSource;
 use kernels::{Activation, RopeKind};
 
 use serde_json::json;
+use std::path::Path;
 
 use config_json::*;
 use encoder_decoder::{bart_like, BartLike};
@@ -47,12 +48,54 @@ use rope_json::{local_theta, rope};
 /// A family of models of one shape, which `C` describes.
 pub struct Family<C: 'static> {
     pub name: &'static str,
-    /// Whether a `config.json` is one of its.
-    pub matches: fn(&RawConfig) -> bool,
+    /// Which `config.json` files are its.
+    pub matches: ConfigMatch,
     pub config: fn(&RawConfig) -> Result<C>,
     /// As transformers calls its modules.
     pub names: fn(&C) -> Names,
     pub gguf: Option<Gguf<C>>,
+}
+
+/// Which `config.json` files are of a family.
+pub struct ConfigMatch {
+    model_types: &'static [&'static str],
+    classes: &'static [&'static str],
+    condition: Option<fn(&RawConfig) -> bool>,
+}
+
+/// Files with one of these for `model_type`.
+const fn types(model_types: &'static [&'static str]) -> ConfigMatch {
+    ConfigMatch {
+        model_types,
+        classes: &[],
+        condition: None,
+    }
+}
+
+impl ConfigMatch {
+    /// Also old files without a `model_type`, whose class begins so.
+    const fn or_classes(self, classes: &'static [&'static str]) -> Self {
+        Self { classes, ..self }
+    }
+
+    /// Only files for which this holds: another family has the same `model_type`.
+    const fn only_if(self, condition: fn(&RawConfig) -> bool) -> Self {
+        Self {
+            condition: Some(condition),
+            ..self
+        }
+    }
+
+    fn holds(&self, raw: &RawConfig) -> bool {
+        let named = match raw.model_type() {
+            Ok(Some(found)) => self.model_types.contains(&found),
+            _ => raw.architectures().is_ok_and(|all| {
+                let ours = |name: &String| self.classes.iter().any(|class| name.starts_with(class));
+                all.iter().any(ours)
+            }),
+        };
+        named && self.condition.is_none_or(|condition| condition(raw))
+    }
 }
 
 /// A family as GGUF files have it.
@@ -176,7 +219,7 @@ impl<C: Shape> Blueprint<C> {
 
 /// Whether a `config.json` is of a family of this shape.
 pub fn matches<C: Shape>(raw: &RawConfig) -> bool {
-    C::FAMILIES.iter().any(|family| (family.matches)(raw))
+    C::FAMILIES.iter().any(|family| family.matches.holds(raw))
 }
 
 /// Whether a GGUF file is of a family of this shape.
@@ -184,9 +227,12 @@ pub fn matches_gguf<C: Shape>(architecture: &str) -> bool {
     architectures::<C>().contains(&architecture)
 }
 
-/// The families of a shape, as `config.json` files are told by.
+/// Every `model_type` of a shape.
 pub fn known<C: Shape>() -> Vec<&'static str> {
-    C::FAMILIES.iter().map(|family| family.name).collect()
+    let families = C::FAMILIES.iter();
+    families
+        .flat_map(|family| family.matches.model_types.iter().copied())
+        .collect()
 }
 
 /// The families of a shape, as GGUF files name them.
@@ -196,14 +242,53 @@ pub fn architectures<C: Shape>() -> Vec<&'static str> {
     gguf.flat_map(|gguf| gguf.architecture.split('|')).collect()
 }
 
+/// A `model_type` that a shape of models has.
+pub struct Supported {
+    pub shape: &'static str,
+    pub model_type: &'static str,
+    /// What GGUF files call it; empty where there are none.
+    pub architectures: Vec<&'static str>,
+}
+
+/// Every `model_type` of every shape.
+pub fn supported() -> Vec<Supported> {
+    let mut all = Vec::new();
+    list::<EncoderConfig>("encoder", &mut all);
+    list::<DecoderConfig>("decoder", &mut all);
+    list::<Seq2SeqConfig>("seq2seq", &mut all);
+    list::<VisionConfig>("vision", &mut all);
+    list::<SightConfig>("vlm", &mut all);
+    all
+}
+
+fn list<C: Shape>(shape: &'static str, all: &mut Vec<Supported>) {
+    for family in C::FAMILIES {
+        let gguf = family.gguf.iter();
+        let architectures: Vec<_> = gguf.flat_map(|gguf| gguf.architecture.split('|')).collect();
+        all.extend(
+            family
+                .matches
+                .model_types
+                .iter()
+                .map(|model_type| Supported {
+                    shape,
+                    model_type,
+                    architectures: architectures.clone(),
+                }),
+        );
+    }
+}
+
 fn find<C: Shape>(raw: &RawConfig) -> Result<&'static Family<C>> {
-    let family = C::FAMILIES.iter().find(|family| (family.matches)(raw));
+    let family = C::FAMILIES.iter().find(|family| family.matches.holds(raw));
     match (family, raw.model_type()?) {
         (Some(family), _) => Ok(family),
-        (None, found) => {
-            let found = format!("model_type {:?}", found.unwrap_or("(none)"));
-            Err(unknown::<C>(raw.file(), &found, known::<C>()))
-        }
+        (None, found) => Err(unknown(
+            raw.file(),
+            ("model_type", found.unwrap_or("(none)")),
+            C::KIND,
+            &known::<C>(),
+        )),
     }
 }
 
@@ -219,15 +304,33 @@ fn find_gguf<C: Shape>(file: &GgufFile<'_>) -> Result<(&'static Family<C>, &'sta
                 .any(|name| name == architecture)
         })
         .ok_or_else(|| {
-            let found = format!("architecture {architecture:?}");
-            unknown::<C>(file.path(), &found, architectures::<C>())
+            let found = ("architecture", architecture);
+            unknown(file.path(), found, C::KIND, &architectures::<C>())
         })
 }
 
-fn unknown<C: Shape>(file: &std::path::Path, found: &str, known: Vec<&str>) -> Error {
-    let (kind, known) = (C::KIND, known.join(", "));
+/// The error for a checkpoint whose type is not among those known.
+pub fn unknown(file: &Path, (key, found): (&str, &str), kind: &str, known: &[&str]) -> Error {
+    let closest = match closest(found, known) {
+        Some(name) => format!("The closest it runs is {name:?}. "),
+        None => String::new(),
+    };
     Error::unsupported(
         file,
-        format!("{found} is not {kind} that red-candle can run. It runs {known}"),
+        format!(
+            "{key} {found:?} is not {kind} that red-candle {VERSION} can run. {closest}A newer release may know it; \
+             `red-candle models --supported` lists what this one runs"
+        ),
     )
+}
+
+/// The known name that begins most like the one found, if they share three letters or more.
+fn closest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
+    let shared = |name: &str| {
+        let pairs = name.bytes().zip(found.bytes());
+        pairs.take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count()
+    };
+    let near = known.iter().filter(|name| shared(name) >= 3);
+    let order = |name: &&&str| (shared(name), std::cmp::Reverse(name.len()));
+    near.max_by_key(order).copied()
 }

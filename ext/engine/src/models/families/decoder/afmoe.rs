@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "afmoe",
-    matches: |raw| is_type(raw, &["afmoe"]),
+    matches: types(&["afmoe"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.norm_placement = NormPlacement::Both;

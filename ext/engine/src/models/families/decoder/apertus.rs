@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "apertus",
-    matches: |raw| is_type(raw, &["apertus"]),
+    matches: types(&["apertus"]),
     config: |raw| {
         // The activation stands in the layers.
         let mut config = decoder(

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "arcee",
-    matches: |raw| is_type(raw, &["arcee"]),
+    matches: types(&["arcee"]),
     config: |raw| {
         let usual = Usual {
             mlp: MlpKind::Plain,

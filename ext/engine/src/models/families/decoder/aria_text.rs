@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "aria_text",
-    matches: |raw| is_type(raw, &["aria_text", "aria"]),
+    matches: types(&["aria_text", "aria"]),
     config: |raw| {
         let raw = text_of(raw)?;
         let mut config = decoder(&raw, &Usual::LLAMA)?;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "biogpt",
-    matches: |raw| is_type(raw, &["biogpt"]),
+    matches: types(&["biogpt"]),
     config: |raw| {
         let raw = raw.clone().with(json!({"layer_norm_eps": 1e-5}));
         let mut config = learned_from(

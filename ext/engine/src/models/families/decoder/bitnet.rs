@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "bitnet",
-    matches: |raw| is_type(raw, &["bitnet"]),
+    matches: types(&["bitnet"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.sub_norms = true;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "bloom",
-    matches: |raw| is_type(raw, &["bloom"]),
+    matches: types(&["bloom"]),
     config: |raw| {
         refuse(raw, &["apply_residual_connection_post_layernorm"])?;
         let mut config = grouped(decoder(raw, &Usual::GPT2)?);

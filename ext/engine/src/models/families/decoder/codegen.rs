@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "codegen",
-    matches: |raw| is_type(raw, &["codegen"]),
+    matches: types(&["codegen"]),
     config: |raw| {
         let mut config = gptj::config(raw)?;
         config.qkv = QkvLayout::QueryValueKey { blocks: 4 };

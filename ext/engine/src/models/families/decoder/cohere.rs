@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "cohere",
-    matches: |raw| is_type(raw, &["cohere"]),
+    matches: types(&["cohere"]),
     config: |raw| {
         let mut config = config(raw)?;
         if flag(raw, "use_qk_norm", false)? {

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "cohere2",
-    matches: |raw| is_type(raw, &["cohere2"]),
+    matches: types(&["cohere2"]),
     config: |raw| {
         let mut config = cohere::config(raw)?;
         let pattern = raw.opt_usize("sliding_window_pattern")?.unwrap_or(4);

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "cwm",
-    matches: |raw| is_type(raw, &["cwm"]),
+    matches: types(&["cwm"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         let window = raw.opt_usize("sliding_window")?;

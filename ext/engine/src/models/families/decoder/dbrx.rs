@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "dbrx",
-    matches: |raw| is_type(raw, &["dbrx"]),
+    matches: types(&["dbrx"]),
     config: |raw| {
         let attention = raw.nested("attn_config")?;
         let ffn = raw.nested("ffn_config")?;

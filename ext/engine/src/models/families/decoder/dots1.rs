@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "dots1",
-    matches: |raw| is_type(raw, &["dots1"]),
+    matches: types(&["dots1"]),
     config: |raw| {
         let mut config = mistral::windowed(raw, &Usual::LLAMA)?;
         config.query_key_norm = QueryKeyNorm::PerHead;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "ernie4_5",
-    matches: |raw| is_type(raw, &["ernie4_5"]),
+    matches: types(&["ernie4_5"]),
     config: |raw| config(raw),
     names: |_| LLAMA,
     gguf: None,

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "ernie4_5_moe",
-    matches: |raw| is_type(raw, &["ernie4_5_moe"]),
+    matches: types(&["ernie4_5_moe"]),
     config: |raw| {
         let mut config = ernie4_5::config(raw)?;
         let (count, used) = (raw.usize("moe_num_experts")?, raw.usize("moe_k")?);

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "exaone4",
-    matches: |raw| is_type(raw, &["exaone4"]),
+    matches: types(&["exaone4"]),
     config: |raw| {
         let mut config = attention(raw)?;
         config.norm_placement = NormPlacement::Output;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "exaone_moe",
-    matches: |raw| is_type(raw, &["exaone_moe"]),
+    matches: types(&["exaone_moe"]),
     config: |raw| {
         let mut config = exaone4::attention(raw)?;
         config.experts = Some(sigmoid_experts(raw, config.layer_count)?);

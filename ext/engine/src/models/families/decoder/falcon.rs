@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "falcon",
-    matches: |raw| is_type(raw, &["falcon", "RefinedWeb", "RefinedWebModel"]),
+    matches: types(&["falcon", "RefinedWeb", "RefinedWebModel"]),
     config: |raw| {
         refuse(raw, &["alibi"])?;
         let new = flag(raw, "new_decoder_architecture", false)?;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "flex_olmo",
-    matches: |raw| is_type(raw, &["flex_olmo"]),
+    matches: types(&["flex_olmo"]),
     config: |raw| {
         let raw = raw.clone().with_defaults(json!({"rope_theta": 500_000.0}));
         let mut config = olmo2::shape(decoder(&raw, &Usual::LLAMA)?);

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "flint",
-    matches: |raw| is_type(raw, &["flint"]),
+    matches: types(&["flint"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.query_key_norm = QueryKeyNorm::PerHead;

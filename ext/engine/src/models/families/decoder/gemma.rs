@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "gemma",
-    matches: |raw| is_type(raw, &["gemma"]),
+    matches: types(&["gemma"]),
     config: gemma_shared::config,
     names: |_| LLAMA,
     gguf: Some(Gguf {

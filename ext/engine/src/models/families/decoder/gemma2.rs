@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "gemma2",
-    matches: |raw| is_type(raw, &["gemma2"]),
+    matches: types(&["gemma2"]),
     config: |raw| gemma_shared::capped(raw, 2),
     names: |_| NAMES,
     gguf: Some(Gguf {

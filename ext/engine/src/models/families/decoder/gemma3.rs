@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "gemma3",
-    matches: |raw| is_type(raw, &["gemma3", "gemma3_text"]),
+    matches: types(&["gemma3", "gemma3_text"]),
     config: |raw| {
         let text = raw.opt_nested("text_config")?;
         let raw = text.as_ref().unwrap_or(raw);

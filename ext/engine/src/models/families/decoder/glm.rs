@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "glm",
-    matches: |raw| is_type(raw, &["glm"]),
+    matches: types(&["glm"]),
     config: |raw| {
         let usual = Usual {
             rotated: 0.5,

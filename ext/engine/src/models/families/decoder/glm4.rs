@@ -7,7 +7,7 @@ const USUAL: Usual = Usual {
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "glm4",
-    matches: |raw| is_type(raw, &["glm4"]),
+    matches: types(&["glm4"]),
     config: |raw| Ok(shape(decoder(raw, &USUAL)?)),
     names: |_| Names {
         post_attention_norm: "post_self_attn_layernorm",

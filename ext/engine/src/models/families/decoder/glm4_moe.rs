@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "glm4_moe",
-    matches: |raw| is_type(raw, &["glm4_moe"]),
+    matches: types(&["glm4_moe"]),
     config: |raw| {
         let usual = Usual {
             rotated: 0.5,

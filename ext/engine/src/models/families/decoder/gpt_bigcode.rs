@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "gpt_bigcode",
-    matches: |raw| is_type(raw, &["gpt_bigcode"]),
+    matches: types(&["gpt_bigcode"]),
     config: |raw| {
         let mut config = learned_from(decoder(raw, &Usual::GPT2)?, 0);
         if !flag(raw, "scale_attn_weights", true)? {

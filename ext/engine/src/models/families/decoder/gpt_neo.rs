@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "gpt_neo",
-    matches: |raw| is_type(raw, &["gpt_neo"]),
+    matches: types(&["gpt_neo"]),
     config: |raw| {
         let raw = raw.clone().with_defaults(json!({
             "num_attention_heads": raw.usize("num_heads")?,

@@ -7,7 +7,7 @@ const USUAL: Usual = Usual {
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "gpt_neox",
-    matches: |raw| is_type(raw, &["gpt_neox"]),
+    matches: types(&["gpt_neox"]),
     config: |raw| {
         let mut config = grouped(decoder(raw, &USUAL)?);
         config.residual = Residual::parallel(flag(raw, "use_parallel_residual", true)?, true);

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "gpt_neox_japanese",
-    matches: |raw| is_type(raw, &["gpt_neox_japanese"]),
+    matches: types(&["gpt_neox_japanese"]),
     config: |raw| {
         let mut config = grouped(decoder(
             raw,

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "gpt_oss",
-    matches: |raw| is_type(raw, &["gpt_oss"]),
+    matches: types(&["gpt_oss"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         let window = raw.opt_usize("sliding_window")?;

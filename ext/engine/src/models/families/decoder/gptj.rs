@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "gptj",
-    matches: |raw| is_type(raw, &["gptj"]),
+    matches: types(&["gptj"]),
     config: |raw| config(raw),
     names: |_| NAMES,
     gguf: None,

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "granite",
-    matches: |raw| is_type(raw, &["granite"]),
+    matches: types(&["granite"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.attention_scale = 1.0;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "granite_swa",
-    matches: |raw| is_type(raw, &["granite_swa"]),
+    matches: types(&["granite_swa"]),
     config: |raw| config(raw),
     names: |_| NAMES,
     gguf: None,

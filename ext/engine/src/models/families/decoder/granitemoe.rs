@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "granitemoe",
-    matches: |raw| is_type(raw, &["granitemoe"]),
+    matches: types(&["granitemoe"]),
     config: |raw| with_experts(raw, decoder(raw, &Usual::LLAMA)?),
     names: |_| NAMES,
     gguf: None,

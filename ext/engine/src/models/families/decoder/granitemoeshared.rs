@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "granitemoeshared",
-    matches: |raw| is_type(raw, &["granitemoeshared"]),
+    matches: types(&["granitemoeshared"]),
     config: |raw| granitemoe::with_experts(raw, decoder(raw, &Usual::LLAMA)?),
     names: |_| granitemoe::NAMES,
     gguf: None,

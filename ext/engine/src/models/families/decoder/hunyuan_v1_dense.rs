@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "hunyuan_v1_dense",
-    matches: |raw| is_type(raw, &["hunyuan_v1_dense"]),
+    matches: types(&["hunyuan_v1_dense"]),
     config: |raw| config(raw),
     names: |_| NAMES,
     gguf: None,

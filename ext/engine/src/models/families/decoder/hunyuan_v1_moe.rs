@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "hunyuan_v1_moe",
-    matches: |raw| is_type(raw, &["hunyuan_v1_moe"]),
+    matches: types(&["hunyuan_v1_moe"]),
     config: |raw| {
         let mut config = hunyuan_v1_dense::config(raw)?;
         let given = experts(raw, config.layer_count, true, Shared::Plain)?;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "hyperclovax",
-    matches: |raw| is_type(raw, &["hyperclovax"]),
+    matches: types(&["hyperclovax"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         multiplied(raw, &mut config)?;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "jais2",
-    matches: |raw| is_type(raw, &["jais2"]),
+    matches: types(&["jais2"]),
     config: |raw| {
         decoder(
             raw,

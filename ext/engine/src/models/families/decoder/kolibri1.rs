@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "kolibri1",
-    matches: |raw| is_type(raw, &["kolibri1"]),
+    matches: types(&["kolibri1"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.norm_placement = NormPlacement::Both;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "llama",
-    matches: |raw| is_type(raw, &["llama", "smollm"]),
+    matches: types(&["llama", "smollm"]),
     config: |raw| decoder(raw, &Usual::LLAMA),
     names: |_| LLAMA,
     gguf: Some(Gguf {

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "llama4_text",
-    matches: |raw| is_type(raw, &["llama4_text", "llama4"]),
+    matches: types(&["llama4_text", "llama4"]),
     config: |raw| {
         let raw = text_of(raw)?;
         let mut config = decoder(&raw, &Usual::LLAMA)?;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "mellum",
-    matches: |raw| is_type(raw, &["mellum"]),
+    matches: types(&["mellum"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.query_key_norm = QueryKeyNorm::PerHead;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "minimax_m2",
-    matches: |raw| is_type(raw, &["minimax_m2"]),
+    matches: types(&["minimax_m2"]),
     config: |raw| {
         let mut config = decoder(
             raw,

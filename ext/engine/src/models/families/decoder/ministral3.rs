@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "ministral3",
-    matches: |raw| is_type(raw, &["ministral3", "mistral3"]),
+    matches: types(&["ministral3", "mistral3"]),
     config: |raw| {
         let raw = text_of(raw)?;
         let mut config = mistral::windowed(&raw, &Usual::LLAMA)?;

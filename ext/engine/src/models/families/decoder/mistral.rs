@@ -3,7 +3,7 @@ use super::*;
 /// GGUF files call it llama.
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "mistral",
-    matches: |raw| is_type(raw, &["mistral", "ministral"]),
+    matches: types(&["mistral", "ministral"]),
     config: |raw| windowed(raw, &Usual::LLAMA),
     names: |_| LLAMA,
     gguf: None,

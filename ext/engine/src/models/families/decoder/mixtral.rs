@@ -3,7 +3,7 @@ use super::*;
 /// GGUF files call it llama.
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "mixtral",
-    matches: |raw| is_type(raw, &["mixtral"]),
+    matches: types(&["mixtral"]),
     config: |raw| {
         let mut config = mistral::windowed(raw, &Usual::LLAMA)?;
         config.experts = experts(raw, config.layer_count, true, Shared::None)?;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "mpt",
-    matches: |raw| is_type(raw, &["mpt"]),
+    matches: types(&["mpt"]),
     config: |raw| {
         let given = raw.clone().with_defaults(json!({
             "num_hidden_layers": raw.usize("n_layers")?,

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "nanochat",
-    matches: |raw| is_type(raw, &["nanochat"]),
+    matches: types(&["nanochat"]),
     config: |raw| {
         let usual = Usual {
             mlp: MlpKind::Plain,

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "nemotron",
-    matches: |raw| is_type(raw, &["nemotron"]),
+    matches: types(&["nemotron"]),
     config: |raw| {
         let usual = Usual {
             activation: Activation::ReluSquared,

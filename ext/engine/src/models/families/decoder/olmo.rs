@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "olmo",
-    matches: |raw| is_type(raw, &["olmo"]),
+    matches: types(&["olmo"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.norm = NormConfig::new(NormKind::Layer, 1e-5).plain();

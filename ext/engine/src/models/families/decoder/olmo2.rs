@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "olmo2",
-    matches: |raw| is_type(raw, &["olmo2"]),
+    matches: types(&["olmo2"]),
     config: |raw| Ok(shape(decoder(raw, &Usual::LLAMA)?)),
     names: |_| NAMES,
     gguf: Some(Gguf {

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "olmo3",
-    matches: |raw| is_type(raw, &["olmo3"]),
+    matches: types(&["olmo3"]),
     config: |raw| {
         let raw = raw.clone().with_defaults(json!({"rope_theta": 500_000.0}));
         let mut config = olmo2::shape(decoder(&raw, &Usual::LLAMA)?);

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "olmoe",
-    matches: |raw| is_type(raw, &["olmoe"]),
+    matches: types(&["olmoe"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.query_key_norm = QueryKeyNorm::Whole;

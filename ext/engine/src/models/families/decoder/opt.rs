@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "opt",
-    matches: |raw| is_type(raw, &["opt"]),
+    matches: types(&["opt"]),
     config: |raw| {
         if !flag(raw, "do_layer_norm_before", true)? {
             let reason = "do_layer_norm_before: false (OPT 350m) is not supported";

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "persimmon",
-    matches: |raw| is_type(raw, &["persimmon"]),
+    matches: types(&["persimmon"]),
     config: |raw| {
         let raw = raw.clone().with_defaults(json!({"rope_theta": 25_000.0}));
         let usual = Usual {

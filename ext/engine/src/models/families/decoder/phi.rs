@@ -8,7 +8,7 @@ const USUAL: Usual = Usual {
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "phi",
-    matches: |raw| is_type(raw, &["phi"]),
+    matches: types(&["phi"]),
     config: |raw| {
         refuse(raw, &["qk_layernorm"])?;
         Ok(parallel(decoder(raw, &USUAL)?))

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "phi3",
-    matches: |raw| is_type(raw, &["phi3"]),
+    matches: types(&["phi3"]),
     config: |raw| mistral::windowed(raw, &Usual::LLAMA),
     names: |_| LLAMA,
     gguf: Some(Gguf {

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "phimoe",
-    matches: |raw| is_type(raw, &["phimoe"]),
+    matches: types(&["phimoe"]),
     config: |raw| {
         let usual = Usual {
             norm: NormKind::Layer,

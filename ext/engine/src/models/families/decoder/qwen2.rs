@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "qwen2",
-    matches: |raw| is_type(raw, &["qwen2"]),
+    matches: types(&["qwen2"]),
     config: |raw| windowed(raw, &Usual::LLAMA),
     names: |_| LLAMA,
     gguf: Some(Gguf {

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "qwen2_moe",
-    matches: |raw| is_type(raw, &["qwen2_moe"]),
+    matches: types(&["qwen2_moe"]),
     config: |raw| {
         let mut config = qwen2::windowed(raw, &Usual::LLAMA)?;
         config.experts = experts(raw, config.layer_count, false, Shared::Gated)?;

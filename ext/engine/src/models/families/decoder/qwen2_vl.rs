@@ -3,10 +3,7 @@ use super::*;
 /// Texts; images have rows and columns for positions.
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "qwen2_vl",
-    matches: |raw| {
-        let kinds = ["qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text"];
-        is_type(raw, &kinds)
-    },
+    matches: types(&["qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text"]),
     config: |raw| {
         let text = raw.opt_nested("text_config")?;
         let raw = text.unwrap_or_else(|| raw.clone());

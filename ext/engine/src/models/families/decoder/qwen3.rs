@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "qwen3",
-    matches: |raw| is_type(raw, &["qwen3"]),
+    matches: types(&["qwen3"]),
     config,
     names: |_| LLAMA,
     gguf: Some(Gguf {

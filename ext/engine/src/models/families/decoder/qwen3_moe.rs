@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "qwen3_moe",
-    matches: |raw| is_type(raw, &["qwen3_moe"]),
+    matches: types(&["qwen3_moe"]),
     config: |raw| {
         let mut config = qwen3::config(raw)?;
         config.experts = experts(raw, config.layer_count, false, Shared::None)?;

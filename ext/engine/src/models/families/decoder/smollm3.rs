@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "smollm3",
-    matches: |raw| is_type(raw, &["smollm3"]),
+    matches: types(&["smollm3"]),
     config: |raw| {
         let config = qwen2::windowed(raw, &Usual::TIED)?;
         let interval = raw.opt_usize("no_rope_layer_interval")?.unwrap_or(4);

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "solar_open",
-    matches: |raw| is_type(raw, &["solar_open"]),
+    matches: types(&["solar_open"]),
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.experts = Some(sigmoid_experts(raw, config.layer_count)?);

@@ -8,7 +8,7 @@ const USUAL: Usual = Usual {
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "stablelm",
-    matches: |raw| is_type(raw, &["stablelm", "stablelm_epoch"]),
+    matches: types(&["stablelm", "stablelm_epoch"]),
     config: |raw| {
         refuse(raw, &["qk_layernorm"])?;
         let mut config = decoder(raw, &USUAL)?;

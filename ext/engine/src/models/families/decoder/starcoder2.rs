@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "starcoder2",
-    matches: |raw| is_type(raw, &["starcoder2"]),
+    matches: types(&["starcoder2"]),
     config: |raw| mistral::windowed(raw, &Usual::GPT2),
     names: |_| Names {
         up: "mlp.c_fc",

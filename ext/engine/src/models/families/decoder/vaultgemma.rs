@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "vaultgemma",
-    matches: |raw| is_type(raw, &["vaultgemma"]),
+    matches: types(&["vaultgemma"]),
     config: |raw| {
         let mut config = gemma_shared::capped(raw, 2)?;
         config.norm_placement = NormPlacement::Pre;

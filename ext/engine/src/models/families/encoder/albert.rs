@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "albert",
-    matches: |raw| is(raw, &["albert"], &["Albert"]),
+    matches: types(&["albert"]).or_classes(&["Albert"]),
     config: |raw| {
         require_positions(raw, "absolute")?;
         let mut config = encoder(raw, "albert")?;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "bert",
-    matches: |raw| is(raw, &["bert"], &["Bert"]),
+    matches: types(&["bert"]).or_classes(&["Bert"]),
     config: |raw| {
         require_positions(raw, "absolute")?;
         encoder(raw, "bert")

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "deberta",
-    matches: |raw| is(raw, &["deberta"], &["DebertaModel"]),
+    matches: types(&["deberta"]).or_classes(&["DebertaModel"]),
     config: |raw| {
         let mut config = disentangled::encoder(raw, "deberta", None)?;
         config.qkv = QkvLayout::ByHead;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "deberta-v2",
-    matches: |raw| is(raw, &["deberta-v2"], &["DebertaV2"]),
+    matches: types(&["deberta-v2"]).or_classes(&["DebertaV2"]),
     config: |raw| {
         let buckets = disentangled::positive(raw, "position_buckets")?;
         let mut config = disentangled::encoder(raw, "deberta-v2", buckets)?;

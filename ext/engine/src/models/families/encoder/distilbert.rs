@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "distilbert",
-    matches: |raw| is(raw, &["distilbert"], &["DistilBert"]),
+    matches: types(&["distilbert"]).or_classes(&["DistilBert"]),
     config: |raw| {
         let mut config = encoder(raw, "distilbert")?;
         config.token_types = 0;

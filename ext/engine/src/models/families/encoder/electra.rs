@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "electra",
-    matches: |raw| is(raw, &["electra"], &["Electra"]),
+    matches: types(&["electra"]).or_classes(&["Electra"]),
     config: |raw| {
         require_positions(raw, "absolute")?;
         let config = encoder(raw, "electra")?;

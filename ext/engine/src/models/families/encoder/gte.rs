@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "gte",
-    matches: |raw| is(raw, &["new", "gte"], &["NewModel"]),
+    matches: types(&["new", "gte"]).or_classes(&["NewModel"]),
     config: |raw| {
         require_positions(raw, "rope")?;
         refuse(raw, &["logn_attention_scale"])?;

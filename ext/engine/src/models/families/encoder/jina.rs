@@ -2,10 +2,12 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "jina_bert",
-    matches: |raw| {
-        let positions = raw.opt_string("position_embedding_type");
-        is(raw, &["bert", "jina_bert"], &["JinaBert"]) && matches!(positions, Ok(Some("alibi")))
-    },
+    matches: types(&["bert", "jina_bert"])
+        .or_classes(&["JinaBert"])
+        .only_if(|raw| {
+            let positions = raw.opt_string("position_embedding_type");
+            matches!(positions, Ok(Some("alibi")))
+        }),
     config: |raw| {
         let mut config = alibi(encoder(raw, "jina_bert")?);
         config.mlp = gated(raw, "feed_forward_type", config.mlp)?;

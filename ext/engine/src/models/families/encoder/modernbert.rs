@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "modernbert",
-    matches: |raw| is(raw, &["modernbert"], &["ModernBert"]),
+    matches: types(&["modernbert"]).or_classes(&["ModernBert"]),
     config: |raw| {
         let mut config = rotary(encoder(raw, "modernbert")?, |config| {
             let mut rope = rope(raw, config.head_size, 1.0, 160_000.0)?;

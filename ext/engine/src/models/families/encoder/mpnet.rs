@@ -5,7 +5,7 @@ const FARTHEST: usize = 128;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "mpnet",
-    matches: |raw| is(raw, &["mpnet"], &["MPNet"]),
+    matches: types(&["mpnet"]).or_classes(&["MPNet"]),
     config: |raw| {
         let config = encoder(raw, "mpnet")?;
         let count = raw.opt_usize("relative_attention_num_buckets")?;

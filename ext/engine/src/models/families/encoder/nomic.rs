@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "nomic_bert",
-    matches: |raw| is(raw, &["nomic_bert"], &["NomicBert"]),
+    matches: types(&["nomic_bert"]).or_classes(&["NomicBert"]),
     config: |raw| {
         refuse(raw, &["prenorm", "use_rms_norm"])?;
         if raw.opt_usize("moe_every_n_layers")?.unwrap_or(0) > 0 {

@@ -2,10 +2,11 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "roberta",
-    matches: |raw| {
-        let types = ["roberta", "xlm-roberta", "camembert"];
-        is(raw, &types, &["Roberta", "XLMRoberta", "Camembert"])
-    },
+    matches: types(&["roberta", "xlm-roberta", "camembert"]).or_classes(&[
+        "Roberta",
+        "XLMRoberta",
+        "Camembert",
+    ]),
     config: |raw| {
         require_positions(raw, "absolute")?;
         let config = encoder(raw, "roberta")?;

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<Seq2SeqConfig> = Family {
     name: "bart",
-    matches: |raw| is(raw, &["bart"], &["Bart"]),
+    matches: types(&["bart"]).or_classes(&["Bart"]),
     config: |raw| {
         let usual = BartLike {
             family: "bart",

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<Seq2SeqConfig> = Family {
     name: "m2m_100",
-    matches: |raw| is(raw, &["m2m_100"], &["M2M100"]),
+    matches: types(&["m2m_100"]).or_classes(&["M2M100"]),
     config: |raw| {
         let usual = BartLike {
             family: "m2m_100",

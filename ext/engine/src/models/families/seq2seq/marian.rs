@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<Seq2SeqConfig> = Family {
     name: "marian",
-    matches: |raw| is(raw, &["marian"], &["Marian"]),
+    matches: types(&["marian"]).or_classes(&["Marian"]),
     config: |raw| {
         let usual = BartLike {
             family: "marian",

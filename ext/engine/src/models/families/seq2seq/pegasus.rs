@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<Seq2SeqConfig> = Family {
     name: "pegasus",
-    matches: |raw| is(raw, &["pegasus"], &["Pegasus"]),
+    matches: types(&["pegasus"]).or_classes(&["Pegasus"]),
     config: |raw| {
         let usual = BartLike {
             family: "pegasus",

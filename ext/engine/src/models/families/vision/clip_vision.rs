@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<VisionConfig> = Family {
     name: "clip_vision_model",
-    matches: |raw| is_type(raw, &["clip_vision_model"]),
+    matches: types(&["clip_vision_model"]),
     config: |raw| {
         let raw = raw.clone().with_defaults(json!({
             "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,

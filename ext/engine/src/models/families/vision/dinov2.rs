@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<VisionConfig> = Family {
     name: "dinov2",
-    matches: |raw| is_type(raw, &["dinov2", "dinov2_with_registers"]),
+    matches: types(&["dinov2", "dinov2_with_registers"]),
     config: |raw| {
         let mut config = VisionConfig {
             positions: match is_type(raw, &["dinov2"]) {

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<VisionConfig> = Family {
     name: "qwen2_vl_vision",
-    matches: |raw| is_type(raw, &["qwen2_vl_vision", "qwen2_5_vl_vision"]),
+    matches: types(&["qwen2_vl_vision", "qwen2_5_vl_vision"]),
     config: |raw| match is_type(raw, &["qwen2_5_vl_vision"]) {
         true => qwen_windowed_vision(raw),
         false => qwen_vision(raw, raw.opt_usize("embed_dim")?.unwrap_or(1280)),

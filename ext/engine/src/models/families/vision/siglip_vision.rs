@@ -3,7 +3,7 @@ use super::*;
 /// SigLIP 2's own models take images of any proportions; those of one size call themselves SigLIP.
 pub const FAMILY: Family<VisionConfig> = Family {
     name: "siglip_vision_model",
-    matches: |raw| is_type(raw, &["siglip_vision_model", "siglip2_vision_model"]),
+    matches: types(&["siglip_vision_model", "siglip2_vision_model"]),
     config: |raw| {
         let config = VisionConfig {
             pooling: VisionPooling::Attention,

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<VisionConfig> = Family {
     name: "vit",
-    matches: |raw| is(raw, &["vit"], &["ViT"]),
+    matches: types(&["vit"]).or_classes(&["ViT"]),
     config: |raw| vision(raw, "vit"),
     names: |_| VIT,
     gguf: None,

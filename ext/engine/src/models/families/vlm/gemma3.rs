@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<SightConfig> = Family {
     name: "gemma3",
-    matches: |raw| is_type(raw, &["gemma3"]),
+    matches: types(&["gemma3"]),
     config: gemma_sight,
     names: |config| Names {
         projector_norm: "multi_modal_projector.mm_soft_emb_norm",

@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<SightConfig> = Family {
     name: "idefics3",
-    matches: |raw| is_type(raw, &["idefics3", "smolvlm"]),
+    matches: types(&["idefics3", "smolvlm"]),
     config: |raw| {
         let raw = raw.clone().with_defaults(json!({"image_token_id": 128257}));
         // Files call the tower by several names.

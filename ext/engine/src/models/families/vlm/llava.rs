@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<SightConfig> = Family {
     name: "llava",
-    matches: |raw| is_type(raw, &["llava"]),
+    matches: types(&["llava"]),
     config: |raw| llava_sight(raw, |activation| ConnectorConfig::Mlp { activation }),
     names: |config| config.tower.names,
     // LLaVA-NeXT's too.

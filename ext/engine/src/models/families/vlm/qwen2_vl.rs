@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<SightConfig> = Family {
     name: "qwen2_vl",
-    matches: |raw| is_type(raw, &["qwen2_vl", "qwen2_5_vl"]),
+    matches: types(&["qwen2_vl", "qwen2_5_vl"]),
     config: |raw| {
         let raw = raw.clone().with_defaults(json!({"image_token_id": 151655}));
         let kind = match is_type(&raw, &["qwen2_vl"]) {

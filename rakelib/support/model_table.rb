@@ -1,0 +1,57 @@
+# frozen_string_literal: true
+
+require "json"
+require_relative "build"
+
+module Tasks
+  # Writes what {Candle.supported_models} says into docs/reference/models.md, and how many there are into README.md.
+  class ModelTable
+    PAGE = File.join(Build::ROOT, "docs", "reference", "models.md")
+    README = File.join(Build::ROOT, "README.md")
+    FIRST = "<!-- rake doc:models writes from here -->"
+    LAST = "<!-- to here: model types -->"
+    COUNT = /\d+ model types/
+    FIXTURES = File.join(Build::ROOT, "spec", "fixtures")
+
+    # @param supported [Array<Hash>] see {Candle.supported_models}
+    def initialize(supported)
+      @supported = supported
+    end
+
+    # @return [Hash{String => String}] each file, as it should be
+    def pages
+      before, _, rest = File.read(PAGE).partition(FIRST)
+      after = rest.partition(LAST).last
+      { PAGE => "#{before}#{FIRST}\n\n#{table}\n#{LAST}#{after}",
+        README => File.read(README).sub(COUNT, "#{@supported.size} model types") }
+    end
+
+    # @return [void]
+    def write
+      pages.each { |path, text| File.write(path, text) }
+    end
+
+    private
+
+    def table
+      rows = @supported.map do |model|
+        [code([model[:model_type]]), model[:tasks].join(", "), code(model[:architectures]),
+         compared.include?(model[:model_type]) ? "transformers" : "–"]
+      end
+      header = ["`model_type`", "tasks", "GGUF architectures", "compared with"]
+      [header, ["---"] * header.size, *rows].map { |row| "| #{row.join(" | ")} |\n" }.join
+    end
+
+    def code(names)
+      names.empty? ? "–" : names.map { |name| "`#{name}`" }.join(", ")
+    end
+
+    # The model types of all checkpoints whose results transformers has written, parts of a checkpoint included.
+    def compared
+      @compared ||= Dir[File.join(FIXTURES, "{tiny,seeded}", "**", "config.json")].flat_map do |path|
+        config = JSON.parse(File.read(path))
+        [config, *config.values.grep(Hash)].map { |part| part["model_type"] }
+      end.compact.uniq
+    end
+  end
+end
