@@ -19,7 +19,7 @@ module GpuBench
     # Whose log probabilities are compared.
     CHATS = /\A(llava|smolvlm|qwen2(\.5)?-vl|gemma3-vision)/
     GROUPS = { "decoders" => LOGPROB_LIMITS, "gguf-decoders" => BLOCK_LIMITS, "seq2seq" => LOGPROB_LIMITS }.freeze
-    NO_MODELS = %w[adapters gguf-sights sentencepiece].freeze
+    NO_MODELS = %w[adapters gguf-vlms sentencepiece].freeze
     PICTURE = File.expand_path("../images/alpha.png", ROOT)
 
     def initialize(device, results)

@@ -121,7 +121,7 @@ RSpec.describe Candle::VLM do
 
   describe "with GGUF files" do
     def gguf(name, *file)
-      TinyModels.path(File.join("gguf-sights", name, *file))
+      TinyModels.path(File.join("gguf-vlms", name, *file))
     end
 
     %w[llava llava-next smolvlm qwen2-vl qwen2.5-vl gemma3-vision].each do |name|
@@ -220,11 +220,11 @@ RSpec.describe Candle::VLM do
   end
 
   it "gives every patch of an image a place in the prompt" do
-    sight = described_class::Sight.load(vlm.llm, vlm.model_id, { device: "cpu" })
-    seen = sight.look(vlm.llm, [photo, image("flower.png")])
+    encoder = described_class::ImageEncoder.load(vlm.llm, vlm.model_id, { device: "cpu" })
+    seen = encoder.encode(vlm.llm, [photo, image("flower.png")])
     expect(seen.map(&:size)).to eq([16, 16])
     expect(seen.map { |image| image.ids.flatten }.reduce(:&)).to be_empty
-    expect(seen.map(&:spelling)).to eq([sight.place] * 2)
+    expect(seen.map(&:spelling)).to eq([encoder.place] * 2)
   end
 
   it "is made by new, and is not copied" do

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use base::runtime::shared_lock::{ReadGuard, SharedLock};
 use base::runtime::threads;
-use engine::tasks::vector_index::{Id, RowType, VectorIndex};
+use engine::vector_index::{Id, RowType, VectorIndex};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{
     function, method, prelude::*, Error, Integer, IntoValue, RArray, RModule, RString, Ruby,
@@ -123,11 +123,11 @@ fn start_graph(ruby: &Ruby, this: &RbIndex, links: usize) -> Result<(), Error> {
     gvl::leave_waiting(ruby, |cancel| this.index.write(cancel)?.start_graph(links))
 }
 
-/// Draws more of the graph, and says whether there is more to draw. Others search and change the index meanwhile.
+/// Builds more of the graph, and says whether there is more to build. Others search and change the index meanwhile.
 fn grow_graph(ruby: &Ruby, this: &RbIndex, effort: usize) -> Result<bool, Error> {
     let memory = gvl::leave_waiting(ruby, |cancel| {
-        let drawn = this.index.read_long(cancel)?.draw_graph(effort, cancel)?;
-        let Some(block) = drawn else {
+        let built = this.index.read_long(cancel)?.build_graph(effort, cancel)?;
+        let Some(block) = built else {
             return Ok(None);
         };
         let mut index = this.index.write(cancel)?;

@@ -21,16 +21,16 @@ mod masked_lm;
 mod model;
 mod models_lock;
 mod ner;
+mod recognizers;
 mod reranker;
-mod search;
 mod self_test;
 mod seq2seq;
-mod sight;
 mod sparse_embedding_model;
 mod supported_models;
 mod tensor;
 mod tokenizer;
 mod utils;
+mod vlm;
 mod weights;
 
 use magnus::{Error, Ruby, TypedData};
@@ -70,8 +70,8 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     clip::init(ruby, candle)?;
     image_embedding_model::init(ruby, candle)?;
     image_classifier::init(ruby, candle)?;
-    sight::init(ruby, candle)?;
-    search::init(ruby, candle)?;
+    vlm::init(ruby, candle)?;
+    recognizers::init(ruby, candle)?;
     index::init(ruby, candle)?;
     self_test::init(candle)?;
     resolve_classes(ruby);
@@ -97,13 +97,13 @@ fn resolve_classes(ruby: &Ruby) {
         <masked_lm::RbMaskedLm as TypedData>::class,
         <ner::RbNer as TypedData>::class,
         <reranker::RbReranker as TypedData>::class,
-        <search::RbGazetteer as TypedData>::class,
-        <search::RbTextPattern as TypedData>::class,
+        <recognizers::RbGazetteer as TypedData>::class,
+        <recognizers::RbTextPattern as TypedData>::class,
         <seq2seq::RbSeq2Seq as TypedData>::class,
         <seq2seq::RbWriting as TypedData>::class,
         <sparse_embedding_model::RbSparseEmbeddingModel as TypedData>::class,
-        <sight::RbSeen as TypedData>::class,
-        <sight::RbSight as TypedData>::class,
+        <vlm::RbEncoded as TypedData>::class,
+        <vlm::RbImageEncoder as TypedData>::class,
         <tensor::RbTensor as TypedData>::class,
         <tokenizer::RbTokenizer as TypedData>::class,
         <weights::RbWeights as TypedData>::class,

@@ -9,7 +9,7 @@ use candle_core::Device;
 use engine::generation::{Constraint, Ending, Pattern, Vocabulary, WhiteSpace};
 use engine::models::text::Blueprint;
 use engine::tasks::sentence;
-use engine::tasks::vector_index::VectorIndex;
+use engine::vector_index::VectorIndex;
 use engine::{CancelToken, Error, Result};
 use formats::files::model_files::WeightFiles;
 use formats::files::models_lock::ModelsLock;
@@ -287,7 +287,7 @@ fn index(bytes: &[u8]) -> Result<()> {
         // What a graph says is walked, grown and mended.
         if let Some((links, _)) = index.graph() {
             index.start_graph(links)?;
-            if let Some(block) = index.draw_graph(4, &cancel)? {
+            if let Some(block) = index.build_graph(4, &cancel)? {
                 index.grow_graph(block)?;
             }
             index.save(&path.with_extension("again"), &cancel)?;

@@ -33,12 +33,12 @@ module Candle
                      "{% endif %} {% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
     private_constant :PLAIN_TEMPLATE, :MAX_LENGTH
 
-    # The eyes of a language model.
+    # The image encoder of a language model.
     #
     # @api private
-    class Sight
-      # What was seen of one image.
-      class Seen
+    class ImageEncoder
+      # The embeddings of one image.
+      class Encoded
         # @!method spelling
         #   @return [String] what a prompt says of the image, with a marker for each part of it
 
@@ -55,14 +55,14 @@ module Candle
         # @param llm [LLM]
         # @param source [String]
         # @param settings [Hash] as the model was loaded with
-        # @return [Sight]
+        # @return [ImageEncoder]
         def load(llm, source, settings)
           _load(llm, source, settings.compact)
         end
       end
 
       # @!method marker
-      #   @return [String] what stands in a prompt for what was seen
+      #   @return [String] what stands in a prompt for the image
 
       # @!method marker_id
       #   @return [Integer, nil] its token; a GGUF file's tokenizer may have none
@@ -70,20 +70,20 @@ module Candle
       # @!method place
       #   @return [String] what a template writes for an image
 
-      # @!method looks
+      # @!method encodings
       #   @return [Integer] how often the vision tower ran
 
       # @param llm [LLM]
       # @param images [Array]
-      # @return [Array<Seen>]
-      def look(llm, images)
-        _look(llm, Image.inputs(images).first)
+      # @return [Array<Encoded>]
+      def encode(llm, images)
+        _encode(llm, Image.inputs(images).first)
       end
     end
 
     class << self
       # @example a GGUF file with its vision tower
-      #   vlm = Candle::VLM.from_pretrained("spec/fixtures/tiny/gguf-sights/smolvlm", mmproj_file: "mmproj-f32.gguf")
+      #   vlm = Candle::VLM.from_pretrained("spec/fixtures/tiny/gguf-vlms/smolvlm", mmproj_file: "mmproj-f32.gguf")
       #   vlm.describe("spec/fixtures/images/photo.png", max_length: 4).class # => String
       #
       # @param source [String, Pathname] a Hugging Face id, a directory, or a `.gguf` file
@@ -120,18 +120,18 @@ module Candle
         from_pretrained(source, *arguments, **options)
       end
 
-      # A language model with its eyes.
+      # A language model with its image encoder.
       #
       # @api private
       def of(llm, **access)
         raise ArgumentError, "llm must be a Candle::LLM, not #{Arguments.shown(llm)}" unless LLM === llm
 
         loaded = { revision: llm.options["revision"], cache_dir: llm.options["cache_dir"], **access }
-        new(llm, Sight.load(llm, llm.model_id, { device: llm.device.to_s, dtype: llm.dtype.to_s, **loaded }))
+        new(llm, ImageEncoder.load(llm, llm.model_id, { device: llm.device.to_s, dtype: llm.dtype.to_s, **loaded }))
       end
     end
 
-    # @return [LLM] the language model behind the eyes
+    # @return [LLM] the language model behind the image encoder
     attr_reader :llm
 
     # @!method device
@@ -160,9 +160,9 @@ module Candle
                    :closed?, :context_length, :stats
 
     # @api private
-    def initialize(llm, sight)
+    def initialize(llm, image_encoder)
       @llm = llm
-      @sight = sight
+      @image_encoder = image_encoder
     end
 
     # @param image [String, Pathname, IO, Image]
@@ -227,7 +227,7 @@ module Candle
     # @return [Completion]
     def complete(messages, config: nil, chat_template: nil, **overrides, &block)
       images, bare = split(Messages.some(Messages.checked(messages) { [chat_template, template] }))
-      seen = @sight.look(@llm, images)
+      seen = @image_encoder.encode(@llm, images)
       prompt = spelled(written(bare, seen.size, chat_template || template), seen)
       ids = placed(prompt, seen)
       # The images are held until the end: a prompt's ids are theirs for as long.
@@ -268,7 +268,7 @@ module Candle
 
     # @return [Integer] how often the vision tower ran: once for each image, as long as it is remembered
     def looks
-      @sight.looks
+      @image_encoder.encodings
     end
 
     # @return [String] one line
@@ -317,7 +317,7 @@ module Candle
     # part of the text.
     def written(messages, count, template)
       prompt = tokenizer.apply_chat_template(messages, chat_template: template)
-      return prompt if count.zero? || prompt.include?(@sight.place)
+      return prompt if count.zero? || prompt.include?(@image_encoder.place)
 
       tokenizer.apply_chat_template(messages.map { |message| flat(message) }, chat_template: template)
     end
@@ -325,23 +325,23 @@ module Candle
     def flat(message)
       return message unless message[:content].is_a?(Array)
 
-      parts = message[:content].map { |part| Messages.image?(part) ? "#{@sight.place}\n" : part[:text] || part["text"] }
+      parts = message[:content].map { |part| Messages.image?(part) ? "#{@image_encoder.place}\n" : part[:text] || part["text"] }
       message.merge(content: parts.join)
     end
 
     # The prompt with what it says of each image.
     def spelled(prompt, seen)
-      places = prompt.scan(@sight.place).size
+      places = prompt.scan(@image_encoder.place).size
       raise InvalidInputError, "the prompt has #{places} places for #{seen.size} images" if places != seen.size
 
       waiting = seen.map(&:spelling)
-      prompt.gsub(@sight.place) { waiting.shift }
+      prompt.gsub(@image_encoder.place) { waiting.shift }
     end
 
     # The ids of the prompt with those of the images.
     def placed(prompt, seen)
       waiting = seen.flat_map(&:ids)
-      pieces = @sight.marker_id ? between_markers(prompt) : around_markers(prompt)
+      pieces = @image_encoder.marker_id ? between_markers(prompt) : around_markers(prompt)
       if pieces.size != waiting.size + 1
         raise InvalidInputError, "the prompt has #{pieces.size - 1} places for #{waiting.size} parts of images"
       end
@@ -351,13 +351,13 @@ module Candle
 
     def between_markers(prompt)
       @llm.prompt_ids(prompt, nil).each_with_object([[]]) do |id, pieces|
-        id == @sight.marker_id ? pieces << [] : pieces.last << id
+        id == @image_encoder.marker_id ? pieces << [] : pieces.last << id
       end
     end
 
     # For models without a token for the marker.
     def around_markers(prompt)
-      first, *rest = prompt.split(@sight.marker, -1)
+      first, *rest = prompt.split(@image_encoder.marker, -1)
       [@llm.prompt_ids(first.to_s, nil), *rest.map { |piece| tokenizer.encode(piece, add_special_tokens: false) }]
     end
   end

@@ -122,7 +122,7 @@ module Tasks
 
       # The checkpoints in as many parts as there are processors, of about the same number of files.
       def shards
-        parents = %w[decoders gguf-decoders seq2seq gguf-seq2seq gguf-sights].map { |name| File.join(TINY, name) }
+        parents = %w[decoders gguf-decoders seq2seq gguf-seq2seq gguf-vlms].map { |name| File.join(TINY, name) }
         folders = [TINY, *parents].flat_map { |path| Dir[File.join(path, "*")] }.select { |path| File.directory?(path) }
         (folders - parents).sort.each_with_index.group_by { |_, index| index % Etc.nprocessors }
                            .values.map { |pairs| pairs.map(&:first) }

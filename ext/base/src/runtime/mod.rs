@@ -1,6 +1,5 @@
 //! What everything else stands on: errors, cancelling, logging, memory, threads and devices.
 
-pub mod ahead;
 pub mod allocator;
 pub mod bytes;
 pub mod cancel;
@@ -12,6 +11,7 @@ pub mod log;
 pub mod mapping;
 pub mod memory;
 pub mod per_process;
+pub mod prefetch;
 pub mod shared_lock;
 pub mod stack;
 pub mod stats;

@@ -12,7 +12,7 @@ use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::ahead::{Ahead, Course};
+use super::prefetch::{Course, Prefetch};
 
 /// The gate's lowest bits count the members at work.
 const INSIDE: usize = (1 << 16) - 1;
@@ -100,7 +100,7 @@ impl Team {
     }
 
     /// Has a member ask for what it will read once there is work; whether there is anything.
-    pub fn read_ahead(&self, member: usize, ahead: &mut Ahead) -> bool {
+    pub fn prefetch(&self, member: usize, ahead: &mut Prefetch) -> bool {
         self.course.ask(ahead, member, self.next.len())
     }
 

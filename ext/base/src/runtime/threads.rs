@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::ahead::{Ahead, Span};
 use super::cancel::CancelToken;
 use super::job::{Ending, Job};
+use super::prefetch::{Prefetch, Span};
 use super::team::Team;
 use crate::{Error, Result};
 
@@ -282,14 +282,14 @@ fn take_awake() -> bool {
 fn wait_for_work(team: &Team, member: usize) {
     let (mut seen, mut number) = (usize::MAX, team.number());
     let (mut idle_since, mut looks) = (Instant::now(), 0);
-    let mut ahead = Ahead::default();
+    let mut ahead = Prefetch::default();
     while !team.is_over() {
         if team.assist(member, &mut seen) {
             continue;
         }
         looks += 1;
         if looks % LOOKS > 0 {
-            if !team.read_ahead(member, &mut ahead) {
+            if !team.prefetch(member, &mut ahead) {
                 std::hint::spin_loop();
             }
             continue;

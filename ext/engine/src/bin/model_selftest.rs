@@ -11,10 +11,10 @@ use candle_core::{DType, Tensor};
 use engine::models::decoder::model::Logits;
 use engine::models::decoder::{self, Decoder};
 use engine::models::seq2seq::{self, Cache, Seq2Seq};
-use engine::models::vision::sight::SightConfig;
+use engine::models::vision::vlm::VlmConfig;
 use engine::models::{families, Blueprint, TextModel};
 use engine::nn::PackedSequences;
-use engine::tasks::{LanguageModel, LoadOptions, Picture, Sight};
+use engine::tasks::{ImageEncoder, LanguageModel, LoadOptions, Picture};
 use engine::{CancelToken, Device, Error, Result};
 use formats::files::model_files::{ModelFiles, WeightFiles};
 use formats::files::raw_config::RawConfig;
@@ -113,7 +113,7 @@ struct Model {
 enum Known {
     Text(Box<Blueprint>),
     Decoder(Box<decoder::Blueprint>),
-    Sight(ModelFiles),
+    Vlm(ModelFiles),
 }
 
 impl Model {
@@ -135,7 +135,7 @@ impl Model {
     fn in_safetensors(folder: &Path, file: PathBuf) -> Result<Option<Self>> {
         let config = RawConfig::read(&folder.join("config.json"))?;
         let files = WeightFiles::Safetensors(vec![file]);
-        if families::matches::<SightConfig>(&config) {
+        if families::matches::<VlmConfig>(&config) {
             return Self::that_sees(folder, files).map(Some);
         }
         let Ok(text) = std::fs::read_to_string(folder.join("expected.json")) else {
@@ -182,7 +182,7 @@ impl Model {
         let whole = ModelFiles::open(&folder.to_string_lossy(), None, &CancelToken::new())?;
         Ok(Self {
             files,
-            blueprint: Known::Sight(whole),
+            blueprint: Known::Vlm(whole),
             sequences: vec![some_tokens(3), some_tokens(7)],
         })
     }
@@ -201,7 +201,7 @@ impl Model {
         match &self.blueprint {
             Known::Text(blueprint) => self.read(blueprint, (&device.open()?, dtype)),
             Known::Decoder(blueprint) => self.decode(blueprint, (&device.open()?, dtype)),
-            Known::Sight(files) => self.see(files, (device, dtype)),
+            Known::Vlm(files) => self.see(files, (device, dtype)),
         }
     }
 
@@ -253,9 +253,9 @@ impl Model {
             ..LoadOptions::default()
         };
         let language = LanguageModel::load(files, &options, &[], &cancel)?;
-        let sight = Sight::load(&language, files, &options, &cancel)?;
+        let encoder = ImageEncoder::load(&language, files, &options, &cancel)?;
         let pictures = [picture(40, 30)?, picture(31, 64)?];
-        let seen = sight.look(&language, &pictures, &cancel)?;
+        let seen = encoder.encode(&language, &pictures, &cancel)?;
         let mut ids = Vec::new();
         for (words, seen) in self.sequences.iter().zip(&seen) {
             ids.extend(seen.guests.iter().flat_map(|guest| guest.ids()));

@@ -69,7 +69,7 @@ impl ClassifyModel {
 
     /// What it counts of its calls, by name.
     pub fn stats(&self) -> Vec<(&'static str, Reading)> {
-        self.model.loaded.gathering.stats.read()
+        self.model.loaded.batcher.stats.read()
     }
 
     pub fn labels(&self) -> &[String] {

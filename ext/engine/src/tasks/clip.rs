@@ -17,12 +17,12 @@ use super::batching::{self, Excess, Tokens};
 use super::classify::{sigmoid, softmax};
 use super::embed::Embeddings;
 use super::loading::{effective_length, Checkpoint, LoadOptions, ModelInfo};
-use super::vision::{Eyes, Picture};
+use super::vision::{Picture, VisionTower};
 
 pub struct ClipModel {
     text: Encoder,
     text_space: Option<Linear>,
-    eyes: Eyes,
+    vision: VisionTower,
     image_space: Option<Linear>,
     tokenizer: Tokenizer,
     ending: Ending,
@@ -70,13 +70,13 @@ impl ClipModel {
         if options.verifies() {
             text.verify(&blueprint, source, cancel)?;
         }
-        let eyes = Eyes::load(&vision_raw, &checkpoint, files, cancel)?;
+        let vision = VisionTower::load(&vision_raw, &checkpoint, files, cancel)?;
         let parameters = Parameters::new(source, &blueprint.names, device, dtype)?;
         let text_width = text.config().hidden_size;
         let text_space = parameters.optional_linear(Part::SharedSpace, text_width)?;
-        let image_width = eyes.tower.config().encoder.hidden_size;
+        let image_width = vision.tower.config().encoder.hidden_size;
         let image_space = match kind {
-            Kind::Clip => Some(eyes.tower_projection(&vision_raw, &checkpoint)?),
+            Kind::Clip => Some(vision.tower_projection(&vision_raw, &checkpoint)?),
             Kind::Siglip => None,
         };
         let dimension = image_space.as_ref().map_or(image_width, Linear::outputs);
@@ -96,7 +96,7 @@ impl ClipModel {
             Kind::Siglip => effective_length(&[positions])?,
         };
         let mut inventory = text.inventory()?;
-        inventory.merge(eyes.tower.inventory()?);
+        inventory.merge(vision.tower.inventory()?);
         for linear in [&text_space, &image_space].into_iter().flatten() {
             inventory.add_linear(linear)?;
         }
@@ -108,13 +108,13 @@ impl ClipModel {
                 &checkpoint,
                 options,
                 &text,
-                &eyes,
+                &vision,
                 (dimension, max_length),
                 inventory,
             )?,
             text,
             text_space,
-            eyes,
+            vision,
             image_space,
             tokenizer,
             dimension,
@@ -183,8 +183,8 @@ impl ClipModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
-        let values = self.eyes.rows(pictures, first, cancel, |seen| {
-            let pooled = self.eyes.tower.pool(seen)?;
+        let values = self.vision.rows(pictures, first, cancel, |seen| {
+            let pooled = self.vision.tower.pool(seen)?;
             let rows = self.finish(pooled, self.image_space.as_ref())?;
             let shape = (rows.len() / self.dimension, self.dimension);
             Ok(Tensor::from_vec(rows, shape, &candle_core::Device::Cpu)?)
@@ -253,7 +253,7 @@ impl ClipModel {
     }
 }
 
-impl Eyes {
+impl VisionTower {
     fn tower_projection(&self, raw: &RawConfig, checkpoint: &Checkpoint) -> Result<Linear> {
         let names = crate::models::vision::Blueprint::from_config(raw)?.names;
         let source = checkpoint.source.as_ref();
@@ -360,11 +360,11 @@ fn info(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
     text: &Encoder,
-    eyes: &Eyes,
+    vision: &VisionTower,
     (dimension, max_length): (usize, usize),
     inventory: Inventory,
 ) -> Result<ModelInfo> {
-    let vision = &eyes.tower.config().encoder;
+    let vision = &vision.tower.config().encoder;
     Ok(ModelInfo {
         architecture: checkpoint.architecture()?,
         family: vision.family.to_owned(),

@@ -175,7 +175,7 @@ impl EmbeddingModel {
     /// What it counts of its calls, by name.
     pub fn stats(&self) -> Vec<(&'static str, Reading)> {
         match &self.body {
-            Body::Transformer(loaded) => loaded.gathering.stats.read(),
+            Body::Transformer(loaded) => loaded.batcher.stats.read(),
             Body::Static(model) => model.stats.read(),
         }
     }

@@ -57,7 +57,7 @@ impl MaskModel {
 
     /// What it counts of its calls, by name.
     pub fn stats(&self) -> Vec<(&'static str, Reading)> {
-        self.loaded.gathering.stats.read()
+        self.loaded.batcher.stats.read()
     }
 
     /// What stands for a gap in a text, such as `[MASK]`.

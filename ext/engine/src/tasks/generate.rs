@@ -14,7 +14,7 @@ use super::loading::{together, Checkpoint, LoadOptions, ModelInfo};
 use crate::generation::run::{Run, RunText};
 use crate::generation::sampler::log_sum_exp;
 use crate::generation::scheduler::{
-    too_long, turns, ContextOverflow, DraftModel, Scheduler, Stats, Text, Turns, Work,
+    leader, too_long, ContextOverflow, DraftModel, Leader, Scheduler, Stats, Text, Work,
 };
 use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
 use crate::models::decoder::model::Logits;
@@ -433,7 +433,7 @@ impl Generation {
 
     /// A run belongs to the process that began it.
     fn check_process(&self) -> Result<()> {
-        turns::check_process(self.process)
+        leader::check_process(self.process)
     }
 
     /// Waits for one token; returns the text that became certain, `None` once the run is over.

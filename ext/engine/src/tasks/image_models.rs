@@ -10,16 +10,16 @@ use formats::files::model_files::ModelFiles;
 use super::classify::Logits;
 use super::embed::Embeddings;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
-use super::vision::{Eyes, Picture};
+use super::vision::{Picture, VisionTower};
 
 /// An image as the hidden state of its first token, or as SigLIP pools it.
 pub struct ImageEmbeddingModel {
-    eyes: Eyes,
+    vision: VisionTower,
     info: ModelInfo,
 }
 
 pub struct ImageClassifyModel {
-    eyes: Eyes,
+    vision: VisionTower,
     head: Linear,
     labels: Vec<String>,
     independent: bool,
@@ -29,8 +29,8 @@ pub struct ImageClassifyModel {
 impl ImageEmbeddingModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let (eyes, info) = load(&checkpoint, files, options, cancel)?;
-        Ok(Self { eyes, info })
+        let (vision, info) = load(&checkpoint, files, options, cancel)?;
+        Ok(Self { vision, info })
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -51,14 +51,14 @@ impl ImageEmbeddingModel {
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
         let pool = |seen: &Seen| {
-            let pooled = self.eyes.tower.pool(seen)?.contiguous()?;
+            let pooled = self.vision.tower.pool(seen)?.contiguous()?;
             if normalize {
                 kernels::l2_normalize(&pooled)
             } else {
                 Ok(pooled)
             }
         };
-        let values = self.eyes.rows(pictures, first, cancel, pool)?;
+        let values = self.vision.rows(pictures, first, cancel, pool)?;
         self.info.check_numbers(&values)?;
         Ok(Embeddings {
             values,
@@ -71,7 +71,7 @@ impl ImageEmbeddingModel {
 impl ImageClassifyModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let (eyes, mut info) = load(&checkpoint, files, options, cancel)?;
+        let (vision, mut info) = load(&checkpoint, files, options, cancel)?;
         let config = required_config(&checkpoint)?;
         let names = Blueprint::from_config(config)?.names;
         let source = checkpoint.source.as_ref();
@@ -90,7 +90,7 @@ impl ImageClassifyModel {
             .unwrap_or(0);
         let outputs = parameters.outputs(Part::SequenceOutput)?;
         let hidden = info.hidden_size;
-        if inputs != eyes.tower.config().classifier.width(hidden) {
+        if inputs != vision.tower.config().classifier.width(hidden) {
             return Err(parameters.misfit(Part::SequenceOutput, &[outputs, hidden]));
         }
         let head = parameters.linear(Part::SequenceOutput, inputs, outputs)?;
@@ -103,7 +103,7 @@ impl ImageClassifyModel {
                 (0..outputs).map(name).collect()
             }),
             independent: problem == Some("multi_label_classification") || outputs == 1,
-            eyes,
+            vision,
             head,
             info,
         })
@@ -124,8 +124,8 @@ impl ImageClassifyModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Logits> {
-        let values = self.eyes.rows(pictures, first, cancel, |seen| {
-            let input = self.eyes.tower.classifier_input(seen)?;
+        let values = self.vision.rows(pictures, first, cancel, |seen| {
+            let input = self.vision.tower.classifier_input(seen)?;
             self.head.forward(&input.contiguous()?)
         })?;
         self.info.check_numbers(&values)?;
@@ -152,19 +152,19 @@ fn load(
     files: &ModelFiles,
     options: &LoadOptions,
     cancel: &CancelToken,
-) -> Result<(Eyes, ModelInfo)> {
+) -> Result<(VisionTower, ModelInfo)> {
     let config = required_config(checkpoint)?;
-    let eyes = Eyes::load(config, checkpoint, files, cancel)?;
-    let vision = &eyes.tower.config().encoder;
-    let mut inventory = eyes.tower.inventory()?;
+    let vision = VisionTower::load(config, checkpoint, files, cancel)?;
+    let config = &vision.tower.config().encoder;
+    let mut inventory = vision.tower.inventory()?;
     inventory.add_rows("l2_normalize", &checkpoint.opened)?;
     let info = ModelInfo {
         architecture: checkpoint.architecture()?,
-        family: vision.family.to_owned(),
+        family: config.family.to_owned(),
         parameters: checkpoint.parameters(),
-        hidden_size: vision.hidden_size,
-        layers: vision.layers.len(),
-        attention_heads: vision.head_count,
+        hidden_size: config.hidden_size,
+        layers: config.layers.len(),
+        attention_heads: config.head_count,
         vocabulary: 0,
         max_length: usize::MAX,
         device: checkpoint.device,
@@ -174,5 +174,5 @@ fn load(
         inventory,
         verified: options.verifies(),
     };
-    Ok((eyes, info))
+    Ok((vision, info))
 }

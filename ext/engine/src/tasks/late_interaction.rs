@@ -131,7 +131,7 @@ impl LateInteractionModel {
 
     /// What it counts of its calls, by name.
     pub fn stats(&self) -> Vec<(&'static str, stats::Reading)> {
-        self.loaded.gathering.stats.read()
+        self.loaded.batcher.stats.read()
     }
 
     /// The length of a vector.

@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 use serde_json::json;
 
 use super::batching;
-use super::gathering::{Gathering, Request};
+use super::dynamic_batching::{DynamicBatcher, Request};
 use crate::models::decoder::DecoderConfig;
 use crate::models::families;
 use crate::models::heads::{Head, HeadKind};
@@ -319,7 +319,7 @@ pub(super) struct LoadedModel {
     pub tokenizer: Tokenizer,
     pub max_length: usize,
     pub info: ModelInfo,
-    pub gathering: Gathering,
+    pub batcher: DynamicBatcher,
 }
 
 impl LoadedModel {
@@ -339,7 +339,7 @@ impl LoadedModel {
             budget: batching::budget(asked, self.info.device)?,
             cancel,
         };
-        self.gathering.forward(&request, finish)
+        self.batcher.forward(&request, finish)
     }
 
     /// `sequence_limit` is what sentence-transformers' files say.
@@ -395,7 +395,7 @@ impl LoadedModel {
             tokenizer,
             max_length,
             info,
-            gathering: Gathering::default(),
+            batcher: DynamicBatcher::default(),
         })
     }
 

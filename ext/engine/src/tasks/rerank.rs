@@ -141,7 +141,7 @@ impl RerankModel {
 
     /// What it counts of its calls, by name.
     pub fn stats(&self) -> Vec<(&'static str, Reading)> {
-        self.model.loaded.gathering.stats.read()
+        self.model.loaded.batcher.stats.read()
     }
 
     /// The most tokens of query and document together that are read.

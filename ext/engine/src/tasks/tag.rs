@@ -78,7 +78,7 @@ impl TagModel {
 
     /// What it counts of its calls, by name.
     pub fn stats(&self) -> Vec<(&'static str, Reading)> {
-        self.loaded.gathering.stats.read()
+        self.loaded.batcher.stats.read()
     }
 
     pub fn labels(&self) -> &[String] {

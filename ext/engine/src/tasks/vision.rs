@@ -37,13 +37,13 @@ impl Picture {
 const CHUNK: usize = 64;
 
 /// A vision tower and what its checkpoint makes of pictures before.
-pub(super) struct Eyes {
+pub(super) struct VisionTower {
     pub tower: Tower,
     processor: Processor,
     device: Device,
 }
 
-impl Eyes {
+impl VisionTower {
     pub fn load(
         raw: &RawConfig,
         checkpoint: &Checkpoint,

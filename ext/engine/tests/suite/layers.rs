@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the lowest to the highest.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
     "runtime",
     "quant",
     "files",
@@ -14,6 +14,7 @@ const ORDER: [&str; 12] = [
     "image",
     "kernels",
     "tensor",
+    "vector_index",
     "nn",
     "models",
     "generation",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use engine::tasks::vector_index::{Id, RowType, VectorIndex};
+use engine::vector_index::{Id, RowType, VectorIndex};
 use engine::{CancelToken, Error};
 use sha2::{Digest, Sha256};
 
@@ -246,10 +246,10 @@ fn clustered(seed: usize) -> Vec<f32> {
 const WIDTH: usize = 24;
 const COUNT: usize = 20 * 256;
 
-fn draw(index: &mut VectorIndex, links: usize) {
+fn build(index: &mut VectorIndex, links: usize) {
     let cancel = CancelToken::new();
     index.start_graph(links).unwrap();
-    while let Some(block) = index.draw_graph(64, &cancel).unwrap() {
+    while let Some(block) = index.build_graph(64, &cancel).unwrap() {
         index.grow_graph(block).unwrap();
     }
 }
@@ -260,23 +260,23 @@ fn with_graph(row_type: RowType, count: usize, links: usize) -> VectorIndex {
         let id = Id::Integer(row as i64);
         index.add(id, &packed(&clustered(row))).unwrap();
     }
-    draw(&mut index, links);
+    build(&mut index, links);
     index
 }
 
-fn walked(index: &VectorIndex, query: &[f32], most: usize, effort: usize) -> Vec<(Id, f32)> {
+fn searched(index: &VectorIndex, query: &[f32], most: usize, effort: usize) -> Vec<(Id, f32)> {
     let cancel = CancelToken::new();
     let found = index.search(&packed(query), most, None, Some(effort), &cancel);
     found.unwrap()
 }
 
-/// How many of the ten best a walk finds; another row with the same score is as good.
+/// How many of the ten best a search finds; another row with the same score is as good.
 fn recall(index: &VectorIndex, effort: usize) -> f64 {
     let mut hits = 0;
     for seed in 0..100 {
         let query = clustered(1_000_000 + seed);
         let least = search(index, &query, 10)[9].1;
-        let found = walked(index, &query, 10, effort);
+        let found = searched(index, &query, 10, effort);
         hits += found.iter().filter(|(_, score)| *score >= least).count();
     }
     hits as f64 / 1000.0
@@ -298,7 +298,7 @@ fn a_graph_leads_to_nearly_all_of_the_nearest() {
 }
 
 #[test]
-fn the_same_rows_give_the_same_graph_whenever_it_is_drawn() {
+fn the_same_rows_give_the_same_graph_whenever_it_is_built() {
     let folder = Folder::new("same");
     let cancel = CancelToken::new();
     let saved = |index: &VectorIndex, name: &str| {
@@ -312,12 +312,12 @@ fn the_same_rows_give_the_same_graph_whenever_it_is_drawn() {
         let id = Id::Integer(row as i64);
         index.add(id, &packed(&clustered(row))).unwrap();
         if row % 300 == 0 {
-            draw(&mut index, 6);
+            build(&mut index, 6);
         }
     }
-    draw(&mut index, 6);
+    build(&mut index, 6);
     assert!(saved(&index, "by_and_by") == at_once);
-    draw(&mut index, 7);
+    build(&mut index, 7);
     assert_eq!(index.graph(), Some((7, 1280)));
     assert!(saved(&index, "other") != at_once);
 }
@@ -331,10 +331,10 @@ fn a_graph_is_saved_grows_and_loses_rows() {
         let mut index = with_graph(row_type, COUNT, 12);
         let (old, new) = (clustered(1), clustered(2_000_000));
         index.add(Id::Integer(1), &packed(&new)).unwrap();
-        assert!(walked(&index, &new, 20, 64)
+        assert!(searched(&index, &new, 20, 64)
             .iter()
             .any(|(id, _)| *id == Id::Integer(1)));
-        assert!(walked(&index, &old, 1, 64)[0].0 != Id::Integer(1));
+        assert!(searched(&index, &old, 1, 64)[0].0 != Id::Integer(1));
         for row in (0..COUNT).filter(|row| row % 3 != 1) {
             index.delete(&Id::Integer(row as i64)).unwrap();
         }
@@ -352,14 +352,14 @@ fn a_graph_is_saved_grows_and_loses_rows() {
             let id = Id::Integer((COUNT + row) as i64);
             opened.add(id, &packed(&clustered(COUNT + row))).unwrap();
         }
-        draw(&mut opened, 12);
+        build(&mut opened, 12);
         assert!(opened.graph().unwrap().1 > COUNT);
         let share = recall(&opened, 64);
         assert!(share >= 0.95, "{row_type:?} {share}");
         for row in 0..2 * COUNT {
             opened.delete(&Id::Integer(row as i64)).unwrap();
         }
-        assert_eq!(walked(&opened, &new, 5, 64), []);
+        assert_eq!(searched(&opened, &new, 5, 64), []);
         opened.save(&path, &cancel).unwrap();
         assert!(VectorIndex::open(&path, &cancel).unwrap().is_empty());
     }
@@ -403,23 +403,23 @@ fn equal_vectors_and_an_interrupt_do_no_harm() {
     let stopped = CancelToken::new();
     stopped.cancel();
     assert!(matches!(
-        index.draw_graph(64, &stopped),
+        index.build_graph(64, &stopped),
         Err(Error::Interrupted)
     ));
     assert_eq!(index.graph(), Some((12, 0)));
-    let block = index.draw_graph(64, &cancel).unwrap().unwrap();
-    let late = index.draw_graph(64, &cancel).unwrap().unwrap();
+    let block = index.build_graph(64, &cancel).unwrap().unwrap();
+    let late = index.build_graph(64, &cancel).unwrap().unwrap();
     index.grow_graph(block).unwrap();
     index.grow_graph(late).unwrap();
     assert_eq!(index.graph(), Some((12, 256)));
-    draw(&mut index, 12);
+    build(&mut index, 12);
     let query = packed(&clustered(5));
     assert!(matches!(
         index.search(&query, 10, None, Some(64), &stopped),
         Err(Error::Interrupted)
     ));
     assert!(recall(&index, 64) >= 0.95);
-    assert!(walked(&index, &clustered(2000), 10, 64)
+    assert!(searched(&index, &clustered(2000), 10, 64)
         .iter()
         .all(|(_, score)| *score > 0.999));
     for links in [0, 1, 257] {
@@ -430,7 +430,7 @@ fn equal_vectors_and_an_interrupt_do_no_harm() {
     }
 }
 
-/// A graph that lies under a checksum that holds is refused or walked, grown and mended without harm.
+/// A graph that lies under a checksum that holds is refused or searched, grown and repaired without harm.
 #[test]
 fn graphs_that_lie_do_no_harm() {
     let folder = Folder::new("lies");
@@ -470,7 +470,7 @@ fn graphs_that_lie_do_no_harm() {
                 Err(error) => panic!("{error:?}"),
             };
             taken += 1;
-            walked(&index, &clustered(3), 5, 8);
+            searched(&index, &clustered(3), 5, 8);
             for row in 0..10 {
                 index.delete(&Id::Integer(row)).unwrap();
             }
@@ -478,7 +478,7 @@ fn graphs_that_lie_do_no_harm() {
                 let id = Id::Integer(1000 + row as i64);
                 index.add(id, &packed(&clustered(row))).unwrap();
             }
-            draw(&mut index, 2);
+            build(&mut index, 2);
             index.save(&again, &cancel).unwrap();
             VectorIndex::open(&again, &cancel).unwrap();
         }

@@ -2,5 +2,5 @@
 
 pub mod chat_template;
 mod jinja;
-pub mod search;
+pub mod recognizers;
 pub mod tokenizer;

@@ -5,7 +5,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use super::pass::{Planned, GUESSING};
+use super::step::{Planned, GUESSING};
 use super::{Scheduler, Shared, Text, Work};
 use crate::generation::drafting::Preview;
 use crate::generation::Scores;

@@ -1,23 +1,23 @@
 //! Many texts at once: the threads that wait for texts take turns in computing them, all together in one
 //! pass over the weights after the other. There is no thread beside theirs.
 
+mod chunked_prefill;
 mod draft;
 #[cfg(test)]
 mod faults;
-mod pace;
-mod pass;
+pub(crate) mod leader;
+mod sequence;
 mod stats;
-mod text;
-pub(crate) mod turns;
+mod step;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use chunked_prefill::ChunkedPrefill;
 pub use draft::{DraftModel, Drafter};
-use pace::Pace;
+pub(crate) use leader::Leader;
+use leader::Table;
+pub use sequence::{too_long, ContextOverflow, Text, Work};
 pub use stats::Stats;
-pub use text::{too_long, ContextOverflow, Text, Work};
-use turns::Table;
-pub(crate) use turns::Turns;
 
 use crate::models::decoder::{Decoder, KvPool, Recordings};
 use crate::{CancelToken, Result};
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     recordings: Recordings,
     /// A smaller model, where there is one.
     drafter: Option<Drafter>,
-    pace: Pace,
+    pace: ChunkedPrefill,
     /// Whether parts of prompts in the pass that is planned are as long as the pace allows.
     paced: bool,
 }
@@ -89,7 +89,7 @@ impl Scheduler {
                 pool,
                 recordings: Recordings::default(),
                 drafter,
-                pace: Pace::default(),
+                pace: ChunkedPrefill::default(),
                 paced: false,
             }),
             #[cfg(test)]
@@ -113,7 +113,7 @@ impl Scheduler {
     }
 }
 
-impl Turns for Scheduler {
+impl Leader for Scheduler {
     type Work = Work;
     type Shared = Shared;
 

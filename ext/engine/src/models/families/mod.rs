@@ -25,7 +25,7 @@ use crate::models::parts::Names;
 use crate::models::seq2seq::Seq2SeqConfig;
 use crate::models::vision::config::*;
 use crate::models::vision::connector::ConnectorConfig;
-use crate::models::vision::sight::{SightConfig, Spelling, Token};
+use crate::models::vision::vlm::{Spelling, Token, VlmConfig};
 use crate::nn::AttentionKind;
 use crate::{Error, Result, VERSION};
 use formats::files::raw_config::{RawConfig, LAYERS, POSITIONS, WIDTH};
@@ -142,13 +142,13 @@ impl Shape for VisionConfig {
     }
 }
 
-impl Shape for SightConfig {
+impl Shape for VlmConfig {
     const KIND: &'static str = "a model of texts and images";
 
     const FAMILIES: &'static [Family<Self>] = vlm::FAMILIES;
 
     fn check(&self) -> Checked {
-        SightConfig::check(self)
+        VlmConfig::check(self)
     }
 
     /// Files of vision towers all call themselves clip.
@@ -257,7 +257,7 @@ pub fn supported() -> Vec<Supported> {
     list::<DecoderConfig>("decoder", &mut all);
     list::<Seq2SeqConfig>("seq2seq", &mut all);
     list::<VisionConfig>("vision", &mut all);
-    list::<SightConfig>("vlm", &mut all);
+    list::<VlmConfig>("vlm", &mut all);
     all
 }
 

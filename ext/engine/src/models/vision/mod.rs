@@ -5,7 +5,7 @@ pub mod config;
 pub mod connector;
 mod pooling;
 mod positions;
-pub mod sight;
+pub mod vlm;
 
 use candle_core::{DType, Device, Tensor};
 

@@ -1,9 +1,9 @@
 //! Texts from texts: translation, summaries, answers, by encoder-decoders.
 
-mod counts;
 mod defaults;
-mod desk;
 mod languages;
+mod scheduler;
+mod stats;
 mod writing;
 
 use std::sync::{Arc, OnceLock};
@@ -24,9 +24,9 @@ use super::loading::{effective_length, Checkpoint, LoadOptions, ModelInfo};
 pub use defaults::GenerationDefaults;
 pub use writing::{Writing, WritingSettings, Written};
 
-use counts::Counts;
-use desk::Desk;
 use languages::Languages;
+use scheduler::Seq2SeqScheduler;
+use stats::Stats;
 
 /// An encoder-decoder with its tokenizer; immutable, shared by all calls.
 pub struct Seq2SeqModel {
@@ -38,8 +38,8 @@ pub struct Seq2SeqModel {
     tasks: String,
     max_length: usize,
     info: ModelInfo,
-    counts: Arc<Counts>,
-    desk: PerProcess<Desk>,
+    stats: Arc<Stats>,
+    scheduler: PerProcess<Seq2SeqScheduler>,
     /// Made for the first constraint.
     vocabulary: OnceLock<Vocabulary>,
 }
@@ -89,7 +89,7 @@ impl Seq2SeqModel {
         let generation = generation.map(|path| RawConfig::read(&path)).transpose()?;
         let defaults = GenerationDefaults::read(generation.as_ref(), raw, config, &tokenizer)?;
         let tasks = raw.and_then(|raw| raw.get("task_specific_params"));
-        let counts = Arc::new(Counts::default());
+        let stats = Arc::new(Stats::default());
         Ok(Self {
             languages: Languages::of(config.family, files, &tokenizer, cancel)?,
             tasks: tasks.map_or_else(|| "{}".to_owned(), ToString::to_string),
@@ -98,8 +98,8 @@ impl Seq2SeqModel {
             tokenizer,
             max_length,
             info,
-            desk: PerProcess::new(Desk::new(counts.clone())),
-            counts,
+            scheduler: PerProcess::new(Seq2SeqScheduler::new(stats.clone())),
+            stats,
             vocabulary: OnceLock::new(),
         })
     }
@@ -118,12 +118,13 @@ impl Seq2SeqModel {
 
     /// What it counts of the texts that it writes, by name.
     pub fn stats(&self) -> Vec<(&'static str, Reading)> {
-        self.counts.read()
+        self.stats.read()
     }
 
     /// Where this process's calls write.
-    fn desk(&self) -> Result<Arc<Desk>> {
-        self.desk.get(|| Ok(Desk::new(self.counts.clone())))
+    fn scheduler(&self) -> Result<Arc<Seq2SeqScheduler>> {
+        self.scheduler
+            .get(|| Ok(Seq2SeqScheduler::new(self.stats.clone())))
     }
 
     /// What the checkpoint says of generating.

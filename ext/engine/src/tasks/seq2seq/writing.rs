@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::desk::Desk;
+use super::scheduler::Seq2SeqScheduler;
 use super::Seq2SeqModel;
 use crate::generation::run::{Run, RunText};
-use crate::generation::scheduler::turns::{self, Turns};
+use crate::generation::scheduler::leader::{self, Leader};
 use crate::generation::{
     BeamSearch, BeamSettings, Choice, Constraint, EarlyStopping, FinishReason, GenerationConfig,
     Scores, StopMatcher, StopOutcome, Timings, TokenRules,
@@ -52,8 +52,8 @@ struct Text {
 ///
 /// A call of [`Writing::step`] that is interrupted may be repeated; it goes on where it was.
 pub struct Writing {
-    desk: Arc<Desk>,
-    texts: Arc<turns::Text<Texts>>,
+    scheduler: Arc<Seq2SeqScheduler>,
+    texts: Arc<leader::Text<Texts>>,
     process: u32,
 }
 
@@ -112,12 +112,12 @@ impl Writing {
         settings: WritingSettings,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<Self> {
-        let desk = model.desk()?;
+        let scheduler = model.scheduler()?;
         let texts = Texts::new(model, sources, settings, constraint)?;
         let is_over = texts.is_over();
         Ok(Self {
-            texts: desk.join(texts, is_over),
-            desk,
+            texts: scheduler.join(texts, is_over),
+            scheduler,
             process: std::process::id(),
         })
     }
@@ -126,13 +126,13 @@ impl Writing {
     /// text, `None` once all are over.
     pub fn step(&self, cancel: &CancelToken) -> Result<Option<String>> {
         self.check_process()?;
-        self.desk.next(&self.texts, cancel)
+        self.scheduler.next(&self.texts, cancel)
     }
 
     /// Waits for the end of all texts.
     pub fn finish(&self, cancel: &CancelToken) -> Result<()> {
         self.check_process()?;
-        self.desk.finish(&self.texts, cancel)
+        self.scheduler.finish(&self.texts, cancel)
     }
 
     /// What has become of the texts, in their order.
@@ -143,14 +143,14 @@ impl Writing {
 
     /// A run belongs to the process that began it.
     fn check_process(&self) -> Result<()> {
-        turns::check_process(self.process)
+        leader::check_process(self.process)
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
         if self.check_process().is_ok() {
-            self.desk.leave(&self.texts);
+            self.scheduler.leave(&self.texts);
         }
     }
 }
@@ -268,12 +268,12 @@ impl Texts {
 
     /// Takes note of how long it took to compute the logits of the next tokens.
     pub fn computed(&mut self, time: Duration) {
-        let counts = &self.model.counts;
-        counts.tokens_out.add(self.active.len() as u64);
+        let stats = &self.model.stats;
+        stats.tokens_out.add(self.active.len() as u64);
         let times = if self.writing.is_zero() {
-            &counts.first_token_ms
+            &stats.first_token_ms
         } else {
-            &counts.token_ms
+            &stats.token_ms
         };
         self.writing += time;
         for &text in &self.active {

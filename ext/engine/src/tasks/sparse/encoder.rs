@@ -63,7 +63,7 @@ impl Encoder {
             Route::Splade { pooling, .. } => {
                 let settings = TextSettings::read(files, folder, cancel)?;
                 let mut splade = Splade::load(own, options, settings, *pooling, cancel)?;
-                splade.loaded.gathering.stats = stats.clone();
+                splade.loaded.batcher.stats = stats.clone();
                 Ok(Self::Splade(Box::new(splade)))
             }
             Route::Static { .. } => {

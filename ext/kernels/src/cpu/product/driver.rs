@@ -13,7 +13,7 @@ use crate::cpu::product::amx::Tiles;
 use crate::cpu::product::epilogue::{Finish, GemmEpilogue};
 use crate::cpu::product::panels;
 use crate::cpu::{for_each_range, with_scratch, Element, Output};
-use base::runtime::{ahead::Span, threads};
+use base::runtime::{prefetch::Span, threads};
 
 /// Columns of a task at most.
 pub(super) const TASK_COLUMNS: usize = 128;

@@ -1,4 +1,4 @@
-//! What models that see read alike from the GGUF file of their tower, which llama.cpp's converter writes beside that
+//! What vision-language models read alike from the GGUF file of their tower, which llama.cpp's converter writes beside that
 //! of the decoder (`mmproj`). It names no tokens, and says little of how images are prepared: the rest is what the
 //! processors of the families do.
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::*;
 
 /// LLaVA's, whose files end with the layer that is read.
-pub fn llava_gguf(file: &GgufFile<'_>) -> Result<SightConfig> {
+pub fn llava_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
     let activation = activation(file, Activation::Gelu)?;
     let tower = tower(file, "clip", activation)?;
     let count = tower.config.encoder.layers.len();
@@ -46,7 +46,7 @@ pub fn llava_gguf(file: &GgufFile<'_>) -> Result<SightConfig> {
             }),
         ),
     };
-    Ok(SightConfig {
+    Ok(VlmConfig {
         layers,
         ..seen(file, tower, connector, "<image>", images)?
     })
@@ -58,7 +58,7 @@ pub fn siglip_gguf(
     connector: ConnectorConfig,
     marker: &'static str,
     images: Value,
-) -> Result<SightConfig> {
+) -> Result<VlmConfig> {
     let tower = tower(file, "siglip", Activation::GeluTanh)?;
     seen(file, tower, connector, marker, images)
 }
@@ -69,7 +69,7 @@ pub fn image_edge(file: &GgufFile<'_>) -> Result<usize> {
 }
 
 /// Qwen2-VL's, and with windows Qwen2.5-VL's.
-pub fn qwen_gguf(file: &GgufFile<'_>) -> Result<SightConfig> {
+pub fn qwen_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
     let windows = file.projector()? == "qwen2.5vl_merger";
     let activation = activation(file, Activation::GeluTanh)?;
     let mut tower = tower(file, "qwen2_vl", activation)?;
@@ -105,13 +105,13 @@ fn seen(
     connector: ConnectorConfig,
     marker: &'static str,
     mut images: Value,
-) -> Result<SightConfig> {
+) -> Result<VlmConfig> {
     for name in ["image_mean", "image_std"] {
         if let Some(numbers) = file.metadata().opt_f32s(&file.key(name))? {
             images[name] = json!(numbers);
         }
     }
-    Ok(SightConfig {
+    Ok(VlmConfig {
         tower,
         layers: Vec::new(),
         whole: false,
@@ -180,7 +180,7 @@ fn activation(file: &GgufFile<'_>, gelu: Activation) -> Result<Activation> {
 }
 
 /// Gemma 3's.
-pub fn gemma_gguf(file: &GgufFile<'_>) -> Result<SightConfig> {
+pub fn gemma_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
     let edge = image_edge(file)?;
     let merged = file.opt_size("projector.scale_factor")?.unwrap_or(4);
     let patch = file.size("patch_size", 1..=1024)?;
@@ -194,7 +194,7 @@ pub fn gemma_gguf(file: &GgufFile<'_>) -> Result<SightConfig> {
         "image_processor_type": "Gemma3ImageProcessor",
         "size": {"height": edge, "width": edge},
     });
-    Ok(SightConfig {
+    Ok(VlmConfig {
         spelling: Spelling::Framed {
             start: Token::Name("<start_of_image>"),
             end: Token::Name("<end_of_image>"),
@@ -204,7 +204,7 @@ pub fn gemma_gguf(file: &GgufFile<'_>) -> Result<SightConfig> {
 }
 
 /// Idefics 3's and SmolVLM's, whose images are cut into tiles.
-pub fn tiled_gguf(file: &GgufFile<'_>) -> Result<SightConfig> {
+pub fn tiled_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
     let merged = file.opt_size("projector.scale_factor")?;
     let connector = ConnectorConfig::Blocks {
         edge: merged.unwrap_or(3),
@@ -216,7 +216,7 @@ pub fn tiled_gguf(file: &GgufFile<'_>) -> Result<SightConfig> {
         "size": {"longest_edge": longest.unwrap_or(4 * edge)},
         "max_image_size": {"longest_edge": edge},
     });
-    Ok(SightConfig {
+    Ok(VlmConfig {
         spelling: Spelling::Tiles,
         ..siglip_gguf(file, connector, "<image>", images)?
     })

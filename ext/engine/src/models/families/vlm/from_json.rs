@@ -1,19 +1,19 @@
-//! What models that see read alike from a `config.json`.
+//! What vision-language models read alike from a `config.json`.
 
 use super::*;
 use crate::models::config;
 
 /// A tower that is read after all its layers, and images that a prompt spells by one marker.
-pub fn sight(
+pub fn vlm_config(
     raw: &RawConfig,
     tower: &RawConfig,
     connector: ConnectorConfig,
-) -> Result<SightConfig> {
+) -> Result<VlmConfig> {
     let marker = raw.usize_in(
         ["image_token_index", "image_token_id"],
         0..=u32::MAX as usize,
     )?;
-    Ok(SightConfig {
+    Ok(VlmConfig {
         tower: Blueprint::from_config(tower)?,
         layers: Vec::new(),
         whole: false,
@@ -25,18 +25,18 @@ pub fn sight(
 }
 
 /// LLaVA's towers are read before their last layer, and mostly without the token before the patches.
-pub fn llava_sight(
+pub fn llava_config(
     raw: &RawConfig,
     connector: fn(Activation) -> ConnectorConfig,
-) -> Result<SightConfig> {
+) -> Result<VlmConfig> {
     let raw = raw
         .clone()
         .with_defaults(json!({"image_token_index": 32000}));
     let activation = raw.opt_string("projector_hidden_act")?.unwrap_or("gelu");
     let connector = connector(config::activation(activation, raw.file())?);
-    let config = sight(&raw, &raw.nested("vision_config")?, connector)?;
+    let config = vlm_config(&raw, &raw.nested("vision_config")?, connector)?;
     let count = config.tower.config.encoder.layers.len();
-    Ok(SightConfig {
+    Ok(VlmConfig {
         layers: layers_read(&raw, count)?,
         whole: raw.opt_string("vision_feature_select_strategy")? == Some("full"),
         ..config
@@ -73,7 +73,7 @@ fn layers_read(raw: &RawConfig, count: usize) -> Result<Vec<usize>> {
 }
 
 /// Gemma 3's, whose images stand between two tokens.
-pub fn gemma_sight(raw: &RawConfig) -> Result<SightConfig> {
+pub fn gemma_config(raw: &RawConfig) -> Result<VlmConfig> {
     let raw = raw.clone().with_defaults(json!({
         "image_token_index": 262144, "boi_token_index": 255999, "eoi_token_index": 256000,
     }));
@@ -94,11 +94,11 @@ pub fn gemma_sight(raw: &RawConfig) -> Result<SightConfig> {
     let id = |key: &str| -> Result<Token> {
         Ok(Token::Id(raw.usize_in(key, 0..=u32::MAX as usize)? as u32))
     };
-    Ok(SightConfig {
+    Ok(VlmConfig {
         spelling: Spelling::Framed {
             start: id("boi_token_index")?,
             end: id("eoi_token_index")?,
         },
-        ..sight(&raw, &tower, connector)?
+        ..vlm_config(&raw, &tower, connector)?
     })
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-pub const FAMILY: Family<SightConfig> = Family {
+pub const FAMILY: Family<VlmConfig> = Family {
     name: "idefics3",
     matches: types(&["idefics3", "smolvlm"]),
     config: |raw| {
@@ -9,9 +9,9 @@ pub const FAMILY: Family<SightConfig> = Family {
         let kind = json!({"model_type": idefics3_vision::FAMILY.name});
         let edge = raw.opt_usize_in("scale_factor", 1..=64)?.unwrap_or(2);
         let connector = ConnectorConfig::Blocks { edge };
-        Ok(SightConfig {
+        Ok(VlmConfig {
             spelling: Spelling::Tiles,
-            ..sight(&raw, &raw.nested("vision_config")?.with(kind), connector)?
+            ..vlm_config(&raw, &raw.nested("vision_config")?.with(kind), connector)?
         })
     },
     names: |config| Names {

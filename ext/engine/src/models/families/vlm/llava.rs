@@ -1,9 +1,9 @@
 use super::*;
 
-pub const FAMILY: Family<SightConfig> = Family {
+pub const FAMILY: Family<VlmConfig> = Family {
     name: "llava",
     matches: types(&["llava"]),
-    config: |raw| llava_sight(raw, |activation| ConnectorConfig::Mlp { activation }),
+    config: |raw| llava_config(raw, |activation| ConnectorConfig::Mlp { activation }),
     names: |config| config.tower.names,
     // LLaVA-NeXT's too.
     gguf: Some(Gguf {

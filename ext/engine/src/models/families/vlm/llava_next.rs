@@ -1,9 +1,9 @@
 use super::*;
 
-pub const FAMILY: Family<SightConfig> = Family {
+pub const FAMILY: Family<VlmConfig> = Family {
     name: "llava_next",
     matches: types(&["llava_next"]),
-    config: |raw| llava_sight(raw, |activation| ConnectorConfig::Lines { activation }),
+    config: |raw| llava_config(raw, |activation| ConnectorConfig::Lines { activation }),
     names: |config| config.tower.names,
     gguf: None,
 };

@@ -12,9 +12,9 @@ use super::vision::{idefics3_vision, qwen2_vl_vision, siglip_vision};
 use super::*;
 
 use from_gguf::{gemma_gguf, llava_gguf, qwen_gguf, tiled_gguf};
-use from_json::{gemma_sight, llava_sight, sight};
+use from_json::{gemma_config, llava_config, vlm_config};
 
-pub const FAMILIES: &[Family<SightConfig>] = &[
+pub const FAMILIES: &[Family<VlmConfig>] = &[
     llava::FAMILY,
     llava_next::FAMILY,
     idefics3::FAMILY,

@@ -1,6 +1,6 @@
 use super::*;
 
-pub const FAMILY: Family<SightConfig> = Family {
+pub const FAMILY: Family<VlmConfig> = Family {
     name: "qwen2_vl",
     matches: types(&["qwen2_vl", "qwen2_5_vl"]),
     config: |raw| {
@@ -16,7 +16,7 @@ pub const FAMILY: Family<SightConfig> = Family {
             edge: vision.blocks.map_or(1, |blocks| blocks.edge),
             norm: vision.encoder.norm,
         };
-        sight(&raw, &tower, connector)
+        vlm_config(&raw, &tower, connector)
     },
     names: |config| config.tower.names,
     gguf: Some(Gguf {

@@ -25,7 +25,7 @@ use crate::cpu::product::store::Panels;
 use crate::cpu::{for_each_range, Output};
 use crate::{Error, Result};
 use base::quant::{BlockType, QuantizedTensor};
-use base::runtime::ahead::Span;
+use base::runtime::prefetch::Span;
 use format::{for_format, Format, PANEL};
 use level::Level;
 use product::multiply_panels;

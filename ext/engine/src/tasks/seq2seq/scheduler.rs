@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use super::counts::Counts;
+use super::stats::Stats;
 use super::writing::Texts;
 use super::Seq2SeqModel;
-use crate::generation::scheduler::turns::{caught, Table, Text, Turns};
+use crate::generation::scheduler::leader::{caught, Leader, Table, Text};
 use crate::models::seq2seq::{Cache, Rows};
 use crate::nn::PackedSequences;
 use crate::{CancelToken, Error, Result};
@@ -23,19 +23,19 @@ const READING: usize = 512;
 const SHORT: usize = 64;
 
 /// What threads take turns at, whose calls write on one model.
-pub(super) struct Desk {
+pub(super) struct Seq2SeqScheduler {
     table: Table<Texts>,
     taken: Mutex<()>,
-    counts: Arc<Counts>,
+    stats: Arc<Stats>,
 }
 
-impl Desk {
-    pub fn new(counts: Arc<Counts>) -> Self {
-        counts.note_waiting(0);
+impl Seq2SeqScheduler {
+    pub fn new(stats: Arc<Stats>) -> Self {
+        stats.note_waiting(0);
         Self {
             table: Table::default(),
             taken: Mutex::new(()),
-            counts,
+            stats,
         }
     }
 }
@@ -43,7 +43,7 @@ impl Desk {
 /// Rows of logits, and the cache with what they were made of.
 type Computed = (Vec<Vec<f32>>, Cache);
 
-impl Turns for Desk {
+impl Leader for Seq2SeqScheduler {
     type Work = Texts;
     type Shared = ();
 
@@ -73,7 +73,7 @@ impl Turns for Desk {
             reading += if fits { unread } else { 0 };
             fits
         });
-        self.counts.note_waiting(going - parts.len());
+        self.stats.note_waiting(going - parts.len());
         let rows: usize = parts.iter().map(|(_, texts)| texts.rows()).sum();
         let alone = parts.iter().all(|(text, _)| text.number == own.number);
         let unhurried = CancelToken::new();
@@ -83,7 +83,7 @@ impl Turns for Desk {
             &unhurried
         };
         let active: usize = parts.iter().map(|(_, texts)| texts.active()).sum();
-        let running = self.counts.running.enter_many(active as u64);
+        let running = self.stats.running.enter_many(active as u64);
         let mut texts: Vec<&mut Texts> = parts.iter_mut().map(|(_, texts)| &mut **texts).collect();
         let chosen = threads::install(|| {
             model.info.device.keeping_awake(|| {
@@ -108,7 +108,7 @@ impl Turns for Desk {
     fn forget(&self, (): &mut ()) {}
 
     fn note_live(&self, live: usize) {
-        self.counts.note_live(live);
+        self.stats.note_live(live);
     }
 }
 
@@ -153,8 +153,8 @@ fn compute(
     let counts: Vec<usize> = latest.iter().map(|(ids, ..)| ids.len()).collect();
     let mut rows = logits.to_vec2::<f32>()?.into_iter();
     let time = started.elapsed();
-    model.counts.batches.add(1);
-    model.counts.batch_size.observe(rows.len() as f64);
+    model.stats.batches.add(1);
+    model.stats.batch_size.observe(rows.len() as f64);
     for texts in texts.iter_mut() {
         texts.computed(time);
     }
@@ -179,7 +179,7 @@ fn read(model: &Seq2SeqModel, texts: &mut [&mut Texts], cancel: &CancelToken) ->
         return Ok(());
     }
     let memory = model.model.read(&sequences, cancel)?;
-    model.counts.tokens_in.add(sequences.tokens() as u64);
+    model.stats.tokens_in.add(sequences.tokens() as u64);
     let mut first = 0;
     for texts in &mut reading {
         let own: Vec<usize> = (first..first + texts.active()).collect();

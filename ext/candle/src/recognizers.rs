@@ -1,7 +1,7 @@
 //! `Candle::Gazetteer` and `Candle::TextPattern`
 
 use engine::{CancelToken, Error as EngineError};
-use formats::text::search::{Gazetteer, Span, TextPattern};
+use formats::text::recognizers::{Gazetteer, Span, TextPattern};
 use magnus::{function, method, prelude::*, Error, RArray, RModule, Ruby};
 
 use crate::{error, gc, gvl};

@@ -2,16 +2,16 @@
 
 use rayon::prelude::*;
 
-use super::draw::nearest_spread;
-use super::walk::Scratch;
+use super::build::nearest_spread;
+use super::search::Scratch;
 use super::{Graph, Layer, Words};
-use crate::tasks::vector_index::row::Rows;
+use crate::vector_index::row::Rows;
 use crate::{CancelToken, Result};
 
 /// Deleted rows that are looked through for what may take their place.
 const LOOKED_THROUGH: usize = 256;
-/// Rows that are mended before what they got is written.
-const MENDED: usize = 1 << 12;
+/// Rows that are repaired before what they got is written.
+const REPAIRED: usize = 1 << 12;
 
 impl Graph {
     /// The graph without deleted rows, as the rows are numbered once those are gone. Who linked to a deleted
@@ -36,12 +36,12 @@ impl Graph {
             }
             let new = &mut left.layers[height];
             new.reserve(live.len())?;
-            for some in live.chunks(MENDED) {
-                let mended = some.par_iter().map_init(Scratch::default, |scratch, &row| {
+            for some in live.chunks(REPAIRED) {
+                let repaired = some.par_iter().map_init(Scratch::default, |scratch, &row| {
                     cancel.check()?;
-                    mend(layer, rows, deleted, row, scratch)
+                    repair(layer, rows, deleted, row, scratch)
                 });
-                for (row, links) in some.iter().zip(mended.collect::<Result<Vec<_>>>()?) {
+                for (row, links) in some.iter().zip(repaired.collect::<Result<Vec<_>>>()?) {
                     let links: Vec<u32> =
                         links.iter().map(|&other| numbers[other as usize]).collect();
                     new.push(numbers[*row as usize], &links);
@@ -59,7 +59,7 @@ impl Graph {
 }
 
 /// What a row links to once deleted ones are gone.
-fn mend(
+fn repair(
     layer: &Layer,
     rows: &Rows<'_>,
     deleted: &[bool],

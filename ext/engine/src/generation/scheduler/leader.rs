@@ -179,7 +179,7 @@ impl<W> Table<W> {
 }
 
 /// What computes texts, pass by pass.
-pub(crate) trait Turns: Sized {
+pub(crate) trait Leader: Sized {
     /// What there is of a text.
     type Work: 'static;
     /// What a pass needs beside the texts.
@@ -400,14 +400,14 @@ pub(crate) trait Turns: Sized {
 }
 
 /// The right to compute, until it is dropped; then another thread that waits takes over.
-struct Leadership<'a, T: Turns>(&'a T);
+struct Leadership<'a, T: Leader>(&'a T);
 
-impl<T: Turns> Drop for Leadership<'_, T> {
+impl<T: Leader> Drop for Leadership<'_, T> {
     fn drop(&mut self) {
-        let Self(turns) = self;
+        let Self(leader) = self;
         loop {
-            turns.give_back(&mut turns.shared());
-            let mut state = turns.table().state();
+            leader.give_back(&mut leader.shared());
+            let mut state = leader.table().state();
             if state.gone.is_empty() && !state.forgets {
                 state.led = false;
                 let mut waiting = state.slots.iter().filter(|slot| slot.waits);

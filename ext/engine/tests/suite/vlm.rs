@@ -1,11 +1,11 @@
-//! Language models that see against transformers.
+//! Language vision-language models against transformers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::Tensor;
 use engine::models::decoder::model::Logits;
-use engine::tasks::{Impression, LanguageModel, LoadOptions, Picture, Sight};
+use engine::tasks::{ImageEmbeddings, ImageEncoder, LanguageModel, LoadOptions, Picture};
 use engine::CancelToken;
 use serde_json::Value;
 
@@ -33,11 +33,11 @@ const GGUF: [&str; 6] = [
     "gemma3-vision",
 ];
 
-fn load(name: &str) -> (LanguageModel, Sight) {
+fn load(name: &str) -> (LanguageModel, ImageEncoder) {
     let (cancel, options) = (CancelToken::new(), LoadOptions::default());
     let language = LanguageModel::load(&files(name), &options, &[], &cancel).unwrap();
-    let sight = Sight::load(&language, &files(name), &options, &cancel).unwrap();
-    (language, sight)
+    let encoder = ImageEncoder::load(&language, &files(name), &options, &cancel).unwrap();
+    (language, encoder)
 }
 
 fn pictures(question: &Value) -> Vec<Picture> {
@@ -51,12 +51,12 @@ fn pictures(question: &Value) -> Vec<Picture> {
 /// A prompt's ids, with those of the images where their markers stand.
 fn prompt(
     language: &LanguageModel,
-    sight: &Sight,
+    encoder: &ImageEncoder,
     text: &str,
-    seen: &[Arc<Impression>],
+    seen: &[Arc<ImageEmbeddings>],
 ) -> Vec<u32> {
     let mut spelled = String::new();
-    let mut parts = text.split(sight.place());
+    let mut parts = text.split(encoder.place());
     spelled.push_str(parts.next().unwrap());
     for (part, seen) in parts.zip(seen) {
         spelled.push_str(&seen.spelling);
@@ -64,7 +64,7 @@ fn prompt(
     }
     let mut guests = seen.iter().flat_map(|seen| &seen.guests);
     let mut ids = Vec::new();
-    for (index, piece) in spelled.split(sight.marker()).enumerate() {
+    for (index, piece) in spelled.split(encoder.marker()).enumerate() {
         if index > 0 {
             ids.extend(guests.next().unwrap().ids());
         }
@@ -89,9 +89,11 @@ fn likeliest(logits: &[f32]) -> u32 {
 }
 
 /// What the prompt of a question becomes.
-fn asked(language: &LanguageModel, sight: &Sight, question: &Value) -> Vec<u32> {
+fn asked(language: &LanguageModel, encoder: &ImageEncoder, question: &Value) -> Vec<u32> {
     let cancel = CancelToken::new();
-    let seen = sight.look(language, &pictures(question), &cancel).unwrap();
+    let seen = encoder
+        .encode(language, &pictures(question), &cancel)
+        .unwrap();
     let text = match question["prompt"].as_str() {
         Some(text) => text.to_owned(),
         None => {
@@ -100,17 +102,17 @@ fn asked(language: &LanguageModel, sight: &Sight, question: &Value) -> Vec<u32> 
             format!("USER: {images}{asked} ASSISTANT:")
         }
     };
-    prompt(language, sight, &text, &seen)
+    prompt(language, encoder, &text, &seen)
 }
 
 /// Compares a model with what transformers made of the checkpoint `name`.
-fn compare(name: &str, (language, sight): &(LanguageModel, Sight)) {
+fn compare(name: &str, (language, encoder): &(LanguageModel, ImageEncoder)) {
     let expected = Expected::of(name);
     let rows = expected.rows("logits");
     let questions = expected.record["asked"].as_array().unwrap();
     for (question, row) in questions.iter().zip(rows) {
-        let mut ids = asked(language, sight, question);
-        if let (Some(wanted), Some(marker)) = (question["ids"].as_array(), sight.marker_id()) {
+        let mut ids = asked(language, encoder, question);
+        if let (Some(wanted), Some(marker)) = (question["ids"].as_array(), encoder.marker_id()) {
             let vocabulary = language.decoder().config().vocab_size as u32;
             let found: Vec<u64> = ids
                 .iter()
@@ -140,17 +142,17 @@ fn prompts_and_logits_are_those_of_transformers() {
 #[test]
 fn gguf_files_see_what_the_checkpoints_see() {
     for name in GGUF {
-        compare(name, &load(&format!("gguf-sights/{name}")));
+        compare(name, &load(&format!("gguf-vlms/{name}")));
     }
 }
 
 #[test]
 fn a_quantized_decoder_sees_with_a_tower_of_sixteen_bits() {
-    let (language, sight) = load("gguf-sights/quantized");
+    let (language, encoder) = load("gguf-vlms/quantized");
     let expected = Expected::of("smolvlm");
     let questions = expected.record["asked"].as_array().unwrap();
     for (question, row) in questions.iter().zip(expected.rows("logits")) {
-        let found = logits(&language, &asked(&language, &sight, question));
+        let found = logits(&language, &asked(&language, &encoder, question));
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         let cosine = dot(&found, &row) / (dot(&found, &found) * dot(&row, &row)).sqrt();
         assert!(cosine > 0.999, "{cosine}");
@@ -160,14 +162,16 @@ fn a_quantized_decoder_sees_with_a_tower_of_sixteen_bits() {
 #[test]
 fn a_text_goes_on_as_if_it_were_read_at_once() {
     for name in MODELS {
-        let (language, sight) = load(name);
+        let (language, encoder) = load(name);
         let expected = Expected::of(name);
         let question = &expected.record["asked"][2];
         let cancel = CancelToken::new();
-        let seen = sight.look(&language, &pictures(question), &cancel).unwrap();
-        let place = sight.place();
+        let seen = encoder
+            .encode(&language, &pictures(question), &cancel)
+            .unwrap();
+        let place = encoder.place();
         let text = format!("see {place} and {place} what is it?");
-        let ids = prompt(&language, &sight, &text, &seen);
+        let ids = prompt(&language, &encoder, &text, &seen);
         let whole = logits(&language, &ids);
         // Images whose tokens see each other are read in one piece.
         let decoder = language.decoder();
@@ -189,13 +193,13 @@ fn a_text_goes_on_as_if_it_were_read_at_once() {
 
 #[test]
 fn images_are_looked_at_once() {
-    let (language, sight) = load("smolvlm");
+    let (language, encoder) = load("smolvlm");
     let expected = Expected::of("smolvlm");
     let cancel = CancelToken::new();
     let pictures = pictures(&expected.record["asked"][0]);
-    let first = sight.look(&language, &pictures, &cancel).unwrap();
-    let second = sight.look(&language, &pictures, &cancel).unwrap();
-    assert_eq!(sight.looks(), 1);
+    let first = encoder.encode(&language, &pictures, &cancel).unwrap();
+    let second = encoder.encode(&language, &pictures, &cancel).unwrap();
+    assert_eq!(encoder.encodings(), 1);
     assert_eq!(first[0].guests[0].ids(), second[0].guests[0].ids());
     // Nine tiles and the whole.
     assert_eq!(first[0].guests.len(), 10);

@@ -9,7 +9,7 @@ use crate::models::decoder::guests::Guest;
 use crate::models::families::Blueprint;
 use crate::models::parameters::Parameters;
 use crate::models::vision::connector::{Connector, ConnectorConfig, Rows};
-use crate::models::vision::sight::{SightConfig, Spelling, Token};
+use crate::models::vision::vlm::{Spelling, Token, VlmConfig};
 use crate::nn::Inventory;
 use crate::{CancelToken, Error, Result};
 use formats::files::model_files::ModelFiles;
@@ -18,48 +18,48 @@ use formats::image::Image;
 
 use super::generate::LanguageModel;
 use super::loading::{Checkpoint, LoadOptions};
-use super::vision::{self, Eyes, Picture};
+use super::vision::{self, Picture, VisionTower};
 
 /// Images that were looked at last are kept up to this many bytes of rows.
 const KEPT_BYTES: usize = 256 << 20;
 
-/// The eyes of a language model: a vision tower and what leads from it into the decoder.
-pub struct Sight {
-    eyes: Eyes,
+/// The image encoder of a language model: a vision tower and the connector into the decoder.
+pub struct ImageEncoder {
+    vision: VisionTower,
     connector: Connector,
-    config: SightConfig,
+    config: VlmConfig,
     /// The text of the marker, and of what a template writes for an image.
     marker: String,
     /// `None` where the tokenizer has no such token.
     marker_id: Option<u32>,
     place: String,
     end: String,
-    recent: Mutex<Vec<(Key, Arc<Impression>)>>,
-    looks: AtomicUsize,
+    recent: Mutex<Vec<(Key, Arc<ImageEmbeddings>)>>,
+    encodings: AtomicUsize,
     inventory: Inventory,
 }
 
 type Key = [u8; 32];
 
 /// What was seen of one image: what a prompt says of it, and what stands there for each marker.
-pub struct Impression {
+pub struct ImageEmbeddings {
     pub spelling: String,
     pub guests: Vec<Arc<Guest>>,
 }
 
-impl Impression {
+impl ImageEmbeddings {
     fn bytes(&self) -> usize {
         self.guests.iter().map(|guest| guest.bytes()).sum()
     }
 }
 
-impl Sight {
-    /// Whether a checkpoint has eyes.
+impl ImageEncoder {
+    /// Whether a checkpoint has a vision tower.
     pub fn is_in(raw: &RawConfig) -> bool {
         raw.has("vision_config")
     }
 
-    /// The eyes of a model that was loaded from `files`.
+    /// The image encoder of a model that was loaded from `files`.
     pub fn load(
         language: &LanguageModel,
         files: &ModelFiles,
@@ -79,15 +79,15 @@ impl Sight {
                     files.id()
                 ))
             })?;
-            let blueprint = Blueprint::<SightConfig>::from_config(raw)?;
+            let blueprint = Blueprint::<VlmConfig>::from_config(raw)?;
             (checkpoint, blueprint)
         };
         let Blueprint { config, names, .. } = blueprint;
         let processor = vision::processor(files, config.images.as_ref(), cancel)?;
-        let eyes = Eyes::of(&config.tower, &checkpoint, processor, cancel)?;
+        let vision = VisionTower::of(&config.tower, &checkpoint, processor, cancel)?;
         let source = checkpoint.source.as_ref();
         let in_lines = matches!(config.connector, ConnectorConfig::Lines { .. });
-        if config.whole && in_lines && eyes.tower.leading_count() > 0 {
+        if config.whole && in_lines && vision.tower.leading_count() > 0 {
             return Err(Error::unsupported(
                 &source.file(""),
                 "vision_feature_select_strategy: full keeps the token before the patches, for which lines of tiles \
@@ -95,10 +95,10 @@ impl Sight {
             ));
         }
         let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
-        let inputs = eyes.tower.config().encoder.hidden_size * config.layers.len().max(1);
+        let inputs = vision.tower.config().encoder.hidden_size * config.layers.len().max(1);
         let outputs = language.decoder().config().hidden_size;
         let connector = Connector::load(config.connector, &parameters, inputs, outputs)?;
-        let mut inventory = eyes.tower.inventory()?;
+        let mut inventory = vision.tower.inventory()?;
         connector.list(&mut inventory)?;
         let tokenizer = language.tokenizer();
         let token = |token: Token| match token {
@@ -117,7 +117,7 @@ impl Sight {
             Spelling::Marker | Spelling::Tiles => (marker.clone(), String::new()),
         };
         Ok(Self {
-            eyes,
+            vision,
             connector,
             config,
             marker,
@@ -125,7 +125,7 @@ impl Sight {
             place,
             end,
             recent: Mutex::new(Vec::new()),
-            looks: AtomicUsize::new(0),
+            encodings: AtomicUsize::new(0),
             inventory,
         })
     }
@@ -146,8 +146,8 @@ impl Sight {
     }
 
     /// How often the tower ran.
-    pub fn looks(&self) -> usize {
-        self.looks.load(Ordering::Relaxed)
+    pub fn encodings(&self) -> usize {
+        self.encodings.load(Ordering::Relaxed)
     }
 
     pub fn inventory(&self) -> &Inventory {
@@ -155,12 +155,12 @@ impl Sight {
     }
 
     /// What the model sees of each picture. One that was looked at lately is not looked at again.
-    pub fn look(
+    pub fn encode(
         &self,
         language: &LanguageModel,
         pictures: &[Picture],
         cancel: &CancelToken,
-    ) -> Result<Vec<Arc<Impression>>> {
+    ) -> Result<Vec<Arc<ImageEmbeddings>>> {
         let mut seen = Vec::with_capacity(pictures.len());
         for picture in pictures {
             cancel.check()?;
@@ -168,26 +168,26 @@ impl Sight {
             let key = key(&image);
             let known = self.recall(&key);
             seen.push(match known {
-                Some(impression) => impression,
+                Some(embeddings) => embeddings,
                 None => {
-                    let impression = Arc::new(self.impression(language, &image, cancel)?);
-                    self.keep(key, impression.clone());
-                    impression
+                    let embeddings = Arc::new(self.embeddings(language, &image, cancel)?);
+                    self.keep(key, embeddings.clone());
+                    embeddings
                 }
             });
         }
         Ok(seen)
     }
 
-    fn impression(
+    fn embeddings(
         &self,
         language: &LanguageModel,
         image: &Image,
         cancel: &CancelToken,
-    ) -> Result<Impression> {
-        self.looks.fetch_add(1, Ordering::Relaxed);
+    ) -> Result<ImageEmbeddings> {
+        self.encodings.fetch_add(1, Ordering::Relaxed);
         let config = &self.config;
-        let (rows, tiles) = self.eyes.see(
+        let (rows, tiles) = self.vision.see(
             image,
             (&config.layers[..], config.whole),
             cancel,
@@ -197,7 +197,7 @@ impl Sight {
             },
         )?;
         let admit = |Rows { rows, grid }: Rows| language.decoder().admit(rows, grid);
-        Ok(Impression {
+        Ok(ImageEmbeddings {
             guests: rows.into_iter().map(admit).collect::<Result<_>>()?,
             spelling: self.spelling(tiles),
         })
@@ -236,18 +236,18 @@ impl Sight {
         }
     }
 
-    fn recall(&self, key: &Key) -> Option<Arc<Impression>> {
+    fn recall(&self, key: &Key) -> Option<Arc<ImageEmbeddings>> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let found = recent.iter().position(|(known, _)| known == key)?;
         let entry = recent.remove(found);
-        let impression = entry.1.clone();
+        let embeddings = entry.1.clone();
         recent.push(entry);
-        Some(impression)
+        Some(embeddings)
     }
 
-    fn keep(&self, key: Key, impression: Arc<Impression>) {
+    fn keep(&self, key: Key, embeddings: Arc<ImageEmbeddings>) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.push((key, impression));
+        recent.push((key, embeddings));
         let mut bytes: usize = recent.iter().map(|(_, seen)| seen.bytes()).sum();
         while bytes > KEPT_BYTES && recent.len() > 1 {
             bytes -= recent.remove(0).1.bytes();

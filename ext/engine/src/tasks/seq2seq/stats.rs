@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use base::runtime::stats::{Counter, Gauge, Histogram, Reading};
 
 #[derive(Debug)]
-pub struct Counts {
+pub struct Stats {
     /// Texts whose next tokens are computed.
     pub running: Gauge,
     /// Calls whose texts were not read before the latest pass, which others filled.
@@ -21,7 +21,7 @@ pub struct Counts {
     pub token_ms: Histogram,
 }
 
-impl Default for Counts {
+impl Default for Stats {
     fn default() -> Self {
         Self {
             running: Gauge::default(),
@@ -36,7 +36,7 @@ impl Default for Counts {
     }
 }
 
-impl Counts {
+impl Stats {
     pub fn note_waiting(&self, calls: usize) {
         self.waiting.store(calls, Ordering::Relaxed);
     }

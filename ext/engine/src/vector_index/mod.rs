@@ -1,5 +1,5 @@
 //! Vectors by id, searched exactly, every row being compared, by the kernels and over the pool; or along the links
-//! of a graph, where one was drawn.
+//! of a graph, where one was built.
 //!
 //! Rows of a file stay in the file, which is mapped; rows that were added since are in memory behind them. A
 //! row that was deleted stays where it is until the index is saved, and is passed over.
@@ -111,7 +111,7 @@ impl VectorIndex {
     /// Writes all rows but the deleted ones. The file is whole or as it was before, whatever happens.
     pub fn save(&self, path: &Path, cancel: &CancelToken) -> Result<()> {
         self.ensure_whole()?;
-        let mended = match &self.graph {
+        let repaired = match &self.graph {
             Some(graph) if self.deleted[..graph.rows()].contains(&true) => {
                 let rows = self.rows();
                 Some(threads::install(|| {
@@ -120,7 +120,12 @@ impl VectorIndex {
             }
             _ => None,
         };
-        file::write(self, mended.as_ref().or(self.graph.as_ref()), path, cancel)
+        file::write(
+            self,
+            repaired.as_ref().or(self.graph.as_ref()),
+            path,
+            cancel,
+        )
     }
 
     pub fn dimension(&self) -> usize {
@@ -172,16 +177,16 @@ impl VectorIndex {
 
     /// What the graph gets next, if there are enough vectors that it has not: the best `effort` are looked at for
     /// each.
-    pub fn draw_graph(&self, effort: usize, cancel: &CancelToken) -> Result<Option<Block>> {
+    pub fn build_graph(&self, effort: usize, cancel: &CancelToken) -> Result<Option<Block>> {
         let Some(graph) = &self.graph else {
             return Ok(None);
         };
         self.ensure_whole()?;
         let rows = self.rows();
-        threads::install(|| graph.draw(&rows, &self.deleted, effort.max(1), cancel))?
+        threads::install(|| graph.build(&rows, &self.deleted, effort.max(1), cancel))?
     }
 
-    /// Takes up what `draw_graph` drew.
+    /// Takes up what `build_graph` drew.
     pub fn grow_graph(&mut self, block: Block) -> Result<()> {
         self.ensure_whole()?;
         match &mut self.graph {
@@ -197,11 +202,11 @@ impl VectorIndex {
         let first_added = self.mapped_rows();
         let known = self.places()?.get(&id).copied();
         // Rows of the graph stay, and so do those that may be on their way into it.
-        let drawn = self
+        let built = self
             .graph
             .as_ref()
             .map_or(0, |graph| graph.rows() + graph::BLOCK);
-        let changes = |&at: &usize| at >= first_added.max(drawn);
+        let changes = |&at: &usize| at >= first_added.max(built);
         if let Some(at) = known.filter(changes) {
             let start = (at - first_added) * row.len();
             self.added[start..start + row.len()].copy_from_slice(&row);
@@ -251,7 +256,7 @@ impl VectorIndex {
 
     /// The `most` vectors with the greatest cosine, best first and the earlier one where they are equal; only
     /// those that `among` names, if it does. `bytes` are as `add` takes them. With an `effort`, so many of the
-    /// best are kept while the graph is walked, if there is one and fewer rows are compared that way; without,
+    /// best are kept while the graph is searched, if there is one and fewer rows are compared that way; without,
     /// every row is. Run it inside the pool.
     pub fn search(
         &self,
@@ -266,20 +271,20 @@ impl VectorIndex {
         let named = |row: usize| among.is_none_or(|rows| rows.get(row).copied().unwrap_or(false));
         let wanted = |row: usize| !self.deleted[row] && named(row);
         let rows = self.rows();
-        let walked = self.graph.as_ref().zip(effort).filter(|(graph, effort)| {
+        let searched = self.graph.as_ref().zip(effort).filter(|(graph, effort)| {
             let left = match among {
                 Some(_) => (0..graph.rows()).filter(|&row| wanted(row)).count(),
                 None => self.live,
             };
             most > 0 && graph.is_shorter(left, most.max(*effort))
         });
-        let mut found = match walked {
+        let mut found = match searched {
             Some((graph, effort)) => {
                 graph.search(&rows, &query, most.max(effort), wanted, cancel)?
             }
             None => Vec::new(),
         };
-        let first = walked.map_or(0, |(graph, _)| graph.rows());
+        let first = searched.map_or(0, |(graph, _)| graph.rows());
         found.extend(compared(
             &rows,
             &query,

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::turns::{caught, UnderWay};
-use super::{Scheduler, Shared, Text, Turns, Work};
+use super::leader::{caught, UnderWay};
+use super::{Leader, Scheduler, Shared, Text, Work};
 use crate::generation::Scores;
 use crate::models::decoder::model::Reading;
 use crate::models::decoder::{KvPool, Sequence};

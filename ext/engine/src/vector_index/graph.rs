@@ -1,20 +1,20 @@
 //! A graph over the rows of an index, whose links lead to the nearest after few comparisons: a hierarchical
-//! navigable small world. All rows are in its lowest layer, ever fewer in those above, which are walked first.
+//! navigable small world. All rows are in its lowest layer, ever fewer in those above, which are searched first.
 //!
 //! Rows join in blocks. Those of a block are compared with what the graph had before and with the earlier ones of
 //! the block, each on its own, and all links are written afterwards: the graph depends on the rows and on their
-//! order, never on threads. What is drawn is applied at once or not at all, so that an interrupt leaves a whole
+//! order, never on threads. What is built is applied at once or not at all, so that an interrupt leaves a whole
 //! graph, and so that others search meanwhile.
 
-mod draw;
-mod mend;
+mod build;
 mod parts;
-mod walk;
+mod repair;
+mod search;
 mod words;
 
 use super::row::{Query, Rows};
 use crate::{CancelToken, Result};
-use walk::{Near, Scratch};
+use search::{Near, Scratch};
 use words::Words;
 
 /// Rows that join together.
@@ -132,7 +132,7 @@ impl Graph {
         self.layers.iter().map(words).sum()
     }
 
-    /// Whether walking to the best `effort` compares fewer rows than there are `left` to compare: where many
+    /// Whether searching for the best `effort` compares fewer rows than there are `left` to compare: where many
     /// are left out, more are passed on the way.
     pub fn is_shorter(&self, left: usize, effort: usize) -> bool {
         let steps = 2 * self.links as u128 * effort as u128;
@@ -150,7 +150,7 @@ impl Graph {
     ) -> Result<Vec<(usize, f32)>> {
         let mut scratch = Scratch::new(self.rows())?;
         let from = self.descend(rows, query, 0, &mut scratch)?;
-        let found = walk::best(
+        let found = search::best(
             &self.layers[0],
             (rows, query),
             &Vec::from_iter(from),
@@ -174,18 +174,18 @@ impl Graph {
         let Some(first) = self.layers.last().and_then(Layer::first) else {
             return Ok(None);
         };
-        let mut near = walk::scored(rows, query, &[first], scratch)?
+        let mut near = search::scored(rows, query, &[first], scratch)?
             .into_iter()
             .next();
         for layer in self.layers.iter().skip(layer + 1).rev() {
             if let Some(from) = near {
-                near = Some(walk::nearer(layer, (rows, query), from, scratch)?);
+                near = Some(search::nearer(layer, (rows, query), from, scratch)?);
             }
         }
         Ok(near)
     }
 
-    /// Takes up what `draw` drew; one that was drawn for another state is left.
+    /// Takes up what `build` found; one that was built for another state is left.
     pub fn take(&mut self, block: Block) -> Result<()> {
         if block.first != self.rows() || block.links != self.links {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What tells one family of models that see from another.
+//! What tells one family of vision-language models from another.
 
 use super::config::VisionConfig;
 use super::connector::ConnectorConfig;
@@ -9,7 +9,7 @@ use formats::files::raw_config::RawConfig;
 /// How a language model sees: a tower, what leads from there into its decoder, and how its prompts
 /// spell images.
 #[derive(Clone, Debug)]
-pub struct SightConfig {
+pub struct VlmConfig {
     pub tower: Blueprint,
     /// After how many layers the tower is read, more than once where several are; none: after all and its norm.
     pub layers: Vec<usize>,
@@ -43,7 +43,7 @@ pub enum Spelling {
     Framed { start: Token, end: Token },
 }
 
-impl SightConfig {
+impl VlmConfig {
     pub fn check(&self) -> Checked {
         VisionConfig::check(&self.tower.config)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::turns;
+use super::leader;
 use crate::generation::run::Run;
 use crate::models::decoder::{Adapter, Decoder, KvPool, Sequence};
 use crate::{Error, Result};
@@ -18,7 +18,7 @@ pub enum ContextOverflow {
 }
 
 /// A text that is being generated.
-pub type Text = turns::Text<Work>;
+pub type Text = leader::Text<Work>;
 
 pub struct Work {
     pub run: Run,

@@ -67,7 +67,7 @@ unsafe impl Sync for Course {}
 
 /// How far a thread is ahead.
 #[derive(Default)]
-pub struct Ahead {
+pub struct Prefetch {
     span: usize,
     bytes: usize,
 }
@@ -116,14 +116,14 @@ impl Course {
     }
 
     /// Asks for a bite of what this thread will take next; `false` where there is nothing to ask for.
-    pub fn ask(&self, ahead: &mut Ahead, thread: usize, threads: usize) -> bool {
+    pub fn ask(&self, ahead: &mut Prefetch, thread: usize, threads: usize) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         let expected = self.expected.as_deref().unwrap_or_default();
         if count == LOST {
             return false;
         }
         if ahead.span < count {
-            *ahead = Ahead {
+            *ahead = Prefetch {
                 span: count,
                 bytes: 0,
             };
@@ -142,7 +142,7 @@ impl Course {
         fetch(own.start + ahead.bytes, bite);
         ahead.bytes += bite;
         if ahead.bytes == own.bytes {
-            *ahead = Ahead {
+            *ahead = Prefetch {
                 span: ahead.span + 1,
                 bytes: 0,
             };
@@ -176,7 +176,7 @@ mod tests {
     }
 
     /// What is asked for until there is nothing left.
-    fn asked(course: &Course, ahead: &mut Ahead) -> (usize, usize) {
+    fn asked(course: &Course, ahead: &mut Prefetch) -> (usize, usize) {
         while course.ask(ahead, 1, 2) {}
         (ahead.span, ahead.bytes)
     }
@@ -191,7 +191,7 @@ mod tests {
             span(64, 4 * MOST),
         ];
         let course = course(&spans);
-        let mut ahead = Ahead::default();
+        let mut ahead = Prefetch::default();
         // Half of the first is twice what may wait.
         assert_eq!(asked(&course, &mut ahead), (0, MOST));
         // SAFETY: this thread alone takes.

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-use super::walk::{self, Near, Scratch};
+use super::search::{self, Near, Scratch};
 use super::{Block, Changes, Graph, Linked, Words, BLOCK, MOST_LAYERS};
-use crate::tasks::vector_index::row::Rows;
+use crate::vector_index::row::Rows;
 use crate::{CancelToken, Error, Result};
 
 /// From this cosine on, vectors are the same but for rounding.
 const EQUAL: f32 = 0.999_999;
 
 /// What the rows of one block have in common.
-struct Drawing<'a> {
+struct Builder<'a> {
     graph: &'a Graph,
     rows: &'a Rows<'a>,
     deleted: &'a [bool],
@@ -25,9 +25,9 @@ struct Drawing<'a> {
 }
 
 impl Graph {
-    /// Draws the links of the next block, if there is a whole one; the best `effort` are looked at for each row.
+    /// Builds the links of the next block, if there is a whole one; the best `effort` are looked at for each row.
     /// Run it inside the pool.
-    pub fn draw(
+    pub fn build(
         &self,
         rows: &Rows<'_>,
         deleted: &[bool],
@@ -60,7 +60,7 @@ impl Graph {
             }
         }
         let tallest = heights.iter().copied().max().unwrap_or(0).max(1);
-        let drawing = Drawing {
+        let builder = Builder {
             graph: self,
             rows,
             deleted,
@@ -69,15 +69,15 @@ impl Graph {
             first,
             heights,
         };
-        let drawn = (0..BLOCK).into_par_iter().map_init(
+        let built = (0..BLOCK).into_par_iter().map_init(
             || Scratch::new(first),
             |scratch, at| match scratch {
-                Ok(scratch) => drawing.row(at, scratch),
+                Ok(scratch) => builder.row(at, scratch),
                 Err(error) => Err(Error::OutOfMemory(error.to_string())),
             },
         );
-        let drawn: Vec<Vec<Vec<u32>>> = drawn.collect::<Result<_>>()?;
-        let layers = (0..tallest).map(|layer| drawing.join(&drawn, layer));
+        let built: Vec<Vec<Vec<u32>>> = built.collect::<Result<_>>()?;
+        let layers = (0..tallest).map(|layer| builder.join(&built, layer));
         Ok(Some(Block {
             first,
             links: self.links,
@@ -86,7 +86,7 @@ impl Graph {
     }
 }
 
-impl Drawing<'_> {
+impl Builder<'_> {
     fn number(&self, at: usize) -> u32 {
         (self.first + at) as u32
     }
@@ -102,7 +102,7 @@ impl Drawing<'_> {
         let query = rows.query(self.first + at)?;
         let earlier = (0..at).filter(|&at| heights[at] > 0);
         let earlier: Vec<u32> = earlier.map(|at| self.number(at)).collect();
-        let earlier = walk::scored(rows, &query, &earlier, scratch)?;
+        let earlier = search::scored(rows, &query, &earlier, scratch)?;
         let top = graph.descend(rows, &query, heights[at] - 1, scratch)?;
         let mut from = Vec::from_iter(top);
         for (layer, links) in links.iter_mut().enumerate().rev() {
@@ -110,7 +110,7 @@ impl Drawing<'_> {
             if let Some(known) = graph.layers.get(layer) {
                 let live = |row: u32| !self.deleted[row as usize];
                 let compared = (rows, &query);
-                found = walk::best(
+                found = search::best(
                     known,
                     compared,
                     &from,
@@ -133,11 +133,11 @@ impl Drawing<'_> {
     }
 
     /// The lists of a layer that are new or change, links leading both ways.
-    fn join(&self, drawn: &[Vec<Vec<u32>>], layer: usize) -> Result<Changes> {
+    fn join(&self, built: &[Vec<Vec<u32>>], layer: usize) -> Result<Changes> {
         let known = self.graph.layers.get(layer);
         let width = self.graph.links * if layer == 0 { 2 } else { 1 };
         let mut back: Vec<(u32, u32)> = Vec::new();
-        for (at, links) in drawn.iter().enumerate() {
+        for (at, links) in built.iter().enumerate() {
             let others = links.get(layer).into_iter().flatten();
             back.extend(others.map(|&other| (other, self.number(at))));
         }
@@ -149,7 +149,7 @@ impl Drawing<'_> {
                 self.cancel.check()?;
                 let row = group[0].0;
                 let mut list: Vec<u32> = match (row as usize).checked_sub(self.first) {
-                    Some(at) => drawn[at].get(layer).cloned().unwrap_or_default(),
+                    Some(at) => built[at].get(layer).cloned().unwrap_or_default(),
                     None => known.map_or_else(Vec::new, |known| known.links_of(row).collect()),
                 };
                 list.extend(group.iter().map(|&(_, other)| other));
@@ -166,11 +166,11 @@ impl Drawing<'_> {
             (own.into_iter().collect(), changed)
         };
         let mut added = Vec::new();
-        for (at, links) in drawn.iter().enumerate() {
+        for (at, links) in built.iter().enumerate() {
             let row = self.number(at);
             if layer == 0 || links.len() > layer {
-                let drawn = links.get(layer).cloned().unwrap_or_default();
-                added.push((row, own.remove(&row).unwrap_or(drawn)));
+                let built = links.get(layer).cloned().unwrap_or_default();
+                added.push((row, own.remove(&row).unwrap_or(built)));
             }
         }
         Ok(Changes { added, changed })
@@ -239,7 +239,7 @@ pub fn nearest_spread(
     most: usize,
     scratch: &mut Scratch,
 ) -> Result<Vec<u32>> {
-    let mut found = walk::scored(rows, &rows.query(row as usize)?, others, scratch)?;
+    let mut found = search::scored(rows, &rows.query(row as usize)?, others, scratch)?;
     found.sort_unstable_by(|a, b| b.cmp(a));
     found.dedup_by_key(|near| near.row);
     spread(rows, &found, most, scratch)

@@ -30,7 +30,7 @@ const SHORT: usize = 512;
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The lines before one model.
-pub struct Gathering {
+pub struct DynamicBatcher {
     short: Line,
     long: Line,
     pub stats: Arc<CallStats>,
@@ -88,7 +88,7 @@ pub struct Request<'a> {
     pub cancel: &'a CancelToken,
 }
 
-impl Default for Gathering {
+impl Default for DynamicBatcher {
     fn default() -> Self {
         Self {
             short: Line::new(),
@@ -98,7 +98,7 @@ impl Default for Gathering {
     }
 }
 
-impl Gathering {
+impl DynamicBatcher {
     /// What `finish` makes of the hidden states of the request's tokens, [tokens, hidden]. Unless that is
     /// light, it runs in the pool as the forward does: a thread of Ruby's has little room for what it calls.
     pub fn forward<R: Send>(

@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use super::Layer;
-use crate::tasks::vector_index::row::{Query, Rows};
+use crate::vector_index::row::{Query, Rows};
 use crate::{CancelToken, Result};
 use base::runtime::memory;
 
@@ -36,7 +36,7 @@ impl PartialEq for Near {
 
 impl Eq for Near {}
 
-/// What is used again from walk to walk.
+/// What is used again from search to search.
 #[derive(Default)]
 pub struct Scratch {
     /// A bit for every row.

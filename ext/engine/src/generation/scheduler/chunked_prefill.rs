@@ -22,7 +22,7 @@ const MOST_TEXTS: usize = 256;
 
 /// What passes have taken so far, in seconds.
 #[derive(Default)]
-pub struct Pace {
+pub struct ChunkedPrefill {
     /// A pass in which every text gets one token, by their number.
     passes: Vec<Option<f64>>,
     /// A token of a prompt beside it, and such a token of the latest part.
@@ -42,7 +42,7 @@ fn blend(before: Option<f64>, latest: f64) -> Option<f64> {
     Some(before.map_or(latest, |before| before + LATEST * (latest - before)))
 }
 
-impl Pace {
+impl ChunkedPrefill {
     /// How many tokens of prompts go into a pass beside a token of each of `decoding` texts. None where it
     /// is to be seen what a pass takes without.
     pub fn part(&self, decoding: usize, most: usize) -> usize {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn parts_are_as_long_as_the_time_allows() {
-        let mut pace = Pace::default();
+        let mut pace = ChunkedPrefill::default();
         assert_eq!(pace.part(4, 256), 0);
         pace.note(4, 0, 0, milliseconds(10.0));
         assert_eq!(pace.part(4, 256), FIRST);
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_pass_of_another_number_of_texts_is_estimated_with_care() {
-        let mut pace = Pace::default();
+        let mut pace = ChunkedPrefill::default();
         assert_eq!(pace.usual(2), None);
         pace.note(4, 0, 0, milliseconds(8.0));
         assert_eq!(pace.usual(4), Some(0.008));
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_guess_costs_what_it_takes_to_make_and_to_check_it() {
-        let mut pace = Pace::default();
+        let mut pace = ChunkedPrefill::default();
         assert_eq!(pace.guess_cost(2, 1), None);
         pace.note(2, 0, 4, milliseconds(10.0));
         assert_eq!(pace.guess_cost(2, 1), Some(0.0));
@@ -206,7 +206,7 @@ mod tests {
     /// usual ones. In the middle all texts but one may end.
     fn read(machine: Machine, texts: usize, most: usize, noise: f64, leave: bool) -> (usize, f64) {
         let mut random = Random::new(7);
-        let mut pace = Pace::default();
+        let mut pace = ChunkedPrefill::default();
         let mut noisy = |cost: f64| cost * (1.0 + noise * (2.0 * random.next_f64() - 1.0));
         for number in [1, texts] {
             for _ in 0..20 {
