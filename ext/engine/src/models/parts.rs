@@ -19,6 +19,9 @@ macro_rules! parts {
             pub body: &'static str,
             /// The beginning of a layer's names; `{}` stands for its number.
             pub layer: &'static str,
+            /// How many layers share a number; `[]` stands in the names of their parts for a layer's place
+            /// among them (LongCat).
+            pub sublayers: usize,
             /// Linear weights are stored `[in, out]` (GPT-2).
             pub transposed: bool,
             $(pub $field: &'static str,)*
@@ -28,6 +31,7 @@ macro_rules! parts {
             pub const NONE: Self = Self {
                 body: "",
                 layer: "",
+                sublayers: 1,
                 transposed: false,
                 $($field: "",)*
             };
@@ -84,6 +88,14 @@ parts! {
     /// Biases that stand beside a fused matrix which has none.
     QueryBias query_bias Layer;
     ValueBias value_bias Layer;
+    /// The two matrices of queries that pass a shorter row, which is normalized (DeepSeek).
+    QueryDown query_down Layer;
+    QueryDownNorm query_down_norm Layer;
+    QueryUp query_up Layer;
+    /// What makes a latent of a token, and keys and values of that.
+    LatentDown latent_down Layer;
+    LatentNorm latent_norm Layer;
+    LatentUp latent_up Layer;
     QueryNorm query_norm Layer;
     KeyNorm key_norm Layer;
     /// One more score per head (gpt-oss).
@@ -204,7 +216,9 @@ impl Names {
     pub fn modules(&self, place: impl Into<Place>) -> Vec<String> {
         let place = place.into();
         let expert = place.expert.to_string();
-        let names = alternatives(self.of(place.part)).map(|name| name.replace("{}", &expert));
+        let sublayer = (place.layer % self.sublayers).to_string();
+        let names = alternatives(self.of(place.part));
+        let names = names.map(|name| name.replace("{}", &expert).replace("[]", &sublayer));
         if place.part.scope() == Scope::Model {
             return names.collect();
         }
@@ -216,7 +230,7 @@ impl Names {
 
     /// What the names of a layer's parts may begin with.
     pub fn layers(&self, layer: usize) -> Vec<String> {
-        let layer = layer.to_string();
+        let layer = (layer / self.sublayers).to_string();
         alternatives(self.layer)
             .map(|name| name.replace("{}", &layer))
             .collect()
@@ -264,6 +278,15 @@ mod tests {
                 "layer.3.attention.q",
                 "blocks.3.attention.q"
             ]
+        );
+        let halves = Names {
+            sublayers: 2,
+            query: "attention.[].query",
+            ..child
+        };
+        assert_eq!(
+            halves.modules(Part::Query.at(5))[0],
+            "layer.2.attention.1.query"
         );
         let expert = child.modules(Part::ExpertUp.at(1).expert(7));
         assert_eq!(expert[0], "layer.1.experts.7.up");

@@ -5,6 +5,7 @@ use crate::models::config::{
     Checked, Mlp, NormConfig, NormPlacement, Positions, QkvLayout, Relative,
 };
 use crate::nn::AttentionKind;
+use formats::files::raw_config::WIDTH;
 
 #[derive(Clone, Debug)]
 pub struct DecoderConfig {
@@ -28,6 +29,9 @@ pub struct DecoderConfig {
     /// Attention and MLP normalize what goes into their last matrices (BitNet).
     pub sub_norms: bool,
     pub qkv: QkvLayout,
+    /// Keys and values are made of one short row per token (DeepSeek). What is cached of it is the only key, of
+    /// `head_size`, and the only value.
+    pub latent: Option<Latent>,
     /// Queries, keys and values are clamped to this size (OLMo, DBRX).
     pub qkv_limit: Option<f32>,
     /// Every head has a score of its own that takes part in each softmax (gpt-oss).
@@ -107,6 +111,43 @@ pub enum QueryKeyNorm {
     Plain,
 }
 
+/// Multi-head latent attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Latent {
+    /// The width that queries pass between two matrices, where they have two.
+    pub query_rank: Option<usize>,
+    /// The width of a latent.
+    pub rank: usize,
+    /// How much of a query and of a key is not rotated.
+    pub plain: usize,
+    /// How much is; keys have this part in common.
+    pub rotated: usize,
+    /// Of a head's values.
+    pub value_size: usize,
+    /// Of latents, and of what passes between the matrices of queries.
+    pub norm: NormConfig,
+    /// Factor on latents (LongCat).
+    pub scale: f32,
+}
+
+impl Latent {
+    /// The width of what is cached of a token.
+    pub fn width(&self) -> usize {
+        self.rotated + self.rank
+    }
+
+    fn check(&self, head_count: usize) -> Checked {
+        let sizes = [self.plain, self.rotated, self.rank, self.value_size];
+        if sizes.iter().any(|size| !WIDTH.contains(size)) {
+            return Err(format!(
+                "latent attention can't have parts of the widths {sizes:?}"
+            ));
+        }
+        let widest = (self.plain + self.rotated).max(self.plain + self.value_size);
+        check_size("width of attention", head_count * widest, WIDTH)
+    }
+}
+
 /// Queries grow with their position: by 1 + scale · ln(1 + ⌊(position + offset) / period⌋).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Temperature {
@@ -141,6 +182,13 @@ pub struct Experts {
     /// Weights multiply what goes into an expert (Llama 4).
     pub weighs_input: bool,
     pub shared: Shared,
+    /// So many more can be chosen, which give back what they get (LongCat).
+    pub identities: usize,
+    /// What all give together is normalized (A.X K1).
+    pub normalized: bool,
+    /// Experts stand beside the plain MLP of their layer, and what they give is added after the next layer's
+    /// (LongCat).
+    pub postponed: bool,
     pub layout: ExpertLayout,
     pub glu: Option<ClampedGlu>,
     /// For each layer, whether it has experts instead of a plain MLP.
@@ -222,6 +270,9 @@ impl Experts {
             groups: None,
             weighs_input: false,
             shared: Shared::None,
+            identities: 0,
+            normalized: false,
+            postponed: false,
             layout: ExpertLayout::Parts,
             glu: None,
             layers: vec![true; layer_count],
@@ -242,12 +293,22 @@ impl DecoderConfig {
         }
     }
 
+    /// The width of what all heads give together.
+    pub fn attended_width(&self) -> usize {
+        let size = match self.latent {
+            Some(latent) => latent.value_size,
+            None => self.head_size,
+        };
+        self.head_count * size
+    }
+
     /// Whether a step depends on nothing but what a recording reads from the device.
     pub fn is_recordable(&self) -> bool {
         self.experts.is_none()
             && self.temperature.is_none()
             && self.embedding_norm.is_none()
             && self.qkv_limit.is_none()
+            && self.latent.is_none()
             && !self.sinks
             && !self.chunked
             && !self.xielu
@@ -290,16 +351,20 @@ impl DecoderConfig {
     /// The sizes fit each other and are possible at all.
     pub fn check(&self) -> Checked {
         self.attention_shape().check()?;
+        if let Some(latent) = &self.latent {
+            latent.check(self.head_count)?;
+        }
         check_layer_count(self.layer_count)?;
         check_vocabulary(self.vocab_size)?;
         check_positions(self.max_positions)?;
         check_layers("the list of windows", self.windows.len(), self.layer_count)?;
         if let Some(experts) = &self.experts {
             check_size("number of experts", experts.count, 1..=MOST_EXPERTS)?;
+            check_size("number of experts", experts.identities, 0..=MOST_EXPERTS)?;
             check_size(
                 "number of experts per token",
                 experts.used,
-                1..=experts.count,
+                1..=experts.count + experts.identities,
             )?;
             if let Some(groups) = experts.groups {
                 check_size("number of expert groups", groups.count, 1..=experts.count)?;

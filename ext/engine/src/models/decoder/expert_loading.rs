@@ -20,6 +20,7 @@ pub fn experts(
     config: &DecoderConfig,
 ) -> Result<ExpertLayer> {
     let hidden = config.hidden_size;
+    let choices = experts.count + experts.identities;
     let list = match experts.layout {
         ExpertLayout::Parts if parameters.names().separates_experts() => {
             separate(parameters, index, experts.count, config)?
@@ -40,15 +41,15 @@ pub fn experts(
     let bias = match experts.biased {
         true => {
             let bias = parameters.tensor(Part::RouterBias.at(index))?;
-            if bias.elem_count() != experts.count {
-                return Err(parameters.misfit(Part::RouterBias.at(index), &[experts.count]));
+            if bias.elem_count() != choices {
+                return Err(parameters.misfit(Part::RouterBias.at(index), &[choices]));
             }
             Some(bias.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
         }
         false => None,
     };
     Ok(ExpertLayer {
-        router: parameters.exact_linear(Part::Router.at(index), hidden, experts.count)?,
+        router: parameters.exact_linear(Part::Router.at(index), hidden, choices)?,
         bias,
         experts: list,
         shared: shared(parameters, index, experts.shared, config)?,

@@ -66,7 +66,10 @@ impl ExpertLayer {
             if self.config.weighs_input {
                 input = elementwise::multiply(&input, &weights)?;
             }
-            let mut result = self.experts[expert].forward(&input, &LayerAdapter::NONE)?;
+            let mut result = match self.experts.get(expert) {
+                Some(expert) => expert.forward(&input, &LayerAdapter::NONE)?,
+                None => input,
+            };
             if !self.config.weighs_input {
                 result = elementwise::multiply(&result, &weights)?;
             }
@@ -79,7 +82,7 @@ impl ExpertLayer {
     }
 
     fn assignments(&self, logits: &[Vec<f32>]) -> Vec<Assignment> {
-        let mut assignments: Vec<Assignment> = (0..self.experts.len())
+        let mut assignments: Vec<Assignment> = (0..self.experts.len() + self.config.identities)
             .map(|expert| Assignment {
                 expert,
                 rows: Vec::new(),

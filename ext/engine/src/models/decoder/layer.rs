@@ -6,6 +6,7 @@ use super::adapter::{Adapter, LayerAdapter, Slot};
 use super::batch::{Batch, Past};
 use super::config::{ClampedGlu, DecoderConfig, QueryKeyNorm, Residual};
 use super::experts::ExpertLayer;
+use super::latent::{LatentProjections, QUERY_SLOT};
 use crate::models::config::Relative;
 use crate::models::parts::Part;
 use crate::models::rope::Rotation;
@@ -21,11 +22,12 @@ pub struct Layer {
     pub post_mlp_norm: Option<Norm>,
     pub attention: AttentionLayer,
     pub mlp: FeedForward,
+    /// Beside the MLP; what they give is added after the next layer's.
+    pub postponed: Option<ExpertLayer>,
 }
 
 pub struct AttentionLayer {
-    /// Queries, keys and values.
-    pub qkv: Projection,
+    pub qkv: Qkv,
     pub output: Linear,
     pub query_norm: Option<HeadNorm>,
     pub key_norm: Option<HeadNorm>,
@@ -35,6 +37,13 @@ pub struct AttentionLayer {
     pub sinks: Option<Vec<f32>>,
     /// Its sigmoid multiplies what goes into `output`.
     pub gate: Option<Linear>,
+}
+
+/// What makes queries, keys and values.
+#[allow(clippy::large_enum_variant, reason = "one per layer")]
+pub enum Qkv {
+    Plain(Projection),
+    Latent(LatentProjections),
 }
 
 /// A norm of queries or keys.
@@ -92,6 +101,8 @@ pub struct Step<'a> {
 pub struct Stream {
     hidden: Tensor,
     pending: Option<Tensor>,
+    /// What is to be added after the next layer.
+    postponed: Option<Tensor>,
 }
 
 impl Stream {
@@ -99,6 +110,7 @@ impl Stream {
         Self {
             hidden,
             pending: None,
+            postponed: None,
         }
     }
 
@@ -148,10 +160,16 @@ impl Layer {
         for norm in norms.into_iter().flatten() {
             inventory.add_norm(&norm.norm)?;
         }
-        inventory.add_projection(&self.attention.qkv)?;
+        match &self.attention.qkv {
+            Qkv::Plain(qkv) => inventory.add_projection(qkv)?,
+            Qkv::Latent(latent) => latent.list(inventory)?,
+        }
         inventory.add_linear(&self.attention.output)?;
         if let Some(gate) = &self.attention.gate {
             inventory.add_linear(gate)?;
+        }
+        if let Some(experts) = &self.postponed {
+            experts.list(inventory)?;
         }
         match &self.mlp {
             FeedForward::Mlp(mlp) => mlp.list(inventory),
@@ -170,11 +188,25 @@ impl Layer {
             matrices.map(move |(at, (linear, &part))| (part, slot(at), linear))
         }
         let attention = &self.attention;
-        let parts: &[_] = match attention.qkv.matrices().len() {
-            1 => &[Part::Qkv],
-            _ => &[Part::Query, Part::Key, Part::Value],
+        let mut linears: Vec<_> = match &attention.qkv {
+            Qkv::Plain(qkv) => {
+                let parts: &[_] = match qkv.matrices().len() {
+                    1 => &[Part::Qkv],
+                    _ => &[Part::Query, Part::Key, Part::Value],
+                };
+                each(qkv, parts, Slot::Qkv).collect()
+            }
+            Qkv::Latent(latent) => {
+                let parts: &[_] = match &latent.query {
+                    Some(_) => &[Part::QueryDown, Part::LatentDown],
+                    None => &[Part::Query, Part::LatentDown],
+                };
+                let inputs = each(&latent.input, parts, Slot::Qkv);
+                let query = latent.query.iter();
+                let query = query.map(|(_, linear)| (Part::QueryUp, Slot::Qkv(QUERY_SLOT), linear));
+                inputs.chain(query).collect()
+            }
         };
-        let mut linears: Vec<_> = each(&attention.qkv, parts, Slot::Qkv).collect();
         linears.push((
             Part::AttentionOutput,
             Slot::AttentionOutput,
@@ -210,8 +242,14 @@ impl Layer {
                     scale,
                 )?;
                 let input = stream.read(self.mlp_norm.as_ref())?;
+                let postponed = self.postponed.as_ref();
+                let postponed = postponed.map(|experts| experts.forward(&input, step.cancel));
                 let result = self.mlp.forward(&input, updates, step.cancel)?;
-                stream.add(normalized(result, self.post_mlp_norm.as_ref())?, scale)
+                stream.add(normalized(result, self.post_mlp_norm.as_ref())?, scale)?;
+                match std::mem::replace(&mut stream.postponed, postponed.transpose()?) {
+                    Some(earlier) => stream.add(earlier, scale),
+                    None => Ok(()),
+                }
             }
             Residual::ParallelOneNorm => {
                 let result = self.mlp.forward(&input, updates, step.cancel)?;
@@ -265,7 +303,10 @@ impl AttentionLayer {
         }
         let parts = (&query, &key, &value);
         let attended = past.attend(index, parts, rotation.as_ref(), step.batch, &options)?;
-        let mut attended = attended.reshape((tokens, config.head_count * config.head_size))?;
+        let mut attended = match &self.qkv {
+            Qkv::Plain(_) => attended.reshape((tokens, config.attended_width()))?,
+            Qkv::Latent(latent) => latent.values(&attended)?,
+        };
         if let Some(gate) = &self.gate {
             attended = kernels::gated(&gate.forward(x)?, &attended, Activation::Sigmoid)?;
         }
@@ -284,7 +325,14 @@ impl AttentionLayer {
         config: &DecoderConfig,
         updates: &LayerAdapter,
     ) -> Result<(Tensor, Tensor, Tensor)> {
-        let parts = self.qkv.heads(x, config.head_size, &updates.qkv)?;
+        let qkv = match &self.qkv {
+            Qkv::Plain(qkv) => qkv,
+            Qkv::Latent(latent) => {
+                let (query, key) = latent.project(x, config, &updates.qkv)?;
+                return Ok((query, key.clone(), key));
+            }
+        };
+        let parts = qkv.heads(x, config.head_size, &updates.qkv)?;
         let Ok([mut query, mut key, mut value]) = <[Tensor; 3]>::try_from(parts) else {
             return Err(Error::Internal("attention needs three projections".into()));
         };

@@ -4,7 +4,10 @@ use candle_core::{DType, Tensor};
 
 use super::config::{DecoderConfig, QueryKeyNorm, Residual};
 use super::expert_loading::experts;
-use super::layer::{AttentionLayer, FeedForward, HeadNorm, Layer, MlpActivation, MlpLayer, Xielu};
+use super::latent::LatentProjections;
+use super::layer::{
+    AttentionLayer, FeedForward, HeadNorm, Layer, MlpActivation, MlpLayer, Qkv, Xielu,
+};
 use crate::models::config::{MlpKind, NormPlacement};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
@@ -69,18 +72,26 @@ pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) 
             .then(|| parameters.norm(part.at(index), &widths, config.norm))
             .transpose()
     };
+    let sparse = config.experts.as_ref();
+    let sparse = sparse.filter(|experts| experts.layers[index]);
+    let normalized = sparse.is_some_and(|experts| experts.normalized);
+    let experts_if = |postponed: bool| {
+        let found = sparse.filter(|experts| experts.postponed == postponed);
+        found
+            .map(|found| experts(parameters, index, found, config))
+            .transpose()
+    };
     Ok(Layer {
         attention_norm: norm(before, Part::AttentionNorm)?,
         post_attention_norm: norm(after, Part::PostAttentionNorm)?,
         mlp_norm: norm(before && !one_norm, Part::MlpNorm)?,
-        post_mlp_norm: norm(after, Part::PostMlpNorm)?,
+        post_mlp_norm: norm(after || normalized, Part::PostMlpNorm)?,
         attention: attention(parameters, index, config)?,
-        mlp: match &config.experts {
-            Some(found) if found.layers[index] => {
-                FeedForward::Experts(experts(parameters, index, found, config)?)
-            }
-            _ => FeedForward::Mlp(plain_mlp(parameters, index, config)?),
+        mlp: match experts_if(false)? {
+            Some(experts) => FeedForward::Experts(experts),
+            None => FeedForward::Mlp(plain_mlp(parameters, index, config)?),
         },
+        postponed: experts_if(true)?,
     })
 }
 
@@ -90,17 +101,23 @@ fn attention(
     config: &DecoderConfig,
 ) -> Result<AttentionLayer> {
     let shape = config.attention_shape();
+    let width = config.attended_width();
     let output = Part::AttentionOutput.at(index);
     let output = match parameters.optional_tensor(Part::AttentionOutputBias.at(index))? {
         Some(bias) => {
-            let weight = parameters.matrix(output, shape.width(), shape.hidden_size)?;
+            let weight = parameters.matrix(output, width, shape.hidden_size)?;
             parameters.assemble(weight, Some(bias))?
         }
-        None => parameters.linear(output, shape.width(), shape.hidden_size)?,
+        None => parameters.linear(output, width, shape.hidden_size)?,
     };
     let gate = Part::OutputGate.at(index);
     Ok(AttentionLayer {
-        qkv: parameters.qkv(index, &shape, config.qkv, Join::Never)?,
+        qkv: match config.latent {
+            Some(latent) => {
+                Qkv::Latent(LatentProjections::load(parameters, index, latent, config)?)
+            }
+            None => Qkv::Plain(parameters.qkv(index, &shape, config.qkv, Join::Never)?),
+        },
         query_norm: head_norm(parameters, Part::QueryNorm, index, config, shape.head_count)?,
         key_norm: head_norm(
             parameters,
@@ -112,7 +129,7 @@ fn attention(
         sub_norm: match config.sub_norms {
             true => {
                 let place = Part::AttentionSubNorm.at(index);
-                Some(parameters.norm(place, &[shape.width()], config.norm)?)
+                Some(parameters.norm(place, &[width], config.norm)?)
             }
             false => None,
         },
@@ -124,7 +141,7 @@ fn attention(
             false => None,
         },
         gate: match config.output_gate {
-            true => Some(parameters.linear(gate, shape.hidden_size, shape.width())?),
+            true => Some(parameters.linear(gate, shape.hidden_size, width)?),
             false => None,
         },
         output,

@@ -8,6 +8,7 @@ mod expert_loading;
 pub mod experts;
 pub mod guests;
 mod heads;
+mod latent;
 pub mod layer;
 mod loading;
 pub mod model;

@@ -160,6 +160,7 @@ pub fn decoder(raw: &RawConfig, usual: &Usual) -> Result<DecoderConfig> {
         embedding_norm: None,
         sub_norms: false,
         qkv: QkvLayout::Stacked,
+        latent: None,
         qkv_limit: None,
         sinks: false,
         temperature: None,

@@ -224,6 +224,7 @@ impl<'a> GgufFile<'a> {
             embedding_norm: None,
             sub_norms: false,
             qkv: QkvLayout::Stacked,
+            latent: None,
             qkv_limit: None,
             sinks: false,
             temperature: None,

@@ -17,8 +17,8 @@ mod vlm;
 
 use crate::models::config::*;
 use crate::models::decoder::config::{
-    ClampedGlu, DecoderConfig, ExpertLayout, Experts, Groups, QueryKeyNorm, Residual, RowOrder,
-    Scoring, Shared, Temperature,
+    ClampedGlu, DecoderConfig, ExpertLayout, Experts, Groups, Latent, QueryKeyNorm, Residual,
+    RowOrder, Scoring, Shared, Temperature,
 };
 use crate::models::encoder::config::*;
 use crate::models::parts::Names;
@@ -43,7 +43,7 @@ use names::*;
 use qwen_shared::{
     in_blocks, in_windows, qwen_vision, qwen_windowed_vision, rope_sections, sectioned_gguf,
 };
-use rope_json::{local_theta, rope};
+use rope_json::{local_theta, rope, score_scale};
 
 /// A family of models of one shape, which `C` describes.
 pub struct Family<C: 'static> {

@@ -5,13 +5,7 @@ use super::*;
 /// Reads both spellings: `rope_theta` with `rope_scaling`, and the newer `rope_parameters`. `rotated`
 /// and `theta` hold where the file says nothing.
 pub fn rope(raw: &RawConfig, head_size: usize, rotated: f64, theta: f64) -> Result<RopeConfig> {
-    let parameters = match raw.opt_nested("rope_parameters")? {
-        Some(parameters) => Some(match parameters.opt_nested("full_attention")? {
-            Some(global) => global,
-            None => parameters,
-        }),
-        None => raw.opt_nested("rope_scaling")?,
-    };
+    let parameters = parameters(raw)?;
     let read = |inner: &str, outer: &[&str], otherwise: f64| -> Result<f64> {
         let inner = match &parameters {
             Some(parameters) => parameters.opt_f64(inner)?,
@@ -46,6 +40,31 @@ pub fn rope(raw: &RawConfig, head_size: usize, rotated: f64, theta: f64) -> Resu
         backwards: false,
         axes: RopeAxes::Line,
     })
+}
+
+/// What says how frequencies are scaled.
+fn parameters(raw: &RawConfig) -> Result<Option<RawConfig>> {
+    match raw.opt_nested("rope_parameters")? {
+        Some(parameters) => Ok(Some(match parameters.opt_nested("full_attention")? {
+            Some(global) => global,
+            None => parameters,
+        })),
+        None => raw.opt_nested("rope_scaling"),
+    }
+}
+
+/// What scores are multiplied by where positions are scaled (DeepSeek).
+pub fn score_scale(raw: &RawConfig) -> Result<f32> {
+    let Some(parameters) = parameters(raw)? else {
+        return Ok(1.0);
+    };
+    let kind = parameters.opt_string(["rope_type", "type"])?;
+    let factor = parameters.opt_f64("factor")?.unwrap_or(1.0);
+    let scale = parameters.opt_f64("mscale_all_dim")?.unwrap_or(0.0);
+    if matches!(kind, None | Some("default")) || factor <= 1.0 {
+        return Ok(1.0);
+    }
+    Ok((0.1 * scale * factor.ln() + 1.0).powi(2) as f32)
 }
 
 /// The base of layers with a sliding window, where the file has one.

@@ -4,6 +4,7 @@ mod afmoe;
 mod apertus;
 mod arcee;
 mod aria_text;
+mod axk1;
 mod biogpt;
 mod bitnet;
 mod bloom;
@@ -12,6 +13,8 @@ mod cohere;
 mod cohere2;
 mod cwm;
 mod dbrx;
+mod deepseek_v2;
+mod deepseek_v3;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -27,6 +30,7 @@ mod gemma_shared;
 mod glm;
 mod glm4;
 mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
@@ -45,9 +49,12 @@ mod hunyuan_v1_moe;
 mod hyperclovax;
 mod jais2;
 mod kolibri1;
+mod latent_shared;
 mod llama;
 mod llama4_text;
+mod longcat_flash;
 mod mellum;
+mod minicpm3;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
@@ -75,6 +82,7 @@ mod solar_open;
 mod stablelm;
 mod starcoder2;
 mod vaultgemma;
+mod youtu;
 
 use super::*;
 
@@ -153,4 +161,11 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     kolibri1::FAMILY,
     mellum::FAMILY,
     flint::FAMILY,
+    deepseek_v2::FAMILY,
+    deepseek_v3::FAMILY,
+    glm4_moe_lite::FAMILY,
+    axk1::FAMILY,
+    longcat_flash::FAMILY,
+    minicpm3::FAMILY,
+    youtu::FAMILY,
 ];

@@ -1,0 +1,132 @@
+//! Multi-head latent attention: what a token leaves to those after it is one latent row, of which every head's
+//! keys and values are products.
+//!
+//! Neither is ever computed. A head's matrix of keys goes over to its queries, which so meet the latents
+//! themselves, and its matrix of values to what attention gives. All heads then share one row of keys and values
+//! in the cache, and prompts take the same way as single tokens, so that their results are the same bits.
+
+use candle_core::Tensor;
+
+use super::config::{DecoderConfig, Latent};
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::nn::{elementwise, HeadMatrices, Inventory, Linear, LowRankUpdates, Norm, Projection};
+use crate::{Error, Result};
+
+pub struct LatentProjections {
+    config: Latent,
+    /// Queries or, with a `query`, what they are made of; then a latent and the rotated part of a key.
+    pub input: Projection,
+    pub query: Option<(Norm, Linear)>,
+    norm: Norm,
+    /// `[heads, plain, rank]`
+    keys: HeadMatrices,
+    /// `[heads, rank, value size]`
+    values: HeadMatrices,
+}
+
+/// The place of `query`'s matrix among the updates, behind those of `input`.
+pub const QUERY_SLOT: usize = 2;
+
+impl LatentProjections {
+    pub fn load(
+        parameters: &Parameters<'_>,
+        index: usize,
+        latent: Latent,
+        config: &DecoderConfig,
+    ) -> Result<Self> {
+        let (hidden, heads) = (config.hidden_size, config.head_count);
+        let width = heads * (latent.plain + latent.rotated);
+        let linear =
+            |part: Part, inputs, outputs| parameters.linear(part.at(index), inputs, outputs);
+        let norm = |part: Part, width| parameters.norm(part.at(index), &[width], latent.norm);
+        let (first, query) = match latent.query_rank {
+            Some(rank) => (
+                linear(Part::QueryDown, hidden, rank)?,
+                Some((
+                    norm(Part::QueryDownNorm, rank)?,
+                    linear(Part::QueryUp, rank, width)?,
+                )),
+            ),
+            None => (linear(Part::Query, hidden, width)?, None),
+        };
+        let second = linear(Part::LatentDown, hidden, latent.rank + latent.rotated)?;
+        let rows = latent.plain + latent.value_size;
+        let up = parameters.matrix(Part::LatentUp.at(index), latent.rank, heads * rows)?;
+        let up = elementwise::scale(&up, latent.scale)?.reshape((heads, rows, latent.rank))?;
+        let values = up.narrow(1, latent.plain, latent.value_size)?;
+        Ok(Self {
+            config: latent,
+            input: Projection::split(vec![first, second])?,
+            query,
+            norm: norm(Part::LatentNorm, latent.rank)?,
+            keys: HeadMatrices::new(&up.narrow(1, 0, latent.plain)?.contiguous()?)?,
+            values: HeadMatrices::new(&values.transpose(1, 2)?.contiguous()?)?,
+        })
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_projection(&self.input)?;
+        if let Some((norm, linear)) = &self.query {
+            inventory.add_norm(norm)?;
+            inventory.add_linear(linear)?;
+        }
+        inventory.add_norm(&self.norm)?;
+        inventory.add_head_matrices(&self.keys);
+        inventory.add_head_matrices(&self.values);
+        Ok(())
+    }
+
+    /// Queries `[tokens, heads, width]`, and keys `[tokens, 1, width]`, which are the values too. What rotates
+    /// comes first in both.
+    pub fn project(
+        &self,
+        x: &Tensor,
+        config: &DecoderConfig,
+        updates: &LowRankUpdates,
+    ) -> Result<(Tensor, Tensor)> {
+        let Latent {
+            plain,
+            rank,
+            rotated,
+            ..
+        } = self.config;
+        let parts = self.input.parts(x, updates)?;
+        let Ok([query, row]) = <[Tensor; 2]>::try_from(parts) else {
+            return Err(Error::Internal(
+                "latent attention needs two projections".into(),
+            ));
+        };
+        let query = match &self.query {
+            Some((norm, linear)) => {
+                let update = updates.get(QUERY_SLOT).and_then(Option::as_ref);
+                linear.forward_updated(&norm.forward(&query)?, update)?
+            }
+            None => query,
+        };
+        let tokens = x.dim(0)?;
+        let query = query.reshape((tokens, config.head_count, plain + rotated))?;
+        let met = query.narrow(2, 0, plain)?.contiguous()?;
+        let met = self.keys.forward(&met, 0..rank)?;
+        let query = Tensor::cat(&[query.narrow(2, plain, rotated)?, met], 2)?;
+        let latent = self.norm.forward(&row.narrow(1, 0, rank)?.contiguous()?)?;
+        let key = Tensor::cat(&[row.narrow(1, rank, rotated)?, latent], 1)?;
+        Ok((query, key.unsqueeze(1)?))
+    }
+
+    /// What every head's values add up to, `[tokens, heads · value size]`, of what `[tokens, heads, width]` the
+    /// rows add up to.
+    pub fn values(&self, attended: &Tensor) -> Result<Tensor> {
+        let Latent {
+            rank,
+            rotated,
+            value_size,
+            ..
+        } = self.config;
+        let latents = attended.narrow(2, rotated, rank)?.contiguous()?;
+        Ok(self
+            .values
+            .forward(&latents, 0..value_size)?
+            .flatten(1, 2)?)
+    }
+}
