@@ -88,6 +88,11 @@ pub enum Positions {
     LearnedFrom {
         first: u32,
     },
+    /// Sines, then cosines, of which row `first` is the first token's, and one row is zero (XGLM).
+    SinusoidalFrom {
+        first: u32,
+        zero_row: Option<u32>,
+    },
     /// Sines, then cosines; with a padding token they are counted as in `LearnedAfterPadding`.
     Sinusoidal {
         frequencies: Frequencies,

@@ -7,6 +7,7 @@ pub mod families;
 pub mod heads;
 pub mod parameters;
 pub mod parts;
+pub mod positions;
 pub mod projections;
 pub mod rope;
 pub mod seq2seq;

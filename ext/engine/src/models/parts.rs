@@ -22,6 +22,8 @@ macro_rules! parts {
             /// How many layers share a number; `[]` stands in the names of their parts for a layer's place
             /// among them (LongCat).
             pub sublayers: usize,
+            /// The same of the high one of two stacks.
+            pub high_layer: &'static str,
             /// Linear weights are stored `[in, out]` (GPT-2).
             pub transposed: bool,
             $(pub $field: &'static str,)*
@@ -32,6 +34,7 @@ macro_rules! parts {
                 body: "",
                 layer: "",
                 sublayers: 1,
+                high_layer: "",
                 transposed: false,
                 $($field: "",)*
             };
@@ -65,9 +68,14 @@ parts! {
     TokenTypes token_types Model;
     EmbeddingNorm embedding_norm Model;
     EmbeddingProjection embedding_projection Model;
+    /// Where the state of the low one of two stacks starts (HRM).
+    LowStart low_start Model;
     FinalNorm final_norm Model;
     /// What makes logits of hidden states.
     Head head Model;
+    /// What stands before it.
+    HeadDense head_dense Model;
+    HeadNorm head_norm Model;
     /// Added to the logits (BART).
     LogitBias logit_bias Model;
     RelativeTable relative_table Model;
@@ -82,6 +90,8 @@ parts! {
     PostMlpNorm post_mlp_norm Layer;
     /// Query, key and value in one matrix.
     Qkv qkv Layer;
+    /// The gate of attention's result, query, key and value in one matrix (HRM).
+    GateQkv gate_qkv Layer;
     Query query Layer;
     Key key Layer;
     Value value Layer;
@@ -102,6 +112,19 @@ parts! {
     Sinks sinks Layer;
     /// What attention gives is multiplied by its sigmoid (AFMoE).
     OutputGate output_gate Layer;
+    OutputGateBias output_gate_bias Layer;
+    /// What the residual stream is multiplied by (Doge).
+    AttentionResidual attention_residual Layer;
+    MlpResidual mlp_residual Layer;
+    /// Experts that make queries, and lead back from attention (JetMoE).
+    QueryRouter query_router Layer;
+    QueryExpertsIn query_experts_in Layer;
+    QueryExpertsOut query_experts_out Layer;
+    /// How much the second half of differential attention counts (DiffLlama).
+    FirstLambdaQuery first_lambda_query Layer;
+    FirstLambdaKey first_lambda_key Layer;
+    SecondLambdaQuery second_lambda_query Layer;
+    SecondLambdaKey second_lambda_key Layer;
     AttentionSubNorm attention_sub_norm Layer;
     MlpSubNorm mlp_sub_norm Layer;
     XieluPositive xielu_positive Layer;
@@ -139,6 +162,8 @@ parts! {
     ExpertGateUpBias expert_gate_up_bias Layer;
     ExpertDownBias expert_down_bias Layer;
     RouterBias router_bias Layer;
+    /// Added to what all experts give (JetMoE).
+    ExpertTotalBias expert_total_bias Layer;
     SharedGate shared_gate Layer;
     SharedUp shared_up Layer;
     SharedDown shared_down Layer;
@@ -239,6 +264,14 @@ impl Names {
     /// These names, in a model that transformers keeps under this one.
     pub const fn within(self, body: &'static str) -> Self {
         Self { body, ..self }
+    }
+
+    /// These names, of the high one of two stacks.
+    pub const fn of_high_stack(self) -> Self {
+        Self {
+            layer: self.high_layer,
+            ..self
+        }
     }
 
     /// Whether every expert has tensors of its own.

@@ -6,6 +6,7 @@ use crate::models::config::{
 };
 use crate::nn::AttentionKind;
 use formats::files::raw_config::WIDTH;
+use kernels::Activation;
 
 #[derive(Clone, Debug)]
 pub struct DecoderConfig {
@@ -13,19 +14,38 @@ pub struct DecoderConfig {
     pub architecture: String,
     pub vocab_size: usize,
     pub hidden_size: usize,
+    /// How often a token passes a layer.
     pub layer_count: usize,
+    /// Layers that run several times.
+    pub stacks: Option<Stacks>,
     pub head_count: usize,
     pub kv_head_count: usize,
     pub head_size: usize,
     pub max_positions: usize,
     pub norm: NormConfig,
     pub norm_placement: NormPlacement,
+    /// The first layer's attention reads the embeddings as they are (ModernBERT).
+    pub unnormed_first: bool,
+    /// Whether there is a norm after the last layer (OPT 350m has none).
+    pub final_norm: bool,
+    /// The last norm's epsilon, where it has one of its own (JetMoE).
+    pub final_epsilon: Option<f32>,
     pub residual: Residual,
+    pub residual_weights: ResidualWeights,
     pub query_key_norm: QueryKeyNorm,
     /// Queries and keys are normalized after their rotation (Hunyuan).
     pub norm_after_rope: bool,
     /// Of the token embeddings (BLOOM).
     pub embedding_norm: Option<NormConfig>,
+    /// Of the rows of the token table; `hidden_size` unless a matrix leads from one to the other (OPT 350m).
+    pub embedding_size: usize,
+    /// What stands between the last layer and the matrix of the head.
+    pub head_transform: Option<HeadTransform>,
+    /// Queries come from experts, as many as an MLP has (JetMoE).
+    pub query_experts: bool,
+    /// Heads attend twice, and one half of them is subtracted from the other (DiffLlama). `head_count` and
+    /// `kv_head_count` count both times.
+    pub differential: bool,
     /// Attention and MLP normalize what goes into their last matrices (BitNet).
     pub sub_norms: bool,
     pub qkv: QkvLayout,
@@ -37,7 +57,8 @@ pub struct DecoderConfig {
     /// Every head has a score of its own that takes part in each softmax (gpt-oss).
     pub sinks: bool,
     pub temperature: Option<Temperature>,
-    /// What attention gives is multiplied by the sigmoid of a projection of its input (AFMoE).
+    /// What attention gives is multiplied by the sigmoid of a projection of its input (AFMoE), to which a bias per
+    /// head may be added (Beam).
     pub output_gate: bool,
     /// The activation of MLPs has parameters of its own (Apertus).
     pub xielu: bool,
@@ -86,6 +107,35 @@ pub enum Residual {
     ParallelOneNorm,
     /// Attention and MLP read one input through norms of their own (GPT-NeoX, Falcon 40b).
     ParallelTwoNorms,
+    /// One after the other, and what they add to is the normalized input (BLOOM with
+    /// `apply_residual_connection_post_layernorm`).
+    SequentialFromNorm,
+}
+
+/// Two stacks of so many layers each; the low one runs `low_cycles` times before each run of the high one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stacks {
+    pub layers: usize,
+    pub low_cycles: usize,
+    pub high_cycles: usize,
+}
+
+/// What the residual stream is multiplied by before attention or MLP add to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResidualWeights {
+    None,
+    /// The n-th addition counts 1/√n, the stream √((n − 1)/n); the embeddings are the first (Beam).
+    Depth,
+    /// A weight per dimension (Doge).
+    Learned,
+}
+
+/// A linear layer, an activation and a norm before the head (ModernBERT), or a linear layer alone (OPT 350m).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadTransform {
+    pub width: usize,
+    pub activation: Option<Activation>,
+    pub norm: bool,
 }
 
 impl Residual {
@@ -148,9 +198,10 @@ impl Latent {
     }
 }
 
-/// Queries grow with their position: by 1 + scale · ln(1 + ⌊(position + offset) / period⌋).
+/// Queries grow with n, their position and `offset` divided by `period`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Temperature {
+    pub growth: Growth,
     pub scale: f32,
     pub offset: f32,
     pub period: f32,
@@ -158,10 +209,21 @@ pub struct Temperature {
     pub unrotated_only: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// By 1 + scale · ln(1 + ⌊n⌋).
+    Steps,
+    /// By (1 + n) to the power of the scale (Beam).
+    Power,
+}
+
 impl Temperature {
     pub fn factor(&self, position: usize) -> f32 {
-        let steps = ((position as f32 + self.offset) / self.period).floor();
-        1.0 + self.scale * (1.0 + steps).ln()
+        let n = (position as f32 + self.offset) / self.period;
+        match self.growth {
+            Growth::Steps => 1.0 + self.scale * (1.0 + n.floor()).ln(),
+            Growth::Power => (self.scale * n.ln_1p()).exp(),
+        }
     }
 }
 
@@ -189,6 +251,8 @@ pub struct Experts {
     /// Experts stand beside the plain MLP of their layer, and what they give is added after the next layer's
     /// (LongCat).
     pub postponed: bool,
+    /// Factor on the sum of the chosen and the shared experts (Cohere 2 MoE).
+    pub total_scale: f32,
     pub layout: ExpertLayout,
     pub glu: Option<ClampedGlu>,
     /// For each layer, whether it has experts instead of a plain MLP.
@@ -273,6 +337,7 @@ impl Experts {
             identities: 0,
             normalized: false,
             postponed: false,
+            total_scale: 1.0,
             layout: ExpertLayout::Parts,
             glu: None,
             layers: vec![true; layer_count],
@@ -285,21 +350,27 @@ const MOST_EXPERTS: usize = 65_536;
 
 impl DecoderConfig {
     pub fn attention_shape(&self) -> AttentionShape {
+        let times = 1 + usize::from(self.differential);
         AttentionShape {
             hidden_size: self.hidden_size,
-            head_count: self.head_count,
-            kv_head_count: self.kv_head_count,
+            head_count: self.head_count / times,
+            kv_head_count: self.kv_head_count / times,
             head_size: self.head_size,
         }
     }
 
     /// The width of what all heads give together.
     pub fn attended_width(&self) -> usize {
-        let size = match self.latent {
-            Some(latent) => latent.value_size,
-            None => self.head_size,
-        };
-        self.head_count * size
+        match self.latent {
+            Some(latent) => self.head_count * latent.value_size,
+            None => self.attention_shape().width(),
+        }
+    }
+
+    /// What goes into the matrix of the head.
+    pub fn head_width(&self) -> usize {
+        let transform = self.head_transform.as_ref();
+        transform.map_or(self.hidden_size, |transform| transform.width)
     }
 
     /// Whether a step depends on nothing but what a recording reads from the device.
@@ -312,13 +383,17 @@ impl DecoderConfig {
             && !self.sinks
             && !self.chunked
             && !self.xielu
+            && self.head_transform.is_none()
+            && self.stacks.is_none()
+            && !self.differential
+            && self.embedding_size == self.hidden_size
             && self.first_position() == 0
     }
 
     /// The row of the first token in the table of positions.
     pub fn first_position(&self) -> u32 {
         match self.positions {
-            Positions::LearnedFrom { first } => first,
+            Positions::LearnedFrom { first } | Positions::SinusoidalFrom { first, .. } => first,
             _ => 0,
         }
     }
@@ -354,7 +429,26 @@ impl DecoderConfig {
         if let Some(latent) = &self.latent {
             latent.check(self.head_count)?;
         }
+        if self.differential && !self.kv_head_count.is_multiple_of(4) {
+            return Err(format!(
+                "differential attention can't divide {} key-value heads in two halves",
+                self.kv_head_count / 2
+            ));
+        }
         check_layer_count(self.layer_count)?;
+        if let Some(stacks) = &self.stacks {
+            check_size(
+                "number of layers in a stack",
+                stacks.layers,
+                1..=self.layer_count,
+            )?;
+            let runs = stacks
+                .low_cycles
+                .saturating_add(1)
+                .saturating_mul(stacks.high_cycles);
+            let runs = runs.saturating_mul(stacks.layers);
+            check_layers("the cycles of all stacks", runs, self.layer_count)?;
+        }
         check_vocabulary(self.vocab_size)?;
         check_positions(self.max_positions)?;
         check_layers("the list of windows", self.windows.len(), self.layer_count)?;

@@ -53,6 +53,7 @@ pub fn experts(
         bias,
         experts: list,
         shared: shared(parameters, index, experts.shared, config)?,
+        total_bias: parameters.optional_tensor(Part::ExpertTotalBias.at(index))?,
         config: experts.clone(),
     })
 }

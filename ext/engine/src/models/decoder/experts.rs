@@ -17,6 +17,8 @@ pub struct ExpertLayer {
     pub bias: Option<Vec<f32>>,
     pub experts: Vec<MlpLayer>,
     pub shared: Option<SharedExpert>,
+    /// Added to what all give, `[hidden]` (JetMoE).
+    pub total_bias: Option<Tensor>,
 }
 
 /// An expert that every token passes.
@@ -75,10 +77,15 @@ impl ExpertLayer {
             }
             output = output.index_add(&rows, &result, 0)?;
         }
-        match &self.shared {
-            Some(shared) => elementwise::add(&output, &shared.forward(x)?),
-            None => Ok(output),
-        }
+        let output = match &self.shared {
+            Some(shared) => elementwise::add(&output, &shared.forward(x)?)?,
+            None => output,
+        };
+        let output = match &self.total_bias {
+            Some(bias) => elementwise::add(&output, bias)?,
+            None => output,
+        };
+        elementwise::scale(&output, self.config.total_scale)
     }
 
     fn assignments(&self, logits: &[Vec<f32>]) -> Vec<Assignment> {

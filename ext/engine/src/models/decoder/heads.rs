@@ -1,15 +1,44 @@
 //! The heads of decoder checkpoints, beside the one that predicts the next token.
 
-use candle_core::DType;
+use candle_core::{DType, Tensor};
 
 use super::model::Decoder;
 use super::{loading, Blueprint};
 use crate::models::heads::{Head, HeadKind};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{elementwise, Linear};
+use crate::nn::{elementwise, Inventory, Linear, Norm};
 use crate::{Error, Result};
 use formats::weights::WeightSource;
+use kernels::Activation;
+
+/// What stands between hidden states and the matrix of the head.
+pub struct TransformLayer {
+    pub dense: Linear,
+    pub activation: Option<Activation>,
+    pub norm: Option<Norm>,
+}
+
+impl TransformLayer {
+    pub fn forward(&self, hidden: &Tensor) -> Result<Tensor> {
+        let mut states = self.dense.forward(hidden)?;
+        if let Some(activation) = self.activation {
+            states = kernels::activate(&states, activation)?;
+        }
+        match &self.norm {
+            Some(norm) => norm.forward(&states),
+            None => Ok(states),
+        }
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_linear(&self.dense)?;
+        match &self.norm {
+            Some(norm) => inventory.add_norm(norm),
+            None => Ok(()),
+        }
+    }
+}
 
 impl Decoder {
     /// The head that the checkpoint carries for a task; `None` where it has none.
@@ -47,9 +76,9 @@ impl Decoder {
                 config.vocab_size
             )));
         }
-        if config.logit_soft_cap.is_some() {
+        if config.logit_soft_cap.is_some() || config.head_transform.is_some() {
             return Err(Error::UnsupportedModel(format!(
-                "{} caps its logits, and such a model can't be read as a reranker",
+                "the logits of {} are not a linear function of its states, and such a model can't be read as a reranker",
                 config.architecture
             )));
         }

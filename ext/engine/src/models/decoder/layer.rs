@@ -5,9 +5,11 @@ use candle_core::Tensor;
 use super::adapter::{Adapter, LayerAdapter, Slot};
 use super::batch::{Batch, Past};
 use super::config::{ClampedGlu, DecoderConfig, QueryKeyNorm, Residual};
+use super::differential::Differential;
 use super::experts::ExpertLayer;
 use super::latent::{LatentProjections, QUERY_SLOT};
-use crate::models::config::Relative;
+use super::query_experts::{QueryExperts, Routes};
+use crate::models::config::{NormPlacement, Relative};
 use crate::models::parts::Part;
 use crate::models::rope::Rotation;
 use crate::nn::attention::{AttentionBias, AttentionOptions};
@@ -24,11 +26,22 @@ pub struct Layer {
     pub mlp: FeedForward,
     /// Beside the MLP; what they give is added after the next layer's.
     pub postponed: Option<ExpertLayer>,
+    pub attention_branch: Branch,
+    pub mlp_branch: Branch,
+}
+
+/// How a sublayer joins the residual stream.
+pub struct Branch {
+    /// What the stream is multiplied by, `[hidden]`.
+    pub kept: Option<Tensor>,
+    /// What the sublayer's result is multiplied by.
+    pub scale: f32,
 }
 
 pub struct AttentionLayer {
     pub qkv: Qkv,
-    pub output: Linear,
+    /// `None` where experts lead back from attention.
+    pub output: Option<Linear>,
     pub query_norm: Option<HeadNorm>,
     pub key_norm: Option<HeadNorm>,
     /// Of what goes into `output`.
@@ -37,6 +50,7 @@ pub struct AttentionLayer {
     pub sinks: Option<Vec<f32>>,
     /// Its sigmoid multiplies what goes into `output`.
     pub gate: Option<Linear>,
+    pub differential: Option<Differential>,
 }
 
 /// What makes queries, keys and values.
@@ -44,6 +58,7 @@ pub struct AttentionLayer {
 pub enum Qkv {
     Plain(Projection),
     Latent(LatentProjections),
+    Experts(QueryExperts),
 }
 
 /// A norm of queries or keys.
@@ -114,9 +129,12 @@ impl Stream {
         }
     }
 
-    fn add(&mut self, addition: Tensor, scale: f32) -> Result<()> {
+    fn add(&mut self, addition: Tensor, branch: &Branch) -> Result<()> {
         self.settle()?;
-        self.pending = Some(elementwise::scale(&addition, scale)?);
+        if let Some(weights) = &branch.kept {
+            self.hidden = elementwise::multiply(&self.hidden, weights)?;
+        }
+        self.pending = Some(elementwise::scale(&addition, branch.scale)?);
         Ok(())
     }
 
@@ -163,8 +181,11 @@ impl Layer {
         match &self.attention.qkv {
             Qkv::Plain(qkv) => inventory.add_projection(qkv)?,
             Qkv::Latent(latent) => latent.list(inventory)?,
+            Qkv::Experts(experts) => experts.list(inventory)?,
         }
-        inventory.add_linear(&self.attention.output)?;
+        if let Some(output) = &self.attention.output {
+            inventory.add_linear(output)?;
+        }
         if let Some(gate) = &self.attention.gate {
             inventory.add_linear(gate)?;
         }
@@ -206,12 +227,11 @@ impl Layer {
                 let query = query.map(|(_, linear)| (Part::QueryUp, Slot::Qkv(QUERY_SLOT), linear));
                 inputs.chain(query).collect()
             }
+            Qkv::Experts(experts) => each(&experts.shared, &[Part::Qkv], Slot::Qkv).collect(),
         };
-        linears.push((
-            Part::AttentionOutput,
-            Slot::AttentionOutput,
-            &attention.output,
-        ));
+        if let Some(output) = &attention.output {
+            linears.push((Part::AttentionOutput, Slot::AttentionOutput, output));
+        }
         if let FeedForward::Mlp(mlp) = &self.mlp {
             let parts: &[_] = match (mlp.input.matrices().len(), mlp.input.widths().len()) {
                 (1, 1) => &[Part::Up],
@@ -231,37 +251,59 @@ impl Layer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<()> {
-        let scale = step.config.residual_scale;
-        let input = stream.read(self.attention_norm.as_ref())?;
+        let config = step.config;
+        let input = enter(stream, self.attention_norm.as_ref(), config)?;
         let attended = self.attention.forward(index, &input, past, step)?;
         let updates = LayerAdapter::of(step.adapter, index);
-        match step.config.residual {
-            Residual::Sequential => {
-                stream.add(
-                    normalized(attended, self.post_attention_norm.as_ref())?,
-                    scale,
-                )?;
-                let input = stream.read(self.mlp_norm.as_ref())?;
+        match config.residual {
+            Residual::Sequential | Residual::SequentialFromNorm => {
+                let attended = normalized(attended, self.post_attention_norm.as_ref())?;
+                stream.add(attended, &self.attention_branch)?;
+                leave(stream, self.attention_norm.as_ref(), config)?;
+                let input = enter(stream, self.mlp_norm.as_ref(), config)?;
                 let postponed = self.postponed.as_ref();
                 let postponed = postponed.map(|experts| experts.forward(&input, step.cancel));
                 let result = self.mlp.forward(&input, updates, step.cancel)?;
-                stream.add(normalized(result, self.post_mlp_norm.as_ref())?, scale)?;
-                match std::mem::replace(&mut stream.postponed, postponed.transpose()?) {
-                    Some(earlier) => stream.add(earlier, scale),
-                    None => Ok(()),
+                let result = normalized(result, self.post_mlp_norm.as_ref())?;
+                stream.add(result, &self.mlp_branch)?;
+                if let Some(earlier) =
+                    std::mem::replace(&mut stream.postponed, postponed.transpose()?)
+                {
+                    stream.add(earlier, &self.mlp_branch)?;
                 }
+                leave(stream, self.mlp_norm.as_ref(), config)
             }
             Residual::ParallelOneNorm => {
                 let result = self.mlp.forward(&input, updates, step.cancel)?;
-                stream.add(elementwise::add(&attended, &result)?, scale)
+                stream.add(elementwise::add(&attended, &result)?, &self.mlp_branch)
             }
             Residual::ParallelTwoNorms => {
                 let input = stream.read(self.mlp_norm.as_ref())?;
                 let result = self.mlp.forward(&input, updates, step.cancel)?;
-                stream.add(elementwise::add(&attended, &result)?, scale)
+                stream.add(elementwise::add(&attended, &result)?, &self.mlp_branch)
             }
         }
     }
+}
+
+/// What a sublayer reads.
+fn enter(stream: &mut Stream, norm: Option<&Norm>, config: &DecoderConfig) -> Result<Tensor> {
+    if config.norm_placement == NormPlacement::Post {
+        return stream.read(None);
+    }
+    let input = stream.read(norm)?;
+    if config.residual == Residual::SequentialFromNorm {
+        stream.hidden = input.clone();
+    }
+    Ok(input)
+}
+
+/// After a sublayer has added its result.
+fn leave(stream: &mut Stream, norm: Option<&Norm>, config: &DecoderConfig) -> Result<()> {
+    if config.norm_placement == NormPlacement::Post {
+        stream.hidden = stream.read(norm)?;
+    }
+    Ok(())
 }
 
 impl AttentionLayer {
@@ -280,7 +322,14 @@ impl AttentionLayer {
         let rotation = rotation.filter(|rotation| rotation.applies(index));
         let local = config.windows[index].is_some();
         let mut rotation = rotation.map(|rotation| rotation.of_layer(local));
-        let (mut query, mut key, value) = self.project(x, config, updates)?;
+        let routes = match &self.qkv {
+            Qkv::Experts(experts) => experts.route(x)?,
+            Qkv::Plain(_) | Qkv::Latent(_) => Routes::default(),
+        };
+        let (mut query, mut key, mut value) = self.project(x, step, updates, &routes)?;
+        if let Some(differential) = &self.differential {
+            (query, key, value) = differential.spread((query, key, value))?;
+        }
         if config.norm_after_rope {
             if let Some(rotation) = rotation.take() {
                 (query, key) = (rotation.rotate(&query)?, rotation.rotate(&key)?);
@@ -303,9 +352,11 @@ impl AttentionLayer {
         }
         let parts = (&query, &key, &value);
         let attended = past.attend(index, parts, rotation.as_ref(), step.batch, &options)?;
-        let mut attended = match &self.qkv {
-            Qkv::Plain(_) => attended.reshape((tokens, config.attended_width()))?,
-            Qkv::Latent(latent) => latent.values(&attended)?,
+        let mut attended = match (&self.qkv, &self.differential) {
+            (Qkv::Latent(latent), _) => latent.values(&attended)?,
+            (Qkv::Experts(experts), _) => return experts.output(&attended, &routes, step.cancel),
+            (Qkv::Plain(_), Some(differential)) => differential.combine(&attended)?,
+            (Qkv::Plain(_), None) => attended.reshape((tokens, config.attended_width()))?,
         };
         if let Some(gate) = &self.gate {
             attended = kernels::gated(&gate.forward(x)?, &attended, Activation::Sigmoid)?;
@@ -313,8 +364,9 @@ impl AttentionLayer {
         if let Some(norm) = &self.sub_norm {
             attended = norm.forward(&attended)?;
         }
-        self.output
-            .forward_updated(&attended, updates.attention_output.as_ref())
+        let output = self.output.as_ref();
+        let output = output.ok_or_else(|| Error::Internal("attention without an output".into()))?;
+        output.forward_updated(&attended, updates.attention_output.as_ref())
     }
 
     /// Query, key and value as `[tokens, heads, head size]`, clamped and normalized where the family does that before
@@ -322,14 +374,21 @@ impl AttentionLayer {
     fn project(
         &self,
         x: &Tensor,
-        config: &DecoderConfig,
+        step: &Step<'_>,
         updates: &LayerAdapter,
+        routes: &Routes,
     ) -> Result<(Tensor, Tensor, Tensor)> {
+        let config = step.config;
         let qkv = match &self.qkv {
             Qkv::Plain(qkv) => qkv,
             Qkv::Latent(latent) => {
                 let (query, key) = latent.project(x, config, &updates.qkv)?;
                 return Ok((query, key.clone(), key));
+            }
+            Qkv::Experts(experts) => {
+                let query = experts.queries(x, routes, config.head_size, step.cancel)?;
+                let [key, value] = experts.shared(x, config.head_size, &updates.qkv)?;
+                return Ok((query, key, value));
             }
         };
         let parts = qkv.heads(x, config.head_size, &updates.qkv)?;

@@ -2,18 +2,22 @@
 
 use candle_core::{DType, Tensor};
 
-use super::config::{DecoderConfig, QueryKeyNorm, Residual};
+use super::config::{DecoderConfig, QueryKeyNorm, Residual, ResidualWeights};
+use super::differential::Differential;
 use super::expert_loading::experts;
+use super::heads::TransformLayer;
 use super::latent::LatentProjections;
 use super::layer::{
-    AttentionLayer, FeedForward, HeadNorm, Layer, MlpActivation, MlpLayer, Qkv, Xielu,
+    AttentionLayer, Branch, FeedForward, HeadNorm, Layer, MlpActivation, MlpLayer, Qkv, Xielu,
 };
-use crate::models::config::{MlpKind, NormPlacement};
+use super::query_experts::QueryExperts;
+use crate::models::config::{Frequencies, MlpKind, NormConfig, NormPlacement, Positions};
 use crate::models::parameters::Parameters;
-use crate::models::parts::Part;
+use crate::models::parts::{Part, Place};
+use crate::models::positions::sinusoids;
 use crate::models::projections::{Join, MlpParts};
-use crate::nn::{Embedding, Linear, Norm};
-use crate::Result;
+use crate::nn::{Embedding, Linear, Norm, Projection};
+use crate::{CancelToken, Result};
 
 pub fn token_embedding(parameters: &Parameters<'_>, config: &DecoderConfig) -> Result<Embedding> {
     table(parameters, Part::TokenEmbedding, config)
@@ -21,10 +25,40 @@ pub fn token_embedding(parameters: &Parameters<'_>, config: &DecoderConfig) -> R
 
 /// `[vocabulary, hidden]`
 fn table(parameters: &Parameters<'_>, part: Part, config: &DecoderConfig) -> Result<Embedding> {
-    let table = parameters.table(part, config.hidden_size)?;
+    let width = match part {
+        Part::Head => config.head_width(),
+        _ => config.embedding_size,
+    };
+    let table = parameters.table(part, width)?;
     match table.count() == config.vocab_size {
         true => Ok(table),
-        false => Err(parameters.misfit(part, &[config.vocab_size, config.hidden_size])),
+        false => Err(parameters.misfit(part, &[config.vocab_size, width])),
+    }
+}
+
+/// What leads from the rows of the token table to hidden states of another width.
+pub fn embedding_projection(
+    parameters: &Parameters<'_>,
+    config: &DecoderConfig,
+) -> Result<Option<Linear>> {
+    let (width, hidden) = (config.embedding_size, config.hidden_size);
+    (width != hidden)
+        .then(|| parameters.linear(Part::EmbeddingProjection, width, hidden))
+        .transpose()
+}
+
+/// The table of positions, learned or computed.
+pub fn positions(parameters: &Parameters<'_>, config: &DecoderConfig) -> Result<Option<Embedding>> {
+    match config.positions {
+        Positions::None => Ok(None),
+        Positions::SinusoidalFrom { first, zero_row } => {
+            let size = (config.max_positions + first as usize, config.hidden_size);
+            sinusoids(size, Frequencies::Closed, zero_row, parameters).map(Some)
+        }
+        _ => {
+            let table = parameters.tensor(Part::PositionEmbedding)?;
+            Ok(Some(Embedding::Dense(table)))
+        }
     }
 }
 
@@ -34,9 +68,28 @@ pub fn head(
     embedding: &Embedding,
 ) -> Result<Linear> {
     if ties_head(parameters, config) {
-        return embedding.tied_output(None);
+        return embedding.tied_output(parameters.optional_tensor(Part::LogitBias)?);
     }
-    parameters.linear(Part::Head, config.hidden_size, config.vocab_size)
+    parameters.linear(Part::Head, config.head_width(), config.vocab_size)
+}
+
+pub fn head_transform(
+    parameters: &Parameters<'_>,
+    config: &DecoderConfig,
+) -> Result<Option<TransformLayer>> {
+    let Some(transform) = config.head_transform else {
+        return Ok(None);
+    };
+    let widths = [transform.width];
+    Ok(Some(TransformLayer {
+        dense: parameters.linear(Part::HeadDense, config.hidden_size, transform.width)?,
+        activation: transform.activation,
+        norm: if transform.norm {
+            Some(parameters.norm(Part::HeadNorm, &widths, config.norm)?)
+        } else {
+            None
+        },
+    }))
 }
 
 /// Some rows of the head's matrix, `[rows, hidden]`.
@@ -57,13 +110,42 @@ fn ties_head(parameters: &Parameters<'_>, config: &DecoderConfig) -> bool {
     config.tied_head || !parameters.has(Part::Head)
 }
 
-pub fn final_norm(parameters: &Parameters<'_>, config: &DecoderConfig) -> Result<Norm> {
-    parameters.norm(Part::FinalNorm, &[config.hidden_size], config.norm)
+pub fn final_norm(parameters: &Parameters<'_>, config: &DecoderConfig) -> Result<Option<Norm>> {
+    let widths = [config.hidden_size];
+    let epsilon = config.final_epsilon.unwrap_or(config.norm.epsilon);
+    let norm = NormConfig {
+        epsilon,
+        ..config.norm
+    };
+    config
+        .final_norm
+        .then(|| parameters.norm(Part::FinalNorm, &widths, norm))
+        .transpose()
+}
+
+/// All layers, or those of one stack.
+pub fn layers(
+    parameters: &Parameters<'_>,
+    config: &DecoderConfig,
+    cancel: &CancelToken,
+) -> Result<Vec<Layer>> {
+    let count = match config.stacks {
+        Some(stacks) => stacks.layers,
+        None => config.layer_count,
+    };
+    parameters.check_layers(count)?;
+    (0..count)
+        .map(|index| {
+            cancel.check()?;
+            layer(parameters, index, config)
+        })
+        .collect()
 }
 
 pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) -> Result<Layer> {
     let placement = config.norm_placement;
-    let before = matches!(placement, NormPlacement::Pre | NormPlacement::Both);
+    let before = placement != NormPlacement::Output;
+    let first = index == 0 && config.unnormed_first;
     let after = matches!(placement, NormPlacement::Output | NormPlacement::Both);
     let one_norm = config.residual == Residual::ParallelOneNorm;
     let norm = |wanted: bool, part: Part| {
@@ -82,7 +164,7 @@ pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) 
             .transpose()
     };
     Ok(Layer {
-        attention_norm: norm(before, Part::AttentionNorm)?,
+        attention_norm: norm(before && !first, Part::AttentionNorm)?,
         post_attention_norm: norm(after, Part::PostAttentionNorm)?,
         mlp_norm: norm(before && !one_norm, Part::MlpNorm)?,
         post_mlp_norm: norm(after || normalized, Part::PostMlpNorm)?,
@@ -92,6 +174,38 @@ pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) 
             None => FeedForward::Mlp(plain_mlp(parameters, index, config)?),
         },
         postponed: experts_if(true)?,
+        attention_branch: branch(parameters, Part::AttentionResidual.at(index), 0, config)?,
+        mlp_branch: branch(parameters, Part::MlpResidual.at(index), 1, config)?,
+    })
+}
+
+/// `second` is 1 for the second branch of a layer.
+fn branch(
+    parameters: &Parameters<'_>,
+    weights: Place,
+    second: usize,
+    config: &DecoderConfig,
+) -> Result<Branch> {
+    let hidden = config.hidden_size;
+    let (kept, scale) = match config.residual_weights {
+        ResidualWeights::None => (None, 1.0),
+        ResidualWeights::Learned => (Some(parameters.shaped(weights, &[hidden])?), 1.0),
+        ResidualWeights::Depth => {
+            let count = (2 * (weights.layer + 1) + second) as f64;
+            let kept = Tensor::full(
+                ((count - 1.0) / count).sqrt() as f32,
+                hidden,
+                parameters.device(),
+            )?;
+            (
+                Some(kept.to_dtype(parameters.dtype())?),
+                count.sqrt().recip() as f32,
+            )
+        }
+    };
+    Ok(Branch {
+        kept,
+        scale: scale * config.residual_scale,
     })
 }
 
@@ -101,23 +215,21 @@ fn attention(
     config: &DecoderConfig,
 ) -> Result<AttentionLayer> {
     let shape = config.attention_shape();
-    let width = config.attended_width();
+    let (width, (qkv, gate)) = (
+        config.attended_width(),
+        qkv_and_gate(parameters, index, config)?,
+    );
     let output = Part::AttentionOutput.at(index);
     let output = match parameters.optional_tensor(Part::AttentionOutputBias.at(index))? {
+        _ if config.query_experts => None,
         Some(bias) => {
             let weight = parameters.matrix(output, width, shape.hidden_size)?;
-            parameters.assemble(weight, Some(bias))?
+            Some(parameters.assemble(weight, Some(bias))?)
         }
-        None => parameters.linear(output, width, shape.hidden_size)?,
+        None => Some(parameters.linear(output, width, shape.hidden_size)?),
     };
-    let gate = Part::OutputGate.at(index);
     Ok(AttentionLayer {
-        qkv: match config.latent {
-            Some(latent) => {
-                Qkv::Latent(LatentProjections::load(parameters, index, latent, config)?)
-            }
-            None => Qkv::Plain(parameters.qkv(index, &shape, config.qkv, Join::Never)?),
-        },
+        qkv,
         query_norm: head_norm(parameters, Part::QueryNorm, index, config, shape.head_count)?,
         key_norm: head_norm(
             parameters,
@@ -140,12 +252,66 @@ fn attention(
             }
             false => None,
         },
-        gate: match config.output_gate {
-            true => Some(parameters.linear(gate, shape.hidden_size, width)?),
-            false => None,
+        gate,
+        differential: if config.differential {
+            Some(Differential::load(parameters, index, config)?)
+        } else {
+            None
         },
         output,
     })
+}
+
+/// Queries, keys and values, and the gate of their result, which may stand before them in one matrix (HRM).
+fn qkv_and_gate(
+    parameters: &Parameters<'_>,
+    index: usize,
+    config: &DecoderConfig,
+) -> Result<(Qkv, Option<Linear>)> {
+    let (shape, fused) = (config.attention_shape(), Part::GateQkv.at(index));
+    if parameters.has(fused) {
+        let widths = [shape.width(), shape.kv_width(), shape.kv_width()];
+        let (gate, rows) = (shape.width(), widths.iter().sum());
+        let all = parameters.matrix(fused, shape.hidden_size, gate + rows)?;
+        let bias = parameters.bias(fused)?;
+        let cut = |start: usize, count: usize| -> Result<Linear> {
+            let bias = bias.as_ref().map(|bias| bias.narrow(0, start, count));
+            parameters.assemble(all.narrow(0, start, count)?, bias.transpose()?)
+        };
+        let qkv = Projection::fused(cut(gate, rows)?, &widths)?;
+        return Ok((Qkv::Plain(qkv), Some(cut(0, gate)?)));
+    }
+    let gate = config.output_gate;
+    let gate = gate.then(|| output_gate(parameters, index, config));
+    let experts = config.experts.as_ref().filter(|_| config.query_experts);
+    let qkv = match (config.latent, experts) {
+        (Some(latent), _) => {
+            Qkv::Latent(LatentProjections::load(parameters, index, latent, config)?)
+        }
+        (None, Some(experts)) => {
+            Qkv::Experts(QueryExperts::load(parameters, index, experts, config)?)
+        }
+        (None, None) => Qkv::Plain(parameters.qkv(index, &shape, config.qkv, Join::Never)?),
+    };
+    Ok((qkv, gate.transpose()?))
+}
+
+/// Its bias, where there is one, is one per head.
+fn output_gate(
+    parameters: &Parameters<'_>,
+    index: usize,
+    config: &DecoderConfig,
+) -> Result<Linear> {
+    let (hidden, width) = (config.hidden_size, config.attended_width());
+    let (gate, bias) = (Part::OutputGate.at(index), Part::OutputGateBias.at(index));
+    if !parameters.has(bias) {
+        return parameters.linear(gate, hidden, width);
+    }
+    let heads = config.head_count;
+    let bias = parameters.shaped(bias, &[heads])?.unsqueeze(1)?;
+    let bias = bias.broadcast_as((heads, width / heads))?;
+    let weight = parameters.matrix(gate, hidden, width)?;
+    parameters.assemble(weight, Some(bias.flatten_all()?))
 }
 
 fn head_norm(

@@ -4,6 +4,7 @@ pub mod adapter;
 pub mod batch;
 pub mod cache;
 pub mod config;
+mod differential;
 mod expert_loading;
 pub mod experts;
 pub mod guests;
@@ -15,8 +16,10 @@ pub mod model;
 pub mod pages;
 pub mod peft;
 pub mod pool;
+mod query_experts;
 mod replay;
 mod router;
+mod stacks;
 mod verify;
 
 pub use adapter::Adapter;

@@ -9,11 +9,13 @@ use super::batch::{Batch, Past, Stretch, Whole};
 use super::cache::KvCache;
 use super::config::DecoderConfig;
 use super::guests::{self, Guest, Guests};
+use super::heads::TransformLayer;
 use super::layer::{Layer, Step, Stream};
 use super::pool::{KvPool, Sequence};
 use super::replay::Recordings;
+use super::stacks::StackRun;
 use super::{loading, Blueprint};
-use crate::models::config::{Positions, RopeAxes};
+use crate::models::config::RopeAxes;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::rope::Rotations;
@@ -28,11 +30,15 @@ pub struct Decoder {
     config: DecoderConfig,
     /// Of tokens, [vocabulary, hidden].
     embedding: Embedding,
+    embedding_projection: Option<Linear>,
     position_embedding: Option<Embedding>,
     embedding_norm: Option<Norm>,
     rotations: Option<Rotations>,
     layers: Vec<Layer>,
-    final_norm: Norm,
+    /// Where the state of the low stack starts, `[hidden]`.
+    low_start: Option<Tensor>,
+    final_norm: Option<Norm>,
+    head_transform: Option<TransformLayer>,
     /// `None` in a model that is loaded for its hidden states.
     head: Option<Linear>,
     device: Device,
@@ -72,6 +78,7 @@ impl Decoder {
         let parameters = Parameters::new(source, &blueprint.names, device, dtype)?;
         let head = loading::head(&parameters, &body.config, &body.embedding)?;
         Ok(Self {
+            head_transform: loading::head_transform(&parameters, &body.config)?,
             head: Some(head),
             ..body
         })
@@ -89,22 +96,17 @@ impl Decoder {
     ) -> Result<Self> {
         let config = blueprint.config.clone();
         let parameters = Parameters::new(source, &blueprint.names, device, dtype)?.with_int8(int8);
-        parameters.check_layers(config.layer_count)?;
         let embedding = loading::token_embedding(&parameters, &config)?;
-        let layers = (0..config.layer_count)
-            .map(|index| {
-                cancel.check()?;
-                loading::layer(&parameters, index, &config)
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let mut layers = loading::layers(&parameters, &config, cancel)?;
+        if config.stacks.is_some() {
+            let names = blueprint.names.of_high_stack();
+            let high = Parameters::new(source, &names, device, dtype)?.with_int8(int8);
+            layers.extend(loading::layers(&high, &config, cancel)?);
+        }
         let rope = config.relative.rope();
         Ok(Self {
-            position_embedding: match config.positions {
-                Positions::None => None,
-                _ => Some(Embedding::Dense(
-                    parameters.tensor(Part::PositionEmbedding)?,
-                )),
-            },
+            embedding_projection: loading::embedding_projection(&parameters, &config)?,
+            position_embedding: loading::positions(&parameters, &config)?,
             rotations: rope
                 .map(|rope| Rotations::new(rope, config.max_positions, device))
                 .transpose()?,
@@ -115,7 +117,12 @@ impl Decoder {
                 }
                 None => None,
             },
+            low_start: match config.stacks {
+                Some(_) => Some(parameters.shaped(Part::LowStart, &[config.hidden_size])?),
+                None => None,
+            },
             final_norm: loading::final_norm(&parameters, &config)?,
+            head_transform: None,
             head: None,
             embedding,
             layers,
@@ -175,7 +182,15 @@ impl Decoder {
         for layer in &self.layers {
             layer.list(&mut inventory)?;
         }
-        inventory.add_norm(&self.final_norm)?;
+        if let Some(norm) = &self.final_norm {
+            inventory.add_norm(norm)?;
+        }
+        if let Some(projection) = &self.embedding_projection {
+            inventory.add_linear(projection)?;
+        }
+        if let Some(transform) = &self.head_transform {
+            transform.list(&mut inventory)?;
+        }
         if let Some(head) = &self.head {
             inventory.add_linear(head)?;
         }
@@ -321,9 +336,13 @@ impl Decoder {
         let head = self.head.as_ref().ok_or_else(|| {
             Error::Internal("a decoder without its head was asked for logits".into())
         })?;
+        let transformed = match &self.head_transform {
+            Some(transform) => &transform.forward(hidden)?,
+            None => hidden,
+        };
         match adapter {
-            Some(adapter) => adapter.logits(head, hidden),
-            None => head.forward(hidden),
+            Some(adapter) => adapter.logits(head, transformed),
+            None => head.forward(transformed),
         }
     }
 
@@ -492,10 +511,19 @@ impl Decoder {
         mut past: Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
+        if let (Some(stacks), Some(low_start)) = (self.config.stacks, &self.low_start) {
+            let run = StackRun {
+                stacks,
+                layers: &self.layers,
+                norm: self.final_norm.as_ref(),
+                low_start,
+            };
+            return run.run(stream.read(None)?, &mut past, step);
+        }
         for (index, layer) in self.layers.iter().enumerate() {
             layer.forward(index, &mut stream, &mut past, step)?;
         }
-        stream.read(Some(&self.final_norm))
+        stream.read(self.final_norm.as_ref())
     }
 
     /// An error that names a token which neither the vocabulary nor a guest has.
@@ -521,6 +549,10 @@ impl Decoder {
             None => self.embedding.rows(&known)?,
         };
         let embedded = elementwise::scale(&embedded, self.config.embedding_scale)?;
+        let embedded = match &self.embedding_projection {
+            Some(projection) => projection.forward(&embedded)?,
+            None => embedded,
+        };
         let embedded = self.guests.seat(tokens, size, embedded)?;
         let embedded = match &self.position_embedding {
             Some(table) => {

@@ -159,17 +159,20 @@ fn targets(decoder: &Decoder, names: &Names) -> Vec<Target> {
         }
     };
     let mut targets = Vec::new();
-    for (index, layer) in decoder.layers().iter().enumerate() {
+    let config = decoder.config();
+    // Layers that run several times have one number per run, but one name.
+    let layers = decoder.layers().iter().enumerate();
+    for (index, layer) in layers.filter(|_| config.stacks.is_none()) {
         for (part, slot, linear) in layer.linears() {
             let place = Place::Layer(index, part, slot);
             let (inputs, outputs) = (linear.inputs(), linear.outputs());
             targets.push(target(part.at(index), place, inputs, outputs));
         }
     }
-    let (vocabulary, hidden) = (decoder.config().vocab_size, decoder.config().hidden_size);
-    let embedding = Part::TokenEmbedding.into();
-    targets.push(target(embedding, Place::Embedding, vocabulary, hidden));
-    targets.push(target(Part::Head.into(), Place::Head, hidden, vocabulary));
+    let (vocabulary, head) = (config.vocab_size, config.head_width());
+    let (embedding, width) = (Part::TokenEmbedding.into(), config.embedding_size);
+    targets.push(target(embedding, Place::Embedding, vocabulary, width));
+    targets.push(target(Part::Head.into(), Place::Head, head, vocabulary));
     targets
 }
 

@@ -2,17 +2,15 @@
 
 use std::borrow::Cow;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use super::config::EncoderConfig;
 use crate::models::config::{Frequencies, Positions};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
+use crate::models::positions::sinusoids;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, Lookup, Norm, PackedSequences};
 use crate::{Error, Result};
-
-/// No model has more positions that are computed; more are the word of a damaged file.
-const MOST_SINUSOIDS: usize = 1 << 16;
 
 #[derive(Debug)]
 pub struct Embeddings {
@@ -39,10 +37,13 @@ impl Counting {
         let padding = match positions {
             Positions::LearnedAfterPadding { padding_id } => Some(padding_id),
             Positions::Sinusoidal { padding_id, .. } => padding_id,
-            Positions::None | Positions::Learned | Positions::LearnedFrom { .. } => None,
+            Positions::None
+            | Positions::Learned
+            | Positions::LearnedFrom { .. }
+            | Positions::SinusoidalFrom { .. } => None,
         };
         let first = match positions {
-            Positions::LearnedFrom { first } => first,
+            Positions::LearnedFrom { first } | Positions::SinusoidalFrom { first, .. } => first,
             _ => padding.map_or(0, |padding| padding + 1),
         };
         Self { first, padding }
@@ -63,16 +64,18 @@ impl Embeddings {
                 | Positions::LearnedFrom { .. } => {
                     Some(parameters.table(Part::PositionEmbedding, width)?)
                 }
-                Positions::Sinusoidal { frequencies, .. } => {
+                Positions::Sinusoidal { .. } | Positions::SinusoidalFrom { .. } => {
+                    let (frequencies, zero_row) = match config.positions {
+                        Positions::Sinusoidal { frequencies, .. } => {
+                            (frequencies, counting.padding)
+                        }
+                        Positions::SinusoidalFrom { zero_row, .. } => {
+                            (Frequencies::Closed, zero_row)
+                        }
+                        _ => (Frequencies::Open, None),
+                    };
                     let rows = config.max_positions.unwrap_or(0) + counting.first as usize;
-                    let mut table = sinusoids(rows, width, frequencies)?;
-                    if let Some(padding) = counting.padding {
-                        table[padding as usize * width..][..width].fill(0.0);
-                    }
-                    let table = Tensor::from_vec(table, (rows, width), &Device::Cpu)?;
-                    let table = table.to_dtype(parameters.dtype())?;
-                    let table = table.to_device(parameters.device())?;
-                    Some(Embedding::Dense(table))
+                    Some(sinusoids((rows, width), frequencies, zero_row, parameters)?)
                 }
             },
             token_types: if config.token_types > 0 && parameters.has(Part::TokenTypes) {
@@ -204,35 +207,4 @@ fn type_ids<'a>(ids: &'a [u32], table: &Embedding) -> Cow<'a, [u32]> {
         Some(most) if most > last => ids.iter().map(|&id| id.min(last)).collect(),
         _ => ids.into(),
     }
-}
-
-/// For each position the sines of its multiples of the frequencies, then the cosines.
-fn sinusoids(rows: usize, width: usize, frequencies: Frequencies) -> Result<Vec<f32>> {
-    if rows > MOST_SINUSOIDS || width < 4 || !width.is_multiple_of(2) {
-        return Err(Error::CorruptModel(format!(
-            "the configuration asks for {rows} computed positions of width {width}"
-        )));
-    }
-    base::runtime::memory::ensure_elements(&[rows, width], 4, "the positions")?;
-    let half = width / 2;
-    let mut table = vec![0f32; rows * width];
-    for (position, row) in table.chunks_exact_mut(width).enumerate() {
-        let (sines, cosines) = row.split_at_mut(half);
-        for (at, (sine, cosine)) in sines.iter_mut().zip(cosines).enumerate() {
-            (*sine, *cosine) = match frequencies {
-                Frequencies::Open => {
-                    let frequency = 10_000f64.powf(-(at as f64) / half as f64);
-                    let angle = position as f64 * frequency;
-                    (angle.sin() as f32, angle.cos() as f32)
-                }
-                // In single precision, since the reference is.
-                Frequencies::Closed => {
-                    let step = (10_000f64.ln() / (half - 1) as f64) as f32;
-                    let angle = position as f32 * (at as f32 * -step).exp();
-                    (angle.sin(), angle.cos())
-                }
-            };
-        }
-    }
-    Ok(table)
 }

@@ -17,8 +17,8 @@ mod vlm;
 
 use crate::models::config::*;
 use crate::models::decoder::config::{
-    ClampedGlu, DecoderConfig, ExpertLayout, Experts, Groups, Latent, QueryKeyNorm, Residual,
-    RowOrder, Scoring, Shared, Temperature,
+    ClampedGlu, DecoderConfig, ExpertLayout, Experts, Groups, Growth, HeadTransform, Latent,
+    QueryKeyNorm, Residual, ResidualWeights, RowOrder, Scoring, Shared, Stacks, Temperature,
 };
 use crate::models::encoder::config::*;
 use crate::models::parts::Names;

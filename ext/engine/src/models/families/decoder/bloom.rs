@@ -4,8 +4,10 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     name: "bloom",
     matches: types(&["bloom"]),
     config: |raw| {
-        refuse(raw, &["apply_residual_connection_post_layernorm"])?;
         let mut config = grouped(decoder(raw, &Usual::GPT2)?);
+        if flag(raw, "apply_residual_connection_post_layernorm", false)? {
+            config.residual = Residual::SequentialFromNorm;
+        }
         config.embedding_norm = Some(config.norm);
         config.relative = Relative::Alibi {
             slopes: alibi_slopes(config.head_count),

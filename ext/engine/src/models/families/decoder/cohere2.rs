@@ -3,13 +3,15 @@ use super::*;
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "cohere2",
     matches: types(&["cohere2"]),
-    config: |raw| {
-        let mut config = cohere::config(raw)?;
-        let pattern = raw.opt_usize("sliding_window_pattern")?.unwrap_or(4);
-        sliding(raw, &mut config, pattern)?;
-        rotate_in_windows(&mut config);
-        Ok(config)
-    },
+    config,
     names: |_| LLAMA,
     gguf: None,
 };
+
+pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
+    let mut config = cohere::config(raw)?;
+    let pattern = raw.opt_usize("sliding_window_pattern")?.unwrap_or(4);
+    sliding(raw, &mut config, pattern)?;
+    rotate_in_windows(&mut config);
+    Ok(config)
+}

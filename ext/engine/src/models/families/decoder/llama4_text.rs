@@ -22,6 +22,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         }
         if flag(&raw, "attn_temperature_tuning", true)? {
             config.temperature = Some(Temperature {
+                growth: Growth::Steps,
                 scale: number(&raw, "attn_scale")?.unwrap_or(0.1),
                 offset: 1.0,
                 period: number(&raw, "floor_scale")?.unwrap_or(8192.0),

@@ -10,6 +10,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             let period = rope.opt_usize("original_max_position_embeddings")?;
             config.temperature = match (rope.opt_f64("llama_4_scaling_beta")?, period) {
                 (Some(beta), Some(period)) => Some(Temperature {
+                    growth: Growth::Steps,
                     scale: beta as f32,
                     offset: 0.0,
                     period: period as f32,

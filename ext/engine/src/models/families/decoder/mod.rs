@@ -5,16 +5,19 @@ mod apertus;
 mod arcee;
 mod aria_text;
 mod axk1;
+mod beam;
 mod biogpt;
 mod bitnet;
 mod bloom;
 mod codegen;
 mod cohere;
 mod cohere2;
+mod cohere2_moe;
 mod cwm;
 mod dbrx;
 mod deepseek_v2;
 mod deepseek_v3;
+mod diffllama;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -44,10 +47,13 @@ mod granitemoe;
 mod granitemoe_swa;
 mod granitemoeshared;
 mod helium;
+mod hrm_text;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
+mod hy_v3;
 mod hyperclovax;
 mod jais2;
+mod jetmoe;
 mod kolibri1;
 mod latent_shared;
 mod llama;
@@ -59,6 +65,7 @@ mod minimax_m2;
 mod ministral3;
 mod mistral;
 mod mixtral;
+mod modernbert_decoder;
 mod mpt;
 mod nanochat;
 mod nemotron;
@@ -82,6 +89,7 @@ mod solar_open;
 mod stablelm;
 mod starcoder2;
 mod vaultgemma;
+mod xglm;
 mod youtu;
 
 use super::*;
@@ -140,6 +148,8 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     persimmon::FAMILY,
     seed_oss::FAMILY,
     vaultgemma::FAMILY,
+    modernbert_decoder::FAMILY,
+    xglm::FAMILY,
     afmoe::FAMILY,
     aria_text::FAMILY,
     dbrx::FAMILY,
@@ -168,4 +178,10 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     longcat_flash::FAMILY,
     minicpm3::FAMILY,
     youtu::FAMILY,
+    beam::FAMILY,
+    cohere2_moe::FAMILY,
+    hy_v3::FAMILY,
+    hrm_text::FAMILY,
+    jetmoe::FAMILY,
+    diffllama::FAMILY,
 ];
