@@ -23,7 +23,7 @@ use super::cpu::{
 use super::cuda;
 #[cfg(feature = "metal")]
 use super::metal;
-use super::{Activation, RopeKind};
+use super::{Activation, ClampedGlu, Pointwise, RopeKind};
 
 type CandleResult<T> = candle_core::Result<T>;
 
@@ -53,6 +53,12 @@ pub(super) struct Softmax {
 pub(super) struct Activate(pub Activation);
 
 pub(super) struct Gated(pub Activation);
+
+/// On the CPU alone.
+pub(super) struct EachElement(pub Pointwise);
+
+/// On the CPU alone.
+pub(super) struct GatedClamped(pub ClampedGlu);
 
 pub(super) struct Rope {
     pub cosines: Tensor,
@@ -363,6 +369,41 @@ impl CustomOp2 for Gated {
     }
 
     gpu_forward!(two gated);
+}
+
+impl CustomOp1 for EachElement {
+    fn name(&self) -> &'static str {
+        "pointwise"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> CandleResult<(CpuStorage, Shape)> {
+        let isa = isa()?;
+        let out = for_float!(self.name(), x, T => {
+            cpu::rows::pointwise::pointwise(isa, &mut RowView::<T>::new(x, layout)?, self.0)
+        })?;
+        Ok((out, layout.shape().clone()))
+    }
+}
+
+impl CustomOp2 for GatedClamped {
+    fn name(&self) -> &'static str {
+        "clamped_glu"
+    }
+
+    fn cpu_fwd(
+        &self,
+        gate: &CpuStorage,
+        layout: &Layout,
+        up: &CpuStorage,
+        up_layout: &Layout,
+    ) -> CandleResult<(CpuStorage, Shape)> {
+        let isa = isa()?;
+        let out = for_float!(self.name(), gate, T => {
+            let gate = RowView::<T>::new(gate, layout)?;
+            cpu::rows::pointwise::clamped_glu(isa, &gate, &RowView::<T>::new(up, up_layout)?, self.0)
+        })?;
+        Ok((out, layout.shape().clone()))
+    }
 }
 
 impl CustomOp1 for Rope {

@@ -2,7 +2,7 @@
 //!
 //! Rows are flat and contiguous; nothing here is meant to be quick.
 
-use super::{Activation, RopeKind};
+use super::{Activation, ClampedGlu, Pointwise, RopeKind};
 
 pub fn layer_norm(x: &[f64], weight: &[f64], bias: Option<&[f64]>, epsilon: f64) -> Vec<f64> {
     let width = weight.len();
@@ -89,6 +89,29 @@ pub fn activation(x: f64, activation: Activation) -> f64 {
         Activation::Sigmoid => logistic(x),
         Activation::Identity => x,
     }
+}
+
+pub fn pointwise(x: f64, function: Pointwise) -> f64 {
+    match function {
+        Pointwise::Clamp { least, most } => x.clamp(f64::from(least), f64::from(most)),
+        Pointwise::Xielu(parameters) => {
+            let linear = f64::from(parameters.linear) * x;
+            if x > 0.0 {
+                return f64::from(parameters.positive) * x * x + linear;
+            }
+            let exponent = match x < f64::from(parameters.most) || x.is_nan() {
+                true => x,
+                false => f64::from(parameters.most),
+            };
+            (exponent.exp_m1() - x) * f64::from(parameters.negative) + linear
+        }
+    }
+}
+
+pub fn clamped_glu(gate: f64, up: f64, glu: ClampedGlu) -> f64 {
+    let (limit, alpha) = (f64::from(glu.limit), f64::from(glu.alpha));
+    let gate = if gate > limit { limit } else { gate };
+    (up.clamp(-limit, limit) + 1.0) * gate / (1.0 + (-alpha * gate).exp())
 }
 
 /// `x` is [tokens, heads, width]; the tables are [positions, rotary / 2]. A position beyond them gives

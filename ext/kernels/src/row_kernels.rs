@@ -1,13 +1,15 @@
 //! Norms, softmax, activations, rotary positions and pooling on whole rows: checks and dispatch.
 
-use candle_core::{DType, Tensor, D};
+use candle_core::{DType, Device, Tensor, D};
 
 #[cfg(feature = "cuda")]
 use crate::cuda;
 #[cfg(feature = "metal")]
 use crate::metal;
 use crate::rows::row_major;
-use crate::types::{Activation, Largest, RopeKind, Rotation, SoftmaxOptions, LEAST_L2_NORM};
+use crate::types::{
+    Activation, ClampedGlu, Largest, Pointwise, RopeKind, Rotation, SoftmaxOptions, LEAST_L2_NORM,
+};
 use crate::{cpu, ops, Error, Result};
 
 /// (x − mean) / √(variance + ε) · weight + bias over the last dimension.
@@ -115,6 +117,28 @@ pub fn gated_fused(fused: &Tensor, activation: Activation) -> Result<Tensor> {
     let gate = fused.narrow(D::Minus1, 0, width / 2)?;
     let up = fused.narrow(D::Minus1, width / 2, width / 2)?;
     gated(&gate, &up, activation)
+}
+
+/// A function of every element. The CPU computes it, wherever the tensor lies.
+pub fn pointwise(x: &Tensor, function: Pointwise) -> Result<Tensor> {
+    check_float("pointwise", x)?;
+    match function {
+        Pointwise::Clamp { least, most } if !x.device().is_cpu() => Ok(x.clamp(least, most)?),
+        _ => {
+            let here = row_major(&x.to_device(&Device::Cpu)?)?;
+            let out = here.apply_op1_no_bwd(&ops::EachElement(function))?;
+            Ok(out.to_device(x.device())?)
+        }
+    }
+}
+
+/// [`ClampedGlu`] of gates and ups. The CPU computes it, wherever they lie.
+pub fn clamped_glu(gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Result<Tensor> {
+    check_float("clamped_glu", gate)?;
+    check_alike("clamped_glu", gate, up)?;
+    let here = |x: &Tensor| -> Result<Tensor> { row_major(&x.to_device(&Device::Cpu)?) };
+    let out = here(gate)?.apply_op2_no_bwd(&here(up)?, &ops::GatedClamped(glu))?;
+    Ok(out.to_device(gate.device())?)
 }
 
 /// Rotates the first `rotary` elements of each head by the angle of its token's position; the rest is

@@ -29,6 +29,34 @@ impl Activation {
     }
 }
 
+/// A function of every element that has parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pointwise {
+    /// Within these bounds.
+    Clamp {
+        least: f32,
+        most: f32,
+    },
+    Xielu(Xielu),
+}
+
+/// For x above 0 `positive`·x² + `linear`·x, else (eˣ − 1 − x)·`negative` + `linear`·x (Apertus).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xielu {
+    pub positive: f32,
+    pub negative: f32,
+    pub linear: f32,
+    /// Exponents are not above this.
+    pub most: f32,
+}
+
+/// (up + 1) · gate · sigmoid(`alpha` · gate), of gates up to `limit` and ups within ±`limit` (gpt-oss).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClampedGlu {
+    pub limit: f32,
+    pub alpha: f32,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopeKind {
     /// Element i rotates with element i + rotary / 2.

@@ -27,7 +27,7 @@ fn softmax_matches_the_reference() {
 
 #[test]
 fn activations_match_the_reference() {
-    assert_all_pass(&["activation", "gated"]);
+    assert_all_pass(&["activation", "gated", "pointwise", "clamped_glu"]);
 }
 
 #[test]

@@ -61,9 +61,30 @@ pub(super) unsafe fn rough_power_of_two<S: Simd>(x: S::V) -> S::V {
     }
 }
 
+/// eˣ − 1 − y, without the 1 near 0, where it would cancel.
+#[inline(always)]
+pub(super) unsafe fn exp_less_line<S: Simd>(x: S::V, y: S::V) -> S::V {
+    // SAFETY: the caller has the instruction set; this touches registers alone.
+    unsafe {
+        let tail = polynomial::<S, 5>(
+            x,
+            [
+                0.5,
+                0.166_665_76,
+                0.041_666_552,
+                0.008_363_233,
+                0.001_392_625,
+            ],
+        );
+        let near = S::fma(S::mul(x, x), tail, S::sub(x, y));
+        let far = S::sub(S::sub(exp::<S>(x), S::splat(1.0)), y);
+        S::select_less(S::abs(x), S::splat(0.34), near, far)
+    }
+}
+
 /// 1 / (1 + e⁻ˣ).
 #[inline(always)]
-unsafe fn logistic<S: Simd>(x: S::V) -> S::V {
+pub(super) unsafe fn logistic<S: Simd>(x: S::V) -> S::V {
     // SAFETY: the caller has the instruction set; this touches registers alone.
     unsafe {
         let one = S::splat(1.0);

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::data::{self, input, Fill, Input, Placement, Random};
-use super::{decoding, Bench};
+use super::{decoding, pointwise, Bench};
 use crate::Result;
 use crate::{reference, Activation, RopeKind, SoftmaxOptions};
 
@@ -18,6 +18,8 @@ pub(super) const ALL: &[(&str, Case)] = &[
     ("softmax_masked", softmax_masked),
     ("activation", activation),
     ("gated", gated),
+    ("pointwise", pointwise::pointwise),
+    ("clamped_glu", pointwise::clamped_glu),
     ("rope", rope),
     ("rope_store", decoding::rope_store),
     ("largest", decoding::largest),
@@ -37,7 +39,7 @@ const WIDTHS: [usize; 18] = [
 const WIDE: [(usize, usize); 4] = [(2, 4096), (1, 17_001), (3, 30011), (2, 65_536)];
 
 /// The inputs that every row kernel must survive.
-fn inputs(bench: &Bench<'_>) -> Result<Vec<Input>> {
+pub(super) fn inputs(bench: &Bench<'_>) -> Result<Vec<Input>> {
     let mut random = Random::new(7);
     let mut wanted = Vec::new();
     for rows in ROWS {
@@ -155,7 +157,7 @@ fn rms_norm(bench: &mut Bench<'_>) -> Result<()> {
 }
 
 /// What is added to `x`: its rows in another order and layout.
-fn residual(bench: &Bench<'_>, x: &Input) -> Result<(Tensor, Vec<f64>)> {
+pub(super) fn residual(bench: &Bench<'_>, x: &Input) -> Result<(Tensor, Vec<f64>)> {
     let mut random = Random::new(x.values.len() as u64 + 29);
     let mut shape = x.tensor.dims().to_vec();
     let width = width(x);

@@ -5,6 +5,7 @@
 mod cases;
 mod data;
 mod decoding;
+mod pointwise;
 
 use candle_core::{DType, Device, Tensor};
 

@@ -6,7 +6,7 @@ use crate::models::config::{
 };
 use crate::nn::AttentionKind;
 use formats::files::raw_config::WIDTH;
-use kernels::Activation;
+use kernels::{Activation, ClampedGlu};
 
 #[derive(Clone, Debug)]
 pub struct DecoderConfig {
@@ -311,13 +311,6 @@ impl ExpertLayout {
             interleaved,
         }
     }
-}
-
-/// Gates and ups are limited before they are multiplied (gpt-oss).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ClampedGlu {
-    pub limit: f32,
-    pub alpha: f32,
 }
 
 impl Experts {

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use super::adapter::{Adapter, LayerAdapter, Slot};
 use super::batch::{Batch, Past};
-use super::config::{ClampedGlu, DecoderConfig, QueryKeyNorm, Residual};
+use super::config::{DecoderConfig, QueryKeyNorm, Residual};
 use super::differential::Differential;
 use super::experts::ExpertLayer;
 use super::latent::{LatentProjections, QUERY_SLOT};
@@ -15,7 +15,7 @@ use crate::models::rope::Rotation;
 use crate::nn::attention::{AttentionBias, AttentionOptions};
 use crate::nn::{elementwise, Inventory, Linear, Norm, Projection};
 use crate::{CancelToken, Error, Result};
-use kernels::Activation;
+use kernels::{Activation, ClampedGlu, Pointwise, Xielu};
 
 pub struct Layer {
     pub attention_norm: Option<Norm>,
@@ -88,16 +88,6 @@ pub enum MlpActivation {
     Plain(Activation),
     Clamped(ClampedGlu),
     Xielu(Xielu),
-}
-
-/// For x above 0 `positive`·x² + `linear`·x, else (eˣ − 1 − x)·`negative` + `linear`·x (Apertus).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Xielu {
-    pub positive: f32,
-    pub negative: f32,
-    pub linear: f32,
-    /// Exponents are not above this.
-    pub most: f32,
 }
 
 /// What every layer of one forward needs to know.
@@ -399,10 +389,11 @@ impl AttentionLayer {
             query = normalized_heads(query, self.query_norm.as_ref())?;
             key = normalized_heads(key, self.key_norm.as_ref())?;
         }
-        if let Some(limit) = config.qkv_limit {
-            query = elementwise::clamp(&query, -limit, limit)?;
-            key = elementwise::clamp(&key, -limit, limit)?;
-            value = elementwise::clamp(&value, -limit, limit)?;
+        if let Some(most) = config.qkv_limit {
+            let clamp = Pointwise::Clamp { least: -most, most };
+            query = kernels::pointwise(&query, clamp)?;
+            key = kernels::pointwise(&key, clamp)?;
+            value = kernels::pointwise(&value, clamp)?;
         }
         Ok((query, key, value))
     }
@@ -464,12 +455,14 @@ impl MlpLayer {
             MlpActivation::Plain(activation) => {
                 self.input.activated(x, *activation, &updates.mlp_input)?
             }
-            MlpActivation::Clamped(glu) => {
-                glu.forward(&self.input.parts(x, &updates.mlp_input)?)?
-            }
-            MlpActivation::Xielu(xielu) => {
-                xielu.forward(&self.input.parts(x, &updates.mlp_input)?)?
-            }
+            MlpActivation::Clamped(glu) => match &self.input.parts(x, &updates.mlp_input)?[..] {
+                [gate, up] => kernels::clamped_glu(gate, up, *glu)?,
+                _ => return Err(Error::Internal("a gated activation needs two parts".into())),
+            },
+            MlpActivation::Xielu(xielu) => match &self.input.parts(x, &updates.mlp_input)?[..] {
+                [x] => kernels::pointwise(x, Pointwise::Xielu(*xielu))?,
+                _ => return Err(Error::Internal("an activation needs one part".into())),
+            },
         };
         let inner = match &self.sub_norm {
             Some(norm) => norm.forward(&inner)?,
@@ -477,31 +470,6 @@ impl MlpLayer {
         };
         self.output
             .forward_updated(&inner, updates.mlp_output.as_ref())
-    }
-}
-
-impl ClampedGlu {
-    fn forward(&self, parts: &[Tensor]) -> Result<Tensor> {
-        let [gate, up] = parts else {
-            return Err(Error::Internal("a gated activation needs two parts".into()));
-        };
-        elementwise::combine(gate, up, |gate, up| {
-            let gate = gate.min(self.limit);
-            let up = up.clamp(-self.limit, self.limit);
-            (up + 1.0) * gate / (1.0 + (-self.alpha * gate).exp())
-        })
-    }
-}
-
-impl Xielu {
-    fn forward(&self, parts: &[Tensor]) -> Result<Tensor> {
-        let [x] = parts else {
-            return Err(Error::Internal("an activation needs one part".into()));
-        };
-        elementwise::each(x, |x| match x > 0.0 {
-            true => self.positive * x * x + self.linear * x,
-            false => (x.min(self.most).exp_m1() - x) * self.negative + self.linear * x,
-        })
     }
 }
 

@@ -8,7 +8,7 @@ use super::expert_loading::experts;
 use super::heads::TransformLayer;
 use super::latent::LatentProjections;
 use super::layer::{
-    AttentionLayer, Branch, FeedForward, HeadNorm, Layer, MlpActivation, MlpLayer, Qkv, Xielu,
+    AttentionLayer, Branch, FeedForward, HeadNorm, Layer, MlpActivation, MlpLayer, Qkv,
 };
 use super::query_experts::QueryExperts;
 use crate::models::config::{Frequencies, MlpKind, NormConfig, NormPlacement, Positions};
@@ -18,6 +18,7 @@ use crate::models::positions::sinusoids;
 use crate::models::projections::{Join, MlpParts};
 use crate::nn::{Embedding, Linear, Norm, Projection};
 use crate::{CancelToken, Result};
+use kernels::Xielu;
 
 pub fn token_embedding(parameters: &Parameters<'_>, config: &DecoderConfig) -> Result<Embedding> {
     table(parameters, Part::TokenEmbedding, config)

@@ -17,8 +17,8 @@ mod vlm;
 
 use crate::models::config::*;
 use crate::models::decoder::config::{
-    ClampedGlu, DecoderConfig, ExpertLayout, Experts, Groups, Growth, HeadTransform, Latent,
-    QueryKeyNorm, Residual, ResidualWeights, RowOrder, Scoring, Shared, Stacks, Temperature,
+    DecoderConfig, ExpertLayout, Experts, Groups, Growth, HeadTransform, Latent, QueryKeyNorm,
+    Residual, ResidualWeights, RowOrder, Scoring, Shared, Stacks, Temperature,
 };
 use crate::models::encoder::config::*;
 use crate::models::parts::Names;
@@ -31,7 +31,7 @@ use crate::{Error, Result, VERSION};
 use formats::files::raw_config::{RawConfig, LAYERS, POSITIONS, WIDTH};
 use formats::image::PatchOrder;
 use formats::weights::WeightSource;
-use kernels::{Activation, RopeKind};
+use kernels::{Activation, ClampedGlu, RopeKind};
 
 use serde_json::json;
 use std::path::Path;

@@ -8,7 +8,7 @@ use crate::cpu::{build, for_each_range, read, with_scratch, write, Element, RowV
 use crate::Activation;
 
 /// How many elements of a contiguous tensor are one row.
-const BLOCK: usize = 1024;
+pub(super) const BLOCK: usize = 1024;
 
 /// An activation takes as long as copying about this many elements.
 const COST: usize = 4;
@@ -104,6 +104,21 @@ pub fn gated<T: Element>(
     up: Option<&RowView<'_, T>>,
     activation: Activation,
 ) -> Vec<T> {
+    let width = gate.rows.width;
+    // SAFETY: rows of both have the width, and the instruction set is the machine's.
+    combined(isa, gate, up, |x, up, to| unsafe {
+        activate_row(isa, x, up, to, width, activation);
+    })
+}
+
+/// What `compute` makes of each row of `gate` and, if there is one, of `up`, which is null otherwise: it writes a row of
+/// f32 where its third argument points to.
+pub(super) fn combined<T: Element>(
+    isa: Isa,
+    gate: &RowView<'_, T>,
+    up: Option<&RowView<'_, T>>,
+    compute: impl Fn(*const f32, *const f32, *mut f32) + Sync,
+) -> Vec<T> {
     let (rows, width) = (gate.rows.count, gate.rows.width);
     // SAFETY: every row of the output is written once.
     unsafe {
@@ -118,9 +133,7 @@ pub fn gated<T: Element>(
                             Some(up) => read(isa, up.row(row), second).as_ptr(),
                             None => std::ptr::null(),
                         };
-                        write(isa, out.at(row * width), to, |to| {
-                            activate_row(isa, x, up, to, width, activation);
-                        });
+                        write(isa, out.at(row * width), to, |to| compute(x, up, to));
                     }
                 })
             })

@@ -4,6 +4,7 @@
 pub mod activation;
 pub mod largest;
 pub mod norm;
+pub mod pointwise;
 pub mod pool;
 pub mod rope;
 pub mod softmax;
