@@ -31,9 +31,10 @@ fn table(parameters: &Parameters<'_>, part: Part, config: &DecoderConfig) -> Res
         _ => config.embedding_size,
     };
     let table = parameters.table(part, width)?;
-    match table.count() == config.vocab_size {
-        true => Ok(table),
-        false => Err(parameters.misfit(part, &[config.vocab_size, width])),
+    if table.count() == config.vocab_size {
+        Ok(table)
+    } else {
+        Err(parameters.misfit(part, &[config.vocab_size, width]))
     }
 }
 
