@@ -99,10 +99,8 @@ pub fn pointwise(x: f64, function: Pointwise) -> f64 {
             if x > 0.0 {
                 return f64::from(parameters.positive) * x * x + linear;
             }
-            let exponent = match x < f64::from(parameters.most) || x.is_nan() {
-                true => x,
-                false => f64::from(parameters.most),
-            };
+            let most = f64::from(parameters.most);
+            let exponent = if x > most { most } else { x };
             (exponent.exp_m1() - x) * f64::from(parameters.negative) + linear
         }
     }

@@ -11,7 +11,7 @@ use engine::{CancelToken, Result};
 use formats::files::model_files::WeightFiles;
 use formats::files::raw_config::RawConfig;
 use formats::weights;
-use kernels::{self, Activation, Isa, RopeKind};
+use kernels::{self, Activation, ClampedGlu, Isa, Pointwise, RopeKind, Xielu};
 
 use crate::decoder::{folders, tiny, Expectations};
 
@@ -122,6 +122,21 @@ fn kernels_on_rows() {
                 Box::new(move |x, y| kernels::gated(x, y, activation)),
             ));
         }
+        let xielu = Pointwise::Xielu(Xielu {
+            positive: 0.8,
+            negative: 1.3,
+            linear: 0.5,
+            most: -1e-6,
+        });
+        let glu = ClampedGlu {
+            limit: 0.8,
+            alpha: 1.702,
+        };
+        cases.push(("xielu", Box::new(move |x, _| kernels::pointwise(x, xielu))));
+        cases.push((
+            "clamped_glu",
+            Box::new(move |x, y| kernels::clamped_glu(x, y, glu)),
+        ));
         for &isa in Isa::available() {
             for (name, kernel) in &cases {
                 isa.force(|| {
