@@ -16,10 +16,11 @@ use crate::weight_files::{tiny, Folder, Gguf};
 /// The folders of families, one per shape.
 const FOLDERS: [&str; 5] = ["encoder", "decoder", "vision", "vlm", "seq2seq"];
 /// What several families of a folder share; every other file is one family.
-const SHARED: [&str; 5] = [
+const SHARED: [&str; 6] = [
     "mod.rs",
     "disentangled.rs",
     "gemma_shared.rs",
+    "latent_shared.rs",
     "from_gguf.rs",
     "from_json.rs",
 ];
