@@ -17,7 +17,9 @@ pub struct AttentionShape {
     pub head_count: usize,
     /// Fewer than `head_count` where several query heads share a key and a value.
     pub kv_head_count: usize,
+    /// Of queries and keys.
     pub head_size: usize,
+    pub value_size: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -147,6 +149,8 @@ pub struct RopeConfig {
     /// For each layer, whether it rotates at all (SmolLM 3 leaves out every fourth); empty where
     /// all do.
     pub layers: Vec<bool>,
+    /// For each layer, what it rotates by instead of this (Laguna, Gemma 4); empty where there is none such.
+    pub by_layer: Vec<Option<RopeConfig>>,
     /// Windowed layers rotate without the scaling of the others (OLMo 3).
     pub unscaled_windows: bool,
     /// By the opposite angles (nanochat).
@@ -199,6 +203,11 @@ pub enum RopeScaling {
     },
     /// Divisors per frequency, as GGUF stores llama3's scaling.
     Divisors(Vec<f32>),
+    /// So many of the first frequencies, divided by the factor; the others don't turn (Gemma 4).
+    Proportional {
+        turning: usize,
+        factor: f32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,9 +273,19 @@ impl AttentionShape {
         self.head_count * self.head_size
     }
 
-    /// The width of all keys, and of all values.
-    pub fn kv_width(&self) -> usize {
+    /// The width of all keys.
+    pub fn key_width(&self) -> usize {
         self.kv_head_count * self.head_size
+    }
+
+    /// The width of all values.
+    pub fn value_width(&self) -> usize {
+        self.kv_head_count * self.value_size
+    }
+
+    /// The width of what attention gives.
+    pub fn attended_width(&self) -> usize {
+        self.head_count * self.value_size
     }
 
     pub fn check(&self) -> Checked {
@@ -274,6 +293,7 @@ impl AttentionShape {
         check_size("number of attention heads", self.head_count, HEADS)?;
         check_size("number of key-value heads", self.kv_head_count, HEADS)?;
         check_size("size of a head", self.head_size, WIDTH)?;
+        check_size("size of a value", self.value_size, 1..=self.head_size)?;
         if !self.head_count.is_multiple_of(self.kv_head_count) {
             return Err(format!(
                 "{} attention heads can't share {} key-value heads evenly",
@@ -312,9 +332,16 @@ impl RopeConfig {
             }
             _ => {}
         }
-        match self.layers.len() {
-            0 => Ok(()),
-            length => check_layers("the list of rotated layers", length, layer_count),
+        for length in [self.layers.len(), self.by_layer.len()] {
+            if length != 0 {
+                check_layers("the list of rotated layers", length, layer_count)?;
+            }
+        }
+        let mut others = self.by_layer.iter().flatten();
+        if others.any(|own| own.variants() > 1 || own.axes != RopeAxes::Line) {
+            Err("the rotation of some layers can't depend on more than positions".into())
+        } else {
+            Ok(())
         }
     }
 }

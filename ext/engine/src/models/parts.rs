@@ -82,6 +82,27 @@ parts! {
     RelativeNorm relative_norm Model;
     Convolution convolution Model;
     ConvolutionNorm convolution_norm Model;
+    /// What layers read beside the residual stream (Gemma 3n and 4), and what it becomes in each.
+    LayerInputTable layer_input_table Model;
+    LayerInputProjection layer_input_projection Model;
+    LayerInputNorm layer_input_norm Model;
+    LayerInputGate layer_input_gate Layer;
+    LayerInputOutput layer_input_output Layer;
+    PostLayerInputNorm post_layer_input_norm Layer;
+    /// Lead from one residual stream to the others and back; `{}` stands for the number (Gemma 3n).
+    LaneInto lane_into Model;
+    LaneOut lane_out Model;
+    LaneRouter lane_router Layer;
+    LaneRouterNorm lane_router_norm Layer;
+    LanePrediction lane_prediction Layer;
+    LaneCorrection lane_correction Layer;
+    LaneScale lane_scale Layer;
+    /// A narrow way beside attention (Gemma 3n).
+    NarrowDown narrow_down Layer;
+    NarrowUp narrow_up Layer;
+    NarrowNorm narrow_norm Layer;
+    /// Factor on the residual stream (Gemma 4).
+    LayerScale layer_scale Layer;
     AttentionNorm attention_norm Layer;
     /// Of the layer's input and the normalized attention once more (Jina code).
     SecondAttentionNorm second_attention_norm Layer;
@@ -164,6 +185,12 @@ parts! {
     RouterBias router_bias Layer;
     /// Added to what all experts give (JetMoE).
     ExpertTotalBias expert_total_bias Layer;
+    /// Of experts beside an MLP (Gemma 4): what their router, they themselves and both are normalized by.
+    RouterNorm router_norm Layer;
+    ExpertInputNorm expert_input_norm Layer;
+    ExpertOutputNorm expert_output_norm Layer;
+    BesideExpertsNorm beside_experts_norm Layer;
+    ExpertScales expert_scales Layer;
     SharedGate shared_gate Layer;
     SharedUp shared_up Layer;
     SharedDown shared_down Layer;

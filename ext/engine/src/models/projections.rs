@@ -36,12 +36,12 @@ pub struct Projections {
 
 impl AttentionShape {
     fn widths(&self) -> [usize; 3] {
-        [self.width(), self.kv_width(), self.kv_width()]
+        [self.width(), self.key_width(), self.value_width()]
     }
 
     /// The rows of query, key and value together.
     fn rows(&self) -> usize {
-        self.width() + 2 * self.kv_width()
+        self.width() + self.key_width() + self.value_width()
     }
 }
 
@@ -71,8 +71,14 @@ impl Parameters<'_> {
         if join == Join::Dense && !blocks {
             return Projection::fused(dense()?, &widths);
         }
-        let linears = places.into_iter().zip(widths);
-        let linears = linears.map(|(place, outputs)| self.linear(place, hidden, outputs));
+        let parts: Vec<_> = places.into_iter().zip(widths).collect();
+        self.split(&parts, hidden)
+    }
+
+    /// Matrices of these outputs, apart.
+    pub fn split(&self, parts: &[(Place, usize)], hidden: usize) -> Result<Projection> {
+        let linears = parts.iter();
+        let linears = linears.map(|&(place, outputs)| self.linear(place, hidden, outputs));
         Projection::split(linears.collect::<Result<_>>()?)
     }
 
@@ -156,13 +162,13 @@ impl Projections {
         layout: QkvLayout,
     ) -> Result<Self> {
         let hidden = shape.hidden_size;
-        let (width, kv_width) = (shape.width(), shape.kv_width());
+        let [width, key_width, value_width] = shape.widths();
         let fused = Part::Qkv.at(layer);
         if !parameters.has(fused) {
             let each = [
                 (Part::Query, width),
-                (Part::Key, kv_width),
-                (Part::Value, kv_width),
+                (Part::Key, key_width),
+                (Part::Value, value_width),
             ];
             let [q, k, v] =
                 each.map(|(part, rows)| parameters.matrix(part.at(layer), hidden, rows));
@@ -186,8 +192,8 @@ impl Projections {
             };
             Ok([
                 all.narrow(0, 0, width)?,
-                all.narrow(0, width, kv_width)?,
-                all.narrow(0, width + kv_width, kv_width)?,
+                all.narrow(0, width, key_width)?,
+                all.narrow(0, width + key_width, value_width)?,
             ])
         };
         let bias = parameters.bias(fused)?;
@@ -290,6 +296,7 @@ mod tests {
             head_count: 4,
             kv_head_count: 2,
             head_size: 1,
+            value_size: 1,
         };
         assert_eq!(ungrouped_rows(&shape), [0, 1, 4, 5, 2, 6, 3, 7]);
     }

@@ -19,6 +19,10 @@ pub struct Rotations {
     global: Vec<Rope>,
     /// Of windowed layers, where those have a base of their own.
     local: Option<Rope>,
+    /// Of layers that have one of their own.
+    others: Vec<Rope>,
+    /// For each layer, which of the others it has.
+    by_layer: Vec<Option<usize>>,
 }
 
 /// A run of tokens of one sequence.
@@ -41,6 +45,8 @@ pub struct Rotation<'a> {
     config: &'a RopeConfig,
     global: Rotated<'a>,
     local: Option<Rotated<'a>>,
+    others: Vec<Rotated<'a>>,
+    by_layer: &'a [Option<usize>],
 }
 
 #[derive(Clone)]
@@ -58,6 +64,7 @@ impl Rotations {
             let prepared = positions.min(PREPARED_POSITIONS);
             Rope::new(frequencies, magnitude, config.pairing, prepared, device)
         };
+        let (others, by_layer) = distinct(&config.by_layer);
         let local = |theta: f32| make(rope::frequencies(theta, config.rotary_size), 1.0);
         let local_theta = config
             .local_theta
@@ -70,6 +77,14 @@ impl Rotations {
                 })
                 .collect::<Result<_>>()?,
             local: local_theta.map(local).transpose()?,
+            others: others
+                .into_iter()
+                .map(|own| {
+                    let (frequencies, magnitude) = own.scaled(0);
+                    make(frequencies, magnitude)
+                })
+                .collect::<Result<_>>()?,
+            by_layer,
             config: config.clone(),
         })
     }
@@ -80,7 +95,7 @@ impl Rotations {
             return self.of_places(&places(pieces), device);
         }
         let global = Rotated::new(&self.global, pieces, device)?;
-        let local = |rope: &'a Rope| -> Result<Rotated<'a>> {
+        let beside = |rope: &'a Rope| -> Result<Rotated<'a>> {
             if self.global.len() > 1 {
                 return Rotated::new(std::slice::from_ref(rope), pieces, device);
             }
@@ -92,7 +107,9 @@ impl Rotations {
         };
         Ok(Rotation {
             config: &self.config,
-            local: self.local.as_ref().map(local).transpose()?,
+            local: self.local.as_ref().map(beside).transpose()?,
+            others: self.others.iter().map(beside).collect::<Result<_>>()?,
+            by_layer: &self.by_layer,
             global,
         })
     }
@@ -119,6 +136,8 @@ impl Rotations {
             config: &self.config,
             global: rotated(global)?,
             local: self.local.as_ref().map(rotated).transpose()?,
+            others: self.others.iter().map(rotated).collect::<Result<_>>()?,
+            by_layer: &self.by_layer,
         }))
     }
 
@@ -135,6 +154,8 @@ impl Rotations {
                 rows: Tensor::from_vec(rows, places.len(), device)?,
             },
             local: None,
+            others: Vec::new(),
+            by_layer: &[],
         })
     }
 
@@ -153,6 +174,21 @@ impl Rotations {
             .collect();
         self.of(&pieces, device)
     }
+}
+
+/// The rotations that layers have of their own, each once, and for each layer which of them it has.
+fn distinct(by_layer: &[Option<RopeConfig>]) -> (Vec<&RopeConfig>, Vec<Option<usize>>) {
+    let mut found: Vec<&RopeConfig> = Vec::new();
+    let which = by_layer.iter().map(|own| {
+        let own = own.as_ref()?;
+        let at = found.iter().position(|other| *other == own);
+        Some(at.unwrap_or_else(|| {
+            found.push(own);
+            found.len() - 1
+        }))
+    });
+    let which = which.collect();
+    (found, which)
 }
 
 /// Of the tokens of all pieces; those without places stand at their positions.
@@ -205,6 +241,10 @@ impl<'a> Rotated<'a> {
             table,
         })
     }
+
+    fn rotation(&self) -> kernels::Rotation<'_> {
+        self.rope.rotation(&self.table, &self.rows)
+    }
 }
 
 impl Rotation<'_> {
@@ -213,18 +253,26 @@ impl Rotation<'_> {
         self.config.layers.get(layer).copied().unwrap_or(true)
     }
 
-    /// `local` asks for that of windowed layers.
-    pub fn of_layer(&self, local: bool) -> kernels::Rotation<'_> {
-        let rotated = match &self.local {
-            Some(rotated) if local => rotated,
-            _ => &self.global,
-        };
-        rotated.rope.rotation(&rotated.table, &rotated.rows)
+    /// `local` says whether the layer has a window.
+    pub fn of_layer(&self, layer: usize, local: bool) -> kernels::Rotation<'_> {
+        let own = self.by_layer.get(layer).copied().flatten();
+        match own.and_then(|own| self.others.get(own)) {
+            Some(rotated) => rotated.rotation(),
+            None => self.shared(local),
+        }
+    }
+
+    /// That of layers which have none of their own.
+    fn shared(&self, local: bool) -> kernels::Rotation<'_> {
+        match &self.local {
+            Some(rotated) if local => rotated.rotation(),
+            _ => self.global.rotation(),
+        }
     }
 
     /// `x` is [tokens, heads, head size]; `local` asks for the rotation of windowed layers.
     pub fn rotate(&self, x: &Tensor, local: bool) -> Result<Tensor> {
-        self.of_layer(local).rotate(x)
+        self.shared(local).rotate(x)
     }
 }
 
@@ -240,7 +288,8 @@ impl RopeConfig {
         }
     }
 
-    fn variants(&self) -> usize {
+    /// How many sets of frequencies there are.
+    pub fn variants(&self) -> usize {
         match &self.scaling {
             RopeScaling::LongRope { .. } => 2,
             _ => 1,
@@ -306,6 +355,15 @@ impl RopeConfig {
                 divide(&mut frequencies, if variant == 1 { long } else { short });
             }
             RopeScaling::Divisors(divisors) => divide(&mut frequencies, divisors),
+            RopeScaling::Proportional { turning, factor } => {
+                for (i, frequency) in frequencies.iter_mut().enumerate() {
+                    *frequency = if i < *turning {
+                        *frequency / factor
+                    } else {
+                        0.0
+                    };
+                }
+            }
         }
         if self.backwards {
             frequencies.iter_mut().for_each(|f| *f = -*f);
@@ -371,6 +429,7 @@ mod tests {
             pairing: RopeKind::Half,
             scaling,
             layers: Vec::new(),
+            by_layer: Vec::new(),
             unscaled_windows: false,
             backwards: false,
             axes: RopeAxes::Line,
@@ -388,6 +447,11 @@ mod tests {
         assert!((stretched[1] - 0.0025).abs() < 1e-7, "{stretched:?}");
         let divisors = config(RopeScaling::Divisors(vec![1.0, 4.0])).scaled(0).0;
         assert_eq!(divisors, [1.0, 0.0025]);
+        let proportional = RopeScaling::Proportional {
+            turning: 1,
+            factor: 2.0,
+        };
+        assert_eq!(config(proportional).scaled(0).0, [0.5, 0.0]);
     }
 
     #[test]

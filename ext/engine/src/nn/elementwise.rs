@@ -26,6 +26,25 @@ pub fn combine(a: &Tensor, b: &Tensor, function: impl Fn(f32, f32) -> f32) -> Re
     like(pairs.map(|(a, b)| function(a, b)).collect(), a)
 }
 
+/// A function that changes each row of a tensor, given the same row of `beside` where there is one.
+pub fn each_row(
+    x: &Tensor,
+    beside: Option<&Tensor>,
+    function: impl Fn(&mut [f32], &[f32]),
+) -> Result<Tensor> {
+    let width = x.dims().last().copied().unwrap_or(0).max(1);
+    let mut rows = values(x)?;
+    let others = match beside {
+        Some(beside) => values(beside)?,
+        None => Vec::new(),
+    };
+    let mut others = others.chunks(width);
+    for row in rows.chunks_mut(width) {
+        function(row, others.next().unwrap_or_default());
+    }
+    like(rows, x)
+}
+
 pub fn clamp(x: &Tensor, least: f32, most: f32) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return Ok(x.clamp(least, most)?);

@@ -67,8 +67,8 @@ fn elements(name: &str, seed: u64, tensor: &Value) -> Vec<u8> {
         .collect()
 }
 
-/// The safetensors file of a fixture.
-fn safetensors(description: &Value) -> Vec<u8> {
+/// The safetensors file of a fixture, with its tensors under other names.
+fn safetensors(description: &Value, renamed: impl Fn(&str) -> String) -> Vec<u8> {
     let seed = description["seed"].as_u64().unwrap();
     let (mut header, mut data) = (Map::new(), Vec::new());
     for (name, tensor) in description["tensors"].as_object().unwrap() {
@@ -77,7 +77,7 @@ fn safetensors(description: &Value) -> Vec<u8> {
         let entry = json!({
             "dtype": tensor["dtype"], "shape": tensor["shape"], "data_offsets": [start, data.len()],
         });
-        header.insert(name.clone(), entry);
+        header.insert(renamed(name), entry);
     }
     let header = Value::Object(header).to_string();
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
@@ -88,10 +88,21 @@ fn safetensors(description: &Value) -> Vec<u8> {
 
 /// A whole checkpoint: config, weights and tokenizer.
 pub fn checkpoint(name: &str) -> Folder {
+    written(name, &record(name, "config.json"), str::to_owned)
+}
+
+/// The checkpoint as the text part of a model of texts and images of this type.
+pub fn text_part(name: &str, model_type: &str) -> Folder {
+    let config = json!({"model_type": model_type, "text_config": record(name, "config.json")});
+    written(name, &config, |tensor| {
+        tensor.replacen("model.", "model.language_model.", 1)
+    })
+}
+
+fn written(name: &str, config: &Value, renamed: impl Fn(&str) -> String) -> Folder {
     let folder = Folder::new();
-    let config = std::fs::read(seeded(name).join("config.json")).unwrap();
-    folder.write("config.json", config);
-    let weights = safetensors(&record(name, "tensors.json"));
+    folder.write("config.json", config.to_string());
+    let weights = safetensors(&record(name, "tensors.json"), renamed);
     folder.write("model.safetensors", weights);
     let expected = record(name, "expected.json");
     let tokenizer = fixtures().join(expected["tokenizer"].as_str().unwrap());

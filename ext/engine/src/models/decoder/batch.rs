@@ -1,14 +1,16 @@
 //! The tokens of one forward: pieces of sequences, laid end to end.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use candle_core::Tensor;
 
+use super::config::DecoderConfig;
 use super::pool::KvPool;
 use crate::models::rope::{Piece, Place};
 use crate::nn::attention::{attention, AttentionOptions};
 use crate::nn::PackedSequences;
-use crate::Result;
+use crate::{Error, Result};
 use kernels::paged::PagedBatch;
 use kernels::Rotation;
 
@@ -76,7 +78,7 @@ pub struct Stretch<'a> {
 /// What the pieces of a batch attend to beside themselves.
 pub enum Past<'a> {
     /// Nothing: every piece is a whole sequence.
-    None,
+    None(Kept),
     /// What came before each piece, which is added to it.
     Paged(&'a mut KvPool, PagedBatch, Vec<Whole>),
 }
@@ -87,30 +89,63 @@ pub struct Whole {
     pub batch: PagedBatch,
 }
 
+/// Keys and values of one forward that later layers read too.
+#[derive(Default)]
+pub struct Kept {
+    wanted: Vec<usize>,
+    stored: HashMap<usize, (Tensor, Tensor)>,
+}
+
+/// What a layer attends to.
+pub enum Keys {
+    /// Keys and values of its own tokens.
+    Own(Tensor, Tensor),
+    /// What this layer has, rotated.
+    Of(usize),
+}
+
 impl Past<'_> {
-    /// Attention of a batch in one layer, given the queries, keys and values of its own tokens and what rotates the
-    /// former two.
+    pub fn none(config: &DecoderConfig) -> Self {
+        Self::None(Kept {
+            wanted: config.shared_layers(),
+            stored: HashMap::new(),
+        })
+    }
+
+    /// Attention of a batch in one layer, given its own queries, what these attend to and what rotates queries and
+    /// keys.
     pub fn attend(
         &mut self,
         layer: usize,
-        (query, key, value): (&Tensor, &Tensor, &Tensor),
+        (query, keys): (&Tensor, &Keys),
         rotation: Option<&Rotation<'_>>,
         batch: &Batch,
         options: &AttentionOptions<'_>,
     ) -> Result<Tensor> {
+        let rotated = |x: &Tensor| match rotation {
+            Some(rotation) => rotation.rotate(x),
+            None => Ok(x.clone()),
+        };
         match self {
-            Self::None => {
+            Self::None(kept) => {
                 let boundaries = &batch.boundaries;
-                let rotated = |x: &Tensor| match rotation {
-                    Some(rotation) => rotation.rotate(x),
-                    None => Ok(x.clone()),
+                let query = rotated(query)?;
+                let (key, value) = match keys {
+                    Keys::Own(key, value) => (rotated(key)?, value.clone()),
+                    Keys::Of(other) => kept.of(*other)?,
                 };
-                let (query, key) = (rotated(query)?, rotated(key)?);
-                attention(&query, &key, value, boundaries, boundaries, options)
+                let attended = attention(&query, &key, &value, boundaries, boundaries, options)?;
+                if kept.wanted.contains(&layer) {
+                    kept.stored.insert(layer, (key, value));
+                }
+                Ok(attended)
             }
             Self::Paged(pool, paged, wholes) => {
                 let stored = pool.layer(layer);
-                let query = stored.store(paged, (query, key, value), rotation)?;
+                let query = match keys {
+                    Keys::Own(key, value) => stored.store(paged, (query, key, value), rotation)?,
+                    Keys::Of(_) => rotated(query)?,
+                };
                 let attended = stored.read(paged, &query, options)?;
                 if wholes.is_empty() {
                     return Ok(attended);
@@ -131,6 +166,13 @@ impl Past<'_> {
                 Ok(Tensor::cat(&pieces, 0)?)
             }
         }
+    }
+}
+
+impl Kept {
+    fn of(&self, layer: usize) -> Result<(Tensor, Tensor)> {
+        let found = self.stored.get(&layer).cloned();
+        found.ok_or_else(|| Error::Internal(format!("layer {layer} has stored no keys")))
     }
 }
 

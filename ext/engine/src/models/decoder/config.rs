@@ -1,8 +1,10 @@
 //! What tells one family of decoders from another.
 
+use super::lanes::LaneConfig;
+use super::shapes::LayerShape;
 use crate::models::config::{
-    check_layer_count, check_layers, check_positions, check_size, check_vocabulary, AttentionShape,
-    Checked, Mlp, NormConfig, NormPlacement, Positions, QkvLayout, Relative,
+    check_layer_count, check_layers, check_positions, check_size, check_vocabulary, Checked, Mlp,
+    NormConfig, NormPlacement, Positions, QkvLayout, Relative,
 };
 use crate::nn::AttentionKind;
 use formats::files::raw_config::WIDTH;
@@ -21,6 +23,20 @@ pub struct DecoderConfig {
     pub head_count: usize,
     pub kv_head_count: usize,
     pub head_size: usize,
+    /// For each layer how it divides attention, where they differ; empty where all do as said above.
+    pub shapes: Vec<LayerShape>,
+    /// Values are normalized over each head, without weights (Gemma 4).
+    pub value_norm: bool,
+    /// Factor on values (MiMo).
+    pub value_scale: f32,
+    /// The width of what every layer reads of tokens beside the residual stream (Gemma 3n and 4).
+    pub layer_input_size: Option<usize>,
+    /// Every layer multiplies the residual stream by a factor (Gemma 4).
+    pub layer_scale: bool,
+    /// There are several residual streams (Gemma 3n).
+    pub lanes: Option<LaneConfig>,
+    /// For each layer, what portion of its MLP's gates is closed (Gemma 3n); empty where none is.
+    pub sparsity: Vec<f32>,
     pub max_positions: usize,
     pub norm: NormConfig,
     pub norm_placement: NormPlacement,
@@ -54,12 +70,9 @@ pub struct DecoderConfig {
     pub latent: Option<Latent>,
     /// Queries, keys and values are clamped to this size (OLMo, DBRX).
     pub qkv_limit: Option<f32>,
-    /// Every head has a score of its own that takes part in each softmax (gpt-oss).
-    pub sinks: bool,
+    pub sinks: Sinks,
     pub temperature: Option<Temperature>,
-    /// What attention gives is multiplied by the sigmoid of a projection of its input (AFMoE), to which a bias per
-    /// head may be added (Beam).
-    pub output_gate: bool,
+    pub output_gate: OutputGate,
     /// The activation of MLPs has parameters of its own (Apertus).
     pub xielu: bool,
     pub mlp: Mlp,
@@ -98,6 +111,28 @@ pub enum RowOrder {
     Grouped,
     /// With what rotates together side by side (GGUF).
     Neighbours,
+}
+
+/// Which layers' heads have a score of their own that takes part in each softmax.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sinks {
+    None,
+    /// All (gpt-oss).
+    All,
+    /// Those with a window (MiMo).
+    Windowed,
+}
+
+/// What attention gives is multiplied by a function of a projection of its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputGate {
+    None,
+    /// By its sigmoid (AFMoE), of a projection to which a bias per head may be added (Beam).
+    Sigmoid,
+    /// By ln(1 + eˣ), of each element or of each head (Laguna).
+    Softplus {
+        per_head: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,6 +276,8 @@ pub struct Experts {
     /// A bias per expert changes which are chosen (DeepSeek V3).
     pub biased: bool,
     pub groups: Option<Groups>,
+    /// Logits are squeezed below this size (Laguna).
+    pub soft_cap: Option<f32>,
     /// Weights multiply what goes into an expert (Llama 4).
     pub weighs_input: bool,
     pub shared: Shared,
@@ -253,6 +290,8 @@ pub struct Experts {
     pub postponed: bool,
     /// Factor on the sum of the chosen and the shared experts (Cohere 2 MoE).
     pub total_scale: f32,
+    /// They stand beside the layer's MLP, with norms of their own and a scale for each (Gemma 4).
+    pub beside_mlp: bool,
     pub layout: ExpertLayout,
     pub glu: Option<ClampedGlu>,
     /// For each layer, whether it has experts instead of a plain MLP.
@@ -325,12 +364,14 @@ impl Experts {
             scale: 1.0,
             biased: false,
             groups: None,
+            soft_cap: None,
             weighs_input: false,
             shared: Shared::None,
             identities: 0,
             normalized: false,
             postponed: false,
             total_scale: 1.0,
+            beside_mlp: false,
             layout: ExpertLayout::Parts,
             glu: None,
             layers: vec![true; layer_count],
@@ -340,26 +381,9 @@ impl Experts {
 
 /// More than any model has.
 const MOST_EXPERTS: usize = 65_536;
+const MOST_LANES: usize = 64;
 
 impl DecoderConfig {
-    pub fn attention_shape(&self) -> AttentionShape {
-        let times = 1 + usize::from(self.differential);
-        AttentionShape {
-            hidden_size: self.hidden_size,
-            head_count: self.head_count / times,
-            kv_head_count: self.kv_head_count / times,
-            head_size: self.head_size,
-        }
-    }
-
-    /// The width of what all heads give together.
-    pub fn attended_width(&self) -> usize {
-        match self.latent {
-            Some(latent) => self.head_count * latent.value_size,
-            None => self.attention_shape().width(),
-        }
-    }
-
     /// What goes into the matrix of the head.
     pub fn head_width(&self) -> usize {
         let transform = self.head_transform.as_ref();
@@ -373,7 +397,15 @@ impl DecoderConfig {
             && self.embedding_norm.is_none()
             && self.qkv_limit.is_none()
             && self.latent.is_none()
-            && !self.sinks
+            && self.sinks == Sinks::None
+            && self.layer_input_size.is_none()
+            && self.lanes.is_none()
+            && self.sparsity.is_empty()
+            && self
+                .shapes
+                .iter()
+                .all(|one| one.value_size == one.head_size)
+            && !matches!(self.output_gate, OutputGate::Softplus { .. })
             && !self.chunked
             && !self.xielu
             && self.head_transform.is_none()
@@ -418,7 +450,6 @@ impl DecoderConfig {
 
     /// The sizes fit each other and are possible at all.
     pub fn check(&self) -> Checked {
-        self.attention_shape().check()?;
         if let Some(latent) = &self.latent {
             latent.check(self.head_count)?;
         }
@@ -473,9 +504,20 @@ impl DecoderConfig {
                 self.layer_count,
             )?;
         }
-        match self.relative.rope() {
-            Some(rope) => rope.check(self.head_size, self.layer_count),
-            None => Ok(()),
+        if !self.sparsity.is_empty() {
+            let length = self.sparsity.len();
+            check_layers("the list of closed gates", length, self.layer_count)?;
         }
+        if let Some(portion) = self.sparsity.iter().find(|one| !(0.0..1.0).contains(*one)) {
+            return Err(format!("{portion} of the gates can't be closed"));
+        }
+        if let Some(width) = self.layer_input_size {
+            check_size("width of layers' inputs", width, WIDTH)?;
+        }
+        if let Some(lanes) = self.lanes {
+            check_size("number of residual streams", lanes.count, 1..=MOST_LANES)?;
+            check_size("active residual stream", lanes.active, 0..=lanes.count - 1)?;
+        }
+        self.check_shapes()
     }
 }

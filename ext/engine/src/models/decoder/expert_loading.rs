@@ -3,14 +3,14 @@
 use candle_core::{DType, Tensor};
 
 use super::config::{DecoderConfig, ExpertLayout, Experts, Shared};
-use super::experts::{ExpertLayer, SharedExpert};
+use super::experts::{ExpertLayer, ExpertNorms, SharedExpert};
 use super::layer::{MlpActivation, MlpLayer};
 use super::loading::mlp;
 use crate::models::config::MlpKind;
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
 use crate::models::projections::MlpParts;
-use crate::nn::{Linear, Projection};
+use crate::nn::{elementwise, Linear, Norm, Projection};
 use crate::Result;
 
 pub fn experts(
@@ -48,13 +48,39 @@ pub fn experts(
         }
         false => None,
     };
+    let norms = if experts.beside_mlp {
+        Some(norms(parameters, index, config)?)
+    } else {
+        None
+    };
+    let scales = if experts.beside_mlp {
+        let scales = parameters.shaped(Part::ExpertScales.at(index), &[experts.count])?;
+        Some(scales.to_dtype(DType::F32)?.to_vec1()?)
+    } else {
+        None
+    };
     Ok(ExpertLayer {
+        norms,
+        scales,
         router: parameters.exact_linear(Part::Router.at(index), hidden, choices)?,
         bias,
         experts: list,
         shared: shared(parameters, index, experts.shared, config)?,
         total_bias: parameters.optional_tensor(Part::ExpertTotalBias.at(index))?,
         config: experts.clone(),
+    })
+}
+
+/// Of experts that stand beside an MLP.
+fn norms(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) -> Result<ExpertNorms> {
+    let hidden = config.hidden_size;
+    let norm = |part: Part| parameters.norm(part.at(index), &[hidden], config.norm);
+    let scale = parameters.shaped(Part::RouterNorm.at(index), &[hidden])?;
+    let scale = elementwise::scale(&scale, (hidden as f32).sqrt().recip())?;
+    Ok(ExpertNorms {
+        router: Norm::rms(scale, 0.0, config.norm.epsilon),
+        input: norm(Part::ExpertInputNorm)?,
+        output: norm(Part::ExpertOutputNorm)?,
     })
 }
 

@@ -6,7 +6,7 @@ use super::adapter::LayerAdapter;
 use super::config::Experts;
 use super::layer::MlpLayer;
 use super::router::choose;
-use crate::nn::{elementwise, Inventory, Linear};
+use crate::nn::{elementwise, Inventory, Linear, Norm};
 use crate::{CancelToken, Result};
 use kernels::Activation;
 
@@ -19,6 +19,16 @@ pub struct ExpertLayer {
     pub shared: Option<SharedExpert>,
     /// Added to what all give, `[hidden]` (JetMoE).
     pub total_bias: Option<Tensor>,
+    pub norms: Option<ExpertNorms>,
+    /// Factors on the weights of experts.
+    pub scales: Option<Vec<f32>>,
+}
+
+/// What experts beside an MLP are normalized by.
+pub struct ExpertNorms {
+    pub router: Norm,
+    pub input: Norm,
+    pub output: Norm,
 }
 
 /// An expert that every token passes.
@@ -38,6 +48,11 @@ struct Assignment {
 impl ExpertLayer {
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
         inventory.add_linear(&self.router)?;
+        if let Some(norms) = &self.norms {
+            for norm in [&norms.router, &norms.input, &norms.output] {
+                inventory.add_norm(norm)?;
+            }
+        }
         for expert in &self.experts {
             expert.list(inventory)?;
         }
@@ -52,7 +67,22 @@ impl ExpertLayer {
 
     /// `x` is `[tokens, hidden]`.
     pub fn forward(&self, x: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
-        let logits: Vec<Vec<f32>> = self.router.forward(x)?.to_dtype(DType::F32)?.to_vec2()?;
+        let Some(norms) = &self.norms else {
+            return self.forward_normalized(x, x, cancel);
+        };
+        let routed = norms.router.forward(x)?;
+        let found = self.forward_normalized(&routed, &norms.input.forward(x)?, cancel)?;
+        norms.output.forward(&found)
+    }
+
+    fn forward_normalized(
+        &self,
+        routed: &Tensor,
+        x: &Tensor,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
+        let logits = self.router.forward(routed)?.to_dtype(DType::F32)?;
+        let logits: Vec<Vec<f32>> = logits.to_vec2()?;
         let mut output = x.zeros_like()?;
         for Assignment {
             expert,
@@ -98,6 +128,8 @@ impl ExpertLayer {
             .collect();
         for (row, logits) in logits.iter().enumerate() {
             for (expert, weight) in choose(&self.config, logits, self.bias.as_deref()) {
+                let scale = self.scales.as_ref().map_or(1.0, |scales| scales[expert]);
+                let weight = weight * scale;
                 assignments[expert].rows.push(row as u32);
                 assignments[expert].weights.push(weight);
             }

@@ -1,14 +1,20 @@
 //! One decoder layer: attention and MLP around the residual stream.
 
-use candle_core::Tensor;
+use std::f32::consts::FRAC_1_SQRT_2;
+
+use candle_core::{Device, Tensor};
 
 use super::adapter::{Adapter, LayerAdapter, Slot};
-use super::batch::{Batch, Past};
-use super::config::{DecoderConfig, QueryKeyNorm, Residual};
+use super::batch::{Batch, Keys, Past};
+use super::config::{DecoderConfig, OutputGate, QueryKeyNorm, Residual};
 use super::differential::Differential;
 use super::experts::ExpertLayer;
+use super::lanes::LaneLayer;
 use super::latent::{LatentProjections, QUERY_SLOT};
+use super::layer_inputs::LayerInput;
 use super::query_experts::{QueryExperts, Routes};
+use super::shapes::{KvSource, LayerShape};
+use super::sparsity::SparseGate;
 use crate::models::config::{NormPlacement, Relative};
 use crate::models::parts::Part;
 use crate::models::rope::Rotation;
@@ -28,6 +34,10 @@ pub struct Layer {
     pub postponed: Option<ExpertLayer>,
     pub attention_branch: Branch,
     pub mlp_branch: Branch,
+    pub input: Option<LayerInput>,
+    /// Factor on the residual stream.
+    pub scale: Option<Tensor>,
+    pub lanes: Option<LaneLayer>,
 }
 
 /// How a sublayer joins the residual stream.
@@ -38,17 +48,25 @@ pub struct Branch {
     pub scale: f32,
 }
 
+impl Branch {
+    const PLAIN: Self = Self {
+        kept: None,
+        scale: 1.0,
+    };
+}
+
 pub struct AttentionLayer {
     pub qkv: Qkv,
     /// `None` where experts lead back from attention.
     pub output: Option<Linear>,
     pub query_norm: Option<HeadNorm>,
     pub key_norm: Option<HeadNorm>,
+    pub value_norm: Option<Norm>,
     /// Of what goes into `output`.
     pub sub_norm: Option<Norm>,
     /// One per head.
     pub sinks: Option<Vec<f32>>,
-    /// Its sigmoid multiplies what goes into `output`.
+    /// A function of it multiplies what goes into `output`.
     pub gate: Option<Linear>,
     pub differential: Option<Differential>,
 }
@@ -72,6 +90,8 @@ pub struct HeadNorm {
 pub enum FeedForward {
     Mlp(MlpLayer),
     Experts(ExpertLayer),
+    /// The sum of both, of which the MLP's is normalized.
+    Both(MlpLayer, Norm, ExpertLayer),
 }
 
 pub struct MlpLayer {
@@ -88,6 +108,7 @@ pub enum MlpActivation {
     Plain(Activation),
     Clamped(ClampedGlu),
     Xielu(Xielu),
+    Sparse(SparseGate),
 }
 
 /// What every layer of one forward needs to know.
@@ -97,6 +118,8 @@ pub struct Step<'a> {
     pub rotation: Option<Rotation<'a>>,
     /// What queries are multiplied by, `[tokens, 1, 1]`; see `Temperature`.
     pub temperature: Option<Tensor>,
+    /// Of each layer, `[tokens, width]`; see `LayerInputs`.
+    pub inputs: Vec<Tensor>,
     pub adapter: Option<&'a Adapter>,
     pub cancel: &'a CancelToken,
 }
@@ -108,6 +131,8 @@ pub struct Stream {
     pending: Option<Tensor>,
     /// What is to be added after the next layer.
     postponed: Option<Tensor>,
+    /// The streams of a model that has several, in place of the one.
+    pub lanes: Vec<Tensor>,
 }
 
 impl Stream {
@@ -116,6 +141,7 @@ impl Stream {
             hidden,
             pending: None,
             postponed: None,
+            lanes: Vec::new(),
         }
     }
 
@@ -132,6 +158,25 @@ impl Stream {
         if let Some(pending) = self.pending.take() {
             self.hidden = elementwise::add(&self.hidden, &pending)?;
         }
+        Ok(())
+    }
+
+    pub fn device(&self) -> Device {
+        self.hidden.device().clone()
+    }
+
+    /// What the stream holds; several one after the other.
+    pub fn states(&mut self) -> Result<Tensor> {
+        if self.lanes.is_empty() {
+            self.read(None)
+        } else {
+            Ok(Tensor::cat(&self.lanes, 0)?)
+        }
+    }
+
+    fn multiply(&mut self, factor: &Tensor) -> Result<()> {
+        self.settle()?;
+        self.hidden = elementwise::multiply(&self.hidden, factor)?;
         Ok(())
     }
 
@@ -182,9 +227,20 @@ impl Layer {
         if let Some(experts) = &self.postponed {
             experts.list(inventory)?;
         }
+        if let Some(input) = &self.input {
+            input.list(inventory)?;
+        }
+        if let Some(lanes) = &self.lanes {
+            lanes.list(inventory)?;
+        }
         match &self.mlp {
             FeedForward::Mlp(mlp) => mlp.list(inventory),
             FeedForward::Experts(experts) => experts.list(inventory),
+            FeedForward::Both(mlp, norm, experts) => {
+                mlp.list(inventory)?;
+                inventory.add_norm(norm)?;
+                experts.list(inventory)
+            }
         }
     }
 
@@ -201,9 +257,10 @@ impl Layer {
         let attention = &self.attention;
         let mut linears: Vec<_> = match &attention.qkv {
             Qkv::Plain(qkv) => {
-                let parts: &[_] = match qkv.matrices().len() {
-                    1 => &[Part::Qkv],
-                    _ => &[Part::Query, Part::Key, Part::Value],
+                let parts: &[_] = if qkv.matrices().len() < qkv.widths().len() {
+                    &[Part::Qkv]
+                } else {
+                    &[Part::Query, Part::Key, Part::Value]
                 };
                 each(qkv, parts, Slot::Qkv).collect()
             }
@@ -222,7 +279,7 @@ impl Layer {
         if let Some(output) = &attention.output {
             linears.push((Part::AttentionOutput, Slot::AttentionOutput, output));
         }
-        if let FeedForward::Mlp(mlp) = &self.mlp {
+        if let FeedForward::Mlp(mlp) | FeedForward::Both(mlp, ..) = &self.mlp {
             let parts: &[_] = match (mlp.input.matrices().len(), mlp.input.widths().len()) {
                 (1, 1) => &[Part::Up],
                 (1, _) => &[Part::GateUp],
@@ -241,6 +298,9 @@ impl Layer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<()> {
+        if let Some(lanes) = &self.lanes {
+            return self.forward_lanes(lanes, index, stream, past, step);
+        }
         let config = step.config;
         let input = enter(stream, self.attention_norm.as_ref(), config)?;
         let attended = self.attention.forward(index, &input, past, step)?;
@@ -250,10 +310,15 @@ impl Layer {
                 let attended = normalized(attended, self.post_attention_norm.as_ref())?;
                 stream.add(attended, &self.attention_branch)?;
                 leave(stream, self.attention_norm.as_ref(), config)?;
+                let before = match &self.mlp {
+                    FeedForward::Both(..) => Some(stream.read(None)?),
+                    FeedForward::Mlp(_) | FeedForward::Experts(_) => None,
+                };
                 let input = enter(stream, self.mlp_norm.as_ref(), config)?;
                 let postponed = self.postponed.as_ref();
                 let postponed = postponed.map(|experts| experts.forward(&input, step.cancel));
-                let result = self.mlp.forward(&input, updates, step.cancel)?;
+                let before = before.as_ref().unwrap_or(&input);
+                let result = self.mlp.forward(&input, before, updates, step.cancel)?;
                 let result = normalized(result, self.post_mlp_norm.as_ref())?;
                 stream.add(result, &self.mlp_branch)?;
                 if let Some(earlier) =
@@ -261,18 +326,64 @@ impl Layer {
                 {
                     stream.add(earlier, &self.mlp_branch)?;
                 }
-                leave(stream, self.mlp_norm.as_ref(), config)
+                leave(stream, self.mlp_norm.as_ref(), config)?;
             }
             Residual::ParallelOneNorm => {
-                let result = self.mlp.forward(&input, updates, step.cancel)?;
-                stream.add(elementwise::add(&attended, &result)?, &self.mlp_branch)
+                let result = self.mlp.forward(&input, &input, updates, step.cancel)?;
+                stream.add(elementwise::add(&attended, &result)?, &self.mlp_branch)?;
             }
             Residual::ParallelTwoNorms => {
                 let input = stream.read(self.mlp_norm.as_ref())?;
-                let result = self.mlp.forward(&input, updates, step.cancel)?;
-                stream.add(elementwise::add(&attended, &result)?, &self.mlp_branch)
+                let result = self.mlp.forward(&input, &input, updates, step.cancel)?;
+                stream.add(elementwise::add(&attended, &result)?, &self.mlp_branch)?;
             }
         }
+        if let (Some(input), Some(own)) = (&self.input, step.inputs.get(index)) {
+            let x = stream.read(None)?;
+            stream.add(
+                input.forward(&x, own, config.mlp.activation)?,
+                &Branch::PLAIN,
+            )?;
+        }
+        match &self.scale {
+            Some(factor) => stream.multiply(factor),
+            None => Ok(()),
+        }
+    }
+
+    /// The layer on one of several streams.
+    fn forward_lanes(
+        &self,
+        lanes: &LaneLayer,
+        index: usize,
+        stream: &mut Stream,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<()> {
+        let updates = LayerAdapter::of(step.adapter, index);
+        let (predicted, active) = lanes.predict(&stream.lanes)?;
+        let input = normalized(active.clone(), self.attention_norm.as_ref())?;
+        let attended = self.attention.forward(index, &input, past, step)?;
+        let attended = normalized(attended, self.post_attention_norm.as_ref())?;
+        let attended = elementwise::add(&active, &attended)?;
+        let both = elementwise::add(&attended, &lanes.beside(&input)?)?;
+        let mut inner = Stream::new(elementwise::scale(&both, FRAC_1_SQRT_2)?);
+        let input = inner.read(self.mlp_norm.as_ref())?;
+        let result = self.mlp.forward(&input, &input, updates, step.cancel)?;
+        inner.add(
+            normalized(result, self.post_mlp_norm.as_ref())?,
+            &self.mlp_branch,
+        )?;
+        let (mut corrected, read) = lanes.correct(&predicted, &inner.read(None)?)?;
+        if let (Some(input), Some(own)) = (&self.input, step.inputs.get(index)) {
+            let addition = input.forward(&read, own, step.config.mlp.activation)?;
+            // The first stream is left out, whichever layers compute on.
+            for lane in corrected.iter_mut().skip(1) {
+                *lane = elementwise::add(lane, &addition)?;
+            }
+        }
+        stream.lanes = corrected;
+        Ok(())
     }
 }
 
@@ -311,23 +422,29 @@ impl AttentionLayer {
         let rotation = step.rotation.as_ref();
         let rotation = rotation.filter(|rotation| rotation.applies(index));
         let local = config.windows[index].is_some();
-        let mut rotation = rotation.map(|rotation| rotation.of_layer(local));
+        let mut rotation = rotation.map(|rotation| rotation.of_layer(index, local));
         let routes = match &self.qkv {
             Qkv::Experts(experts) => experts.route(x)?,
             Qkv::Plain(_) | Qkv::Latent(_) => Routes::default(),
         };
-        let (mut query, mut key, mut value) = self.project(x, step, updates, &routes)?;
-        if let Some(differential) = &self.differential {
-            (query, key, value) = differential.spread((query, key, value))?;
+        let shape = config.shape(index);
+        let (mut query, mut keys) = self.project(x, shape, step, updates, &routes)?;
+        if let (Some(differential), Keys::Own(key, value)) = (&self.differential, &mut keys) {
+            let parts = (query, key.clone(), value.clone());
+            (query, *key, *value) = differential.spread(parts)?;
         }
         if config.norm_after_rope {
-            if let Some(rotation) = rotation.take() {
-                (query, key) = (rotation.rotate(&query)?, rotation.rotate(&key)?);
-                query = normalized_heads(query, self.query_norm.as_ref())?;
-                key = normalized_heads(key, self.key_norm.as_ref())?;
-            } else if config.query_key_norm != QueryKeyNorm::Plain {
-                query = normalized_heads(query, self.query_norm.as_ref())?;
-                key = normalized_heads(key, self.key_norm.as_ref())?;
+            let rotation = rotation.take();
+            let normalizes = rotation.is_some() || config.query_key_norm != QueryKeyNorm::Plain;
+            let finished = |mut x: Tensor, norm: &Option<HeadNorm>| -> Result<Tensor> {
+                if let Some(rotation) = &rotation {
+                    x = rotation.rotate(&x)?;
+                }
+                normalized_heads(x, norm.as_ref().filter(|_| normalizes))
+            };
+            query = finished(query, &self.query_norm)?;
+            if let Keys::Own(key, _) = &mut keys {
+                *key = finished(key.clone(), &self.key_norm)?;
             }
         }
         if let Some(factors) = step.temperature_of(index) {
@@ -340,16 +457,18 @@ impl AttentionLayer {
         if let Relative::Alibi { slopes } = &config.relative {
             options.bias = AttentionBias::Alibi(slopes);
         }
-        let parts = (&query, &key, &value);
+        let parts = (&query, &keys);
         let attended = past.attend(index, parts, rotation.as_ref(), step.batch, &options)?;
         let mut attended = match (&self.qkv, &self.differential) {
             (Qkv::Latent(latent), _) => latent.values(&attended)?,
             (Qkv::Experts(experts), _) => return experts.output(&attended, &routes, step.cancel),
             (Qkv::Plain(_), Some(differential)) => differential.combine(&attended)?,
-            (Qkv::Plain(_), None) => attended.reshape((tokens, config.attended_width()))?,
+            (Qkv::Plain(_), None) => attended
+                .narrow(2, 0, shape.value_size)?
+                .reshape((tokens, config.attended_width(index)))?,
         };
         if let Some(gate) = &self.gate {
-            attended = kernels::gated(&gate.forward(x)?, &attended, Activation::Sigmoid)?;
+            attended = gated(config.output_gate, &gate.forward(x)?, attended)?;
         }
         if let Some(norm) = &self.sub_norm {
             attended = norm.forward(&attended)?;
@@ -364,39 +483,90 @@ impl AttentionLayer {
     fn project(
         &self,
         x: &Tensor,
+        shape: LayerShape,
         step: &Step<'_>,
         updates: &LayerAdapter,
         routes: &Routes,
-    ) -> Result<(Tensor, Tensor, Tensor)> {
+    ) -> Result<(Tensor, Keys)> {
         let config = step.config;
         let qkv = match &self.qkv {
             Qkv::Plain(qkv) => qkv,
             Qkv::Latent(latent) => {
                 let (query, key) = latent.project(x, config, &updates.qkv)?;
-                return Ok((query, key.clone(), key));
+                return Ok((query, Keys::Own(key.clone(), key)));
             }
             Qkv::Experts(experts) => {
                 let query = experts.queries(x, routes, config.head_size, step.cancel)?;
                 let [key, value] = experts.shared(x, config.head_size, &updates.qkv)?;
-                return Ok((query, key, value));
+                return Ok((query, Keys::Own(key, value)));
             }
         };
-        let parts = qkv.heads(x, config.head_size, &updates.qkv)?;
-        let Ok([mut query, mut key, mut value]) = <[Tensor; 3]>::try_from(parts) else {
-            return Err(Error::Internal("attention needs three projections".into()));
+        let norms = if config.norm_after_rope {
+            (None, None)
+        } else {
+            (self.query_norm.as_ref(), self.key_norm.as_ref())
         };
-        if !config.norm_after_rope {
-            query = normalized_heads(query, self.query_norm.as_ref())?;
-            key = normalized_heads(key, self.key_norm.as_ref())?;
+        let clamped = |x: Tensor| match config.qkv_limit {
+            Some(most) => kernels::pointwise(&x, Pointwise::Clamp { least: -most, most }),
+            None => Ok(x),
+        };
+        let mut parts = heads(qkv, x, shape, updates)?.into_iter();
+        let (query, key, value) = (parts.next(), parts.next(), parts.next());
+        let query = query.ok_or_else(|| Error::Internal("attention without queries".into()))?;
+        let query = clamped(normalized_heads(query, norms.0)?)?;
+        if let KvSource::Layer(source) = shape.kv {
+            return Ok((query, Keys::Of(source)));
         }
-        if let Some(most) = config.qkv_limit {
-            let clamp = Pointwise::Clamp { least: -most, most };
-            query = kernels::pointwise(&query, clamp)?;
-            key = kernels::pointwise(&key, clamp)?;
-            value = kernels::pointwise(&value, clamp)?;
+        let key = key.ok_or_else(|| Error::Internal("attention without keys".into()))?;
+        let value = normalized(
+            value.unwrap_or_else(|| key.clone()),
+            self.value_norm.as_ref(),
+        )?;
+        let mut value = elementwise::scale(&clamped(value)?, config.value_scale)?;
+        if shape.value_size < shape.head_size {
+            value = value.pad_with_zeros(2, 0, shape.head_size - shape.value_size)?;
         }
-        Ok((query, key, value))
+        let key = clamped(normalized_heads(key, norms.1)?)?;
+        Ok((query, Keys::Own(key, value)))
     }
+}
+
+/// What is projected, cut into heads.
+fn heads(
+    qkv: &Projection,
+    x: &Tensor,
+    shape: LayerShape,
+    updates: &LayerAdapter,
+) -> Result<Vec<Tensor>> {
+    if shape.value_size == shape.head_size {
+        return qkv.heads(x, shape.head_size, &updates.qkv);
+    }
+    let sizes = [shape.head_size, shape.head_size, shape.value_size];
+    let parts = qkv.parts(x, &updates.qkv)?.into_iter().zip(sizes);
+    parts
+        .map(|(part, size)| {
+            let (tokens, width) = part.dims2()?;
+            Ok(part.reshape((tokens, width / size, size))?)
+        })
+        .collect()
+}
+
+/// What attention gives, `[tokens, heads · size]`, multiplied by a function of the gates.
+fn gated(kind: OutputGate, gates: &Tensor, attended: Tensor) -> Result<Tensor> {
+    let OutputGate::Softplus { per_head } = kind else {
+        return kernels::gated(gates, &attended, Activation::Sigmoid);
+    };
+    // Above this, ln(1 + eˣ) is x in single precision.
+    let softplus = |x: f32| if x > 20.0 { x } else { x.exp().ln_1p() };
+    let factors = elementwise::each(gates, softplus)?;
+    if !per_head {
+        return elementwise::multiply(&attended, &factors);
+    }
+    let (tokens, heads) = factors.dims2()?;
+    let width = attended.dim(1)?;
+    let cut = attended.reshape((tokens, heads, width / heads))?;
+    let scaled = elementwise::multiply(&cut, &factors.reshape((tokens, heads, 1))?)?;
+    Ok(scaled.reshape((tokens, width))?)
 }
 
 impl Step<'_> {
@@ -432,11 +602,22 @@ fn normalized_heads(x: Tensor, norm: Option<&HeadNorm>) -> Result<Tensor> {
 }
 
 impl FeedForward {
-    fn forward(&self, x: &Tensor, updates: &LayerAdapter, cancel: &CancelToken) -> Result<Tensor> {
+    /// Of what the layer's norm gives, and, where experts have norms of their own, of what it is given.
+    fn forward(
+        &self,
+        x: &Tensor,
+        before: &Tensor,
+        updates: &LayerAdapter,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
         cancel.check()?;
         match self {
             Self::Mlp(mlp) => mlp.forward(x, updates),
             Self::Experts(experts) => experts.forward(x, cancel),
+            Self::Both(mlp, norm, experts) => {
+                let plain = norm.forward(&mlp.forward(x, updates)?)?;
+                elementwise::add(&plain, &experts.forward(before, cancel)?)
+            }
         }
     }
 }
@@ -463,6 +644,9 @@ impl MlpLayer {
                 [x] => kernels::pointwise(x, Pointwise::Xielu(*xielu))?,
                 _ => return Err(Error::Internal("an activation needs one part".into())),
             },
+            MlpActivation::Sparse(gate) => {
+                gate.forward(&self.input.parts(x, &updates.mlp_input)?)?
+            }
         };
         let inner = match &self.sub_norm {
             Some(norm) => norm.forward(&inner)?,

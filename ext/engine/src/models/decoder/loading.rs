@@ -2,15 +2,20 @@
 
 use candle_core::{DType, Tensor};
 
-use super::config::{DecoderConfig, QueryKeyNorm, Residual, ResidualWeights};
+use super::config::{DecoderConfig, OutputGate, QueryKeyNorm, Residual, ResidualWeights, Sinks};
 use super::differential::Differential;
 use super::expert_loading::experts;
+use super::experts::ExpertLayer;
 use super::heads::TransformLayer;
+use super::lanes::LaneLayer;
 use super::latent::LatentProjections;
 use super::layer::{
     AttentionLayer, Branch, FeedForward, HeadNorm, Layer, MlpActivation, MlpLayer, Qkv,
 };
+use super::layer_inputs::LayerInput;
 use super::query_experts::QueryExperts;
+use super::shapes::KvSource;
+use super::sparsity::SparseGate;
 use crate::models::config::{Frequencies, MlpKind, NormConfig, NormPlacement, Positions};
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
@@ -171,13 +176,17 @@ pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) 
         mlp_norm: norm(before && !one_norm, Part::MlpNorm)?,
         post_mlp_norm: norm(after || normalized, Part::PostMlpNorm)?,
         attention: attention(parameters, index, config)?,
-        mlp: match experts_if(false)? {
-            Some(experts) => FeedForward::Experts(experts),
-            None => FeedForward::Mlp(plain_mlp(parameters, index, config)?),
-        },
+        mlp: feed_forward(parameters, index, config, experts_if(false)?)?,
         postponed: experts_if(true)?,
         attention_branch: branch(parameters, Part::AttentionResidual.at(index), 0, config)?,
         mlp_branch: branch(parameters, Part::MlpResidual.at(index), 1, config)?,
+        input: LayerInput::load(parameters, index, config)?,
+        scale: if config.layer_scale {
+            Some(parameters.shaped(Part::LayerScale.at(index), &[1])?)
+        } else {
+            None
+        },
+        lanes: LaneLayer::load(parameters, index, config)?,
     })
 }
 
@@ -211,14 +220,37 @@ fn branch(
     })
 }
 
+fn feed_forward(
+    parameters: &Parameters<'_>,
+    index: usize,
+    config: &DecoderConfig,
+    experts: Option<ExpertLayer>,
+) -> Result<FeedForward> {
+    let beside = config
+        .experts
+        .as_ref()
+        .is_some_and(|found| found.beside_mlp);
+    match experts {
+        Some(experts) if !beside => Ok(FeedForward::Experts(experts)),
+        Some(experts) => {
+            let place = Part::BesideExpertsNorm.at(index);
+            let norm = parameters.norm(place, &[config.hidden_size], config.norm)?;
+            let mlp = plain_mlp(parameters, index, config)?;
+            Ok(FeedForward::Both(mlp, norm, experts))
+        }
+        None => Ok(FeedForward::Mlp(plain_mlp(parameters, index, config)?)),
+    }
+}
+
 fn attention(
     parameters: &Parameters<'_>,
     index: usize,
     config: &DecoderConfig,
 ) -> Result<AttentionLayer> {
-    let shape = config.attention_shape();
+    let shape = config.attention_shape(index);
+    let kv = config.shape(index).kv;
     let (width, (qkv, gate)) = (
-        config.attended_width(),
+        config.attended_width(index),
         qkv_and_gate(parameters, index, config)?,
     );
     let output = Part::AttentionOutput.at(index);
@@ -233,13 +265,23 @@ fn attention(
     Ok(AttentionLayer {
         qkv,
         query_norm: head_norm(parameters, Part::QueryNorm, index, config, shape.head_count)?,
-        key_norm: head_norm(
-            parameters,
-            Part::KeyNorm,
-            index,
-            config,
-            shape.kv_head_count,
-        )?,
+        key_norm: match kv {
+            KvSource::Layer(_) => None,
+            _ => head_norm(
+                parameters,
+                Part::KeyNorm,
+                index,
+                config,
+                shape.kv_head_count,
+            )?,
+        },
+        value_norm: if config.value_norm {
+            let place = Part::Value.at(index);
+            let plain = config.norm.plain();
+            Some(parameters.norm(place, &[shape.value_size], plain)?)
+        } else {
+            None
+        },
         sub_norm: match config.sub_norms {
             true => {
                 let place = Part::AttentionSubNorm.at(index);
@@ -247,12 +289,11 @@ fn attention(
             }
             false => None,
         },
-        sinks: match config.sinks {
-            true => {
-                let sinks = parameters.shaped(Part::Sinks.at(index), &[shape.head_count])?;
-                Some(sinks.to_dtype(DType::F32)?.to_vec1()?)
-            }
-            false => None,
+        sinks: if has_sinks(config, index) {
+            let sinks = parameters.shaped(Part::Sinks.at(index), &[shape.head_count])?;
+            Some(sinks.to_dtype(DType::F32)?.to_vec1()?)
+        } else {
+            None
         },
         gate,
         differential: if config.differential {
@@ -270,9 +311,9 @@ fn qkv_and_gate(
     index: usize,
     config: &DecoderConfig,
 ) -> Result<(Qkv, Option<Linear>)> {
-    let (shape, fused) = (config.attention_shape(), Part::GateQkv.at(index));
+    let (shape, fused) = (config.attention_shape(index), Part::GateQkv.at(index));
     if parameters.has(fused) {
-        let widths = [shape.width(), shape.kv_width(), shape.kv_width()];
+        let widths = [shape.width(), shape.key_width(), shape.value_width()];
         let (gate, rows) = (shape.width(), widths.iter().sum());
         let all = parameters.matrix(fused, shape.hidden_size, gate + rows)?;
         let bias = parameters.bias(fused)?;
@@ -283,8 +324,6 @@ fn qkv_and_gate(
         let qkv = Projection::fused(cut(gate, rows)?, &widths)?;
         return Ok((Qkv::Plain(qkv), Some(cut(0, gate)?)));
     }
-    let gate = config.output_gate;
-    let gate = gate.then(|| output_gate(parameters, index, config));
     let experts = config.experts.as_ref().filter(|_| config.query_experts);
     let qkv = match (config.latent, experts) {
         (Some(latent), _) => {
@@ -293,9 +332,9 @@ fn qkv_and_gate(
         (None, Some(experts)) => {
             Qkv::Experts(QueryExperts::load(parameters, index, experts, config)?)
         }
-        (None, None) => Qkv::Plain(parameters.qkv(index, &shape, config.qkv, Join::Never)?),
+        (None, None) => Qkv::Plain(projections(parameters, index, config)?),
     };
-    Ok((qkv, gate.transpose()?))
+    Ok((qkv, output_gate(parameters, index, config)?))
 }
 
 /// Its bias, where there is one, is one per head.
@@ -303,17 +342,47 @@ fn output_gate(
     parameters: &Parameters<'_>,
     index: usize,
     config: &DecoderConfig,
-) -> Result<Linear> {
-    let (hidden, width) = (config.hidden_size, config.attended_width());
+) -> Result<Option<Linear>> {
+    let heads = config.shape(index).head_count;
+    let (hidden, attended) = (config.hidden_size, config.attended_width(index));
+    let width = match config.output_gate {
+        OutputGate::None => return Ok(None),
+        OutputGate::Softplus { per_head: true } => heads,
+        OutputGate::Sigmoid | OutputGate::Softplus { per_head: false } => attended,
+    };
     let (gate, bias) = (Part::OutputGate.at(index), Part::OutputGateBias.at(index));
     if !parameters.has(bias) {
-        return parameters.linear(gate, hidden, width);
+        return parameters.linear(gate, hidden, width).map(Some);
     }
-    let heads = config.head_count;
     let bias = parameters.shaped(bias, &[heads])?.unsqueeze(1)?;
     let bias = bias.broadcast_as((heads, width / heads))?;
     let weight = parameters.matrix(gate, hidden, width)?;
-    parameters.assemble(weight, Some(bias.flatten_all()?))
+    let bias = Some(bias.flatten_all()?);
+    parameters.assemble(weight, bias).map(Some)
+}
+
+/// Query, key and value, as far as a layer has them.
+fn projections(
+    parameters: &Parameters<'_>,
+    index: usize,
+    config: &DecoderConfig,
+) -> Result<Projection> {
+    let shape = config.attention_shape(index);
+    let query = (Part::Query.at(index), shape.width());
+    let key = (Part::Key.at(index), shape.key_width());
+    match config.shape(index).kv {
+        KvSource::Own => parameters.qkv(index, &shape, config.qkv, Join::Never),
+        KvSource::KeysAlone => parameters.split(&[query, key], shape.hidden_size),
+        KvSource::Layer(_) => parameters.split(&[query], shape.hidden_size),
+    }
+}
+
+fn has_sinks(config: &DecoderConfig, layer: usize) -> bool {
+    match config.sinks {
+        Sinks::None => false,
+        Sinks::All => true,
+        Sinks::Windowed => config.windows[layer].is_some(),
+    }
 }
 
 fn head_norm(
@@ -323,7 +392,7 @@ fn head_norm(
     config: &DecoderConfig,
     heads: usize,
 ) -> Result<Option<HeadNorm>> {
-    let size = config.head_size;
+    let size = config.shape(index).head_size;
     let (width, norm) = match config.query_key_norm {
         QueryKeyNorm::None => return Ok(None),
         QueryKeyNorm::PerHead => (size, config.norm),
@@ -368,6 +437,11 @@ fn plain_mlp(
     }
     if config.xielu {
         mlp.activation = MlpActivation::Xielu(xielu(parameters, index)?);
+    }
+    let closed = config.sparsity.get(index).copied().unwrap_or(0.0);
+    if closed > 0.0 {
+        let gate = SparseGate::new(config.mlp.activation, closed);
+        mlp.activation = MlpActivation::Sparse(gate);
     }
     Ok(mlp)
 }

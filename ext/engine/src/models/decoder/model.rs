@@ -10,7 +10,9 @@ use super::cache::KvCache;
 use super::config::DecoderConfig;
 use super::guests::{self, Guest, Guests};
 use super::heads::TransformLayer;
+use super::lanes::Lanes;
 use super::layer::{Layer, Step, Stream};
+use super::layer_inputs::LayerInputs;
 use super::pool::{KvPool, Sequence};
 use super::replay::Recordings;
 use super::stacks::StackRun;
@@ -35,6 +37,8 @@ pub struct Decoder {
     embedding_norm: Option<Norm>,
     rotations: Option<Rotations>,
     layers: Vec<Layer>,
+    layer_inputs: Option<LayerInputs>,
+    lanes: Option<Lanes>,
     /// Where the state of the low stack starts, `[hidden]`.
     low_start: Option<Tensor>,
     final_norm: Option<Norm>,
@@ -121,6 +125,8 @@ impl Decoder {
                 Some(_) => Some(parameters.shaped(Part::LowStart, &[config.hidden_size])?),
                 None => None,
             },
+            layer_inputs: LayerInputs::load(&parameters, &config)?,
+            lanes: Lanes::load(&parameters, &config)?,
             final_norm: loading::final_norm(&parameters, &config)?,
             head_transform: None,
             head: None,
@@ -182,6 +188,12 @@ impl Decoder {
         for layer in &self.layers {
             layer.list(&mut inventory)?;
         }
+        if let Some(inputs) = &self.layer_inputs {
+            inputs.list(&mut inventory)?;
+        }
+        if let Some(lanes) = &self.lanes {
+            lanes.list(&mut inventory)?;
+        }
         if let Some(norm) = &self.final_norm {
             inventory.add_norm(norm)?;
         }
@@ -201,7 +213,10 @@ impl Decoder {
             inventory.add_rows("softmax", &self.device)?;
         }
         inventory.add_rows("activation", &self.device)?;
-        inventory.add_attention(&self.device, self.dtype, self.config.head_size)?;
+        for layer in 0..self.config.shapes.len().max(1) {
+            let width = self.config.shape(layer).head_size;
+            inventory.add_attention(&self.device, self.dtype, width)?;
+        }
         Ok(inventory)
     }
 
@@ -465,7 +480,12 @@ impl Decoder {
             let shape = (0, self.config.hidden_size);
             return Ok(Tensor::zeros(shape, self.dtype, &self.device)?);
         }
-        self.run(&self.whole(sequences), Past::None, None, cancel)
+        self.run(
+            &self.whole(sequences),
+            Past::none(&self.config),
+            None,
+            cancel,
+        )
     }
 
     pub(super) fn whole(&self, sequences: &PackedSequences) -> Batch {
@@ -483,15 +503,34 @@ impl Decoder {
         ensure_activations(tokens, self.config.hidden_size, self.dtype, &self.device)?;
         let rotations = self.rotations.as_ref();
         let rotation = rotations.map(|rotations| rotations.of(batch.pieces(), &self.device));
+        let embedded = self.embed(batch, adapter)?;
         let step = Step {
             config: &self.config,
             batch,
             rotation: rotation.transpose()?,
             temperature: self.temperature(batch)?,
+            inputs: self.layer_inputs(batch, &embedded)?,
             adapter,
             cancel,
         };
-        self.run_layers(Stream::new(self.embed(batch, adapter)?), past, &step)
+        self.run_layers(self.stream(embedded)?, past, &step)
+    }
+
+    /// What each layer reads of a batch beside the residual stream.
+    pub(super) fn layer_inputs(&self, batch: &Batch, embedded: &Tensor) -> Result<Vec<Tensor>> {
+        match &self.layer_inputs {
+            Some(inputs) => inputs.of(&batch.ids, embedded),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The residual stream that begins with the embeddings.
+    pub(super) fn stream(&self, embedded: Tensor) -> Result<Stream> {
+        let mut stream = Stream::new(embedded.clone());
+        if let Some(lanes) = &self.lanes {
+            stream.lanes = lanes.split(embedded)?;
+        }
+        Ok(stream)
     }
 
     /// What the queries of a batch are multiplied by, `[tokens, 1, 1]`.
@@ -522,6 +561,9 @@ impl Decoder {
         }
         for (index, layer) in self.layers.iter().enumerate() {
             layer.forward(index, &mut stream, &mut past, step)?;
+        }
+        if let Some(lanes) = &self.lanes {
+            stream = Stream::new(lanes.merge(&stream.lanes)?);
         }
         stream.read(self.final_norm.as_ref())
     }

@@ -385,10 +385,10 @@ impl Reader<'_> {
     /// The order in which the base has the rows that the adapter writes.
     fn order(&self, place: &Place) -> Option<Vec<u32>> {
         let config = self.decoder.config();
-        let Place::Layer(_, part, _) = place else {
+        let Place::Layer(layer, part, _) = place else {
             return None;
         };
-        let shape = config.attention_shape();
+        let shape = config.attention_shape(*layer);
         match (config.row_order, part) {
             (RowOrder::Grouped, Part::Qkv) => Some(ungrouped_rows(&shape)),
             (RowOrder::Neighbours, Part::Query) => {

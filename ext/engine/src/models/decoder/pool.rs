@@ -13,6 +13,8 @@ use kernels::paged::{KvShape, KvType, PagedLayer, PAGE};
 
 pub struct KvPool {
     layers: Vec<PagedLayer>,
+    /// For each layer of the model, which of these it reads.
+    places: Vec<usize>,
     book: PageBook,
     page_bytes: usize,
     /// How many positions a token sees at most, its own included; `None` is all.
@@ -100,14 +102,15 @@ impl KvPool {
         device: &Device,
         limit: usize,
     ) -> Result<Self> {
-        let shape = KvShape {
-            heads: config.kv_head_count,
-            width: config.head_size,
-        };
-        let layers = (0..config.layer_count).map(|_| PagedLayer::new(shape, kind, device));
+        let stored: Vec<usize> = storing(config).collect();
+        let layers = stored
+            .iter()
+            .map(|&layer| PagedLayer::new(kv_shape(config, layer), kind, device));
+        let place = |layer| stored.partition_point(|&stored| stored < config.kv_layer(layer));
         let page_bytes = Self::token_bytes(config, kind) * PAGE;
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
+            places: (0..config.layer_count).map(place).collect(),
             book: PageBook::new((limit / page_bytes.max(1)).min(u32::MAX as usize / PAGE)),
             begun: 0,
             page_bytes,
@@ -117,7 +120,11 @@ impl KvPool {
 
     /// What a token takes.
     pub fn token_bytes(config: &DecoderConfig, kind: KvType) -> usize {
-        2 * config.layer_count * kind.bytes(config.kv_head_count * config.head_size)
+        let of_layer = |layer| {
+            let KvShape { heads, width } = kv_shape(config, layer);
+            2 * kind.bytes(heads * width)
+        };
+        storing(config).map(of_layer).sum()
     }
 
     pub fn book(&self) -> &PageBook {
@@ -295,7 +302,22 @@ impl KvPool {
             .collect())
     }
 
+    /// What a layer stores in, or reads of another.
     pub(super) fn layer(&mut self, layer: usize) -> &mut PagedLayer {
-        &mut self.layers[layer]
+        &mut self.layers[self.places[layer]]
+    }
+}
+
+/// Layers that read no other's keys and values.
+fn storing(config: &DecoderConfig) -> impl Iterator<Item = usize> + '_ {
+    (0..config.layer_count).filter(|&layer| config.kv_layer(layer) == layer)
+}
+
+/// Values that are narrower than keys are stored as wide.
+fn kv_shape(config: &DecoderConfig, layer: usize) -> KvShape {
+    let shape = config.shape(layer);
+    KvShape {
+        heads: shape.kv_head_count,
+        width: shape.head_size,
     }
 }

@@ -40,7 +40,10 @@ impl QueryExperts {
         experts: &Experts,
         config: &DecoderConfig,
     ) -> Result<Self> {
-        let (hidden, width) = (config.hidden_size, config.attention_shape().kv_width());
+        let (hidden, width) = (
+            config.hidden_size,
+            config.attention_shape(index).key_width(),
+        );
         let stack = |part: Part, inputs: usize, outputs: usize| -> Result<Vec<Linear>> {
             let place = part.at(index);
             match parameters.shape(place)?[..] {

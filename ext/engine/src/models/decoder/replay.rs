@@ -331,6 +331,7 @@ impl Decoder {
             batch: &batch,
             rotation,
             temperature: None,
+            inputs: Vec::new(),
             adapter: None,
             cancel: &CancelToken::new(),
         };

@@ -7,6 +7,14 @@ pub type Choice = Vec<(usize, f32)>;
 
 /// `logits` has one per expert; `bias` is added to scores for the choice alone.
 pub fn choose(experts: &Experts, logits: &[f32], bias: Option<&[f32]>) -> Choice {
+    let squeezed: Vec<f32>;
+    let logits = match experts.soft_cap {
+        Some(cap) => {
+            squeezed = logits.iter().map(|x| (x / cap).tanh() * cap).collect();
+            &squeezed[..]
+        }
+        None => logits,
+    };
     if let Scoring::SparseMixer { jitter } = experts.scoring {
         return sparse_mixer(logits, experts.used, jitter);
     }

@@ -56,25 +56,34 @@ impl Decoder {
         let Some(layer) = self.layers().first() else {
             return Ok(());
         };
-        let found = self.run_first(layer, batch, embedded, cancel)?;
+        let inputs = self.layer_inputs(batch, embedded)?;
+        let stream = self.stream(embedded.clone())?;
+        let found = self.run_first(layer, batch, (stream, inputs), cancel)?;
         let expanded = Expanded(source);
         let parameters =
             Parameters::new(&expanded, names, &Device::Cpu, DType::F32)?.with_int8(self.int8);
         let layer = loading::layer(&parameters, 0, self.config())?;
-        let input = embedded.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
-        let expected = self.run_first(&layer, batch, &input, cancel)?;
+        let on_cpu =
+            |x: &Tensor| -> Result<Tensor> { Ok(x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?) };
+        let all = |all: Vec<Tensor>| all.iter().map(on_cpu).collect::<Result<Vec<_>>>();
+        let mut stream = Stream::new(on_cpu(embedded)?);
+        stream.lanes = all(self.stream(embedded.clone())?.lanes)?;
+        let inputs = all(self.layer_inputs(batch, embedded)?)?;
+        let input = stream.states()?;
+        let expected = self.run_first(&layer, batch, (stream, inputs), cancel)?;
         evidence("the first layer", &found).check_against(&expected, &input, source)
     }
 
-    /// The stream after the first layer, on the device of `embedded`.
+    /// The stream after the first layer, on the stream's device, given the inputs of layers.
     fn run_first(
         &self,
         layer: &Layer,
         batch: &Batch,
-        embedded: &Tensor,
+        (mut stream, inputs): (Stream, Vec<Tensor>),
         cancel: &CancelToken,
     ) -> Result<Tensor> {
-        let (device, config) = (embedded.device(), self.config());
+        let config = self.config();
+        let device = &stream.device();
         let rope = config.relative.rope();
         let rotations = rope
             .map(|rope| {
@@ -92,12 +101,12 @@ impl Decoder {
             batch,
             rotation: rotation.transpose()?,
             temperature: None,
+            inputs,
             adapter: None,
             cancel,
         };
-        let mut stream = Stream::new(embedded.clone());
-        layer.forward(0, &mut stream, &mut Past::None, &step)?;
-        stream.read(None)
+        layer.forward(0, &mut stream, &mut Past::none(config), &step)?;
+        stream.states()
     }
 }
 

@@ -84,6 +84,7 @@ impl EncoderConfig {
             head_count: self.head_count,
             kv_head_count: self.head_count,
             head_size: self.head_size,
+            value_size: self.head_size,
         }
     }
 

@@ -81,7 +81,7 @@ impl Layer {
         Ok(Self {
             qkv: parameters.qkv(number, &shape, config.qkv, Join::Dense)?,
             query_norm: norm(Part::QueryNorm, &[shape.width()])?,
-            key_norm: norm(Part::KeyNorm, &[shape.kv_width()])?,
+            key_norm: norm(Part::KeyNorm, &[shape.key_width()])?,
             disentangled,
             attention_output: parameters.scaled_linear(
                 Part::AttentionOutput.at(number),

@@ -152,6 +152,13 @@ pub fn decoder(raw: &RawConfig, usual: &Usual) -> Result<DecoderConfig> {
         head_count,
         kv_head_count: kv_head_count.unwrap_or(head_count),
         head_size,
+        shapes: Vec::new(),
+        value_norm: false,
+        value_scale: 1.0,
+        layer_input_size: None,
+        layer_scale: false,
+        lanes: None,
+        sparsity: Vec::new(),
         max_positions: raw.opt_usize_in(max_positions, POSITIONS)?.unwrap_or(2048),
         norm: usual.norm(epsilon),
         norm_placement: NormPlacement::Pre,
@@ -171,9 +178,9 @@ pub fn decoder(raw: &RawConfig, usual: &Usual) -> Result<DecoderConfig> {
         qkv: QkvLayout::Stacked,
         latent: None,
         qkv_limit: None,
-        sinks: false,
+        sinks: Sinks::None,
         temperature: None,
-        output_gate: false,
+        output_gate: OutputGate::None,
         xielu: false,
         mlp: Mlp {
             kind: usual.mlp,
@@ -339,6 +346,25 @@ pub fn rotate_in_windows(config: &mut DecoderConfig) {
     }
 }
 
+/// Every layer rotates as `rope_parameters` says of its type; layers of types without an entry do not.
+pub fn rotate_by_type(raw: &RawConfig, config: &mut DecoderConfig) -> Result<()> {
+    let of_layer = |layer: usize| {
+        let kind = match config.windows[layer] {
+            Some(_) => "sliding_attention",
+            None => "full_attention",
+        };
+        rope_of_type(raw, kind, config.shape(layer).head_size)
+    };
+    let own: Vec<_> = (0..config.layer_count)
+        .map(of_layer)
+        .collect::<Result<_>>()?;
+    if let Some(rope) = config.relative.rope_mut() {
+        rope.layers = own.iter().map(Option::is_some).collect();
+        rope.by_layer = own;
+    }
+    Ok(())
+}
+
 /// Granite's factors.
 pub fn multiplied(raw: &RawConfig, config: &mut DecoderConfig) -> Result<()> {
     let factor = |key| number(raw, key).map(|value| value.unwrap_or(1.0));
@@ -374,9 +400,13 @@ pub fn learned_from(config: DecoderConfig, first: u32) -> DecoderConfig {
 
 /// The part of a model of texts and images that generates.
 pub fn text_of(raw: &RawConfig) -> Result<RawConfig> {
-    Ok(raw
-        .opt_nested("text_config")?
-        .unwrap_or_else(|| raw.clone()))
+    let Some(text) = raw.opt_nested("text_config")? else {
+        return Ok(raw.clone());
+    };
+    Ok(match raw.opt_bool("tie_word_embeddings")? {
+        Some(tied) => text.with_defaults(json!({"tie_word_embeddings": tied})),
+        None => text,
+    })
 }
 
 /// What a key of some encoders says of gate and activation at once.

@@ -17,9 +17,11 @@ mod vlm;
 
 use crate::models::config::*;
 use crate::models::decoder::config::{
-    DecoderConfig, ExpertLayout, Experts, Groups, Growth, HeadTransform, Latent, QueryKeyNorm,
-    Residual, ResidualWeights, RowOrder, Scoring, Shared, Stacks, Temperature,
+    DecoderConfig, ExpertLayout, Experts, Groups, Growth, HeadTransform, Latent, OutputGate,
+    QueryKeyNorm, Residual, ResidualWeights, RowOrder, Scoring, Shared, Sinks, Stacks, Temperature,
 };
+use crate::models::decoder::lanes::LaneConfig;
+use crate::models::decoder::shapes::{KvSource, LayerShape};
 use crate::models::encoder::config::*;
 use crate::models::parts::Names;
 use crate::models::seq2seq::Seq2SeqConfig;
@@ -43,7 +45,7 @@ use names::*;
 use qwen_shared::{
     in_blocks, in_windows, qwen_vision, qwen_windowed_vision, rope_sections, sectioned_gguf,
 };
-use rope_json::{local_theta, rope, score_scale};
+use rope_json::{local_theta, rope, rope_of_type, score_scale};
 
 /// A family of models of one shape, which `C` describes.
 pub struct Family<C: 'static> {

@@ -80,6 +80,7 @@ pub fn in_blocks(mut config: VisionConfig, edge: usize, theta: f32) -> VisionCon
         pairing: RopeKind::Half,
         scaling: RopeScaling::None,
         layers: Vec::new(),
+        by_layer: Vec::new(),
         unscaled_windows: false,
         backwards: false,
         axes: RopeAxes::Grid,

@@ -6,6 +6,27 @@ use super::*;
 /// and `theta` hold where the file says nothing.
 pub fn rope(raw: &RawConfig, head_size: usize, rotated: f64, theta: f64) -> Result<RopeConfig> {
     let parameters = parameters(raw)?;
+    given(raw, parameters, head_size, rotated, theta)
+}
+
+/// The rotation of layers of one type, as `rope_parameters` lists them; `None` where these do not rotate.
+pub fn rope_of_type(raw: &RawConfig, kind: &str, head_size: usize) -> Result<Option<RopeConfig>> {
+    let parameters = match raw.opt_nested("rope_parameters")? {
+        Some(all) => all.opt_nested(kind)?,
+        None => None,
+    };
+    parameters
+        .map(|parameters| given(raw, Some(parameters), head_size, 1.0, 10_000.0))
+        .transpose()
+}
+
+fn given(
+    raw: &RawConfig,
+    parameters: Option<RawConfig>,
+    head_size: usize,
+    rotated: f64,
+    theta: f64,
+) -> Result<RopeConfig> {
     let read = |inner: &str, outer: &[&str], otherwise: f64| -> Result<f64> {
         let inner = match &parameters {
             Some(parameters) => parameters.opt_f64(inner)?,
@@ -25,17 +46,29 @@ pub fn rope(raw: &RawConfig, head_size: usize, rotated: f64, theta: f64) -> Resu
             format!("rotary positions can't rotate {portion} of a head"),
         ));
     }
-    let rotary_size = (head_size as f64 * portion) as usize;
+    let kind = match &parameters {
+        Some(parameters) => parameters.opt_string(["rope_type", "type"])?,
+        None => None,
+    };
+    let rotary_size = match kind {
+        Some("proportional") => head_size,
+        _ => (head_size as f64 * portion) as usize,
+    };
     Ok(RopeConfig {
         theta: read("rope_theta", &bases, theta)? as f32,
         local_theta: None,
         rotary_size,
         pairing: RopeKind::Half,
         scaling: match &parameters {
+            Some(parameters) if kind == Some("proportional") => RopeScaling::Proportional {
+                turning: (head_size as f64 * portion / 2.0) as usize,
+                factor: number(parameters, "factor")?.unwrap_or(1.0),
+            },
             Some(parameters) => scaling(raw, parameters, rotary_size)?,
             None => RopeScaling::None,
         },
         layers: Vec::new(),
+        by_layer: Vec::new(),
         unscaled_windows: false,
         backwards: false,
         axes: RopeAxes::Line,

@@ -7,7 +7,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.norm_placement = NormPlacement::Both;
         config.query_key_norm = QueryKeyNorm::PerHead;
-        config.output_gate = true;
+        config.output_gate = OutputGate::Sigmoid;
         let every = raw.opt_usize("global_attn_every_n_layers")?.unwrap_or(4);
         sliding(raw, &mut config, every)?;
         rotate_in_windows(&mut config);

@@ -6,7 +6,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     config: |raw| {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.query_key_norm = QueryKeyNorm::PerHead;
-        config.sinks = true;
+        config.sinks = Sinks::All;
         let (window, last) = (raw.opt_usize("sliding_window")?, config.layer_count - 1);
         config.windows = windows(raw, config.layer_count, window, |layer| {
             layer >= 2 && layer % 4 != 1 && layer != last

@@ -2,10 +2,30 @@
 
 use super::*;
 
-const USUAL: Usual = Usual {
+pub const USUAL: Usual = Usual {
     activation: Activation::GeluTanh,
     tied: true,
     ..Usual::LLAMA
+};
+
+/// The names of models with inputs of layers.
+pub const LAYER_INPUTS: Names = Names {
+    layer_scale: "layer_scalar",
+    layer_input_table: "embed_tokens_per_layer",
+    layer_input_projection: "per_layer_model_projection",
+    layer_input_norm: "per_layer_projection_norm",
+    layer_input_gate: "per_layer_input_gate",
+    layer_input_output: "per_layer_projection",
+    post_layer_input_norm: "post_per_layer_input_norm",
+    router: "router.proj",
+    router_norm: "router.scale",
+    expert_scales: "router.per_expert_scale",
+    expert_gate_up: "experts.gate_up_proj",
+    expert_down: "experts.down_proj",
+    expert_input_norm: "pre_feedforward_layernorm_2",
+    expert_output_norm: "post_feedforward_layernorm_2",
+    beside_experts_norm: "post_feedforward_layernorm_1",
+    ..gemma2::NAMES
 };
 
 /// Of the second and the third generation.
@@ -21,6 +41,21 @@ pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
 
 pub fn gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     Ok(scaled(file.decoder(&USUAL)?))
+}
+
+/// What the models with inputs of layers have in common: values are normalized too, and scores are not scaled.
+pub fn with_layer_inputs(raw: &RawConfig, width: usize) -> Result<DecoderConfig> {
+    let mut config = scaled(decoder(raw, &USUAL)?);
+    config.norm_placement = NormPlacement::Both;
+    config.query_key_norm = QueryKeyNorm::PerHead;
+    config.value_norm = true;
+    config.attention_scale = 1.0;
+    config.logit_soft_cap = number(raw, "final_logit_softcapping")?;
+    let width = raw
+        .opt_usize("hidden_size_per_layer_input")?
+        .unwrap_or(width);
+    config.layer_input_size = (width > 0).then_some(width);
+    Ok(config)
 }
 
 fn scaled(mut config: DecoderConfig) -> DecoderConfig {
@@ -63,6 +98,40 @@ pub fn with_local_theta(mut config: DecoderConfig, theta: Option<f32>) -> Decode
         rope.local_theta = Some(theta.unwrap_or(10_000.0));
     }
     config
+}
+
+/// The fourth generation's layers without a window have heads of another size, and in some models no values but their
+/// keys.
+pub fn heads_by_layer(raw: &RawConfig, config: &mut DecoderConfig) -> Result<()> {
+    let keys_alone = flag(raw, "attention_k_eq_v", false)?;
+    let global_size = raw.opt_usize("global_head_dim")?.unwrap_or(512);
+    let global_heads = raw.opt_usize("num_global_key_value_heads")?;
+    let by_layer = raw.opt_nested("per_layer_config")?;
+    let of_layer = |(layer, window): (usize, &Option<usize>)| -> Result<LayerShape> {
+        let mut shape = config.shape(layer);
+        let is_global = window.is_none();
+        let (size, heads) = match &by_layer {
+            Some(all) => match all.opt_nested(&*layer.to_string())? {
+                Some(own) => (
+                    own.opt_usize("head_dim")?,
+                    own.opt_usize("num_key_value_heads")?,
+                ),
+                None => (None, None),
+            },
+            None if is_global => (Some(global_size), global_heads.filter(|_| keys_alone)),
+            None => (None, None),
+        };
+        shape.head_size = size.unwrap_or(shape.head_size);
+        shape.value_size = shape.head_size;
+        shape.kv_head_count = heads.unwrap_or(shape.kv_head_count);
+        if keys_alone && is_global {
+            shape.kv = KvSource::KeysAlone;
+        }
+        Ok(shape)
+    };
+    let layers = config.windows.iter().enumerate();
+    config.shapes = layers.map(of_layer).collect::<Result<_>>()?;
+    Ok(())
 }
 
 /// EmbeddingGemma. What the file calls the window is then the whole of it, both sides together.

@@ -7,7 +7,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         let mut config = decoder(raw, &Usual::LLAMA)?;
         let window = raw.opt_usize("sliding_window")?;
         config.windows = windows(raw, config.layer_count, window, |layer| layer % 2 == 0)?;
-        config.sinks = true;
+        config.sinks = Sinks::All;
         let given = experts(raw, config.layer_count, true, Shared::None)?;
         config.experts = given.map(|experts| Experts {
             normalize: true,

@@ -19,14 +19,18 @@ pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
     multiplied(raw, &mut config)?;
     let window = raw.opt_usize("sliding_window")?;
     config.windows = windows(raw, config.layer_count, window, |layer| layer % 4 != 0)?;
-    config.sinks = true;
+    config.sinks = Sinks::All;
     let bases = raw.opt_numbers("layer_rope_theta")?.unwrap_or_default();
     if let Some(rope) = config.relative.rope_mut() {
-        let others = |base: &&f64| **base != 0.0 && (**base as f32) != rope.theta;
-        if let Some(base) = bases.iter().find(others) {
-            let reason = format!("layer_rope_theta {base} beside rope_theta is not supported");
-            return Err(Error::unsupported(raw.file(), reason));
-        }
+        let with_base = |base: &f64| RopeConfig {
+            theta: *base as f32,
+            ..rope.clone()
+        };
+        let own = bases
+            .iter()
+            .map(|base| (*base != 0.0).then(|| with_base(base)));
+        let own = own.collect();
+        rope.by_layer = own;
         rope.layers = bases.iter().map(|base| *base != 0.0).collect();
     }
     Ok(config)

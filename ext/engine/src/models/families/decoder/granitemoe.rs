@@ -9,9 +9,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
 };
 
 pub const NAMES: Names = Names {
-    router: "block_sparse_moe.router.layer",
-    expert_gate_up: "block_sparse_moe.input_linear",
-    expert_down: "block_sparse_moe.output_linear",
+    router: "block_sparse_moe.router.layer|block_sparse_moe.router",
+    expert_gate_up: "block_sparse_moe.input_linear|block_sparse_moe.experts.gate_up_proj",
+    expert_down: "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj",
     shared_gate_up: "shared_mlp.input_linear",
     shared_down: "shared_mlp.output_linear",
     shared_gate: "",

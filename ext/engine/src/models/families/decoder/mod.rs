@@ -29,6 +29,8 @@ mod flint;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
+mod gemma4;
 mod gemma_shared;
 mod glm;
 mod glm4;
@@ -55,11 +57,13 @@ mod hyperclovax;
 mod jais2;
 mod jetmoe;
 mod kolibri1;
+mod laguna;
 mod latent_shared;
 mod llama;
 mod llama4_text;
 mod longcat_flash;
 mod mellum;
+mod mimo_v2_flash;
 mod minicpm3;
 mod minimax_m2;
 mod ministral3;
@@ -184,4 +188,8 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     hrm_text::FAMILY,
     jetmoe::FAMILY,
     diffllama::FAMILY,
+    laguna::FAMILY,
+    gemma3n::FAMILY,
+    gemma4::FAMILY,
+    mimo_v2_flash::FAMILY,
 ];

@@ -1,0 +1,100 @@
+//! What every layer reads of the tokens beside the residual stream (Gemma 3n and 4).
+
+use candle_core::Tensor;
+
+use super::config::DecoderConfig;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::nn::{elementwise, Embedding, Inventory, Linear, Norm};
+use crate::Result;
+use kernels::Activation;
+
+/// Makes the inputs of all layers.
+pub struct LayerInputs {
+    /// `[tokens, layers · width]`
+    table: Embedding,
+    /// From the token embeddings, to the same width.
+    projection: Linear,
+    /// Of one layer's part of what is projected.
+    norm: Norm,
+}
+
+impl LayerInputs {
+    pub fn load(parameters: &Parameters<'_>, config: &DecoderConfig) -> Result<Option<Self>> {
+        let Some(width) = config.layer_input_size else {
+            return Ok(None);
+        };
+        let all = config.layer_count * width;
+        Ok(Some(Self {
+            table: parameters.table(Part::LayerInputTable, all)?,
+            projection: parameters.linear(Part::LayerInputProjection, config.hidden_size, all)?,
+            norm: parameters.norm(Part::LayerInputNorm, &[width], config.norm)?,
+        }))
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_embedding(&self.table);
+        inventory.add_linear(&self.projection)?;
+        inventory.add_norm(&self.norm)
+    }
+
+    /// For each layer `[tokens, width]`, given the tokens and their embeddings. Tokens that are not in the table have
+    /// its first row.
+    pub fn of(&self, ids: &[u32], embedded: &Tensor) -> Result<Vec<Tensor>> {
+        let (tokens, hidden) = embedded.dims2()?;
+        let (width, count) = (self.norm.width(), self.table.count());
+        let layers = self.table.width() / width;
+        let known = ids
+            .iter()
+            .map(|&id| if (id as usize) < count { id } else { 0 });
+        let rows = self.table.rows(&known.collect::<Vec<u32>>())?;
+        let rows = elementwise::scale(&rows, (width as f32).sqrt())?;
+        let context = self.projection.forward(embedded)?;
+        let context = elementwise::scale(&context, (hidden as f32).sqrt().recip())?;
+        let context = self
+            .norm
+            .forward(&context.reshape((tokens, layers, width))?)?;
+        let both = elementwise::add(&context, &rows.reshape((tokens, layers, width))?)?;
+        let both = elementwise::scale(&both, std::f32::consts::FRAC_1_SQRT_2)?;
+        (0..layers)
+            .map(|layer| Ok(both.narrow(1, layer, 1)?.squeeze(1)?.contiguous()?))
+            .collect()
+    }
+}
+
+/// What a layer does with its input.
+pub struct LayerInput {
+    gate: Linear,
+    output: Linear,
+    norm: Norm,
+}
+
+impl LayerInput {
+    pub fn load(
+        parameters: &Parameters<'_>,
+        index: usize,
+        config: &DecoderConfig,
+    ) -> Result<Option<Self>> {
+        let (Some(width), hidden) = (config.layer_input_size, config.hidden_size) else {
+            return Ok(None);
+        };
+        let norm = Part::PostLayerInputNorm.at(index);
+        Ok(Some(Self {
+            gate: parameters.linear(Part::LayerInputGate.at(index), hidden, width)?,
+            output: parameters.linear(Part::LayerInputOutput.at(index), width, hidden)?,
+            norm: parameters.norm(norm, &[hidden], config.norm)?,
+        }))
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_linear(&self.gate)?;
+        inventory.add_linear(&self.output)?;
+        inventory.add_norm(&self.norm)
+    }
+
+    /// What is added to the stream `x`, given the layer's input.
+    pub fn forward(&self, x: &Tensor, input: &Tensor, activation: Activation) -> Result<Tensor> {
+        let inner = kernels::gated(&self.gate.forward(x)?, input, activation)?;
+        self.norm.forward(&self.output.forward(&inner)?)
+    }
+}
