@@ -253,6 +253,25 @@ pub enum Growth {
 }
 
 impl Temperature {
+    /// By steps, in every layer.
+    pub fn steps(scale: f32, offset: f32, period: f32) -> Self {
+        Self {
+            growth: Growth::Steps,
+            scale,
+            offset,
+            period,
+            unrotated_only: false,
+        }
+    }
+
+    /// The same in layers that do not rotate.
+    pub fn unrotated(self) -> Self {
+        Self {
+            unrotated_only: true,
+            ..self
+        }
+    }
+
     pub fn factor(&self, position: usize) -> f32 {
         let n = (position as f32 + self.offset) / self.period;
         match self.growth {

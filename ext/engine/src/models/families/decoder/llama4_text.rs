@@ -21,13 +21,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             config.norm_after_rope = true;
         }
         if flag(&raw, "attn_temperature_tuning", true)? {
-            config.temperature = Some(Temperature {
-                growth: Growth::Steps,
-                scale: number(&raw, "attn_scale")?.unwrap_or(0.1),
-                offset: 1.0,
-                period: number(&raw, "floor_scale")?.unwrap_or(8192.0),
-                unrotated_only: true,
-            });
+            let scale = number(&raw, "attn_scale")?.unwrap_or(0.1);
+            let period = number(&raw, "floor_scale")?.unwrap_or(8192.0);
+            config.temperature = Some(Temperature::steps(scale, 1.0, period).unrotated());
         }
         let step = raw.opt_usize("interleave_moe_layer_step")?.unwrap_or(1);
         let listed = raw.opt_integers("moe_layers")?;

@@ -9,13 +9,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         if let Some(rope) = raw.opt_nested("rope_parameters")? {
             let period = rope.opt_usize("original_max_position_embeddings")?;
             config.temperature = match (rope.opt_f64("llama_4_scaling_beta")?, period) {
-                (Some(beta), Some(period)) => Some(Temperature {
-                    growth: Growth::Steps,
-                    scale: beta as f32,
-                    offset: 0.0,
-                    period: period as f32,
-                    unrotated_only: false,
-                }),
+                (Some(beta), Some(period)) => {
+                    Some(Temperature::steps(beta as f32, 0.0, period as f32))
+                }
                 _ => None,
             };
         }
