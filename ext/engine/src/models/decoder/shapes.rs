@@ -84,16 +84,19 @@ impl DecoderConfig {
     /// or none as they do.
     pub fn share_last(&mut self, count: usize) {
         let first = self.layer_count.saturating_sub(count);
-        let mut shapes: Vec<LayerShape> = (0..self.layer_count).map(|at| self.shape(at)).collect();
-        for layer in first..self.layer_count {
-            let is_alike = |other: &usize| {
-                self.windows.get(*other).map(Option::is_some)
-                    == self.windows.get(layer).map(Option::is_some)
-            };
-            if let Some(source) = (0..first).rev().find(is_alike) {
-                shapes[layer].kv = KvSource::Layer(source);
+        let windowed = |layer: usize| self.windows.get(layer).is_some_and(Option::is_some);
+        let shape = |layer: usize| {
+            let mut sources = (0..first).rev();
+            let source = sources.find(|&other| windowed(other) == windowed(layer));
+            match source.filter(|_| layer >= first) {
+                Some(source) => LayerShape {
+                    kv: KvSource::Layer(source),
+                    ..self.shape(layer)
+                },
+                None => self.shape(layer),
             }
-        }
+        };
+        let shapes = (0..self.layer_count).map(shape).collect();
         self.shapes = shapes;
     }
 

@@ -15,6 +15,7 @@ const MOST_DISTANCES: usize = 1 << 16;
 
 /// What all layers share.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one per model")]
 pub enum RelativePositions {
     None,
     Rope(Rotations),
