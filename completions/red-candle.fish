@@ -8,7 +8,7 @@ complete -c red-candle -n __fish_use_subcommand -f -a rerank -d 'Sort lines by r
 complete -c red-candle -n __fish_use_subcommand -f -a classify -d 'Classify lines, JSON lines or images'
 complete -c red-candle -n __fish_use_subcommand -f -a entities -d 'Find named entities in lines or JSON lines'
 complete -c red-candle -n __fish_use_subcommand -f -a search -d 'Find passages in text files by meaning'
-complete -c red-candle -n __fish_use_subcommand -f -a serve -d 'Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama'
+complete -c red-candle -n __fish_use_subcommand -f -a serve -d 'Serve models to clients of OpenAI, Anthropic, TEI, Cohere and Ollama'
 complete -c red-candle -n __fish_use_subcommand -f -a worker -d 'Serve one language model to an orchestrator'
 complete -c red-candle -n __fish_use_subcommand -f -a pull -d 'Download a model into the cache'
 complete -c red-candle -n __fish_use_subcommand -f -a lock -d 'Pin models by hash in models.lock'

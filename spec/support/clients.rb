@@ -8,7 +8,7 @@ require_relative "../../rakelib/support/build"
 # The clients that people use, of pinned versions, installed once into the user's cache.
 module Clients
   PYTHON = %w[openai==2.54.0 huggingface_hub==1.33.0 ollama==0.6.3 litellm==1.106.2 prometheus_client==0.26.0
-              numpy<3].freeze
+              anthropic==2.9.0 numpy<3].freeze
   NODE = %w[openai].freeze
   SECONDS = 300
   SCRIPTS = File.join(__dir__, "clients")

@@ -23,6 +23,19 @@ RSpec.describe Candle::LLM do
 
   let(:llm) { described_class.from_pretrained(File.join(fixtures, "llama")) }
 
+  it "counts the tokens that a call reads" do
+    llm = ServedModels.models["llm"]
+    ["the dog", "", [{ role: "user", content: "the dog" }]].each do |input|
+      read = llm.complete(input, max_length: 1).usage.prompt_tokens unless input.empty?
+      expect(llm.count_tokens(input)).to eq(read || llm.tokenizer.encode("").size)
+    end
+    bare = llm.count_tokens("the dog", add_special_tokens: false)
+    expect(bare).to eq(llm.tokenizer.encode("the dog", add_special_tokens: false).size)
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    expect(llm.count_tokens([{ role: "user", content: "the dog" }], chat_template: template)).to eq(bare)
+    expect { llm.count_tokens([]) }.to raise_error(Candle::InvalidInputError, /messages is empty/)
+  end
+
   it "names a message without content" do
     llm = ServedModels.models["llm"]
     [[{ role: "user" }], [{ "role" => "user", "content" => nil }], [{ role: "assistant", content: nil }]]

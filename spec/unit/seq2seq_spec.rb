@@ -83,6 +83,17 @@ RSpec.describe Candle::Seq2Seq do
     expect { model.complete(text, task: :sing) }.to raise_error(ArgumentError, /task must be one of/)
   end
 
+  it "counts the tokens that a call reads" do
+    [[text, {}], [text, { task: :summarize }], [text, { task: "translate", from: "en", to: "de" }], ["dog " * 999, {}]]
+      .each do |input, task|
+        read = model.complete(input, max_length: 1, **task).usage.prompt_tokens
+        expect(model.count_tokens(input, **task)).to eq(read)
+      end
+    nllb = described_class.from_pretrained(TinyModels.path("seq2seq/nllb"))
+    french = { task: :translate, from: "eng_Latn", to: "fra_Latn" }
+    expect(nllb.count_tokens(text, **french)).to eq(nllb.complete(text, max_length: 1, **french).usage.prompt_tokens)
+  end
+
   it "samples by a seed" do
     texts = Array.new(2) { model.generate(text, temperature: 1.2, seed: 7, max_length: 8) }
     expect(texts.uniq.size).to eq(1)

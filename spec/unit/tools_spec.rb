@@ -38,6 +38,20 @@ RSpec.describe Candle::ToolUse do
   question = [{ role: "user", content: "x" }]
   rolling = { context_overflow: :roll, max_length: 400 }
 
+  it "counts the tokens of tools, as its templates write them" do
+    [plain, knowing].each do |template|
+      llm = model(template)
+      allow(llm).to receive(:_begin) { |ids, _| raise Candle::Error, "#{ids.size} tokens" }
+      counts = [:auto, :required, "clock", :none].map do |choice|
+        given = { tools: [weather, clock], tool_choice: choice }
+        llm.count_tokens(question, **given).tap do |count|
+          expect { llm.complete_with_tools(question, **given) }.to raise_error(Candle::Error, "#{count} tokens")
+        end
+      end
+      expect(counts).to match([counts[1], counts[0], be < counts[0], llm.count_tokens(question)])
+    end
+  end
+
   describe Candle::Tool do
     it "describes itself in the form of OpenAI's functions" do
       expect(weather.to_tool_definition).to match(

@@ -34,6 +34,15 @@ RSpec.describe Candle::VLM do
     expect { model.ask(image, "what?", max_length: 3, max_tokens: 4) }.to raise_error(ArgumentError, /same option/)
   end
 
+  it "counts the tokens of images, too" do
+    asked.each do |question|
+      count = vlm.complete(messages(question), max_length: 1).usage.prompt_tokens
+      expect([vlm, vlm.llm].map { |model| model.count_tokens(messages(question)) }).to eq([count, count])
+    end
+    text = [{ role: "user", content: "hi" }]
+    expect(vlm.count_tokens(text)).to eq(vlm.complete(text, max_length: 1).usage.prompt_tokens)
+  end
+
   it "chooses the tokens that transformers chooses", :gc_stress do
     asked.each do |question|
       completion = vlm.complete(messages(question), max_length: 8)

@@ -63,6 +63,20 @@ module Candle
       of_task || defaults[:max_length].nonzero? || MAX_LENGTH
     end
 
+    # @example
+    #   model = Candle::Seq2Seq.from_pretrained("spec/fixtures/tiny/seq2seq/t5")
+    #   model.count_tokens("the dog", task: :summarize) > model.count_tokens("the dog") # => true
+    #
+    # @param text [String]
+    # @param task [Symbol, nil] `:summarize`, `:translate`, or nil for none
+    # @param from [String, Symbol, nil] as {#translate} takes it
+    # @param to [String, Symbol, nil]
+    # @return [Integer] how many tokens of a text are read for a task
+    def count_tokens(text, task: nil, from: nil, to: nil)
+      prefix = task && plan(task, from, to).first["prefix"]
+      [tokenizer.encode("#{prefix}#{text}").size, max_length].compact.min
+    end
+
     private
 
     def texts_of(input, **options)

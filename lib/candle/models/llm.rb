@@ -237,6 +237,30 @@ module Candle
       run(begin_run(prompt_or_messages, **overrides), &block)
     end
 
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/gguf-decoders/llama")
+    #   llm.count_tokens([{ role: "user", content: "the dog" }]) > llm.count_tokens("the dog") # => true
+    #
+    # @param prompt_or_messages [String, Array<Hash>]
+    # @param tools [Array<Tool, Hash>] those that {#chat_with_tools} is to be given
+    # @param tool_choice [Symbol, String] as {#chat_with_tools} takes it
+    # @param chat_template [String, nil] another template than the checkpoint's own
+    # @param add_special_tokens [Boolean, nil] for a prompt, as {#complete} takes it
+    # @return [Integer] how many tokens {#complete} or {#chat_with_tools} would read
+    def count_tokens(prompt_or_messages, tools: [], tool_choice: :auto, chat_template: nil, add_special_tokens: nil)
+      if Messages.images?(prompt_or_messages)
+        return seeing.count_tokens(prompt_or_messages, chat_template: chat_template)
+      end
+
+      shown = {}
+      if tools.any?
+        prompt_or_messages, shown = with_definitions(prompt_or_messages, choose(Tool.all(tools), tool_choice),
+                                                     chat_template)
+      end
+      encoded(prompt_or_messages, chat_template: chat_template, add_special_tokens: add_special_tokens, **shown)
+        .last.size
+    end
+
     # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
     # @param add_generation_prompt [Boolean] whether to end with what makes the model answer
     # @param tools [Array<Tool, Hash>, nil] tools for templates that know them
@@ -419,14 +443,20 @@ module Candle
     private_constant :Begun
 
     def begin_run(prompt_or_messages, tools: nil, chat_template: nil, add_special_tokens: nil, **options)
+      prompt, ids = encoded(prompt_or_messages, tools: tools, chat_template: chat_template,
+                                                add_special_tokens: add_special_tokens)
+      begin_ids(ids, prompt, **options)
+    end
+
+    # @return [Array(String, Array<Integer>)] the prompt and its ids
+    def encoded(prompt_or_messages, tools: nil, chat_template: nil, add_special_tokens: nil)
       if Array === prompt_or_messages
         prompt = chat_prompt(prompt_or_messages, tools, chat_template)
-        ids = tokenizer.encode(prompt, add_special_tokens: false)
-      else
-        prompt = TextInput.utf8(prompt_or_messages, "prompt")
-        ids = prompt_ids(prompt, add_special_tokens)
+        return [prompt, tokenizer.encode(prompt, add_special_tokens: false)]
       end
-      begin_ids(ids, prompt, **options)
+
+      prompt = TextInput.utf8(prompt_or_messages, "prompt")
+      [prompt, prompt_ids(prompt, add_special_tokens)]
     end
 
     def begin_ids(ids, prompt, config:, context_overflow: :error, adapter: active_adapter, speculative: nil,

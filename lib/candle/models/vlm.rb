@@ -226,13 +226,19 @@ module Candle
     # @yieldparam piece [String]
     # @return [Completion]
     def complete(messages, config: nil, chat_template: nil, **overrides, &block)
-      images, bare = split(Messages.some(Messages.checked(messages) { [chat_template, template] }))
-      seen = @image_encoder.encode(@llm, images)
-      prompt = spelled(written(bare, seen.size, chat_template || template), seen)
-      ids = placed(prompt, seen)
+      prompt, ids, seen = encoded(messages, chat_template)
       # The images are held until the end: a prompt's ids are theirs for as long.
       @llm.complete_ids(ids, prompt, config: config || GenerationConfig.deterministic, **overrides, &block)
           .tap { seen.clear }
+    end
+
+    # Runs the vision tower for images that are not cached.
+    #
+    # @param messages [Array<Hash>] as {#chat} takes them
+    # @param chat_template [String, nil] another template than the checkpoint's own
+    # @return [Integer] how many tokens {#complete} would read, those of images included
+    def count_tokens(messages, chat_template: nil)
+      encoded(messages, chat_template)[1].size
     end
 
     # A conversation, in which images may come with any turn.
@@ -284,6 +290,14 @@ module Candle
       tokenizer.chat_templates.empty? ? PLAIN_TEMPLATE : nil
     end
 
+    # @return [Array(String, Array<Integer>, Array)] the prompt, its ids, and the images that some of them are of
+    def encoded(messages, chat_template)
+      images, bare = split(Messages.some(Messages.checked(messages) { [chat_template, template] }))
+      seen = @image_encoder.encode(@llm, images)
+      prompt = spelled(written(bare, seen.size, chat_template || template), seen)
+      [prompt, placed(prompt, seen), seen]
+    end
+
     # @return [Array(Array, Array<Hash>)] the images in their order, and the messages as templates take them
     def split(messages)
       images = []
@@ -325,7 +339,9 @@ module Candle
     def flat(message)
       return message unless message[:content].is_a?(Array)
 
-      parts = message[:content].map { |part| Messages.image?(part) ? "#{@image_encoder.place}\n" : part[:text] || part["text"] }
+      parts = message[:content].map do |part|
+        Messages.image?(part) ? "#{@image_encoder.place}\n" : part[:text] || part["text"]
+      end
       message.merge(content: parts.join)
     end
 

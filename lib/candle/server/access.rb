@@ -13,7 +13,10 @@ module Candle
       LOOPBACK = /\A(127(\.\d+){3}|::1|::ffff:127(\.\d+){3}|localhost)\z/i
       # Readable without a token: whether the server lives, and the page that asks for the token.
       OPEN = ["GET /health", "GET /ready", "GET /", "HEAD /", "HEAD /health"].freeze
-      private_constant :LOOPBACK, :OPEN
+      # The headers that pages of other sites may send.
+      ALLOWED = %w[authorization x-api-key content-type x-request-id traceparent anthropic-version anthropic-beta
+                   anthropic-dangerous-direct-browser-access].freeze
+      private_constant :LOOPBACK, :OPEN, :ALLOWED
 
       # @param host [String]
       # @return [Boolean] whether only this machine reaches it
@@ -49,14 +52,14 @@ module Candle
         return {} unless origin && (@origins.include?("*") || @origins.include?(origin))
 
         { "access-control-allow-origin" => origin, "vary" => "origin", "access-control-allow-methods" => "GET, POST",
-          "access-control-allow-headers" => "authorization, content-type, x-request-id, traceparent" }
+          "access-control-allow-headers" => ALLOWED.join(", ") }
       end
 
       private
 
       # Digests have one length, so that the comparison tells nothing of the token's.
       def check_token(request)
-        return if OpenSSL.fixed_length_secure_compare(digest(request.bearer.to_s), @digest)
+        return if request.tokens.any? { |token| OpenSSL.fixed_length_secure_compare(digest(token), @digest) }
 
         raise Problem.new(401, "invalid_token", "a bearer token is needed that this server knows",
                           headers: { "www-authenticate" => "Bearer" })

@@ -8,12 +8,14 @@ module Candle
     class API
       # What all of them work with.
       Services = Struct.new(:models, :limits, :gate, :metrics, keyword_init: true)
+      # The kinds of models that write texts.
+      WRITERS = %i[llm vlm seq2seq].freeze
       # What the id of a token may be; models know fewer.
       TOKENS = (0...(2**32))
       # What fields of {GenerationConfig} may be; others are numbers.
       SAMPLING = { max_length: [Integer], top_k: [Integer], seed: [Integer], repetition_penalty_last_n: [Integer],
                    stop_sequences: [String, ->(value) { value.is_a?(Array) && value.all?(String) }] }.freeze
-      private_constant :TOKENS, :SAMPLING
+      private_constant :WRITERS, :TOKENS, :SAMPLING
 
       # @param services [Services]
       def initialize(services)
@@ -85,6 +87,17 @@ module Candle
 
           [field, value]
         end.to_h
+      end
+
+      # How many tokens an answer may have, where a request says it.
+      #
+      # @param name [String] the dialect's name of the field
+      # @return [Integer, nil]
+      def answer_length(request, name)
+        count = request.field(name, Integer, default: nil)
+        return count if count.nil? || count.between?(1, limits.max_tokens)
+
+        raise invalid("#{name} must be from 1 to #{limits.max_tokens}", param: name)
       end
 
       # Computes while the request's thread watches the client.

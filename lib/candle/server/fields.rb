@@ -15,7 +15,9 @@ module Candle
                       tgt_lang max_new_tokens generate_parameters temperature top_p seed repetition_penalty stop
                       do_sample return_full_text typical_p aggregation_strategy ignore_labels stride function_to_apply
                       targets].freeze
-      private_constant :SAMPLING, :ANSWERS, :OPTIONS, :PARAMETERS
+      # What a conversation is, in Anthropic's words.
+      CONVERSATION = ["model", "messages", "system", "tools", "tool_choice", { "output_config" => %w[format] }].freeze
+      private_constant :SAMPLING, :ANSWERS, :OPTIONS, :PARAMETERS, :CONVERSATION
 
       # Fields by path; those of an object within a field are listed in a Hash.
       KNOWN = {
@@ -25,6 +27,9 @@ module Candle
         "/v1/completions" => [*ANSWERS, "prompt", "suffix", "best_of", "echo", "logprobs"],
         "/v1/responses" => [*SAMPLING, "model", "input", "instructions", "previous_response_id", "tools",
                             "tool_choice", "text", "include", "top_logprobs", "max_output_tokens", "stream"],
+        "/v1/messages" => [*CONVERSATION, "max_tokens", "stop_sequences", "stream", "temperature", "top_p", "top_k",
+                           "metadata", *Rewriting::FIELDS],
+        "/v1/messages/count_tokens" => [*CONVERSATION, *Rewriting::FIELDS],
         "/v1/rerank" => %w[model query documents top_n return_documents],
         "/v2/rerank" => %w[model query documents top_n return_documents],
         "/" => ["model", "inputs", "query", "texts", "raw_scores", "return_text", "normalize", "truncate",

@@ -44,6 +44,13 @@ module Candle
                    text: calls&.has_tool_calls? ? calls.text_response : completion.text)
       end
 
+      # @return [Integer] how many tokens the model is to read
+      def prompt_tokens
+        return llm.count_tokens(@input, tools: @tools, tool_choice: @tool_choice) if tools?
+
+        llm.count_tokens(prompt)
+      end
+
       private
 
       def tools?
@@ -70,8 +77,11 @@ module Candle
           return llm.complete_with_tools(@input, tools: @tools, tool_choice: @tool_choice, config: config, &block)
         end
 
-        input = @input.is_a?(Array) ? ToolMessages.native(@input) : @input
-        llm.complete(input, config: config, **constraint, &block)
+        llm.complete(prompt, config: config, **constraint, &block)
+      end
+
+      def prompt
+        @input.is_a?(Array) ? ToolMessages.native(@input) : @input
       end
 
       # Prompts without a template go past the eyes of a model that has some.

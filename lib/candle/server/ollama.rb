@@ -144,7 +144,7 @@ module Candle
       end
 
       def model(request)
-        models.fetch(request.field("model", String), :llm, :vlm, :seq2seq)
+        models.fetch(request.field("model", String), *WRITERS)
       end
 
       def instructed(request, entry, prompt)

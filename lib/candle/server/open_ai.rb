@@ -8,11 +8,9 @@ module Candle
     #
     # @api private
     class OpenAI < API
-      # What writes texts.
-      WRITERS = %i[llm vlm seq2seq].freeze
       # What sampling is where a request does not say it.
       USUAL = { temperature: 1.0 }.freeze
-      private_constant :WRITERS, :USUAL
+      private_constant :USUAL
 
       # @param problem [Problem]
       # @return [Hash]
@@ -106,13 +104,8 @@ module Candle
       end
 
       def max_tokens(request)
-        name = %w[max_completion_tokens max_tokens].find do |candidate|
-          request.json[candidate]
-        end or return
-        count = request.field(name, Integer)
-        return count if count.between?(1, limits.max_tokens)
-
-        raise invalid("#{name} must be from 1 to #{limits.max_tokens}", param: name)
+        name = %w[max_completion_tokens max_tokens].find { |candidate| request.json[candidate] }
+        name && answer_length(request, name)
       end
 
       def answers(request)

@@ -75,10 +75,7 @@ module Candle
       end
 
       def max_tokens(request)
-        count = request.field("max_output_tokens", Integer, default: nil)
-        return count if count.nil? || count.between?(1, limits.max_tokens)
-
-        raise invalid("max_output_tokens must be from 1 to #{limits.max_tokens}", param: "max_output_tokens")
+        answer_length(request, "max_output_tokens")
       end
 
       # What of a response does not depend on the answer: mostly what was asked for.

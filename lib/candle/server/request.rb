@@ -71,9 +71,9 @@ module Candle
         marks
       end
 
-      # @return [String, nil] the token of an `Authorization: Bearer` header
-      def bearer
-        header("Authorization").to_s[/\ABearer +(\S+)\s*\z/i, 1]
+      # @return [Array<String>] the tokens of the headers `Authorization: Bearer` and `X-Api-Key`
+      def tokens
+        [header("Authorization").to_s[/\ABearer +(\S+)\s*\z/i, 1], header("X-Api-Key")].compact
       end
 
       # @return [Hash{String => Object}] the body

@@ -34,6 +34,11 @@ module Candle
         @entry.model.complete(texts, **settings(0)).each { |completion| count(completion) }
       end
 
+      # @return [Integer] how many tokens the model is to read
+      def prompt_tokens
+        @entry.model.count_tokens(@input, **@own.slice(:task, :from, :to))
+      end
+
       private
 
       def check(name, value)

@@ -16,6 +16,7 @@ module Candle
         @tei = InferenceTasks.new(services)
         @open_ai = OpenAI.new(services)
         @ollama = Ollama.new(services)
+        @anthropic = Anthropic.new(services)
         @service = EmbeddingService.new(services)
         add_operations(operations)
         add_open_ai(services)
@@ -40,6 +41,7 @@ module Candle
       # @return [API] whose form an error at a path has
       def dialect(path)
         case path
+        when %r{\A/v1/messages(/|\z)} then @anthropic
         when %r{\A/v1/} then @open_ai
         when %r{\A/api/v1/} then @service
         when %r{\A/api/} then @ollama
@@ -85,6 +87,8 @@ module Candle
       def add_others
         %i[generate chat embed embeddings show pull].each { |name| add("POST", "/api/#{name}", @ollama.method(name)) }
         %i[tags ps version].each { |name| add("GET", "/api/#{name}", @ollama.method(name)) }
+        add("POST", "/v1/messages", @anthropic.method(:create))
+        add("POST", "/v1/messages/count_tokens", @anthropic.method(:count))
         add("POST", "/api/v1/embed", @service.method(:embed))
         add("POST", "/api/v1/entities", @service.method(:entities))
       end

@@ -62,25 +62,22 @@ module Candle
     end
 
     def tell(messages, tools, options, &block)
-      if knows_tools?(options[:chat_template])
-        answer(ToolMessages.native(messages), tools: tools.empty? ? nil : tools, **options, &block)
-      else
-        answer(ToolMessages.plain(messages, tools, system: takes_system?(options[:chat_template])), **options,
-               &block)
-      end
+      told, shown = with_definitions(messages, tools, options[:chat_template])
+      answer(told, **shown, **options, &block)
+    end
+
+    # @return [Array(Array<Hash>, Hash)] the conversation, and the tools where the template writes them itself
+    def with_definitions(messages, tools, template)
+      return [ToolMessages.native(messages), tools.empty? ? {} : { tools: tools }] if knows_tools?(template)
+
+      [ToolMessages.plain(messages, tools, system: takes_system?(template)), {}]
     end
 
     def demand(messages, tools, options, &block)
       raise ArgumentError, "tool_choice demands a call, but there are no tools" if tools.empty?
 
       constraint = StructuredConstraint.from_schema(calls_schema(tools))
-      template = options[:chat_template]
-      told = if knows_tools?(template)
-               ToolMessages.native(messages)
-             else
-               ToolMessages.plain(messages, tools, system: takes_system?(template))
-             end
-      shown = knows_tools?(template) ? { tools: tools } : {}
+      told, shown = with_definitions(messages, tools, options[:chat_template])
       follow(told, constraint, options.delete(:config) || GenerationConfig.balanced, options.merge(shown), &block)
     end
 

@@ -23,6 +23,18 @@ class OddFields
             "AAAABJRU5ErkJggg=="
   SEEN = [{ role: "user", content: [{ type: "text", text: "a" }, { type: "image_url", image_url: { url: PICTURE } }] }]
          .freeze
+  BLOCKS = [{ role: "user", content: [{ type: "text", text: "a", cache_control: { type: "ephemeral" } }] },
+            { role: "assistant", content: [{ type: "thinking", thinking: "b", signature: "s" },
+                                           { type: "text", text: "b" },
+                                           { type: "tool_use", id: "t1", name: "f", input: { a: 1 } }] },
+            { role: "user", content: [{ type: "tool_result", tool_use_id: "t1", is_error: true,
+                                        content: [{ type: "text", text: "7" }] }, { type: "text", text: "c" }] }].freeze
+  CONVERSATION = { model: "llm", messages: BLOCKS, system: [{ type: "text", text: "Be brief." }],
+                   tools: [{ name: "f", description: "does", input_schema: TOOL[:function][:parameters] }] }.freeze
+  SHOWN = [{ role: "user", content: [
+    { type: "image", source: { type: "base64", media_type: "image/png", data: PICTURE[/[^,]+\z/] } },
+    { type: "text", text: "a" }
+  ] }].freeze
   OPTIONS = { num_predict: 3, temperature: 0.5, top_p: 0.9, top_k: 3, min_p: 0.1, seed: 1, stop: ["zz"],
               repeat_penalty: 1.1, repeat_last_n: 4, presence_penalty: 0.1, frequency_penalty: 0.1 }.freeze
 
@@ -58,6 +70,22 @@ class OddFields
       { model: "llm", input: "a", include: ["message.output_text.logprobs"], top_logprobs: 2, max_output_tokens: 2,
         stream: true },
       { model: "seq2seq", input: "a", max_output_tokens: 3, **REWRITING }
+    ],
+    "/v1/messages" => [
+      { **CONVERSATION, max_tokens: 3, tool_choice: { type: "auto", disable_parallel_tool_use: true },
+                        stop_sequences: %w[zz yy], temperature: 0.5, top_p: 0.9, top_k: 3, stream: false,
+                        metadata: { user_id: "u" } },
+      { **CONVERSATION, max_tokens: 3, tool_choice: { type: "tool", name: "f" } },
+      { model: "llm", messages: TALK, system: "Be brief.", max_tokens: 3, stream: true,
+        output_config: { format: { type: "json_schema", schema: SCHEMA } } },
+      { model: "vlm", messages: SHOWN, max_tokens: 2 },
+      { model: "seq2seq", messages: TALK.last(1), max_tokens: 3, **REWRITING }
+    ],
+    "/v1/messages/count_tokens" => [
+      { **CONVERSATION, tool_choice: { type: "none" },
+                        output_config: { format: { type: "json_schema", schema: SCHEMA } } },
+      { model: "vlm", messages: SHOWN },
+      { model: "seq2seq", messages: TALK.last(1), **REWRITING }
     ],
     "/v1/rerank" => [{ model: "reranker", query: "a", documents: ["b", { text: "c" }], top_n: 1,
                        return_documents: true }],

@@ -14,6 +14,8 @@ import urllib.request
 MESSAGES = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
 
+# Newer clients of Anthropic have no argument for it.
+SURE = {"temperature": 0}
 PHOTO = pathlib.Path(__file__).parents[2] / "fixtures" / "images" / "photo.png"
 
 
@@ -84,6 +86,89 @@ async def stream_later(base):
     client = openai.AsyncOpenAI(base_url=base + "/v1", api_key="none")
     stream = await client.chat.completions.create(model="llm", messages=MESSAGES, max_tokens=4, stream=True)
     assert [chunk async for chunk in stream][-1].choices[0].finish_reason
+
+
+def check_anthropic(base):
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=base, api_key="none", max_retries=0)
+    settings = {"model": "llm", "messages": MESSAGES, "max_tokens": 6, "extra_body": SURE}
+    answer = client.messages.create(**settings)
+    assert answer.type == "message" and answer.role == "assistant" and answer.stop_reason == "max_tokens"
+    assert answer.usage.output_tokens == 6
+    counted = client.messages.count_tokens(model="llm", messages=MESSAGES, system="Be brief.")
+    assert counted.input_tokens > answer.usage.input_tokens + answer.usage.cache_read_input_tokens
+
+    events = list(client.messages.create(**settings, stream=True))
+    assert [event.type for event in events][:2] == ["message_start", "content_block_start"]
+    text = "".join(event.delta.text for event in events if event.type == "content_block_delta")
+    assert text == answer.content[0].text and events[-1].type == "message_stop"
+    # The client puts the events together by itself.
+    with client.messages.stream(**settings) as stream:
+        assert "".join(stream.text_stream) == text
+        whole = stream.get_final_message()
+    assert whole.content[0].text == text and whole.stop_reason == "max_tokens" and whole.usage.output_tokens == 6
+    total = whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+    assert total == answer.usage.input_tokens + answer.usage.cache_read_input_tokens
+
+    form = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    held = client.messages.create(model="llm", messages=MESSAGES, max_tokens=40, output_config=form)
+    assert list(json.loads(held.content[0].text)) == ["ok"]
+    stopped = client.messages.create(**settings, stop_sequences=["never", text[1:3]])
+    assert stopped.stop_reason == "stop_sequence" and stopped.stop_sequence == text[1:3]
+
+    for wrong, error in ((dict(settings, model="none"), anthropic.NotFoundError),
+                         (dict(settings, messages=[{"role": "user", "content": "long " * 200}]), anthropic.BadRequestError)):
+        try:
+            client.messages.create(**wrong)
+        except error as found:
+            assert found.body["type"] == "error" and found.body["error"]["message"]
+        else:
+            raise AssertionError("no error")
+    asyncio.run(message_later(base, text))
+
+
+async def message_later(base, text):
+    import anthropic
+
+    client = anthropic.AsyncAnthropic(base_url=base, auth_token="none", api_key=None)
+    async with client.messages.stream(model="llm", messages=MESSAGES, max_tokens=6, extra_body=SURE) as stream:
+        assert await stream.get_final_text() == text
+
+
+def check_anthropic_images(base):
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=base, api_key="none", max_retries=0)
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(PHOTO.read_bytes()).decode()}
+    parts = [{"type": "image", "source": source}, {"type": "text", "text": "what is it?"}]
+    settings = {"model": "vlm", "messages": [{"role": "user", "content": parts}], "max_tokens": 5, "extra_body": SURE}
+    answer = client.messages.create(**settings)
+    with client.messages.stream(**settings) as stream:
+        assert stream.get_final_text() == answer.content[0].text
+    assert answer.usage.input_tokens + answer.usage.cache_read_input_tokens > 16
+    check_calls(client)
+    parts[0]["source"] = {"type": "url", "url": "https://example.org/x.png"}
+    try:
+        client.messages.create(**settings)
+    except anthropic.BadRequestError as found:
+        assert "fetches nothing" in found.body["error"]["message"]
+    else:
+        raise AssertionError("no error")
+
+
+def check_calls(client):
+    settings = {"model": "roomy", "messages": MESSAGES, "max_tokens": 80, "extra_body": SURE,
+                "tools": [{"name": "f", "input_schema": SCHEMA}], "tool_choice": {"type": "tool", "name": "f"}}
+    called = client.messages.create(**settings)
+    assert called.stop_reason == "tool_use" and list(called.content[0].input) == ["ok"]
+    with client.messages.stream(**settings) as stream:
+        again = stream.get_final_message()
+    assert again.content[0].input == called.content[0].input and again.stop_reason == "tool_use"
+    history = MESSAGES + [{"role": "assistant", "content": called.content},
+                          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": called.content[0].id,
+                                                        "content": "7"}]}]
+    assert client.messages.create(model="roomy", messages=history, max_tokens=2).usage.output_tokens == 2
 
 
 def check_huggingface_hub(base):
