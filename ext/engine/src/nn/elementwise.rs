@@ -20,12 +20,6 @@ pub fn each(x: &Tensor, function: impl Fn(f32) -> f32) -> Result<Tensor> {
     like(values, x)
 }
 
-/// A function of two tensors' elements.
-pub fn combine(a: &Tensor, b: &Tensor, function: impl Fn(f32, f32) -> f32) -> Result<Tensor> {
-    let pairs = values(a)?.into_iter().zip(values(b)?);
-    like(pairs.map(|(a, b)| function(a, b)).collect(), a)
-}
-
 /// A function that changes each row of a tensor, given the same row of `beside` where there is one.
 pub fn each_row(
     x: &Tensor,
@@ -43,13 +37,6 @@ pub fn each_row(
         function(row, others.next().unwrap_or_default());
     }
     like(rows, x)
-}
-
-pub fn clamp(x: &Tensor, least: f32, most: f32) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return Ok(x.clamp(least, most)?);
-    }
-    each(x, |value| value.clamp(least, most))
 }
 
 fn values(x: &Tensor) -> Result<Vec<f32>> {
