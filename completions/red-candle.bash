@@ -3,7 +3,7 @@
 _red_candle() {
   local word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]} before=${COMP_WORDS[COMP_CWORD-1]} choices
   if [ "$COMP_CWORD" = 1 ]; then
-    choices="help chat run embed rerank classify entities search serve worker pull lock pack rm ps models info doctor bench version"
+    choices="help chat run embed rerank classify entities search serve mcp worker pull lock pack rm ps models info doctor bench version"
   else
     case $verb:$before in
       run:--task) choices="translate summarize" ;;
@@ -12,7 +12,7 @@ _red_candle() {
       classify:--format) choices="jsonl csv" ;;
       entities:--format) choices="jsonl csv" ;;
       entities:--aggregation) choices="none simple first average max" ;;
-      help:*) choices="chat run embed rerank classify entities search serve worker pull lock pack rm ps models info doctor bench version" ;;
+      help:*) choices="chat run embed rerank classify entities search serve mcp worker pull lock pack rm ps models info doctor bench version" ;;
       chat:*) choices="--max-tokens --temperature --top-p --top-k --seed --system --device" ;;
       run:*) choices="--model --raw --schema --image --task --from --to --max-tokens --temperature --top-p --top-k --seed --system --device --json" ;;
       embed:*) choices="--model --format --dimensions --prompt-name --json --output --field --device" ;;
@@ -21,13 +21,14 @@ _red_candle() {
       entities:*) choices="--model --format --threshold --aggregation --json --output --field --device" ;;
       search:*) choices="--query --model --index --top --device --json" ;;
       serve:*) choices="--host --port --token --workers --lazy --cors --running --waiting --max-tokens --seconds --log --device" ;;
+      mcp:*) choices="--embed --rerank --ner --chat --index --texts --max-tokens --device" ;;
       worker:*) choices="--worker-id --model --port --callback-url --host --token --device" ;;
       pull:*) choices="--revision --all --locked --file --json" ;;
       lock:*) choices="--file --revision --all --json" ;;
       pack:*) choices="--output --revision --id --license --gem-version --limit --json" ;;
       rm:*) choices="--json" ;;
       ps:*) choices="--host --port --token --json" ;;
-      models:*) choices="--prune --json" ;;
+      models:*) choices="--prune --supported --json" ;;
       info:*) choices="--json" ;;
       doctor:*) choices="--json" ;;
       bench:*) choices="--seconds --device --json" ;;

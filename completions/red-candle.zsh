@@ -12,6 +12,7 @@ verbs=(
   'entities:Find named entities in lines or JSON lines'
   'search:Find passages in text files by meaning'
   'serve:Serve models to clients of OpenAI, Anthropic, TEI, Cohere and Ollama'
+  'mcp:Offer models as tools to MCP clients, over standard input and output'
   'worker:Serve one language model to an orchestrator'
   'pull:Download a model into the cache'
   'lock:Pin models by hash in models.lock'
@@ -38,13 +39,14 @@ case $words[2] in
   entities) _arguments '--model[the token classifier]' '--format:format:(jsonl csv)' '--threshold[minimum confidence]' '--aggregation[how tokens are joined; first, average and max keep words whole]:aggregation:(none simple first average max)' '--json[write JSON]' '--output[output file; an interrupted run resumes]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   search) _arguments '--query[what to find]' '--model[the embedding model]' '--index[file of the vectors]' '--top[number of passages]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
   serve) _arguments '--host[address to listen on; other than loopback needs a token]' '--port[0 takes a free port]' '--token[token of clients; default\: RED_CANDLE_TOKEN]' '--workers[processes that share the weights]' '--lazy[load models on their first request]' '--cors[origins of web pages that may send requests]' '--running[requests computed at the same time]' '--waiting[requests in the queue; more get status 429]' '--max-tokens[maximum of new tokens of a request]' '--seconds[time limit of a request]' '--log[log requests as JSON lines to standard error]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  mcp) _arguments '--embed[embedding model, for the tools embed and search]' '--rerank[reranker, for the tool rerank]' '--ner[token classifier, for the tool extract]' '--chat[language model, for the tool chat]' '--index[file of a Candle\:\:Index or of red-candle search, for the tool search]' '--texts[texts of a Candle\:\:Index\: JSON lines with id and text, or numbered lines]' '--max-tokens[maximum of new tokens of an answer]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   worker) _arguments '--worker-id' '--model[a directory, a GGUF file or an id]' '--port' '--callback-url[URL that is called when the worker is ready, or none]' '--host' '--token[token of the orchestrator; default\: RED_CANDLE_TOKEN]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   pull) _arguments '--revision[a branch, tag or commit]' '--all[every file of the repository]' '--locked[download what models.lock lists; without an ID]' '--file[the file that --locked reads]' '--json[write JSON]' '*:file:_files' ;;
   lock) _arguments '--file[lock file]' '--revision[a branch, tag or commit]' '--all[every file, not only those that a load reads]' '--json[write JSON]' '*:file:_files' ;;
   pack) _arguments '--output[the directory for the gems]' '--revision[a branch, tag or commit]' '--id[id of a packed directory]' '--license[license; default\: the model card’s]' '--gem-version[the version of the gems]' '--limit[maximum size of a gem]' '--json[write JSON]' '*:file:_files' ;;
   rm) _arguments '--json[write JSON]' '*:file:_files' ;;
   ps) _arguments '--host[where the server listens]' '--port' '--token[the token of the server; also from RED_CANDLE_TOKEN]' '--json[write JSON]' '*:file:_files' ;;
-  models) _arguments '--prune[remove what no current revision uses]' '--json[write JSON]' '*:file:_files' ;;
+  models) _arguments '--prune[remove what no current revision uses]' '--supported[list the model types that this release runs instead]' '--json[write JSON]' '*:file:_files' ;;
   info) _arguments '--json[write JSON]' '*:file:_files' ;;
   doctor) _arguments '--json[write JSON]' '*:file:_files' ;;
   bench) _arguments '--seconds[how long to measure]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;

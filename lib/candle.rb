@@ -64,6 +64,7 @@ module Candle
   autoload :ActiveRecord, "candle/active_record"
   autoload :CLI, "candle/cli"
   autoload :Jobs, "candle/jobs"
+  autoload :MCP, "candle/mcp"
   autoload :ModelRegistry, "candle/files/model_registry"
   autoload :Server, "candle/server"
   autoload :Worker, "candle/worker"

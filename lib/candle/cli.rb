@@ -200,6 +200,23 @@ module Candle
       Serve.new(options).call(sources)
     end
 
+    desc "mcp", "Offer models as tools to MCP clients, over standard input and output"
+    long_desc "Example: red-candle mcp --embed sentence-transformers/all-MiniLM-L6-v2 --index docs.index " \
+              "--texts docs.jsonl\x05\x05" \
+              "Only tools whose models are named are listed. A model is loaded by its first call."
+    method_option :embed, desc: "embedding model, for the tools embed and search"
+    method_option :rerank, desc: "reranker, for the tool rerank"
+    method_option :ner, desc: "token classifier, for the tool extract"
+    method_option :chat, desc: "language model, for the tool chat"
+    method_option :index, desc: "file of a Candle::Index or of red-candle search, for the tool search"
+    method_option :texts, desc: "texts of a Candle::Index: JSON lines with id and text, or numbered lines"
+    method_option :max_tokens, type: :numeric, desc: "maximum of new tokens of an answer"
+    device_option
+    # Tools.
+    def mcp
+      Mcp.new(options).call
+    end
+
     desc "worker", "Serve one language model to an orchestrator"
     long_desc "Example: red-candle worker --worker-id w1 --model ./model.gguf --port 9001 " \
               "--callback-url http://127.0.0.1:9000/workers"
@@ -341,6 +358,8 @@ require "candle/cli/search_index"
 require "candle/cli/search"
 require "candle/cli/serve"
 require "candle/cli/work"
+require "candle/cli/mcp_library"
+require "candle/cli/mcp"
 require "candle/cli/hub_cache"
 require "candle/cli/cache"
 require "candle/cli/remove"

@@ -76,6 +76,25 @@ module Candle
     end
   end
 
+  # An MCP server can't be started or reached, has ended, does not follow the protocol, or answered with an error.
+  class MCPError < Error
+    # @return [Integer, nil] the code of the error that the server answered with
+    attr_reader :code
+
+    # @param message [String, nil]
+    # @param code [Integer, nil]
+    def initialize(message = nil, code: nil)
+      super(message)
+      @code = code
+    end
+  end
+
+  # An MCP server did not answer in time.
+  class MCPTimeoutError < MCPError; end
+
+  # A tool of an MCP server failed; the message is what the tool said.
+  class MCPToolError < MCPError; end
+
   # A bug of red-candle: a panic of its native code, caught.
   class InternalError < Error; end
 end

@@ -9,6 +9,8 @@ require_relative "../../rakelib/support/build"
 module Clients
   PYTHON = %w[openai==2.54.0 huggingface_hub==1.33.0 ollama==0.6.3 litellm==1.106.2 prometheus_client==0.26.0
               anthropic==2.9.0 numpy<3].freeze
+  # Its dependencies are not those of the others.
+  MCP = %w[mcp==2.3.0].freeze
   NODE = %w[openai].freeze
   SECONDS = 300
   SCRIPTS = File.join(__dir__, "clients")
@@ -16,12 +18,16 @@ module Clients
   module_function
 
   # @return [Array(String, nil), Array(nil, String)] the interpreter, or why there is none
-  def python
-    @python ||= prepared("python", PYTHON) do |directory|
-      run("python3", "-m", "venv", directory)
-      run(File.join(directory, "bin", "python"), "-m", "pip", "install", "--quiet", *PYTHON)
+  def python = @python ||= environment("python", PYTHON)
+
+  # @return [Array(String, nil), Array(nil, String)] the interpreter that has MCP's own SDK, or why there is none
+  def mcp = @mcp ||= environment("mcp", MCP)
+
+  def environment(name, packages)
+    directory, reason = prepared(name, packages) do |target|
+      run("python3", "-m", "venv", target)
+      run(File.join(target, "bin", "python"), "-m", "pip", "install", "--quiet", *packages)
     end
-    directory, reason = @python
     [directory && File.join(directory, "bin", "python"), reason]
   end
 

@@ -7,7 +7,7 @@ require "tmpdir"
 RSpec.describe Candle::Error do
   names = %i[ModelNotFoundError DownloadError OfflineError UnsupportedModelError CorruptModelError DeviceError
              OutOfMemoryError TokenizerError InvalidInputError GenerationError StructuredOutputError InterruptedError
-             AgentMaxIterationsError InternalError]
+             AgentMaxIterationsError MCPError InternalError]
 
   names.each do |name|
     it "is the parent of #{name}, so that rescue RuntimeError works" do
@@ -21,7 +21,8 @@ RSpec.describe Candle::Error do
     children = Candle.constants.map { |name| Candle.const_get(name) }
                      .select { |constant| constant.is_a?(Class) && constant < described_class }
     found = children.map { |child| child.name.split("::").last.to_sym }
-    expect(found).to match_array([*names, :BulkGenerationError])
+    expect(found).to match_array([*names, :BulkGenerationError, :MCPTimeoutError, :MCPToolError])
+    expect([Candle::MCPTimeoutError, Candle::MCPToolError].map(&:superclass)).to all(be(Candle::MCPError))
     expect(Candle::BulkGenerationError.superclass).to be(Candle::GenerationError)
   end
 

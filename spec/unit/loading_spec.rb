@@ -67,7 +67,7 @@ RSpec.describe "What require loads" do
   it "is all at once where a server is about to fork" do
     expect(printed(<<~RUBY)).to eq("[] true")
       Candle.eager_load!
-      optional = %i[ActiveRecord CLI Jobs ModelRegistry Server Worker]
+      optional = %i[ActiveRecord CLI Jobs MCP ModelRegistry Server Worker]
       print Candle.constants.select { |name| Candle.autoload?(name) } - optional, " "
       loaded = $LOADED_FEATURES.size
       Candle::EmbeddingModel.from_pretrained(#{TinyModels.path("bert-sentence").inspect}, device: "cpu").embed("fox")

@@ -29,7 +29,8 @@ RSpec.describe Candle::CLI do
 
   it "describes every command with an example" do
     verbs = described_class.verbs.except("help")
-    expect(verbs.keys).to include("chat", "run", "embed", "rerank", "classify", "entities", "search", "serve", "worker",
+    expect(verbs.keys).to include("chat", "run", "embed", "rerank", "classify", "entities", "search", "serve", "mcp",
+                                  "worker",
                                   "pull", "lock", "pack", "rm", "ps", "models", "info", "doctor", "bench", "version")
     expect(verbs.values.map(&:long_description)).to all(match(/\AExample: .*red-candle/))
     [%w[help serve], %w[serve --help]].each do |arguments|
@@ -67,7 +68,7 @@ RSpec.describe Candle::CLI do
 
   it "has JSON output by the same option for every command that has results" do
     without = described_class.verbs.reject { |_, command| command.options.key?(:json) }.keys
-    expect(without).to contain_exactly("help", "chat", "serve", "worker")
+    expect(without).to contain_exactly("help", "chat", "serve", "mcp", "worker")
     expect(JSON.parse(cli("version", "--json")[1])).to eq("version" => Candle::VERSION)
     lines = ["-m", embedder, { input: "a dog\n" }]
     expect(cli("embed", "--json", *lines[0, 2], **lines[2])).to eq(cli("embed", *lines[0, 2], **lines[2]))
