@@ -104,6 +104,11 @@ parts! {
     /// Factor on the residual stream (Gemma 4).
     LayerScale layer_scale Layer;
     AttentionNorm attention_norm Layer;
+    /// Of the gates behind norms (A.X K2).
+    AttentionNormDown attention_norm_down Layer;
+    AttentionNormUp attention_norm_up Layer;
+    MlpNormDown mlp_norm_down Layer;
+    MlpNormUp mlp_norm_up Layer;
     /// Of the layer's input and the normalized attention once more (Jina code).
     SecondAttentionNorm second_attention_norm Layer;
     PostAttentionNorm post_attention_norm Layer;
@@ -127,6 +132,11 @@ parts! {
     LatentDown latent_down Layer;
     LatentNorm latent_norm Layer;
     LatentUp latent_up Layer;
+    /// What chooses the keys of a sparse attention.
+    IndexQuery index_query Layer;
+    IndexKey index_key Layer;
+    IndexKeyNorm index_key_norm Layer;
+    IndexWeights index_weights Layer;
     QueryNorm query_norm Layer;
     KeyNorm key_norm Layer;
     /// One more score per head (gpt-oss).

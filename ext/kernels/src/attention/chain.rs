@@ -5,7 +5,7 @@
 use candle_core::{DType, Tensor};
 
 use super::bias::Biases;
-use super::{Alignment, AttentionKind, AttentionOptions, Inputs};
+use super::{Alignment, AttentionOptions, Inputs};
 use crate::Result;
 use crate::SoftmaxOptions;
 
@@ -25,7 +25,8 @@ pub(super) fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Res
         };
         let (queries, keys) = lengths(first);
         let mut last = first + 1;
-        while last < sequences && lengths(last) == (queries, keys) {
+        let alike = options.chosen.is_none();
+        while alike && last < sequences && lengths(last) == (queries, keys) {
             last += 1;
         }
         let run = Run {
@@ -130,7 +131,7 @@ impl Run {
                 (capped.to_dtype(scores.dtype())?, 1.0)
             }
         };
-        let keep = self.keep(options.kind, &scores)?;
+        let keep = self.keep(options, &scores)?;
         let bias = self.bias(heads, biases, &scores)?;
         let masks = SoftmaxOptions {
             scale: Some(scale),
@@ -184,14 +185,18 @@ impl Run {
     }
 
     /// [queries, keys], or nothing where every query sees every key.
-    fn keep(&self, kind: AttentionKind, scores: &Tensor) -> Result<Option<Tensor>> {
-        let seen = |i: usize| kind.seen(self.position(i), self.keys);
-        if (0..self.queries).all(|i| seen(i) == (0..self.keys)) {
+    fn keep(&self, options: &AttentionOptions<'_>, scores: &Tensor) -> Result<Option<Tensor>> {
+        let seen = |i: usize| options.kind.seen(self.position(i), self.keys);
+        let chosen = |i: usize| options.chosen?.get(self.first_query + i)?.as_ref();
+        if (0..self.queries).all(|i| seen(i) == (0..self.keys) && chosen(i).is_none()) {
             return Ok(None);
         }
         let mut keep = vec![0u8; self.queries * self.keys];
         for (i, row) in keep.chunks_mut(self.keys).enumerate() {
-            row[seen(i)].fill(1);
+            match chosen(i) {
+                Some(chosen) => chosen.iter().for_each(|&key| row[key as usize] = 1),
+                None => row[seen(i)].fill(1),
+            }
         }
         let dims = (self.queries, self.keys);
         Ok(Some(Tensor::from_vec(keep, dims, scores.device())?))

@@ -85,6 +85,9 @@ pub struct AttentionOptions<'a> {
     pub alignment: Alignment,
     /// One score per head that takes part in every softmax and has no value (gpt-oss).
     pub sinks: Option<&'a [f32]>,
+    /// For each query the keys that it sees of its sequence, in rising order, where those are not all that `kind`
+    /// lets it see; only over pages, in causal attention.
+    pub chosen: Option<&'a [Option<Vec<u32>>]>,
 }
 
 impl AttentionOptions<'_> {
@@ -96,12 +99,15 @@ impl AttentionOptions<'_> {
             bias: AttentionBias::None,
             alignment: Alignment::Last,
             sinks: None,
+            chosen: None,
         }
     }
 
     /// Whether the kernels of GPUs know all that is asked for.
     fn is_plain(&self) -> bool {
-        self.sinks.is_none() && !matches!(self.kind, AttentionKind::Chunk { .. })
+        self.sinks.is_none()
+            && self.chosen.is_none()
+            && !matches!(self.kind, AttentionKind::Chunk { .. })
     }
 
     /// Whether a query's position makes a difference to it.

@@ -216,6 +216,21 @@ impl PagedLayer {
         Ok(query)
     }
 
+    /// For every row of the batch, Σ over its heads of weight · max(0, query · key), for each key up to its own, of
+    /// pages with one head; `query` is `[rows, heads, width]`, `weights` are `[rows, heads]`.
+    pub fn ranks(
+        &self,
+        batch: &PagedBatch,
+        query: &Tensor,
+        weights: &Tensor,
+    ) -> Result<Vec<Vec<f32>>> {
+        match (&self.0, &batch.indices) {
+            (Pages::Cpu(pages), _) => pages.ranks(batch, query, weights),
+            (Pages::Tensors(pages), Some(indices)) => pages.ranks(batch, indices, query, weights),
+            (Pages::Tensors(_), None) => Err(foreign()),
+        }
+    }
+
     /// Lets queries, `[rows, heads, width]`, attend to all that their sequences have, whose keys and
     /// values were stored before.
     pub fn read(

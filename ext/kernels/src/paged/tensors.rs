@@ -197,6 +197,38 @@ impl TensorPages {
         Ok(())
     }
 
+    /// See [`super::PagedLayer::ranks`].
+    pub fn ranks(
+        &self,
+        batch: &PagedBatch,
+        indices: &Indices,
+        query: &Tensor,
+        weights: &Tensor,
+    ) -> Result<Vec<Vec<f32>>> {
+        let (tokens, heads, width) = query.dims3()?;
+        let keys = self.keys.index_select(&indices.all, 0)?;
+        let keys = keys.reshape(((), width))?.to_dtype(DType::F32)?;
+        let query = query.to_dtype(DType::F32)?.contiguous()?;
+        let weights = weights.to_dtype(DType::F32)?.reshape((tokens, 1, heads))?;
+        let mut ranks = Vec::with_capacity(tokens);
+        for (at, piece) in batch.pieces.iter().enumerate() {
+            let (first, count) = (indices.key_boundaries[at] as usize, piece.keys);
+            let rows = |all: &Tensor| all.narrow(0, piece.rows.start, piece.rows.len());
+            let keys = keys.narrow(0, first, count)?.t()?.contiguous()?;
+            let queries = rows(&query)?.reshape((piece.rows.len() * heads, width))?;
+            let scores = queries.matmul(&keys)?.relu()?;
+            let scores = scores.reshape((piece.rows.len(), heads, count))?;
+            let sums = rows(&weights)?.contiguous()?.matmul(&scores)?.squeeze(1)?;
+            let sums: Vec<Vec<f32>> = sums.to_vec2()?;
+            let before = piece.keys - piece.rows.len();
+            ranks.extend(sums.into_iter().enumerate().map(|(row, mut sums)| {
+                sums.truncate(before + row + 1);
+                sums
+            }));
+        }
+        Ok(ranks)
+    }
+
     pub fn attend(
         &self,
         batch: &PagedBatch,

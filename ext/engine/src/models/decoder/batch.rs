@@ -11,7 +11,7 @@ use crate::models::rope::{Piece, Place};
 use crate::nn::attention::{attention, AttentionOptions};
 use crate::nn::PackedSequences;
 use crate::{Error, Result};
-use kernels::paged::PagedBatch;
+use kernels::paged::{KvShape, KvType, PagedBatch, PagedLayer, PagedPiece, PAGE};
 use kernels::Rotation;
 
 pub struct Batch {
@@ -104,12 +104,59 @@ pub enum Keys {
     Of(usize),
 }
 
+/// Pages for the keys of whole sequences, `[tokens, heads, width]`.
+fn pages_of(batch: &Batch, key: &Tensor) -> Result<(PagedLayer, PagedBatch)> {
+    let (_, heads, width) = key.dims3()?;
+    let mut next = 0;
+    let pieces = batch.boundaries.windows(2).map(|range| {
+        let rows = range[0] as usize..range[1] as usize;
+        let first = next;
+        next += rows.len().div_ceil(PAGE) as u32;
+        PagedPiece {
+            keys: rows.len(),
+            pages: (first..next).collect(),
+            rows,
+        }
+    });
+    let pieces = pieces.collect();
+    let shape = KvShape { heads, width };
+    let mut stored = PagedLayer::new(shape, KvType::of(key.dtype()), key.device())?;
+    stored.reserve(next as usize)?;
+    Ok((stored, PagedBatch::new(pieces, key.device())?))
+}
+
 impl Past<'_> {
     pub fn none(config: &DecoderConfig) -> Self {
         Self::None(Kept {
             wanted: config.shared_layers(),
             stored: HashMap::new(),
         })
+    }
+
+    /// How well the keys of a layer's indexer fit each token, given those of a batch's own tokens, its queries and
+    /// how much each head of them counts.
+    pub fn ranks(
+        &mut self,
+        layer: usize,
+        (query, key, weights): (&Tensor, &Tensor, &Tensor),
+        rotation: Option<&Rotation<'_>>,
+        batch: &Batch,
+    ) -> Result<Vec<Vec<f32>>> {
+        let parts = (query, key, key);
+        match self {
+            Self::None(_) => {
+                let (mut stored, paged) = pages_of(batch, key)?;
+                let query = stored.store(&paged, parts, rotation)?;
+                stored.ranks(&paged, &query, weights)
+            }
+            Self::Paged(pool, paged, _) => {
+                let stored = pool.index(layer).ok_or_else(|| {
+                    Error::Internal(format!("layer {layer} has no keys to choose from"))
+                })?;
+                let query = stored.store(paged, parts, rotation)?;
+                stored.ranks(paged, &query, weights)
+            }
+        }
     }
 
     /// Attention of a batch in one layer, given its own queries, what these attend to and what rotates queries and
@@ -127,6 +174,16 @@ impl Past<'_> {
             None => Ok(x.clone()),
         };
         match self {
+            Self::None(_) if options.chosen.is_some() => {
+                let Keys::Own(key, value) = keys else {
+                    return Err(Error::Internal(
+                        "keys of another layer are not chosen from".into(),
+                    ));
+                };
+                let (mut stored, paged) = pages_of(batch, key)?;
+                let query = stored.store(&paged, (query, key, value), rotation)?;
+                stored.read(&paged, &query, options)
+            }
             Self::None(kept) => {
                 let boundaries = &batch.boundaries;
                 let query = rotated(query)?;

@@ -7,8 +7,8 @@ use crate::models::config::{
     NormConfig, NormPlacement, Positions, QkvLayout, Relative,
 };
 use crate::nn::AttentionKind;
-use formats::files::raw_config::WIDTH;
-use kernels::{Activation, ClampedGlu};
+use formats::files::raw_config::{HEADS, POSITIONS, WIDTH};
+use kernels::{Activation, ClampedGlu, RopeKind};
 
 #[derive(Clone, Debug)]
 pub struct DecoderConfig {
@@ -62,12 +62,16 @@ pub struct DecoderConfig {
     /// Heads attend twice, and one half of them is subtracted from the other (DiffLlama). `head_count` and
     /// `kv_head_count` count both times.
     pub differential: bool,
+    /// The width between the two matrices of a gate behind the norms before attention and before experts (A.X K2).
+    pub norm_gate: Option<usize>,
     /// Attention and MLP normalize what goes into their last matrices (BitNet).
     pub sub_norms: bool,
     pub qkv: QkvLayout,
     /// Keys and values are made of one short row per token (DeepSeek). What is cached of it is the only key, of
     /// `head_size`, and the only value.
     pub latent: Option<Latent>,
+    /// Attention sees only the keys that an indexer chooses (DeepSeek V3.2).
+    pub indexer: Option<Indexer>,
     /// Queries, keys and values are clamped to this size (OLMo, DBRX).
     pub qkv_limit: Option<f32>,
     pub sinks: Sinks,
@@ -213,9 +217,27 @@ pub struct Latent {
     pub norm: NormConfig,
     /// Factor on latents (LongCat).
     pub scale: f32,
+    /// The second matrix of queries also reads what is not normalized, and also gives a gate for each head's values
+    /// (A.X K2).
+    pub gated: bool,
 }
 
 impl Latent {
+    /// What the last matrix of queries gives for a head.
+    pub fn query_size(&self) -> usize {
+        let gate = if self.gated { self.value_size } else { 0 };
+        self.plain + self.rotated + gate
+    }
+
+    /// What the second matrix of queries reads.
+    pub fn read_width(&self, rank: usize) -> usize {
+        if self.gated {
+            2 * rank
+        } else {
+            rank
+        }
+    }
+
     /// The width of what is cached of a token.
     pub fn width(&self) -> usize {
         self.rotated + self.rank
@@ -228,8 +250,35 @@ impl Latent {
                 "latent attention can't have parts of the widths {sizes:?}"
             ));
         }
-        let widest = (self.plain + self.rotated).max(self.plain + self.value_size);
+        let widest = self.query_size().max(self.plain + self.value_size);
         check_size("width of attention", head_count * widest, WIDTH)
+    }
+}
+
+/// What chooses the keys of a sparse attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Indexer {
+    pub heads: usize,
+    pub size: usize,
+    /// How many keys a token sees.
+    pub used: usize,
+    /// What rotates together in its queries and keys.
+    pub pairing: RopeKind,
+    /// For each layer, whether it chooses; others see what the one before them sees.
+    pub layers: Vec<bool>,
+}
+
+impl Indexer {
+    fn check(&self, layer_count: usize) -> Checked {
+        check_size("number of heads that choose keys", self.heads, HEADS)?;
+        check_size("size of heads that choose keys", self.size, WIDTH)?;
+        check_size("width of a choice", self.heads * self.size, WIDTH)?;
+        check_size("number of keys that are chosen", self.used, POSITIONS)?;
+        check_layers("the list of indexers", self.layers.len(), layer_count)?;
+        match self.layers.first() {
+            Some(false) => Err("the first layer has no keys to share, and must choose some".into()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -416,6 +465,7 @@ impl DecoderConfig {
             && self.embedding_norm.is_none()
             && self.qkv_limit.is_none()
             && self.latent.is_none()
+            && self.norm_gate.is_none()
             && self.sinks == Sinks::None
             && self.layer_input_size.is_none()
             && self.lanes.is_none()
@@ -471,6 +521,9 @@ impl DecoderConfig {
     pub fn check(&self) -> Checked {
         if let Some(latent) = &self.latent {
             latent.check(self.head_count)?;
+        }
+        if let Some(indexer) = &self.indexer {
+            indexer.check(self.layer_count)?;
         }
         if self.differential && !self.kv_head_count.is_multiple_of(4) {
             return Err(format!(

@@ -7,7 +7,9 @@
 
 use candle_core::Tensor;
 
+use super::batch::Keys;
 use super::config::{DecoderConfig, Latent};
+use super::layer::Projected;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{elementwise, HeadMatrices, Inventory, Linear, LowRankUpdates, Norm, Projection};
@@ -36,7 +38,7 @@ impl LatentProjections {
         config: &DecoderConfig,
     ) -> Result<Self> {
         let (hidden, heads) = (config.hidden_size, config.head_count);
-        let width = heads * (latent.plain + latent.rotated);
+        let width = heads * latent.query_size();
         let linear =
             |part: Part, inputs, outputs| parameters.linear(part.at(index), inputs, outputs);
         let norm = |part: Part, width| parameters.norm(part.at(index), &[width], latent.norm);
@@ -45,7 +47,7 @@ impl LatentProjections {
                 linear(Part::QueryDown, hidden, rank)?,
                 Some((
                     norm(Part::QueryDownNorm, rank)?,
-                    linear(Part::QueryUp, rank, width)?,
+                    linear(Part::QueryUp, latent.read_width(rank), width)?,
                 )),
             ),
             None => (linear(Part::Query, hidden, width)?, None),
@@ -77,18 +79,19 @@ impl LatentProjections {
         Ok(())
     }
 
-    /// Queries `[tokens, heads, width]`, and keys `[tokens, 1, width]`, which are the values too. What rotates
-    /// comes first in both.
-    pub fn project(
+    /// Keys are `[tokens, 1, width]`, and the values too. What rotates comes first in queries and keys.
+    pub(super) fn project(
         &self,
         x: &Tensor,
         config: &DecoderConfig,
         updates: &LowRankUpdates,
-    ) -> Result<(Tensor, Tensor)> {
+    ) -> Result<Projected> {
         let Latent {
             plain,
             rank,
             rotated,
+            value_size,
+            gated,
             ..
         } = self.config;
         let parts = self.input.parts(x, updates)?;
@@ -97,21 +100,42 @@ impl LatentProjections {
                 "latent attention needs two projections".into(),
             ));
         };
-        let query = match &self.query {
+        let (query, short) = match &self.query {
             Some((norm, linear)) => {
                 let update = updates.get(QUERY_SLOT).and_then(Option::as_ref);
-                linear.forward_updated(&norm.forward(&query)?, update)?
+                let short = norm.forward(&query)?;
+                let read = if gated {
+                    Tensor::cat(&[&short, &query], 1)?
+                } else {
+                    short.clone()
+                };
+                (linear.forward_updated(&read, update)?, Some(short))
             }
-            None => query,
+            None => (query, None),
         };
         let tokens = x.dim(0)?;
-        let query = query.reshape((tokens, config.head_count, plain + rotated))?;
+        let query = query.reshape((tokens, config.head_count, self.config.query_size()))?;
+        let gate = if gated {
+            Some(
+                query
+                    .narrow(2, plain + rotated, value_size)?
+                    .flatten(1, 2)?,
+            )
+        } else {
+            None
+        };
         let met = query.narrow(2, 0, plain)?.contiguous()?;
         let met = self.keys.forward(&met, 0..rank)?;
         let query = Tensor::cat(&[query.narrow(2, plain, rotated)?, met], 2)?;
         let latent = self.norm.forward(&row.narrow(1, 0, rank)?.contiguous()?)?;
         let key = Tensor::cat(&[row.narrow(1, rank, rotated)?, latent], 1)?;
-        Ok((query, key.unsqueeze(1)?))
+        let key = key.unsqueeze(1)?;
+        Ok(Projected {
+            query,
+            keys: Keys::Own(key.clone(), key),
+            short,
+            gate,
+        })
     }
 
     /// What every head's values add up to, `[tokens, heads · value size]`, of what `[tokens, heads, width]` the

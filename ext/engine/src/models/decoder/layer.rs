@@ -9,9 +9,11 @@ use super::batch::{Batch, Keys, Past};
 use super::config::{DecoderConfig, OutputGate, QueryKeyNorm, Residual};
 use super::differential::Differential;
 use super::experts::ExpertLayer;
+use super::indexer::{Chosen, IndexerLayer};
 use super::lanes::LaneLayer;
 use super::latent::{LatentProjections, QUERY_SLOT};
 use super::layer_inputs::LayerInput;
+use super::norm_gate::NormGate;
 use super::query_experts::{QueryExperts, Routes};
 use super::shapes::{KvSource, LayerShape};
 use super::sparsity::SparseGate;
@@ -28,6 +30,9 @@ pub struct Layer {
     pub post_attention_norm: Option<Norm>,
     pub mlp_norm: Option<Norm>,
     pub post_mlp_norm: Option<Norm>,
+    /// Behind the norms before attention and before the MLP.
+    pub attention_gate: Option<NormGate>,
+    pub mlp_gate: Option<NormGate>,
     pub attention: AttentionLayer,
     pub mlp: FeedForward,
     /// Beside the MLP; what they give is added after the next layer's.
@@ -57,6 +62,8 @@ impl Branch {
 
 pub struct AttentionLayer {
     pub qkv: Qkv,
+    /// What chooses keys; without one, those of the layer before are seen.
+    pub indexer: Option<IndexerLayer>,
     /// `None` where experts lead back from attention.
     pub output: Option<Linear>,
     pub query_norm: Option<HeadNorm>,
@@ -133,6 +140,30 @@ pub struct Stream {
     postponed: Option<Tensor>,
     /// The streams of a model that has several, in place of the one.
     pub lanes: Vec<Tensor>,
+    /// The keys that the last layer which chose some lets attention see.
+    chosen: Option<Chosen>,
+}
+
+/// What goes into attention.
+pub(super) struct Projected {
+    /// `[tokens, heads, width]`, and so are keys and values of its own.
+    pub query: Tensor,
+    pub keys: Keys,
+    /// What queries are made of, where they have two matrices.
+    pub short: Option<Tensor>,
+    /// Its sigmoid multiplies what goes into `output`, `[tokens, heads · value size]`.
+    pub gate: Option<Tensor>,
+}
+
+impl Projected {
+    fn plain(query: Tensor, keys: Keys) -> Self {
+        Self {
+            query,
+            keys,
+            short: None,
+            gate: None,
+        }
+    }
 }
 
 impl Stream {
@@ -142,6 +173,7 @@ impl Stream {
             pending: None,
             postponed: None,
             lanes: Vec::new(),
+            chosen: None,
         }
     }
 
@@ -209,6 +241,9 @@ impl Layer {
         for norm in norms.into_iter().flatten() {
             inventory.add_norm(norm)?;
         }
+        for gate in [&self.attention_gate, &self.mlp_gate].into_iter().flatten() {
+            gate.list(inventory)?;
+        }
         let norms = [&self.attention.query_norm, &self.attention.key_norm];
         for norm in norms.into_iter().flatten() {
             inventory.add_norm(&norm.norm)?;
@@ -220,6 +255,9 @@ impl Layer {
         }
         if let Some(output) = &self.attention.output {
             inventory.add_linear(output)?;
+        }
+        if let Some(indexer) = &self.attention.indexer {
+            indexer.list(inventory)?;
         }
         if let Some(gate) = &self.attention.gate {
             inventory.add_linear(gate)?;
@@ -303,7 +341,9 @@ impl Layer {
         }
         let config = step.config;
         let input = enter(stream, self.attention_norm.as_ref(), config)?;
-        let attended = self.attention.forward(index, &input, past, step)?;
+        let input = through_gate(input, self.attention_gate.as_ref())?;
+        let chosen = &mut stream.chosen;
+        let attended = self.attention.forward(index, &input, past, step, chosen)?;
         let updates = LayerAdapter::of(step.adapter, index);
         match config.residual {
             Residual::Sequential | Residual::SequentialFromNorm => {
@@ -315,6 +355,7 @@ impl Layer {
                     FeedForward::Mlp(_) | FeedForward::Experts(_) => None,
                 };
                 let input = enter(stream, self.mlp_norm.as_ref(), config)?;
+                let input = through_gate(input, self.mlp_gate.as_ref())?;
                 let postponed = self.postponed.as_ref();
                 let postponed = postponed.map(|experts| experts.forward(&input, step.cancel));
                 let before = before.as_ref().unwrap_or(&input);
@@ -363,7 +404,9 @@ impl Layer {
         let updates = LayerAdapter::of(step.adapter, index);
         let (predicted, active) = lanes.predict(&stream.lanes)?;
         let input = normalized(active.clone(), self.attention_norm.as_ref())?;
-        let attended = self.attention.forward(index, &input, past, step)?;
+        let attended = self
+            .attention
+            .forward(index, &input, past, step, &mut stream.chosen)?;
         let attended = normalized(attended, self.post_attention_norm.as_ref())?;
         let attended = elementwise::add(&active, &attended)?;
         let both = elementwise::add(&attended, &lanes.beside(&input)?)?;
@@ -414,6 +457,7 @@ impl AttentionLayer {
         x: &Tensor,
         past: &mut Past<'_>,
         step: &Step<'_>,
+        chosen: &mut Option<Chosen>,
     ) -> Result<Tensor> {
         step.cancel.check()?;
         let config = step.config;
@@ -428,7 +472,16 @@ impl AttentionLayer {
             Qkv::Plain(_) | Qkv::Latent(_) => Routes::default(),
         };
         let shape = config.shape(index);
-        let (mut query, mut keys) = self.project(x, shape, step, updates, &routes)?;
+        let Projected {
+            mut query,
+            mut keys,
+            short,
+            gate,
+        } = self.project(x, shape, step, updates, &routes)?;
+        if let (Some(indexer), Some(short)) = (&self.indexer, &short) {
+            let found = indexer.choose(index, (x, short), rotation.as_ref(), past, step.batch)?;
+            *chosen = Some(found).filter(|found| found.iter().any(Option::is_some));
+        }
         if let (Some(differential), Keys::Own(key, value)) = (&self.differential, &mut keys) {
             let parts = (query, key.clone(), value.clone());
             (query, *key, *value) = differential.spread(parts)?;
@@ -454,6 +507,7 @@ impl AttentionLayer {
         let mut options = AttentionOptions::new(kind, config.attention_scale);
         options.soft_cap = config.attention_soft_cap;
         options.sinks = self.sinks.as_deref();
+        options.chosen = chosen.as_deref();
         if let Relative::Alibi { slopes } = &config.relative {
             options.bias = AttentionBias::Alibi(slopes);
         }
@@ -467,6 +521,9 @@ impl AttentionLayer {
                 .narrow(2, 0, shape.value_size)?
                 .reshape((tokens, config.attended_width(index)))?,
         };
+        if let Some(gate) = gate {
+            attended = kernels::gated(&gate, &attended, Activation::Sigmoid)?;
+        }
         if let Some(gate) = &self.gate {
             attended = gated(config.output_gate, &gate.forward(x)?, attended)?;
         }
@@ -487,18 +544,17 @@ impl AttentionLayer {
         step: &Step<'_>,
         updates: &LayerAdapter,
         routes: &Routes,
-    ) -> Result<(Tensor, Keys)> {
+    ) -> Result<Projected> {
         let config = step.config;
         let qkv = match &self.qkv {
             Qkv::Plain(qkv) => qkv,
             Qkv::Latent(latent) => {
-                let (query, key) = latent.project(x, config, &updates.qkv)?;
-                return Ok((query, Keys::Own(key.clone(), key)));
+                return latent.project(x, config, &updates.qkv);
             }
             Qkv::Experts(experts) => {
                 let query = experts.queries(x, routes, config.head_size, step.cancel)?;
                 let [key, value] = experts.shared(x, config.head_size, &updates.qkv)?;
-                return Ok((query, Keys::Own(key, value)));
+                return Ok(Projected::plain(query, Keys::Own(key, value)));
             }
         };
         let norms = if config.norm_after_rope {
@@ -515,7 +571,7 @@ impl AttentionLayer {
         let query = query.ok_or_else(|| Error::Internal("attention without queries".into()))?;
         let query = clamped(normalized_heads(query, norms.0)?)?;
         if let KvSource::Layer(source) = shape.kv {
-            return Ok((query, Keys::Of(source)));
+            return Ok(Projected::plain(query, Keys::Of(source)));
         }
         let key = key.ok_or_else(|| Error::Internal("attention without keys".into()))?;
         let value = normalized(
@@ -527,7 +583,7 @@ impl AttentionLayer {
             value = value.pad_with_zeros(2, 0, shape.head_size - shape.value_size)?;
         }
         let key = clamped(normalized_heads(key, norms.1)?)?;
-        Ok((query, Keys::Own(key, value)))
+        Ok(Projected::plain(query, Keys::Own(key, value)))
     }
 }
 
@@ -654,6 +710,13 @@ impl MlpLayer {
         };
         self.output
             .forward_updated(&inner, updates.mlp_output.as_ref())
+    }
+}
+
+fn through_gate(x: Tensor, gate: Option<&NormGate>) -> Result<Tensor> {
+    match gate {
+        Some(gate) => gate.forward(&x),
+        None => Ok(x),
     }
 }
 

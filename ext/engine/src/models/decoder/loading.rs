@@ -7,12 +7,14 @@ use super::differential::Differential;
 use super::expert_loading::experts;
 use super::experts::ExpertLayer;
 use super::heads::TransformLayer;
+use super::indexer::IndexerLayer;
 use super::lanes::LaneLayer;
 use super::latent::LatentProjections;
 use super::layer::{
     AttentionLayer, Branch, FeedForward, HeadNorm, Layer, MlpActivation, MlpLayer, Qkv,
 };
 use super::layer_inputs::LayerInput;
+use super::norm_gate::NormGate;
 use super::query_experts::QueryExperts;
 use super::shapes::KvSource;
 use super::sparsity::SparseGate;
@@ -170,7 +172,15 @@ pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) 
             .map(|found| experts(parameters, index, found, config))
             .transpose()
     };
+    let gate = |wanted: bool, down: Part, up: Part| {
+        let rank = config.norm_gate.filter(|_| wanted);
+        let places = [down, up].map(|part| part.at(index));
+        rank.map(|rank| NormGate::load(parameters, places, config.hidden_size, rank))
+            .transpose()
+    };
     Ok(Layer {
+        attention_gate: gate(true, Part::AttentionNormDown, Part::AttentionNormUp)?,
+        mlp_gate: gate(sparse.is_some(), Part::MlpNormDown, Part::MlpNormUp)?,
         attention_norm: norm(before && !first, Part::AttentionNorm)?,
         post_attention_norm: norm(after, Part::PostAttentionNorm)?,
         mlp_norm: norm(before && !one_norm, Part::MlpNorm)?,
@@ -264,6 +274,12 @@ fn attention(
     };
     Ok(AttentionLayer {
         qkv,
+        indexer: match &config.indexer {
+            Some(indexer) if indexer.layers[index] => {
+                Some(IndexerLayer::load(parameters, index, indexer, config)?)
+            }
+            _ => None,
+        },
         query_norm: head_norm(parameters, Part::QueryNorm, index, config, shape.head_count)?,
         key_norm: match kv {
             KvSource::Layer(_) => None,

@@ -15,6 +15,8 @@ pub struct KvPool {
     layers: Vec<PagedLayer>,
     /// For each layer of the model, which of these it reads.
     places: Vec<usize>,
+    /// The keys of layers that choose.
+    indexes: Vec<Option<PagedLayer>>,
     book: PageBook,
     page_bytes: usize,
     /// How many positions a token sees at most, its own included; `None` is all.
@@ -107,9 +109,21 @@ impl KvPool {
             .iter()
             .map(|&layer| PagedLayer::new(kv_shape(config, layer), kind, device));
         let place = |layer| stored.partition_point(|&stored| stored < config.kv_layer(layer));
+        let indexes = (0..config.layer_count).map(|layer| {
+            let indexer = config.indexer.as_ref();
+            let indexer = indexer.filter(|indexer| indexer.layers[layer]);
+            let shape = indexer.map(|indexer| KvShape {
+                heads: 1,
+                width: indexer.size,
+            });
+            shape
+                .map(|shape| PagedLayer::new(shape, kind, device))
+                .transpose()
+        });
         let page_bytes = Self::token_bytes(config, kind) * PAGE;
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
+            indexes: indexes.collect::<Result<_>>()?,
             places: (0..config.layer_count).map(place).collect(),
             book: PageBook::new((limit / page_bytes.max(1)).min(u32::MAX as usize / PAGE)),
             begun: 0,
@@ -120,11 +134,15 @@ impl KvPool {
 
     /// What a token takes.
     pub fn token_bytes(config: &DecoderConfig, kind: KvType) -> usize {
+        let index = config.indexer.as_ref().map_or(0, |indexer| {
+            let layers = indexer.layers.iter().filter(|&&chooses| chooses);
+            2 * layers.count() * kind.bytes(indexer.size)
+        });
         let of_layer = |layer| {
             let KvShape { heads, width } = kv_shape(config, layer);
             2 * kind.bytes(heads * width)
         };
-        storing(config).map(of_layer).sum()
+        storing(config).map(of_layer).sum::<usize>() + index
     }
 
     pub fn book(&self) -> &PageBook {
@@ -138,7 +156,8 @@ impl KvPool {
 
     /// The memory taken so far.
     pub fn bytes(&self) -> usize {
-        self.layers.iter().map(PagedLayer::bytes).sum()
+        let all = self.layers.iter().chain(self.indexes.iter().flatten());
+        all.map(PagedLayer::bytes).sum()
     }
 
     /// How many tokens there may be in all.
@@ -202,17 +221,13 @@ impl KvPool {
         if from == to {
             return Ok(());
         }
-        self.layers
-            .iter_mut()
-            .try_for_each(|layer| layer.copy(from, to))
+        self.all_mut().try_for_each(|layer| layer.copy(from, to))
     }
 
     /// Makes sure that there is memory for a page.
     fn make_room(&mut self, page: u32) -> Result<()> {
         let pages = page as usize + 1;
-        self.layers
-            .iter_mut()
-            .try_for_each(|layer| layer.reserve(pages))
+        self.all_mut().try_for_each(|layer| layer.reserve(pages))
     }
 
     /// Pages for `added` more tokens; false, and nothing is changed, where there are too few.
@@ -300,6 +315,16 @@ impl KvPool {
             .into_iter()
             .flatten()
             .collect())
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut PagedLayer> {
+        let indexes = self.indexes.iter_mut().flatten();
+        self.layers.iter_mut().chain(indexes)
+    }
+
+    /// The keys of a layer that chooses.
+    pub(super) fn index(&mut self, layer: usize) -> Option<&mut PagedLayer> {
+        self.indexes[layer].as_mut()
     }
 
     /// What a layer stores in, or reads of another.

@@ -17,8 +17,9 @@ mod vlm;
 
 use crate::models::config::*;
 use crate::models::decoder::config::{
-    DecoderConfig, ExpertLayout, Experts, Groups, Growth, HeadTransform, Latent, OutputGate,
-    QueryKeyNorm, Residual, ResidualWeights, RowOrder, Scoring, Shared, Sinks, Stacks, Temperature,
+    DecoderConfig, ExpertLayout, Experts, Groups, Growth, HeadTransform, Indexer, Latent,
+    OutputGate, QueryKeyNorm, Residual, ResidualWeights, RowOrder, Scoring, Shared, Sinks, Stacks,
+    Temperature,
 };
 use crate::models::decoder::lanes::LaneConfig;
 use crate::models::decoder::shapes::{KvSource, LayerShape};

@@ -22,6 +22,11 @@ const LEAST_IN_PANELS: usize = 4;
 
 pub fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Tensor> {
     let Inputs { q, k, v, shape, .. } = inputs;
+    if options.chosen.is_some() {
+        return Err(Error::Internal(
+            "a choice of keys is for attention over pages".into(),
+        ));
+    }
     let boundaries = (inputs.query_boundaries, inputs.key_boundaries);
     let biases = Biases::read(options, shape)?;
     let isa = Isa::current()?;

@@ -22,6 +22,7 @@ pub fn latent(raw: &RawConfig, usual: &Usual, interleaved: bool) -> Result<Decod
         },
         norm: NormConfig::new(NormKind::Rms, EPSILON),
         scale: 1.0,
+        gated: false,
     };
     config.kv_head_count = 1;
     config.head_size = latent.width();

@@ -5,6 +5,7 @@ mod apertus;
 mod arcee;
 mod aria_text;
 mod axk1;
+mod axk2;
 mod beam;
 mod biogpt;
 mod bitnet;
@@ -17,6 +18,7 @@ mod cwm;
 mod dbrx;
 mod deepseek_v2;
 mod deepseek_v3;
+mod deepseek_v32;
 mod diffllama;
 mod dots1;
 mod ernie4_5;
@@ -36,6 +38,7 @@ mod glm;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
+mod glm_moe_dsa;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
@@ -192,4 +195,7 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     gemma3n::FAMILY,
     gemma4::FAMILY,
     mimo_v2_flash::FAMILY,
+    deepseek_v32::FAMILY,
+    glm_moe_dsa::FAMILY,
+    axk2::FAMILY,
 ];

@@ -4,6 +4,7 @@
 
 mod pages;
 mod product;
+mod ranks;
 
 use std::ops::Range;
 
@@ -67,6 +68,7 @@ impl CpuPages {
                 _ => false,
             }
             && options.sinks.is_none_or(|sinks| sinks.len() == heads)
+            && options.chosen.is_none_or(|chosen| chosen.len() == tokens)
             && batch
                 .pieces
                 .iter()
@@ -275,6 +277,30 @@ impl<T: Element> Call<'_, T> {
             scale = 1.0;
         }
         let sink = self.options.sinks.map(|sinks| sinks[head]);
-        soften_row(self.isa, row, scale, sink);
+        let chosen = self.options.chosen;
+        match chosen.and_then(|chosen| chosen[unit.piece.rows.start + query].as_deref()) {
+            Some(chosen) => soften_chosen(row, chosen, |row| {
+                soften_row(self.isa, row, scale, sink);
+            }),
+            None => soften_row(self.isa, row, scale, sink),
+        }
     }
+}
+
+/// Probabilities of the chosen scores of a row among themselves, 0 at others. Keys are counted from the first that
+/// the row has, and rise.
+fn soften_chosen(row: &mut [f32], chosen: &[u32], soften: impl FnOnce(&mut [f32])) {
+    let chosen = &chosen[..chosen.partition_point(|&key| (key as usize) < row.len())];
+    // None comes before its place among the chosen, so that nothing is written over that is still to be moved.
+    for (at, &key) in chosen.iter().enumerate() {
+        row[at] = row[key as usize];
+    }
+    soften(&mut row[..chosen.len()]);
+    let mut end = row.len();
+    for (at, &key) in chosen.iter().enumerate().rev() {
+        row[key as usize] = row[at];
+        row[key as usize + 1..end].fill(0.0);
+        end = key as usize;
+    }
+    row[..end].fill(0.0);
 }
