@@ -3,7 +3,8 @@
 use base::runtime::memory;
 use candle_core::{Device as CandleDevice, Tensor};
 use engine::nn::Pooling;
-use engine::tasks::{compact, EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
+use engine::tasks::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
+use engine::vector_index::compact;
 use engine::Error as EngineError;
 use magnus::{
     block::Proc, function, method, prelude::*, Error, IntoValue, RArray, RHash, RModule, Ruby,

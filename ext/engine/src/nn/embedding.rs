@@ -29,12 +29,13 @@ pub struct Lookup<'a> {
 impl Embedding {
     /// A table that stays quantized, where `Linear::keeps_blocks` allows it.
     pub fn quantized(table: QuantizedTensor, device: &Device, dtype: DType) -> Result<Self> {
-        match device.is_cpu() {
-            true => Ok(Self::Blocks(table)),
-            false => Ok(Self::DeviceBlocks(
+        if device.is_cpu() {
+            Ok(Self::Blocks(table))
+        } else {
+            Ok(Self::DeviceBlocks(
                 DeviceBlocks::new(&table, device)?,
                 dtype,
-            )),
+            ))
         }
     }
 

@@ -80,9 +80,10 @@ impl Linear {
     /// What a model with layers on bytes computes the rest in: bf16 where the CPU has tiles, which multiply
     /// it in attention too, and half as much passes through the caches.
     pub fn dtype_beside_bytes() -> Result<DType> {
-        Ok(match Isa::current()?.has_tiles() {
-            true => DType::BF16,
-            false => DType::F32,
+        Ok(if Isa::current()?.has_tiles() {
+            DType::BF16
+        } else {
+            DType::F32
         })
     }
 
@@ -94,9 +95,10 @@ impl Linear {
             DType::F16 => true,
             _ => false,
         };
-        Ok(match device.is_cpu() && widens {
-            true => DType::F32,
-            false => dtype,
+        Ok(if device.is_cpu() && widens {
+            DType::F32
+        } else {
+            dtype
         })
     }
 

@@ -45,9 +45,10 @@ impl SpladePooling {
     /// as zeros.
     pub fn add(self, logits: &Tensor, pooled: &mut [f32]) -> Result<()> {
         // The greatest logit has the greatest weight, so a GPU hands over one row instead of all.
-        let logits = match self.sum == Sum::Greatest && !logits.device().is_cpu() {
-            true => logits.max_keepdim(0)?,
-            false => logits.clone(),
+        let logits = if self.sum == Sum::Greatest && !logits.device().is_cpu() {
+            logits.max_keepdim(0)?
+        } else {
+            logits.clone()
         };
         let values: Vec<f32> = logits.flatten_all()?.to_vec1()?;
         for row in values.chunks_exact(pooled.len().max(1)) {
@@ -79,9 +80,10 @@ impl SpladePooling {
     }
 
     fn weight(self, logit: f32) -> f32 {
-        match self.twice {
-            true => logit.ln_1p().ln_1p(),
-            false => logit.ln_1p(),
+        if self.twice {
+            logit.ln_1p().ln_1p()
+        } else {
+            logit.ln_1p()
         }
     }
 }

@@ -21,7 +21,6 @@ mod adapter_base;
 mod batching;
 pub mod classify;
 pub mod clip;
-pub mod compact;
 mod dynamic_batching;
 pub mod embed;
 pub mod entities;

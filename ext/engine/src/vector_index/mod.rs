@@ -4,6 +4,7 @@
 //! Rows of a file stay in the file, which is mapped; rows that were added since are in memory behind them. A
 //! row that was deleted stays where it is until the index is saved, and is passed over.
 
+pub mod compact;
 mod file;
 mod graph;
 mod row;

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::compact;
 use super::Id;
-use crate::tasks::compact;
 use crate::{Error, Result};
 use kernels::cpu::similarity;
 use kernels::tensor::nearest::{bytes_of, cosine, f32_cosine, is_moderate, length, moderate};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
 
 use super::config::DecoderConfig;
 use super::pool::KvPool;
@@ -63,6 +63,20 @@ impl Batch {
     /// The position of every token.
     pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
         self.pieces.iter().flat_map(|piece| piece.positions.clone())
+    }
+
+    /// What queries are multiplied by, `[tokens, 1, 1]`; see `Temperature`.
+    pub fn temperatures(
+        &self,
+        config: &DecoderConfig,
+        (device, dtype): (&Device, DType),
+    ) -> Result<Option<Tensor>> {
+        let Some(temperature) = config.temperature else {
+            return Ok(None);
+        };
+        let factors: Vec<f32> = self.positions().map(|at| temperature.factor(at)).collect();
+        let factors = Tensor::from_vec(factors, (self.ids.len(), 1, 1), device)?;
+        Ok(Some(factors.to_dtype(dtype)?))
     }
 }
 

@@ -38,15 +38,14 @@ pub fn experts(
         )?,
         ExpertLayout::Rows => by_rows(parameters, index, experts.count, config)?,
     };
-    let bias = match experts.biased {
-        true => {
-            let bias = parameters.tensor(Part::RouterBias.at(index))?;
-            if bias.elem_count() != choices {
-                return Err(parameters.misfit(Part::RouterBias.at(index), &[choices]));
-            }
-            Some(bias.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+    let bias = if experts.biased {
+        let bias = parameters.tensor(Part::RouterBias.at(index))?;
+        if bias.elem_count() != choices {
+            return Err(parameters.misfit(Part::RouterBias.at(index), &[choices]));
         }
-        false => None,
+        Some(bias.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+    } else {
+        None
     };
     let norms = if experts.beside_mlp {
         Some(norms(parameters, index, config)?)
@@ -154,21 +153,23 @@ fn fused(
             [count, _, _] if *count == experts.count => {}
             _ => return Err(parameters.misfit(place, &[experts.count])),
         }
-        match transposed {
-            true => Ok(stack.transpose(1, 2)?.contiguous()?),
-            false => Ok(stack),
+        if transposed {
+            Ok(stack.transpose(1, 2)?.contiguous()?)
+        } else {
+            Ok(stack)
         }
     };
     let (inputs, outputs) = (stack(Part::ExpertGateUp)?, stack(Part::ExpertDown)?);
     let bias = |part: Part| parameters.optional_tensor(part.at(index));
     let (input_bias, output_bias) = (bias(Part::ExpertGateUpBias)?, bias(Part::ExpertDownBias)?);
     let rows = inputs.dim(1)?;
-    let order: Vec<u32> = match interleaved {
-        true => (0..rows as u32)
+    let order: Vec<u32> = if interleaved {
+        (0..rows as u32)
             .step_by(2)
             .chain((1..rows as u32).step_by(2))
-            .collect(),
-        false => (0..rows as u32).collect(),
+            .collect()
+    } else {
+        (0..rows as u32).collect()
     };
     let order = Tensor::from_vec(order, rows, inputs.device())?;
     let one = |stack: &Option<Tensor>, expert: usize| -> Result<Option<Tensor>> {

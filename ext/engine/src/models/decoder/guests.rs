@@ -159,9 +159,10 @@ impl Guests {
         let after = places.split_off(read.min(places.len()));
         let first = after.first().map_or(0, |place| place[0]);
         let follows = |(offset, place): (usize, &Place)| *place == [first + offset as u32; 3];
-        Ok(match after.iter().enumerate().all(follows) {
-            true => (first as usize, None),
-            false => (first as usize, Some(after)),
+        Ok(if after.iter().enumerate().all(follows) {
+            (first as usize, None)
+        } else {
+            (first as usize, Some(after))
         })
     }
 
@@ -170,20 +171,19 @@ impl Guests {
         let mut runs = Vec::new();
         let mut rest = ids;
         while let Some(&id) = rest.first() {
-            let run = match is_guest(&id) {
-                false => Run {
+            let run = if is_guest(&id) {
+                let guest = self.find(id).ok_or_else(|| unknown(id, vocabulary))?;
+                let own = guest.ids();
+                let run = rest.iter().zip(id..own.end);
+                let length = run.take_while(|(&id, expected)| id == *expected).count();
+                Run {
+                    length,
+                    guest: Some((guest, (id - own.start) as usize)),
+                }
+            } else {
+                Run {
                     length: rest.iter().take_while(|id| !is_guest(id)).count(),
                     guest: None,
-                },
-                true => {
-                    let guest = self.find(id).ok_or_else(|| unknown(id, vocabulary))?;
-                    let own = guest.ids();
-                    let run = rest.iter().zip(id..own.end);
-                    let length = run.take_while(|(&id, expected)| id == *expected).count();
-                    Run {
-                        length,
-                        guest: Some((guest, (id - own.start) as usize)),
-                    }
                 }
             };
             rest = &rest[run.length..];

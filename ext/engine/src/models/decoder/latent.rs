@@ -7,9 +7,9 @@
 
 use candle_core::Tensor;
 
+use super::attention::Projected;
 use super::batch::Keys;
 use super::config::{DecoderConfig, Latent};
-use super::layer::Projected;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{elementwise, HeadMatrices, Inventory, Linear, LowRankUpdates, Norm, Projection};

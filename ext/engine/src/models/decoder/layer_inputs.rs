@@ -2,12 +2,24 @@
 
 use candle_core::Tensor;
 
+use super::batch::Batch;
 use super::config::DecoderConfig;
+use super::model::Decoder;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, Norm};
 use crate::Result;
 use kernels::Activation;
+
+impl Decoder {
+    /// What each layer reads of a batch beside the residual stream.
+    pub(super) fn layer_inputs(&self, batch: &Batch, embedded: &Tensor) -> Result<Vec<Tensor>> {
+        match &self.layer_inputs {
+            Some(inputs) => inputs.of(&batch.ids, embedded),
+            None => Ok(Vec::new()),
+        }
+    }
+}
 
 /// Makes the inputs of all layers.
 pub struct LayerInputs {

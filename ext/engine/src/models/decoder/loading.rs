@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
+use super::attention::{AttentionLayer, HeadNorm, Qkv};
 use super::config::{DecoderConfig, OutputGate, QueryKeyNorm, Residual, ResidualWeights, Sinks};
 use super::differential::Differential;
 use super::expert_loading::experts;
@@ -10,9 +11,7 @@ use super::heads::TransformLayer;
 use super::indexer::IndexerLayer;
 use super::lanes::LaneLayer;
 use super::latent::LatentProjections;
-use super::layer::{
-    AttentionLayer, Branch, FeedForward, HeadNorm, Layer, MlpActivation, MlpLayer, Qkv,
-};
+use super::layer::{Branch, FeedForward, Layer, MlpActivation, MlpLayer};
 use super::layer_inputs::LayerInput;
 use super::norm_gate::NormGate;
 use super::query_experts::QueryExperts;
@@ -108,9 +107,10 @@ pub fn head_rows(
     embedding: &Embedding,
     rows: &[u32],
 ) -> Result<Tensor> {
-    match ties_head(parameters, config) {
-        true => embedding.rows(rows),
-        false => table(parameters, Part::Head, config)?.rows(rows),
+    if ties_head(parameters, config) {
+        embedding.rows(rows)
+    } else {
+        table(parameters, Part::Head, config)?.rows(rows)
     }
 }
 
@@ -298,12 +298,11 @@ fn attention(
         } else {
             None
         },
-        sub_norm: match config.sub_norms {
-            true => {
-                let place = Part::AttentionSubNorm.at(index);
-                Some(parameters.norm(place, &[width], config.norm)?)
-            }
-            false => None,
+        sub_norm: if config.sub_norms {
+            let place = Part::AttentionSubNorm.at(index);
+            Some(parameters.norm(place, &[width], config.norm)?)
+        } else {
+            None
         },
         sinks: if has_sinks(config, index) {
             let sinks = parameters.shaped(Part::Sinks.at(index), &[shape.head_count])?;

@@ -1,6 +1,7 @@
 //! Causal language models: one forward for every family.
 
 pub mod adapter;
+pub mod attention;
 pub mod batch;
 pub mod cache;
 pub mod config;

@@ -37,7 +37,7 @@ pub struct Decoder {
     embedding_norm: Option<Norm>,
     rotations: Option<Rotations>,
     layers: Vec<Layer>,
-    layer_inputs: Option<LayerInputs>,
+    pub(super) layer_inputs: Option<LayerInputs>,
     lanes: Option<Lanes>,
     /// Where the state of the low stack starts, `[hidden]`.
     low_start: Option<Tensor>,
@@ -415,9 +415,10 @@ impl Decoder {
         let stretches = readings.iter().map(|reading| self.stretch(reading));
         let stretches = stretches.collect::<Result<Vec<_>>>()?;
         let batch = Batch::pieces_of(stretches.into_iter());
-        let wholes = match self.config.whole_guests {
-            true => self.wholes(readings, &pieces)?,
-            false => Vec::new(),
+        let wholes = if self.config.whole_guests {
+            self.wholes(readings, &pieces)?
+        } else {
+            Vec::new()
         };
         let paged = PagedBatch::new(pieces, &self.device)?;
         let past = Past::Paged(pool, paged, wholes);
@@ -508,20 +509,12 @@ impl Decoder {
             config: &self.config,
             batch,
             rotation: rotation.transpose()?,
-            temperature: self.temperature(batch)?,
+            temperature: batch.temperatures(&self.config, (&self.device, self.dtype))?,
             inputs: self.layer_inputs(batch, &embedded)?,
             adapter,
             cancel,
         };
         self.run_layers(self.stream(embedded)?, past, &step)
-    }
-
-    /// What each layer reads of a batch beside the residual stream.
-    pub(super) fn layer_inputs(&self, batch: &Batch, embedded: &Tensor) -> Result<Vec<Tensor>> {
-        match &self.layer_inputs {
-            Some(inputs) => inputs.of(&batch.ids, embedded),
-            None => Ok(Vec::new()),
-        }
     }
 
     /// The residual stream that begins with the embeddings.
@@ -531,16 +524,6 @@ impl Decoder {
             stream.lanes = lanes.split(embedded)?;
         }
         Ok(stream)
-    }
-
-    /// What the queries of a batch are multiplied by, `[tokens, 1, 1]`.
-    fn temperature(&self, batch: &Batch) -> Result<Option<Tensor>> {
-        let Some(temperature) = self.config.temperature else {
-            return Ok(None);
-        };
-        let factors: Vec<f32> = batch.positions().map(|at| temperature.factor(at)).collect();
-        let factors = Tensor::from_vec(factors, (batch.ids.len(), 1, 1), &self.device)?;
-        Ok(Some(factors.to_dtype(self.dtype)?))
     }
 
     /// The states after the final norm.

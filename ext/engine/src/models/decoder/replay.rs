@@ -340,9 +340,10 @@ impl Decoder {
             Past::Paged(pool, paged, Vec::new()),
             &step,
         )?;
-        match self.config().logit_scale == 1.0 && self.config().logit_soft_cap.is_none() {
-            true => self.raw_logits(&hidden, None),
-            false => self.logits(&hidden, None),
+        if self.config().logit_scale == 1.0 && self.config().logit_soft_cap.is_none() {
+            self.raw_logits(&hidden, None)
+        } else {
+            self.logits(&hidden, None)
         }
     }
 }

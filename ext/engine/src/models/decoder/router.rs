@@ -32,9 +32,10 @@ pub fn choose(experts: &Experts, logits: &[f32], bias: Option<&[f32]>) -> Choice
         .map(|expert| (expert, scores[expert]))
         .collect();
     let total: f32 = choice.iter().map(|(_, weight)| weight).sum();
-    let factor = match experts.normalize {
-        true => experts.scale / total.max(experts.least_total),
-        false => experts.scale,
+    let factor = if experts.normalize {
+        experts.scale / total.max(experts.least_total)
+    } else {
+        experts.scale
     };
     for (_, weight) in &mut choice {
         *weight *= factor;

@@ -32,9 +32,10 @@ impl Decoder {
         let batch = self.whole(&sequences);
         let embedded = self.embed(&batch, None)?;
         evidence("the token embeddings", &embedded).check_values()?;
-        match verification::has_room_for_layer(source, self.config().layer_count) {
-            true => self.verify_first_layer(source, names, (&batch, &embedded), cancel)?,
-            false => log::info("the self-check has no memory to compare a layer with the CPU's"),
+        if verification::has_room_for_layer(source, self.config().layer_count) {
+            self.verify_first_layer(source, names, (&batch, &embedded), cancel)?
+        } else {
+            log::info("the self-check has no memory to compare a layer with the CPU's")
         }
         if !self.has_head() {
             let states = self.forward_packed(&sequences, cancel)?;

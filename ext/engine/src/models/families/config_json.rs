@@ -261,9 +261,10 @@ pub fn parallel(mut config: DecoderConfig) -> DecoderConfig {
 pub fn rotated(mut config: DecoderConfig, interval: usize, given: Vec<bool>) -> DecoderConfig {
     let usual = (1..=config.layer_count).map(|layer| layer % interval.max(1) != 0);
     if let Some(rope) = config.relative.rope_mut() {
-        rope.layers = match given.is_empty() {
-            true => usual.collect(),
-            false => given,
+        rope.layers = if given.is_empty() {
+            usual.collect()
+        } else {
+            given
         };
     }
     config

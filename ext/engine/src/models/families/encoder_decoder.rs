@@ -20,9 +20,10 @@ pub fn bart_like(raw: &RawConfig, usual: &BartLike) -> Result<Seq2SeqConfig> {
     let hidden_size = raw.usize_in(["d_model", "hidden_size"], WIDTH)?;
     let activation = raw.opt_string("activation_function")?;
     let activation = config::activation(activation.unwrap_or(usual.activation), raw.file())?;
-    let scale = match flag(raw, "scale_embedding", false)? {
-        true => (hidden_size as f32).sqrt(),
-        false => 1.0,
+    let scale = if flag(raw, "scale_embedding", false)? {
+        (hidden_size as f32).sqrt()
+    } else {
+        1.0
     };
     let stack = |layers: &str, heads: &str, attention: AttentionKind| -> Result<EncoderConfig> {
         let head_count = raw.usize_in(heads, HEADS)?;
@@ -79,9 +80,10 @@ pub fn t5(raw: &RawConfig) -> Result<Seq2SeqConfig> {
     let decoder = t5_stack(raw, layers, AttentionKind::Causal)?;
     // T5 of 2019 reads its logits off the embedding; later ones have a matrix of their own.
     let tied = is_type(raw, &["t5"]) && flag(raw, "tie_word_embeddings", true)?;
-    let scale = match tied {
-        true => 1.0 / (decoder.hidden_size as f32).sqrt(),
-        false => 1.0,
+    let scale = if tied {
+        1.0 / (decoder.hidden_size as f32).sqrt()
+    } else {
+        1.0
     };
     seq2seq(raw, (encoder, T5_ENCODER), decoder, scale)
 }
@@ -129,9 +131,10 @@ pub fn t5_gguf(file: &GgufFile<'_>) -> Result<Seq2SeqConfig> {
     };
     let decoder = t5_stack_gguf(file, layers, ("dec", AttentionKind::Causal))?;
     let start = file.opt_size("decoder_start_token_id")?;
-    let output_scale = match file.has("output") {
-        true => 1.0,
-        false => 1.0 / (decoder.hidden_size as f32).sqrt(),
+    let output_scale = if file.has("output") {
+        1.0
+    } else {
+        1.0 / (decoder.hidden_size as f32).sqrt()
     };
     Ok(Seq2SeqConfig {
         family: encoder.family,
@@ -161,15 +164,16 @@ fn t5_stack_gguf(
         None => hidden_size / head_count,
     };
     let epsilon = file.number("attention.layer_norm_rms_epsilon")?;
-    let mlp = match file.has(&format!("{part}.blk.0.ffn_gate")) {
-        true => Mlp {
+    let mlp = if file.has(&format!("{part}.blk.0.ffn_gate")) {
+        Mlp {
             kind: MlpKind::Gated,
             activation: Activation::GeluTanh,
-        },
-        false => Mlp {
+        }
+    } else {
+        Mlp {
             kind: MlpKind::Plain,
             activation: Activation::Relu,
-        },
+        }
     };
     Ok(t5_config(
         file.opt_size("attention.relative_buckets_count")?,

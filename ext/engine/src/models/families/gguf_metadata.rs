@@ -45,9 +45,10 @@ impl<'a> GgufFile<'a> {
             source,
             metadata,
             architecture,
-            prefix: match architecture == TOWERS.0 {
-                true => TOWERS.1,
-                false => architecture,
+            prefix: if architecture == TOWERS.0 {
+                TOWERS.1
+            } else {
+                architecture
             },
         })
     }
@@ -228,9 +229,10 @@ impl<'a> GgufFile<'a> {
             final_epsilon: None,
             residual: Residual::Sequential,
             residual_weights: ResidualWeights::None,
-            query_key_norm: match self.first_layer_has("attn_q_norm") {
-                true => QueryKeyNorm::PerHead,
-                false => QueryKeyNorm::None,
+            query_key_norm: if self.first_layer_has("attn_q_norm") {
+                QueryKeyNorm::PerHead
+            } else {
+                QueryKeyNorm::None
             },
             norm_after_rope: false,
             embedding_norm: None,
@@ -394,10 +396,7 @@ impl<'a> GgufFile<'a> {
                 .map(|layer| self.source.has(&format!("blk.{layer}.ffn_gate_inp.weight")))
                 .collect(),
             normalize,
-            shared: match shared {
-                true => Shared::Gated,
-                false => Shared::None,
-            },
+            shared: if shared { Shared::Gated } else { Shared::None },
             ..Experts::softmax(count, used, self.layer_count()?)
         }))
     }

@@ -89,9 +89,10 @@ fn formats(bench: &Bench<'_>) -> Vec<BlockType> {
         return BlockType::ALL.into_iter().filter(named).collect();
     }
     let bounded = bench.extent.few || bench.extent.rows;
-    match bounded && bench.dtype != DType::F32 {
-        true => vec![BlockType::Q4_0, BlockType::Q6K],
-        false => BlockType::ALL.to_vec(),
+    if bounded && bench.dtype != DType::F32 {
+        vec![BlockType::Q4_0, BlockType::Q6K]
+    } else {
+        BlockType::ALL.to_vec()
     }
 }
 

@@ -50,9 +50,10 @@ const SIZES: [(usize, usize); 6] = [
 ];
 
 pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
-    let (sizes, rows): (&[_], &[_]) = match bench.extent.few {
-        true => (&[(8, 8), (100, 30), (72, 25)], &[1, 3, 9]),
-        false => (&SIZES, &[1, 2, 3, 5, 8, 9, 33]),
+    let (sizes, rows): (&[_], &[_]) = if bench.extent.few {
+        (&[(8, 8), (100, 30), (72, 25)], &[1, 3, 9])
+    } else {
+        (&SIZES, &[1, 2, 3, 5, 8, 9, 33])
     };
     for &(inputs, outputs) in sizes {
         for &rows in rows {

@@ -143,9 +143,10 @@ impl Bench<'_> {
                 (false, false) => error,
             }
         });
-        let deviation = match got.len() == want.len() {
-            true => errors.fold(0.0, f64::max),
-            false => f64::INFINITY,
+        let deviation = if got.len() == want.len() {
+            errors.fold(0.0, f64::max)
+        } else {
+            f64::INFINITY
         };
         self.outcomes.push(Outcome {
             kernel,
@@ -153,9 +154,10 @@ impl Bench<'_> {
             case,
             deviation,
         });
-        match self.extent.stop_at_first && deviation > 1.0 {
-            true => Err(Error::InvalidInput("a case failed".into())),
-            false => Ok(()),
+        if self.extent.stop_at_first && deviation > 1.0 {
+            Err(Error::InvalidInput("a case failed".into()))
+        } else {
+            Ok(())
         }
     }
 }

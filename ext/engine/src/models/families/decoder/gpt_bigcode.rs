@@ -8,9 +8,10 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         if !flag(raw, "scale_attn_weights", true)? {
             config.attention_scale = 1.0;
         }
-        match flag(raw, "multi_query", true)? {
-            true => config.kv_head_count = 1,
-            false => config = grouped(config),
+        if flag(raw, "multi_query", true)? {
+            config.kv_head_count = 1
+        } else {
+            config = grouped(config)
         }
         Ok(config)
     },

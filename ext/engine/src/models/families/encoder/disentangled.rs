@@ -8,13 +8,15 @@ pub fn encoder(
     buckets: Option<usize>,
 ) -> Result<EncoderConfig> {
     let config = config_json::encoder(raw, family)?;
-    let positions = match flag(raw, "position_biased_input", true)? {
-        true => Positions::Learned,
-        false => Positions::None,
+    let positions = if flag(raw, "position_biased_input", true)? {
+        Positions::Learned
+    } else {
+        Positions::None
     };
-    let relative = match flag(raw, "relative_attention", false)? {
-        true => Relative::Disentangled(disentangled(raw, &config, buckets)?),
-        false => Relative::None,
+    let relative = if flag(raw, "relative_attention", false)? {
+        Relative::Disentangled(disentangled(raw, &config, buckets)?)
+    } else {
+        Relative::None
     };
     let pooler = raw.opt_string("pooler_hidden_act")?.unwrap_or("gelu");
     let embedding_size = raw.opt_usize_in("embedding_size", WIDTH)?;

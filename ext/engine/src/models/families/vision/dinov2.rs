@@ -5,9 +5,10 @@ pub const FAMILY: Family<VisionConfig> = Family {
     matches: types(&["dinov2", "dinov2_with_registers"]),
     config: |raw| {
         let mut config = VisionConfig {
-            positions: match is_type(raw, &["dinov2"]) {
-                true => GridPositions::Bicubic,
-                false => GridPositions::SmoothBicubic,
+            positions: if is_type(raw, &["dinov2"]) {
+                GridPositions::Bicubic
+            } else {
+                GridPositions::SmoothBicubic
             },
             classifier: ClassifierInput::FirstAndMean,
             ..vision(raw, "dinov2")?

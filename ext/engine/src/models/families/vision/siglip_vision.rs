@@ -9,13 +9,14 @@ pub const FAMILY: Family<VisionConfig> = Family {
             pooling: VisionPooling::Attention,
             ..vision(&siglip(raw), "siglip")?
         };
-        Ok(match is_type(raw, &["siglip2_vision_model"]) {
-            true => VisionConfig {
+        Ok(if is_type(raw, &["siglip2_vision_model"]) {
+            VisionConfig {
                 patch_order: PatchOrder::ByPixel,
                 positions: GridPositions::SmoothLinear,
                 ..config
-            },
-            false => config,
+            }
+        } else {
+            config
         })
     },
     names: |_| CLIP_VISION,

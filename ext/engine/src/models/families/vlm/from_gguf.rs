@@ -132,21 +132,23 @@ fn tower(
     let gated = first("ffn_gate").is_some();
     // Older files call what leads up down, and the other way around.
     let turned = first("ffn_down").is_some_and(|shape| shape.last() == Some(&encoder.hidden_size));
-    let names = match turned {
-        true => Names {
+    let names = if turned {
+        Names {
             up: GGUF_VISION.down,
             down: GGUF_VISION.up,
             ..GGUF_VISION
-        },
-        false => GGUF_VISION,
+        }
+    } else {
+        GGUF_VISION
     };
     let config = VisionConfig {
         encoder: EncoderConfig {
             positions: Positions::None,
             mlp: Mlp {
-                kind: match gated {
-                    true => MlpKind::Gated,
-                    false => MlpKind::Plain,
+                kind: if gated {
+                    MlpKind::Gated
+                } else {
+                    MlpKind::Plain
                 },
                 activation,
             },

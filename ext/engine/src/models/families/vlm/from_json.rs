@@ -55,9 +55,10 @@ fn layers_read(raw: &RawConfig, count: usize) -> Result<Vec<usize>> {
         ));
     }
     let layer = |asked: i64| {
-        let layer = match asked < 0 {
-            true => count as i64 + 1 + asked,
-            false => asked,
+        let layer = if asked < 0 {
+            count as i64 + 1 + asked
+        } else {
+            asked
         };
         match usize::try_from(layer) {
             Ok(layer) if layer <= count => Ok(layer),

@@ -5,9 +5,10 @@ pub const FAMILY: Family<VlmConfig> = Family {
     matches: types(&["qwen2_vl", "qwen2_5_vl"]),
     config: |raw| {
         let raw = raw.clone().with_defaults(json!({"image_token_id": 151655}));
-        let kind = match is_type(&raw, &["qwen2_vl"]) {
-            true => qwen2_vl_vision::FAMILY.name,
-            false => "qwen2_5_vl_vision",
+        let kind = if is_type(&raw, &["qwen2_vl"]) {
+            qwen2_vl_vision::FAMILY.name
+        } else {
+            "qwen2_5_vl_vision"
         };
         let tower = raw.nested("vision_config")?;
         let tower = tower.with(json!({"model_type": kind}));
