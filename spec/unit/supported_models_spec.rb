@@ -13,7 +13,8 @@ RSpec.describe Candle::SupportedModels do
   end
 
   it "knows the shapes apart" do
-    expect(type("bert")).to include(tasks: %i[embedding reranker classifier ner masked_lm], architectures: include("bert"))
+    tasks = %i[embedding reranker classifier ner masked_lm]
+    expect(type("bert")).to include(tasks: tasks, architectures: include("bert"))
     expect(type("gpt_oss")).to include(tasks: %i[llm embedding reranker classifier])
     expect(type("t5")[:tasks]).to eq(%i[embedding seq2seq])
     expect(type("qwen2_vl")[:tasks]).to include(:llm, :vlm)
