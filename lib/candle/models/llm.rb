@@ -253,9 +253,9 @@ module Candle
       end
 
       shown = {}
+      tools = Tool.all(tools)
       if tools.any?
-        prompt_or_messages, shown = with_definitions(prompt_or_messages, choose(Tool.all(tools), tool_choice),
-                                                     chat_template)
+        prompt_or_messages, shown = with_definitions(prompt_or_messages, choose(tools, tool_choice), chat_template)
       end
       encoded(prompt_or_messages, chat_template: chat_template, add_special_tokens: add_special_tokens, **shown)
         .last.size
@@ -393,9 +393,10 @@ module Candle
     #
     # @api private
     def prompt_ids(prompt, add_special_tokens)
-      ids = tokenizer.encode(prompt, add_special_tokens: add_special_tokens.nil? || add_special_tokens)
+      by_default = NilClass === add_special_tokens
+      ids = tokenizer.encode(prompt, add_special_tokens: by_default || add_special_tokens)
       beginning = tokenizer.get_special_tokens["bos_token"]
-      twice = add_special_tokens.nil? && beginning && ids.first(2) == [beginning, beginning]
+      twice = by_default && beginning && ids.first(2) == [beginning, beginning]
       twice ? ids.drop(1) : ids
     end
 
