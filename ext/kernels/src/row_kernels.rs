@@ -126,7 +126,7 @@ pub fn pointwise(x: &Tensor, function: Pointwise) -> Result<Tensor> {
         Pointwise::Clamp { least, most } if !x.device().is_cpu() => Ok(x.clamp(least, most)?),
         _ => {
             let here = row_major(&x.to_device(&Device::Cpu)?)?;
-            let out = here.apply_op1_no_bwd(&ops::EachElement(function))?;
+            let out = ops::each_element(&here, function)?;
             Ok(out.to_device(x.device())?)
         }
     }
@@ -137,7 +137,7 @@ pub fn clamped_glu(gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Result<Tensor
     check_float("clamped_glu", gate)?;
     check_alike("clamped_glu", gate, up)?;
     let here = |x: &Tensor| -> Result<Tensor> { row_major(&x.to_device(&Device::Cpu)?) };
-    let out = here(gate)?.apply_op2_no_bwd(&here(up)?, &ops::GatedClamped(glu))?;
+    let out = ops::gated_clamped(&here(gate)?, &here(up)?, glu)?;
     Ok(out.to_device(gate.device())?)
 }
 
