@@ -34,7 +34,7 @@ module Candle
       # @param workers [Integer] processes that share the weights; 0 is this one alone
       # @param output [IO] gets one line when the server listens
       # @yieldparam uri [String] where it listens, once it does
-      # @raise [ArgumentError] for a port that there is none of
+      # @raise [ArgumentError] for a port out of range
       def initialize(app, host: "127.0.0.1", port: 8080, workers: 0, output: $stdout, &listening)
         @app = app
         @host = host

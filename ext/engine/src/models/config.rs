@@ -149,7 +149,7 @@ pub struct RopeConfig {
     /// For each layer, whether it rotates at all (SmolLM 3 leaves out every fourth); empty where
     /// all do.
     pub layers: Vec<bool>,
-    /// For each layer, what it rotates by instead of this (Laguna, Gemma 4); empty where there is none such.
+    /// For each layer, what it rotates by instead of this (Laguna, Gemma 4); empty where all layers rotate alike.
     pub by_layer: Vec<Option<RopeConfig>>,
     /// Windowed layers rotate without the scaling of the others (OLMo 3).
     pub unscaled_windows: bool,
