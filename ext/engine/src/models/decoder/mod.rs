@@ -20,6 +20,7 @@ pub mod model;
 mod norm_gate;
 pub mod pages;
 pub mod peft;
+pub mod plain;
 pub mod pool;
 mod query_experts;
 mod replay;

@@ -143,69 +143,27 @@ pub fn decoder(raw: &RawConfig, usual: &Usual) -> Result<DecoderConfig> {
         "activation_function",
         "activation",
     ];
-    Ok(DecoderConfig {
-        architecture: raw.model_type()?.unwrap_or_default().to_owned(),
+    let sizes = DecoderSizes {
         vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
         hidden_size,
         layer_count,
-        stacks: None,
         head_count,
         kv_head_count: kv_head_count.unwrap_or(head_count),
         head_size,
-        shapes: Vec::new(),
-        value_norm: false,
-        value_scale: 1.0,
-        layer_input_size: None,
-        layer_scale: false,
-        lanes: None,
-        sparsity: Vec::new(),
         max_positions: raw.opt_usize_in(max_positions, POSITIONS)?.unwrap_or(2048),
-        norm: usual.norm(epsilon),
-        norm_placement: NormPlacement::Pre,
-        unnormed_first: false,
-        final_norm: true,
-        final_epsilon: None,
-        residual: Residual::Sequential,
-        residual_weights: ResidualWeights::None,
-        query_key_norm: QueryKeyNorm::None,
-        norm_after_rope: false,
-        embedding_norm: None,
-        embedding_size: hidden_size,
-        head_transform: None,
-        query_experts: false,
-        differential: false,
-        norm_gate: None,
-        sub_norms: false,
-        qkv: QkvLayout::Stacked,
-        latent: None,
-        indexer: None,
-        qkv_limit: None,
-        sinks: Sinks::None,
-        temperature: None,
-        output_gate: OutputGate::None,
-        xielu: false,
-        mlp: Mlp {
-            kind: usual.mlp,
-            activation: match raw.opt_string(activation)? {
-                Some(name) => config::activation(name, raw.file())?,
-                None => usual.activation,
-            },
+    };
+    let mlp = Mlp {
+        kind: usual.mlp,
+        activation: match raw.opt_string(activation)? {
+            Some(name) => config::activation(name, raw.file())?,
+            None => usual.activation,
         },
-        experts: None,
-        positions: Positions::None,
-        relative: Relative::Rope(rope(raw, head_size, usual.rotated, 10_000.0)?),
-        bidirectional: false,
-        whole_guests: false,
-        windows: vec![None; layer_count],
-        chunked: false,
-        attention_scale: 1.0 / (head_size as f32).sqrt(),
-        attention_soft_cap: None,
-        logit_soft_cap: None,
-        embedding_scale: 1.0,
-        residual_scale: 1.0,
-        logit_scale: 1.0,
+    };
+    let rope = rope(raw, head_size, usual.rotated, 10_000.0)?;
+    Ok(DecoderConfig {
+        architecture: raw.model_type()?.unwrap_or_default().to_owned(),
         tied_head: flag(raw, "tie_word_embeddings", usual.tied)?,
-        row_order: RowOrder::Same,
+        ..DecoderConfig::plain(sizes, usual.norm(epsilon), mlp, rope)
     })
 }
 

@@ -205,70 +205,30 @@ impl<'a> GgufFile<'a> {
             NormKind::Rms => self.number("attention.layer_norm_rms_epsilon")?,
             NormKind::Layer => self.number("attention.layer_norm_epsilon")?,
         };
-        Ok(DecoderConfig {
-            architecture: self.architecture.to_owned(),
+        let sizes = DecoderSizes {
             vocab_size: self.vocabulary()?,
             hidden_size,
             layer_count,
-            stacks: None,
             head_count,
             kv_head_count: kv_head_count.unwrap_or(head_count),
             head_size,
-            shapes: Vec::new(),
-            value_norm: false,
-            value_scale: 1.0,
-            layer_input_size: None,
-            layer_scale: false,
-            lanes: None,
-            sparsity: Vec::new(),
             max_positions: self.size("context_length", POSITIONS)?,
-            norm: usual.norm(epsilon),
-            norm_placement: NormPlacement::Pre,
-            unnormed_first: false,
-            final_norm: true,
-            final_epsilon: None,
-            residual: Residual::Sequential,
-            residual_weights: ResidualWeights::None,
+        };
+        let mlp = Mlp {
+            kind: self.mlp_kind()?,
+            activation: usual.activation,
+        };
+        let rope = self.rope(head_size, 10_000.0)?;
+        Ok(DecoderConfig {
+            architecture: self.architecture.to_owned(),
             query_key_norm: if self.first_layer_has("attn_q_norm") {
                 QueryKeyNorm::PerHead
             } else {
                 QueryKeyNorm::None
             },
-            norm_after_rope: false,
-            embedding_norm: None,
-            embedding_size: hidden_size,
-            head_transform: None,
-            query_experts: false,
-            differential: false,
-            norm_gate: None,
-            sub_norms: false,
-            qkv: QkvLayout::Stacked,
-            latent: None,
-            indexer: None,
-            qkv_limit: None,
-            sinks: Sinks::None,
-            temperature: None,
-            output_gate: OutputGate::None,
-            xielu: false,
-            mlp: Mlp {
-                kind: self.mlp_kind()?,
-                activation: usual.activation,
-            },
-            experts: None,
-            positions: Positions::None,
-            relative: Relative::Rope(self.rope(head_size, 10_000.0)?),
-            whole_guests: false,
             bidirectional: !self.flag("attention.causal", true)?,
-            windows: vec![None; layer_count],
-            chunked: false,
-            attention_scale: 1.0 / (head_size as f32).sqrt(),
-            attention_soft_cap: None,
-            logit_soft_cap: None,
-            embedding_scale: 1.0,
-            residual_scale: 1.0,
-            logit_scale: 1.0,
             tied_head: !self.source.has("output.weight"),
-            row_order: RowOrder::Same,
+            ..DecoderConfig::plain(sizes, usual.norm(epsilon), mlp, rope)
         })
     }
 
