@@ -24,7 +24,7 @@ module Tasks
                  "-Zmiri-num-cpus=2"
     # What runs in several threads: the pools, jobs and switches, the scheduler, and dynamic batching.
     # Not what forks: ThreadSanitizer ends a child that starts threads.
-    THREADS = %w[runtime:: scheduler scheduling dynamic_batching same_answer --skip forked].freeze
+    THREADS = %w[runtime:: serving scheduling dynamic_batching same_answer --skip forked].freeze
     TSAN = { "RUSTFLAGS" => "-Zsanitizer=thread", "CARGO_PROFILE_DEV_OPT_LEVEL" => "1",
              "CARGO_PROFILE_DEV_DEBUG" => "line-tables-only",
              "TSAN_OPTIONS" => "suppressions=#{File.join(Build::ROOT, "ext/engine/tests/tsan.supp")}" }.freeze

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use engine::generation::{
-    Choice, Constraint, ContextOverflow, Ending, FinishReason, GenerationConfig, Guesses, Pattern,
-    Timings, WhiteSpace,
+    Choice, Constraint, Ending, FinishReason, GenerationConfig, Guesses, Pattern, Timings,
+    WhiteSpace,
 };
+use engine::serving::ContextOverflow;
 use engine::tasks::{AdapterFiles, CacheOptions, Generation, LanguageModel, Request};
 use engine::{CancelToken, Error as EngineError};
 use formats::files::model_files::ModelFiles;

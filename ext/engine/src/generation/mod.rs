@@ -1,5 +1,5 @@
-//! From logits to text: settings, sampling, stop sequences, which know no model; and the scheduler, which
-//! computes the texts of many threads together.
+//! From logits to text: settings, sampling, stop sequences, constraints, the run of one sequence. No model is
+//! known here.
 
 pub mod beams;
 pub mod config;
@@ -10,7 +10,6 @@ pub mod random;
 pub mod rules;
 pub mod run;
 pub mod sampler;
-pub mod scheduler;
 mod schema;
 pub mod scores;
 pub mod speculation;
@@ -23,7 +22,6 @@ pub use grammar::{Ending, GrammarConstraint, Pattern, Vocabulary};
 pub use rules::TokenRules;
 pub use run::{FinishReason, Run, Timings};
 pub use sampler::{Choice, Sampler};
-pub use scheduler::{ContextOverflow, Stats};
 pub use schema::WhiteSpace;
 pub use scores::Scores;
 pub use stop::{StopMatcher, StopOutcome};

@@ -5,9 +5,9 @@ use base::runtime::stats::Reading;
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::{Input, Tokenizer};
 
-use super::batching::Excess;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
 use super::sequence_logits::SequenceModel;
+use crate::serving::batching::Excess;
 
 pub struct ClassifyModel {
     model: SequenceModel,

@@ -13,11 +13,11 @@ use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::{Input, Tokenizer};
 
-use super::batching::{self, Excess, Tokens};
 use super::classify::{sigmoid, softmax};
 use super::embed::Embeddings;
 use super::loading::{effective_length, Checkpoint, LoadOptions, ModelInfo};
 use super::vision::{Picture, VisionTower};
+use crate::serving::batching::{self, Excess, Tokens};
 
 pub struct ClipModel {
     text: Encoder,

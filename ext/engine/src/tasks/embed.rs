@@ -10,10 +10,10 @@ use base::runtime::stats::Reading;
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::{Detail, Input, Tokenizer};
 
-use super::batching::{self, Excess, Tokens};
 use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use super::sentence::SentenceFiles;
 use super::static_embeddings::StaticEmbeddings;
+use crate::serving::batching::{self, Excess, Tokens};
 use call::Call;
 
 /// What replaces the files' own settings for good.

@@ -8,9 +8,9 @@ use base::runtime::stats::Reading;
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::{Input, Tokenizer};
 
-use super::batching::{self, Excess};
 use super::classify::softmax;
 use super::loading::{Checkpoint, LoadOptions, LoadedModel, ModelInfo};
+use crate::serving::batching::{self, Excess};
 
 /// One proposal for one mask.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,13 +13,13 @@ use super::adapter_base;
 use super::loading::{together, Checkpoint, LoadOptions, ModelInfo};
 use crate::generation::run::{Run, RunText};
 use crate::generation::sampler::log_sum_exp;
-use crate::generation::scheduler::{
-    leader, too_long, ContextOverflow, DraftModel, Leader, Scheduler, Stats, Text, Work,
-};
 use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
 use crate::models::decoder::model::Logits;
 use crate::models::decoder::{peft, Adapter, Decoder, KvPool};
 use crate::nn::Inventory;
+use crate::serving::leader::{self, Leader};
+use crate::serving::scheduler::{too_long, ContextOverflow, DraftModel, Scheduler, Text, Work};
+use crate::serving::Stats;
 use crate::{CancelToken, Error, Result};
 use base::runtime::device::{free_bytes, Device};
 use base::runtime::memory;

@@ -12,9 +12,9 @@ use base::runtime::{memory, stats};
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::{Input, Tokenizer};
 
-use super::batching::{self, Excess, Tokens};
 use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use super::sentence::{Dense, Prompts, TextSettings, TextTask};
+use crate::serving::batching::{self, Excess, Tokens};
 use files::{LateFiles, Projection};
 
 /// What replaces the checkpoint's own lengths for good.

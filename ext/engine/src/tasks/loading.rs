@@ -6,14 +6,14 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 use serde_json::json;
 
-use super::batching;
-use super::dynamic_batching::{DynamicBatcher, Request};
 use crate::models::decoder::DecoderConfig;
 use crate::models::families;
 use crate::models::heads::{Head, HeadKind};
 use crate::models::seq2seq::Seq2SeqConfig;
 use crate::models::{decoder, seq2seq, Blueprint, TextModel};
 use crate::nn::{Inventory, Linear, PackedSequences};
+use crate::serving::batching;
+use crate::serving::dynamic_batcher::{DynamicBatcher, Request};
 use crate::{CancelToken, Device, Error, Result};
 use base::runtime::threads;
 use formats::files::model_files::{ModelFiles, WeightFiles};

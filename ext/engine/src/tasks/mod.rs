@@ -18,10 +18,8 @@
 //! - [`LanguageModel`], run by a [`Generation`] token by token
 
 mod adapter_base;
-mod batching;
 pub mod classify;
 pub mod clip;
-mod dynamic_batching;
 pub mod embed;
 pub mod entities;
 pub mod fill_mask;
@@ -35,7 +33,6 @@ pub mod seq2seq;
 mod sequence_logits;
 pub mod sparse;
 mod static_embeddings;
-mod stats;
 pub mod tag;
 pub mod vision;
 pub mod vlm;

@@ -8,9 +8,9 @@ use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::{Detail, Input, Tokenizer};
 
-use super::batching::{self, Excess, Tokens};
 use super::loading::{Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use super::sequence_logits::SequenceModel;
+use crate::serving::batching::{self, Excess, Tokens};
 
 /// What the classifier is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use base::runtime::memory;
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::Input;
 
-use super::batching::{self, Excess, Tokens};
 use super::loading::{Checkpoint, LoadOptions, LoadedModel};
+use crate::serving::batching::{self, Excess, Tokens};
 
 pub struct SequenceModel {
     pub loaded: LoadedModel,

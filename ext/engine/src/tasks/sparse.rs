@@ -12,10 +12,10 @@ use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::Tokenizer;
 
-use super::batching;
 use super::loading::{LoadOptions, ModelInfo};
 use super::sentence::{Prompts, TextTask};
-use super::stats::CallStats;
+use crate::serving::batching;
+use crate::serving::call_stats::CallStats;
 use encoder::Encoder;
 use files::{Route, SparseFiles};
 

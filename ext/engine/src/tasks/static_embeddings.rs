@@ -8,9 +8,9 @@ use base::runtime::memory;
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::{Detail, Tokenizer, TokenizerFiles};
 
-use super::batching::shorten_text;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
-use super::stats::CallStats;
+use crate::serving::batching::shorten_text;
+use crate::serving::call_stats::CallStats;
 
 pub struct StaticEmbeddings {
     /// [rows, dimension]

@@ -8,9 +8,9 @@ use base::runtime::{memory, threads};
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::{Detail, Encoding, Tokenizer};
 
-use super::batching::{self, Tokens};
 use super::classify::{labels, softmax};
 use super::loading::{Checkpoint, LoadOptions, LoadedModel, ModelInfo};
+use crate::serving::batching::{self, Tokens};
 
 /// A token of the text itself; special tokens are left out.
 #[derive(Clone, Debug, PartialEq)]

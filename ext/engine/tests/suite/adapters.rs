@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::generation::{ContextOverflow, GenerationConfig};
+use engine::generation::GenerationConfig;
+use engine::serving::ContextOverflow;
 use engine::tasks::{AdapterFiles, Generation, LanguageModel, LoadOptions, Request};
 use engine::{CancelToken, Error, Result};
 use formats::files::model_files::ModelFiles;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use engine::generation::{ContextOverflow, Ending, GenerationConfig, Guesses, Pattern, WhiteSpace};
+use engine::generation::{Ending, GenerationConfig, Guesses, Pattern, WhiteSpace};
 use engine::models::decoder::model::Logits;
+use engine::serving::ContextOverflow;
 use engine::tasks::{Generation, LanguageModel, LoadOptions, Request};
 use engine::{CancelToken, Error};
 use formats::text::tokenizer::Tokenizer;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the lowest to the highest.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 14] = [
     "runtime",
     "quant",
     "files",
@@ -15,9 +15,10 @@ const ORDER: [&str; 13] = [
     "kernels",
     "tensor",
     "vector_index",
+    "generation",
     "nn",
     "models",
-    "generation",
+    "serving",
     "tasks",
 ];
 
@@ -262,11 +263,15 @@ fn planted_arrows_and_questions_are_found() {
         "use super::weights;\n// crate::tasks\nuse crate::Error;"
     )
     .is_empty());
+    assert_eq!(
+        rising("generation/run.rs", "use crate::models::decoder::Decoder;"),
+        ["models"]
+    );
     assert!(rising("tasks/mod.rs", "use crate::kernels::activate;").is_empty());
     let asks = |file: &str, line: &str| questions(file, line).len();
     assert_eq!(asks("models/decoder/cache.rs", "if device.is_cpu() {"), 1);
     assert_eq!(
-        asks("tasks/batching.rs", "match device == Device::Cpu {"),
+        asks("serving/batching.rs", "match device == Device::Cpu {"),
         1
     );
     assert_eq!(asks("nn/linear.rs", "#[cfg(feature = \"cuda\")]"), 1);

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use base::runtime::stats::Reading;
-use engine::generation::{ContextOverflow, GenerationConfig};
+use engine::generation::GenerationConfig;
 use engine::models::decoder::KvPool;
+use engine::serving::ContextOverflow;
 use engine::tasks::{CacheOptions, Generation, LanguageModel, LoadOptions, Request};
 use engine::CancelToken;
 use formats::files::model_files::ModelFiles;

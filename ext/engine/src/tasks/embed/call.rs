@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::nn::{PackedSequences, Pooling};
-use crate::tasks::batching::{self, Excess, Tokens};
+use crate::serving::batching::{self, Excess, Tokens};
 use crate::tasks::loading::LoadedModel;
 use crate::tasks::static_embeddings::StaticEmbeddings;
 use crate::{CancelToken, Error, Result};

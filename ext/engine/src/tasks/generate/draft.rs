@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{new_scheduler, LanguageModel};
-use crate::generation::scheduler::DraftModel;
+use crate::serving::scheduler::DraftModel;
 use crate::{Error, Result};
 use base::runtime::per_process::PerProcess;
 use formats::text::tokenizer::Tokenizer;

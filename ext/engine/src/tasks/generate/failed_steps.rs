@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Generation, LanguageModel, Request};
-use crate::generation::{ContextOverflow, GenerationConfig};
+use crate::generation::GenerationConfig;
+use crate::serving::ContextOverflow;
 use crate::tasks::LoadOptions;
 use crate::{CancelToken, Error, Result};
 use formats::files::model_files::ModelFiles;

@@ -3,13 +3,14 @@
 mod defaults;
 mod languages;
 mod scheduler;
-mod stats;
 mod writing;
 
 use std::sync::{Arc, OnceLock};
 
 use crate::generation::{Constraint, Ending, Pattern, Vocabulary};
 use crate::models::seq2seq::Seq2Seq;
+use crate::serving::batching;
+use crate::serving::seq2seq_stats::Stats;
 use crate::{CancelToken, Error, Result};
 use base::runtime::memory;
 use base::runtime::per_process::PerProcess;
@@ -18,7 +19,6 @@ use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::{Detail, Tokenizer, Truncation};
 
-use super::batching;
 use super::loading::{effective_length, Checkpoint, LoadOptions, ModelInfo};
 
 pub use defaults::GenerationDefaults;
@@ -26,7 +26,6 @@ pub use writing::{Writing, WritingSettings, Written};
 
 use languages::Languages;
 use scheduler::Seq2SeqScheduler;
-use stats::Stats;
 
 /// An encoder-decoder with its tokenizer; immutable, shared by all calls.
 pub struct Seq2SeqModel {

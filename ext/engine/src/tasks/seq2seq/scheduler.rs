@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use super::stats::Stats;
 use super::writing::Texts;
 use super::Seq2SeqModel;
-use crate::generation::scheduler::leader::{caught, Leader, Table, Text};
 use crate::models::seq2seq::{Cache, Rows};
 use crate::nn::PackedSequences;
+use crate::serving::leader::{caught, Leader, Table, Text};
+use crate::serving::seq2seq_stats::Stats;
 use crate::{CancelToken, Error, Result};
 use base::runtime::threads;
 

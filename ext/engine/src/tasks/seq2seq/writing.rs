@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use super::scheduler::Seq2SeqScheduler;
 use super::Seq2SeqModel;
 use crate::generation::run::{Run, RunText};
-use crate::generation::scheduler::leader::{self, Leader};
 use crate::generation::{
     BeamSearch, BeamSettings, Choice, Constraint, EarlyStopping, FinishReason, GenerationConfig,
     Scores, StopMatcher, StopOutcome, Timings, TokenRules,
 };
 use crate::models::seq2seq::{Cache, Memory};
+use crate::serving::leader::{self, Leader};
 use crate::{CancelToken, Error, Result};
 
 /// More beams than this are a mistake.

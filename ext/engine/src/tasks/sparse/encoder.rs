@@ -7,10 +7,10 @@ use candle_core::{DType, Tensor};
 
 use crate::models::heads::{Head, HeadKind};
 use crate::nn::{Inventory, PackedSequences, SpladePooling};
-use crate::tasks::batching::{self, Excess};
+use crate::serving::batching::{self, Excess};
+use crate::serving::call_stats::CallStats;
 use crate::tasks::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use crate::tasks::sentence::TextSettings;
-use crate::tasks::stats::CallStats;
 use crate::{CancelToken, Error, Result};
 use base::runtime::memory;
 use base::runtime::threads;

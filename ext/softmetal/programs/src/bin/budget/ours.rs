@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Error, Result};
-use engine::generation::{ContextOverflow, GenerationConfig};
+use engine::generation::GenerationConfig;
+use engine::serving::ContextOverflow;
 use engine::tasks::{
     EmbedOptions, EmbedSettings, EmbeddingModel, Generation, LanguageModel, LoadOptions, Request,
 };

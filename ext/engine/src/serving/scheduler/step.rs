@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::leader::{caught, UnderWay};
-use super::{Leader, Scheduler, Shared, Text, Work};
+use super::{Scheduler, Shared, Text, Work};
 use crate::generation::Scores;
 use crate::models::decoder::model::Reading;
 use crate::models::decoder::{KvPool, Sequence};
+use crate::serving::leader::{caught, Leader, UnderWay};
 use crate::{CancelToken, Error, Result};
 use base::runtime::threads;
 use kernels::paged::PAGE;

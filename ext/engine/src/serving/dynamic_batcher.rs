@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 
-use super::stats::CallStats;
+use super::call_stats::CallStats;
 use crate::models::TextModel;
 use crate::nn::PackedSequences;
 use crate::{CancelToken, Device, Error, Result};

@@ -101,11 +101,11 @@ impl Stats {
     }
 
     /// A number as it is now.
-    pub(super) fn now(number: &AtomicUsize) -> usize {
+    pub(crate) fn now(number: &AtomicUsize) -> usize {
         number.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set(number: &AtomicUsize, value: usize) {
+    pub(crate) fn set(number: &AtomicUsize, value: usize) {
         number.store(value, Ordering::Relaxed);
     }
 }

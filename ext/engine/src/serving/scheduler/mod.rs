@@ -5,21 +5,18 @@ mod chunked_prefill;
 mod draft;
 #[cfg(test)]
 mod faults;
-pub(crate) mod leader;
 mod sequence;
-mod stats;
 mod step;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chunked_prefill::ChunkedPrefill;
 pub use draft::{DraftModel, Drafter};
-pub(crate) use leader::Leader;
-use leader::Table;
 pub use sequence::{too_long, ContextOverflow, Text, Work};
-pub use stats::Stats;
 
 use crate::models::decoder::{Decoder, KvPool, Recordings};
+use crate::serving::leader::{Leader, Table};
+use crate::serving::stats::Stats;
 use crate::{CancelToken, Result};
 use base::runtime::device::Device;
 

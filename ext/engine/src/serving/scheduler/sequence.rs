@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::leader;
 use crate::generation::run::Run;
 use crate::models::decoder::{Adapter, Decoder, KvPool, Sequence};
+use crate::serving::leader;
 use crate::{Error, Result};
 
 /// What to do when a sequence outgrows the context.
