@@ -41,13 +41,25 @@ namespace :metal do
     end
   end
 
-  desc "Run every tiny checkpoint on the software Metal device, and see that planted bugs are noticed"
+  desc "Run every tiny checkpoint and one seeded one per mechanism on the software Metal device; planted bugs too"
   task :models do
     next unless (device = soft.call)
 
     device.build
     require_relative "support/metal/models"
     abort "rake metal:models failed" unless Tasks::Metal::Models.new(device).run
+  end
+
+  namespace :models do
+    desc "Run every seeded checkpoint on the software Metal device"
+    task :seeded do
+      next unless (device = soft.call)
+
+      device.build
+      require_relative "support/metal/models"
+      models = Tasks::Metal::Models.new(device, seeded: Dir.children(Tasks::Metal::Models::SEEDED).sort)
+      abort "rake metal:models:seeded failed" unless models.seeded
+    end
   end
 
   desc "Run the specs that take a device on an extension built on the software Metal device"

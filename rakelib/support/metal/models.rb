@@ -5,10 +5,11 @@ require_relative "soft"
 
 module Tasks
   module Metal
-    # Runs every tiny checkpoint on the software device, in three types, against the CPU; then the Ruby specs on an
-    # extension for which `device: "metal"` exists.
+    # Runs every tiny checkpoint and one seeded checkpoint per mechanism on the software device, in three types, against
+    # the CPU; then the Ruby specs on an extension for which `device: "metal"` exists.
     class Models
       TINY = File.join(Build::ROOT, "spec/fixtures/tiny")
+      SEEDED = File.join(Build::ROOT, "spec/fixtures/seeded")
       # Specs of the device itself, and those whose models {ON_METAL} puts there.
       SPECS = "ext/softmetal/spec"
       ON_METAL = File.join(Build::ROOT, SPECS, "on_metal.rb")
@@ -16,6 +17,9 @@ module Tasks
       # One checkpoint per shape, watched access by access.
       SHAPES = %w[bert modernbert deberta-v2 seq2seq/t5 decoders/llama decoders/gemma3 decoders/qwen2-moe
                   gguf-decoders/llama gemma3-vision qwen2-vl].freeze
+      # One seeded checkpoint per mechanism that no tiny checkpoint has.
+      MECHANISMS = %w[gpt_oss llama4_text gemma3n_text gemma4_text deepseek_v3 deepseek_v32 diffllama jetmoe apertus
+                      bloom hrm_text longcat_flash].freeze
 
       # Kernels of candle's that are wrong: the product with Q2_K writes out of bounds, attention needs more threadgroup
       # memory than there is for heads of 256, and sums of 16-bit numbers are added in 16 bits.
@@ -47,13 +51,24 @@ module Tasks
       # What must be right for a planted bug to say something: the same without one.
       SOUND = [%w[planted none], %w[threads]].freeze
 
-      def initialize(soft = Soft.new)
+      # @param seeded [Array<String>] the seeded checkpoints to run
+      def initialize(soft = Soft.new, seeded: MECHANISMS)
         @soft = soft
+        @seeded = seeded
       end
 
       # @return [Boolean] whether all is well but the specs; says what is not
       def run
-        [models, watched, planted].all?
+        [models, seeded, watched, planted].all?
+      end
+
+      # Seeded checkpoints, each command buffer as late as Metal allows.
+      def seeded
+        folders = @seeded.map { |name| File.join(SEEDED, name) }
+        runs = Soft.in_parallel(parts(folders).map { |part| -> { selftest(part) } })
+        puts "seeded: #{runs.sum { |run| run.output.lines.grep(/\A(ok|FAILED) /).size }} runs of models"
+        runs.each { |run| puts run.output.lines.grep(/\Anot run/) }
+        runs.map { |run| sound?("seeded", run) }.all?
       end
 
       # Every checkpoint in every type, each command buffer as late as Metal allows; then one of each shape at once and
@@ -124,8 +139,12 @@ module Tasks
       def shards
         parents = %w[decoders gguf-decoders seq2seq gguf-seq2seq gguf-vlms].map { |name| File.join(TINY, name) }
         folders = [TINY, *parents].flat_map { |path| Dir[File.join(path, "*")] }.select { |path| File.directory?(path) }
-        (folders - parents).sort.each_with_index.group_by { |_, index| index % Etc.nprocessors }
-                           .values.map { |pairs| pairs.map(&:first) }
+        parts((folders - parents).sort)
+      end
+
+      def parts(folders)
+        numbered = folders.each_with_index.group_by { |_, index| index % Etc.nprocessors }
+        numbered.values.map { |pairs| pairs.map(&:first) }
       end
 
       def sound?(title, run)

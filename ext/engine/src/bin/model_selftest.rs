@@ -1,6 +1,9 @@
-//! Runs every tiny checkpoint under some folders, GGUF files too, on a device and compares with the CPU:
-//! `model_selftest --device cuda spec/fixtures/tiny`. Then asks the device for more memory than it
+//! Runs every tiny checkpoint under some folders, GGUF files and seeded ones too, on a device and compares with the CPU:
+//! `model_selftest --device cuda spec/fixtures/tiny spec/fixtures/seeded`. Then asks the device for more memory than it
 //! has, and expects an error and a device that goes on.
+
+#[path = "../../tests/suite/seeded_tensors.rs"]
+mod seeded_tensors;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,6 +25,9 @@ use formats::image::{Image, CHANNELS};
 use formats::weights;
 
 const USAGE: &str = "usage: model_selftest --device cpu|cuda|cuda:1|metal FOLDER ...";
+
+/// The names and shapes of weights that are a function of name and seed.
+const SEEDED: &str = "tensors.json";
 
 /// The error that is allowed, relative to the size of the result.
 const ALLOWED: [(DType, f32); 3] = [(DType::F32, 1e-4), (DType::F16, 3e-2), (DType::BF16, 2e-1)];
@@ -56,8 +62,9 @@ fn run() -> Result<bool> {
     for folder in folders {
         find_checkpoints(Path::new(folder), &mut checkpoints)?;
     }
+    let scratch = std::env::temp_dir().join(format!("model_selftest-{}", std::process::id()));
     for folder in checkpoints {
-        let Some(model) = Model::find(&folder)? else {
+        let Some(model) = Model::find(&folder, &scratch)? else {
             continue;
         };
         let want = model.run(Device::Cpu, DType::F32)?;
@@ -80,6 +87,7 @@ fn run() -> Result<bool> {
             );
         }
     }
+    std::fs::remove_file(&scratch).ok();
     println!("{count} runs on {device}");
     let survives = device == Device::Cpu || survives_exhaustion(&opened)?;
     Ok(sound && count > 0 && survives)
@@ -92,7 +100,8 @@ fn find_checkpoints(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let mut paths: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     let ends = |path: &PathBuf, end: &str| path.extension().is_some_and(|found| found == end);
-    let stored = folder.join("model.safetensors").exists() && folder.join("config.json").exists();
+    let stored = ["model.safetensors", SEEDED].map(|name| folder.join(name).exists());
+    let stored = stored.contains(&true) && folder.join("config.json").exists();
     if stored || paths.iter().any(|path| ends(path, "gguf")) {
         found.push(folder.to_owned());
         return Ok(());
@@ -101,6 +110,11 @@ fn find_checkpoints(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
         find_checkpoints(path, found)?;
     }
     Ok(())
+}
+
+fn json(path: &Path) -> Result<serde_json::Value> {
+    let text = std::fs::read_to_string(path).map_err(|error| Error::corrupt(path, error))?;
+    serde_json::from_str(&text).map_err(|error| Error::corrupt(path, error))
 }
 
 /// A checkpoint with token ids: those that its reference was made of, or some that every vocabulary has.
@@ -118,10 +132,17 @@ enum Known {
 
 impl Model {
     /// `None` for what isn't a transformer, or was recorded without ids.
-    fn find(folder: &Path) -> Result<Option<Self>> {
-        let found = match folder.join("model.safetensors") {
-            file if file.exists() => Self::in_safetensors(folder, file),
-            _ => Self::in_gguf(folder),
+    fn find(folder: &Path, scratch: &Path) -> Result<Option<Self>> {
+        let (stored, seeded) = (folder.join("model.safetensors"), folder.join(SEEDED));
+        let found = if stored.exists() {
+            Self::in_safetensors(folder, stored)
+        } else if seeded.exists() {
+            let weights = seeded_tensors::safetensors(&json(&seeded)?, str::to_owned);
+            let written = std::fs::write(scratch, weights);
+            written.map_err(|error| Error::Internal(format!("{}: {error}", scratch.display())))?;
+            Self::in_safetensors(folder, scratch.to_owned())
+        } else {
+            Self::in_gguf(folder)
         };
         match found {
             Err(error @ (Error::UnsupportedModel(_) | Error::CorruptModel(_))) => {
@@ -138,14 +159,19 @@ impl Model {
         if families::matches::<VlmConfig>(&config) {
             return Self::that_sees(folder, files).map(Some);
         }
-        let Ok(text) = std::fs::read_to_string(folder.join("expected.json")) else {
+        let expected = folder.join("expected.json");
+        if !expected.exists() {
             return Ok(None);
-        };
-        let record: serde_json::Value = serde_json::from_str(&text)
-            .map_err(|error| Error::corrupt(&folder.join("expected.json"), error))?;
-        let decodes = record.get("sequences").is_some();
-        let ids = record.get(if decodes { "sequences" } else { "ids" });
-        let Some(sequences) = ids.and_then(|ids| serde_json::from_value(ids.clone()).ok()) else {
+        }
+        let record = json(&expected)?;
+        let prompts = record["cases"].as_array().map(|cases| {
+            let prompts = cases.iter().map(|case| case["prompt"].clone());
+            serde_json::Value::Array(prompts.collect())
+        });
+        let sequences = prompts.or_else(|| record.get("sequences").cloned());
+        let decodes = sequences.is_some();
+        let ids = sequences.or_else(|| record.get("ids").cloned());
+        let Some(sequences) = ids.and_then(|ids| serde_json::from_value(ids).ok()) else {
             return Ok(None);
         };
         Ok(Some(Self {

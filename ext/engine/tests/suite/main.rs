@@ -29,6 +29,7 @@ mod same_answer;
 mod scheduling;
 mod second_opinion;
 mod seeded;
+mod seeded_tensors;
 mod seeded_weights;
 mod sentence_piece;
 mod seq2seq;
