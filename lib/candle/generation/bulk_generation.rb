@@ -71,12 +71,12 @@ module Candle
       config = GenerationConfig.wrap(options.fetch(:config) { GenerationConfig.balanced })
       clear_cache if reset?(options[:reset_cache])
       options = options.except(:config, :reset_cache)
-      window = Window.new(batch)
+      window = Window.new(batch, method(:completion))
       prompts.each_with_index do |prompt, index|
         window.begin(index, prompt) { begin_run(prompt, config: config.afresh, **options) }
-        window.collect(full: false, complete: method(:completion), &block)
+        window.collect(full: false, &block)
       end
-      window.collect(full: true, complete: method(:completion), &block)
+      window.collect(full: true, &block)
     ensure
       window&.release
     end
@@ -86,9 +86,12 @@ module Candle
     # @api private
     class Window
       # @param batch [Integer] how many runs there are at a time
-      def initialize(batch)
+      # @param complete [#call] makes the completion of a run that is over
+      def initialize(batch, complete)
         @batch = batch
+        @complete = complete
         @running = {}
+        @followed = {}
         @over = {}
         @prompts = {}
         @next = 0
@@ -96,11 +99,16 @@ module Candle
 
       # @param index [Integer]
       # @param prompt [Object]
-      # @yieldreturn [Begun]
+      # @yieldreturn [AnswerRun]
       # @return [void]
       def begin(index, prompt)
         @prompts[index] = prompt
-        @running[index] = yield
+        begun = yield
+        if begun.several?
+          @followed[index] = [begun, followed(begun)]
+        else
+          @running[index] = begun
+        end
       rescue Error => e
         @over[index] = e
       end
@@ -108,13 +116,13 @@ module Candle
       # Waits where there is no room, or for all, and yields in order what is complete.
       #
       # @return [void]
-      def collect(full:, complete:, &block)
+      def collect(full:, &block)
         loop do
           hand_over(&block)
-          break if @running.empty? || !(full || crowded?)
+          break if (@running.empty? && @followed.empty?) || !(full || crowded?)
 
-          index = @running.keys[LLM::Run.finish_any(@running.values.map(&:run))]
-          @over[index] = outcome(@running.delete(index), complete)
+          index, result = @running.any? ? finished : joined
+          @over[index] = result
         end
       end
 
@@ -122,23 +130,42 @@ module Candle
       #
       # @return [void]
       def release
-        @running.each_value { |begun| begun.run.release }
+        @running.each_value(&:release)
+        @followed.each_value do |begun, thread|
+          thread.kill.join
+          begun.release
+        end
       end
 
       private
 
       # What is complete waits for what came before it, but not without limit.
       def crowded?
-        @running.size >= @batch || @prompts.size >= 2 * @batch
+        @running.size + @followed.size >= @batch || @prompts.size >= 2 * @batch
       end
 
-      def outcome(begun, complete)
-        begun.run.finish
-        complete.call(begun)
+      def finished
+        index = @running.keys[LLM::Run.finish_any(@running.values.map(&:run))]
+        [index, outcome(@running.delete(index))]
+      end
+
+      # An answer of several runs is followed by a thread of its own.
+      def followed(begun)
+        Thread.new { begun.follow }.tap { |thread| thread.report_on_exception = false }
+      end
+
+      def joined
+        index, (begun, thread) = @followed.first
+        [index, outcome(begun, thread).tap { @followed.delete(index) }]
+      end
+
+      def outcome(begun, thread = nil)
+        thread ? thread.join : begun.run.finish
+        @complete.call(begun)
       rescue Error => e
         e
       ensure
-        begun.run.release
+        begun.release
       end
 
       def hand_over

@@ -9,8 +9,12 @@ module Candle
     # How long it took to read the prompt, until the first token, and how fast the others came.
     Timings = Struct.new(:prompt_ms, :first_token_ms, :tokens_per_second, keyword_init: true)
 
-    # @return [String] the text generated
+    # @return [String] the text generated, without what the model thought before
     attr_reader :text
+    # @return [String, nil] what the model thought before it answered; nil where it did not, or does not mark it
+    attr_reader :reasoning
+    # @return [Integer] how many of the tokens are reasoning; of many prompts at once it is estimated by characters
+    attr_reader :reasoning_tokens
     # @return [Array<Integer>] its tokens, an end token included
     attr_reader :token_ids
     # @return [Array<Hash>, nil] for each token, when asked for: `{token:, id:, logprob:, top: [...]}`, the top being
@@ -24,8 +28,10 @@ module Candle
     attr_reader :timings
 
     # @api private
-    def initialize(outcome, text:, logprobs:)
+    def initialize(outcome, text:, logprobs:, reasoning: nil, reasoning_tokens: 0)
       @text = text.freeze
+      @reasoning = reasoning&.freeze
+      @reasoning_tokens = reasoning_tokens
       @token_ids = outcome.fetch(:token_ids).freeze
       @logprobs = logprobs&.freeze
       @finish_reason = outcome.fetch(:finish_reason)
@@ -42,8 +48,8 @@ module Candle
 
     # @return [Hash]
     def to_h
-      { text: text, token_ids: token_ids, logprobs: logprobs, finish_reason: finish_reason, usage: usage.to_h,
-        timings: timings.to_h }
+      { text: text, reasoning: reasoning, token_ids: token_ids, logprobs: logprobs, finish_reason: finish_reason,
+        usage: usage.to_h, timings: timings.to_h }
     end
 
     # For pattern matching.
@@ -82,7 +88,7 @@ module Candle
     protected
 
     def generated
-      [text, token_ids, logprobs, finish_reason, usage.prompt_tokens]
+      [text, reasoning, token_ids, logprobs, finish_reason, usage.prompt_tokens]
     end
   end
 end

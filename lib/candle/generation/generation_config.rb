@@ -17,7 +17,7 @@ module Candle
 
     # What the calls of language models take beside the fields.
     CALL_OPTIONS = %i[schema pattern grammar adapter speculative tools chat_template reset_cache context_overflow
-                      add_special_tokens progress].freeze
+                      add_special_tokens progress reasoning enable_thinking reasoning_effort].freeze
     private_constant :CALL_OPTIONS
 
     # Other names of fields.

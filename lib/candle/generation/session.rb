@@ -74,7 +74,8 @@ module Candle
         asked = @messages + [{ role: "user", content: content || text }]
         @completion = @llm.answer(asked, adapter: @adapter,
                                          **{ chat_template: @chat_template }.compact, **options, &block)
-        @messages = asked + [{ role: "assistant", content: @completion.text }]
+        reasoning = { reasoning_content: @completion.reasoning }.compact
+        @messages = asked + [{ role: "assistant", content: @completion.text, **reasoning }]
         @completion.text
       end
     end

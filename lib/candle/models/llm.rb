@@ -13,6 +13,7 @@ module Candle
     include NamedTokens
     include BulkGeneration
     include Speculation
+    include Answering
     include StructuredOutput
     include ToolUse
 
@@ -177,7 +178,8 @@ module Candle
     #   than the active one (nil: none), one of `schema:`, `pattern:`, `grammar:` (in Lark's notation) for what the
     #   text must match, `speculative:` for how tokens are guessed ahead (`:lookup` by what the text so far says,
     #   `:draft` by the model given as `draft:`, false not at all; nil is `:draft` where there is one; the text is the
-    #   same), and `add_special_tokens:` (nil adds what the model begins with, unless the prompt has it)
+    #   same), `reasoning:` as {#complete} takes it, and `add_special_tokens:` (nil adds what the model begins with,
+    #   unless the prompt has it)
     # @return [String, Array<String>] for many prompts one text each, in their order
     # @raise [BulkGenerationError] when some of many prompts failed, with the texts of the others
     def generate(prompt, config: GenerationConfig.balanced, reset_cache: true, progress: false, **overrides)
@@ -187,13 +189,15 @@ module Candle
       complete(prompt, **overrides).text
     end
 
-    # Yields the text as it comes; what is yielded adds up to what is returned.
+    # Yields the text as it comes; what is yielded adds up to what is returned. A block of two parameters also gets what
+    # the model thinks before it answers.
     #
     # @param prompt [String]
     # @param config [GenerationConfig]
     # @param reset_cache [Boolean, Symbol] as {#generate} takes it
     # @param overrides [Hash]
     # @yieldparam piece [String]
+    # @yieldparam kind [Symbol] `:reasoning` or `:text`; a block of one parameter gets the text only
     # @return [String, Enumerator] the whole text; without a block an Enumerator of pieces
     def generate_stream(prompt, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
       return enum_for(:generate_stream, prompt, config: config, reset_cache: reset_cache, **overrides) unless block
@@ -214,6 +218,7 @@ module Candle
     # @param messages [Array<Hash>]
     # @param options [Hash]
     # @yieldparam piece [String]
+    # @yieldparam kind [Symbol] `:reasoning` or `:text`; a block of one parameter gets the text only
     # @return [String, Enumerator] the whole text; without a block an Enumerator of pieces
     def chat_stream(messages, **options, &block)
       return enum_for(:chat_stream, messages, **options) unless block
@@ -223,12 +228,20 @@ module Candle
 
     # The same as {#generate} or {#chat}, with everything that is known of the run.
     #
+    # Models that think before they answer mark it in ways of their own; the marks are found in the chat template and
+    # the vocabulary. What stands between them is {Completion#reasoning}, and not part of the text. A constraint is for
+    # the text: where the prompt opens reasoning, the model thinks freely first.
+    #
     # @param prompt_or_messages [String, Array<Hash>]
+    # @param overrides [Hash] as {#generate} takes them; `reasoning:` is `:auto` (as the template has it), true, false
+    #   (not at all) or `{ budget: 512 }` (closed after so many tokens); `enable_thinking:` and `reasoning_effort:` are
+    #   variables of chat templates
     # @param add_special_tokens [Boolean, nil] for a prompt: whether to add what the model begins with; nil adds it
     #   unless the prompt has it already, as one from {#apply_chat_template} may
     # @yieldparam piece [String] the text as it comes
-    # @yieldparam tokens [Array<Hash>] with `logprobs:`, for a block of two parameters: the tokens since the last piece,
-    #   as {Completion#logprobs} has them
+    # @yieldparam kind [Symbol] for a block of two or three parameters: `:reasoning` or `:text`
+    # @yieldparam tokens [Array<Hash>] with `logprobs:`, for a block of three parameters: the tokens since the last
+    #   piece, as {Completion#logprobs} has them; one of two gets them instead of the kind, and the text only
     # @return [Completion]
     def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
       overrides = { config: config, reset_cache: reset_cache, **overrides }
@@ -246,8 +259,10 @@ module Candle
     # @param tool_choice [Symbol, String] as {#chat_with_tools} takes it
     # @param chat_template [String, nil] another template than the checkpoint's own
     # @param add_special_tokens [Boolean, nil] for a prompt, as {#complete} takes it
+    # @param reasoning [Symbol, Boolean, Hash] as {#complete} takes it
     # @return [Integer] how many tokens {#complete} or {#chat_with_tools} would read
-    def count_tokens(prompt_or_messages, tools: [], tool_choice: :auto, chat_template: nil, add_special_tokens: nil)
+    def count_tokens(prompt_or_messages, tools: [], tool_choice: :auto, chat_template: nil, add_special_tokens: nil,
+                     reasoning: :auto)
       if Messages.images?(prompt_or_messages)
         return seeing.count_tokens(prompt_or_messages, chat_template: chat_template)
       end
@@ -257,8 +272,8 @@ module Candle
       if tools.any?
         prompt_or_messages, shown = with_definitions(prompt_or_messages, choose(tools, tool_choice), chat_template)
       end
-      encoded(prompt_or_messages, chat_template: chat_template, add_special_tokens: add_special_tokens, **shown)
-        .last.size
+      encoded(prompt_or_messages, chat_template: chat_template, add_special_tokens: add_special_tokens,
+                                  reasoning: Reasoning.of(reasoning), **shown).last.size
     end
 
     # @param messages [Array<Hash>] `{role:, content:}` each, with String or Symbol keys
@@ -266,10 +281,12 @@ module Candle
     # @param tools [Array<Tool, Hash>, nil] tools for templates that know them
     # @param chat_template [String, nil] another template than the checkpoint's own, or the name of one of
     #   {Tokenizer#chat_templates}
+    # @param variables [Hash] further variables of the template, such as `enable_thinking`
     # @return [String] the prompt as the template writes it
-    def apply_chat_template(messages, add_generation_prompt: true, tools: nil, chat_template: nil)
+    def apply_chat_template(messages, add_generation_prompt: true, tools: nil, chat_template: nil, variables: {})
       tokenizer.apply_chat_template(messages, add_generation_prompt: add_generation_prompt,
-                                              tools: tools && Tool.definitions(tools), chat_template: chat_template)
+                                              tools: tools && Tool.definitions(tools), chat_template: chat_template,
+                                              variables: variables)
     end
 
     # @param text [String]
@@ -437,94 +454,6 @@ module Candle
       known = loaded.empty? ? "none" : loaded.join(", ")
       shown = Arguments.shown(Symbol === name ? name.to_s : name)
       raise InvalidInputError, "there is no adapter #{shown}; loaded are: #{known}"
-    end
-
-    # A run under way, with what its completion needs.
-    Begun = Struct.new(:run, :config, :prompt)
-    private_constant :Begun
-
-    def begin_run(prompt_or_messages, tools: nil, chat_template: nil, add_special_tokens: nil, **options)
-      prompt, ids = encoded(prompt_or_messages, tools: tools, chat_template: chat_template,
-                                                add_special_tokens: add_special_tokens)
-      begin_ids(ids, prompt, **options)
-    end
-
-    # @return [Array(String, Array<Integer>)] the prompt and its ids
-    def encoded(prompt_or_messages, tools: nil, chat_template: nil, add_special_tokens: nil)
-      if Array === prompt_or_messages
-        prompt = chat_prompt(prompt_or_messages, tools, chat_template)
-        return [prompt, tokenizer.encode(prompt, add_special_tokens: false)]
-      end
-
-      prompt = TextInput.utf8(prompt_or_messages, "prompt")
-      [prompt, prompt_ids(prompt, add_special_tokens)]
-    end
-
-    def begin_ids(ids, prompt, config:, context_overflow: :error, adapter: active_adapter, speculative: nil,
-                  reset_cache: true, **overrides)
-      config = configured(GenerationConfig.wrap(config), overrides)
-      settings = config.settings.merge(roll: roll?(context_overflow),
-                                       adapter: adapter && Arguments.label(adapter, "adapter"),
-                                       guesses: guesses(speculative), afresh: reset?(reset_cache))
-      Begun.new(_begin(ids, settings), config, prompt)
-    end
-
-    def chat_prompt(messages, tools, chat_template)
-      apply_chat_template(Messages.some(messages), tools: tools, chat_template: chat_template)
-    end
-
-    def run(begun, &block)
-      block&.call(begun.prompt) if begun.config.include_prompt
-      block ? loop_over(begun.run, begun.config, &block) : begun.run.finish
-      completion(begun)
-    ensure
-      begun.run.release
-    end
-
-    # Each step is one token, whether it makes text at once or not.
-    def loop_over(run, config, &block)
-      steps = shown = 0
-      while (piece = run.step)
-        steps += 1
-        piece = debug_text(run.outcome[:token_ids][shown...steps]) if config.debug_tokens
-        next if piece.empty?
-
-        hand_over(piece, config, block) { run.likelihoods(shown, steps) }
-        shown = steps
-      end
-    end
-
-    # A block of two parameters is also told the tokens, where their log probabilities are wanted.
-    def hand_over(piece, config, block)
-      two = block.parameters.count { |kind, _| %i[req opt].include?(kind) } > 1
-      config.logprobs && two ? block.call(piece, named_logprobs(yield)) : block.call(piece)
-    end
-
-    def debug_text(ids)
-      ids.map { |id| "[#{id}:#{tokenizer.decode([id], skip_special_tokens: false)}]" }.join
-    end
-
-    def reset?(reset_cache)
-      return reset_cache == :all if [true, false, nil, :all].include?(reset_cache)
-
-      raise ArgumentError, "reset_cache must be true, false or :all, not #{Arguments.shown(reset_cache)}"
-    end
-
-    def roll?(overflow)
-      case overflow&.to_sym
-      when :roll then true
-      when :error, nil then false
-      else raise ArgumentError, "context_overflow must be :error or :roll, not #{Arguments.shown(overflow)}"
-      end
-    end
-
-    def completion(begun)
-      outcome = begun.run.outcome
-      config = begun.config
-      text = config.debug_tokens ? debug_text(outcome[:token_ids]) : outcome[:text]
-      text = begun.prompt + text if config.include_prompt
-      logprobs = config.logprobs && named_logprobs(outcome[:logprobs])
-      Instrumentation.count(self, Completion.new(outcome, text: text, logprobs: logprobs))
     end
   end
 end

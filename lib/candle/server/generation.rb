@@ -103,12 +103,12 @@ module Candle
       # Notes when tokens come.
       def timer
         last = began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        lambda do |piece, tokens = nil|
+        lambda do |piece, kind = :text, tokens = nil|
           now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
           name = last.equal?(began) ? "candle_first_token_seconds" : "candle_between_tokens_seconds"
           @metrics.observe(name, now - last, model: @entry.name)
           last = now
-          yield piece, tokens
+          yield piece, tokens if kind == :text
         end
       end
 

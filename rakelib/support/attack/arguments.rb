@@ -28,9 +28,10 @@ class HostileArguments
     DType: -> { Candle::DType.parse(:f32) }
   }.freeze
   # What has no instances worth attacking: results and errors, those that read the command line, serve, log or go to the
-  # hub, and settings of the whole process.
-  OTHER_CLASSES = %i[CLI Completion EitherKeys LogSubscriber LoggingConfiguration ModelRegistry ModelsLock Progress
-                     Railtie Server Worker].freeze
+  # hub, settings of the whole process, and parts of a generation that only the model makes.
+  OTHER_CLASSES = %i[AnswerReader AnswerRun CLI Completion EitherKeys HarmonySplitter LiteralContent LogSubscriber
+                     LoggingConfiguration MarkedText ModelRegistry ModelsLock Progress Railtie Reasoning
+                     ReasoningFormat ReasoningSplitter Server Worker].freeze
   # They end the instance, answer from the network or wait for someone.
   LEFT_OUT = %i[initialize close synchronize embed_each generate_each register_tokenizer new].freeze
 

@@ -1,0 +1,171 @@
+# frozen_string_literal: true
+
+module Candle
+  # How {LLM} turns prompts and conversations into answers, reasoning apart from text.
+  #
+  # @api private
+  module Answering
+    private
+
+    # What of a call's options makes the prompt.
+    PROMPT_OPTIONS = %i[tools chat_template add_special_tokens].freeze
+    private_constant :PROMPT_OPTIONS
+
+    # @return [AnswerRun]
+    def begin_run(prompt_or_messages, reasoning: :auto, enable_thinking: nil, reasoning_effort: nil, **options)
+      wish = Reasoning.of(reasoning, enable_thinking: enable_thinking, reasoning_effort: reasoning_effort)
+      prompt, ids = encoded(prompt_or_messages, reasoning: wish, **options.slice(*PROMPT_OPTIONS))
+      begin_ids(ids, prompt, reasoning: wish, **options.except(:tools, :add_special_tokens))
+    end
+
+    # @return [Array(String, Array<Integer>)] the prompt and its ids
+    def encoded(prompt_or_messages, tools: nil, chat_template: nil, add_special_tokens: nil, reasoning: Reasoning.of)
+      if Array === prompt_or_messages
+        return literal_content(chat_template).encode(prompt_or_messages) do |messages|
+          chat_prompt(messages, tools, chat_template, reasoning.variables)
+        end
+      end
+
+      prompt = TextInput.utf8(prompt_or_messages, "prompt")
+      [prompt, prompt_ids(prompt, add_special_tokens)]
+    end
+
+    def chat_prompt(messages, tools, chat_template, variables)
+      messages = Reasoning.told(Messages.some(messages), templates(chat_template))
+      apply_chat_template(messages, tools: tools, chat_template: chat_template, variables: variables)
+    end
+
+    def begin_ids(ids, prompt, config:, reasoning: :auto, chat_template: nil, tool_format: nil,
+                  context_overflow: :error, adapter: active_adapter, speculative: nil, reset_cache: true, **overrides)
+      config = configured(GenerationConfig.wrap(config), overrides)
+      wish = Reasoning.of(reasoning)
+      format = config.debug_tokens ? nil : reasoning_format(chat_template)
+      opened = !format.nil? && format.open_in?(prompt)
+      if opened && wish.off?
+        ids = closed(ids, format)
+        opened = false
+      end
+      more = { roll: roll?(context_overflow), adapter: adapter && Arguments.label(adapter, "adapter"),
+               guesses: guesses(speculative), afresh: reset?(reset_cache) }
+      plan = plan(config, wish, format, opened, more)
+      config_now = plan&.constrained ? config.with(constraint: nil) : config
+      reader = reader(config, format, opened, tool_format)
+      AnswerRun.new(ids, config_now.settings.merge(more), config: config, prompt: prompt, plan: plan,
+                                                          reader: reader) { |*given| _begin(*given) }
+    end
+
+    def closed(ids, format)
+      ids + tokenizer.encode(format.ending, add_special_tokens: false)
+    end
+
+    # A constraint is for the answer: a model whose prompt has opened reasoning thinks first.
+    def plan(config, wish, format, opened, more)
+      waits = config.constraint && opened
+      return unless format && (waits || wish.budget)
+
+      AnswerRun::Plan.new(budget: wish.budget, ending: format.ending,
+                          ending_ids: tokenizer.encode(format.ending, add_special_tokens: false),
+                          constrained: waits ? config.settings.merge(more) : nil)
+    end
+
+    # @return [AnswerReader, nil] nil where the answer is the text of the run
+    def reader(config, format, opened, tool_format)
+      return if config.debug_tokens
+
+      format = nil if config.constraint && !opened
+      tokens = [*format&.tokens, *tool_format&.tokens]
+      marks = tokens.empty? ? {} : looked_up([:marks, tokens]) { MarkedText.marks(tokenizer, tokens) }
+      AnswerReader.new(tokenizer, format, marks, opened: opened) if format || marks.any?
+    end
+
+    # @return [ReasoningFormat, nil]
+    def reasoning_format(chat_template)
+      looked_up([:reasoning_format, chat_template]) do
+        ReasoningFormat.find(templates(chat_template)) { |token| tokenizer.token_to_id(token) }
+      end
+    end
+
+    def templates(chat_template)
+      own = tokenizer.chat_templates
+      chat_template ? [own.fetch(chat_template.to_s, chat_template.to_s)] : own.values
+    end
+
+    def literal_content(chat_template)
+      looked_up([:literal_content, chat_template]) do
+        LiteralContent.new(tokenizer, marks: [*reasoning_format(chat_template)&.tokens, "<tool_call>", "</tool_call>"])
+      end
+    end
+
+    # @return [Completion]
+    def run(begun, &block)
+      block&.call(begun.prompt) if begun.config.include_prompt
+      if block || begun.reader
+        follow_run(begun, block)
+      else
+        begun.run.finish
+      end
+      completion(begun)
+    ensure
+      begun.release
+    end
+
+    def follow_run(begun, block)
+      wanted = block ? block.parameters.count { |kind, _| %i[req opt].include?(kind) } : 0
+      begun.follow do |kind, text, (first, last)|
+        text = debug_text(begun.run.outcome[:token_ids][first...last]) if begun.config.debug_tokens
+        tokens = named_logprobs(begun.run.likelihoods(first, last)) if begun.config.logprobs && wanted > 1
+        hand_over(block, wanted, kind, text, tokens) if block
+      end
+    end
+
+    # A block of one parameter gets the text, one of two the kind too, or the tokens where their log probabilities are
+    # wanted, and one of three all of it.
+    def hand_over(block, wanted, kind, text, tokens)
+      return block.call(text, kind, tokens) if wanted > 2
+      return block.call(text, kind) if wanted == 2 && !tokens
+      return if kind != :text
+
+      tokens ? block.call(text, tokens) : block.call(text)
+    end
+
+    def completion(begun)
+      outcome = begun.outcome
+      config = begun.config
+      text = begun.reader ? begun.reader.text : outcome[:text]
+      text = debug_text(outcome[:token_ids]) if config.debug_tokens
+      text = begun.prompt + text if config.include_prompt
+      told_of_endless(begun.reader, outcome)
+      logprobs = config.logprobs && named_logprobs(outcome[:logprobs])
+      Instrumentation.count(self, Completion.new(outcome, text: text, logprobs: logprobs,
+                                                          reasoning: begun.reader&.reasoning,
+                                                          reasoning_tokens: begun.reader&.reasoning_tokens.to_i))
+    end
+
+    def told_of_endless(reader, outcome)
+      return unless reader&.reasoning? && outcome[:finish_reason] == :length
+
+      Candle.logger.warn do
+        "the model was still reasoning after #{outcome[:token_ids].size} tokens, and its answer is empty: raise " \
+          "max_length:, or limit reasoning with reasoning: { budget: tokens }"
+      end
+    end
+
+    def debug_text(ids)
+      ids.map { |id| "[#{id}:#{tokenizer.decode([id], skip_special_tokens: false)}]" }.join
+    end
+
+    def reset?(reset_cache)
+      return reset_cache == :all if [true, false, nil, :all].include?(reset_cache)
+
+      raise ArgumentError, "reset_cache must be true, false or :all, not #{Arguments.shown(reset_cache)}"
+    end
+
+    def roll?(overflow)
+      case overflow&.to_sym
+      when :roll then true
+      when :error, nil then false
+      else raise ArgumentError, "context_overflow must be :error or :roll, not #{Arguments.shown(overflow)}"
+      end
+    end
+  end
+end

@@ -1,0 +1,90 @@
+# frozen_string_literal: true
+
+module Candle
+  # Keeps control tokens that users and tools write from being read as such: in their messages `<|im_end|>` is eight
+  # letters, and not the end of a turn.
+  #
+  # @api private
+  class LiteralContent
+    # Who may write anything.
+    ROLES = %w[user tool function].freeze
+    # What may be a token of that kind.
+    CANDIDATE = /<[^<>\s]{1,80}>|\[[^\[\]\s]{1,40}\]/
+    # A character of no meaning, which stands within a control token while the prompt is made.
+    FENCES = ("\u{E000}".."\u{E0FF}")
+    private_constant :ROLES, :CANDIDATE, :FENCES
+
+    # @param tokenizer [Tokenizer]
+    # @param marks [Array<String>] tokens beside control tokens that mean something to this model
+    def initialize(tokenizer, marks: [])
+      @tokenizer = tokenizer
+      @marks = marks
+      @controls = {}
+    end
+
+    # @param messages [Array<Hash>]
+    # @yieldparam messages [Array<Hash>] for the chat template
+    # @yieldreturn [String] the prompt
+    # @return [Array(String, Array<Integer>)] the prompt and its ids
+    def encode(messages)
+      texts = messages.flat_map { |message| texts_of(message) }
+      return plain(yield(messages)) unless texts.any? { |text| text.scan(CANDIDATE).any? { |found| control?(found) } }
+
+      fence = FENCES.find { |letter| texts.none? { |text| text.include?(letter) } } || FENCES.first
+      prompt = yield(messages.map { |message| fenced(message, fence) })
+      [prompt.delete(fence), ids(prompt, fence)]
+    end
+
+    private
+
+    def plain(prompt)
+      [prompt, @tokenizer.encode(prompt, add_special_tokens: false)]
+    end
+
+    def texts_of(message)
+      return [] unless Hash === message && ROLES.include?((message[:role] || message["role"]).to_s)
+
+      content = message[:content] || message["content"]
+      parts = (Array === content ? content : [content]).map do |part|
+        Hash === part ? part[:text] || part["text"] : part
+      end
+      parts.grep(String).select(&:valid_encoding?)
+    end
+
+    def control?(text)
+      @controls.fetch(text) do
+        id = @tokenizer.token_to_id(text)
+        @controls[text] = !id.nil? && (@marks.include?(text) || @tokenizer.decode([id]).empty?)
+      end
+    end
+
+    def fenced(message, fence)
+      return message if texts_of(message).empty?
+
+      key = message.key?(:content) ? :content : "content"
+      content = message[key]
+      message.merge(key => Array === content ? content.map { |part| fenced_part(part, fence) } : guard(content, fence))
+    end
+
+    def fenced_part(part, fence)
+      return part unless Hash === part && String === (part[:text] || part["text"])
+
+      key = part.key?(:text) ? :text : "text"
+      part.merge(key => guard(part[key], fence))
+    end
+
+    def guard(text, fence)
+      text.gsub(CANDIDATE) { |found| control?(found) ? found.dup.insert(1, fence) : found }
+    end
+
+    # Tokens of the fences are left out. Where one has joined others, the parts between fences are encoded apart.
+    def ids(prompt, fence)
+      encoded = @tokenizer.encode_with_offsets(prompt, add_special_tokens: false)
+      found = encoded[:ids].zip(encoded[:offsets])
+      around, rest = found.partition { |_, (from, to)| prompt[from...to].include?(fence) }
+      return rest.map(&:first) if around.all? { |_, (from, to)| to - from == 1 }
+
+      prompt.split(fence).flat_map { |part| @tokenizer.encode(part, add_special_tokens: false) }
+    end
+  end
+end
