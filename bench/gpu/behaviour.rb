@@ -17,6 +17,8 @@ module GpuBench
       forking
       replaying
       company
+      drafting
+      budget
     end
 
     private
@@ -100,21 +102,56 @@ module GpuBench
     # How far log probabilities of a text beside seven others may be from those of the text alone: products add up in
     # another order there. The CPU's are the same.
     COMPANY = 1e-4
-    private_constant :COMPANY
+    TEXTS = %w[a the one two dog fox is in].freeze
+    private_constant :COMPANY, :TEXTS
 
     def company
       REPLAYED.each do |name|
         @bench.on_device(Candle::LLM, File.join(Families::ROOT, name), dtype: :f32) do |llm|
           ask = ->(text) { llm.complete(text, max_length: 40, temperature: 0, logprobs: 5) }
-          texts = %w[a the one two dog fox is in]
-          alone = texts.map(&ask)
+          alone = TEXTS.map(&ask)
           llm.clear_cache
-          together = texts.map { |text| Thread.new { ask.call(text) } }.map(&:value)
+          together = TEXTS.map { |text| Thread.new { ask.call(text) } }.map(&:value)
           off = alone.zip(together).flat_map { |one, other| differences(one.logprobs, other.logprobs) }
           limit = @bench.device.kind == :cpu ? 0.0 : COMPANY
           @results.parity("errors", "#{name} beside seven others", largest(off), limit)
         end
       end
+    end
+
+    # A model that answers for itself and drafts for another at the same time, each with recorded steps of its own.
+    def drafting
+      path = File.join(Families::ROOT, "decoders/llama")
+      @bench.on_device(Candle::LLM, path, dtype: :f32) do |draft|
+        expected = TEXTS.flat_map { |text| [plain(draft, text)] * 2 }
+        @bench.on_device(Candle::LLM, path, dtype: :f32, draft: draft) do |target|
+          pairs = TEXTS.product([draft, target])
+          found = pairs.map { |text, llm| Thread.new { plain(llm, text) } }.map(&:value)
+          in_turns = pairs.map { |text, llm| plain(llm, text) }
+          @results.fact("errors", "a model that also drafts says the same", [found, in_turns].all?(expected),
+                        note: target.stats.slice(:drafted, :accepted).inspect)
+        end
+      end
+    end
+
+    def plain(llm, text)
+      llm.complete(text, max_length: 60, temperature: 0).token_ids
+    end
+
+    # The default KV cache is a share of the device's free memory: half of it taken, half of it given.
+    def budget
+      return unless @bench.device.kind == :cuda
+
+      limit = lambda do
+        @bench.on_device(Candle::LLM, File.join(Families::ROOT, "decoders/llama"), dtype: :f16) do |llm|
+          llm.stats.values_at(:pages_used, :pages_idle, :pages_free).sum
+        end
+      end
+      before = limit.call
+      ballast = Candle::Tensor.ones([free_memory / 2, 1 << 18], device: @bench.device)
+      share = limit.call.fdiv(before)
+      @results.fact("errors", "the KV cache is a share of the device's memory", share.between?(0.4, 0.6),
+                    note: "#{share.round(2)} of #{before} pages beside #{ballast.shape[0]} MiB")
     end
 
     # Of the log probabilities of the likeliest tokens, up to and with the first where another was chosen.
@@ -142,9 +179,18 @@ module GpuBench
     def used_memory
       return unless @bench.device.kind == :cuda
 
-      IO.popen(%w[nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits], &:read)[/\d+/]&.to_i
+      memory("used")
     rescue SystemCallError
       nil
+    end
+
+    # @return [Integer] MiB
+    def free_memory
+      memory("free")
+    end
+
+    def memory(name)
+      IO.popen(["nvidia-smi", "--query-gpu=memory.#{name}", "--format=csv,noheader,nounits"], &:read)[/\d+/]&.to_i
     end
   end
 end
