@@ -7,7 +7,7 @@ use engine::generation::{
     WhiteSpace,
 };
 use engine::serving::ContextOverflow;
-use engine::tasks::{AdapterFiles, CacheOptions, Generation, LanguageModel, Request};
+use engine::tasks::{AdapterFiles, CacheOptions, Extras, Generation, LanguageModel, Request};
 use engine::{CancelToken, Error as EngineError};
 use formats::files::model_files::ModelFiles;
 use kernels::paged::KvType;
@@ -37,12 +37,12 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
     let draft = draft.map(|draft| draft.model.get(ruby)).transpose()?;
     Ok(RbLlm {
         model: model::load(ruby, &request, |files, options, cancel| {
-            let model = LanguageModel::load(files, options, &adapters, cancel)?;
-            let model = model.with_cache(cache)?;
-            match &draft {
-                Some(draft) => model.with_draft(draft),
-                None => Ok(model),
-            }
+            let extras = Extras {
+                adapters: &adapters,
+                cache,
+                draft: draft.as_ref(),
+            };
+            LanguageModel::load_with(files, options, &extras, cancel)
         })?,
     })
 }

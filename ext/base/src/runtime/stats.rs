@@ -39,6 +39,29 @@ impl Gauge {
     }
 
     pub fn enter_many(&self, count: u64) -> Entered<'_> {
+        let process = self.claim();
+        self.value.fetch_add(count, Ordering::Relaxed);
+        Entered {
+            gauge: self,
+            count,
+            process,
+        }
+    }
+
+    /// For a gauge that is set by whoever knows the number, instead of being entered.
+    pub fn set(&self, value: usize) {
+        self.claim();
+        self.value.store(value as u64, Ordering::Relaxed);
+    }
+
+    /// Lowers the value where it is greater.
+    pub fn at_most(&self, value: usize) {
+        self.claim();
+        self.value.fetch_min(value as u64, Ordering::Relaxed);
+    }
+
+    /// Makes the gauge this process's, whose id it returns.
+    fn claim(&self) -> u32 {
         let process = std::process::id();
         let before = self.process.load(Ordering::Acquire);
         if before != process {
@@ -50,12 +73,7 @@ impl Gauge {
                 self.value.store(0, Ordering::Relaxed);
             }
         }
-        self.value.fetch_add(count, Ordering::Relaxed);
-        Entered {
-            gauge: self,
-            count,
-            process,
-        }
+        process
     }
 
     pub fn value(&self) -> u64 {

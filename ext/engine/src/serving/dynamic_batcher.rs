@@ -1,89 +1,63 @@
-//! Calls of several threads that meet are computed together.
+//! Dynamic batching: encoder calls of several threads become one batch.
 //!
-//! While a forward runs, the calls that come wait, and go next as one batch. There is no thread for it and
-//! no timer: whoever finds nobody computing does so at once, for itself and for all that wait, and then
-//! makes the first of those that came meanwhile the next. A row does not depend on its batch mates, so that
-//! nobody's result tells whom it was computed with.
+//! While a forward pass runs, the calls that arrive wait, and go next as one batch. There is no thread for it
+//! and no timer: a call that finds nobody computing does so at once, for itself and for all that wait. A row
+//! does not depend on its batch mates, so that nobody's result tells with whom it was computed.
 //!
-//! Who is interrupted leaves: from the line, from a batch that another computes, or, where it computes
-//! itself, by ending the forward, which the next in line begins anew without it. A forward that fails is
-//! repeated call by call, so that a failure is its own call's alone.
+//! An interrupted call leaves: the queue, a batch that another call computes, or, where it computes itself,
+//! by ending the forward pass, which the next leader begins anew without it. A batch that fails is repeated
+//! call by call, so that only the call at fault fails.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use candle_core::Tensor;
 
-use super::call_stats::CallStats;
+use super::leader::{Leader, Table, Text};
+use super::stats::{Served, Stats};
 use crate::models::TextModel;
 use crate::nn::PackedSequences;
 use crate::{CancelToken, Device, Error, Result};
+use base::runtime::per_process::PerProcess;
+use base::runtime::stats::Entered;
 use base::runtime::threads;
 
-/// Batches of more tokens have a line of their own, so that a short text does not wait for a long one.
+/// Calls of more tokens have a queue of their own, so that a short one does not wait for a long one.
 const SHORT: usize = 512;
-/// How often one that waits looks for an interrupt.
-const LOOK: Duration = Duration::from_millis(10);
 
-/// The lines before one model.
+/// The queues before one model.
 pub struct DynamicBatcher {
-    short: Line,
-    long: Line,
-    pub stats: Arc<CallStats>,
-}
-
-/// The line of this process. That of a parent is never touched: a fork may leave its lock taken, and its
-/// threads do not exist.
-struct Line(AtomicPtr<Waiting>);
-
-struct Waiting {
-    process: u32,
-    state: Mutex<State>,
+    short: PerProcess<Queue>,
+    long: PerProcess<Queue>,
+    pub stats: Arc<Stats>,
 }
 
 #[derive(Default)]
-struct State {
-    /// Whether someone computes, or was told to.
-    busy: bool,
-    line: VecDeque<Arc<Ticket>>,
+struct Queue {
+    table: Table<Ticket>,
+    leads: Mutex<()>,
 }
 
-/// One call's batch.
+/// One call's sequences.
 struct Ticket {
     sequences: PackedSequences,
     budget: usize,
     since: Instant,
-    phase: Mutex<Phase>,
-    changed: Condvar,
-}
-
-enum Phase {
-    Waiting,
-    /// It is this call's turn to compute.
-    Leads,
-    /// Another call computes it.
-    Computed,
-    Over(Outcome),
-    /// The call was interrupted.
-    Left,
+    outcome: Option<Outcome>,
 }
 
 /// A result, or what the computation panicked with.
 type Outcome = std::result::Result<Result<Tensor>, Box<dyn Any + Send>>;
 
-/// Another call's, and what has become of it.
-type Done = (Arc<Ticket>, Outcome);
-
-/// What a call asks to be computed.
+/// What a call wants computed.
 pub struct Request<'a> {
     pub body: &'a TextModel,
     pub device: Device,
     pub sequences: &'a PackedSequences,
-    /// The most tokens of a batch that it is part of, unless it has more itself.
+    /// The most tokens that a batch with this call may have, unless it has more itself.
     pub budget: usize,
     pub cancel: &'a CancelToken,
 }
@@ -91,16 +65,16 @@ pub struct Request<'a> {
 impl Default for DynamicBatcher {
     fn default() -> Self {
         Self {
-            short: Line::new(),
-            long: Line::new(),
-            stats: Arc::default(),
+            short: PerProcess::new(Queue::default()),
+            long: PerProcess::new(Queue::default()),
+            stats: Arc::new(Stats::new(Served::Encoder)),
         }
     }
 }
 
 impl DynamicBatcher {
     /// What `finish` makes of the hidden states of the request's tokens, [tokens, hidden]. Unless that is
-    /// light, it runs in the pool as the forward does: a thread of Ruby's has little room for what it calls.
+    /// light, it runs in the pool as the forward pass does: a thread of Ruby's has a small stack.
     pub fn forward<R: Send>(
         &self,
         request: &Request<'_>,
@@ -108,264 +82,222 @@ impl DynamicBatcher {
     ) -> Result<R> {
         // A thread of the pool must not wait for a call that needs the pool.
         if threads::is_worker() {
-            return finish(&unpacked(self.compute(request, 1, request.sequences))?);
+            return finish(&unpacked(compute(
+                request,
+                &self.stats,
+                1,
+                request.sequences,
+            ))?);
         }
-        let line = if request.sequences.tokens() <= SHORT {
+        let queue = if request.sequences.tokens() <= SHORT {
             &self.short
         } else {
             &self.long
         };
-        match line.of_this_process().enter(request, &self.stats)? {
-            Entered::Over(outcome) => {
-                let hidden = unpacked(outcome)?;
-                if hidden.elem_count() <= request.device.light() {
-                    finish(&hidden)
-                } else {
-                    threads::install(|| finish(&hidden))?
+        let queue = queue.get(|| Ok(Queue::default()))?;
+        let call = Call {
+            queue: &queue,
+            request,
+            stats: &self.stats,
+            waits: Mutex::new(Some(self.stats.waiting.enter())),
+            led: AtomicBool::new(false),
+            finish: Mutex::new(Some(finish)),
+            result: Mutex::new(None),
+        };
+        call.run()
+    }
+}
+
+/// A call as its own thread sees it: its queue, and the model to compute batches with when it leads.
+struct Call<'a, R, F> {
+    queue: &'a Queue,
+    request: &'a Request<'a>,
+    stats: &'a Stats,
+    /// Until it is its turn to compute, or another has computed it.
+    waits: Mutex<Option<Entered<'a>>>,
+    /// Whether it has computed a batch.
+    led: AtomicBool,
+    finish: Mutex<Option<F>>,
+    result: Mutex<Option<Result<R>>>,
+}
+
+/// Nothing panics while it holds these locks half-changed, so poison tells nothing.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes a call from its queue, however it ends.
+struct Leaves<'a, L: Leader>(&'a L, Arc<Text<L::Work>>);
+
+impl<L: Leader> Drop for Leaves<'_, L> {
+    fn drop(&mut self) {
+        self.0.leave(&self.1);
+    }
+}
+
+impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Call<'_, R, F> {
+    fn run(&self) -> Result<R> {
+        let ticket = Ticket {
+            sequences: self.request.sequences.clone(),
+            budget: self.request.budget,
+            since: Instant::now(),
+            outcome: None,
+        };
+        let own = Leaves(self, self.join(ticket, false));
+        Leader::finish(self, &own.1, self.request.cancel)?;
+        if let Some(result) = locked(&self.result).take() {
+            return result;
+        }
+        let outcome = own.1.work().outcome.take();
+        drop(own);
+        let hidden = unpacked(outcome.ok_or_else(lost)?)?;
+        let light = hidden.elem_count() <= self.request.device.light();
+        if light && !self.led.load(Ordering::Relaxed) {
+            self.finished(&hidden)
+        } else {
+            threads::install(|| self.finished(&hidden))?
+        }
+    }
+
+    fn finished(&self, hidden: &Tensor) -> Result<R> {
+        let finish = locked(&self.finish).take();
+        finish.ok_or_else(lost)?(hidden)
+    }
+
+    /// The calls that wait and fit into one batch, in the order of their arrival.
+    fn gather(&self) -> Vec<Arc<Text<Ticket>>> {
+        let (mut total, mut budget) = (0, usize::MAX);
+        let mut batch: Vec<Arc<Text<Ticket>>> = Vec::new();
+        for waiting in self.queue.table.texts() {
+            if !waiting.goes_on {
+                continue;
+            }
+            {
+                let ticket = waiting.text.work();
+                total += ticket.sequences.tokens();
+                budget = budget.min(ticket.budget);
+                if total > budget && !batch.is_empty() {
+                    break;
+                }
+                self.stats.queue_ms.observe_time(ticket.since.elapsed());
+            }
+            batch.push(waiting.text);
+        }
+        batch
+    }
+
+    /// Computes one batch and hands the results on. Where this thread is interrupted, all that were not
+    /// computed stay in the queue.
+    fn compute_batch(&self, own: &Text<Ticket>) -> Result<()> {
+        let batch = self.gather();
+        let outcomes = if batch.len() == 1 {
+            None
+        } else {
+            match catch_unwind(AssertUnwindSafe(|| self.together(&batch))) {
+                Ok(Ok(parts)) => Some(parts),
+                Ok(Err(Error::Interrupted)) if self.request.cancel.is_cancelled() => {
+                    return Err(Error::Interrupted)
+                }
+                // Each for itself, so that only the call at fault fails.
+                _ => None,
+            }
+        };
+        match outcomes {
+            Some(parts) => {
+                for (ticket, part) in batch.iter().zip(parts) {
+                    self.hand_on(ticket, own, Ok(Ok(part)));
                 }
             }
-            Entered::Leads(mut turn) => threads::install(|| {
-                request.device.keeping_awake(|| {
-                    turn.gather(request, &self.stats);
-                    let (own, others) = self.lead(request, &mut turn);
-                    // The next begins to compute while the others go their ways.
-                    let waiting = turn.waiting;
-                    drop(turn);
-                    for (ticket, outcome) in others {
-                        ticket.end(waiting, outcome);
+            None => {
+                for ticket in &batch {
+                    let sequences = ticket.work().sequences.clone();
+                    let outcome = compute(self.request, self.stats, 1, &sequences);
+                    let interrupted = matches!(outcome, Ok(Err(Error::Interrupted)));
+                    if interrupted && self.request.cancel.is_cancelled() {
+                        return Err(Error::Interrupted);
                     }
-                    finish(&unpacked(own)?)
-                })
-            })?,
+                    self.hand_on(ticket, own, outcome);
+                }
+            }
         }
+        Ok(())
     }
 
-    /// Computes for all of a turn: the outcome of the call that leads, and those of others, who leave the
-    /// turn.
-    fn lead(&self, request: &Request<'_>, turn: &mut Turn<'_>) -> (Outcome, Vec<Done>) {
-        if turn.others.is_empty() {
-            return (self.compute(request, 1, request.sequences), Vec::new());
+    fn together(&self, batch: &[Arc<Text<Ticket>>]) -> Result<Vec<Tensor>> {
+        let mut all = PackedSequences::new();
+        let mut counts = Vec::with_capacity(batch.len());
+        for ticket in batch {
+            let ticket = ticket.work();
+            all.append(&ticket.sequences)?;
+            counts.push(ticket.sequences.tokens());
         }
-        let together = || -> Result<(Tensor, Vec<Tensor>)> {
-            let others = &turn.others;
-            let mut all = request.sequences.clone();
-            for ticket in others {
-                all.append(&ticket.sequences)?;
-            }
-            let hidden = unpacked(self.compute(request, 1 + others.len(), &all))?;
-            let mut start = request.sequences.tokens();
-            let own = hidden.narrow(0, 0, start)?;
-            let parts = others.iter().map(|ticket| {
-                let count = ticket.sequences.tokens();
-                start += count;
-                Ok(hidden.narrow(0, start - count, count)?)
-            });
-            Ok((own, parts.collect::<Result<_>>()?))
-        };
-        match catch_unwind(AssertUnwindSafe(together)) {
-            Ok(Ok((own, parts))) => {
-                let parts = parts.into_iter().map(|part| Ok(Ok(part)));
-                (Ok(Ok(own)), turn.others.drain(..).zip(parts).collect())
-            }
-            Ok(Err(Error::Interrupted)) if request.cancel.is_cancelled() => {
-                (Ok(Err(Error::Interrupted)), Vec::new())
-            }
-            _ => self.one_by_one(request, turn),
-        }
+        let hidden = unpacked(compute(self.request, self.stats, batch.len(), &all))?;
+        let mut start = 0;
+        let parts = counts.into_iter().map(|count| {
+            start += count;
+            Ok(hidden.narrow(0, start - count, count)?)
+        });
+        parts.collect()
     }
 
-    /// After a failure: each for itself, so that only whose it is has it.
-    fn one_by_one(&self, request: &Request<'_>, turn: &mut Turn<'_>) -> (Outcome, Vec<Done>) {
-        let own = self.compute(request, 1, request.sequences);
-        let mut done = Vec::new();
-        while !request.cancel.is_cancelled() && !turn.others.is_empty() {
-            match self.compute(request, 1, &turn.others[0].sequences) {
-                // By this call's token: the ticket is for the next to compute.
-                Ok(Err(Error::Interrupted)) if request.cancel.is_cancelled() => break,
-                outcome => done.push((turn.others.remove(0), outcome)),
-            }
+    fn hand_on(&self, ticket: &Text<Ticket>, own: &Text<Ticket>, outcome: Outcome) {
+        // Nobody waits for what this call leads, so it may finish where it is.
+        if ticket.number == own.number && self.queue.table.live() == 1 {
+            *locked(&self.result) =
+                Some(unpacked(outcome).and_then(|hidden| self.finished(&hidden)));
+        } else {
+            ticket.work().outcome = Some(outcome);
         }
-        (own, done)
+        self.queue.table.tell(ticket, [], Some(Ok(())));
+    }
+}
+
+impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Leader for Call<'_, R, F> {
+    type Work = Ticket;
+    type Shared = ();
+
+    fn table(&self) -> &Table<Ticket> {
+        &self.queue.table
     }
 
-    fn compute(&self, request: &Request<'_>, calls: usize, sequences: &PackedSequences) -> Outcome {
-        let size = || (sequences.count(), sequences.tokens());
-        let forward = || request.body.forward(sequences, request.cancel);
-        let measured = || self.stats.measured(calls, size, forward);
-        catch_unwind(AssertUnwindSafe(measured))
+    fn shared(&self) -> MutexGuard<'_, ()> {
+        locked(&self.queue.leads)
     }
+
+    fn pass(&self, (): &mut (), own: &Text<Ticket>, _: &CancelToken) -> Result<bool> {
+        drop(locked(&self.waits).take());
+        if self.queue.table.live() == 0 {
+            return Ok(false);
+        }
+        self.led.store(true, Ordering::Relaxed);
+        let device = self.request.device;
+        threads::install(|| device.keeping_awake(|| self.compute_batch(own)))??;
+        Ok(true)
+    }
+
+    fn release(&self, (): &mut (), _: &mut Ticket) {}
+
+    fn forget(&self, (): &mut ()) {}
+
+    fn note_live(&self, _: usize) {}
+}
+
+fn compute(
+    request: &Request<'_>,
+    stats: &Stats,
+    calls: usize,
+    sequences: &PackedSequences,
+) -> Outcome {
+    let size = || (sequences.count(), sequences.tokens());
+    let forward = || request.body.forward(sequences, request.cancel);
+    let measured = || stats.measured(calls, size, forward);
+    catch_unwind(AssertUnwindSafe(measured))
 }
 
 fn unpacked(outcome: Outcome) -> Result<Tensor> {
     outcome.unwrap_or_else(|payload| resume_unwind(payload))
 }
 
-impl Line {
-    fn new() -> Self {
-        Self(AtomicPtr::new(Waiting::here()))
-    }
-
-    fn of_this_process(&self) -> &Waiting {
-        loop {
-            let seen = self.0.load(Ordering::Acquire);
-            // SAFETY: what was published lives until the line is dropped, or for ever.
-            let waiting = unsafe { &*seen };
-            if waiting.process == std::process::id() {
-                return waiting;
-            }
-            let fresh = Waiting::here();
-            let order = (Ordering::AcqRel, Ordering::Acquire);
-            if self
-                .0
-                .compare_exchange(seen, fresh, order.0, order.1)
-                .is_err()
-            {
-                // SAFETY: it was not published, so this thread is its only owner.
-                drop(unsafe { Box::from_raw(fresh) });
-            }
-        }
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        let waiting = *self.0.get_mut();
-        // SAFETY: nobody else has the line any more. That of a parent stays where it is.
-        unsafe {
-            if (*waiting).process == std::process::id() {
-                drop(Box::from_raw(waiting));
-            }
-        }
-    }
-}
-
-/// How waiting ended.
-enum Entered<'a> {
-    /// It is this call's turn to compute.
-    Leads(Turn<'a>),
-    /// Another has computed it.
-    Over(Outcome),
-}
-
-impl Waiting {
-    fn here() -> *mut Self {
-        Box::into_raw(Box::new(Self {
-            process: std::process::id(),
-            state: Mutex::default(),
-        }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until it is the request's turn, or another has computed it.
-    fn enter(&self, request: &Request<'_>, stats: &CallStats) -> Result<Entered<'_>> {
-        let mut state = self.lock();
-        if !state.busy {
-            state.busy = true;
-            return Ok(Entered::Leads(self.turn(Instant::now())));
-        }
-        let ticket = Arc::new(Ticket {
-            sequences: request.sequences.clone(),
-            budget: request.budget,
-            since: Instant::now(),
-            phase: Mutex::new(Phase::Waiting),
-            changed: Condvar::new(),
-        });
-        state.line.push_back(ticket.clone());
-        let _waits = stats.waiting.enter();
-        loop {
-            match ticket.take() {
-                Phase::Leads => return Ok(Entered::Leads(self.turn(ticket.since))),
-                Phase::Over(outcome) => return Ok(Entered::Over(outcome)),
-                Phase::Waiting | Phase::Computed if request.cancel.is_cancelled() => {
-                    state.line.retain(|other| !Arc::ptr_eq(other, &ticket));
-                    return Err(Error::Interrupted);
-                }
-                phase => ticket.set(phase),
-            }
-            let waited = ticket.changed.wait_timeout(state, LOOK);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    fn turn(&self, since: Instant) -> Turn<'_> {
-        Turn {
-            waiting: self,
-            since,
-            others: Vec::new(),
-        }
-    }
-}
-
-impl Ticket {
-    fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take(&self) -> Phase {
-        std::mem::replace(&mut self.lock(), Phase::Left)
-    }
-
-    fn set(&self, phase: Phase) {
-        *self.lock() = phase;
-    }
-
-    fn end(&self, waiting: &Waiting, outcome: Outcome) {
-        let _state = waiting.lock();
-        self.set(Phase::Over(outcome));
-        self.changed.notify_one();
-    }
-}
-
-/// The turn of one call. When it ends, however that is, what it left undone goes back to the head of the
-/// line, and the first there has the next turn.
-struct Turn<'a> {
-    waiting: &'a Waiting,
-    /// When the call came whose turn it is.
-    since: Instant,
-    others: Vec<Arc<Ticket>>,
-}
-
-impl Turn<'_> {
-    /// Takes on all that wait and fit, in the order they came.
-    fn gather(&mut self, request: &Request<'_>, stats: &CallStats) {
-        let mut state = self.waiting.lock();
-        let (mut total, mut budget) = (request.sequences.tokens(), request.budget);
-        while let Some(next) = state.line.front() {
-            total += next.sequences.tokens();
-            budget = budget.min(next.budget);
-            if total > budget {
-                break;
-            }
-            next.set(Phase::Computed);
-            self.others.extend(state.line.pop_front());
-        }
-        drop(state);
-        let came = self.others.iter().map(|ticket| ticket.since);
-        for since in came.chain([self.since]) {
-            stats.queue_ms.observe_time(since.elapsed());
-        }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut state = self.waiting.lock();
-        for ticket in self.others.drain(..).rev() {
-            let is_undone = matches!(*ticket.lock(), Phase::Computed);
-            if is_undone {
-                ticket.set(Phase::Waiting);
-                state.line.push_front(ticket);
-            }
-        }
-        match state.line.pop_front() {
-            Some(next) => {
-                next.set(Phase::Leads);
-                next.changed.notify_one();
-            }
-            None => state.busy = false,
-        }
-    }
+fn lost() -> Error {
+    Error::Internal("a batch ended without a result".to_owned())
 }

@@ -1,49 +1,92 @@
-//! What a scheduler counts; read by anyone without a lock.
+//! What a served model counts; written by its calls, read by anyone without a lock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
-use base::runtime::stats::{Counter, Histogram, Reading};
+use crate::Result;
+use base::runtime::stats::{Counter, Gauge, Histogram, Reading};
 
-/// Counts and times of all generating on one model.
+/// How a model is served, which decides what there is to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// Dynamic batching: one forward pass per call.
+    Encoder,
+    /// Continuous batching over a paged KV cache.
+    Decoder,
+    /// Continuous batching of encoder-decoders.
+    Seq2Seq,
+}
+
+/// Counts and times of all requests to one model.
 pub struct Stats {
-    /// Texts that have pages, and texts that have none yet.
-    pub running: AtomicUsize,
-    pub waiting: AtomicUsize,
-    /// Passes over the weights.
+    served: Served,
+    /// What is computed now: sequences with pages; calls of an encoder; sequences of an encoder-decoder.
+    pub running: Gauge,
+    /// What waits for pages, or for its batch to begin.
+    pub waiting: Gauge,
+    /// Forward passes.
     pub batches: Counter,
-    /// How many texts each pass had, and how many tokens of them.
-    pub batch_size: Histogram,
-    pub batch_tokens: Histogram,
-    /// Tokens of prompts that were read, and tokens that were generated.
+    /// Tokens of inputs that were computed, and tokens that were generated.
     pub tokens_in: Counter,
     pub tokens_out: Counter,
-    /// Texts that began with something read before, and how many tokens that was.
+    /// Requests that reused a prefix, and how many tokens that was.
     pub prefix_hits: Counter,
     pub prefix_tokens: Counter,
-    /// Tokens that were guessed, and those of them that were right.
+    /// Draft tokens, and those of them that were accepted.
     pub drafted: Counter,
     pub accepted: Counter,
     /// Sequences whose pages were taken for others.
     pub preempted: Counter,
-    pub pages_used: AtomicUsize,
-    pub pages_idle: AtomicUsize,
-    pub pages_limit: AtomicUsize,
-    /// Pages of a smaller model that guesses.
-    pub draft_pages_used: AtomicUsize,
-    /// From the call to the first work on it, to its first token, and between tokens.
+    pub pages: Pages,
+    /// Sequences (or rows: sequences times beams) of a forward pass, and their tokens.
+    pub batch_size: Histogram,
+    pub batch_tokens: Histogram,
+    /// From the call to the beginning of its first batch.
     pub queue_ms: Histogram,
+    /// How long an encoder's batch took.
+    pub forward_ms: Histogram,
+    /// From the call to its first token, and between tokens.
     pub first_token_ms: Histogram,
     pub token_ms: Histogram,
 }
 
-impl Default for Stats {
-    fn default() -> Self {
+/// Pages of the KV cache.
+#[derive(Debug, Default)]
+pub struct Pages {
+    limit: AtomicUsize,
+    used: AtomicUsize,
+    idle: AtomicUsize,
+    /// Of the draft model.
+    draft: AtomicUsize,
+}
+
+impl Pages {
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    pub fn set(&self, used: usize, idle: usize, draft: usize) {
+        self.used.store(used, Ordering::Relaxed);
+        self.idle.store(idle, Ordering::Relaxed);
+        self.draft.store(draft, Ordering::Relaxed);
+    }
+
+    /// Used, idle, free, and the draft model's.
+    fn read(&self) -> [u64; 4] {
+        let now = |number: &AtomicUsize| number.load(Ordering::Relaxed) as u64;
+        let used = now(&self.used);
+        let free = now(&self.limit).saturating_sub(used);
+        [used, now(&self.idle), free, now(&self.draft)]
+    }
+}
+
+impl Stats {
+    pub fn new(served: Served) -> Self {
         Self {
-            running: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
+            served,
+            running: Gauge::default(),
+            waiting: Gauge::default(),
             batches: Counter::default(),
-            batch_size: Histogram::of_sizes(),
-            batch_tokens: Histogram::of_sizes(),
             tokens_in: Counter::default(),
             tokens_out: Counter::default(),
             prefix_hits: Counter::default(),
@@ -51,61 +94,73 @@ impl Default for Stats {
             drafted: Counter::default(),
             accepted: Counter::default(),
             preempted: Counter::default(),
-            pages_used: AtomicUsize::new(0),
-            pages_idle: AtomicUsize::new(0),
-            pages_limit: AtomicUsize::new(0),
-            draft_pages_used: AtomicUsize::new(0),
+            pages: Pages::default(),
+            batch_size: Histogram::of_sizes(),
+            batch_tokens: Histogram::of_sizes(),
             queue_ms: Histogram::of_times(),
+            forward_ms: Histogram::of_times(),
             first_token_ms: Histogram::of_times(),
             token_ms: Histogram::of_times(),
         }
     }
-}
 
-impl Stats {
-    /// Everything as it is now, by name.
+    /// Runs an encoder's batch of so many calls and counts it if it succeeds; `size` then says how many
+    /// sequences and tokens it had.
+    pub fn measured<T>(
+        &self,
+        calls: usize,
+        size: impl FnOnce() -> (usize, usize),
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let _runs = self.running.enter_many(calls as u64);
+        let began = Instant::now();
+        let result = work()?;
+        let (sequences, tokens) = size();
+        self.forward_ms.observe_time(began.elapsed());
+        self.batches.add(1);
+        self.tokens_in.add(tokens as u64);
+        self.batch_size.observe(sequences as f64);
+        self.batch_tokens.observe(tokens as f64);
+        Ok(result)
+    }
+
+    /// Everything that this kind of model counts, as it is now, by name.
     pub fn read(&self) -> Vec<(&'static str, Reading)> {
-        let number = |value: usize| Reading::Number(value as u64);
-        let used = Self::now(&self.pages_used);
-        let free = Self::now(&self.pages_limit).saturating_sub(used);
-        vec![
-            ("running", number(Self::now(&self.running))),
-            ("waiting", number(Self::now(&self.waiting))),
-            ("batches", Reading::Number(self.batches.value())),
-            ("tokens_in", Reading::Number(self.tokens_in.value())),
-            ("tokens_out", Reading::Number(self.tokens_out.value())),
-            ("prefix_hits", Reading::Number(self.prefix_hits.value())),
-            ("prefix_tokens", Reading::Number(self.prefix_tokens.value())),
-            ("drafted", Reading::Number(self.drafted.value())),
-            ("accepted", Reading::Number(self.accepted.value())),
-            ("preempted", Reading::Number(self.preempted.value())),
-            ("pages_used", number(used)),
-            ("pages_idle", number(Self::now(&self.pages_idle))),
-            ("pages_free", number(free)),
+        use Served::{Decoder, Encoder, Seq2Seq};
+        let all: &[Served] = &[Encoder, Decoder, Seq2Seq];
+        let (generates, packs): (&[Served], &[Served]) = (&[Decoder, Seq2Seq], &[Encoder, Decoder]);
+        let number = |value: u64| Reading::Number(value);
+        let spread = |histogram: &Histogram| Reading::Distribution(histogram.read());
+        let [used, idle, free, draft] = self.pages.read();
+        let readings = [
+            ("running", all, number(self.running.value())),
+            ("waiting", all, number(self.waiting.value())),
+            ("batches", all, number(self.batches.value())),
+            ("tokens_in", all, number(self.tokens_in.value())),
+            ("tokens_out", generates, number(self.tokens_out.value())),
+            ("prefix_hits", &[Decoder], number(self.prefix_hits.value())),
             (
-                "draft_pages_used",
-                number(Self::now(&self.draft_pages_used)),
+                "prefix_tokens",
+                &[Decoder],
+                number(self.prefix_tokens.value()),
             ),
-            ("batch_size", Reading::Distribution(self.batch_size.read())),
-            (
-                "batch_tokens",
-                Reading::Distribution(self.batch_tokens.read()),
-            ),
-            ("queue_ms", Reading::Distribution(self.queue_ms.read())),
-            (
-                "first_token_ms",
-                Reading::Distribution(self.first_token_ms.read()),
-            ),
-            ("token_ms", Reading::Distribution(self.token_ms.read())),
-        ]
-    }
-
-    /// A number as it is now.
-    pub(crate) fn now(number: &AtomicUsize) -> usize {
-        number.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set(number: &AtomicUsize, value: usize) {
-        number.store(value, Ordering::Relaxed);
+            ("drafted", &[Decoder], number(self.drafted.value())),
+            ("accepted", &[Decoder], number(self.accepted.value())),
+            ("preempted", &[Decoder], number(self.preempted.value())),
+            ("pages_used", &[Decoder], number(used)),
+            ("pages_idle", &[Decoder], number(idle)),
+            ("pages_free", &[Decoder], number(free)),
+            ("draft_pages_used", &[Decoder], number(draft)),
+            ("batch_size", all, spread(&self.batch_size)),
+            ("batch_tokens", packs, spread(&self.batch_tokens)),
+            ("queue_ms", packs, spread(&self.queue_ms)),
+            ("forward_ms", &[Encoder], spread(&self.forward_ms)),
+            ("first_token_ms", generates, spread(&self.first_token_ms)),
+            ("token_ms", generates, spread(&self.token_ms)),
+        ];
+        let own = readings
+            .into_iter()
+            .filter(|(_, kinds, _)| kinds.contains(&self.served));
+        own.map(|(name, _, reading)| (name, reading)).collect()
     }
 }

@@ -19,7 +19,7 @@ use crate::models::decoder::{peft, Adapter, Decoder, KvPool};
 use crate::nn::Inventory;
 use crate::serving::leader::{self, Leader};
 use crate::serving::scheduler::{too_long, ContextOverflow, DraftModel, Scheduler, Text, Work};
-use crate::serving::Stats;
+use crate::serving::{Served, Stats};
 use crate::{CancelToken, Error, Result};
 use base::runtime::device::{free_bytes, Device};
 use base::runtime::memory;
@@ -93,11 +93,34 @@ fn default_limit(device: Device, free: Option<usize>, context: usize) -> usize {
     (free / SHARE).max(context.min(free / 2))
 }
 
+/// What a language model may be loaded with beside its own files.
+#[derive(Clone, Copy, Default)]
+pub struct Extras<'a> {
+    pub adapters: &'a [AdapterFiles],
+    pub cache: CacheOptions,
+    /// A smaller model of the same vocabulary, for speculative decoding. It stays its owner's: when it is
+    /// closed, requests go on without draft tokens.
+    pub draft: Option<&'a Arc<LanguageModel>>,
+}
+
 impl LanguageModel {
     pub fn load(
         files: &ModelFiles,
         options: &LoadOptions,
         adapters: &[AdapterFiles],
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let extras = Extras {
+            adapters,
+            ..Extras::default()
+        };
+        Self::load_with(files, options, &extras, cancel)
+    }
+
+    pub fn load_with(
+        files: &ModelFiles,
+        options: &LoadOptions,
+        extras: &Extras<'_>,
         cancel: &CancelToken,
     ) -> Result<Self> {
         if options.int8 {
@@ -154,7 +177,8 @@ impl LanguageModel {
             family: &info.family,
             class: (!checkpoint.is_gguf()).then_some(info.architecture.as_str()),
         };
-        let adapters = adapters
+        let adapters = extras
+            .adapters
             .iter()
             .map(|AdapterFiles { name, files }| {
                 adapter_base::check(files, &base, cancel)?;
@@ -166,12 +190,15 @@ impl LanguageModel {
             adapter.list(&mut info.inventory)?;
         }
         let decoder = Arc::new(decoder);
-        let stats = Arc::new(Stats::default());
-        let cache = CacheOptions::default().settled(&decoder, context_length);
+        let stats = Arc::new(Stats::new(Served::Decoder));
+        let cache = extras.cache.settled(&decoder, context_length);
+        let draft = extras.draft.map(|draft| draft.as_draft_of(&tokenizer));
+        let draft = draft.transpose()?;
+        let scheduler = new_scheduler(&decoder, cache, draft.as_ref(), &stats)?;
         Ok(Self {
-            scheduler: PerProcess::new(new_scheduler(&decoder, cache, None, &stats)?),
+            scheduler: PerProcess::new(scheduler),
             cache,
-            draft: None,
+            draft,
             stats,
             decoder,
             tokenizer,
@@ -181,14 +208,6 @@ impl LanguageModel {
             info,
             vocabulary: OnceLock::new(),
         })
-    }
-
-    /// With other memory for keys and values.
-    pub fn with_cache(mut self, options: CacheOptions) -> Result<Self> {
-        self.cache = options.settled(&self.decoder, self.context_length);
-        let scheduler = new_scheduler(&self.decoder, self.cache, self.draft.as_ref(), &self.stats)?;
-        self.scheduler = PerProcess::new(scheduler);
-        Ok(self)
     }
 
     /// Of this process.

@@ -42,7 +42,7 @@ pub use clip::ClipModel;
 pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
 pub use entities::{Aggregation, Entity};
 pub use fill_mask::{Filling, MaskModel};
-pub use generate::{AdapterFiles, CacheOptions, Generation, LanguageModel, Request};
+pub use generate::{AdapterFiles, CacheOptions, Extras, Generation, LanguageModel, Request};
 pub use image_models::{ImageClassifyModel, ImageEmbeddingModel};
 pub use late_interaction::{LateInteractionModel, LateOptions, LateSettings};
 pub use loading::{LoadOptions, ModelInfo};

@@ -15,7 +15,7 @@ use formats::text::tokenizer::Tokenizer;
 use super::loading::{LoadOptions, ModelInfo};
 use super::sentence::{Prompts, TextTask};
 use crate::serving::batching;
-use crate::serving::call_stats::CallStats;
+use crate::serving::{Served, Stats};
 use encoder::Encoder;
 use files::{Route, SparseFiles};
 
@@ -62,13 +62,13 @@ pub struct SparseModel {
     top_k: Option<usize>,
     info: ModelInfo,
     /// Of all encoders.
-    stats: Arc<CallStats>,
+    stats: Arc<Stats>,
 }
 
 impl SparseModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let found = SparseFiles::read(files, cancel)?;
-        let stats: Arc<CallStats> = Arc::default();
+        let stats: Arc<Stats> = Arc::new(Stats::new(Served::Encoder));
         let mut loaded: Vec<(Route, Arc<Encoder>)> = Vec::new();
         let mut routes = Vec::with_capacity(found.routes.len());
         for (name, route) in found.routes {

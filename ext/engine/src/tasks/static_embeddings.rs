@@ -10,7 +10,7 @@ use formats::text::tokenizer::{Detail, Tokenizer, TokenizerFiles};
 
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
 use crate::serving::batching::shorten_text;
-use crate::serving::call_stats::CallStats;
+use crate::serving::{Served, Stats};
 
 pub struct StaticEmbeddings {
     /// [rows, dimension]
@@ -27,7 +27,7 @@ pub struct StaticEmbeddings {
     pub max_length: usize,
     /// What the model's own config says.
     pub normalize: bool,
-    pub stats: CallStats,
+    pub stats: Stats,
     pub info: ModelInfo,
 }
 
@@ -87,7 +87,7 @@ impl StaticEmbeddings {
             mapping,
             max_length,
             normalize,
-            stats: CallStats::default(),
+            stats: Stats::new(Served::Encoder),
             info: ModelInfo {
                 architecture: "StaticModel".to_owned(),
                 family: "model2vec".to_owned(),

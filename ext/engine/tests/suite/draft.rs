@@ -5,12 +5,14 @@ use std::sync::Arc;
 use engine::generation::{Ending, GenerationConfig, Guesses, Pattern, WhiteSpace};
 use engine::models::decoder::model::Logits;
 use engine::serving::ContextOverflow;
-use engine::tasks::{Generation, LanguageModel, LoadOptions, Request};
+use engine::tasks::{Extras, Generation, LanguageModel, LoadOptions, Request};
 use engine::{CancelToken, Error};
 use formats::text::tokenizer::Tokenizer;
 
 use super::decoder::tiny;
-use super::scheduling::{begin, counted, load, prompt, roomy, tokens};
+use super::scheduling::{
+    begin, counted, limited, load, load_with, prompt, roomy, roomy_with, tokens,
+};
 
 /// Greedy and sampled ones, with and without what else decides about tokens.
 fn configs(guesses: Guesses) -> Vec<GenerationConfig> {
@@ -35,8 +37,20 @@ fn configs(guesses: Guesses) -> Vec<GenerationConfig> {
     vec![greedy, sampled, penalized]
 }
 
+fn drafting(draft: &Arc<LanguageModel>) -> Extras<'_> {
+    Extras {
+        draft: Some(draft),
+        ..Extras::default()
+    }
+}
+
+/// The tiny llama with a draft model.
+fn llama_with(draft: &Arc<LanguageModel>) -> Arc<LanguageModel> {
+    Arc::new(load_with(&tiny("decoders/llama"), &drafting(draft)).unwrap())
+}
+
 fn drafted_by(draft: &Arc<LanguageModel>) -> Arc<LanguageModel> {
-    let model = roomy("llama", 512).with_draft(draft).unwrap();
+    let model = roomy_with("llama", 512, &drafting(draft));
     assert!(model.has_draft());
     Arc::new(model)
 }
@@ -121,7 +135,7 @@ fn texts_with_guesses_share_passes_with_others() {
 #[test]
 fn guesses_follow_a_constraint() {
     let twin = Arc::new(load(&tiny("decoders/llama")));
-    let model = Arc::new(load(&tiny("decoders/llama")).with_draft(&twin).unwrap());
+    let model = llama_with(&twin);
     let schema = r#"{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string","maxLength":8}},
                      "required":["a","b"],"additionalProperties":false}"#;
     let patterns = [
@@ -185,7 +199,7 @@ fn a_text_that_is_interrupted_goes_on_where_it_was() {
 #[test]
 fn a_context_that_rolls_is_read_anew() {
     let twin = Arc::new(load(&tiny("decoders/llama")));
-    let model = Arc::new(load(&tiny("decoders/llama")).with_draft(&twin).unwrap());
+    let model = llama_with(&twin);
     let text = |guesses| {
         let request = Request {
             prompt: prompt(40, 1),
@@ -233,12 +247,11 @@ fn little_memory_is_no_reason_to_fail() {
     let plain = Arc::new(roomy("llama", 512));
     let token = 2 * 2 * 2 * 8 * 4;
     // Six pages for each of both.
-    let cache = engine::tasks::CacheOptions {
-        limit: Some(2 * 6 * 64 * token),
-        kind: None,
+    let extras = Extras {
+        draft: Some(&twin),
+        ..limited(2 * 6 * 64 * token)
     };
-    let model = roomy("llama", 512).with_cache(cache).unwrap();
-    let model = Arc::new(model.with_draft(&twin).unwrap());
+    let model = Arc::new(roomy_with("llama", 512, &extras));
     assert_eq!(counted(&model, "pages_free"), 6);
     let config = configs(Guesses::Draft).swap_remove(1);
     let plainly = configs(Guesses::None).swap_remove(1);
@@ -265,7 +278,7 @@ fn another_vocabulary_is_refused() {
     let files =
         formats::files::model_files::ModelFiles::open(folder.to_str().unwrap(), None, &cancel);
     let other = LanguageModel::load(&files.unwrap(), &options, &[], &cancel).unwrap();
-    let refused = load(&tiny("decoders/llama")).with_draft(&Arc::new(other));
+    let refused = load_with(&tiny("decoders/llama"), &drafting(&Arc::new(other)));
     let message = refused.err().unwrap().to_string();
     assert!(message.contains("same vocabulary"), "{message}");
     assert!(message.contains("tiny/bert"), "{message}");
@@ -278,8 +291,7 @@ fn sampled_texts_keep_their_distribution() {
     const DRAWS: u64 = 3_000;
     const TOP: usize = 4;
     let stranger = Arc::new(load(&tiny("decoders/qwen2")));
-    let model = load(&tiny("decoders/llama")).with_draft(&stranger).unwrap();
-    let model = Arc::new(model);
+    let model = llama_with(&stranger);
     let prompt = prompt(5, 2);
     let likeliest = |ids: &[u32]| -> Vec<(u32, f64)> {
         let mut cache = model.decoder().new_cache().unwrap();

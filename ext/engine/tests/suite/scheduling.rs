@@ -8,7 +8,7 @@ use base::runtime::stats::Reading;
 use engine::generation::GenerationConfig;
 use engine::models::decoder::KvPool;
 use engine::serving::ContextOverflow;
-use engine::tasks::{CacheOptions, Generation, LanguageModel, LoadOptions, Request};
+use engine::tasks::{CacheOptions, Extras, Generation, LanguageModel, LoadOptions, Request};
 use engine::CancelToken;
 use formats::files::model_files::ModelFiles;
 use kernels::paged::{KvType, PAGE};
@@ -16,13 +16,25 @@ use kernels::paged::{KvType, PAGE};
 use super::decoder::tiny;
 
 pub fn load(folder: &Path) -> LanguageModel {
+    load_with(folder, &Extras::default()).unwrap()
+}
+
+pub fn load_with(folder: &Path, extras: &Extras<'_>) -> engine::Result<LanguageModel> {
     let cancel = CancelToken::new();
     let files = ModelFiles::open(folder.to_str().unwrap(), None, &cancel).unwrap();
-    LanguageModel::load(&files, &LoadOptions::default(), &[], &cancel).unwrap()
+    LanguageModel::load_with(&files, &LoadOptions::default(), extras, &cancel)
 }
 
 /// A tiny model, with changes to its configuration.
 pub fn changed(name: &str, changes: &[(&str, serde_json::Value)]) -> LanguageModel {
+    changed_with(name, changes, &Extras::default())
+}
+
+fn changed_with(
+    name: &str,
+    changes: &[(&str, serde_json::Value)],
+    extras: &Extras<'_>,
+) -> LanguageModel {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let own = format!("red-candle-changed-{}-{number}", std::process::id());
@@ -39,7 +51,7 @@ pub fn changed(name: &str, changes: &[(&str, serde_json::Value)]) -> LanguageMod
         config[*key] = value.clone();
     }
     std::fs::write(&path, config.to_string()).unwrap();
-    let model = load(&directory);
+    let model = load_with(&directory, extras).unwrap();
     // A file that is mapped stays readable.
     std::fs::remove_dir_all(&directory).unwrap();
     model
@@ -47,7 +59,26 @@ pub fn changed(name: &str, changes: &[(&str, serde_json::Value)]) -> LanguageMod
 
 /// A tiny model that reads texts of so many tokens.
 pub fn roomy(name: &str, positions: usize) -> LanguageModel {
-    changed(name, &[("max_position_embeddings", positions.into())])
+    roomy_with(name, positions, &Extras::default())
+}
+
+pub fn roomy_with(name: &str, positions: usize, extras: &Extras<'_>) -> LanguageModel {
+    changed_with(
+        name,
+        &[("max_position_embeddings", positions.into())],
+        extras,
+    )
+}
+
+/// With so many bytes for keys and values.
+pub fn limited<'a>(limit: usize) -> Extras<'a> {
+    Extras {
+        cache: CacheOptions {
+            limit: Some(limit),
+            kind: None,
+        },
+        ..Extras::default()
+    }
 }
 
 /// The same with a KV cache of so many pages.
@@ -56,10 +87,7 @@ pub fn tight(name: &str, positions: usize, pages: usize) -> LanguageModel {
     let decoder = model.decoder();
     let kind = KvType::of(decoder.dtype());
     let page = KvPool::token_bytes(decoder.config(), kind) * PAGE;
-    let limit = Some(pages * page);
-    let model = model
-        .with_cache(CacheOptions { limit, kind: None })
-        .unwrap();
+    let model = roomy_with(name, positions, &limited(pages * page));
     assert_eq!(counted(&model, "pages_free"), pages as u64);
     model
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use engine::generation::GenerationConfig;
-use engine::tasks::{CacheOptions, LanguageModel};
+use engine::tasks::LanguageModel;
 use engine::CancelToken;
 use kernels::paged::PAGE;
 
-use super::scheduling::{begin, changed, counted, prompt, roomy, tokens};
+use super::scheduling::{begin, changed, counted, limited, prompt, roomy, roomy_with, tokens};
 
 fn config() -> GenerationConfig {
     GenerationConfig {
@@ -73,11 +73,7 @@ fn what_was_passed_is_found_until_the_memory_is_wanted() {
 fn texts_stay_the_same_when_passed_pages_go_to_others() {
     let ample = Arc::new(roomy("mistral", 2048));
     let token = 2 * 2 * 2 * 12 * 4;
-    let cache = CacheOptions {
-        limit: Some(8 * PAGE * token),
-        kind: None,
-    };
-    let tight = Arc::new(roomy("mistral", 2048).with_cache(cache).unwrap());
+    let tight = Arc::new(roomy_with("mistral", 2048, &limited(8 * PAGE * token)));
     assert_eq!(counted(&tight, "pages_free"), 8);
     for round in 0..3 {
         let lengths = [400, 130, 65, 300];

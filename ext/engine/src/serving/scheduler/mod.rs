@@ -16,7 +16,7 @@ pub use sequence::{too_long, ContextOverflow, Text, Work};
 
 use crate::models::decoder::{Decoder, KvPool, Recordings};
 use crate::serving::leader::{Leader, Table};
-use crate::serving::stats::Stats;
+use crate::serving::Stats;
 use crate::{CancelToken, Result};
 use base::runtime::device::Device;
 
@@ -67,16 +67,10 @@ impl Scheduler {
         drafter: Option<Drafter>,
         stats: Arc<Stats>,
     ) -> Self {
-        Stats::set(&stats.pages_limit, pool.book().limit());
-        for number in [
-            &stats.running,
-            &stats.waiting,
-            &stats.pages_used,
-            &stats.pages_idle,
-            &stats.draft_pages_used,
-        ] {
-            Stats::set(number, 0);
-        }
+        stats.running.set(0);
+        stats.waiting.set(0);
+        stats.pages.set_limit(pool.book().limit());
+        stats.pages.set(0, 0, 0);
         Self {
             device: Device::of(decoder.device()),
             decoder,
@@ -96,17 +90,15 @@ impl Scheduler {
 
     fn count_pages(&self, shared: &Shared) {
         let book = shared.pool.book();
-        Stats::set(&self.stats.pages_used, book.used());
-        Stats::set(&self.stats.pages_idle, book.idle());
         let drafter = shared.drafter.as_ref();
-        let drafts = drafter.map_or(0, |drafter| drafter.pool().book().used());
-        Stats::set(&self.stats.draft_pages_used, drafts);
+        let draft = drafter.map_or(0, |drafter| drafter.pool().book().used());
+        self.stats.pages.set(book.used(), book.idle(), draft);
     }
 
     fn note_running(&self, running: usize, live: usize) {
         let running = running.min(live);
-        Stats::set(&self.stats.running, running);
-        Stats::set(&self.stats.waiting, live - running);
+        self.stats.running.set(running);
+        self.stats.waiting.set(live - running);
     }
 }
 
@@ -142,6 +134,6 @@ impl Leader for Scheduler {
     }
 
     fn note_live(&self, live: usize) {
-        self.note_running(Stats::now(&self.stats.running), live);
+        self.note_running(self.stats.running.value() as usize, live);
     }
 }

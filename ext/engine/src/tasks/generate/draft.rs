@@ -1,27 +1,19 @@
-//! A smaller model that guesses for a larger one.
+//! The draft model of speculative decoding.
 
-use std::sync::Arc;
-
-use super::{new_scheduler, LanguageModel};
+use super::LanguageModel;
 use crate::serving::scheduler::DraftModel;
 use crate::{Error, Result};
-use base::runtime::per_process::PerProcess;
 use formats::text::tokenizer::Tokenizer;
 
 impl LanguageModel {
-    /// With a smaller model of the same vocabulary that guesses what this one will say. It stays its
-    /// owner's: when it is closed, texts go on without guesses.
-    pub fn with_draft(mut self, draft: &Arc<Self>) -> Result<Self> {
-        check_vocabulary(&self.tokenizer, &draft.tokenizer)?;
-        let (kind, _) = draft.cache;
-        let model = DraftModel::new(&draft.decoder, kind, draft.context_length);
-        self.draft = Some(model);
-        let scheduler = new_scheduler(&self.decoder, self.cache, self.draft.as_ref(), &self.stats)?;
-        self.scheduler = PerProcess::new(scheduler);
-        Ok(self)
+    /// This model as the draft model of one with that tokenizer.
+    pub(super) fn as_draft_of(&self, tokenizer: &Tokenizer) -> Result<DraftModel> {
+        check_vocabulary(tokenizer, &self.tokenizer)?;
+        let (kind, _) = self.cache;
+        Ok(DraftModel::new(&self.decoder, kind, self.context_length))
     }
 
-    /// Whether another model guesses for it.
+    /// Whether it has a draft model.
     pub fn has_draft(&self) -> bool {
         self.draft.is_some()
     }

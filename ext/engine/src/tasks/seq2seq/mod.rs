@@ -2,7 +2,6 @@
 
 mod defaults;
 mod languages;
-mod scheduler;
 mod writing;
 
 use std::sync::{Arc, OnceLock};
@@ -10,7 +9,8 @@ use std::sync::{Arc, OnceLock};
 use crate::generation::{Constraint, Ending, Pattern, Vocabulary};
 use crate::models::seq2seq::Seq2Seq;
 use crate::serving::batching;
-use crate::serving::seq2seq_stats::Stats;
+use crate::serving::seq2seq::{Seq2SeqParts, Seq2SeqScheduler};
+use crate::serving::{Served, Stats};
 use crate::{CancelToken, Error, Result};
 use base::runtime::memory;
 use base::runtime::per_process::PerProcess;
@@ -21,23 +21,21 @@ use formats::text::tokenizer::{Detail, Tokenizer, Truncation};
 
 use super::loading::{effective_length, Checkpoint, LoadOptions, ModelInfo};
 
+pub use crate::serving::seq2seq::{WritingSettings, Written};
 pub use defaults::GenerationDefaults;
-pub use writing::{Writing, WritingSettings, Written};
+pub use writing::Writing;
 
 use languages::Languages;
-use scheduler::Seq2SeqScheduler;
 
 /// An encoder-decoder with its tokenizer; immutable, shared by all calls.
 pub struct Seq2SeqModel {
-    model: Seq2Seq,
-    tokenizer: Tokenizer,
+    parts: Arc<Seq2SeqParts>,
     defaults: GenerationDefaults,
     languages: Languages,
     /// `task_specific_params` of the configuration, as JSON.
     tasks: String,
     max_length: usize,
     info: ModelInfo,
-    stats: Arc<Stats>,
     scheduler: PerProcess<Seq2SeqScheduler>,
     /// Made for the first constraint.
     vocabulary: OnceLock<Vocabulary>,
@@ -88,42 +86,46 @@ impl Seq2SeqModel {
         let generation = generation.map(|path| RawConfig::read(&path)).transpose()?;
         let defaults = GenerationDefaults::read(generation.as_ref(), raw, config, &tokenizer)?;
         let tasks = raw.and_then(|raw| raw.get("task_specific_params"));
-        let stats = Arc::new(Stats::default());
+        let stats = Arc::new(Stats::new(Served::Seq2Seq));
         Ok(Self {
             languages: Languages::of(config.family, files, &tokenizer, cancel)?,
             tasks: tasks.map_or_else(|| "{}".to_owned(), ToString::to_string),
+            scheduler: PerProcess::new(Seq2SeqScheduler::new(stats.clone())),
+            parts: Arc::new(Seq2SeqParts {
+                model,
+                tokenizer,
+                start: defaults.start,
+                device: info.device,
+                stats,
+            }),
             defaults,
-            model,
-            tokenizer,
             max_length,
             info,
-            scheduler: PerProcess::new(Seq2SeqScheduler::new(stats.clone())),
-            stats,
             vocabulary: OnceLock::new(),
         })
     }
 
     pub fn model(&self) -> &Seq2Seq {
-        &self.model
+        &self.parts.model
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
+        &self.parts.tokenizer
     }
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
 
-    /// What it counts of the texts that it writes, by name.
+    /// What it counts of its calls, by name.
     pub fn stats(&self) -> Vec<(&'static str, Reading)> {
-        self.stats.read()
+        self.parts.stats.read()
     }
 
-    /// Where this process's calls write.
+    /// Of this process.
     fn scheduler(&self) -> Result<Arc<Seq2SeqScheduler>> {
         self.scheduler
-            .get(|| Ok(Seq2SeqScheduler::new(self.stats.clone())))
+            .get(|| Ok(Seq2SeqScheduler::new(self.parts.stats.clone())))
     }
 
     /// What the checkpoint says of generating.
@@ -154,7 +156,7 @@ impl Seq2SeqModel {
         cancel: &CancelToken,
     ) -> Result<Vec<u32>> {
         let added = self.languages.around(language)?;
-        let tokenizer = &self.tokenizer;
+        let tokenizer = &self.parts.tokenizer;
         let text = batching::shorten_text(tokenizer, text, self.max_length, cancel)?;
         let count = added
             .as_ref()
@@ -179,7 +181,7 @@ impl Seq2SeqModel {
     ) -> Result<Box<dyn Constraint>> {
         let ends = !self.defaults.rules.end_ids.is_empty();
         Vocabulary::constraint(
-            (&self.vocabulary, &self.tokenizer),
+            (&self.vocabulary, &self.parts.tokenizer),
             (pattern, ending),
             ends,
             cancel,

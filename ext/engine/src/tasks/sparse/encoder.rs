@@ -8,7 +8,7 @@ use candle_core::{DType, Tensor};
 use crate::models::heads::{Head, HeadKind};
 use crate::nn::{Inventory, PackedSequences, SpladePooling};
 use crate::serving::batching::{self, Excess};
-use crate::serving::call_stats::CallStats;
+use crate::serving::Stats;
 use crate::tasks::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use crate::tasks::sentence::TextSettings;
 use crate::{CancelToken, Error, Result};
@@ -38,7 +38,7 @@ pub struct TokenWeights {
     weights: Vec<f32>,
     tokenizer: Tokenizer,
     info: ModelInfo,
-    stats: Arc<CallStats>,
+    stats: Arc<Stats>,
 }
 
 /// Logits of this many tokens lie in memory at once: rows of a whole vocabulary are large.
@@ -49,7 +49,7 @@ impl Encoder {
         files: &ModelFiles,
         route: &Route,
         options: &LoadOptions,
-        stats: &Arc<CallStats>,
+        stats: &Arc<Stats>,
         cancel: &CancelToken,
     ) -> Result<Self> {
         let (Route::Splade { folder, .. } | Route::Static { folder }) = route;
@@ -238,7 +238,7 @@ impl TokenWeights {
     fn load(
         files: &ModelFiles,
         options: &LoadOptions,
-        stats: &Arc<CallStats>,
+        stats: &Arc<Stats>,
         cancel: &CancelToken,
     ) -> Result<Self> {
         let checkpoint = Checkpoint::open_bare(files, options, cancel)?;

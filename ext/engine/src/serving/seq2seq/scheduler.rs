@@ -1,37 +1,37 @@
-//! Where the texts of all calls are written: in one pass over the decoder's weights after the other.
+//! The requests of all calls, computed step by step: each step is one forward pass of the decoder.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rayon::prelude::*;
 
-use super::writing::Texts;
-use super::Seq2SeqModel;
+use super::request::Request;
+use super::Seq2SeqParts;
 use crate::models::seq2seq::{Cache, Rows};
 use crate::nn::PackedSequences;
 use crate::serving::leader::{caught, Leader, Table, Text};
-use crate::serving::seq2seq_stats::Stats;
+use crate::serving::Stats;
 use crate::{CancelToken, Error, Result};
 use base::runtime::threads;
 
-/// Sources are read before a pass up to this many tokens, unless the first has more: while they are read
-/// nobody writes.
-const READING: usize = 512;
+/// Before a step sources are encoded up to this many tokens, unless the first has more: meanwhile no request is
+/// decoded.
+const ENCODING: usize = 512;
 
-/// A pass of one call alone, or of more rows than this, ends at once when its thread is interrupted; a
-/// short one for others too is brought to its end.
+/// A step of one request alone, or of more rows than this, ends at once when its thread is interrupted; a
+/// short one that serves others too is brought to its end.
 const SHORT: usize = 64;
 
-/// What threads take turns at, whose calls write on one model.
-pub(super) struct Seq2SeqScheduler {
-    table: Table<Texts>,
+/// The requests to one model.
+pub(crate) struct Seq2SeqScheduler {
+    table: Table<Request>,
     taken: Mutex<()>,
     stats: Arc<Stats>,
 }
 
 impl Seq2SeqScheduler {
     pub fn new(stats: Arc<Stats>) -> Self {
-        stats.note_waiting(0);
+        stats.waiting.set(0);
         Self {
             table: Table::default(),
             taken: Mutex::new(()),
@@ -44,10 +44,10 @@ impl Seq2SeqScheduler {
 type Computed = (Vec<Vec<f32>>, Cache);
 
 impl Leader for Seq2SeqScheduler {
-    type Work = Texts;
+    type Work = Request;
     type Shared = ();
 
-    fn table(&self) -> &Table<Texts> {
+    fn table(&self) -> &Table<Request> {
         &self.table
     }
 
@@ -55,7 +55,7 @@ impl Leader for Seq2SeqScheduler {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pass(&self, (): &mut (), own: &Text<Texts>, cancel: &CancelToken) -> Result<bool> {
+    fn pass(&self, (): &mut (), own: &Text<Request>, cancel: &CancelToken) -> Result<bool> {
         let under_way = self.table.texts();
         let mut parts: Vec<_> = under_way
             .iter()
@@ -65,32 +65,35 @@ impl Leader for Seq2SeqScheduler {
         let Some((_, first)) = parts.first() else {
             return Ok(false);
         };
-        let model = first.model().clone();
-        let (going, mut reading) = (parts.len(), 0);
-        parts.retain(|(_, texts)| {
-            let unread = texts.unread();
-            let fits = unread == 0 || reading == 0 || reading + unread <= READING;
-            reading += if fits { unread } else { 0 };
+        let model = first.parts().clone();
+        let (going, mut encoding) = (parts.len(), 0);
+        parts.retain(|(_, request)| {
+            let unencoded = request.unencoded();
+            let fits = unencoded == 0 || encoding == 0 || encoding + unencoded <= ENCODING;
+            encoding += if fits { unencoded } else { 0 };
             fits
         });
-        self.stats.note_waiting(going - parts.len());
-        let rows: usize = parts.iter().map(|(_, texts)| texts.rows()).sum();
+        self.stats.waiting.set(going - parts.len());
+        let rows: usize = parts.iter().map(|(_, request)| request.rows()).sum();
         let alone = parts.iter().all(|(text, _)| text.number == own.number);
         let unhurried = CancelToken::new();
-        let cancel = if alone || rows + reading > SHORT {
+        let cancel = if alone || rows + encoding > SHORT {
             cancel
         } else {
             &unhurried
         };
-        let active: usize = parts.iter().map(|(_, texts)| texts.active()).sum();
+        let active: usize = parts.iter().map(|(_, request)| request.active()).sum();
         let running = self.stats.running.enter_many(active as u64);
-        let mut texts: Vec<&mut Texts> = parts.iter_mut().map(|(_, texts)| &mut **texts).collect();
+        let mut requests: Vec<&mut Request> = parts
+            .iter_mut()
+            .map(|(_, request)| &mut **request)
+            .collect();
         let chosen = threads::install(|| {
-            model.info.device.keeping_awake(|| {
-                let computed = compute_each(&model, &mut texts, cancel)?;
-                let choosing = texts.into_par_iter().zip(computed);
+            model.device.keeping_awake(|| {
+                let computed = compute_each(&model, &mut requests, cancel)?;
+                let choosing = requests.into_par_iter().zip(computed);
                 Ok(choosing
-                    .map(|(texts, computed)| choose(texts, computed))
+                    .map(|(request, computed)| choose(request, computed))
                     .collect::<Vec<_>>())
             })
         })
@@ -103,33 +106,34 @@ impl Leader for Seq2SeqScheduler {
         Ok(true)
     }
 
-    fn release(&self, (): &mut (), _: &mut Texts) {}
+    fn release(&self, (): &mut (), _: &mut Request) {}
 
     fn forget(&self, (): &mut ()) {}
 
     fn note_live(&self, live: usize) {
-        self.stats.note_live(live);
+        // No more requests wait than are there: those that leave may be the ones that waited.
+        self.stats.waiting.at_most(live);
     }
 }
 
-/// The logits of every call's texts. Only an interrupt is an error of the whole; after another, each call
-/// is computed by itself, so that only whose it is has it.
+/// The logits of every request. Only an interrupt is an error of the whole; after another, each request is
+/// computed by itself, so that only the one at fault fails.
 fn compute_each(
-    model: &Seq2SeqModel,
-    texts: &mut [&mut Texts],
+    model: &Seq2SeqParts,
+    requests: &mut [&mut Request],
     cancel: &CancelToken,
 ) -> Result<Vec<Result<Computed>>> {
-    let compute = |texts: &mut [&mut Texts]| {
+    let compute = |requests: &mut [&mut Request]| {
         let bug = "red-candle met a bug of its own while it generated. Please report it";
-        caught(bug, || compute(model, texts, cancel))
+        caught(bug, || compute(model, requests, cancel))
     };
-    match compute(texts) {
+    match compute(requests) {
         Ok(computed) => return Ok(computed.into_iter().map(Ok).collect()),
         Err(Error::Interrupted) => return Err(Error::Interrupted),
-        Err(error) if texts.len() == 1 => return Ok(vec![Err(error)]),
+        Err(error) if requests.len() == 1 => return Ok(vec![Err(error)]),
         Err(_) => {}
     }
-    let alone = texts.chunks_mut(1).map(|one| match compute(one) {
+    let alone = requests.chunks_mut(1).map(|one| match compute(one) {
         Err(Error::Interrupted) => Err(Error::Interrupted),
         computed => Ok(computed.map(|mut computed| computed.remove(0))),
     });
@@ -137,13 +141,13 @@ fn compute_each(
 }
 
 fn compute(
-    model: &Seq2SeqModel,
-    texts: &mut [&mut Texts],
+    model: &Seq2SeqParts,
+    requests: &mut [&mut Request],
     cancel: &CancelToken,
 ) -> Result<Vec<Computed>> {
     let started = Instant::now();
-    read(model, texts, cancel)?;
-    let latest = texts.iter_mut().map(|texts| texts.latest(cancel));
+    encode(model, requests, cancel)?;
+    let latest = requests.iter_mut().map(|request| request.latest(cancel));
     let latest = latest.collect::<Result<Vec<_>>>()?;
     let groups: Vec<Rows<'_>> = latest
         .iter()
@@ -155,8 +159,8 @@ fn compute(
     let time = started.elapsed();
     model.stats.batches.add(1);
     model.stats.batch_size.observe(rows.len() as f64);
-    for texts in texts.iter_mut() {
-        texts.computed(time);
+    for request in requests.iter_mut() {
+        request.computed(time);
     }
     let parts = counts.into_iter().zip(caches);
     Ok(parts
@@ -164,37 +168,42 @@ fn compute(
         .collect())
 }
 
-/// Reads the sources of those that have not read theirs, all at once.
-fn read(model: &Seq2SeqModel, texts: &mut [&mut Texts], cancel: &CancelToken) -> Result<()> {
+/// Encodes the sources that are not encoded yet, all at once.
+fn encode(model: &Seq2SeqParts, requests: &mut [&mut Request], cancel: &CancelToken) -> Result<()> {
     let started = Instant::now();
     let mut sequences = PackedSequences::new();
-    let unread = texts.iter_mut().filter(|texts| texts.unread() > 0);
-    let mut reading: Vec<_> = unread.collect();
-    for texts in &reading {
-        for source in texts.sources() {
+    let waiting = requests
+        .iter_mut()
+        .filter(|request| request.unencoded() > 0);
+    let mut waiting: Vec<_> = waiting.collect();
+    for request in &waiting {
+        for source in request.sources() {
             sequences.push(source, None)?;
         }
     }
-    if reading.is_empty() {
+    if waiting.is_empty() {
         return Ok(());
     }
     let memory = model.model.read(&sequences, cancel)?;
     model.stats.tokens_in.add(sequences.tokens() as u64);
     let mut first = 0;
-    for texts in &mut reading {
-        let own: Vec<usize> = (first..first + texts.active()).collect();
-        first += texts.active();
-        texts.remember(memory.of(&own)?, started.elapsed());
+    for request in &mut waiting {
+        let own: Vec<usize> = (first..first + request.active()).collect();
+        first += request.active();
+        request.encoded(memory.of(&own)?, started.elapsed());
     }
     Ok(())
 }
 
-/// What became certain of a call's first text, and the end where it has come.
-fn choose(texts: &mut Texts, computed: Result<Computed>) -> (Option<String>, Option<Result<()>>) {
+/// The new text of a request's first sequence, and the end where it has come.
+fn choose(
+    request: &mut Request,
+    computed: Result<Computed>,
+) -> (Option<String>, Option<Result<()>>) {
     let bug = "red-candle met a bug of its own while it chose a token. Please report it";
-    let chosen = computed.and_then(|(rows, cache)| caught(bug, || texts.choose(&rows, &cache)));
+    let chosen = computed.and_then(|(rows, cache)| caught(bug, || request.choose(&rows, &cache)));
     match chosen {
-        Ok(said) => (Some(said), texts.is_over().then_some(Ok(()))),
+        Ok(said) => (Some(said), request.is_over().then_some(Ok(()))),
         Err(error) => (None, Some(Err(error))),
     }
 }
