@@ -167,6 +167,10 @@ parts! {
     PositionQuery position_query Layer;
     PositionKey position_key Layer;
     AttentionOutput attention_output Layer;
+    /// What goes into and out of a layer that keeps a state, and its convolution.
+    StateInput state_input Layer;
+    StateOutput state_output Layer;
+    StateConvolution state_convolution Layer;
     /// Of a decoder's attention to what an encoder made.
     CrossNorm cross_norm Layer;
     CrossQuery cross_query Layer;

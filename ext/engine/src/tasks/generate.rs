@@ -79,6 +79,7 @@ impl CacheOptions {
             let device = decoder.device();
             let token = KvPool::token_bytes(decoder.config(), kind);
             let context = token.saturating_mul(context_length);
+            let context = context.saturating_add(KvPool::sequence_bytes(decoder.config()));
             default_limit(Device::of(device), free_bytes(device), context)
         });
         (kind, limit)
@@ -331,7 +332,7 @@ fn new_scheduler(
     stats: &Arc<Stats>,
 ) -> Result<Scheduler> {
     // Both models have room for the same tokens.
-    let token = KvPool::token_bytes(decoder.config(), kind);
+    let token = KvPool::spread_bytes(decoder.config(), kind);
     let guessing = draft.map_or(0, DraftModel::token_bytes);
     let tokens = limit / (token + guessing).max(1);
     let drafter = draft.map(|draft| draft.drafter(tokens.saturating_mul(guessing)));

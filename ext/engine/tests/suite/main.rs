@@ -35,6 +35,7 @@ mod sentence_piece;
 mod seq2seq;
 mod seq2seq_together;
 mod sparse;
+mod states;
 mod tokenizer;
 mod vector_index;
 mod verification;

@@ -35,6 +35,13 @@ pub fn checkpoint(name: &str) -> Folder {
     written(name, &record(name, "config.json"), str::to_owned)
 }
 
+/// The checkpoint of a model that reads texts of so many tokens.
+pub fn roomy(name: &str, positions: usize) -> Folder {
+    let mut config = record(name, "config.json");
+    config["max_position_embeddings"] = positions.into();
+    written(name, &config, str::to_owned)
+}
+
 /// The checkpoint as the text part of a model of texts and images of this type.
 pub fn text_part(name: &str, model_type: &str) -> Folder {
     let config = json!({"model_type": model_type, "text_config": record(name, "config.json")});

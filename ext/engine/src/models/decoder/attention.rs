@@ -2,18 +2,19 @@
 
 use candle_core::Tensor;
 
-use super::adapter::LayerAdapter;
+use super::adapter::{LayerAdapter, Slot};
 use super::batch::{Keys, Past};
 use super::config::{OutputGate, QueryKeyNorm};
 use super::differential::Differential;
 use super::indexer::{Chosen, IndexerLayer};
-use super::latent::LatentProjections;
-use super::layer::{normalized, Step};
+use super::latent::{LatentProjections, QUERY_SLOT};
+use super::layer::{normalized, slots, Step};
 use super::query_experts::{QueryExperts, Routes};
 use super::shapes::{KvSource, LayerShape};
 use crate::models::config::Relative;
+use crate::models::parts::Part;
 use crate::nn::attention::{AttentionBias, AttentionOptions};
-use crate::nn::{elementwise, Linear, Norm, Projection};
+use crate::nn::{elementwise, Inventory, Linear, Norm, Projection};
 use crate::{Error, Result};
 use kernels::{Activation, Pointwise};
 
@@ -73,6 +74,59 @@ impl Projected {
 }
 
 impl AttentionLayer {
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        if let Some(norm) = &self.sub_norm {
+            inventory.add_norm(norm)?;
+        }
+        for norm in [&self.query_norm, &self.key_norm].into_iter().flatten() {
+            inventory.add_norm(&norm.norm)?;
+        }
+        match &self.qkv {
+            Qkv::Plain(qkv) => inventory.add_projection(qkv)?,
+            Qkv::Latent(latent) => latent.list(inventory)?,
+            Qkv::Experts(experts) => experts.list(inventory)?,
+        }
+        if let Some(output) = &self.output {
+            inventory.add_linear(output)?;
+        }
+        if let Some(indexer) = &self.indexer {
+            indexer.list(inventory)?;
+        }
+        match &self.gate {
+            Some(gate) => inventory.add_linear(gate),
+            None => Ok(()),
+        }
+    }
+
+    /// What an adapter can change.
+    pub fn linears(&self) -> Vec<(Part, Slot, &Linear)> {
+        let mut linears: Vec<_> = match &self.qkv {
+            Qkv::Plain(qkv) => {
+                let parts: &[_] = if qkv.matrices().len() < qkv.widths().len() {
+                    &[Part::Qkv]
+                } else {
+                    &[Part::Query, Part::Key, Part::Value]
+                };
+                slots(qkv, parts, Slot::Qkv).collect()
+            }
+            Qkv::Latent(latent) => {
+                let parts: &[_] = match &latent.query {
+                    Some(_) => &[Part::QueryDown, Part::LatentDown],
+                    None => &[Part::Query, Part::LatentDown],
+                };
+                let inputs = slots(&latent.input, parts, Slot::Qkv);
+                let query = latent.query.iter();
+                let query = query.map(|(_, linear)| (Part::QueryUp, Slot::Qkv(QUERY_SLOT), linear));
+                inputs.chain(query).collect()
+            }
+            Qkv::Experts(experts) => slots(&experts.shared, &[Part::Qkv], Slot::Qkv).collect(),
+        };
+        if let Some(output) = &self.output {
+            linears.push((Part::AttentionOutput, Slot::AttentionOutput, output));
+        }
+        linears
+    }
+
     pub(super) fn forward(
         &self,
         index: usize,

@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::config::DecoderConfig;
 use super::pool::KvPool;
+use super::states::{SequenceState, StateLayout};
 use crate::models::rope::{Piece, Place};
 use crate::nn::attention::{attention, AttentionOptions};
 use crate::nn::PackedSequences;
@@ -92,9 +93,15 @@ pub struct Stretch<'a> {
 /// What the pieces of a batch attend to beside themselves.
 pub enum Past<'a> {
     /// Nothing: every piece is a whole sequence.
-    None(Kept),
+    None(Kept, Option<StateLayout>),
     /// What came before each piece, which is added to it.
-    Paged(&'a mut KvPool, PagedBatch, Vec<Whole>),
+    Paged {
+        pool: &'a mut KvPool,
+        batch: PagedBatch,
+        wholes: Vec<Whole>,
+        /// Of each piece's sequence, where layers keep states.
+        states: Vec<&'a mut SequenceState>,
+    },
 }
 
 /// Rows of a batch, all of which see each other, as the last ones of their sequence so far.
@@ -141,10 +148,11 @@ fn pages_of(batch: &Batch, key: &Tensor) -> Result<(PagedLayer, PagedBatch)> {
 
 impl Past<'_> {
     pub fn none(config: &DecoderConfig) -> Self {
-        Self::None(Kept {
+        let kept = Kept {
             wanted: config.shared_layers(),
             stored: HashMap::new(),
-        })
+        };
+        Self::None(kept, StateLayout::new(config))
     }
 
     /// How well the keys of a layer's indexer fit each token, given those of a batch's own tokens, its queries and
@@ -158,12 +166,14 @@ impl Past<'_> {
     ) -> Result<Vec<Vec<f32>>> {
         let parts = (query, key, key);
         match self {
-            Self::None(_) => {
+            Self::None(..) => {
                 let (mut stored, paged) = pages_of(batch, key)?;
                 let query = stored.store(&paged, parts, rotation)?;
                 stored.ranks(&paged, &query, weights)
             }
-            Self::Paged(pool, paged, _) => {
+            Self::Paged {
+                pool, batch: paged, ..
+            } => {
                 let stored = pool.index(layer).ok_or_else(|| {
                     Error::Internal(format!("layer {layer} has no keys to choose from"))
                 })?;
@@ -188,7 +198,7 @@ impl Past<'_> {
             None => Ok(x.clone()),
         };
         match self {
-            Self::None(_) if options.chosen.is_some() => {
+            Self::None(..) if options.chosen.is_some() => {
                 let Keys::Own(key, value) = keys else {
                     return Err(Error::Internal(
                         "keys of another layer are not chosen from".into(),
@@ -198,7 +208,7 @@ impl Past<'_> {
                 let query = stored.store(&paged, (query, key, value), rotation)?;
                 stored.read(&paged, &query, options)
             }
-            Self::None(kept) => {
+            Self::None(kept, _) => {
                 let boundaries = &batch.boundaries;
                 let query = rotated(query)?;
                 let (key, value) = match keys {
@@ -211,7 +221,12 @@ impl Past<'_> {
                 }
                 Ok(attended)
             }
-            Self::Paged(pool, paged, wholes) => {
+            Self::Paged {
+                pool,
+                batch: paged,
+                wholes,
+                ..
+            } => {
                 let stored = pool.layer(layer);
                 let query = match keys {
                     Keys::Own(key, value) => stored.store(paged, (query, key, value), rotation)?,

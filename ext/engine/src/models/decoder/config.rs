@@ -1,7 +1,9 @@
 //! What tells one family of decoders from another.
 
 use super::lanes::LaneConfig;
+use super::mixers::{StateKind, Sublayers};
 use super::shapes::LayerShape;
+pub use super::temperature::{Growth, Temperature};
 use crate::models::config::{
     check_layer_count, check_layers, check_positions, check_size, check_vocabulary, Checked, Mlp,
     NormConfig, NormPlacement, Positions, QkvLayout, Relative,
@@ -25,6 +27,10 @@ pub struct DecoderConfig {
     pub head_size: usize,
     /// For each layer how it divides attention, where they differ; empty where all do as said above.
     pub shapes: Vec<LayerShape>,
+    /// For each layer what it is made of, where they differ; empty where all have attention and an MLP.
+    pub sublayers: Vec<Sublayers>,
+    /// What keeps a state in the layers that have one.
+    pub state: Option<StateKind>,
     /// Values are normalized over each head, without weights (Gemma 4).
     pub value_norm: bool,
     /// Factor on values (MiMo).
@@ -282,54 +288,6 @@ impl Indexer {
     }
 }
 
-/// Queries grow with n, their position and `offset` divided by `period`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Temperature {
-    pub growth: Growth,
-    pub scale: f32,
-    pub offset: f32,
-    pub period: f32,
-    /// Only in layers that do not rotate (Llama 4).
-    pub unrotated_only: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Growth {
-    /// By 1 + scale · ln(1 + ⌊n⌋).
-    Steps,
-    /// By (1 + n) to the power of the scale (Beam).
-    Power,
-}
-
-impl Temperature {
-    /// By steps, in every layer.
-    pub fn steps(scale: f32, offset: f32, period: f32) -> Self {
-        Self {
-            growth: Growth::Steps,
-            scale,
-            offset,
-            period,
-            unrotated_only: false,
-        }
-    }
-
-    /// The same in layers that do not rotate.
-    pub fn unrotated(self) -> Self {
-        Self {
-            unrotated_only: true,
-            ..self
-        }
-    }
-
-    pub fn factor(&self, position: usize) -> f32 {
-        let n = (position as f32 + self.offset) / self.period;
-        match self.growth {
-            Growth::Steps => 1.0 + self.scale * (1.0 + n.floor()).ln(),
-            Growth::Power => (self.scale * n.ln_1p()).exp(),
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
     pub count: usize,
@@ -461,6 +419,8 @@ impl DecoderConfig {
     /// Whether a step depends on nothing but what a recording reads from the device.
     pub fn is_recordable(&self) -> bool {
         self.experts.is_none()
+            && self.state.is_none()
+            && self.sublayers.is_empty()
             && self.temperature.is_none()
             && self.embedding_norm.is_none()
             && self.qkv_limit.is_none()
@@ -494,7 +454,9 @@ impl DecoderConfig {
 
     /// How many positions the layer that sees the farthest sees; `None` where one sees all.
     pub fn reach(&self) -> Option<usize> {
-        let windows = self.windows.iter().copied();
+        let windows = self.windows.iter().copied().enumerate();
+        let windows = windows.filter(|&(layer, _)| self.sublayers(layer).attention);
+        let windows = windows.map(|(_, window)| window);
         windows
             .reduce(|one, other| Some(one?.max(other?)))
             .flatten()
@@ -590,6 +552,7 @@ impl DecoderConfig {
             check_size("number of residual streams", lanes.count, 1..=MOST_LANES)?;
             check_size("active residual stream", lanes.active, 0..=lanes.count - 1)?;
         }
+        self.check_sublayers()?;
         self.check_shapes()
     }
 }

@@ -8,8 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use candle_core::Tensor;
 
+use super::batch::Whole;
+use super::model::{Decoder, Reading};
 use crate::models::rope::Place;
 use crate::{Error, Result};
+use kernels::paged::{PagedBatch, PagedPiece};
 
 /// Rows of the decoder's width, for as long as someone holds them.
 #[derive(Debug)]
@@ -190,6 +193,74 @@ impl Guests {
             runs.push(run);
         }
         Ok(runs)
+    }
+}
+
+impl Decoder {
+    /// Lets rows `[count, hidden]` stand in prompts, under ids of their own. `grid` is (columns, rows) of
+    /// those that have positions in both directions.
+    pub fn admit(&self, rows: Tensor, grid: Option<(usize, usize)>) -> Result<Arc<Guest>> {
+        if rows.dims().last() != Some(&self.config().hidden_size) {
+            return Err(Error::Internal(
+                "a guest is not of the decoder's width".into(),
+            ));
+        }
+        let window = self.config().windows.iter().flatten().min();
+        let beyond =
+            window.filter(|&&window| self.config().whole_guests && rows.dims()[0] > window);
+        if let Some(window) = beyond {
+            return Err(Error::UnsupportedModel(format!(
+                "an image of {} tokens does not fit the model's windows of {window}",
+                rows.dims()[0]
+            )));
+        }
+        let rows = rows.to_dtype(self.dtype())?;
+        self.guests.admit(rows, grid, self.config().vocab_size)
+    }
+
+    /// How many of `tokens` a pass reads that has room for `most`: images whose tokens see each other are
+    /// not divided.
+    pub fn piece_length(&self, tokens: &[u32], most: usize) -> usize {
+        let length = tokens.len().min(most);
+        let last = length.checked_sub(1).and_then(|last| tokens.get(last));
+        let guest = match last {
+            Some(&id) if self.config().whole_guests => self.guests.find(id),
+            _ => None,
+        };
+        match (guest, last) {
+            (Some(guest), Some(&id)) => {
+                let rest = (guest.ids().end - id) as usize - 1;
+                (length + rest).min(tokens.len())
+            }
+            _ => length,
+        }
+    }
+
+    /// The images among what is read.
+    pub(super) fn wholes(
+        &self,
+        readings: &[Reading<'_>],
+        pieces: &[PagedPiece],
+    ) -> Result<Vec<Whole>> {
+        let mut wholes = Vec::new();
+        for (reading, piece) in readings.iter().zip(pieces) {
+            let ranges = self
+                .guests
+                .ranges(reading.tokens, self.config().vocab_size)?;
+            for range in ranges {
+                let whole = PagedPiece {
+                    rows: 0..range.len(),
+                    pages: piece.pages.clone(),
+                    keys: reading.sequence.length() + range.end,
+                };
+                let start = piece.rows.start;
+                wholes.push(Whole {
+                    rows: start + range.start..start + range.end,
+                    batch: PagedBatch::new(vec![whole], self.device())?,
+                });
+            }
+        }
+        Ok(wholes)
     }
 }
 

@@ -5,14 +5,14 @@ use std::f32::consts::FRAC_1_SQRT_2;
 use candle_core::{Device, Tensor};
 
 use super::adapter::{Adapter, LayerAdapter, Slot};
-use super::attention::{AttentionLayer, Qkv};
+use super::attention::AttentionLayer;
 use super::batch::{Batch, Past};
 use super::config::{DecoderConfig, Residual};
 use super::experts::ExpertLayer;
 use super::indexer::Chosen;
 use super::lanes::LaneLayer;
-use super::latent::QUERY_SLOT;
 use super::layer_inputs::LayerInput;
+use super::mixers::Mixer;
 use super::norm_gate::NormGate;
 use super::sparsity::SparseGate;
 use crate::models::config::NormPlacement;
@@ -30,8 +30,9 @@ pub struct Layer {
     /// Behind the norms before attention and before the MLP.
     pub attention_gate: Option<NormGate>,
     pub mlp_gate: Option<NormGate>,
-    pub attention: AttentionLayer,
-    pub mlp: FeedForward,
+    /// What tokens learn of those before them; some layers are an MLP alone, and others have none.
+    pub mixer: Option<Mixer>,
+    pub mlp: Option<FeedForward>,
     /// Beside the MLP; what they give is added after the next layer's.
     pub postponed: Option<ExpertLayer>,
     pub attention_branch: Branch,
@@ -178,7 +179,6 @@ impl Layer {
             &self.post_attention_norm,
             &self.mlp_norm,
             &self.post_mlp_norm,
-            &self.attention.sub_norm,
         ];
         for norm in norms.into_iter().flatten() {
             inventory.add_norm(norm)?;
@@ -186,23 +186,8 @@ impl Layer {
         for gate in [&self.attention_gate, &self.mlp_gate].into_iter().flatten() {
             gate.list(inventory)?;
         }
-        let norms = [&self.attention.query_norm, &self.attention.key_norm];
-        for norm in norms.into_iter().flatten() {
-            inventory.add_norm(&norm.norm)?;
-        }
-        match &self.attention.qkv {
-            Qkv::Plain(qkv) => inventory.add_projection(qkv)?,
-            Qkv::Latent(latent) => latent.list(inventory)?,
-            Qkv::Experts(experts) => experts.list(inventory)?,
-        }
-        if let Some(output) = &self.attention.output {
-            inventory.add_linear(output)?;
-        }
-        if let Some(indexer) = &self.attention.indexer {
-            indexer.list(inventory)?;
-        }
-        if let Some(gate) = &self.attention.gate {
-            inventory.add_linear(gate)?;
+        if let Some(mixer) = &self.mixer {
+            mixer.list(inventory)?;
         }
         if let Some(experts) = &self.postponed {
             experts.list(inventory)?;
@@ -214,9 +199,10 @@ impl Layer {
             lanes.list(inventory)?;
         }
         match &self.mlp {
-            FeedForward::Mlp(mlp) => mlp.list(inventory),
-            FeedForward::Experts(experts) => experts.list(inventory),
-            FeedForward::Both(mlp, norm, experts) => {
+            None => Ok(()),
+            Some(FeedForward::Mlp(mlp)) => mlp.list(inventory),
+            Some(FeedForward::Experts(experts)) => experts.list(inventory),
+            Some(FeedForward::Both(mlp, norm, experts)) => {
                 mlp.list(inventory)?;
                 inventory.add_norm(norm)?;
                 experts.list(inventory)
@@ -226,46 +212,15 @@ impl Layer {
 
     /// What an adapter can change.
     pub fn linears(&self) -> Vec<(Part, Slot, &Linear)> {
-        fn each<'a>(
-            projection: &'a Projection,
-            parts: &'static [Part],
-            slot: fn(usize) -> Slot,
-        ) -> impl Iterator<Item = (Part, Slot, &'a Linear)> {
-            let matrices = projection.matrices().iter().zip(parts).enumerate();
-            matrices.map(move |(at, (linear, &part))| (part, slot(at), linear))
-        }
-        let attention = &self.attention;
-        let mut linears: Vec<_> = match &attention.qkv {
-            Qkv::Plain(qkv) => {
-                let parts: &[_] = if qkv.matrices().len() < qkv.widths().len() {
-                    &[Part::Qkv]
-                } else {
-                    &[Part::Query, Part::Key, Part::Value]
-                };
-                each(qkv, parts, Slot::Qkv).collect()
-            }
-            Qkv::Latent(latent) => {
-                let parts: &[_] = match &latent.query {
-                    Some(_) => &[Part::QueryDown, Part::LatentDown],
-                    None => &[Part::Query, Part::LatentDown],
-                };
-                let inputs = each(&latent.input, parts, Slot::Qkv);
-                let query = latent.query.iter();
-                let query = query.map(|(_, linear)| (Part::QueryUp, Slot::Qkv(QUERY_SLOT), linear));
-                inputs.chain(query).collect()
-            }
-            Qkv::Experts(experts) => each(&experts.shared, &[Part::Qkv], Slot::Qkv).collect(),
-        };
-        if let Some(output) = &attention.output {
-            linears.push((Part::AttentionOutput, Slot::AttentionOutput, output));
-        }
-        if let FeedForward::Mlp(mlp) | FeedForward::Both(mlp, ..) = &self.mlp {
+        let attention = self.mixer.as_ref().and_then(Mixer::attention);
+        let mut linears = attention.map_or_else(Vec::new, AttentionLayer::linears);
+        if let Some(FeedForward::Mlp(mlp) | FeedForward::Both(mlp, ..)) = &self.mlp {
             let parts: &[_] = match (mlp.input.matrices().len(), mlp.input.widths().len()) {
                 (1, 1) => &[Part::Up],
                 (1, _) => &[Part::GateUp],
                 _ => &[Part::Gate, Part::Up],
             };
-            linears.extend(each(&mlp.input, parts, Slot::MlpInput));
+            linears.extend(slots(&mlp.input, parts, Slot::MlpInput));
             linears.push((Part::Down, Slot::MlpOutput, &mlp.output));
         }
         linears
@@ -282,44 +237,28 @@ impl Layer {
             return self.forward_lanes(lanes, index, stream, past, step);
         }
         let config = step.config;
-        let input = enter(stream, self.attention_norm.as_ref(), config)?;
-        let input = through_gate(input, self.attention_gate.as_ref())?;
-        let chosen = &mut stream.chosen;
-        let attended = self.attention.forward(index, &input, past, step, chosen)?;
-        let updates = LayerAdapter::of(step.adapter, index);
-        match config.residual {
-            Residual::Sequential | Residual::SequentialFromNorm => {
-                let attended = normalized(attended, self.post_attention_norm.as_ref())?;
-                stream.add(attended, &self.attention_branch)?;
-                leave(stream, self.attention_norm.as_ref(), config)?;
-                let before = match &self.mlp {
-                    FeedForward::Both(..) => Some(stream.read(None)?),
-                    FeedForward::Mlp(_) | FeedForward::Experts(_) => None,
-                };
-                let input = enter(stream, self.mlp_norm.as_ref(), config)?;
-                let input = through_gate(input, self.mlp_gate.as_ref())?;
-                let postponed = self.postponed.as_ref();
-                let postponed = postponed.map(|experts| experts.forward(&input, step.cancel));
-                let before = before.as_ref().unwrap_or(&input);
-                let result = self.mlp.forward(&input, before, updates, step.cancel)?;
-                let result = normalized(result, self.post_mlp_norm.as_ref())?;
-                stream.add(result, &self.mlp_branch)?;
-                if let Some(earlier) =
-                    std::mem::replace(&mut stream.postponed, postponed.transpose()?)
-                {
-                    stream.add(earlier, &self.mlp_branch)?;
+        match (config.residual, &self.mixer, &self.mlp) {
+            (Residual::Sequential | Residual::SequentialFromNorm, mixer, mlp) => {
+                if let Some(mixer) = mixer {
+                    self.mix(mixer, index, stream, past, step)?;
                 }
-                leave(stream, self.mlp_norm.as_ref(), config)?;
+                if let Some(mlp) = mlp {
+                    self.feed_forward(mlp, index, stream, step)?;
+                }
             }
-            Residual::ParallelOneNorm => {
-                let result = self.mlp.forward(&input, &input, updates, step.cancel)?;
-                stream.add(elementwise::add(&attended, &result)?, &self.mlp_branch)?;
+            (parallel, Some(mixer), Some(mlp)) => {
+                let updates = LayerAdapter::of(step.adapter, index);
+                let input = enter(stream, self.attention_norm.as_ref(), config)?;
+                let input = through_gate(input, self.attention_gate.as_ref())?;
+                let mixed = mixer.forward(index, &input, past, step, &mut stream.chosen)?;
+                let input = match parallel {
+                    Residual::ParallelTwoNorms => stream.read(self.mlp_norm.as_ref())?,
+                    _ => input,
+                };
+                let result = mlp.forward(&input, &input, updates, step.cancel)?;
+                stream.add(elementwise::add(&mixed, &result)?, &self.mlp_branch)?;
             }
-            Residual::ParallelTwoNorms => {
-                let input = stream.read(self.mlp_norm.as_ref())?;
-                let result = self.mlp.forward(&input, &input, updates, step.cancel)?;
-                stream.add(elementwise::add(&attended, &result)?, &self.mlp_branch)?;
-            }
+            _ => return Err(one_sublayer(index)),
         }
         if let (Some(input), Some(own)) = (&self.input, step.inputs.get(index)) {
             let x = stream.read(None)?;
@@ -334,6 +273,50 @@ impl Layer {
         }
     }
 
+    fn mix(
+        &self,
+        mixer: &Mixer,
+        index: usize,
+        stream: &mut Stream,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<()> {
+        let (norm, config) = (self.attention_norm.as_ref(), step.config);
+        let input = enter(stream, norm, config)?;
+        let input = through_gate(input, self.attention_gate.as_ref())?;
+        let mixed = mixer.forward(index, &input, past, step, &mut stream.chosen)?;
+        let mixed = normalized(mixed, self.post_attention_norm.as_ref())?;
+        stream.add(mixed, &self.attention_branch)?;
+        leave(stream, norm, config)
+    }
+
+    fn feed_forward(
+        &self,
+        mlp: &FeedForward,
+        index: usize,
+        stream: &mut Stream,
+        step: &Step<'_>,
+    ) -> Result<()> {
+        let (norm, config) = (self.mlp_norm.as_ref(), step.config);
+        let before = match mlp {
+            FeedForward::Both(..) => Some(stream.read(None)?),
+            FeedForward::Mlp(_) | FeedForward::Experts(_) => None,
+        };
+        let input = enter(stream, norm, config)?;
+        let input = through_gate(input, self.mlp_gate.as_ref())?;
+        let postponed = self.postponed.as_ref();
+        let postponed = postponed.map(|experts| experts.forward(&input, step.cancel));
+        let before = before.as_ref().unwrap_or(&input);
+        let updates = LayerAdapter::of(step.adapter, index);
+        let result = mlp.forward(&input, before, updates, step.cancel)?;
+        let result = normalized(result, self.post_mlp_norm.as_ref())?;
+        stream.add(result, &self.mlp_branch)?;
+        if let Some(earlier) = std::mem::replace(&mut stream.postponed, postponed.transpose()?) {
+            stream.add(earlier, &self.mlp_branch)?;
+        }
+        leave(stream, norm, config)
+    }
+
     /// The layer on one of several streams.
     fn forward_lanes(
         &self,
@@ -343,18 +326,19 @@ impl Layer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<()> {
+        let (Some(mixer), Some(mlp)) = (&self.mixer, &self.mlp) else {
+            return Err(one_sublayer(index));
+        };
         let updates = LayerAdapter::of(step.adapter, index);
         let (predicted, active) = lanes.predict(&stream.lanes)?;
         let input = normalized(active.clone(), self.attention_norm.as_ref())?;
-        let attended = self
-            .attention
-            .forward(index, &input, past, step, &mut stream.chosen)?;
+        let attended = mixer.forward(index, &input, past, step, &mut stream.chosen)?;
         let attended = normalized(attended, self.post_attention_norm.as_ref())?;
         let attended = elementwise::add(&active, &attended)?;
         let both = elementwise::add(&attended, &lanes.beside(&input)?)?;
         let mut inner = Stream::new(elementwise::scale(&both, FRAC_1_SQRT_2)?);
         let input = inner.read(self.mlp_norm.as_ref())?;
-        let result = self.mlp.forward(&input, &input, updates, step.cancel)?;
+        let result = mlp.forward(&input, &input, updates, step.cancel)?;
         inner.add(
             normalized(result, self.post_mlp_norm.as_ref())?,
             &self.mlp_branch,
@@ -370,6 +354,10 @@ impl Layer {
         stream.lanes = corrected;
         Ok(())
     }
+}
+
+fn one_sublayer(layer: usize) -> Error {
+    Error::Internal(format!("layer {layer} has one sublayer where it needs two"))
 }
 
 /// What a sublayer reads.
@@ -469,6 +457,16 @@ fn through_gate(x: Tensor, gate: Option<&NormGate>) -> Result<Tensor> {
         Some(gate) => gate.forward(&x),
         None => Ok(x),
     }
+}
+
+/// The matrices of a projection as an adapter knows them.
+pub(super) fn slots<'a>(
+    projection: &'a Projection,
+    parts: &'static [Part],
+    slot: fn(usize) -> Slot,
+) -> impl Iterator<Item = (Part, Slot, &'a Linear)> {
+    let matrices = projection.matrices().iter().zip(parts).enumerate();
+    matrices.map(move |(at, (linear, &part))| (part, slot(at), linear))
 }
 
 pub(super) fn normalized(x: Tensor, norm: Option<&Norm>) -> Result<Tensor> {

@@ -13,6 +13,7 @@ use super::lanes::LaneLayer;
 use super::latent::LatentProjections;
 use super::layer::{Branch, FeedForward, Layer, MlpActivation, MlpLayer};
 use super::layer_inputs::LayerInput;
+use super::mixers::Mixer;
 use super::norm_gate::NormGate;
 use super::query_experts::QueryExperts;
 use super::shapes::KvSource;
@@ -163,7 +164,9 @@ pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) 
             .then(|| parameters.norm(part.at(index), &widths, config.norm))
             .transpose()
     };
-    let sparse = config.experts.as_ref();
+    let has = config.sublayers(index);
+    let mixes = has.attention || has.state;
+    let sparse = config.experts.as_ref().filter(|_| has.mlp);
     let sparse = sparse.filter(|experts| experts.layers[index]);
     let normalized = sparse.is_some_and(|experts| experts.normalized);
     let experts_if = |postponed: bool| {
@@ -179,14 +182,18 @@ pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) 
             .transpose()
     };
     Ok(Layer {
-        attention_gate: gate(true, Part::AttentionNormDown, Part::AttentionNormUp)?,
+        attention_gate: gate(mixes, Part::AttentionNormDown, Part::AttentionNormUp)?,
         mlp_gate: gate(sparse.is_some(), Part::MlpNormDown, Part::MlpNormUp)?,
-        attention_norm: norm(before && !first, Part::AttentionNorm)?,
-        post_attention_norm: norm(after, Part::PostAttentionNorm)?,
-        mlp_norm: norm(before && !one_norm, Part::MlpNorm)?,
-        post_mlp_norm: norm(after || normalized, Part::PostMlpNorm)?,
-        attention: attention(parameters, index, config)?,
-        mlp: feed_forward(parameters, index, config, experts_if(false)?)?,
+        attention_norm: norm(before && !first && mixes, Part::AttentionNorm)?,
+        post_attention_norm: norm(after && mixes, Part::PostAttentionNorm)?,
+        mlp_norm: norm(before && !one_norm && has.mlp, Part::MlpNorm)?,
+        post_mlp_norm: norm((after || normalized) && has.mlp, Part::PostMlpNorm)?,
+        mixer: Mixer::load(parameters, index, config)?,
+        mlp: if has.mlp {
+            Some(feed_forward(parameters, index, config, experts_if(false)?)?)
+        } else {
+            None
+        },
         postponed: experts_if(true)?,
         attention_branch: branch(parameters, Part::AttentionResidual.at(index), 0, config)?,
         mlp_branch: branch(parameters, Part::MlpResidual.at(index), 1, config)?,
@@ -252,7 +259,7 @@ fn feed_forward(
     }
 }
 
-fn attention(
+pub(super) fn attention(
     parameters: &Parameters<'_>,
     index: usize,
     config: &DecoderConfig,

@@ -16,6 +16,7 @@ mod latent;
 pub mod layer;
 pub mod layer_inputs;
 mod loading;
+pub mod mixers;
 pub mod model;
 mod norm_gate;
 pub mod pages;
@@ -28,6 +29,8 @@ mod router;
 pub mod shapes;
 mod sparsity;
 mod stacks;
+pub mod states;
+mod temperature;
 mod verify;
 
 pub use adapter::Adapter;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use super::adapter::Adapter;
-use super::batch::{Batch, Past, Stretch, Whole};
+use super::batch::{Batch, Past, Stretch};
 use super::cache::KvCache;
 use super::config::DecoderConfig;
-use super::guests::{self, Guest, Guests};
+use super::guests::{self, Guests};
 use super::heads::TransformLayer;
 use super::lanes::Lanes;
 use super::layer::{Layer, Step, Stream};
@@ -50,7 +50,7 @@ pub struct Decoder {
     /// Whether linear layers hold bytes.
     pub(super) int8: bool,
     /// What may stand in a prompt beside tokens.
-    guests: Guests,
+    pub(super) guests: Guests,
 }
 
 /// A piece of a sequence that is to be read.
@@ -140,44 +140,6 @@ impl Decoder {
         })
     }
 
-    /// Lets rows `[count, hidden]` stand in prompts, under ids of their own. `grid` is (columns, rows) of
-    /// those that have positions in both directions.
-    pub fn admit(&self, rows: Tensor, grid: Option<(usize, usize)>) -> Result<Arc<Guest>> {
-        if rows.dims().last() != Some(&self.config.hidden_size) {
-            return Err(Error::Internal(
-                "a guest is not of the decoder's width".into(),
-            ));
-        }
-        let window = self.config.windows.iter().flatten().min();
-        let beyond = window.filter(|&&window| self.config.whole_guests && rows.dims()[0] > window);
-        if let Some(window) = beyond {
-            return Err(Error::UnsupportedModel(format!(
-                "an image of {} tokens does not fit the model's windows of {window}",
-                rows.dims()[0]
-            )));
-        }
-        let rows = rows.to_dtype(self.dtype)?;
-        self.guests.admit(rows, grid, self.config.vocab_size)
-    }
-
-    /// How many of `tokens` a pass reads that has room for `most`: images whose tokens see each other are
-    /// not divided.
-    pub fn piece_length(&self, tokens: &[u32], most: usize) -> usize {
-        let length = tokens.len().min(most);
-        let last = length.checked_sub(1).and_then(|last| tokens.get(last));
-        let guest = match last {
-            Some(&id) if self.config.whole_guests => self.guests.find(id),
-            _ => None,
-        };
-        match (guest, last) {
-            (Some(guest), Some(&id)) => {
-                let rest = (guest.ids().end - id) as usize - 1;
-                (length + rest).min(tokens.len())
-            }
-            _ => length,
-        }
-    }
-
     /// What it is made of.
     pub fn inventory(&self) -> Result<Inventory> {
         let mut inventory = Inventory::default();
@@ -213,7 +175,10 @@ impl Decoder {
             inventory.add_rows("softmax", &self.device)?;
         }
         inventory.add_rows("activation", &self.device)?;
-        for layer in 0..self.config.shapes.len().max(1) {
+        let attends = |&layer: &usize| self.config.sublayers(layer).attention;
+        let attending = (0..self.config.layer_count).filter(attends);
+        // Where all are alike, one stands for all.
+        for layer in attending.take(self.config.shapes.len().max(1)) {
             let width = self.config.shape(layer).head_size;
             inventory.add_attention(&self.device, self.dtype, width)?;
         }
@@ -421,7 +386,16 @@ impl Decoder {
             Vec::new()
         };
         let paged = PagedBatch::new(pieces, &self.device)?;
-        let past = Past::Paged(pool, paged, wholes);
+        let states = readings.iter_mut().filter_map(|reading| {
+            let (rows, wanted) = (reading.tokens.len(), reading.wanted);
+            reading.sequence.prepare(rows, wanted)
+        });
+        let past = Past::Paged {
+            pool,
+            batch: paged,
+            wholes,
+            states: states.collect(),
+        };
         let hidden = self.run(&batch, past, adapter.as_deref(), cancel)?;
         for reading in readings {
             reading.sequence.advance(reading.tokens);
@@ -447,27 +421,6 @@ impl Decoder {
             places,
             variant: sequence.rope_variant(),
         })
-    }
-
-    /// The images among what is read.
-    fn wholes(&self, readings: &[Reading<'_>], pieces: &[PagedPiece]) -> Result<Vec<Whole>> {
-        let mut wholes = Vec::new();
-        for (reading, piece) in readings.iter().zip(pieces) {
-            let ranges = self.guests.ranges(reading.tokens, self.config.vocab_size)?;
-            for range in ranges {
-                let whole = PagedPiece {
-                    rows: 0..range.len(),
-                    pages: piece.pages.clone(),
-                    keys: reading.sequence.length() + range.end,
-                };
-                let start = piece.rows.start;
-                wholes.push(Whole {
-                    rows: start + range.start..start + range.end,
-                    batch: PagedBatch::new(vec![whole], &self.device)?,
-                });
-            }
-        }
-        Ok(wholes)
     }
 
     /// The states after the final norm of whole sequences, `[tokens, hidden]`.

@@ -2,6 +2,7 @@
 //! which a new sequence finds the beginning that others have read before it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use kernels::paged::PAGE;
 
@@ -22,6 +23,11 @@ pub struct PageBook {
     nodes: Vec<Option<Node>>,
     roots: HashMap<Kind, Vec<usize>>,
     clock: u64,
+    /// What a saved state takes, in pages; 0 in a model whose layers keep none.
+    state_pages: usize,
+    /// How many pages the states of sequences take, and how many states are saved.
+    charged: usize,
+    saved: usize,
 }
 
 /// A page in the tree, below the one that comes before it in a text.
@@ -33,15 +39,19 @@ struct Node {
     parent: Option<usize>,
     children: Vec<usize>,
     used: u64,
+    /// The state after these tokens.
+    state: Option<Arc<[f32]>>,
 }
 
 /// The beginning of a text that was found.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Found {
     /// Whole pages, which the finder now uses too.
     pub pages: Vec<u32>,
     /// A page of which so many of the first tokens are the text's; to be copied before it is written to.
     pub partly: Option<(u32, usize)>,
+    /// The state after all of it, in a model whose layers keep one: it ends where a state was saved.
+    pub state: Option<Arc<[f32]>>,
 }
 
 impl PageBook {
@@ -55,6 +65,17 @@ impl PageBook {
             nodes: Vec::new(),
             roots: HashMap::new(),
             clock: 0,
+            state_pages: 0,
+            charged: 0,
+            saved: 0,
+        }
+    }
+
+    /// The same for a model whose states take so many pages each.
+    pub fn with_states(self, state_pages: usize) -> Self {
+        Self {
+            state_pages,
+            ..self
         }
     }
 
@@ -62,19 +83,61 @@ impl PageBook {
         self.limit
     }
 
-    /// Pages that sequences use.
+    /// Pages that sequences use, and what their states take.
     pub fn used(&self) -> usize {
-        self.used
+        self.used + self.charged
     }
 
-    /// Pages that are kept for whoever begins alike.
+    /// Pages and states that are kept for whoever begins alike.
     pub fn idle(&self) -> usize {
-        self.users.len() - self.free.len() - self.used
+        self.users.len() - self.free.len() - self.used + self.saved * self.state_pages
+    }
+
+    /// What all states take.
+    pub fn state_pages(&self) -> usize {
+        self.charged + self.saved * self.state_pages
+    }
+
+    /// Counts what the state of a sequence takes; false, and nothing is counted, where there is too little left.
+    pub fn charge(&mut self, pages: usize) -> bool {
+        let has_room = self.make_room(pages);
+        self.charged += if has_room { pages } else { 0 };
+        has_room
+    }
+
+    /// What such a state took.
+    pub fn discharge(&mut self, pages: usize) {
+        self.charged -= pages;
+    }
+
+    /// Gives up what is kept for nobody in particular until there is room for so many pages more.
+    fn make_room(&mut self, pages: usize) -> bool {
+        while self.used() + self.idle() + pages > self.limit {
+            if self.forget_oldest().is_none() && !self.forget_state() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives up the saved state that was not wanted for the longest time, in a page that somebody uses.
+    fn forget_state(&mut self) -> bool {
+        let nodes = self.nodes.iter_mut().flatten();
+        let oldest = nodes.filter(|node| node.state.is_some());
+        let Some(node) = oldest.min_by_key(|node| node.used) else {
+            return false;
+        };
+        node.state = None;
+        self.saved -= 1;
+        true
     }
 
     /// A page for a sequence, the one behind `last` where that can be had. Where none is left, the least
     /// recently used of the idle ones is given up for it.
     pub fn allocate(&mut self, last: Option<u32>) -> Option<u32> {
+        if self.state_pages > 0 && !self.make_room(1) {
+            return None;
+        }
         let behind = last.map(|last| last + 1);
         let page = match behind.filter(|page| self.free.contains(page)) {
             Some(page) => page,
@@ -112,24 +175,89 @@ impl PageBook {
         }
     }
 
-    /// The longest beginning of `tokens` that is kept.
+    /// The longest beginning of `tokens` that is kept, and that a sequence can go on from.
     pub fn find(&mut self, kind: Kind, tokens: &[u32]) -> Found {
         self.clock += 1;
-        let mut found = Found::default();
+        let mut path = Vec::new();
         let mut parent = None;
         let mut rest = tokens;
         while let Some((node, common)) = self.best(self.below(kind, parent), rest) {
+            path.push((node, common));
+            if common < PAGE {
+                break;
+            }
+            (parent, rest) = (Some(node), &rest[PAGE..]);
+        }
+        let mut found = Found::default();
+        if self.state_pages > 0 {
+            found.state = self.cut_to_state(&mut path);
+        }
+        for (node, common) in path {
             self.node_mut(node).used = self.clock;
             let page = self.node(node).page;
             if common < PAGE {
                 found.partly = Some((page, common));
-                break;
+            } else {
+                self.take(page);
+                found.pages.push(page);
             }
-            self.take(page);
-            found.pages.push(page);
-            (parent, rest) = (Some(node), &rest[PAGE..]);
         }
         found
+    }
+
+    /// Shortens a path to where a state was saved, and returns that.
+    fn cut_to_state(&self, path: &mut Vec<(usize, usize)>) -> Option<Arc<[f32]>> {
+        while let Some(&(node, common)) = path.last() {
+            let node = self.node(node);
+            let whole = node.tokens.len() == common;
+            if let Some(state) = node.state.as_ref().filter(|_| whole) {
+                return Some(state.clone());
+            }
+            // Another page may end earlier, and have a state.
+            let tokens = node.tokens[..common].to_vec();
+            let others = self.below(node.kind, node.parent).iter().copied();
+            let others = others.filter(|&other| {
+                let other = self.node(other);
+                other.state.is_some() && tokens.starts_with(&other.tokens)
+            });
+            path.pop();
+            if let Some(other) = others.max_by_key(|&other| self.node(other).tokens.len()) {
+                path.push((other, self.node(other).tokens.len()));
+            }
+        }
+        None
+    }
+
+    /// Saves the state after `tokens`, whose pages are kept, as far as there is room for it.
+    pub fn save(&mut self, kind: Kind, tokens: &[u32], state: Arc<[f32]>) {
+        let mut parent = None;
+        for part in tokens.chunks(PAGE) {
+            match self.exact(kind, parent, part) {
+                Some(node) => parent = Some(node),
+                None => return,
+            }
+        }
+        let Some(page) = parent.map(|node| self.node(node).page) else {
+            return;
+        };
+        // What makes room for it may be its own page.
+        self.take(page);
+        if self.make_room(self.state_pages) {
+            let node = self.place[page as usize].and_then(|node| self.nodes[node].as_mut());
+            if let Some(node) = node {
+                self.saved += usize::from(node.state.is_none());
+                node.state = Some(state);
+            }
+        }
+        self.release(page);
+    }
+
+    /// The page of just these tokens.
+    fn exact(&self, kind: Kind, parent: Option<usize>, tokens: &[u32]) -> Option<usize> {
+        let nodes = self.below(kind, parent).iter().copied();
+        nodes
+            .into_iter()
+            .find(|&node| self.node(node).tokens == tokens)
     }
 
     /// Keeps the pages of a text for whoever begins alike; a page that is kept already replaces the
@@ -150,7 +278,14 @@ impl PageBook {
                 return;
             }
             let best = self.best(self.below(kind, parent), part);
-            let node = match best.filter(|&(_, common)| common == part.len()) {
+            let kept = match self.state_pages {
+                0 => best.filter(|&(_, common)| common == part.len()),
+                // A state is that of all tokens of its page.
+                _ => self
+                    .exact(kind, parent, part)
+                    .map(|node| (node, part.len())),
+            };
+            let node = match kept {
                 Some((node, _)) => {
                     let kept = self.node(node).page;
                     if kept != *page && at >= passed {
@@ -162,8 +297,10 @@ impl PageBook {
                 None if at < passed || self.place[*page as usize].is_some() => return,
                 None => {
                     // What goes on where a page that is not full ended, makes that one needless.
-                    let shorter =
-                        best.filter(|&(node, common)| self.node(node).tokens.len() == common);
+                    let shorter = best.filter(|&(node, common)| {
+                        let node = self.node(node);
+                        node.tokens.len() == common && node.state.is_none()
+                    });
                     if let Some((node, _)) = shorter {
                         self.forget(node);
                     }
@@ -219,6 +356,7 @@ impl PageBook {
             parent,
             children: Vec::new(),
             used: self.clock,
+            state: None,
         };
         let number = match self.nodes.iter().position(Option::is_none) {
             Some(vacant) => vacant,
@@ -241,6 +379,7 @@ impl PageBook {
         let Some(node) = self.nodes[number].take() else {
             return;
         };
+        self.saved -= usize::from(node.state.is_some());
         self.place[node.page as usize] = None;
         if self.users[node.page as usize] == 0 {
             self.free.insert(node.page);

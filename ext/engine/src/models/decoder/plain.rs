@@ -41,6 +41,8 @@ impl DecoderConfig {
             kv_head_count,
             head_size,
             shapes: Vec::new(),
+            sublayers: Vec::new(),
+            state: None,
             value_norm: false,
             value_scale: 1.0,
             layer_input_size: None,

@@ -7,9 +7,16 @@ use candle_core::Device;
 use super::adapter::Adapter;
 use super::config::DecoderConfig;
 use super::pages::{Kind, PageBook};
+use super::states::{SequenceState, StateLayout};
 use crate::{Error, Result};
 use base::runtime::memory::format_bytes;
 use kernels::paged::{KvShape, KvType, PagedLayer, PAGE};
+
+/// What a page is taken for where no layer has keys: its place in the book.
+const BOOK_BYTES: usize = 1024;
+
+/// So many tokens share what a sequence takes whatever its length.
+const USUAL_LENGTH: usize = 1024;
 
 pub struct KvPool {
     layers: Vec<PagedLayer>,
@@ -19,6 +26,9 @@ pub struct KvPool {
     indexes: Vec<Option<PagedLayer>>,
     book: PageBook,
     page_bytes: usize,
+    /// Of the states that sequences keep, where layers do, and how many pages one sequence's take.
+    states: Option<Arc<StateLayout>>,
+    state_pages: usize,
     /// How many positions a token sees at most, its own included; `None` is all.
     reach: Option<usize>,
     begun: u64,
@@ -36,6 +46,10 @@ pub struct Sequence {
     rope_variant: usize,
     /// What the keys and values are made with.
     adapter: Option<Arc<Adapter>>,
+    /// What layers without keys keep, once there is room for it, and what that begins with.
+    state: Option<Box<SequenceState>>,
+    resumed: Option<Arc<[f32]>>,
+    state_pages: usize,
 }
 
 impl Sequence {
@@ -59,9 +73,19 @@ impl Sequence {
         &self.pages
     }
 
-    /// How many pages it has.
+    /// How many pages it has, and how many its state takes.
     pub fn held(&self) -> usize {
-        self.pages.len() - self.passed
+        self.pages.len() - self.passed + self.state_pages
+    }
+
+    /// How many tokens its pages have room for.
+    pub fn room(&self) -> usize {
+        (self.pages.len() - self.passed) * PAGE
+    }
+
+    /// What layers without keys keep of it.
+    pub fn state(&self) -> Option<&SequenceState> {
+        self.state.as_deref()
     }
 
     pub fn rope_variant(&self) -> usize {
@@ -85,13 +109,35 @@ impl Sequence {
         (adapter, self.rope_variant)
     }
 
+    /// Its state, before a step reads so many tokens, of which the logits of the last `wanted` are.
+    pub(super) fn prepare(&mut self, rows: usize, wanted: usize) -> Option<&mut SequenceState> {
+        let state = self.state.as_deref_mut()?;
+        // All but the first of these may be guesses.
+        let doubtful = wanted.saturating_sub(1);
+        state.prepare(rows, doubtful, wanted > 0);
+        Some(state)
+    }
+
     /// Declares tokens complete, after their rows went to every layer.
     pub(super) fn advance(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);
+        if let Some(state) = &mut self.state {
+            state.advance(tokens.len());
+        }
     }
 
-    /// Declares all but the first `length` tokens not computed, and keeps the pages for another attempt.
+    /// Declares all but the first `length` tokens, which a step before the latest has read, not computed, and keeps
+    /// the pages for another attempt.
     pub(crate) fn rewind(&mut self, length: usize) {
+        self.go_back(length);
+    }
+
+    /// Forgets all but the first `length` tokens, or more where there is no state for these.
+    fn go_back(&mut self, length: usize) {
+        let length = match &mut self.state {
+            Some(state) if length < self.tokens.len() => state.go_back(length),
+            _ => length,
+        };
         self.tokens.truncate(length);
     }
 }
@@ -120,12 +166,20 @@ impl KvPool {
                 .map(|shape| PagedLayer::new(shape, kind, device))
                 .transpose()
         });
-        let page_bytes = Self::token_bytes(config, kind) * PAGE;
+        let states = StateLayout::new(config).map(Arc::new);
+        let page_bytes = match Self::token_bytes(config, kind) * PAGE {
+            0 => BOOK_BYTES,
+            bytes => bytes,
+        };
+        let state_bytes = states.as_ref().map_or(0, |states| states.bytes());
+        let book = PageBook::new((limit / page_bytes).min(u32::MAX as usize / PAGE));
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
             indexes: indexes.collect::<Result<_>>()?,
             places: (0..config.layer_count).map(place).collect(),
-            book: PageBook::new((limit / page_bytes.max(1)).min(u32::MAX as usize / PAGE)),
+            book: book.with_states(state_bytes.div_ceil(page_bytes)),
+            state_pages: (SequenceState::COPIES * state_bytes).div_ceil(page_bytes),
+            states,
             begun: 0,
             page_bytes,
             reach: config.reach(),
@@ -145,6 +199,18 @@ impl KvPool {
         storing(config).map(of_layer).sum::<usize>() + index
     }
 
+    /// What a sequence takes whatever its length.
+    pub fn sequence_bytes(config: &DecoderConfig) -> usize {
+        let states = StateLayout::new(config);
+        states.map_or(0, |states| SequenceState::COPIES * states.bytes())
+    }
+
+    /// What a token takes, with its share in what its sequence takes.
+    pub fn spread_bytes(config: &DecoderConfig, kind: KvType) -> usize {
+        let share = Self::sequence_bytes(config).div_ceil(USUAL_LENGTH);
+        Self::token_bytes(config, kind) + share
+    }
+
     pub fn book(&self) -> &PageBook {
         &self.book
     }
@@ -157,12 +223,12 @@ impl KvPool {
     /// The memory taken so far.
     pub fn bytes(&self) -> usize {
         let all = self.layers.iter().chain(self.indexes.iter().flatten());
-        all.map(PagedLayer::bytes).sum()
+        all.map(PagedLayer::bytes).sum::<usize>() + self.book.state_pages() * self.page_bytes
     }
 
     /// How many tokens there may be in all.
     pub fn most_tokens(&self) -> usize {
-        self.book.limit() * PAGE
+        self.book.limit().saturating_sub(self.state_pages) * PAGE
     }
 
     /// An error unless a sequence of so many tokens fits when it has the pool to itself.
@@ -170,9 +236,14 @@ impl KvPool {
         if tokens <= self.most_tokens() {
             return Ok(());
         }
-        let needed = tokens.div_ceil(PAGE).saturating_mul(self.page_bytes);
+        let pages = tokens.div_ceil(PAGE).saturating_add(self.state_pages);
+        let needed = pages.saturating_mul(self.page_bytes);
+        let kept = match self.states {
+            Some(_) => "keys, values and states",
+            None => "keys and values",
+        };
         Err(Error::InvalidInput(format!(
-            "{tokens} tokens need {} of keys and values, but kv_cache: allows {}: raise it, choose a smaller \
+            "{tokens} tokens need {} of {kept}, but kv_cache: allows {}: raise it, choose a smaller \
              kv_dtype:, or shorten the text",
             format_bytes(needed),
             format_bytes(self.book.limit() * self.page_bytes)
@@ -195,6 +266,7 @@ impl KvPool {
         self.begun += 1;
         let found = self.book.find(sequence.kind(), tokens);
         sequence.pages = found.pages;
+        sequence.resumed = found.state;
         sequence
             .tokens
             .extend_from_slice(&tokens[..sequence.pages.len() * PAGE]);
@@ -211,6 +283,10 @@ impl KvPool {
                 sequence
                     .tokens
                     .extend_from_slice(&tokens[length..length + common]);
+            } else if sequence.resumed.take().is_some() {
+                // The state is that of a page which can't be had.
+                self.shorten(&mut sequence, 0);
+                sequence.tokens.clear();
             }
         }
         Ok(sequence)
@@ -232,6 +308,14 @@ impl KvPool {
 
     /// Pages for `added` more tokens; false, and nothing is changed, where there are too few.
     pub fn extend(&mut self, sequence: &mut Sequence, added: usize) -> Result<bool> {
+        if let (Some(layout), None) = (&self.states, &sequence.state) {
+            if !self.book.charge(self.state_pages) {
+                return Ok(false);
+            }
+            sequence.state_pages = self.state_pages;
+            let state = SequenceState::new(layout, sequence.resumed.take(), sequence.length());
+            sequence.state = Some(Box::new(state));
+        }
         let before = sequence.pages.len();
         let wanted = (sequence.length() + added).div_ceil(PAGE);
         while sequence.pages.len() < wanted {
@@ -267,6 +351,10 @@ impl KvPool {
             &mut sequence.pages[..whole],
         );
         self.book.keep(kind, tokens, pages, sequence.passed, false);
+        let state = sequence.state.as_mut().and_then(|state| state.take_saved());
+        if let Some((length, state)) = state {
+            self.book.save(kind, &sequence.tokens[..length], state);
+        }
     }
 
     /// Gives up the pages that no token to come sees, in a model whose layers all have a window. They are
@@ -285,10 +373,11 @@ impl KvPool {
         }
     }
 
-    /// Forgets all but the first `length` tokens, of which the last page must be the sequence's own.
+    /// Forgets all but the first `length` tokens, of which the last page must be the sequence's own. A sequence whose
+    /// layers keep states forgets more where it has none for these.
     pub fn truncate(&mut self, sequence: &mut Sequence, length: usize) {
-        sequence.tokens.truncate(length);
-        self.shorten(sequence, length.div_ceil(PAGE));
+        sequence.go_back(length);
+        self.shorten(sequence, sequence.length().div_ceil(PAGE));
     }
 
     /// Ends a sequence; what it has read is kept for whoever begins alike until the memory is wanted.
@@ -297,8 +386,16 @@ impl KvPool {
         let written = sequence.length().div_ceil(PAGE);
         self.shorten(&mut sequence, written);
         let passed = sequence.passed;
-        self.book
-            .keep(kind, &sequence.tokens, &mut sequence.pages, passed, true);
+        let state = sequence.state.take();
+        self.book.discharge(sequence.state_pages);
+        let state = state.and_then(|state| state.into_current());
+        // Without a state nobody can go on in the midst of a page.
+        let finally = self.states.is_none() || state.is_some();
+        let (tokens, pages) = (&sequence.tokens, &mut sequence.pages);
+        self.book.keep(kind, tokens, pages, passed, finally);
+        if let Some(state) = state.filter(|_| !tokens.is_empty()) {
+            self.book.save(kind, tokens, state);
+        }
         self.shorten(&mut sequence, 0);
     }
 
@@ -333,9 +430,10 @@ impl KvPool {
     }
 }
 
-/// Layers that read no other's keys and values.
+/// Layers that have keys and values, and read no other's.
 fn storing(config: &DecoderConfig) -> impl Iterator<Item = usize> + '_ {
-    (0..config.layer_count).filter(|&layer| config.kv_layer(layer) == layer)
+    let layers = (0..config.layer_count).filter(|&layer| config.kv_layer(layer) == layer);
+    layers.filter(|&layer| config.sublayers(layer).attention)
 }
 
 /// Values that are narrower than keys are stored as wide.

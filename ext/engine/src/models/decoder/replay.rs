@@ -335,11 +335,13 @@ impl Decoder {
             adapter: None,
             cancel: &CancelToken::new(),
         };
-        let hidden = self.run_layers(
-            Stream::new(embedded),
-            Past::Paged(pool, paged, Vec::new()),
-            &step,
-        )?;
+        let past = Past::Paged {
+            pool,
+            batch: paged,
+            wholes: Vec::new(),
+            states: Vec::new(),
+        };
+        let hidden = self.run_layers(Stream::new(embedded), past, &step)?;
         if self.config().logit_scale == 1.0 && self.config().logit_soft_cap.is_none() {
             self.raw_logits(&hidden, None)
         } else {

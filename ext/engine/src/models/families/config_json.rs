@@ -202,6 +202,29 @@ pub fn windows(
         .collect())
 }
 
+/// For each layer whether it has attention or a state: by `layer_types` or `layers_block_type` where the file lists
+/// them, else by `attends`.
+pub fn sublayers(
+    raw: &RawConfig,
+    layer_count: usize,
+    attends: impl Fn(usize) -> bool,
+) -> Result<Vec<Sublayers>> {
+    let attends: Vec<bool> = match raw.opt_strings(["layer_types", "layers_block_type"])? {
+        Some(kinds) => {
+            check_layers("layer_types", kinds.len(), layer_count)
+                .map_err(|reason| Error::corrupt(raw.file(), reason))?;
+            let attends = |kind: &String| ["full_attention", "attention"].contains(&&kind[..]);
+            kinds.iter().map(attends).collect()
+        }
+        None => (0..layer_count).map(attends).collect(),
+    };
+    let layer = |attends| match attends {
+        true => Sublayers::ATTENTION,
+        false => Sublayers::STATE,
+    };
+    Ok(attends.into_iter().map(layer).collect())
+}
+
 /// One group per key-value head in the file's fused matrix.
 pub fn grouped(mut config: DecoderConfig) -> DecoderConfig {
     config.qkv = QkvLayout::ByHead;

@@ -39,7 +39,7 @@ impl DraftModel {
     pub fn token_bytes(&self) -> usize {
         let decoder = self.decoder.upgrade();
         decoder.map_or(0, |decoder| {
-            KvPool::token_bytes(decoder.config(), self.kind)
+            KvPool::spread_bytes(decoder.config(), self.kind)
         })
     }
 

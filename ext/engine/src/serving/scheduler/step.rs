@@ -13,7 +13,6 @@ use crate::models::decoder::{KvPool, Sequence};
 use crate::serving::leader::{caught, Leader, UnderWay};
 use crate::{CancelToken, Error, Result};
 use base::runtime::threads;
-use kernels::paged::PAGE;
 
 /// A pass of more rows than this, or of one text alone, ends at once when its thread is interrupted; a
 /// short one for others too is brought to its end.
@@ -233,7 +232,7 @@ impl Scheduler {
                 Some(other) => self.preempt(&texts[other].text, shared),
                 None if is_first && shared.pool.book().used() == sequence.held() => {
                     // It has all pages that there are.
-                    shared.pool.check_fits(sequence.held() * PAGE + count)?;
+                    shared.pool.check_fits(sequence.room() + count)?;
                     return Ok(false);
                 }
                 None => return Ok(false),

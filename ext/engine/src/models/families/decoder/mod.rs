@@ -62,6 +62,8 @@ mod jetmoe;
 mod kolibri1;
 mod laguna;
 mod latent_shared;
+mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod llama4_text;
 mod longcat_flash;
@@ -198,4 +200,6 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     deepseek_v32::FAMILY,
     glm_moe_dsa::FAMILY,
     axk2::FAMILY,
+    lfm2::FAMILY,
+    lfm2_moe::FAMILY,
 ];

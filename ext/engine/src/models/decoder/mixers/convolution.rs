@@ -1,0 +1,100 @@
+//! A causal convolution of each channel over the last tokens, whose state is what it read before.
+
+use super::{numbers, silu};
+use crate::models::decoder::states::Scan;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Place;
+use crate::Result;
+
+/// So many channels are a lane, where they can be divided so.
+const BLOCK: usize = 64;
+
+pub struct Convolution {
+    channels: usize,
+    block: usize,
+    /// `[taps, channels]`, the oldest first.
+    weights: Vec<f32>,
+    /// `[channels]`
+    bias: Vec<f32>,
+    taps: usize,
+    /// Whether what it gives passes SiLU.
+    silu: bool,
+}
+
+impl Convolution {
+    /// How many numbers a layer keeps.
+    pub fn size(channels: usize, taps: usize) -> usize {
+        channels * (taps - 1)
+    }
+
+    /// Of a weight `[channels, 1, taps]`, with or without a bias.
+    pub fn load(
+        parameters: &Parameters<'_>,
+        place: Place,
+        (channels, taps): (usize, usize),
+        silu: bool,
+    ) -> Result<Self> {
+        let by_channel = numbers(parameters, place, &[channels, 1, taps])?;
+        let weights = (0..taps).flat_map(|tap| {
+            let of_tap = by_channel.iter().skip(tap);
+            of_tap.step_by(taps).copied()
+        });
+        let bias = match parameters.bias(place)? {
+            Some(bias) if bias.dims() == [channels] => super::values(&bias)?,
+            Some(_) => return Err(parameters.misfit(place, &[channels])),
+            None => vec![0.0; channels],
+        };
+        Ok(Self {
+            channels,
+            block: if channels % BLOCK == 0 {
+                BLOCK
+            } else {
+                channels
+            },
+            weights: weights.collect(),
+            bias,
+            taps,
+            silu,
+        })
+    }
+}
+
+impl Scan for Convolution {
+    fn inputs(&self) -> usize {
+        self.channels
+    }
+
+    fn lanes(&self) -> usize {
+        self.channels / self.block
+    }
+
+    fn lane_outputs(&self) -> usize {
+        self.block
+    }
+
+    /// The state is `[taps - 1, block]`, the oldest first.
+    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let (block, columns) = (self.block, lane * self.block..(lane + 1) * self.block);
+        let bias = &self.bias[columns.clone()];
+        let weights = |tap: usize| &self.weights[tap * self.channels..][columns.clone()];
+        let rows = inputs.chunks_exact(self.channels);
+        for (row, out) in rows.zip(outputs.chunks_exact_mut(block)) {
+            let row = &row[columns.clone()];
+            out.copy_from_slice(bias);
+            let past = state.chunks_exact(block).chain([row]);
+            for (tap, past) in past.enumerate() {
+                for ((out, past), weight) in out.iter_mut().zip(past).zip(weights(tap)) {
+                    *out += past * weight;
+                }
+            }
+            if self.silu {
+                out.iter_mut().for_each(|x| *x = silu(*x));
+            }
+            if self.taps > 1 {
+                state.copy_within(block.., 0);
+                let last = state.len() - block;
+                state[last..].copy_from_slice(row);
+            }
+        }
+    }
+}

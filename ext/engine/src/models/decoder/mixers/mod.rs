@@ -1,0 +1,209 @@
+//! What tokens of a layer learn of those before them: attention, or a state that the layer keeps.
+
+mod convolution;
+mod short_conv;
+
+use candle_core::{DType, Tensor};
+
+use super::attention::AttentionLayer;
+use super::batch::Past;
+use super::config::DecoderConfig;
+use super::indexer::Chosen;
+use super::layer::Step;
+use super::loading;
+use crate::models::config::{check_layers, check_size, Checked};
+use crate::models::parameters::Parameters;
+use crate::models::parts::Place;
+use crate::nn::{elementwise, Inventory};
+use crate::Result;
+
+pub use short_conv::ShortConv;
+
+/// More numbers than the states of a sequence have in any model.
+const MOST_NUMBERS: usize = 1 << 28;
+
+/// What a layer is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sublayers {
+    pub attention: bool,
+    /// With attention, what both give is added.
+    pub state: bool,
+    pub mlp: bool,
+}
+
+impl Sublayers {
+    pub const ATTENTION: Self = Self {
+        attention: true,
+        state: false,
+        mlp: true,
+    };
+
+    pub const STATE: Self = Self {
+        attention: false,
+        state: true,
+        mlp: true,
+    };
+}
+
+/// What keeps a state in the layers of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StateKind {
+    ShortConv(ShortConv),
+}
+
+impl StateKind {
+    /// How many numbers each scan of a layer keeps.
+    pub fn sizes(&self) -> Vec<usize> {
+        match self {
+            Self::ShortConv(one) => one.sizes(),
+        }
+    }
+
+    fn check(&self) -> Checked {
+        match self {
+            Self::ShortConv(one) => one.check(),
+        }
+    }
+
+    fn load(
+        &self,
+        parameters: &Parameters<'_>,
+        index: usize,
+        config: &DecoderConfig,
+    ) -> Result<Box<dyn StateMixer>> {
+        match self {
+            Self::ShortConv(one) => one.load(parameters, index, config),
+        }
+    }
+}
+
+/// A layer that keeps a state.
+pub trait StateMixer: Send + Sync {
+    fn list(&self, inventory: &mut Inventory) -> Result<()>;
+
+    /// What it makes of `[tokens, hidden]`; its scans go through [`Past::scan`].
+    fn forward(
+        &self,
+        index: usize,
+        x: &Tensor,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<Tensor>;
+}
+
+#[allow(clippy::large_enum_variant, reason = "one per layer")]
+pub enum Mixer {
+    Attention(AttentionLayer),
+    State(Box<dyn StateMixer>),
+    /// The sum of both.
+    Both(AttentionLayer, Box<dyn StateMixer>),
+}
+
+impl Mixer {
+    /// `None` in a layer that is an MLP alone.
+    pub fn load(
+        parameters: &Parameters<'_>,
+        index: usize,
+        config: &DecoderConfig,
+    ) -> Result<Option<Self>> {
+        let has = config.sublayers(index);
+        let attention = has
+            .attention
+            .then(|| loading::attention(parameters, index, config))
+            .transpose()?;
+        let state = config.state.as_ref().filter(|_| has.state);
+        let state = state
+            .map(|state| state.load(parameters, index, config))
+            .transpose()?;
+        Ok(match (attention, state) {
+            (None, None) => None,
+            (Some(attention), None) => Some(Self::Attention(attention)),
+            (None, Some(state)) => Some(Self::State(state)),
+            (Some(attention), Some(state)) => Some(Self::Both(attention, state)),
+        })
+    }
+
+    pub fn attention(&self) -> Option<&AttentionLayer> {
+        match self {
+            Self::Attention(attention) | Self::Both(attention, _) => Some(attention),
+            Self::State(_) => None,
+        }
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        if let Some(attention) = self.attention() {
+            attention.list(inventory)?;
+        }
+        match self {
+            Self::Attention(_) => Ok(()),
+            Self::State(state) | Self::Both(_, state) => state.list(inventory),
+        }
+    }
+
+    pub(super) fn forward(
+        &self,
+        index: usize,
+        x: &Tensor,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+        chosen: &mut Option<Chosen>,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Attention(attention) => attention.forward(index, x, past, step, chosen),
+            Self::State(state) => {
+                step.cancel.check()?;
+                state.forward(index, x, past, step)
+            }
+            Self::Both(attention, state) => {
+                let attended = attention.forward(index, x, past, step, chosen)?;
+                elementwise::add(&attended, &state.forward(index, x, past, step)?)
+            }
+        }
+    }
+}
+
+impl DecoderConfig {
+    /// What a layer is made of.
+    pub fn sublayers(&self, layer: usize) -> Sublayers {
+        let own = self.sublayers.get(layer).copied();
+        own.unwrap_or(Sublayers::ATTENTION)
+    }
+
+    pub(super) fn check_sublayers(&self) -> Checked {
+        if !self.sublayers.is_empty() {
+            let length = self.sublayers.len();
+            check_layers("the list of layers' kinds", length, self.layer_count)?;
+        }
+        let keeping = self.sublayers.iter().filter(|layer| layer.state).count();
+        let Some(state) = &self.state else {
+            return match keeping {
+                0 => Ok(()),
+                _ => Err("layers keep a state, and it is not said which".to_owned()),
+            };
+        };
+        state.check()?;
+        let sizes = state.sizes().into_iter();
+        let numbers = sizes.fold(0, usize::saturating_add).saturating_mul(keeping);
+        check_size("size of all layers' states", numbers, 0..=MOST_NUMBERS)
+    }
+}
+
+/// The numbers of a tensor in their order, on the host and in f32.
+fn values(x: &Tensor) -> Result<Vec<f32>> {
+    Ok(x.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+}
+
+/// Rows of `width` as a tensor like another, where it is and in its type.
+fn rows(values: Vec<f32>, width: usize, like: &Tensor) -> Result<Tensor> {
+    let shape = (values.len() / width, width);
+    Ok(Tensor::from_vec(values, shape, like.device())?.to_dtype(like.dtype())?)
+}
+
+/// A tensor of this shape, on the host and in f32.
+fn numbers(parameters: &Parameters<'_>, place: Place, shape: &[usize]) -> Result<Vec<f32>> {
+    values(&parameters.shaped(place, shape)?)
+}
+
+fn silu(x: f32) -> f32 {
+    x / (1.0 + (-x).exp())
+}

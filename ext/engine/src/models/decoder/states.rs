@@ -1,0 +1,358 @@
+//! The states that a sequence keeps of layers without keys and values, and how a step changes them.
+//!
+//! A scan reads a sequence token by token, in a fixed order of operations, so that a prompt gives the same bits
+//! whole, in parts and beside others. A state changes in place. So that it can go back to an earlier token, a
+//! sequence also keeps an older state, and what scans have read since: they read that again when it goes on.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::batch::{Batch, Past};
+use super::config::DecoderConfig;
+use crate::{Error, Result};
+use base::runtime::threads;
+use kernels::paged::PAGE;
+
+/// So many of the last tokens can be taken back one by one.
+const TRAIL: usize = 32;
+/// States are saved for the prefix cache at the end of prompts and after so many tokens of them.
+const APART: usize = 4 * PAGE;
+/// A scan of fewer elements runs on one thread.
+const SERIAL: usize = 1 << 14;
+
+/// Where a model's states lie in the numbers that a sequence keeps.
+#[derive(Debug)]
+pub struct StateLayout {
+    /// By layer: the states of each of its scans.
+    slots: Vec<Vec<usize>>,
+    ranges: Vec<Range<usize>>,
+    /// How many numbers there are.
+    total: usize,
+}
+
+impl StateLayout {
+    /// `None` where no layer keeps a state.
+    pub fn new(config: &DecoderConfig) -> Option<Self> {
+        let sizes = config.state.as_ref()?.sizes();
+        let (mut slots, mut ranges, mut total) = (Vec::new(), Vec::new(), 0);
+        for layer in 0..config.layer_count {
+            let mut own = Vec::new();
+            if config.sublayers(layer).state {
+                for &size in &sizes {
+                    own.push(ranges.len());
+                    ranges.push(total..total + size);
+                    total += size;
+                }
+            }
+            slots.push(own);
+        }
+        Some(Self {
+            slots,
+            ranges,
+            total,
+        })
+    }
+
+    /// What one state of all layers takes.
+    pub fn bytes(&self) -> usize {
+        self.total * size_of::<f32>()
+    }
+}
+
+/// All that a sequence keeps of one scan per layer.
+pub struct SequenceState {
+    layout: Arc<StateLayout>,
+    /// After `length` tokens, unless it is `stale`.
+    current: Vec<f32>,
+    length: usize,
+    /// Whether `current` is to be made again, of `base` and the rows of `trail`.
+    stale: bool,
+    /// After `base_length` tokens.
+    base: Vec<f32>,
+    base_length: usize,
+    /// By slot: what its scan has read since.
+    trail: Vec<Vec<f32>>,
+    trail_rows: usize,
+    /// The step under way: how much of the trail it reads first, whether its rows go there too, and after how many of
+    /// them a copy is taken.
+    again: usize,
+    records: bool,
+    mark: Option<usize>,
+    marked: Vec<f32>,
+    /// How long the latest saved beginning is, and its state until the prefix cache takes it.
+    saved_length: usize,
+    saved: Option<Arc<[f32]>>,
+}
+
+impl SequenceState {
+    /// Of a sequence of so many tokens, after which its state was saved, or of none.
+    pub fn new(layout: &Arc<StateLayout>, saved: Option<Arc<[f32]>>, length: usize) -> Self {
+        Self {
+            layout: layout.clone(),
+            current: match saved {
+                Some(saved) => saved.to_vec(),
+                None => vec![0.0; layout.total],
+            },
+            length,
+            stale: false,
+            base: Vec::new(),
+            base_length: 0,
+            trail: vec![Vec::new(); layout.ranges.len()],
+            trail_rows: 0,
+            again: 0,
+            records: false,
+            mark: None,
+            marked: Vec::new(),
+            saved_length: length,
+            saved: None,
+        }
+    }
+
+    /// How much memory it takes for each number of a state.
+    pub const COPIES: usize = 2;
+
+    /// Before a step reads so many more rows, of which the last `doubtful` may be taken back. `ends` says that a
+    /// prompt ends with the others.
+    pub(super) fn prepare(&mut self, rows: usize, doubtful: usize, ends: bool) {
+        if self.stale {
+            self.current.clear();
+            self.current.extend_from_slice(&self.base);
+        } else if self.base_length + self.trail_rows != self.length
+            || self.trail_rows + rows > TRAIL
+            || self.base.is_empty()
+        {
+            self.base.clear();
+            self.base.extend_from_slice(&self.current);
+            self.base_length = self.length;
+            self.trail_rows = 0;
+        }
+        self.again = if self.stale { self.trail_rows } else { 0 };
+        self.records = self.trail_rows + rows <= TRAIL;
+        // What a step that fails leaves is of no use.
+        self.stale = true;
+        let known = rows.saturating_sub(doubtful);
+        let boundary = (self.length + known) / PAGE * PAGE;
+        let worth = ends || boundary >= self.saved_length + APART;
+        let worth = worth && known > 1 && boundary > self.length.max(self.saved_length);
+        self.mark = worth.then(|| boundary - self.length);
+        self.marked
+            .resize(if worth { self.layout.total } else { 0 }, 0.0);
+    }
+
+    /// After such a step.
+    pub(super) fn advance(&mut self, rows: usize) {
+        if let Some(mark) = self.mark.take() {
+            self.saved_length = self.length + mark;
+            self.saved = Some(Arc::from(std::mem::take(&mut self.marked)));
+        }
+        if self.records {
+            self.trail_rows += rows;
+        }
+        self.length += rows;
+        self.stale = false;
+    }
+
+    /// Goes back to the state after `length` tokens, or, where that can't be had, after fewer; returns how many.
+    pub(super) fn go_back(&mut self, length: usize) -> usize {
+        if !self.stale && length == self.length {
+            return length;
+        }
+        if !self.base.is_empty() && length >= self.base_length {
+            let rows = length - self.base_length;
+            // In between nothing is known of the tokens.
+            self.trail_rows = if rows <= self.trail_rows { rows } else { 0 };
+            self.stale = true;
+            self.length = self.base_length + self.trail_rows;
+        } else {
+            self.current.fill(0.0);
+            self.base.clear();
+            (self.trail_rows, self.length, self.stale) = (0, 0, false);
+        }
+        if self.saved_length > self.length {
+            (self.saved_length, self.saved) = (0, None);
+        }
+        self.length
+    }
+
+    /// The beginning whose state is to be kept, and that.
+    pub(super) fn take_saved(&mut self) -> Option<(usize, Arc<[f32]>)> {
+        Some((self.saved_length, self.saved.take()?))
+    }
+
+    /// The state after all tokens, unless it is to be made again.
+    pub(super) fn into_current(self) -> Option<Arc<[f32]>> {
+        (!self.stale).then(|| Arc::from(self.current))
+    }
+
+    /// The numbers after all tokens, for comparisons.
+    pub fn values(&self) -> Option<&[f32]> {
+        (!self.stale).then_some(&self.current)
+    }
+}
+
+/// What leads from a state to the next, in lanes that know nothing of each other, such as heads.
+pub trait Scan: Sync {
+    /// The width of its inputs.
+    fn inputs(&self) -> usize;
+
+    fn lanes(&self) -> usize;
+
+    /// The width of what a lane gives; all lanes' results lie side by side.
+    fn lane_outputs(&self) -> usize;
+
+    /// Reads the rows of `inputs`, each of the whole width, one after the other: changes the state of a lane, and writes
+    /// its row of `outputs` for each. The result must not depend on how many rows there are.
+    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]);
+}
+
+/// One lane of one sequence.
+struct Task<'a> {
+    lane: usize,
+    state: &'a mut [f32],
+    /// What is read first, for the state alone.
+    again: &'a [f32],
+    inputs: &'a [f32],
+    outputs: &'a mut [f32],
+    /// After so many rows the state is copied there.
+    mark: Option<(usize, &'a mut [f32])>,
+}
+
+impl Task<'_> {
+    fn run(&mut self, scan: &dyn Scan) {
+        let (width, outputs) = (scan.inputs(), scan.lane_outputs());
+        if !self.again.is_empty() {
+            let mut unused = vec![0.0; self.again.len() / width * outputs];
+            scan.run(self.lane, self.state, self.again, &mut unused);
+        }
+        let rows = self.mark.as_ref().map_or(0, |(rows, _)| *rows);
+        let (first, rest) = self.inputs.split_at(rows * width);
+        let (of_first, of_rest) = self.outputs.split_at_mut(rows * outputs);
+        if let Some((_, copy)) = &mut self.mark {
+            scan.run(self.lane, self.state, first, of_first);
+            copy.copy_from_slice(self.state);
+        }
+        scan.run(self.lane, self.state, rest, of_rest);
+    }
+}
+
+impl Past<'_> {
+    /// What a scan of a layer, of which there may be several, gives for `[tokens, inputs]` rows.
+    pub fn scan(
+        &mut self,
+        (layer, slot): (usize, usize),
+        scan: &dyn Scan,
+        inputs: &[f32],
+        batch: &Batch,
+    ) -> Result<Vec<f32>> {
+        let lost = || Error::Internal(format!("layer {layer} has no state"));
+        let (width, lanes, lane_width) = (scan.inputs(), scan.lanes(), scan.lane_outputs());
+        let ranges = batch.boundaries.windows(2);
+        let ranges: Vec<Range<usize>> = ranges
+            .map(|pair| pair[0] as usize..pair[1] as usize)
+            .collect();
+        let mut outputs = vec![0.0; batch.ids.len() * lanes * lane_width];
+        let (mut fresh, mut tasks) = (Vec::new(), Vec::new());
+        let mut pieces = Vec::new();
+        match self {
+            Self::None(_, layout) => {
+                let layout = layout.as_ref().ok_or_else(lost)?;
+                let number = *layout.slots[layer].get(slot).ok_or_else(lost)?;
+                let size = layout.ranges[number].len();
+                fresh.resize(size * ranges.len(), 0.0);
+                let states = fresh.chunks_mut(size.max(1));
+                pieces.extend(states.map(|state| (state, &[][..], None)));
+            }
+            Self::Paged { states, .. } => {
+                if states.len() < ranges.len() {
+                    return Err(lost());
+                }
+                for state in states.iter_mut() {
+                    let number = *state.layout.slots[layer].get(slot).ok_or_else(lost)?;
+                    let range = state.layout.ranges[number].clone();
+                    let again = &state.trail[number][..state.again * width];
+                    let mark = state
+                        .mark
+                        .map(|rows| (rows, &mut state.marked[range.clone()]));
+                    pieces.push((&mut state.current[range], again, mark));
+                }
+            }
+        }
+        let mut rest = &mut outputs[..];
+        for (range, (state, again, mark)) in ranges.iter().zip(pieces) {
+            let (piece, others) = rest.split_at_mut(range.len() * lanes * lane_width);
+            rest = others;
+            if range.is_empty() {
+                continue;
+            }
+            let size = state.len() / lanes;
+            let (rows, copy) = mark.map_or((None, &mut [][..]), |(rows, copy)| (Some(rows), copy));
+            let mut copies = copy.chunks_mut(size);
+            let parts = piece.chunks_mut(range.len() * lane_width);
+            for (lane, (state, outputs)) in state.chunks_mut(size).zip(parts).enumerate() {
+                tasks.push(Task {
+                    lane,
+                    state,
+                    again,
+                    inputs: &inputs[range.start * width..range.end * width],
+                    outputs,
+                    mark: rows.zip(copies.next()),
+                });
+            }
+        }
+        let elements: usize = tasks
+            .iter()
+            .map(|task| task.state.len() * task.inputs.len() / width)
+            .sum();
+        if elements < SERIAL || threads::is_alone() {
+            tasks.iter_mut().for_each(|task| task.run(scan));
+        } else {
+            threads::install(|| tasks.par_iter_mut().for_each(|task| task.run(scan)))?;
+        }
+        drop(tasks);
+        self.record((layer, slot), inputs, width, &ranges);
+        Ok(side_by_side(outputs, &ranges, lanes, lane_width))
+    }
+
+    /// Notes what a scan has read.
+    fn record(
+        &mut self,
+        (layer, slot): (usize, usize),
+        inputs: &[f32],
+        width: usize,
+        ranges: &[Range<usize>],
+    ) {
+        let Self::Paged { states, .. } = self else {
+            return;
+        };
+        for (state, range) in states.iter_mut().zip(ranges).filter(|(one, _)| one.records) {
+            let trail = &mut state.trail[state.layout.slots[layer][slot]];
+            trail.truncate(state.trail_rows * width);
+            trail.extend_from_slice(&inputs[range.start * width..range.end * width]);
+        }
+    }
+}
+
+/// From one lane after the other to the lanes of each row, for every piece.
+fn side_by_side(
+    outputs: Vec<f32>,
+    ranges: &[Range<usize>],
+    lanes: usize,
+    width: usize,
+) -> Vec<f32> {
+    if ranges.iter().all(|range| range.len() <= 1) {
+        return outputs;
+    }
+    let mut rows = vec![0.0; outputs.len()];
+    for range in ranges {
+        let part = range.start * lanes * width..range.end * lanes * width;
+        for (row, out) in rows[part.clone()].chunks_mut(lanes * width).enumerate() {
+            for (lane, out) in out.chunks_mut(width).enumerate() {
+                let from = part.start + (lane * range.len() + row) * width;
+                out.copy_from_slice(&outputs[from..from + width]);
+            }
+        }
+    }
+    rows
+}

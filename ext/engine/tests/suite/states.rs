@@ -1,0 +1,306 @@
+//! Decoders whose layers keep states: a sequence says the same, bit for bit, however it is read, and whatever it comes
+//! back from.
+
+use std::sync::Arc;
+use std::thread;
+
+use candle_core::{DType, Device};
+use engine::generation::{GenerationConfig, Guesses};
+use engine::models::decoder::model::Reading;
+use engine::models::decoder::{Decoder, KvPool, Sequence};
+use engine::tasks::{Generation, LanguageModel};
+use engine::{CancelToken, Error};
+use kernels::paged::{KvType, PAGE};
+
+use super::decoder::read_checkpoint;
+use super::scheduling::{begin, counted, limited, load_with, tokens};
+use super::seeded_weights::{names, roomy};
+
+const POSITIONS: usize = 1024;
+const LENGTH: usize = 2 * PAGE + 22;
+const ROOM: usize = 1 << 28;
+
+/// Bits of the logits of rows.
+type Rows = Vec<Vec<u32>>;
+
+/// All fixtures of models that keep states.
+fn stateful() -> Vec<(String, Decoder)> {
+    let decoders = names().into_iter().filter_map(|name| {
+        let folder = roomy(&name, POSITIONS);
+        let decoder = read_checkpoint(&folder.path(""), DType::F32).ok()?;
+        decoder.config().state.is_some().then_some((name, decoder))
+    });
+    let decoders: Vec<_> = decoders.collect();
+    assert!(!decoders.is_empty());
+    decoders
+}
+
+fn text(length: usize, seed: u32) -> Vec<u32> {
+    let ids = 0..length as u32;
+    ids.map(|at| 5 + (at * 7 + at * at * 3 + seed * 31) % 260)
+        .collect()
+}
+
+fn pool(decoder: &Decoder) -> KvPool {
+    KvPool::new(decoder.config(), KvType::F32, &Device::Cpu, ROOM).unwrap()
+}
+
+/// Reads tokens, the logits of the last of which are wanted.
+fn read(
+    decoder: &Decoder,
+    pool: &mut KvPool,
+    sequence: &mut Sequence,
+    tokens: &[u32],
+    wanted: usize,
+) -> Rows {
+    assert!(pool.extend(sequence, tokens.len()).unwrap());
+    let reading = Reading {
+        tokens,
+        sequence,
+        wanted,
+    };
+    let logits = decoder.forward_batch(&mut [reading], pool, &CancelToken::new());
+    let Some(logits) = logits.unwrap() else {
+        return Rows::new();
+    };
+    let rows: Vec<Vec<f32>> = logits.to_vec2().unwrap();
+    let bits = |row: &Vec<f32>| row.iter().map(|value| value.to_bits()).collect();
+    rows.iter().map(bits).collect()
+}
+
+fn state(sequence: &Sequence) -> Vec<u32> {
+    let values = sequence.state().unwrap().values().unwrap();
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// What reading tokens in parts of this length gives: the logits of all, and the state in the end.
+fn in_parts(decoder: &Decoder, ids: &[u32], part: usize) -> (Rows, Vec<u32>) {
+    let mut pool = pool(decoder);
+    let mut sequence = pool.begin(None, 0, &[]).unwrap();
+    let rows = ids
+        .chunks(part)
+        .flat_map(|part| read(decoder, &mut pool, &mut sequence, part, part.len()));
+    let rows = rows.collect();
+    (rows, state(&sequence))
+}
+
+#[test]
+fn a_prompt_in_parts_gives_the_same_bits() {
+    for (name, decoder) in stateful() {
+        let ids = text(LENGTH, 1);
+        let whole = in_parts(&decoder, &ids, LENGTH);
+        for part in [1, 3, 7, 64] {
+            let found = in_parts(&decoder, &ids, part);
+            assert!(found == whole, "{name} in parts of {part}");
+        }
+    }
+}
+
+#[test]
+fn a_sequence_resumes_where_a_state_was_saved() {
+    for (name, decoder) in stateful() {
+        let mut pool = pool(&decoder);
+        let ids = text(LENGTH, 2);
+        let expected = in_parts(&decoder, &ids, LENGTH);
+        let mut first = pool.begin(None, 0, &ids).unwrap();
+        read(&decoder, &mut pool, &mut first, &ids[..LENGTH - 5], 1);
+        pool.share(&mut first);
+        read(
+            &decoder,
+            &mut pool,
+            &mut first,
+            &ids[LENGTH - 5..LENGTH - 2],
+            1,
+        );
+        pool.release(first);
+        // At the end of the first one, at the end of its prompt's last whole page, and nowhere.
+        let other = text(LENGTH, 3);
+        let branch = [&ids[..2 * PAGE + 9], &other[..20]].concat();
+        let short = [&ids[..PAGE + 9], &other[..20]].concat();
+        for (ids, length) in [(&ids, LENGTH - 2), (&branch, 2 * PAGE), (&short, 0)] {
+            let mut sequence = pool.begin(None, 0, &ids[..ids.len() - 1]).unwrap();
+            assert_eq!(sequence.length(), length, "{name}");
+            let alone = in_parts(&decoder, ids, ids.len());
+            let rest = &ids[length..];
+            let found = read(&decoder, &mut pool, &mut sequence, rest, rest.len());
+            assert!(found == alone.0[length..], "{name} from {length}");
+            assert!(state(&sequence) == alone.1, "{name} from {length}");
+            pool.truncate(&mut sequence, 0);
+            pool.release(sequence);
+        }
+        assert_eq!(expected.0.len(), LENGTH);
+        assert_eq!(pool.book().used(), 0, "{name}");
+        pool.forget_idle();
+        assert_eq!(pool.book().idle(), 0, "{name}");
+    }
+}
+
+/// Guesses that turn out wrong are taken back, any number of them and several times in a row.
+#[test]
+fn tokens_are_taken_back_with_their_states() {
+    for (name, decoder) in stateful() {
+        let ids = text(LENGTH, 4);
+        let expected = in_parts(&decoder, &ids, LENGTH);
+        for wrong in [1, 2, 7, 15] {
+            let mut pool = pool(&decoder);
+            let mut sequence = pool.begin(None, 0, &[]).unwrap();
+            let prompt = LENGTH - 20;
+            read(&decoder, &mut pool, &mut sequence, &ids[..prompt], 1);
+            for (turn, right) in [1, 3, 2, 1, 4].into_iter().enumerate() {
+                let at = sequence.length();
+                let guesses = [&ids[at..at + right], &text(wrong, 9 + turn as u32)].concat();
+                let wanted = guesses.len();
+                let found = read(&decoder, &mut pool, &mut sequence, &guesses, wanted);
+                assert!(
+                    found[..right] == expected.0[at..at + right],
+                    "{name} at {at}"
+                );
+                pool.truncate(&mut sequence, at + right);
+                assert_eq!(sequence.length(), at + right, "{name}");
+            }
+            let at = sequence.length();
+            let rest = &ids[at..];
+            let found = read(&decoder, &mut pool, &mut sequence, rest, rest.len());
+            assert!(found == expected.0[at..], "{name} after {wrong} wrong ones");
+            assert!(state(&sequence) == expected.1, "{name} after {wrong}");
+        }
+    }
+}
+
+#[test]
+fn a_sequence_that_forgets_much_reads_it_again() {
+    for (name, decoder) in stateful() {
+        let ids = text(LENGTH, 5);
+        let expected = in_parts(&decoder, &ids, LENGTH);
+        let mut pool = pool(&decoder);
+        let mut sequence = pool.begin(None, 0, &[]).unwrap();
+        read(&decoder, &mut pool, &mut sequence, &ids[..PAGE], 0);
+        read(&decoder, &mut pool, &mut sequence, &text(50, 6), 0);
+        pool.truncate(&mut sequence, PAGE + 40);
+        let at = sequence.length();
+        assert!(at <= PAGE + 40, "{name}");
+        pool.truncate(&mut sequence, PAGE.min(at));
+        let at = sequence.length();
+        let found = read(&decoder, &mut pool, &mut sequence, &ids[at..], LENGTH - at);
+        assert!(found == expected.0[at..], "{name} from {at}");
+        assert!(state(&sequence) == expected.1, "{name} from {at}");
+    }
+}
+
+/// A step that is interrupted in the midst of its layers leaves a state half changed.
+#[test]
+fn an_interrupted_step_is_computed_again_with_the_same_bits() {
+    let (name, decoder) = stateful().pop().unwrap();
+    let ids = text(LENGTH, 7);
+    let expected = in_parts(&decoder, &ids, LENGTH);
+    let mut interrupts = 0;
+    for pause in 0..200 {
+        let mut pool = pool(&decoder);
+        let mut sequence = pool.begin(None, 0, &[]).unwrap();
+        let prompt = LENGTH - 30;
+        read(&decoder, &mut pool, &mut sequence, &ids[..prompt], 1);
+        assert!(pool.extend(&mut sequence, 30).unwrap());
+        let cancel = CancelToken::new();
+        let other = cancel.clone();
+        let stopper = thread::spawn(move || {
+            (0..pause * 200).for_each(|_| std::hint::spin_loop());
+            other.cancel();
+        });
+        let reading = Reading {
+            tokens: &ids[prompt..],
+            sequence: &mut sequence,
+            wanted: 1,
+        };
+        let computed = decoder.forward_batch(&mut [reading], &mut pool, &cancel);
+        stopper.join().unwrap();
+        if matches!(computed, Err(Error::Interrupted)) {
+            interrupts += 1;
+            assert_eq!(sequence.length(), prompt);
+            let rest = &ids[prompt..];
+            let found = read(&decoder, &mut pool, &mut sequence, rest, rest.len());
+            assert!(found == expected.0[prompt..], "{name}");
+        }
+        assert!(state(&sequence) == expected.1, "{name}");
+    }
+    assert!(interrupts > 0);
+}
+
+/// With so many bytes for keys, values and states.
+fn model(name: &str, limit: usize) -> Arc<LanguageModel> {
+    let folder = roomy(name, POSITIONS);
+    Arc::new(load_with(&folder.path(""), &limited(limit)).unwrap())
+}
+
+fn asked(number: u32, guesses: Guesses) -> (Vec<u32>, GenerationConfig) {
+    // Texts that repeat themselves, so that there is something to guess.
+    let prompt: Vec<u32> = text(12, number % 3).repeat(4 + number as usize);
+    let config = GenerationConfig {
+        max_new_tokens: 40,
+        guesses,
+        ..Default::default()
+    };
+    (prompt, config)
+}
+
+fn alone(model: &Arc<LanguageModel>, number: u32) -> Vec<u32> {
+    let (prompt, config) = asked(number, Guesses::None);
+    tokens(&begin(model, &prompt, &config))
+}
+
+#[test]
+fn speculative_decoding_changes_no_token() {
+    for (name, _) in stateful() {
+        let expected: Vec<_> = (0..3)
+            .map(|number| alone(&model(&name, ROOM), number))
+            .collect();
+        let model = model(&name, ROOM);
+        let (mut drafted, mut accepted) = (0, 0);
+        for _ in 0..2 {
+            for (number, expected) in expected.iter().enumerate() {
+                let (prompt, config) = asked(number as u32, Guesses::Lookup);
+                assert_eq!(
+                    &tokens(&begin(&model, &prompt, &config)),
+                    expected,
+                    "{name}"
+                );
+            }
+            (drafted, accepted) = (counted(&model, "drafted"), counted(&model, "accepted"));
+        }
+        assert!(drafted > accepted, "{name}: {accepted} of {drafted}");
+        assert!(counted(&model, "prefix_hits") > 0, "{name}");
+    }
+}
+
+#[test]
+fn preempted_sequences_go_on_with_the_same_tokens() {
+    for (name, decoder) in stateful() {
+        let roomy = model(&name, ROOM);
+        let expected: Vec<_> = (0..4).map(|number| alone(&roomy, number)).collect();
+        // Two states and the pages of one long sequence and some.
+        let state = KvPool::sequence_bytes(decoder.config());
+        let page = (KvPool::token_bytes(decoder.config(), KvType::F32) * PAGE).max(1024);
+        let tight = model(&name, 2 * state + 5 * page);
+        let all: Vec<Generation> = (0..4)
+            .map(|number| {
+                let (prompt, config) = asked(number, Guesses::None);
+                begin(&tight, &prompt, &config)
+            })
+            .collect();
+        for (generation, expected) in all.iter().zip(&expected) {
+            assert_eq!(&tokens(generation), expected, "{name}");
+        }
+        drop(all);
+        assert_eq!(counted(&tight, "pages_used"), 0, "{name}");
+    }
+}
+
+#[test]
+fn states_count_as_what_sequences_take() {
+    let (name, decoder) = stateful().pop().unwrap();
+    let state = KvPool::sequence_bytes(decoder.config());
+    let tight = model(&name, state / 2);
+    let (prompt, config) = asked(0, Guesses::None);
+    let refused = begin(&tight, &prompt, &config).finish(&CancelToken::new());
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("keys, values and states"), "{message}");
+}
