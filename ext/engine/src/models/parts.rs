@@ -119,6 +119,8 @@ parts! {
     /// The gate of attention's result, query, key and value in one matrix (HRM).
     GateQkv gate_qkv Layer;
     Query query Layer;
+    /// For each head its query and the gate of its result (Qwen 3 Next).
+    QueryGate query_gate Layer;
     Key key Layer;
     Value value Layer;
     /// Biases that stand beside a fused matrix which has none.
@@ -171,6 +173,40 @@ parts! {
     StateInput state_input Layer;
     StateOutput state_output Layer;
     StateConvolution state_convolution Layer;
+    /// How fast states decay, and what is added to time steps.
+    StateDecay state_decay Layer;
+    StateStepBias state_step_bias Layer;
+    StateNorm state_norm Layer;
+    /// Queries, keys and values of such a layer, in one matrix, with the gate of what is read, or apart.
+    StateQkv state_qkv Layer;
+    StateQkvGate state_qkv_gate Layer;
+    StateQuery state_query Layer;
+    StateKey state_key Layer;
+    StateValue state_value Layer;
+    StateQueryConvolution state_query_convolution Layer;
+    StateKeyConvolution state_key_convolution Layer;
+    StateValueConvolution state_value_convolution Layer;
+    /// What is read of a state is multiplied by a function of it; in one matrix or in two.
+    StateGate state_gate Layer;
+    StateGateDown state_gate_down Layer;
+    StateGateUp state_gate_up Layer;
+    /// How much of a state remains, in one matrix or in two.
+    StateFading state_fading Layer;
+    StateFadingDown state_fading_down Layer;
+    StateFadingUp state_fading_up Layer;
+    StateFadingBias state_fading_bias Layer;
+    /// How much of a value is written, alone or with what a state fades by in one matrix (Qwen 3 Next).
+    StateWritten state_written Layer;
+    StateWrittenFading state_written_fading Layer;
+    /// How much of an input is written (RecurrentGemma).
+    StateInputGate state_input_gate Layer;
+    StateInputGateBias state_input_gate_bias Layer;
+    /// How much a token counts beside the one before it (RWKV).
+    StateKeyMix state_key_mix Layer;
+    StateValueMix state_value_mix Layer;
+    StateGateMix state_gate_mix Layer;
+    UpMix up_mix Layer;
+    GateMix gate_mix Layer;
     /// Of a decoder's attention to what an encoder made.
     CrossNorm cross_norm Layer;
     CrossQuery cross_query Layer;

@@ -1,8 +1,9 @@
 //! The checkpoints of `spec/fixtures/seeded`, whose weights are a function of tensor name and seed.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde_json::{json, Value};
+use serde_json::{json, Map, Value};
 
 use super::seeded_tensors::safetensors;
 use super::weight_files::Folder;
@@ -48,6 +49,56 @@ pub fn text_part(name: &str, model_type: &str) -> Folder {
     written(name, &config, |tensor| {
         tensor.replacen("model.", "model.language_model.", 1)
     })
+}
+
+/// The checkpoint with all experts of a layer in two tensors, as some files have them.
+pub fn fused_experts(name: &str) -> Folder {
+    let folder = checkpoint(name);
+    let bytes = safetensors(&record(name, "tensors.json"), str::to_owned);
+    folder.write("model.safetensors", fused(&bytes));
+    folder
+}
+
+/// The same file with each expert's gate before its up in one tensor, and all downs in another.
+fn fused(file: &[u8]) -> Vec<u8> {
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Map<String, Value> = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let number = |value: &Value| value.as_u64().unwrap() as usize;
+    let mut parts = BTreeMap::<String, BTreeMap<(usize, &str), &Value>>::new();
+    for (name, entry) in &header {
+        let (whole, place) = match name.split_once(".experts.") {
+            Some((layer, rest)) => {
+                let (expert, part) = rest.split_once('.').unwrap();
+                let both = if part.starts_with("down") {
+                    "down"
+                } else {
+                    "gate_up"
+                };
+                let whole = format!("{layer}.experts.{both}_proj");
+                (whole, (expert.parse().unwrap(), part))
+            }
+            None => (name.clone(), (0, "")),
+        };
+        parts.entry(whole).or_default().insert(place, entry);
+    }
+    let (mut fused, mut data) = (Map::new(), Vec::new());
+    for (whole, parts) in parts {
+        let (start, mut shape) = (data.len(), parts.values().next().unwrap()["shape"].clone());
+        for entry in parts.values() {
+            let range = number(&entry["data_offsets"][0])..number(&entry["data_offsets"][1]);
+            data.extend(&file[8 + length..][range]);
+        }
+        if whole.contains(".experts.") {
+            let count = parts.keys().last().unwrap().0 + 1;
+            let rows: usize = parts.values().map(|entry| number(&entry["shape"][0])).sum();
+            shape = json!([count, rows / count, shape[1]]);
+        }
+        let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, data.len()]});
+        fused.insert(whole, entry);
+    }
+    let header = Value::Object(fused).to_string();
+    let length = (header.len() as u64).to_le_bytes();
+    [&length[..], header.as_bytes(), &data].concat()
 }
 
 fn written(name: &str, config: &Value, renamed: impl Fn(&str) -> String) -> Folder {

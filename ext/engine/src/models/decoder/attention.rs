@@ -285,15 +285,18 @@ fn heads(
 
 /// What attention gives, `[tokens, heads · size]`, multiplied by a function of the gates.
 fn gated(kind: OutputGate, gates: &Tensor, attended: Tensor) -> Result<Tensor> {
-    let OutputGate::Softplus { per_head } = kind else {
-        return kernels::gated(gates, &attended, Activation::Sigmoid);
-    };
     // Above this, ln(1 + eˣ) is x in single precision.
     let softplus = |x: f32| if x > 20.0 { x } else { x.exp().ln_1p() };
-    let factors = elementwise::each(gates, softplus)?;
-    if !per_head {
-        return elementwise::multiply(&attended, &factors);
-    }
+    let factors = match kind {
+        OutputGate::None | OutputGate::Sigmoid => {
+            return kernels::gated(gates, &attended, Activation::Sigmoid)
+        }
+        OutputGate::Softplus { per_head: false } => {
+            return elementwise::multiply(&attended, &elementwise::each(gates, softplus)?)
+        }
+        OutputGate::Softplus { per_head: true } => elementwise::each(gates, softplus)?,
+        OutputGate::SigmoidPerHead => kernels::activate(gates, Activation::Sigmoid)?,
+    };
     let (tokens, heads) = factors.dims2()?;
     let width = attended.dim(1)?;
     let cut = attended.reshape((tokens, heads, width / heads))?;

@@ -31,6 +31,8 @@ pub struct DecoderConfig {
     pub sublayers: Vec<Sublayers>,
     /// What keeps a state in the layers that have one.
     pub state: Option<StateKind>,
+    /// Which points of these are normalized, where not those of layers with attention (OLMo Hybrid).
+    pub state_norm_placement: Option<NormPlacement>,
     /// Values are normalized over each head, without weights (Gemma 4).
     pub value_norm: bool,
     /// Factor on values (MiMo).
@@ -139,6 +141,8 @@ pub enum OutputGate {
     None,
     /// By its sigmoid (AFMoE), of a projection to which a bias per head may be added (Beam).
     Sigmoid,
+    /// The same of each head (Bailing).
+    SigmoidPerHead,
     /// By ln(1 + eˣ), of each element or of each head (Laguna).
     Softplus {
         per_head: bool,
@@ -166,13 +170,23 @@ pub struct Stacks {
 }
 
 /// What the residual stream is multiplied by before attention or MLP add to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ResidualWeights {
     None,
     /// The n-th addition counts 1/√n, the stream √((n − 1)/n); the embeddings are the first (Beam).
     Depth,
     /// A weight per dimension (Doge).
     Learned,
+    /// Factors on the stream and on what is added, by what adds (MiniMax).
+    Fixed {
+        attention: [f32; 2],
+        state: [f32; 2],
+        mlp: [f32; 2],
+    },
+    /// After every so many layers the stream is halved, and so is all that later layers add (RWKV).
+    Halved {
+        every: usize,
+    },
 }
 
 /// A linear layer, an activation and a norm before the head (ModernBERT), or a linear layer alone (OPT 350m).
@@ -434,7 +448,7 @@ impl DecoderConfig {
                 .shapes
                 .iter()
                 .all(|one| one.value_size == one.head_size)
-            && !matches!(self.output_gate, OutputGate::Softplus { .. })
+            && matches!(self.output_gate, OutputGate::None | OutputGate::Sigmoid)
             && !self.chunked
             && !self.xielu
             && self.head_transform.is_none()
@@ -460,6 +474,13 @@ impl DecoderConfig {
         windows
             .reduce(|one, other| Some(one?.max(other?)))
             .flatten()
+    }
+
+    /// Which points of a layer are normalized.
+    pub fn placement(&self, layer: usize) -> NormPlacement {
+        let own = self.state_norm_placement;
+        let own = own.filter(|_| self.sublayers(layer).state);
+        own.unwrap_or(self.norm_placement)
     }
 
     /// Which tokens those of a layer see.

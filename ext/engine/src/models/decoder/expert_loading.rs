@@ -22,6 +22,9 @@ pub fn experts(
     let hidden = config.hidden_size;
     let choices = experts.count + experts.identities;
     let list = match experts.layout {
+        ExpertLayout::Parts if parameters.has(Part::ExpertGateUp.at(index)) => {
+            fused(parameters, index, experts, config, (false, false))?
+        }
         ExpertLayout::Parts if parameters.names().separates_experts() => {
             separate(parameters, index, experts.count, config)?
         }

@@ -12,7 +12,7 @@ use super::experts::ExpertLayer;
 use super::indexer::Chosen;
 use super::lanes::LaneLayer;
 use super::layer_inputs::LayerInput;
-use super::mixers::Mixer;
+use super::mixers::{Mixer, StateMixer};
 use super::norm_gate::NormGate;
 use super::sparsity::SparseGate;
 use crate::models::config::NormPlacement;
@@ -64,6 +64,8 @@ pub enum FeedForward {
     Experts(ExpertLayer),
     /// The sum of both, of which the MLP's is normalized.
     Both(MlpLayer, Norm, ExpertLayer),
+    /// One that also reads tokens before (RWKV).
+    State(Box<dyn StateMixer>),
 }
 
 pub struct MlpLayer {
@@ -202,6 +204,7 @@ impl Layer {
             None => Ok(()),
             Some(FeedForward::Mlp(mlp)) => mlp.list(inventory),
             Some(FeedForward::Experts(experts)) => experts.list(inventory),
+            Some(FeedForward::State(state)) => state.list(inventory),
             Some(FeedForward::Both(mlp, norm, experts)) => {
                 mlp.list(inventory)?;
                 inventory.add_norm(norm)?;
@@ -243,7 +246,7 @@ impl Layer {
                     self.mix(mixer, index, stream, past, step)?;
                 }
                 if let Some(mlp) = mlp {
-                    self.feed_forward(mlp, index, stream, step)?;
+                    self.feed_forward(mlp, index, stream, past, step)?;
                 }
             }
             (parallel, Some(mixer), Some(mlp)) => {
@@ -295,12 +298,13 @@ impl Layer {
         mlp: &FeedForward,
         index: usize,
         stream: &mut Stream,
+        past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<()> {
         let (norm, config) = (self.mlp_norm.as_ref(), step.config);
         let before = match mlp {
             FeedForward::Both(..) => Some(stream.read(None)?),
-            FeedForward::Mlp(_) | FeedForward::Experts(_) => None,
+            FeedForward::Mlp(_) | FeedForward::Experts(_) | FeedForward::State(_) => None,
         };
         let input = enter(stream, norm, config)?;
         let input = through_gate(input, self.mlp_gate.as_ref())?;
@@ -308,7 +312,10 @@ impl Layer {
         let postponed = postponed.map(|experts| experts.forward(&input, step.cancel));
         let before = before.as_ref().unwrap_or(&input);
         let updates = LayerAdapter::of(step.adapter, index);
-        let result = mlp.forward(&input, before, updates, step.cancel)?;
+        let result = match mlp {
+            FeedForward::State(state) => state.forward(index, &input, past, step)?,
+            mlp => mlp.forward(&input, before, updates, step.cancel)?,
+        };
         let result = normalized(result, self.post_mlp_norm.as_ref())?;
         stream.add(result, &self.mlp_branch)?;
         if let Some(earlier) = std::mem::replace(&mut stream.postponed, postponed.transpose()?) {
@@ -409,6 +416,7 @@ impl FeedForward {
         match self {
             Self::Mlp(mlp) => mlp.forward(x, updates),
             Self::Experts(experts) => experts.forward(x, cancel),
+            Self::State(_) => Err(Error::Internal("an MLP with a state beside others".into())),
             Self::Both(mlp, norm, experts) => {
                 let plain = norm.forward(&mlp.forward(x, updates)?)?;
                 elementwise::add(&plain, &experts.forward(before, cancel)?)

@@ -153,7 +153,7 @@ pub fn layers(
 }
 
 pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) -> Result<Layer> {
-    let placement = config.norm_placement;
+    let placement = config.placement(index);
     let before = placement != NormPlacement::Output;
     let first = index == 0 && config.unnormed_first;
     let after = matches!(placement, NormPlacement::Output | NormPlacement::Both);
@@ -198,11 +198,7 @@ pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) 
         attention_branch: branch(parameters, Part::AttentionResidual.at(index), 0, config)?,
         mlp_branch: branch(parameters, Part::MlpResidual.at(index), 1, config)?,
         input: LayerInput::load(parameters, index, config)?,
-        scale: if config.layer_scale {
-            Some(parameters.shaped(Part::LayerScale.at(index), &[1])?)
-        } else {
-            None
-        },
+        scale: layer_scale(parameters, index, config)?,
         lanes: LaneLayer::load(parameters, index, config)?,
     })
 }
@@ -220,15 +216,24 @@ fn branch(
         ResidualWeights::Learned => (Some(parameters.shaped(weights, &[hidden])?), 1.0),
         ResidualWeights::Depth => {
             let count = (2 * (weights.layer + 1) + second) as f64;
-            let kept = Tensor::full(
-                ((count - 1.0) / count).sqrt() as f32,
-                hidden,
-                parameters.device(),
-            )?;
-            (
-                Some(kept.to_dtype(parameters.dtype())?),
-                count.sqrt().recip() as f32,
-            )
+            let kept = ((count - 1.0) / count).sqrt() as f32;
+            (Some(factor(parameters, kept)?), count.sqrt().recip() as f32)
+        }
+        ResidualWeights::Fixed {
+            attention,
+            state,
+            mlp,
+        } => {
+            let [kept, scale] = match config.sublayers(weights.layer).state {
+                _ if second == 1 => mlp,
+                true => state,
+                false => attention,
+            };
+            (Some(factor(parameters, kept)?), scale)
+        }
+        ResidualWeights::Halved { every } => {
+            let halvings = weights.layer / every.max(1);
+            (None, 0.5_f32.powi(halvings.min(128) as i32))
         }
     };
     Ok(Branch {
@@ -237,12 +242,41 @@ fn branch(
     })
 }
 
+/// Of the residual stream.
+fn factor(parameters: &Parameters<'_>, factor: f32) -> Result<Tensor> {
+    let factor = Tensor::new(&[factor], parameters.device())?;
+    Ok(factor.to_dtype(parameters.dtype())?)
+}
+
+/// What the residual stream is multiplied by after a layer.
+fn layer_scale(
+    parameters: &Parameters<'_>,
+    index: usize,
+    config: &DecoderConfig,
+) -> Result<Option<Tensor>> {
+    match config.residual_weights {
+        _ if config.layer_scale => {
+            let place = Part::LayerScale.at(index);
+            parameters.shaped(place, &[1]).map(Some)
+        }
+        ResidualWeights::Halved { every } if (index + 1).is_multiple_of(every) => {
+            factor(parameters, 0.5).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
 fn feed_forward(
     parameters: &Parameters<'_>,
     index: usize,
     config: &DecoderConfig,
     experts: Option<ExpertLayer>,
 ) -> Result<FeedForward> {
+    if let Some(state) = &config.state {
+        if let Some(mlp) = state.load_mlp(parameters, index)? {
+            return Ok(FeedForward::State(mlp));
+        }
+    }
     let beside = config
         .experts
         .as_ref()
@@ -346,6 +380,9 @@ fn qkv_and_gate(
         let qkv = Projection::fused(cut(gate, rows)?, &widths)?;
         return Ok((Qkv::Plain(qkv), Some(cut(0, gate)?)));
     }
+    if parameters.has(Part::QueryGate.at(index)) {
+        return queries_with_gates(parameters, index, config);
+    }
     let experts = config.experts.as_ref().filter(|_| config.query_experts);
     let qkv = match (config.latent, experts) {
         (Some(latent), _) => {
@@ -359,6 +396,37 @@ fn qkv_and_gate(
     Ok((qkv, output_gate(parameters, index, config)?))
 }
 
+/// Every head's query stands before its gate in one matrix (Qwen 3 Next).
+fn queries_with_gates(
+    parameters: &Parameters<'_>,
+    index: usize,
+    config: &DecoderConfig,
+) -> Result<(Qkv, Option<Linear>)> {
+    let (shape, place) = (config.attention_shape(index), Part::QueryGate.at(index));
+    let (heads, size, hidden) = (shape.head_count, shape.head_size, shape.hidden_size);
+    let both = parameters.matrix(place, hidden, 2 * heads * size)?;
+    let both = both.reshape((heads, 2 * size, hidden))?;
+    let biases = match parameters.bias(place)? {
+        Some(bias) => Some(bias.reshape((heads, 2 * size))?),
+        None => None,
+    };
+    let cut = |start: usize| -> Result<Linear> {
+        let rows = both.narrow(1, start, size)?.contiguous()?;
+        let bias = match &biases {
+            Some(bias) => Some(bias.narrow(1, start, size)?.flatten_all()?),
+            None => None,
+        };
+        parameters.assemble(rows.reshape((heads * size, hidden))?, bias)
+    };
+    let linear = |part: Part, width| parameters.linear(part.at(index), hidden, width);
+    let qkv = vec![
+        cut(0)?,
+        linear(Part::Key, shape.key_width())?,
+        linear(Part::Value, shape.value_width())?,
+    ];
+    Ok((Qkv::Plain(Projection::split(qkv)?), Some(cut(size)?)))
+}
+
 /// Its bias, where there is one, is one per head.
 fn output_gate(
     parameters: &Parameters<'_>,
@@ -369,7 +437,7 @@ fn output_gate(
     let (hidden, attended) = (config.hidden_size, config.attended_width(index));
     let width = match config.output_gate {
         OutputGate::None => return Ok(None),
-        OutputGate::Softplus { per_head: true } => heads,
+        OutputGate::SigmoidPerHead | OutputGate::Softplus { per_head: true } => heads,
         OutputGate::Sigmoid | OutputGate::Softplus { per_head: false } => attended,
     };
     let (gate, bias) = (Part::OutputGate.at(index), Part::OutputGateBias.at(index));

@@ -43,6 +43,7 @@ impl DecoderConfig {
             shapes: Vec::new(),
             sublayers: Vec::new(),
             state: None,
+            state_norm_placement: None,
             value_norm: false,
             value_scale: 1.0,
             layer_input_size: None,

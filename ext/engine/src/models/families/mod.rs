@@ -22,7 +22,9 @@ use crate::models::decoder::config::{
     Temperature,
 };
 use crate::models::decoder::lanes::LaneConfig;
-use crate::models::decoder::mixers::{ShortConv, StateKind, Sublayers};
+use crate::models::decoder::mixers::{
+    DeltaRule, Fading, LinearAttention, Rglru, Rwkv, ShortConv, StateKind, Sublayers,
+};
 use crate::models::decoder::plain::DecoderSizes;
 use crate::models::decoder::shapes::{KvSource, LayerShape};
 use crate::models::encoder::config::*;

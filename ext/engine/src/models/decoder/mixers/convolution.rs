@@ -35,16 +35,53 @@ impl Convolution {
         silu: bool,
     ) -> Result<Self> {
         let by_channel = numbers(parameters, place, &[channels, 1, taps])?;
-        let weights = (0..taps).flat_map(|tap| {
-            let of_tap = by_channel.iter().skip(tap);
-            of_tap.step_by(taps).copied()
-        });
         let bias = match parameters.bias(place)? {
             Some(bias) if bias.dims() == [channels] => super::values(&bias)?,
             Some(_) => return Err(parameters.misfit(place, &[channels])),
             None => vec![0.0; channels],
         };
-        Ok(Self {
+        Ok(Self::new(&by_channel, bias, (channels, taps), silu))
+    }
+
+    /// The channels of several weights, one after the other.
+    pub fn join(
+        parameters: &Parameters<'_>,
+        places: &[Place],
+        (channels, taps): (usize, usize),
+        silu: bool,
+    ) -> Result<Self> {
+        let mut by_channel = Vec::new();
+        for &place in places {
+            let rows = parameters.outputs(place)?;
+            if by_channel.len() + rows.saturating_mul(taps) > channels * taps {
+                return Err(parameters.misfit(place, &[channels, 1, taps]));
+            }
+            by_channel.extend(numbers(parameters, place, &[rows, 1, taps])?);
+        }
+        match places.last() {
+            Some(&last) if by_channel.len() < channels * taps => {
+                Err(parameters.misfit(last, &[channels, 1, taps]))
+            }
+            _ => Ok(Self::new(
+                &by_channel,
+                vec![0.0; channels],
+                (channels, taps),
+                silu,
+            )),
+        }
+    }
+
+    fn new(
+        by_channel: &[f32],
+        bias: Vec<f32>,
+        (channels, taps): (usize, usize),
+        silu: bool,
+    ) -> Self {
+        let weights = (0..taps).flat_map(|tap| {
+            let of_tap = by_channel.iter().skip(tap);
+            of_tap.step_by(taps).copied()
+        });
+        Self {
             channels,
             block: if channels % BLOCK == 0 {
                 BLOCK
@@ -55,7 +92,7 @@ impl Convolution {
             bias,
             taps,
             silu,
-        })
+        }
     }
 }
 

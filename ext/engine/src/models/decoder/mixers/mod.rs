@@ -1,6 +1,11 @@
 //! What tokens of a layer learn of those before them: attention, or a state that the layer keeps.
 
 mod convolution;
+mod delta_rule;
+mod linear_attention;
+mod rglru;
+mod rwkv;
+mod shared;
 mod short_conv;
 
 use candle_core::{DType, Tensor};
@@ -17,6 +22,10 @@ use crate::models::parts::Place;
 use crate::nn::{elementwise, Inventory};
 use crate::Result;
 
+pub use delta_rule::{DeltaRule, Fading};
+pub use linear_attention::LinearAttention;
+pub use rglru::Rglru;
+pub use rwkv::Rwkv;
 pub use short_conv::ShortConv;
 
 /// More numbers than the states of a sequence have in any model.
@@ -49,6 +58,10 @@ impl Sublayers {
 #[derive(Clone, Debug, PartialEq)]
 pub enum StateKind {
     ShortConv(ShortConv),
+    DeltaRule(DeltaRule),
+    LinearAttention(LinearAttention),
+    Rglru(Rglru),
+    Rwkv(Rwkv),
 }
 
 impl StateKind {
@@ -56,12 +69,20 @@ impl StateKind {
     pub fn sizes(&self) -> Vec<usize> {
         match self {
             Self::ShortConv(one) => one.sizes(),
+            Self::DeltaRule(one) => one.sizes(),
+            Self::LinearAttention(one) => one.sizes(),
+            Self::Rglru(one) => one.sizes(),
+            Self::Rwkv(one) => one.sizes(),
         }
     }
 
     fn check(&self) -> Checked {
         match self {
             Self::ShortConv(one) => one.check(),
+            Self::DeltaRule(one) => one.check(),
+            Self::LinearAttention(one) => one.check(),
+            Self::Rglru(one) => one.check(),
+            Self::Rwkv(one) => one.check(),
         }
     }
 
@@ -73,6 +94,24 @@ impl StateKind {
     ) -> Result<Box<dyn StateMixer>> {
         match self {
             Self::ShortConv(one) => one.load(parameters, index, config),
+            Self::DeltaRule(one) => one.load(parameters, index, config),
+            Self::LinearAttention(one) => one.load(parameters, index, config),
+            Self::Rglru(one) => one.load(parameters, index, config),
+            Self::Rwkv(one) => one.load(parameters, index),
+        }
+    }
+}
+
+impl StateKind {
+    /// The MLP of a layer, where that keeps a state too.
+    pub fn load_mlp(
+        &self,
+        parameters: &Parameters<'_>,
+        index: usize,
+    ) -> Result<Option<Box<dyn StateMixer>>> {
+        match self {
+            Self::Rwkv(one) => one.load_mlp(parameters, index).map(Some),
+            _ => Ok(None),
         }
     }
 }

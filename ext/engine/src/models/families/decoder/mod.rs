@@ -6,6 +6,7 @@ mod arcee;
 mod aria_text;
 mod axk1;
 mod axk2;
+mod bailing_hybrid;
 mod beam;
 mod biogpt;
 mod bitnet;
@@ -59,6 +60,7 @@ mod hy_v3;
 mod hyperclovax;
 mod jais2;
 mod jetmoe;
+mod kimi_linear;
 mod kolibri1;
 mod laguna;
 mod latent_shared;
@@ -70,6 +72,7 @@ mod longcat_flash;
 mod mellum;
 mod mimo_v2_flash;
 mod minicpm3;
+mod minimax;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
@@ -81,6 +84,7 @@ mod nemotron;
 mod olmo;
 mod olmo2;
 mod olmo3;
+mod olmo_hybrid;
 mod olmoe;
 mod opt;
 mod persimmon;
@@ -91,12 +95,17 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen2_vl;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
+mod qwen3_next;
+mod recurrent_gemma;
+mod rwkv;
 mod seed_oss;
 mod smollm3;
 mod solar_open;
 mod stablelm;
 mod starcoder2;
+mod state_shared;
 mod vaultgemma;
 mod xglm;
 mod youtu;
@@ -202,4 +211,12 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     axk2::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
+    qwen3_next::FAMILY,
+    qwen3_5::FAMILY,
+    olmo_hybrid::FAMILY,
+    kimi_linear::FAMILY,
+    bailing_hybrid::FAMILY,
+    minimax::FAMILY,
+    recurrent_gemma::FAMILY,
+    rwkv::FAMILY,
 ];

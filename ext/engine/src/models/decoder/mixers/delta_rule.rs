@@ -1,0 +1,352 @@
+//! The gated delta rule: a head's state is a matrix from keys to values. With every token it fades, and what the
+//! token's key finds in it moves towards the token's value.
+//!
+//! Tokens follow each other in one fixed order of operations, so that a prompt in parts leaves the same bits.
+
+use candle_core::Tensor;
+
+use super::convolution::Convolution;
+use super::shared::{counted, side_by_side, sigmoid, softplus, Chain};
+use super::short_conv::MOST_TAPS;
+use super::{rows, values, StateMixer};
+use crate::models::config::{check_size, Checked};
+use crate::models::decoder::batch::Past;
+use crate::models::decoder::config::DecoderConfig;
+use crate::models::decoder::layer::Step;
+use crate::models::decoder::states::Scan;
+use crate::models::parameters::Parameters;
+use crate::models::parts::{Part, Place};
+use crate::nn::{Inventory, Linear, Projection};
+use crate::Result;
+use formats::files::raw_config::{HEADS, WIDTH};
+
+/// Of the lengths that queries and keys are divided by.
+const EPSILON: f32 = 1e-6;
+
+/// A layer with the gated delta rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeltaRule {
+    /// Of queries and keys; each serves several heads of values.
+    pub key_heads: usize,
+    pub value_heads: usize,
+    pub key_size: usize,
+    pub value_size: usize,
+    /// How many tokens the convolution of queries, keys and values sees.
+    pub taps: usize,
+    pub fading: Fading,
+    /// How much of a value is written is between 0 and this.
+    pub most_written: f32,
+    /// What is read is multiplied by the sigmoid of a gate, or by x · sigmoid(x).
+    pub sigmoid_gate: bool,
+    /// Of the norm before the gate.
+    pub epsilon: f32,
+}
+
+/// What a state is multiplied by, given a projection x of a token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fading {
+    /// exp(−a · ln(1 + eˣ)), one for each head (Qwen 3 Next).
+    Heads,
+    /// The same for each element of a key (Kimi Linear).
+    Elements,
+    /// exp(least · sigmoid(a · x)) for each element of a key (Bailing).
+    Bounded { least: f32 },
+}
+
+impl DeltaRule {
+    fn key_width(&self) -> usize {
+        self.key_heads * self.key_size
+    }
+
+    fn value_width(&self) -> usize {
+        self.value_heads * self.value_size
+    }
+
+    /// Of queries, keys and values side by side.
+    fn channels(&self) -> usize {
+        2 * self.key_width() + self.value_width()
+    }
+
+    /// How many factors a head's state has.
+    fn factors(&self) -> usize {
+        match self.fading {
+            Fading::Heads => 1,
+            Fading::Elements | Fading::Bounded { .. } => self.key_size,
+        }
+    }
+
+    /// How many numbers a sequence keeps in a layer: of the convolution, and of all heads.
+    pub fn sizes(&self) -> Vec<usize> {
+        let matrix = self.key_size * self.value_size;
+        vec![
+            Convolution::size(self.channels(), self.taps),
+            self.value_heads * matrix,
+        ]
+    }
+
+    pub fn check(&self) -> Checked {
+        check_size("number of heads with keys", self.key_heads, HEADS)?;
+        check_size("number of heads with values", self.value_heads, HEADS)?;
+        check_size("size of keys", self.key_size, WIDTH)?;
+        check_size("size of values", self.value_size, WIDTH)?;
+        check_size("width of a convolution", self.taps, 1..=MOST_TAPS)?;
+        check_size("width of keys", self.key_width(), WIDTH)?;
+        check_size("width of values", self.value_width(), WIDTH)?;
+        if self.value_heads.is_multiple_of(self.key_heads) {
+            Ok(())
+        } else {
+            Err(format!(
+                "{} heads with values can't share {} heads with keys",
+                self.value_heads, self.key_heads
+            ))
+        }
+    }
+}
+
+/// A row has the query, key and value of each head, then what states are multiplied by, then how much of each value
+/// is written.
+impl Scan for DeltaRule {
+    fn inputs(&self) -> usize {
+        self.channels() + self.value_heads * (self.factors() + 1)
+    }
+
+    fn lanes(&self) -> usize {
+        self.value_heads
+    }
+
+    fn lane_outputs(&self) -> usize {
+        self.value_size
+    }
+
+    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let (key_size, value_size) = (self.key_size, self.value_size);
+        let query_start = lane / (self.value_heads / self.key_heads) * key_size;
+        let key_start = self.key_width() + query_start;
+        let value_start = 2 * self.key_width() + lane * value_size;
+        let factors = self.factors();
+        let fading_start = self.channels() + lane * factors;
+        let written_at = self.channels() + self.value_heads * factors + lane;
+        let scale = (key_size as f32).sqrt().recip();
+        let (mut query, mut key) = (vec![0.0; key_size], vec![0.0; key_size]);
+        let mut change = vec![0.0; value_size];
+        let rows = inputs.chunks_exact(self.inputs());
+        for (row, out) in rows.zip(outputs.chunks_exact_mut(value_size)) {
+            normalize(&mut query, &row[query_start..][..key_size], scale);
+            normalize(&mut key, &row[key_start..][..key_size], 1.0);
+            let value = &row[value_start..][..value_size];
+            let fading = &row[fading_start..][..factors];
+            change.fill(0.0);
+            for (at, row) in state.chunks_exact_mut(value_size).enumerate() {
+                let (factor, key) = (fading[at.min(factors - 1)], key[at]);
+                for (element, found) in row.iter_mut().zip(&mut change) {
+                    *element *= factor;
+                    *found += *element * key;
+                }
+            }
+            for (change, value) in change.iter_mut().zip(value) {
+                *change = (value - *change) * row[written_at];
+            }
+            out.fill(0.0);
+            for (at, row) in state.chunks_exact_mut(value_size).enumerate() {
+                let (query, key) = (query[at], key[at]);
+                for ((element, change), out) in row.iter_mut().zip(&change).zip(&mut *out) {
+                    *element += key * change;
+                    *out += *element * query;
+                }
+            }
+        }
+    }
+}
+
+fn normalize(out: &mut [f32], x: &[f32], scale: f32) {
+    let squares: f32 = x.iter().map(|x| x * x).sum();
+    let factor = (squares + EPSILON).sqrt().recip() * scale;
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = x * factor;
+    }
+}
+
+struct DeltaRuleLayer {
+    config: DeltaRule,
+    /// Queries, keys and values, in one matrix or in three.
+    qkv: Projection,
+    convolution: Convolution,
+    fading: Chain,
+    written: Linear,
+    gate: Chain,
+    /// How fast each head fades.
+    rates: Vec<f32>,
+    /// Added to what fading depends on.
+    bias: Vec<f32>,
+    norm: Vec<f32>,
+    output: Linear,
+}
+
+impl DeltaRule {
+    pub fn load(
+        &self,
+        parameters: &Parameters<'_>,
+        index: usize,
+        config: &DecoderConfig,
+    ) -> Result<Box<dyn StateMixer>> {
+        let (hidden, width, heads) = (config.hidden_size, self.value_width(), self.value_heads);
+        let at = |part: Part| part.at(index);
+        let (qkv, gate, fading, written) = if parameters.has(at(Part::StateQkvGate)) {
+            self.grouped(parameters, index, hidden)?
+        } else {
+            let gate = [Part::StateGate, Part::StateGateDown, Part::StateGateUp];
+            let fading = [
+                Part::StateFading,
+                Part::StateFadingDown,
+                Part::StateFadingUp,
+            ];
+            (
+                self.qkv(parameters, index, hidden)?,
+                Chain::load(parameters, gate.map(at), hidden, width)?,
+                Chain::load(parameters, fading.map(at), hidden, heads * self.factors())?,
+                parameters.exact_linear(at(Part::StateWritten), hidden, heads)?,
+            )
+        };
+        let (whole, size) = (at(Part::StateConvolution), (self.channels(), self.taps));
+        let convolution = if parameters.has(whole) {
+            Convolution::load(parameters, whole, size, true)?
+        } else {
+            let parts = [
+                Part::StateQueryConvolution,
+                Part::StateKeyConvolution,
+                Part::StateValueConvolution,
+            ];
+            Convolution::join(parameters, &parts.map(at), size, true)?
+        };
+        let rates = counted(parameters, at(Part::StateDecay), heads)?;
+        Ok(Box::new(DeltaRuleLayer {
+            config: *self,
+            qkv,
+            convolution,
+            fading,
+            written,
+            gate,
+            rates: rates.into_iter().map(f32::exp).collect(),
+            bias: counted(parameters, at(Part::StateStepBias), heads * self.factors())?,
+            norm: counted(parameters, at(Part::StateNorm), self.value_size)?,
+            output: parameters.linear(at(Part::StateOutput), width, hidden)?,
+        }))
+    }
+
+    fn qkv(&self, parameters: &Parameters<'_>, index: usize, hidden: usize) -> Result<Projection> {
+        let fused = Part::StateQkv.at(index);
+        if parameters.has(fused) {
+            let matrix = parameters.linear(fused, hidden, self.channels())?;
+            return Projection::split(vec![matrix]);
+        }
+        let parts = [
+            (Part::StateQuery.at(index), self.key_width()),
+            (Part::StateKey.at(index), self.key_width()),
+            (Part::StateValue.at(index), self.value_width()),
+        ];
+        parameters.split(&parts, hidden)
+    }
+
+    /// Qwen 3 Next sorts the rows of its matrices by heads of keys first.
+    fn grouped(
+        &self,
+        parameters: &Parameters<'_>,
+        index: usize,
+        hidden: usize,
+    ) -> Result<(Projection, Chain, Chain, Linear)> {
+        let shared = self.value_heads / self.key_heads;
+        let (key, value) = (self.key_size, shared * self.value_size);
+        let sorted = |place: Place, sizes: &[usize]| -> Result<Vec<Tensor>> {
+            let group: usize = sizes.iter().sum();
+            let matrix = parameters.matrix(place, hidden, self.key_heads * group)?;
+            let matrix = matrix.reshape((self.key_heads, group, hidden))?;
+            let mut start = 0;
+            let parts = sizes.iter().map(|&size| -> Result<Tensor> {
+                let part = matrix.narrow(1, start, size)?.contiguous()?;
+                start += size;
+                Ok(part.reshape((self.key_heads * size, hidden))?)
+            });
+            parts.collect()
+        };
+        let mut large = sorted(Part::StateQkvGate.at(index), &[key, key, value, value])?;
+        let gate = large.split_off(3);
+        let small = sorted(Part::StateWrittenFading.at(index), &[shared, shared])?;
+        let linear = |parts: &[Tensor]| parameters.assemble(Tensor::cat(parts, 0)?, None);
+        Ok((
+            Projection::split(vec![linear(&large)?])?,
+            Chain::one(linear(&gate)?),
+            Chain::one(Linear::new(small[1].clone(), None)?),
+            Linear::new(small[0].clone(), None)?,
+        ))
+    }
+}
+
+impl StateMixer for DeltaRuleLayer {
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_projection(&self.qkv)?;
+        self.fading.list(inventory)?;
+        self.gate.list(inventory)?;
+        inventory.add_linear(&self.written)?;
+        inventory.add_linear(&self.output)
+    }
+
+    fn forward(
+        &self,
+        index: usize,
+        x: &Tensor,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<Tensor> {
+        let rule = self.config;
+        let qkv = values(&Tensor::cat(&self.qkv.parts(x, &[])?, 1)?)?;
+        let mixed = past.scan((index, 0), &self.convolution, &qkv, step.batch)?;
+        let fading = self.faded(values(&self.fading.forward(x)?)?);
+        let mut written = values(&self.written.forward(x)?)?;
+        for written in &mut written {
+            *written = sigmoid(*written) * rule.most_written;
+        }
+        let widths = [
+            rule.channels(),
+            rule.value_heads * rule.factors(),
+            rule.value_heads,
+        ];
+        let inputs = side_by_side([&mixed, &fading, &written], widths);
+        let mut read = past.scan((index, 1), &rule, &inputs, step.batch)?;
+        self.finish(&values(&self.gate.forward(x)?)?, &mut read);
+        self.output.forward(&rows(read, rule.value_width(), x)?)
+    }
+}
+
+impl DeltaRuleLayer {
+    /// What states are multiplied by.
+    fn faded(&self, mut inputs: Vec<f32>) -> Vec<f32> {
+        let factors = self.config.factors();
+        for row in inputs.chunks_exact_mut(self.bias.len()) {
+            for (at, (x, bias)) in row.iter_mut().zip(&self.bias).enumerate() {
+                let (given, rate) = (*x + bias, self.rates[at / factors]);
+                let exponent = match self.config.fading {
+                    Fading::Heads | Fading::Elements => -rate * softplus(given),
+                    Fading::Bounded { least } => least * sigmoid(rate * given),
+                };
+                *x = exponent.exp();
+            }
+        }
+        inputs
+    }
+
+    /// Normalizes what every head reads, and applies its gates.
+    fn finish(&self, gates: &[f32], read: &mut [f32]) {
+        let size = self.config.value_size;
+        for (row, gates) in read.chunks_exact_mut(size).zip(gates.chunks_exact(size)) {
+            let squares: f32 = row.iter().map(|x| x * x).sum();
+            let factor = (squares / size as f32 + self.config.epsilon).sqrt().recip();
+            for ((x, weight), gate) in row.iter_mut().zip(&self.norm).zip(gates) {
+                let opened = match self.config.sigmoid_gate {
+                    true => sigmoid(*gate),
+                    false => gate * sigmoid(*gate),
+                };
+                *x = *x * factor * weight * opened;
+            }
+        }
+    }
+}

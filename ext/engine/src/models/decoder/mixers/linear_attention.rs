@@ -1,0 +1,143 @@
+//! Lightning attention: without a softmax, all keys and values before a token add up to one matrix per head, which
+//! fades at a fixed rate.
+
+use candle_core::Tensor;
+
+use super::{rows, values, StateMixer};
+use crate::models::config::{check_size, Checked, NormConfig};
+use crate::models::decoder::batch::Past;
+use crate::models::decoder::config::DecoderConfig;
+use crate::models::decoder::layer::Step;
+use crate::models::decoder::states::Scan;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::nn::{Epilogue, Inventory, Linear, Norm};
+use crate::Result;
+use formats::files::raw_config::{HEADS, WIDTH};
+use kernels::Activation;
+
+/// A layer of lightning attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinearAttention {
+    pub heads: usize,
+    /// Of queries, keys and values.
+    pub size: usize,
+    /// Of all heads together, before the gate.
+    pub norm: NormConfig,
+}
+
+impl LinearAttention {
+    fn width(&self) -> usize {
+        self.heads * self.size
+    }
+
+    /// How many numbers a sequence keeps in a layer.
+    pub fn sizes(&self) -> Vec<usize> {
+        vec![self.width() * self.size]
+    }
+
+    pub fn check(&self) -> Checked {
+        check_size("number of heads", self.heads, HEADS)?;
+        check_size("size of heads", self.size, WIDTH)?;
+        check_size("width of attention", 3 * self.width(), WIDTH)
+    }
+
+    /// What the states of a head keep from one token to the next; later layers keep more.
+    fn kept(&self, head: usize, layer: usize, layer_count: usize) -> f32 {
+        let slope = 0.5_f64.powf(8.0 * (head + 1) as f64 / self.heads as f64);
+        let depth = layer as f64 / (layer_count as f64 - 1.0 + 1e-5);
+        (-slope * (1.0 - depth + 1e-5)).exp() as f32
+    }
+}
+
+struct LinearAttentionLayer {
+    config: LinearAttention,
+    qkv: Linear,
+    gate: Linear,
+    norm: Norm,
+    output: Linear,
+    /// What each head's state keeps from one token to the next.
+    kept: Vec<f32>,
+}
+
+/// A row has for each head its query, key and value.
+impl Scan for LinearAttentionLayer {
+    fn inputs(&self) -> usize {
+        3 * self.config.width()
+    }
+
+    fn lanes(&self) -> usize {
+        self.config.heads
+    }
+
+    fn lane_outputs(&self) -> usize {
+        self.config.size
+    }
+
+    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let (size, kept) = (self.config.size, self.kept[lane]);
+        let rows = inputs.chunks_exact(self.inputs());
+        for (row, out) in rows.zip(outputs.chunks_exact_mut(size)) {
+            let (query, rest) = row[3 * lane * size..][..3 * size].split_at(size);
+            let (key, value) = rest.split_at(size);
+            out.fill(0.0);
+            let states = state.chunks_exact_mut(size);
+            for ((state, key), query) in states.zip(key).zip(query) {
+                for ((element, value), out) in state.iter_mut().zip(value).zip(&mut *out) {
+                    *element = kept * *element + key * value;
+                    *out += query * *element;
+                }
+            }
+        }
+    }
+}
+
+impl LinearAttention {
+    pub fn load(
+        &self,
+        parameters: &Parameters<'_>,
+        index: usize,
+        config: &DecoderConfig,
+    ) -> Result<Box<dyn StateMixer>> {
+        let (hidden, width) = (config.hidden_size, self.width());
+        let kept = (0..self.heads).map(|head| self.kept(head, index, config.layer_count));
+        let linear =
+            |part: Part, inputs, outputs| parameters.linear(part.at(index), inputs, outputs);
+        Ok(Box::new(LinearAttentionLayer {
+            config: *self,
+            qkv: linear(Part::StateQkv, hidden, 3 * width)?,
+            gate: linear(Part::StateGate, hidden, width)?,
+            norm: parameters.norm(Part::StateNorm.at(index), &[width], self.norm)?,
+            output: linear(Part::StateOutput, width, hidden)?,
+            kept: kept.collect(),
+        }))
+    }
+}
+
+impl StateMixer for LinearAttentionLayer {
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_norm(&self.norm)?;
+        let linears = [&self.qkv, &self.gate, &self.output];
+        linears
+            .into_iter()
+            .try_for_each(|linear| inventory.add_linear(linear))
+    }
+
+    fn forward(
+        &self,
+        index: usize,
+        x: &Tensor,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<Tensor> {
+        let activated = Epilogue {
+            activation: Some(Activation::Silu),
+            ..Epilogue::default()
+        };
+        let qkv = values(&self.qkv.forward_with(x, &activated)?)?;
+        let read = past.scan((index, 0), self, &qkv, step.batch)?;
+        let read = self.norm.forward(&rows(read, self.config.width(), x)?)?;
+        let gated = kernels::gated(&self.gate.forward(x)?, &read, Activation::Sigmoid)?;
+        self.output.forward(&gated)
+    }
+}

@@ -1,0 +1,213 @@
+//! The real-gated linear recurrent unit: each channel's state fades by a gate of its own, and takes as much of the
+//! input as faded (RecurrentGemma).
+
+use candle_core::Tensor;
+
+use super::convolution::Convolution;
+use super::shared::{counted, side_by_side, sigmoid, softplus};
+use super::short_conv::MOST_TAPS;
+use super::{rows, values, StateMixer};
+use crate::models::config::{check_size, Checked};
+use crate::models::decoder::batch::Past;
+use crate::models::decoder::config::DecoderConfig;
+use crate::models::decoder::layer::Step;
+use crate::models::decoder::states::Scan;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::nn::{elementwise, Epilogue, HeadMatrices, Inventory, Linear};
+use crate::Result;
+use formats::files::raw_config::{HEADS, WIDTH};
+use kernels::Activation;
+
+/// How fast an open gate lets a state fade.
+const RATE: f32 = -8.0;
+
+/// A layer of recurrent units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rglru {
+    pub width: usize,
+    /// Gates are made of the channels of one block each.
+    pub blocks: usize,
+    /// How many tokens the convolution sees.
+    pub taps: usize,
+    /// Of the branch that the states are multiplied by.
+    pub activation: Activation,
+}
+
+impl Rglru {
+    /// How many numbers a sequence keeps in a layer: of the convolution, and of all units.
+    pub fn sizes(&self) -> Vec<usize> {
+        vec![Convolution::size(self.width, self.taps), self.width]
+    }
+
+    pub fn check(&self) -> Checked {
+        check_size("width of recurrent units", self.width, WIDTH)?;
+        check_size("number of blocks", self.blocks, HEADS)?;
+        check_size("width of a convolution", self.taps, 1..=MOST_TAPS)?;
+        if self.width.is_multiple_of(self.blocks) {
+            Ok(())
+        } else {
+            Err(format!(
+                "{} recurrent units can't be divided into {} blocks",
+                self.width, self.blocks
+            ))
+        }
+    }
+}
+
+/// A row has for each channel what is added to its state, and what it is multiplied by before.
+impl Scan for Rglru {
+    fn inputs(&self) -> usize {
+        2 * self.width
+    }
+
+    fn lanes(&self) -> usize {
+        self.blocks
+    }
+
+    fn lane_outputs(&self) -> usize {
+        self.width / self.blocks
+    }
+
+    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let size = state.len();
+        let rows = inputs.chunks_exact(2 * self.width);
+        for (row, out) in rows.zip(outputs.chunks_exact_mut(size)) {
+            let (taken, kept) = row.split_at(self.width);
+            let own = lane * size..(lane + 1) * size;
+            let channels = state.iter_mut().zip(&taken[own.clone()]).zip(&kept[own]);
+            for (((state, taken), kept), out) in channels.zip(out) {
+                *state = kept * *state + taken;
+                *out = *state;
+            }
+        }
+    }
+}
+
+struct RglruLayer {
+    config: Rglru,
+    /// The branch that the states are multiplied by.
+    beside: Linear,
+    input: Linear,
+    convolution: Convolution,
+    input_gate: BlockGate,
+    fading_gate: BlockGate,
+    /// How fast each channel fades where its gate is open, in powers of e.
+    rates: Vec<f32>,
+    output: Linear,
+}
+
+/// A matrix for each block of channels, and a bias.
+struct BlockGate {
+    matrices: HeadMatrices,
+    bias: Vec<f32>,
+}
+
+impl BlockGate {
+    fn load(
+        parameters: &Parameters<'_>,
+        index: usize,
+        [weight, bias]: [Part; 2],
+        config: &Rglru,
+    ) -> Result<Self> {
+        let size = config.width / config.blocks;
+        let matrices = parameters.shaped(weight.at(index), &[config.blocks, size, size])?;
+        Ok(Self {
+            matrices: HeadMatrices::new(&matrices)?,
+            bias: counted(parameters, bias.at(index), config.width)?,
+        })
+    }
+
+    /// Of `x`, `[tokens, blocks, size]`, before their sigmoid and without the bias.
+    fn forward(&self, x: &Tensor) -> Result<Vec<f32>> {
+        let size = x.dim(2)?;
+        values(&self.matrices.forward(x, 0..size)?)
+    }
+}
+
+impl Rglru {
+    pub fn load(
+        &self,
+        parameters: &Parameters<'_>,
+        index: usize,
+        config: &DecoderConfig,
+    ) -> Result<Box<dyn StateMixer>> {
+        let (hidden, width) = (config.hidden_size, self.width);
+        let at = |part: Part| part.at(index);
+        let linear = |part: Part, inputs, outputs| parameters.linear(at(part), inputs, outputs);
+        let gate = |parts| BlockGate::load(parameters, index, parts, self);
+        let (convolution, size) = (at(Part::StateConvolution), (width, self.taps));
+        let rates = counted(parameters, at(Part::StateDecay), width)?;
+        Ok(Box::new(RglruLayer {
+            config: *self,
+            beside: linear(Part::StateGate, hidden, width)?,
+            input: linear(Part::StateInput, hidden, width)?,
+            convolution: Convolution::load(parameters, convolution, size, false)?,
+            input_gate: gate([Part::StateInputGate, Part::StateInputGateBias])?,
+            fading_gate: gate([Part::StateFading, Part::StateFadingBias])?,
+            rates: rates.into_iter().map(|x| RATE * softplus(x)).collect(),
+            output: linear(Part::StateOutput, width, hidden)?,
+        }))
+    }
+}
+
+impl StateMixer for RglruLayer {
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_head_matrices(&self.input_gate.matrices);
+        inventory.add_head_matrices(&self.fading_gate.matrices);
+        let linears = [&self.beside, &self.input, &self.output];
+        linears
+            .into_iter()
+            .try_for_each(|linear| inventory.add_linear(linear))
+    }
+
+    fn forward(
+        &self,
+        index: usize,
+        x: &Tensor,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<Tensor> {
+        let Rglru { width, blocks, .. } = self.config;
+        let activated = Epilogue {
+            activation: Some(self.config.activation),
+            ..Epilogue::default()
+        };
+        let beside = self.beside.forward_with(x, &activated)?;
+        let given = values(&self.input.forward(x)?)?;
+        let given = past.scan((index, 0), &self.convolution, &given, step.batch)?;
+        let cut = rows(given.clone(), width, x)?;
+        let cut = cut.reshape((x.dim(0)?, blocks, width / blocks))?;
+        let mut taken = self.input_gate.forward(&cut)?;
+        let mut kept = self.fading_gate.forward(&cut)?;
+        let begins: Vec<bool> = step.batch.positions().map(|at| at == 0).collect();
+        self.open((&given, &begins), &mut taken, &mut kept);
+        let inputs = side_by_side([&taken, &kept], [width; 2]);
+        let read = past.scan((index, 1), &self.config, &inputs, step.batch)?;
+        let read = elementwise::multiply(&rows(read, width, x)?, &beside)?;
+        self.output.forward(&read)
+    }
+}
+
+impl RglruLayer {
+    /// Makes of both gates what is taken of each input, and what states keep.
+    fn open(&self, (rows, begins): (&[f32], &[bool]), taken: &mut [f32], kept: &mut [f32]) {
+        let width = self.config.width;
+        let tokens = rows.chunks_exact(width).zip(begins);
+        let tokens = tokens.zip(taken.chunks_exact_mut(width));
+        for (((row, begins), taken), kept) in tokens.zip(kept.chunks_exact_mut(width)) {
+            for channel in 0..width {
+                let input = sigmoid(taken[channel] + self.input_gate.bias[channel]);
+                let fading = sigmoid(kept[channel] + self.fading_gate.bias[channel]);
+                let exponent = fading * self.rates[channel];
+                // The first token of a sequence is taken as it is.
+                let portion = match begins {
+                    true => 1.0,
+                    false => (1.0 - (2.0 * exponent).exp()).sqrt(),
+                };
+                taken[channel] = row[channel] * input * portion;
+                kept[channel] = exponent.exp();
+            }
+        }
+    }
+}

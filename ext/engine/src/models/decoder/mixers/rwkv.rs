@@ -1,0 +1,276 @@
+//! RWKV 4: each channel of a layer keeps sums of its values, weighed by the exponentials of their keys, which fade;
+//! attention and MLP read a mixture of each token and the one before it.
+
+use candle_core::Tensor;
+
+use super::shared::{counted, side_by_side};
+use super::{rows, values, StateMixer};
+use crate::models::config::{check_size, Checked};
+use crate::models::decoder::batch::Past;
+use crate::models::decoder::layer::Step;
+use crate::models::decoder::states::Scan;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::nn::{Epilogue, Inventory, Linear};
+use crate::Result;
+use formats::files::raw_config::WIDTH;
+use kernels::Activation;
+
+/// How many parts of the channels run beside each other.
+const MOST_LANES: usize = 16;
+
+/// A layer of RWKV.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rwkv {
+    pub hidden: usize,
+    /// Of keys and values.
+    pub width: usize,
+    pub inner: usize,
+}
+
+impl Rwkv {
+    /// How many numbers a sequence keeps in a layer: the last inputs of both parts, and three sums between them.
+    pub fn sizes(&self) -> Vec<usize> {
+        vec![self.hidden, 3 * self.width, self.hidden]
+    }
+
+    pub fn check(&self) -> Checked {
+        check_size("width of attention", self.width, WIDTH)?;
+        check_size("width of the MLP", self.inner, WIDTH)
+    }
+}
+
+/// Mixes tokens with those before them and leads them through a matrix.
+struct Shifted {
+    /// How much the token itself counts.
+    own: Vec<f32>,
+    linear: Linear,
+}
+
+impl Shifted {
+    fn load(
+        parameters: &Parameters<'_>,
+        index: usize,
+        [mix, linear]: [Part; 2],
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            own: counted(parameters, mix.at(index), inputs)?,
+            linear: parameters.linear(linear.at(index), inputs, outputs)?,
+        })
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        (given, before): (&[f32], &[f32]),
+        activation: Option<Activation>,
+    ) -> Result<Tensor> {
+        let width = self.own.len();
+        let mut mixed = vec![0.0; given.len()];
+        let tokens = mixed.chunks_exact_mut(width);
+        let tokens = tokens
+            .zip(given.chunks_exact(width))
+            .zip(before.chunks_exact(width));
+        for ((mixed, row), before) in tokens {
+            let elements = mixed.iter_mut().zip(row).zip(before).zip(&self.own);
+            for (((mixed, x), before), own) in elements {
+                *mixed = x * own + before * (1.0 - own);
+            }
+        }
+        let epilogue = Epilogue {
+            activation,
+            ..Epilogue::default()
+        };
+        self.linear.forward_with(&rows(mixed, width, x)?, &epilogue)
+    }
+}
+
+/// The token before each, in so many channels.
+struct Before(usize);
+
+impl Scan for Before {
+    fn inputs(&self) -> usize {
+        self.0
+    }
+
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn lane_outputs(&self) -> usize {
+        self.0
+    }
+
+    fn run(&self, _: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let rows = inputs.chunks_exact(self.0);
+        for (row, out) in rows.zip(outputs.chunks_exact_mut(self.0)) {
+            out.copy_from_slice(state);
+            state.copy_from_slice(row);
+        }
+    }
+}
+
+struct RwkvLayer {
+    config: Rwkv,
+    key: Shifted,
+    value: Shifted,
+    receptance: Shifted,
+    /// What the exponents of a channel's sums change by with every token.
+    fading: Vec<f32>,
+    /// What a token's own exponent is larger by.
+    bonus: Vec<f32>,
+    output: Linear,
+}
+
+impl Rwkv {
+    pub fn load(&self, parameters: &Parameters<'_>, index: usize) -> Result<Box<dyn StateMixer>> {
+        let Self { hidden, width, .. } = *self;
+        let shifted = |parts| Shifted::load(parameters, index, parts, hidden, width);
+        let fading = counted(parameters, Part::StateDecay.at(index), width)?;
+        Ok(Box::new(RwkvLayer {
+            config: *self,
+            key: shifted([Part::StateKeyMix, Part::StateKey])?,
+            value: shifted([Part::StateValueMix, Part::StateValue])?,
+            receptance: shifted([Part::StateGateMix, Part::StateGate])?,
+            fading: fading.into_iter().map(|x| -x.exp()).collect(),
+            bonus: counted(parameters, Part::StateStepBias.at(index), width)?,
+            output: parameters.linear(Part::StateOutput.at(index), width, hidden)?,
+        }))
+    }
+}
+
+impl StateMixer for RwkvLayer {
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let linears = [&self.key, &self.value, &self.receptance].map(|one| &one.linear);
+        linears
+            .into_iter()
+            .chain([&self.output])
+            .try_for_each(|linear| inventory.add_linear(linear))
+    }
+
+    fn forward(
+        &self,
+        index: usize,
+        x: &Tensor,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<Tensor> {
+        let Rwkv { hidden, width, .. } = self.config;
+        let given = values(x)?;
+        let before = past.scan((index, 0), &Before(hidden), &given, step.batch)?;
+        let given = (&given[..], &before[..]);
+        let keys = values(&self.key.forward(x, given, None)?)?;
+        let values = values(&self.value.forward(x, given, None)?)?;
+        let receptance = self.receptance.forward(x, given, None)?;
+        let inputs = side_by_side([&keys, &values], [width; 2]);
+        let read = past.scan((index, 1), self, &inputs, step.batch)?;
+        let read = kernels::gated(&receptance, &rows(read, width, x)?, Activation::Sigmoid)?;
+        self.output.forward(&read)
+    }
+}
+
+/// A row has the keys and values of all channels. The state of a lane is for each of its channels the sums of values
+/// and of weights, both divided by e to the power of a third number.
+impl Scan for RwkvLayer {
+    fn inputs(&self) -> usize {
+        2 * self.config.width
+    }
+
+    fn lanes(&self) -> usize {
+        let lanes = (1..=MOST_LANES).rev();
+        let mut lanes = lanes.filter(|lanes| self.config.width.is_multiple_of(*lanes));
+        lanes.next().unwrap_or(1)
+    }
+
+    fn lane_outputs(&self) -> usize {
+        self.config.width / self.lanes()
+    }
+
+    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let size = state.len() / 3;
+        let (totals, rest) = state.split_at_mut(size);
+        let (weights, exponents) = rest.split_at_mut(size);
+        let own = lane * size..(lane + 1) * size;
+        let (bonus, fading) = (&self.bonus[own.clone()], &self.fading[own.clone()]);
+        let rows = inputs.chunks_exact(2 * self.config.width);
+        for (row, out) in rows.zip(outputs.chunks_exact_mut(size)) {
+            let (keys, values) = row.split_at(self.config.width);
+            let (keys, values) = (&keys[own.clone()], &values[own.clone()]);
+            for channel in 0..size {
+                let (key, value) = (keys[channel], values[channel]);
+                let (total, weight) = (totals[channel], weights[channel]);
+                // A sequence begins without weights, and a state with zeros.
+                let exponent = match weight {
+                    0.0 => f32::MIN,
+                    _ => exponents[channel],
+                };
+                let now = key + bonus[channel];
+                let most = exponent.max(now);
+                let (past, now) = ((exponent - most).exp(), (now - most).exp());
+                out[channel] = (past * total + now * value) / (past * weight + now);
+                let faded = exponent + fading[channel];
+                let most = faded.max(key);
+                let (past, now) = ((faded - most).exp(), (key - most).exp());
+                totals[channel] = past * total + now * value;
+                weights[channel] = past * weight + now;
+                exponents[channel] = most;
+            }
+        }
+    }
+}
+
+/// The MLP of a layer, which also reads the token before each.
+struct RwkvMlp {
+    config: Rwkv,
+    up: Shifted,
+    receptance: Shifted,
+    down: Linear,
+}
+
+impl Rwkv {
+    pub fn load_mlp(
+        &self,
+        parameters: &Parameters<'_>,
+        index: usize,
+    ) -> Result<Box<dyn StateMixer>> {
+        let Self { hidden, inner, .. } = *self;
+        let shifted = |parts, outputs| Shifted::load(parameters, index, parts, hidden, outputs);
+        Ok(Box::new(RwkvMlp {
+            config: *self,
+            up: shifted([Part::UpMix, Part::Up], inner)?,
+            receptance: shifted([Part::GateMix, Part::Gate], hidden)?,
+            down: parameters.linear(Part::Down.at(index), inner, hidden)?,
+        }))
+    }
+}
+
+impl StateMixer for RwkvMlp {
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let linears = [&self.up.linear, &self.receptance.linear, &self.down];
+        linears
+            .into_iter()
+            .try_for_each(|linear| inventory.add_linear(linear))
+    }
+
+    fn forward(
+        &self,
+        index: usize,
+        x: &Tensor,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<Tensor> {
+        let given = values(x)?;
+        let before = Before(self.config.hidden);
+        let before = past.scan((index, 2), &before, &given, step.batch)?;
+        let given = (&given[..], &before[..]);
+        let inner = self.up.forward(x, given, Some(Activation::ReluSquared))?;
+        let receptance = self.receptance.forward(x, given, None)?;
+        kernels::gated(
+            &receptance,
+            &self.down.forward(&inner)?,
+            Activation::Sigmoid,
+        )
+    }
+}

@@ -1,0 +1,82 @@
+//! What several kinds of layers that keep a state are made of.
+
+use candle_core::Tensor;
+
+use super::values;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Place;
+use crate::nn::{Inventory, Linear};
+use crate::Result;
+
+/// A tensor of so many elements, on the host and in f32.
+pub fn counted(parameters: &Parameters<'_>, place: Place, count: usize) -> Result<Vec<f32>> {
+    let shape = parameters.shape(place)?;
+    if shape.iter().product::<usize>() == count {
+        values(&parameters.tensor(place)?)
+    } else {
+        Err(parameters.misfit(place, &[count]))
+    }
+}
+
+/// One matrix, or two with a shorter row between them.
+pub struct Chain(Vec<Linear>);
+
+impl Chain {
+    pub fn one(linear: Linear) -> Self {
+        Self(vec![linear])
+    }
+
+    pub fn load(
+        parameters: &Parameters<'_>,
+        [one, down, up]: [Place; 3],
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<Self> {
+        if parameters.has(one) {
+            return parameters.linear(one, inputs, outputs).map(Self::one);
+        }
+        let rank = parameters.outputs(down)?;
+        Ok(Self(vec![
+            parameters.linear(down, inputs, rank)?,
+            parameters.linear(up, rank, outputs)?,
+        ]))
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let mut linears = self.0.iter();
+        linears.try_for_each(|linear| inventory.add_linear(linear))
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut linears = self.0.iter();
+        linears.try_fold(x.clone(), |x, linear| linear.forward(&x))
+    }
+}
+
+/// The rows of several parts, each of its width, in one.
+pub fn side_by_side<const COUNT: usize>(
+    parts: [&[f32]; COUNT],
+    widths: [usize; COUNT],
+) -> Vec<f32> {
+    let count = parts[0].len() / widths[0].max(1);
+    let mut out = Vec::with_capacity(count * widths.iter().sum::<usize>());
+    for row in 0..count {
+        for (part, width) in parts.iter().zip(widths) {
+            out.extend_from_slice(&part[row * width..][..width]);
+        }
+    }
+    out
+}
+
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// ln(1 + eˣ), which above 20 is x in single precision.
+pub fn softplus(x: f32) -> f32 {
+    if x > 20.0 {
+        x
+    } else {
+        x.exp().ln_1p()
+    }
+}
