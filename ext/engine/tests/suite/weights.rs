@@ -59,6 +59,27 @@ fn blocks_expand_as_the_gguf_package_says() {
     assert_eq!(seen, 12);
 }
 
+/// Numbers of MXFP4 are read as blocks that have kernels.
+#[test]
+fn blocks_of_mxfp4_are_read() {
+    // 32 elements: codes 1 and 15 of scale 1, then codes 7 and 0 of scale 2.
+    let data: Vec<u8> = [vec![127], vec![0xf1; 16], vec![128], vec![0x07; 16]].concat();
+    let file = Gguf::new().tensor("w", &[32, 2], 39, 0).data(data);
+    let folder = Folder::new();
+    let path = folder.write("m.gguf", file.bytes());
+    let source = weights::open(&WeightFiles::Gguf(path)).unwrap();
+    let info = source.info("w").unwrap();
+    assert_eq!((info.dtype_name, info.bytes), ("mxfp4", 34));
+    let runs = [(0.5, 16), (-6.0, 16), (12.0, 16), (0.0, 16)];
+    let expected: Vec<f32> = runs
+        .into_iter()
+        .flat_map(|(value, count)| vec![value; count])
+        .collect();
+    assert_eq!(floats(&*source, "w"), expected);
+    let blocks = source.quantized("w").unwrap().unwrap();
+    assert_eq!(blocks.rows(&[0, 1]).unwrap(), expected);
+}
+
 #[test]
 fn the_formats_of_activations_expand_too() {
     let small: Vec<u8> = [0x00, 0x38, 0, 0].into_iter().chain(0..32).collect();

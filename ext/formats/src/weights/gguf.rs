@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::table::{Data, Entry, Table};
-use super::{element_count, Array, Element, Metadata, Value};
+use super::{element_count, mxfp4, Array, Element, Metadata, Value};
 use crate::files::gguf_choice::Split;
 use crate::{Error, Result};
 use base::quant::BlockType;
@@ -143,6 +143,7 @@ struct Description {
 enum Storage {
     Dense(Element),
     Blocks(BlockType),
+    Mxfp4,
 }
 
 fn descriptions(path: &Path, cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Description>> {
@@ -193,6 +194,7 @@ fn size(shape: &[usize], storage: Storage) -> Parsed<usize> {
     let (elements, bytes) = match storage {
         Storage::Dense(element) => (1, element.size()),
         Storage::Blocks(kind) => (kind.elements(), kind.bytes()),
+        Storage::Mxfp4 => (mxfp4::ELEMENTS, mxfp4::BYTES),
     };
     let row = shape.last().copied().unwrap_or(1);
     if row % elements != 0 {
@@ -213,6 +215,7 @@ impl Description {
         let data = match self.storage {
             Storage::Dense(element) => Data::Dense(element, bytes),
             Storage::Blocks(kind) => Data::Quantized(kind, bytes),
+            Storage::Mxfp4 => Data::Mxfp4(bytes),
         };
         let entry = Entry {
             shape: self.shape,
@@ -279,6 +282,7 @@ fn storage(kind: u32) -> Option<Storage> {
         27 => Storage::Dense(Element::I64),
         28 => Storage::Dense(Element::F64),
         30 => Storage::Dense(Element::Bf16),
+        39 => Storage::Mxfp4,
         _ => return None,
     })
 }
@@ -295,7 +299,6 @@ fn unsupported_type(path: &Path, name: &str, kind: u32) -> Error {
         29 => "IQ1_M",
         34 => "TQ1_0",
         35 => "TQ2_0",
-        39 => "MXFP4",
         _ => "unknown",
     };
     Error::unsupported(

@@ -4,6 +4,7 @@ mod archive;
 mod element;
 mod gguf;
 mod metadata;
+mod mxfp4;
 mod pickle;
 mod safetensors;
 mod table;

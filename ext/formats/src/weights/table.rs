@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{element, Element, Metadata, TensorInfo, WeightSource};
+use super::{element, mxfp4, Element, Metadata, TensorInfo, WeightSource};
 use crate::{Error, Result};
 use base::quant::{self, BlockType, QuantizedTensor};
 use base::runtime::bytes::Bytes;
@@ -34,6 +34,7 @@ pub(super) enum Data {
     /// A view whose neighbours are not adjacent; strides count elements.
     Strided(Element, Bytes, Vec<usize>),
     Quantized(BlockType, Bytes),
+    Mxfp4(Bytes),
 }
 
 /// How many near names a message lists.
@@ -89,8 +90,10 @@ impl Table {
     /// The entry of a tensor whose file was not shortened since it was opened.
     fn whole(&self, name: &str) -> Result<&Entry> {
         let entry = self.entry(name)?;
-        let (Data::Dense(_, bytes) | Data::Strided(_, bytes, _) | Data::Quantized(_, bytes)) =
-            &entry.data;
+        let (Data::Dense(_, bytes)
+        | Data::Strided(_, bytes, _)
+        | Data::Quantized(_, bytes)
+        | Data::Mxfp4(bytes)) = &entry.data;
         if bytes.is_whole() {
             return Ok(entry);
         }
@@ -138,6 +141,7 @@ impl WeightSource for Table {
                 (element.name(), count * element.size())
             }
             Data::Quantized(kind, bytes) => (kind.name(), bytes.len()),
+            Data::Mxfp4(bytes) => ("mxfp4", bytes.len()),
         };
         Some(TensorInfo {
             shape: entry.shape.clone(),
@@ -160,6 +164,12 @@ impl WeightSource for Table {
                 let tensor = Tensor::from_vec(values, shape.as_slice(), &Device::Cpu)?;
                 tensor.to_dtype(dtype.unwrap_or(DType::F32))?
             }
+            Data::Mxfp4(bytes) => {
+                memory::ensure_elements(shape, 4, format!("tensor {name:?}"))?;
+                let values = mxfp4::dequantize(bytes);
+                let tensor = Tensor::from_vec(values, shape.as_slice(), &Device::Cpu)?;
+                tensor.to_dtype(dtype.unwrap_or(DType::F32))?
+            }
         };
         placed(&tensor, device)
     }
@@ -171,6 +181,11 @@ impl WeightSource for Table {
                 kind: *kind,
                 shape: entry.shape.clone(),
                 bytes: bytes.clone(),
+            }),
+            Data::Mxfp4(bytes) => mxfp4::as_q5_0(bytes).map(|bytes| QuantizedTensor {
+                kind: BlockType::Q5_0,
+                shape: entry.shape.clone(),
+                bytes: Bytes::unpacked(bytes),
             }),
             Data::Dense(..) | Data::Strided(..) => None,
         })
