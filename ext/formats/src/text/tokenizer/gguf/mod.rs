@@ -52,13 +52,14 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer> {
     let mut core = match model {
         "gpt2" => models::byte_level_bpe(&vocabulary)?,
         "llama" => models::sentence_piece_bpe(&vocabulary)?,
+        "gemma4" => models::spaced_bpe(&vocabulary)?,
         "bert" => models::word_piece(&vocabulary)?,
         "t5" => models::unigram(&vocabulary)?,
         other => {
             return Err(Error::unsupported(
                 metadata.file(),
                 format_args!(
-                    "its tokenizer is of the kind {other:?}; gpt2, llama, bert and t5 are known. \
+                    "its tokenizer is of the kind {other:?}; gpt2, llama, gemma4, bert and t5 are known. \
                      Pass tokenizer: with the id of the original model"
                 ),
             ))

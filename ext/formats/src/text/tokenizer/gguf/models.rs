@@ -1,4 +1,4 @@
-//! The four kinds of vocabulary that GGUF knows, as pipelines of the `tokenizers` crate.
+//! The five kinds of vocabulary that GGUF knows, as pipelines of the `tokenizers` crate.
 
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
@@ -18,7 +18,7 @@ use tokenizers::processors::bert::BertProcessing;
 use tokenizers::processors::roberta::RobertaProcessing;
 use tokenizers::{DecoderWrapper, NormalizerWrapper};
 
-use super::pre_tokenizer::Rules;
+use super::pre_tokenizer::{lines, Rules};
 use super::{kind, Flags, Vocabulary};
 use crate::text::tokenizer::load::boundary_template;
 use crate::text::tokenizer::sentence_piece::scored_merges;
@@ -105,6 +105,34 @@ pub(super) fn sentence_piece_bpe(vocabulary: &Vocabulary<'_>) -> Result<tokenize
         })
         .map(|(id, token)| (id, token, vocabulary.score(id)));
     let merges = scored_merges(pieces, &vocab);
+    spaced(vocabulary, flags, vocab, merges)
+}
+
+/// Gemma 4's: spaces are marked as SentencePiece marks them, and merges are listed.
+pub(super) fn spaced_bpe(vocabulary: &Vocabulary<'_>) -> Result<tokenizers::Tokenizer> {
+    let flags = vocabulary.flags(Flags {
+        add_bos: true,
+        add_eos: false,
+        add_space_prefix: false,
+    })?;
+    let vocab: Vocab = vocabulary
+        .entries()
+        .map(|(id, token)| (token.to_owned(), id))
+        .collect();
+    let merges = vocabulary.metadata.opt_strings("tokenizer.ggml.merges")?;
+    let merges = known_merges(&merges.unwrap_or_default(), &vocab);
+    let mut core = spaced(vocabulary, flags, vocab, merges)?;
+    core.with_pre_tokenizer(Some(lines()?));
+    Ok(core)
+}
+
+/// A vocabulary of characters in which a mark stands for spaces; what it lacks becomes bytes.
+fn spaced(
+    vocabulary: &Vocabulary<'_>,
+    flags: Flags,
+    vocab: Vocab,
+    merges: Merges,
+) -> Result<tokenizers::Tokenizer> {
     let has_bytes = vocabulary
         .entries()
         .any(|(id, _)| vocabulary.kind(id) == kind::BYTE);
