@@ -244,6 +244,15 @@ impl NormConfig {
     }
 }
 
+impl RopeScaling {
+    /// The frequencies between which YaRN blends are not rounded to whole ones (gpt-oss).
+    pub fn keep_edges(&mut self) {
+        if let Self::Yarn { truncate, .. } = self {
+            *truncate = false;
+        }
+    }
+}
+
 impl Relative {
     pub fn rope(&self) -> Option<&RopeConfig> {
         match self {

@@ -192,15 +192,23 @@ impl<'a> Parameters<'a> {
         if shape.len() != 3 || shape[0] != count {
             return Err(self.misfit(place, &[count]));
         }
+        let biases = self.bias(place)?;
+        if matches!(&biases, Some(biases) if biases.dims() != [count, shape[1]]) {
+            return Err(self.misfit(place, &[count, shape[1]]));
+        }
+        let bias = |index: usize| -> Result<Option<Tensor>> {
+            let bias = biases.as_ref().map(|biases| biases.get(index));
+            Ok(bias.transpose()?)
+        };
         if let Some(blocks) = self.blocks(place, &shape)? {
-            let parts = blocks.split_first_dimension().into_iter();
+            let parts = blocks.split_first_dimension().into_iter().enumerate();
             return parts
-                .map(|part| Linear::quantized(part, None, self.place()))
+                .map(|(index, part)| Linear::quantized(part, bias(index)?, self.place()))
                 .collect();
         }
         let stack = self.tensor(place)?;
         (0..count)
-            .map(|index| self.assemble(stack.get(index)?, None))
+            .map(|index| self.assemble(stack.get(index)?, bias(index)?))
             .collect()
     }
 

@@ -134,6 +134,9 @@ parts! {
     LatentDown latent_down Layer;
     LatentNorm latent_norm Layer;
     LatentUp latent_up Layer;
+    /// The same apart, for each head: `[heads, rank, plain]` and `[heads, value size, rank]` (GGUF).
+    LatentKeys latent_keys Layer;
+    LatentValues latent_values Layer;
     /// What chooses the keys of a sparse attention.
     IndexQuery index_query Layer;
     IndexKey index_key Layer;
@@ -349,6 +352,11 @@ impl Names {
             layer: self.high_layer,
             ..self
         }
+    }
+
+    /// Whether every residual stream has matrices of its own.
+    pub fn separates_lanes(&self) -> bool {
+        self.lane_into.contains("{}")
     }
 
     /// Whether every expert has tensors of its own.

@@ -21,6 +21,7 @@ mod kernels;
 mod late_interaction;
 mod layers;
 mod pauses;
+mod pre_tokenizers;
 mod preemption;
 #[path = "../../../fuzz/src/readers.rs"]
 mod readers;
@@ -29,6 +30,7 @@ mod same_answer;
 mod scheduling;
 mod second_opinion;
 mod seeded;
+mod seeded_gguf;
 mod seeded_tensors;
 mod seeded_weights;
 mod sentence_piece;

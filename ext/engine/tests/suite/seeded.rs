@@ -64,7 +64,7 @@ fn types_load_unless_they_are_listed() {
 }
 
 /// The largest excess of a logit over its tolerance, as a multiple of it.
-fn excess(found: &[f32], expected: &Value) -> f64 {
+pub fn excess(found: &[f32], expected: &Value) -> f64 {
     let expected = expected.as_array().unwrap().iter();
     let pairs = found
         .iter()
@@ -78,7 +78,7 @@ fn excess(found: &[f32], expected: &Value) -> f64 {
 }
 
 /// What a decoder says otherwise than the reference, if anything.
-fn difference(decoder: &Decoder, case: &Value) -> Option<String> {
+pub fn difference(decoder: &Decoder, case: &Value) -> Option<String> {
     let prompt = numbers(&case["prompt"]);
     let logits: Vec<Vec<f32>> = in_chunks(decoder, &prompt, prompt.len()).to_vec2().unwrap();
     let last = excess(&logits[prompt.len() - 1], &case["last"]);

@@ -21,7 +21,7 @@ fn stream(name: &str, seed: u64) -> impl Iterator<Item = u64> {
 }
 
 /// The little-endian elements of a tensor.
-fn elements(name: &str, seed: u64, tensor: &Value) -> Vec<u8> {
+pub fn elements(name: &str, seed: u64, tensor: &Value) -> Vec<u8> {
     let shape = tensor["shape"].as_array().unwrap();
     let sizes = shape.iter().map(|size| size.as_u64().unwrap() as usize);
     let numbers = stream(name, seed).take(sizes.product());

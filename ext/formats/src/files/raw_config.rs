@@ -51,6 +51,8 @@ pub struct RawConfig {
     /// Names of the objects around this one, each with a dot: `"text_config."`.
     place: String,
     object: Map<String, Value>,
+    /// What the file itself calls keys, where these words are translated.
+    called: Vec<(String, String)>,
 }
 
 impl RawConfig {
@@ -70,11 +72,27 @@ impl RawConfig {
                 file: path.to_owned(),
                 place: String::new(),
                 object,
+                called: Vec::new(),
             }),
             other => Err(Error::corrupt(
                 path,
                 format!("it should hold a JSON object, not {}", kind(&other)),
             )),
+        }
+    }
+
+    /// Errors name these keys, each given after its translation.
+    pub fn called(mut self, names: impl Iterator<Item = (String, String)>) -> Self {
+        self.called = names.collect();
+        self
+    }
+
+    /// A key as the file has it.
+    fn shown(&self, key: &str) -> String {
+        let called = self.called.iter().find(|(word, _)| word == key);
+        match called {
+            Some((_, name)) => name.clone(),
+            None => format!("{}{key}", self.place),
         }
     }
 
@@ -206,6 +224,7 @@ impl RawConfig {
             file: self.file.clone(),
             place: format!("{}{key}.", self.place),
             object: object.clone(),
+            called: Vec::new(),
         }))
     }
 
@@ -289,12 +308,13 @@ impl RawConfig {
 
     fn required<T>(&self, keys: &impl Keys, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| {
-            let place = &self.place;
-            let names: Vec<_> = keys
-                .names()
-                .iter()
-                .map(|key| format!("\"{place}{key}\""))
-                .collect();
+            let own = |key: &&&str| self.called.iter().any(|(word, _)| word == **key);
+            let names: Vec<_> = match keys.names().iter().find(own) {
+                Some(key) => vec![*key],
+                None => keys.names().to_vec(),
+            };
+            let names = names.iter().map(|key| format!("\"{}\"", self.shown(key)));
+            let names: Vec<_> = names.collect();
             Error::corrupt(&self.file, format!("{} is missing", names.join(" or ")))
         })
     }
@@ -304,10 +324,10 @@ impl RawConfig {
             Value::Array(_) | Value::Object(_) => kind(value).to_owned(),
             scalar => scalar.to_string().chars().take(80).collect(),
         };
-        let place = &self.place;
+        let name = self.shown(key);
         Error::corrupt(
             &self.file,
-            format!("\"{place}{key}\" is {shown}, and should be {wanted}"),
+            format!("\"{name}\" is {shown}, and should be {wanted}"),
         )
     }
 }

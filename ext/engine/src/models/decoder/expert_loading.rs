@@ -110,7 +110,7 @@ fn separate(
         .collect()
 }
 
-/// GGUF keeps all experts of a part in one tensor `[experts, out, in]`.
+/// GGUF keeps all experts of a part in one tensor `[experts, out, in]`, and gates and ups in one or in two.
 fn stacked(
     parameters: &Parameters<'_>,
     index: usize,
@@ -118,6 +118,13 @@ fn stacked(
     config: &DecoderConfig,
 ) -> Result<Vec<MlpLayer>> {
     let stack = |part: Part| parameters.stacked_linears(part.at(index), count);
+    if parameters.has(Part::ExpertGateUp.at(index)) {
+        let inputs = stack(Part::ExpertGateUp)?.into_iter();
+        return inputs
+            .zip(stack(Part::ExpertDown)?)
+            .map(|(input, output)| expert(Projection::fused_halves(input)?, output, config))
+            .collect();
+    }
     let gates = stack(Part::ExpertGate)?.into_iter();
     let ups = stack(Part::ExpertUp)?.into_iter();
     let downs = stack(Part::ExpertDown)?.into_iter();

@@ -34,6 +34,10 @@ impl Lanes {
         };
         let hidden = config.hidden_size;
         let matrices = |part: Part| -> Result<Vec<Linear>> {
+            // GGUF keeps all in one tensor.
+            if !parameters.names().separates_lanes() {
+                return parameters.stacked_linears(part, lanes.count - 1);
+            }
             let numbers = 0..lanes.count - 1;
             numbers
                 .map(|number| parameters.linear(part.at(0).expert(number), hidden, hidden))

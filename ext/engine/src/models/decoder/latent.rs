@@ -53,17 +53,14 @@ impl LatentProjections {
             None => (linear(Part::Query, hidden, width)?, None),
         };
         let second = linear(Part::LatentDown, hidden, latent.rank + latent.rotated)?;
-        let rows = latent.plain + latent.value_size;
-        let up = parameters.matrix(Part::LatentUp.at(index), latent.rank, heads * rows)?;
-        let up = elementwise::scale(&up, latent.scale)?.reshape((heads, rows, latent.rank))?;
-        let values = up.narrow(1, latent.plain, latent.value_size)?;
+        let (keys, values) = head_matrices(parameters, index, &latent, heads)?;
         Ok(Self {
             config: latent,
             input: Projection::split(vec![first, second])?,
             query,
             norm: norm(Part::LatentNorm, latent.rank)?,
-            keys: HeadMatrices::new(&up.narrow(1, 0, latent.plain)?.contiguous()?)?,
-            values: HeadMatrices::new(&values.transpose(1, 2)?.contiguous()?)?,
+            keys: HeadMatrices::new(&keys.contiguous()?)?,
+            values: HeadMatrices::new(&values.contiguous()?)?,
         })
     }
 
@@ -153,4 +150,32 @@ impl LatentProjections {
             .forward(&latents, 0..value_size)?
             .flatten(1, 2)?)
     }
+}
+
+/// `[heads, plain, rank]` for keys and `[heads, rank, value size]` for values, from one matrix or from two.
+fn head_matrices(
+    parameters: &Parameters<'_>,
+    index: usize,
+    latent: &Latent,
+    heads: usize,
+) -> Result<(Tensor, Tensor)> {
+    let Latent {
+        rank,
+        plain,
+        value_size,
+        scale,
+        ..
+    } = *latent;
+    let (keys, values) = (Part::LatentKeys.at(index), Part::LatentValues.at(index));
+    if parameters.has(keys) {
+        let keys = parameters.shaped(keys, &[heads, rank, plain])?;
+        let values = parameters.shaped(values, &[heads, value_size, rank])?;
+        let keys = elementwise::scale(&keys, scale)?.transpose(1, 2)?;
+        return Ok((keys, elementwise::scale(&values, scale)?.transpose(1, 2)?));
+    }
+    let rows = plain + value_size;
+    let up = parameters.matrix(Part::LatentUp.at(index), rank, heads * rows)?;
+    let up = elementwise::scale(&up, scale)?.reshape((heads, rows, rank))?;
+    let values = up.narrow(1, plain, value_size)?.transpose(1, 2)?;
+    Ok((up.narrow(1, 0, plain)?, values))
 }

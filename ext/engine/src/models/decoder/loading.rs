@@ -536,8 +536,16 @@ fn plain_mlp(
     Ok(mlp)
 }
 
+/// Its parameters are tensors, or lists of the metadata (GGUF).
 fn xielu(parameters: &Parameters<'_>, index: usize) -> Result<Xielu> {
-    let number = |part: Part| -> Result<f32> {
+    let listed = |key: &str| -> Result<Option<f32>> {
+        let list = parameters.source().metadata().opt_f32s(key)?;
+        Ok(list.and_then(|list| list.get(index).copied()))
+    };
+    let number = |part: Part, key: &str| -> Result<f32> {
+        if let Some(number) = listed(key)? {
+            return Ok(number);
+        }
         let tensor = parameters.tensor(part.at(index))?.to_dtype(DType::F32)?;
         let values: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
         values
@@ -546,11 +554,11 @@ fn xielu(parameters: &Parameters<'_>, index: usize) -> Result<Xielu> {
             .ok_or_else(|| parameters.missing(part.at(index)))
     };
     let softplus = |x: f32| x.exp().ln_1p();
-    let linear = number(Part::XieluLinear)?;
+    let linear = number(Part::XieluLinear, "xielu.beta")?;
     Ok(Xielu {
-        positive: softplus(number(Part::XieluPositive)?),
-        negative: linear + softplus(number(Part::XieluNegative)?),
+        positive: softplus(number(Part::XieluPositive, "xielu.alpha_p")?),
+        negative: linear + softplus(number(Part::XieluNegative, "xielu.alpha_n")?),
         linear,
-        most: number(Part::XieluMost)?,
+        most: number(Part::XieluMost, "xielu.eps")?,
     })
 }

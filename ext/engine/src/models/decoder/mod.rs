@@ -27,7 +27,7 @@ mod query_experts;
 mod replay;
 mod router;
 pub mod shapes;
-mod sparsity;
+pub mod sparsity;
 mod stacks;
 pub mod states;
 mod temperature;

@@ -39,6 +39,14 @@ impl SparseGate {
     }
 }
 
+/// The portion of gates that so many standard deviations close.
+pub fn portion(deviations: f32) -> f32 {
+    if deviations < -8.0 {
+        return 0.0;
+    }
+    below(f64::from(deviations).min(8.0)) as f32
+}
+
 /// Below which a standard normal variable lies with this probability.
 fn quantile(probability: f64) -> f64 {
     let (mut low, mut high) = (-8.0, 8.0);

@@ -112,8 +112,12 @@ impl<'a> GgufFile<'a> {
                 check_size(name, size, range).map_err(|reason| self.corrupt(reason))?;
                 Ok(size)
             }
-            None => Err(self.corrupt(format!("key {:?} is missing", self.key(name)))),
+            None => Err(self.missing(name)),
         }
+    }
+
+    pub fn missing(&self, name: &str) -> Error {
+        self.corrupt(format!("key {:?} is missing", self.key(name)))
     }
 
     pub fn opt_size(&self, name: &str) -> Result<Option<usize>> {
@@ -141,8 +145,17 @@ impl<'a> GgufFile<'a> {
         Error::corrupt(self.metadata.file(), reason)
     }
 
-    fn layer_count(&self) -> Result<usize> {
-        self.size("block_count", LAYERS)
+    /// Without the layers that predict further tokens, which stand behind the others.
+    pub fn layer_count(&self) -> Result<usize> {
+        let count = self.size("block_count", LAYERS)?;
+        let further = self.opt_size("nextn_predict_layers")?.unwrap_or(0);
+        count
+            .checked_sub(further)
+            .filter(|&count| count > 0)
+            .ok_or_else(|| {
+                let key = self.key("nextn_predict_layers");
+                self.corrupt(format!("key {key:?} is {further}, of {count} layers"))
+            })
     }
 
     /// BERT's choices, where its relatives differ.
@@ -233,7 +246,7 @@ impl<'a> GgufFile<'a> {
     }
 
     /// Families that fuse gate and up store both as `ffn_up`, twice as high as `ffn_down` is wide.
-    fn mlp_kind(&self) -> Result<MlpKind> {
+    pub fn mlp_kind(&self) -> Result<MlpKind> {
         if self.first_layer_has("ffn_gate") || self.first_layer_has("ffn_gate_inp") {
             return Ok(MlpKind::Gated);
         }
@@ -264,7 +277,7 @@ impl<'a> GgufFile<'a> {
         })
     }
 
-    fn rope_scaling(&self, rotary_size: usize) -> Result<RopeScaling> {
+    pub fn rope_scaling(&self, rotary_size: usize) -> Result<RopeScaling> {
         if let Some(divisors) = self.divisors("rope_freqs.weight", rotary_size)? {
             return Ok(RopeScaling::Divisors(divisors));
         }
@@ -296,14 +309,17 @@ impl<'a> GgufFile<'a> {
                     * self.number("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0),
                 truncate: true,
             }),
-            Some(other) => Err(Error::unsupported(
-                self.metadata.file(),
-                format!("rope scaling {other:?} is not supported"),
-            )),
+            Some(other) => Err(self.unscalable(other)),
         }
     }
 
-    fn divisors(&self, name: &str, rotary_size: usize) -> Result<Option<Vec<f32>>> {
+    pub fn unscalable(&self, kind: &str) -> Error {
+        let key = self.key("rope.scaling.type");
+        let reason = format!("key {key:?} is {kind:?}, which is not supported");
+        Error::unsupported(self.metadata.file(), reason)
+    }
+
+    pub fn divisors(&self, name: &str, rotary_size: usize) -> Result<Option<Vec<f32>>> {
         if !self.source.has(name) {
             return Ok(None);
         }

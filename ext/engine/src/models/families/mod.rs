@@ -4,6 +4,7 @@
 
 mod config_json;
 mod encoder_decoder;
+mod gguf_config;
 mod gguf_metadata;
 mod names;
 mod qwen_shared;

@@ -35,6 +35,19 @@ pub const LLAMA: Names = Names {
     ..Names::NONE
 };
 
+pub const LLAMA4: Names = Names {
+    gate: "feed_forward.gate_proj",
+    up: "feed_forward.up_proj",
+    down: "feed_forward.down_proj",
+    router: "feed_forward.router",
+    expert_gate_up: "feed_forward.experts.gate_up_proj",
+    expert_down: "feed_forward.experts.down_proj",
+    shared_gate: "feed_forward.shared_expert.gate_proj",
+    shared_up: "feed_forward.shared_expert.up_proj",
+    shared_down: "feed_forward.shared_expert.down_proj",
+    ..LLAMA
+};
+
 /// GGUF names parts alike for all families; which of them a layer has follows from the config.
 pub const GGUF: Names = Names {
     token_embedding: "token_embd",
@@ -66,13 +79,66 @@ pub const GGUF: Names = Names {
     shared_up: "ffn_up_shexp",
     shared_down: "ffn_down_shexp",
     shared_router: "ffn_gate_inp_shexp",
+    embedding_norm: "token_embd_norm",
+    expert_gate_up: "ffn_gate_up_exps",
+    router_bias: "exp_probs_b.bias|exp_probs_b",
+    shared_gate_up: "ffn_up_shexp",
+    sinks: "attn_sinks",
+    output_gate: "attn_gate",
+    attention_sub_norm: "attn_sub_norm",
+    mlp_sub_norm: "ffn_sub_norm",
+    query_down: "attn_q_a",
+    query_down_norm: "attn_q_a_norm",
+    query_up: "attn_q_b",
+    latent_down: "attn_kv_a_mqa",
+    latent_norm: "attn_kv_a_norm",
+    latent_up: "attn_kv_b",
+    latent_keys: "attn_k_b",
+    latent_values: "attn_v_b",
+    index_query: "indexer.attn_q_b",
+    index_key: "indexer.attn_k",
+    index_key_norm: "indexer.k_norm",
+    index_weights: "indexer.proj",
     ..Names::NONE
+};
+
+/// The norm before the MLP has the name of one that others have after attention.
+pub const GGUF_AFTER_ATTENTION: Names = Names {
+    mlp_norm: "post_attention_norm",
+    post_attention_norm: "",
+    ..GGUF
+};
+
+/// Gemma 3n and 4.
+pub const GGUF_LAYER_INPUTS: Names = Names {
+    layer_scale: "layer_output_scale",
+    layer_input_table: "per_layer_token_embd",
+    layer_input_projection: "per_layer_model_proj",
+    layer_input_norm: "per_layer_proj_norm",
+    layer_input_gate: "inp_gate",
+    layer_input_output: "proj",
+    post_layer_input_norm: "post_norm",
+    lane_into: "altup_proj",
+    lane_out: "altup_unembd_proj",
+    lane_router: "altup_router",
+    lane_router_norm: "altup_router_norm",
+    lane_prediction: "altup_predict_coef",
+    lane_correction: "altup_correct_coef",
+    lane_scale: "altup_correct_scale",
+    narrow_down: "laurel_l",
+    narrow_up: "laurel_r",
+    narrow_norm: "laurel_post_norm",
+    router_norm: "ffn_gate_inp.scale",
+    expert_scales: "ffn_down_exps.scale",
+    expert_input_norm: "pre_ffw_norm_2",
+    expert_output_norm: "post_ffw_norm_2",
+    beside_experts_norm: "post_ffw_norm_1",
+    ..GGUF
 };
 
 /// BERT and its relatives, which normalize after their sublayers.
 pub const GGUF_ENCODER: Names = Names {
     token_types: "token_types",
-    embedding_norm: "token_embd_norm",
     final_norm: "",
     attention_norm: "attn_output_norm",
     second_attention_norm: "attn_norm_2",

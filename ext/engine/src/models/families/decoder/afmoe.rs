@@ -34,5 +34,16 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         shared_down: "mlp.shared_experts.down_proj",
         ..LLAMA
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "afmoe",
+        config: |file| {
+            let said = json!({"mup_enabled": true});
+            file.like_with(
+                FAMILY.config,
+                &[("expert_weights_scale", "route_scale")],
+                said,
+            )
+        },
+        names: |_| GGUF,
+    }),
 };

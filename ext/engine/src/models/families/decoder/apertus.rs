@@ -25,5 +25,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         xielu_most: "mlp.act_fn.eps",
         ..LLAMA
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "apertus",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

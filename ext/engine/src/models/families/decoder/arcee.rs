@@ -12,5 +12,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         decoder(raw, &usual)
     },
     names: |_| LLAMA,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "arcee",
+        config: |file| file.like(FAMILY.config, &[]).map(neighbours),
+        names: |_| GGUF,
+    }),
 };

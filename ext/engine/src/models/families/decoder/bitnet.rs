@@ -13,5 +13,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         mlp_sub_norm: "mlp.ffn_sub_norm",
         ..LLAMA
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "bitnet",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

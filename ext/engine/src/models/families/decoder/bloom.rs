@@ -19,5 +19,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         embedding_norm: "word_embeddings_layernorm",
         ..GPT_NEOX
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "bloom",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

@@ -11,7 +11,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "command-r",
+        config: |file| file.like(FAMILY.config, &[("logit_scale", "logit_scale")]),
+        names: |_| GGUF,
+    }),
 };
 
 pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {

@@ -5,7 +5,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["cohere2"]),
     config,
     names: |_| LLAMA,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "cohere2",
+        config: |file| file.like(config, &[("logit_scale", "logit_scale")]),
+        names: |_| GGUF,
+    }),
 };
 
 pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {

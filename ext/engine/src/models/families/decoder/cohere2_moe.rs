@@ -33,5 +33,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| glm4_moe::NAMES,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "cohere2moe",
+        config: |file| file.like(FAMILY.config, &[("logit_scale", "logit_scale")]),
+        names: |_| GGUF,
+    }),
 };

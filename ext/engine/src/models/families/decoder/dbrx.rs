@@ -1,5 +1,10 @@
 use super::*;
 
+const USUAL: Usual = Usual {
+    norm: NormKind::Layer,
+    ..Usual::LLAMA
+};
+
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "dbrx",
     matches: types(&["dbrx"]),
@@ -13,11 +18,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             "max_position_embeddings": raw.opt_usize("max_seq_len")?.unwrap_or(2048),
             "rope_theta": theta,
         }));
-        let usual = Usual {
-            norm: NormKind::Layer,
-            ..Usual::LLAMA
-        };
-        let mut config = decoder(&given.with(json!({"layer_norm_eps": 1e-5})), &usual)?;
+        let mut config = decoder(&given.with(json!({"layer_norm_eps": 1e-5})), &USUAL)?;
         config.qkv_limit = number(&attention, "clip_qkv")?;
         let (count, used) = (ffn.usize("moe_num_experts")?, ffn.usize("moe_top_k")?);
         config.experts = Some(Experts {
@@ -41,5 +42,17 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         transposed: false,
         ..GPT2
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "dbrx",
+        config: |file| {
+            let mut config = file.decoder(&USUAL)?;
+            config.qkv_limit = file.number("attention.clamp_kqv")?;
+            config.experts = file.experts(true, false)?;
+            Ok(config)
+        },
+        names: |_| Names {
+            mlp_norm: "attn_output_norm",
+            ..GGUF
+        },
+    }),
 };

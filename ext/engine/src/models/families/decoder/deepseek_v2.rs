@@ -10,18 +10,25 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         let grouped = raw.opt_string("topk_method")? == Some("group_limited_greedy");
         let groups = experts.groups.filter(|_| grouped);
         config.experts = Some(Experts {
-            scoring: Scoring::Softmax,
             normalize: false,
             biased: false,
-            groups: groups.map(|groups| Groups {
-                best_of: 1,
-                left_out: 0.0,
-                ..groups
-            }),
-            ..experts
+            ..softmax(Experts { groups, ..experts })
         });
         Ok(config)
     },
     names: |_| NAMES,
     gguf: None,
 };
+
+/// The router of the second generation, where the third has sigmoids; groups are as good as their best expert.
+pub fn softmax(experts: Experts) -> Experts {
+    Experts {
+        scoring: Scoring::Softmax,
+        groups: experts.groups.map(|groups| Groups {
+            best_of: 1,
+            left_out: 0.0,
+            ..groups
+        }),
+        ..experts
+    }
+}

@@ -11,7 +11,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| NAMES,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "deepseek32",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };
 
 pub fn indexer(raw: &RawConfig, pairing: RopeKind, layers: Vec<bool>) -> Result<Indexer> {

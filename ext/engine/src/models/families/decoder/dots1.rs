@@ -10,5 +10,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| glm4_moe::NAMES,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "dots1",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

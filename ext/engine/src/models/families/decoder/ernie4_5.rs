@@ -5,7 +5,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["ernie4_5"]),
     config: |raw| config(raw),
     names: |_| LLAMA,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "ernie4_5",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };
 
 pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {

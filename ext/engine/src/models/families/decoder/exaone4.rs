@@ -13,7 +13,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         post_mlp_norm: "post_feedforward_layernorm",
         ..LLAMA
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "exaone4",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };
 
 /// Layers without a window do not rotate.

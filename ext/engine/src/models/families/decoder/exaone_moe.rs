@@ -12,5 +12,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         router_bias: "mlp.e_score_correction_bias|mlp.gate.e_score_correction_bias",
         ..glm4_moe::NAMES
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "exaone-moe",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

@@ -1,4 +1,5 @@
 use super::*;
+use crate::models::decoder::sparsity::portion;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "gemma3n",
@@ -33,5 +34,21 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         narrow_norm: "laurel.post_laurel_norm",
         ..gemma_shared::LAYER_INPUTS
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "gemma3n",
+        config: |file| {
+            let also = [
+                ("altup.num_inputs", "altup_num_inputs"),
+                ("altup.active_idx", "altup_active_idx"),
+            ];
+            let scales = file
+                .metadata()
+                .opt_f32s(&file.key("activation_sparsity_scale"))?;
+            let scales = scales.unwrap_or_default().into_iter();
+            let mut config = file.like(FAMILY.config, &also)?;
+            config.sparsity = scales.map(portion).collect();
+            Ok(config)
+        },
+        names: |_| GGUF_LAYER_INPUTS,
+    }),
 };

@@ -142,3 +142,44 @@ pub fn bidirectional(mut config: DecoderConfig) -> DecoderConfig {
     }
     config
 }
+
+/// What the fourth generation's `config.json` says of heads and rotations. In GGUF the first sizes are those of layers
+/// without a window, whose frequencies that do not turn are divided by a huge number.
+pub fn heads_gguf(file: &GgufFile<'_>) -> Result<serde_json::Value> {
+    let layer_count = file.layer_count()?;
+    let windowed = file.flags("attention.sliding_window_pattern", layer_count)?;
+    let windowed = windowed.unwrap_or_else(|| vec![true; layer_count]);
+    let kv_heads = file.sizes("attention.head_count_kv")?;
+    let heads_of = |kind: bool| {
+        let layer = windowed.iter().position(|windowed| *windowed == kind);
+        let own = layer.and_then(|layer| kv_heads.get(layer));
+        own.or(kv_heads.first()).copied()
+    };
+    let mut globals = (0..layer_count).filter(|&layer| !windowed[layer]);
+    let keys_alone = globals.any(|layer| {
+        let has = |part: &str| file.has(&format!("blk.{layer}.{part}"));
+        has("attn_k") && !has("attn_v")
+    });
+    let global_size = file.size("attention.key_length", WIDTH)?;
+    let divisors = file.divisors("rope_freqs.weight", global_size)?;
+    let divisors = divisors.unwrap_or_default();
+    let turning = divisors.iter().filter(|&&divisor| divisor < 1e20).count();
+    let theta = |name: &str, usual: f32| file.number(name).map(|theta| theta.unwrap_or(usual));
+    Ok(json!({
+        "head_dim": file.opt_size("attention.key_length_swa")?.unwrap_or(global_size),
+        "global_head_dim": global_size,
+        "attention_k_eq_v": keys_alone,
+        "num_key_value_heads": heads_of(true),
+        "num_global_key_value_heads": heads_of(false),
+        "enable_moe_block": file.opt_size("expert_count")?.unwrap_or(0) > 0,
+        "top_k_experts": file.opt_size("expert_used_count")?,
+        "rope_parameters": {
+            "sliding_attention": {"rope_theta": theta("rope.freq_base_swa", 10_000.0)?},
+            "full_attention": {
+                "rope_type": "proportional", "rope_theta": theta("rope.freq_base", 1_000_000.0)?,
+                // A quarter above, so that rounding does not lose one.
+                "partial_rotary_factor": (turning as f64 + 0.25) * 2.0 / global_size as f64,
+            },
+        },
+    }))
+}

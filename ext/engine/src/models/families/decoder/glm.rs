@@ -13,5 +13,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "chatglm",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

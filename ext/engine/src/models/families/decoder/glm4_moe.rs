@@ -16,7 +16,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| NAMES,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "glm4moe",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF_AFTER_ATTENTION,
+    }),
 };
 
 pub const NAMES: Names = Names {

@@ -19,5 +19,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         transposed: false,
         ..GPT2
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "starcoder",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

@@ -5,7 +5,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["granite_swa"]),
     config: |raw| config(raw),
     names: |_| NAMES,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "granite_swa",
+        config: gguf,
+        names: |_| GGUF,
+    }),
 };
 
 pub const NAMES: Names = Names {
@@ -34,4 +38,21 @@ pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
         rope.layers = bases.iter().map(|base| *base != 0.0).collect();
     }
     Ok(config)
+}
+
+/// With experts or without; a base of 0 stands for layers that do not rotate.
+fn gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
+    let rotated = file.flags("attention.rope_pattern", file.layer_count()?)?;
+    let base = file.number("rope.freq_base")?.unwrap_or(10_000.0);
+    let bases = rotated.map(|layers| -> Vec<f32> {
+        let base = |rotates| if rotates { base } else { 0.0 };
+        layers.into_iter().map(base).collect()
+    });
+    let read = match file.opt_size("expert_count")?.unwrap_or(0) {
+        0 => FAMILY.config,
+        _ => granitemoe_swa::FAMILY.config,
+    };
+    let also = [("logit_scale", "logits_scaling")];
+    let said = json!({"layer_rope_theta": bases});
+    file.like_with(read, &also, said).map(neighbours)
 }

@@ -5,7 +5,14 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["granitemoe"]),
     config: |raw| with_experts(raw, decoder(raw, &Usual::LLAMA)?),
     names: |_| NAMES,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "granitemoe",
+        config: |file| {
+            file.like(FAMILY.config, &[("logit_scale", "logits_scaling")])
+                .map(neighbours)
+        },
+        names: |_| GGUF,
+    }),
 };
 
 pub const NAMES: Names = Names {

@@ -5,7 +5,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["hunyuan_v1_dense"]),
     config: |raw| config(raw),
     names: |_| NAMES,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "hunyuan-dense",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };
 
 pub const NAMES: Names = Names {

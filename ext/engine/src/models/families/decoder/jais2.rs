@@ -13,5 +13,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         )
     },
     names: |_| LLAMA,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "jais2",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

@@ -6,7 +6,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     config: |raw| decoder(raw, &Usual::LLAMA),
     names: |_| LLAMA,
     gguf: Some(Gguf {
-        architecture: "llama",
+        architecture: "llama|internlm2|xverse",
         // Mixtral's files call themselves llama.
         config: |file| {
             let mut config = neighbours(file.decoder(&Usual::LLAMA)?);

@@ -41,17 +41,18 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         });
         Ok(config)
     },
-    names: |_| Names {
-        gate: "feed_forward.gate_proj",
-        up: "feed_forward.up_proj",
-        down: "feed_forward.down_proj",
-        router: "feed_forward.router",
-        expert_gate_up: "feed_forward.experts.gate_up_proj",
-        expert_down: "feed_forward.experts.down_proj",
-        shared_gate: "feed_forward.shared_expert.gate_proj",
-        shared_up: "feed_forward.shared_expert.up_proj",
-        shared_down: "feed_forward.shared_expert.down_proj",
-        ..LLAMA
-    },
-    gguf: None,
+    names: |_| LLAMA4,
+    gguf: Some(Gguf {
+        architecture: "llama4",
+        config: gguf,
+        names: |_| GGUF,
+    }),
 };
+
+/// Files do not say how long chunks are, nor that the model of 128 experts normalizes no queries.
+fn gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
+    let largest = file.opt_size("expert_count")? == Some(128);
+    let said = json!({"attention_chunk_size": 8192, "use_qk_norm": !largest});
+    let also = [("interleave_moe_layer_step", "interleave_moe_layer_step")];
+    file.like_with(FAMILY.config, &also, said)
+}

@@ -13,5 +13,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| latent_shared::NAMES,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "minicpm3",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

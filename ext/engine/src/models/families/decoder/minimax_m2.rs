@@ -28,5 +28,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         router_bias: "block_sparse_moe.e_score_correction_bias",
         ..mixtral::NAMES
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "minimax-m2",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

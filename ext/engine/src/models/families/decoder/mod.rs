@@ -6,7 +6,9 @@ mod arcee;
 mod aria_text;
 mod axk1;
 mod axk2;
+mod baichuan;
 mod bailing_hybrid;
+mod bailingmoe;
 mod beam;
 mod biogpt;
 mod bitnet;
@@ -58,6 +60,7 @@ mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
 mod hy_v3;
 mod hyperclovax;
+mod jais;
 mod jais2;
 mod jetmoe;
 mod kimi_linear;
@@ -71,6 +74,7 @@ mod llama4_text;
 mod longcat_flash;
 mod mellum;
 mod mimo_v2_flash;
+mod minicpm;
 mod minicpm3;
 mod minimax;
 mod minimax_m2;
@@ -87,6 +91,7 @@ mod olmo3;
 mod olmo_hybrid;
 mod olmoe;
 mod opt;
+mod orion;
 mod persimmon;
 mod phi;
 mod phi3;
@@ -99,6 +104,7 @@ mod qwen3_5;
 mod qwen3_moe;
 mod qwen3_next;
 mod recurrent_gemma;
+mod refact;
 mod rwkv;
 mod seed_oss;
 mod smollm3;
@@ -219,4 +225,10 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     minimax::FAMILY,
     recurrent_gemma::FAMILY,
     rwkv::FAMILY,
+    orion::FAMILY,
+    minicpm::FAMILY,
+    baichuan::FAMILY,
+    refact::FAMILY,
+    jais::FAMILY,
+    bailingmoe::FAMILY,
 ];

@@ -37,7 +37,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         transposed: false,
         ..GPT2
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "mpt",
+        config: |file| file.like(FAMILY.config, &[("block_count", "n_layers")]),
+        names: |_| GGUF,
+    }),
 };
 
 /// The reference ignores `alibi_bias_max`. Every second one comes first, where the number of heads is no power of two.

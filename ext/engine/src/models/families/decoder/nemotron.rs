@@ -14,5 +14,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "nemotron",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

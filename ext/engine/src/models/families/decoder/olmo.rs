@@ -10,5 +10,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "olmo",
+        config: |file| file.like(FAMILY.config, &[]).map(neighbours),
+        names: |_| GGUF,
+    }),
 };

@@ -7,7 +7,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     names: |_| NAMES,
     gguf: Some(Gguf {
         architecture: "olmo2",
-        config: |file| Ok(shape(file.decoder(&Usual::LLAMA)?)),
+        // The third generation's files call themselves so too.
+        config: |file| file.like(olmo3::config, &[]),
         names: |_| GGUF,
     }),
 };

@@ -11,5 +11,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "olmoe",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

@@ -19,5 +19,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| mixtral::NAMES,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "phimoe",
+        config: |file| file.like(FAMILY.config, &[]),
+        names: |_| GGUF,
+    }),
 };

@@ -6,7 +6,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     config: |raw| windowed(raw, &Usual::LLAMA),
     names: |_| LLAMA,
     gguf: Some(Gguf {
-        architecture: "qwen2",
+        architecture: "qwen2|exaone",
         config: |file| file.decoder(&Usual::LLAMA),
         names: |_| GGUF,
     }),

@@ -10,7 +10,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         ..LLAMA
     },
     gguf: Some(Gguf {
-        architecture: "starcoder2",
+        architecture: "starcoder2|codeshell",
         config: |file| file.decoder(&Usual::GPT2),
         names: |_| GGUF,
     }),

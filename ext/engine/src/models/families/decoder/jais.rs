@@ -1,0 +1,27 @@
+use super::*;
+
+/// Of GGUF files alone: its checkpoints run code of their own.
+pub const FAMILY: Family<DecoderConfig> = Family {
+    name: "jais",
+    matches: types(&[]),
+    config: |raw| decoder(raw, &Usual::LLAMA),
+    names: |_| LLAMA,
+    gguf: Some(Gguf {
+        architecture: "jais",
+        config: |file| {
+            let usual = Usual {
+                norm: NormKind::Layer,
+                ..Usual::LLAMA
+            };
+            let config = file.decoder(&usual)?;
+            Ok(DecoderConfig {
+                relative: Relative::Alibi {
+                    slopes: alibi_slopes(config.head_count),
+                },
+                attention_scale: 1.0 / config.head_size as f32,
+                ..config
+            })
+        },
+        names: |_| GGUF,
+    }),
+};
