@@ -25,6 +25,7 @@ module Candle
     SourceHints: "files/source_hints",
     AnswerReader: "generation/answer_reader", AnswerRun: "generation/answer_run", Answering: "generation/answering",
     BulkGeneration: "generation/bulk_generation", Completion: "generation/completion",
+    FillInMiddle: "generation/fill_in_middle",
     GenerationConfig: "generation/generation_config", HarmonySplitter: "generation/harmony_splitter",
     LiteralContent: "generation/literal_content", MarkedText: "generation/marked_text",
     Messages: "generation/messages", NamedTokens: "generation/named_tokens", Reasoning: "generation/reasoning",
@@ -42,8 +43,12 @@ module Candle
     Arguments: "support/arguments", Deprecation: "support/deprecation", EitherKeys: "support/either_keys",
     Hints: "support/hints", TextInput: "support/text_input", Uncopyable: "support/uncopyable",
     TextSplitter: "text/text_splitter",
-    Agent: "tools/agent", AgentEvent: "tools/agent_event", AgentResult: "tools/agent_result", Tool: "tools/tool",
+    CallGuard: "tools/call_guard",
+    Agent: "tools/agent", AgentEvent: "tools/agent_event", AgentResult: "tools/agent_result",
+    AgentState: "tools/agent_state", ToolRunner: "tools/tool_runner",
+    JsonCut: "tools/json_cut", Tool: "tools/tool",
     ToolCall: "tools/tool_call", ToolCallParser: "tools/tool_call_parser", ToolCallResult: "tools/tool_call_result",
+    ToolFormat: "tools/tool_format", ToolFormats: "tools/tool_formats",
     ToolMessages: "tools/tool_messages", ToolStream: "tools/tool_stream", ToolUse: "tools/tool_use"
   }.freeze
 

@@ -76,6 +76,9 @@ module Candle
     end
   end
 
+  # An agent spent its budget of tokens or of time without an answer.
+  class AgentBudgetError < AgentMaxIterationsError; end
+
   # An MCP server can't be started or reached, has ended, does not follow the protocol, or answered with an error.
   class MCPError < Error
     # @return [Integer, nil] the code of the error that the server answered with

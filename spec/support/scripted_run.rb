@@ -66,16 +66,15 @@ module ScriptedRuns
     File.write(path, JSON.generate(json))
   end
 
-  # Has a model say texts, one for each run.
+  # Has a model say texts, one for each run, or the same one in all.
   #
   # @return [Array<Array>] grows with each run: the ids of its prompt, and its settings
   def script(llm, *texts)
     runs = []
-    texts = texts.cycle if texts.size == 1
-    answers = texts.each
     allow(llm).to receive(:_begin) do |ids, settings|
       runs << [ids, settings]
-      said = llm.tokenizer.encode(answers.next, add_special_tokens: false)
+      text = texts.size == 1 ? texts.first : texts.fetch(runs.size - 1)
+      said = llm.tokenizer.encode(text, add_special_tokens: false)
       Run.new(llm.tokenizer, said, ids, settings)
     end
     runs

@@ -53,10 +53,10 @@ RSpec.describe Candle::Agent do
     result = described_class.new(llm, tools: [sum]).run("Add.") { |event| events << event }
     expect(result.response).to eq("It is 3.")
     expect(result.inspect).to eq('#<Candle::AgentResult "It is 3." 2 iterations, 1 calls>')
-    expect(events.map(&:type)).to eq(%i[text tool_call tool_result text answer])
-    expect(events.map(&:iteration)).to eq([1, 1, 1, 2, 2])
-    expect(events[1].tool_call).to have_attributes(name: "sum", arguments: { "a" => 1, "b" => 2 })
-    expect(events[2]).to have_attributes(result: 3, error: nil)
+    expect(events.map(&:type)).to eq(%i[tool_call tool_result text done])
+    expect(events.map(&:iteration)).to eq([1, 1, 2, 2])
+    expect(events[0].tool_call).to have_attributes(name: "sum", arguments: { "a" => 1, "b" => 2 })
+    expect(events[1]).to have_attributes(result: 3, error: nil)
     expect(events.last.text).to eq("It is 3.")
   end
 

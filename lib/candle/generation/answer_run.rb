@@ -16,7 +16,9 @@ module Candle
     #   @return [Array<Integer>] its tokens
     # @!attribute constrained
     #   @return [Hash, nil] settings of the engine for what comes behind reasoning
-    Plan = Struct.new(:budget, :ending, :ending_ids, :constrained, keyword_init: true)
+    # @!attribute guard
+    #   @return [CallGuard, nil] for calls of tools
+    Plan = Struct.new(:budget, :ending, :ending_ids, :constrained, :guard, keyword_init: true)
 
     # @return [LLM::Run] what the engine is at
     attr_reader :run
@@ -47,7 +49,7 @@ module Candle
 
     # @return [Boolean] whether it may take more than one run
     def several?
-      !(@plan.budget || @plan.constrained).nil?
+      !(@plan.budget || @plan.constrained || @plan.guard).nil?
     end
 
     # Follows the answer to its end.
@@ -91,22 +93,38 @@ module Candle
     # @return [Symbol, nil] why the answer goes on with another run; nil at its end
     def steps(&block)
       @count = @told = 0
+      @tail = +""
       while (piece = @run.step)
         @count += 1
         within = @reader&.reasoning?
         parts = @reader ? @reader.push(piece) { reached[:token_ids] } : [[:text, piece]]
         tell(parts, &block)
-        why = turning(within) if several?
+        why = turning(within, parts) if several?
         return why if why
       end
-      # A model may end its answer within reasoning, where a constraint still waits.
-      :spent if @plan.constrained && @reader.reasoning? && @run.outcome[:finish_reason] == :stop
+      ended
     end
 
-    def turning(within)
+    # Whether the answer goes on behind the end of a run: a model may end its answer within reasoning, where a
+    # constraint still waits, and a call of a tool is followed by free text.
+    def ended
+      reason = @run.outcome[:finish_reason]
+      return :spent if @plan.constrained && @reader.reasoning? && reason == :stop
+
+      :called if @calling && reason == :constraint
+    end
+
+    def turning(within, parts)
+      return :call if @plan.guard && !@calling && begins_call?(parts)
       return :reasoned if @plan.constrained && within && !@reader.reasoning?
 
       :spent if @plan.budget && @reader.reasoning? && @reader.reasoning_tokens >= @plan.budget
+    end
+
+    def begins_call?(parts)
+      parts.each { |kind, text| @tail << text if kind == :text }
+      @tail = @tail[-@plan.guard.reach..] || @tail
+      @plan.guard.begun?(@tail)
     end
 
     # The engine may be some tokens ahead of what was read.
@@ -133,20 +151,30 @@ module Candle
       made = reached
       ends = made[:finish_reason] == :stop ? made[:token_ids][0...-1] : made[:token_ids]
       forced = why == :spent ? @plan.ending_ids : []
-      tell(@reader.turn(ends), &block)
+      tell(@reader.turn(ends), &block) if @reader
       tell(@reader.insert(@plan.ending, forced.size), &block) if why == :spent
       @past << made.merge(token_ids: ends + forced)
       @run.release
       @ids += ends + forced
-      @settings = following
-      @plan = Plan.new
-      @run = @start.call(@ids, @settings)
+      begin_again(why)
       true
     end
 
-    def following
+    # The settings of a call are for the call alone. Its schema may be one that can't be followed: then it is free.
+    def begin_again(why)
       left = @settings[:max_new_tokens] - @past.last[:token_ids].size
-      (@plan.constrained || @settings).merge(max_new_tokens: [left, 0].max)
+      @settings = @plan.constrained if @plan.constrained && !%i[call called].include?(why)
+      @settings = @settings.merge(max_new_tokens: [left, 0].max)
+      @plan = Plan.new(guard: @plan.guard) unless why == :call
+      @calling = why == :call
+      @run = @start.call(@ids, @calling ? @settings.merge(@plan.guard.settings) : @settings)
+    rescue InvalidInputError => e
+      raise unless @calling
+
+      Candle.logger.debug { "a call of a tool is not guarded: #{e.message}" }
+      @calling = false
+      @plan = Plan.new
+      @run = @start.call(@ids, @settings)
     end
   end
 end

@@ -35,23 +35,29 @@ module Candle
       apply_chat_template(messages, tools: tools, chat_template: chat_template, variables: variables)
     end
 
-    def begin_ids(ids, prompt, config:, reasoning: :auto, chat_template: nil, tool_format: nil,
+    def begin_ids(ids, prompt, config:, reasoning: :auto, chat_template: nil, tool_formats: nil, offered: nil,
                   context_overflow: :error, adapter: active_adapter, speculative: nil, reset_cache: true, **overrides)
       config = configured(GenerationConfig.wrap(config), overrides)
       wish = Reasoning.of(reasoning)
-      format = config.debug_tokens ? nil : reasoning_format(chat_template)
-      opened = !format.nil? && format.open_in?(prompt)
-      if opened && wish.off?
-        ids = closed(ids, format)
-        opened = false
-      end
       more = { roll: roll?(context_overflow), adapter: adapter && Arguments.label(adapter, "adapter"),
                guesses: guesses(speculative), afresh: reset?(reset_cache) }
-      plan = plan(config, wish, format, opened, more)
+      format = config.debug_tokens ? nil : reasoning_format(chat_template)
+      opened = !format.nil? && format.open_in?(prompt)
+      ids = closed(ids, format) if opened && wish.off?
+      opened &&= !wish.off?
+      plan = guarded(plan(config, wish, format, opened, more), config, tool_formats, offered)
       config_now = plan&.constrained ? config.with(constraint: nil) : config
-      reader = reader(config, format, opened, tool_format)
+      reader = reader(config, format, opened, tool_formats)
       AnswerRun.new(ids, config_now.settings.merge(more), config: config, prompt: prompt, plan: plan,
                                                           reader: reader) { |*given| _begin(*given) }
+    end
+
+    # Calls that the model makes by its own choice are valid too.
+    def guarded(plan, config, formats, tools)
+      guard = config.constraint ? nil : CallGuard.for(formats, tools, tokenizer)
+      return plan unless guard
+
+      (plan || AnswerRun::Plan.new).tap { |made| made.guard = guard }
     end
 
     def closed(ids, format)
@@ -69,11 +75,11 @@ module Candle
     end
 
     # @return [AnswerReader, nil] nil where the answer is the text of the run
-    def reader(config, format, opened, tool_format)
+    def reader(config, format, opened, tool_formats)
       return if config.debug_tokens
 
       format = nil if config.constraint && !opened
-      tokens = [*format&.tokens, *tool_format&.tokens]
+      tokens = [*format&.tokens, *(ToolFormats.tokens(tool_formats) if tool_formats)]
       marks = tokens.empty? ? {} : looked_up([:marks, tokens]) { MarkedText.marks(tokenizer, tokens) }
       AnswerReader.new(tokenizer, format, marks, opened: opened) if format || marks.any?
     end
@@ -99,7 +105,7 @@ module Candle
     # @return [Completion]
     def run(begun, &block)
       block&.call(begun.prompt) if begun.config.include_prompt
-      if block || begun.reader
+      if block || begun.reader || begun.several?
         follow_run(begun, block)
       else
         begun.run.finish

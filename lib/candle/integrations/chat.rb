@@ -29,12 +29,13 @@ module Candle
       # @yieldparam piece [String] text that is certainly no part of a tool call, as it comes
       # @return [Answer]
       def call(messages, &block)
-        watch = ToolStream.new(demanded: demanded?) if tools?
-        completion = complete(messages) { |piece| show(watch ? watch.push(piece) : piece, &block) }
-        found = ToolCallParser.parse(completion.text, available_tools: @tools) if tools?
-        show(watch.rest, &block) if watch && !found.has_tool_calls?
-        Answer.new(text: found&.has_tool_calls? ? found.text_response : completion.text,
-                   tool_calls: found ? found.tool_calls.map { |call| identified(call) } : [], completion: completion)
+        watch = ToolStream.new(formats, tools: @tools, known: true) if tools?
+        completion = complete(messages) { |piece| show(watch ? texts(watch.push(piece)) : piece, &block) }
+        show(texts(watch.finish(completion.text)), &block) if watch
+        calls = watch ? watch.calls : []
+        text = watch.text.empty? ? nil : watch.text if calls.any?
+        Answer.new(text: calls.any? ? text : completion.text, tool_calls: calls.map { |call| identified(call) },
+                   completion: completion)
       end
 
       private
@@ -43,8 +44,12 @@ module Candle
         @tools.any? && @tool_choice.to_s != "none"
       end
 
-      def demanded?
-        !%w[auto none].include?(@tool_choice.to_s)
+      def formats
+        @llm.respond_to?(:tool_formats) ? @llm.tool_formats : ToolFormats::ALL
+      end
+
+      def texts(events)
+        events.filter_map { |kind, text| text if kind == :text }.join
       end
 
       def complete(messages, &block)

@@ -111,6 +111,22 @@ module Candle
         end
       end
 
+      # Runs something inside an event whose payload is known in the end.
+      #
+      # @param event [String] without `.candle`
+      # @param payload [#call] what there is to say of it
+      # @return [Object] what the block returns
+      def event(event, payload)
+        return yield unless listening?("#{event}.candle")
+
+        told = {}
+        ::ActiveSupport::Notifications.instrument("#{event}.candle", told) do
+          yield
+        ensure
+          told.merge!(payload.call)
+        end
+      end
+
       # Adds the tokens of a completion to the event that is under way.
       #
       # @param model [Model]

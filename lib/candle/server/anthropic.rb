@@ -62,8 +62,20 @@ module Candle
         schema = schema(request)
         raise invalid("pass tools or output_config.format, not both", param: "tools") if tools.any? && schema
 
+        form = { tools: tools, tool_choice: choice, schema: schema, reasoning: reasoning(request),
+                 single: single?(request) }
         answer_to(entry, ChatMessages.read(list, limits, entry), options: options, usual: USUAL, fields: request.json,
-                                                                 tools: tools, tool_choice: choice, schema: schema)
+                                                                 **form)
+      end
+
+      def reasoning(request)
+        thinking = request.field("thinking", Hash, default: nil)
+        effort = request.field("output_config", Hash, default: {})["effort"]
+        reasoning_of("thinking", reasoning: thinking && AnthropicInput.reasoning(thinking), reasoning_effort: effort)
+      end
+
+      def single?(request)
+        tool_choice(request)["disable_parallel_tool_use"] == true
       end
 
       def schema(request)
@@ -101,13 +113,8 @@ module Candle
 
       # @return [Hash] the whole message
       def write(request, entry, generation, answer)
-        result = generation.run { |piece| answer.text(piece) }
-        calls = result.tool_calls.map do |call|
-          { type: "tool_use", id: call.id || identifier("toolu"), name: call.name, input: call.arguments }
-        end
-        calls = calls.first(1) if tool_choice(request)["disable_parallel_tool_use"] == true
-        answer.finish(result.text, calls: calls, ending: ending(entry, result, stops(request)),
-                                   usage: usage(result.completion.usage))
+        result = generation.run { |kind, value| answer.add(kind, value) }
+        answer.finish(result, ending: ending(entry, result, stops(request)), usage: usage(result.completion.usage))
       end
 
       def ending(entry, result, stops)

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "securerandom"
+
 module Candle
   class Server
     # A message of Anthropic's API as it comes into being, and the events that tell of it in a stream: what is streamed
@@ -8,39 +10,45 @@ module Candle
     #
     # @api private
     class AnthropicAnswer
+      # What a block of a kind begins with.
+      BLOCKS = { reasoning: { type: "thinking", thinking: "", signature: "" }, text: { type: "text", text: "" } }.freeze
+      # What a piece of it is called, and its field.
+      DELTAS = { reasoning: %i[thinking_delta thinking], text: %i[text_delta text] }.freeze
+      private_constant :BLOCKS, :DELTAS
+
       # @param message [Hash] what is known of it from the beginning
       # @param emit [Proc, nil] takes the text of an event
       def initialize(message, emit = nil)
         @message = message
         @emit = emit
         @content = []
-        @waiting = +""
+        @places = {}
       end
 
-      # White space waits for what comes next: before a tool call it is left out.
-      #
-      # @param piece [String]
+      # @param kind [Symbol] as {Generation#run} tells it
+      # @param value [String, Hash]
       # @return [void]
-      def text(piece)
-        @waiting << piece
-        write(@waiting.slice!(0, @waiting.rstrip.size))
+      def add(kind, value)
+        case kind
+        when :tool_call then begin_call(value)
+        when :arguments then delta({ type: "input_json_delta", partial_json: value[:json] })
+        else write(kind, value)
+        end
       end
 
-      # Ends the text, tells of calls, and of the whole.
+      # Ends the last block, and tells of the whole.
       #
-      # @param text [String, nil] all that stands around the calls
-      # @param calls [Array<Hash>] blocks of the type `tool_use`
+      # @param result [Generation::Result]
       # @param ending [Hash] `stop_reason`, `stop_sequence`
       # @param usage [Hash]
       # @return [Hash] the message
-      def finish(text, calls:, ending:, usage:)
-        write(calls.empty? ? @waiting : behind(text.to_s))
-        end_text
-        calls.each { |call| add_call(call) }
+      def finish(result, ending:, usage:)
+        end_block
+        fill(result.tool_calls)
         begin_message
         tell("message_delta", delta: ending, usage: usage)
         tell("message_stop")
-        @message.merge(content: @content, **ending, usage: usage)
+        @message.merge(content: @content.reject { |block| block[:input] == :none }, **ending, usage: usage)
       end
 
       private
@@ -52,45 +60,56 @@ module Candle
         tell("message_start", message: @message)
       end
 
-      def write(text)
-        return if text.empty?
-
-        unless @text
-          @text = +""
-          add_block({ type: "text", text: "" })
+      def write(kind, text)
+        unless @open == kind
+          end_block
+          begin_block(kind, BLOCKS.fetch(kind).dup)
         end
-        @text << text
-        tell("content_block_delta", index: 0, delta: { type: "text_delta", text: text })
+        type, field = DELTAS.fetch(kind)
+        @content.last[field] += text
+        delta({ type: type, field => text })
       end
 
-      # What a model writes behind its first call, which a stream has not shown yet.
-      def behind(text)
-        shown = @text.to_s.lstrip
-        text.start_with?(shown) ? text.delete_prefix(shown) : ""
+      def begin_call(about)
+        end_block
+        @places[about[:index]] = @content.size
+        begin_block(:call, { type: "tool_use", id: about[:id] || "toolu_#{SecureRandom.hex(12)}", name: about[:name],
+                             input: {} })
+        @content.last[:input] = :none
+        delta({ type: "input_json_delta", partial_json: "" })
       end
 
-      def end_text
-        return unless @text
+      # What the calls came to; one that was cut off is not part of the message.
+      def fill(calls)
+        waiting = calls.dup
+        @content.each do |block|
+          next unless block[:type] == "tool_use"
 
-        @content[0] = { type: "text", text: @text }
-        tell("content_block_stop", index: 0)
-      end
-
-      def add_call(call)
-        index = @content.size
-        add_block(call.merge(input: {}))
-        @content[index] = call
-        ["", JSON.generate(call[:input])].each do |piece|
-          tell("content_block_delta", index: index, delta: { type: "input_json_delta", partial_json: piece })
+          block[:input] = waiting.shift.arguments if waiting.first&.name == block[:name]
         end
-        tell("content_block_stop", index: index)
       end
 
-      def add_block(block)
+      def begin_block(kind, block)
         begin_message
-        tell("content_block_start", index: @content.size, content_block: block)
+        @open = kind
+        tell("content_block_start", index: @content.size, content_block: block.dup)
         tell("ping") if @content.empty?
         @content << block
+      end
+
+      def end_block
+        return unless @open
+
+        if @open == :reasoning
+          # Clients send it back with the block; nobody checks it here.
+          delta({ type: "signature_delta", signature: "" })
+        end
+        tell("content_block_stop", index: @content.size - 1)
+        @open = nil
+      end
+
+      def delta(delta)
+        tell("content_block_delta", index: @content.size - 1, delta: delta)
       end
 
       def tell(type, **facts)

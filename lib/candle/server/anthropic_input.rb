@@ -6,7 +6,7 @@ module Candle
     #
     # @api private
     module AnthropicInput
-      # Blocks of earlier answers that models are not told again.
+      # Blocks of what the model thought before an earlier answer; the template decides what it is told of them.
       THOUGHTS = %w[thinking redacted_thinking].freeze
       # What stands between two turns of the same role, which become one.
       BETWEEN = { "type" => "text", "text" => "\n\n" }.freeze
@@ -38,6 +38,22 @@ module Candle
           raise problem("tools has two tools with the name #{twice.first}", "tools") if twice
 
           tools
+        end
+
+        # @param thinking [Hash] `enabled` with `budget_tokens`, `adaptive` or `disabled`
+        # @return [Symbol, Boolean, Hash] as {LLM#complete} takes it
+        # @raise [Problem] 400
+        def reasoning(thinking)
+          case thinking["type"]
+          when "disabled" then false
+          when "adaptive" then true
+          when "enabled"
+            budget = thinking["budget_tokens"]
+            return { budget: budget } if budget.is_a?(Integer) && budget.positive?
+
+            raise problem("thinking.budget_tokens must be a positive number", "thinking")
+          else raise problem("the type of thinking must be enabled, adaptive or disabled", "thinking")
+          end
         end
 
         # @param choice [Hash] `auto`, `any`, `tool` or `none`
@@ -169,9 +185,11 @@ module Candle
         end
 
         def assistant(blocks, names)
-          blocks = blocks.reject { |_, block| THOUGHTS.include?(block["type"]) }
+          thoughts, blocks = blocks.partition { |_, block| THOUGHTS.include?(block["type"]) }
           uses, others = blocks.partition { |_, block| block["type"] == "tool_use" }
+          thought = thoughts.map { |_, block| block["thinking"] }.grep(String).join("\n\n")
           spoken("assistant", texts(others), uses.map { |name, block| call(block, name, names) })
+            .merge(thought.empty? ? {} : { "reasoning_content" => thought })
         end
 
         def call(block, name, names)
@@ -192,7 +210,9 @@ module Candle
 
         def one_turn(turns)
           parts = turns.map { |turn| turn["content"] }.reject(&:empty?).flat_map { |content| [BETWEEN, *content] }
+          thought = turns.filter_map { |turn| turn["reasoning_content"] }.join("\n\n")
           spoken(turns.first["role"], parts.drop(1), turns.flat_map { |turn| turn["tool_calls"].to_a })
+            .merge(thought.empty? ? {} : { "reasoning_content" => thought })
         end
 
         def spoken(role, parts, calls = [])

@@ -61,6 +61,7 @@ module Candle
           raise invalid("the model #{entry.name} is of the kind #{entry.kind}, and takes no tools", param: "tools")
         end
 
+        form[:reasoning] = {} unless entry.kind == :llm
         if entry.kind == :seq2seq
           return Rewriting.new(entry, input, options: options, metrics: services.metrics, fields: fields,
                                              max_tokens: limits.max_tokens, **form.slice(:schema))
@@ -68,6 +69,18 @@ module Candle
 
         Generation.new(entry, input, options: { max_length: limits.max_tokens, **usual, **options.compact },
                                      metrics: services.metrics, **form)
+      end
+
+      # What a request says of reasoning.
+      #
+      # @return [Hash] as {Generation} takes it
+      # @raise [Problem] 400
+      def reasoning_of(param, **given)
+        given = given.compact
+        Reasoning.of(given[:reasoning], **given.slice(:enable_thinking, :reasoning_effort))
+        given
+      rescue ArgumentError => e
+        raise invalid(e.message, param: param)
       end
 
       # Fields of {GenerationConfig} that a request names in the words of its dialect.

@@ -10,7 +10,9 @@ module Candle
     module ChatMessages
       # What OpenAI calls a part with an image, in chats and in Responses.
       IMAGES = %w[image_url input_image].freeze
-      private_constant :IMAGES
+      # What clients call the reasoning of an earlier answer.
+      THOUGHTS = %w[reasoning_content reasoning thinking].freeze
+      private_constant :IMAGES, :THOUGHTS
 
       module_function
 
@@ -77,8 +79,16 @@ module Candle
         role = value["role"] == "developer" ? "system" : value["role"]
         message = { role: role, content: content(value, name, entry.kind == :vlm && role == "user") }
         message[:tool_calls] = calls(value["tool_calls"], name) if value["tool_calls"].is_a?(Array)
-        %w[name tool_call_id tool_name].each { |key| message[key.to_sym] = value[key] if value[key].is_a?(String) }
-        message
+        message.merge(named(value), role == "assistant" ? thought(value) : {})
+      end
+
+      def named(value)
+        value.slice("name", "tool_call_id", "tool_name").select { |_, text| text.is_a?(String) }
+             .transform_keys(&:to_sym)
+      end
+
+      def thought(value)
+        { reasoning_content: value.values_at(*THOUGHTS).grep(String).first }.compact
       end
 
       def role?(role, entry)
@@ -139,7 +149,7 @@ module Candle
       def problem(message, param = "messages")
         Problem.new(400, "invalid_request", message, param: param)
       end
-      private_class_method :check, :message, :role?, :content, :parts, :part, :blind, :calls, :problem
+      private_class_method :check, :message, :named, :thought, :role?, :content, :parts, :part, :blind, :calls, :problem
     end
   end
 end

@@ -16,17 +16,19 @@ module Candle
                       do_sample return_full_text typical_p aggregation_strategy ignore_labels stride function_to_apply
                       targets].freeze
       # What a conversation is, in Anthropic's words.
-      CONVERSATION = ["model", "messages", "system", "tools", "tool_choice", { "output_config" => %w[format] }].freeze
+      CONVERSATION = ["model", "messages", "system", "tools", "tool_choice", { "output_config" => %w[format effort] },
+                      { "thinking" => %w[type budget_tokens display] }].freeze
       private_constant :SAMPLING, :ANSWERS, :OPTIONS, :PARAMETERS, :CONVERSATION
 
       # Fields by path; those of an object within a field are listed in a Hash.
       KNOWN = {
         "/v1/embeddings" => %w[model input encoding_format dimensions],
         "/v1/chat/completions" => [*ANSWERS, "messages", "tools", "tool_choice", "response_format", "logprobs",
-                                   "top_logprobs"],
+                                   "top_logprobs", "reasoning_effort", "chat_template_kwargs", "parallel_tool_calls"],
         "/v1/completions" => [*ANSWERS, "prompt", "suffix", "best_of", "echo", "logprobs"],
         "/v1/responses" => [*SAMPLING, "model", "input", "instructions", "previous_response_id", "tools",
-                            "tool_choice", "text", "include", "top_logprobs", "max_output_tokens", "stream"],
+                            "tool_choice", "text", "include", "top_logprobs", "max_output_tokens", "stream",
+                            "parallel_tool_calls", { "reasoning" => %w[effort summary] }],
         "/v1/messages" => [*CONVERSATION, "max_tokens", "stop_sequences", "stream", "temperature", "top_p", "top_k",
                            "metadata", *Rewriting::FIELDS],
         "/v1/messages/count_tokens" => [*CONVERSATION, *Rewriting::FIELDS],
@@ -47,8 +49,9 @@ module Candle
         "/summarize" => ["model", "inputs", { "parameters" => PARAMETERS }],
         "/classify_image" => ["model", "inputs", { "parameters" => PARAMETERS }],
         "/describe" => ["model", "inputs", { "parameters" => PARAMETERS }],
-        "/api/generate" => ["model", "prompt", "raw", "images", "system", "stream", "format", { "options" => OPTIONS }],
-        "/api/chat" => ["model", "messages", "tools", "stream", "format", { "options" => OPTIONS }],
+        "/api/generate" => ["model", "prompt", "raw", "images", "system", "stream", "format", "think",
+                            { "options" => OPTIONS }],
+        "/api/chat" => ["model", "messages", "tools", "stream", "format", "think", { "options" => OPTIONS }],
         "/api/embed" => %w[model input truncate dimensions],
         "/api/embeddings" => %w[model prompt truncate dimensions],
         "/api/show" => %w[model name],

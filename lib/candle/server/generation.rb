@@ -6,8 +6,8 @@ module Candle
     #
     # @api private
     class Generation
-      # What the model made: the run, the calls of tools in it, and the text around them.
-      Result = Struct.new(:completion, :text, :tool_calls, keyword_init: true)
+      # What the model made: the run, what it thought, the calls of tools in it, and the text around them.
+      Result = Struct.new(:completion, :reasoning, :text, :tool_calls, keyword_init: true)
 
       # @param entry [Models::Entry]
       # @param input [String, Array<Hash>] a prompt, or messages for the chat template
@@ -15,40 +15,45 @@ module Candle
       # @param tools [Array<Tool>]
       # @param tool_choice [Symbol, String]
       # @param schema [Hash, nil] a JSON schema that the answer must follow
+      # @param reasoning [Hash] as {LLM#complete} takes it: `reasoning:`, `enable_thinking:`, `reasoning_effort:`
+      # @param single [Boolean] whether a second call of a tool does not count
       # @param metrics [Metrics]
-      def initialize(entry, input, options:, metrics:, tools: [], tool_choice: :auto, schema: nil)
+      def initialize(entry, input, options:, metrics:, tools: [], tool_choice: :auto, schema: nil, reasoning: {},
+                     single: false)
         @entry = entry
         @input = input
         @options = options
         @tools = tools
         @tool_choice = tool_choice
         @schema = schema
+        @reasoning = reasoning
+        @single = single
         @metrics = metrics
       end
 
       # @param seed_offset [Integer] so that further answers to one prompt differ
-      # @yieldparam piece [String] text that is certainly no part of a tool call, as it comes
+      # @yieldparam kind [Symbol] `:reasoning`, `:text`, `:tool_call` or `:arguments`
+      # @yieldparam value [String, Hash] a piece of text, or `{index:, id:, name:}`, `{index:, json:}` of a call
       # @yieldparam tokens [Array<Hash>] with log probabilities, where wanted: those chosen since the last piece
       # @return [Result]
       def run(seed_offset: 0, &block)
-        watch = tools? ? ToolStream.new(demanded: demanded?) : nil
+        watch = ToolStream.new(formats, tools: @tools, known: true) if tools?
         held = []
-        completion = generate(seed_offset) do |piece, tokens|
+        completion = generate(seed_offset) do |piece, kind, tokens|
           held.concat(tokens) if tokens
-          show(watch ? watch.push(piece) : piece, held, &block)
+          events = watch && kind == :text ? watch.push(piece) : [[kind, piece]]
+          show(events, held, &block)
         end
-        calls = tools? ? ToolCallParser.parse(completion.text, available_tools: @tools) : nil
-        show(watch.rest, held, &block) if watch && calls.tool_calls.empty?
+        show(watch.finish(completion.text), held, &block) if watch
         count(completion)
-        Result.new(completion: completion, tool_calls: calls ? calls.tool_calls : [],
-                   text: calls&.has_tool_calls? ? calls.text_response : completion.text)
+        result(completion, watch)
       end
 
       # @return [Integer] how many tokens the model is to read
       def prompt_tokens
-        return llm.count_tokens(@input, tools: @tools, tool_choice: @tool_choice) if tools?
+        return llm.count_tokens(@input, tools: @tools, tool_choice: @tool_choice, **wish) if tools?
 
-        llm.count_tokens(prompt)
+        llm.count_tokens(prompt, **wish)
       end
 
       private
@@ -57,12 +62,35 @@ module Candle
         @tools.any? && @tool_choice != :none
       end
 
-      def demanded?
-        !%i[auto none].include?(@tool_choice)
+      # Models that are more than a text have no form of their own.
+      def formats
+        llm.respond_to?(:tool_formats) ? llm.tool_formats : ToolFormats::ALL
       end
 
-      def show(text, tokens)
-        yield text, tokens.slice!(0..) if block_given? && !text.empty?
+      # What the template is told of reasoning, for {LLM#count_tokens}.
+      def wish
+        return {} if @reasoning.empty? || @entry.kind != :llm
+
+        { reasoning: Reasoning.of(@reasoning[:reasoning], **@reasoning.slice(:enable_thinking, :reasoning_effort)) }
+      end
+
+      def result(completion, watch)
+        calls = watch ? watch.calls : []
+        calls = calls.first(1) if @single
+        text = watch.text.empty? ? nil : watch.text if calls.any?
+        reasoning = completion.reasoning if completion.respond_to?(:reasoning)
+        Result.new(completion: completion, tool_calls: calls, reasoning: reasoning,
+                   text: calls.any? ? text : completion.text)
+      end
+
+      def show(events, tokens)
+        return unless block_given?
+
+        events.each do |kind, value|
+          next if value.empty? || (@single && value.is_a?(Hash) && value[:index].positive?)
+
+          yield kind, value, tokens.slice!(0..)
+        end
       end
 
       def generate(seed_offset, &block)
@@ -74,10 +102,11 @@ module Candle
       def write(seed_offset, &block)
         config = GenerationConfig.new(sampling(seed_offset))
         if tools?
-          return llm.complete_with_tools(@input, tools: @tools, tool_choice: @tool_choice, config: config, &block)
+          return llm.complete_with_tools(@input, tools: @tools, tool_choice: @tool_choice, config: config, **@reasoning,
+                                         &block)
         end
 
-        llm.complete(prompt, config: config, **constraint, &block)
+        llm.complete(prompt, config: config, **@reasoning, **constraint, &block)
       end
 
       def prompt
@@ -108,7 +137,7 @@ module Candle
           name = last.equal?(began) ? "candle_first_token_seconds" : "candle_between_tokens_seconds"
           @metrics.observe(name, now - last, model: @entry.name)
           last = now
-          yield piece, tokens if kind == :text
+          yield piece, kind, tokens
         end
       end
 

@@ -40,7 +40,7 @@ module Candle
         end
 
         input = raw ? prompt : instructed(request, entry, prompt)
-        answer(request, entry, input) { |text, _| { response: text } }
+        answer(request, entry, input) { |text, _, thought| { response: text, thinking: thought }.compact }
       end
 
       # @param request [Request]
@@ -51,8 +51,8 @@ module Candle
         tools = request.field("tools", Array, default: []).each_with_index.map do |tool, index|
           ChatMessages.tool(tool, "tools[#{index}]")
         end
-        answer(request, entry, messages, tools: tools) do |text, calls|
-          message = { role: "assistant", content: text }
+        answer(request, entry, messages, tools: tools) do |text, calls, thought|
+          message = { role: "assistant", content: text, thinking: thought }.compact
           message[:tool_calls] = calls.map { |call| tool_call(call) } if calls.any?
           { message: message }
         end
@@ -157,18 +157,22 @@ module Candle
       def answer(request, entry, input, tools: [], &shape)
         generation = answer_to(entry, input, options: options(request), usual: USUAL, tools: tools,
                                              fields: request.field("options", Hash, default: {}),
-                                             schema: schema(request))
+                                             schema: schema(request), reasoning: thinking(request))
         head = -> { { model: entry.name, created_at: Time.now.utc.iso8601(6) } }
         return streamed(request, generation, head, &shape) if request.flag("stream", true)
 
         result = compute(request) { generation.run }
-        json(head.call.merge(shape.call(result.text.to_s, result.tool_calls), ending(request, result)))
+        json(head.call.merge(shape.call(result.text.to_s, result.tool_calls, result.reasoning),
+                             ending(request, result)))
       end
 
       def streamed(request, generation, head, &shape)
         stream(request, "application/x-ndjson", failure: ->(problem) { Stream.line(error(problem)) }) do |emit|
           line = ->(value) { emit.call(Stream.line(head.call.merge(value))) }
-          result = generation.run { |piece| line.call(shape.call(piece, []).merge(done: false)) }
+          result = generation.run do |kind, piece|
+            line.call(shape.call(piece, []).merge(done: false)) if kind == :text
+            line.call(shape.call("", [], piece).merge(done: false)) if kind == :reasoning
+          end
           line.call(shape.call("", result.tool_calls).merge(done: false)) if result.tool_calls.any?
           line.call(shape.call("", []).merge(ending(request, result)))
         end
@@ -193,6 +197,16 @@ module Candle
         end
 
         fields
+      end
+
+      # Whether, or with what effort, the model is to think.
+      def thinking(request)
+        case (wish = request.json["think"])
+        when nil then {}
+        when true, false then { reasoning: wish }
+        when String then reasoning_of("think", reasoning_effort: wish)
+        else raise invalid("think must be true, false or an effort", param: "think")
+        end
       end
 
       def schema(request)
@@ -246,7 +260,9 @@ module Candle
       def capabilities(entry)
         return CAPABILITIES.fetch(entry.kind) { [entry.kind.to_s] } unless entry.kind == :llm
 
-        template(entry).include?("tools") ? %w[completion tools] : %w[completion]
+        known = template(entry)
+        thinks = ReasoningFormat.find([known]) { nil }
+        ["completion", *("tools" if known.include?("tools")), *("thinking" if thinks)]
       end
 
       def template(entry)

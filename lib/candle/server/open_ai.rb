@@ -125,7 +125,12 @@ module Candle
         prompt = results.first.completion.usage.prompt_tokens
         output = results.sum { |result| result.completion.usage.completion_tokens }
         { prompt_tokens: prompt, completion_tokens: output, total_tokens: prompt + output,
-          prompt_tokens_details: { cached_tokens: results.first.completion.usage.cached_tokens.to_i } }
+          prompt_tokens_details: { cached_tokens: results.first.completion.usage.cached_tokens.to_i },
+          completion_tokens_details: { reasoning_tokens: results.sum { |result| reasoning_tokens(result) } } }
+      end
+
+      def reasoning_tokens(result)
+        result.completion.respond_to?(:reasoning_tokens) ? result.completion.reasoning_tokens : 0
       end
 
       def usage_wanted?(request)

@@ -29,7 +29,21 @@ module Candle
 
         answer_to(entry, messages(request, entry), options: sampling(request).merge(logprobs: logprobs(request)),
                                                    usual: USUAL, fields: request.json, tools: tools,
-                                                   tool_choice: tool_choice(request), schema: schema)
+                                                   tool_choice: tool_choice(request), schema: schema,
+                                                   reasoning: reasoning(request),
+                                                   single: !request.flag("parallel_tool_calls", true))
+      end
+
+      # Variables of the template may be told by their own names too.
+      def reasoning(request)
+        more = request.field("chat_template_kwargs", Hash, default: {})
+        switch = %w[enable_thinking thinking].filter_map { |name| [more[name]] if more.key?(name) }.flatten.first
+        unless [true, false, nil].include?(switch)
+          raise invalid("chat_template_kwargs.enable_thinking must be true or false", param: "chat_template_kwargs")
+        end
+
+        effort = request.field("reasoning_effort", String, default: nil) || more["reasoning_effort"]
+        reasoning_of("reasoning_effort", reasoning_effort: effort, enable_thinking: switch)
       end
 
       def messages(request, entry)
@@ -91,6 +105,7 @@ module Candle
 
       def choice(entry, result, index)
         message = { role: "assistant", content: result.text }
+        message[:reasoning_content] = result.reasoning if result.reasoning
         message[:tool_calls] = result.tool_calls.map { |call| tool_call(call) } if result.tool_calls.any?
         { index: index, message: message, logprobs: logprobs_of(entry, result), finish_reason: finish_reason(result) }
       end
@@ -120,19 +135,28 @@ module Candle
           role = {}
         end
         told = 0
-        result = generation.run(seed_offset: index) do |piece, tokens|
+        result = generation.run(seed_offset: index) do |kind, value, tokens|
           told += tokens.size
-          delta.call({ content: piece }, **{ logprobs: likelihoods(entry, tokens) }.compact)
+          delta.call(delta_of(kind, value), **{ logprobs: likelihoods(entry, tokens) }.compact)
         end
         finish_stream(entry, result, delta, told)
         result
       end
 
+      # A call comes with its name first, then its arguments as they are written.
+      def delta_of(kind, value)
+        case kind
+        when :text then { content: value }
+        when :reasoning then { reasoning_content: value }
+        when :tool_call
+          { tool_calls: [{ index: value[:index], id: identifier("call"), type: "function",
+                           function: { name: value[:name], arguments: "" } }] }
+        else { tool_calls: [{ index: value[:index], function: { arguments: value[:json] } }] }
+        end
+      end
+
       # Tokens that made no text, such as the last one, come after it.
       def finish_stream(entry, result, delta, told)
-        result.tool_calls.each_with_index do |call, place|
-          delta.call({ tool_calls: [tool_call(call).merge(index: place)] })
-        end
         rest = likelihoods(entry, result.completion.logprobs.to_a.drop(told))
         delta.call({ content: "" }, logprobs: rest) if rest
         delta.call({}, finish_reason: finish_reason(result))

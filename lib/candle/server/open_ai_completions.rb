@@ -24,9 +24,8 @@ module Candle
       private
 
       def refuse_unknown(request)
-        %w[suffix best_of].each do |name|
-          value = request.json[name]
-          raise invalid("#{name} is not supported by this server", param: name) unless [nil, "", 1].include?(value)
+        unless [nil, 1].include?(request.json["best_of"])
+          raise invalid("best_of is not supported by this server", param: "best_of")
         end
         return unless request.flag("echo", false) && request.json["logprobs"]
 
@@ -45,12 +44,24 @@ module Candle
 
       # @return [Array] the text to show first, and the work, for each answer to one prompt
       def runs(request, entry, prompt)
-        generation = answer_to(entry, prompt, options: sampling(request).merge(logprobs: logprobs(request)),
-                                              usual: USUAL, fields: request.json)
+        options = sampling(request).merge(logprobs: logprobs(request))
+        generation = answer_to(entry, between(request, entry, prompt), options: options, usual: USUAL,
+                                                                       fields: request.json)
         echo = request.flag("echo", false) ? prompt : ""
         Array.new(answers(request)) do |index|
           [echo, ->(&block) { generation.run(seed_offset: index, &block) }]
         end
+      end
+
+      # The prompt, or one for what comes between it and the suffix.
+      def between(request, entry, prompt)
+        suffix = request.field("suffix", String, default: "")
+        return prompt if suffix.empty?
+
+        texts(suffix, "suffix")
+        found = FillInMiddle.prompt(entry.model.tokenizer, prompt, suffix) if entry.kind == :llm
+        found || raise(invalid("the vocabulary of #{entry.name} has no tokens to fill in the middle: pass no suffix",
+                               param: "suffix"))
       end
 
       def logprobs(request)
@@ -87,7 +98,7 @@ module Candle
           emit.call(Stream.event(head.merge(choices: [choice])))
         end
         part.call(echo) unless echo.empty?
-        result = work.call { |piece| part.call(piece) }
+        result = work.call { |kind, piece| part.call(piece) if kind == :text }
         part.call("", finish_reason: finish_reason(result), logprobs: logprobs_of(entry, result))
         result
       end

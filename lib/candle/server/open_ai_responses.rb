@@ -60,6 +60,11 @@ module Candle
         function_name(choice)
       end
 
+      def reasoning(request)
+        wish = request.field("reasoning", Hash, default: {})
+        reasoning_of("reasoning", reasoning_effort: wish["effort"])
+      end
+
       def schema(request)
         format = request.field("text", Hash, default: {})["format"] || { "type" => "text" }
         schema_of(format, "text.format") { format }
@@ -83,8 +88,9 @@ module Candle
         asked = request.json
         { id: identifier("resp"), object: "response", created_at: Time.now.to_i, status: "in_progress", error: nil,
           incomplete_details: nil, instructions: asked["instructions"], max_output_tokens: asked["max_output_tokens"],
-          metadata: asked["metadata"] || {}, model: entry.name, output: [], parallel_tool_calls: true,
-          previous_response_id: nil, reasoning: { effort: nil, summary: nil }, store: false,
+          metadata: asked["metadata"] || {}, model: entry.name, output: [],
+          parallel_tool_calls: asked["parallel_tool_calls"] != false, previous_response_id: nil,
+          reasoning: { effort: request.field("reasoning", Hash, default: {})["effort"], summary: nil }, store: false,
           temperature: asked["temperature"] || 1.0, text: asked["text"] || { format: { type: "text" } },
           tool_choice: asked["tool_choice"] || "auto", tools: asked["tools"] || [], top_p: asked["top_p"] || 1.0,
           truncation: "disabled", usage: nil }
@@ -94,18 +100,27 @@ module Candle
         cut = result.tool_calls.empty? && result.completion.finish_reason == :length
         head.merge(status: cut ? "incomplete" : "completed",
                    incomplete_details: cut ? { reason: "max_output_tokens" } : nil,
-                   output: output(entry, result, message_id, cut), usage: tokens(result.completion.usage))
+                   output: output(entry, result, message_id, cut), usage: tokens(result))
       end
 
       def output(entry, result, message_id, cut)
         text = result.text.to_s
         calls = result.tool_calls.map { |call| function_call(call) }
-        return calls if text.strip.empty? && calls.any?
+        calls = [*thoughts(result), *calls]
+        return calls if text.strip.empty? && result.tool_calls.any?
 
         part = { type: "output_text", text: text, annotations: [],
                  logprobs: logprobs_of(entry, result)&.fetch(:content) || [] }
-        [{ type: "message", id: message_id, status: cut ? "incomplete" : "completed", role: "assistant",
-           content: [part] }, *calls]
+        message = { type: "message", id: message_id, status: cut ? "incomplete" : "completed", role: "assistant",
+                    content: [part] }
+        calls.insert(result.reasoning ? 1 : 0, message)
+      end
+
+      def thoughts(result)
+        return [] unless result.reasoning
+
+        [{ type: "reasoning", id: identifier("rs"), status: "completed", summary: [],
+           content: [{ type: "reasoning_text", text: result.reasoning }] }]
       end
 
       def function_call(call)
@@ -113,9 +128,10 @@ module Candle
           arguments: JSON.generate(call.arguments), status: "completed" }
       end
 
-      def tokens(usage)
+      def tokens(result)
+        usage = result.completion.usage
         { input_tokens: usage.prompt_tokens, input_tokens_details: { cached_tokens: usage.cached_tokens.to_i },
-          output_tokens: usage.completion_tokens, output_tokens_details: { reasoning_tokens: 0 },
+          output_tokens: usage.completion_tokens, output_tokens_details: { reasoning_tokens: reasoning_tokens(result) },
           total_tokens: usage.prompt_tokens + usage.completion_tokens }
       end
 
@@ -127,8 +143,9 @@ module Candle
         stream(request, "text/event-stream", failure: failure) do |emit|
           message_id = identifier("msg")
           events = ResponsesEvents.new(head, message_id, emit)
-          result = generation.run do |piece, tokens|
-            events.text(piece, likelihoods(entry, tokens)&.fetch(:content) || [])
+          result = generation.run do |kind, piece, tokens|
+            events.reasoning(piece) if kind == :reasoning
+            events.text(piece, likelihoods(entry, tokens)&.fetch(:content) || []) if kind == :text
           end
           events.finish(response(head, entry, result, message_id))
         end

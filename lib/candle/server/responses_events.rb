@@ -17,6 +17,13 @@ module Candle
         @number = -1
       end
 
+      # @param piece [String] of what the model thinks
+      # @return [void]
+      def reasoning(piece)
+        begin_reasoning
+        tell("response.reasoning_text.delta", item_id: @reasoning_id, output_index: 0, content_index: 0, delta: piece)
+      end
+
       # @param piece [String]
       # @param logprobs [Array<Hash>] of the tokens that it is made of
       # @return [void]
@@ -32,7 +39,11 @@ module Candle
       def finish(response)
         begin_response
         response[:output].each_with_index do |item, index|
-          item[:type] == "message" ? end_message(item) : call(item, index)
+          case item[:type]
+          when "message" then end_message(item)
+          when "reasoning" then end_reasoning(item)
+          else call(item, index)
+          end
         end
         name = response[:status] == "completed" ? "response.completed" : "response.incomplete"
         tell(name, response: response)
@@ -48,13 +59,35 @@ module Candle
         tell("response.in_progress", response: @response)
       end
 
+      def begin_reasoning
+        return if @reasoning_id
+
+        begin_response
+        @reasoning_id = "rs_#{@message_id.split("_").last}"
+        item = { type: "reasoning", id: @reasoning_id, status: "in_progress", summary: [], content: [] }
+        tell("response.output_item.added", output_index: 0, item: item)
+      end
+
+      def end_reasoning(item)
+        begin_reasoning
+        item[:id] = @reasoning_id
+        text = item[:content].first[:text]
+        tell("response.reasoning_text.done", item_id: @reasoning_id, output_index: 0, content_index: 0, text: text)
+        tell("response.output_item.done", output_index: 0, item: item)
+      end
+
+      # Reasoning comes before the message.
+      def message_index
+        @reasoning_id ? 1 : 0
+      end
+
       def begin_message
         return if @message_begun
 
         begin_response
         @message_begun = true
         item = { type: "message", id: @message_id, status: "in_progress", role: "assistant", content: [] }
-        tell("response.output_item.added", output_index: 0, item: item)
+        tell("response.output_item.added", output_index: message_index, item: item)
         tell("response.content_part.added", **place, part: { type: "output_text", text: "", annotations: [],
                                                              logprobs: [] })
       end
@@ -64,7 +97,7 @@ module Candle
         part = item[:content].first
         tell("response.output_text.done", **place, text: part[:text], logprobs: part[:logprobs])
         tell("response.content_part.done", **place, part: part)
-        tell("response.output_item.done", output_index: 0, item: item)
+        tell("response.output_item.done", output_index: message_index, item: item)
       end
 
       def call(item, index)
@@ -76,7 +109,7 @@ module Candle
       end
 
       def place
-        { item_id: @message_id, output_index: 0, content_index: 0 }
+        { item_id: @message_id, output_index: message_index, content_index: 0 }
       end
 
       def tell(type, **facts)

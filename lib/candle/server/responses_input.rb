@@ -32,7 +32,7 @@ module Candle
           when "function_call" then call(item)
           when "function_call_output"
             { "role" => "tool", "tool_call_id" => item["call_id"], "content" => content(item["output"], name) }
-          when "reasoning" then nil
+          when "reasoning" then thought(item)
           else raise problem("#{name} is of the type #{item["type"].to_s[0, 40]}, which this server does not take")
           end
         end
@@ -54,12 +54,22 @@ module Candle
             "tool_calls" => [{ "id" => item["call_id"], "function" => item.slice("name", "arguments") }] }
         end
 
-        # The calls of one turn are one message, with the text before them.
+        # The template decides what the model is told of it.
+        def thought(item)
+          parts = item["content"].is_a?(Array) ? item["content"] : []
+          text = parts.filter_map { |part| part["text"] if part.is_a?(Hash) }.grep(String).join
+          text.empty? ? nil : { "role" => "assistant", "content" => nil, "reasoning_content" => text }
+        end
+
+        # The calls of one turn are one message, with the reasoning and the text before them.
         def joined(list)
           list.compact.each_with_object([]) do |message, whole|
             last = whole.last
-            if message["tool_calls"] && last && last["role"] == "assistant"
+            open = last && last["role"] == "assistant" && message["role"] == "assistant"
+            if open && message["tool_calls"]
               last["tool_calls"] = Array(last["tool_calls"]) + message["tool_calls"]
+            elsif open && last.keys.sort == %w[content reasoning_content role] && last["content"].nil?
+              last["content"] = message["content"]
             else
               whole << message
             end

@@ -4,7 +4,7 @@ module Candle
   # Something that happens while an {Agent} works.
   #
   # @!attribute type
-  #   @return [Symbol] `:text`, `:tool_call`, `:tool_result` or `:answer`
+  #   @return [Symbol] `:reasoning`, `:text`, `:tool_call`, `:tool_result` or `:done`
   # @!attribute iteration
   #   @return [Integer] how often the model was asked, this time included
   # @!attribute text

@@ -3,10 +3,9 @@
 require "json"
 
 module Candle
-  # Finds tool calls in what a model wrote, in the forms that models are trained to: `<tool_call>{...}</tool_call>`
-  # (Hermes, Qwen), `[TOOL_CALLS] [{...}]` (Mistral), `<|python_tag|>{...}` (Llama 3),
-  # `<function=name>{...}</function>`, JSON in a code fence, or nothing but JSON. Whatever isn't a call stays text;
-  # nothing raises.
+  # Finds tool calls in what a model wrote, in the forms that models are trained to: those of Hermes and Qwen, Llama,
+  # Mistral, gpt-oss, DeepSeek, GLM, Granite, Cohere, Phi-4, Kimi, MiniMax, LFM2, Functionary and Gemma, JSON in a code
+  # fence, or nothing but JSON. Whatever isn't a call stays text; nothing raises.
   #
   # @example
   #   text = 'I look. <tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
@@ -22,17 +21,8 @@ module Candle
       end
     end
 
-    # Where calls stand; the last group is the call, as JSON.
-    PATTERNS = [
-      %r{<tool_call>\s*(.*?)\s*(?:</tool_call>|\z)}m,
-      %r{<function=(?<name>[\w.-]+)>\s*(?<call>.*?)\s*(?:</function>|\z)}m,
-      /\[TOOL_CALLS\]\s*(?<name>[\w.-]+)\s*(?:\[ARGS\])?\s*(?<call>\{.*)\z/m,
-      /\[TOOL_CALLS\]\s*(.*)\z/m,
-      /<\|python_tag\|>\s*(.*?)(?:<\|eo[mt]_id\|>|\z)/m,
-      /```(?:json|tool_call|tool_code)?\s*\n(.*?)\s*(?:```|\z)/m
-    ].freeze
-
-    DEFAULT_PATTERN = PATTERNS.first
+    # What {#pattern} may be for the most usual form.
+    DEFAULT_PATTERN = %r{<tool_call>\s*(.*?)\s*(?:</tool_call>|\z)}m
 
     # @return [Regexp, nil] the one pattern to look for; nil looks for all known forms
     attr_reader :pattern
@@ -45,16 +35,19 @@ module Candle
     end
 
     # @param pattern [Regexp, nil] for models with a form of their own; its last group is the call, as JSON
-    def initialize(pattern: nil)
+    # @param formats [Array<ToolFormat>] the forms to look for where there is no pattern
+    def initialize(pattern: nil, formats: ToolFormats::ALL)
       @pattern = pattern
+      @formats = formats
     end
 
     # @param text [String]
     # @param available_tools [Array<Tool>]
+    # @param schemas [Array<Tool>] tools whose parameters say what arguments are, in forms that do not
     # @return [ParseResult]
-    def parse(text, available_tools: [])
+    def parse(text, available_tools: [], schemas: available_tools)
       text = text.to_s.scrub
-      calls, rest = find(text)
+      calls, rest = pattern ? extract(text) : find(text, available_tools, schemas)
       names = available_tools.map(&:name)
       calls = calls.select { |call| names.empty? || names.include?(call.name) }.uniq
       rest = rest.strip
@@ -63,68 +56,25 @@ module Candle
 
     private
 
-    def find(text)
-      (pattern ? [pattern] : PATTERNS).each do |candidate|
-        calls, rest = extract(text, candidate)
-        return [calls, rest] if calls.any?
-      end
-      calls = pattern ? [] : calls_in(text)
-      calls.any? ? [calls, ""] : [[], text]
+    def find(text, tools, schemas)
+      stream = ToolStream.new(@formats, tools: schemas, known: tools.any?)
+      stream.push(text)
+      stream.finish
+      [stream.calls, stream.calls.empty? ? text : stream.text]
     end
 
     # Takes the places out of the text that are calls, and leaves the others in it.
-    def extract(text, candidate)
+    def extract(text)
       calls = []
-      rest = text.gsub(candidate) do |place|
+      rest = text.gsub(pattern) do |place|
         match = Regexp.last_match
-        name = match.named_captures["name"]
-        found = name ? named_call(name, match[:call]) : calls_in(match[match.size - 1].to_s)
-        calls.concat(found)
-        found.empty? ? place : ""
+        found = ToolStream.new([ToolFormats::BARE])
+        found.push(match[match.size - 1].to_s.strip)
+        found.finish
+        calls.concat(found.calls)
+        found.calls.empty? ? place : ""
       end
       [calls, rest]
-    end
-
-    def named_call(name, json)
-      arguments = read(json)
-      arguments.is_a?(Hash) ? [ToolCall.new(name: name, arguments: arguments)] : []
-    end
-
-    # One call, an Array of calls, or calls separated by semicolons or line breaks.
-    def calls_in(json)
-      value = read(json)
-      values = value.nil? ? json.split(/;\s*(?=\{)|\n+(?=\{)/).map { |part| read(part) } : [value]
-      values = values.flat_map { |one| one.is_a?(Hash) && one["tool_calls"].is_a?(Array) ? one["tool_calls"] : one }
-      calls = values.map { |one| call(one) }
-      calls.all? ? calls : []
-    end
-
-    def call(value)
-      return unless value.is_a?(Hash)
-
-      inner = value["function"].is_a?(Hash) ? value["function"] : value
-      name = inner["name"]
-      arguments = arguments_of(inner)
-      return unless name.is_a?(String) && !name.empty? && arguments.is_a?(Hash)
-
-      ToolCall.new(name: name, arguments: arguments, id: value["id"]&.to_s)
-    end
-
-    # Some models write them as JSON in a String, or null for none.
-    def arguments_of(value)
-      key = %w[arguments parameters].find { |candidate| value.key?(candidate) } or return
-      arguments = value[key]
-      arguments.is_a?(String) ? read(arguments) : arguments || {}
-    end
-
-    # Tolerates what small models do most: a comma before a closing bracket, and text behind the value.
-    def read(json)
-      [json, json.gsub(/,(?=\s*[}\]])/, ""), json[/\A.*[}\]]/m].to_s].uniq.each do |text|
-        return JSON.parse(text, max_nesting: 64)
-      rescue JSON::ParserError
-        next
-      end
-      nil
     end
   end
 end

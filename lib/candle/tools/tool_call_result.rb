@@ -10,8 +10,16 @@ module Candle
   # @!attribute text_response
   #   @return [String, nil] the answer without the calls
   # @!attribute raw_response
-  #   @return [String] the answer as the model gave it
-  ToolCallResult = Struct.new(:tool_calls, :tool_results, :text_response, :raw_response, keyword_init: true) do
+  #   @return [String] the answer as the model gave it, without its reasoning
+  # @!attribute completion
+  #   @return [Completion, nil] the run
+  ToolCallResult = Struct.new(:tool_calls, :tool_results, :text_response, :raw_response, :completion,
+                              keyword_init: true) do
+    # @return [String, nil] what the model thought before
+    def reasoning
+      completion.reasoning if completion.respond_to?(:reasoning)
+    end
+
     # @return [Boolean]
     def has_tool_calls? # rubocop:disable Naming/PredicateName
       !Array(tool_calls).empty?

@@ -55,7 +55,8 @@ module Candle
       calls = result.tool_calls.each_with_index.map do |call, index|
         { id: id_of(call, index), type: "function", function: { name: call.name, arguments: call.arguments } }
       end
-      { role: "assistant", content: result.raw_response, tool_calls: calls }
+      { role: "assistant", content: result.raw_response, tool_calls: calls,
+        **{ reasoning_content: (result.reasoning if result.respond_to?(:reasoning)) }.compact }
     end
 
     # @param outcome [Hash] `{tool_call:, result:, error:}`
@@ -74,6 +75,10 @@ module Candle
     end
 
     # Some templates insist on nine letters and digits.
+    #
+    # @param call [ToolCall, nil]
+    # @param index [Integer]
+    # @return [String] what the call is known by
     def id_of(call, index)
       call&.id || format("call%05d", index)
     end
@@ -115,6 +120,6 @@ module Candle
     def field(hash, name)
       hash[name] || hash[name.to_s]
     end
-    private_class_method :instructions, :instructed, :plain_message, :call_text, :result?, :field, :id_of
+    private_class_method :instructions, :instructed, :plain_message, :call_text, :result?, :field
   end
 end

@@ -19,17 +19,35 @@ module Candle
     #   constraint, so that the call is always valid), a name makes it call that one, `:none` hides the tools
     # @param options [Hash] as {LLM#chat} takes them
     # @yieldparam piece [String] the answer as it comes
+    # @yieldparam kind [Symbol] `:reasoning` or `:text`, for a block of two parameters
     # @return [ToolCallResult]
     # @raise [ArgumentError] for what isn't a tool, and when tools without a block are to be called
     # @raise [StructuredOutputError] when `max_length` cuts a call off that `tool_choice` demands
     def chat_with_tools(messages, tools:, execute: false, tool_choice: :auto, observer: nil, **options, &block)
       offered = choose(Tool.all(tools), tool_choice)
       callable!(offered) if execute
-      raw = complete_with_tools(messages, tools: tools, tool_choice: tool_choice, **options, &block).text
-      found = offered.empty? ? nil : ToolCallParser.parse(raw)
+      completion = complete_with_tools(messages, tools: tools, tool_choice: tool_choice, **options, &block)
+      found = offered.empty? ? nil : calls_in(completion.text, offered, options[:chat_template])
       calls = found ? found.tool_calls : []
       ToolCallResult.new(tool_calls: calls, tool_results: execute ? outcomes(calls, offered, observer) : [],
-                         text_response: calls.empty? ? raw : found.text_response, raw_response: raw)
+                         text_response: calls.empty? ? completion.text : found.text_response,
+                         raw_response: completion.text, completion: completion)
+    end
+
+    # The forms in which the model writes calls of tools, its own first. They come from its chat template and
+    # vocabulary; a model whose template knows no tools is told a form, and may write any.
+    #
+    # @api private
+    # @param chat_template [String, nil] another template than the checkpoint's own
+    # @return [Array<ToolFormat>]
+    def tool_formats(chat_template = nil)
+      @tool_formats ||= {}
+      @tool_formats[chat_template] ||=
+        if knows_tools?(chat_template)
+          ToolFormats.find(templates(chat_template)) { |token| tokenizer.token_to_id(token) }
+        else
+          [ToolFormats::HERMES, *ToolFormats::ALL].uniq
+        end
     end
 
     # The run that {#chat_with_tools} reads its calls from, with all that is known of it.
@@ -38,6 +56,7 @@ module Candle
     # @return [Completion]
     def complete_with_tools(messages, tools:, tool_choice: :auto, **options, &block)
       offered = choose(Tool.all(tools), tool_choice)
+      options[:tool_formats] = tool_formats(options[:chat_template]) if offered.any? && respond_to?(:tokenizer)
       return demand(messages, offered, options, &block) if demands_call?(tool_choice)
 
       tell(messages, offered, options, &block)
@@ -63,6 +82,7 @@ module Candle
 
     def tell(messages, tools, options, &block)
       told, shown = with_definitions(messages, tools, options[:chat_template])
+      options = options.merge(offered: tools) if options[:tool_formats]
       answer(told, **shown, **options, &block)
     end
 
@@ -76,32 +96,24 @@ module Candle
     def demand(messages, tools, options, &block)
       raise ArgumentError, "tool_choice demands a call, but there are no tools" if tools.empty?
 
-      constraint = StructuredConstraint.from_schema(calls_schema(tools))
+      constraint = call_constraint(tools, options[:tool_formats])
       told, shown = with_definitions(messages, tools, options[:chat_template])
       follow(told, constraint, options.delete(:config) || GenerationConfig.balanced, options.merge(shown), &block)
     end
 
-    # One alternative per tool. References inside a tool's parameters now start further down.
-    def calls_schema(tools)
-      alternatives = tools.each_with_index.map do |tool, index|
-        place = "#/anyOf/#{index}/properties/arguments"
-        parameters = tool.parameters.empty? ? { "type" => "object", "properties" => {} } : moved(tool.parameters, place)
-        { "type" => "object", "properties" => { "name" => { "const" => tool.name }, "arguments" => parameters },
-          "required" => %w[name arguments] }
-      end
-      { "anyOf" => alternatives }
+    # A call in the model's own form, where that has a grammar; one as JSON alone otherwise.
+    def call_constraint(tools, formats)
+      own = formats&.first unless formats == ToolFormats::ALL || formats&.include?(ToolFormats::FENCED)
+      grammar = own&.grammar(tools)
+      return StructuredConstraint.from_schema(ToolFormats::Grammar.new(tools).schema) unless grammar
+
+      StructuredConstraint.from_grammar(ToolFormats::Grammar.spell(grammar, tokenizer))
     end
 
-    def moved(schema, place)
-      case schema
-      when Hash
-        schema.to_h do |key, value|
-          refers = key.to_s == "$ref" && value.is_a?(String) && value.start_with?("#")
-          [key, refers ? value.sub("#", place) : moved(value, place)]
-        end
-      when Array then schema.map { |value| moved(value, place) }
-      else schema
-      end
+    def calls_in(text, tools, template)
+      return ToolCallParser.parse(text) unless respond_to?(:tokenizer)
+
+      ToolCallParser.new(formats: tool_formats(template)).parse(text, schemas: tools)
     end
 
     def callable!(tools)

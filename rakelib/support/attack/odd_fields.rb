@@ -50,7 +50,8 @@ class OddFields
       { model: "llm", messages: CALLED, max_tokens: 3, tools: [TOOL], temperature: 0,
         tool_choice: { type: "function", function: { name: "f" } } },
       { model: "llm", messages: TALK, max_tokens: 3, stream: true, stream_options: { include_usage: true },
-        logprobs: true, top_logprobs: 2 },
+        logprobs: true, top_logprobs: 2, reasoning_effort: "low", chat_template_kwargs: { enable_thinking: true },
+        parallel_tool_calls: false },
       { model: "vlm", messages: SEEN, max_tokens: 2 },
       { model: "seq2seq", messages: TALK, max_tokens: 3, **REWRITING }
     ],
@@ -66,7 +67,7 @@ class OddFields
         instructions: "Be brief.", previous_response_id: nil, max_output_tokens: 3, **SAMPLING,
         tools: [{ type: "function", **TOOL[:function] }], tool_choice: { type: "function", name: "f" } },
       { model: "llm", input: "a", text: { format: { type: "json_schema", name: "s", schema: SCHEMA } },
-        max_output_tokens: 4, stream: false },
+        max_output_tokens: 4, stream: false, parallel_tool_calls: true, reasoning: { effort: "low", summary: nil } },
       { model: "llm", input: "a", include: ["message.output_text.logprobs"], top_logprobs: 2, max_output_tokens: 2,
         stream: true },
       { model: "seq2seq", input: "a", max_output_tokens: 3, **REWRITING }
@@ -74,16 +75,16 @@ class OddFields
     "/v1/messages" => [
       { **CONVERSATION, max_tokens: 3, tool_choice: { type: "auto", disable_parallel_tool_use: true },
                         stop_sequences: %w[zz yy], temperature: 0.5, top_p: 0.9, top_k: 3, stream: false,
-                        metadata: { user_id: "u" } },
+                        metadata: { user_id: "u" }, thinking: { type: "enabled", budget_tokens: 2, display: nil } },
       { **CONVERSATION, max_tokens: 3, tool_choice: { type: "tool", name: "f" } },
       { model: "llm", messages: TALK, system: "Be brief.", max_tokens: 3, stream: true,
-        output_config: { format: { type: "json_schema", schema: SCHEMA } } },
+        output_config: { format: { type: "json_schema", schema: SCHEMA }, effort: "low" } },
       { model: "vlm", messages: SHOWN, max_tokens: 2 },
       { model: "seq2seq", messages: TALK.last(1), max_tokens: 3, **REWRITING }
     ],
     "/v1/messages/count_tokens" => [
-      { **CONVERSATION, tool_choice: { type: "none" },
-                        output_config: { format: { type: "json_schema", schema: SCHEMA } } },
+      { **CONVERSATION, tool_choice: { type: "none" }, thinking: { type: "enabled", budget_tokens: 2, display: nil },
+                        output_config: { format: { type: "json_schema", schema: SCHEMA }, effort: "low" } },
       { model: "vlm", messages: SHOWN },
       { model: "seq2seq", messages: TALK.last(1), **REWRITING }
     ],
@@ -133,11 +134,11 @@ class OddFields
     "/describe" => [{ model: "vlm", inputs: PICTURE, parameters: { prompt: "What?", max_new_tokens: 2 } }],
     "/api/generate" => [
       { model: "llm", prompt: "a", raw: false, images: [], system: "Be brief.", stream: false, format: SCHEMA,
-        options: OPTIONS }, { model: "vlm", prompt: "a", images: [PICTURE], options: { num_predict: 2 } },
+        think: false, options: OPTIONS }, { model: "vlm", prompt: "a", images: [PICTURE], options: { num_predict: 2 } },
       { model: "seq2seq", prompt: "a", options: { num_predict: 2, **REWRITING } }
     ],
     "/api/chat" => [
-      { model: "llm", messages: TALK, tools: [TOOL], stream: true, options: OPTIONS },
+      { model: "llm", messages: TALK, tools: [TOOL], stream: true, think: "low", options: OPTIONS },
       { model: "vlm", messages: [{ role: "user", content: "a", images: [PICTURE] }], options: { num_predict: 2 } },
       { model: "llm", messages: TALK, format: "json", stream: false, options: { num_predict: 2 } },
       { model: "seq2seq", messages: TALK, options: { num_predict: 2, **REWRITING } }

@@ -30,11 +30,13 @@ RSpec.describe Candle::Server::Anthropic do
   end
 
   def add(block, delta)
-    if delta["type"] == "text_delta"
-      block["text"] += delta["text"]
+    case delta["type"]
+    when "text_delta" then block["text"] += delta["text"]
+    when "thinking_delta" then block["thinking"] += delta["thinking"]
+    when "signature_delta" then block["signature"] = delta["signature"]
     else
       (block["json"] ||= +"") << delta["partial_json"]
-      block["input"] = JSON.parse(block["json"]) unless block["json"].empty?
+      block["input"] = JSON.parse(block["json"]) if block["json"].end_with?("}")
     end
   end
 
@@ -69,7 +71,8 @@ RSpec.describe Candle::Server::Anthropic do
                              { role: "user", content: "go on" }])
     expect(@llm.asked.first.first).to eq([{ role: "system", content: "Be brief." },
                                           { role: "user", content: "hi\n\nthere" },
-                                          { role: "assistant", content: "yes" }, { role: "user", content: "go on" }])
+                                          { role: "assistant", content: "yes", reasoning_content: "?" },
+                                          { role: "user", content: "go on" }])
     scripted("x", system: "", messages: [*question, { role: "system", content: "Now in rhymes." }])
     expect(@llm.asked.first.first.map { |message| message[:role] }).to eq(%w[user system])
   end
@@ -150,12 +153,12 @@ RSpec.describe Candle::Server::Anthropic do
       events = scripted("I look. #{call}", tools: tools, stream: true).named_events.map(&:last)
       inner = events.select { |event| event["index"] == 1 }
       expect(inner.map { |event| event["type"] })
-        .to eq(%w[content_block_start content_block_delta content_block_delta content_block_stop])
+        .to eq(%w[content_block_start content_block_delta content_block_delta content_block_delta content_block_stop])
       expect(inner.first["content_block"]).to match("type" => "tool_use", "id" => /\Atoolu_/, "name" => "weather",
                                                     "input" => {})
-      expect(inner[1..2].map { |event| event["delta"] })
-        .to eq([{ "type" => "input_json_delta", "partial_json" => "" },
-                { "type" => "input_json_delta", "partial_json" => '{"city":"Rome"}' }])
+      deltas = inner[1..3].map { |event| event["delta"] }
+      expect(deltas.map { |delta| delta["type"] }.uniq).to eq(["input_json_delta"])
+      expect(deltas.map { |delta| delta["partial_json"] }).to eq(["", '{"city":', ' "Rome"}'])
       expect(events[-2]["delta"]["stop_reason"]).to eq("tool_use")
     end
 

@@ -111,9 +111,12 @@ RSpec.describe Candle::Server::OpenAI do
     it "are streamed after the text before them" do
       chunks = asked("I look. #{call}", stream: true).events[0...-1]
       deltas = chunks.map { |chunk| chunk["choices"].first["delta"] }
-      expect(deltas.filter_map { |delta| delta["content"] }.join).to eq("I look. ")
+      expect(deltas.filter_map { |delta| delta["content"] }.join).to eq("I look.")
       calls = deltas.filter_map { |delta| delta["tool_calls"] }.flatten
-      expect(calls).to match([hash_including("index" => 0, "function" => hash_including("name" => "weather"))])
+      expect(calls.first).to match("index" => 0, "id" => /\Acall-\h+\z/, "type" => "function",
+                                   "function" => { "name" => "weather", "arguments" => "" })
+      expect(calls.drop(1).map { |one| [one["index"], one.keys.size] }.uniq).to eq([[0, 2]])
+      expect(calls.map { |one| one["function"]["arguments"] }.join).to eq('{"city": "Rome"}')
       expect(chunks.last["choices"].first["finish_reason"]).to eq("tool_calls")
     end
 

@@ -1,0 +1,14 @@
+# frozen_string_literal: true
+
+module Candle
+  module ToolFormats
+    # Llama 3.2 and 4, OLMo 3 and others: `[f(x=1), g(y="2")]`, in Llama 4 between tags.
+    PYTHONIC = LooseCalls.new(:pythonic, marks: ["["], signs: /\[func_name1\(|<function_calls>/, first: true,
+                                         call: /(?<name>[A-Za-z_][\w.-]*)\(/)
+
+    # Llama 4 between its tags.
+    PYTHONIC_TAGGED = LooseCalls.new(:pythonic_tagged, marks: ["<|python_start|>"], closing: "<|python_end|>",
+                                                       call: /\s*(?<name>[A-Za-z_][\w.-]*)\(/,
+                                                       tokens: %w[<|python_start|> <|python_end|>])
+  end
+end
