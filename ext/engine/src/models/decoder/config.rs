@@ -334,6 +334,8 @@ pub struct Experts {
     pub beside_mlp: bool,
     pub layout: ExpertLayout,
     pub glu: Option<ClampedGlu>,
+    /// Where it is another one than that of MLPs (Aria).
+    pub activation: Option<Activation>,
     /// For each layer, whether it has experts instead of a plain MLP.
     pub layers: Vec<bool>,
 }
@@ -414,6 +416,7 @@ impl Experts {
             beside_mlp: false,
             layout: ExpertLayout::Parts,
             glu: None,
+            activation: None,
             layers: vec![true; layer_count],
         }
     }

@@ -136,13 +136,15 @@ fn stacked(
 }
 
 fn expert(input: Projection, output: Linear, config: &DecoderConfig) -> Result<MlpLayer> {
-    let glu = config.experts.as_ref().and_then(|experts| experts.glu);
+    let experts = config.experts.as_ref();
+    let glu = experts.and_then(|experts| experts.glu);
+    let own = experts.and_then(|experts| experts.activation);
     Ok(MlpLayer {
         input,
         output,
         activation: match glu {
             Some(glu) => MlpActivation::Clamped(glu),
-            None => MlpActivation::Plain(config.mlp.activation),
+            None => MlpActivation::Plain(own.unwrap_or(config.mlp.activation)),
         },
         sub_norm: None,
     })

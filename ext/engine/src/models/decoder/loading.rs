@@ -77,7 +77,11 @@ pub fn head(
     embedding: &Embedding,
 ) -> Result<Linear> {
     if ties_head(parameters, config) {
-        return embedding.tied_output(parameters.optional_tensor(Part::LogitBias)?);
+        let bias = match parameters.optional_tensor(Part::LogitBias)? {
+            Some(bias) => Some(bias),
+            None => parameters.bias(Part::Head)?,
+        };
+        return embedding.tied_output(bias);
     }
     parameters.linear(Part::Head, config.head_width(), config.vocab_size)
 }
@@ -361,6 +365,14 @@ pub(super) fn attention(
     })
 }
 
+/// The bias of gate, queries, keys and values that transformers stores apart, beside their one matrix.
+fn split_bias(parameters: &Parameters<'_>, index: usize) -> Result<Option<Tensor>> {
+    let parts = [Part::OutputGate, Part::Query, Part::Key, Part::Value];
+    let biases = parts.map(|part| parameters.bias(part.at(index)));
+    let biases = biases.into_iter().collect::<Result<Option<Vec<_>>>>()?;
+    Ok(biases.map(|biases| Tensor::cat(&biases, 0)).transpose()?)
+}
+
 /// Queries, keys and values, and the gate of their result, which may stand before them in one matrix (HRM).
 fn qkv_and_gate(
     parameters: &Parameters<'_>,
@@ -372,7 +384,10 @@ fn qkv_and_gate(
         let widths = [shape.width(), shape.key_width(), shape.value_width()];
         let (gate, rows) = (shape.width(), widths.iter().sum());
         let all = parameters.matrix(fused, shape.hidden_size, gate + rows)?;
-        let bias = parameters.bias(fused)?;
+        let bias = match parameters.bias(fused)? {
+            Some(bias) => Some(bias),
+            None => split_bias(parameters, index)?,
+        };
         let cut = |start: usize, count: usize| -> Result<Linear> {
             let bias = bias.as_ref().map(|bias| bias.narrow(0, start, count));
             parameters.assemble(all.narrow(0, start, count)?, bias.transpose()?)

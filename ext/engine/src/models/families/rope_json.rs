@@ -133,7 +133,8 @@ fn scaling(raw: &RawConfig, parameters: &RawConfig, rotary_size: usize) -> Resul
         .unwrap_or(original);
     let factor = number("factor")?.unwrap_or(longest as f32 / original as f32);
     match kind {
-        "default" | "mrope" => Ok(RopeScaling::None),
+        // `dynamic` changes the base beyond `max_position_embeddings` alone, where our context ends.
+        "default" | "mrope" | "dynamic" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor }),
         "ntk" if factor >= 1.0 && factor.is_finite() && !parameters.has("mixed_b") => {
             Ok(RopeScaling::Ntk { factor })

@@ -4,16 +4,20 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     name: "apertus",
     matches: types(&["apertus"]),
     config: |raw| {
-        // The activation stands in the layers.
-        let mut config = decoder(
-            &raw.clone().with(json!({"hidden_act": "silu"})),
-            &Usual {
-                mlp: MlpKind::Plain,
-                ..Usual::LLAMA
-            },
-        )?;
+        // xIELU's parameters stand in the layers.
+        let xielu = matches!(raw.opt_string("hidden_act")?, None | Some("xielu"));
+        let plain = if xielu {
+            json!({"hidden_act": "silu"})
+        } else {
+            json!({})
+        };
+        let usual = Usual {
+            mlp: MlpKind::Plain,
+            ..Usual::LLAMA
+        };
+        let mut config = decoder(&raw.clone().with(plain), &usual)?;
         config.query_key_norm = QueryKeyNorm::PerHead;
-        config.xielu = true;
+        config.xielu = xielu;
         Ok(config)
     },
     names: |_| Names {

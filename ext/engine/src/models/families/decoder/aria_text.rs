@@ -11,6 +11,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             normalize: true,
             shared: Shared::Plain,
             layout: ExpertLayout::fused(true, false),
+            activation: Some(Activation::Silu),
             ..Experts::softmax(count, used, config.layer_count)
         });
         Ok(config)

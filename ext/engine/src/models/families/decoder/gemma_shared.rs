@@ -35,7 +35,9 @@ pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
     let mut config = scaled(decoder(raw, &USUAL)?);
     config.norm.offset = 1.0;
     // Early configs say `gelu` where the model was trained with the tanh form.
-    config.mlp.activation = USUAL.activation;
+    if config.mlp.activation == Activation::Gelu && !raw.has("hidden_activation") {
+        config.mlp.activation = USUAL.activation;
+    }
     Ok(config)
 }
 
