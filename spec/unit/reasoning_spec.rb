@@ -204,6 +204,17 @@ RSpec.describe Candle::Reasoning do
     end
   end
 
+  it "constrains a model that writes in channels within the channel of its answer" do
+    llm = ScriptedRuns.model("{% for m in messages %}{{ m.content }}{% endfor %}<|start|>assistant{# <|channel|> #}",
+                             special: families["gpt-oss"][:special])
+    runs = script(llm, "true")
+    expect(llm.complete(question, schema: { type: "boolean" }).text).to eq("true")
+    shown = ->(ids) { llm.tokenizer.decode(ids, skip_special_tokens: false) }
+    expect(shown[runs.last.first]).to eq("x<|start|>assistant<|channel|>final<|message|>")
+    llm.complete(question)
+    expect(shown[runs.last.first]).to eq("x<|start|>assistant")
+  end
+
   it "keeps reasoning in conversations, where templates may leave it out" do
     llm = ScriptedRuns.model(thinking, added: %w[<think> </think>])
     runs = script(llm, "<think>I add.</think>It is 4.")

@@ -62,7 +62,8 @@ RSpec.describe Candle::ToolFormats do
                                  "\"tool_name\": \"weather\", \"parameters\": #{json}},\n    " \
                                  "{\"tool_call_id\": \"1\", \"tool_name\": \"clock\", " \
                                  "\"parameters\": {}}\n]<|END_ACTION|>"],
-    cohere_fenced: ["Action:", "I look.\nAction: ```json\n[{\"tool_name\": \"weather\", \"parameters\": #{json}}, " \
+    cohere_fenced: ["Write 'Action:' followed by a list",
+                    "I look.\nAction: ```json\n[{\"tool_name\": \"weather\", \"parameters\": #{json}}, " \
                                "{\"tool_name\": \"clock\", \"parameters\": {}}]```"],
     kimi: ["<|tool_call_begin|>", "I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0" \
                                   "<|tool_call_argument_begin|>#{json}<|tool_call_end|><|tool_call_begin|>" \
@@ -74,7 +75,7 @@ RSpec.describe Candle::ToolFormats do
                                              "#{tags["<parameter name=\"%s\">%s</parameter>\n"]}</invoke>\n" \
                                              "<invoke name=\"clock\">\n</invoke>\n</minimax:tool_call>"],
     functionary: ["<function=", "I look.<function=weather>#{json}</function><function=clock>{}</function>"],
-    functionary_lines: [">>>", "all\nI look.>>>weather\n#{json}>>>clock\n{}"],
+    functionary_lines: ["{{ '>>>all' }}", "all\nI look.>>>weather\n#{json}>>>clock\n{}"],
     gemma: ["<|tool_call>", "I look.<|tool_call>call:weather{#{gemma.gsub("Q", '<|"|>')}}<tool_call|>" \
                             "<|tool_call>call:clock{}<tool_call|>"],
     function_gemma: ["<start_function_call>",

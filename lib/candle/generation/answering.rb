@@ -44,6 +44,7 @@ module Candle
       format = config.debug_tokens ? nil : reasoning_format(chat_template)
       opened = !format.nil? && format.open_in?(prompt)
       ids = closed(ids, format) if opened && wish.off?
+      ids += answering_ids(format, prompt, config, tool_formats)
       opened &&= !wish.off?
       plan = guarded(plan(config, wish, format, opened, more), config, tool_formats, offered)
       config_now = plan&.constrained ? config.with(constraint: nil) : config
@@ -58,6 +59,13 @@ module Candle
       return plan unless guard
 
       (plan || AnswerRun::Plan.new).tap { |made| made.guard = guard }
+    end
+
+    # A model that writes in channels is constrained within that of its answer.
+    def answering_ids(format, prompt, config, tool_formats)
+      return [] if config.constraint.nil? || tool_formats || !(format&.answer && prompt.end_with?(format.turn))
+
+      tokenizer.encode(format.answer, add_special_tokens: false)
     end
 
     def closed(ids, format)

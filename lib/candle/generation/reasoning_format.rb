@@ -92,6 +92,16 @@ module Candle
       @shape.ending
     end
 
+    # @return [String, nil] what opens an answer where nothing was thought, for formats in which answers are marked too
+    def answer
+      "<|channel|>final<|message|>" if name == :harmony
+    end
+
+    # @return [String] what a prompt ends with before such an answer
+    def turn
+      "<|start|>assistant"
+    end
+
     # @return [Boolean] whether reasoning may begin anywhere
     def anywhere?
       @shape.anywhere

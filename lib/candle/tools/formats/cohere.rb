@@ -8,7 +8,8 @@ module Candle
                                     tokens: %w[<|START_ACTION|> <|END_ACTION|>])
 
     # Command R: the same in a code fence behind `Action:`.
-    COHERE_FENCED = JsonCalls.new(:cohere_fenced, marks: ["Action:"], signs: ["Action:"], inside: /\s*```(?:json)?\s*/,
+    COHERE_FENCED = JsonCalls.new(:cohere_fenced, marks: ["Action:"], signs: /Action:['"]? (?:followed|```)/,
+                                                  inside: /\s*```(?:json)?\s*/,
                                                   begun: /\s*`{0,3}[a-z]{0,4}\s*/,
                                                   closing: "```", fields: %w[tool_name parameters], list: true)
   end

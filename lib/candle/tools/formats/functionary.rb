@@ -8,7 +8,8 @@ module Candle
                                                spelled: ["<function=", ">", "</function>"])
 
     # Functionary 3.2: `>>>f`, and the arguments on the next line; `>>>all` is a text.
-    FUNCTIONARY_LINES = NamedCalls.new(:functionary_lines, marks: [">>>"], signs: [">>>"], noise: [">>>all\n"],
+    FUNCTIONARY_LINES = NamedCalls.new(:functionary_lines, marks: [">>>"], noise: [">>>all\n"],
+                                                           signs: />>>all|\\n>>>|["']>>>["']/,
                                                            header: />>>(?<name>[\w.-]+)\n\s*(?=\{|\z)/,
                                                            begun: />{3}[\w.-]*\n?\s*/)
 

@@ -2,8 +2,8 @@
 
 module Candle
   module ToolFormats
-    # Llama 3.2 and 4, OLMo 3 and others: `[f(x=1), g(y="2")]`, in Llama 4 between tags.
-    PYTHONIC = LooseCalls.new(:pythonic, marks: ["["], signs: /\[func_name1\(|<function_calls>/, first: true,
+    # Llama 3.2 and 4, and others: `[f(x=1), g(y="2")]`, in Llama 4 between tags.
+    PYTHONIC = LooseCalls.new(:pythonic, marks: ["["], signs: /\[func_name1\(/, first: true,
                                          call: /(?<name>[A-Za-z_][\w.-]*)\(/)
 
     # Llama 4 between its tags.
