@@ -39,8 +39,7 @@ module Candle
                   context_overflow: :error, adapter: active_adapter, speculative: nil, reset_cache: true, **overrides)
       config = configured(GenerationConfig.wrap(config), overrides)
       wish = Reasoning.of(reasoning)
-      more = { roll: roll?(context_overflow), adapter: adapter && Arguments.label(adapter, "adapter"),
-               guesses: guesses(speculative), afresh: reset?(reset_cache) }
+      more = engine_settings(context_overflow, adapter, speculative, reset_cache)
       format = config.debug_tokens ? nil : reasoning_format(chat_template)
       opened = !format.nil? && format.open_in?(prompt)
       ids = closed(ids, format) if opened && wish.off?
@@ -51,6 +50,12 @@ module Candle
       reader = reader(config, format, opened, tool_formats)
       AnswerRun.new(ids, config_now.settings.merge(more), config: config, prompt: prompt, plan: plan,
                                                           reader: reader) { |*given| _begin(*given) }
+    end
+
+    # What the engine is told beside the config.
+    def engine_settings(overflow, adapter, speculative, reset_cache)
+      { roll: roll?(overflow), adapter: adapter && Arguments.label(adapter, "adapter"), guesses: guesses(speculative),
+        afresh: reset?(reset_cache) }
     end
 
     # Calls that the model makes by its own choice are valid too.

@@ -12,7 +12,9 @@ module Candle
     CANDIDATE = /<[^<>\s]{1,80}>|\[[^\[\]\s]{1,40}\]/
     # A character of no meaning, which stands within a control token while the prompt is made.
     FENCES = ("\u{E000}".."\u{E0FF}")
-    private_constant :ROLES, :CANDIDATE, :FENCES
+    # So many texts are remembered: strangers write them.
+    MOST = 10_000
+    private_constant :ROLES, :CANDIDATE, :FENCES, :MOST
 
     # @param tokenizer [Tokenizer]
     # @param marks [Array<String>] tokens beside control tokens that mean something to this model
@@ -53,6 +55,7 @@ module Candle
 
     def control?(text)
       @controls.fetch(text) do
+        @controls.clear if @controls.size >= MOST
         id = @tokenizer.token_to_id(text)
         @controls[text] = !id.nil? && (@marks.include?(text) || @tokenizer.decode([id]).empty?)
       end
