@@ -1,5 +1,6 @@
 //! `Candle::Classifier`
 
+use engine::serving::Slice;
 use engine::tasks::ClassifyModel;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
@@ -11,9 +12,6 @@ pub struct RbClassifier {
 }
 
 model::described!(ClassifyModel);
-
-/// Texts are classified this many at a time.
-const SLICE: usize = 256;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbClassifier, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -43,7 +41,7 @@ fn classify(
     model::in_slices(
         ruby,
         texts,
-        SLICE,
+        Slice::Read.size(),
         |slice, first, cancel| {
             let partners = pairs
                 .as_ref()
@@ -70,7 +68,7 @@ fn entailment(
     model::in_slices(
         ruby,
         texts,
-        (SLICE / hypotheses.len().max(1)).max(1),
+        Slice::Read.size_of_groups(hypotheses.len()),
         |slice, _, cancel| model.entailment(slice, &hypotheses, independent, batch_tokens, cancel),
         |found, _| model::add_rows(ruby, rows, &found),
     )?;

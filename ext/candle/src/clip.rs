@@ -1,5 +1,6 @@
 //! `Candle::CLIP`
 
+use engine::serving::Slice;
 use engine::tasks::ClipModel;
 use magnus::{
     block::Proc, function, method, prelude::*, Error, RArray, RHash, RModule, Ruby, Value,
@@ -15,9 +16,6 @@ pub struct RbClip {
 
 model::described!(ClipModel);
 
-/// Texts are computed this many at a time.
-const SLICE: usize = 256;
-
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbClip, Error> {
     let request = model::Request::new(ruby, source, settings)?;
     Ok(RbClip {
@@ -31,7 +29,7 @@ fn embed_texts(ruby: &Ruby, this: &RbClip, texts: RArray, form: String) -> Resul
     model::in_slices(
         ruby,
         texts,
-        SLICE,
+        Slice::Read.size(),
         |slice, _, cancel| model.embed_texts(slice, cancel),
         |found, _| gvl::hold(ruby, || vectors.add(ruby, found)),
     )?;

@@ -3,6 +3,7 @@
 use base::runtime::memory;
 use candle_core::{Device as CandleDevice, Tensor};
 use engine::nn::Pooling;
+use engine::serving::Slice;
 use engine::tasks::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
 use engine::vector_index::compact;
 use engine::Error as EngineError;
@@ -19,10 +20,6 @@ pub struct RbEmbeddingModel {
 }
 
 model::described!(EmbeddingModel);
-
-/// Texts are computed this many at a time, fewer when someone watches the progress.
-const SLICE: usize = 1024;
-const WATCHED_SLICE: usize = 64;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbEmbeddingModel, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -86,15 +83,15 @@ fn embed(
     let options = embed_options(ruby, settings)?;
     let total = texts.len();
     let mut vectors = Vectors::new(ruby, &form, total)?;
-    let size = if progress.is_some() {
-        WATCHED_SLICE
+    let work = if progress.is_some() {
+        Slice::Watched
     } else {
-        SLICE
+        Slice::Embed
     };
     model::in_slices(
         ruby,
         texts,
-        size,
+        work.size(),
         |slice, first, cancel| {
             let first_index = options.first_index + first;
             let options = EmbedOptions {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
+use engine::serving::Slice;
 use engine::tasks::{Embeddings, Picture};
 use engine::{CancelToken, Error as EngineError};
 use formats::files::raw_config::RawConfig;
@@ -47,9 +48,6 @@ fn picture(ruby: &Ruby, value: Value) -> Result<Picture, Error> {
     }
 }
 
-/// Pictures are handed over this many at a time: an interrupt costs at most these.
-const SLICE: usize = 64;
-
 /// Runs `work` off the GVL on one slice of the pictures after the other, with the index of the
 /// slice's first, and hands each result to `take` with the number of pictures done.
 pub fn in_slices<T: Send>(
@@ -61,7 +59,7 @@ pub fn in_slices<T: Send>(
     let total = images.len();
     let mut done = 0;
     while done < total {
-        let count = SLICE.min(total - done);
+        let count = Slice::Images.size().min(total - done);
         let pictures = pictures(ruby, images, done, count)?;
         let result = gvl::leave_waiting(ruby, |cancel| work(&pictures, done, cancel))?;
         done += count;

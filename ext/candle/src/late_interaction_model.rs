@@ -1,6 +1,7 @@
 //! `Candle::LateInteractionModel`
 
 use candle_core::Tensor;
+use engine::serving::Slice;
 use engine::tasks::{LateInteractionModel, LateOptions, LateSettings, TextTask};
 use kernels::tensor::max_sim::max_sim;
 use magnus::{
@@ -15,9 +16,6 @@ pub struct RbLateInteractionModel {
 }
 
 model::described!(LateInteractionModel);
-
-/// Texts are computed this many at a time.
-const SLICE: usize = 256;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLateInteractionModel, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -64,7 +62,7 @@ fn embed(
     model::in_slices(
         ruby,
         texts,
-        SLICE,
+        Slice::Read.size(),
         |slice, _, cancel| model.embed(slice, task, &options, cancel),
         |found, _| {
             gvl::hold(ruby, || {

@@ -1,5 +1,6 @@
 //! `Candle::NER`
 
+use engine::serving::Slice;
 use engine::tasks::{entities, Aggregation, Entity, TagModel, TaggedToken};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
@@ -11,9 +12,6 @@ pub struct RbNer {
 }
 
 model::described!(TagModel);
-
-/// Texts are read this many at a time.
-const SLICE: usize = 128;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbNer, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -36,7 +34,7 @@ fn extract(ruby: &Ruby, this: &RbNer, texts: RArray, settings: RHash) -> Result<
     model::in_slices(
         ruby,
         texts,
-        SLICE,
+        Slice::Tag.size(),
         |slice, _, cancel| {
             let tagged = model.tag(slice, None, cancel)?;
             let each = slice.iter().zip(&tagged);

@@ -1,5 +1,6 @@
 //! `Candle::Reranker`
 
+use engine::serving::Slice;
 use engine::tasks::{RerankModel, RerankOptions, ScorePooling};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
@@ -11,9 +12,6 @@ pub struct RbReranker {
 }
 
 model::described!(RerankModel);
-
-/// Documents are scored this many at a time.
-const SLICE: usize = 256;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbReranker, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -39,7 +37,7 @@ fn score(
     model::in_slices(
         ruby,
         documents,
-        SLICE,
+        Slice::Read.size(),
         |slice, _, cancel| model.score(&query, slice, &options, cancel),
         |found, _| {
             found

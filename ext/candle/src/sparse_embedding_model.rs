@@ -1,5 +1,6 @@
 //! `Candle::SparseEmbeddingModel`
 
+use engine::serving::Slice;
 use engine::tasks::{SparseModel, SparseOptions, SparseVector, TextTask};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
@@ -11,9 +12,6 @@ pub struct RbSparseEmbeddingModel {
 }
 
 model::described!(SparseModel);
-
-/// Texts are computed this many at a time.
-const SLICE: usize = 256;
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbSparseEmbeddingModel, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -51,7 +49,7 @@ fn embed(
     model::in_slices(
         ruby,
         texts,
-        SLICE,
+        Slice::Read.size(),
         |slice, first_index, cancel| {
             let options = SparseOptions {
                 first_index,

@@ -1,4 +1,5 @@
-//! Texts to token ids in parallel, and tokens to batches of one budget.
+//! The batching policy: how many inputs a call computes before it hands on results, how many tokens a
+//! forward pass takes, and which inputs share one. Texts become token ids here, in parallel.
 
 use crate::nn::PackedSequences;
 use crate::{CancelToken, Device, Error, Result};
@@ -9,8 +10,40 @@ use formats::text::tokenizer::{
 
 use std::sync::{Mutex, PoisonError};
 
-/// Texts are tokenized this many at a time, so that a long list does not lie in memory as tokens.
-pub const CHUNK: usize = 4096;
+/// Inputs of a call that are computed before their results are handed on. A longer list does not lie in memory as
+/// tokens, an interrupt costs at most one slice, and progress is told after each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slice {
+    /// Texts of which one vector each remains.
+    Embed,
+    /// The same while somebody watches the progress.
+    Watched,
+    /// Texts with larger results, or with pairs.
+    Read,
+    /// Texts with a result for every token.
+    Tag,
+    Images,
+}
+
+impl Slice {
+    pub fn size(self) -> usize {
+        match self {
+            Self::Embed => 1024,
+            Self::Read => 256,
+            Self::Tag => 128,
+            Self::Watched | Self::Images => 64,
+        }
+    }
+
+    /// How many texts, where each stands for a group of so many inputs.
+    pub fn size_of_groups(self, group: usize) -> usize {
+        (self.size() / group.max(1)).max(1)
+    }
+}
+
+/// Calls of encoders with more tokens have a queue of their own, so that a short one does not wait for a long
+/// one.
+pub const SHORT_CALL: usize = 512;
 
 /// Only texts longer than this are cut before they are tokenized.
 const LONG_TEXT_BYTES: usize = 1 << 16;
@@ -266,6 +299,13 @@ mod tests {
             |_, _| {}
         )
         .is_err());
+    }
+
+    #[test]
+    fn slices_hold_at_least_one_text() {
+        assert_eq!(Slice::Read.size_of_groups(0), 256);
+        assert_eq!(Slice::Read.size_of_groups(100), 2);
+        assert_eq!(Slice::Read.size_of_groups(1000), 1);
     }
 
     #[test]

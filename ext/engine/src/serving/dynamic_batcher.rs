@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use candle_core::Tensor;
 
+use super::batching::SHORT_CALL;
 use super::leader::{Leader, Table, Text};
 use super::stats::{Served, Stats};
 use crate::models::TextModel;
@@ -24,9 +25,6 @@ use crate::{CancelToken, Device, Error, Result};
 use base::runtime::per_process::PerProcess;
 use base::runtime::stats::Entered;
 use base::runtime::threads;
-
-/// Calls of more tokens have a queue of their own, so that a short one does not wait for a long one.
-const SHORT: usize = 512;
 
 /// The queues before one model.
 pub struct DynamicBatcher {
@@ -89,7 +87,7 @@ impl DynamicBatcher {
                 request.sequences,
             ))?);
         }
-        let queue = if request.sequences.tokens() <= SHORT {
+        let queue = if request.sequences.tokens() <= SHORT_CALL {
             &self.short
         } else {
             &self.long

@@ -8,5 +8,6 @@ pub mod scheduler;
 pub(crate) mod seq2seq;
 mod stats;
 
+pub use batching::Slice;
 pub use scheduler::ContextOverflow;
 pub use stats::{Served, Stats};

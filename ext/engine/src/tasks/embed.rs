@@ -222,29 +222,25 @@ impl EmbeddingModel {
             format_args!("{} vectors", texts.len()),
         )?;
         let mut values = vec![0f32; texts.len() * call.dimension];
-        for (number, chunk) in texts.chunks(batching::CHUNK).enumerate() {
-            let first = number * batching::CHUNK;
-            let rows = &mut values[first * call.dimension..][..chunk.len() * call.dimension];
-            match &self.body {
-                Body::Transformer(loaded) => {
-                    let excess = if options.truncate {
-                        Excess::Cut
-                    } else {
-                        Excess::Refuse {
-                            first_index: options.first_index + first,
-                        }
-                    };
-                    call.encode(loaded, chunk, excess, rows, cancel)?;
-                }
-                Body::Static(model) => {
-                    call.look_up(
-                        model,
-                        chunk,
-                        (!options.truncate).then_some(options.first_index + first),
-                        rows,
-                        cancel,
-                    )?;
-                }
+        match &self.body {
+            Body::Transformer(loaded) => {
+                let excess = if options.truncate {
+                    Excess::Cut
+                } else {
+                    Excess::Refuse {
+                        first_index: options.first_index,
+                    }
+                };
+                call.encode(loaded, texts, excess, &mut values, cancel)?;
+            }
+            Body::Static(model) => {
+                call.look_up(
+                    model,
+                    texts,
+                    (!options.truncate).then_some(options.first_index),
+                    &mut values,
+                    cancel,
+                )?;
             }
         }
         self.info().check_numbers(&values)?;

@@ -166,16 +166,12 @@ impl LateInteractionModel {
         let prompt = self
             .prompts
             .choose(options.prompt.as_deref(), options.prompt_name.as_deref())?;
-        let mut vectors = Vec::with_capacity(texts.len().min(batching::CHUNK));
-        for chunk in texts.chunks(batching::CHUNK) {
-            let prepared: Vec<String> = chunk
-                .iter()
-                .map(|text| self.prepare(prompt, text.as_ref()))
-                .collect();
-            let read = self.read(&prepared, task, cancel)?;
-            vectors.extend(self.compute(read, task, options.batch_tokens, cancel)?);
-        }
-        Ok(vectors)
+        let prepared: Vec<String> = texts
+            .iter()
+            .map(|text| self.prepare(prompt, text.as_ref()))
+            .collect();
+        let read = self.read(&prepared, task, cancel)?;
+        self.compute(read, task, options.batch_tokens, cancel)
     }
 
     fn reading(&self, task: TextTask) -> Reading {

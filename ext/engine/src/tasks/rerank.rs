@@ -168,19 +168,11 @@ impl RerankModel {
                 .model
                 .logits(&pairs, Excess::Cut, pooling, options.batch_tokens, cancel);
         };
-        let mut scores = Vec::with_capacity(documents.len());
-        for chunk in documents.chunks(batching::CHUNK) {
-            let tokens = threads::map(chunk, |_, document| {
-                self.ask(question, query, document.as_ref(), cancel)
-            })?;
-            scores.extend(self.model.logits_of_tokens(
-                &tokens,
-                pooling,
-                options.batch_tokens,
-                cancel,
-            )?);
-        }
-        Ok(scores)
+        let tokens = threads::map(documents, |_, document| {
+            self.ask(question, query, document.as_ref(), cancel)
+        })?;
+        self.model
+            .logits_of_tokens(&tokens, pooling, options.batch_tokens, cancel)
     }
 
     /// What the model reads for a query and a document: ids, and the part each belongs to.

@@ -44,18 +44,14 @@ impl SequenceModel {
             size_of::<f32>(),
             format_args!("the logits of {} texts", inputs.len()),
         )?;
-        let mut logits = Vec::with_capacity(inputs.len() * self.head.outputs());
-        for chunk in inputs.chunks(batching::CHUNK) {
-            let tokens = batching::tokenize(
-                &self.loaded.tokenizer,
-                chunk,
-                self.loaded.max_length,
-                excess,
-                cancel,
-            )?;
-            logits.extend(self.logits_of_tokens(&tokens, pooling, batch_tokens, cancel)?);
-        }
-        Ok(logits)
+        let tokens = batching::tokenize(
+            &self.loaded.tokenizer,
+            inputs,
+            self.loaded.max_length,
+            excess,
+            cancel,
+        )?;
+        self.logits_of_tokens(&tokens, pooling, batch_tokens, cancel)
     }
 
     /// The logits of texts that are tokens already.

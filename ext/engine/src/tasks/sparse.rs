@@ -148,25 +148,17 @@ impl SparseModel {
         let encoder = self.encoder(options.task)?;
         let prompt = self.prompt(options)?;
         let top_k = options.top_k.or(self.top_k);
-        let mut vectors = Vec::with_capacity(texts.len().min(batching::CHUNK));
-        for (number, chunk) in texts.chunks(batching::CHUNK).enumerate() {
-            let first = options.first_index + number * batching::CHUNK;
-            let prepared = threads::map(chunk, |_, text| {
-                Ok(encoder.prepare(&format!("{prompt}{}", text.as_ref())))
-            })?;
-            let excess = if options.truncate {
-                batching::Excess::Cut
-            } else {
-                batching::Excess::Refuse { first_index: first }
-            };
-            vectors.extend(encoder.embed(
-                &prepared,
-                excess,
-                (top_k, options.batch_tokens),
-                cancel,
-            )?);
-        }
-        Ok(vectors)
+        let prepared = threads::map(texts, |_, text| {
+            Ok(encoder.prepare(&format!("{prompt}{}", text.as_ref())))
+        })?;
+        let excess = if options.truncate {
+            batching::Excess::Cut
+        } else {
+            batching::Excess::Refuse {
+                first_index: options.first_index,
+            }
+        };
+        encoder.embed(&prepared, excess, (top_k, options.batch_tokens), cancel)
     }
 
     fn encoder(&self, task: Option<TextTask>) -> Result<&Encoder> {

@@ -94,20 +94,18 @@ impl TagModel {
         batch_tokens: Option<usize>,
         cancel: &CancelToken,
     ) -> Result<Vec<Vec<TaggedToken>>> {
-        let mut tagged = Vec::with_capacity(texts.len());
-        for chunk in texts.chunks(batching::CHUNK) {
-            let encodings = threads::map(chunk, |_, text| {
-                self.loaded
-                    .tokenizer
-                    .encode(text.as_ref(), true, Detail::Offsets, cancel)
-            })?;
-            let logits = self.logits(&encodings, batch_tokens, cancel)?;
-            for ((text, encoding), logits) in chunk.iter().zip(&encodings).zip(logits) {
-                self.loaded.info.check_numbers(&logits)?;
-                tagged.push(self.tokens(text.as_ref(), encoding, &logits));
-            }
-        }
-        Ok(tagged)
+        let encodings = threads::map(texts, |_, text| {
+            self.loaded
+                .tokenizer
+                .encode(text.as_ref(), true, Detail::Offsets, cancel)
+        })?;
+        let logits = self.logits(&encodings, batch_tokens, cancel)?;
+        let each = texts.iter().zip(&encodings).zip(logits);
+        each.map(|((text, encoding), logits)| {
+            self.loaded.info.check_numbers(&logits)?;
+            Ok(self.tokens(text.as_ref(), encoding, &logits))
+        })
+        .collect()
     }
 
     /// The logits of each encoding's own tokens, special ones left out.

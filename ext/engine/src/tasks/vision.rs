@@ -33,9 +33,6 @@ impl Picture {
     }
 }
 
-/// Pictures are decoded and processed this many at a time.
-const CHUNK: usize = 64;
-
 /// A vision tower and what its checkpoint makes of pictures before.
 pub(super) struct VisionTower {
     pub tower: Tower,
@@ -80,31 +77,27 @@ impl VisionTower {
         forward: impl Fn(&Seen) -> Result<Tensor> + Sync,
     ) -> Result<Vec<f32>> {
         let mut rows = Vec::new();
-        for (number, chunk) in pictures.chunks(CHUNK).enumerate() {
-            let first = first + number * CHUNK;
-            let single = pictures.len() == 1 && first == 0;
-            let views = threads::map(chunk, |index, picture| {
-                cancel.check()?;
-                let view = picture
-                    .decode()
-                    .and_then(|image| self.processor.process(&image, cancel));
-                view.map_err(|error| match error {
-                    Error::InvalidInput(reason) if !single => Error::InvalidInput(format!(
-                        "the image at index {}: {reason}",
-                        first + index
-                    )),
-                    other => other,
-                })
-            })?;
-            for batch in self.batches(&views) {
-                cancel.check()?;
-                let found = threads::install(|| -> Result<Vec<f32>> {
-                    let seen = self.tower.forward(batch, &[], cancel)?;
-                    let found = forward(&seen)?.to_dtype(candle_core::DType::F32)?;
-                    Ok(found.flatten_all()?.to_vec1()?)
-                })??;
-                rows.extend(found);
-            }
+        let single = pictures.len() == 1 && first == 0;
+        let views = threads::map(pictures, |index, picture| {
+            cancel.check()?;
+            let view = picture
+                .decode()
+                .and_then(|image| self.processor.process(&image, cancel));
+            view.map_err(|error| match error {
+                Error::InvalidInput(reason) if !single => {
+                    Error::InvalidInput(format!("the image at index {}: {reason}", first + index))
+                }
+                other => other,
+            })
+        })?;
+        for batch in self.batches(&views) {
+            cancel.check()?;
+            let found = threads::install(|| -> Result<Vec<f32>> {
+                let seen = self.tower.forward(batch, &[], cancel)?;
+                let found = forward(&seen)?.to_dtype(candle_core::DType::F32)?;
+                Ok(found.flatten_all()?.to_vec1()?)
+            })??;
+            rows.extend(found);
         }
         Ok(rows)
     }
