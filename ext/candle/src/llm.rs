@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::generation::{
-    Choice, Constraint, Ending, FinishReason, GenerationConfig, Guesses, Pattern, Timings,
+    Choice, Constraint, Ending, FinishReason, GenerationConfig, Pattern, Speculative, Timings,
     WhiteSpace,
 };
 use engine::serving::ContextOverflow;
@@ -175,7 +175,8 @@ pub(crate) fn generation_config(ruby: &Ruby, settings: RHash) -> Result<Generati
         seed: given!(seed).unwrap_or(default.seed),
         stop_sequences: given!(stop_sequences).unwrap_or_default(),
         logprobs: given!(logprobs),
-        guesses: model::parsed(ruby, settings, "guesses", Guesses::parse)?.unwrap_or_default(),
+        speculative: model::parsed(ruby, settings, "guesses", Speculative::parse)?
+            .unwrap_or_default(),
     })
 }
 

@@ -2,18 +2,18 @@
 
 use crate::{Error, Result};
 
-/// Where guesses of the next tokens come from.
+/// Where the draft tokens of speculative decoding come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Guesses {
+pub enum Speculative {
     #[default]
     None,
-    /// The text so far.
+    /// N-grams of the sequence so far.
     Lookup,
-    /// A smaller model.
+    /// A draft model.
     Draft,
 }
 
-impl Guesses {
+impl Speculative {
     pub fn parse(name: &str) -> Result<Self> {
         match name {
             "none" => Ok(Self::None),
@@ -47,8 +47,7 @@ pub struct GenerationConfig {
     pub stop_sequences: Vec<String>,
     /// How many alternatives to report for each token; `None` reports no probabilities.
     pub logprobs: Option<usize>,
-    /// How tokens are guessed ahead.
-    pub guesses: Guesses,
+    pub speculative: Speculative,
 }
 
 impl Default for GenerationConfig {
@@ -66,7 +65,7 @@ impl Default for GenerationConfig {
             seed: 0,
             stop_sequences: Vec::new(),
             logprobs: None,
-            guesses: Guesses::None,
+            speculative: Speculative::None,
         }
     }
 }

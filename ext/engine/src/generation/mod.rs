@@ -4,7 +4,6 @@
 pub mod beams;
 pub mod config;
 pub mod constraint;
-pub mod drafting;
 pub mod grammar;
 pub mod random;
 pub mod rules;
@@ -12,11 +11,10 @@ pub mod run;
 pub mod sampler;
 mod schema;
 pub mod scores;
-pub mod speculation;
 pub mod stop;
 
 pub use beams::{BeamSearch, BeamSettings, EarlyStopping};
-pub use config::{GenerationConfig, Guesses};
+pub use config::{GenerationConfig, Speculative};
 pub use constraint::Constraint;
 pub use grammar::{Ending, GrammarConstraint, Pattern, Vocabulary};
 pub use rules::TokenRules;

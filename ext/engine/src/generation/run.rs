@@ -1,14 +1,12 @@
-//! The run of one text: from logits to tokens, from tokens to what is shown, and when it ends. It
-//! knows nothing of models, caches and batches.
+//! The run of one sequence: from logits to tokens, from tokens to text, and when it ends. It knows nothing of
+//! models, caches and batches.
 
 use std::time::Duration;
 
-use super::config::{GenerationConfig, Guesses};
+use super::config::GenerationConfig;
 use super::constraint::Constraint;
-use super::drafting::{Drafting, Preview};
 use super::sampler::{Choice, Sampler};
 use super::scores::Scores;
-use super::speculation::Speculation;
 use super::stop::{StopMatcher, StopOutcome};
 use crate::Result;
 use formats::text::tokenizer::{CharacterStream, StreamDecoder};
@@ -91,16 +89,6 @@ pub struct Run {
     choices: Vec<Choice>,
     finished: Option<FinishReason>,
     clock: Clock,
-    guessing: Guessing,
-    /// Whether the latest guesses are what a constraint leaves no choice of.
-    forced: bool,
-}
-
-/// Where guesses come from, beside constraints, and how often they were right.
-enum Guessing {
-    None,
-    Lookup(Speculation),
-    Draft(Drafting),
 }
 
 impl Run {
@@ -117,12 +105,6 @@ impl Run {
             end_ids,
             stop: StopMatcher::new(&config.stop_sequences),
             finished: (config.max_new_tokens == 0).then_some(FinishReason::Length),
-            guessing: match config.guesses {
-                Guesses::None => Guessing::None,
-                Guesses::Lookup => Guessing::Lookup(Speculation::default()),
-                Guesses::Draft => Guessing::Draft(Drafting::default()),
-            },
-            forced: false,
             sampler: Sampler::new(config, prompt)?,
             text_source: Some(text),
             text: String::new(),
@@ -131,62 +113,27 @@ impl Run {
         })
     }
 
-    /// Guesses of the tokens after `ids`, which a pass may check with them: what a constraint leaves no
-    /// choice of, or what followed before, where that is wanted.
-    pub fn guess(&mut self, ids: &[u32]) -> Vec<u32> {
-        let left = self.left();
+    /// The tokens that a constraint leaves no choice of.
+    pub fn forced_tokens(&mut self) -> Vec<u32> {
         let constraint = self.text_source.as_mut().and_then(RunText::constraint);
-        let mut forced = constraint.map_or_else(Vec::new, |constraint| constraint.forced());
-        self.forced = !forced.is_empty();
-        if self.forced {
-            forced.truncate(left);
-            return forced;
-        }
-        match &mut self.guessing {
-            Guessing::Lookup(speculation) => speculation.guess(ids, left),
-            Guessing::None | Guessing::Draft(_) => Vec::new(),
-        }
+        constraint.map_or_else(Vec::new, |constraint| constraint.forced())
     }
 
     /// How many tokens there may be after the next.
-    fn left(&self) -> usize {
+    pub fn left(&self) -> usize {
         self.max_new_tokens.saturating_sub(self.choices.len() + 1)
     }
 
-    /// Whether a smaller model reads along, for it may soon be asked.
-    pub fn is_drafted(&self) -> bool {
-        matches!(&self.guessing, Guessing::Draft(drafting) if !drafting.rests())
-    }
-
-    /// How a smaller model is to go on with the text, where its guesses pay; see [`Drafting::count`].
-    pub fn preview(&mut self, cost: f64) -> Option<Preview> {
-        let left = self.left();
-        let Guessing::Draft(drafting) = &mut self.guessing else {
-            return None;
-        };
-        let count = drafting.count(cost).min(left);
-        if count == 0 {
-            return None;
-        }
+    /// What chooses the next tokens, for tokens that are only tried.
+    pub fn fork(&mut self) -> (Sampler, Option<Box<dyn Constraint>>) {
         let constraint = self.text_source.as_mut().and_then(RunText::constraint);
         let constraint = constraint.map(|constraint| constraint.fork());
-        let sampler = self.sampler.fork();
-        Some(Preview::new(
-            sampler,
-            constraint,
-            self.end_ids.clone(),
-            count,
-        ))
+        (self.sampler.fork(), constraint)
     }
 
-    /// Takes note of how many guesses were right.
-    pub fn guessed(&mut self, guessed: usize, right: usize) {
-        match &mut self.guessing {
-            _ if self.forced => {}
-            Guessing::None => {}
-            Guessing::Lookup(speculation) => speculation.note(guessed, right),
-            Guessing::Draft(drafting) => drafting.note(guessed, right),
-        }
+    /// The tokens by which the model ends a sequence.
+    pub fn end_ids(&self) -> &[u32] {
+        &self.end_ids
     }
 
     /// Counts the time it took to compute logits.
@@ -213,10 +160,9 @@ impl Run {
         }
     }
 
-    /// Whether another token is read after the next, which is the likeliest, alone and with nothing guessed; unless the
-    /// next one ends the text.
+    /// Whether another token follows the next, which is the likeliest; unless the next one ends the sequence.
     pub fn goes_on_plainly(&self) -> bool {
-        self.needs() == Some(1) && matches!(self.guessing, Guessing::None) && self.left() > 0
+        self.needs() == Some(1) && self.left() > 0
     }
 
     /// Chooses the next token by its scores; returns it with the text that became certain. With no
@@ -335,11 +281,10 @@ mod tests {
             Run::new(&[1, 2], config, text, vec![0]).unwrap()
         };
         assert!(run(|_| {}).goes_on_plainly());
-        let otherwise: [fn(&mut GenerationConfig); 5] = [
+        let otherwise: [fn(&mut GenerationConfig); 4] = [
             |config| config.temperature = 1.0,
             |config| config.repetition_penalty = 1.1,
             |config| config.logprobs = Some(1),
-            |config| config.guesses = Guesses::Lookup,
             |config| config.max_new_tokens = 1,
         ];
         for change in otherwise {

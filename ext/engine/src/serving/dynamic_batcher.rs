@@ -17,7 +17,7 @@ use std::time::Instant;
 use candle_core::Tensor;
 
 use super::batching::SHORT_CALL;
-use super::leader::{Leader, Table, Text};
+use super::leader::{Leader, Request, Table};
 use super::stats::{Served, Stats};
 use crate::models::TextModel;
 use crate::nn::PackedSequences;
@@ -35,12 +35,12 @@ pub struct DynamicBatcher {
 
 #[derive(Default)]
 struct Queue {
-    table: Table<Ticket>,
+    table: Table<CallState>,
     leads: Mutex<()>,
 }
 
 /// One call's sequences.
-struct Ticket {
+struct CallState {
     sequences: PackedSequences,
     budget: usize,
     since: Instant,
@@ -51,7 +51,7 @@ struct Ticket {
 type Outcome = std::result::Result<Result<Tensor>, Box<dyn Any + Send>>;
 
 /// What a call wants computed.
-pub struct Request<'a> {
+pub struct Inputs<'a> {
     pub body: &'a TextModel,
     pub device: Device,
     pub sequences: &'a PackedSequences,
@@ -71,23 +71,23 @@ impl Default for DynamicBatcher {
 }
 
 impl DynamicBatcher {
-    /// What `finish` makes of the hidden states of the request's tokens, [tokens, hidden]. Unless that is
+    /// What `finish` makes of the hidden states of the inputs's tokens, [tokens, hidden]. Unless that is
     /// light, it runs in the pool as the forward pass does: a thread of Ruby's has a small stack.
     pub fn forward<R: Send>(
         &self,
-        request: &Request<'_>,
+        inputs: &Inputs<'_>,
         finish: impl FnOnce(&Tensor) -> Result<R> + Send,
     ) -> Result<R> {
         // A thread of the pool must not wait for a call that needs the pool.
         if threads::is_worker() {
             return finish(&unpacked(compute(
-                request,
+                inputs,
                 &self.stats,
                 1,
-                request.sequences,
+                inputs.sequences,
             ))?);
         }
-        let queue = if request.sequences.tokens() <= SHORT_CALL {
+        let queue = if inputs.sequences.tokens() <= SHORT_CALL {
             &self.short
         } else {
             &self.long
@@ -95,7 +95,7 @@ impl DynamicBatcher {
         let queue = queue.get(|| Ok(Queue::default()))?;
         let call = Call {
             queue: &queue,
-            request,
+            inputs,
             stats: &self.stats,
             waits: Mutex::new(Some(self.stats.waiting.enter())),
             led: AtomicBool::new(false),
@@ -109,7 +109,7 @@ impl DynamicBatcher {
 /// A call as its own thread sees it: its queue, and the model to compute batches with when it leads.
 struct Call<'a, R, F> {
     queue: &'a Queue,
-    request: &'a Request<'a>,
+    inputs: &'a Inputs<'a>,
     stats: &'a Stats,
     /// Until it is its turn to compute, or another has computed it.
     waits: Mutex<Option<Entered<'a>>>,
@@ -125,7 +125,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Takes a call from its queue, however it ends.
-struct Leaves<'a, L: Leader>(&'a L, Arc<Text<L::Work>>);
+struct Leaves<'a, L: Leader>(&'a L, Arc<Request<L::State>>);
 
 impl<L: Leader> Drop for Leaves<'_, L> {
     fn drop(&mut self) {
@@ -135,21 +135,21 @@ impl<L: Leader> Drop for Leaves<'_, L> {
 
 impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Call<'_, R, F> {
     fn run(&self) -> Result<R> {
-        let ticket = Ticket {
-            sequences: self.request.sequences.clone(),
-            budget: self.request.budget,
+        let ticket = CallState {
+            sequences: self.inputs.sequences.clone(),
+            budget: self.inputs.budget,
             since: Instant::now(),
             outcome: None,
         };
         let own = Leaves(self, self.join(ticket, false));
-        Leader::finish(self, &own.1, self.request.cancel)?;
+        Leader::finish(self, &own.1, self.inputs.cancel)?;
         if let Some(result) = locked(&self.result).take() {
             return result;
         }
-        let outcome = own.1.work().outcome.take();
+        let outcome = own.1.state().outcome.take();
         drop(own);
         let hidden = unpacked(outcome.ok_or_else(lost)?)?;
-        let light = hidden.elem_count() <= self.request.device.light();
+        let light = hidden.elem_count() <= self.inputs.device.light();
         if light && !self.led.load(Ordering::Relaxed) {
             self.finished(&hidden)
         } else {
@@ -163,15 +163,15 @@ impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Call<'_, R, F> {
     }
 
     /// The calls that wait and fit into one batch, in the order of their arrival.
-    fn gather(&self) -> Vec<Arc<Text<Ticket>>> {
+    fn gather(&self) -> Vec<Arc<Request<CallState>>> {
         let (mut total, mut budget) = (0, usize::MAX);
-        let mut batch: Vec<Arc<Text<Ticket>>> = Vec::new();
-        for waiting in self.queue.table.texts() {
+        let mut batch: Vec<Arc<Request<CallState>>> = Vec::new();
+        for waiting in self.queue.table.requests() {
             if !waiting.goes_on {
                 continue;
             }
             {
-                let ticket = waiting.text.work();
+                let ticket = waiting.request.state();
                 total += ticket.sequences.tokens();
                 budget = budget.min(ticket.budget);
                 if total > budget && !batch.is_empty() {
@@ -179,21 +179,21 @@ impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Call<'_, R, F> {
                 }
                 self.stats.queue_ms.observe_time(ticket.since.elapsed());
             }
-            batch.push(waiting.text);
+            batch.push(waiting.request);
         }
         batch
     }
 
     /// Computes one batch and hands the results on. Where this thread is interrupted, all that were not
     /// computed stay in the queue.
-    fn compute_batch(&self, own: &Text<Ticket>) -> Result<()> {
+    fn compute_batch(&self, own: &Request<CallState>) -> Result<()> {
         let batch = self.gather();
         let outcomes = if batch.len() == 1 {
             None
         } else {
             match catch_unwind(AssertUnwindSafe(|| self.together(&batch))) {
                 Ok(Ok(parts)) => Some(parts),
-                Ok(Err(Error::Interrupted)) if self.request.cancel.is_cancelled() => {
+                Ok(Err(Error::Interrupted)) if self.inputs.cancel.is_cancelled() => {
                     return Err(Error::Interrupted)
                 }
                 // Each for itself, so that only the call at fault fails.
@@ -208,10 +208,10 @@ impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Call<'_, R, F> {
             }
             None => {
                 for ticket in &batch {
-                    let sequences = ticket.work().sequences.clone();
-                    let outcome = compute(self.request, self.stats, 1, &sequences);
+                    let sequences = ticket.state().sequences.clone();
+                    let outcome = compute(self.inputs, self.stats, 1, &sequences);
                     let interrupted = matches!(outcome, Ok(Err(Error::Interrupted)));
-                    if interrupted && self.request.cancel.is_cancelled() {
+                    if interrupted && self.inputs.cancel.is_cancelled() {
                         return Err(Error::Interrupted);
                     }
                     self.hand_on(ticket, own, outcome);
@@ -221,15 +221,15 @@ impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Call<'_, R, F> {
         Ok(())
     }
 
-    fn together(&self, batch: &[Arc<Text<Ticket>>]) -> Result<Vec<Tensor>> {
+    fn together(&self, batch: &[Arc<Request<CallState>>]) -> Result<Vec<Tensor>> {
         let mut all = PackedSequences::new();
         let mut counts = Vec::with_capacity(batch.len());
         for ticket in batch {
-            let ticket = ticket.work();
+            let ticket = ticket.state();
             all.append(&ticket.sequences)?;
             counts.push(ticket.sequences.tokens());
         }
-        let hidden = unpacked(compute(self.request, self.stats, batch.len(), &all))?;
+        let hidden = unpacked(compute(self.inputs, self.stats, batch.len(), &all))?;
         let mut start = 0;
         let parts = counts.into_iter().map(|count| {
             start += count;
@@ -238,23 +238,23 @@ impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Call<'_, R, F> {
         parts.collect()
     }
 
-    fn hand_on(&self, ticket: &Text<Ticket>, own: &Text<Ticket>, outcome: Outcome) {
+    fn hand_on(&self, ticket: &Request<CallState>, own: &Request<CallState>, outcome: Outcome) {
         // Nobody waits for what this call leads, so it may finish where it is.
         if ticket.number == own.number && self.queue.table.live() == 1 {
             *locked(&self.result) =
                 Some(unpacked(outcome).and_then(|hidden| self.finished(&hidden)));
         } else {
-            ticket.work().outcome = Some(outcome);
+            ticket.state().outcome = Some(outcome);
         }
         self.queue.table.tell(ticket, [], Some(Ok(())));
     }
 }
 
 impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Leader for Call<'_, R, F> {
-    type Work = Ticket;
+    type State = CallState;
     type Shared = ();
 
-    fn table(&self) -> &Table<Ticket> {
+    fn table(&self) -> &Table<CallState> {
         &self.queue.table
     }
 
@@ -262,18 +262,18 @@ impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Leader for Call<'_, R, F> 
         locked(&self.queue.leads)
     }
 
-    fn pass(&self, (): &mut (), own: &Text<Ticket>, _: &CancelToken) -> Result<bool> {
+    fn step(&self, (): &mut (), own: &Request<CallState>, _: &CancelToken) -> Result<bool> {
         drop(locked(&self.waits).take());
         if self.queue.table.live() == 0 {
             return Ok(false);
         }
         self.led.store(true, Ordering::Relaxed);
-        let device = self.request.device;
+        let device = self.inputs.device;
         threads::install(|| device.keeping_awake(|| self.compute_batch(own)))??;
         Ok(true)
     }
 
-    fn release(&self, (): &mut (), _: &mut Ticket) {}
+    fn release(&self, (): &mut (), _: &mut CallState) {}
 
     fn forget(&self, (): &mut ()) {}
 
@@ -281,13 +281,13 @@ impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Leader for Call<'_, R, F> 
 }
 
 fn compute(
-    request: &Request<'_>,
+    inputs: &Inputs<'_>,
     stats: &Stats,
     calls: usize,
     sequences: &PackedSequences,
 ) -> Outcome {
     let size = || (sequences.count(), sequences.tokens());
-    let forward = || request.body.forward(sequences, request.cancel);
+    let forward = || inputs.body.forward(sequences, inputs.cancel);
     let measured = || stats.measured(calls, size, forward);
     catch_unwind(AssertUnwindSafe(measured))
 }

@@ -1,5 +1,5 @@
-//! Who computes: the threads that wait for texts take turns, and whoever has one computes for all. There
-//! is no thread beside theirs.
+//! Leader and followers: of the threads that wait for requests one computes, step by step, for all. There is no
+//! thread beside theirs.
 
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -12,43 +12,43 @@ use base::runtime::threads;
 
 /// How often a waiting thread looks for an interrupt.
 const LOOK: Duration = Duration::from_millis(10);
-/// How many pieces of text may wait for a thread that is busy elsewhere before its text pauses.
+/// How many pieces of text may wait for a thread that is busy elsewhere before its request pauses.
 const AHEAD: usize = 4;
 
-/// A text that threads share: the one that wants it, and those that compute it.
-pub struct Text<W> {
+/// A request that threads share: the one that wants it, and those that compute it.
+pub struct Request<W> {
     pub(crate) number: u64,
     /// Goes with the table's lock.
     changed: Condvar,
-    work: Mutex<W>,
+    state: Mutex<W>,
 }
 
-impl<W> Text<W> {
+impl<W> Request<W> {
     /// Nothing panics while it holds this lock half-changed, so poison tells nothing.
-    pub fn work(&self) -> MutexGuard<'_, W> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn state(&self) -> MutexGuard<'_, W> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// All texts that are under way on one model.
+/// All requests to one model that are not over.
 pub(crate) struct Table<W> {
     numbers: AtomicU64,
-    state: Mutex<State<W>>,
+    inner: Mutex<Inner<W>>,
 }
 
-pub(crate) struct State<W> {
+pub(crate) struct Inner<W> {
     /// In the order of their arrival.
     pub slots: Vec<Slot<W>>,
     /// Whether a thread computes.
     led: bool,
-    /// Texts that nobody wants any more and of which something is to be given back.
-    gone: Vec<Arc<Text<W>>>,
-    /// Whether what was read for nobody in particular is to be given up.
+    /// Requests that were left, whose memory is to be released.
+    gone: Vec<Arc<Request<W>>>,
+    /// Whether idle pages of the prefix cache are to be evicted.
     forgets: bool,
 }
 
 pub(crate) struct Slot<W> {
-    pub text: Arc<Text<W>>,
+    pub request: Arc<Request<W>>,
     /// Whether pieces are wanted as they come, or the end alone.
     streams: bool,
     pieces: VecDeque<String>,
@@ -59,10 +59,10 @@ pub(crate) struct Slot<W> {
     preempted: bool,
 }
 
-/// A text as a pass finds it.
-pub(crate) struct UnderWay<W> {
-    pub text: Arc<Text<W>>,
-    /// Whether a pass may go on with it.
+/// A request as a step finds it.
+pub(crate) struct Active<W> {
+    pub request: Arc<Request<W>>,
+    /// Whether a step may go on with it.
     pub goes_on: bool,
     /// Whether somebody takes its pieces as they come.
     pub streams: bool,
@@ -91,19 +91,19 @@ impl<W> Slot<W> {
             self.ended = ended;
         }
         if self.is_ready() {
-            self.text.changed.notify_all();
+            self.request.changed.notify_all();
         }
     }
 }
 
-impl<W> State<W> {
-    pub fn position(&self, text: &Text<W>) -> Option<usize> {
-        let same = |slot: &Slot<W>| slot.text.number == text.number;
+impl<W> Inner<W> {
+    pub fn position(&self, request: &Request<W>) -> Option<usize> {
+        let same = |slot: &Slot<W>| slot.request.number == request.number;
         self.slots.iter().position(same)
     }
 
-    fn slot(&mut self, text: &Text<W>) -> Result<&mut Slot<W>> {
-        match self.position(text) {
+    fn slot(&mut self, request: &Request<W>) -> Result<&mut Slot<W>> {
+        match self.position(request) {
             Some(at) => Ok(&mut self.slots[at]),
             None => Err(Error::Generation("this run is over".to_owned())),
         }
@@ -120,7 +120,7 @@ impl<W> Default for Table<W> {
     fn default() -> Self {
         Self {
             numbers: AtomicU64::new(0),
-            state: Mutex::new(State {
+            inner: Mutex::new(Inner {
                 slots: Vec::new(),
                 led: false,
                 gone: Vec::new(),
@@ -132,17 +132,17 @@ impl<W> Default for Table<W> {
 
 impl<W> Table<W> {
     /// Nothing panics while it holds this lock half-changed, so poison tells nothing.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State<W>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner<W>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every text in the order of arrival.
-    pub(crate) fn texts(&self) -> Vec<UnderWay<W>> {
-        let state = self.state();
-        let slots = state.slots.iter();
+    /// Every request in the order of arrival.
+    pub(crate) fn requests(&self) -> Vec<Active<W>> {
+        let inner = self.lock();
+        let slots = inner.slots.iter();
         slots
-            .map(|slot| UnderWay {
-                text: slot.text.clone(),
+            .map(|slot| Active {
+                request: slot.request.clone(),
                 goes_on: slot.goes_on(),
                 streams: slot.streams,
             })
@@ -150,138 +150,138 @@ impl<W> Table<W> {
     }
 
     pub(crate) fn live(&self) -> usize {
-        self.state().live()
+        self.lock().live()
     }
 
-    /// Whether somebody still wants a text.
-    pub(crate) fn has(&self, text: &Text<W>) -> bool {
-        self.state().position(text).is_some()
+    /// Whether somebody still wants a request.
+    pub(crate) fn has(&self, request: &Request<W>) -> bool {
+        self.lock().position(request).is_some()
     }
 
-    /// Takes note that others have taken a text's pages.
-    pub(crate) fn preempt(&self, text: &Text<W>) {
-        if let Ok(slot) = self.state().slot(text) {
+    /// Takes note that others have taken a request's pages.
+    pub(crate) fn preempt(&self, request: &Request<W>) {
+        if let Ok(slot) = self.lock().slot(request) {
             slot.preempted = true;
         }
     }
 
-    /// Gives a text's thread what there is, and the end where it has come.
+    /// Gives a request's thread what there is, and the end where it has come.
     pub(crate) fn tell(
         &self,
-        text: &Text<W>,
+        request: &Request<W>,
         said: impl IntoIterator<Item = String>,
         ended: Option<Result<()>>,
     ) {
-        if let Ok(slot) = self.state().slot(text) {
+        if let Ok(slot) = self.lock().slot(request) {
             slot.tell(said, ended);
         }
     }
 }
 
-/// What computes texts, pass by pass.
+/// What computes requests, step by step.
 pub(crate) trait Leader: Sized {
-    /// What there is of a text.
-    type Work: 'static;
-    /// What a pass needs beside the texts.
+    /// What a scheduler knows of a request.
+    type State: 'static;
+    /// What a step needs beside the requests.
     type Shared: 'static;
 
-    fn table(&self) -> &Table<Self::Work>;
+    fn table(&self) -> &Table<Self::State>;
 
     /// Whoever leads has it.
     fn shared(&self) -> MutexGuard<'_, Self::Shared>;
 
-    /// Computes what can be computed now for all, in one pass, and hands it on; whether there was
-    /// anything. `own` is a text of the thread that computes. After an interrupt everything is as before.
-    fn pass(
+    /// Computes what can be computed now for all, in one step, and hands it on; whether there was
+    /// anything. `own` is a request of the thread that computes. After an interrupt everything is as before.
+    fn step(
         &self,
         shared: &mut Self::Shared,
-        own: &Text<Self::Work>,
+        own: &Request<Self::State>,
         cancel: &CancelToken,
     ) -> Result<bool>;
 
-    /// Takes back what a text has that leaves.
-    fn release(&self, shared: &mut Self::Shared, work: &mut Self::Work);
+    /// Takes back what a request has that leaves.
+    fn release(&self, shared: &mut Self::Shared, state: &mut Self::State);
 
-    /// Gives up what was read for nobody in particular.
+    /// Evicts idle pages of the prefix cache.
     fn forget(&self, shared: &mut Self::Shared);
 
-    /// Takes note of how many texts are not over.
+    /// Takes note of how many requests are not over.
     fn note_live(&self, live: usize);
 
-    /// A text joins the others; from now on it is computed with them, unless it is over before it begins.
-    fn join(&self, work: Self::Work, is_over: bool) -> Arc<Text<Self::Work>> {
+    /// A request joins the others; from now on it is computed with them, unless it is over before it begins.
+    fn join(&self, state: Self::State, is_over: bool) -> Arc<Request<Self::State>> {
         let table = self.table();
-        let text = Arc::new(Text {
+        let request = Arc::new(Request {
             number: table.numbers.fetch_add(1, Ordering::Relaxed),
             changed: Condvar::new(),
-            work: Mutex::new(work),
+            state: Mutex::new(state),
         });
-        let mut state = table.state();
-        state.slots.push(Slot {
-            text: text.clone(),
+        let mut inner = table.lock();
+        inner.slots.push(Slot {
+            request: request.clone(),
             streams: true,
             pieces: VecDeque::new(),
             ended: is_over.then_some(Ok(())),
             waits: false,
             preempted: false,
         });
-        self.note_live(state.live());
-        text
+        self.note_live(inner.live());
+        request
     }
 
-    /// A text leaves, whether it is over or not.
-    fn leave(&self, text: &Text<Self::Work>) {
-        let mut state = self.table().state();
-        let Some(at) = state.position(text) else {
+    /// A request leaves, whether it is over or not.
+    fn leave(&self, request: &Request<Self::State>) {
+        let mut inner = self.table().lock();
+        let Some(at) = inner.position(request) else {
             return;
         };
-        let slot = state.slots.remove(at);
-        state.gone.push(slot.text);
-        self.note_live(state.live());
-        self.give_back_soon(state);
+        let slot = inner.slots.remove(at);
+        inner.gone.push(slot.request);
+        self.note_live(inner.live());
+        self.give_back_soon(inner);
     }
 
-    /// Gives up what was read for nobody in particular: at once, or when the pass that is under way ends.
+    /// Evicts idle pages of the prefix cache: at once, or after the current step.
     fn forget_idle(&self) {
-        let mut state = self.table().state();
-        state.forgets = true;
-        self.give_back_soon(state);
+        let mut inner = self.table().lock();
+        inner.forgets = true;
+        self.give_back_soon(inner);
     }
 
     /// Whoever leads gives back what is to be given back; where nobody does, this thread, which then has
     /// what is shared for a moment only.
-    fn give_back_soon(&self, mut state: MutexGuard<'_, State<Self::Work>>) {
-        if !state.led {
-            state.led = true;
-            drop(state);
+    fn give_back_soon(&self, mut inner: MutexGuard<'_, Inner<Self::State>>) {
+        if !inner.led {
+            inner.led = true;
+            drop(inner);
             drop(Leadership(self));
         }
     }
 
-    /// The next piece of a text, `None` once it is over. Until it is there, this thread computes where no
+    /// The next piece of a request, `None` once it is over. Until it is there, this thread computes where no
     /// other does.
-    fn next(&self, text: &Text<Self::Work>, cancel: &CancelToken) -> Result<Option<String>> {
-        self.wait(text, true, cancel)
+    fn next(&self, request: &Request<Self::State>, cancel: &CancelToken) -> Result<Option<String>> {
+        self.wait(request, true, cancel)
     }
 
-    /// Waits for the end of a text, of whose pieces none is wanted any more.
-    fn finish(&self, text: &Text<Self::Work>, cancel: &CancelToken) -> Result<()> {
-        self.wait(text, false, cancel).map(|_| ())
+    /// Waits for the end of a request, of whose pieces none is wanted any more.
+    fn finish(&self, request: &Request<Self::State>, cancel: &CancelToken) -> Result<()> {
+        self.wait(request, false, cancel).map(|_| ())
     }
 
-    /// Waits until one of several texts is over, and says which; `None` where there is none.
+    /// Waits until one of several requests is over, and says which; `None` where there is none.
     fn finish_any(
         &self,
-        texts: &[&Text<Self::Work>],
+        requests: &[&Request<Self::State>],
         cancel: &CancelToken,
     ) -> Result<Option<usize>> {
-        let Some(first) = texts.first() else {
+        let Some(first) = requests.first() else {
             return Ok(None);
         };
-        let mut state = self.table().state();
+        let mut inner = self.table().lock();
         loop {
-            for (at, text) in texts.iter().enumerate() {
-                let slot = state.slot(text)?;
+            for (at, request) in requests.iter().enumerate() {
+                let slot = inner.slot(request)?;
                 slot.streams = false;
                 slot.pieces.clear();
                 if slot.ended.is_some() {
@@ -289,25 +289,25 @@ pub(crate) trait Leader: Sized {
                 }
             }
             cancel.check()?;
-            let is_over = |state: &State<Self::Work>, text: &Text<Self::Work>| {
-                let at = state.position(text);
-                at.is_none_or(|at| state.slots[at].ended.is_some())
+            let is_over = |inner: &Inner<Self::State>, request: &Request<Self::State>| {
+                let at = inner.position(request);
+                at.is_none_or(|at| inner.slots[at].ended.is_some())
             };
             let any_over =
-                |state: &State<Self::Work>| texts.iter().any(|text| is_over(state, text));
-            state = self.turn(state, first, cancel, any_over)?;
+                |inner: &Inner<Self::State>| requests.iter().any(|request| is_over(inner, request));
+            inner = self.turn(inner, first, cancel, any_over)?;
         }
     }
 
     fn wait(
         &self,
-        text: &Text<Self::Work>,
+        request: &Request<Self::State>,
         streams: bool,
         cancel: &CancelToken,
     ) -> Result<Option<String>> {
-        let mut state = self.table().state();
+        let mut inner = self.table().lock();
         loop {
-            let slot = state.slot(text)?;
+            let slot = inner.slot(request)?;
             slot.streams = streams;
             if !streams {
                 slot.pieces.clear();
@@ -321,9 +321,9 @@ pub(crate) trait Leader: Sized {
                 None => {}
             }
             cancel.check()?;
-            state = self.turn(state, text, cancel, |state| {
-                let at = state.position(text);
-                at.is_none_or(|at| state.slots[at].is_ready())
+            inner = self.turn(inner, request, cancel, |inner| {
+                let at = inner.position(request);
+                at.is_none_or(|at| inner.slots[at].is_ready())
             })?;
         }
     }
@@ -331,48 +331,48 @@ pub(crate) trait Leader: Sized {
     /// Computes until `is_ready`, or waits a while for the thread that does.
     fn turn<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State<Self::Work>>,
-        text: &Text<Self::Work>,
+        mut inner: MutexGuard<'a, Inner<Self::State>>,
+        request: &Request<Self::State>,
         cancel: &CancelToken,
-        is_ready: impl Fn(&State<Self::Work>) -> bool,
-    ) -> Result<MutexGuard<'a, State<Self::Work>>> {
+        is_ready: impl Fn(&Inner<Self::State>) -> bool,
+    ) -> Result<MutexGuard<'a, Inner<Self::State>>> {
         // The thread that computes may wait for a part that this one has put aside for this call.
         if threads::is_worker() {
             return Err(Error::Internal(
                 "a thread of the pool must not wait for texts that need the pool".to_owned(),
             ));
         }
-        if !state.led {
-            state.led = true;
-            drop(state);
+        if !inner.led {
+            inner.led = true;
+            drop(inner);
             let leadership = Leadership(self);
-            let led = self.lead(cancel, text, is_ready);
+            let led = self.lead(cancel, request, is_ready);
             drop(leadership);
             if led? {
-                return Ok(self.table().state());
+                return Ok(self.table().lock());
             }
-            state = self.table().state();
+            inner = self.table().lock();
         }
-        state.slot(text)?.waits = true;
-        let waited = text.changed.wait_timeout(state, LOOK);
-        state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        state.slot(text)?.waits = false;
-        Ok(state)
+        inner.slot(request)?.waits = true;
+        let waited = request.changed.wait_timeout(inner, LOOK);
+        inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        inner.slot(request)?.waits = false;
+        Ok(inner)
     }
 
-    /// One pass after the other until `is_ready`; false where there is nothing that could be computed now.
+    /// One step after the other until `is_ready`; false where there is nothing that could be computed now.
     fn lead(
         &self,
         cancel: &CancelToken,
-        own: &Text<Self::Work>,
-        is_ready: impl Fn(&State<Self::Work>) -> bool,
+        own: &Request<Self::State>,
+        is_ready: impl Fn(&Inner<Self::State>) -> bool,
     ) -> Result<bool> {
         let mut shared = self.shared();
         loop {
             cancel.check()?;
             self.give_back(&mut shared);
-            let computes = self.pass(&mut shared, own, cancel)?;
-            if is_ready(&self.table().state()) {
+            let computes = self.step(&mut shared, own, cancel)?;
+            if is_ready(&self.table().lock()) {
                 return Ok(true);
             }
             if !computes {
@@ -381,17 +381,17 @@ pub(crate) trait Leader: Sized {
         }
     }
 
-    /// Takes what texts have that have left, and what shall be forgotten.
+    /// Takes what requests have that have left, and what shall be forgotten.
     fn give_back(&self, shared: &mut Self::Shared) {
         let (gone, forgets) = {
-            let mut state = self.table().state();
+            let mut inner = self.table().lock();
             (
-                std::mem::take(&mut state.gone),
-                std::mem::take(&mut state.forgets),
+                std::mem::take(&mut inner.gone),
+                std::mem::take(&mut inner.forgets),
             )
         };
-        for text in gone {
-            self.release(shared, &mut text.work());
+        for request in gone {
+            self.release(shared, &mut request.state());
         }
         if forgets {
             self.forget(shared);
@@ -407,12 +407,12 @@ impl<T: Leader> Drop for Leadership<'_, T> {
         let Self(leader) = self;
         loop {
             leader.give_back(&mut leader.shared());
-            let mut state = leader.table().state();
-            if state.gone.is_empty() && !state.forgets {
-                state.led = false;
-                let mut waiting = state.slots.iter().filter(|slot| slot.waits);
+            let mut inner = leader.table().lock();
+            if inner.gone.is_empty() && !inner.forgets {
+                inner.led = false;
+                let mut waiting = inner.slots.iter().filter(|slot| slot.waits);
                 if let Some(next) = waiting.find(|slot| !slot.is_ready()) {
-                    next.text.changed.notify_one();
+                    next.request.changed.notify_one();
                 }
                 return;
             }

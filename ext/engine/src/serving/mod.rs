@@ -6,6 +6,7 @@ pub(crate) mod dynamic_batcher;
 pub(crate) mod leader;
 pub mod scheduler;
 pub(crate) mod seq2seq;
+pub mod speculation;
 mod stats;
 
 pub use batching::Slice;

@@ -18,7 +18,8 @@ use crate::models::decoder::model::Logits;
 use crate::models::decoder::{peft, Adapter, Decoder, KvPool};
 use crate::nn::Inventory;
 use crate::serving::leader::{self, Leader};
-use crate::serving::scheduler::{too_long, ContextOverflow, DraftModel, Scheduler, Text, Work};
+use crate::serving::scheduler::{self, too_long, ContextOverflow, RequestState, Scheduler};
+use crate::serving::speculation::{DraftModel, Speculation};
 use crate::serving::{Served, Stats};
 use crate::{CancelToken, Error, Result};
 use base::runtime::device::{free_bytes, Device};
@@ -40,7 +41,7 @@ pub struct LanguageModel {
     scheduler: PerProcess<Scheduler>,
     /// What keys and values are stored as, and the bytes they may take.
     cache: (KvType, usize),
-    /// A smaller model that guesses.
+    /// Of speculative decoding.
     draft: Option<DraftModel>,
     stats: Arc<Stats>,
     tokenizer: Tokenizer,
@@ -333,10 +334,10 @@ fn new_scheduler(
 ) -> Result<Scheduler> {
     // Both models have room for the same tokens.
     let token = KvPool::spread_bytes(decoder.config(), kind);
-    let guessing = draft.map_or(0, DraftModel::token_bytes);
-    let tokens = limit / (token + guessing).max(1);
-    let drafter = draft.map(|draft| draft.drafter(tokens.saturating_mul(guessing)));
-    let own = match guessing {
+    let drafting = draft.map_or(0, DraftModel::token_bytes);
+    let tokens = limit / (token + drafting).max(1);
+    let drafter = draft.map(|draft| draft.drafter(tokens.saturating_mul(drafting)));
+    let own = match drafting {
         0 => limit,
         _ => tokens * token,
     };
@@ -382,7 +383,7 @@ fn end_ids(
 pub struct Generation {
     model: Arc<LanguageModel>,
     scheduler: Arc<Scheduler>,
-    text: Arc<Text>,
+    request: Arc<scheduler::Request>,
     process: u32,
 }
 
@@ -429,7 +430,8 @@ impl Generation {
         if afresh {
             scheduler.forget_idle();
         }
-        let work = Work {
+        let state = RequestState {
+            speculation: Speculation::new(config.speculative),
             run: Run::new(&prompt, config, text, model.end_ids.clone())?,
             ids: prompt,
             sequence: None,
@@ -442,9 +444,9 @@ impl Generation {
             came: Instant::now(),
             latest: None,
         };
-        let is_over = work.run.finish_reason().is_some();
+        let is_over = state.run.finish_reason().is_some();
         Ok(Self {
-            text: scheduler.join(work, is_over),
+            request: scheduler.join(state, is_over),
             scheduler,
             model,
             process: std::process::id(),
@@ -459,13 +461,13 @@ impl Generation {
     /// Waits for one token; returns the text that became certain, `None` once the run is over.
     pub fn step(&self, cancel: &CancelToken) -> Result<Option<String>> {
         self.check_process()?;
-        self.scheduler.next(&self.text, cancel)
+        self.scheduler.next(&self.request, cancel)
     }
 
     /// Waits for the end of the run.
     pub fn finish(&self, cancel: &CancelToken) -> Result<()> {
         self.check_process()?;
-        self.scheduler.finish(&self.text, cancel)
+        self.scheduler.finish(&self.request, cancel)
     }
 
     /// Waits until one of several runs of a model is over, and says which.
@@ -473,26 +475,26 @@ impl Generation {
         let Some(first) = generations.first() else {
             return Ok(None);
         };
-        let mut texts = Vec::with_capacity(generations.len());
+        let mut requests = Vec::with_capacity(generations.len());
         for generation in generations {
             generation.check_process()?;
             if !Arc::ptr_eq(&generation.scheduler, &first.scheduler) {
                 let message = "runs of several models can't be waited for together";
                 return Err(Error::InvalidInput(message.to_owned()));
             }
-            texts.push(&*generation.text);
+            requests.push(&*generation.request);
         }
-        first.scheduler.finish_any(&texts, cancel)
+        first.scheduler.finish_any(&requests, cancel)
     }
 
     /// Looks at what was chosen and said so far.
     pub fn read<T>(&self, look: impl FnOnce(&Run) -> T) -> T {
-        look(&self.text.work().run)
+        look(&self.request.state().run)
     }
 
     /// How much of the prompt had been read in earlier runs.
     pub fn cached_length(&self) -> usize {
-        self.text.work().cached.unwrap_or(0)
+        self.request.state().cached.unwrap_or(0)
     }
 
     pub fn model(&self) -> &Arc<LanguageModel> {
@@ -503,7 +505,7 @@ impl Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         if self.check_process().is_ok() {
-            self.scheduler.leave(&self.text);
+            self.scheduler.leave(&self.request);
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::models::seq2seq::Seq2SeqConfig;
 use crate::models::{decoder, seq2seq, Blueprint, TextModel};
 use crate::nn::{Inventory, Linear, PackedSequences};
 use crate::serving::batching;
-use crate::serving::dynamic_batcher::{DynamicBatcher, Request};
+use crate::serving::dynamic_batcher::{DynamicBatcher, Inputs};
 use crate::{CancelToken, Device, Error, Result};
 use base::runtime::threads;
 use formats::files::model_files::{ModelFiles, WeightFiles};
@@ -332,14 +332,14 @@ impl LoadedModel {
         cancel: &CancelToken,
         finish: impl FnOnce(&Tensor) -> Result<R> + Send,
     ) -> Result<R> {
-        let request = Request {
+        let inputs = Inputs {
             body: &self.body,
             device: self.info.device,
             sequences,
             budget: batching::budget(asked, self.info.device)?,
             cancel,
         };
-        self.batcher.forward(&request, finish)
+        self.batcher.forward(&inputs, finish)
     }
 
     /// `sequence_limit` is what sentence-transformers' files say.

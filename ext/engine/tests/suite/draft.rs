@@ -1,8 +1,8 @@
-//! A smaller model guesses what a larger one will say, and no text changes.
+//! Speculative decoding with a draft model changes no text.
 
 use std::sync::Arc;
 
-use engine::generation::{Ending, GenerationConfig, Guesses, Pattern, WhiteSpace};
+use engine::generation::{Ending, GenerationConfig, Pattern, Speculative, WhiteSpace};
 use engine::models::decoder::model::Logits;
 use engine::serving::ContextOverflow;
 use engine::tasks::{Extras, Generation, LanguageModel, LoadOptions, Request};
@@ -15,10 +15,10 @@ use super::scheduling::{
 };
 
 /// Greedy and sampled ones, with and without what else decides about tokens.
-fn configs(guesses: Guesses) -> Vec<GenerationConfig> {
+fn configs(speculative: Speculative) -> Vec<GenerationConfig> {
     let greedy = GenerationConfig {
         max_new_tokens: 40,
-        guesses,
+        speculative,
         ..Default::default()
     };
     let sampled = GenerationConfig {
@@ -61,7 +61,7 @@ fn no_pages(model: &LanguageModel) {
 }
 
 #[test]
-fn texts_are_the_same_whoever_guesses() {
+fn texts_are_the_same_whoever_drafts() {
     let plain = Arc::new(roomy("llama", 512));
     let twin = Arc::new(roomy("llama", 512));
     let stranger = Arc::new(roomy("qwen2", 512));
@@ -69,31 +69,31 @@ fn texts_are_the_same_whoever_guesses() {
         let model = drafted_by(draft);
         for (number, length) in [(1, 3), (2, 63), (3, 64), (4, 65), (5, 300)] {
             let prompt = prompt(length, number);
-            let pairs = configs(Guesses::None).into_iter();
-            for (without, with) in pairs.zip(configs(Guesses::Draft)) {
+            let pairs = configs(Speculative::None).into_iter();
+            for (without, with) in pairs.zip(configs(Speculative::Draft)) {
                 let expected = tokens(&begin(&plain, &prompt, &without));
                 assert_eq!(tokens(&begin(&model, &prompt, &with)), expected);
                 no_pages(&model);
             }
         }
-        let (guessed, right) = (counted(&model, "drafted"), counted(&model, "accepted"));
-        assert!(guessed > 50, "{guessed}");
+        let (drafted, accepted) = (counted(&model, "drafted"), counted(&model, "accepted"));
+        assert!(drafted > 50, "{drafted}");
         if likes {
-            // By equal logits and equal random numbers everything is right.
-            assert_eq!(right, guessed);
+            // By equal logits and equal random numbers everything is accepted.
+            assert_eq!(accepted, drafted);
         } else {
-            assert!(right < guessed / 2, "{right} of {guessed}");
+            assert!(accepted < drafted / 2, "{accepted} of {drafted}");
         }
     }
 }
 
 #[test]
-fn guesses_rest_while_few_are_right() {
+fn drafting_pauses_while_few_are_accepted() {
     let stranger = Arc::new(roomy("qwen2", 512));
     let model = drafted_by(&stranger);
     let config = GenerationConfig {
         max_new_tokens: 60,
-        guesses: Guesses::Draft,
+        speculative: Speculative::Draft,
         ..Default::default()
     };
     tokens(&begin(&model, &prompt(10, 1), &config));
@@ -101,15 +101,15 @@ fn guesses_rest_while_few_are_right() {
 }
 
 #[test]
-fn texts_with_guesses_share_passes_with_others() {
+fn sequences_with_draft_tokens_share_steps_with_others() {
     let plain = Arc::new(roomy("llama", 512));
     let twin = Arc::new(roomy("llama", 512));
     let model = drafted_by(&twin);
-    let ways = [Guesses::Draft, Guesses::None, Guesses::Lookup];
+    let ways = [Speculative::Draft, Speculative::None, Speculative::Lookup];
     let text = |model: &Arc<LanguageModel>, at: usize| {
         let mut config = configs(ways[at % 3]).swap_remove(at % 2);
         if !model.has_draft() {
-            config.guesses = Guesses::None;
+            config.speculative = Speculative::None;
         }
         begin(model, &prompt(5 + 29 * at, at as u32), &config)
     };
@@ -133,7 +133,7 @@ fn texts_with_guesses_share_passes_with_others() {
 }
 
 #[test]
-fn guesses_follow_a_constraint() {
+fn draft_tokens_follow_a_constraint() {
     let twin = Arc::new(load(&tiny("decoders/llama")));
     let model = llama_with(&twin);
     let schema = r#"{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string","maxLength":8}},
@@ -143,14 +143,14 @@ fn guesses_follow_a_constraint() {
         Pattern::Regex("[a-z]{20,30}".to_owned()),
     ];
     for pattern in patterns {
-        let text = |guesses| {
+        let text = |speculative| {
             let cancel = CancelToken::new();
             let constraint = model.constraint(&pattern, Ending::Complete, &cancel);
             let request = Request {
                 prompt: prompt(6, 1),
                 config: GenerationConfig {
                     max_new_tokens: 50,
-                    guesses,
+                    speculative,
                     ..Default::default()
                 },
                 overflow: ContextOverflow::Roll,
@@ -160,9 +160,9 @@ fn guesses_follow_a_constraint() {
             };
             tokens(&Generation::new(model.clone(), request).unwrap())
         };
-        let expected = text(Guesses::None);
+        let expected = text(Speculative::None);
         let before = counted(&model, "drafted");
-        assert_eq!(text(Guesses::Draft), expected);
+        assert_eq!(text(Speculative::Draft), expected);
         assert!(counted(&model, "drafted") > before);
         no_pages(&model);
     }
@@ -172,7 +172,7 @@ fn guesses_follow_a_constraint() {
 fn a_text_that_is_interrupted_goes_on_where_it_was() {
     let twin = Arc::new(roomy("llama", 512));
     let model = drafted_by(&twin);
-    let config = configs(Guesses::Draft).swap_remove(1);
+    let config = configs(Speculative::Draft).swap_remove(1);
     let expected = tokens(&begin(&model, &prompt(200, 1), &config));
     let text = begin(&model, &prompt(200, 1), &config);
     let mut steps = 0;
@@ -200,12 +200,12 @@ fn a_text_that_is_interrupted_goes_on_where_it_was() {
 fn a_context_that_rolls_is_read_anew() {
     let twin = Arc::new(load(&tiny("decoders/llama")));
     let model = llama_with(&twin);
-    let text = |guesses| {
+    let text = |speculative| {
         let request = Request {
             prompt: prompt(40, 1),
             config: GenerationConfig {
                 max_new_tokens: 100,
-                guesses,
+                speculative,
                 ..Default::default()
             },
             overflow: ContextOverflow::Roll,
@@ -215,16 +215,16 @@ fn a_context_that_rolls_is_read_anew() {
         };
         tokens(&Generation::new(model.clone(), request).unwrap())
     };
-    let expected = text(Guesses::None);
-    assert_eq!(text(Guesses::Draft), expected);
+    let expected = text(Speculative::None);
+    assert_eq!(text(Speculative::Draft), expected);
     no_pages(&model);
 }
 
 #[test]
-fn texts_go_on_when_the_model_that_guesses_is_closed() {
+fn requests_go_on_when_the_draft_model_is_closed() {
     let twin = Arc::new(roomy("llama", 512));
     let model = drafted_by(&twin);
-    let config = configs(Guesses::Draft).swap_remove(0);
+    let config = configs(Speculative::Draft).swap_remove(0);
     let expected = tokens(&begin(&model, &prompt(20, 1), &config));
     let text = begin(&model, &prompt(20, 1), &config);
     for _ in 0..10 {
@@ -253,8 +253,8 @@ fn little_memory_is_no_reason_to_fail() {
     };
     let model = Arc::new(roomy_with("llama", 512, &extras));
     assert_eq!(counted(&model, "pages_free"), 6);
-    let config = configs(Guesses::Draft).swap_remove(1);
-    let plainly = configs(Guesses::None).swap_remove(1);
+    let config = configs(Speculative::Draft).swap_remove(1);
+    let plainly = configs(Speculative::None).swap_remove(1);
     let texts: Vec<_> = (0..4)
         .map(|at| begin(&model, &prompt(150, at), &config))
         .collect();
@@ -325,7 +325,7 @@ fn sampled_texts_keep_their_distribution() {
             temperature: 1.0,
             top_k: Some(TOP),
             seed: seed * 7919,
-            guesses: Guesses::Draft,
+            speculative: Speculative::Draft,
             ..Default::default()
         };
         let found = tokens(&begin(&model, &prompt, &config));

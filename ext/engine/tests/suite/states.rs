@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use candle_core::{DType, Device};
-use engine::generation::{GenerationConfig, Guesses};
+use engine::generation::{GenerationConfig, Speculative};
 use engine::models::decoder::model::Reading;
 use engine::models::decoder::{Decoder, KvPool, Sequence};
 use engine::tasks::{Generation, LanguageModel};
@@ -135,7 +135,7 @@ fn a_sequence_resumes_where_a_state_was_saved() {
     }
 }
 
-/// Guesses that turn out wrong are taken back, any number of them and several times in a row.
+/// Draft tokens that are not accepted are taken back, any number of them and several times in a row.
 #[test]
 fn tokens_are_taken_back_with_their_states() {
     for (name, decoder) in stateful() {
@@ -231,19 +231,19 @@ fn model(name: &str, limit: usize) -> Arc<LanguageModel> {
     Arc::new(load_with(&folder.path(""), &limited(limit)).unwrap())
 }
 
-fn asked(number: u32, guesses: Guesses) -> (Vec<u32>, GenerationConfig) {
+fn asked(number: u32, speculative: Speculative) -> (Vec<u32>, GenerationConfig) {
     // Texts that repeat themselves, so that there is something to guess.
     let prompt: Vec<u32> = text(12, number % 3).repeat(4 + number as usize);
     let config = GenerationConfig {
         max_new_tokens: 40,
-        guesses,
+        speculative,
         ..Default::default()
     };
     (prompt, config)
 }
 
 fn alone(model: &Arc<LanguageModel>, number: u32) -> Vec<u32> {
-    let (prompt, config) = asked(number, Guesses::None);
+    let (prompt, config) = asked(number, Speculative::None);
     tokens(&begin(model, &prompt, &config))
 }
 
@@ -257,7 +257,7 @@ fn speculative_decoding_changes_no_token() {
         let (mut drafted, mut accepted) = (0, 0);
         for _ in 0..2 {
             for (number, expected) in expected.iter().enumerate() {
-                let (prompt, config) = asked(number as u32, Guesses::Lookup);
+                let (prompt, config) = asked(number as u32, Speculative::Lookup);
                 assert_eq!(
                     &tokens(&begin(&model, &prompt, &config)),
                     expected,
@@ -282,7 +282,7 @@ fn preempted_sequences_go_on_with_the_same_tokens() {
         let tight = model(&name, 2 * state + 5 * page);
         let all: Vec<Generation> = (0..4)
             .map(|number| {
-                let (prompt, config) = asked(number, Guesses::None);
+                let (prompt, config) = asked(number, Speculative::None);
                 begin(&tight, &prompt, &config)
             })
             .collect();
@@ -299,7 +299,7 @@ fn states_count_as_what_sequences_take() {
     let (name, decoder) = stateful().pop().unwrap();
     let state = KvPool::sequence_bytes(decoder.config());
     let tight = model(&name, state / 2);
-    let (prompt, config) = asked(0, Guesses::None);
+    let (prompt, config) = asked(0, Speculative::None);
     let refused = begin(&tight, &prompt, &config).finish(&CancelToken::new());
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("keys, values and states"), "{message}");

@@ -1,8 +1,8 @@
-//! How much of a prompt is read between the tokens of others.
+//! Chunked prefill: how many tokens of prompts a step computes beside those of sequences that decode.
 
 use std::time::Duration;
 
-/// The time that a pass with a part of a prompt may take, in passes without one: a gap between two tokens
+/// The time that a step with a part of a prompt may take, in steps without one: a gap between two tokens
 /// stays below three of the usual ones with some to spare.
 const STRETCH: f64 = 2.2;
 /// A part is at least this long, so that a prompt gets on.
@@ -11,30 +11,30 @@ const LEAST: usize = 1;
 const FIRST: usize = 2;
 /// By how much a part may be longer than the one before it: what a token takes changes with their number.
 const GROWTH: f64 = 1.5;
-/// What exceeds so many passes is an accident, such as a thread that had to wait.
+/// What exceeds so many steps is an accident, such as a thread that had to wait.
 const ACCIDENT: f64 = 5.0;
 /// The weight of the latest measurement.
 const LATEST: f64 = 0.25;
-/// After so many passes with parts, one without is measured again.
+/// After so many steps with parts, one without is measured again.
 const AGAIN: usize = 64;
-/// Passes of more texts than this are taken for equal.
-const MOST_TEXTS: usize = 256;
+/// Steps of more sequences than this are taken for equal.
+const MOST_SEQUENCES: usize = 256;
 
-/// What passes have taken so far, in seconds.
+/// What steps have taken so far, in seconds.
 #[derive(Default)]
 pub struct ChunkedPrefill {
-    /// A pass in which every text gets one token, by their number.
-    passes: Vec<Option<f64>>,
+    /// A step in which every sequence gets one token, by their number.
+    steps: Vec<Option<f64>>,
     /// A token of a prompt beside it, and such a token of the latest part.
     token: Option<f64>,
     latest: f64,
-    /// How many tokens that part had, and beside how many texts.
+    /// How many tokens that part had, and beside how many sequences.
     part: usize,
     beside: usize,
-    /// How many parts there were since a pass without one.
+    /// How many parts there were since a step without one.
     parts: usize,
-    /// A guess beside it that is checked, and a pass of the model that makes guesses.
-    guess: Option<f64>,
+    /// A draft token beside it that is verified, and a step of the draft model.
+    verify: Option<f64>,
     draft: Option<f64>,
 }
 
@@ -43,19 +43,19 @@ fn blend(before: Option<f64>, latest: f64) -> Option<f64> {
 }
 
 impl ChunkedPrefill {
-    /// How many tokens of prompts go into a pass beside a token of each of `decoding` texts. None where it
-    /// is to be seen what a pass takes without.
+    /// How many tokens of prompts go into a step beside a token of each of `decoding` sequences. None where it
+    /// is to be seen what a step takes without.
     pub fn part(&self, decoding: usize, most: usize) -> usize {
         if self.parts >= AGAIN {
             return 0;
         }
-        // Beside fewer texts a token takes more of a pass: it is to be seen how much.
+        // Beside fewer sequences a token takes more of a step: it is to be seen how much.
         let before = if decoding < self.beside { 0 } else { self.part };
         let longest = ((before as f64 * GROWTH) as usize).max(FIRST).min(most);
         let token = self.token.map(|token| token.max(self.latest));
         match (self.usual(decoding), token) {
-            (Some(pass), Some(token)) if token > 0.0 => {
-                (((STRETCH - 1.0) * pass / token) as usize).clamp(LEAST.min(longest), longest)
+            (Some(step), Some(token)) if token > 0.0 => {
+                (((STRETCH - 1.0) * step / token) as usize).clamp(LEAST.min(longest), longest)
             }
             (Some(_), Some(_)) => longest,
             (Some(_), None) => FIRST.min(most),
@@ -63,59 +63,59 @@ impl ChunkedPrefill {
         }
     }
 
-    /// What a pass of so many texts takes. Where it was not measured, that of fewer texts stands in, or
-    /// the share that so many of more texts have in theirs: rather too little than too much.
-    fn usual(&self, texts: usize) -> Option<f64> {
-        let texts = texts.min(MOST_TEXTS);
-        let known = |at: usize| self.passes.get(at).copied().flatten();
-        let fewer = (1..=texts).rev().find_map(known);
-        let share = |at: usize| known(at).map(|pass| pass * texts as f64 / at as f64);
-        fewer.or_else(|| (texts + 1..self.passes.len()).find_map(share))
+    /// What a step of so many sequences takes. Where it was not measured, that of fewer sequences stands in, or
+    /// the share that so many of more sequences have in theirs: rather too little than too much.
+    fn usual(&self, sequences: usize) -> Option<f64> {
+        let sequences = sequences.min(MOST_SEQUENCES);
+        let known = |at: usize| self.steps.get(at).copied().flatten();
+        let fewer = (1..=sequences).rev().find_map(known);
+        let share = |at: usize| known(at).map(|step| step * sequences as f64 / at as f64);
+        fewer.or_else(|| (sequences + 1..self.steps.len()).find_map(share))
     }
 
-    /// What one guess more for each of `guessing` of the `decoding` texts takes, in passes without
-    /// guesses: to make it and to check it. `None` before a pass was measured.
-    pub fn guess_cost(&self, decoding: usize, guessing: usize) -> Option<f64> {
-        let pass = self.usual(decoding).filter(|&pass| pass > 0.0)?;
-        let check = self.guess.unwrap_or(0.0) * guessing as f64;
-        Some((self.draft.unwrap_or(0.0) + check) / pass)
+    /// What one draft token more for each of `drafting` of the `decoding` sequences takes, in steps without any:
+    /// to make it and to verify it. `None` before a step was measured.
+    pub fn draft_cost(&self, decoding: usize, drafting: usize) -> Option<f64> {
+        let step = self.usual(decoding).filter(|&step| step > 0.0)?;
+        let verify = self.verify.unwrap_or(0.0) * drafting as f64;
+        Some((self.draft.unwrap_or(0.0) + verify) / step)
     }
 
-    /// Takes note of a pass of the model that makes guesses.
+    /// Takes note of a step of the draft model.
     pub fn note_draft(&mut self, took: Duration) {
         self.draft = blend(self.draft, took.as_secs_f64());
     }
 
-    /// Takes note of a pass with `decoding` texts that got a token, `reading` tokens of prompts and
-    /// `guesses` to check.
-    pub fn note(&mut self, decoding: usize, reading: usize, guesses: usize, took: Duration) {
+    /// Takes note of a step with `decoding` sequences that got a token, `reading` tokens of prompts and
+    /// `drafted` tokens to verify.
+    pub fn note(&mut self, decoding: usize, reading: usize, drafted: usize, took: Duration) {
         let took = took.as_secs_f64();
         let usual = self.usual(decoding);
         match (decoding, reading) {
             // Alone a part is read faster than between others.
             (0, _) => {}
-            (_, 0) if guesses > 0 && usual.is_some() => {
-                let each = (took - usual.unwrap_or(0.0)).max(0.0) / guesses as f64;
-                self.guess = blend(self.guess, each);
+            (_, 0) if drafted > 0 && usual.is_some() => {
+                let each = (took - usual.unwrap_or(0.0)).max(0.0) / drafted as f64;
+                self.verify = blend(self.verify, each);
                 self.parts = 0;
             }
             (_, 0) => {
                 self.parts = 0;
-                let at = decoding.min(MOST_TEXTS);
-                if self.passes.len() <= at {
-                    self.passes.resize(at + 1, None);
+                let at = decoding.min(MOST_SEQUENCES);
+                if self.steps.len() <= at {
+                    self.steps.resize(at + 1, None);
                 }
-                self.passes[at] = blend(self.passes[at], took);
+                self.steps[at] = blend(self.steps[at], took);
             }
             _ => {
-                let checks = self.guess.unwrap_or(0.0) * guesses as f64;
-                let pass = usual.unwrap_or(0.0) + checks;
-                let took = if pass > 0.0 {
-                    took.min(ACCIDENT * pass)
+                let checks = self.verify.unwrap_or(0.0) * drafted as f64;
+                let step = usual.unwrap_or(0.0) + checks;
+                let took = if step > 0.0 {
+                    took.min(ACCIDENT * step)
                 } else {
                     took
                 };
-                let each = (took - pass).max(0.0) / reading as f64;
+                let each = (took - step).max(0.0) / reading as f64;
                 self.token = blend(self.token, each);
                 self.latest = each;
                 (self.part, self.beside) = (reading, decoding);
@@ -136,54 +136,54 @@ mod tests {
 
     #[test]
     fn parts_are_as_long_as_the_time_allows() {
-        let mut pace = ChunkedPrefill::default();
-        assert_eq!(pace.part(4, 256), 0);
-        pace.note(4, 0, 0, milliseconds(10.0));
-        assert_eq!(pace.part(4, 256), FIRST);
+        let mut prefill = ChunkedPrefill::default();
+        assert_eq!(prefill.part(4, 256), 0);
+        prefill.note(4, 0, 0, milliseconds(10.0));
+        assert_eq!(prefill.part(4, 256), FIRST);
         for _ in 0..20 {
-            let part = pace.part(4, 256);
-            pace.note(4, part, 0, milliseconds(10.0 + part as f64));
+            let part = prefill.part(4, 256);
+            prefill.note(4, part, 0, milliseconds(10.0 + part as f64));
         }
         // A token takes 1 ms, and 12 ms may be added.
-        assert!((11..=12).contains(&pace.part(4, 256)));
-        assert_eq!(pace.part(4, 8), 8);
+        assert!((11..=12).contains(&prefill.part(4, 256)));
+        assert_eq!(prefill.part(4, 8), 8);
         for _ in 0..40 {
-            pace.note(4, 1, 0, milliseconds(500.0));
+            prefill.note(4, 1, 0, milliseconds(500.0));
         }
-        assert_eq!(pace.part(4, 256), LEAST);
-        (0..AGAIN).for_each(|_| pace.note(4, 1, 0, milliseconds(10.0)));
-        assert_eq!(pace.part(4, 256), 0);
-        pace.note(4, 0, 0, milliseconds(10.0));
-        assert!(pace.part(4, 256) > 0);
+        assert_eq!(prefill.part(4, 256), LEAST);
+        (0..AGAIN).for_each(|_| prefill.note(4, 1, 0, milliseconds(10.0)));
+        assert_eq!(prefill.part(4, 256), 0);
+        prefill.note(4, 0, 0, milliseconds(10.0));
+        assert!(prefill.part(4, 256) > 0);
     }
 
     #[test]
-    fn a_pass_of_another_number_of_texts_is_estimated_with_care() {
-        let mut pace = ChunkedPrefill::default();
-        assert_eq!(pace.usual(2), None);
-        pace.note(4, 0, 0, milliseconds(8.0));
-        assert_eq!(pace.usual(4), Some(0.008));
-        assert_eq!(pace.usual(9), Some(0.008));
-        assert_eq!(pace.usual(2), Some(0.004));
-        pace.note(1, 0, 0, milliseconds(3.0));
-        assert_eq!(pace.usual(2), Some(0.003));
-        assert_eq!(pace.usual(1000), Some(0.008));
+    fn a_step_of_another_number_of_sequences_is_estimated_with_care() {
+        let mut prefill = ChunkedPrefill::default();
+        assert_eq!(prefill.usual(2), None);
+        prefill.note(4, 0, 0, milliseconds(8.0));
+        assert_eq!(prefill.usual(4), Some(0.008));
+        assert_eq!(prefill.usual(9), Some(0.008));
+        assert_eq!(prefill.usual(2), Some(0.004));
+        prefill.note(1, 0, 0, milliseconds(3.0));
+        assert_eq!(prefill.usual(2), Some(0.003));
+        assert_eq!(prefill.usual(1000), Some(0.008));
     }
 
     #[test]
-    fn a_guess_costs_what_it_takes_to_make_and_to_check_it() {
-        let mut pace = ChunkedPrefill::default();
-        assert_eq!(pace.guess_cost(2, 1), None);
-        pace.note(2, 0, 4, milliseconds(10.0));
-        assert_eq!(pace.guess_cost(2, 1), Some(0.0));
-        pace.note(2, 0, 4, milliseconds(14.0));
-        pace.note_draft(milliseconds(2.0));
+    fn a_draft_token_costs_what_it_takes_to_make_and_to_verify_it() {
+        let mut prefill = ChunkedPrefill::default();
+        assert_eq!(prefill.draft_cost(2, 1), None);
+        prefill.note(2, 0, 4, milliseconds(10.0));
+        assert_eq!(prefill.draft_cost(2, 1), Some(0.0));
+        prefill.note(2, 0, 4, milliseconds(14.0));
+        prefill.note_draft(milliseconds(2.0));
         let near = |cost: Option<f64>, wanted: f64| (cost.unwrap() - wanted).abs() < 1e-9;
-        assert!(near(pace.guess_cost(2, 1), 0.3));
-        assert!(near(pace.guess_cost(2, 2), 0.4));
+        assert!(near(prefill.draft_cost(2, 1), 0.3));
+        assert!(near(prefill.draft_cost(2, 2), 0.4));
     }
 
-    /// What a pass of so many rows takes, of which some read a prompt at a position, in passes of one row.
+    /// What a step of so many rows takes, of which some read a prompt at a position, in steps of one row.
     type Machine = fn(usize, usize, usize) -> f64;
 
     /// Every row counts, but less the more there are.
@@ -202,29 +202,39 @@ mod tests {
         processor(rows, 0, 0) + reading as f64 * position as f64 * 1e-4
     }
 
-    /// The passes that a prompt of 4,000 tokens takes beside others' tokens, and the longest of them in
-    /// usual ones. In the middle all texts but one may end.
-    fn read(machine: Machine, texts: usize, most: usize, noise: f64, leave: bool) -> (usize, f64) {
+    /// The steps that a prompt of 4,000 tokens takes beside others' tokens, and the longest of them in
+    /// usual ones. In the middle all sequences but one may end.
+    fn read(
+        machine: Machine,
+        sequences: usize,
+        most: usize,
+        noise: f64,
+        leave: bool,
+    ) -> (usize, f64) {
         let mut random = Random::new(7);
-        let mut pace = ChunkedPrefill::default();
+        let mut prefill = ChunkedPrefill::default();
         let mut noisy = |cost: f64| cost * (1.0 + noise * (2.0 * random.next_f64() - 1.0));
-        for number in [1, texts] {
+        for number in [1, sequences] {
             for _ in 0..20 {
                 let took = noisy(machine(number, 0, 0));
-                pace.note(number, 0, 0, milliseconds(took));
+                prefill.note(number, 0, 0, milliseconds(took));
             }
         }
-        let (mut position, mut passes, mut longest) = (0, 0, 0f64);
+        let (mut position, mut steps, mut longest) = (0, 0, 0f64);
         while position < 4_000 {
-            let texts = if leave && position > 2_000 { 1 } else { texts };
-            let part = pace.part(texts, most).min(4_000 - position);
-            let took = noisy(machine(texts + part, part, position));
-            pace.note(texts, part, 0, milliseconds(took));
-            longest = longest.max(took / machine(texts, 0, 0));
+            let sequences = if leave && position > 2_000 {
+                1
+            } else {
+                sequences
+            };
+            let part = prefill.part(sequences, most).min(4_000 - position);
+            let took = noisy(machine(sequences + part, part, position));
+            prefill.note(sequences, part, 0, milliseconds(took));
+            longest = longest.max(took / machine(sequences, 0, 0));
             position += part;
-            passes += 1;
+            steps += 1;
         }
-        (passes, longest)
+        (steps, longest)
     }
 
     #[test]
@@ -232,13 +242,13 @@ mod tests {
         let machines: [(Machine, usize); 3] =
             [(processor, 256), (graphics, 1024), (attentive, 256)];
         for (name, (machine, most)) in machines.into_iter().enumerate() {
-            for texts in [1, 2, 8, 30] {
+            for sequences in [1, 2, 8, 30] {
                 for (noise, leave) in [(0.0, false), (0.15, false), (0.0, true), (0.15, true)] {
-                    let (passes, longest) = read(machine, texts, most, noise, leave);
-                    let seen = (name, texts, noise, leave, passes, longest);
+                    let (steps, longest) = read(machine, sequences, most, noise, leave);
+                    let seen = (name, sequences, noise, leave, steps, longest);
                     assert!(longest <= 3.0, "{seen:?}");
                     // The prompt gets on as far as that allows.
-                    assert!(longest > 1.6 && passes < 2_500, "{seen:?}");
+                    assert!(longest > 1.6 && steps < 2_500, "{seen:?}");
                 }
             }
         }

@@ -1,54 +1,53 @@
-//! Many texts at once: the threads that wait for texts take turns in computing them, all together in one
-//! pass over the weights after the other. There is no thread beside theirs.
+//! Continuous batching of decoders: each step is one forward pass with a token of every sequence that decodes
+//! and chunks of prompts.
 
 mod chunked_prefill;
-mod draft;
 #[cfg(test)]
 mod faults;
 mod sequence;
-mod step;
+pub(super) mod step;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chunked_prefill::ChunkedPrefill;
-pub use draft::{DraftModel, Drafter};
-pub use sequence::{too_long, ContextOverflow, Text, Work};
+pub use sequence::{too_long, ContextOverflow, Request, RequestState};
 
 use crate::models::decoder::{Decoder, KvPool, Recordings};
 use crate::serving::leader::{Leader, Table};
+use crate::serving::speculation::Drafter;
 use crate::serving::Stats;
 use crate::{CancelToken, Result};
 use base::runtime::device::Device;
 
 pub struct Scheduler {
-    decoder: Arc<Decoder>,
-    device: Device,
+    pub(super) decoder: Arc<Decoder>,
+    pub(super) device: Device,
     stats: Arc<Stats>,
-    table: Table<Work>,
+    table: Table<RequestState>,
     pool: Mutex<Shared>,
     /// What a test lets fail.
     #[cfg(test)]
     pub(crate) faults: faults::Faults,
 }
 
-/// What a pass needs beside the texts.
+/// What a step needs beside the requests.
 pub(crate) struct Shared {
-    pool: KvPool,
+    pub(super) pool: KvPool,
     /// Recorded steps of the model on this pool.
     recordings: Recordings,
-    /// A smaller model, where there is one.
-    drafter: Option<Drafter>,
-    pace: ChunkedPrefill,
-    /// Whether parts of prompts in the pass that is planned are as long as the pace allows.
-    paced: bool,
+    /// The draft model, where there is one.
+    pub(super) drafter: Option<Drafter>,
+    pub(super) prefill: ChunkedPrefill,
+    /// Whether somebody streams one of the sequences that decode in this step.
+    streams: bool,
 }
 
 impl Shared {
-    /// Takes all pages of a text.
-    fn release(&mut self, work: &mut Work) {
-        work.end(&mut self.pool);
+    /// Takes all pages of a request.
+    fn release(&mut self, state: &mut RequestState) {
+        state.end(&mut self.pool);
         if let Some(drafter) = &mut self.drafter {
-            drafter.release(work);
+            drafter.release(state);
         }
     }
 
@@ -80,8 +79,8 @@ impl Scheduler {
                 pool,
                 recordings: Recordings::default(),
                 drafter,
-                pace: ChunkedPrefill::default(),
-                paced: false,
+                prefill: ChunkedPrefill::default(),
+                streams: false,
             }),
             #[cfg(test)]
             faults: faults::Faults::default(),
@@ -103,10 +102,10 @@ impl Scheduler {
 }
 
 impl Leader for Scheduler {
-    type Work = Work;
+    type State = RequestState;
     type Shared = Shared;
 
-    fn table(&self) -> &Table<Work> {
+    fn table(&self) -> &Table<RequestState> {
         &self.table
     }
 
@@ -115,16 +114,16 @@ impl Leader for Scheduler {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pass(&self, shared: &mut Shared, own: &Text, cancel: &CancelToken) -> Result<bool> {
+    fn step(&self, shared: &mut Shared, own: &Request, cancel: &CancelToken) -> Result<bool> {
         let planned = self.plan(shared);
         let computes = !planned.is_empty();
-        let computed = self.compute_pass(planned, shared, own, cancel);
+        let computed = self.compute_step(planned, shared, own, cancel);
         self.count_pages(shared);
         computed.map(|()| computes)
     }
 
-    fn release(&self, shared: &mut Shared, work: &mut Work) {
-        shared.release(work);
+    fn release(&self, shared: &mut Shared, state: &mut RequestState) {
+        shared.release(state);
         self.count_pages(shared);
     }
 

@@ -1,4 +1,4 @@
-//! A text that is being generated: what to read, what was read, and its run.
+//! One request: its tokens, its sequence in the KV cache, and its run.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::generation::run::Run;
 use crate::models::decoder::{Adapter, Decoder, KvPool, Sequence};
 use crate::serving::leader;
+use crate::serving::speculation::Speculation;
 use crate::{Error, Result};
 
 /// What to do when a sequence outgrows the context.
@@ -17,17 +18,18 @@ pub enum ContextOverflow {
     Roll,
 }
 
-/// A text that is being generated.
-pub type Text = leader::Text<Work>;
+/// A request to a decoder.
+pub type Request = leader::Request<RequestState>;
 
-pub struct Work {
+pub struct RequestState {
     pub run: Run,
     /// The prompt and what was chosen after it.
     pub ids: Vec<u32>,
-    /// `None` before it begins, while a pass has it, and after its pages were taken from it.
+    /// `None` before it begins, while a step has it, and after its pages were taken from it.
     pub sequence: Option<Sequence>,
-    /// What a smaller model has read of it.
+    /// The draft model's sequence.
     pub draft: Option<Sequence>,
+    pub speculation: Speculation,
     pub adapter: Option<Arc<Adapter>>,
     pub overflow: ContextOverflow,
     /// Whether to begin with nothing that was read before.
@@ -40,13 +42,13 @@ pub struct Work {
     pub latest: Option<Instant>,
 }
 
-impl Work {
+impl RequestState {
     /// Whether the context has room for another token after the next.
     pub fn has_room(&self) -> bool {
         self.overflow == ContextOverflow::Roll || self.ids.len() + 1 < self.context_length
     }
 
-    /// Makes sure that there is a sequence that the rest of the text can follow. Two events void one: a
+    /// Makes sure that there is a sequence that the remaining tokens can follow. Two events void one: a
     /// full context and a change of rotation.
     pub fn begin(&mut self, decoder: &Decoder, pool: &mut KvPool) -> Result<()> {
         if self.ids.len() > self.context_length {

@@ -1,4 +1,4 @@
-//! One pass over the weights: which texts go into it, and what becomes of its logits.
+//! One forward pass: which requests go into it, and what becomes of its logits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,47 +6,48 @@ use std::time::{Duration, Instant};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{Scheduler, Shared, Text, Work};
+use super::{Request, RequestState, Scheduler, Shared};
 use crate::generation::Scores;
 use crate::models::decoder::model::Reading;
 use crate::models::decoder::{KvPool, Sequence};
-use crate::serving::leader::{caught, Leader, UnderWay};
+use crate::serving::leader::{caught, Active, Leader};
 use crate::{CancelToken, Error, Result};
 use base::runtime::threads;
 
-/// A pass of more rows than this, or of one text alone, ends at once when its thread is interrupted; a
+/// A step of more rows than this, or of one request alone, ends at once when its thread is interrupted; a
 /// short one for others too is brought to its end.
 const SHORT: usize = 64;
 
 /// A part of a prompt is at least this long where nobody watches the others' tokens come: then it matters
-/// when texts end, not how long a pass takes.
+/// when requests end, not how long a step takes.
 const UNWATCHED: usize = 64;
 
-/// Guesses are added to a pass up to this many rows: beyond, they cost more than they may save.
-pub(super) const GUESSING: usize = 16;
+/// Draft tokens are added to a step up to this many rows: beyond, they cost more than they may save.
+pub(in crate::serving) const DRAFT_ROWS: usize = 16;
 
-/// A piece of a text that a pass reads.
-pub(super) struct Planned {
-    pub text: Arc<Text>,
+/// The tokens of a request that a step computes.
+pub(in crate::serving) struct Planned {
+    pub request: Arc<Request>,
     pub tokens: Vec<u32>,
     sequence: Sequence,
     /// How many of its last tokens' logits are wanted.
     pub wanted: usize,
-    /// The last of the tokens that are guesses.
-    pub guesses: usize,
+    /// How many of its last tokens are draft tokens.
+    pub drafted: usize,
     outcome: Option<Result<Vec<Scores>>>,
 }
 
 impl Planned {
-    /// How much of the text will have been read.
+    /// How much of the request will have been read.
     pub fn end(&self) -> usize {
         self.sequence.length() + self.tokens.len()
     }
 
     /// Whether its next token is the likeliest, after which one more is read.
     fn goes_on_plainly(&self) -> bool {
-        let work = self.text.work();
-        self.wanted == 1 && self.guesses == 0 && work.has_room() && work.run.goes_on_plainly()
+        let state = self.request.state();
+        let decodes = self.wanted == 1 && self.drafted == 0 && state.speculation.is_off();
+        decodes && state.has_room() && state.run.goes_on_plainly()
     }
 
     fn adapter(&self) -> usize {
@@ -59,95 +60,107 @@ impl Scheduler {
     /// What the next step computes, first come, first served: one token of every sequence that decodes, and
     /// parts of prompts.
     pub(super) fn plan(&self, shared: &mut Shared) -> Vec<Planned> {
-        let texts = self.table.texts();
-        self.begin(&texts, shared);
-        let budget = self.prompt_budget(&texts, shared);
-        let mut planned = self.fill(&texts, budget, shared);
+        let requests = self.table.requests();
+        self.begin(&requests, shared);
+        let budget = self.prompt_budget(&requests, shared);
+        let mut planned = self.fill(&requests, budget, shared);
         if planned.is_empty() && budget == 0 {
             // The prompt that came first has the pages that those who decode wait for.
-            planned = self.fill(&texts, self.device.prompt_tokens(), shared);
+            planned = self.fill(&requests, self.device.prompt_tokens(), shared);
         }
-        self.add_guesses(&mut planned, &mut shared.pool);
+        self.add_draft_tokens(&mut planned, &mut shared.pool);
         planned
     }
 
-    /// Gives a sequence to every text that may go on and has none.
-    fn begin(&self, texts: &[UnderWay<Work>], shared: &mut Shared) {
+    /// Gives a sequence to every request that may go on and has none.
+    fn begin(&self, requests: &[Active<RequestState>], shared: &mut Shared) {
         let mut running = 0;
-        for UnderWay { text, goes_on, .. } in texts {
-            let mut work = text.work();
+        for Active {
+            request, goes_on, ..
+        } in requests
+        {
+            let mut state = request.state();
             if *goes_on {
-                let begins = work.cached.is_none();
-                if let Err(error) = work.begin(&self.decoder, &mut shared.pool) {
-                    drop(work);
-                    self.fail(text, error, shared);
+                let begins = state.cached.is_none();
+                if let Err(error) = state.begin(&self.decoder, &mut shared.pool) {
+                    drop(state);
+                    self.fail(request, error, shared);
                     continue;
                 }
                 if begins {
-                    self.note_beginning(&work);
+                    self.note_beginning(&state);
                 }
             }
-            running += usize::from(work.sequence.is_some());
+            running += usize::from(state.sequence.is_some());
         }
         self.note_running(running, self.table.live());
     }
 
     /// How many tokens of prompts the next step computes beside those that decode.
-    fn prompt_budget(&self, texts: &[UnderWay<Work>], shared: &mut Shared) -> usize {
-        let Shared { pace, paced, .. } = shared;
+    fn prompt_budget(&self, requests: &[Active<RequestState>], shared: &mut Shared) -> usize {
+        let Shared {
+            prefill, streams, ..
+        } = shared;
         let most = self.device.prompt_tokens();
-        let decodes = |one: &&UnderWay<Work>| one.goes_on && one.text.work().pending().len() == 1;
-        let decoding: Vec<_> = texts.iter().filter(decodes).collect();
-        *paced = decoding.iter().any(|one| one.streams);
-        match (decoding.len(), *paced) {
+        let decodes =
+            |one: &&Active<RequestState>| one.goes_on && one.request.state().pending().len() == 1;
+        let decoding: Vec<_> = requests.iter().filter(decodes).collect();
+        *streams = decoding.iter().any(|one| one.streams);
+        match (decoding.len(), *streams) {
             (0, _) => most,
-            (decoding, true) => match pace.part(decoding, most) {
+            (decoding, true) => match prefill.part(decoding, most) {
                 0 => 0,
                 part => part.max(self.device.least_part()),
             },
-            (decoding, false) => pace.part(decoding, most).max(UNWATCHED.min(most)),
+            (decoding, false) => prefill.part(decoding, most).max(UNWATCHED.min(most)),
         }
     }
 
     /// Takes what fits into the next step, in the order of arrival.
     fn fill(
         &self,
-        texts: &[UnderWay<Work>],
+        requests: &[Active<RequestState>],
         mut budget: usize,
         shared: &mut Shared,
     ) -> Vec<Planned> {
         let mut planned: Vec<Planned> = Vec::new();
-        for (at, UnderWay { text, goes_on, .. }) in texts.iter().enumerate() {
-            let pending = text.work().pending().len();
-            if !goes_on || pending == 0 || text.work().sequence.is_none() {
+        for (
+            at,
+            Active {
+                request, goes_on, ..
+            },
+        ) in requests.iter().enumerate()
+        {
+            let pending = request.state().pending().len();
+            if !goes_on || pending == 0 || request.state().sequence.is_none() {
                 continue;
             }
             let count = match pending {
                 1 => 1,
                 _ if budget == 0 => 0,
-                _ => self.decoder.piece_length(text.work().pending(), budget),
+                _ => self.decoder.piece_length(request.state().pending(), budget),
             };
             if count == 0 {
                 continue;
             }
-            match self.make_room(texts, at, count, shared, planned.is_empty()) {
+            match self.make_room(requests, at, count, shared, planned.is_empty()) {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(error) => {
-                    self.fail(text, error, shared);
+                    self.fail(request, error, shared);
                     continue;
                 }
             }
-            let mut work = text.work();
-            let tokens = work.pending()[..count].to_vec();
-            if let Some(sequence) = work.sequence.take() {
+            let mut state = request.state();
+            let tokens = state.pending()[..count].to_vec();
+            if let Some(sequence) = state.sequence.take() {
                 budget = budget.saturating_sub(if pending == 1 { 0 } else { count });
                 planned.push(Planned {
-                    text: text.clone(),
+                    request: request.clone(),
                     tokens,
                     sequence,
                     wanted: usize::from(count == pending),
-                    guesses: 0,
+                    drafted: 0,
                     outcome: None,
                 });
             }
@@ -155,81 +168,90 @@ impl Scheduler {
         planned
     }
 
-    /// Ends a text that can't go on; others may have its pages.
-    fn fail(&self, text: &Text, error: Error, shared: &mut Shared) {
-        shared.release(&mut text.work());
-        self.table.tell(text, [], Some(Err(error)));
+    /// Ends a request that can't go on; others may have its pages.
+    fn fail(&self, request: &Request, error: Error, shared: &mut Shared) {
+        shared.release(&mut request.state());
+        self.table.tell(request, [], Some(Err(error)));
     }
 
-    /// Lets texts guess ahead where a pass has few rows.
-    fn add_guesses(&self, planned: &mut [Planned], pool: &mut KvPool) {
+    /// Adds draft tokens where a step has few rows.
+    fn add_draft_tokens(&self, planned: &mut [Planned], pool: &mut KvPool) {
         let rows: usize = planned.iter().map(|piece| piece.tokens.len()).sum();
-        let mut room = GUESSING.saturating_sub(rows);
+        let mut room = DRAFT_ROWS.saturating_sub(rows);
         for piece in planned.iter_mut().filter(|piece| piece.wanted == 1) {
-            let mut work = piece.text.work();
-            let Work { run, ids, .. } = &mut *work;
-            let mut guesses = match room {
+            let mut state = piece.request.state();
+            let RequestState {
+                run,
+                ids,
+                speculation,
+                ..
+            } = &mut *state;
+            let mut draft = match room {
                 0 => continue,
-                _ => run.guess(ids),
+                _ => speculation.draft(run, ids),
             };
-            drop(work);
-            guesses.truncate(room);
-            self.check(guesses, piece, pool);
-            room -= piece.guesses;
+            drop(state);
+            draft.truncate(room);
+            self.verify(draft, piece, pool);
+            room -= piece.drafted;
         }
     }
 
-    /// Lets a pass check guesses of what follows a text, as far as there is room.
-    pub(super) fn check(&self, mut guesses: Vec<u32>, piece: &mut Planned, pool: &mut KvPool) {
+    /// Adds draft tokens to a step, which verifies them, as far as there is room.
+    pub(in crate::serving) fn verify(
+        &self,
+        mut draft: Vec<u32>,
+        piece: &mut Planned,
+        pool: &mut KvPool,
+    ) {
         let (length, most) = {
-            let work = piece.text.work();
-            (work.ids.len(), work.context_length)
+            let state = piece.request.state();
+            (state.ids.len(), state.context_length)
         };
-        guesses.truncate(most.saturating_sub(length + 1));
-        let variant = self.decoder.rope_variant(length + guesses.len());
-        let known = self.decoder.check_tokens(&guesses).is_ok();
-        let count = piece.tokens.len() + guesses.len();
+        draft.truncate(most.saturating_sub(length + 1));
+        let variant = self.decoder.rope_variant(length + draft.len());
+        let known = self.decoder.check_tokens(&draft).is_ok();
+        let count = piece.tokens.len() + draft.len();
         let fits = known && variant == piece.sequence.rope_variant();
-        if guesses.is_empty() || !fits || !pool.extend(&mut piece.sequence, count).unwrap_or(false)
-        {
+        if draft.is_empty() || !fits || !pool.extend(&mut piece.sequence, count).unwrap_or(false) {
             return;
         }
-        piece.guesses = guesses.len();
-        piece.wanted += guesses.len();
-        piece.tokens.append(&mut guesses);
+        piece.drafted = draft.len();
+        piece.wanted += draft.len();
+        piece.tokens.append(&mut draft);
     }
 
-    fn note_beginning(&self, work: &Work) {
-        let cached = work.cached.unwrap_or(0);
-        self.stats.queue_ms.observe_time(work.came.elapsed());
-        self.stats.tokens_in.add((work.ids.len() - cached) as u64);
+    fn note_beginning(&self, state: &RequestState) {
+        let cached = state.cached.unwrap_or(0);
+        self.stats.queue_ms.observe_time(state.came.elapsed());
+        self.stats.tokens_in.add((state.ids.len() - cached) as u64);
         if cached > 0 {
             self.stats.prefix_hits.add(1);
             self.stats.prefix_tokens.add(cached as u64);
         }
     }
 
-    /// Pages for `count` more tokens of a text; where there are none left, others are preempted. False where
+    /// Pages for `count` more tokens of a request; where there are none left, others are preempted. False where
     /// it has to wait for one that came before it.
     fn make_room(
         &self,
-        texts: &[UnderWay<Work>],
+        requests: &[Active<RequestState>],
         at: usize,
         count: usize,
         shared: &mut Shared,
         is_first: bool,
     ) -> Result<bool> {
-        let mut work = texts[at].text.work();
-        let Some(sequence) = &mut work.sequence else {
+        let mut state = requests[at].request.state();
+        let Some(sequence) = &mut state.sequence else {
             return Ok(false);
         };
-        let mut victims = victims(texts, at);
+        let mut victims = victims(requests, at);
         loop {
             if shared.pool.extend(sequence, count)? {
                 return Ok(true);
             }
             match victims.next() {
-                Some(other) => self.preempt(&texts[other].text, shared),
+                Some(other) => self.preempt(&requests[other].request, shared),
                 None if is_first && shared.pool.book().used() == sequence.held() => {
                     // It has all pages that there are.
                     shared.pool.check_fits(sequence.room() + count)?;
@@ -240,29 +262,31 @@ impl Scheduler {
         }
     }
 
-    /// Takes a text's pages. It computes them again when it goes on, as far as the prefix cache has lost them.
-    fn preempt(&self, text: &Text, shared: &mut Shared) {
-        let mut work = text.work();
-        if work.sequence.is_some() {
-            shared.release(&mut work);
+    /// Takes a request's pages. It computes them again when it goes on, as far as the prefix cache has lost them.
+    fn preempt(&self, request: &Request, shared: &mut Shared) {
+        let mut state = request.state();
+        if state.sequence.is_some() {
+            shared.release(&mut state);
             self.stats.preempted.add(1);
-            self.table.preempt(text);
+            self.table.preempt(request);
         }
     }
 
     /// Computes what was planned and hands it on. After an interrupt everything is as before.
-    pub(super) fn compute_pass(
+    pub(super) fn compute_step(
         &self,
         mut planned: Vec<Planned>,
         shared: &mut Shared,
-        own: &Text,
+        own: &Request,
         cancel: &CancelToken,
     ) -> Result<()> {
         if planned.is_empty() {
             return Ok(());
         }
         let rows: usize = planned.iter().map(|piece| piece.tokens.len()).sum();
-        let alone = planned.iter().all(|piece| piece.text.number == own.number);
+        let alone = planned
+            .iter()
+            .all(|piece| piece.request.number == own.number);
         let unhurried = CancelToken::new();
         let cancel = if alone || rows > SHORT {
             cancel
@@ -270,25 +294,25 @@ impl Scheduler {
             &unhurried
         };
         let started = Instant::now();
-        let mut drafted = Duration::ZERO;
+        let mut drafting = Duration::ZERO;
         let computed = threads::install(|| {
             self.device.keeping_awake(|| {
                 self.draft(&mut planned, shared, cancel)?;
-                drafted = started.elapsed();
+                drafting = started.elapsed();
                 self.compute(&mut planned, shared, cancel)
             })
         });
         let took = started.elapsed();
         let interrupted = computed.and_then(|result| result);
         if interrupted.is_ok() {
-            let decodes = |piece: &&Planned| piece.tokens.len() == 1 + piece.guesses;
+            let decodes = |piece: &&Planned| piece.tokens.len() == 1 + piece.drafted;
             let decoding = planned.iter().filter(decodes).count();
             let rows: usize = planned.iter().map(|piece| piece.tokens.len()).sum();
-            let guesses: usize = planned.iter().map(|piece| piece.guesses).sum();
-            let reading = rows - decoding - guesses;
-            if shared.paced || reading == 0 {
-                let took = took.saturating_sub(drafted);
-                shared.pace.note(decoding, reading, guesses, took);
+            let draft: usize = planned.iter().map(|piece| piece.drafted).sum();
+            let reading = rows - decoding - draft;
+            if shared.streams || reading == 0 {
+                let took = took.saturating_sub(drafting);
+                shared.prefill.note(decoding, reading, draft, took);
             }
             self.stats.batches.add(1);
             self.stats.batch_size.observe(planned.len() as f64);
@@ -409,21 +433,21 @@ impl Scheduler {
         }
     }
 
-    /// Lets a text choose its next token, on whatever thread is free; and those after it as long as the
-    /// guesses were right.
+    /// Chooses a request's next token, on whatever thread is free; and those after it as long as draft tokens
+    /// are accepted.
     fn choose(&self, piece: Planned, took: Duration) -> Chosen {
         let Planned {
-            text,
+            request,
             tokens,
             sequence,
-            guesses,
+            drafted,
             outcome,
             ..
         } = piece;
-        let mut work = text.work();
-        work.sequence = Some(sequence);
-        work.run.computed(took);
-        let guesses = &tokens[tokens.len() - guesses..];
+        let mut state = request.state();
+        state.sequence = Some(sequence);
+        state.run.computed(took);
+        let draft = &tokens[tokens.len() - drafted..];
         let mut said = Vec::new();
         let mut failure = None;
         match outcome {
@@ -431,11 +455,11 @@ impl Scheduler {
             Some(Err(error)) => failure = Some(error),
             Some(Ok(rows)) => {
                 for (at, scores) in rows.iter().enumerate() {
-                    match self.take(&mut work, scores) {
+                    match self.take(&mut state, scores) {
                         Ok((token, piece)) => {
                             said.push(piece);
-                            let over = work.run.finish_reason().is_some();
-                            if over || guesses.get(at) != Some(&token) {
+                            let over = state.run.finish_reason().is_some();
+                            if over || draft.get(at) != Some(&token) {
                                 break;
                             }
                         }
@@ -447,57 +471,57 @@ impl Scheduler {
                 }
             }
         }
-        if !guesses.is_empty() && !said.is_empty() {
-            let right = said.len() - 1;
-            work.run.guessed(guesses.len(), right);
-            self.stats.drafted.add(guesses.len() as u64);
-            self.stats.accepted.add(right as u64);
+        if !draft.is_empty() && !said.is_empty() {
+            let accepted = said.len() - 1;
+            state.speculation.note(draft.len(), accepted);
+            self.stats.drafted.add(draft.len() as u64);
+            self.stats.accepted.add(accepted as u64);
         }
-        let over = work.run.finish_reason().is_some();
-        drop(work);
+        let over = state.run.finish_reason().is_some();
+        drop(state);
         Chosen {
-            text,
+            request,
             said,
             failure,
             over,
         }
     }
 
-    fn take(&self, work: &mut Work, scores: &Scores) -> Result<(u32, String)> {
+    fn take(&self, state: &mut RequestState, scores: &Scores) -> Result<(u32, String)> {
         let started = Instant::now();
-        let room = work.has_room();
+        let room = state.has_room();
         let bug = "red-candle met a bug of its own while it chose a token. Please report it";
-        let taken = caught(bug, || work.run.take(scores, room));
-        work.run.chose(started.elapsed());
+        let taken = caught(bug, || state.run.take(scores, room));
+        state.run.chose(started.elapsed());
         let (token, piece) = taken?;
-        work.ids.push(token);
-        self.note_token(work);
+        state.ids.push(token);
+        self.note_token(state);
         Ok((token, piece))
     }
 
-    fn note_token(&self, work: &mut Work) {
+    fn note_token(&self, state: &mut RequestState) {
         let now = Instant::now();
         self.stats.tokens_out.add(1);
-        match work.latest.replace(now) {
+        match state.latest.replace(now) {
             Some(before) => self.stats.token_ms.observe_time(now - before),
-            None => self.stats.first_token_ms.observe_time(now - work.came),
+            None => self.stats.first_token_ms.observe_time(now - state.came),
         }
     }
 
-    /// Gives a text's owner what there is, and its pages to others where it is over.
+    /// Gives a request's owner what there is, and its pages to others where it is over.
     fn hand_on(&self, chosen: Chosen, shared: &mut Shared) {
         let Chosen {
-            text,
+            request,
             said,
             failure,
             over,
         } = chosen;
         let ends = over || failure.is_some();
         {
-            let mut work = text.work();
-            let known = work.ids.len() - usize::from(!said.is_empty());
-            if let Some(sequence) = &mut work.sequence {
-                // Wrong guesses were read too.
+            let mut state = request.state();
+            let known = state.ids.len() - usize::from(!said.is_empty());
+            if let Some(sequence) = &mut state.sequence {
+                // Draft tokens that were not accepted were computed too.
                 if sequence.length() > known {
                     shared.pool.truncate(sequence, known);
                 }
@@ -505,42 +529,45 @@ impl Scheduler {
                 shared.pool.pass_by(sequence);
             }
             if let Some(drafter) = &mut shared.drafter {
-                drafter.settle(&mut work);
+                drafter.settle(&mut state);
             }
-            if ends || !self.table.has(&text) {
-                shared.release(&mut work);
+            if ends || !self.table.has(&request) {
+                shared.release(&mut state);
             }
         }
         let ended = match failure {
             Some(error) => Some(Err(error)),
             None => over.then_some(Ok(())),
         };
-        self.table.tell(&text, said, ended);
+        self.table.tell(&request, said, ended);
         if ends {
             self.note_live(self.table.live());
         }
     }
 }
 
-/// Whose pages a text may take, in this order: paused streams, whose callers read nothing at the moment, and
+/// Whose pages a request may take, in this order: paused streams, whose callers read nothing at the moment, and
 /// those that came later, the latest first.
-fn victims(texts: &[UnderWay<Work>], at: usize) -> impl Iterator<Item = usize> + '_ {
-    let others = move || (0..texts.len()).rev().filter(move |&other| other != at);
-    let paused = others().filter(|&other| !texts[other].goes_on);
-    let later = others().filter(move |&other| other > at && texts[other].goes_on);
+fn victims(requests: &[Active<RequestState>], at: usize) -> impl Iterator<Item = usize> + '_ {
+    let others = move || (0..requests.len()).rev().filter(move |&other| other != at);
+    let paused = others().filter(|&other| !requests[other].goes_on);
+    let later = others().filter(move |&other| other > at && requests[other].goes_on);
     paused.chain(later)
 }
 
-/// What the texts need of the logits.
+/// What the requests need of the logits.
 fn scores(logits: &Tensor, group: &[Planned]) -> Result<Vec<Scores>> {
     let choosing = group.iter().filter(|piece| piece.wanted > 0);
-    Scores::read(logits, choosing.map(|piece| piece.text.work().run.needs()))
+    Scores::read(
+        logits,
+        choosing.map(|piece| piece.request.state().run.needs()),
+    )
 }
 
 /// What came of a piece.
 struct Chosen {
-    text: Arc<Text>,
-    /// What became certain of the text with each token; none while its prompt is being read.
+    request: Arc<Request>,
+    /// What became certain of the request with each token; none while its prompt is being read.
     said: Vec<String>,
     failure: Option<Error>,
     over: bool,

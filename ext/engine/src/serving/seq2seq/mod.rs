@@ -5,7 +5,7 @@ mod scheduler;
 
 use std::sync::Arc;
 
-pub(crate) use request::Request;
+pub(crate) use request::RequestState;
 pub use request::{WritingSettings, Written};
 pub(crate) use scheduler::Seq2SeqScheduler;
 

@@ -47,7 +47,7 @@ struct Sequence {
 }
 
 /// The sequences of a call.
-pub(crate) struct Request {
+pub(crate) struct RequestState {
     parts: Arc<Seq2SeqParts>,
     settings: WritingSettings,
     sequences: Vec<Sequence>,
@@ -94,7 +94,7 @@ impl WritingSettings {
     }
 }
 
-impl Request {
+impl RequestState {
     pub fn new(
         parts: Arc<Seq2SeqParts>,
         sources: Vec<Vec<u32>>,

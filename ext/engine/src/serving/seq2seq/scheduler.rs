@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use super::request::Request;
+use super::request::RequestState;
 use super::Seq2SeqParts;
 use crate::models::seq2seq::{Cache, Rows};
 use crate::nn::PackedSequences;
-use crate::serving::leader::{caught, Leader, Table, Text};
+use crate::serving::leader::{caught, Leader, Request, Table};
 use crate::serving::Stats;
 use crate::{CancelToken, Error, Result};
 use base::runtime::threads;
@@ -24,7 +24,7 @@ const SHORT: usize = 64;
 
 /// The requests to one model.
 pub(crate) struct Seq2SeqScheduler {
-    table: Table<Request>,
+    table: Table<RequestState>,
     taken: Mutex<()>,
     stats: Arc<Stats>,
 }
@@ -44,10 +44,10 @@ impl Seq2SeqScheduler {
 type Computed = (Vec<Vec<f32>>, Cache);
 
 impl Leader for Seq2SeqScheduler {
-    type Work = Request;
+    type State = RequestState;
     type Shared = ();
 
-    fn table(&self) -> &Table<Request> {
+    fn table(&self) -> &Table<RequestState> {
         &self.table
     }
 
@@ -55,12 +55,12 @@ impl Leader for Seq2SeqScheduler {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pass(&self, (): &mut (), own: &Text<Request>, cancel: &CancelToken) -> Result<bool> {
-        let under_way = self.table.texts();
-        let mut parts: Vec<_> = under_way
+    fn step(&self, (): &mut (), own: &Request<RequestState>, cancel: &CancelToken) -> Result<bool> {
+        let listed = self.table.requests();
+        let mut parts: Vec<_> = listed
             .iter()
             .filter(|one| one.goes_on)
-            .map(|one| (&*one.text, one.text.work()))
+            .map(|one| (&*one.request, one.request.state()))
             .collect();
         let Some((_, first)) = parts.first() else {
             return Ok(false);
@@ -75,7 +75,9 @@ impl Leader for Seq2SeqScheduler {
         });
         self.stats.waiting.set(going - parts.len());
         let rows: usize = parts.iter().map(|(_, request)| request.rows()).sum();
-        let alone = parts.iter().all(|(text, _)| text.number == own.number);
+        let alone = parts
+            .iter()
+            .all(|(request, _)| request.number == own.number);
         let unhurried = CancelToken::new();
         let cancel = if alone || rows + encoding > SHORT {
             cancel
@@ -84,7 +86,7 @@ impl Leader for Seq2SeqScheduler {
         };
         let active: usize = parts.iter().map(|(_, request)| request.active()).sum();
         let running = self.stats.running.enter_many(active as u64);
-        let mut requests: Vec<&mut Request> = parts
+        let mut requests: Vec<&mut RequestState> = parts
             .iter_mut()
             .map(|(_, request)| &mut **request)
             .collect();
@@ -99,14 +101,14 @@ impl Leader for Seq2SeqScheduler {
         })
         .and_then(|chosen| chosen)?;
         drop(running);
-        let told: Vec<_> = parts.into_iter().map(|(text, _)| text).collect();
-        for (text, (said, ended)) in told.into_iter().zip(chosen) {
-            self.table.tell(text, said, ended);
+        let told: Vec<_> = parts.into_iter().map(|(request, _)| request).collect();
+        for (request, (said, ended)) in told.into_iter().zip(chosen) {
+            self.table.tell(request, said, ended);
         }
         Ok(true)
     }
 
-    fn release(&self, (): &mut (), _: &mut Request) {}
+    fn release(&self, (): &mut (), _: &mut RequestState) {}
 
     fn forget(&self, (): &mut ()) {}
 
@@ -120,10 +122,10 @@ impl Leader for Seq2SeqScheduler {
 /// computed by itself, so that only the one at fault fails.
 fn compute_each(
     model: &Seq2SeqParts,
-    requests: &mut [&mut Request],
+    requests: &mut [&mut RequestState],
     cancel: &CancelToken,
 ) -> Result<Vec<Result<Computed>>> {
-    let compute = |requests: &mut [&mut Request]| {
+    let compute = |requests: &mut [&mut RequestState]| {
         let bug = "red-candle met a bug of its own while it generated. Please report it";
         caught(bug, || compute(model, requests, cancel))
     };
@@ -142,7 +144,7 @@ fn compute_each(
 
 fn compute(
     model: &Seq2SeqParts,
-    requests: &mut [&mut Request],
+    requests: &mut [&mut RequestState],
     cancel: &CancelToken,
 ) -> Result<Vec<Computed>> {
     let started = Instant::now();
@@ -169,7 +171,11 @@ fn compute(
 }
 
 /// Encodes the sources that are not encoded yet, all at once.
-fn encode(model: &Seq2SeqParts, requests: &mut [&mut Request], cancel: &CancelToken) -> Result<()> {
+fn encode(
+    model: &Seq2SeqParts,
+    requests: &mut [&mut RequestState],
+    cancel: &CancelToken,
+) -> Result<()> {
     let started = Instant::now();
     let mut sequences = PackedSequences::new();
     let waiting = requests
@@ -197,7 +203,7 @@ fn encode(model: &Seq2SeqParts, requests: &mut [&mut Request], cancel: &CancelTo
 
 /// The new text of a request's first sequence, and the end where it has come.
 fn choose(
-    request: &mut Request,
+    request: &mut RequestState,
     computed: Result<Computed>,
 ) -> (Option<String>, Option<Result<()>>) {
     let bug = "red-candle met a bug of its own while it chose a token. Please report it";

@@ -1,7 +1,7 @@
 //! The draft model of speculative decoding.
 
 use super::LanguageModel;
-use crate::serving::scheduler::DraftModel;
+use crate::serving::speculation::DraftModel;
 use crate::{Error, Result};
 use formats::text::tokenizer::Tokenizer;
 

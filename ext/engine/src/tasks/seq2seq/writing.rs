@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Seq2SeqModel;
 use crate::generation::Constraint;
 use crate::serving::leader::{self, Leader};
-use crate::serving::seq2seq::{Request, Seq2SeqScheduler, WritingSettings, Written};
+use crate::serving::seq2seq::{RequestState, Seq2SeqScheduler, WritingSettings, Written};
 use crate::{CancelToken, Result};
 
 /// A call under way: its sequences are computed together with those of all others.
@@ -13,7 +13,7 @@ use crate::{CancelToken, Result};
 /// A call of [`Writing::step`] that is interrupted may be repeated; it goes on where it was.
 pub struct Writing {
     scheduler: Arc<Seq2SeqScheduler>,
-    request: Arc<leader::Text<Request>>,
+    request: Arc<leader::Request<RequestState>>,
     process: u32,
 }
 
@@ -26,7 +26,7 @@ impl Writing {
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<Self> {
         let scheduler = model.scheduler()?;
-        let request = Request::new(model.parts.clone(), sources, settings, constraint)?;
+        let request = RequestState::new(model.parts.clone(), sources, settings, constraint)?;
         let is_over = request.is_over();
         Ok(Self {
             request: scheduler.join(request, is_over),
@@ -51,7 +51,7 @@ impl Writing {
     /// What has become of the sequences, in their order.
     pub fn written(&self) -> Result<Vec<Written>> {
         self.check_process()?;
-        self.request.work().written()
+        self.request.state().written()
     }
 
     /// A run belongs to the process that began it.

@@ -1,22 +1,22 @@
-//! A smaller model that reads along and guesses what the larger one will say. It costs or saves time, and
-//! changes no text; whatever goes wrong with it, the texts go on without guesses.
+//! The draft model: a smaller model that computes the same sequences and drafts their next tokens. Whatever goes
+//! wrong with it, requests go on without draft tokens.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use super::step::{Planned, GUESSING};
-use super::{Scheduler, Shared, Text, Work};
-use crate::generation::drafting::Preview;
+use super::DraftSampler;
 use crate::generation::Scores;
 use crate::models::decoder::model::Reading;
 use crate::models::decoder::{Decoder, KvPool, Recordings, Sequence};
+use crate::serving::scheduler::step::{Planned, DRAFT_ROWS};
+use crate::serving::scheduler::{Request, RequestState, Scheduler, Shared};
 use crate::{CancelToken, Error, Result};
 use base::runtime::device::{Device, Home};
 use base::runtime::log;
 use kernels::paged::KvType;
 
-/// What a scheduler needs to know of a smaller model. The model is its owner's, who may close it.
+/// What a scheduler needs to know of a draft model. The model is its owner's, who may close it.
 #[derive(Clone)]
 pub struct DraftModel {
     decoder: Weak<Decoder>,
@@ -65,17 +65,17 @@ pub struct Drafter {
     recordings: Recordings,
 }
 
-/// A text that the smaller model goes on with.
+/// A sequence that the draft model goes on with.
 struct Line {
     /// Which of the planned pieces.
     at: usize,
-    text: Arc<Text>,
+    request: Arc<Request>,
     sequence: Sequence,
     /// What it reads next.
     tokens: Vec<u32>,
     /// How tokens are chosen once everything is read; `None` where that is not so.
-    preview: Option<Preview>,
-    guesses: Vec<u32>,
+    sampler: Option<DraftSampler>,
+    draft: Vec<u32>,
 }
 
 impl Drafter {
@@ -87,19 +87,19 @@ impl Drafter {
         self.pool.forget_idle();
     }
 
-    /// Gives the pages of a text back.
-    pub fn release(&mut self, work: &mut Work) {
-        if let Some(sequence) = work.draft.take() {
+    /// Gives the pages of a request back.
+    pub fn release(&mut self, state: &mut RequestState) {
+        if let Some(sequence) = state.draft.take() {
             self.pool.release(sequence);
         }
     }
 
-    /// Forgets guesses that turned out wrong.
-    pub fn settle(&mut self, work: &mut Work) {
-        let Some(sequence) = &mut work.draft else {
+    /// Drops draft tokens that were not accepted.
+    pub fn settle(&mut self, state: &mut RequestState) {
+        let Some(sequence) = &mut state.draft else {
             return;
         };
-        let pairs = sequence.tokens().iter().zip(&work.ids);
+        let pairs = sequence.tokens().iter().zip(&state.ids);
         let common = pairs.take_while(|(read, id)| read == id).count();
         if common < sequence.length() {
             self.pool.truncate(sequence, common);
@@ -108,41 +108,41 @@ impl Drafter {
         self.pool.pass_by(sequence);
     }
 
-    /// What is to be read next of a text, at most `budget` tokens, with room for guesses.
+    /// What is to be read next of a request, at most `budget` tokens, with room for draft tokens.
     fn line(
         &mut self,
         decoder: &Decoder,
         (at, piece): (usize, &Planned),
         budget: usize,
-        preview: Option<Preview>,
+        sampler: Option<DraftSampler>,
     ) -> Result<Option<Line>> {
-        let mut work = piece.text.work();
+        let mut state = piece.request.state();
         let end = piece.end();
-        let guesses = preview.as_ref().map_or(0, Preview::left);
-        let length = work.ids.len() + guesses;
-        if length > self.model.context_length || decoder.check_tokens(&work.ids).is_err() {
-            self.release(&mut work);
+        let room = sampler.as_ref().map_or(0, DraftSampler::left);
+        let length = state.ids.len() + room;
+        if length > self.model.context_length || decoder.check_tokens(&state.ids).is_err() {
+            self.release(&mut state);
             return Ok(None);
         }
         let rope_variant = decoder.rope_variant(length);
         // The last token is always run, since its logits are needed.
-        let known = &work.ids[..work.ids.len() - 1];
+        let known = &state.ids[..state.ids.len() - 1];
         let fits = |sequence: &Sequence| {
             sequence.rope_variant() == rope_variant && known.starts_with(sequence.tokens())
         };
-        if !work.draft.as_ref().is_some_and(fits) {
-            self.release(&mut work);
+        if !state.draft.as_ref().is_some_and(fits) {
+            self.release(&mut state);
         }
-        let mut sequence = match work.draft.take() {
+        let mut sequence = match state.draft.take() {
             Some(sequence) => sequence,
             None => {
-                let known = &work.ids[..work.ids.len() - 1];
+                let known = &state.ids[..state.ids.len() - 1];
                 self.pool.begin(None, rope_variant, known)?
             }
         };
         let read = sequence.length();
         let count = end.saturating_sub(read).min(budget);
-        let has_room = match self.pool.extend(&mut sequence, count + guesses) {
+        let has_room = match self.pool.extend(&mut sequence, count + room) {
             Ok(has_room) => has_room,
             Err(error) => {
                 self.pool.release(sequence);
@@ -150,20 +150,20 @@ impl Drafter {
             }
         };
         if count == 0 || !has_room {
-            work.draft = Some(sequence);
+            state.draft = Some(sequence);
             return Ok(None);
         }
         Ok(Some(Line {
             at,
-            text: piece.text.clone(),
-            tokens: work.ids[read..read + count].to_vec(),
-            preview: preview.filter(|_| read + count == end),
+            request: piece.request.clone(),
+            tokens: state.ids[read..read + count].to_vec(),
+            sampler: sampler.filter(|_| read + count == end),
             sequence,
-            guesses: Vec::new(),
+            draft: Vec::new(),
         }))
     }
 
-    /// One pass of the smaller model; whoever has read everything guesses a token more.
+    /// One step of the draft model; whoever has read everything drafts a token more.
     fn step(
         &mut self,
         decoder: &Decoder,
@@ -180,7 +180,7 @@ impl Drafter {
             .map(|line| Reading {
                 tokens: &line.tokens,
                 sequence: &mut line.sequence,
-                wanted: usize::from(line.preview.is_some()),
+                wanted: usize::from(line.sampler.is_some()),
             })
             .collect();
         let (pool, recordings) = (&mut self.pool, &mut self.recordings);
@@ -188,21 +188,21 @@ impl Drafter {
         let rows = match logits {
             Some(logits) => {
                 let known = logits.narrow(1, 0, vocabulary.min(logits.dim(1)?))?;
-                let previews = lines.iter().filter_map(|line| line.preview.as_ref());
-                Scores::read(&known, previews.map(Preview::needs))?
+                let samplers = lines.iter().filter_map(|line| line.sampler.as_ref());
+                Scores::read(&known, samplers.map(DraftSampler::needs))?
             }
             None => Vec::new(),
         };
         let mut rows = rows.iter();
         for line in lines {
             line.tokens.clear();
-            let Some(preview) = &mut line.preview else {
+            let Some(sampler) = &mut line.sampler else {
                 continue;
             };
             let Some(row) = rows.next() else { continue };
-            if let Some(token) = preview.take(row) {
-                line.guesses.push(token);
-                if preview.left() > 0 {
+            if let Some(token) = sampler.take(row) {
+                line.draft.push(token);
+                if sampler.left() > 0 {
                     line.tokens.push(token);
                 }
             }
@@ -212,9 +212,9 @@ impl Drafter {
 }
 
 impl Scheduler {
-    /// Lets the smaller model read what the pass reads, and guess what follows where a pass has few rows.
+    /// Lets the draft model read what the step reads, and draft what follows where a step has few rows.
     /// Only an interrupt is an error.
-    pub(super) fn draft(
+    pub(in crate::serving) fn draft(
         &self,
         planned: &mut [Planned],
         shared: &mut Shared,
@@ -230,26 +230,26 @@ impl Scheduler {
         let mut lines = Vec::new();
         let drafted = || {
             self.lines(&decoder, planned, shared, &mut lines)?;
-            self.guess(&decoder, &mut lines, shared, cancel)
+            self.draft_lines(&decoder, &mut lines, shared, cancel)
         };
         let drafted = catch_unwind(AssertUnwindSafe(drafted)).unwrap_or_else(|_| {
-            let message = "red-candle met a bug of its own while a draft model guessed";
+            let message = "red-candle met a bug of its own while a draft model drafted";
             Err(Error::Internal(message.to_owned()))
         });
         for line in &mut lines {
-            line.text.work().draft = Some(std::mem::take(&mut line.sequence));
+            line.request.state().draft = Some(std::mem::take(&mut line.sequence));
         }
         match drafted {
             Ok(()) => {
                 for line in lines {
-                    self.check(line.guesses, &mut planned[line.at], &mut shared.pool);
+                    self.verify(line.draft, &mut planned[line.at], &mut shared.pool);
                 }
                 Ok(())
             }
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
                 log::warn(format!(
-                    "the draft model is not used any more, and texts go on without it: {error}"
+                    "the draft model is not used any more, and requests go on without it: {error}"
                 ));
                 shared.drafter = None;
                 Ok(())
@@ -257,7 +257,7 @@ impl Scheduler {
         }
     }
 
-    /// What the smaller model is to read.
+    /// What the draft model is to read.
     fn lines(
         &self,
         decoder: &Decoder,
@@ -271,40 +271,48 @@ impl Scheduler {
         let most = self.device.prompt_tokens();
         let budget = match planned.len() {
             1 => most,
-            others => shared.pace.part(others, most),
+            others => shared.prefill.part(others, most),
         };
         let rows: usize = planned.iter().map(|piece| piece.tokens.len()).sum();
-        let is_drafted = |piece: &Planned| piece.text.work().run.is_drafted();
+        let follows = |piece: &Planned| piece.request.state().speculation.follows();
         let ending = planned.iter().filter(|piece| piece.wanted > 0).count();
-        let guessing = |piece: &Planned| piece.wanted == 1 && is_drafted(piece);
-        let guessing = planned.iter().filter(|piece| guessing(piece)).count();
-        let room = GUESSING.saturating_sub(rows) / guessing.max(1);
+        let drafts = |piece: &&Planned| piece.wanted == 1 && follows(piece);
+        let drafting = planned.iter().filter(drafts).count();
+        let room = DRAFT_ROWS.saturating_sub(rows) / drafting.max(1);
         for (at, piece) in planned.iter().enumerate() {
-            // With guesses that a constraint makes, it catches up later.
-            if piece.guesses > 0 {
+            // With draft tokens of a constraint, it catches up later.
+            if piece.drafted > 0 {
                 continue;
             }
-            let reads = piece.wanted == 0 && is_drafted(piece);
-            let mut preview = match (piece.wanted, room, shared.pace.guess_cost(ending, guessing)) {
-                // All texts of a pass wait for the guesses of some.
+            let reads = piece.wanted == 0 && follows(piece);
+            let mut sampler = match (
+                piece.wanted,
+                room,
+                shared.prefill.draft_cost(ending, drafting),
+            ) {
+                // All sequences of a step wait for the draft tokens of some.
                 (1, 1.., Some(cost)) => {
-                    let cost = cost * ending as f64 / guessing.max(1) as f64;
-                    piece.text.work().run.preview(cost)
+                    let cost = cost * ending as f64 / drafting.max(1) as f64;
+                    let mut state = piece.request.state();
+                    let RequestState {
+                        run, speculation, ..
+                    } = &mut *state;
+                    speculation.sampler(run, cost)
                 }
                 _ => None,
             };
-            if let Some(preview) = &mut preview {
-                preview.limit(room);
+            if let Some(sampler) = &mut sampler {
+                sampler.limit(room);
             }
-            if !reads && preview.is_none() {
+            if !reads && sampler.is_none() {
                 continue;
             }
-            lines.extend(drafter.line(decoder, (at, piece), budget, preview)?);
+            lines.extend(drafter.line(decoder, (at, piece), budget, sampler)?);
         }
         Ok(())
     }
 
-    fn guess(
+    fn draft_lines(
         &self,
         decoder: &Decoder,
         lines: &mut [Line],
@@ -321,7 +329,7 @@ impl Scheduler {
             drafter.step(decoder, lines, vocabulary, cancel)?;
             // Whoever is behind by more has a prompt to read.
             if rows <= 2 * lines.len() {
-                shared.pace.note_draft(started.elapsed());
+                shared.prefill.note_draft(started.elapsed());
             }
         }
         Ok(())
