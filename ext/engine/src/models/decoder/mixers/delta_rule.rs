@@ -6,7 +6,7 @@
 use candle_core::Tensor;
 
 use super::convolution::Convolution;
-use super::shared::{counted, side_by_side, sigmoid, softplus, Chain};
+use super::shared::{counted, each_row, side_by_side, sigmoid, softplus, Chain};
 use super::short_conv::MOST_TAPS;
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked};
@@ -300,7 +300,7 @@ impl StateMixer for DeltaRuleLayer {
         let rule = self.config;
         let qkv = values(&Tensor::cat(&self.qkv.parts(x, &[])?, 1)?)?;
         let mixed = past.scan((index, 0), &self.convolution, &qkv, step.batch)?;
-        let fading = self.faded(values(&self.fading.forward(x)?)?);
+        let fading = self.faded(values(&self.fading.forward(x)?)?)?;
         let mut written = values(&self.written.forward(x)?)?;
         for written in &mut written {
             *written = sigmoid(*written) * rule.most_written;
@@ -312,16 +312,16 @@ impl StateMixer for DeltaRuleLayer {
         ];
         let inputs = side_by_side([&mixed, &fading, &written], widths);
         let mut read = past.scan((index, 1), &rule, &inputs, step.batch)?;
-        self.finish(&values(&self.gate.forward(x)?)?, &mut read);
+        self.finish(&values(&self.gate.forward(x)?)?, &mut read)?;
         self.output.forward(&rows(read, rule.value_width(), x)?)
     }
 }
 
 impl DeltaRuleLayer {
     /// What states are multiplied by.
-    fn faded(&self, mut inputs: Vec<f32>) -> Vec<f32> {
+    fn faded(&self, mut inputs: Vec<f32>) -> Result<Vec<f32>> {
         let factors = self.config.factors();
-        for row in inputs.chunks_exact_mut(self.bias.len()) {
+        each_row(&mut inputs, self.bias.len(), |_, row| {
             for (at, (x, bias)) in row.iter_mut().zip(&self.bias).enumerate() {
                 let (given, rate) = (*x + bias, self.rates[at / factors]);
                 let exponent = match self.config.fading {
@@ -330,14 +330,15 @@ impl DeltaRuleLayer {
                 };
                 *x = exponent.exp();
             }
-        }
-        inputs
+        })?;
+        Ok(inputs)
     }
 
     /// Normalizes what every head reads, and applies its gates.
-    fn finish(&self, gates: &[f32], read: &mut [f32]) {
+    fn finish(&self, gates: &[f32], read: &mut [f32]) -> Result<()> {
         let size = self.config.value_size;
-        for (row, gates) in read.chunks_exact_mut(size).zip(gates.chunks_exact(size)) {
+        each_row(read, size, |index, row| {
+            let gates = &gates[index * size..][..size];
             let squares: f32 = row.iter().map(|x| x * x).sum();
             let factor = (squares / size as f32 + self.config.epsilon).sqrt().recip();
             for ((x, weight), gate) in row.iter_mut().zip(&self.norm).zip(gates) {
@@ -347,6 +348,6 @@ impl DeltaRuleLayer {
                 };
                 *x = *x * factor * weight * opened;
             }
-        }
+        })
     }
 }

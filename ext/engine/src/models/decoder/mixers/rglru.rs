@@ -4,7 +4,7 @@
 use candle_core::Tensor;
 
 use super::convolution::Convolution;
-use super::shared::{counted, side_by_side, sigmoid, softplus};
+use super::shared::{counted, each_row, side_by_side, sigmoid, softplus};
 use super::short_conv::MOST_TAPS;
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked};
@@ -178,11 +178,13 @@ impl StateMixer for RglruLayer {
         let given = past.scan((index, 0), &self.convolution, &given, step.batch)?;
         let cut = rows(given.clone(), width, x)?;
         let cut = cut.reshape((x.dim(0)?, blocks, width / blocks))?;
-        let mut taken = self.input_gate.forward(&cut)?;
-        let mut kept = self.fading_gate.forward(&cut)?;
+        let gates = [
+            &self.input_gate.forward(&cut)?[..],
+            &self.fading_gate.forward(&cut)?,
+        ];
+        let mut inputs = side_by_side(gates, [width; 2]);
         let begins: Vec<bool> = step.batch.positions().map(|at| at == 0).collect();
-        self.open((&given, &begins), &mut taken, &mut kept);
-        let inputs = side_by_side([&taken, &kept], [width; 2]);
+        self.open(&given, &begins, &mut inputs)?;
         let read = past.scan((index, 1), &self.config, &inputs, step.batch)?;
         let read = elementwise::multiply(&rows(read, width, x)?, &beside)?;
         self.output.forward(&read)
@@ -190,24 +192,24 @@ impl StateMixer for RglruLayer {
 }
 
 impl RglruLayer {
-    /// Makes of both gates what is taken of each input, and what states keep.
-    fn open(&self, (rows, begins): (&[f32], &[bool]), taken: &mut [f32], kept: &mut [f32]) {
+    /// Makes of both gates, side by side in rows, what is taken of each input, and what states keep.
+    fn open(&self, given: &[f32], begins: &[bool], gates: &mut [f32]) -> Result<()> {
         let width = self.config.width;
-        let tokens = rows.chunks_exact(width).zip(begins);
-        let tokens = tokens.zip(taken.chunks_exact_mut(width));
-        for (((row, begins), taken), kept) in tokens.zip(kept.chunks_exact_mut(width)) {
+        each_row(gates, 2 * width, |token, gates| {
+            let given = &given[token * width..][..width];
+            let (taken, kept) = gates.split_at_mut(width);
             for channel in 0..width {
                 let input = sigmoid(taken[channel] + self.input_gate.bias[channel]);
                 let fading = sigmoid(kept[channel] + self.fading_gate.bias[channel]);
                 let exponent = fading * self.rates[channel];
                 // The first token of a sequence is taken as it is.
-                let portion = match begins {
+                let portion = match begins[token] {
                     true => 1.0,
                     false => (1.0 - (2.0 * exponent).exp()).sqrt(),
                 };
-                taken[channel] = row[channel] * input * portion;
+                taken[channel] = given[channel] * input * portion;
                 kept[channel] = exponent.exp();
             }
-        }
+        })
     }
 }

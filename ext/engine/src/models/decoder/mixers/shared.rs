@@ -1,12 +1,17 @@
 //! What several kinds of layers that keep a state are made of.
 
 use candle_core::Tensor;
+use rayon::prelude::*;
 
 use super::values;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Place;
 use crate::nn::{Inventory, Linear};
 use crate::Result;
+use base::runtime::threads;
+
+/// Fewer elements than these are computed on one thread.
+const SERIAL: usize = 1 << 12;
 
 /// A tensor of so many elements, on the host and in f32.
 pub fn counted(parameters: &Parameters<'_>, place: Place, count: usize) -> Result<Vec<f32>> {
@@ -66,6 +71,23 @@ pub fn side_by_side<const COUNT: usize>(
         }
     }
     out
+}
+
+/// A function of every row, over the pool where there is enough to do.
+pub fn each_row(
+    values: &mut [f32],
+    width: usize,
+    work: impl Fn(usize, &mut [f32]) + Sync,
+) -> Result<()> {
+    if values.len() < SERIAL || threads::is_alone() {
+        let rows = values.chunks_exact_mut(width).enumerate();
+        rows.for_each(|(index, row)| work(index, row));
+        return Ok(());
+    }
+    threads::install(|| {
+        let rows = values.par_chunks_exact_mut(width).enumerate();
+        rows.for_each(|(index, row)| work(index, row));
+    })
 }
 
 pub fn sigmoid(x: f32) -> f32 {

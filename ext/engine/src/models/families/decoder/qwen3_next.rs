@@ -7,6 +7,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     config: |raw| {
         let mut config = config(raw)?;
         config.experts = experts(raw, config.layer_count, true, Shared::Gated)?;
+        config.experts = config.experts.filter(|experts| experts.count > 0);
         Ok(config)
     },
     names: |_| NAMES,

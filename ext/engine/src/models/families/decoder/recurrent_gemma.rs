@@ -13,8 +13,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         };
         let mut config = decoder(raw, &usual)?;
         config.norm.offset = 1.0;
-        let scale = half::bf16::from_f32((config.hidden_size as f32).sqrt());
-        config.embedding_scale = scale.to_f32();
+        let scale = (config.hidden_size as f32).sqrt();
+        config.embedding_scale = half::bf16::from_f32(scale).to_f32();
         config.logit_soft_cap = Some(number(raw, "logits_soft_cap")?.unwrap_or(30.0));
         let window = raw.opt_usize("attention_window_size")?;
         config.windows = vec![window.or(Some(2048)); config.layer_count];
@@ -42,21 +42,16 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         gate: "mlp_block.gate_proj",
         up: "mlp_block.up_proj",
         down: "mlp_block.down_proj",
-        ..NAMES
+        state_gate: "temporal_block.linear_y",
+        state_input: "temporal_block.linear_x",
+        state_convolution: "temporal_block.conv_1d",
+        state_input_gate: "temporal_block.rg_lru.input_gate_weight",
+        state_input_gate_bias: "temporal_block.rg_lru.input_gate_bias",
+        state_fading: "temporal_block.rg_lru.recurrent_gate_weight",
+        state_fading_bias: "temporal_block.rg_lru.recurrent_gate_bias",
+        state_decay: "temporal_block.rg_lru.recurrent_param",
+        state_output: "temporal_block.linear_out",
+        ..LLAMA
     },
     gguf: None,
-};
-
-/// Of the recurrent units.
-const NAMES: Names = Names {
-    state_gate: "temporal_block.linear_y",
-    state_input: "temporal_block.linear_x",
-    state_convolution: "temporal_block.conv_1d",
-    state_input_gate: "temporal_block.rg_lru.input_gate_weight",
-    state_input_gate_bias: "temporal_block.rg_lru.input_gate_bias",
-    state_fading: "temporal_block.rg_lru.recurrent_gate_weight",
-    state_fading_bias: "temporal_block.rg_lru.recurrent_gate_bias",
-    state_decay: "temporal_block.rg_lru.recurrent_param",
-    state_output: "temporal_block.linear_out",
-    ..LLAMA
 };
