@@ -130,7 +130,9 @@ RSpec.describe Candle::Reasoning do
   it "refuses other wishes" do
     llm = ScriptedRuns.model(thinking)
     { { reasoning: 3 } => /reasoning must be :auto/, { reasoning: { budget: -1 } } => /budget of reasoning/,
-      { reasoning: { buget: 1 } } => /not buget/, { reasoning_effort: "huge" } => /reasoning_effort must be/ }
+      { reasoning: { buget: 1 } } => /not buget/, { enable_thinking: "no" } => /enable_thinking must be true or false/,
+      { reasoning: BasicObject.new } => /not a BasicObject/, { enable_thinking: BasicObject.new } => /not a BasicObject/,
+      { reasoning_effort: BasicObject.new } => /not a BasicObject/, { reasoning_effort: "huge" } => /reasoning_effort must be/ }
       .each { |options, message| expect { llm.chat(question, **options) }.to raise_error(ArgumentError, message) }
     expect { llm.chat(question, reasonin: false) }.to raise_error(ArgumentError, /did you mean reasoning/i)
   end

@@ -14,8 +14,16 @@ module Candle
     # @return [AnswerRun]
     def begin_run(prompt_or_messages, reasoning: :auto, enable_thinking: nil, reasoning_effort: nil, **options)
       wish = Reasoning.of(reasoning, enable_thinking: enable_thinking, reasoning_effort: reasoning_effort)
+      options = with_template(options)
       prompt, ids = encoded(prompt_or_messages, reasoning: wish, **options.slice(*PROMPT_OPTIONS))
       begin_ids(ids, prompt, reasoning: wish, **options.except(:tools, :add_special_tokens))
+    end
+
+    # A template is looked up by its text, which must be one.
+    def with_template(options)
+      return options if NilClass === options[:chat_template]
+
+      options.merge(chat_template: Arguments.label(options[:chat_template], "chat_template"))
     end
 
     # @return [Array(String, Array<Integer>)] the prompt and its ids

@@ -18,6 +18,7 @@ module Candle
     # @raise [ArgumentError] for anything else
     def self.of(value = :auto, enable_thinking: nil, reasoning_effort: nil)
       effort = effort(reasoning_effort)
+      switch(enable_thinking)
       case value
       when Reasoning then value
       when nil, :auto, "auto" then new(nil, nil, enable_thinking, effort)
@@ -26,6 +27,12 @@ module Candle
       else raise ArgumentError, "reasoning must be :auto, true, false or { budget: tokens }, not " \
                                 "#{Arguments.shown(value)}"
       end
+    end
+
+    def self.switch(value)
+      return if TrueClass === value || FalseClass === value || NilClass === value
+
+      raise ArgumentError, "enable_thinking must be true or false, not #{Arguments.shown(value)}"
     end
 
     def self.with_budget(given, enable_thinking, effort)
@@ -41,7 +48,7 @@ module Candle
     end
 
     def self.effort(value)
-      return if value.nil?
+      return if NilClass === value
 
       name = String === value || Symbol === value ? value.to_s : nil
       return name if EFFORTS.include?(name)
@@ -49,7 +56,7 @@ module Candle
       raise ArgumentError, "reasoning_effort must be #{EFFORTS[0...-1].join(", ")} or #{EFFORTS.last}, not " \
                            "#{Arguments.shown(value)}"
     end
-    private_class_method :with_budget, :effort
+    private_class_method :switch, :with_budget, :effort
 
     # Messages with the reasoning of earlier answers under the names that the templates look for. What the templates do
     # with it is theirs: most leave out that of earlier turns.

@@ -268,6 +268,7 @@ module Candle
       end
 
       shown = {}
+      chat_template = with_template({ chat_template: chat_template })[:chat_template]
       tools = Tool.all(tools)
       if tools.any?
         prompt_or_messages, shown = with_definitions(prompt_or_messages, choose(tools, tool_choice), chat_template)

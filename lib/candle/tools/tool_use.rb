@@ -26,6 +26,7 @@ module Candle
     def chat_with_tools(messages, tools:, execute: false, tool_choice: :auto, observer: nil, **options, &block)
       offered = choose(Tool.all(tools), tool_choice)
       callable!(offered) if execute
+      options = with_template(options) if respond_to?(:tokenizer)
       completion = complete_with_tools(messages, tools: tools, tool_choice: tool_choice, **options, &block)
       found = offered.empty? ? nil : calls_in(completion.text, offered, options[:chat_template])
       calls = found ? found.tool_calls : []
@@ -56,6 +57,7 @@ module Candle
     # @return [Completion]
     def complete_with_tools(messages, tools:, tool_choice: :auto, **options, &block)
       offered = choose(Tool.all(tools), tool_choice)
+      options = with_template(options) if respond_to?(:tokenizer)
       options[:tool_formats] = tool_formats(options[:chat_template]) if offered.any? && respond_to?(:tokenizer)
       return demand(messages, offered, options, &block) if demands_call?(tool_choice)
 
