@@ -72,10 +72,10 @@ module ScriptedRuns
   def script(llm, *texts)
     runs = []
     allow(llm).to receive(:_begin) do |ids, settings|
-      runs << [ids, settings]
+      runs << [ids.to_a, settings]
       text = texts.size == 1 ? texts.first : texts.fetch(runs.size - 1)
       said = llm.tokenizer.encode(text, add_special_tokens: false)
-      Run.new(llm.tokenizer, said, ids, settings)
+      Run.new(llm.tokenizer, said, ids.to_a, settings)
     end
     runs
   end

@@ -232,7 +232,10 @@ RSpec.describe Candle::VLM do
     encoder = described_class::ImageEncoder.load(vlm.llm, vlm.model_id, { device: "cpu" })
     seen = encoder.encode(vlm.llm, [photo, image("flower.png")])
     expect(seen.map(&:size)).to eq([16, 16])
-    expect(seen.map { |image| image.ids.flatten }.reduce(:&)).to be_empty
+    start = vlm.tokenizer.ids("a", add_special_tokens: false)
+    ids = encoder.join([start] * 3, seen).to_a
+    expect(ids.size).to eq((3 * start.size) + 32)
+    expect((ids - start.to_a).uniq.size).to eq(32)
     expect(seen.map(&:spelling)).to eq([encoder.place] * 2)
   end
 

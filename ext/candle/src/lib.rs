@@ -28,6 +28,7 @@ mod seq2seq;
 mod sparse_embedding_model;
 mod supported_models;
 mod tensor;
+mod token_ids;
 mod tokenizer;
 mod utils;
 mod vlm;
@@ -105,6 +106,7 @@ fn resolve_classes(ruby: &Ruby) {
         <vlm::RbEncoded as TypedData>::class,
         <vlm::RbImageEncoder as TypedData>::class,
         <tensor::RbTensor as TypedData>::class,
+        <token_ids::RbIds as TypedData>::class,
         <tokenizer::RbTokenizer as TypedData>::class,
         <weights::RbWeights as TypedData>::class,
     ];

@@ -12,8 +12,9 @@ use engine::{CancelToken, Error as EngineError};
 use formats::files::model_files::ModelFiles;
 use kernels::paged::KvType;
 use magnus::typed_data::Obj;
-use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
+use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby, Value};
 
+use crate::token_ids::RbIds;
 use crate::{error, gvl, hub, model};
 
 #[magnus::wrap(class = "Candle::LLM", free_immediately, size)]
@@ -88,9 +89,10 @@ fn logprobs(
     })
 }
 
-/// Begins a run, which is computed with all others from now on.
-fn begin(ruby: &Ruby, llm: &RbLlm, prompt: Vec<u32>, settings: RHash) -> Result<RbRun, Error> {
+/// Begins a run, which is computed with all others from now on. `prompt` is `Ids` or an Array of them.
+fn begin(ruby: &Ruby, llm: &RbLlm, prompt: Value, settings: RHash) -> Result<RbRun, Error> {
     let model = llm.model.get(ruby)?;
+    let prompt = RbIds::of(prompt)?;
     let config = generation_config(ruby, settings)?;
     let roll = model::setting(ruby, settings, "roll")?.unwrap_or(false);
     let afresh = model::setting(ruby, settings, "afresh")?.unwrap_or(false);
@@ -175,7 +177,7 @@ pub(crate) fn generation_config(ruby: &Ruby, settings: RHash) -> Result<Generati
         seed: given!(seed).unwrap_or(default.seed),
         stop_sequences: given!(stop_sequences).unwrap_or_default(),
         logprobs: given!(logprobs),
-        speculative: model::parsed(ruby, settings, "guesses", Speculative::parse)?
+        speculative: model::parsed(ruby, settings, "speculative", Speculative::parse)?
             .unwrap_or_default(),
     })
 }

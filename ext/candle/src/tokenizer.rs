@@ -11,6 +11,7 @@ use formats::text::tokenizer::{
 use magnus::{function, method, prelude::*, Error, RHash, RModule, Ruby};
 use serde_json::{Map, Value as Json};
 
+use crate::token_ids::{self, RbIds};
 use crate::{error, gc, gvl, hub, model};
 
 /// Below these, leaving the GVL costs more than the work itself.
@@ -141,6 +142,25 @@ fn encode(
     let pair = pair.as_deref();
     encode_one(ruby, this, &text, pair, add_special_tokens, Detail::Ids)
         .map(|encoding| encoding.get_ids().to_vec())
+}
+
+/// The ids of a prompt, which stay in Rust; see [`token_ids::of_prompt`].
+fn ids(
+    ruby: &Ruby,
+    this: &RbTokenizer,
+    text: String,
+    add_special_tokens: Option<bool>,
+) -> Result<RbIds, Error> {
+    let encode = |cancel: &CancelToken| {
+        token_ids::of_prompt(&this.tokenizer, &text, add_special_tokens, cancel)
+    };
+    if text.len() <= SHORT_TEXT_BYTES {
+        let ids = gvl::hold(ruby, || {
+            encode(&CancelToken::new()).map_err(error::raised(ruby))
+        });
+        return ids.map(RbIds);
+    }
+    gvl::leave(ruby, encode).map(RbIds)
 }
 
 type Detailed = (
@@ -382,6 +402,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_with_padding", method!(with_padding, 4))?;
     class.define_private_method("_without_padding", method!(without_padding, 0))?;
     class.define_private_method("_encode", method!(encode, 3))?;
+    class.define_private_method("_ids", method!(ids, 2))?;
     class.define_private_method("_encode_detailed", method!(encode_detailed, 3))?;
     class.define_private_method("_encode_batch", method!(encode_batch, 2))?;
     class.define_private_method(
@@ -401,5 +422,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_truncation", method!(truncation, 0))?;
     class.define_private_method("_padding", method!(padding, 0))?;
     class.define_private_method("_chat_templates", method!(chat_templates, 0))?;
-    class.define_private_method("_apply_chat_template", method!(apply_chat_template, 2))
+    class.define_private_method("_apply_chat_template", method!(apply_chat_template, 2))?;
+    token_ids::init(ruby, class)
 }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use engine::tasks::{ImageEmbeddings, ImageEncoder};
+use magnus::typed_data::Obj;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
 use crate::llm::RbLlm;
+use crate::token_ids::RbIds;
 use crate::{gc, gvl, image, model};
 
 #[magnus::wrap(class = "Candle::VLM::ImageEncoder", free_immediately, size)]
@@ -74,9 +76,29 @@ fn spelling(this: &RbEncoded) -> String {
     this.0.spelling.clone()
 }
 
-fn ids(this: &RbEncoded) -> Vec<Vec<u32>> {
-    let guests = this.0.guests.iter();
-    guests.map(|guest| guest.ids().collect()).collect()
+/// How many markers stand for it in a prompt, and how many tokens stand for those.
+fn sizes(this: &RbEncoded) -> (usize, usize) {
+    let guests = &this.0.guests;
+    (
+        guests.len(),
+        guests.iter().map(|guest| guest.ids().len()).sum(),
+    )
+}
+
+/// The ids of a prompt: its parts, with what stands for each marker between them. There is one part more than
+/// there are markers.
+fn join(_: &RbImageEncoder, parts: RArray, seen: RArray) -> Result<RbIds, Error> {
+    let mut guests = Vec::new();
+    for encoded in seen {
+        guests.extend(Obj::<RbEncoded>::try_convert(encoded)?.0.guests.clone());
+    }
+    let mut ids = Vec::new();
+    let mut guests = guests.iter();
+    for part in parts {
+        ids.extend(RbIds::of(part)?);
+        ids.extend(guests.next().into_iter().flat_map(|guest| guest.ids()));
+    }
+    Ok(RbIds(ids))
 }
 
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
@@ -91,8 +113,9 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("place", method!(place, 0))?;
     class.define_method("encodings", method!(encodings, 0))?;
     class.define_private_method("_encode", method!(encode, 2))?;
+    class.define_private_method("_join", method!(join, 2))?;
     let seen = class.define_class("Encoded", ruby.class_object())?;
     seen.undef_default_alloc_func();
     seen.define_method("spelling", method!(spelling, 0))?;
-    seen.define_method("ids", method!(ids, 0))
+    seen.define_private_method("_sizes", method!(sizes, 0))
 }

@@ -26,7 +26,7 @@ module Candle
       options.merge(chat_template: Arguments.label(options[:chat_template], "chat_template"))
     end
 
-    # @return [Array(String, Array<Integer>)] the prompt and its ids
+    # @return [Array(String, Tokenizer::Ids)] the prompt and its ids
     def encoded(prompt_or_messages, tools: nil, chat_template: nil, add_special_tokens: nil, reasoning: Reasoning.of)
       if Array === prompt_or_messages
         return literal_content(chat_template).encode(prompt_or_messages) do |messages|
@@ -39,8 +39,10 @@ module Candle
     end
 
     def chat_prompt(messages, tools, chat_template, variables)
-      messages = Reasoning.told(Messages.some(messages), templates(chat_template))
-      apply_chat_template(messages, tools: tools, chat_template: chat_template, variables: variables)
+      messages = Messages.checked(Messages.some(messages)) { [*tokenizer.chat_templates.values, chat_template] }
+      messages = Reasoning.told(messages, templates(chat_template))
+      tokenizer.render(messages, tools: tools && Tool.definitions(tools), chat_template: chat_template,
+                                 variables: variables)
     end
 
     def begin_ids(ids, prompt, config:, reasoning: :auto, chat_template: nil, tool_formats: nil, offered: nil,
@@ -62,8 +64,8 @@ module Candle
 
     # What the engine is told beside the config.
     def engine_settings(overflow, adapter, speculative, reset_cache)
-      { roll: roll?(overflow), adapter: adapter && Arguments.label(adapter, "adapter"), guesses: guesses(speculative),
-        afresh: reset?(reset_cache) }
+      { roll: roll?(overflow), adapter: adapter && Arguments.label(adapter, "adapter"),
+        speculative: speculation(speculative), afresh: reset?(reset_cache) }
     end
 
     # Calls that the model makes by its own choice are valid too.

@@ -27,7 +27,7 @@ module Candle
     # @param messages [Array<Hash>]
     # @yieldparam messages [Array<Hash>] for the chat template
     # @yieldreturn [String] the prompt
-    # @return [Array(String, Array<Integer>)] the prompt and its ids
+    # @return [Array(String, Tokenizer::Ids)] the prompt and its ids; an Array of ids where content was fenced
     def encode(messages)
       texts = messages.flat_map { |message| texts_of(message) }
       return plain(yield(messages)) unless texts.any? { |text| text.scan(CANDIDATE).any? { |found| control?(found) } }
@@ -40,7 +40,7 @@ module Candle
     private
 
     def plain(prompt)
-      [prompt, @tokenizer.encode(prompt, add_special_tokens: false)]
+      [prompt, @tokenizer.ids(prompt, add_special_tokens: false)]
     end
 
     def texts_of(message)

@@ -14,11 +14,16 @@ module Candle
     # @return [Array<Hash>] the same
     # @raise [InvalidInputError] for what isn't a message, naming its index
     def self.checked(messages, &templates)
-      unless Array === messages
-        raise InvalidInputError, "messages must be an Array of Hashes, not #{Arguments.shown(messages)}"
-      end
+      list(messages).each_with_index { |message, index| check(message, "messages[#{index}]", &templates) }
+    end
 
-      messages.each_with_index { |message, index| check(message, "messages[#{index}]", &templates) }
+    # @param messages [Array<Hash>]
+    # @return [Array<Hash>] the same
+    # @raise [InvalidInputError] for what isn't an Array
+    def self.list(messages)
+      return messages if Array === messages
+
+      raise InvalidInputError, "messages must be an Array of Hashes, not #{Arguments.shown(messages)}"
     end
 
     # @param role [String, Symbol]

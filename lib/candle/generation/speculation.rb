@@ -49,10 +49,10 @@ module Candle
           raise ArgumentError, "draft must be a model, an id or a path, not #{Arguments.shown(given)}"
         end
 
-        guesser = from_pretrained(given, **settings)
-        yield(guesser).tap(&:own_draft)
+        draft = from_pretrained(given, **settings)
+        yield(draft).tap(&:own_draft)
       rescue Exception # rubocop:disable Lint/RescueException
-        guesser&.close
+        draft&.close
         raise
       end
     end
@@ -60,7 +60,7 @@ module Candle
     private
 
     # What the engine calls it.
-    def guesses(speculative)
+    def speculation(speculative)
       return draft && !draft.closed? ? "draft" : "none" if speculative.nil?
 
       way = speculative && Arguments.choice(speculative, "speculative", WAYS)

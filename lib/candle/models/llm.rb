@@ -97,8 +97,8 @@ module Candle
                      max_length: context_length, adapters: adapter_sources(adapters), revision: revision,
                      verify: verify, token: token, cache_dir: cache_dir,
                      kv_cache: Arguments.bytes(kv_cache, "kv_cache"), kv_dtype: kv_type(kv_dtype) }
-        with_draft(draft, **settings.slice(:device, :token, :cache_dir)) do |guesser|
-          load_or_guess(source, draft: guesser, **settings)
+        with_draft(draft, **settings.slice(:device, :token, :cache_dir)) do |loaded|
+          load_or_guess(source, draft: loaded, **settings)
         end
       end
 
@@ -396,8 +396,7 @@ module Candle
     #
     # @api private
     def answer(messages, **options, &block)
-      messages = Messages.checked(messages) { [*tokenizer.chat_templates.values, options[:chat_template]] }
-      complete(messages, **options, &block)
+      complete(Messages.list(messages), **options, &block)
     end
 
     # The completion of a prompt that is more than a text.
@@ -410,12 +409,9 @@ module Candle
     # A prompt's ids, with what the model begins with unless the prompt has it.
     #
     # @api private
+    # @return [Tokenizer::Ids]
     def prompt_ids(prompt, add_special_tokens)
-      by_default = NilClass === add_special_tokens
-      ids = tokenizer.encode(prompt, add_special_tokens: by_default || add_special_tokens)
-      beginning = tokenizer.get_special_tokens["bos_token"]
-      twice = by_default && beginning && ids.first(2) == [beginning, beginning]
-      twice ? ids.drop(1) : ids
+      tokenizer.ids(prompt, add_special_tokens: add_special_tokens)
     end
 
     # @api private

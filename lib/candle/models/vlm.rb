@@ -42,12 +42,14 @@ module Candle
         # @!method spelling
         #   @return [String] what a prompt says of the image, with a marker for each part of it
 
-        # @!method ids
-        #   @return [Array<Array<Integer>>] what stands for each marker
+        # @return [Integer] how many markers stand for it in a prompt
+        def places
+          _sizes.first
+        end
 
         # @return [Integer] how many tokens stand for the markers
         def size
-          ids.sum(&:size)
+          _sizes.last
         end
       end
 
@@ -78,6 +80,13 @@ module Candle
       # @return [Array<Encoded>]
       def encode(llm, images)
         _encode(llm, Image.inputs(images).first)
+      end
+
+      # @param parts [Array<Tokenizer::Ids>] a prompt without its markers
+      # @param seen [Array<Encoded>]
+      # @return [Tokenizer::Ids] the prompt with the images
+      def join(parts, seen)
+        _join(parts, seen)
       end
     end
 
@@ -290,7 +299,7 @@ module Candle
       tokenizer.chat_templates.empty? ? PLAIN_TEMPLATE : nil
     end
 
-    # @return [Array(String, Array<Integer>, Array)] the prompt, its ids, and the images that some of them are of
+    # @return [Array(String, Tokenizer::Ids, Array)] the prompt, its ids, and the images that some of them are of
     def encoded(messages, chat_template)
       images, bare = split(Messages.some(Messages.checked(messages) { [chat_template, template] }))
       seen = @image_encoder.encode(@llm, images)
@@ -330,10 +339,10 @@ module Candle
     # The conversation as the template writes it. One that knows no images, as those of texts alone, is given them as
     # part of the text.
     def written(messages, count, template)
-      prompt = tokenizer.apply_chat_template(messages, chat_template: template)
+      prompt = tokenizer.render(messages, chat_template: template)
       return prompt if count.zero? || prompt.include?(@image_encoder.place)
 
-      tokenizer.apply_chat_template(messages.map { |message| flat(message) }, chat_template: template)
+      tokenizer.render(messages.map { |message| flat(message) }, chat_template: template)
     end
 
     def flat(message)
@@ -356,25 +365,20 @@ module Candle
 
     # The ids of the prompt with those of the images.
     def placed(prompt, seen)
-      waiting = seen.flat_map(&:ids)
-      pieces = @image_encoder.marker_id ? between_markers(prompt) : around_markers(prompt)
-      if pieces.size != waiting.size + 1
-        raise InvalidInputError, "the prompt has #{pieces.size - 1} places for #{waiting.size} parts of images"
+      id = @image_encoder.marker_id
+      pieces = id ? @llm.prompt_ids(prompt, nil).split(id) : around_markers(prompt)
+      places = seen.sum(&:places)
+      if pieces.size != places + 1
+        raise InvalidInputError, "the prompt has #{pieces.size - 1} places for #{places} parts of images"
       end
 
-      pieces.zip(waiting).flatten.compact
-    end
-
-    def between_markers(prompt)
-      @llm.prompt_ids(prompt, nil).each_with_object([[]]) do |id, pieces|
-        id == @image_encoder.marker_id ? pieces << [] : pieces.last << id
-      end
+      @image_encoder.join(pieces, seen)
     end
 
     # For models without a token for the marker.
     def around_markers(prompt)
       first, *rest = prompt.split(@image_encoder.marker, -1)
-      [@llm.prompt_ids(first.to_s, nil), *rest.map { |piece| tokenizer.encode(piece, add_special_tokens: false) }]
+      [@llm.prompt_ids(first.to_s, nil), *rest.map { |piece| tokenizer.ids(piece, add_special_tokens: false) }]
     end
   end
 end

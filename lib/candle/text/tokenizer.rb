@@ -17,6 +17,28 @@ module Candle
   class Tokenizer
     include Uncopyable
 
+    # Token ids that stay in the engine.
+    #
+    # @api private
+    class Ids
+      # @!method size
+      #   @return [Integer]
+
+      # @!method to_a
+      #   @return [Array<Integer>]
+
+      # @!method +(more)
+      #   @param more [Ids, Array<Integer>]
+      #   @return [Ids]
+
+      # @!method split(id)
+      #   @param id [Integer] a token
+      #   @return [Array<Ids>] what stands before, between and after its places
+
+      # Only a tokenizer makes them.
+      private_class_method :new
+    end
+
     class << self
       # The same as {.from_pretrained}, or as {.from_file} for a `tokenizer.json`.
       #
@@ -74,6 +96,17 @@ module Candle
     # @raise [InvalidInputError] when the text isn't a String or isn't valid UTF-8
     def encode(text, pair: nil, add_special_tokens: true)
       _encode(*inputs(text, pair), add_special_tokens ? true : false)
+    end
+
+    # The ids of a prompt on their way to a model.
+    #
+    # @api private
+    # @param text [String]
+    # @param add_special_tokens [Boolean, nil] nil adds what the model begins with, unless the text has it
+    # @return [Ids]
+    def ids(text, add_special_tokens: nil)
+      wanted = add_special_tokens ? true : false unless add_special_tokens.nil?
+      _ids(TextInput.utf8(text, "text"), wanted)
     end
 
     # @param text [String]
@@ -234,6 +267,15 @@ module Candle
     def apply_chat_template(messages, add_generation_prompt: true, tools: nil, documents: nil, chat_template: nil,
                             variables: {})
       messages = Messages.checked(messages) { [*chat_templates.values, *(chat_template if String === chat_template)] }
+      render(messages, add_generation_prompt: add_generation_prompt, tools: tools, documents: documents,
+                       chat_template: chat_template, variables: variables)
+    end
+
+    # Renders messages that were checked.
+    #
+    # @api private
+    # @see #apply_chat_template
+    def render(messages, add_generation_prompt: true, tools: nil, documents: nil, chat_template: nil, variables: {})
       request = { messages: messages, tools: tools, documents: documents, variables: variables,
                   add_generation_prompt: add_generation_prompt ? true : false }
       _apply_chat_template(Arguments.json(request, "the messages"),
