@@ -18,6 +18,7 @@ pub mod matrix;
 #[cfg(any(test, feature = "metal"))]
 mod metal;
 mod ops;
+pub mod packed_weight;
 pub mod paged;
 pub mod recording;
 pub mod reference;

@@ -8,8 +8,7 @@ use crate::Result;
 use kernels::cpu::isa::Isa;
 use kernels::cpu::product::head_panels::HeadPanels;
 use kernels::heads::multiply_heads;
-
-use super::linear::with_values;
+use kernels::packed_weight::with_values;
 
 #[derive(Clone, Debug)]
 pub(crate) enum HeadMatrices {

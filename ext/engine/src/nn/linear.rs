@@ -1,23 +1,14 @@
 //! A linear layer that owns its weight in the layout its backend likes.
 
-use candle_core::{DType, Device, Storage, Tensor};
-use half::{bf16, f16};
+use candle_core::{DType, Device, Tensor};
 
 use super::elementwise;
 use crate::{Error, Result};
 use base::quant::{dequantize, QuantizedTensor};
-use base::runtime::memory;
 use kernels::backend::Stored;
 use kernels::blocks::{self, BlockFactor, DeviceBlocks};
-use kernels::cpu::isa::Isa;
-use kernels::cpu::product::blocks::BlockMatrix;
-use kernels::cpu::product::byte_matrix::{self, ByteMatrix};
-use kernels::cpu::product::gemm::PackedMatrix;
-use kernels::cpu::product::half_matrix::{multiplies_bf16, HalfMatrix};
-use kernels::cpu::product::row_matrix::RowMatrix;
-use kernels::cpu::product::{multiply_each, GemmEpilogue, WeightMatrix};
-use kernels::cpu::Element;
 use kernels::matrix::{self, Matrix};
+use kernels::packed_weight::{self, PackedWeight};
 use kernels::{self, Activation};
 
 pub use kernels::Epilogue;
@@ -26,16 +17,8 @@ pub use kernels::Epilogue;
 enum Weight {
     /// [in, out], a transposed view of what the file holds.
     Plain(Tensor),
-    /// [out, in] on the CPU, as another part of the model holds it, with the bias.
-    Shared(Tensor, Option<Vec<f32>>),
-    /// f32 on the CPU, laid out for the micro-kernels, with the bias.
-    Packed(PackedMatrix, Option<Vec<f32>>),
-    /// bf16 or f16 on the CPU, laid out for the micro-kernels, with the bias; takes and gives f32 too.
-    Half(HalfMatrix, Option<Vec<f32>>),
-    /// Rounded to bytes on the CPU, with the bias; takes and gives f32 and bf16.
-    Bytes(ByteMatrix, Option<Vec<f32>>),
-    /// Quantized blocks on the CPU, laid out for the kernels, with the bias.
-    Blocks(BlockMatrix, Option<Vec<f32>>),
+    /// On the CPU, with the bias.
+    Packed(PackedWeight),
     /// Quantized blocks in a GPU's memory.
     DeviceBlocks(DeviceBlocks),
 }
@@ -64,51 +47,29 @@ impl Linear {
             _ => weight.to_dtype(DType::F32)?,
         };
         let mut layer = Self::plain(weight.clone(), bias)?;
-        let (inputs, outputs) = (layer.inputs, layer.outputs);
-        if inputs > byte_matrix::MOST_INPUTS || weight.elem_count() == 0 {
-            layer.pack()?;
-            return Ok(layer);
+        match PackedWeight::bytes(&weight, layer.bias.as_ref())? {
+            Some(packed) => layer.weight = Weight::Packed(packed),
+            None => layer.pack()?,
         }
-        memory::ensure_elements(&[inputs, outputs], 1, "a linear layer's weight")?;
-        let matrix = with_values(&weight.to_dtype(DType::F32)?, |values: &[f32]| {
-            ByteMatrix::new(values, inputs, outputs)
-        })?;
-        layer.weight = Weight::Bytes(matrix, layer.bias_values()?);
         Ok(layer)
     }
 
-    /// What a model with layers on bytes computes the rest in: bf16 where the CPU has tiles, which multiply
-    /// it in attention too, and half as much passes through the caches.
+    /// What a model with layers on bytes computes the rest in.
     pub fn dtype_beside_bytes() -> Result<DType> {
-        Ok(if Isa::current()?.has_tiles() {
-            DType::BF16
-        } else {
-            DType::F32
-        })
+        packed_weight::dtype_beside_bytes()
     }
 
-    /// What passes between layers whose weights are of `dtype`: f32 where the CPU widens them to multiply, since
-    /// each layer would else round what the next one widens.
+    /// What passes between layers whose weights are of `dtype`.
     pub fn dtype_between(device: &Device, dtype: DType) -> Result<DType> {
-        let widens = match dtype {
-            DType::BF16 => !multiplies_bf16(Isa::current()?),
-            DType::F16 => true,
-            _ => false,
-        };
-        Ok(if device.is_cpu() && widens {
-            DType::F32
-        } else {
-            dtype
-        })
+        packed_weight::dtype_between(device, dtype)
     }
 
     /// A layer on a weight that stays in use elsewhere, such as a tied embedding: it is not laid
     /// out anew, which would keep it in memory twice.
     pub fn shared(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let mut layer = Self::plain(weight.clone(), bias)?;
-        let has_kernel = matches!(layer.dtype, DType::F32 | DType::BF16 | DType::F16);
-        if weight.device().is_cpu() && has_kernel && weight.elem_count() > 0 {
-            layer.weight = Weight::Shared(weight.contiguous()?, layer.bias_values()?);
+        if let Some(shared) = PackedWeight::shared(&weight, layer.bias.as_ref())? {
+            layer.weight = Weight::Packed(shared);
         }
         Ok(layer)
     }
@@ -152,29 +113,14 @@ impl Linear {
         if !device.is_cpu() {
             return Self::on_blocks(DeviceBlocks::new(&weight, device)?, dtype, bias);
         }
-        if !BlockMatrix::takes(weight.kind) {
+        let Some(packed) = PackedWeight::blocks(&weight, bias.as_ref())? else {
             let values = dequantize(weight.kind, &weight.bytes)?;
             return Self::new(Tensor::from_vec(values, weight.shape, &Device::Cpu)?, bias);
-        }
-        let matrix = BlockMatrix::new(Isa::current()?, &weight)?;
-        let values = match &bias {
-            Some(bias) => Some(bias.to_dtype(DType::F32)?.to_vec1::<f32>()?),
-            None => None,
         };
-        let outputs = matrix.outputs;
-        if values
-            .as_ref()
-            .is_some_and(|values| values.len() != outputs)
-        {
-            return Err(Error::InvalidInput(format!(
-                "a bias of {} values does not fit a linear layer of {outputs} outputs",
-                values.map_or(0, |values| values.len())
-            )));
-        }
         Ok(Self {
-            inputs: matrix.inputs,
-            outputs,
-            weight: Weight::Blocks(matrix, values),
+            inputs: packed.inputs(),
+            outputs: packed.outputs(),
+            weight: Weight::Packed(packed),
             bias,
             dtype: DType::F32,
         })
@@ -207,37 +153,10 @@ impl Linear {
         let Weight::Plain(weight) = &self.weight else {
             return Ok(());
         };
-        if !weight.device().is_cpu() || weight.elem_count() == 0 {
-            return Ok(());
+        if let Some(packed) = PackedWeight::new(&weight.t()?, self.bias.as_ref())? {
+            self.weight = Weight::Packed(packed);
         }
-        let (inputs, outputs) = (self.inputs, self.outputs);
-        let size = self.dtype.size_in_bytes();
-        memory::ensure_elements(&[inputs, outputs], size, "a linear layer's weight")?;
-        let (weight, bias) = (weight.t()?, self.bias_values()?);
-        self.weight = match self.dtype {
-            DType::F32 => with_values(&weight, |values| {
-                let matrix = PackedMatrix::new(values, inputs, outputs)?;
-                Ok(Weight::Packed(matrix, bias))
-            })?,
-            DType::BF16 => with_values(&weight, |values: &[bf16]| {
-                let matrix = HalfMatrix::new(values, inputs, outputs)?;
-                Ok(Weight::Half(matrix, bias))
-            })?,
-            DType::F16 => with_values(&weight, |values: &[f16]| {
-                let matrix = HalfMatrix::new(values, inputs, outputs)?;
-                Ok(Weight::Half(matrix, bias))
-            })?,
-            _ => return Ok(()),
-        };
         Ok(())
-    }
-
-    fn bias_values(&self) -> Result<Option<Vec<f32>>> {
-        let values = self
-            .bias
-            .as_ref()
-            .map(|bias| bias.to_dtype(DType::F32)?.to_vec1());
-        Ok(values.transpose()?)
     }
 
     pub fn inputs(&self) -> usize {
@@ -259,9 +178,9 @@ impl Linear {
     /// What holds the weight, unless it is laid out for the CPU.
     pub(super) fn held_weight(&self) -> Option<&Tensor> {
         match &self.weight {
-            Weight::Plain(weight) | Weight::Shared(weight, _) => Some(weight),
+            Weight::Plain(weight) => Some(weight),
+            Weight::Packed(packed) => packed.held(),
             Weight::DeviceBlocks(matrix) => Some(matrix.bytes()),
-            _ => None,
         }
     }
 
@@ -269,11 +188,7 @@ impl Linear {
     pub(super) fn stored(&self) -> (Stored, Device) {
         match &self.weight {
             Weight::Plain(weight) => (Stored::Numbers(self.dtype), weight.device().clone()),
-            Weight::Shared(..) => (Stored::Shared(self.dtype), Device::Cpu),
-            Weight::Packed(matrix, _) if matrix.has_parts() => (Stored::Parts, Device::Cpu),
-            Weight::Packed(..) | Weight::Half(..) => (Stored::Numbers(self.dtype), Device::Cpu),
-            Weight::Bytes(..) => (Stored::Bytes, Device::Cpu),
-            Weight::Blocks(matrix, _) => (Stored::Blocks(matrix.kind()), Device::Cpu),
+            Weight::Packed(packed) => (packed.stored(), Device::Cpu),
             Weight::DeviceBlocks(matrix) => {
                 let device = matrix.bytes().device().clone();
                 (Stored::Blocks(matrix.kind()), device)
@@ -283,7 +198,10 @@ impl Linear {
 
     /// Whether the weight is held in quantized blocks.
     pub fn is_quantized(&self) -> bool {
-        matches!(self.weight, Weight::Blocks(..) | Weight::DeviceBlocks(_))
+        match &self.weight {
+            Weight::Packed(packed) => packed.is_quantized(),
+            weight => matches!(weight, Weight::DeviceBlocks(_)),
+        }
     }
 
     /// x · weightᵀ + bias; `x` is [.., in].
@@ -296,25 +214,7 @@ impl Linear {
         let (shape, rows) = self.output_shape(x)?;
         match &self.weight {
             Weight::Plain(weight) => self.forward_plain(x, weight, shape, rows, epilogue),
-            Weight::Shared(weight, bias) => {
-                let bias = bias.as_deref();
-                match self.dtype {
-                    DType::BF16 => self.forward_shared::<bf16>(x, weight, bias, shape, epilogue),
-                    DType::F16 => self.forward_shared::<f16>(x, weight, bias, shape, epilogue),
-                    _ => self.forward_shared::<f32>(x, weight, bias, shape, epilogue),
-                }
-            }
-            Weight::Packed(weight, bias) => multiply::<f32, _>(weight, x, bias, shape, epilogue),
-            Weight::Half(weight, bias) => match (x.dtype(), self.dtype) {
-                (DType::F32, _) => multiply::<f32, _>(weight, x, bias, shape, epilogue),
-                (_, DType::BF16) => multiply::<bf16, _>(weight, x, bias, shape, epilogue),
-                _ => multiply::<f16, _>(weight, x, bias, shape, epilogue),
-            },
-            Weight::Bytes(weight, bias) => match x.dtype() {
-                DType::BF16 => multiply::<bf16, _>(weight, x, bias, shape, epilogue),
-                _ => multiply::<f32, _>(weight, x, bias, shape, epilogue),
-            },
-            Weight::Blocks(weight, bias) => multiply::<f32, _>(weight, x, bias, shape, epilogue),
+            Weight::Packed(packed) => packed.multiply(x, shape, epilogue),
             Weight::DeviceBlocks(matrix) => self.forward_blocks(x, matrix, shape, rows, epilogue),
         }
     }
@@ -368,29 +268,21 @@ impl Linear {
 
     /// `forward` of several layers of one input, together where that saves time.
     pub(super) fn forward_each(layers: &[Self], x: &Tensor) -> Result<Vec<Tensor>> {
-        let mut factors = Vec::with_capacity(layers.len());
-        for layer in layers {
-            if let Weight::Blocks(matrix, bias) = &layer.weight {
-                let bias = bias.as_deref();
-                let epilogue = GemmEpilogue {
-                    bias,
-                    ..Default::default()
-                };
-                factors.push((matrix, epilogue));
+        let packed = layers.iter().map(|layer| match &layer.weight {
+            Weight::Packed(packed) => Some(packed),
+            _ => None,
+        });
+        if let Some(packed) = packed.collect::<Option<Vec<_>>>() {
+            let shapes = layers.iter().map(|layer| layer.output_shape(x));
+            let (shapes, rows): (Vec<_>, Vec<_>) =
+                shapes.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+            let rows = rows.first().copied().unwrap_or_default();
+            let products = PackedWeight::multiply_each(packed.into_iter(), x, rows, shapes)?;
+            if let Some(products) = products {
+                return Ok(products);
             }
         }
-        if factors.len() < layers.len() {
-            return layers.iter().map(|layer| layer.forward(x)).collect();
-        }
-        let shapes = layers.iter().map(|layer| layer.output_shape(x));
-        let shapes = shapes.collect::<Result<Vec<_>>>()?;
-        let rows = shapes.first().map_or(0, |(_, rows)| *rows);
-        let isa = Isa::current()?;
-        let products = with_values(x, |x| Ok(multiply_each(isa, x, rows, &factors)))?;
-        let outputs = products.into_iter().zip(shapes);
-        outputs
-            .map(|(product, (shape, _))| Ok(Tensor::from_vec(product, shape, x.device())?))
-            .collect()
+        layers.iter().map(|layer| layer.forward(x)).collect()
     }
 
     fn forward_plain(
@@ -437,22 +329,6 @@ impl Linear {
         }
         let product = matrix.multiply(&x, bias, None)?;
         follow(product.reshape(shape)?, epilogue)
-    }
-
-    fn forward_shared<T: Element>(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: Option<&[f32]>,
-        shape: Vec<usize>,
-        epilogue: &Epilogue<'_>,
-    ) -> Result<Tensor> {
-        with_values(weight, |values: &[T]| {
-            let matrix = RowMatrix::new(values, self.inputs, self.outputs);
-            forward_on_cpu(x, bias, shape, epilogue, |isa, x, epilogue| {
-                matrix.multiply(isa, x, x.len() / self.inputs, epilogue)
-            })
-        })
     }
 
     fn output_shape(&self, x: &Tensor) -> Result<(Vec<usize>, usize)> {
@@ -512,75 +388,6 @@ fn matrix_of<'a>((weight, layer): (&'a Tensor, &'a Linear)) -> Matrix<'a> {
         weight,
         bias: layer.bias.as_ref(),
     }
-}
-
-fn multiply<T: Element, M: WeightMatrix<T>>(
-    matrix: &M,
-    x: &Tensor,
-    bias: &Option<Vec<f32>>,
-    shape: Vec<usize>,
-    epilogue: &Epilogue<'_>,
-) -> Result<Tensor> {
-    let rows = x.elem_count() / matrix.inputs().max(1);
-    forward_on_cpu(x, bias.as_deref(), shape, epilogue, |isa, x, epilogue| {
-        matrix.multiply(isa, x, rows, epilogue)
-    })
-}
-
-/// `multiply` gets the values of `x` and an epilogue whose residual fits.
-fn forward_on_cpu<T: Element>(
-    x: &Tensor,
-    bias: Option<&[f32]>,
-    shape: Vec<usize>,
-    epilogue: &Epilogue<'_>,
-    multiply: impl Fn(Isa, &[T], &GemmEpilogue<'_, T>) -> Vec<T>,
-) -> Result<Tensor> {
-    let isa = Isa::current()?;
-    let activation = epilogue.activation;
-    let product = with_values(x, |x| match epilogue.residual {
-        None => Ok(multiply(
-            isa,
-            x,
-            &GemmEpilogue {
-                bias,
-                activation,
-                residual: None,
-            },
-        )),
-        Some(residual) if residual.dims() != shape => Err(Error::InvalidInput(format!(
-            "a residual of shape {:?} does not fit a linear layer's output of shape {shape:?}",
-            residual.dims()
-        ))),
-        Some(residual) => with_values(residual, |residual| {
-            let residual = Some(residual);
-            Ok(multiply(
-                isa,
-                x,
-                &GemmEpilogue {
-                    bias,
-                    activation,
-                    residual,
-                },
-            ))
-        }),
-    })?;
-    Ok(Tensor::from_vec(product, shape, x.device())?)
-}
-
-/// The elements of a tensor on the CPU, copied only where they are not contiguous.
-pub(super) fn with_values<T: Element, R>(
-    tensor: &Tensor,
-    work: impl FnOnce(&[T]) -> Result<R>,
-) -> Result<R> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else {
-        return Err(Error::InvalidInput(
-            "a linear layer on the CPU got a tensor of another device".into(),
-        ));
-    };
-    let start = layout.start_offset();
-    work(&storage.as_slice::<T>()?[start..start + tensor.elem_count()])
 }
 
 #[cfg(test)]

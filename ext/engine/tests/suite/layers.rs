@@ -197,6 +197,16 @@ fn questions(file: &str, source: &str) -> Vec<String> {
 }
 
 #[test]
+fn linear_layers_know_one_type_of_packed_weights() {
+    let linear = sources_of("engine").into_iter();
+    let mut linear = linear.filter(|(name, _)| name == "nn/linear.rs");
+    let (_, source) = linear.next().unwrap();
+    let code = without_comments(&source);
+    assert!(code.contains("PackedWeight"));
+    assert!(!code.contains("kernels::cpu"));
+}
+
+#[test]
 fn folders_use_only_those_below_them() {
     let sources = sources();
     assert!(sources.len() > 100, "{} files were read", sources.len());

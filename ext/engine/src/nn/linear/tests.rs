@@ -1,4 +1,5 @@
 use super::*;
+use kernels::Isa;
 
 #[test]
 fn between_layers_that_widen_their_weights_passes_f32() {

@@ -1,4 +1,4 @@
-//! The cache on disk, laid out as Python's huggingface_hub does it, so that both share one.
+//! The cache on disk, laid out as Python's huggingface_hub and hf-hub do it, so that all share one.
 //!
 //! ```text
 //! models--owner--name/
@@ -13,6 +13,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use hf_hub::{CacheRepo, Repo};
 
 use super::disk;
 use super::lock::FileLock;
@@ -24,6 +27,7 @@ const DEEPEST_DIRECTORY: usize = 8;
 
 #[derive(Clone, Debug)]
 pub struct Cache {
+    layout: Arc<CacheRepo>,
     repository: PathBuf,
     locks: PathBuf,
     symlinks: bool,
@@ -39,8 +43,10 @@ pub enum Known {
 
 impl Cache {
     pub fn new(root: &Path, id: &str, symlinks: bool) -> Self {
-        let folder = format!("models--{}", id.replace('/', "--"));
+        let model = Repo::model(id.to_owned());
+        let folder = model.folder_name();
         Self {
+            layout: Arc::new(hf_hub::Cache::new(root.to_owned()).repo(model)),
             repository: root.join(&folder),
             locks: root.join(".locks").join(folder),
             symlinks,
@@ -67,7 +73,7 @@ impl Cache {
     }
 
     pub fn snapshot(&self, commit: &str) -> PathBuf {
-        self.repository.join("snapshots").join(commit)
+        self.layout.pointer_path(commit)
     }
 
     pub fn lookup(&self, commit: &str, file: &str) -> Known {
