@@ -54,6 +54,11 @@ pub(super) struct Activate(pub Activation);
 
 pub(super) struct Gated(pub Activation);
 
+/// A function with parameters, of every element.
+pub(super) struct EachElement(pub Pointwise);
+
+pub(super) struct GatedClamped(pub ClampedGlu);
+
 pub(super) struct Rope {
     pub cosines: Tensor,
     pub sines: Tensor,
@@ -365,38 +370,43 @@ impl CustomOp2 for Gated {
     gpu_forward!(two gated);
 }
 
-/// A function of every element of a tensor on the CPU.
-pub(super) fn each_element(x: &Tensor, function: Pointwise) -> CandleResult<Tensor> {
-    let isa = isa()?;
-    let out = with_cpu(x, |storage, layout| {
-        for_float!("pointwise", storage, T => {
-            cpu::rows::pointwise::pointwise(isa, &mut RowView::<T>::new(storage, layout)?, function)
-        })
-    })?;
-    Ok(on_cpu(out, x.shape()))
+impl CustomOp1 for EachElement {
+    fn name(&self) -> &'static str {
+        "pointwise"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> CandleResult<(CpuStorage, Shape)> {
+        let isa = isa()?;
+        let out = for_float!(self.name(), x, T => {
+            cpu::rows::pointwise::pointwise(isa, &mut RowView::<T>::new(x, layout)?, self.0)
+        })?;
+        Ok((out, layout.shape().clone()))
+    }
+
+    gpu_forward!(one each_element);
 }
 
-/// [`ClampedGlu`] of gates and ups on the CPU.
-pub(super) fn gated_clamped(gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> CandleResult<Tensor> {
-    let isa = isa()?;
-    let out = with_cpu(gate, |storage, layout| {
-        with_cpu(up, |up, up_layout| {
-            for_float!("clamped_glu", storage, T => {
-                let gate = RowView::<T>::new(storage, layout)?;
-                cpu::rows::pointwise::clamped_glu(isa, &gate, &RowView::<T>::new(up, up_layout)?, glu)
-            })
-        })
-    })?;
-    Ok(on_cpu(out, gate.shape()))
-}
+impl CustomOp2 for GatedClamped {
+    fn name(&self) -> &'static str {
+        "clamped_glu"
+    }
 
-fn on_cpu(storage: CpuStorage, shape: &Shape) -> Tensor {
-    Tensor::from_storage(
-        Storage::Cpu(storage),
-        shape.clone(),
-        BackpropOp::none(),
-        false,
-    )
+    fn cpu_fwd(
+        &self,
+        gate: &CpuStorage,
+        layout: &Layout,
+        up: &CpuStorage,
+        up_layout: &Layout,
+    ) -> CandleResult<(CpuStorage, Shape)> {
+        let isa = isa()?;
+        let out = for_float!(self.name(), gate, T => {
+            let gate = RowView::<T>::new(gate, layout)?;
+            cpu::rows::pointwise::clamped_glu(isa, &gate, &RowView::<T>::new(up, up_layout)?, self.0)
+        })?;
+        Ok((out, layout.shape().clone()))
+    }
+
+    gpu_forward!(two clamped_glu);
 }
 
 impl CustomOp1 for Rope {

@@ -1,6 +1,6 @@
 //! Norms, softmax, activations, rotary positions and pooling on whole rows: checks and dispatch.
 
-use candle_core::{DType, Device, Tensor, D};
+use candle_core::{DType, Tensor, D};
 
 #[cfg(feature = "cuda")]
 use crate::cuda;
@@ -119,26 +119,17 @@ pub fn gated_fused(fused: &Tensor, activation: Activation) -> Result<Tensor> {
     gated(&gate, &up, activation)
 }
 
-/// A function of every element. The CPU computes it, wherever the tensor lies.
+/// A function of every element.
 pub fn pointwise(x: &Tensor, function: Pointwise) -> Result<Tensor> {
     check_float("pointwise", x)?;
-    match function {
-        Pointwise::Clamp { least, most } if !x.device().is_cpu() => Ok(x.clamp(least, most)?),
-        _ => {
-            let here = row_major(&x.to_device(&Device::Cpu)?)?;
-            let out = ops::each_element(&here, function)?;
-            Ok(out.to_device(x.device())?)
-        }
-    }
+    Ok(row_major(x)?.apply_op1_no_bwd(&ops::EachElement(function))?)
 }
 
-/// [`ClampedGlu`] of gates and ups. The CPU computes it, wherever they lie.
+/// [`ClampedGlu`] of gates and ups.
 pub fn clamped_glu(gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Result<Tensor> {
     check_float("clamped_glu", gate)?;
     check_alike("clamped_glu", gate, up)?;
-    let here = |x: &Tensor| -> Result<Tensor> { row_major(&x.to_device(&Device::Cpu)?) };
-    let out = ops::gated_clamped(&here(gate)?, &here(up)?, glu)?;
-    Ok(out.to_device(gate.device())?)
+    Ok(row_major(gate)?.apply_op2_no_bwd(&row_major(up)?, &ops::GatedClamped(glu))?)
 }
 
 /// Rotates the first `rotary` elements of each head by the angle of its token's position; the rest is

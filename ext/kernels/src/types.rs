@@ -57,6 +57,43 @@ pub struct ClampedGlu {
     pub alpha: f32,
 }
 
+/// A function with parameters, as a GPU gets it.
+#[cfg(any(feature = "cuda", feature = "metal"))]
+#[derive(Clone, Copy)]
+pub(crate) enum Function {
+    Pointwise(Pointwise),
+    ClampedGlu(ClampedGlu),
+}
+
+#[cfg(any(feature = "cuda", feature = "metal"))]
+impl Function {
+    #[cfg(feature = "cuda")]
+    pub fn number(self) -> u32 {
+        match self {
+            Self::Pointwise(Pointwise::Clamp { .. }) => 0,
+            Self::Pointwise(Pointwise::Xielu(_)) => 1,
+            Self::ClampedGlu(_) => 2,
+        }
+    }
+
+    #[cfg(feature = "metal")]
+    pub fn kernel(self) -> &'static str {
+        match self {
+            Self::Pointwise(Pointwise::Clamp { .. }) => "clamp",
+            Self::Pointwise(Pointwise::Xielu(_)) => "xielu",
+            Self::ClampedGlu(_) => "clamped_glu",
+        }
+    }
+
+    pub fn numbers(self) -> [f32; 4] {
+        match self {
+            Self::Pointwise(Pointwise::Clamp { least, most }) => [least, most, 0.0, 0.0],
+            Self::Pointwise(Pointwise::Xielu(x)) => [x.positive, x.negative, x.linear, x.most],
+            Self::ClampedGlu(glu) => [glu.limit, glu.alpha, 0.0, 0.0],
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopeKind {
     /// Element i rotates with element i + rotary / 2.

@@ -28,8 +28,11 @@ use candle_core::{
 };
 use half::{bf16, f16};
 
-use super::ops::{Activate, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax};
+use super::ops::{
+    Activate, EachElement, Gated, GatedClamped, L2Normalize, MeanPool, Norm, Rope, Softmax,
+};
 use super::rows::Rows;
+use super::types::Function;
 use super::{Activation, RopeKind};
 use device::ALIGNMENT;
 use launch::{argument, launch_early};
@@ -376,6 +379,72 @@ pub(super) fn gated(
 ) -> Result<(CudaStorage, Shape)> {
     let up = Some((up, up_layout));
     let out = for_float!(gate.dtype(), T => run_activation::<T>(op.0, (gate, layout), up)?);
+    Ok((out, layout.shape().clone()))
+}
+
+fn run_pointwise<T: Float>(
+    function: Function,
+    x: (&CudaStorage, &Layout),
+    other: Option<(&CudaStorage, &Layout)>,
+) -> Result<CudaStorage> {
+    let device = x.0.device().clone();
+    let input = Input::<T>::new(x.0, x.1)?;
+    let other = other.map(|(s, l)| Input::<T>::new(s, l)).transpose()?;
+    let elements = input.rows.count * input.rows.width;
+    let parameters = PointwiseParameters {
+        elements: elements as u64,
+        columns: small(input.rows.width)?,
+        function: function.number(),
+        numbers: function.numbers(),
+        input: DeviceRows::of(&input.rows)?,
+        other: match &other {
+            Some(other) => DeviceRows::of(&other.rows)?,
+            None => DeviceRows::NONE,
+        },
+    };
+    // SAFETY: the kernel writes every element.
+    let out = unsafe { recording::alloc::<T>(&device, elements)? };
+    if elements > 0 {
+        let kernel = self::function::<T>(&device, "pointwise")?;
+        let stream = device.cuda_stream();
+        let mut builder = stream.launch_builder(&kernel);
+        builder.arg(&input.view);
+        builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
+        builder.arg(&out);
+        builder.arg(&parameters);
+        let blocks = elements.div_ceil(ELEMENT_THREADS).min(1 << 16);
+        // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
+        unsafe {
+            builder.launch(LaunchConfig {
+                grid_dim: (blocks as u32, 1, 1),
+                block_dim: (ELEMENT_THREADS as u32, 1, 1),
+                shared_mem_bytes: 0,
+            })
+        }
+        .w()?;
+    }
+    Ok(CudaStorage::wrap_cuda_slice(out, device))
+}
+
+pub(super) fn each_element(
+    op: &EachElement,
+    x: &CudaStorage,
+    layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let function = Function::Pointwise(op.0);
+    let out = for_float!(x.dtype(), T => run_pointwise::<T>(function, (x, layout), None)?);
+    Ok((out, layout.shape().clone()))
+}
+
+pub(super) fn clamped_glu(
+    op: &GatedClamped,
+    gate: &CudaStorage,
+    layout: &Layout,
+    up: &CudaStorage,
+    up_layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let (function, up) = (Function::ClampedGlu(op.0), Some((up, up_layout)));
+    let out = for_float!(gate.dtype(), T => run_pointwise::<T>(function, (gate, layout), up)?);
     Ok((out, layout.shape().clone()))
 }
 

@@ -55,6 +55,17 @@ pub(super) struct ActivationParameters {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
+pub(super) struct PointwiseParameters {
+    pub elements: u64,
+    pub columns: u32,
+    pub function: u32,
+    pub numbers: [f32; 4],
+    pub input: DeviceRows,
+    pub other: DeviceRows,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
 pub(super) struct RopeParameters {
     pub columns: u32,
     pub rotated: u32,

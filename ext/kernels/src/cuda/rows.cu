@@ -311,6 +311,51 @@ __device__ void activate_vectors_elements(const T *gate, const T *up, T *out, co
     }
 }
 
+struct PointwiseParameters {
+    ulong elements;
+    uint columns;
+    uint function; // 0: clamp, 1: xIELU, 2: clamped GLU of two inputs
+    float numbers[4];
+    Rows input;
+    Rows other;
+};
+
+// Comparisons keep a NaN, which fminf and fmaxf would drop.
+__device__ __forceinline__ float clamped(float x, float least, float most) {
+    return x < least ? least : x > most ? most : x;
+}
+
+__device__ __forceinline__ float xielu(float x, const float *numbers) {
+    const float line = numbers[2] * x;
+    if (x > 0.0f) {
+        return fmaf(numbers[0] * x, x, line);
+    }
+    const float exponent = x > numbers[3] ? numbers[3] : x;
+    return fmaf(expm1f(exponent) - x, numbers[1], line);
+}
+
+__device__ __forceinline__ float clamped_glu(float gate, float up, const float *numbers) {
+    const float limit = numbers[0];
+    gate = gate > limit ? limit : gate;
+    return (clamped(up, -limit, limit) + 1.0f) * (gate / (1.0f + expf(-numbers[1] * gate)));
+}
+
+template <typename T>
+__device__ void pointwise_elements(const T *x, const T *other, T *out, const PointwiseParameters &p) {
+    const ulong stride = ulong(gridDim.x) * blockDim.x;
+    for (ulong i = ulong(blockIdx.x) * blockDim.x + threadIdx.x; i < p.elements; i += stride) {
+        const uint row = uint(i / p.columns), column = uint(i % p.columns);
+        const float v = widen(x[p.input.start(row) + column]);
+        float y;
+        switch (p.function) {
+        case 0: y = clamped(v, p.numbers[0], p.numbers[1]); break;
+        case 1: y = xielu(v, p.numbers); break;
+        default: y = clamped_glu(v, widen(other[p.other.start(row) + column]), p.numbers);
+        }
+        narrow(y, out + i);
+    }
+}
+
 struct RopeParameters {
     uint columns;
     uint rotated;
@@ -413,6 +458,9 @@ ROW_KERNEL activate(
 ROW_KERNEL activate_vectors(
     const ELEMENT *gate, const ELEMENT *up, ELEMENT *out, ActivationParameters p
 ) { activate_vectors_elements<ELEMENT>(gate, up, out, p); }
+ROW_KERNEL pointwise(
+    const ELEMENT *x, const ELEMENT *other, ELEMENT *out, PointwiseParameters p
+) { pointwise_elements<ELEMENT>(x, other, out, p); }
 ROW_KERNEL rope(
     const ELEMENT *x, const float *cosines, const float *sines, const uint *positions, ELEMENT *out,
     RopeParameters p

@@ -6,8 +6,11 @@ use candle_core::{bail, DType, Layout, MetalStorage, Result, Shape, Tensor};
 use super::operands::{dispatch, hold, Grid, Input, Output};
 use super::pipelines::pipeline;
 use super::plan::{self, RowStarts, Source};
-use crate::ops::{Activate, Gated, L2Normalize, MeanPool, Norm, Rope, Softmax};
+use crate::ops::{
+    Activate, EachElement, Gated, GatedClamped, L2Normalize, MeanPool, Norm, Rope, Softmax,
+};
 use crate::rows::Rows;
+use crate::types::Function;
 use crate::{Activation, RopeKind};
 
 /// Weight and bias of a norm, dense and of the input's type.
@@ -249,6 +252,68 @@ fn run_activation(
     dispatch(device, &pipeline, grid, |encoder| {
         gate.bind(encoder, 0);
         up.map_or(gate, |(up, _)| up).bind(encoder, 1);
+        out.bind(encoder, 2);
+        encoder.set_bytes(3, &parameters);
+    })?;
+    Ok(out.into_storage())
+}
+
+pub fn each_element(
+    op: &EachElement,
+    storage: &MetalStorage,
+    layout: &Layout,
+) -> Result<(MetalStorage, Shape)> {
+    let out = run_pointwise(Function::Pointwise(op.0), Input { storage, layout }, None)?;
+    Ok((out, layout.shape().clone()))
+}
+
+pub fn clamped_glu(
+    op: &GatedClamped,
+    gate: &MetalStorage,
+    layout: &Layout,
+    up: &MetalStorage,
+    up_layout: &Layout,
+) -> Result<(MetalStorage, Shape)> {
+    let gate = Input {
+        storage: gate,
+        layout,
+    };
+    let up = Input {
+        storage: up,
+        layout: up_layout,
+    };
+    let out = run_pointwise(Function::ClampedGlu(op.0), gate, Some(up))?;
+    Ok((out, layout.shape().clone()))
+}
+
+fn run_pointwise(
+    function: Function,
+    x: Input<'_>,
+    other: Option<Input<'_>>,
+) -> Result<MetalStorage> {
+    let (device, kernel) = (x.storage.device(), function.kernel());
+    let rows = x.rows(kernel)?;
+    let other_rows = other.map(|other| other.rows(kernel)).transpose()?;
+    let [first, second, third, fourth] = function.numbers();
+    let parameters = plan::PointwiseParameters {
+        columns: plan::narrow(rows.width)?,
+        flags: plan::flag(other.is_some(), plan::IS_GATED),
+        first,
+        second,
+        third,
+        fourth,
+        input: RowStarts::of(&rows)?,
+        other: match &other_rows {
+            Some(rows) => RowStarts::of(rows)?,
+            None => RowStarts::SINGLE,
+        },
+    };
+    let pipeline = pipeline(device, Source::Activation, kernel, x.dtype())?;
+    let out = Output::new(device, rows.count * rows.width, x.dtype())?;
+    let grid = Grid::elementwise(rows.width.div_ceil(plan::VECTOR), rows.count, &pipeline);
+    dispatch(device, &pipeline, grid, |encoder| {
+        x.bind(encoder, 0);
+        other.unwrap_or(x).bind(encoder, 1);
         out.bind(encoder, 2);
         encoder.set_bytes(3, &parameters);
     })?;

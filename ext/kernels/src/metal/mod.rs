@@ -28,4 +28,7 @@ pub(super) mod store;
 pub mod tuning;
 
 #[cfg(feature = "metal")]
-pub(super) use launch::{activate, add_norm, gated, l2_normalize, mean_pool, norm, rope, softmax};
+pub(super) use launch::{
+    activate, add_norm, clamped_glu, each_element, gated, l2_normalize, mean_pool, norm, rope,
+    softmax,
+};

@@ -183,6 +183,19 @@ parameter_block! {
 }
 
 parameter_block! {
+    PointwiseParameters {
+        columns: u32,
+        flags: u32,
+        first: f32,
+        second: f32,
+        third: f32,
+        fourth: f32,
+        input: RowStarts,
+        other: RowStarts,
+    }
+}
+
+parameter_block! {
     RopeParameters {
         columns: u32,
         rotated: u32,

@@ -37,6 +37,11 @@ fn parameter_blocks_have_the_fields_of_the_metal_structs() {
             "ActivationParameters",
             ActivationParameters::FIELDS,
         ),
+        (
+            Source::Activation,
+            "PointwiseParameters",
+            PointwiseParameters::FIELDS,
+        ),
         (Source::Rope, "RopeParameters", RopeParameters::FIELDS),
         (
             Source::Rope,
