@@ -166,7 +166,7 @@ impl WeightSource for Table {
             }
             Data::Mxfp4(bytes) => {
                 memory::ensure_elements(shape, 4, format!("tensor {name:?}"))?;
-                let values = mxfp4::dequantize(bytes);
+                let values = mxfp4::dequantize(bytes)?;
                 let tensor = Tensor::from_vec(values, shape.as_slice(), &Device::Cpu)?;
                 tensor.to_dtype(dtype.unwrap_or(DType::F32))?
             }
@@ -182,7 +182,7 @@ impl WeightSource for Table {
                 shape: entry.shape.clone(),
                 bytes: bytes.clone(),
             }),
-            Data::Mxfp4(bytes) => mxfp4::as_q5_0(bytes).map(|bytes| QuantizedTensor {
+            Data::Mxfp4(bytes) => mxfp4::as_q5_0(bytes)?.map(|bytes| QuantizedTensor {
                 kind: BlockType::Q5_0,
                 shape: entry.shape.clone(),
                 bytes: Bytes::unpacked(bytes),

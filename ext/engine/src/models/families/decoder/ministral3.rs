@@ -25,7 +25,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             let beta = file.number("attention.temperature_scale")?;
             let period = file.number("rope.scaling.original_context_length")?;
             let temperature = match (beta, period) {
-                (Some(beta), Some(period)) if beta != 0.0 => {
+                (Some(beta), Some(period)) if beta != 0.0 && period > 0.0 => {
                     Some(Temperature::steps(beta, 0.0, period))
                 }
                 _ => None,
