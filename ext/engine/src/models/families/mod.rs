@@ -114,6 +114,26 @@ pub struct Gguf<C: 'static> {
     pub names: fn(&C) -> Names,
 }
 
+/// A family whose GGUF files call tensors as most do.
+const fn gguf<C: 'static>(
+    architecture: &'static str,
+    config: fn(&GgufFile<'_>) -> Result<C>,
+) -> Option<Gguf<C>> {
+    gguf_named(architecture, config, |_| GGUF)
+}
+
+const fn gguf_named<C: 'static>(
+    architecture: &'static str,
+    config: fn(&GgufFile<'_>) -> Result<C>,
+    names: fn(&C) -> Names,
+) -> Option<Gguf<C>> {
+    Some(Gguf {
+        architecture,
+        config,
+        names,
+    })
+}
+
 /// A description of models that are run by one forward.
 pub trait Shape: Sized + 'static {
     /// With its article.

@@ -34,16 +34,12 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         shared_down: "mlp.shared_experts.down_proj",
         ..LLAMA
     },
-    gguf: Some(Gguf {
-        architecture: "afmoe",
-        config: |file| {
-            let said = json!({"mup_enabled": true});
-            file.like_with(
-                FAMILY.config,
-                &[("expert_weights_scale", "route_scale")],
-                said,
-            )
-        },
-        names: |_| GGUF,
+    gguf: gguf("afmoe", |file| {
+        let said = json!({"mup_enabled": true});
+        file.like_with(
+            FAMILY.config,
+            &[("expert_weights_scale", "route_scale")],
+            said,
+        )
     }),
 };

@@ -29,9 +29,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         xielu_most: "mlp.act_fn.eps",
         ..LLAMA
     },
-    gguf: Some(Gguf {
-        architecture: "apertus",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("apertus", |file| file.like(FAMILY.config, &[])),
 };

@@ -12,9 +12,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         decoder(raw, &usual)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "arcee",
-        config: |file| file.like(FAMILY.config, &[]).map(neighbours),
-        names: |_| GGUF,
+    gguf: gguf("arcee", |file| {
+        file.like(FAMILY.config, &[]).map(neighbours)
     }),
 };

@@ -9,17 +9,13 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&[]),
     config: |raw| decoder(raw, &Usual::LLAMA),
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "baichuan",
-        config: |file| {
-            let mut config = neighbours(file.decoder(&Usual::LLAMA)?);
-            if config.layer_count == LAYERS_OF_13B {
-                config.relative = Relative::Alibi {
-                    slopes: alibi_slopes(config.head_count),
-                };
-            }
-            Ok(config)
-        },
-        names: |_| GGUF,
+    gguf: gguf("baichuan", |file| {
+        let mut config = neighbours(file.decoder(&Usual::LLAMA)?);
+        if config.layer_count == LAYERS_OF_13B {
+            config.relative = Relative::Alibi {
+                slopes: alibi_slopes(config.head_count),
+            };
+        }
+        Ok(config)
     }),
 };

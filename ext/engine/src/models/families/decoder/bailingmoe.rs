@@ -6,20 +6,16 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&[]),
     config: |raw| decoder(raw, &Usual::LLAMA),
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "bailingmoe",
-        config: |file| {
-            let read = |raw: &RawConfig| {
-                let config = decoder(raw, &Usual::LLAMA)?;
-                let experts = Experts {
-                    scoring: Scoring::Softmax,
-                    ..sigmoid_experts(raw, config.layer_count)?
-                };
-                let experts = Some(experts);
-                Ok(DecoderConfig { experts, ..config })
+    gguf: gguf("bailingmoe", |file| {
+        let read = |raw: &RawConfig| {
+            let config = decoder(raw, &Usual::LLAMA)?;
+            let experts = Experts {
+                scoring: Scoring::Softmax,
+                ..sigmoid_experts(raw, config.layer_count)?
             };
-            file.like(read, &[]).map(neighbours)
-        },
-        names: |_| GGUF,
+            let experts = Some(experts);
+            Ok(DecoderConfig { experts, ..config })
+        };
+        file.like(read, &[]).map(neighbours)
     }),
 };

@@ -13,9 +13,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         mlp_sub_norm: "mlp.ffn_sub_norm",
         ..LLAMA
     },
-    gguf: Some(Gguf {
-        architecture: "bitnet",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("bitnet", |file| file.like(FAMILY.config, &[])),
 };

@@ -19,9 +19,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         embedding_norm: "word_embeddings_layernorm",
         ..GPT_NEOX
     },
-    gguf: Some(Gguf {
-        architecture: "bloom",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("bloom", |file| file.like(FAMILY.config, &[])),
 };

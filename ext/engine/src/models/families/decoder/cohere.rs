@@ -11,10 +11,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "command-r",
-        config: |file| file.like(FAMILY.config, &[("logit_scale", "logit_scale")]),
-        names: |_| GGUF,
+    gguf: gguf("command-r", |file| {
+        file.like(FAMILY.config, &[("logit_scale", "logit_scale")])
     }),
 };
 

@@ -5,10 +5,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["cohere2"]),
     config,
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "cohere2",
-        config: |file| file.like(config, &[("logit_scale", "logit_scale")]),
-        names: |_| GGUF,
+    gguf: gguf("cohere2", |file| {
+        file.like(config, &[("logit_scale", "logit_scale")])
     }),
 };
 

@@ -33,9 +33,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| glm4_moe::NAMES,
-    gguf: Some(Gguf {
-        architecture: "cohere2moe",
-        config: |file| file.like(FAMILY.config, &[("logit_scale", "logit_scale")]),
-        names: |_| GGUF,
+    gguf: gguf("cohere2moe", |file| {
+        file.like(FAMILY.config, &[("logit_scale", "logit_scale")])
     }),
 };

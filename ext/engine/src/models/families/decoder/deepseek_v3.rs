@@ -6,11 +6,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["deepseek_v3"]),
     config,
     names: |_| NAMES,
-    gguf: Some(Gguf {
-        architecture: "deepseek2",
-        config: gguf,
-        names: |_| GGUF,
-    }),
+    gguf: gguf("deepseek2", from_gguf),
 };
 
 pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
@@ -20,7 +16,7 @@ pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
 }
 
 /// Files of the second generation do not say what their router is, and those without experts nothing of them.
-fn gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
+fn from_gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     if file.opt_size("expert_count")?.unwrap_or(0) == 0 {
         return file.like(|raw| interleaved(raw, &Usual::LLAMA), &[]);
     }

@@ -11,11 +11,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| NAMES,
-    gguf: Some(Gguf {
-        architecture: "deepseek32",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("deepseek32", |file| file.like(FAMILY.config, &[])),
 };
 
 pub fn indexer(raw: &RawConfig, pairing: RopeKind, layers: Vec<bool>) -> Result<Indexer> {

@@ -10,9 +10,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| glm4_moe::NAMES,
-    gguf: Some(Gguf {
-        architecture: "dots1",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("dots1", |file| file.like(FAMILY.config, &[])),
 };

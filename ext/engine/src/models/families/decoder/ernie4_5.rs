@@ -5,11 +5,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["ernie4_5"]),
     config: |raw| config(raw),
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "ernie4_5",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("ernie4_5", |file| file.like(FAMILY.config, &[])),
 };
 
 pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {

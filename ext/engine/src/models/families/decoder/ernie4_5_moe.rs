@@ -31,15 +31,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         router_bias: "mlp.moe_statics.e_score_correction_bias",
         ..glm4_moe::NAMES
     },
-    gguf: Some(Gguf {
-        architecture: "ernie4_5-moe",
-        config: |file| {
-            let also = [
-                ("expert_count", "moe_num_experts"),
-                ("expert_used_count", "moe_k"),
-            ];
-            file.like(FAMILY.config, &also)
-        },
-        names: |_| GGUF,
+    gguf: gguf("ernie4_5-moe", |file| {
+        let also = [
+            ("expert_count", "moe_num_experts"),
+            ("expert_used_count", "moe_k"),
+        ];
+        file.like(FAMILY.config, &also)
     }),
 };

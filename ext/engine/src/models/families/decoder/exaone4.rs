@@ -13,11 +13,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         post_mlp_norm: "post_feedforward_layernorm",
         ..LLAMA
     },
-    gguf: Some(Gguf {
-        architecture: "exaone4",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("exaone4", |file| file.like(FAMILY.config, &[])),
 };
 
 /// Layers without a window do not rotate.

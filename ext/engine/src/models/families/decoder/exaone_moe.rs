@@ -12,9 +12,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         router_bias: "mlp.e_score_correction_bias|mlp.gate.e_score_correction_bias",
         ..glm4_moe::NAMES
     },
-    gguf: Some(Gguf {
-        architecture: "exaone-moe",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("exaone-moe", |file| file.like(FAMILY.config, &[])),
 };

@@ -17,13 +17,13 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| GPT_NEOX.within("transformer."),
-    gguf: Some(Gguf {
-        architecture: "falcon",
-        config: |file| {
+    gguf: gguf_named(
+        "falcon",
+        |file| {
             let mut config = grouped_gguf(file.decoder(&Usual::LAYER_NORM)?);
             config.residual = Residual::parallel(true, file.first_layer_has("attn_norm_2"));
             Ok(config)
         },
-        names: |_| GGUF_FALCON,
-    }),
+        |_| GGUF_FALCON,
+    ),
 };

@@ -5,9 +5,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["gemma"]),
     config: gemma_shared::config,
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "gemma",
-        config: gemma_shared::gguf,
-        names: |_| GGUF,
-    }),
+    gguf: gguf("gemma", gemma_shared::gguf),
 };

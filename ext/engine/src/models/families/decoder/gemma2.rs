@@ -5,10 +5,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["gemma2"]),
     config: |raw| gemma_shared::capped(raw, 2),
     names: |_| NAMES,
-    gguf: Some(Gguf {
-        architecture: "gemma2",
-        config: |file| gemma_shared::capped_gguf(file, 2, gemma_shared::LAYERS_OF_27B[0]),
-        names: |_| GGUF,
+    gguf: gguf("gemma2", |file| {
+        gemma_shared::capped_gguf(file, 2, gemma_shared::LAYERS_OF_27B[0])
     }),
 };
 

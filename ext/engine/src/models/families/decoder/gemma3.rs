@@ -16,14 +16,10 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(gemma_shared::with_local_theta(config, local_theta(raw)?))
     },
     names: |_| gemma2::NAMES,
-    gguf: Some(Gguf {
-        architecture: "gemma3",
-        config: |file| {
-            let mut config = gemma_shared::capped_gguf(file, 6, gemma_shared::LAYERS_OF_27B[1])?;
-            config.whole_guests = true;
-            let theta = file.number("rope.freq_base_swa")?;
-            Ok(gemma_shared::with_local_theta(config, theta))
-        },
-        names: |_| GGUF,
+    gguf: gguf("gemma3", |file| {
+        let mut config = gemma_shared::capped_gguf(file, 6, gemma_shared::LAYERS_OF_27B[1])?;
+        config.whole_guests = true;
+        let theta = file.number("rope.freq_base_swa")?;
+        Ok(gemma_shared::with_local_theta(config, theta))
     }),
 };

@@ -34,9 +34,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         narrow_norm: "laurel.post_laurel_norm",
         ..gemma_shared::LAYER_INPUTS
     },
-    gguf: Some(Gguf {
-        architecture: "gemma3n",
-        config: |file| {
+    gguf: gguf_named(
+        "gemma3n",
+        |file| {
             let also = [
                 ("altup.num_inputs", "altup_num_inputs"),
                 ("altup.active_idx", "altup_active_idx"),
@@ -49,6 +49,6 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             config.sparsity = scales.map(portion).collect();
             Ok(config)
         },
-        names: |_| GGUF_LAYER_INPUTS,
-    }),
+        |_| GGUF_LAYER_INPUTS,
+    ),
 };

@@ -47,9 +47,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| gemma_shared::LAYER_INPUTS,
-    gguf: Some(Gguf {
-        architecture: "gemma4",
-        config: |file| file.like_with(FAMILY.config, &[], gemma_shared::heads_gguf(file)?),
-        names: |_| GGUF_LAYER_INPUTS,
-    }),
+    gguf: gguf_named(
+        "gemma4",
+        |file| file.like_with(FAMILY.config, &[], gemma_shared::heads_gguf(file)?),
+        |_| GGUF_LAYER_INPUTS,
+    ),
 };

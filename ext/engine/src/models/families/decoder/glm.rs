@@ -4,18 +4,10 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     name: "glm",
     matches: types(&["glm"]),
     config: |raw| {
-        let usual = Usual {
-            rotated: 0.5,
-            ..Usual::LLAMA
-        };
-        let mut config = decoder(raw, &usual)?;
+        let mut config = decoder(raw, &glm4::USUAL)?;
         config.relative.interleave();
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "chatglm",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("chatglm", |file| file.like(FAMILY.config, &[])),
 };

@@ -1,6 +1,7 @@
 use super::*;
 
-const USUAL: Usual = Usual {
+/// Half of each head is rotated.
+pub const USUAL: Usual = Usual {
     rotated: 0.5,
     ..Usual::LLAMA
 };
@@ -14,11 +15,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         post_mlp_norm: "post_mlp_layernorm",
         ..LLAMA
     },
-    gguf: Some(Gguf {
-        architecture: "glm4",
-        config: |file| Ok(shape(file.decoder(&USUAL)?)),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("glm4", |file| Ok(shape(file.decoder(&USUAL)?))),
 };
 
 fn shape(mut config: DecoderConfig) -> DecoderConfig {

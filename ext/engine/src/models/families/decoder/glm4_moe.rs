@@ -4,11 +4,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     name: "glm4_moe",
     matches: types(&["glm4_moe"]),
     config: |raw| {
-        let usual = Usual {
-            rotated: 0.5,
-            ..Usual::LLAMA
-        };
-        let mut config = decoder(raw, &usual)?;
+        let mut config = decoder(raw, &glm4::USUAL)?;
         if flag(raw, "use_qk_norm", false)? {
             config.query_key_norm = QueryKeyNorm::PerHead;
         }
@@ -16,11 +12,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| NAMES,
-    gguf: Some(Gguf {
-        architecture: "glm4moe",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF_AFTER_ATTENTION,
-    }),
+    gguf: gguf_named(
+        "glm4moe",
+        |file| file.like(FAMILY.config, &[]),
+        |_| GGUF_AFTER_ATTENTION,
+    ),
 };
 
 pub const NAMES: Names = Names {

@@ -12,21 +12,17 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| deepseek_v32::NAMES,
-    gguf: Some(Gguf {
-        architecture: "glm-dsa",
-        config: |file| {
-            let types = file.flags("attention.indexer.types", file.layer_count()?)?;
-            let kinds = types.unwrap_or_default().into_iter();
-            let kinds: Vec<_> = kinds
-                .map(|full| if full { "full" } else { "shared" })
-                .collect();
-            let said = match kinds.is_empty() {
-                true => json!({}),
-                false => json!({"indexer_types": kinds}),
-            };
-            file.like_with(FAMILY.config, &[], said)
-        },
-        names: |_| GGUF,
+    gguf: gguf("glm-dsa", |file| {
+        let types = file.flags("attention.indexer.types", file.layer_count()?)?;
+        let kinds = types.unwrap_or_default().into_iter();
+        let kinds: Vec<_> = kinds
+            .map(|full| if full { "full" } else { "shared" })
+            .collect();
+        let said = match kinds.is_empty() {
+            true => json!({}),
+            false => json!({"indexer_types": kinds}),
+        };
+        file.like_with(FAMILY.config, &[], said)
     }),
 };
 

@@ -11,9 +11,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| GPT2,
-    gguf: Some(Gguf {
-        architecture: "gpt2",
-        config: |file| Ok(learned_from(file.decoder(&Usual::GPT2)?, 0)),
-        names: |_| GGUF,
+    gguf: gguf("gpt2", |file| {
+        Ok(learned_from(file.decoder(&Usual::GPT2)?, 0))
     }),
 };

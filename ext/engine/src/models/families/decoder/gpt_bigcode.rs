@@ -19,9 +19,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         transposed: false,
         ..GPT2
     },
-    gguf: Some(Gguf {
-        architecture: "starcoder",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("starcoder", |file| file.like(FAMILY.config, &[])),
 };

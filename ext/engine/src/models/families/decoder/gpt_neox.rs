@@ -14,13 +14,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| GPT_NEOX.within("gpt_neox."),
-    gguf: Some(Gguf {
-        architecture: "gptneox",
-        config: |file| {
-            let mut config = grouped_gguf(file.decoder(&USUAL)?);
-            config.residual = Residual::parallel(file.flag("use_parallel_residual", true)?, true);
-            Ok(config)
-        },
-        names: |_| GGUF,
+    gguf: gguf("gptneox", |file| {
+        let mut config = grouped_gguf(file.decoder(&USUAL)?);
+        config.residual = Residual::parallel(file.flag("use_parallel_residual", true)?, true);
+        Ok(config)
     }),
 };

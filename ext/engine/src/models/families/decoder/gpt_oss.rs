@@ -29,15 +29,15 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         expert_down_bias: "mlp.experts.down_proj_bias",
         ..LLAMA
     },
-    gguf: Some(Gguf {
-        architecture: "gpt-oss",
-        config: |file| {
+    gguf: gguf_named(
+        "gpt-oss",
+        |file| {
             let mut config = file.like(FAMILY.config, &[])?;
             if let Some(rope) = config.relative.rope_mut() {
                 rope.scaling.keep_edges();
             }
             Ok(config)
         },
-        names: |_| GGUF_AFTER_ATTENTION,
-    }),
+        |_| GGUF_AFTER_ATTENTION,
+    ),
 };

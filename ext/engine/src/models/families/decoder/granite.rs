@@ -10,17 +10,13 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "granite",
-        config: |file| {
-            let mut config = neighbours(file.decoder(&Usual::LLAMA)?);
-            let factor = |key, usual| file.number(key).map(|value| value.unwrap_or(usual));
-            config.embedding_scale = factor("embedding_scale", 1.0)?;
-            config.residual_scale = factor("residual_scale", 1.0)?;
-            config.attention_scale = factor("attention.scale", config.attention_scale)?;
-            config.logit_scale = 1.0 / factor("logit_scale", 1.0)?;
-            Ok(config)
-        },
-        names: |_| GGUF,
+    gguf: gguf("granite", |file| {
+        let mut config = neighbours(file.decoder(&Usual::LLAMA)?);
+        let factor = |key, usual| file.number(key).map(|value| value.unwrap_or(usual));
+        config.embedding_scale = factor("embedding_scale", 1.0)?;
+        config.residual_scale = factor("residual_scale", 1.0)?;
+        config.attention_scale = factor("attention.scale", config.attention_scale)?;
+        config.logit_scale = 1.0 / factor("logit_scale", 1.0)?;
+        Ok(config)
     }),
 };

@@ -5,11 +5,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["granite_swa"]),
     config: |raw| config(raw),
     names: |_| NAMES,
-    gguf: Some(Gguf {
-        architecture: "granite_swa",
-        config: gguf,
-        names: |_| GGUF,
-    }),
+    gguf: gguf("granite_swa", from_gguf),
 };
 
 pub const NAMES: Names = Names {
@@ -41,7 +37,7 @@ pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
 }
 
 /// With experts or without; a base of 0 stands for layers that do not rotate.
-fn gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
+fn from_gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     let rotated = file.flags("attention.rope_pattern", file.layer_count()?)?;
     let base = file.number("rope.freq_base")?.unwrap_or(10_000.0);
     let bases = rotated.map(|layers| -> Vec<f32> {

@@ -5,13 +5,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["granitemoe"]),
     config: |raw| with_experts(raw, decoder(raw, &Usual::LLAMA)?),
     names: |_| NAMES,
-    gguf: Some(Gguf {
-        architecture: "granitemoe",
-        config: |file| {
-            file.like(FAMILY.config, &[("logit_scale", "logits_scaling")])
-                .map(neighbours)
-        },
-        names: |_| GGUF,
+    gguf: gguf("granitemoe", |file| {
+        file.like(FAMILY.config, &[("logit_scale", "logits_scaling")])
+            .map(neighbours)
     }),
 };
 

@@ -5,11 +5,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["hunyuan_v1_dense"]),
     config: |raw| config(raw),
     names: |_| NAMES,
-    gguf: Some(Gguf {
-        architecture: "hunyuan-dense",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("hunyuan-dense", |file| file.like(FAMILY.config, &[])),
 };
 
 pub const NAMES: Names = Names {

@@ -19,9 +19,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         shared_down: "mlp.shared_mlp.down_proj",
         ..hunyuan_v1_dense::NAMES
     },
-    gguf: Some(Gguf {
-        architecture: "hunyuan-moe",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("hunyuan-moe", |file| file.like(FAMILY.config, &[])),
 };

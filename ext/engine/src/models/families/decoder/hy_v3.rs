@@ -25,14 +25,10 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         shared_down: "mlp.shared_mlp.down_proj",
         ..LLAMA
     },
-    gguf: Some(Gguf {
-        architecture: "hy_v3",
-        config: |file| {
-            file.like(
-                FAMILY.config,
-                &[("expert_weights_scale", "router_scaling_factor")],
-            )
-        },
-        names: |_| GGUF,
+    gguf: gguf("hy_v3", |file| {
+        file.like(
+            FAMILY.config,
+            &[("expert_weights_scale", "router_scaling_factor")],
+        )
     }),
 };

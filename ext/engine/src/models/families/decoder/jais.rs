@@ -6,22 +6,18 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&[]),
     config: |raw| decoder(raw, &Usual::LLAMA),
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "jais",
-        config: |file| {
-            let usual = Usual {
-                norm: NormKind::Layer,
-                ..Usual::LLAMA
-            };
-            let config = file.decoder(&usual)?;
-            Ok(DecoderConfig {
-                relative: Relative::Alibi {
-                    slopes: alibi_slopes(config.head_count),
-                },
-                attention_scale: 1.0 / config.head_size as f32,
-                ..config
-            })
-        },
-        names: |_| GGUF,
+    gguf: gguf("jais", |file| {
+        let usual = Usual {
+            norm: NormKind::Layer,
+            ..Usual::LLAMA
+        };
+        let config = file.decoder(&usual)?;
+        Ok(DecoderConfig {
+            relative: Relative::Alibi {
+                slopes: alibi_slopes(config.head_count),
+            },
+            attention_scale: 1.0 / config.head_size as f32,
+            ..config
+        })
     }),
 };

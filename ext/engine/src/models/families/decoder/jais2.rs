@@ -13,9 +13,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         )
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "jais2",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("jais2", |file| file.like(FAMILY.config, &[])),
 };

@@ -42,15 +42,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA4,
-    gguf: Some(Gguf {
-        architecture: "llama4",
-        config: gguf,
-        names: |_| GGUF,
-    }),
+    gguf: gguf("llama4", from_gguf),
 };
 
 /// Files do not say how long chunks are, nor that the model of 128 experts normalizes no queries.
-fn gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
+fn from_gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     let largest = file.opt_size("expert_count")? == Some(128);
     let said = json!({"attention_chunk_size": 8192, "use_qk_norm": !largest});
     let also = [("interleave_moe_layer_step", "interleave_moe_layer_step")];

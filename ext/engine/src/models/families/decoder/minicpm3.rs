@@ -13,9 +13,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| latent_shared::NAMES,
-    gguf: Some(Gguf {
-        architecture: "minicpm3",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("minicpm3", |file| file.like(FAMILY.config, &[])),
 };

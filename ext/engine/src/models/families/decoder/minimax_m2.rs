@@ -4,13 +4,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     name: "minimax_m2",
     matches: types(&["minimax_m2"]),
     config: |raw| {
-        let mut config = decoder(
-            raw,
-            &Usual {
-                rotated: 0.5,
-                ..Usual::LLAMA
-            },
-        )?;
+        let mut config = decoder(raw, &glm4::USUAL)?;
         config.query_key_norm = QueryKeyNorm::Whole;
         if raw.has("rotary_dim") {
             rotate_first(raw, &mut config)?;
@@ -28,9 +22,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         router_bias: "block_sparse_moe.e_score_correction_bias",
         ..mixtral::NAMES
     },
-    gguf: Some(Gguf {
-        architecture: "minimax-m2",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("minimax-m2", |file| file.like(FAMILY.config, &[])),
 };

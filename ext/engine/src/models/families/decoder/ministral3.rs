@@ -18,23 +18,19 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "mistral3",
-        config: |file| {
-            let config = file.like(FAMILY.config, &[])?;
-            let beta = file.number("attention.temperature_scale")?;
-            let period = file.number("rope.scaling.original_context_length")?;
-            let temperature = match (beta, period) {
-                (Some(beta), Some(period)) if beta != 0.0 && period > 0.0 => {
-                    Some(Temperature::steps(beta, 0.0, period))
-                }
-                _ => None,
-            };
-            Ok(neighbours(DecoderConfig {
-                temperature,
-                ..config
-            }))
-        },
-        names: |_| GGUF,
+    gguf: gguf("mistral3", |file| {
+        let config = file.like(FAMILY.config, &[])?;
+        let beta = file.number("attention.temperature_scale")?;
+        let period = file.number("rope.scaling.original_context_length")?;
+        let temperature = match (beta, period) {
+            (Some(beta), Some(period)) if beta != 0.0 && period > 0.0 => {
+                Some(Temperature::steps(beta, 0.0, period))
+            }
+            _ => None,
+        };
+        Ok(neighbours(DecoderConfig {
+            temperature,
+            ..config
+        }))
     }),
 };

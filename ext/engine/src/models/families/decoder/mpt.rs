@@ -37,10 +37,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         transposed: false,
         ..GPT2
     },
-    gguf: Some(Gguf {
-        architecture: "mpt",
-        config: |file| file.like(FAMILY.config, &[("block_count", "n_layers")]),
-        names: |_| GGUF,
+    gguf: gguf("mpt", |file| {
+        file.like(FAMILY.config, &[("block_count", "n_layers")])
     }),
 };
 

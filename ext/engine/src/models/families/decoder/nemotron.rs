@@ -14,9 +14,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "nemotron",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("nemotron", |file| file.like(FAMILY.config, &[])),
 };

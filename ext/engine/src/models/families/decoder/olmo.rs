@@ -10,9 +10,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "olmo",
-        config: |file| file.like(FAMILY.config, &[]).map(neighbours),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("olmo", |file| file.like(FAMILY.config, &[]).map(neighbours)),
 };

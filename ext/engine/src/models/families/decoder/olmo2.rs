@@ -5,12 +5,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["olmo2"]),
     config: |raw| Ok(shape(decoder(raw, &Usual::LLAMA)?)),
     names: |_| NAMES,
-    gguf: Some(Gguf {
-        architecture: "olmo2",
-        // The third generation's files call themselves so too.
-        config: |file| file.like(olmo3::config, &[]),
-        names: |_| GGUF,
-    }),
+    // The third generation's files call themselves so too.
+    gguf: gguf("olmo2", |file| file.like(olmo3::config, &[])),
 };
 
 pub const NAMES: Names = Names {

@@ -11,9 +11,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "olmoe",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("olmoe", |file| file.like(FAMILY.config, &[])),
 };

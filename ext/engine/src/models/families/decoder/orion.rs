@@ -6,15 +6,11 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&[]),
     config: |raw| decoder(raw, &Usual::LLAMA),
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "orion",
-        config: |file| {
-            let usual = Usual {
-                norm: NormKind::Layer,
-                ..Usual::LLAMA
-            };
-            file.decoder(&usual)
-        },
-        names: |_| GGUF,
+    gguf: gguf("orion", |file| {
+        let usual = Usual {
+            norm: NormKind::Layer,
+            ..Usual::LLAMA
+        };
+        file.decoder(&usual)
     }),
 };

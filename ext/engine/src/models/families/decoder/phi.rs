@@ -20,9 +20,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         down: "mlp.fc2",
         ..LLAMA
     },
-    gguf: Some(Gguf {
-        architecture: "phi2",
-        config: |file| Ok(parallel(file.decoder(&USUAL)?)),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("phi2", |file| Ok(parallel(file.decoder(&USUAL)?))),
 };

@@ -5,13 +5,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["phi3"]),
     config: |raw| mistral::windowed(raw, &Usual::LLAMA),
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "phi3",
-        config: |file| {
-            let mut config = file.decoder(&Usual::LLAMA)?;
-            config.windows = file.windows(config.layer_count, usize::MAX)?;
-            Ok(config)
-        },
-        names: |_| GGUF,
+    gguf: gguf("phi3", |file| {
+        let mut config = file.decoder(&Usual::LLAMA)?;
+        config.windows = file.windows(config.layer_count, usize::MAX)?;
+        Ok(config)
     }),
 };

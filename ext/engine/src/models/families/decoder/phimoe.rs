@@ -19,9 +19,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| mixtral::NAMES,
-    gguf: Some(Gguf {
-        architecture: "phimoe",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("phimoe", |file| file.like(FAMILY.config, &[])),
 };

@@ -5,11 +5,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["qwen2"]),
     config: |raw| windowed(raw, &Usual::LLAMA),
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "qwen2|exaone",
-        config: |file| file.decoder(&Usual::LLAMA),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("qwen2|exaone", |file| file.decoder(&Usual::LLAMA)),
 };
 
 /// Qwen windows only the layers from `max_window_layers` on, and only when told to.

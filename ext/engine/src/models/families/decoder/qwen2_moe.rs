@@ -9,13 +9,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "qwen2moe",
-        config: |file| {
-            let mut config = file.decoder(&Usual::LLAMA)?;
-            config.experts = file.experts(false, true)?;
-            Ok(config)
-        },
-        names: |_| GGUF,
+    gguf: gguf("qwen2moe", |file| {
+        let mut config = file.decoder(&Usual::LLAMA)?;
+        config.experts = file.experts(false, true)?;
+        Ok(config)
     }),
 };

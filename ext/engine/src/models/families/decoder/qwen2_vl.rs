@@ -15,9 +15,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "qwen2vl",
-        config: sectioned_gguf,
-        names: |_| GGUF,
-    }),
+    gguf: gguf("qwen2vl", sectioned_gguf),
 };

@@ -5,11 +5,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["qwen3"]),
     config,
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "qwen3",
-        config: |file| file.decoder(&Usual::LLAMA),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("qwen3", |file| file.decoder(&Usual::LLAMA)),
 };
 
 pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {

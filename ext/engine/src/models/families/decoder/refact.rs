@@ -6,17 +6,13 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&[]),
     config: |raw| decoder(raw, &Usual::LLAMA),
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "refact",
-        config: |file| {
-            let config = file.decoder(&Usual::LLAMA)?;
-            Ok(DecoderConfig {
-                relative: Relative::Alibi {
-                    slopes: alibi_slopes(config.head_count),
-                },
-                ..config
-            })
-        },
-        names: |_| GGUF,
+    gguf: gguf("refact", |file| {
+        let config = file.decoder(&Usual::LLAMA)?;
+        Ok(DecoderConfig {
+            relative: Relative::Alibi {
+                slopes: alibi_slopes(config.head_count),
+            },
+            ..config
+        })
     }),
 };

@@ -5,9 +5,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["seed_oss"]),
     config: |raw| decoder(raw, &Usual::LLAMA),
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "seed_oss",
-        config: |file| file.like(FAMILY.config, &[]),
-        names: |_| GGUF_AFTER_ATTENTION,
-    }),
+    gguf: gguf_named(
+        "seed_oss",
+        |file| file.like(FAMILY.config, &[]),
+        |_| GGUF_AFTER_ATTENTION,
+    ),
 };

@@ -12,12 +12,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(rotated(config, interval, given))
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "smollm3",
-        config: |file| {
-            let config = neighbours(file.decoder(&Usual::LLAMA)?);
-            Ok(rotated(config, 4, Vec::new()))
-        },
-        names: |_| GGUF,
+    gguf: gguf("smollm3", |file| {
+        let config = neighbours(file.decoder(&Usual::LLAMA)?);
+        Ok(rotated(config, 4, Vec::new()))
     }),
 };

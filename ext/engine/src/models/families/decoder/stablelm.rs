@@ -16,13 +16,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: Some(Gguf {
-        architecture: "stablelm",
-        config: |file| {
-            let mut config = file.decoder(&USUAL)?;
-            config.residual = Residual::parallel(!file.first_layer_has("ffn_norm"), false);
-            Ok(config)
-        },
-        names: |_| GGUF,
+    gguf: gguf("stablelm", |file| {
+        let mut config = file.decoder(&USUAL)?;
+        config.residual = Residual::parallel(!file.first_layer_has("ffn_norm"), false);
+        Ok(config)
     }),
 };

@@ -9,9 +9,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         down: "mlp.c_proj",
         ..LLAMA
     },
-    gguf: Some(Gguf {
-        architecture: "starcoder2|codeshell",
-        config: |file| file.decoder(&Usual::GPT2),
-        names: |_| GGUF,
-    }),
+    gguf: gguf("starcoder2|codeshell", |file| file.decoder(&Usual::GPT2)),
 };
