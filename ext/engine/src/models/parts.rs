@@ -210,6 +210,14 @@ parts! {
     StateGateMix state_gate_mix Layer;
     UpMix up_mix Layer;
     GateMix gate_mix Layer;
+    /// What passes by a state (Mamba).
+    StateSkip state_skip Layer;
+    /// What makes time steps, in two matrices, and input and output of a state; and norms of these (Mamba).
+    StateSelection state_selection Layer;
+    StateSteps state_steps Layer;
+    StateStepNorm state_step_norm Layer;
+    StateIntoNorm state_into_norm Layer;
+    StateFromNorm state_from_norm Layer;
     /// Of a decoder's attention to what an encoder made.
     CrossNorm cross_norm Layer;
     CrossQuery cross_query Layer;
@@ -244,6 +252,9 @@ parts! {
     ExpertOutputNorm expert_output_norm Layer;
     BesideExpertsNorm beside_experts_norm Layer;
     ExpertScales expert_scales Layer;
+    /// Lead to and from the narrower rows that experts read (Nemotron H).
+    ExpertLatentDown expert_latent_down Layer;
+    ExpertLatentUp expert_latent_up Layer;
     SharedGate shared_gate Layer;
     SharedUp shared_up Layer;
     SharedDown shared_down Layer;

@@ -16,11 +16,12 @@ use crate::weight_files::{tiny, Folder, Gguf};
 /// The folders of families, one per shape.
 const FOLDERS: [&str; 5] = ["encoder", "decoder", "vision", "vlm", "seq2seq"];
 /// What several families of a folder share; every other file is one family.
-const SHARED: [&str; 7] = [
+const SHARED: [&str; 8] = [
     "mod.rs",
     "disentangled.rs",
     "gemma_shared.rs",
     "latent_shared.rs",
+    "mamba_shared.rs",
     "state_shared.rs",
     "from_gguf.rs",
     "from_json.rs",

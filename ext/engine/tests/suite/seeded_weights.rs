@@ -36,11 +36,16 @@ pub fn checkpoint(name: &str) -> Folder {
     written(name, &record(name, "config.json"), str::to_owned)
 }
 
+/// The checkpoint with another value in its configuration.
+pub fn changed(name: &str, key: &str, value: Value) -> Folder {
+    let mut config = record(name, "config.json");
+    config[key] = value;
+    written(name, &config, str::to_owned)
+}
+
 /// The checkpoint of a model that reads texts of so many tokens.
 pub fn roomy(name: &str, positions: usize) -> Folder {
-    let mut config = record(name, "config.json");
-    config["max_position_embeddings"] = positions.into();
-    written(name, &config, str::to_owned)
+    changed(name, "max_position_embeddings", positions.into())
 }
 
 /// The checkpoint as the text part of a model of texts and images of this type.

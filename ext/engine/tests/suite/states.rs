@@ -11,10 +11,11 @@ use engine::models::decoder::{Decoder, KvPool, Sequence};
 use engine::tasks::{Generation, LanguageModel};
 use engine::{CancelToken, Error};
 use kernels::paged::{KvType, PAGE};
+use serde_json::json;
 
 use super::decoder::read_checkpoint;
 use super::scheduling::{begin, counted, limited, load_with, tokens};
-use super::seeded_weights::{names, roomy};
+use super::seeded_weights::{changed, names, roomy};
 
 const POSITIONS: usize = 1024;
 const LENGTH: usize = 2 * PAGE + 22;
@@ -303,4 +304,31 @@ fn states_count_as_what_sequences_take() {
     let refused = begin(&tight, &prompt, &config).finish(&CancelToken::new());
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("keys, values and states"), "{message}");
+}
+
+/// Sizes that do not fit each other, that no tensor has, or for which there is no memory.
+#[test]
+fn wrong_sizes_of_states_are_refused() {
+    let wrong = [
+        ("lfm2", "conv_L_cache", json!(0)),
+        ("lfm2", "conv_L_cache", json!(1_u64 << 40)),
+        ("lfm2", "conv_L_cache", json!(5)),
+        ("lfm2", "layer_types", json!(["conv"])),
+        ("granitemoehybrid", "mamba_n_heads", json!(0)),
+        ("granitemoehybrid", "mamba_d_state", json!(1 << 19)),
+        ("granitemoehybrid", "mamba_n_groups", json!(4)),
+        ("granitemoehybrid", "mamba_n_groups", json!(0)),
+        ("granitemoehybrid", "mamba_d_head", json!(17)),
+        ("granitemoehybrid", "time_step_limit", json!("none")),
+        ("mamba", "state_size", json!(1 << 20)),
+        ("mamba", "time_step_rank", json!(0)),
+        ("mamba", "expand", json!(1e300)),
+        ("nemotron_h", "layers_block_type", json!(["mamba", "mamba"])),
+    ];
+    for (name, key, value) in wrong {
+        let folder = changed(name, key, value.clone());
+        let found = read_checkpoint(&folder.path(""), DType::F32).err();
+        let refused = matches!(found, Some(Error::CorruptModel(_)));
+        assert!(refused, "{name} with {key} {value}: {found:?}");
+    }
 }

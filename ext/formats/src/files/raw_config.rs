@@ -205,6 +205,23 @@ impl RawConfig {
         })
     }
 
+    /// The least and the most of something, where infinity is null or, as transformers writes it, an object.
+    pub fn opt_limits(&self, keys: impl Keys) -> Result<Option<(f64, f64)>> {
+        let bound = |value: &Value, open: f64| match value {
+            Value::Null | Value::Object(_) => Some(open),
+            number => number.as_f64(),
+        };
+        self.typed(&keys, "a list of two numbers", |value| {
+            match value.as_array()?.as_slice() {
+                [least, most] => Some((
+                    bound(least, f64::NEG_INFINITY)?,
+                    bound(most, f64::INFINITY)?,
+                )),
+                _ => None,
+            }
+        })
+    }
+
     pub fn opt_strings(&self, keys: impl Keys) -> Result<Option<Vec<String>>> {
         self.typed(&keys, "a list of strings", |value| {
             let strings = value.as_array()?.iter();

@@ -1,5 +1,6 @@
 //! What tells one family of decoders from another.
 
+pub use super::factors::Factors;
 use super::lanes::LaneConfig;
 use super::mixers::{StateKind, Sublayers};
 use super::shapes::LayerShape;
@@ -107,6 +108,7 @@ pub struct DecoderConfig {
     pub embedding_scale: f32,
     /// Factor on what attention and MLP add to the residual stream.
     pub residual_scale: f32,
+    pub factors: Factors,
     /// Factor on the final logits.
     pub logit_scale: f32,
     /// The output head is the token embedding.
@@ -333,6 +335,10 @@ pub struct Experts {
     /// They stand beside the layer's MLP, with norms of their own and a scale for each (Gemma 4).
     pub beside_mlp: bool,
     pub layout: ExpertLayout,
+    /// Whether each has a gate, and so has the shared one.
+    pub gated: bool,
+    /// They read and give rows of this width, which matrices make of the hidden states and back (Nemotron H).
+    pub latent: Option<usize>,
     pub glu: Option<ClampedGlu>,
     /// Where it is another one than that of MLPs (Aria).
     pub activation: Option<Activation>,
@@ -415,6 +421,8 @@ impl Experts {
             total_scale: 1.0,
             beside_mlp: false,
             layout: ExpertLayout::Parts,
+            gated: true,
+            latent: None,
             glu: None,
             activation: None,
             layers: vec![true; layer_count],

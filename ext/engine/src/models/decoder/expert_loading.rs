@@ -9,7 +9,7 @@ use super::loading::mlp;
 use crate::models::config::MlpKind;
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
-use crate::models::projections::MlpParts;
+use crate::models::projections::{Join, MlpParts};
 use crate::nn::{elementwise, Linear, Norm, Projection};
 use crate::Result;
 
@@ -26,7 +26,7 @@ pub fn experts(
             fused(parameters, index, experts, config, (false, false))?
         }
         ExpertLayout::Parts if parameters.names().separates_experts() => {
-            separate(parameters, index, experts.count, config)?
+            separate(parameters, index, experts, config)?
         }
         ExpertLayout::Parts => stacked(parameters, index, experts.count, config)?,
         ExpertLayout::Fused {
@@ -67,10 +67,28 @@ pub fn experts(
         router: parameters.exact_linear(Part::Router.at(index), hidden, choices)?,
         bias,
         experts: list,
-        shared: shared(parameters, index, experts.shared, config)?,
+        shared: shared(parameters, index, experts, config)?,
+        latent: latent(parameters, index, experts, config)?,
         total_bias: parameters.optional_tensor(Part::ExpertTotalBias.at(index))?,
         config: experts.clone(),
     })
+}
+
+/// What leads to the rows that experts read, and back.
+fn latent(
+    parameters: &Parameters<'_>,
+    index: usize,
+    experts: &Experts,
+    config: &DecoderConfig,
+) -> Result<Option<(Linear, Linear)>> {
+    let (Some(width), hidden) = (experts.latent, config.hidden_size) else {
+        return Ok(None);
+    };
+    let [down, up] = [Part::ExpertLatentDown, Part::ExpertLatentUp].map(|part| part.at(index));
+    Ok(Some((
+        parameters.linear(down, hidden, width)?,
+        parameters.linear(up, width, hidden)?,
+    )))
 }
 
 /// Of experts that stand beside an MLP.
@@ -95,17 +113,27 @@ fn parts(index: usize, [gate, up, down]: [Place; 3]) -> MlpParts {
     }
 }
 
+fn kind(experts: &Experts) -> MlpKind {
+    match experts.gated {
+        true => MlpKind::Gated,
+        false => MlpKind::Plain,
+    }
+}
+
 fn separate(
     parameters: &Parameters<'_>,
     index: usize,
-    count: usize,
+    experts: &Experts,
     config: &DecoderConfig,
 ) -> Result<Vec<MlpLayer>> {
-    (0..count)
-        .map(|expert| {
+    (0..experts.count)
+        .map(|number| {
             let places = [Part::ExpertGate, Part::ExpertUp, Part::ExpertDown];
-            let places = places.map(|part| part.at(index).expert(expert));
-            mlp(parameters, parts(index, places), MlpKind::Gated, config)
+            let places = places.map(|part| part.at(index).expert(number));
+            let (parts, kind) = (parts(index, places), kind(experts));
+            let width = experts.latent.unwrap_or(config.hidden_size);
+            let (input, output) = parameters.mlp(parts, width, kind, Join::Never)?;
+            expert(input, output, config)
         })
         .collect()
 }
@@ -236,10 +264,10 @@ fn by_rows(
 fn shared(
     parameters: &Parameters<'_>,
     index: usize,
-    kind: Shared,
+    experts: &Experts,
     config: &DecoderConfig,
 ) -> Result<Option<SharedExpert>> {
-    if kind == Shared::None {
+    if experts.shared == Shared::None {
         return Ok(None);
     }
     let places = [Part::SharedGate, Part::SharedUp, Part::SharedDown].map(|part| part.at(index));
@@ -247,7 +275,7 @@ fn shared(
         gate_up: Part::SharedGateUp.at(index),
         ..parts(index, places)
     };
-    let gate = match kind {
+    let gate = match experts.shared {
         Shared::Gated => {
             // GGUF stores this one-row matrix as a vector.
             let router = parameters.tensor(Part::SharedRouter.at(index))?;
@@ -256,7 +284,7 @@ fn shared(
         _ => None,
     };
     Ok(Some(SharedExpert {
-        mlp: mlp(parameters, parts, MlpKind::Gated, config)?,
+        mlp: mlp(parameters, parts, kind(experts), config)?,
         gate,
     }))
 }

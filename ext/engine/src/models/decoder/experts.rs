@@ -20,6 +20,8 @@ pub struct ExpertLayer {
     /// Added to what all give, `[hidden]` (JetMoE).
     pub total_bias: Option<Tensor>,
     pub norms: Option<ExpertNorms>,
+    /// What leads to the narrower rows that experts read, and back.
+    pub latent: Option<(Linear, Linear)>,
     /// Factors on the weights of experts.
     pub scales: Option<Vec<f32>>,
 }
@@ -53,6 +55,10 @@ impl ExpertLayer {
                 inventory.add_norm(norm)?;
             }
         }
+        if let Some((down, up)) = &self.latent {
+            inventory.add_linear(down)?;
+            inventory.add_linear(up)?;
+        }
         for expert in &self.experts {
             expert.list(inventory)?;
         }
@@ -83,7 +89,11 @@ impl ExpertLayer {
     ) -> Result<Tensor> {
         let logits = self.router.forward(routed)?.to_dtype(DType::F32)?;
         let logits: Vec<Vec<f32>> = logits.to_vec2()?;
-        let mut output = x.zeros_like()?;
+        let read = match &self.latent {
+            Some((down, _)) => &down.forward(x)?,
+            None => x,
+        };
+        let mut output = read.zeros_like()?;
         for Assignment {
             expert,
             rows,
@@ -94,7 +104,7 @@ impl ExpertLayer {
             let count = rows.len();
             let rows = Tensor::from_vec(rows, count, x.device())?;
             let weights = Tensor::from_vec(weights, (count, 1), x.device())?.to_dtype(x.dtype())?;
-            let mut input = x.index_select(&rows, 0)?;
+            let mut input = read.index_select(&rows, 0)?;
             if self.config.weighs_input {
                 input = elementwise::multiply(&input, &weights)?;
             }
@@ -107,6 +117,10 @@ impl ExpertLayer {
             }
             output = output.index_add(&rows, &result, 0)?;
         }
+        let output = match &self.latent {
+            Some((_, up)) => up.forward(&output)?,
+            None => output,
+        };
         let output = match &self.shared {
             Some(shared) => elementwise::add(&output, &shared.forward(x)?)?,
             None => output,

@@ -83,6 +83,8 @@ pub enum MlpActivation {
     Clamped(ClampedGlu),
     Xielu(Xielu),
     Sparse(SparseGate),
+    /// The gate is multiplied by a factor first (Falcon H1).
+    Scaled(Activation, f32),
 }
 
 /// What every layer of one forward needs to know.
@@ -447,6 +449,14 @@ impl MlpLayer {
                 [x] => kernels::pointwise(x, Pointwise::Xielu(*xielu))?,
                 _ => return Err(Error::Internal("an activation needs one part".into())),
             },
+            MlpActivation::Scaled(activation, factor) => {
+                match &self.input.parts(x, &updates.mlp_input)?[..] {
+                    [gate, up] => {
+                        kernels::gated(&elementwise::scale(gate, *factor)?, up, *activation)?
+                    }
+                    _ => return Err(Error::Internal("a gated activation needs two parts".into())),
+                }
+            }
             MlpActivation::Sparse(gate) => {
                 gate.forward(&self.input.parts(x, &updates.mlp_input)?)?
             }

@@ -240,9 +240,13 @@ fn branch(
             (None, 0.5_f32.powi(halvings.min(128) as i32))
         }
     };
+    let factor = match second {
+        1 => config.factors.mlp_output,
+        _ => 1.0,
+    };
     Ok(Branch {
         kept,
-        scale: scale * config.residual_scale,
+        scale: scale * factor * config.residual_scale,
     })
 }
 
@@ -542,6 +546,9 @@ fn plain_mlp(
     }
     if config.xielu {
         mlp.activation = MlpActivation::Xielu(xielu(parameters, index)?);
+    }
+    if config.factors.gate != 1.0 {
+        mlp.activation = MlpActivation::Scaled(config.mlp.activation, config.factors.gate);
     }
     let closed = config.sparsity.get(index).copied().unwrap_or(0.0);
     if closed > 0.0 {

@@ -8,6 +8,7 @@ pub mod config;
 mod differential;
 mod expert_loading;
 pub mod experts;
+mod factors;
 pub mod guests;
 mod heads;
 mod indexer;

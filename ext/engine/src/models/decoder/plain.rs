@@ -1,7 +1,7 @@
 //! What a decoder is where nothing else is said.
 
 use super::config::{
-    DecoderConfig, OutputGate, QueryKeyNorm, Residual, ResidualWeights, RowOrder, Sinks,
+    DecoderConfig, Factors, OutputGate, QueryKeyNorm, Residual, ResidualWeights, RowOrder, Sinks,
 };
 use crate::models::config::{
     Mlp, NormConfig, NormPlacement, Positions, QkvLayout, Relative, RopeConfig,
@@ -88,6 +88,7 @@ impl DecoderConfig {
             logit_soft_cap: None,
             embedding_scale: 1.0,
             residual_scale: 1.0,
+            factors: Factors::NONE,
             logit_scale: 1.0,
             tied_head: false,
             row_order: RowOrder::Same,

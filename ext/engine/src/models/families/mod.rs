@@ -18,13 +18,14 @@ mod vlm;
 
 use crate::models::config::*;
 use crate::models::decoder::config::{
-    DecoderConfig, ExpertLayout, Experts, Groups, Growth, HeadTransform, Indexer, Latent,
+    DecoderConfig, ExpertLayout, Experts, Factors, Groups, Growth, HeadTransform, Indexer, Latent,
     OutputGate, QueryKeyNorm, Residual, ResidualWeights, RowOrder, Scoring, Shared, Sinks, Stacks,
     Temperature,
 };
 use crate::models::decoder::lanes::LaneConfig;
 use crate::models::decoder::mixers::{
-    DeltaRule, Fading, LinearAttention, Rglru, Rwkv, ShortConv, StateKind, Sublayers,
+    DeltaRule, Fading, LinearAttention, Rglru, Rwkv, Selective, ShortConv, Ssm, SsmFactors,
+    SsmNorm, StateKind, Sublayers,
 };
 use crate::models::decoder::plain::DecoderSizes;
 use crate::models::decoder::shapes::{KvSource, LayerShape};
@@ -36,7 +37,7 @@ use crate::models::vision::connector::ConnectorConfig;
 use crate::models::vision::vlm::{Spelling, Token, VlmConfig};
 use crate::nn::AttentionKind;
 use crate::{Error, Result, VERSION};
-use formats::files::raw_config::{RawConfig, LAYERS, POSITIONS, WIDTH};
+use formats::files::raw_config::{RawConfig, HEADS, LAYERS, POSITIONS, WIDTH};
 use formats::image::PatchOrder;
 use formats::weights::WeightSource;
 use kernels::{Activation, ClampedGlu, RopeKind};

@@ -5,8 +5,10 @@ mod delta_rule;
 mod linear_attention;
 mod rglru;
 mod rwkv;
+mod selective;
 mod shared;
 mod short_conv;
+mod ssm;
 
 use candle_core::{DType, Tensor};
 
@@ -26,7 +28,9 @@ pub use delta_rule::{DeltaRule, Fading};
 pub use linear_attention::LinearAttention;
 pub use rglru::Rglru;
 pub use rwkv::Rwkv;
+pub use selective::Selective;
 pub use short_conv::ShortConv;
+pub use ssm::{Ssm, SsmFactors, SsmNorm};
 
 /// More numbers than the states of a sequence have in any model.
 const MOST_NUMBERS: usize = 1 << 28;
@@ -62,6 +66,8 @@ pub enum StateKind {
     LinearAttention(LinearAttention),
     Rglru(Rglru),
     Rwkv(Rwkv),
+    Ssm(Ssm),
+    Selective(Selective),
 }
 
 impl StateKind {
@@ -73,6 +79,8 @@ impl StateKind {
             Self::LinearAttention(one) => one.sizes(),
             Self::Rglru(one) => one.sizes(),
             Self::Rwkv(one) => one.sizes(),
+            Self::Ssm(one) => one.sizes(),
+            Self::Selective(one) => one.sizes(),
         }
     }
 
@@ -83,6 +91,8 @@ impl StateKind {
             Self::LinearAttention(one) => one.check(),
             Self::Rglru(one) => one.check(),
             Self::Rwkv(one) => one.check(),
+            Self::Ssm(one) => one.check(),
+            Self::Selective(one) => one.check(),
         }
     }
 
@@ -98,6 +108,8 @@ impl StateKind {
             Self::LinearAttention(one) => one.load(parameters, index, config),
             Self::Rglru(one) => one.load(parameters, index, config),
             Self::Rwkv(one) => one.load(parameters, index),
+            Self::Ssm(one) => one.load(parameters, index, config),
+            Self::Selective(one) => one.load(parameters, index, config),
         }
     }
 }
@@ -194,7 +206,10 @@ impl Mixer {
                 state.forward(index, x, past, step)
             }
             Self::Both(attention, state) => {
-                let attended = attention.forward(index, x, past, step, chosen)?;
+                let factors = &step.config.factors;
+                let input = elementwise::scale(x, factors.attention_input)?;
+                let attended = attention.forward(index, &input, past, step, chosen)?;
+                let attended = elementwise::scale(&attended, factors.attention_output)?;
                 elementwise::add(&attended, &state.forward(index, x, past, step)?)
             }
         }
@@ -245,4 +260,22 @@ fn numbers(parameters: &Parameters<'_>, place: Place, shape: &[usize]) -> Result
 
 fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
+}
+
+/// Of how many sums a product of rows is made, whatever the processor.
+const SUMS: usize = 8;
+
+/// Lets one element's state decay and take up an input; returns what it gives.
+fn recurrence(state: &mut [f32], decay: f32, x: f32, into: &[f32], from: &[f32]) -> f32 {
+    let mut sums = [0.0; SUMS];
+    let states = state.chunks_mut(SUMS);
+    let parts = states.zip(into.chunks(SUMS)).zip(from.chunks(SUMS));
+    for ((state, into), from) in parts {
+        let elements = state.iter_mut().zip(into).zip(from).zip(&mut sums);
+        for (((state, into), from), sum) in elements {
+            *state = *state * decay + x * into;
+            *sum += *state * from;
+        }
+    }
+    sums.iter().sum()
 }

@@ -9,6 +9,7 @@ mod axk2;
 mod baichuan;
 mod bailing_hybrid;
 mod bailingmoe;
+mod bamba;
 mod beam;
 mod biogpt;
 mod bitnet;
@@ -29,6 +30,8 @@ mod ernie4_5_moe;
 mod exaone4;
 mod exaone_moe;
 mod falcon;
+mod falcon_h1;
+mod falcon_mamba;
 mod flex_olmo;
 mod flint;
 mod gemma;
@@ -53,6 +56,7 @@ mod granite;
 mod granite_swa;
 mod granitemoe;
 mod granitemoe_swa;
+mod granitemoehybrid;
 mod granitemoeshared;
 mod helium;
 mod hrm_text;
@@ -62,6 +66,7 @@ mod hy_v3;
 mod hyperclovax;
 mod jais;
 mod jais2;
+mod jamba;
 mod jetmoe;
 mod kimi_linear;
 mod kolibri1;
@@ -72,6 +77,9 @@ mod lfm2_moe;
 mod llama;
 mod llama4_text;
 mod longcat_flash;
+mod mamba;
+mod mamba2;
+mod mamba_shared;
 mod mellum;
 mod mimo_v2_flash;
 mod minicpm;
@@ -85,6 +93,7 @@ mod modernbert_decoder;
 mod mpt;
 mod nanochat;
 mod nemotron;
+mod nemotron_h;
 mod olmo;
 mod olmo2;
 mod olmo3;
@@ -231,4 +240,12 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     refact::FAMILY,
     jais::FAMILY,
     bailingmoe::FAMILY,
+    granitemoehybrid::FAMILY,
+    bamba::FAMILY,
+    mamba2::FAMILY,
+    falcon_h1::FAMILY,
+    nemotron_h::FAMILY,
+    mamba::FAMILY,
+    falcon_mamba::FAMILY,
+    jamba::FAMILY,
 ];

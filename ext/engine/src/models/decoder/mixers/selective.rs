@@ -1,0 +1,210 @@
+//! Selective state spaces whose channels each decay in their own way (Mamba).
+
+use candle_core::Tensor;
+
+use super::convolution::Convolution;
+use super::shared::softplus;
+use super::short_conv::MOST_TAPS;
+use super::{numbers, rows, silu, values, StateMixer, SUMS};
+use crate::models::config::{check_size, Checked, NormConfig};
+use crate::models::decoder::batch::Past;
+use crate::models::decoder::config::DecoderConfig;
+use crate::models::decoder::layer::Step;
+use crate::models::decoder::states::Scan;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::nn::{Inventory, Linear, Norm};
+use crate::Result;
+use formats::files::raw_config::WIDTH;
+
+/// So many channels are a lane, where they can be divided so.
+const BLOCK: usize = 32;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selective {
+    pub channels: usize,
+    /// How many numbers each channel keeps.
+    pub state_size: usize,
+    /// The width that time steps pass between two matrices.
+    pub rank: usize,
+    /// How many tokens the convolution sees.
+    pub taps: usize,
+    /// Of time steps, and of input and output of the state (Falcon Mamba, Jamba).
+    pub norm: Option<NormConfig>,
+}
+
+impl Selective {
+    pub fn sizes(&self) -> Vec<usize> {
+        vec![
+            Convolution::size(self.channels, self.taps),
+            self.channels * self.state_size,
+        ]
+    }
+
+    pub fn check(&self) -> Checked {
+        check_size("number of SSM channels", self.channels, WIDTH)?;
+        check_size("size of SSM states", self.state_size, WIDTH)?;
+        check_size("rank of time steps", self.rank, WIDTH)?;
+        check_size("number of a convolution's taps", self.taps, 1..=MOST_TAPS)
+    }
+
+    pub fn load(
+        &self,
+        parameters: &Parameters<'_>,
+        index: usize,
+        config: &DecoderConfig,
+    ) -> Result<Box<dyn StateMixer>> {
+        let (hidden, channels) = (config.hidden_size, self.channels);
+        let (rank, kept) = (self.rank, self.state_size);
+        let decays = numbers(parameters, Part::StateDecay.at(index), &[channels, kept])?;
+        let norm = |part: Part, width: usize| {
+            let norm = self.norm;
+            norm.map(|norm| parameters.norm(part.at(index), &[width], norm))
+                .transpose()
+        };
+        let convolution = Part::StateConvolution.at(index);
+        let selection = Part::StateSelection.at(index);
+        Ok(Box::new(SelectiveLayer {
+            input: parameters.linear(Part::StateInput.at(index), hidden, 2 * channels)?,
+            convolution: Convolution::load(parameters, convolution, (channels, self.taps), true)?,
+            selection: parameters.linear(selection, channels, rank + 2 * kept)?,
+            norms: [
+                norm(Part::StateStepNorm, rank)?,
+                norm(Part::StateIntoNorm, kept)?,
+                norm(Part::StateFromNorm, kept)?,
+            ],
+            steps: parameters.linear(Part::StateSteps.at(index), rank, channels)?,
+            channels: Channels {
+                decays: decays.into_iter().map(|log| -log.exp()).collect(),
+                skips: numbers(parameters, Part::StateSkip.at(index), &[channels])?,
+                block: if channels.is_multiple_of(BLOCK) {
+                    BLOCK
+                } else {
+                    channels
+                },
+                config: self.clone(),
+            },
+            output: parameters.linear(Part::StateOutput.at(index), channels, hidden)?,
+        }))
+    }
+}
+
+struct SelectiveLayer {
+    /// What is scanned, and the gate.
+    input: Linear,
+    convolution: Convolution,
+    /// Makes time steps, and input and output of the state.
+    selection: Linear,
+    /// Of these three.
+    norms: [Option<Norm>; 3],
+    steps: Linear,
+    channels: Channels,
+    output: Linear,
+}
+
+/// The scan of what the convolution gives, of time steps, and of input and output of the state.
+struct Channels {
+    /// `[channels, state size]`
+    decays: Vec<f32>,
+    skips: Vec<f32>,
+    block: usize,
+    config: Selective,
+}
+
+impl Scan for Channels {
+    fn inputs(&self) -> usize {
+        2 * (self.config.channels + self.config.state_size)
+    }
+
+    fn lanes(&self) -> usize {
+        self.config.channels / self.block
+    }
+
+    fn lane_outputs(&self) -> usize {
+        self.block
+    }
+
+    /// The state is `[block, state size]`.
+    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let (channels, kept) = (self.config.channels, self.config.state_size);
+        let own = lane * self.block..(lane + 1) * self.block;
+        let decays = &self.decays[own.start * kept..own.end * kept];
+        let rows = inputs.chunks_exact(self.inputs());
+        for (row, out) in rows.zip(outputs.chunks_exact_mut(self.block)) {
+            let (scanned, shared) = row.split_at(2 * channels);
+            let (x, steps) = scanned.split_at(channels);
+            let (into, from) = shared.split_at(kept);
+            let lanes = x[own.clone()].iter().zip(&steps[own.clone()]);
+            let lanes = lanes.zip(&self.skips[own.clone()]).zip(out);
+            let states = state.chunks_exact_mut(kept).zip(decays.chunks_exact(kept));
+            for ((state, decays), (((&x, &step), skip), out)) in states.zip(lanes) {
+                let step = softplus(step);
+                let mut sums = [0.0; SUMS];
+                for (at, state) in state.iter_mut().enumerate() {
+                    let decay = (step * decays[at]).exp();
+                    *state = *state * decay + step * x * into[at];
+                    sums[at % SUMS] += *state * from[at];
+                }
+                *out = sums.iter().sum::<f32>() + skip * x;
+            }
+        }
+    }
+}
+
+impl StateMixer for SelectiveLayer {
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        for linear in [&self.input, &self.selection, &self.steps, &self.output] {
+            inventory.add_linear(linear)?;
+        }
+        for norm in self.norms.iter().flatten() {
+            inventory.add_norm(norm)?;
+        }
+        Ok(())
+    }
+
+    fn forward(
+        &self,
+        index: usize,
+        x: &Tensor,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<Tensor> {
+        let Selective {
+            channels,
+            state_size: kept,
+            rank,
+            ..
+        } = self.channels.config;
+        let projected = values(&self.input.forward(x)?)?;
+        let halves = || projected.chunks_exact(2 * channels);
+        let read = halves().flat_map(|row| &row[..channels]);
+        let read: Vec<f32> = read.copied().collect();
+        let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
+        let selected = rows(convolved.clone(), channels, x)?;
+        let selected = self.selection.forward(&selected)?;
+        let part = |at: usize, from: usize, width: usize| -> Result<Tensor> {
+            let part = selected.narrow(1, from, width)?.contiguous()?;
+            match &self.norms[at] {
+                Some(norm) => norm.forward(&part),
+                None => Ok(part),
+            }
+        };
+        let steps = values(&self.steps.forward(&part(0, 0, rank)?)?)?;
+        let into = values(&part(1, rank, kept)?)?;
+        let from = values(&part(2, rank + kept, kept)?)?;
+        let mut scanned = Vec::with_capacity(steps.len() / channels * self.channels.inputs());
+        for (row, steps) in steps.chunks_exact(channels).enumerate() {
+            scanned.extend_from_slice(&convolved[row * channels..(row + 1) * channels]);
+            scanned.extend_from_slice(steps);
+            scanned.extend_from_slice(&into[row * kept..(row + 1) * kept]);
+            scanned.extend_from_slice(&from[row * kept..(row + 1) * kept]);
+        }
+        let mut given = past.scan((index, 1), &self.channels, &scanned, step.batch)?;
+        for (given, row) in given.chunks_exact_mut(channels).zip(halves()) {
+            for (x, &gate) in given.iter_mut().zip(&row[channels..]) {
+                *x *= silu(gate);
+            }
+        }
+        self.output.forward(&rows(given, channels, x)?)
+    }
+}
