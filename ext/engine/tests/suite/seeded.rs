@@ -143,6 +143,83 @@ fn fused_experts_are_those_of_single_ones() {
     }
 }
 
+/// More than any size is.
+const HUGE: u64 = 1 << 40;
+
+/// What a config says is compared with the weights before anything is reserved for it.
+#[test]
+fn states_of_impossible_sizes_are_refused() {
+    for (name, key, value, word) in [
+        ("qwen3_next", "linear_num_value_heads", 3, "can't share"),
+        (
+            "qwen3_next",
+            "linear_num_key_heads",
+            0,
+            "number of heads with keys",
+        ),
+        (
+            "qwen3_next",
+            "linear_key_head_dim",
+            HUGE,
+            "linear_key_head_dim",
+        ),
+        ("qwen3_next", "linear_value_head_dim", 11, "in_proj_qkvz"),
+        ("qwen3_5_text", "linear_conv_kernel_dim", 0, "convolution"),
+        ("qwen3_5_text", "linear_conv_kernel_dim", 3, "conv1d"),
+        ("olmo_hybrid", "linear_key_head_dim", 9, "q_proj"),
+        ("olmo_hybrid", "linear_conv_kernel_dim", 5, "q_conv1d"),
+        ("kimi_linear", "linear_num_heads", HUGE, "linear_num_heads"),
+        ("kimi_linear", "linear_head_dim", 9, "q_proj"),
+        ("bailing_hybrid", "linear_num_heads", 5, "q_proj"),
+        ("minimax", "head_dim", HUGE, "head_dim"),
+        ("recurrent_gemma", "lru_width", 37, "37 recurrent units"),
+        ("recurrent_gemma", "conv1d_width", HUGE, "conv1d_width"),
+        (
+            "rwkv",
+            "attention_hidden_size",
+            HUGE,
+            "attention_hidden_size",
+        ),
+        ("rwkv", "intermediate_size", 41, "feed_forward.key"),
+    ] {
+        let folder = checkpoint(name);
+        let mut config = record(name, "config.json");
+        config[key] = Value::from(value);
+        folder.write("config.json", config.to_string());
+        match read_checkpoint(&folder.path(""), DType::F32).map(drop) {
+            Err(Error::CorruptModel(message)) => {
+                assert!(message.contains(word), "{name}, {key}: {message}");
+            }
+            other => panic!("{name}, {key}: {other:?}"),
+        }
+    }
+}
+
+/// Whatever number a config has in another's place, a model loads and computes something, or is refused.
+#[test]
+fn no_size_of_a_state_makes_loading_fail_otherwise() {
+    for name in names() {
+        let folder = checkpoint(&name);
+        let config = record(&name, "config.json");
+        let decoder = read_checkpoint(&folder.path(""), DType::F32);
+        if !decoder.is_ok_and(|decoder| decoder.config().state.is_some()) {
+            continue;
+        }
+        let numbers = config.as_object().unwrap().iter();
+        for (key, _) in numbers.filter(|(_, value)| value.is_u64()) {
+            for value in [0, 7, HUGE] {
+                let mut changed = config.clone();
+                changed[key] = value.into();
+                folder.write("config.json", changed.to_string());
+                println!("{name}, {key}: {value}");
+                if let Ok(decoder) = read_checkpoint(&folder.path(""), DType::F32) {
+                    greedy(&decoder, &[5, 6, 7], 5);
+                }
+            }
+        }
+    }
+}
+
 /// The self-check loads the first layer a second time, and reads sequences without a cache.
 #[test]
 fn every_type_passes_its_self_check() {
