@@ -78,25 +78,33 @@ fn spelling(this: &RbEncoded) -> String {
 
 /// How many markers stand for it in a prompt, and how many tokens stand for those.
 fn sizes(this: &RbEncoded) -> (usize, usize) {
-    let guests = &this.0.guests;
+    let embeddings = &this.0.parts;
     (
-        guests.len(),
-        guests.iter().map(|guest| guest.ids().len()).sum(),
+        embeddings.len(),
+        embeddings
+            .iter()
+            .map(|embedding| embedding.ids().len())
+            .sum(),
     )
 }
 
 /// The ids of a prompt: its parts, with what stands for each marker between them. There is one part more than
 /// there are markers.
 fn join(_: &RbImageEncoder, parts: RArray, seen: RArray) -> Result<RbIds, Error> {
-    let mut guests = Vec::new();
+    let mut embeddings = Vec::new();
     for encoded in seen {
-        guests.extend(Obj::<RbEncoded>::try_convert(encoded)?.0.guests.clone());
+        embeddings.extend(Obj::<RbEncoded>::try_convert(encoded)?.0.parts.clone());
     }
     let mut ids = Vec::new();
-    let mut guests = guests.iter();
+    let mut embeddings = embeddings.iter();
     for part in parts {
         ids.extend(RbIds::of(part)?);
-        ids.extend(guests.next().into_iter().flat_map(|guest| guest.ids()));
+        ids.extend(
+            embeddings
+                .next()
+                .into_iter()
+                .flat_map(|embedding| embedding.ids()),
+        );
     }
     Ok(RbIds(ids))
 }

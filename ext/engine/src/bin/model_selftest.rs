@@ -290,7 +290,7 @@ impl Model {
         let seen = encoder.encode(&language, &pictures, &cancel)?;
         let mut ids = Vec::new();
         for (words, seen) in self.sequences.iter().zip(&seen) {
-            ids.extend(seen.guests.iter().flat_map(|guest| guest.ids()));
+            ids.extend(seen.parts.iter().flat_map(|part| part.ids()));
             ids.extend(words);
         }
         let decoder = language.decoder();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use crate::models::decoder::guests::Guest;
+use crate::models::decoder::image_embeddings::ImageEmbedding;
 use crate::models::families::Blueprint;
 use crate::models::parameters::Parameters;
 use crate::models::vision::connector::{Connector, ConnectorConfig, Rows};
@@ -44,12 +44,12 @@ type Key = [u8; 32];
 /// What was seen of one image: what a prompt says of it, and what stands there for each marker.
 pub struct ImageEmbeddings {
     pub spelling: String,
-    pub guests: Vec<Arc<Guest>>,
+    pub parts: Vec<Arc<ImageEmbedding>>,
 }
 
 impl ImageEmbeddings {
     fn bytes(&self) -> usize {
-        self.guests.iter().map(|guest| guest.bytes()).sum()
+        self.parts.iter().map(|part| part.bytes()).sum()
     }
 }
 
@@ -198,7 +198,7 @@ impl ImageEncoder {
         )?;
         let admit = |Rows { rows, grid }: Rows| language.decoder().admit(rows, grid);
         Ok(ImageEmbeddings {
-            guests: rows.into_iter().map(admit).collect::<Result<_>>()?,
+            parts: rows.into_iter().map(admit).collect::<Result<_>>()?,
             spelling: self.spelling(tiles),
         })
     }

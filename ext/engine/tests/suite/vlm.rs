@@ -62,11 +62,11 @@ fn prompt(
         spelled.push_str(&seen.spelling);
         spelled.push_str(part);
     }
-    let mut guests = seen.iter().flat_map(|seen| &seen.guests);
+    let mut parts = seen.iter().flat_map(|seen| &seen.parts);
     let mut ids = Vec::new();
     for (index, piece) in spelled.split(encoder.marker()).enumerate() {
         if index > 0 {
-            ids.extend(guests.next().unwrap().ids());
+            ids.extend(parts.next().unwrap().ids());
         }
         ids.extend(language.tokenizer().ids(piece, false).unwrap());
     }
@@ -200,7 +200,7 @@ fn images_are_looked_at_once() {
     let first = encoder.encode(&language, &pictures, &cancel).unwrap();
     let second = encoder.encode(&language, &pictures, &cancel).unwrap();
     assert_eq!(encoder.encodings(), 1);
-    assert_eq!(first[0].guests[0].ids(), second[0].guests[0].ids());
+    assert_eq!(first[0].parts[0].ids(), second[0].parts[0].ids());
     // Nine tiles and the whole.
-    assert_eq!(first[0].guests.len(), 10);
+    assert_eq!(first[0].parts.len(), 10);
 }

@@ -8,8 +8,8 @@ use super::adapter::Adapter;
 use super::batch::{Batch, Past, Stretch};
 use super::cache::KvCache;
 use super::config::DecoderConfig;
-use super::guests::{self, Guests};
 use super::heads::TransformLayer;
+use super::image_embeddings::{self, ImageTable};
 use super::lanes::Lanes;
 use super::layer::{Layer, Step, Stream};
 use super::layer_inputs::LayerInputs;
@@ -50,7 +50,7 @@ pub struct Decoder {
     /// Whether linear layers hold bytes.
     pub(super) int8: bool,
     /// What may stand in a prompt beside tokens.
-    pub(super) guests: Guests,
+    pub(super) images: ImageTable,
 }
 
 /// A piece of a sequence that is to be read.
@@ -136,7 +136,7 @@ impl Decoder {
             dtype,
             int8,
             config,
-            guests: Guests::default(),
+            images: ImageTable::default(),
         })
     }
 
@@ -410,7 +410,7 @@ impl Decoder {
         let (first, places) = match rope.map(|rope| &rope.axes) {
             Some(RopeAxes::Sections(_)) => {
                 let all = [sequence.tokens(), ids].concat();
-                self.guests
+                self.images
                     .places(&all, sequence.length(), self.config.vocab_size)?
             }
             _ => (sequence.length(), None),
@@ -504,12 +504,12 @@ impl Decoder {
         stream.read(self.final_norm.as_ref())
     }
 
-    /// An error that names a token which neither the vocabulary nor a guest has.
+    /// An error that names a token which neither the vocabulary nor an image has.
     pub fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         let size = self.config.vocab_size;
         let mut beyond = tokens.iter().filter(|&&token| token as usize >= size);
-        match beyond.find(|&&token| self.guests.find(token).is_none()) {
-            Some(&token) => Err(guests::unknown(token, size)),
+        match beyond.find(|&&token| self.images.find(token).is_none()) {
+            Some(&token) => Err(image_embeddings::unknown(token, size)),
             None => Ok(()),
         }
     }
@@ -517,7 +517,7 @@ impl Decoder {
     pub(super) fn embed(&self, batch: &Batch, adapter: Option<&Adapter>) -> Result<Tensor> {
         let (tokens, size) = (&batch.ids[..], self.config.vocab_size);
         self.check_tokens(tokens)?;
-        // Where guests stand, any row does until they take their seats.
+        // Where images stand, any row does until their embeddings are spliced in.
         let known = tokens
             .iter()
             .map(|&id| if (id as usize) < size { id } else { 0 });
@@ -531,7 +531,7 @@ impl Decoder {
             Some(projection) => projection.forward(&embedded)?,
             None => embedded,
         };
-        let embedded = self.guests.seat(tokens, size, embedded)?;
+        let embedded = self.images.splice(tokens, size, embedded)?;
         let embedded = match &self.position_embedding {
             Some(table) => {
                 let first = self.config.first_position();

@@ -16,7 +16,7 @@ use kernels::paged::{PagedBatch, PagedPiece};
 
 /// Rows of the decoder's width, for as long as someone holds them.
 #[derive(Debug)]
-pub struct Guest {
+pub struct ImageEmbedding {
     first: u32,
     /// [count, hidden]
     rows: Tensor,
@@ -25,25 +25,25 @@ pub struct Guest {
     grid: Option<(usize, usize)>,
 }
 
-/// A run of tokens, or of the rows of one guest, in a list of ids.
+/// A run of tokens, or of the rows of one image, in a list of ids.
 struct Run {
     length: usize,
-    /// The guest, and which of its rows is the first.
-    guest: Option<(Arc<Guest>, usize)>,
+    /// The image, and which of its rows is the first.
+    image: Option<(Arc<ImageEmbedding>, usize)>,
 }
 
-/// The guests of a decoder.
+/// The image embeddings that a decoder knows.
 #[derive(Debug, Default)]
-pub struct Guests(Mutex<Known>);
+pub struct ImageTable(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    guests: Vec<Weak<Guest>>,
+    images: Vec<Weak<ImageEmbedding>>,
     /// How many ids were given.
     given: u32,
 }
 
-impl Guest {
+impl ImageEmbedding {
     pub fn ids(&self) -> Range<u32> {
         self.first..self.first + self.count as u32
     }
@@ -54,14 +54,14 @@ impl Guest {
     }
 }
 
-impl Guests {
+impl ImageTable {
     /// Gives `rows`, [count, hidden], ids from `vocabulary` on.
     pub fn admit(
         &self,
         rows: Tensor,
         grid: Option<(usize, usize)>,
         vocabulary: usize,
-    ) -> Result<Arc<Guest>> {
+    ) -> Result<Arc<ImageEmbedding>> {
         let count = rows.dim(0)?;
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let first = u32::try_from(vocabulary)
@@ -77,48 +77,48 @@ impl Guests {
             ));
         };
         known.given = end - vocabulary as u32;
-        known.guests.retain(|guest| guest.strong_count() > 0);
-        let guest = Arc::new(Guest {
+        known.images.retain(|image| image.strong_count() > 0);
+        let image = Arc::new(ImageEmbedding {
             first,
             rows,
             count,
             grid,
         });
-        known.guests.push(Arc::downgrade(&guest));
-        Ok(guest)
+        known.images.push(Arc::downgrade(&image));
+        Ok(image)
     }
 
     /// Who has an id, if they are still here.
-    pub fn find(&self, id: u32) -> Option<Arc<Guest>> {
+    pub fn find(&self, id: u32) -> Option<Arc<ImageEmbedding>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut guests = known.guests.iter().filter_map(Weak::upgrade);
-        guests.find(|guest| guest.ids().contains(&id))
+        let mut images = known.images.iter().filter_map(Weak::upgrade);
+        images.find(|image| image.ids().contains(&id))
     }
 
-    /// `embedded` with the rows of guests where their ids stand; ids below `vocabulary` are tokens.
-    pub fn seat(&self, ids: &[u32], vocabulary: usize, embedded: Tensor) -> Result<Tensor> {
-        if !has_guests(ids, vocabulary) {
+    /// `embedded` with the rows of images where their ids stand; ids below `vocabulary` are tokens.
+    pub fn splice(&self, ids: &[u32], vocabulary: usize, embedded: Tensor) -> Result<Tensor> {
+        if !has_images(ids, vocabulary) {
             return Ok(embedded);
         }
         let mut pieces = Vec::new();
         let mut start = 0;
         for run in self.runs(ids, vocabulary)? {
-            pieces.push(match run.guest {
+            pieces.push(match run.image {
                 None => embedded.narrow(0, start, run.length)?,
-                Some((guest, first)) => guest.rows.narrow(0, first, run.length)?,
+                Some((image, first)) => image.rows.narrow(0, first, run.length)?,
             });
             start += run.length;
         }
         Ok(Tensor::cat(&pieces, 0)?)
     }
 
-    /// Which rows of `ids` are those of one guest each, one after the other.
+    /// Which rows of `ids` are those of one image each, one after the other.
     pub fn ranges(&self, ids: &[u32], vocabulary: usize) -> Result<Vec<Range<usize>>> {
         let mut ranges = Vec::new();
-        if has_guests(ids, vocabulary) {
+        if has_images(ids, vocabulary) {
             let mut start = 0;
             for run in self.runs(ids, vocabulary)? {
-                if run.guest.is_some() {
+                if run.image.is_some() {
                     ranges.push(start..start + run.length);
                 }
                 start += run.length;
@@ -135,15 +135,15 @@ impl Guests {
         read: usize,
         vocabulary: usize,
     ) -> Result<(usize, Option<Vec<Place>>)> {
-        if !has_guests(ids, vocabulary) {
+        if !has_images(ids, vocabulary) {
             return Ok((read, None));
         }
         let mut places = Vec::with_capacity(ids.len());
         let mut next = 0;
         for run in self.runs(ids, vocabulary)? {
             let grid = run
-                .guest
-                .and_then(|(guest, first)| Some((guest.grid?, first)));
+                .image
+                .and_then(|(image, first)| Some((image.grid?, first)));
             match grid {
                 None => {
                     places.extend((next..next + run.length as u32).map(|at| [at; 3]));
@@ -170,23 +170,23 @@ impl Guests {
     }
 
     fn runs(&self, ids: &[u32], vocabulary: usize) -> Result<Vec<Run>> {
-        let is_guest = |id: &u32| *id as usize >= vocabulary;
+        let is_image = |id: &u32| *id as usize >= vocabulary;
         let mut runs = Vec::new();
         let mut rest = ids;
         while let Some(&id) = rest.first() {
-            let run = if is_guest(&id) {
-                let guest = self.find(id).ok_or_else(|| unknown(id, vocabulary))?;
-                let own = guest.ids();
+            let run = if is_image(&id) {
+                let image = self.find(id).ok_or_else(|| unknown(id, vocabulary))?;
+                let own = image.ids();
                 let run = rest.iter().zip(id..own.end);
                 let length = run.take_while(|(&id, expected)| id == *expected).count();
                 Run {
                     length,
-                    guest: Some((guest, (id - own.start) as usize)),
+                    image: Some((image, (id - own.start) as usize)),
                 }
             } else {
                 Run {
-                    length: rest.iter().take_while(|id| !is_guest(id)).count(),
-                    guest: None,
+                    length: rest.iter().take_while(|id| !is_image(id)).count(),
+                    image: None,
                 }
             };
             rest = &rest[run.length..];
@@ -199,10 +199,10 @@ impl Guests {
 impl Decoder {
     /// Lets rows `[count, hidden]` stand in prompts, under ids of their own. `grid` is (columns, rows) of
     /// those that have positions in both directions.
-    pub fn admit(&self, rows: Tensor, grid: Option<(usize, usize)>) -> Result<Arc<Guest>> {
+    pub fn admit(&self, rows: Tensor, grid: Option<(usize, usize)>) -> Result<Arc<ImageEmbedding>> {
         if rows.dims().last() != Some(&self.config().hidden_size) {
             return Err(Error::Internal(
-                "a guest is not of the decoder's width".into(),
+                "image embeddings are not of the decoder's width".into(),
             ));
         }
         let window = self.config().windows.iter().flatten().min();
@@ -215,7 +215,7 @@ impl Decoder {
             )));
         }
         let rows = rows.to_dtype(self.dtype())?;
-        self.guests.admit(rows, grid, self.config().vocab_size)
+        self.images.admit(rows, grid, self.config().vocab_size)
     }
 
     /// How many of `tokens` a pass reads that has room for `most`: images whose tokens see each other are
@@ -223,13 +223,13 @@ impl Decoder {
     pub fn piece_length(&self, tokens: &[u32], most: usize) -> usize {
         let length = tokens.len().min(most);
         let last = length.checked_sub(1).and_then(|last| tokens.get(last));
-        let guest = match last {
-            Some(&id) if self.config().whole_guests => self.guests.find(id),
+        let image = match last {
+            Some(&id) if self.config().whole_guests => self.images.find(id),
             _ => None,
         };
-        match (guest, last) {
-            (Some(guest), Some(&id)) => {
-                let rest = (guest.ids().end - id) as usize - 1;
+        match (image, last) {
+            (Some(image), Some(&id)) => {
+                let rest = (image.ids().end - id) as usize - 1;
                 (length + rest).min(tokens.len())
             }
             _ => length,
@@ -245,7 +245,7 @@ impl Decoder {
         let mut wholes = Vec::new();
         for (reading, piece) in readings.iter().zip(pieces) {
             let ranges = self
-                .guests
+                .images
                 .ranges(reading.tokens, self.config().vocab_size)?;
             for range in ranges {
                 let whole = PagedPiece {
@@ -264,11 +264,11 @@ impl Decoder {
     }
 }
 
-fn has_guests(ids: &[u32], vocabulary: usize) -> bool {
+fn has_images(ids: &[u32], vocabulary: usize) -> bool {
     ids.iter().any(|&id| id as usize >= vocabulary)
 }
 
-/// The complaint about an id that is neither a token nor a guest.
+/// The complaint about an id that is neither a token nor of an image.
 pub fn unknown(id: u32, vocabulary: usize) -> Error {
     Error::InvalidInput(format!(
         "token {id} is beyond the model's vocabulary of {vocabulary}; the tokenizer belongs to another model"
@@ -285,47 +285,47 @@ mod tests {
     }
 
     #[test]
-    fn guests_stand_where_their_ids_do() {
-        let guests = Guests::default();
-        let first = guests.admit(rows(&[10.0, 11.0]), None, 5).unwrap();
-        let second = guests.admit(rows(&[20.0]), None, 5).unwrap();
+    fn images_stand_where_their_ids_do() {
+        let images = ImageTable::default();
+        let first = images.admit(rows(&[10.0, 11.0]), None, 5).unwrap();
+        let second = images.admit(rows(&[20.0]), None, 5).unwrap();
         assert_eq!((first.ids(), second.ids()), (5..7, 7..8));
         let ids = [1, 5, 6, 7, 2, 6, 3];
         let embedded = rows(&[1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 3.0]);
-        let seated = guests.seat(&ids, 5, embedded).unwrap();
-        let seated: Vec<f32> = seated.flatten_all().unwrap().to_vec1().unwrap();
-        assert_eq!(seated, [1.0, 10.0, 11.0, 20.0, 2.0, 11.0, 3.0]);
+        let spliced = images.splice(&ids, 5, embedded).unwrap();
+        let spliced: Vec<f32> = spliced.flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(spliced, [1.0, 10.0, 11.0, 20.0, 2.0, 11.0, 3.0]);
     }
 
     #[test]
     fn the_rows_of_an_image_stand_in_a_grid() {
-        let guests = Guests::default();
+        let images = ImageTable::default();
         let image = rows(&[0.0; 6]);
-        let guest = guests.admit(image, Some((3, 2)), 5).unwrap();
+        let image = images.admit(image, Some((3, 2)), 5).unwrap();
         let mut ids = vec![1, 2];
-        ids.extend(guest.ids());
+        ids.extend(image.ids());
         ids.extend([3, 4]);
-        let (first, places) = guests.places(&ids, 1, 5).unwrap();
+        let (first, places) = images.places(&ids, 1, 5).unwrap();
         assert_eq!(first, 1);
         let places = places.unwrap();
         assert_eq!(places[0], [1; 3]);
         assert_eq!(places[1..4], [[2, 2, 2], [2, 2, 3], [2, 2, 4]]);
         assert_eq!(places[4..7], [[2, 3, 2], [2, 3, 3], [2, 3, 4]]);
         assert_eq!(places[7..], [[5; 3], [6; 3]]);
-        assert_eq!(guests.places(&ids, 8, 5).unwrap(), (5, None));
-        assert_eq!(guests.places(&ids[..2], 1, 5).unwrap(), (1, None));
-        let ranges = guests.ranges(&ids, 5).unwrap();
+        assert_eq!(images.places(&ids, 8, 5).unwrap(), (5, None));
+        assert_eq!(images.places(&ids[..2], 1, 5).unwrap(), (1, None));
+        let ranges = images.ranges(&ids, 5).unwrap();
         assert_eq!((ranges.len(), ranges[0].clone()), (1, 2..8));
     }
 
     #[test]
     fn ids_are_not_given_twice() {
-        let guests = Guests::default();
-        let first = guests.admit(rows(&[1.0]), None, 5).unwrap();
+        let images = ImageTable::default();
+        let first = images.admit(rows(&[1.0]), None, 5).unwrap();
         drop(first);
-        assert!(guests.find(5).is_none());
-        assert_eq!(guests.admit(rows(&[1.0]), None, 5).unwrap().ids(), 6..7);
-        let gone = guests.seat(&[5], 5, rows(&[0.0])).unwrap_err();
+        assert!(images.find(5).is_none());
+        assert_eq!(images.admit(rows(&[1.0]), None, 5).unwrap().ids(), 6..7);
+        let gone = images.splice(&[5], 5, rows(&[0.0])).unwrap_err();
         assert!(gone.to_string().contains("token 5 is beyond"));
     }
 }
