@@ -142,6 +142,7 @@ pub fn decoder(raw: &RawConfig, usual: &Usual) -> Result<DecoderConfig> {
         "hidden_act",
         "activation_function",
         "activation",
+        "mlp_hidden_act",
     ];
     let sizes = DecoderSizes {
         vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
@@ -321,9 +322,6 @@ pub fn sliding(raw: &RawConfig, config: &mut DecoderConfig, pattern: usize) -> R
 
 /// Layers that see everything do not rotate, in a model that has others.
 pub fn rotate_in_windows(config: &mut DecoderConfig) {
-    if config.windows.iter().all(Option::is_none) {
-        return;
-    }
     let windowed = config.windows.iter().map(Option::is_some).collect();
     if let Some(rope) = config.relative.rope_mut() {
         rope.layers = windowed;

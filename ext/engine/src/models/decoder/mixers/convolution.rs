@@ -5,6 +5,7 @@ use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Place;
 use crate::Result;
+use kernels::Activation;
 
 /// So many channels are a lane, where they can be divided so.
 const BLOCK: usize = 64;
@@ -17,8 +18,8 @@ pub struct Convolution {
     /// `[channels]`
     bias: Vec<f32>,
     taps: usize,
-    /// Whether what it gives passes SiLU.
-    silu: bool,
+    /// Of what it gives.
+    activation: Option<Activation>,
 }
 
 impl Convolution {
@@ -32,7 +33,7 @@ impl Convolution {
         parameters: &Parameters<'_>,
         place: Place,
         (channels, taps): (usize, usize),
-        silu: bool,
+        activation: Option<Activation>,
     ) -> Result<Self> {
         let by_channel = numbers(parameters, place, &[channels, 1, taps])?;
         let bias = match parameters.bias(place)? {
@@ -40,7 +41,7 @@ impl Convolution {
             Some(_) => return Err(parameters.misfit(place, &[channels])),
             None => vec![0.0; channels],
         };
-        Ok(Self::new(&by_channel, bias, (channels, taps), silu))
+        Ok(Self::new(&by_channel, bias, (channels, taps), activation))
     }
 
     /// The channels of several weights, one after the other.
@@ -48,7 +49,7 @@ impl Convolution {
         parameters: &Parameters<'_>,
         places: &[Place],
         (channels, taps): (usize, usize),
-        silu: bool,
+        activation: Option<Activation>,
     ) -> Result<Self> {
         let mut by_channel = Vec::new();
         for &place in places {
@@ -66,7 +67,7 @@ impl Convolution {
                 &by_channel,
                 vec![0.0; channels],
                 (channels, taps),
-                silu,
+                activation,
             )),
         }
     }
@@ -75,7 +76,7 @@ impl Convolution {
         by_channel: &[f32],
         bias: Vec<f32>,
         (channels, taps): (usize, usize),
-        silu: bool,
+        activation: Option<Activation>,
     ) -> Self {
         let weights = (0..taps).flat_map(|tap| {
             let of_tap = by_channel.iter().skip(tap);
@@ -91,7 +92,7 @@ impl Convolution {
             weights: weights.collect(),
             bias,
             taps,
-            silu,
+            activation,
         }
     }
 }
@@ -124,8 +125,12 @@ impl Scan for Convolution {
                     *out += past * weight;
                 }
             }
-            if self.silu {
-                out.iter_mut().for_each(|x| *x = silu(*x));
+            match self.activation {
+                None => {}
+                Some(Activation::Silu) => out.iter_mut().for_each(|x| *x = silu(*x)),
+                Some(other) => out
+                    .iter_mut()
+                    .for_each(|x| *x = kernels::reference::activation(f64::from(*x), other) as f32),
             }
             if self.taps > 1 {
                 state.copy_within(block.., 0);

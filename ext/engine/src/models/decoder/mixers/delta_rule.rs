@@ -19,6 +19,7 @@ use crate::models::parts::{Part, Place};
 use crate::nn::{Inventory, Linear, Projection};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
+use kernels::Activation;
 
 /// Of the lengths that queries and keys are divided by.
 const EPSILON: f32 = 1e-6;
@@ -33,6 +34,8 @@ pub struct DeltaRule {
     pub value_size: usize,
     /// How many tokens the convolution of queries, keys and values sees.
     pub taps: usize,
+    /// Of what the convolution gives.
+    pub activation: Activation,
     pub fading: Fading,
     /// How much of a value is written is between 0 and this.
     pub most_written: f32,
@@ -208,15 +211,16 @@ impl DeltaRule {
             )
         };
         let (whole, size) = (at(Part::StateConvolution), (self.channels(), self.taps));
+        let activation = Some(self.activation);
         let convolution = if parameters.has(whole) {
-            Convolution::load(parameters, whole, size, true)?
+            Convolution::load(parameters, whole, size, activation)?
         } else {
             let parts = [
                 Part::StateQueryConvolution,
                 Part::StateKeyConvolution,
                 Part::StateValueConvolution,
             ];
-            Convolution::join(parameters, &parts.map(at), size, true)?
+            Convolution::join(parameters, &parts.map(at), size, activation)?
         };
         let rates = counted(parameters, at(Part::StateDecay), heads)?;
         Ok(Box::new(DeltaRuleLayer {

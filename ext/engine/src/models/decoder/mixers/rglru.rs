@@ -142,7 +142,7 @@ impl Rglru {
             config: *self,
             beside: linear(Part::StateGate, hidden, width)?,
             input: linear(Part::StateInput, hidden, width)?,
-            convolution: Convolution::load(parameters, convolution, size, false)?,
+            convolution: Convolution::load(parameters, convolution, size, None)?,
             input_gate: gate([Part::StateInputGate, Part::StateInputGateBias])?,
             fading_gate: gate([Part::StateFading, Part::StateFadingBias])?,
             rates: rates.into_iter().map(|x| RATE * softplus(x)).collect(),

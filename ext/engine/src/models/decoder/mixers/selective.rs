@@ -16,6 +16,7 @@ use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear, Norm};
 use crate::Result;
 use formats::files::raw_config::WIDTH;
+use kernels::Activation;
 
 /// So many channels are a lane, where they can be divided so.
 const BLOCK: usize = 32;
@@ -29,6 +30,8 @@ pub struct Selective {
     pub rank: usize,
     /// How many tokens the convolution sees.
     pub taps: usize,
+    /// Of what the convolution gives.
+    pub activation: Activation,
     /// Of time steps, and of input and output of the state (Falcon Mamba, Jamba).
     pub norm: Option<NormConfig>,
 }
@@ -66,7 +69,12 @@ impl Selective {
         let selection = Part::StateSelection.at(index);
         Ok(Box::new(SelectiveLayer {
             input: parameters.linear(Part::StateInput.at(index), hidden, 2 * channels)?,
-            convolution: Convolution::load(parameters, convolution, (channels, self.taps), true)?,
+            convolution: Convolution::load(
+                parameters,
+                convolution,
+                (channels, self.taps),
+                Some(self.activation),
+            )?,
             selection: parameters.linear(selection, channels, rank + 2 * kept)?,
             norms: [
                 norm(Part::StateStepNorm, rank)?,

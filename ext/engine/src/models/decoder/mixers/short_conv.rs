@@ -53,7 +53,7 @@ impl ShortConv {
         let size = (channels, self.taps);
         Ok(Box::new(ShortConvLayer {
             input: parameters.linear(Part::StateInput.at(index), hidden, 3 * channels)?,
-            convolution: Convolution::load(parameters, convolution, size, false)?,
+            convolution: Convolution::load(parameters, convolution, size, None)?,
             output: parameters.linear(Part::StateOutput.at(index), channels, hidden)?,
         }))
     }

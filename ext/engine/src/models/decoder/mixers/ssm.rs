@@ -16,6 +16,7 @@ use crate::models::parts::Part;
 use crate::nn::{elementwise, Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
+use kernels::Activation;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ssm {
@@ -27,6 +28,8 @@ pub struct Ssm {
     pub state_size: usize,
     /// How many tokens the convolution sees.
     pub taps: usize,
+    /// Of what the convolution gives.
+    pub activation: Activation,
     pub norm: SsmNorm,
     pub epsilon: f32,
     /// Time steps are at least and at most so long.
@@ -117,7 +120,7 @@ impl Ssm {
         let size = (self.channels(), self.taps);
         Ok(Box::new(SsmLayer {
             input: parameters.linear(Part::StateInput.at(index), hidden, projected)?,
-            convolution: Convolution::load(parameters, convolution, size, true)?,
+            convolution: Convolution::load(parameters, convolution, size, Some(self.activation))?,
             heads: Heads {
                 decays: decays.map(|log| -log.exp()).collect(),
                 skips: per_head(Part::StateSkip)?,

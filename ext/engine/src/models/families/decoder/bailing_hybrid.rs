@@ -18,11 +18,12 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             raw.opt_usize(["linear_head_dim", "head_dim"])?
                 .unwrap_or(128),
             taps.unwrap_or(4),
-            match flag(raw, "kda_safe_gate", true)? {
-                true => Fading::Bounded { least },
-                false => Fading::Elements,
+            if flag(raw, "kda_safe_gate", true)? {
+                Fading::Bounded { least }
+            } else {
+                Fading::Elements
             },
-            config.norm.epsilon,
+            &config,
         );
         kimi(raw, rule, config)
     },

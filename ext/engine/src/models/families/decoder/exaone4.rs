@@ -22,6 +22,8 @@ pub fn attention(raw: &RawConfig) -> Result<DecoderConfig> {
     config.query_key_norm = QueryKeyNorm::PerHead;
     let pattern = raw.opt_usize("sliding_window_pattern").ok().flatten();
     sliding(raw, &mut config, pattern.unwrap_or(4))?;
-    rotate_in_windows(&mut config);
+    if raw.opt_usize("sliding_window")?.is_some() {
+        rotate_in_windows(&mut config);
+    }
     Ok(config)
 }

@@ -30,7 +30,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             size("head_dim", "linear_head_dim", 128)?,
             size("short_conv_kernel_size", "linear_conv_kernel_dim", 4)?,
             Fading::Elements,
-            config.norm.epsilon,
+            &config,
         );
         kimi(raw, rule, config)
     },

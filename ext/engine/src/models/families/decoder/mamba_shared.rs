@@ -115,6 +115,7 @@ pub fn ssm(raw: &RawConfig, config: &DecoderConfig) -> Result<Ssm> {
         groups: raw.usize(["mamba_n_groups", "mamba_ngroups", "n_groups"])?,
         state_size: raw.usize_in(["mamba_d_state", "ssm_state_size", "state_size"], WIDTH)?,
         taps: raw.opt_usize(["mamba_d_conv", "conv_kernel"])?.unwrap_or(4),
+        activation: config.mlp.activation,
         norm: SsmNorm::Parts {
             count: 1,
             before_gate: false,
@@ -134,6 +135,7 @@ pub fn selective(raw: &RawConfig, config: &DecoderConfig) -> Result<Selective> {
         state_size: state_size.unwrap_or(16),
         rank: size(raw, &["mamba_dt_rank", "time_step_rank"], rank)?,
         taps: raw.opt_usize(["mamba_d_conv", "conv_kernel"])?.unwrap_or(4),
+        activation: config.mlp.activation,
         norm: None,
     })
 }

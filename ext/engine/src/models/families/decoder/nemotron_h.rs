@@ -36,7 +36,14 @@ pub const FAMILY: Family<DecoderConfig> = Family {
                 mlp: !attention && !state,
             })
             .collect();
-        let ssm = mamba_shared::ssm(raw, &config)?;
+        config.tied_head = false;
+        let ssm = Ssm {
+            activation: match raw.opt_string("mamba_hidden_act")? {
+                Some(name) => crate::models::config::activation(name, raw.file())?,
+                None => Activation::Silu,
+            },
+            ..mamba_shared::ssm(raw, &config)?
+        };
         let (count, before_gate) = (ssm.groups, false);
         let norm = SsmNorm::Parts { count, before_gate };
         config.state = Some(StateKind::Ssm(Ssm { norm, ..ssm }));

@@ -24,7 +24,10 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             at % 4 == 3 || last < 3 && at == last
         })?;
         config.state_norm_placement = Some(NormPlacement::Pre);
-        let mut rule = delta_rule(raw, 1e-5)?;
+        let mut rule = DeltaRule {
+            epsilon: 1e-5,
+            ..delta_rule(raw, &config)?
+        };
         if flag(raw, "linear_allow_neg_eigval", true)? {
             rule.most_written = 2.0;
         }

@@ -33,7 +33,7 @@ pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
         .unwrap_or(4)
         .max(1);
     config.sublayers = sublayers(&raw, config.layer_count, |at| (at + 1) % every == 0)?;
-    let rule = delta_rule(&raw, config.norm.epsilon)?;
+    let rule = delta_rule(&raw, &config)?;
     config.state = Some(StateKind::DeltaRule(rule));
     Ok(config)
 }

@@ -3,23 +3,26 @@
 use super::*;
 
 /// The gated delta rule as Qwen and OLMo describe it.
-pub fn delta_rule(raw: &RawConfig, epsilon: f32) -> Result<DeltaRule> {
+pub fn delta_rule(raw: &RawConfig, config: &DecoderConfig) -> Result<DeltaRule> {
     Ok(DeltaRule {
         key_heads: raw.usize("linear_num_key_heads")?,
         value_heads: raw.usize("linear_num_value_heads")?,
         key_size: raw.usize("linear_key_head_dim")?,
         value_size: raw.usize("linear_value_head_dim")?,
         taps: raw.opt_usize("linear_conv_kernel_dim")?.unwrap_or(4),
+        activation: config.mlp.activation,
         fading: Fading::Heads,
         most_written: 1.0,
         sigmoid_gate: false,
-        epsilon,
+        epsilon: config.norm.epsilon,
     })
 }
 
 /// Kimi's delta rule, whose states fade by elements of keys, with latent attention and experts between.
 pub fn kimi(raw: &RawConfig, rule: DeltaRule, latent: DecoderConfig) -> Result<DecoderConfig> {
     let mut config = latent;
+    // transformers never ties the heads of these.
+    config.tied_head = false;
     config.state = Some(StateKind::DeltaRule(rule));
     config.experts = Some(sigmoid_experts(raw, config.layer_count)?);
     Ok(config)
@@ -43,7 +46,7 @@ pub fn kimi_rule(
     size: usize,
     taps: usize,
     fading: Fading,
-    epsilon: f32,
+    config: &DecoderConfig,
 ) -> DeltaRule {
     DeltaRule {
         key_heads: heads,
@@ -51,10 +54,11 @@ pub fn kimi_rule(
         key_size: size,
         value_size: size,
         taps,
+        activation: config.mlp.activation,
         fading,
         most_written: 1.0,
         sigmoid_gate: true,
-        epsilon,
+        epsilon: config.norm.epsilon,
     }
 }
 
