@@ -115,7 +115,10 @@ pub fn ssm(raw: &RawConfig, config: &DecoderConfig) -> Result<Ssm> {
         groups: raw.usize(["mamba_n_groups", "mamba_ngroups", "n_groups"])?,
         state_size: raw.usize_in(["mamba_d_state", "ssm_state_size", "state_size"], WIDTH)?,
         taps: raw.opt_usize(["mamba_d_conv", "conv_kernel"])?.unwrap_or(4),
-        activation: config.mlp.activation,
+        activation: match raw.opt_string("mamba_hidden_act")? {
+            Some(name) => crate::models::config::activation(name, raw.file())?,
+            None => config.mlp.activation,
+        },
         norm: SsmNorm::Parts {
             count: 1,
             before_gate: false,

@@ -15,6 +15,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         };
         let raw = &raw.clone().with_defaults(json!({
             "num_hidden_layers": kinds.len(), "layer_norm_epsilon": 1e-5,
+            "mamba_hidden_act": "silu",
         }));
         let usual = Usual {
             activation: Activation::ReluSquared,
@@ -37,13 +38,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             })
             .collect();
         config.tied_head = false;
-        let ssm = Ssm {
-            activation: match raw.opt_string("mamba_hidden_act")? {
-                Some(name) => crate::models::config::activation(name, raw.file())?,
-                None => Activation::Silu,
-            },
-            ..mamba_shared::ssm(raw, &config)?
-        };
+        let ssm = mamba_shared::ssm(raw, &config)?;
         let (count, before_gate) = (ssm.groups, false);
         let norm = SsmNorm::Parts { count, before_gate };
         config.state = Some(StateKind::Ssm(Ssm { norm, ..ssm }));
