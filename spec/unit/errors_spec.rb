@@ -21,8 +21,10 @@ RSpec.describe Candle::Error do
     children = Candle.constants.map { |name| Candle.const_get(name) }
                      .select { |constant| constant.is_a?(Class) && constant < described_class }
     found = children.map { |child| child.name.split("::").last.to_sym }
-    expect(found).to match_array([*names, :BulkGenerationError, :MCPTimeoutError, :MCPToolError])
+    expect(found).to match_array([*names, :AgentBudgetError, :BulkGenerationError, :MCPTimeoutError,
+                                      :MCPToolError])
     expect([Candle::MCPTimeoutError, Candle::MCPToolError].map(&:superclass)).to all(be(Candle::MCPError))
+    expect(Candle::AgentBudgetError.superclass).to be(Candle::AgentMaxIterationsError)
     expect(Candle::BulkGenerationError.superclass).to be(Candle::GenerationError)
   end
 

@@ -265,7 +265,7 @@ RSpec.describe Candle::ToolFormats do
       expect(made.tool_calls.map(&:name)).to eq(["clock"])
       expect(made.text_response).to eq("I look.  Wait.")
       expect(runs.map { |_, settings| settings[:constraint]&.first }).to eq([nil, "lark", nil])
-      expect(llm.tokenizer.decode(runs.last.first)).to end_with(said.first(2).join)
+      expect(llm.tokenizer.decode(runs.last.first.to_a)).to end_with(said.first(2).join)
       expect(made.completion.usage.completion_tokens).to eq(made.completion.token_ids.size)
     end
 

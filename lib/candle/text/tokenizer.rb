@@ -105,7 +105,7 @@ module Candle
     # @param add_special_tokens [Boolean, nil] nil adds what the model begins with, unless the text has it
     # @return [Ids]
     def ids(text, add_special_tokens: nil)
-      wanted = add_special_tokens ? true : false unless add_special_tokens.nil?
+      wanted = add_special_tokens ? true : false unless NilClass === add_special_tokens
       _ids(TextInput.utf8(text, "text"), wanted)
     end
 

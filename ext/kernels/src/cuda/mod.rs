@@ -38,8 +38,9 @@ use device::ALIGNMENT;
 use launch::{argument, launch_early};
 use parameters::small;
 use parameters::{
-    ActivationParameters, DeviceRows, NormParameters, PoolParameters, RopeParameters,
-    SoftmaxParameters, CENTERED, HAS_ADDITIVE, HAS_BIAS, HAS_KEEP, HAS_LENGTHS, HAS_RESIDUAL,
+    ActivationParameters, DeviceRows, NormParameters, PointwiseParameters, PoolParameters,
+    RopeParameters, SoftmaxParameters, CENTERED, HAS_ADDITIVE, HAS_BIAS, HAS_KEEP, HAS_LENGTHS,
+    HAS_RESIDUAL,
 };
 
 /// Threads of a block that walks over elements.

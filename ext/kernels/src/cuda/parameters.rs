@@ -89,6 +89,8 @@ unsafe impl DeviceRepr for NormParameters {}
 unsafe impl DeviceRepr for SoftmaxParameters {}
 // SAFETY: plain numbers, laid out as the activation kernels declare them.
 unsafe impl DeviceRepr for ActivationParameters {}
+// SAFETY: plain numbers, laid out as the kernel of pointwise functions declares them.
+unsafe impl DeviceRepr for PointwiseParameters {}
 // SAFETY: plain numbers, laid out as the rope kernels declare them.
 unsafe impl DeviceRepr for RopeParameters {}
 // SAFETY: plain numbers, laid out as the pool kernels declare them.
