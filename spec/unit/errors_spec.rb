@@ -22,7 +22,7 @@ RSpec.describe Candle::Error do
                      .select { |constant| constant.is_a?(Class) && constant < described_class }
     found = children.map { |child| child.name.split("::").last.to_sym }
     expect(found).to match_array([*names, :AgentBudgetError, :BulkGenerationError, :MCPTimeoutError,
-                                      :MCPToolError])
+                                  :MCPToolError])
     expect([Candle::MCPTimeoutError, Candle::MCPToolError].map(&:superclass)).to all(be(Candle::MCPError))
     expect(Candle::AgentBudgetError.superclass).to be(Candle::AgentMaxIterationsError)
     expect(Candle::BulkGenerationError.superclass).to be(Candle::GenerationError)

@@ -224,7 +224,7 @@ impl Preparation {
         }
         if keyword == "multipleOf" && !value.as_f64().is_some_and(is_divisor) {
             return Err(invalid(format!(
-                "the schema's {path} must be a number above 0, not {}",
+                "the schema's {path} must be a number above 0 whose digits are at most {LARGEST_DIVISOR}, not {}",
                 shortened(value)
             )));
         }
@@ -367,8 +367,17 @@ fn refers_in_place(schema: &Value, within_all: bool) -> bool {
     }
 }
 
+/// The compiler makes a state of each remainder, of the divisor's digits without their point. It was seen to take
+/// memory without end for large ones, also after it was given up.
+const LARGEST_DIVISOR: u64 = 1_000_000;
+
 fn is_divisor(number: f64) -> bool {
-    number > 0.0 && number <= LARGEST_NUMBER
+    let digits: String = number
+        .to_string()
+        .chars()
+        .filter(char::is_ascii_digit)
+        .collect();
+    number > 0.0 && digits.parse::<u64>().is_ok_and(|d| d <= LARGEST_DIVISOR)
 }
 
 /// The compiler follows the smallest integer without end.
@@ -532,7 +541,14 @@ mod tests {
         assert!(error(json!({ "maximum": "1" })).contains("#/maximum"));
         assert!(error(json!({ "enum": ["x", { "a": [i64::MIN] }] })).contains("#/enum"));
         assert!(error(json!({ "const": u64::MAX })).contains("#/const"));
-        for wrong in [json!(-3), json!(0), json!("2"), json!(1e300)] {
+        for wrong in [
+            json!(-3),
+            json!(0),
+            json!("2"),
+            json!(1e300),
+            json!(2_147_483_648_u64),
+            json!(1_234.567_8),
+        ] {
             let message = error(json!({ "type": "integer", "multipleOf": wrong }));
             assert!(
                 message.contains("#/multipleOf must be a number above 0"),
