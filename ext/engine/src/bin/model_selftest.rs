@@ -170,9 +170,11 @@ impl Model {
             return Ok(None);
         }
         let record = json(&expected)?;
-        let prompts = record["cases"].as_array().map(|cases| {
-            let prompts = cases.iter().map(|case| case["prompt"].clone());
-            serde_json::Value::Array(prompts.collect())
+        // Of a seeded decoder; what a record of another kind calls cases has no prompts.
+        let cases = record["cases"].as_array();
+        let prompts = cases.and_then(|cases| {
+            let prompts = cases.iter().map(|case| case.get("prompt").cloned());
+            Some(serde_json::Value::Array(prompts.collect::<Option<_>>()?))
         });
         let sequences = prompts.or_else(|| record.get("sequences").cloned());
         let decodes = sequences.is_some();

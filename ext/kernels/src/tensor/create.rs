@@ -31,13 +31,25 @@ pub fn element_count(shape: &[usize]) -> Result<usize> {
         })
 }
 
+/// candle's kernels for GPUs count elements with 32 bits: beyond that a filling one never ends.
+const MOST_ON_A_GPU: usize = u32::MAX as usize;
+
 fn ensure_room(shape: &[usize], dtype: DType, device: &Device) -> Result<()> {
-    element_count(shape)?;
+    let count = element_count(shape)?;
     if matches!(device, Device::Cpu) {
         let what = format_args!("a tensor of shape {shape:?}");
-        ensure_elements(shape, dtype.size_in_bytes(), what)?;
+        return ensure_elements(shape, dtype.size_in_bytes(), what);
     }
-    Ok(())
+    ensure_countable(count, shape)
+}
+
+fn ensure_countable(count: usize, shape: &[usize]) -> Result<()> {
+    if count <= MOST_ON_A_GPU {
+        return Ok(());
+    }
+    Err(Error::OutOfMemory(format!(
+        "a tensor of shape {shape:?} has {count} elements; one on a GPU has at most {MOST_ON_A_GPU}. Split it"
+    )))
 }
 
 pub fn from_numbers(
@@ -170,6 +182,13 @@ fn normal(seed: u64, index: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tensors_on_a_gpu_have_as_many_elements_as_its_kernels_count() {
+        assert!(ensure_countable(MOST_ON_A_GPU, &[MOST_ON_A_GPU]).is_ok());
+        let error = ensure_countable(MOST_ON_A_GPU + 1, &[1 << 16, 1 << 16]).unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory(message) if message.contains("[65536, 65536]")));
+    }
 
     #[test]
     fn chance_has_the_promised_moments_and_repeats() {
