@@ -48,7 +48,7 @@ impl Gauge {
         }
     }
 
-    /// For a gauge that is set by whoever knows the number, instead of being entered.
+    /// For a gauge that is set to a number, instead of being entered.
     pub fn set(&self, value: usize) {
         self.claim();
         self.value.store(value as u64, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //! does not depend on its batch mates, so that nobody's result tells with whom it was computed.
 //!
 //! An interrupted call leaves: the queue, a batch that another call computes, or, where it computes itself,
-//! by ending the forward pass, which the next leader begins anew without it. A batch that fails is repeated
+//! by ending the forward pass, which the next leader repeats without it. A batch that fails is repeated
 //! call by call, so that only the call at fault fails.
 
 use std::any::Any;

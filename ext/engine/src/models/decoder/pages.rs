@@ -88,7 +88,7 @@ impl PageBook {
         self.used + self.charged
     }
 
-    /// Pages and states that are kept for whoever begins alike.
+    /// Pages and states of the prefix cache that no sequence uses.
     pub fn idle(&self) -> usize {
         self.users.len() - self.free.len() - self.used + self.saved * self.state_pages
     }

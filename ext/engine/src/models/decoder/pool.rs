@@ -112,7 +112,7 @@ impl Sequence {
     /// Its state, before a step reads so many tokens, of which the logits of the last `wanted` are.
     pub(super) fn prepare(&mut self, rows: usize, wanted: usize) -> Option<&mut SequenceState> {
         let state = self.state.as_deref_mut()?;
-        // All but the first of these may be guesses.
+        // All but the first of these may be draft tokens.
         let doubtful = wanted.saturating_sub(1);
         state.prepare(rows, doubtful, wanted > 0);
         Some(state)
@@ -284,7 +284,7 @@ impl KvPool {
                     .tokens
                     .extend_from_slice(&tokens[length..length + common]);
             } else if sequence.resumed.take().is_some() {
-                // The state is that of a page which can't be had.
+                // The state belongs to a page that is missing.
                 self.shorten(&mut sequence, 0);
                 sequence.tokens.clear();
             }
@@ -358,7 +358,7 @@ impl KvPool {
     }
 
     /// Gives up the pages that no token to come sees, in a model whose layers all have a window. They are
-    /// kept for whoever begins alike until the memory is wanted.
+    /// kept in the prefix cache until the memory is wanted.
     pub fn pass_by(&mut self, sequence: &mut Sequence) {
         let Some(reach) = self.reach else { return };
         let passed = (sequence.length() + 1).saturating_sub(reach) / PAGE;
@@ -380,7 +380,7 @@ impl KvPool {
         self.shorten(sequence, sequence.length().div_ceil(PAGE));
     }
 
-    /// Ends a sequence; what it has read is kept for whoever begins alike until the memory is wanted.
+    /// Ends a sequence; what it has read stays in the prefix cache until the memory is wanted.
     pub fn release(&mut self, mut sequence: Sequence) {
         let kind = sequence.kind();
         let written = sequence.length().div_ceil(PAGE);

@@ -154,7 +154,7 @@ impl SequenceState {
         self.stale = false;
     }
 
-    /// Goes back to the state after `length` tokens, or, where that can't be had, after fewer; returns how many.
+    /// Goes back to the state after `length` tokens, or, where that one is missing, after fewer; returns how many.
     pub(super) fn go_back(&mut self, length: usize) -> usize {
         if !self.stale && length == self.length {
             return length;
