@@ -90,6 +90,7 @@ complete -c red-candle -n '__fish_seen_subcommand_from serve' -l running -d 'req
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l waiting -d 'requests in the queue; more get status 429'
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l max-tokens -d 'maximum of new tokens of a request'
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l seconds -d 'time limit of a request'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l storage -d 'folder of uploaded files, batches and responses; default: a temporary one'
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l log -d 'log requests as JSON lines to standard error'
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
 complete -c red-candle -n '__fish_seen_subcommand_from mcp' -l embed -d 'embedding model, for the tools embed and search'

@@ -13,6 +13,8 @@ require "candle/server/connection"
 require "candle/server/gate"
 require "candle/server/job"
 require "candle/server/request"
+require "candle/server/multipart"
+require "candle/server/storage"
 require "candle/server/access"
 require "candle/server/models"
 require "candle/server/metrics"
@@ -30,6 +32,12 @@ require "candle/server/open_ai_completions"
 require "candle/server/responses_input"
 require "candle/server/responses_events"
 require "candle/server/open_ai_responses"
+require "candle/server/open_ai_files"
+require "candle/server/batch_input"
+require "candle/server/batch_results"
+require "candle/server/batch_run"
+require "candle/server/batches"
+require "candle/server/open_ai_batches"
 require "candle/server/tei"
 require "candle/server/pipelines"
 require "candle/server/inference_tasks"
@@ -58,7 +66,7 @@ module Candle
     # The Rack parts of an answer that the client left before it came.
     GONE = [499, { "content-type" => "text/plain" }, []].freeze
     # Methods that are counted by their names.
-    VERBS = %w[GET HEAD POST OPTIONS].freeze
+    VERBS = %w[GET HEAD POST DELETE OPTIONS].freeze
     private_constant :GONE, :VERBS
 
     # @return [Models] the models by name
@@ -75,17 +83,21 @@ module Candle
     # @param cors [String, Array<String>, nil] origins of web pages that may ask; `"*"` is all, nil none
     # @param allow_remote [Boolean] whether other machines may ask without a token, for an application that guards the
     #   server itself
+    # @param storage [String, nil] the folder of uploaded files, batches and responses; nil is a temporary one, which
+    #   ends with the process
     # @param limits [Hash] see {Limits::DEFAULTS}
     # @raise [ArgumentError] for no model, an unknown limit, an empty token
     # @raise [Error] when a model can't be loaded
-    def initialize(models:, token: nil, device: nil, lazy: false, cors: nil, allow_remote: false, **limits)
+    def initialize(models:, token: nil, device: nil, lazy: false, cors: nil, allow_remote: false, storage: nil,
+                   **limits)
       @limits = Limits.new(**limits)
       @access = Access.new(token: token, cors: cors, allow_remote: allow_remote)
       @models = Models.new(models, device: device)
       @gate = Gate.new(running: @limits.running, waiting: @limits.waiting)
       @metrics = Metrics.new
       @fields = Fields.new
-      @router = Router.new(API::Services.new(models: @models, limits: @limits, gate: @gate, metrics: @metrics))
+      @router = Router.new(API::Services.new(models: @models, limits: @limits, gate: @gate, metrics: @metrics,
+                                             storage: Storage.new(storage, @limits)))
       @models.load unless lazy
     end
 
@@ -99,6 +111,7 @@ module Candle
       return preflight(request) if request.verb == "OPTIONS"
 
       @access.check(request)
+      @router.batches.resume
       route = @router.find(request.verb, request.path)
       raise Job::Gone if request.connection.left?
 
@@ -112,11 +125,13 @@ module Candle
       refuse(request, route, Problem.for(e))
     end
 
-    # Takes no further requests to compute; `/ready` says so. Those under way end as usual.
+    # Takes no further requests to compute; `/ready` says so. Those under way end as usual. Batches stop where they
+    # are: with a `storage` the next server goes on with them.
     #
     # @return [void]
     def close
       @gate.close
+      @router.batches.close
     end
 
     # @return [String] one line

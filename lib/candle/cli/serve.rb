@@ -41,7 +41,7 @@ module Candle
 
       def server(models, token)
         Server.new(models: models, token: token, lazy: options[:lazy] || false,
-                   **options.slice(:device, :cors, *LIMITS))
+                   **options.slice(:device, :cors, :storage, *LIMITS))
       end
 
       def log_requests

@@ -51,7 +51,8 @@ module Candle
         origin = request.header("Origin")
         return {} unless origin && (@origins.include?("*") || @origins.include?(origin))
 
-        { "access-control-allow-origin" => origin, "vary" => "origin", "access-control-allow-methods" => "GET, POST",
+        { "access-control-allow-origin" => origin, "vary" => "origin",
+          "access-control-allow-methods" => "GET, POST, DELETE",
           "access-control-allow-headers" => ALLOWED.join(", ") }
       end
 

@@ -92,9 +92,15 @@ module Candle
           config.raise_exception_on_sigterm(false)
           config.quiet
           # Puma 5 writes the body into a file first, whatever its size.
-          config.http_content_length_limit(@app.limits.body_bytes) if config.respond_to?(:http_content_length_limit)
+          config.http_content_length_limit(largest_body) if config.respond_to?(:http_content_length_limit)
           config.app(@app)
         end
+      end
+
+      # Uploads may be larger than other requests.
+      def largest_body
+        limits = @app.limits
+        [limits.body_bytes, limits.file_bytes + (64 * 1024)].max
       end
 
       def announce(launcher)

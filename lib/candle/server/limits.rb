@@ -6,9 +6,11 @@ module Candle
     class Limits
       # Each limit with its default: how many requests compute at once and how many wait for them, the bytes of a
       # request's body, the texts of a batch, the characters of one text, the images of a conversation, the tokens of an
-      # answer, the answers of a request, and the seconds that one may take.
+      # answer, the answers of a request, and the seconds that one may take; the bytes of an uploaded file, the bytes
+      # and the number of all files, the batches that are not over, and the requests of one.
       DEFAULTS = { running: 8, waiting: 64, body_bytes: 16 * 1024 * 1024, batch: 1024, characters: 1_000_000,
-                   images: 16, max_tokens: 4096, answers: 8, seconds: 600 }.freeze
+                   images: 16, max_tokens: 4096, answers: 8, seconds: 600, file_bytes: 100 * 1024 * 1024,
+                   storage_bytes: 1024 * 1024 * 1024, files: 1000, batches: 16, batch_lines: 50_000 }.freeze
 
       # @return [Integer] requests that compute at the same time
       attr_reader :running
@@ -28,6 +30,16 @@ module Candle
       attr_reader :answers
       # @return [Numeric] seconds that a request may take, waiting included
       attr_reader :seconds
+      # @return [Integer] bytes of an uploaded file
+      attr_reader :file_bytes
+      # @return [Integer] bytes of all files, those that batches write included
+      attr_reader :storage_bytes
+      # @return [Integer] uploaded files
+      attr_reader :files
+      # @return [Integer] batches that are not over; further ones are answered by 429
+      attr_reader :batches
+      # @return [Integer] requests of one batch
+      attr_reader :batch_lines
 
       # @param given [Hash] some of {DEFAULTS}
       # @raise [ArgumentError] for an unknown limit, or one that is not a positive number
@@ -45,8 +57,7 @@ module Candle
 
       # @return [Hash] every limit
       def to_h
-        { running: running, waiting: waiting, body_bytes: body_bytes, batch: batch, characters: characters,
-          images: images, max_tokens: max_tokens, answers: answers, seconds: seconds }
+        DEFAULTS.keys.to_h { |name| [name, public_send(name)] }
       end
 
       private

@@ -15,6 +15,7 @@ module Candle
         "candle_cancelled_total" => [:counter, "Requests whose client went away"],
         "candle_batch_size" => [:histogram, "Texts of a request that takes several",
                                 [1, 2, 4, 8, 16, 32, 64, 128, 256]],
+        "candle_batch_lines_total" => [:counter, "Requests of batches that were computed, by outcome"],
         "candle_tokens_total" => [:counter, "Tokens read (in) and generated (out)"],
         "candle_first_token_seconds" => [:histogram, "Time from the start of a generation to its first token",
                                          [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]],

@@ -81,6 +81,21 @@ module Candle
         end
       end
 
+      # @return [Hash] some of the records, the newest first unless the client wants it otherwise
+      def page(request, records, most, &shown)
+        size = request.query.fetch("limit", [most, 20].min.to_s)
+        unless size.match?(/\A\d{1,6}\z/) && size.to_i.between?(1, most)
+          raise invalid("limit must be from 1 to #{most}", param: "limit")
+        end
+
+        records = records.reverse unless request.query["order"] == "asc"
+        after = request.query["after"]
+        records = records.drop_while { |record| record[:id] != after }.drop(1) if after
+        data = records.first(size.to_i)
+        { object: "list", data: data.map(&shown), first_id: data.first&.fetch(:id), last_id: data.last&.fetch(:id),
+          has_more: records.size > data.size }
+      end
+
       def identifier(prefix)
         "#{prefix}-#{SecureRandom.hex(12)}"
       end

@@ -2,6 +2,7 @@
 
 require "json"
 require "securerandom"
+require "uri"
 
 module Candle
   class Server
@@ -26,10 +27,11 @@ module Candle
 
       # @param env [Hash] of Rack
       # @param limits [Limits]
-      def initialize(env, limits)
+      # @param connection [Connection] the client's end
+      def initialize(env, limits, connection: Connection.new(env))
         @env = env
         @limits = limits
-        @connection = Connection.new(env)
+        @connection = connection
         @began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
         @deadline = @began + limits.seconds
       end
@@ -45,6 +47,13 @@ module Candle
           path = env["PATH_INFO"].to_s.scrub
           path.size > 1 ? path.chomp("/") : path
         end
+      end
+
+      # @return [Hash{String => String}] what stands behind the question mark of the path
+      def query
+        @query ||= URI.decode_www_form(env["QUERY_STRING"].to_s.scrub).to_h
+      rescue ArgumentError
+        raise Problem.new(400, "invalid_request", "the query of the path is malformed")
       end
 
       # @param name [String] as in `"X-Request-Id"`

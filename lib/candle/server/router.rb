@@ -12,6 +12,7 @@ module Candle
       # @param services [API::Services]
       def initialize(services)
         @routes = Hash.new { |paths, path| paths[path] = {} }
+        @batches = Batches.new(services, self)
         operations = Operations.new(services)
         @tei = InferenceTasks.new(services)
         @open_ai = OpenAI.new(services)
@@ -22,14 +23,18 @@ module Candle
         add_open_ai(services)
         add_tei(services)
         add_others
+        @patterns = @routes.select { |path, _| path.include?("*") }.transform_keys { |path| pattern(path) }
       end
+
+      # @return [Batches] what is computed in the background
+      attr_reader :batches
 
       # @param verb [String]
       # @param path [String]
       # @return [Route]
       # @raise [Problem] 404 or 405
       def find(verb, path)
-        methods = @routes.fetch(path) { path.start_with?("/v1/models/") ? @routes.fetch("/v1/models/*") : nil }
+        methods = @routes.fetch(path) { @patterns.find { |pattern, _| pattern.match?(path) }&.last }
         raise Problem.new(404, "not_found", "there is nothing at this path") unless methods
 
         methods[verb == "HEAD" ? "GET" : verb] ||
@@ -55,6 +60,11 @@ module Candle
         @routes[path][verb] = Route.new(path, action, action.receiver)
       end
 
+      # A star in the middle is one part of a path; names of models may have several.
+      def pattern(path)
+        /\A#{Regexp.escape(path).sub(/\\\*\z/, ".+").gsub("\\*", "[^/]+")}\z/
+      end
+
       def add_operations(operations)
         add("GET", "/", operations.method(:page))
         add("GET", "", operations.method(:page))
@@ -70,6 +80,19 @@ module Candle
         add("POST", "/v1/chat/completions", OpenAIChat.new(services).method(:create))
         add("POST", "/v1/completions", OpenAICompletions.new(services).method(:create))
         add("POST", "/v1/responses", OpenAIResponses.new(services).method(:create))
+        add_files(OpenAIFiles.new(services), OpenAIBatches.new(services, batches))
+      end
+
+      def add_files(files, batches)
+        add("POST", "/v1/files", files.method(:create))
+        add("GET", "/v1/files", files.method(:list))
+        add("GET", "/v1/files/*/content", files.method(:content))
+        add("GET", "/v1/files/*", files.method(:show))
+        add("DELETE", "/v1/files/*", files.method(:delete))
+        add("POST", "/v1/batches", batches.method(:create))
+        add("GET", "/v1/batches", batches.method(:list))
+        add("POST", "/v1/batches/*/cancel", batches.method(:cancel))
+        add("GET", "/v1/batches/*", batches.method(:show))
       end
 
       def add_tei(services)

@@ -38,8 +38,13 @@ class OddFields
   OPTIONS = { num_predict: 3, temperature: 0.5, top_p: 0.9, top_k: 3, min_p: 0.1, seed: 1, stop: ["zz"],
               repeat_penalty: 1.1, repeat_last_n: 4, presence_penalty: 0.1, frequency_penalty: 0.1 }.freeze
 
+  # Paths whose body is a form, or that need none.
+  WITHOUT_JSON = ["/v1/files", "/v1/batches/*/cancel"].freeze
+
   # Right requests for each path; together they have every field of it.
   BODIES = {
+    "/v1/batches" => [{ endpoint: "/v1/embeddings", completion_window: "24h", metadata: { for: "me" },
+                        input_file_id: "file-000000000000000000000000" }],
     "/v1/embeddings" => [{ model: "embedder", input: ["the fox"], encoding_format: "float", dimensions: 4 },
                          { model: "embedder", input: [[1, 2]] }, { input: "a", encoding_format: "base64" },
                          { model: "clip", input: [{ text: "a" }, { image: PICTURE }, PICTURE] }],

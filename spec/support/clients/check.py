@@ -59,7 +59,50 @@ def check_openai(base):
             assert found.body["message"]
         else:
             raise AssertionError("no error")
+    check_batches(client)
     asyncio.run(stream_later(base))
+
+
+def check_batches(client):
+    import io
+    import time
+
+    import openai
+
+    body = {"model": "llm", "messages": MESSAGES, "max_tokens": 4, "temperature": 0}
+    lines = [{"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": dict(body, model=model)}
+             for name, model in (("a", "llm"), ("b", "none"), ("c", "llm"))]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    file = client.files.create(file=("requests.jsonl", io.BytesIO(text.encode())), purpose="batch")
+    assert file.bytes == len(text) and client.files.content(file.id).text == text
+    assert file.id in [found.id for found in client.files.list(purpose="batch")]
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h",
+                                  metadata={"for": "me"})
+    while batch.status in ("validating", "in_progress", "finalizing"):
+        time.sleep(0.05)
+        batch = client.batches.retrieve(batch.id)
+    assert batch.status == "completed" and batch.request_counts.completed == 2 and batch.request_counts.failed == 1
+    made = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+    direct = client.chat.completions.create(**body)
+    for line in made:
+        answer = openai.types.chat.ChatCompletion.model_validate(line["response"]["body"])
+        assert answer.choices[0].message.content == direct.choices[0].message.content
+    failed = json.loads(client.files.content(batch.error_file_id).text)
+    assert failed["custom_id"] == "b" and failed["response"]["status_code"] == 404
+    assert [found.id for found in client.batches.list(limit=1)][0] == batch.id
+    try:
+        client.batches.cancel(batch.id)
+    except openai.ConflictError as found:
+        assert "completed" in found.body["message"]
+    else:
+        raise AssertionError("no error")
+    assert client.files.delete(file.id).deleted
+    try:
+        client.files.retrieve(file.id)
+    except openai.NotFoundError:
+        pass
+    else:
+        raise AssertionError("no error")
 
 
 def check_responses(client, chat):

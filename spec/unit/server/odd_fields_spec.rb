@@ -13,7 +13,7 @@ RSpec.describe "requests with one odd field" do
   let(:known) { Candle::Server::Fields::KNOWN.keys }
 
   it "are of every path that takes a body, with every field of it" do
-    paths = @requests.send(:routes).select { |verb, _| verb == "POST" }.map(&:last)
+    paths = @requests.send(:routes).select { |verb, _| verb == "POST" }.map(&:last) - OddFields::WITHOUT_JSON
     expect(OddFields::BODIES.keys).to match_array(paths)
     expect(known).to match_array(paths)
     paths.each do |path|
@@ -31,8 +31,8 @@ RSpec.describe "requests with one odd field" do
     OddFields::BODIES.each do |path, bodies|
       bodies.each do |body|
         answer = post(@requests.instance_variable_get(:@server), path, body)
-        # Forms that so few tokens don't fill; and a reranker without a query.
-        next if answer.text.match?(/output_cut_off|cut off after|query is missing|does not fit/)
+        # Forms that so few tokens don't fill; a reranker without a query; a batch without its file.
+        next if answer.text.match?(/output_cut_off|cut off after|query is missing|does not fit|there is no file/)
 
         expect([path, body, answer.status, answer.text[0, 300]]).to match([path, body, 200, anything])
       end
