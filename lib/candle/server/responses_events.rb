@@ -7,46 +7,70 @@ module Candle
     #
     # @api private
     class ResponsesEvents
+      # An item of the output: its number, what is known of it, and what was told of it.
+      Item = Struct.new(:index, :facts, :told, :ended)
+      private_constant :Item
+
       # @param response [Hash] what is known of it from the beginning
-      # @param message_id [String] of the text, if there will be one
+      # @param identifier [#call] makes an id of a prefix
       # @param emit [Proc] takes the text of an event
-      def initialize(response, message_id, emit)
+      def initialize(response, identifier, emit)
         @response = response
-        @message_id = message_id
+        @identifier = identifier
         @emit = emit
         @number = -1
+        @items = {}
       end
 
       # @param piece [String] of what the model thinks
       # @return [void]
       def reasoning(piece)
-        begin_reasoning
-        tell("response.reasoning_text.delta", item_id: @reasoning_id, output_index: 0, content_index: 0, delta: piece)
+        item = begin_reasoning
+        item.told << piece
+        tell("response.reasoning_text.delta", **place(item), delta: piece)
       end
 
       # @param piece [String]
       # @param logprobs [Array<Hash>] of the tokens that it is made of
       # @return [void]
       def text(piece, logprobs = [])
-        begin_message
-        tell("response.output_text.delta", **place, delta: piece, logprobs: logprobs)
+        tell("response.output_text.delta", **place(begin_message), delta: piece, logprobs: logprobs)
       end
 
-      # Ends the text, tells of calls, and of the whole.
+      # @param number [Integer] of the call
+      # @param name [String] of the function
+      # @return [void]
+      def call(number, name)
+        begin_call(number, name)
+      end
+
+      # @param number [Integer] of the call
+      # @param json [String] a piece of its arguments
+      # @return [void]
+      def arguments(number, json)
+        item = @items.fetch([:call, number])
+        item.told << json
+        tell("response.function_call_arguments.delta", **about(item), delta: json)
+      end
+
+      # Ends what is open, tells of what was not told yet, and of the whole.
       #
       # @param response [Hash] the response as it has become
+      # @yieldparam whole [Hash] the same with the ids that were told
       # @return [void]
       def finish(response)
         begin_response
-        response[:output].each_with_index do |item, index|
-          case item[:type]
-          when "message" then end_message(item)
-          when "reasoning" then end_reasoning(item)
-          else call(item, index)
+        numbers = (0..).each
+        items = response[:output].map do |facts|
+          case facts[:type]
+          when "message" then end_message(facts)
+          when "reasoning" then end_reasoning(facts)
+          else end_call(numbers.next, facts)
           end
         end
-        name = response[:status] == "completed" ? "response.completed" : "response.incomplete"
-        tell(name, response: response)
+        whole = response.merge(output: items.sort_by(&:index).map(&:facts))
+        yield whole if block_given?
+        tell(whole[:status] == "completed" ? "response.completed" : "response.incomplete", response: whole)
       end
 
       private
@@ -59,57 +83,94 @@ module Candle
         tell("response.in_progress", response: @response)
       end
 
-      def begin_reasoning
-        return if @reasoning_id
+      # What was thought or called before is whole when the next item begins.
+      def item_of(key, facts)
+        return @items[key] if @items[key]
 
         begin_response
-        @reasoning_id = "rs_#{@message_id.split("_").last}"
-        item = { type: "reasoning", id: @reasoning_id, status: "in_progress", summary: [], content: [] }
-        tell("response.output_item.added", output_index: 0, item: item)
+        @items.each { |(kind, _), item| close(kind, item) }
+        item = @items[key] = Item.new(@items.size, facts, +"", false)
+        tell("response.output_item.added", output_index: item.index, item: facts)
+        yield item if block_given?
+        item
       end
 
-      def end_reasoning(item)
-        begin_reasoning
-        item[:id] = @reasoning_id
-        text = item[:content].first[:text]
-        tell("response.reasoning_text.done", item_id: @reasoning_id, output_index: 0, content_index: 0, text: text)
-        tell("response.output_item.done", output_index: 0, item: item)
+      def close(kind, item)
+        case kind
+        when :reasoning then close_reasoning(item)
+        when :call then close_call(item)
+        end
       end
 
-      # Reasoning comes before the message.
-      def message_index
-        @reasoning_id ? 1 : 0
+      def begin_reasoning
+        item_of([:reasoning], { type: "reasoning", id: @identifier.call("rs"), status: "in_progress", summary: [],
+                             content: [] })
+      end
+
+      def end_reasoning(facts)
+        item = begin_reasoning
+        item.told.replace(facts[:content].first[:text]) unless item.ended
+        close_reasoning(item)
+        item
+      end
+
+      def close_reasoning(item)
+        return if item.ended
+
+        item.facts = item.facts.merge(status: "completed", content: [{ type: "reasoning_text", text: item.told }])
+        tell("response.reasoning_text.done", **place(item), text: item.told)
+        ended(item)
       end
 
       def begin_message
-        return if @message_begun
-
-        begin_response
-        @message_begun = true
-        item = { type: "message", id: @message_id, status: "in_progress", role: "assistant", content: [] }
-        tell("response.output_item.added", output_index: message_index, item: item)
-        tell("response.content_part.added", **place, part: { type: "output_text", text: "", annotations: [],
-                                                             logprobs: [] })
+        facts = { type: "message", id: @identifier.call("msg"), status: "in_progress", role: "assistant", content: [] }
+        item_of([:message], facts) do |item|
+          tell("response.content_part.added", **place(item), part: { type: "output_text", text: "", annotations: [],
+                                                                     logprobs: [] })
+        end
       end
 
-      def end_message(item)
-        begin_message
-        part = item[:content].first
-        tell("response.output_text.done", **place, text: part[:text], logprobs: part[:logprobs])
-        tell("response.content_part.done", **place, part: part)
-        tell("response.output_item.done", output_index: message_index, item: item)
+      def end_message(facts)
+        item = begin_message
+        item.facts = facts.merge(id: item.facts[:id])
+        part = facts[:content].first
+        tell("response.output_text.done", **place(item), text: part[:text], logprobs: part[:logprobs])
+        tell("response.content_part.done", **place(item), part: part)
+        ended(item)
+        item
       end
 
-      def call(item, index)
-        about = { item_id: item[:id], output_index: index }
-        tell("response.output_item.added", output_index: index, item: item.merge(status: "in_progress", arguments: ""))
-        tell("response.function_call_arguments.delta", **about, delta: item[:arguments])
-        tell("response.function_call_arguments.done", **about, name: item[:name], arguments: item[:arguments])
-        tell("response.output_item.done", output_index: index, item: item)
+      def begin_call(number, name)
+        item_of([:call, number], { type: "function_call", id: @identifier.call("fc"), call_id: @identifier.call("call"),
+                                name: name, arguments: "", status: "in_progress" })
       end
 
-      def place
-        { item_id: @message_id, output_index: message_index, content_index: 0 }
+      def end_call(number, facts)
+        item = begin_call(number, facts[:name])
+        arguments(number, facts[:arguments]) if item.told.empty?
+        close_call(item)
+        item
+      end
+
+      def close_call(item)
+        return if item.ended
+
+        item.facts = item.facts.merge(arguments: item.told, status: "completed")
+        tell("response.function_call_arguments.done", **about(item), name: item.facts[:name], arguments: item.told)
+        ended(item)
+      end
+
+      def ended(item)
+        item.ended = true
+        tell("response.output_item.done", output_index: item.index, item: item.facts)
+      end
+
+      def about(item)
+        { item_id: item.facts[:id], output_index: item.index }
+      end
+
+      def place(item)
+        { **about(item), content_index: 0 }
       end
 
       def tell(type, **facts)

@@ -79,8 +79,15 @@ module Candle
         add("POST", "/v1/embeddings", @open_ai.method(:embeddings))
         add("POST", "/v1/chat/completions", OpenAIChat.new(services).method(:create))
         add("POST", "/v1/completions", OpenAICompletions.new(services).method(:create))
-        add("POST", "/v1/responses", OpenAIResponses.new(services).method(:create))
+        add_responses(OpenAIResponses.new(services))
         add_files(OpenAIFiles.new(services), OpenAIBatches.new(services, batches))
+      end
+
+      def add_responses(responses)
+        add("POST", "/v1/responses", responses.method(:create))
+        add("GET", "/v1/responses/*/input_items", responses.method(:input_items))
+        add("GET", "/v1/responses/*", responses.method(:show))
+        add("DELETE", "/v1/responses/*", responses.method(:delete))
       end
 
       def add_files(files, batches)

@@ -72,7 +72,8 @@ class OddFields
         instructions: "Be brief.", previous_response_id: nil, max_output_tokens: 3, **SAMPLING,
         tools: [{ type: "function", **TOOL[:function] }], tool_choice: { type: "function", name: "f" } },
       { model: "llm", input: "a", text: { format: { type: "json_schema", name: "s", schema: SCHEMA } },
-        max_output_tokens: 4, stream: false, parallel_tool_calls: true, reasoning: { effort: "low", summary: nil } },
+        max_output_tokens: 4, stream: false, parallel_tool_calls: true, store: false,
+        prompt_cache_key: "k", reasoning: { effort: "low", summary: nil } },
       { model: "llm", input: "a", include: ["message.output_text.logprobs"], top_logprobs: 2, max_output_tokens: 2,
         stream: true },
       { model: "seq2seq", input: "a", max_output_tokens: 3, **REWRITING }

@@ -118,9 +118,31 @@ def check_responses(client, chat):
         for event in stream:
             if event.type == "response.incomplete":
                 assert event.response.output_text == answer.output_text
+    check_stored(client, settings, answer)
     form = {"format": {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}}
     held = client.responses.create(model="llm", input=[{"role": "user", "content": "hi"}], max_output_tokens=40, text=form)
     assert list(json.loads(held.output_text)) == ["ok"]
+
+
+def check_stored(client, settings, answer):
+    import openai
+
+    assert client.responses.retrieve(answer.id).output_text == answer.output_text
+    assert [item.type for item in client.responses.input_items.list(answer.id)] == ["message"]
+    both = client.responses.create(**dict(settings, input="go on"), previous_response_id=answer.id,
+                                   prompt_cache_key="k", parallel_tool_calls=False, reasoning={"effort": "low"})
+    whole = [{"role": "user", "content": "hi"}, *[item.to_dict() for item in answer.output], {"role": "user", "content": "go on"}]
+    again = client.responses.create(**dict(settings, input=whole), store=False)
+    assert both.output_text == again.output_text and both.usage.input_tokens == again.usage.input_tokens
+    assert both.previous_response_id == answer.id and both.prompt_cache_key == "k" and both.store
+    client.responses.delete(answer.id)
+    for missing in (answer.id, again.id):
+        try:
+            client.responses.retrieve(missing)
+        except openai.NotFoundError:
+            pass
+        else:
+            raise AssertionError("no error")
 
 
 async def stream_later(base):

@@ -23,7 +23,7 @@ RSpec.describe Candle::Server::OpenAIResponses do
          "content" => [{ "type" => "output_text", "text" => chat["choices"].first["message"]["content"],
                          "annotations" => [], "logprobs" => [] }] }]
     )
-    expect(answer).to include("object" => "response", "status" => "incomplete", "error" => nil, "store" => false,
+    expect(answer).to include("object" => "response", "status" => "incomplete", "error" => nil, "store" => true,
                               "incomplete_details" => { "reason" => "max_output_tokens" }, "model" => "llm")
     expect(answer["usage"]).to include("input_tokens" => chat["usage"]["prompt_tokens"], "output_tokens" => 8)
     expect(scripted("Fine.").json).to include("status" => "completed", "incomplete_details" => nil)
@@ -70,11 +70,17 @@ RSpec.describe Candle::Server::OpenAIResponses do
 
   it "streams calls of functions" do
     events = scripted(call, tools: tools, stream: true).named_events
-    expect(events.map(&:first)).to eq(%w[response.created response.in_progress response.output_item.added
-                                         response.function_call_arguments.delta response.function_call_arguments.done
-                                         response.output_item.done response.completed])
-    done = events[4].last
-    expect(done).to include("name" => "weather", "arguments" => '{"city":"Rome"}', "output_index" => 0)
+    deltas = events.filter_map { |name, event| event["delta"] if name == "response.function_call_arguments.delta" }
+    expect(events.map(&:first)).to eq(["response.created", "response.in_progress", "response.output_item.added",
+                                       *(["response.function_call_arguments.delta"] * deltas.size),
+                                       "response.function_call_arguments.done", "response.output_item.done",
+                                       "response.completed"])
+    # The name comes first, and the arguments as they are written.
+    expect(events[2].last["item"]).to include("name" => "weather", "arguments" => "", "status" => "in_progress")
+    done = events[-3].last
+    expect(done).to include("name" => "weather", "arguments" => deltas.join, "output_index" => 0)
+    expect(JSON.parse(deltas.join)).to eq("city" => "Rome")
+    expect(events.last.last["response"]["output"]).to eq([events[-2].last["item"]])
     both = scripted("Look: #{call}", tools: tools, stream: true).named_events
     expect(both.map { |_, event| event["output_index"] }.compact.uniq).to eq([0, 1])
     scripted("x", tools: tools, tool_choice: { type: "function", name: "weather" })
@@ -100,7 +106,8 @@ RSpec.describe Candle::Server::OpenAIResponses do
     { { input: [] } => /must not be empty/, { input: [3] } => /input\[0\] must be an object/,
       { input: [{ type: "item_reference", id: "x" }] } => /item_reference/,
       { input: [{ role: "user", content: [{ type: "input_image" }] }] } => /input_image/,
-      { previous_response_id: "resp_1" } => /keeps no responses/,
+      { previous_response_id: "resp_1" } => /there is no response "resp_1"/,
+      { previous_response_id: 1 } => /wrong type/,
       { tools: [{ type: "web_search" }] } => /no tools of its own/,
       { text: { format: { type: "verse" } } } => /text.format/, { max_output_tokens: 0 } => /max_output_tokens/,
       { tool_choice: { type: "function" } } => /names no function/ }.each do |body, message|
@@ -108,5 +115,65 @@ RSpec.describe Candle::Server::OpenAIResponses do
       expect([answer.status, answer.json["error"]["message"]]).to match([400, message]), body.inspect
     end
     expect(respond(model: "none", stream: true).status).to eq(404)
+  end
+
+  describe "that are stored" do
+    def server_with(**options)
+      ServedModels.scripted("Fine.", **options)
+    end
+
+    it "go on from the one before, with all that was said" do
+      server, llm = server_with
+      first = post(server, "/v1/responses", { input: "one", instructions: "Be brief." }).json
+      second = post(server, "/v1/responses", { input: "two", previous_response_id: first["id"] }).json
+      expect(second).to include("previous_response_id" => first["id"], "store" => true)
+      post(server, "/v1/responses", { input: [{ role: "user", content: "three" }], stream: true,
+                                      previous_response_id: second["id"] })
+      expect(llm.asked.last.first.map { |message| [message[:role], message[:content]] })
+        .to eq([%w[user one], %w[assistant Fine.], %w[user two], %w[assistant Fine.], %w[user three]])
+    end
+
+    it "are shown and deleted, streamed ones too" do
+      server, = server_with
+      made = post(server, "/v1/responses", { input: "one" }).json
+      expect(get(server, "/v1/responses/#{made["id"]}").json).to eq(made)
+      items = get(server, "/v1/responses/#{made["id"]}/input_items").json["data"]
+      expect(items).to match([hash_including("role" => "user", "content" => "one", "type" => "message",
+                                             "id" => /item_/)])
+      streamed = post(server, "/v1/responses", { input: "one", stream: true }).events.last["response"]
+      expect(get(server, "/v1/responses/#{streamed["id"]}").json).to eq(streamed)
+      expect(ask(server, "DELETE", "/v1/responses/#{made["id"]}").json).to include("deleted" => true)
+      expect(get(server, "/v1/responses/#{made["id"]}").status).to eq(404)
+      expect(post(server, "/v1/responses", { input: "x", previous_response_id: made["id"] }).status).to eq(400)
+    end
+
+    it "are not kept where the client wants so" do
+      server, = server_with
+      made = post(server, "/v1/responses", { input: "one", store: false, prompt_cache_key: "k" }).json
+      expect(made).to include("store" => false, "prompt_cache_key" => "k")
+      expect(get(server, "/v1/responses/#{made["id"]}").status).to eq(404)
+    end
+
+    it "call tools over several responses" do
+      other, = ServedModels.scripted("I look. #{call}")
+      made = post(other, "/v1/responses", { input: "hi", tools: tools }).json
+      output = { type: "function_call_output", call_id: made["output"].last["call_id"], output: "clear" }
+      llm = other.models.first.model
+      post(other, "/v1/responses", { input: [output], previous_response_id: made["id"], tools: tools })
+      expect(llm.asked.last.first.map { |message| message[:role] }).to eq(%w[user assistant tool])
+    end
+
+    it "are few enough, and shared by processes through a storage" do
+      stub_const("Candle::Server::ResponseStore::COUNT", 2)
+      Dir.mktmpdir do |folder|
+        [{}, { storage: folder }].each do |options|
+          server, = server_with(**options)
+          ids = Array.new(3) { post(server, "/v1/responses", { input: "one" }).json["id"].tap { sleep 0.01 } }
+          expect(ids.map { |id| get(server, "/v1/responses/#{id}").status }).to eq([404, 200, 200])
+          other, = server_with(**options)
+          expect(get(other, "/v1/responses/#{ids.last}").status).to eq(options.empty? ? 404 : 200)
+        end
+      end
+    end
   end
 end
