@@ -20,7 +20,7 @@ _red_candle() {
       classify:*) choices="--model --format --top --labels --json --output --field --device" ;;
       entities:*) choices="--model --format --threshold --aggregation --json --output --field --device" ;;
       search:*) choices="--query --model --index --top --device --json" ;;
-      serve:*) choices="--host --port --token --workers --lazy --cors --running --waiting --max-tokens --seconds --storage --log --device" ;;
+      serve:*) choices="--host --port --token --workers --lazy --cors --running --waiting --max-tokens --seconds --adapter --adapters --storage --log --device" ;;
       mcp:*) choices="--embed --rerank --ner --chat --index --texts --max-tokens --device" ;;
       worker:*) choices="--worker-id --model --port --callback-url --host --token --device" ;;
       pull:*) choices="--revision --all --locked --file --json" ;;

@@ -90,6 +90,8 @@ complete -c red-candle -n '__fish_seen_subcommand_from serve' -l running -d 'req
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l waiting -d 'requests in the queue; more get status 429'
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l max-tokens -d 'maximum of new tokens of a request'
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l seconds -d 'time limit of a request'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l adapter -d 'LoRA adapters: MODEL:NAME=SOURCE, served as the model MODEL:NAME'
+complete -c red-candle -n '__fish_seen_subcommand_from serve' -l adapters -d 'folder of LoRA adapters that clients with the token may load and unload'
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l storage -d 'folder of uploaded files, batches and responses; default: a temporary one'
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l log -d 'log requests as JSON lines to standard error'
 complete -c red-candle -n '__fish_seen_subcommand_from serve' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'

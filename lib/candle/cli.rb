@@ -193,6 +193,8 @@ module Candle
     method_option :waiting, type: :numeric, desc: "requests in the queue; more get status 429"
     method_option :max_tokens, type: :numeric, desc: "maximum of new tokens of a request"
     method_option :seconds, type: :numeric, desc: "time limit of a request"
+    method_option :adapter, type: :array, desc: "LoRA adapters: MODEL:NAME=SOURCE, served as the model MODEL:NAME"
+    method_option :adapters, desc: "folder of LoRA adapters that clients with the token may load and unload"
     method_option :storage, desc: "folder of uploaded files, batches and responses; default: a temporary one"
     method_option :log, type: :boolean, desc: "log requests as JSON lines to standard error"
     device_option

@@ -33,6 +33,7 @@ require "candle/server/response_store"
 require "candle/server/responses_input"
 require "candle/server/responses_events"
 require "candle/server/open_ai_responses"
+require "candle/server/adapters"
 require "candle/server/open_ai_files"
 require "candle/server/batch_input"
 require "candle/server/batch_results"
@@ -86,11 +87,13 @@ module Candle
     #   server itself
     # @param storage [String, nil] the folder of uploaded files, batches and responses; nil is a temporary one, which
     #   ends with the process
+    # @param adapters [String, nil] the folder of LoRA adapters that clients with the token may load and unload; nil
+    #   lets nobody do so
     # @param limits [Hash] see {Limits::DEFAULTS}
     # @raise [ArgumentError] for no model, an unknown limit, an empty token
     # @raise [Error] when a model can't be loaded
     def initialize(models:, token: nil, device: nil, lazy: false, cors: nil, allow_remote: false, storage: nil,
-                   **limits)
+                   adapters: nil, **limits)
       @limits = Limits.new(**limits)
       @access = Access.new(token: token, cors: cors, allow_remote: allow_remote)
       @models = Models.new(models, device: device)
@@ -98,7 +101,8 @@ module Candle
       @metrics = Metrics.new
       @fields = Fields.new
       @router = Router.new(API::Services.new(models: @models, limits: @limits, gate: @gate, metrics: @metrics,
-                                             storage: Storage.new(storage, @limits)))
+                                             storage: Storage.new(storage, @limits),
+                                             adapters: Adapters.folder(adapters, token)))
       @models.load unless lazy
     end
 

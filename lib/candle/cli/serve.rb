@@ -25,10 +25,27 @@ module Candle
         end
       end
 
+      # @param models [Hash{String => Hash}]
+      # @param adapters [Array<String>, nil] `MODEL:NAME=SOURCE`
+      # @return [Hash{String => Hash}] the models with their adapters
+      # @raise [ArgumentError] for an adapter that names no model
+      def self.with_adapters(models, adapters)
+        Array(adapters).each do |given|
+          base, name, source = given.match(/\A([\w.-]+):([\w.-]+)=(.+)\z/m)&.captures
+          unless models.key?(base)
+            raise ArgumentError, "--adapter must be MODEL:NAME=SOURCE with one of the models " \
+                                 "#{models.keys.join(", ")}, not #{given}"
+          end
+
+          models[base][:adapters] = models[base].fetch(:adapters, {}).merge(name => source)
+        end
+        models
+      end
+
       # @param sources [Array<String>]
       # @return [void]
       def call(sources)
-        models = self.class.models(sources)
+        models = self.class.with_adapters(self.class.models(sources), options[:adapter])
         Server::Launcher.checked_port(options[:port])
         token = checked_token
         log_requests if options[:log]
@@ -41,7 +58,7 @@ module Candle
 
       def server(models, token)
         Server.new(models: models, token: token, lazy: options[:lazy] || false,
-                   **options.slice(:device, :cors, :storage, *LIMITS))
+                   **options.slice(:device, :cors, :storage, :adapters, *LIMITS))
       end
 
       def log_requests

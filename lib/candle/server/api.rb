@@ -7,7 +7,7 @@ module Candle
     # @api private
     class API
       # What all of them work with.
-      Services = Struct.new(:models, :limits, :gate, :metrics, :storage, keyword_init: true)
+      Services = Struct.new(:models, :limits, :gate, :metrics, :storage, :adapters, keyword_init: true)
       # The kinds of models that write texts.
       WRITERS = %i[llm vlm seq2seq].freeze
       # What the id of a token may be; models know fewer.

@@ -29,6 +29,8 @@ module Candle
         "/v1/responses" => [*SAMPLING, "model", "input", "instructions", "previous_response_id", "tools",
                             "tool_choice", "text", "include", "top_logprobs", "max_output_tokens", "stream",
                             "parallel_tool_calls", "store", "prompt_cache_key", { "reasoning" => %w[effort summary] }],
+        "/v1/load_lora_adapter" => %w[lora_name lora_path model],
+        "/v1/unload_lora_adapter" => %w[lora_name model],
         "/v1/batches" => %w[input_file_id endpoint completion_window metadata],
         "/v1/messages" => [*CONVERSATION, "max_tokens", "stop_sequences", "stream", "temperature", "top_p", "top_k",
                            "metadata", *Rewriting::FIELDS],

@@ -102,11 +102,16 @@ module Candle
       def write(seed_offset, &block)
         config = GenerationConfig.new(sampling(seed_offset))
         if tools?
-          return llm.complete_with_tools(@input, tools: @tools, tool_choice: @tool_choice, config: config, **@reasoning,
-                                         &block)
+          return llm.complete_with_tools(@input, tools: @tools, tool_choice: @tool_choice, config: config, **adapter,
+                                                 **@reasoning, &block)
         end
 
-        llm.complete(prompt, config: config, **@reasoning, **constraint, &block)
+        llm.complete(prompt, config: config, **adapter, **@reasoning, **constraint, &block)
+      end
+
+      # The base model is what calls use that say nothing.
+      def adapter
+        { adapter: @entry.adapter }.compact
       end
 
       def prompt

@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "delegate"
 require "digest"
 
 module Candle
@@ -52,6 +53,36 @@ module Candle
           end
         end
 
+        # @return [String, nil] the LoRA adapter that the name says; nil is the base model
+        def adapter
+          nil
+        end
+
+        # @return [Array<String>] the adapters that were loaded with the model
+        def adapters
+          loaded? && @model.respond_to?(:adapters) ? @model.adapters : @options[:adapters].to_h.keys.map(&:to_s)
+        end
+
+        # Loads the model again with other adapters. Requests under way end on the one before.
+        #
+        # @yieldparam adapters [Hash{String => String}] sources by name
+        # @yieldreturn [Hash{String => String}] those that are wanted
+        # @return [void]
+        # @raise [Problem] 409 when the model was given as one that was loaded already
+        def adapt
+          unless source?
+            raise Problem.new(409, "fixed_adapters", "the model #{name} was loaded elsewhere: its adapters are fixed")
+          end
+
+          @lock.synchronize do
+            options = @options.merge(adapters: yield(@options[:adapters].to_h.transform_keys(&:to_s)))
+            adapted = load(options).tap(&:warm_up)
+            @options = options
+            @model = adapted
+            ready
+          end
+        end
+
         # @return [String] the same for the same files
         def digest
           files = model.model_info.fetch(:files).map { |file| [File.basename(file), File.size?(file)] }
@@ -75,10 +106,43 @@ module Candle
         end
 
         def prepare
-          @model ||= ModelKind.class_for(kind).from_pretrained(@source, **@options)
+          @model ||= load(@options)
           @model.warm_up
+          ready
+        end
+
+        def load(options)
+          ModelKind.class_for(kind).from_pretrained(@source, **options)
+        end
+
+        def ready
           @loaded_at = Time.now
           @proven = true
+        end
+      end
+
+      # A model with one of its LoRA adapters.
+      #
+      # @api private
+      class Adapted < SimpleDelegator
+        # @return [String]
+        attr_reader :adapter
+
+        # @param entry [Entry] the base model
+        # @param adapter [String]
+        def initialize(entry, adapter)
+          super(entry)
+          @adapter = adapter
+        end
+
+        # @return [String] both names
+        def name
+          "#{__getobj__.name}:#{adapter}"
+        end
+
+        # @return [String] the name of the base model
+        def parent
+          __getobj__.name
         end
       end
 
@@ -115,6 +179,11 @@ module Candle
         each(&:model)
       end
 
+      # @return [Array<Entry, Adapted>] every model, each followed by itself with its adapters
+      def with_adapters
+        flat_map { |entry| [entry, *entry.adapters.map { |adapter| Adapted.new(entry, adapter) }] }
+      end
+
       # @return [Boolean] whether every model is there
       def loaded?
         all?(&:loaded?)
@@ -127,7 +196,7 @@ module Candle
       def fetch(name, *kinds)
         return first_of(kinds) if name.nil?
 
-        entry = @entries[name] || @entries[name.to_s.delete_suffix(":latest")]
+        entry = @entries[name] || @entries[name.to_s.delete_suffix(":latest")] || adapted(name)
         unless entry
           raise Problem.new(404, "model_not_found",
                             "there is no model #{name.inspect[0, 80]}; this server has #{names}", param: "model")
@@ -140,6 +209,13 @@ module Candle
 
       private
 
+      # A model and an adapter, as in `"chat:polite"`.
+      def adapted(name)
+        base, colon, adapter = name.to_s.delete_suffix(":latest").rpartition(":")
+        entry = @entries[base] unless colon.empty?
+        Adapted.new(entry, adapter) if entry&.adapters&.include?(adapter)
+      end
+
       def first_of(kinds)
         return first if kinds.empty?
 
@@ -151,8 +227,9 @@ module Candle
 
       # @return [String] every model with its kind, where that is known without loading it
       def names
-        listed = first(NAMED).map { |entry| entry.known_kind ? "#{entry.name} (#{entry.known_kind})" : entry.name }
-        listed << "#{count - NAMED} more" if count > NAMED
+        all = with_adapters
+        listed = all.first(NAMED).map { |entry| entry.known_kind ? "#{entry.name} (#{entry.known_kind})" : entry.name }
+        listed << "#{all.size - NAMED} more" if all.size > NAMED
         listed.join(", ")
       end
     end

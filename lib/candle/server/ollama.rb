@@ -80,7 +80,7 @@ module Candle
       # @param _request [Request]
       # @return [Array] an answer of Rack: the models
       def tags(_request)
-        json({ models: models.map { |entry| listed(entry) } })
+        json({ models: models.with_adapters.map { |entry| listed(entry) } })
       end
 
       # @param _request [Request]

@@ -28,7 +28,7 @@ module Candle
       # @param _request [Request]
       # @return [Array] an answer of Rack: every model
       def models_list(_request)
-        json({ object: "list", data: models.map { |entry| described(entry) } })
+        json({ object: "list", data: models.with_adapters.map { |entry| described(entry) } })
       end
 
       # @param request [Request]
@@ -58,7 +58,7 @@ module Candle
 
       def described(entry)
         { id: entry.name, object: "model", created: (entry.loaded_at || Time.now).to_i, owned_by: "red-candle",
-          kind: entry.kind }
+          kind: entry.kind, **(entry.adapter ? { parent: entry.parent } : {}) }
       end
 
       # A text, several, the tokens of one, or of several; texts and images for image models.

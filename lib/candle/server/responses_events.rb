@@ -104,7 +104,7 @@ module Candle
 
       def begin_reasoning
         item_of([:reasoning], { type: "reasoning", id: @identifier.call("rs"), status: "in_progress", summary: [],
-                             content: [] })
+                                content: [] })
       end
 
       def end_reasoning(facts)
@@ -142,7 +142,7 @@ module Candle
 
       def begin_call(number, name)
         item_of([:call, number], { type: "function_call", id: @identifier.call("fc"), call_id: @identifier.call("call"),
-                                name: name, arguments: "", status: "in_progress" })
+                                   name: name, arguments: "", status: "in_progress" })
       end
 
       def end_call(number, facts)

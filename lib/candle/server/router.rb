@@ -80,6 +80,9 @@ module Candle
         add("POST", "/v1/chat/completions", OpenAIChat.new(services).method(:create))
         add("POST", "/v1/completions", OpenAICompletions.new(services).method(:create))
         add_responses(OpenAIResponses.new(services))
+        adapters = Adapters.new(services)
+        add("POST", "/v1/load_lora_adapter", adapters.method(:load))
+        add("POST", "/v1/unload_lora_adapter", adapters.method(:unload))
         add_files(OpenAIFiles.new(services), OpenAIBatches.new(services, batches))
       end
 

@@ -43,6 +43,8 @@ class OddFields
 
   # Right requests for each path; together they have every field of it.
   BODIES = {
+    "/v1/load_lora_adapter" => [{ model: "llm", lora_name: "one", lora_path: "one" }],
+    "/v1/unload_lora_adapter" => [{ model: "llm", lora_name: "one" }],
     "/v1/batches" => [{ endpoint: "/v1/embeddings", completion_window: "24h", metadata: { for: "me" },
                         input_file_id: "file-000000000000000000000000" }],
     "/v1/embeddings" => [{ model: "embedder", input: ["the fox"], encoding_format: "float", dimensions: 4 },
