@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use engine::generation::{
-    Choice, Constraint, Ending, FinishReason, GenerationConfig, Pattern, Speculative, Timings,
-    WhiteSpace,
+    Choice, Constraint, Ending, FinishReason, GenerationConfig, LogitBias, Pattern, Speculative,
+    Timings, WhiteSpace,
 };
 use engine::serving::ContextOverflow;
 use engine::tasks::{AdapterFiles, CacheOptions, Extras, Generation, LanguageModel, Request};
@@ -174,6 +174,7 @@ pub(crate) fn generation_config(ruby: &Ruby, settings: RHash) -> Result<Generati
         repetition_penalty_last_n: given!(repetition_penalty_last_n),
         presence_penalty: given!(presence_penalty).unwrap_or(default.presence_penalty),
         frequency_penalty: given!(frequency_penalty).unwrap_or(default.frequency_penalty),
+        logit_bias: LogitBias::from(given!(logit_bias).unwrap_or_else(Vec::<(u32, f32)>::new)),
         seed: given!(seed).unwrap_or(default.seed),
         stop_sequences: given!(stop_sequences).unwrap_or_default(),
         logprobs: given!(logprobs),

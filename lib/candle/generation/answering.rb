@@ -49,7 +49,7 @@ module Candle
                   context_overflow: :error, adapter: active_adapter, speculative: nil, reset_cache: true, **overrides)
       config = configured(GenerationConfig.wrap(config), overrides)
       wish = Reasoning.of(reasoning)
-      more = engine_settings(context_overflow, adapter, speculative, reset_cache)
+      more = engine_settings(config, context_overflow, adapter, speculative, reset_cache)
       format = config.debug_tokens ? nil : reasoning_format(chat_template)
       opened = !format.nil? && format.open_in?(prompt)
       ids = closed(ids, format) if opened && wish.off?
@@ -62,10 +62,11 @@ module Candle
                                                           reader: reader) { |*given| _begin(*given) }
     end
 
-    # What the engine is told beside the config.
-    def engine_settings(overflow, adapter, speculative, reset_cache)
-      { roll: roll?(overflow), adapter: adapter && Arguments.label(adapter, "adapter"),
-        speculative: speculation(speculative), afresh: reset?(reset_cache) }
+    # What the engine is told beside the config, or by ids of the tokenizer.
+    def engine_settings(config, overflow, adapter, speculative, reset_cache)
+      { logit_bias: LogitBias.by_id(config.logit_bias, tokenizer), roll: roll?(overflow),
+        adapter: adapter && Arguments.label(adapter, "adapter"), speculative: speculation(speculative),
+        afresh: reset?(reset_cache) }
     end
 
     # Calls that the model makes by its own choice are valid too.

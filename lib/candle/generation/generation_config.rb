@@ -10,7 +10,7 @@ module Candle
     # Every field with its default.
     DEFAULTS = {
       max_length: 512, temperature: 0.7, top_p: nil, top_k: nil, min_p: nil, repetition_penalty: 1.0,
-      repetition_penalty_last_n: nil, presence_penalty: 0.0, frequency_penalty: 0.0, seed: nil,
+      repetition_penalty_last_n: nil, presence_penalty: 0.0, frequency_penalty: 0.0, logit_bias: {}.freeze, seed: nil,
       stop_sequences: [].freeze, include_prompt: false, logprobs: nil, debug_tokens: false,
       constraint: nil, stop_on_constraint_satisfaction: true, stop_on_match: true
     }.freeze
@@ -41,6 +41,9 @@ module Candle
     attr_reader :presence_penalty
     # @return [Float] taken from tokens as often as they were generated
     attr_reader :frequency_penalty
+    # @return [Hash{Integer, String => Float}] what is added to the logits of tokens before one is chosen, from -100 to
+    #   100 each. A key is the id of a token (an Integer or digits), a token, or a text that is a single token
+    attr_reader :logit_bias
     # @return [Integer] the same seed gives the same text; where none is given one is drawn, so that a run can be
     #   repeated
     attr_reader :seed
@@ -212,7 +215,7 @@ module Candle
         max_new_tokens: max_length, temperature: temperature.to_f, top_p: top_p, top_k: top_k, min_p: min_p,
         repetition_penalty: repetition_penalty.to_f, repetition_penalty_last_n: repetition_penalty_last_n,
         presence_penalty: presence_penalty.to_f, frequency_penalty: frequency_penalty.to_f,
-        seed: seed & 0xffff_ffff_ffff_ffff,
+        logit_bias: logit_bias, seed: seed & 0xffff_ffff_ffff_ffff,
         stop_sequences: stop_sequences, logprobs: logprobs == true ? 0 : (logprobs || nil),
         constraint: constraint && [constraint.kind.to_s, constraint.source], ending: ending
       }
@@ -236,7 +239,8 @@ module Candle
 
     def converted(given)
       texts = Array(given[:stop_sequences]).map { |text| TextInput.utf8(text, "stop sequence").freeze }
-      { stop_sequences: texts.freeze, constraint: StructuredConstraint.wrap(given[:constraint]) }
+      { stop_sequences: texts.freeze, constraint: StructuredConstraint.wrap(given[:constraint]),
+        logit_bias: LogitBias.checked(given[:logit_bias]) }
     end
 
     def ending

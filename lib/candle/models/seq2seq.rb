@@ -157,7 +157,8 @@ module Candle
 
     def completions_of(texts, config, options, from: nil, to: nil, &block)
       own, config = configured_for(config, options)
-      settings = config.settings.merge(own, from: from, to: to).compact
+      bias = LogitBias.by_id(config.logit_bias, tokenizer)
+      settings = config.settings.merge(own, from: from, to: to, logit_bias: bias).compact
       # Each text follows a constraint of its own.
       texts.each_slice(config.constraint ? 1 : TEXTS_AT_ONCE).flat_map do |slice|
         written(slice, settings, config, &block)

@@ -1,5 +1,6 @@
 //! Beam search over one text, as transformers has it: the same candidates, scores and end.
 
+use super::logit_bias::LogitBias;
 use super::rules::TokenRules;
 use super::sampler::log_sum_exp;
 
@@ -18,7 +19,7 @@ pub enum EarlyStopping {
     Never,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BeamSettings {
     pub width: usize,
     /// A text's score is divided by its length to this power.
@@ -26,6 +27,7 @@ pub struct BeamSettings {
     pub early_stopping: EarlyStopping,
     /// Divides, or multiplies where negative, the scores of tokens that a beam has.
     pub repetition_penalty: f32,
+    pub logit_bias: LogitBias,
 }
 
 #[derive(Clone, Debug)]
@@ -123,6 +125,7 @@ impl BeamSearch {
         for (number, (beam, logits)) in self.running.iter().zip(logits).enumerate() {
             let total = log_sum_exp(logits);
             let mut scores: Vec<f32> = logits.iter().map(|logit| logit - total).collect();
+            self.settings.logit_bias.apply(&mut scores);
             self.penalize(beam, &mut scores);
             self.rules.apply(&beam.text, 1, &mut scores);
             found.extend(
@@ -237,6 +240,7 @@ mod tests {
             length_penalty: 1.0,
             early_stopping,
             repetition_penalty: 1.0,
+            logit_bias: LogitBias::default(),
         };
         let rules = TokenRules {
             end_ids: vec![0],

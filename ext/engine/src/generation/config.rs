@@ -1,5 +1,6 @@
 //! How to generate: the fields of Ruby's `GenerationConfig` that the engine needs.
 
+use super::logit_bias::LogitBias;
 use crate::{Error, Result};
 
 /// Where the draft tokens of speculative decoding come from.
@@ -43,6 +44,8 @@ pub struct GenerationConfig {
     pub presence_penalty: f32,
     /// Subtracted from a generated token's logit as often as it occurred.
     pub frequency_penalty: f32,
+    /// Added to the logits of tokens, before penalties.
+    pub logit_bias: LogitBias,
     pub seed: u64,
     pub stop_sequences: Vec<String>,
     /// How many alternatives to report for each token; `None` reports no probabilities.
@@ -62,6 +65,7 @@ impl Default for GenerationConfig {
             repetition_penalty_last_n: None,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            logit_bias: LogitBias::default(),
             seed: 0,
             stop_sequences: Vec::new(),
             logprobs: None,
@@ -93,6 +97,10 @@ impl GenerationConfig {
             (
                 self.frequency_penalty.is_finite(),
                 "frequency_penalty must be a finite number",
+            ),
+            (
+                self.logit_bias.is_valid(),
+                "a logit_bias must be between -100 and 100",
             ),
             (
                 self.stop_sequences.iter().all(|stop| !stop.is_empty()),

@@ -281,10 +281,11 @@ mod tests {
             Run::new(&[1, 2], config, text, vec![0]).unwrap()
         };
         assert!(run(|_| {}).goes_on_plainly());
-        let otherwise: [fn(&mut GenerationConfig); 4] = [
+        let otherwise: [fn(&mut GenerationConfig); 5] = [
             |config| config.temperature = 1.0,
             |config| config.repetition_penalty = 1.1,
             |config| config.logprobs = Some(1),
+            |config| config.logit_bias = vec![(3, 1.0)].into(),
             |config| config.max_new_tokens = 1,
         ];
         for change in otherwise {

@@ -58,6 +58,7 @@ impl Sampler {
                 }
             }
         }
+        self.config.logit_bias.apply(&mut scores);
         self.penalize(&mut scores);
         let token = self.draw(&scores)?;
         self.accept(token);
@@ -72,13 +73,14 @@ impl Sampler {
     }
 
     /// How many of the largest logits it needs to know; `None` where it needs all: for log probabilities, for
-    /// penalties, which may put any token first, and where nothing says how many may be drawn.
+    /// biases and penalties, which may put any token first, and where nothing says how many may be drawn.
     pub fn needs(&self) -> Option<usize> {
         let config = &self.config;
         let by_logits_alone = config.logprobs.is_none()
             && config.repetition_penalty == 1.0
             && config.presence_penalty == 0.0
-            && config.frequency_penalty == 0.0;
+            && config.frequency_penalty == 0.0
+            && config.logit_bias.is_empty();
         match config.top_k {
             _ if !by_logits_alone => None,
             _ if config.temperature == 0.0 => Some(1),

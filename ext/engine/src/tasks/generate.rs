@@ -414,6 +414,7 @@ impl Generation {
             ));
         }
         model.decoder.check_tokens(&prompt)?;
+        config.logit_bias.check(model.info.vocabulary)?;
         if prompt.len() >= model.context_length {
             match overflow {
                 ContextOverflow::Error => model.check_length(prompt.len() + 1)?,

@@ -34,7 +34,11 @@ fn configs(speculative: Speculative) -> Vec<GenerationConfig> {
         seed: 6,
         ..sampled.clone()
     };
-    vec![greedy, sampled, penalized]
+    let biased = GenerationConfig {
+        logit_bias: vec![(7, 2.0), (40, 3.5), (41, -100.0)].into(),
+        ..greedy.clone()
+    };
+    vec![greedy, sampled, penalized, biased]
 }
 
 fn drafting(draft: &Arc<LanguageModel>) -> Extras<'_> {

@@ -102,6 +102,7 @@ impl RequestState {
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<Self> {
         settings.check(constraint.is_some())?;
+        settings.config.logit_bias.check(parts.model.vocabulary())?;
         if sources.iter().any(Vec::is_empty) {
             return Err(Error::InvalidInput(
                 "a text has no tokens; pass some text".to_owned(),
@@ -338,6 +339,7 @@ fn search(
             length_penalty: settings.length_penalty,
             early_stopping: settings.early_stopping,
             repetition_penalty: settings.config.repetition_penalty,
+            logit_bias: settings.config.logit_bias.clone(),
         };
         let search = BeamSearch::new(beams, settings.rules.clone(), start);
         return Ok(Search::Beams(Box::new(search)));
