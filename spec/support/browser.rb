@@ -16,11 +16,15 @@ class Browser
   end
 
   # @yieldparam browser [Browser]
-  def self.open(width:, height:, dark: false)
+  # @param more [Array<String>] further arguments of Chromium
+  def self.open(width:, height:, dark: false, more: [])
     port = TCPServer.open("127.0.0.1", 0) { |server| server.addr[1] }
     pid = Process.spawn("chromedriver", "--port=#{port}", out: File::NULL, err: File::NULL)
-    browser = new(port, ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                         "--window-size=#{width},#{height}", *("--force-dark-mode" if dark)])
+    arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                 "--window-size=#{width},#{height}", *("--force-dark-mode" if dark), *more]
+    # No window is as narrow as a phone.
+    phone = { deviceMetrics: { width: width, height: height, pixelRatio: 2, touch: true } } if width < 500
+    browser = new(port, { args: arguments, mobileEmulation: phone }.compact)
     yield browser
   ensure
     browser&.quit
@@ -28,10 +32,9 @@ class Browser
     Process.wait(pid)
   end
 
-  def initialize(port, arguments)
+  def initialize(port, options)
     @base = "http://127.0.0.1:#{port}"
     wait(10) { Net::HTTP.get_response(URI("#{@base}/status")).is_a?(Net::HTTPSuccess) }
-    options = { args: arguments }
     logs = { browser: "ALL" }
     found = call("POST", "/session", capabilities: { alwaysMatch: { "goog:chromeOptions" => options,
                                                                     "goog:loggingPrefs" => logs } })
@@ -43,6 +46,8 @@ class Browser
   def text(selector) = script("return document.querySelector(#{selector.to_json}).textContent")
   def click(selector) = call("POST", "#{@session}/element/#{find(selector)}/click")
   def type(selector, keys) = call("POST", "#{@session}/element/#{find(selector)}/value", text: keys)
+  def screenshot = call("GET", "#{@session}/screenshot").unpack1("m")
+  def reload = call("POST", "#{@session}/refresh")
   def console = call("POST", "#{@session}/se/log", type: "browser")
   def quit = call("DELETE", @session)
 
@@ -73,7 +78,9 @@ class Browser
   def call(verb, path, **body)
     address = URI(@base + path)
     answer = Net::HTTP.start(address.host, address.port, read_timeout: 60) do |http|
-      verb == "DELETE" ? http.delete(path) : http.post(path, JSON.generate(body), "content-type" => "application/json")
+      next http.send_request(verb, path) unless verb == "POST"
+
+      http.post(path, JSON.generate(body), "content-type" => "application/json")
     end
     value = JSON.parse(answer.body)["value"]
     raise value["message"] unless answer.is_a?(Net::HTTPSuccess)
