@@ -24,7 +24,7 @@ RSpec.describe "the page of red-candle serve" do
         browser.click(".example")
         browser.wait { browser.script("return document.querySelectorAll('.facts').length") == 1 }
         expect(browser.text(".turn.user")).to eq("What is Ruby?")
-        expect(browser.text(".facts")).to match(%r{8 tokens · [\d.]+ tokens/s · \d+ of \d+ prompt tokens from the prefix})
+        expect(browser.text(".facts")).to match(%r{8 tokens · [\d.]+ tokens/s · \d+ of \d+ prompt tokens from the})
         browser.click("#menu")
         browser.click("#reset")
         expect(browser.script("return document.querySelectorAll('.example').length")).to be >= 2

@@ -104,11 +104,8 @@ module Candle
       def sampling(request)
         stop = request.field("stop", String, Array, default: [])
         raise invalid("stop must be a text or an array of texts", param: "stop") unless Array(stop).all?(String)
-        if request.field("logit_bias", Hash, default: {}).any?
-          raise invalid("logit_bias is not supported by this server", param: "logit_bias")
-        end
 
-        { max_length: max_tokens(request), stop_sequences: Array(stop),
+        { max_length: max_tokens(request), stop_sequences: Array(stop), logit_bias: logit_bias(request),
           seed: request.field("seed", Integer, default: nil),
           temperature: request.field("temperature", Numeric, default: nil),
           top_p: request.field("top_p", Numeric, default: nil), top_k: request.field("top_k", Integer, default: nil),
@@ -116,6 +113,22 @@ module Candle
           presence_penalty: request.field("presence_penalty", Numeric, default: nil),
           frequency_penalty: request.field("frequency_penalty", Numeric, default: nil),
           repetition_penalty: request.field("repetition_penalty", Numeric, default: nil) }
+      end
+
+      # Biases by the ids of tokens, which JSON writes as texts of digits.
+      def logit_bias(request)
+        given = request.field("logit_bias", Hash, default: {})
+        return if given.empty?
+
+        wrong = given.keys.find { |id| !id.match?(/\A\d{1,10}\z/) }
+        if wrong
+          raise invalid("logit_bias has the key #{wrong.inspect[0, 40]}, not the id of a token",
+                        param: "logit_bias")
+        end
+
+        LogitBias.checked(given)
+      rescue ArgumentError => e
+        raise invalid(e.message, param: "logit_bias")
       end
 
       def max_tokens(request)

@@ -44,6 +44,12 @@ def check_openai(base):
     assert [list(json.loads(choice.message.content)) for choice in held.choices] == [["ok"], ["ok"]]
     assert client.completions.create(model="llm", prompt="the dog", max_tokens=4).choices[0].text is not None
 
+    banned = answer.choices[0].logprobs.content[0]
+    biased = client.chat.completions.create(**dict(settings, max_tokens=3), logit_bias={"5": 100}, parallel_tool_calls=False,
+                                            prompt_cache_key="k", reasoning_effort="low", logprobs=True)
+    assert len({token.token for token in biased.choices[0].logprobs.content}) == 1
+    assert biased.choices[0].logprobs.content[0].token != banned.token
+
     # This client asks for base64 by itself.
     vectors = client.embeddings.create(model="embedder", input=["a dog", "the dog"], dimensions=8).data
     assert [len(item.embedding) for item in vectors] == [8, 8]

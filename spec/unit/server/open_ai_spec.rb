@@ -53,6 +53,30 @@ RSpec.describe Candle::Server::OpenAI do
     expect(indexes.uniq).to eq([0, 1])
   end
 
+  it "biases tokens, in chats, completions and responses, streamed and at once" do
+    tokenizer = ServedModels.models["llm"].tokenizer
+    id = tokenizer.encode("dog", add_special_tokens: false).last
+    wanted = tokenizer.decode([id] * 8)
+    biased = { logit_bias: { id.to_s => 100 }, temperature: 0 }
+    expect(chat(**biased).json["choices"].first["message"]["content"]).to eq(wanted)
+    deltas = chat(**biased, stream: true).events[0...-1].map { |event| event["choices"].first["delta"]["content"] }
+    expect(deltas.join).to eq(wanted)
+    completed = post(server, "/v1/completions", { model: "llm", prompt: "the", max_tokens: 8, **biased }).json
+    expect(completed["choices"].first["text"]).to eq(wanted)
+    responded = post(server, "/v1/responses", { model: "llm", input: "hi", max_output_tokens: 8, **biased }).json
+    expect(responded["output"].first["content"].first["text"]).to eq(wanted)
+    # A token that is banned does not come.
+    plain = chat(temperature: 0, logprobs: true).json["choices"].first["logprobs"]["content"]
+    first = ServedModels.models["llm"].complete(question, max_length: 1, temperature: 0).token_ids.first
+    other = chat(temperature: 0, logprobs: true, logit_bias: { first.to_s => -100 })
+    expect(other.json["choices"].first["logprobs"]["content"].first["logprob"]).to be < plain.first["logprob"]
+    # Constraints are stronger.
+    schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"], additionalProperties: false }
+    form = { type: "json_schema", json_schema: { name: "a", schema: schema } }
+    held = chat(**biased, max_tokens: 40, response_format: form).json["choices"].first["message"]["content"]
+    expect(JSON.parse(held).keys).to eq(["ok"])
+  end
+
   it "stops at the texts that are given" do
     text = chat(temperature: 0, max_tokens: 12).json["choices"].first["message"]["content"]
     choice = chat(temperature: 0, max_tokens: 12, stop: text[4, 2]).json["choices"].first
@@ -168,7 +192,10 @@ RSpec.describe Candle::Server::OpenAI do
     expect(chat(max_tokens: 65).json["error"]["message"]).to eq("max_tokens must be from 1 to 64")
     expect(chat(temperature: -1).json["error"]["message"]).to match(/temperature must be a number/)
     expect(chat(n: 9).status).to eq(400)
-    expect(chat(logit_bias: { "5" => 1 }).json["error"]["param"]).to eq("logit_bias")
+    [{ "5" => 101 }, { "the" => 1 }, { "-1" => 1 }, { "5" => "1" }, { "5" => nil }, [5], { "" => 1 }].each do |bias|
+      expect([bias, chat(logit_bias: bias).json["error"]["param"]]).to eq([bias, "logit_bias"])
+    end
+    expect(chat(logit_bias: { "4000000" => 1 })).to have_attributes(status: 400, text: include("names token 4000000"))
     expect(post(server, "/v1/chat/completions", "{").json["error"]).to include("code" => "invalid_json")
     expect(get(server,
                "/v1/chat/completions")).to have_attributes(status: 405, headers: hash_including("allow" => "POST"))
