@@ -11,6 +11,7 @@ module Clients
               anthropic==2.9.0 numpy<3].freeze
   # Its dependencies are not those of the others.
   MCP = %w[mcp==2.3.0].freeze
+  LANGCHAIN = %w[langchain-openai==1.7.3].freeze
   NODE = %w[openai].freeze
   SECONDS = 300
   SCRIPTS = File.join(__dir__, "clients")
@@ -19,6 +20,9 @@ module Clients
 
   # @return [Array(String, nil), Array(nil, String)] the interpreter, or why there is none
   def python = @python ||= environment("python", PYTHON)
+
+  # @return [Array(String, nil), Array(nil, String)] the interpreter that has LangChain, or why there is none
+  def langchain = @langchain ||= environment("langchain", LANGCHAIN)
 
   # @return [Array(String, nil), Array(nil, String)] the interpreter that has MCP's own SDK, or why there is none
   def mcp = @mcp ||= environment("mcp", MCP)
