@@ -20,7 +20,7 @@ RSpec.describe "clients of agents" do
            "Plan:\n1. Read both files.\n2. Fix the operator.\n3. Run the tests.\n" \
            "#{call["read_file", path: "sum.py"]}\n#{call["read_file", path: "test_sum.py"]}"],
     thinks["It subtracts.", "It subtracts where it should add.\n#{call["edit_file", path: "sum.py", old: "a -b",
-                                                                                  new: "a + b"]}"],
+                                                                                    new: "a + b"]}"],
     thinks["The spaces differ.", call["edit_file", path: "sum.py", old: "a - b", new: "a + b"]],
     thinks["Now the tests.", call["run_tests"]],
     thinks["All is well.", "Done: `sum.py` adds now, and its test passes."]

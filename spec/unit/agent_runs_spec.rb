@@ -70,6 +70,48 @@ RSpec.describe Candle::Agent do
     expect(hanging.join(5)).not_to be_nil
   end
 
+  it "ends tools that run agents that run the same tool" do
+    depth = deepest = 0
+    helper = nil
+    again = tool("again") do
+      deepest = [deepest, depth += 1].max
+      helper.run("go on").response
+    ensure
+      depth -= 1
+    end
+    helper = described_class.new(llm, tools: [again], max_iterations: 2)
+    allow(llm).to receive(:_begin) do |ids, settings|
+      prompt = llm.tokenizer.decode(ids.to_a)
+      text = prompt.include?("<tool>") ? "told: #{prompt[/<tool>(.*)/m, 1]}" : call["again"]
+      ScriptedRuns::Run.new(llm.tokenizer, llm.tokenizer.encode(text, add_special_tokens: false), ids.to_a, settings)
+    end
+    before = Thread.list.size
+    expect(helper.run("begin").response).to include("tools run each other more than 8 deep")
+    expect(deepest).to eq(8)
+    expect(Thread.list.size).to be <= before
+    # One after the other in the calling thread too.
+    helper = described_class.new(llm, tools: [again], max_iterations: 2, parallel: false, tool_timeout: nil)
+    expect(helper.run("begin").response).to include("more than 8 deep")
+    expect(helper.run("begin").response).to include("more than 8 deep")
+  end
+
+  it "keeps the conversations of several threads apart" do
+    allow(llm).to receive(:_begin) do |ids, settings|
+      prompt = llm.tokenizer.decode(ids.to_a)
+      sleep 0.01
+      text = prompt.include?("<tool>") ? prompt[/<user>(\w+)/, 1] : call["wait"]
+      ScriptedRuns::Run.new(llm.tokenizer, llm.tokenizer.encode(text, add_special_tokens: false), ids.to_a, settings)
+    end
+    one = described_class.new(llm, tools: [tool("wait") { sleep 0.01 && "ok" }])
+    names = Array.new(8) { |index| "run#{index}" }
+    results = names.map { |name| Thread.new { one.run(name) } }.map(&:value)
+    expect(results.map(&:response)).to eq(names)
+    expect(results.map { |result| result.messages.size }).to all(eq(3))
+    expect { one.run("x") { |event| one.resume if event.type == :tool_call } }
+      .to raise_error(Candle::InvalidInputError, /is working/)
+    expect(one.run("again").response).to eq("again")
+  end
+
   it "stops when the budget of tokens is spent, and never generates more" do
     clock = tool("clock") { "noon" }
     texts = Array.new(9) { |index| call["clock", n: index] }
@@ -168,5 +210,36 @@ RSpec.describe Candle::Agent do
     end.to raise_error(Candle::AgentMaxIterationsError)
     expect(said.size).to eq(2)
     expect(said).to all(eq("left").or(eq("right")))
+  end
+
+  it "opens a lock end to end: the model tries digits until it hears a click, and then answers" do
+    roomy = Candle::LLM.from_pretrained(RoomyLLM.path)
+    code = [2, 1]
+    opened = []
+    press = Candle::Tool.new(name: "press", description: "Presses a digit", parameters: {
+                               type: "object", properties: { digit: { enum: [1, 2] } }, required: ["digit"],
+                               additionalProperties: false
+                             }) do |given|
+      next "no" unless given["digit"] == code[opened.size]
+
+      opened << given["digit"]
+      "click"
+    end
+    agent = described_class.new(roomy, tools: [press], max_iterations: 40, max_tokens: 4000, max_seconds: 60)
+    events = []
+    stopped = catch(:open) do
+      agent.run("Open it.", tool_choice: "press", temperature: 3.0, seed: 5, max_length: 60) do |event|
+        events << event.type
+        throw :open, true if event.type == :tool_result && opened == code
+      end
+    end
+    expect(stopped).to be(true)
+    expect(opened).to eq(code)
+    expect(events.tally.values_at(:tool_call, :tool_result).uniq.size).to eq(1)
+    state = JSON.parse(JSON.generate(agent.to_h))
+    result = described_class.from_h(state, roomy, tools: [press], max_iterations: 60)
+                            .resume(tool_choice: :none, max_length: 6, temperature: 0)
+    expect(result.response).to be_a(String)
+    expect(result.messages.count { |message| message[:role] == "tool" }).to be >= 2
   end
 end

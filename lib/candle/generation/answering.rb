@@ -5,6 +5,18 @@ module Candle
   #
   # @api private
   module Answering
+    # What keeps the control tokens of users from being read as such.
+    #
+    # @api private
+    # @param chat_template [String, nil]
+    # @return [LiteralContent]
+    def literal_content(chat_template)
+      looked_up([:literal_content, chat_template]) do
+        LiteralContent.new(tokenizer, marks: [*reasoning_format(chat_template)&.tokens, "<tool_call>", "</tool_call>"],
+                                      templates: templates(chat_template))
+      end
+    end
+
     private
 
     # What of a call's options makes the prompt.
@@ -118,12 +130,6 @@ module Candle
     def templates(chat_template)
       own = tokenizer.chat_templates
       chat_template ? [own.fetch(chat_template.to_s, chat_template.to_s)] : own.values
-    end
-
-    def literal_content(chat_template)
-      looked_up([:literal_content, chat_template]) do
-        LiteralContent.new(tokenizer, marks: [*reasoning_format(chat_template)&.tokens, "<tool_call>", "</tool_call>"])
-      end
     end
 
     # @return [Completion]

@@ -18,9 +18,11 @@ module Candle
 
     # @param tokenizer [Tokenizer]
     # @param marks [Array<String>] tokens beside control tokens that mean something to this model
-    def initialize(tokenizer, marks: [])
+    # @param templates [Array<String>] chat templates: what they write between signs is such a token too, where the
+    #   vocabulary has it
+    def initialize(tokenizer, marks: [], templates: [])
       @tokenizer = tokenizer
-      @marks = marks
+      @marks = marks | templates.flat_map { |template| template.to_s.scan(CANDIDATE) }
       @controls = {}
     end
 
@@ -29,12 +31,34 @@ module Candle
     # @yieldreturn [String] the prompt
     # @return [Array(String, Tokenizer::Ids)] the prompt and its ids; an Array of ids where content was fenced
     def encode(messages)
+      messages, fence = fence(messages)
+      prompt = yield(messages)
+      fence ? [prompt.delete(fence), ids(prompt, fence)] : plain(prompt)
+    end
+
+    # @param messages [Array<Hash>]
+    # @return [Array(Array<Hash>, String), Array(Array<Hash>, nil)] the messages for the chat template, and what stands
+    #   in their control tokens; nil where there are none
+    def fence(messages)
       texts = messages.flat_map { |message| texts_of(message) }
-      return plain(yield(messages)) unless texts.any? { |text| text.scan(CANDIDATE).any? { |found| control?(found) } }
+      return [messages, nil] unless texts.any? { |text| text.scan(CANDIDATE).any? { |found| control?(found) } }
 
       fence = FENCES.find { |letter| texts.none? { |text| text.include?(letter) } } || FENCES.first
-      prompt = yield(messages.map { |message| fenced(message, fence) })
-      [prompt.delete(fence), ids(prompt, fence)]
+      [messages.map { |message| fenced(message, fence) }, fence]
+    end
+
+    # Tokens of the fences are left out. Where one has joined others, the parts between fences are encoded apart.
+    #
+    # @param prompt [String] of fenced messages
+    # @param fence [String]
+    # @return [Array<Integer>]
+    def ids(prompt, fence)
+      encoded = @tokenizer.encode_with_offsets(prompt, add_special_tokens: false)
+      found = encoded[:ids].zip(encoded[:offsets])
+      around, rest = found.partition { |_, (from, to)| prompt[from...to].include?(fence) }
+      return rest.map(&:first) if around.all? { |_, (from, to)| to - from == 1 }
+
+      prompt.split(fence).flat_map { |part| @tokenizer.encode(part, add_special_tokens: false) }
     end
 
     private
@@ -78,16 +102,6 @@ module Candle
 
     def guard(text, fence)
       text.gsub(CANDIDATE) { |found| control?(found) ? found.dup.insert(1, fence) : found }
-    end
-
-    # Tokens of the fences are left out. Where one has joined others, the parts between fences are encoded apart.
-    def ids(prompt, fence)
-      encoded = @tokenizer.encode_with_offsets(prompt, add_special_tokens: false)
-      found = encoded[:ids].zip(encoded[:offsets])
-      around, rest = found.partition { |_, (from, to)| prompt[from...to].include?(fence) }
-      return rest.map(&:first) if around.all? { |_, (from, to)| to - from == 1 }
-
-      prompt.split(fence).flat_map { |part| @tokenizer.encode(part, add_special_tokens: false) }
     end
   end
 end

@@ -303,8 +303,11 @@ module Candle
     def encoded(messages, chat_template)
       images, bare = split(Messages.some(Messages.checked(messages) { [chat_template, template] }))
       seen = @image_encoder.encode(@llm, images)
+      literal = @llm.literal_content(chat_template || template)
+      bare, fence = literal.fence(bare)
       prompt = spelled(written(bare, seen.size, chat_template || template), seen)
-      [prompt, placed(prompt, seen), seen]
+      pieces = fence ? fenced_pieces(prompt, literal, fence) : pieces(prompt)
+      [fence ? prompt.delete(fence) : prompt, placed(pieces, seen), seen]
     end
 
     # @return [Array(Array, Array<Hash>)] the images in their order, and the messages as templates take them
@@ -363,10 +366,25 @@ module Candle
       prompt.gsub(@image_encoder.place) { waiting.shift }
     end
 
-    # The ids of the prompt with those of the images.
-    def placed(prompt, seen)
+    # The ids before, between and after the places of images.
+    def pieces(prompt)
       id = @image_encoder.marker_id
-      pieces = id ? @llm.prompt_ids(prompt, nil).split(id) : around_markers(prompt)
+      id ? @llm.prompt_ids(prompt, nil).split(id) : around_markers(prompt)
+    end
+
+    # The same where users have written what looks like control tokens.
+    def fenced_pieces(prompt, literal, fence)
+      plain = prompt.delete(fence)
+      begun = @llm.prompt_ids(plain, nil).to_a
+      begun = begun.first(begun.size - tokenizer.ids(plain, add_special_tokens: false).size)
+      id = @image_encoder.marker_id
+      parts = id ? [literal.ids(prompt, fence)] : prompt.split(@image_encoder.marker, -1).map { literal.ids(_1, fence) }
+      parts = parts.first.each_with_object([[]]) { |one, found| one == id ? found << [] : found.last << one } if id
+      [begun + parts.first.to_a, *parts.drop(1)]
+    end
+
+    # The ids of the prompt with those of the images.
+    def placed(pieces, seen)
       places = seen.sum(&:places)
       if pieces.size != places + 1
         raise InvalidInputError, "the prompt has #{pieces.size - 1} places for #{places} parts of images"

@@ -71,8 +71,19 @@ module Candle
       @max_seconds = seconds(max_seconds, "max_seconds")
       @runner = ToolRunner.new(@tools, timeout: seconds(tool_timeout, "tool_timeout"), most: max_result,
                                        parallel: parallel, approve: approve)
+      @turn = Mutex.new
     end
 
+    # @api private
+    def initialize_copy(_other)
+      super
+      @turn = Mutex.new
+      @state = nil
+    end
+
+    # Any number of threads may call it, and tools too: each run has a conversation of its own. {#state} is that of the
+    # run that began while no other did.
+    #
     # @param message [String, Array<Hash>] what to do, or a conversation that ends with it
     # @param options [Hash] as {LLM#chat} takes them
     # @yieldparam event [AgentEvent] what happens, as it happens: reasoning and text of the model piece by piece, each
@@ -81,8 +92,14 @@ module Candle
     # @raise [AgentMaxIterationsError] when there is no answer in time, with the conversation in `messages`
     # @raise [AgentBudgetError] when the budget of tokens or of time is spent
     def run(message, **options, &block)
-      @state = AgentState.start(opening(message))
-      work(options, &block)
+      return dup.run(message, **options, &block) unless @turn.try_lock
+
+      begin
+        @state = AgentState.start(opening(message))
+        work(options, &block)
+      ensure
+        @turn.unlock
+      end
     end
 
     # Goes on from {#state}: with the calls that wait for approval, or with the next question to the model.
@@ -90,11 +107,16 @@ module Candle
     # @param options [Hash] as {LLM#chat} takes them
     # @yieldparam event [AgentEvent]
     # @return [AgentResult]
-    # @raise [InvalidInputError] when there is nothing to go on from
+    # @raise [InvalidInputError] when there is nothing to go on from, or the agent works already
     def resume(**options, &block)
       raise InvalidInputError, "this agent has not begun: call run, or make it with Agent.from_h" unless state
+      raise InvalidInputError, "this agent is working: wait until it has ended" unless @turn.try_lock
 
-      work(options, &block)
+      begin
+        work(options, &block)
+      ensure
+        @turn.unlock
+      end
     end
 
     # @return [Hash] {#state} as a Hash that can be written as JSON, for {.from_h}; nil before the first run

@@ -10,9 +10,11 @@ module Candle
   class ToolRunner
     # So many tools run at a time.
     THREADS = 8
+    # So deep may tools run agents whose tools run agents.
+    DEEPEST = 8
     # What is said of a call that nobody approves.
     REFUSED = "the user did not approve this call"
-    private_constant :THREADS, :REFUSED
+    private_constant :THREADS, :DEEPEST, :REFUSED
 
     # @param tools [Array<Tool>]
     # @param timeout [Numeric, nil] seconds that a call may take
@@ -60,14 +62,29 @@ module Candle
       return in_threads(some, deadline, results, &block) if some.size > 1 || @timeout || deadline
 
       (call, approved), index = some.first
-      results[index] = outcome(call, approved)
+      results[index] = within(depth + 1) { outcome(call, approved) }
       yield :tool_result, results[index]
+    end
+
+    # How many tools this one runs within, whatever their threads are.
+    def depth
+      Thread.current.thread_variable_get(:candle_tool_depth).to_i
+    end
+
+    def within(depth)
+      before = Thread.current.thread_variable_get(:candle_tool_depth)
+      Thread.current.thread_variable_set(:candle_tool_depth, depth)
+      yield
+    ensure
+      Thread.current.thread_variable_set(:candle_tool_depth, before)
     end
 
     def in_threads(some, deadline, results)
       done = Queue.new
+      deeper = depth + 1
       threads = some.to_h do |(call, approved), index|
-        [index, Thread.new { done << [index, outcome(call, approved)] }.tap { |one| one.report_on_exception = false }]
+        thread = Thread.new { within(deeper) { done << [index, outcome(call, approved)] } }
+        [index, thread.tap { |one| one.report_on_exception = false }]
       end
       waiting = some.to_h { |(call, _), index| [index, [call, until_when(deadline)]] }
       until waiting.empty?
@@ -113,6 +130,7 @@ module Candle
       tool = @tools.find { |candidate| candidate.name == call.name }
       names = @tools.map(&:name).join(", ")
       raise InvalidInputError, "unknown tool #{call.name}; there are #{names}" unless tool
+      raise InvalidInputError, "tools run each other more than #{DEEPEST} deep" if depth > DEEPEST
 
       { tool_call: call, result: bounded(tool.execute(call.arguments)), error: nil }
     rescue StandardError, NotImplementedError, SystemStackError, NoMemoryError => e
