@@ -196,7 +196,7 @@ fn finish(ruby: &Ruby, run: &RbRun) -> Result<(), Error> {
 }
 
 /// Waits until one of several runs is over, and gives its index; nil without any.
-fn finish_any(ruby: &Ruby, runs: RArray) -> Result<Option<usize>, Error> {
+fn finish_any(ruby: &Ruby, runs: RArray) -> Result<Vec<usize>, Error> {
     let generations: Vec<Arc<Generation>> = runs
         .into_iter()
         .map(|run| Obj::<RbRun>::try_convert(run)?.0.get(ruby))

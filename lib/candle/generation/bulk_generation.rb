@@ -48,7 +48,7 @@ module Candle
       report = Progress.for(progress)
       results = []
       failures = {}
-      in_bulk(prompts, BATCH, options) do |index, _prompt, result|
+      in_bulk(prompts, BATCH.fetch(device.kind), options) do |index, _prompt, result|
         results[index] = Completion === result ? finish.call(result) : result
       rescue Error => e
         results[index] = e
@@ -62,8 +62,8 @@ module Candle
       raise BulkGenerationError.new(failures, results: results)
     end
 
-    # How many prompts of an Array are computed together.
-    BATCH = 64
+    # How many prompts of an Array are computed together: a GPU has the arithmetic for more of them.
+    BATCH = { cpu: 64, metal: 64, cuda: 1024 }.freeze
     private_constant :BATCH
 
     # Yields the index, the prompt and the completion of each, or the error that it came to.
@@ -121,8 +121,7 @@ module Candle
           hand_over(&block)
           break if (@running.empty? && @followed.empty?) || !(full || crowded?)
 
-          index, result = @running.any? ? finished : joined
-          @over[index] = result
+          @running.any? ? finish_some : join_one
         end
       end
 
@@ -144,9 +143,13 @@ module Candle
         @running.size + @followed.size >= @batch || @prompts.size >= 2 * @batch
       end
 
-      def finished
-        index = @running.keys[LLM::Run.finish_any(@running.values.map(&:run))]
-        [index, outcome(@running.delete(index))]
+      # Whatever runs are over by then.
+      def finish_some
+        indexes = @running.keys
+        LLM::Run.finish_any(@running.values.map(&:run)).each do |at|
+          index = indexes[at]
+          @over[index] = outcome(@running.delete(index))
+        end
       end
 
       # An answer of several runs is followed by a thread of its own.
@@ -154,9 +157,10 @@ module Candle
         Thread.new { begun.follow }.tap { |thread| thread.report_on_exception = false }
       end
 
-      def joined
+      def join_one
         index, (begun, thread) = @followed.first
-        [index, outcome(begun, thread).tap { @followed.delete(index) }]
+        @over[index] = outcome(begun, thread)
+        @followed.delete(index)
       end
 
       def outcome(begun, thread = nil)

@@ -41,9 +41,9 @@ module Candle
       #   @return [void]
 
       # @!method self.finish_any(runs)
-      #   Waits until one of several runs of a model is over.
+      #   Waits until at least one of several runs of a model is over.
       #   @param runs [Array<Run>]
-      #   @return [Integer, nil] which one; nil without any
+      #   @return [Array<Integer>] which are; empty without any
 
       # Only a model begins a run.
       private_class_method :new

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,13 +31,13 @@ impl<W> Request<W> {
 
 /// All requests to one model that are not over.
 pub(crate) struct Table<W> {
-    numbers: AtomicU64,
     inner: Mutex<Inner<W>>,
 }
 
 pub(crate) struct Inner<W> {
-    /// In the order of their arrival.
+    /// In the order of their arrival, which is that of their numbers.
     pub slots: Vec<Slot<W>>,
+    next_number: u64,
     /// Whether a thread computes.
     led: bool,
     /// Requests that were left, whose memory is to be released.
@@ -98,8 +97,10 @@ impl<W> Slot<W> {
 
 impl<W> Inner<W> {
     pub fn position(&self, request: &Request<W>) -> Option<usize> {
-        let same = |slot: &Slot<W>| slot.request.number == request.number;
-        self.slots.iter().position(same)
+        let number = |slot: &Slot<W>| slot.request.number;
+        self.slots
+            .binary_search_by_key(&request.number, number)
+            .ok()
     }
 
     fn slot(&mut self, request: &Request<W>) -> Result<&mut Slot<W>> {
@@ -119,8 +120,8 @@ impl<W> Inner<W> {
 impl<W> Default for Table<W> {
     fn default() -> Self {
         Self {
-            numbers: AtomicU64::new(0),
             inner: Mutex::new(Inner {
+                next_number: 0,
                 slots: Vec::new(),
                 led: false,
                 gone: Vec::new(),
@@ -210,13 +211,13 @@ pub(crate) trait Leader: Sized {
 
     /// A request joins the others; from now on it is computed with them, unless it is over before it begins.
     fn join(&self, state: Self::State, is_over: bool) -> Arc<Request<Self::State>> {
-        let table = self.table();
+        let mut inner = self.table().lock();
         let request = Arc::new(Request {
-            number: table.numbers.fetch_add(1, Ordering::Relaxed),
+            number: inner.next_number,
             changed: Condvar::new(),
             state: Mutex::new(state),
         });
-        let mut inner = table.lock();
+        inner.next_number += 1;
         inner.slots.push(Slot {
             request: request.clone(),
             streams: true,
@@ -269,24 +270,28 @@ pub(crate) trait Leader: Sized {
         self.wait(request, false, cancel).map(|_| ())
     }
 
-    /// Waits until one of several requests is over, and says which; `None` where there is none.
+    /// Waits until at least one of several requests is over, and says which are.
     fn finish_any(
         &self,
         requests: &[&Request<Self::State>],
         cancel: &CancelToken,
-    ) -> Result<Option<usize>> {
+    ) -> Result<Vec<usize>> {
         let Some(first) = requests.first() else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
         let mut inner = self.table().lock();
         loop {
+            let mut over = Vec::new();
             for (at, request) in requests.iter().enumerate() {
                 let slot = inner.slot(request)?;
                 slot.streams = false;
                 slot.pieces.clear();
                 if slot.ended.is_some() {
-                    return Ok(Some(at));
+                    over.push(at);
                 }
+            }
+            if !over.is_empty() {
+                return Ok(over);
             }
             cancel.check()?;
             let is_over = |inner: &Inner<Self::State>, request: &Request<Self::State>| {

@@ -471,10 +471,10 @@ impl Generation {
         self.scheduler.finish(&self.request, cancel)
     }
 
-    /// Waits until one of several runs of a model is over, and says which.
-    pub fn finish_any(generations: &[&Self], cancel: &CancelToken) -> Result<Option<usize>> {
+    /// Waits until at least one of several runs of a model is over, and says which are.
+    pub fn finish_any(generations: &[&Self], cancel: &CancelToken) -> Result<Vec<usize>> {
         let Some(first) = generations.first() else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
         let mut requests = Vec::with_capacity(generations.len());
         for generation in generations {

@@ -406,13 +406,15 @@ impl Launch {
         // Keys are shared in the same way while they grow, so that a recorded launch stays right.
         let keys = self.most_keys.max(UNSHARED_KEYS).next_power_of_two();
         let keys = keys.min(seen);
-        if self.kernel != Kernel::Rows || keys <= UNSHARED_KEYS {
-            return (1, keys, 1);
-        }
         let group = shape.heads / shape.key_heads;
         let fits = |&together: &usize| group.is_multiple_of(together);
         let together = (1..=MOST_TOGETHER).rev().find(fits).unwrap_or(1);
         let blocks = shape.tokens * shape.heads / together;
+        // Few blocks with few keys each are better off as many blocks that read the same keys.
+        let small = keys <= UNSHARED_KEYS && blocks < ENOUGH_BLOCKS;
+        if self.kernel != Kernel::Rows || small {
+            return (1, keys, 1);
+        }
         let splits = (ENOUGH_BLOCKS / blocks)
             .min(keys * shape.width / SHARED_ELEMENTS)
             .clamp(1, MOST_SPLITS);

@@ -20,7 +20,17 @@ impl Device {
     pub fn prompt_tokens(self) -> usize {
         match self {
             Self::Cpu => 256,
-            Self::Cuda(_) | Self::Metal(_) => 1024,
+            Self::Cuda(_) => 2048,
+            Self::Metal(_) => 1024,
+        }
+    }
+
+    /// How many tokens of prompts go at least into a step beside the tokens of others where nobody watches those come:
+    /// then it matters when requests end, not how long a step takes. On a GPU the sooner all decode the better.
+    pub fn unwatched_part(self) -> usize {
+        match self {
+            Self::Cpu => 64,
+            Self::Cuda(_) | Self::Metal(_) => self.prompt_tokens(),
         }
     }
 

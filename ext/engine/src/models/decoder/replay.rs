@@ -1,7 +1,8 @@
 //! Decode steps as one launch, on a device that records: the step that gives each of several sequences one
 //! more token is recorded when it has come a few times, and then replayed. Tokens, positions and the places
-//! of keys are read from the device, so that a recording serves until the sequences outgrow it. With greedy
-//! sampling the device begins the next step while the host still reads the token.
+//! of keys are read from the device, so that a recording serves until the sequences outgrow it. Beyond a few
+//! sequences their number is padded, so that some sizes serve all. With greedy sampling the device begins the next
+//! step while the host still reads the token.
 //!
 //! Recordings and their logits belong to the scheduler that steps: a decoder may serve several.
 
@@ -22,7 +23,15 @@ use kernels::recording::{self, Choices, Recording, Words};
 use kernels::Largest;
 
 /// With more sequences than this the gaps between launches do not matter.
-const MOST_ROWS: usize = 64;
+const MOST_ROWS: usize = 1024;
+/// How far numbers of sequences are recorded one by one; up to the second number of a pair they are padded to multiples
+/// of the first.
+const EXACT_ROWS: usize = 16;
+const PADDED: [(usize, usize); 3] = [(8, 64), (32, 256), (128, MOST_ROWS)];
+/// Logits are kept in rooms for so many sequences.
+const ROOMS: [usize; 3] = [64, 256, MOST_ROWS];
+/// The most places of keys that a recording has room for: 16 MiB.
+const MOST_PLACES: usize = 1 << 22;
 /// A recording serves sequences of up to a power of two keys, from this on.
 const LEAST_KEYS: usize = 256;
 /// How often a step must have come to be worth recording.
@@ -30,7 +39,7 @@ const OFTEN: u32 = 3;
 /// How many recordings are kept.
 const MOST: usize = 48;
 
-/// How many sequences there are, and how many keys they have at most.
+/// How many rows there are, padding included, and how many keys they have at most.
 type Size = (usize, usize);
 
 /// The recorded steps of one decoder on one pool.
@@ -40,13 +49,13 @@ pub struct Recordings {
     pages: Vec<u64>,
     recorded: HashMap<Size, Recorded>,
     seen: HashMap<Size, u32>,
-    results: Option<Results>,
-    /// Whether these are of the latest step.
-    are_latest: bool,
+    results: [Option<Results>; ROOMS.len()],
+    /// The size of the latest step, where it was replayed.
+    latest: Option<Size>,
     ahead: Option<Ahead>,
     clock: u64,
-    /// Set when a step could not be recorded: it will not be tried again.
-    refused: bool,
+    /// The fewest rows of a step that could not be recorded: it will not be tried again.
+    refused: Option<usize>,
 }
 
 /// What all of them leave.
@@ -102,20 +111,25 @@ impl Inputs {
         })
     }
 
-    fn words(readings: &[Reading<'_>]) -> Vec<u32> {
-        let rows = readings.len() as u32;
-        let mut words: Vec<u32> = readings.iter().map(|one| one.tokens[0]).collect();
-        words.extend(readings.iter().map(|one| one.sequence.length() as u32));
+    /// Rows of padding compute what the shortest sequence does: they write the same to the same place.
+    fn words(readings: &[Reading<'_>], rows: usize) -> Vec<u32> {
+        let shortest = readings.iter().min_by_key(|one| one.sequence.length());
+        let padding = std::iter::repeat(shortest).flatten();
+        let all = || readings.iter().chain(padding.clone()).take(rows);
+        let keys: usize = all().map(|one| one.sequence.length() + 1).sum();
+        let mut words = Vec::with_capacity(Self::count((rows, 0)) + keys);
+        words.extend(all().map(|one| one.tokens[0]));
+        words.extend(all().map(|one| one.sequence.length() as u32));
         let key = |one: &Reading<'_>, key: usize| slot(one.sequence.pages(), key);
-        words.extend(readings.iter().map(|one| key(one, one.sequence.length())));
-        words.extend(0..=rows);
+        words.extend(all().map(|one| key(one, one.sequence.length())));
+        words.extend(0..=rows as u32);
         words.push(0);
         let mut end = 0;
-        words.extend(readings.iter().map(|one| {
+        words.extend(all().map(|one| {
             end += one.sequence.length() as u32 + 1;
             end
         }));
-        for one in readings {
+        for one in all() {
             words.extend((0..=one.sequence.length()).map(|at| key(one, at)));
         }
         words
@@ -133,12 +147,12 @@ impl Decoder {
         cancel: &CancelToken,
     ) -> Result<Option<Tensor>> {
         let ahead = state.ahead.take();
-        state.are_latest = false;
+        state.latest = None;
         let Some(size) = self.replayable(readings) else {
             return Ok(None);
         };
         cancel.check()?;
-        if state.refused {
+        if state.refused.is_some_and(|rows| rows <= size.0) {
             return Ok(None);
         }
         let pages = pool.addresses()?;
@@ -146,7 +160,7 @@ impl Decoder {
             state.recorded.clear();
             state.pages = pages;
         }
-        let words = Inputs::words(readings);
+        let words = Inputs::words(readings, size.0);
         if !state.recorded.contains_key(&size) {
             let seen = state.seen.entry(size).or_default();
             *seen += 1;
@@ -159,8 +173,11 @@ impl Decoder {
                     state.recorded.insert(size, recorded);
                 }
                 Err(error) => {
-                    state.refused = true;
-                    log::info(format!("decoding goes on without recorded steps: {error}"));
+                    state.refused = Some(size.0);
+                    log::info(format!(
+                        "decoding goes on without recorded steps of {} sequences or more: {error}",
+                        size.0
+                    ));
                     return Ok(None);
                 }
             }
@@ -169,14 +186,14 @@ impl Decoder {
                 recorded.replay(0, &words, &mut state.clock)?;
             }
         }
-        state.are_latest = true;
+        state.latest = Some(size);
         for reading in readings.iter_mut() {
             reading.sequence.advance(reading.tokens);
         }
-        let results = state.results.as_ref();
+        let results = state.results[room(size.0)].as_ref();
         let results =
             results.ok_or_else(|| Error::Internal("a recording without logits".into()))?;
-        Ok(Some(results.logits.narrow(0, 0, size.0)?))
+        Ok(Some(results.logits.narrow(0, 0, readings.len())?))
     }
 
     /// The likeliest token of each sequence after a step that was replayed. The device begins the next step
@@ -188,16 +205,18 @@ impl Decoder {
         pool: &mut KvPool,
         state: &mut Recordings,
     ) -> Result<Option<Vec<Largest>>> {
-        if !std::mem::take(&mut state.are_latest) {
+        let Some(latest) = state.latest.take() else {
             return Ok(None);
-        }
+        };
         for Reading { sequence, .. } in readings.iter_mut() {
             let has_room = sequence.length() < self.max_positions();
             if !has_room || !pool.extend(sequence, 1).unwrap_or(false) {
                 return Ok(None);
             }
         }
-        let Some(size) = self.replayable(readings) else {
+        let size = self.replayable(readings);
+        // The logits to choose from lie in the room of the latest step.
+        let Some(size) = size.filter(|size| size.0 == latest.0) else {
             return Ok(None);
         };
         // Room for another page may have moved them all.
@@ -210,10 +229,11 @@ impl Decoder {
             clock,
             ..
         } = state;
+        let results = results[room(size.0)].as_mut();
         let (Some(recorded), Some(results)) = (recorded.get_mut(&size), results) else {
             return Ok(None);
         };
-        let (rows, mut words) = (size.0, Inputs::words(readings));
+        let (rows, mut words) = (size.0, Inputs::words(readings, size.0));
         let tokens = recorded.inputs.part(0, rows)?;
         let mut launch = || {
             results.choices.choose(&tokens)?;
@@ -222,7 +242,7 @@ impl Decoder {
         if launch().is_err() {
             return Ok(None);
         }
-        let found = results.choices.read()?;
+        let mut found = results.choices.read()?;
         for (word, row) in words.iter_mut().zip(&found) {
             *word = row.first().map_or(0, |&(token, _)| token);
         }
@@ -231,6 +251,7 @@ impl Decoder {
             words,
             begun: pool.begun(),
         });
+        found.truncate(readings.len());
         Ok(Some(found))
     }
 
@@ -253,7 +274,8 @@ impl Decoder {
             && readings.iter().all(plain);
         let longest = readings.iter().map(|one| one.sequence.length() + 1).max()?;
         let keys = longest.max(LEAST_KEYS).next_power_of_two();
-        suited.then_some((readings.len(), keys))
+        let rows = padded(readings.len());
+        (suited && rows * keys <= MOST_PLACES).then_some((rows, keys))
     }
 
     /// Computes the step and records it.
@@ -266,9 +288,10 @@ impl Decoder {
     ) -> Result<Recorded> {
         let inputs = Words::new(Inputs::count(size), self.device())?;
         inputs.write(0, words)?;
-        let results = match &mut state.results {
+        let at = room(size.0);
+        let results = match &mut state.results[at] {
             Some(results) => results,
-            none => none.insert(self.results()?),
+            none => none.insert(self.results(ROOMS[at])?),
         };
         let read = Inputs::of(&inputs, size)?;
         let end = size.1.min(self.max_positions());
@@ -291,8 +314,8 @@ impl Decoder {
         })
     }
 
-    fn results(&self) -> Result<Results> {
-        let shape = (MOST_ROWS, self.config().vocab_size);
+    fn results(&self, rows: usize) -> Result<Results> {
+        let shape = (rows, self.config().vocab_size);
         Ok(Results {
             logits: Tensor::zeros(shape, DType::F32, self.device())?,
             choices: Choices::new(shape.0, shape.1, self.device())?,
@@ -350,6 +373,23 @@ impl Decoder {
     }
 }
 
+/// How many rows a step of so many sequences is recorded with.
+fn padded(sequences: usize) -> usize {
+    if sequences <= EXACT_ROWS {
+        return sequences;
+    }
+    let fits = PADDED.iter().find(|(_, most)| sequences <= *most);
+    fits.map_or(sequences, |&(multiple, _)| {
+        sequences.next_multiple_of(multiple)
+    })
+}
+
+/// Which of the rooms for logits has place for so many rows.
+fn room(rows: usize) -> usize {
+    let found = ROOMS.iter().position(|&most| rows <= most);
+    found.unwrap_or(ROOMS.len() - 1)
+}
+
 fn refused(what: &str) -> Error {
     Error::Internal(format!("{what} can't be recorded"))
 }
@@ -379,6 +419,23 @@ impl Recordings {
         let oldest = self.recorded.iter().min_by_key(|(_, one)| one.used);
         if let Some(size) = oldest.map(|(&size, _)| size) {
             self.recorded.remove(&size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_sizes_serve_all_numbers_of_sequences() {
+        let sizes: std::collections::BTreeSet<usize> = (1..=MOST_ROWS).map(padded).collect();
+        assert!(sizes.len() <= 34, "{sizes:?}");
+        for sequences in 1..=MOST_ROWS {
+            let rows = padded(sequences);
+            assert!(rows >= sequences && rows <= MOST_ROWS && ROOMS[room(rows)] >= rows);
+            assert!(sequences > EXACT_ROWS || rows == sequences);
+            assert!(rows - sequences <= sequences / 2, "{sequences} {rows}");
         }
     }
 }

@@ -18,10 +18,6 @@ use base::runtime::threads;
 /// short one for others too is brought to its end.
 const SHORT: usize = 64;
 
-/// A part of a prompt is at least this long where nobody watches the others' tokens come: then it matters
-/// when requests end, not how long a step takes.
-const UNWATCHED: usize = 64;
-
 /// Draft tokens are added to a step up to this many rows: beyond, they cost more than they may save.
 pub(in crate::serving) const DRAFT_ROWS: usize = 16;
 
@@ -112,7 +108,9 @@ impl Scheduler {
                 0 => 0,
                 part => part.max(self.device.least_part()),
             },
-            (decoding, false) => prefill.part(decoding, most).max(UNWATCHED.min(most)),
+            (decoding, false) => prefill
+                .part(decoding, most)
+                .max(self.device.unwatched_part()),
         }
     }
 
