@@ -15,11 +15,20 @@ module RoomyLLM
 
   # @return [String] its directory, the same each time
   def path
-    @path ||= Dir.mktmpdir("roomy").tap do |directory|
+    @path ||= made(TEMPLATE)
+  end
+
+  # @return [String] the directory of one whose prompts open reasoning
+  def thinking
+    @thinking ||= made("#{TEMPLATE}<think>")
+  end
+
+  def made(template)
+    Dir.mktmpdir("roomy").tap do |directory|
       owner = Process.pid
       at_exit { FileUtils.rm_rf(directory) if Process.pid == owner }
       FileUtils.cp_r("#{TinyModels.path("decoders/llama")}/.", directory)
-      change(directory, "tokenizer_config.json", "chat_template" => TEMPLATE)
+      change(directory, "tokenizer_config.json", "chat_template" => template)
       change(directory, "config.json", "max_position_embeddings" => 1024)
     end
   end

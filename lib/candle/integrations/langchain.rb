@@ -78,22 +78,24 @@ module Langchain
       #   content is a text or a list of parts with texts
       # @param model [String, nil]
       # @param params [Hash] `tools`, `tool_choice`, `response_format`, and `temperature`, `max_tokens`, `top_p`,
-      #   `top_k`, `seed`, `stop`, `presence_penalty`, `frequency_penalty`
+      #   `top_k`, `seed`, `stop`, `presence_penalty`, `frequency_penalty`, `reasoning_effort`
       # @yieldparam chunk [RedCandleResponse] each piece of text
       # @return [RedCandleResponse] with `chat_completion` and `tool_calls`
       # @raise [ArgumentError] for other parameters
       def chat(messages:, model: nil, **params, &block)
         model ||= defaults[:chat_model]
-        own = params.slice(:tools, :tool_choice, :response_format)
+        own = params.slice(:tools, :tool_choice, :response_format, :reasoning_effort)
         options = { tools: own[:tools] || [], tool_choice: choice(own[:tool_choice]),
-                    schema: schema(own[:response_format]), **sampling(params.except(*own.keys)) }
+                    reasoning: own.slice(:reasoning_effort).compact, schema: schema(own[:response_format]),
+                    **sampling(params.except(*own.keys)) }
+        messages = messages.map { |message| plain(message) }
         answer = use(Candle::LLM, model) do |llm|
-          Candle::Integrations::Chat.new(llm, **options).call(messages.map { |message| plain(message) }) do |piece|
-            block&.call(RedCandleResponse.new({ chat: piece }, model: model))
+          Candle::Integrations::Chat.new(llm, **options).call(messages) do |piece, kind|
+            block&.call(RedCandleResponse.new({ (kind == :reasoning ? :reasoning : :chat) => piece }, model: model))
           end
         end
-        RedCandleResponse.new(facts(answer.completion).merge(chat: answer.text, tool_calls: answer.tool_calls),
-                              model: model)
+        RedCandleResponse.new(facts(answer.completion).merge(chat: answer.text, tool_calls: answer.tool_calls,
+                                                             reasoning: answer.reasoning), model: model)
       end
 
       # @param text [String]

@@ -25,6 +25,11 @@ module Langchain
         raw_response[:chat]
       end
 
+      # @return [String, nil] what the model thought before it answered
+      def reasoning
+        raw_response[:reasoning]
+      end
+
       # @return [Array<String>]
       def chat_completions
         [chat_completion].compact

@@ -39,6 +39,19 @@ RSpec.describe Langchain::LLM::RedCandle do
     expect(client.summarize(text: "a long story").completion).to be_a(String)
   end
 
+  it "tells what a model thought apart from its answer" do
+    source = RoomyLLM.thinking
+    thoughtful = described_class.new(default_options: { chat_model: source })
+    parts = []
+    answer = thoughtful.chat(messages: messages, max_tokens: 60, reasoning_effort: "low") { |chunk| parts << chunk }
+    wanted = Candle::LLM.from_pretrained(source).complete(messages, temperature: 0.0, max_length: 60,
+                                                                    reasoning_effort: "low")
+    expect([answer.reasoning, answer.chat_completion]).to eq([wanted.reasoning, wanted.text])
+    expect(parts.filter_map(&:reasoning).join).to eq(answer.reasoning)
+    expect(parts.filter_map(&:chat_completion).join).to eq(answer.chat_completion)
+    expect(client.chat(messages: messages, max_tokens: 3).reasoning).to be_nil
+  end
+
   it "calls tools as OpenAI's clients expect it" do
     tool = { type: "function", function: { name: "weather", description: "The weather",
                                            parameters: { type: "object", required: ["place"],

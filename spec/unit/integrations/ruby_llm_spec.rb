@@ -68,12 +68,61 @@ RSpec.describe Candle::Integrations::RubyLLM do
     expect(conversation.messages[2].tool_call_id).to eq(call.id)
   end
 
+  it "thinks as it is told, streamed and at once, and before it follows a schema" do
+    source = RoomyLLM.thinking
+    said = { text: +"", thinking: +"" }
+    conversation = chat(source, params: { max_tokens: 40 }).with_thinking(budget: 4)
+    answer = conversation.ask("the quick fox") do |chunk|
+      said[:text] << chunk.content.to_s
+      said[:thinking] << chunk.thinking&.text.to_s
+    end
+    model = Candle::LLM.from_pretrained(source)
+    wanted = model.complete([{ role: "user", content: "the quick fox" }], temperature: 0.0, max_length: 40,
+                                                                          reasoning: { budget: 4 })
+    expect([answer.thinking.text, answer.content]).to eq([wanted.reasoning, wanted.text])
+    expect(said).to eq(text: answer.content, thinking: answer.thinking.text)
+    expect(answer.thinking_tokens).to eq(wanted.reasoning_tokens)
+    # What it thought goes back to the template.
+    conversation.ask("and then?")
+    expect(chat(source, params: { max_tokens: 8 }).with_thinking(effort: :none).ask("a").thinking).to be_nil
+    schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"] }
+    held = chat(source, schema: schema, max_output_tokens: 120).with_thinking(budget: 4).ask("Well?")
+    expect(JSON.parse(held.content).keys).to eq(["ok"])
+    expect(held.thinking.text).not_to be_empty
+    expect { chat(source).with_thinking(effort: "vast").ask("a") }.to raise_error(ArgumentError, /effort/)
+  end
+
+  it "takes the schema of a tool by the names that versions of RubyLLM give it" do
+    schema = { "type" => "object", "properties" => { "side" => { "enum" => ["left"] } }, "required" => ["side"],
+               "additionalProperties" => false, "strict" => true }
+    %i[params_schema parameters_schema].each do |name|
+      made = Class.new(RubyLLM::Tool) do
+        description "Turns"
+        define_method(:name) { "turn" }
+        define_method(name) { schema }
+        define_method(:execute) { |side:| "turned #{side}" }
+      end.new
+      conversation = chat(llm, params: { max_tokens: 100 }, tool_prefs: { choice: :required }).with_tool(made)
+      conversation.ask("Turn!")
+      expect(conversation.messages[2].content).to eq("turned left")
+    end
+  end
+
   it "follows a schema, with and without a name" do
     schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"] }
     [schema, { name: "answer", schema: schema, strict: true }].each do |given|
       answer = chat(llm, schema: given, params: { max_tokens: 60 }).ask("Well?")
       expect(JSON.parse(answer.content).keys).to eq(["ok"])
     end
+  end
+
+  it "counts the tokens that it would read, and leaves messages as they are" do
+    provider = described_class.new(RubyLLM::Configuration.new)
+    messages = [RubyLLM::Message.new(role: :user, content: "the quick fox")]
+    counted = provider.count_tokens(messages, model: llm)
+    expect(counted).to eq(chat(llm, **limited).ask("the quick fox").input_tokens)
+    expect(provider.count_tokens(messages, model: llm, tools: { weather: weather })).to be > counted
+    expect(provider.preprocess_message(messages.first, model: llm, protocol: nil)).to equal(messages.first)
   end
 
   it "embeds" do
