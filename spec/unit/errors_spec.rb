@@ -48,13 +48,13 @@ RSpec.describe Candle::Error do
       Candle::EmbeddingModel.from_pretrained(directory, device: "cpu")
     end
 
-    { "gptq" => "GPTQ", "awq" => "AWQ", "bitsandbytes" => "bitsandbytes" }.each do |method, name|
-      it "calls weights that #{name} packed by their name" do
+    %w[aqlm vptq].each do |method|
+      it "calls weights that #{method} packed by their name" do
         config = JSON.parse(File.read(File.join(TinyModels.path("bert-sentence"), "config.json")))
         packed = config.merge("quantization_config" => { "quant_method" => method, "bits" => 4 })
         with("config.json", JSON.generate(packed)) do |directory|
           expect { load(directory) }
-            .to raise_error(Candle::UnsupportedModelError, /config.json.*quantized by #{name}.*GGUF/m)
+            .to raise_error(Candle::UnsupportedModelError, /config.json.*quantized by #{method}.*GGUF/m)
         end
       end
     end

@@ -27,7 +27,7 @@ pub enum BlockType {
 }
 
 /// Elements of a block of the older formats.
-const SMALL: usize = 32;
+pub const SMALL: usize = 32;
 /// Elements of a super-block of the K formats.
 const SUPER: usize = 256;
 /// Blocks that one task expands.

@@ -1,6 +1,7 @@
 //! GGUF's quantized blocks: their formats, their expansion, and matrices of them.
 
 mod blocks;
+mod encode;
 pub mod noise;
 
 use std::ops::Range;
@@ -9,7 +10,8 @@ use crate::runtime::bytes::{Bytes, READ_ALONG};
 use crate::Result;
 
 pub use blocks::{dequantize, BlockType};
-pub use blocks::{split_block, Header, RUN};
+pub use blocks::{split_block, Header, RUN, SMALL as SMALL_BLOCK};
+pub use encode::quantize;
 
 /// A quantized matrix in its file: whole blocks, row after row.
 #[derive(Clone, Debug)]
@@ -48,6 +50,16 @@ impl QuantizedTensor {
         self.bytes
             .get(row * length..(row + 1) * length)
             .unwrap_or_default()
+    }
+
+    /// The rows of a matrix in another order, in memory of their own.
+    pub fn reordered(&self, order: &[usize]) -> Self {
+        let rows = order.iter().map(|&row| self.row_bytes(row));
+        Self {
+            kind: self.kind,
+            shape: self.shape.clone(),
+            bytes: Bytes::unpacked(rows.collect::<Vec<_>>().concat()),
+        }
     }
 
     /// Lets go of the memory that reading these rows took; see `Bytes::release`.

@@ -243,6 +243,11 @@ impl<'a> Parameters<'a> {
         }
     }
 
+    /// A linear layer of blocks that were read from the parts.
+    pub fn assemble_blocks(&self, blocks: QuantizedTensor, bias: Option<Tensor>) -> Result<Linear> {
+        Linear::quantized(blocks, bias, self.place())
+    }
+
     /// `widths` are those that the weight may have.
     pub fn norm(
         &self,

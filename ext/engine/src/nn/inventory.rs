@@ -126,6 +126,13 @@ impl Inventory {
         }
     }
 
+    /// Weights of these types have no kernels here, and were expanded to `dtype`.
+    pub fn add_expanded(&mut self, types: &[&'static str], dtype: DType) {
+        for kind in types {
+            self.uses("expanded_weights", format!("{kind} as {}", dtype.as_str()));
+        }
+    }
+
     /// All of another's, which shares no weights with this one.
     pub fn add(&mut self, other: &Self) {
         self.bytes += other.bytes;

@@ -188,6 +188,8 @@ impl LanguageModel {
             })
             .collect::<Result<Vec<Arc<Adapter>>>>()?;
         info.inventory = decoder.inventory()?;
+        info.inventory
+            .add_expanded(&checkpoint.source.expanded(), checkpoint.dtype);
         for adapter in &adapters {
             adapter.list(&mut info.inventory)?;
         }

@@ -109,30 +109,6 @@ impl ModelInfo {
     }
 }
 
-/// Checkpoints whose weights another library packed: their tensors are not those of the architecture.
-fn refuse_quantized(config: &RawConfig) -> Result<()> {
-    let Some(method) = config
-        .get("quantization_config")
-        .and_then(|quantization| quantization.get("quant_method"))
-        .and_then(|method| method.as_str())
-    else {
-        return Ok(());
-    };
-    let name = match method {
-        "gptq" => "GPTQ",
-        "awq" => "AWQ",
-        "bitsandbytes" => "bitsandbytes",
-        other => other,
-    };
-    Err(Error::unsupported(
-        config.file(),
-        format!(
-            "the weights are quantized by {name} (quantization_config), which red-candle does not read. Load the \
-             original checkpoint, or a GGUF file of the model, which stays quantized"
-        ),
-    ))
-}
-
 /// An opened checkpoint, before its tensors are read.
 pub(super) struct Checkpoint {
     pub source: Arc<dyn WeightSource>,
@@ -187,10 +163,11 @@ impl Checkpoint {
             files.file("config.json", cancel)?
         };
         let config = config.map(|path| RawConfig::read(&path)).transpose()?;
-        if let Some(config) = &config {
-            refuse_quantized(config)?;
-        }
         let source = weights::open(weight_files)?;
+        let source = match &config {
+            Some(config) => weights::unpacked(source, config)?,
+            None => source,
+        };
         if options.int8 && !options.device.computes_int8() {
             return Err(Error::InvalidInput(format!(
                 "dtype int8 computes on the CPU, not on {}: use device \"cpu\", or f16 or bf16 there",
@@ -201,7 +178,7 @@ impl Checkpoint {
             dtype: match options.dtype {
                 _ if options.int8 => Linear::dtype_beside_bytes()?,
                 Some(dtype) => dtype,
-                None => default_dtype(source.as_ref(), options.device),
+                None => default_dtype(source.as_ref(), config.as_ref(), options.device),
             },
             int8: options.int8,
             source,
@@ -374,6 +351,8 @@ impl LoadedModel {
             tokenizer.model_max_length(),
             body.max_positions(),
         ])?;
+        let mut inventory = body.inventory()?;
+        inventory.add_expanded(&checkpoint.source.expanded(), checkpoint.dtype);
         let info = ModelInfo {
             architecture: checkpoint.architecture()?,
             family: body.family().to_owned(),
@@ -387,7 +366,7 @@ impl LoadedModel {
             dtype: checkpoint.dtype,
             int8: checkpoint.int8,
             files: checkpoint.source.files(),
-            inventory: body.inventory()?,
+            inventory,
             verified: options.verifies(),
         };
         Ok(Self {
@@ -474,7 +453,7 @@ pub(super) fn effective_length(limits: &[Option<usize>]) -> Result<usize> {
     Ok(length)
 }
 
-fn default_dtype(source: &dyn WeightSource, device: Device) -> DType {
+fn default_dtype(source: &dyn WeightSource, config: Option<&RawConfig>, device: Device) -> DType {
     let names = source.names();
     let largest = names
         .iter()
@@ -483,7 +462,11 @@ fn default_dtype(source: &dyn WeightSource, device: Device) -> DType {
     device.default_dtype(match largest.map(|info| info.dtype_name) {
         Some("F32" | "f32" | "F64" | "f64") | None => DType::F32,
         Some("BF16" | "bf16") => DType::BF16,
-        Some(_) => DType::F16,
+        // What was quantized is what the configuration says.
+        Some(_) => match config.and_then(|config| config.get(["dtype", "torch_dtype"])) {
+            Some(dtype) if dtype == "bfloat16" => DType::BF16,
+            _ => DType::F16,
+        },
     })
 }
 

@@ -79,7 +79,7 @@ pub fn read_checkpoint(folder: &Path, dtype: DType) -> engine::Result<Decoder> {
     let files = WeightFiles::Safetensors(vec![folder.join("model.safetensors")]);
     Decoder::load(
         &Blueprint::from_config(&raw)?,
-        weights::open(&files)?.as_ref(),
+        weights::unpacked(weights::open(&files)?, &raw)?.as_ref(),
         &Device::Cpu,
         dtype,
         &CancelToken::new(),

@@ -9,6 +9,7 @@ mod decoder_gguf;
 mod draft;
 mod dynamic_batching;
 mod embedders;
+mod encoded;
 mod encoder;
 mod encoder_files;
 mod encoder_tasks;
@@ -23,6 +24,7 @@ mod layers;
 mod pauses;
 mod pre_tokenizers;
 mod preemption;
+mod quantized_files;
 #[path = "../../../fuzz/src/readers.rs"]
 mod readers;
 mod row_independence;

@@ -15,6 +15,7 @@ pub enum Element {
     Bf16,
     F8E4M3,
     F8E5M2,
+    F8E8M0,
     I64,
     I32,
     I16,
@@ -35,7 +36,8 @@ impl Element {
             Self::F64 | Self::I64 | Self::U64 => 8,
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F16 | Self::Bf16 | Self::I16 | Self::U16 => 2,
-            Self::F8E4M3 | Self::F8E5M2 | Self::I8 | Self::U8 | Self::Bool => 1,
+            Self::F8E4M3 | Self::F8E5M2 | Self::F8E8M0 => 1,
+            Self::I8 | Self::U8 | Self::Bool => 1,
         }
     }
 
@@ -47,6 +49,7 @@ impl Element {
             Self::Bf16 => "bf16",
             Self::F8E4M3 => "f8_e4m3",
             Self::F8E5M2 => "f8_e5m2",
+            Self::F8E8M0 => "f8_e8m0",
             Self::I64 => "i64",
             Self::I32 => "i32",
             Self::I16 => "i16",
@@ -63,7 +66,7 @@ impl Element {
     pub fn dtype(self) -> DType {
         match self {
             Self::F64 => DType::F64,
-            Self::F32 | Self::F8E4M3 | Self::F8E5M2 => DType::F32,
+            Self::F32 | Self::F8E4M3 | Self::F8E5M2 | Self::F8E8M0 => DType::F32,
             Self::F16 => DType::F16,
             Self::Bf16 => DType::BF16,
             Self::I64 | Self::U64 => DType::I64,
@@ -103,7 +106,9 @@ pub fn tensor(
         Element::F32 => finish(collect(bytes, f32::from_le_bytes)?, shape),
         Element::F16 => finish(collect(bytes, f16::from_le_bytes)?, shape),
         Element::Bf16 => finish(collect(bytes, bf16::from_le_bytes)?, shape),
-        Element::F8E4M3 | Element::F8E5M2 => finish(floats(element, bytes, |x| x)?, shape),
+        Element::F8E4M3 | Element::F8E5M2 | Element::F8E8M0 => {
+            finish(floats(element, bytes, |x| x)?, shape)
+        }
         Element::I64 => finish(collect(bytes, i64::from_le_bytes)?, shape),
         Element::U64 => finish(collect(bytes, saturated)?, shape),
         Element::I32 => finish(collect(bytes, i32::from_le_bytes)?, shape),
@@ -129,7 +134,10 @@ fn floats<T: Send>(
         Element::F16 => collect(bytes, |b| convert(f16::from_le_bytes(b).to_f32())),
         Element::Bf16 => collect(bytes, |b| convert(bf16::from_le_bytes(b).to_f32())),
         Element::F8E4M3 => collect(bytes, |[b]| convert(f8_e4m3(b))),
-        Element::F8E5M2 => collect(bytes, |[b]| convert(f16::from_le_bytes([0, b]).to_f32())),
+        Element::F8E5M2 | Element::F8E8M0 => {
+            let levels = eight_bit_levels(element);
+            collect(bytes, |[b]| convert(levels[usize::from(b)]))
+        }
         _ => Ok(Vec::new()),
     }
 }
@@ -162,6 +170,27 @@ fn finish<T: WithDType>(values: Vec<T>, shape: &[usize]) -> Result<Tensor> {
 /// Tensors have no u64; an id beyond i64 can't index anything either.
 fn saturated(bytes: [u8; 8]) -> i64 {
     i64::try_from(u64::from_le_bytes(bytes)).unwrap_or(i64::MAX)
+}
+
+/// What the 256 codes of a type of eight bits stand for; zeros for other types.
+pub fn eight_bit_levels(element: Element) -> [f32; 256] {
+    std::array::from_fn(|code| {
+        let code = code as u8;
+        match element {
+            Element::F8E4M3 => f8_e4m3(code),
+            Element::F8E5M2 => f16::from_le_bytes([0, code]).to_f32(),
+            Element::F8E8M0 => power_of_two(code),
+            _ => 0.0,
+        }
+    })
+}
+
+/// What a byte of the type E8M0 stands for: an exponent, and NaN for the last.
+pub fn power_of_two(byte: u8) -> f32 {
+    match byte {
+        255 => f32::NAN,
+        _ => 2f32.powi(i32::from(byte) - 127),
+    }
 }
 
 /// The "fn" flavour: no infinities, and only the all-ones pattern is NaN.

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::coded::Coded;
 use super::table::{Data, Entry, Table};
-use super::{element_count, mxfp4, Array, Element, Metadata, Value};
+use super::{element_count, Array, Element, Metadata, Value};
 use crate::files::gguf_choice::Split;
 use crate::{Error, Result};
 use base::quant::BlockType;
@@ -52,6 +53,7 @@ pub(super) fn read(path: &Path) -> Result<Table> {
         let (name, entry) = tensor.entry(&data).map_err(corrupt)?;
         table.insert(name, entry)?;
     }
+    table.scale_coded()?;
     Ok(table)
 }
 
@@ -143,7 +145,7 @@ struct Description {
 enum Storage {
     Dense(Element),
     Blocks(BlockType),
-    Mxfp4,
+    Coded(Coded),
 }
 
 fn descriptions(path: &Path, cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Description>> {
@@ -194,7 +196,7 @@ fn size(shape: &[usize], storage: Storage) -> Parsed<usize> {
     let (elements, bytes) = match storage {
         Storage::Dense(element) => (1, element.size()),
         Storage::Blocks(kind) => (kind.elements(), kind.bytes()),
-        Storage::Mxfp4 => (mxfp4::ELEMENTS, mxfp4::BYTES),
+        Storage::Coded(kind) => (kind.elements(), kind.bytes()),
     };
     let row = shape.last().copied().unwrap_or(1);
     if row % elements != 0 {
@@ -215,7 +217,7 @@ impl Description {
         let data = match self.storage {
             Storage::Dense(element) => Data::Dense(element, bytes),
             Storage::Blocks(kind) => Data::Quantized(kind, bytes),
-            Storage::Mxfp4 => Data::Mxfp4(bytes),
+            Storage::Coded(kind) => Data::Coded(kind, bytes, Vec::new()),
         };
         let entry = Entry {
             shape: self.shape,
@@ -282,29 +284,16 @@ fn storage(kind: u32) -> Option<Storage> {
         27 => Storage::Dense(Element::I64),
         28 => Storage::Dense(Element::F64),
         30 => Storage::Dense(Element::Bf16),
-        39 => Storage::Mxfp4,
-        _ => return None,
+        _ => return Coded::of(kind).map(Storage::Coded),
     })
 }
 
-/// A known type that is not read is the model's choice; an unknown number is damage or the future.
+/// An unknown number is damage or the future.
 fn unsupported_type(path: &Path, name: &str, kind: u32) -> Error {
-    let what = match kind {
-        16 => "IQ2_XXS",
-        17 => "IQ2_XS",
-        18 => "IQ3_XXS",
-        19 => "IQ1_S",
-        21 => "IQ3_S",
-        22 => "IQ2_S",
-        29 => "IQ1_M",
-        34 => "TQ1_0",
-        35 => "TQ2_0",
-        _ => "unknown",
-    };
     Error::unsupported(
         path,
         format!(
-            "tensor {name:?} has the type {what} (number {kind}), which is not supported. \
+            "tensor {name:?} has the type number {kind}, which is not supported. \
              Use a file with Q4_K_M, Q5_K_M, Q6_K, Q8_0, F16 or BF16 instead"
         ),
     )

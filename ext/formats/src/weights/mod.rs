@@ -1,10 +1,14 @@
 //! Tensors by name out of safetensors, GGUF and PyTorch files, memory-mapped.
 
 mod archive;
+mod coded;
 mod element;
+mod encoding;
 mod gguf;
+mod grids;
 mod metadata;
 mod mxfp4;
+mod packed;
 mod pickle;
 mod safetensors;
 mod table;
@@ -16,13 +20,16 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use crate::files::model_files::{ModelFiles, WeightFiles};
+use crate::files::raw_config::RawConfig;
 use crate::files::shard_index;
 use crate::{CancelToken, Result};
 use base::quant::QuantizedTensor;
 use base::runtime::bytes::Bytes;
 
 pub use element::Element;
+pub use encoding::encoded;
 pub use metadata::{Array, Metadata, Value};
+pub use packed::unpacked;
 
 /// What is known of a tensor before it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +60,16 @@ pub trait WeightSource: Send + Sync {
     /// The blocks of a quantized tensor as they lie in the file; `None` for dense tensors.
     fn quantized(&self, name: &str) -> Result<Option<QuantizedTensor>>;
 
+    /// The bytes of a dense tensor as they lie in the file, little-endian.
+    fn raw(&self, _name: &str) -> Option<(Element, Bytes)> {
+        None
+    }
+
+    /// The types of quantized weights that were expanded when they were read.
+    fn expanded(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
     /// The file that holds the tensor, or the first file when there is no such tensor.
     fn file(&self, name: &str) -> PathBuf;
 
@@ -77,7 +94,13 @@ pub fn open(files: &WeightFiles) -> Result<Arc<dyn WeightSource>> {
 pub fn open_path(path: &str, cancel: &CancelToken) -> Result<Arc<dyn WeightSource>> {
     let location = Path::new(path);
     if location.is_dir() {
-        return open(&ModelFiles::open(path, None, cancel)?.weights(None, cancel)?);
+        let files = ModelFiles::open(path, None, cancel)?;
+        let weights = files.weights(None, cancel)?;
+        let source = open(&weights)?;
+        return match (weights, files.file("config.json", cancel)?) {
+            (WeightFiles::Gguf(_), _) | (_, None) => Ok(source),
+            (_, Some(config)) => unpacked(source, &RawConfig::read(&config)?),
+        };
     }
     let files = if path.ends_with(".index.json") {
         let shards = shard_index::read(location)?;

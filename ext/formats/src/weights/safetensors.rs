@@ -201,6 +201,7 @@ fn element(name: &str) -> Option<Element> {
         "BF16" => Element::Bf16,
         "F8_E4M3" => Element::F8E4M3,
         "F8_E5M2" => Element::F8E5M2,
+        "F8_E8M0" => Element::F8E8M0,
         "I64" => Element::I64,
         "I32" => Element::I32,
         "I16" => Element::I16,

@@ -1,11 +1,14 @@
 //! The tensors of one or more opened files; every format's reader fills one.
 
 use std::collections::btree_map::{BTreeMap, Entry as Slot};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{element, mxfp4, Element, Metadata, TensorInfo, WeightSource};
+use super::coded::Coded;
+use super::{element, Element, Metadata, TensorInfo, WeightSource};
 use crate::{Error, Result};
 use base::quant::{self, BlockType, QuantizedTensor};
 use base::runtime::bytes::Bytes;
@@ -17,6 +20,8 @@ pub(super) struct Table {
     files: Vec<PathBuf>,
     entries: BTreeMap<String, Entry>,
     metadata: Metadata,
+    /// Coded types that were expanded.
+    expanded: Mutex<BTreeSet<&'static str>>,
 }
 
 #[derive(Debug)]
@@ -34,7 +39,8 @@ pub(super) enum Data {
     /// A view whose neighbours are not adjacent; strides count elements.
     Strided(Element, Bytes, Vec<usize>),
     Quantized(BlockType, Bytes),
-    Mxfp4(Bytes),
+    /// Blocks that are read as another type's, or expanded, and what their matrices are multiplied by, if anything.
+    Coded(Coded, Bytes, Vec<f32>),
 }
 
 /// How many near names a message lists.
@@ -46,6 +52,7 @@ impl Table {
             files: vec![file.to_owned()],
             entries: BTreeMap::new(),
             metadata,
+            expanded: Mutex::default(),
         }
     }
 
@@ -83,6 +90,44 @@ impl Table {
         Ok(())
     }
 
+    /// Notes the scales that stand beside weights of NVFP4, one for each matrix.
+    pub fn scale_coded(&mut self) -> Result<()> {
+        let coded = |entry: &Entry| matches!(entry.data, Data::Coded(Coded::Nvfp4, ..));
+        let weights = self.entries.iter().filter(|(_, entry)| coded(entry));
+        let weights: Vec<String> = weights.map(|(name, _)| name.clone()).collect();
+        for name in weights {
+            let Some(scale) = name
+                .strip_suffix(".weight")
+                .map(|part| format!("{part}.scale"))
+            else {
+                continue;
+            };
+            if !self.entries.contains_key(&scale) {
+                continue;
+            }
+            let factors = self.tensor(&scale, Some(DType::F32), &Device::Cpu)?;
+            let factors: Vec<f32> = factors.flatten_all()?.to_vec1()?;
+            let Some(entry) = self.entries.get_mut(&name) else {
+                continue;
+            };
+            let matrices = match entry.shape[..] {
+                [matrices, _, _] => matrices,
+                _ => 1,
+            };
+            if factors.len() != matrices && factors.len() != 1 {
+                let reason = format!(
+                    "tensor {scale:?} has {} scales for {matrices} matrices",
+                    factors.len()
+                );
+                return Err(Error::corrupt(&self.file(&scale), reason));
+            }
+            if let Data::Coded(_, _, beside) = &mut entry.data {
+                *beside = factors;
+            }
+        }
+        Ok(())
+    }
+
     fn entry(&self, name: &str) -> Result<&Entry> {
         self.entries.get(name).ok_or_else(|| self.missing(name))
     }
@@ -93,7 +138,7 @@ impl Table {
         let (Data::Dense(_, bytes)
         | Data::Strided(_, bytes, _)
         | Data::Quantized(_, bytes)
-        | Data::Mxfp4(bytes)) = &entry.data;
+        | Data::Coded(_, bytes, _)) = &entry.data;
         if bytes.is_whole() {
             return Ok(entry);
         }
@@ -141,7 +186,7 @@ impl WeightSource for Table {
                 (element.name(), count * element.size())
             }
             Data::Quantized(kind, bytes) => (kind.name(), bytes.len()),
-            Data::Mxfp4(bytes) => ("mxfp4", bytes.len()),
+            Data::Coded(kind, bytes, _) => (kind.name(), bytes.len()),
         };
         Some(TensorInfo {
             shape: entry.shape.clone(),
@@ -164,9 +209,16 @@ impl WeightSource for Table {
                 let tensor = Tensor::from_vec(values, shape.as_slice(), &Device::Cpu)?;
                 tensor.to_dtype(dtype.unwrap_or(DType::F32))?
             }
-            Data::Mxfp4(bytes) => {
+            Data::Coded(kind, bytes, factors) => {
+                if let Ok(mut expanded) = self.expanded.lock() {
+                    expanded.insert(kind.name());
+                }
                 memory::ensure_elements(shape, 4, format!("tensor {name:?}"))?;
-                let values = mxfp4::dequantize(bytes)?;
+                let mut values = kind.dequantize(bytes)?;
+                let matrix = values.len().checked_div(factors.len()).unwrap_or(0).max(1);
+                for (values, factor) in values.chunks_mut(matrix).zip(factors) {
+                    values.iter_mut().for_each(|value| *value *= factor);
+                }
                 let tensor = Tensor::from_vec(values, shape.as_slice(), &Device::Cpu)?;
                 tensor.to_dtype(dtype.unwrap_or(DType::F32))?
             }
@@ -182,13 +234,32 @@ impl WeightSource for Table {
                 shape: entry.shape.clone(),
                 bytes: bytes.clone(),
             }),
-            Data::Mxfp4(bytes) => mxfp4::as_q5_0(bytes)?.map(|bytes| QuantizedTensor {
-                kind: BlockType::Q5_0,
-                shape: entry.shape.clone(),
-                bytes: Bytes::unpacked(bytes),
-            }),
+            Data::Coded(kind, bytes, factors) if factors.is_empty() => {
+                let row = entry.shape.last().copied().unwrap_or(0);
+                let blocks = kind.blocks(bytes)?;
+                // A row must be whole blocks of the other type too.
+                let blocks = blocks.filter(|(kind, _)| row.is_multiple_of(kind.elements()));
+                blocks.map(|(kind, bytes)| QuantizedTensor {
+                    kind,
+                    shape: entry.shape.clone(),
+                    bytes: Bytes::unpacked(bytes),
+                })
+            }
+            Data::Coded(..) => None,
             Data::Dense(..) | Data::Strided(..) => None,
         })
+    }
+
+    fn expanded(&self) -> Vec<&'static str> {
+        let expanded = self.expanded.lock();
+        expanded.map_or_else(|_| Vec::new(), |types| types.iter().copied().collect())
+    }
+
+    fn raw(&self, name: &str) -> Option<(Element, Bytes)> {
+        match &self.whole(name).ok()?.data {
+            Data::Dense(element, bytes) => Some((*element, bytes.clone())),
+            _ => None,
+        }
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -12,6 +12,7 @@ use crate::models::parts::{Part, Place};
 use crate::models::projections::{Join, MlpParts};
 use crate::nn::{elementwise, Linear, Norm, Projection};
 use crate::Result;
+use base::quant::QuantizedTensor;
 
 pub fn experts(
     parameters: &Parameters<'_>,
@@ -199,9 +200,15 @@ fn fused(
             Ok(stack)
         }
     };
-    let (inputs, outputs) = (stack(Part::ExpertGateUp)?, stack(Part::ExpertDown)?);
     let bias = |part: Part| parameters.optional_tensor(part.at(index));
     let (input_bias, output_bias) = (bias(Part::ExpertGateUpBias)?, bias(Part::ExpertDownBias)?);
+    if transposed {
+        let biases = (&input_bias, &output_bias);
+        if let Some(list) = fused_blocks(parameters, index, (config, interleaved), biases)? {
+            return Ok(list);
+        }
+    }
+    let (inputs, outputs) = (stack(Part::ExpertGateUp)?, stack(Part::ExpertDown)?);
     let rows = inputs.dim(1)?;
     let order: Vec<u32> = if interleaved {
         (0..rows as u32)
@@ -228,6 +235,62 @@ fn fused(
             expert(input, output, config)
         })
         .collect()
+}
+
+/// The same, of quantized weights that stay as they are: their rows are outputs, other than their shapes say.
+fn fused_blocks(
+    parameters: &Parameters<'_>,
+    index: usize,
+    (config, interleaved): (&DecoderConfig, bool),
+    (input_bias, output_bias): (&Option<Tensor>, &Option<Tensor>),
+) -> Result<Option<Vec<MlpLayer>>> {
+    let stack = |part: Part| -> Result<Option<QuantizedTensor>> {
+        let place = part.at(index);
+        match parameters.shape(place)?[..] {
+            [count, inputs, outputs] => parameters.blocks(place, &[count, outputs, inputs]),
+            _ => Ok(None),
+        }
+    };
+    let Some(inputs) = stack(Part::ExpertGateUp)? else {
+        return Ok(None);
+    };
+    let Some(outputs) = stack(Part::ExpertDown)? else {
+        return Ok(None);
+    };
+    let count = config.experts.as_ref().map_or(0, |experts| experts.count);
+    for (part, found) in [(Part::ExpertGateUp, &inputs), (Part::ExpertDown, &outputs)] {
+        if found.shape[0] != count {
+            return Err(parameters.misfit(part.at(index), &[count]));
+        }
+    }
+    let one = |stack: &Option<Tensor>, expert: usize| -> Result<Option<Tensor>> {
+        Ok(stack.as_ref().map(|stack| stack.get(expert)).transpose()?)
+    };
+    let pairs = inputs.split_first_dimension().into_iter();
+    let pairs = pairs.zip(outputs.split_first_dimension()).enumerate();
+    pairs
+        .map(|(number, (input, output))| {
+            let rows = input.shape[0];
+            let mut bias = one(input_bias, number)?;
+            let input = match interleaved {
+                true => {
+                    let order: Vec<usize> =
+                        (0..rows).step_by(2).chain((1..rows).step_by(2)).collect();
+                    let numbers = order.iter().map(|&row| row as u32).collect::<Vec<_>>();
+                    if let Some(all) = &bias {
+                        let numbers = Tensor::from_vec(numbers, rows, all.device())?;
+                        bias = Some(all.index_select(&numbers, 0)?);
+                    }
+                    input.reordered(&order)
+                }
+                false => input,
+            };
+            let input = Projection::fused_halves(parameters.assemble_blocks(input, bias)?)?;
+            let output = parameters.assemble_blocks(output, one(output_bias, number)?)?;
+            expert(input, output, config)
+        })
+        .collect::<Result<Vec<_>>>()
+        .map(Some)
 }
 
 /// The rows of all experts in one matrix per part, of which the last is transposed.
