@@ -217,7 +217,7 @@ RSpec.describe Candle::ToolFormats do
       "<|START_ACTION|>" => /\A<\|START_ACTION\|>\[\{"tool_name": "set", "parameters": .*<\|END_ACTION\|>\z/m,
       "<function=" => %r{\A<function=set>\{.*\}</function>\z}m,
       "<arg_key>" => /\A\{"name": "set", "arguments": .*\}\z/m }.each do |sign, pattern|
-      it "is written in the form of templates with #{sign}, where that has a grammar" do
+      it "is written in the form of templates with #{sign}, or as JSON where that can't be held to the schema" do
         llm = roomy("#{template}{# #{sign} #}")
         3.times do |seed|
           made = llm.chat_with_tools([{ role: "user", content: "x" }], tools: [set], tool_choice: "set", seed: seed,
@@ -225,6 +225,60 @@ RSpec.describe Candle::ToolFormats do
           expect(made.raw_response).to match(pattern)
           expect(made.tool_results).to match([hash_including(result: "done", error: nil)])
         end
+      end
+    end
+
+    place = Candle::Tool.new(name: "place", description: "", parameters: {
+                               type: "object", required: %w[city exact], "$defs": { tag: { enum: %w[a b] } },
+                               properties: { city: { type: "string", maxLength: 6 }, exact: { type: "boolean" },
+                                             days: { type: "integer", minimum: 1, maximum: 9 },
+                                             unit: { type: "string", enum: %w[c f] },
+                                             tags: { type: "array", items: { "$ref": "#/$defs/tag" }, maxItems: 2 } }
+                             })
+    only = Candle::Tool.new(name: "only", description: "", parameters: {
+                              type: "object", properties: { a: { type: "integer", minimum: 0, maximum: 9 },
+                                                            b: { type: "string", enum: ["x"] } }
+                            })
+    bare = Candle::Tool.new(name: "bare", description: "", parameters: {})
+    valid = {
+      "bare" => ->(given) { given == {} },
+      "only" => ->(given) { (given.keys - %w[a b]).empty? && (0..9).cover?(given["a"] || 0) },
+      "place" => lambda do |given|
+        given["city"].is_a?(String) && given["city"].size <= 6 && [true, false].include?(given["exact"]) &&
+          (1..9).cover?(given["days"] || 1) && ["c", "f", nil].include?(given["unit"]) &&
+          (given["tags"].to_a - %w[a b]).empty? && (given.keys - %w[city exact days unit tags]).empty?
+      end
+    }
+
+    # Llama's calls of tools that were built in have no schemas.
+    (described_class::ALL - [described_class::LLAMA_BUILT_IN]).each do |format|
+      it "is held to the schema within the format #{format.name}, and read back" do
+        llm = Candle::LLM.from_pretrained(RoomyLLM.path)
+        grammar = described_class::Grammar.spell(format.grammar([place, only, bare]), llm.tokenizer)
+        called = Array.new(8) do |seed|
+          text = llm.complete("x", grammar: grammar, temperature: 2.0, seed: seed, max_length: 900).text
+          found = outcome([format], [place, only, bare], text.scan(/.{1,4}/m))
+          expect([text, found[:calls].size, found[:text].strip]).to eq([text, 1, ""])
+          name, given = found[:calls].first
+          expect(given).to satisfy(text) { valid.fetch(name).call(given) }
+          name
+        end
+        expect(called.uniq.size).to be > 1
+      end
+    end
+
+    it "is JSON alone where arguments can't be written one by one" do
+      [{ type: "object", properties: { a: { type: "string", pattern: "x+" } } }, { type: "object", minProperties: 1 },
+       { type: "object", properties: { a: { enum: [1, "1"] } } }, { anyOf: [{ type: "object" }] },
+       { type: "object", properties: { "a b" => { type: "integer" } } },
+       { type: "object", properties: { a: { type: "integer" },
+                                       b: { type: "array", items: { "$ref": "#/properties/a" } } } },
+       { type: "object", properties: {}, required: ["a"] },
+       { type: "object", properties: { a: { type: "string", enum: ["</arg_value>"] } } }].each do |parameters|
+        tool = Candle::Tool.new(name: "f", description: "", parameters: parameters)
+        expect([parameters, described_class::GLM.grammar([tool])]).to eq([parameters, nil])
+        expect([parameters, described_class::LFM2.grammar([tool])]).to eq([parameters, nil]) unless
+          parameters.to_s.match?(/pattern|arg_value/)
       end
     end
 

@@ -10,8 +10,8 @@ module Candle
   # @api private
   module ToolFormats
     # Its constants, from the most particular to the most general.
-    FILES = %w[json_calls named_calls tagged_calls loose_calls grammar hermes qwen_xml llama pythonic lfm2 mistral
-               harmony deepseek glm granite phi4 cohere kimi mini_max functionary gemma fenced].freeze
+    FILES = %w[json_calls named_calls tagged_calls loose_calls grammar argument_grammar hermes qwen_xml llama pythonic
+               lfm2 mistral harmony deepseek glm granite phi4 cohere kimi mini_max functionary gemma fenced].freeze
     private_constant :FILES
 
     FILES.each { |file| require_relative "formats/#{file}" }

@@ -11,6 +11,7 @@ module Candle
     COHERE_FENCED = JsonCalls.new(:cohere_fenced, marks: ["Action:"], signs: /Action:['"]? (?:followed|```)/,
                                                   inside: /\s*```(?:json)?\s*/,
                                                   begun: /\s*`{0,3}[a-z]{0,4}\s*/,
-                                                  closing: "```", fields: %w[tool_name parameters], list: true)
+                                                  closing: "```", fields: %w[tool_name parameters], list: true,
+                                                  spelled: "Action: ```json\n")
   end
 end

@@ -33,7 +33,11 @@ module Candle
                         header: /<｜DSML｜invoke\s+name="(?<name>[^"]+)"\s*>/,
                         opening: /<｜DSML｜parameter\s+name="(?<key>[^"]+)"(?:\s+string="(?<text>true|false)")?\s*>/,
                         closing: "</｜DSML｜parameter>", footer: %r{\s*</｜DSML｜invoke>},
-                        begun: /<｜DSML｜invoke(?:\s+(?:n[^>]*>?)?)?/
+                        begun: /<｜DSML｜invoke(?:\s+(?:n[^>]*>?)?)?/,
+                        spelled: { opening: "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"", named: "\">\n",
+                                   before: "<｜DSML｜parameter name=\"", between: ->(text) { "\" string=\"#{text}\">" },
+                                   closing: ["</｜DSML｜parameter>", "\n"],
+                                   ending: "</｜DSML｜invoke>\n</｜DSML｜function_calls>" }
     )
   end
 end

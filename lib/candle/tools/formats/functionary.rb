@@ -11,7 +11,8 @@ module Candle
     FUNCTIONARY_LINES = NamedCalls.new(:functionary_lines, marks: [">>>"], noise: [">>>all\n"],
                                                            signs: />>>all|\\n>>>|["']>>>["']/,
                                                            header: />>>(?<name>[\w.-]+)\n\s*(?=\{|\z)/,
-                                                           begun: />{3}[\w.-]*\n?\s*/)
+                                                           begun: />{3}[\w.-]*\n?\s*/,
+                                                           spelled: [">>>", "\n", ""])
 
     # The same where the prompt ends with the mark.
     FUNCTIONARY_FIRST = NamedLines.new(:functionary_first, marks: [], signs: /(?!)/, first: true,

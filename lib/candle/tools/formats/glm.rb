@@ -7,7 +7,9 @@ module Candle
       :glm, marks: ["<tool_call>"], signs: ["<arg_key>"], tokens: %w[<tool_call> </tool_call>],
             header: %r{<tool_call>\n*(?<name>[\w.-]+)(?=\s*<arg_key>|\s*</tool_call>)},
             opening: %r{<arg_key>(?<key>.*?)</arg_key>\s*<arg_value>}m, closing: "</arg_value>",
-            footer: %r{\s*</tool_call>}, begun: %r{<tool_call>\n*[\w.-]*\s*(?:<[/a-z_]*)?}
+            footer: %r{\s*</tool_call>}, begun: %r{<tool_call>\n*[\w.-]*\s*(?:<[/a-z_]*)?},
+            spelled: { opening: "<tool_call>", named: "\n", before: "<arg_key>", between: "</arg_key>\n<arg_value>",
+                       closing: ["</arg_value>", "\n"], ending: "</tool_call>" }
     )
 
     # GLM-4: the name on a line of its own, the arguments on the next, and nothing else.
@@ -31,6 +33,7 @@ module Candle
 
     # @see NamedLines
     GLM_LINES = NamedLines.new(:glm_lines, marks: [], signs: ["<|observation|>"], first: true,
-                                           header: /(?<name>[\w.-]+)[ \t]*\n\s*(?=\{|\z)/, begun: /[\w.-]+[ \t]*\s*/)
+                                           header: /(?<name>[\w.-]+)[ \t]*\n\s*(?=\{|\z)/, begun: /[\w.-]+[ \t]*\s*/,
+                                           spelled: ["", "\n", ""])
   end
 end

@@ -12,10 +12,13 @@ module Candle
       # @param fields [Array<String>] how the name and the arguments are called
       # @param list [Boolean] whether models write an Array
       # @param strict [Boolean] whether an object without arguments is something else
+      # @param spelled [String, nil] what a call is written after; nil is the first mark
       # @param options [Hash] as {ToolFormat} takes them
       def initialize(name, closing: nil, inside: /\s*/, begun: inside, fields: %w[name arguments], list: false,
-                     strict: false, **options)
+                     strict: false, spelled: nil, **options)
         super(name, **options)
+        # A bracket at the end of a mark is one of the JSON.
+        @spelled = spelled || @marks.first.sub(/[{\[]\z/, "")
         @begun = begun
         @strict = strict
         @closing = closing
@@ -39,7 +42,7 @@ module Candle
 
       # @see ToolFormat#grammar
       def grammar(tools)
-        Grammar.new(tools).json_calls(@marks.first, @closing, tokens: tokens, fields: @fields, list: @list)
+        Grammar.new(tools).json_calls(@spelled, @closing, tokens: tokens, fields: @fields, list: @list)
       end
 
       # @see ToolFormat#guarded

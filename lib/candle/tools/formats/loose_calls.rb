@@ -22,16 +22,33 @@ module Candle
       # @param quotes [Array<String>] what stands around texts, beside the usual quotes
       # @param list [Boolean] whether calls stand in brackets
       # @param closing [String, nil] what ends a section
+      # @param spelled [Hash, nil] how a call is written, as {ArgumentGrammar#loose_calls} takes it
       # @param options [Hash] as {ToolFormat} takes them
       def initialize(name, call:, brackets: ["(", ")"], assigned: /\s*=\s*/, quotes: [], list: true, closing: nil,
-                     **options)
+                     spelled: nil, **options)
         super(name, **options)
+        @spelled = spelled
         @call = call
         @brackets = brackets
         @assigned = assigned
         @quotes = quotes
         @list = list
         @closing = closing
+      end
+
+      # @see ToolFormat#grammar
+      def grammar(tools)
+        @spelled && ArgumentGrammar.new(tools).loose_calls(**@spelled, tokens: tokens)
+      end
+
+      # @see ToolFormat#guarded
+      def guarded(tools)
+        return unless @spelled
+
+        opening = tokens.find { |token| @spelled[:opening].start_with?(token) } or return
+        rest = @spelled.merge(opening: @spelled[:opening].delete_prefix(opening))
+        grammar = ArgumentGrammar.new(tools).loose_calls(**rest, tokens: tokens)
+        grammar && [opening, grammar]
       end
 
       # @see ToolFormat#read

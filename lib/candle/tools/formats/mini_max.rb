@@ -12,7 +12,10 @@ module Candle
                         tokens: %w[<minimax:tool_call> </minimax:tool_call>],
                         header: /<invoke\s+name="(?<name>[^"]+)"\s*>/,
                         opening: /<parameter\s+name="(?<key>[^"]+)"\s*>/, closing: "</parameter>",
-                        footer: %r{\s*</invoke>}, begun: /<invoke name=[^>\n]*>?/
+                        footer: %r{\s*</invoke>}, begun: /<invoke name=[^>\n]*>?/,
+                        spelled: { opening: "<minimax:tool_call>\n<invoke name=\"", named: "\">\n",
+                                   before: "<parameter name=\"", between: "\">", closing: ["</parameter>", "\n"],
+                                   ending: "</invoke>\n</minimax:tool_call>" }
     )
   end
 end

@@ -8,7 +8,9 @@ module Candle
                  tokens: %w[<tool_call> </tool_call>],
                  header: %r{(?:<tool_call>\s*)?<function=(?<name>[^>\n]+)>(?=\s*</?[pf])},
                  begun: %r{(?:<tool_call>\s*)?(?:<[a-z]*(?:=[^>\n]*(?:>\s*(?:</?)?)?)?)?},
-                 opening: /<parameter=(?<key>[^>\n]+)>/, closing: "</parameter>", footer: %r{\s*</function>}
+                 opening: /<parameter=(?<key>[^>\n]+)>/, closing: "</parameter>", footer: %r{\s*</function>},
+                 spelled: { opening: "<tool_call>\n<function=", named: ">\n", before: "<parameter=", between: ">\n",
+                            closing: ["\n</parameter>", "\n"], ending: "</function>\n</tool_call>" }
     )
   end
 end

@@ -14,15 +14,32 @@ module Candle
       # @param footer [Regexp] what ends a call
       # @param begun [Regexp] what may become a header
       # @param wrapper [String, nil] what may follow the footer
+      # @param spelled [Hash, nil] how a call is written, as {ArgumentGrammar#tagged_calls} takes it
       # @param options [Hash] as {ToolFormat} takes them
-      def initialize(name, header:, opening:, closing:, footer:, begun:, wrapper: nil, **options)
+      def initialize(name, header:, opening:, closing:, footer:, begun:, wrapper: nil, spelled: nil, **options)
         super(name, **options)
+        @spelled = spelled
         @begun = /\A(?:#{begun.source})\z/m
         @wrapper = wrapper
         @header = header
         @opening = opening
         @closing = closing
         @footer = footer
+      end
+
+      # @see ToolFormat#grammar
+      def grammar(tools)
+        @spelled && ArgumentGrammar.new(tools).tagged_calls(**@spelled, tokens: tokens)
+      end
+
+      # @see ToolFormat#guarded
+      def guarded(tools)
+        return unless @spelled
+
+        opening = tokens.find { |token| @spelled[:opening].start_with?(token) } or return
+        rest = @spelled.merge(opening: @spelled[:opening].delete_prefix(opening))
+        grammar = ArgumentGrammar.new(tools).tagged_calls(**rest, tokens: tokens)
+        grammar && [opening, grammar]
       end
 
       # @see ToolFormat#read
