@@ -3,7 +3,14 @@
 require "tmpdir"
 
 RSpec.describe Candle::Server::OpenAIBatches do
-  around { |example| Dir.mktmpdir { |folder| (@folder = folder) && example.run } }
+  # What is computed in the background ends before its folder does.
+  around do |example|
+    Dir.mktmpdir do |folder|
+      @folder = folder
+      example.run
+      Thread.list.select { |thread| thread.name == "candle batches" }.each { |thread| thread.join(20) }
+    end
+  end
 
   def serve(**options)
     Candle::Server.new(models: ServedModels.models, storage: @folder, max_tokens: 64, **options)
