@@ -34,8 +34,6 @@ module Candle
       #
       # @return [void]
       def attend
-        return if @thread&.alive? && @process == Process.pid
-
         @mutex.synchronize do
           next if (@thread&.alive? && @process == Process.pid) || !work? || gate.closed?
 
@@ -71,7 +69,8 @@ module Candle
 
       # @return [void]
       def close
-        @thread.join if @thread && @process == Process.pid && !@thread.equal?(Thread.current)
+        thread = @thread
+        thread.join if thread && @process == Process.pid && !thread.equal?(Thread.current)
       end
 
       private
@@ -110,12 +109,22 @@ module Candle
 
       # Batches of other processes are waited for: one of those may end before its work does.
       def compute_all
-        while work? && !gate.closed?
+        until done?
           computed = open.map { |batch| compute(batch[:id]) }
           sleep(GLANCE) if computed.none?
         end
       rescue StandardError => e
         Candle.logger.error { "batches: #{e.class}: #{e.message}" }
+      end
+
+      # Whoever adds a batch after this finds no thread, and begins another.
+      def done?
+        @mutex.synchronize do
+          next false if work? && !gate.closed?
+
+          @thread = nil
+          true
+        end
       end
 
       # @return [Boolean] whether this process had the batch

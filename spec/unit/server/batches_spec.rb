@@ -182,6 +182,13 @@ RSpec.describe Candle::Server::OpenAIBatches do
     over(server, again.json["id"])
   end
 
+  it "begins batches that come as the one before ends" do
+    server, = ServedModels.scripted("one", storage: @folder)
+    file = upload(server, [line("a")]).json["id"]
+    ends = Array.new(40) { over(server, batch(server, file).json["id"], 5)["status"] }
+    expect(ends).to all(eq("completed"))
+  end
+
   it "refuses what is malformed, and names that were made up" do
     server = serve
     file = upload(server, [line("a")]).json["id"]
