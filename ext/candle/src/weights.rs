@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use formats::weights::{self, Value as EngineValue, WeightSource};
 use magnus::{
-    function, method, prelude::*, value::ReprValue, Error, IntoValue, RArray, RHash, RModule, Ruby,
-    Value,
+    function, method, prelude::*, value::ReprValue, Error, IntoValue, RArray, RHash, RModule,
+    RString, Ruby, Value,
 };
 
 use crate::{convert, gvl, tensor::RbTensor};
@@ -66,6 +66,21 @@ fn tensor(
     Ok(RbTensor::new(ruby, tensor))
 }
 
+/// The bytes of a tensor in another type; rows of so many heads are sorted as GGUF files have them.
+fn encoded(
+    ruby: &Ruby,
+    weights: &RbWeights,
+    name: String,
+    kind: String,
+    heads: Option<usize>,
+) -> Result<RString, Error> {
+    let bytes = gvl::leave(ruby, |cancel| {
+        cancel.check()?;
+        weights::encoded(weights.0.as_ref(), &name, &kind, heads)
+    })?;
+    Ok(ruby.str_from_slice(&bytes))
+}
+
 fn metadata(ruby: &Ruby, weights: &RbWeights) -> Result<RHash, Error> {
     gvl::hold(ruby, || {
         let metadata = ruby.hash_new();
@@ -104,5 +119,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_has", method!(has, 1))?;
     class.define_private_method("_info", method!(info, 1))?;
     class.define_private_method("_tensor", method!(tensor, 3))?;
+    class.define_private_method("_encoded", method!(encoded, 3))?;
     class.define_private_method("_metadata", method!(metadata, 0))
 }

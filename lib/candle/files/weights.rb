@@ -61,6 +61,16 @@ module Candle
     end
 
     # @param name [String, Symbol]
+    # @param type [String, Symbol] `f32`, `f16`, `bf16`, or a block type such as `q4_k`
+    # @param heads [Integer, nil] sorts the rows of so many heads so that those rotated together are neighbours, as
+    #   GGUF files have them
+    # @return [String] the tensor's bytes in that type, little-endian
+    # @raise [InvalidInputError] when its rows are not whole blocks of the type
+    def encoded(name, type, heads: nil)
+      _encoded(named(name), type.to_s, heads)
+    end
+
+    # @param name [String, Symbol]
     # @return [Hash, nil] `shape:`, `dtype:` (a Symbol, also for quantized types such as `:q4_k`), `bytes:`
     #   and `file:`; nil when there is no such tensor
     def info(name)

@@ -93,6 +93,19 @@ class Inputs
     Candle::EmbeddingModel.from_pretrained(copy, device: "cpu").embed("the fox")
   end
 
+  # Parts of weights that other libraries quantized, and what the configuration says of them.
+  def try_quantized(random)
+    mutations = Mutations.new(random)
+    name = "../quantized/#{mutations.pick(Dir.children(File.join(ROOT, "quantized")).sort)}"
+    copy = if random.rand(3).zero?
+             damaged(name, "config.json") { |bytes| mutations.json(bytes) }
+           else
+             damaged(name, "model.safetensors") { |bytes| mutations.safetensors(bytes) }
+           end
+    weights = Candle::Weights.open(copy)
+    weights.names.each { |tensor| weights.tensor(tensor, device: "cpu") }
+  end
+
   def try_outliers(random)
     @outliers ||= OutlierModel.new(name_of("bert-sentence"), File.join(@folder, "outliers"))
     @outliers.check(random)

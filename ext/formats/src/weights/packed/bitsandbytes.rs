@@ -17,7 +17,7 @@ const STATES: [(&str, &str); 2] = [
 ];
 
 /// One over 127, as the reference multiplies by it.
-const BYTE_STEP: f32 = 7.874_015_7e-3;
+const BYTE_STEP: f32 = 7.874_016e-3;
 
 pub fn find(parts: &Parts<'_>, _: &Scheme, name: &str) -> Result<Option<Found>> {
     for (ending, format) in STATES {

@@ -1,0 +1,111 @@
+# frozen_string_literal: true
+
+require "spec_helper"
+require "tmpdir"
+
+RSpec.describe Candle::Quantizer do
+  let(:text) { "the quick brown fox jumps" }
+
+  around do |example|
+    Dir.mktmpdir do |directory|
+      @directory = directory
+      example.run
+    end
+  end
+
+  def decoder(name)
+    File.join(TinyModels.path("decoders"), name)
+  end
+
+  def quantized(name)
+    File.expand_path("../fixtures/quantized/#{name}", __dir__)
+  end
+
+  def logprobs(source)
+    Candle::LLM.from_pretrained(source, device: "cpu").logprobs(text).filter_map { |entry| entry[:logprob] }
+  end
+
+  def worst(one, other)
+    one.zip(other).map { |a, b| (a - b).abs }.max
+  end
+
+  %w[llama llama3 llama-linear qwen2 qwen3].each do |name|
+    it "writes #{name} as a file that says the same" do
+      path = described_class.quantize(decoder(name), to: File.join(@directory, "m.gguf"), type: "f32")
+      expect(worst(logprobs(path), logprobs(decoder(name)))).to be < 1e-4
+    end
+  end
+
+  it "rounds weights to the blocks of a type" do
+    path = described_class.quantize(decoder("qwen3"), to: File.join(@directory, "m.gguf"), type: "q8_0")
+    weights = Candle::Weights.open(path)
+    expect(weights.info("blk.0.attn_q.weight")[:dtype].to_s).to eq("q8_0")
+    expect(weights.info("output_norm.weight")[:dtype]).to eq(:f32)
+    expect(worst(logprobs(path), logprobs(decoder("qwen3")))).to be_between(1e-6, 0.2)
+  end
+
+  it "writes several files that load as one" do
+    whole = described_class.quantize(decoder("llama"), to: File.join(@directory, "m.gguf"), type: "f16")
+    parts = described_class.quantize(decoder("llama"), to: File.join(@directory, "s.gguf"), type: "f16",
+                                                       shard_size: 20_000)
+    expect(File.basename(parts)).to match(/\As-00001-of-0000\d\.gguf\z/)
+    expect(logprobs(parts)).to eq(logprobs(whole))
+  end
+
+  it "writes nothing when it is interrupted" do
+    stop = proc { |done, _| raise Interrupt if done == 3 }
+    path = File.join(@directory, "m.gguf")
+    expect { described_class.quantize(decoder("llama"), to: path, progress: stop) }.to raise_error(Interrupt)
+    expect(Dir.children(@directory)).to be_empty
+  end
+
+  it "says what it can't write" do
+    path = File.join(@directory, "m.gguf")
+    expect { described_class.quantize(decoder("gpt2"), to: path) }
+      .to raise_error(Candle::UnsupportedModelError, /"gpt2" can't be written as GGUF/)
+    expect { described_class.quantize(decoder("mistral"), to: path) }
+      .to raise_error(Candle::UnsupportedModelError, /windows of \d+ tokens/)
+    expect { described_class.quantize(decoder("llama"), to: path, type: "q9") }.to raise_error(ArgumentError, /q9/)
+    expect { described_class.quantize(decoder("llama"), to: path, imatrix: "m") }.to raise_error(ArgumentError)
+    expect(Dir.children(@directory)).to be_empty
+  end
+
+  it "writes quantized checkpoints with dense weights" do
+    dense = described_class.convert(quantized("awq"), to: File.join(@directory, "dense"), dtype: "f32")
+    one = Candle::Weights.open(dense)
+    other = Candle::Weights.open(quantized("awq"))
+    name = "model.layers.0.mlp.up_proj.weight"
+    expect(one.info(name)[:dtype]).to eq(:f32)
+    expect(other.info(name)[:dtype]).to eq(:awq)
+    expect(one.tensor(name, device: "cpu").to_packed).to eq(other.tensor(name, device: "cpu").to_packed)
+    expect(JSON.parse(File.read(File.join(dense, "config.json")))).not_to include("quantization_config")
+  end
+
+  describe "checkpoints that other libraries quantized" do
+    # The fixture with a tokenizer of as many tokens.
+    let(:source) do
+      path = File.join(@directory, "gptq")
+      FileUtils.cp_r(quantized("gptq"), path)
+      FileUtils.cp(%w[tokenizer.json tokenizer_config.json].map { |file| File.join(decoder("llama"), file) }, path)
+      path
+    end
+
+    it "are the model that their dense weights are" do
+      dense = described_class.convert(source, to: File.join(@directory, "dense"), dtype: "f32")
+      expect(worst(logprobs(source), logprobs(dense))).to be < 1e-3
+    end
+
+    it "say what stays quantized and what was expanded" do
+      kernels = Candle::LLM.from_pretrained(source, device: "cpu").device_report[:kernels]
+      expect(kernels["linear"]).to include("q4_0", "q5_0", "q8_0")
+      expect(kernels["expanded_weights"]).to eq("gptq as f32")
+    end
+
+    it "embed texts too" do
+      model = Candle::EmbeddingModel.from_pretrained(source, device: "cpu")
+      dense = described_class.convert(source, to: File.join(@directory, "dense"), dtype: "f32")
+      other = Candle::EmbeddingModel.from_pretrained(dense, device: "cpu")
+      expect(model.similarity(model.embed(text), other.embed(text))).to be > 0.9999
+    end
+  end
+end
