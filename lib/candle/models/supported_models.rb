@@ -14,7 +14,11 @@ module Candle
       "clip" => %i[clip]
     }.freeze
     # What a `model_type` is for, where its shape does not say it.
-    SPECIAL = { "t5" => %i[embedding seq2seq], "mt5" => %i[embedding seq2seq], "bart" => %i[seq2seq classifier] }.freeze
+    SPECIAL = {
+      "t5" => %i[embedding seq2seq], "mt5" => %i[embedding seq2seq], "bart" => %i[seq2seq classifier],
+      "umt5" => %i[embedding ner], "t5gemma" => %i[embedding reranker classifier ner],
+      "bert-generation" => %i[embedding]
+    }.freeze
     # Two towers; the table has each of them.
     CLIP = %w[clip siglip siglip2].map { |type| ["clip", type, []] }.freeze
     # Parts of other checkpoints, which have a `model_type` of their own.

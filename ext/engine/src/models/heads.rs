@@ -15,6 +15,8 @@ pub enum HeadKind {
     Token,
     /// Logits over the vocabulary per token.
     MaskedLanguage,
+    /// How likely an answer starts and ends at a token.
+    Question,
 }
 
 impl HeadKind {
@@ -24,6 +26,7 @@ impl HeadKind {
             Self::Sequence => "sequence classification head",
             Self::Token => "token classification head",
             Self::MaskedLanguage => "masked language model head",
+            Self::Question => "question answering head",
         }
     }
 }
@@ -31,6 +34,8 @@ impl HeadKind {
 #[derive(Debug)]
 pub struct Head {
     pub dense: Option<Linear>,
+    /// Another one behind it, with the same activation (UltraBERT).
+    pub second_dense: Option<Linear>,
     pub activation: Activation,
     pub norm: Option<Norm>,
     pub output: Linear,
@@ -42,6 +47,8 @@ pub struct Head {
 pub enum HeadPooling {
     First,
     Mean,
+    /// The mean of the logits of all tokens.
+    MeanLogits,
     /// The last token's that is not this padding token, which a text may end in when it also marks
     /// the end of texts.
     Last {
@@ -58,6 +65,7 @@ impl Head {
     pub fn of_last_token(output: Linear, padding: Option<u32>) -> Self {
         Self {
             dense: None,
+            second_dense: None,
             activation: Activation::Identity,
             norm: None,
             output,
@@ -68,10 +76,14 @@ impl Head {
     /// A `CorruptModel` error unless the matrices fit each other.
     pub fn check(self, hidden: usize) -> Result<Self> {
         let inner = self.dense.as_ref().map_or(hidden, Linear::outputs);
+        let second = self.second_dense.as_ref();
+        let reads = second.is_none_or(|dense| dense.inputs() == inner);
+        let inner = second.map_or(inner, Linear::outputs);
         let fits = self
             .dense
             .as_ref()
             .is_none_or(|dense| dense.inputs() == hidden)
+            && reads
             && self.output.inputs() == inner
             && self.norm.as_ref().is_none_or(|norm| norm.width() == inner);
         if fits {
@@ -89,6 +101,9 @@ impl Head {
 
     /// f32 [sequences, labels] from [tokens, hidden], as the checkpoint was trained.
     pub fn sequence_logits(&self, hidden: &Tensor, sequences: &PackedSequences) -> Result<Tensor> {
+        if self.pooling == HeadPooling::MeanLogits {
+            return Pooling::Mean.pool(&self.logits(hidden)?, sequences, 0);
+        }
         let pooled = self.pooling.pool(hidden, sequences)?;
         self.logits(&pooled.to_dtype(hidden.dtype())?)
     }
@@ -112,7 +127,8 @@ impl Head {
     }
 
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
-        for linear in self.dense.iter().chain([&self.output]) {
+        let dense = self.dense.iter().chain(&self.second_dense);
+        for linear in dense.chain([&self.output]) {
             inventory.add_linear(linear)?;
         }
         match &self.norm {
@@ -124,7 +140,7 @@ impl Head {
     /// f32 [rows, labels] from [rows, hidden].
     pub fn logits(&self, rows: &Tensor) -> Result<Tensor> {
         let mut x = rows.clone();
-        if let Some(dense) = &self.dense {
+        for dense in self.dense.iter().chain(&self.second_dense) {
             x = dense.forward_with(
                 &x,
                 &Epilogue {
@@ -144,7 +160,7 @@ impl HeadPooling {
     fn pool(self, hidden: &Tensor, sequences: &PackedSequences) -> Result<Tensor> {
         match self {
             Self::First => Pooling::Cls.pool(hidden, sequences, 0),
-            Self::Mean => Pooling::Mean.pool(hidden, sequences, 0),
+            Self::Mean | Self::MeanLogits => Pooling::Mean.pool(hidden, sequences, 0),
             Self::Last { padding } => last_where(hidden, sequences, |id| Some(id) != padding, 0),
             Self::LastOf { token } => {
                 last_where(hidden, sequences, |id| Some(id) == token, usize::MAX)

@@ -23,6 +23,8 @@ pub struct Parameters<'a> {
     dtype: DType,
     /// Whether linear layers are rounded to bytes.
     int8: bool,
+    /// What stands for `<>` in names, such as a language.
+    variant: &'a str,
 }
 
 impl<'a> Parameters<'a> {
@@ -39,7 +41,17 @@ impl<'a> Parameters<'a> {
             device,
             dtype,
             int8: false,
+            variant: "",
         })
+    }
+
+    /// The same, for names in which `<>` stands for this.
+    pub fn of_variant<'b>(&'b self, variant: &'b str) -> Parameters<'b> {
+        Parameters {
+            prefixes: self.prefixes.clone(),
+            variant,
+            ..*self
+        }
     }
 
     /// With `int8`, linear layers are rounded to bytes.
@@ -115,6 +127,15 @@ impl<'a> Parameters<'a> {
         Ok(outputs.copied().unwrap_or(0))
     }
 
+    /// The same of a linear layer that may consist of groups; see `grouped_matrix`.
+    pub fn grouped_outputs(&self, place: impl Into<Place>) -> Result<usize> {
+        let place = place.into();
+        match self.shape(place)?[..] {
+            [groups, _, outputs] if outputs > 1 => Ok(groups * outputs),
+            _ => self.outputs(place),
+        }
+    }
+
     pub fn tensor(&self, place: impl Into<Place>) -> Result<Tensor> {
         self.read(&self.weight_name(place.into())?)
     }
@@ -132,6 +153,13 @@ impl<'a> Parameters<'a> {
     pub fn optional_tensor(&self, place: impl Into<Place>) -> Result<Option<Tensor>> {
         let name = self.find(place.into(), WEIGHT_ENDINGS);
         name.map(|name| self.read(&name)).transpose()
+    }
+
+    /// The same in f32, whatever the model computes in.
+    pub fn optional_exact(&self, place: impl Into<Place>) -> Result<Option<Tensor>> {
+        let name = self.find(place.into(), WEIGHT_ENDINGS);
+        let read = |name: String| self.source.tensor(&name, Some(DType::F32), self.device);
+        name.map(read).transpose()
     }
 
     pub fn bias(&self, place: impl Into<Place>) -> Result<Option<Tensor>> {
@@ -227,11 +255,47 @@ impl<'a> Parameters<'a> {
 
     /// A weight `[outputs, inputs]`, expanded.
     pub fn matrix(&self, place: impl Into<Place>, inputs: usize, outputs: usize) -> Result<Tensor> {
+        let place = place.into();
+        if self.shape(place)?.len() == 3 {
+            return self.grouped_matrix(place, inputs, outputs);
+        }
         if self.names.transposed {
             Ok(self.shaped(place, &[inputs, outputs])?.t()?.contiguous()?)
         } else {
             self.shaped(place, &[outputs, inputs])
         }
+    }
+
+    /// A weight `[outputs, inputs]` of groups that read some inputs each and make as many parts of the outputs:
+    /// stored as `[outputs, inputs of a group, 1]` (SqueezeBERT), or as `[groups, inputs, outputs of a group]`
+    /// (ConvBERT).
+    fn grouped_matrix(&self, place: Place, inputs: usize, outputs: usize) -> Result<Tensor> {
+        let shape = self.shape(place)?;
+        let weight = match shape[..] {
+            [rows, read, 1] if rows == outputs && read > 0 && inputs % read == 0 => {
+                let groups = inputs / read;
+                if outputs % groups != 0 {
+                    return Err(self.misfit(place, &[outputs, inputs]));
+                }
+                self.tensor(place)?
+                    .reshape((groups, outputs / groups, read))?
+            }
+            [groups, read, made] if groups * read == inputs && groups * made == outputs => {
+                self.tensor(place)?.transpose(1, 2)?
+            }
+            _ => return Err(self.misfit(place, &[outputs, inputs])),
+        };
+        let (groups, made, read) = weight.dims3()?;
+        let rows = (0..groups).map(|group| {
+            let before = Tensor::zeros((made, group * read), self.dtype, self.device)?;
+            let after = (groups - group - 1) * read;
+            let after = Tensor::zeros((made, after), self.dtype, self.device)?;
+            Tensor::cat(&[before, weight.get(group)?.contiguous()?, after], 1)
+        });
+        Ok(Tensor::cat(
+            &rows.collect::<candle_core::Result<Vec<_>>>()?,
+            0,
+        )?)
     }
 
     /// A linear layer of tensors that were read from the parts.
@@ -375,6 +439,7 @@ impl<'a> Parameters<'a> {
                     .iter()
                     .map(move |ending| format!("{module}{ending}"))
             })
+            .map(|name| name.replace("<>", self.variant))
             .find(|name| self.source.has(name))
     }
 

@@ -12,7 +12,7 @@ macro_rules! parts {
 
         /// The modules of a family by part. A name that is empty stands for a part that the family does
         /// not have; `|` separates the names that checkpoints of one family differ in, of which the first
-        /// that exists counts. Names of layers' parts follow `layer`.
+        /// that exists counts. Names of layers' parts follow `layer`; `#` stands in them for its number once more.
         #[derive(Clone, Copy, Debug)]
         pub struct Names {
             /// What transformers puts before the names of the bare model where a head stands beside it.
@@ -66,6 +66,15 @@ parts! {
     RegisterTokens register_tokens Model;
     PositionEmbedding position_embedding Model;
     TokenTypes token_types Model;
+    /// Tables of which every token has the first row: its task (ERNIE), and the box around it (LayoutLM).
+    TaskTypes task_types Model;
+    BoxColumns box_columns Model;
+    BoxRows box_rows Model;
+    BoxHeights box_heights Model;
+    BoxWidths box_widths Model;
+    /// Frequencies of rotary positions (ESM), and their sines beside their cosines (RoFormer), where files have them.
+    RopeFrequencies rope_frequencies Model;
+    RopeTable rope_table Model;
     EmbeddingNorm embedding_norm Model;
     EmbeddingProjection embedding_projection Model;
     /// Where the state of the low one of two stacks starts (HRM).
@@ -169,6 +178,34 @@ parts! {
     XieluMost xielu_most Layer;
     /// What is added to attention's output where its matrix has no bias (GPT-NeoX Japanese).
     AttentionOutputBias attention_output_bias Layer;
+    /// What makes queries, keys and values where a token sees all others (Longformer).
+    GlobalQuery global_query Layer;
+    GlobalKey global_key Layer;
+    GlobalValue global_value Layer;
+    /// A convolution over values beside attention (Nyströmformer).
+    ValueConvolution value_convolution Layer;
+    /// Convolutions whose kernels each token makes: of keys, in two steps, the kernels, and what they are over
+    /// (ConvBERT).
+    KeyDepthwise key_depthwise Layer;
+    KeyPointwise key_pointwise Layer;
+    KeyConvolutionBias key_convolution_bias Layer;
+    KernelMaker kernel_maker Layer;
+    ConvolvedValue convolved_value Layer;
+    /// Into the narrower rows of a layer, into those of queries and keys, and out again (MobileBERT).
+    NarrowInput narrow_input Layer;
+    NarrowInputNorm narrow_input_norm Layer;
+    NarrowShared narrow_shared Layer;
+    NarrowSharedNorm narrow_shared_norm Layer;
+    NarrowOutput narrow_output Layer;
+    NarrowOutputNorm narrow_output_norm Layer;
+    /// MLPs before the last one of a layer; `{}` stands for the number (MobileBERT).
+    EarlierUp earlier_up Layer;
+    EarlierDown earlier_down Layer;
+    EarlierNorm earlier_norm Layer;
+    /// Of the adapter of a language behind the MLP; `<>` stands for the language (X-MOD).
+    AdapterNorm adapter_norm Layer;
+    AdapterDown adapter_down Layer;
+    AdapterUp adapter_up Layer;
     PositionQuery position_query Layer;
     PositionKey position_key Layer;
     AttentionOutput attention_output Layer;
@@ -270,6 +307,13 @@ parts! {
     MaskedNorm masked_norm Model;
     MaskedOutput masked_output Model;
     MaskedBias masked_bias Model;
+    /// A second dense layer (UltraBERT), and columns of the output matrix beside the token embedding (MobileBERT).
+    MaskedSecond masked_second Model;
+    MaskedRest masked_rest Model;
+    /// Where an answer starts and ends.
+    QuestionDense question_dense Model;
+    QuestionNorm question_norm Model;
+    QuestionOutput question_output Model;
     /// Leads pooled states into the space that texts and images share.
     SharedSpace shared_space Model;
     /// What makes a score of the cosine of a text and an image.
@@ -338,8 +382,9 @@ impl Names {
         if place.part.scope() == Scope::Model {
             return names.collect();
         }
-        let layers = self.layers(place.layer);
+        let (layers, number) = (self.layers(place.layer), place.layer.to_string());
         names
+            .map(|name| name.replace('#', &number))
             .flat_map(|name| layers.iter().map(move |layer| format!("{layer}{name}")))
             .collect()
     }
@@ -368,6 +413,11 @@ impl Names {
     /// Whether every residual stream has matrices of its own.
     pub fn separates_lanes(&self) -> bool {
         self.lane_into.contains("{}")
+    }
+
+    /// Whether every layer has a table of distances of its own.
+    pub fn separates_relative_tables(&self) -> bool {
+        self.relative_table.contains("{}")
     }
 
     /// Whether every expert has tensors of its own.

@@ -92,7 +92,7 @@ impl Parameters<'_> {
     ) -> Result<(Projection, Linear)> {
         let input = match kind {
             MlpKind::Plain => {
-                let width = self.outputs(parts.up)?;
+                let width = self.grouped_outputs(parts.up)?;
                 Projection::split(vec![self.linear(parts.up, hidden, width)?])?
             }
             MlpKind::Gated => self.gate_and_up(parts, hidden, join)?,

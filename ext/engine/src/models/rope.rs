@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 
 use super::config::{RopeAxes, RopeConfig, RopeScaling};
 use crate::nn::rope::{self, Rope, RopeTable};
-use crate::Result;
+use crate::{Error, Result};
 
 /// Contexts are mostly shorter than this.
 const PREPARED_POSITIONS: usize = 1024;
@@ -87,6 +87,39 @@ impl Rotations {
             by_layer,
             config: config.clone(),
         })
+    }
+
+    /// The same by the sines and cosines of a file, side by side: [positions, rotary].
+    pub fn of_table(mut self, table: &Tensor) -> Result<Self> {
+        for rope in &mut self.global {
+            rope.take_table(table)?;
+        }
+        Ok(self)
+    }
+
+    /// The same by the frequencies of a file.
+    pub fn of_frequencies(
+        mut self,
+        frequencies: Vec<f32>,
+        positions: usize,
+        device: &Device,
+    ) -> Result<Self> {
+        if frequencies.len() != self.config.rotary_size / 2 {
+            return Err(Error::CorruptModel(format!(
+                "rotary positions have {} frequencies for {} dimensions",
+                frequencies.len(),
+                self.config.rotary_size
+            )));
+        }
+        let prepared = positions.min(PREPARED_POSITIONS);
+        self.global = vec![Rope::new(
+            frequencies,
+            1.0,
+            self.config.pairing,
+            prepared,
+            device,
+        )?];
+        Ok(self)
     }
 
     /// For the tokens of these pieces, one after the other.

@@ -154,7 +154,7 @@ impl TextModel {
 
     /// The head that the checkpoint carries for a task; `None` where it has none.
     pub fn load_head(
-        &self,
+        &mut self,
         blueprint: &Blueprint,
         source: &dyn WeightSource,
         kind: HeadKind,

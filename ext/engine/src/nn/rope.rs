@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
-use crate::Result;
+use crate::{Error, Result};
 use kernels::{RopeKind, Rotation};
 
 #[derive(Clone, Debug)]
@@ -53,6 +53,25 @@ impl Rope {
             kind,
             prepared,
         })
+    }
+
+    /// Takes the sines and cosines of a file, side by side, f32 [positions, rotary].
+    pub fn take_table(&mut self, table: &Tensor) -> Result<()> {
+        let count = self.frequencies.len();
+        if table.rank() != 2 || table.dim(1)? != 2 * count {
+            return Err(Error::CorruptModel(format!(
+                "a table of rotary positions has the shape {:?}, and should have rows of {}",
+                table.dims(),
+                2 * count
+            )));
+        }
+        let table = table.to_dtype(DType::F32)?;
+        self.prepared = RopeTable {
+            sines: table.narrow(1, 0, count)?.contiguous()?,
+            cosines: table.narrow(1, count, count)?.contiguous()?,
+            first: 0,
+        };
+        Ok(())
     }
 
     /// A table that has these positions.

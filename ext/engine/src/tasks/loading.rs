@@ -384,7 +384,7 @@ impl LoadedModel {
         let other = match kind {
             HeadKind::Sequence => Some("ForTokenClassification"),
             HeadKind::Token => Some("ForSequenceClassification"),
-            HeadKind::MaskedLanguage => None,
+            HeadKind::MaskedLanguage | HeadKind::Question => None,
         };
         if other.is_some_and(|other| self.info.architecture.ends_with(other)) {
             return Err(Error::UnsupportedModel(format!(

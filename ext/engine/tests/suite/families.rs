@@ -19,6 +19,7 @@ const FOLDERS: [&str; 5] = ["encoder", "decoder", "vision", "vlm", "seq2seq"];
 const SHARED: [&str; 8] = [
     "mod.rs",
     "disentangled.rs",
+    "encoder_shared.rs",
     "gemma_shared.rs",
     "latent_shared.rs",
     "mamba_shared.rs",

@@ -32,6 +32,7 @@ mod same_answer;
 mod scheduling;
 mod second_opinion;
 mod seeded;
+mod seeded_encoders;
 mod seeded_gguf;
 mod seeded_tensors;
 mod seeded_weights;

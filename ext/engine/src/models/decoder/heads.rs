@@ -51,6 +51,7 @@ impl Decoder {
         let part = match kind {
             HeadKind::Sequence => Part::SequenceOutput,
             HeadKind::Token => Part::TokenOutput,
+            HeadKind::Question => Part::QuestionOutput,
             HeadKind::MaskedLanguage => return Ok(None),
         };
         let parameters = Parameters::new(source, &blueprint.names, self.device(), self.dtype())?;

@@ -35,6 +35,110 @@ pub struct EncoderConfig {
     pub heads_on_top: HeadConfigs,
     /// DeBERTa-v2's convolution beside the first layer.
     pub convolution: Option<Convolution>,
+    pub mechanisms: Mechanisms,
+}
+
+/// What only some families have.
+#[derive(Clone, Debug, Default)]
+pub struct Mechanisms {
+    pub mixer: Mixer,
+    /// Fewer than the attention heads, where several share a key and a value.
+    pub kv_head_count: Option<usize>,
+    /// cap · tanh(score / cap) of attention's scores (Gemma 2).
+    pub soft_cap: Option<f32>,
+    /// Values rotate as queries and keys do (RoFormer).
+    pub rotates_values: bool,
+    /// The norms inside layers, where they are not those of the embeddings and the heads.
+    pub layer_norm: Option<NormConfig>,
+    pub embedding_order: EmbeddingOrder,
+    /// Embeddings of this token are zero, and those of the others are larger the more there are of it (ESM).
+    pub masked_token: Option<u32>,
+    pub adapter: Option<Adapter>,
+    pub narrow: Option<Narrow>,
+    /// Which tokens see all others, and are seen by them, in a model of windows (Longformer).
+    pub sees_all: SeesAll,
+    /// Every sequence is continued to this length by tokens that are not attended to (Nyströmformer).
+    pub padded_to: Option<usize>,
+}
+
+/// What mixes the tokens of a sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mixer {
+    #[default]
+    Attention,
+    /// The real part of the Fourier transform over tokens and dimensions (FNet).
+    Fourier,
+    /// Attention, and beside it convolutions whose kernels each token makes (ConvBERT).
+    Convolutions { kernel: usize },
+    /// Attention through means of segments of tokens (Nyströmformer).
+    Landmarks { count: usize },
+    /// From sequences of `from` tokens on, blocks of queries see some blocks of keys (BigBird).
+    Blocks {
+        size: usize,
+        random: usize,
+        from: usize,
+    },
+}
+
+/// Where the projection of embeddings to the hidden size stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EmbeddingOrder {
+    /// Behind positions and norm.
+    #[default]
+    Last,
+    /// Before positions are added.
+    First,
+    /// The same, of each token's embedding between those of the next one and of the one before (MobileBERT).
+    FirstOfThree,
+}
+
+/// What stands behind the MLP of a layer for each language (X-MOD).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adapter {
+    pub language: String,
+    pub norm: AdapterNorm,
+    /// What the adapter adds to is normalized.
+    pub residual_behind_norm: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterNorm {
+    None,
+    Own,
+    /// That of the MLP.
+    Shared,
+}
+
+/// Layers that compute on narrower rows (MobileBERT).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Narrow {
+    pub width: usize,
+    pub attention: NarrowAttention,
+    /// How many MLPs stand before the last one.
+    pub earlier_mlps: usize,
+    /// Norms only multiply and add.
+    pub linear_norms: bool,
+}
+
+/// What attention reads in such a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NarrowAttention {
+    /// Narrow rows.
+    Narrow,
+    /// Narrow rows of its own make queries and keys, wide ones values.
+    Shared,
+    /// Wide rows.
+    Wide,
+    /// There is no narrow part at all.
+    Whole,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SeesAll {
+    #[default]
+    None,
+    /// The first token in classification, the question in answering.
+    ByTask { separator: Option<u32> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +152,12 @@ pub struct LayerConfig {
 pub enum SequencePooling {
     First,
     Mean,
+    /// The last token's that is not this one, with which texts are padded.
+    Last {
+        padding: Option<u32>,
+    },
+    /// The mean of all tokens' logits (EuroBERT).
+    MeanLogits,
 }
 
 /// How the heads on top of a family work; which tensors they have is found in the file.
@@ -57,6 +167,8 @@ pub struct HeadConfigs {
     pub sequence_activation: Activation,
     pub token_activation: Activation,
     pub masked_activation: Activation,
+    /// Logits over the vocabulary are read off the token embedding, and nothing else says so in the file.
+    pub masked_tied: bool,
 }
 
 impl Default for HeadConfigs {
@@ -66,6 +178,7 @@ impl Default for HeadConfigs {
             sequence_activation: Activation::Tanh,
             token_activation: Activation::Gelu,
             masked_activation: Activation::Gelu,
+            masked_tied: false,
         }
     }
 }
@@ -82,10 +195,15 @@ impl EncoderConfig {
         AttentionShape {
             hidden_size: self.hidden_size,
             head_count: self.head_count,
-            kv_head_count: self.head_count,
+            kv_head_count: self.mechanisms.kv_head_count.unwrap_or(self.head_count),
             head_size: self.head_size,
             value_size: self.head_size,
         }
+    }
+
+    /// Of the norms inside layers.
+    pub fn layer_norm(&self) -> NormConfig {
+        self.mechanisms.layer_norm.unwrap_or(self.norm)
     }
 
     /// How many layers have weights of their own.

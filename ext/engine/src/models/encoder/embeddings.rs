@@ -4,12 +4,14 @@ use std::borrow::Cow;
 
 use candle_core::Tensor;
 
-use super::config::EncoderConfig;
+use super::config::{EmbeddingOrder, EncoderConfig};
+use super::narrow::{ScaledNorm, UNSAID_EPSILON};
+use super::spans::Spans;
 use crate::models::config::{Frequencies, Positions};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::positions::sinusoids;
-use crate::nn::{elementwise, Embedding, Inventory, Linear, Lookup, Norm, PackedSequences};
+use crate::nn::{elementwise, Embedding, Inventory, Linear, Lookup, PackedSequences};
 use crate::{Error, Result};
 
 #[derive(Debug)]
@@ -18,10 +20,17 @@ pub struct Embeddings {
     scale: f32,
     positions: Option<Embedding>,
     token_types: Option<Embedding>,
-    norm: Option<Norm>,
+    /// Added to the embedding of every token.
+    constant: Option<Tensor>,
+    norm: Option<ScaledNorm>,
     projection: Option<Linear>,
+    order: EmbeddingOrder,
+    masked_token: Option<u32>,
     counting: Counting,
 }
+
+/// The share of tokens that ESM was trained without.
+const UNSEEN_IN_TRAINING: f32 = 0.15 * 0.8;
 
 /// Which row of the position table a token has.
 #[derive(Clone, Copy, Debug)]
@@ -52,10 +61,20 @@ impl Counting {
 
 impl Embeddings {
     pub fn load(config: &EncoderConfig, parameters: &Parameters<'_>) -> Result<Self> {
-        let width = config.embedding_size;
+        let order = config.mechanisms.embedding_order;
+        let token_width = config.embedding_size;
+        // Positions and types are as wide as what they are added to.
+        let width = match order {
+            EmbeddingOrder::Last => token_width,
+            EmbeddingOrder::First | EmbeddingOrder::FirstOfThree => config.hidden_size,
+        };
+        let read = match order {
+            EmbeddingOrder::FirstOfThree => 3 * token_width,
+            EmbeddingOrder::First | EmbeddingOrder::Last => token_width,
+        };
         let counting = Counting::of(config.positions);
         let embeddings = Self {
-            tokens: parameters.table(Part::TokenEmbedding, width)?,
+            tokens: parameters.table(Part::TokenEmbedding, token_width)?,
             scale: config.embedding_scale,
             positions: match config.positions {
                 Positions::None => None,
@@ -83,12 +102,18 @@ impl Embeddings {
             } else {
                 None
             },
-            norm: parameters.optional_norm(Part::EmbeddingNorm, &[width], config.norm)?,
-            projection: parameters.optional_linear(Part::EmbeddingProjection, width)?,
+            constant: first_rows(parameters, width)?,
+            norm: embedding_norm(config, parameters, width)?,
+            projection: match order {
+                EmbeddingOrder::First if token_width == width => None,
+                _ => parameters.optional_linear(Part::EmbeddingProjection, read)?,
+            },
+            order,
+            masked_token: config.mechanisms.masked_token,
             counting,
         };
         let projection = embeddings.projection.as_ref();
-        let width = projection.map_or(width, Linear::outputs);
+        let width = projection.map_or(token_width, Linear::outputs);
         if width == config.hidden_size {
             Ok(embeddings)
         } else {
@@ -119,7 +144,10 @@ impl Embeddings {
             inventory.add_embedding(table);
         }
         if let Some(norm) = &self.norm {
-            inventory.add_norm(norm)?;
+            norm.list(inventory)?;
+        }
+        if let Some(constant) = &self.constant {
+            inventory.add_tensor(constant);
         }
         match &self.projection {
             Some(projection) => inventory.add_linear(projection),
@@ -130,7 +158,30 @@ impl Embeddings {
     /// [tokens, hidden]
     pub fn forward(&self, sequences: &PackedSequences) -> Result<Tensor> {
         let positions = self.position_ids(sequences);
-        self.embed(sequences.ids(), positions, sequences.type_ids())
+        let (ids, types) = (sequences.ids(), sequences.type_ids());
+        if self.order == EmbeddingOrder::Last && self.masked_token.is_none() {
+            return self.embed(ids, positions, types);
+        }
+        let mut tokens = Embedding::sum(&[self.lookup(ids)])?;
+        if let Some(masked) = self.masked_token {
+            tokens = elementwise::multiply(&tokens, &without(masked, sequences, &tokens)?)?;
+        }
+        if self.order == EmbeddingOrder::FirstOfThree {
+            let spans = Spans::whole(sequences.boundaries());
+            let (next, before) = (
+                spans.neighbours(&tokens, 1)?,
+                spans.neighbours(&tokens, -1)?,
+            );
+            tokens = Tensor::cat(&[&next, &tokens, &before], 1)?;
+        }
+        if let (Some(projection), true) = (&self.projection, self.order != EmbeddingOrder::Last) {
+            tokens = projection.forward(&tokens)?;
+        }
+        let others = self.other_lookups(positions, types);
+        if !others.is_empty() {
+            tokens = elementwise::add(&tokens, &Embedding::sum(&others)?)?;
+        }
+        self.finish(tokens)
     }
 
     /// Tokens of as many sequences, before each of which so many stand in its own: [tokens, hidden].
@@ -142,12 +193,17 @@ impl Embeddings {
         self.embed(ids, before.map(position).collect(), &vec![0; ids.len()])
     }
 
-    fn embed(&self, ids: &[u32], positions: Vec<u32>, types: &[u32]) -> Result<Tensor> {
-        let mut lookups = vec![Lookup {
+    fn lookup<'a>(&'a self, ids: &'a [u32]) -> Lookup<'a> {
+        Lookup {
             table: &self.tokens,
             rows: ids.into(),
             what: "token id",
-        }];
+        }
+    }
+
+    /// What is added to the tokens' embeddings.
+    fn other_lookups<'a>(&'a self, positions: Vec<u32>, types: &'a [u32]) -> Vec<Lookup<'a>> {
+        let mut lookups = Vec::new();
         if let Some(table) = &self.positions {
             lookups.push(Lookup {
                 table,
@@ -162,19 +218,33 @@ impl Embeddings {
                 what: "token type",
             });
         }
-        let mut x = if self.scale == 1.0 || lookups.len() == 1 {
+        lookups
+    }
+
+    fn embed(&self, ids: &[u32], positions: Vec<u32>, types: &[u32]) -> Result<Tensor> {
+        let mut lookups = vec![self.lookup(ids)];
+        lookups.extend(self.other_lookups(positions, types));
+        let x = if self.scale == 1.0 || lookups.len() == 1 {
             elementwise::scale(&Embedding::sum(&lookups)?, self.scale)?
         } else {
             let tokens = Embedding::sum(&lookups[..1])?;
             let tokens = elementwise::scale(&tokens, self.scale)?;
             elementwise::add(&tokens, &Embedding::sum(&lookups[1..])?)?
         };
+        self.finish(x)
+    }
+
+    /// What comes after all sums.
+    fn finish(&self, mut x: Tensor) -> Result<Tensor> {
+        if let Some(constant) = &self.constant {
+            x = elementwise::add(&x, &constant.to_dtype(x.dtype())?)?;
+        }
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;
         }
-        match &self.projection {
-            Some(projection) => projection.forward(&x),
-            None => Ok(x),
+        match (&self.projection, self.order) {
+            (Some(projection), EmbeddingOrder::Last) => projection.forward(&x),
+            _ => Ok(x),
         }
     }
 
@@ -207,4 +277,69 @@ fn type_ids<'a>(ids: &'a [u32], table: &Embedding) -> Cow<'a, [u32]> {
         Some(most) if most > last => ids.iter().map(|&id| id.min(last)).collect(),
         _ => ids.into(),
     }
+}
+
+/// Factors of token embeddings, [tokens, 1]: 0 for the masked token, and for the others more the more there are of it.
+fn without(masked: u32, sequences: &PackedSequences, like: &Tensor) -> Result<Tensor> {
+    let mut factors = Vec::with_capacity(sequences.tokens());
+    for range in sequences.ranges() {
+        let ids = &sequences.ids()[range];
+        let count = ids.iter().filter(|&&id| id == masked).count();
+        let share = count as f32 / ids.len().max(1) as f32;
+        let factor = (1.0 - UNSEEN_IN_TRAINING) / (1.0 - share);
+        factors.extend(
+            ids.iter()
+                .map(|&id| if id == masked { 0.0 } else { factor }),
+        );
+    }
+    let count = factors.len();
+    Ok(Tensor::from_vec(factors, (count, 1), like.device())?.to_dtype(like.dtype())?)
+}
+
+/// The sum of the first rows of tables of which texts use no other: a task, and the four corners, height and width
+/// of an empty box.
+fn first_rows(parameters: &Parameters<'_>, width: usize) -> Result<Option<Tensor>> {
+    let tables = [
+        (Part::TaskTypes, 1.0),
+        (Part::BoxColumns, 2.0),
+        (Part::BoxRows, 2.0),
+        (Part::BoxHeights, 1.0),
+        (Part::BoxWidths, 1.0),
+    ];
+    let mut sum: Option<Tensor> = None;
+    for (part, times) in tables {
+        if let Some(table) = parameters.optional_tensor(part)? {
+            if table.rank() != 2 || table.dim(0)? == 0 || table.dim(1)? != width {
+                return Err(parameters.misfit(part, &[1, width]));
+            }
+            let row = elementwise::scale(&table.get(0)?, times)?;
+            sum = Some(match sum {
+                Some(sum) => elementwise::add(&sum, &row)?,
+                None => row,
+            });
+        }
+    }
+    Ok(sum)
+}
+
+fn embedding_norm(
+    config: &EncoderConfig,
+    parameters: &Parameters<'_>,
+    width: usize,
+) -> Result<Option<ScaledNorm>> {
+    if !parameters.has(Part::EmbeddingNorm) {
+        return Ok(None);
+    }
+    let (linear, norm) = match config.mechanisms.narrow {
+        Some(narrow) => {
+            let norm = crate::models::config::NormConfig {
+                epsilon: UNSAID_EPSILON,
+                ..config.norm
+            };
+            (narrow.linear_norms, norm)
+        }
+        None => (false, config.norm),
+    };
+    let norm = ScaledNorm::load(parameters, Part::EmbeddingNorm, width, norm, linear)?;
+    Ok(Some(norm))
 }

@@ -5,11 +5,12 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{Embedding, Linear};
 use crate::Result;
+use candle_core::Tensor;
 use formats::weights::WeightSource;
 use kernels::Activation;
 
-use super::config::SequencePooling;
-use super::{Blueprint, Encoder};
+use super::config::{SeesAll, SequencePooling};
+use super::{Blueprint, Encoder, RowsThatSeeAll};
 
 /// The parts of a head kind.
 struct HeadParts {
@@ -41,6 +42,12 @@ impl HeadParts {
                 output: Part::MaskedOutput,
                 activation: heads.masked_activation,
             },
+            HeadKind::Question => Self {
+                dense: Part::QuestionDense,
+                norm: Part::QuestionNorm,
+                output: Part::QuestionOutput,
+                activation: heads.token_activation,
+            },
         }
     }
 }
@@ -48,7 +55,7 @@ impl HeadParts {
 impl Encoder {
     /// The head that the checkpoint carries for a task; `None` where it has none.
     pub fn load_head(
-        &self,
+        &mut self,
         blueprint: &Blueprint,
         source: &dyn WeightSource,
         kind: HeadKind,
@@ -56,13 +63,30 @@ impl Encoder {
         let parameters = Parameters::new(source, &blueprint.names, &self.device, self.dtype)?;
         let wanted = HeadParts::of(kind, self);
         let masked = kind == HeadKind::MaskedLanguage;
-        let present = if masked { wanted.dense } else { wanted.output };
-        if !parameters.has(present) {
+        let tied = masked && self.config.heads_on_top.masked_tied;
+        let signs = [wanted.output, wanted.dense, Part::MaskedBias];
+        let signs = if masked { &signs[..] } else { &signs[..1] };
+        if !tied && !signs.iter().any(|&part| parameters.has(part)) {
             return Ok(None);
         }
+        self.sees_all = match (self.config.mechanisms.sees_all, kind) {
+            (SeesAll::ByTask { .. }, HeadKind::Sequence) => RowsThatSeeAll::First,
+            (
+                SeesAll::ByTask {
+                    separator: Some(id),
+                },
+                HeadKind::Question,
+            ) => RowsThatSeeAll::Before(id),
+            _ => RowsThatSeeAll::None,
+        };
         let config = self.config();
         let dense = parameters.optional_linear(wanted.dense, config.hidden_size)?;
         let inner = dense.as_ref().map_or(config.hidden_size, Linear::outputs);
+        let second_dense = match masked {
+            true => parameters.optional_linear(Part::MaskedSecond, inner)?,
+            false => None,
+        };
+        let inner = second_dense.as_ref().map_or(inner, Linear::outputs);
         let output = if masked {
             self.masked_output(&parameters)?
         } else {
@@ -72,11 +96,14 @@ impl Encoder {
         let head = Head {
             norm: parameters.optional_norm(wanted.norm, &[inner], config.norm)?,
             dense,
+            second_dense,
             activation: wanted.activation,
             output,
             pooling: match config.heads_on_top.pooling {
                 SequencePooling::First => HeadPooling::First,
                 SequencePooling::Mean => HeadPooling::Mean,
+                SequencePooling::Last { padding } => HeadPooling::Last { padding },
+                SequencePooling::MeanLogits => HeadPooling::MeanLogits,
             },
         };
         head.check(config.hidden_size).map(Some)
@@ -86,10 +113,17 @@ impl Encoder {
     fn masked_output(&self, parameters: &Parameters<'_>) -> Result<Linear> {
         let bias = parameters.optional_tensor(Part::MaskedBias)?;
         if let Some(weight) = parameters.optional_tensor(Part::MaskedOutput)? {
-            return Linear::new(weight, bias);
+            return match parameters.optional_tensor(Part::MaskedRest)? {
+                Some(rest) => Linear::new(Tensor::cat(&[&weight, &rest.t()?], 1)?, bias),
+                None => Linear::new(weight, bias),
+            };
         }
         match self.embeddings.tokens() {
-            Embedding::Dense(table) => Linear::new(table.clone(), bias),
+            Embedding::Dense(table) => match parameters.optional_tensor(Part::MaskedRest)? {
+                // The columns that the embedding is too narrow for, as rows of the vocabulary's length.
+                Some(rest) => Linear::new(Tensor::cat(&[table, &rest.t()?], 1)?, bias),
+                None => Linear::new(table.clone(), bias),
+            },
             table => table.tied_output(bias),
         }
     }

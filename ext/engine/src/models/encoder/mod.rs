@@ -1,10 +1,15 @@
 //! One encoder for every family: token ids in, hidden states out, over packed sequences.
 
+mod adapter;
+mod attention;
 pub mod config;
 mod convolution;
 pub(super) mod embeddings;
 mod heads;
+mod kernel_convolutions;
 pub(super) mod layer;
+mod mixing;
+mod narrow;
 pub(super) mod relative;
 pub(super) mod spans;
 mod verify;
@@ -23,6 +28,7 @@ use base::runtime::device::ensure_activations;
 use formats::weights::WeightSource;
 
 pub use config::EncoderConfig;
+use config::{Mixer, SeesAll};
 
 use convolution::ConvolutionLayer;
 use embeddings::Embeddings;
@@ -44,6 +50,17 @@ pub struct Encoder {
     dtype: DType,
     /// Whether linear layers hold bytes.
     int8: bool,
+    /// Which tokens see all others, by what the model was loaded for.
+    sees_all: RowsThatSeeAll,
+    padding_id: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowsThatSeeAll {
+    None,
+    First,
+    /// Those before the first token of this kind.
+    Before(u32),
 }
 
 /// What a checkpoint of an encoder is.
@@ -94,6 +111,8 @@ impl Encoder {
             device: device.clone(),
             dtype,
             int8,
+            sees_all: RowsThatSeeAll::None,
+            padding_id: blueprint.padding_id.unwrap_or(0),
         })
     }
 
@@ -150,7 +169,10 @@ impl Encoder {
     /// as queries and inputs too, which this forward does not.
     pub fn takes_unattended(&self) -> bool {
         let disentangled = matches!(self.relative, RelativePositions::Disentangled(_));
-        !disentangled && self.convolution.is_none()
+        let mechanisms = &self.config.mechanisms;
+        let plain = mechanisms.mixer == Mixer::Attention && mechanisms.padded_to.is_none();
+        let plain = plain && mechanisms.sees_all == SeesAll::None;
+        plain && !disentangled && self.convolution.is_none()
     }
 
     /// The hidden states after the last layer, [tokens, hidden].
@@ -163,12 +185,59 @@ impl Encoder {
                 &self.device,
             )?);
         }
+        if let Some(length) = self.config.mechanisms.padded_to {
+            let (padded, rows) = self.padded(sequences, length)?;
+            let states = self.forward_whole(&padded, cancel)?;
+            let count = rows.len();
+            let rows = Tensor::from_vec(rows, count, &self.device)?;
+            return Ok(states.index_select(&rows, 0)?);
+        }
+        self.forward_whole(sequences, cancel)
+    }
+
+    /// Sequences continued to this length by padding, and the rows of their own tokens.
+    fn padded(
+        &self,
+        sequences: &PackedSequences,
+        length: usize,
+    ) -> Result<(PackedSequences, Vec<u32>)> {
+        let (mut padded, mut rows) = (PackedSequences::new(), Vec::new());
+        for range in sequences.ranges() {
+            let mut ids = sequences.ids()[range.clone()].to_vec();
+            let mut types = sequences.type_ids()[range.clone()].to_vec();
+            let first = padded.tokens() as u32;
+            rows.extend(first..first + range.len() as u32);
+            ids.resize(length.max(range.len()), self.padding_id);
+            types.resize(ids.len(), 0);
+            padded.push_attended(&ids, Some(&types), range.len())?;
+        }
+        Ok((padded, rows))
+    }
+
+    /// The rows of tokens that see all others.
+    fn rows_that_see_all(&self, sequences: &PackedSequences) -> Vec<u32> {
+        let of_sequence = |range: std::ops::Range<usize>| {
+            let count = match self.sees_all {
+                RowsThatSeeAll::None => 0,
+                RowsThatSeeAll::First => range.len().min(1),
+                RowsThatSeeAll::Before(separator) => {
+                    let ids = &sequences.ids()[range.clone()];
+                    ids.iter().position(|&id| id == separator).unwrap_or(0)
+                }
+            };
+            range.start as u32..(range.start + count) as u32
+        };
+        sequences.ranges().flat_map(of_sequence).collect()
+    }
+
+    fn forward_whole(&self, sequences: &PackedSequences, cancel: &CancelToken) -> Result<Tensor> {
         let width = self.config.hidden_size;
         let between = Linear::dtype_between(&self.device, self.dtype)?;
         ensure_activations(sequences.tokens(), width, between, &self.device)?;
         let embedded = self.embeddings.forward(sequences)?;
         let relative = self.relative.state(sequences, &self.device)?;
-        let spans = Spans::of(sequences, &self.device)?;
+        let spans = Spans::of(sequences, &self.device)?
+            .with_rows_that_see_all(self.rows_that_see_all(sequences));
         let mut x = embedded.to_dtype(between)?;
         for (number, (layer, config)) in self.layers.iter().zip(&self.config.layers).enumerate() {
             cancel.check()?;

@@ -20,7 +20,11 @@ pub enum RelativePositions {
     None,
     Rope(Rotations),
     Alibi(Vec<f32>),
-    Buckets { table: Tensor, zero: usize },
+    /// One table for all layers, or one for each.
+    Buckets {
+        tables: Vec<Tensor>,
+        zero: usize,
+    },
     Disentangled(DisentangledPositions),
 }
 
@@ -37,7 +41,7 @@ pub enum RelativeState<'a> {
     None,
     Rope(Rotation<'a>),
     Alibi(&'a [f32]),
-    Buckets { table: &'a Tensor, zero: usize },
+    Buckets { tables: &'a [Tensor], zero: usize },
     Disentangled(BucketRange),
 }
 
@@ -56,7 +60,19 @@ impl RelativePositions {
             Relative::None => Self::None,
             Relative::Rope(rope) => {
                 let positions = config.max_positions.unwrap_or(usize::MAX);
-                Self::Rope(Rotations::new(rope, positions, parts.device())?)
+                let frequencies = parts.optional_exact(Part::RopeFrequencies)?;
+                let rotations = Rotations::new(rope, positions, parts.device())?;
+                let rotations = match parts.optional_exact(Part::RopeTable)? {
+                    Some(table) => rotations.of_table(&table)?,
+                    None => rotations,
+                };
+                Self::Rope(match frequencies {
+                    Some(frequencies) => {
+                        let frequencies: Vec<f32> = frequencies.flatten_all()?.to_vec1()?;
+                        rotations.of_frequencies(frequencies, positions, parts.device())?
+                    }
+                    None => rotations,
+                })
             }
             Relative::Alibi { slopes } => Self::Alibi(slopes.clone()),
             Relative::Buckets {
@@ -64,9 +80,17 @@ impl RelativePositions {
                 farthest,
                 directions,
             } => {
-                let table = parts.tensor(Part::RelativeTable)?.to_dtype(DType::F32)?;
+                let tables = match parts.names().separates_relative_tables() {
+                    true => config.stored_layers(),
+                    false => 1,
+                };
+                let table = |layer: usize| {
+                    let place = Part::RelativeTable.at(0).expert(layer);
+                    let table = parts.tensor(place)?.to_dtype(DType::F32)?;
+                    lay_out_buckets(&table, *count, *farthest, *directions)
+                };
                 Self::Buckets {
-                    table: lay_out_buckets(&table, *count, *farthest, *directions)?,
+                    tables: (0..tables).map(table).collect::<Result<_>>()?,
                     zero: *farthest,
                 }
             }
@@ -84,7 +108,10 @@ impl RelativePositions {
                 RelativeState::Rope(rotations.of_sequences(lengths, device)?)
             }
             Self::Alibi(slopes) => RelativeState::Alibi(slopes),
-            Self::Buckets { table, zero } => RelativeState::Buckets { table, zero: *zero },
+            Self::Buckets { tables, zero } => RelativeState::Buckets {
+                tables,
+                zero: *zero,
+            },
             Self::Disentangled(positions) => {
                 RelativeState::Disentangled(positions.range(sequences.longest()))
             }
@@ -97,7 +124,10 @@ impl RelativePositions {
     pub fn shared_bias(&self) -> AttentionBias<'_> {
         match self {
             Self::Alibi(slopes) => AttentionBias::Alibi(slopes),
-            Self::Buckets { table, zero } => AttentionBias::Relative { table, zero: *zero },
+            Self::Buckets { tables, zero } => match tables.first() {
+                Some(table) => AttentionBias::Relative { table, zero: *zero },
+                None => AttentionBias::None,
+            },
             Self::None | Self::Rope(_) | Self::Disentangled(_) => AttentionBias::None,
         }
     }

@@ -27,10 +27,14 @@ impl Encoder {
         let mut sequences = PackedSequences::new();
         sequences.push(&ids, None)?;
         sequences.push(&ids[..ids.len().div_ceil(2)], None)?;
-        let embedded = self.embeddings.forward(&sequences)?;
+        let whole = match self.config.mechanisms.padded_to {
+            Some(length) => self.padded(&sequences, length)?.0,
+            None => sequences.clone(),
+        };
+        let embedded = self.embeddings.forward(&whole)?;
         evidence("the token embeddings", &embedded).check_values()?;
         if verification::has_room_for_layer(source, self.layers.len()) {
-            self.verify_first_layer(blueprint, source, &sequences, &embedded)?
+            self.verify_first_layer(blueprint, source, &whole, &embedded)?
         } else {
             log::info("the self-check has no memory to compare a layer with the CPU's")
         }

@@ -126,6 +126,7 @@ pub fn encoder(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
             ..HeadConfigs::default()
         },
         convolution: None,
+        mechanisms: Mechanisms::default(),
     })
 }
 
@@ -436,13 +437,48 @@ pub fn local_layers(
     let windows = windows(raw, config.layers.len(), Some(reach), |layer| {
         !layer.is_multiple_of(every)
     })?;
+    in_windows_of(config, &windows);
+    Ok(())
+}
+
+/// Windows of so many tokens to each side, in the layers that have one.
+pub fn in_windows_of(config: &mut EncoderConfig, windows: &[Option<usize>]) {
     for (layer, window) in config.layers.iter_mut().zip(windows) {
-        if let Some(reach) = window {
+        if let Some(reach) = *window {
             let (left, right) = (reach, reach);
             layer.attention = AttentionKind::Window { left, right };
         }
     }
-    Ok(())
+}
+
+/// Encoders with the layers of Llama, which see what follows too.
+pub fn bidirectional_llama(
+    raw: &RawConfig,
+    family: &'static str,
+    epsilon: f64,
+) -> Result<EncoderConfig> {
+    let raw = &raw.clone().with_defaults(json!({"rms_norm_eps": epsilon}));
+    let mut config = pre_norm(rotary(encoder(raw, family)?, |config| {
+        rope(raw, config.head_size, 1.0, 10_000.0)
+    })?);
+    config.norm.kind = NormKind::Rms;
+    config.mlp.kind = MlpKind::Gated;
+    if !raw.has("hidden_act") && !raw.has("hidden_activation") {
+        config.mlp.activation = Activation::Silu;
+    }
+    config.mechanisms.kv_head_count = raw.opt_usize_in("num_key_value_heads", HEADS)?;
+    Ok(config)
+}
+
+/// A width that files may leave out.
+pub fn opt_width(raw: &RawConfig, key: &str) -> Result<Option<usize>> {
+    raw.opt_usize_in(key, WIDTH)
+}
+
+/// The number of a token that files may leave out.
+pub fn token(raw: &RawConfig, key: &str) -> Result<Option<u32>> {
+    let ids = raw.opt_integers(key)?.unwrap_or_default();
+    Ok(ids.first().and_then(|&id| u32::try_from(id).ok()))
 }
 
 /// One activation for the heads of all tasks.
@@ -457,6 +493,7 @@ pub fn classifier_heads(raw: &RawConfig) -> Result<HeadConfigs> {
         sequence_activation: activation,
         token_activation: activation,
         masked_activation: activation,
+        masked_tied: false,
     })
 }
 

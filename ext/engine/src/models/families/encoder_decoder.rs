@@ -239,6 +239,7 @@ pub fn stack(
         qkv: QkvLayout::Stacked,
         heads_on_top: HeadConfigs::default(),
         convolution: None,
+        mechanisms: Mechanisms::default(),
     }
 }
 

@@ -203,6 +203,7 @@ impl<'a> GgufFile<'a> {
             qkv: QkvLayout::Stacked,
             heads_on_top: HeadConfigs::default(),
             convolution: None,
+            mechanisms: Mechanisms::default(),
         })
     }
 

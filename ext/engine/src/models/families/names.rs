@@ -191,6 +191,11 @@ pub const BERT: Names = Names {
     token_embedding: "embeddings.word_embeddings",
     position_embedding: "embeddings.position_embeddings",
     token_types: "embeddings.token_type_embeddings",
+    task_types: "embeddings.task_type_embeddings",
+    box_columns: "embeddings.x_position_embeddings",
+    box_rows: "embeddings.y_position_embeddings",
+    box_heights: "embeddings.h_position_embeddings",
+    box_widths: "embeddings.w_position_embeddings",
     embedding_norm: "embeddings.LayerNorm",
     layer: "encoder.layer.{}.",
     qkv: "attention.self.qkv|attention.self.Wqkv|attention.self.query_key_value",
@@ -209,6 +214,58 @@ pub const BERT: Names = Names {
     masked_norm: "cls.predictions.transform.LayerNorm",
     masked_output: "cls.predictions.decoder",
     masked_bias: "cls.predictions.bias|cls.predictions.decoder.bias",
+    question_output: "qa_outputs",
+    ..Names::NONE
+};
+
+/// BERT's relatives that normalize before attention and MLP, some with a norm of the layer before the MLP.
+pub const PRE_NORM_BERT: Names = Names {
+    attention_norm: "attention.LayerNorm|attention.self_attn_layer_norm|attention.ln",
+    mlp_norm: "intermediate.LayerNorm|LayerNorm|ln",
+    final_norm: "encoder.LayerNorm|encoder.ln|encoder.emb_layer_norm_after|LayerNorm",
+    ..BERT
+};
+
+/// Encoders with the layers of Llama.
+pub const BIDIRECTIONAL_LLAMA: Names = Names {
+    sequence_dense: "dense",
+    sequence_output: "classifier",
+    token_output: "classifier",
+    masked_dense: "head.linear1",
+    masked_second: "head.linear2",
+    masked_output: "lm_head|head.decoder|cls",
+    masked_bias: "lm_head.bias",
+    question_output: "qa_outputs",
+    ..LLAMA
+};
+
+/// The encoder of a pair whose decoder has the same names (T5Gemma).
+pub const ENCODER_LLAMA: Names = Names {
+    token_embedding: "encoder.embed_tokens",
+    final_norm: "encoder.norm",
+    layer: "encoder.layers.{}.",
+    ..BIDIRECTIONAL_LLAMA
+};
+
+/// XLM and FlauBERT, whose layers stand in four lists.
+pub const XLM: Names = Names {
+    token_embedding: "embeddings",
+    position_embedding: "position_embeddings",
+    embedding_norm: "layer_norm_emb",
+    layer: "attentions.{}.|ffns.{}.|layer_norm",
+    query: "q_lin",
+    key: "k_lin",
+    value: "v_lin",
+    attention_output: "out_lin",
+    attention_norm: "1.#",
+    up: "lin1",
+    down: "lin2",
+    mlp_norm: "2.#",
+    sequence_output: "sequence_summary.summary",
+    token_output: "classifier",
+    masked_output: "pred_layer.proj",
+    masked_bias: "pred_layer.proj.bias",
+    question_output: "qa_outputs",
     ..Names::NONE
 };
 
@@ -322,11 +379,11 @@ pub const VIT: Names = Names {
 pub const NOMIC: Names = Names {
     embedding_norm: "emb_ln|embeddings.LayerNorm",
     layer: "encoder.layers.{}.|encoder.layer.{}.|layers.{}.",
-    qkv: "attn.Wqkv|attention.qkv_proj",
+    qkv: "attn.Wqkv|attention.qkv_proj|mixer.Wqkv",
     query: "attention.q_proj|self_attn.q_proj",
     key: "attention.k_proj|self_attn.k_proj",
     value: "attention.v_proj|self_attn.v_proj",
-    attention_output: "attn.out_proj|attention.o_proj|self_attn.o_proj",
+    attention_output: "attn.out_proj|attention.o_proj|self_attn.o_proj|mixer.out_proj",
     attention_norm: "norm1|attn_ln|post_attention_layernorm",
     gate: "mlp.fc12|mlp.gate_proj",
     up: "mlp.fc11|mlp.fc1|mlp.up_proj",
@@ -349,6 +406,9 @@ pub const PREDICTION_HEAD: Names = Names {
     masked_norm: "head.norm",
     masked_output: "decoder",
     masked_bias: "decoder.bias",
+    question_dense: "head.dense",
+    question_norm: "head.norm",
+    question_output: "qa_outputs|classifier",
     ..Names::NONE
 };
 
@@ -366,6 +426,7 @@ pub const T5_ENCODER: Names = Names {
     gate: "layer.1.DenseReluDense.wi_0",
     up: "layer.1.DenseReluDense.wi|layer.1.DenseReluDense.wi_1",
     down: "layer.1.DenseReluDense.wo",
+    token_output: "classifier",
     ..Names::NONE
 };
 

@@ -28,6 +28,7 @@ impl Seq2Seq {
         let inner = dense.as_ref().map_or(hidden, Linear::outputs);
         let labels = parameters.outputs(Part::SequenceOutput)?;
         let head = Head {
+            second_dense: None,
             dense,
             activation: Activation::Tanh,
             norm: None,

@@ -9,10 +9,10 @@ pub const FAMILY: Family<EncoderConfig> = Family {
     config: |raw| {
         let config = encoder(raw, "mpnet")?;
         let count = raw.opt_usize("relative_attention_num_buckets")?;
-        let padding_id = raw.padding_id()?.unwrap_or(1);
         Ok(EncoderConfig {
             token_types: 0,
-            positions: Positions::LearnedAfterPadding { padding_id },
+            // Whatever pad_token_id says.
+            positions: Positions::LearnedAfterPadding { padding_id: 1 },
             relative: Relative::Buckets {
                 count: count.unwrap_or(32),
                 farthest: FARTHEST,

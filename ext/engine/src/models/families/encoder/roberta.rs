@@ -2,20 +2,17 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "roberta",
-    matches: types(&["roberta", "xlm-roberta", "camembert"]).or_classes(&[
-        "Roberta",
-        "XLMRoberta",
-        "Camembert",
-    ]),
+    matches: types(&[
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+        "data2vec-text",
+        "ibert",
+    ])
+    .or_classes(&["Roberta", "XLMRoberta", "Camembert", "Data2VecText"]),
     config: |raw| {
-        require_positions(raw, "absolute")?;
-        let config = encoder(raw, "roberta")?;
-        let padding_id = raw.padding_id()?.unwrap_or(1);
-        Ok(EncoderConfig {
-            positions: Positions::LearnedAfterPadding { padding_id },
-            heads_on_top: HeadConfigs::default(),
-            ..config
-        })
+        refuse(raw, &["quant_mode"])?;
+        after_padding(raw, "roberta")
     },
     names: |_| NAMES,
     gguf: None,
@@ -24,6 +21,11 @@ pub const FAMILY: Family<EncoderConfig> = Family {
 pub const NAMES: Names = Names {
     sequence_dense: "classifier.dense",
     sequence_output: "classifier.out_proj",
+    ..LM_HEAD
+};
+
+/// RoBERTa's head for masks on BERT's pooler and classifier.
+pub const LM_HEAD: Names = Names {
     masked_dense: "lm_head.dense",
     masked_norm: "lm_head.layer_norm",
     masked_output: "lm_head.decoder",

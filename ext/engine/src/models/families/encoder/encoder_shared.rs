@@ -1,0 +1,63 @@
+//! What encoders read alike from a `config.json`.
+
+use super::*;
+
+/// Positions count from behind the padding token's number.
+pub fn after_padding(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
+    require_positions(raw, "absolute")?;
+    let padding_id = raw.padding_id()?.unwrap_or(1);
+    Ok(EncoderConfig {
+        positions: Positions::LearnedAfterPadding { padding_id },
+        heads_on_top: HeadConfigs::default(),
+        ..encoder(raw, family)?
+    })
+}
+
+/// X-MOD's adapter of the language that the file names.
+pub fn adapter(raw: &RawConfig) -> Result<Adapter> {
+    let Some(language) = raw.opt_string("default_language")? else {
+        let reason =
+            "it has no default_language, by which X-MOD chooses the adapters of its layers";
+        return Err(Error::unsupported(raw.file(), reason));
+    };
+    let norm = match (
+        flag(raw, "adapter_layer_norm", false)?,
+        flag(raw, "adapter_reuse_layer_norm", true)?,
+    ) {
+        (true, _) => AdapterNorm::Own,
+        (false, true) => AdapterNorm::Shared,
+        (false, false) => AdapterNorm::None,
+    };
+    Ok(Adapter {
+        language: language.to_owned(),
+        norm,
+        residual_behind_norm: flag(raw, "ln_before_adapter", true)?,
+    })
+}
+
+/// MobileBERT's narrow layers.
+pub fn narrow(raw: &RawConfig, hidden_size: usize) -> Result<Narrow> {
+    let earlier = raw
+        .opt_usize_in("num_feedforward_networks", LAYERS)?
+        .unwrap_or(4);
+    let attention = match (
+        flag(raw, "use_bottleneck", true)?,
+        flag(raw, "use_bottleneck_attention", false)?,
+        flag(raw, "key_query_shared_bottleneck", true)?,
+    ) {
+        (false, _, _) => NarrowAttention::Whole,
+        (true, true, _) => NarrowAttention::Narrow,
+        (true, false, true) => NarrowAttention::Shared,
+        (true, false, false) => NarrowAttention::Wide,
+    };
+    let width = opt_width(raw, "intra_bottleneck_size")?.unwrap_or(128);
+    Ok(Narrow {
+        width: match attention {
+            NarrowAttention::Whole => hidden_size,
+            _ => width,
+        },
+        attention,
+        earlier_mlps: earlier - 1,
+        linear_norms: raw.opt_string("normalization_type")? != Some("layer_norm"),
+    })
+}
