@@ -88,11 +88,9 @@ module Candle
       # The old file stays until the new one is whole.
       def write
         head = @head.merge("files" => @files.transform_values { |entry| entry.except("vectors") })
-        File.open("#{@path}.new", "wb") do |file|
-          file.puts(JSON.generate(head))
-          @files.each_value { |entry| entry["vectors"].each { |vector| file.write(vector) } }
-        end
-        File.rename("#{@path}.new", @path)
+        content = "#{JSON.generate(head)}\n".b
+        @files.each_value { |entry| entry["vectors"].each { |vector| content << vector } }
+        Utils.replace_file(@path, "the index", content)
       end
     end
   end

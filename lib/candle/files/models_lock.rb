@@ -107,8 +107,7 @@ module Candle
     #
     # @return [String] its path
     def write
-      File.write("#{path}.new", "#{JSON.pretty_generate(red_candle_models: FORM, models: models)}\n")
-      File.rename("#{path}.new", path)
+      Utils.replace_file(path, "models.lock", "#{JSON.pretty_generate(red_candle_models: FORM, models: models)}\n")
       path
     end
 
