@@ -29,7 +29,7 @@ RSpec.describe Candle::Quantizer do
     one.zip(other).map { |a, b| (a - b).abs }.max
   end
 
-  %w[llama llama3 llama-linear qwen2 qwen3].each do |name|
+  %w[llama llama3 llama-linear granite mixtral qwen2 qwen3 qwen3-moe-every].each do |name|
     it "writes #{name} as a file that says the same" do
       path = described_class.quantize(decoder(name), to: File.join(@directory, "m.gguf"), type: "f32")
       expect(worst(logprobs(path), logprobs(decoder(name)))).to be < 1e-4
@@ -65,6 +65,8 @@ RSpec.describe Candle::Quantizer do
       .to raise_error(Candle::UnsupportedModelError, /"gpt2" can't be written as GGUF/)
     expect { described_class.quantize(decoder("mistral"), to: path) }
       .to raise_error(Candle::UnsupportedModelError, /windows of \d+ tokens/)
+    expect { described_class.quantize(decoder("qwen3-moe"), to: path) }
+      .to raise_error(Candle::UnsupportedModelError, /mlp_only_layers/)
     expect { described_class.quantize(decoder("llama"), to: path, type: "q9") }.to raise_error(ArgumentError, /q9/)
     expect { described_class.quantize(decoder("llama"), to: path, imatrix: "m") }.to raise_error(ArgumentError)
     expect(Dir.children(@directory)).to be_empty

@@ -9,18 +9,27 @@ module Candle
     # By model type: the architecture, and whether rows that are rotated together become neighbours.
     ARCHITECTURES = {
       "llama" => ["llama", true], "mistral" => ["llama", true], "smollm" => ["llama", true],
-      "qwen2" => ["qwen2", false], "qwen3" => ["qwen3", false]
+      "mixtral" => ["llama", true], "granite" => ["granite", true],
+      "qwen2" => ["qwen2", false], "qwen3" => ["qwen3", false], "qwen3_moe" => ["qwen3moe", false]
     }.freeze
     MODULES = {
       "self_attn.q_proj" => "attn_q", "self_attn.k_proj" => "attn_k", "self_attn.v_proj" => "attn_v",
       "self_attn.o_proj" => "attn_output", "self_attn.q_norm" => "attn_q_norm", "self_attn.k_norm" => "attn_k_norm",
       "mlp.gate_proj" => "ffn_gate", "mlp.up_proj" => "ffn_up", "mlp.down_proj" => "ffn_down",
+      "mlp.gate" => "ffn_gate_inp", "block_sparse_moe.gate" => "ffn_gate_inp",
       "input_layernorm" => "attn_norm", "post_attention_layernorm" => "ffn_norm"
     }.freeze
+    # Experts of a layer, which become one tensor for each part.
+    EXPERT = /\Amodel\.layers\.(?<layer>\d+)\.(?:mlp|block_sparse_moe)\.experts\.(?<number>\d+)\.(?<part>\w+)\.weight\z/
+    EXPERT_PARTS = { "gate_proj" => "ffn_gate_exps", "w1" => "ffn_gate_exps", "up_proj" => "ffn_up_exps",
+                     "w3" => "ffn_up_exps", "down_proj" => "ffn_down_exps", "w2" => "ffn_down_exps" }.freeze
+    # What Granite multiplies by.
+    FACTORS = { "attention.scale" => "attention_multiplier", "embedding_scale" => "embedding_multiplier",
+                "residual_scale" => "residual_multiplier", "logit_scale" => "logits_scaling" }.freeze
     WHOLE = { "model.embed_tokens" => "token_embd", "model.norm" => "output_norm", "lm_head" => "output" }.freeze
     # Tensors that are functions of the configuration.
     COMPUTED = /rotary_emb\.inv_freq\z|\.masked_bias\z/
-    private_constant :MODULES, :WHOLE, :COMPUTED
+    private_constant :MODULES, :EXPERT, :EXPERT_PARTS, :FACTORS, :WHOLE, :COMPUTED
 
     attr_reader :architecture
 
@@ -38,6 +47,7 @@ module Candle
                                      "as GGUF files; those of #{ARCHITECTURES.keys.join(", ")} can"
       end
       check_window
+      check_experts
     end
 
     def layer_count
@@ -69,13 +79,15 @@ module Candle
         "attention.key_length" => u32(head_size), "attention.value_length" => u32(head_size),
         "rope.freq_base" => theta, "rope.dimension_count" => u32(head_size)
       }
-      keys.merge(scaling).transform_keys { |key| "#{architecture}.#{key}" }
+      keys.merge(scaling, experts, factors).transform_keys { |key| "#{architecture}.#{key}" }
     end
 
-    # @return [Array<Hash>] `name:`, `shape:`, `from:` and, of sorted rows, `heads:`; `data:` of computed ones
+    # @return [Array<Hash>] `name:`, `shape:`, `from:` (several of experts) and, of sorted rows, `heads:`; `data:` of
+    #   computed ones
     def tensors
       found = @weights.names.grep_v(COMPUTED).reject { |name| name == "lm_head.weight" && tied? }
-      found = found.map { |name| tensor(name) }
+      experts, found = found.partition { |name| name.match?(EXPERT) }
+      found = found.map { |name| tensor(name) } + stacks(experts)
       factors = frequency_factors
       found.unshift(name: "rope_freqs.weight", shape: [factors.size], data: factors.pack("e*")) if factors
       found.sort_by { |one| order(one[:name]) }
@@ -90,6 +102,45 @@ module Candle
       return if @architecture != "llama" && !@config["use_sliding_window"]
 
       raise UnsupportedModelError, "#{@file}: attention in windows of #{window} tokens has no GGUF form for this model"
+    end
+
+    # GGUF files of this architecture have experts in all layers.
+    def check_experts
+      return unless @architecture == "qwen3moe"
+      return if Array(@config["mlp_only_layers"]).empty? && [nil, 1].include?(@config["decoder_sparse_step"])
+
+      raise UnsupportedModelError, "#{@file}: layers without experts (mlp_only_layers) have no GGUF form for this model"
+    end
+
+    def expert_count
+      @config["num_local_experts"] || @config["num_experts"]
+    end
+
+    def experts
+      return {} unless @weights.names.any? { |name| name.match?(EXPERT) }
+
+      keys = { "expert_count" => u32(expert_count), "expert_used_count" => u32(size("num_experts_per_tok")) }
+      width = @config["moe_intermediate_size"]
+      width ? keys.merge("expert_feed_forward_length" => u32(width)) : keys
+    end
+
+    def factors
+      return {} unless @architecture == "granite"
+
+      FACTORS.transform_values { |key| Float(@config[key] || 1.0) }
+    end
+
+    def stacks(names)
+      groups = names.group_by { |name| name.match(EXPERT).values_at(:layer, :part) }
+      groups.map do |(layer, part), members|
+        members = members.sort_by { |name| Integer(name.match(EXPERT)[:number]) }
+        unless members.size == expert_count
+          raise CorruptModelError, "#{@file}: layer #{layer} has #{members.size} experts instead of #{expert_count}"
+        end
+
+        { from: members, name: "blk.#{layer}.#{EXPERT_PARTS.fetch(part)}.weight",
+          shape: [members.size, *@weights.info(members.first)[:shape]] }
+      end
     end
 
     def u32(value)

@@ -108,11 +108,15 @@ module Candle
       bar = Progress.for(progress)
       GgufWriter.new(path, metadata, tensors, shard_size).write do |tensor, done|
         bar&.call(done, tensors.size)
-        tensor[:data] || @weights.encoded(tensor[:from], tensor[:type], heads: tensor[:heads])
+        tensor[:data] || bytes(tensor)
       end
     end
 
     private
+
+    def bytes(tensor)
+      Array(tensor[:from]).map { |name| @weights.encoded(name, tensor[:type], heads: tensor[:heads]) }.join
+    end
 
     def json(name)
       path = File.join(@directory, name)
@@ -139,7 +143,8 @@ module Candle
 
     # llama.cpp's choice for a tensor, or what its rows allow.
     def type_of(tensor)
-      return "f32" if tensor[:shape].size < 2 || tensor[:data]
+      # Routers stay exact.
+      return "f32" if tensor[:shape].size < 2 || tensor[:data] || tensor[:name].include?("ffn_gate_inp")
 
       type = wanted(tensor[:name])
       row = tensor[:shape].last
@@ -162,7 +167,7 @@ module Candle
     def in_layer(layer, part)
       case part
       when "attn_v" then of_values(layer)
-      when "ffn_down" then of_down(layer)
+      when /\Affn_down/ then of_down(layer)
       when "attn_output"
         { "q2_k" => "q3_k", "q3_k_m" => "q4_k", "q3_k_l" => "q5_k" }[@type]
       end
