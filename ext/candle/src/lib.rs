@@ -21,6 +21,7 @@ mod masked_lm;
 mod model;
 mod models_lock;
 mod ner;
+mod question_answerer;
 mod recognizers;
 mod reranker;
 mod self_test;
@@ -67,6 +68,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     ner::init(ruby, candle)?;
     classifier::init(ruby, candle)?;
     masked_lm::init(ruby, candle)?;
+    question_answerer::init(ruby, candle)?;
     image::init(ruby, candle)?;
     clip::init(ruby, candle)?;
     image_embedding_model::init(ruby, candle)?;
@@ -97,6 +99,7 @@ fn resolve_classes(ruby: &Ruby) {
         <llm::RbRun as TypedData>::class,
         <masked_lm::RbMaskedLm as TypedData>::class,
         <ner::RbNer as TypedData>::class,
+        <question_answerer::RbQuestionAnswerer as TypedData>::class,
         <reranker::RbReranker as TypedData>::class,
         <recognizers::RbGazetteer as TypedData>::class,
         <recognizers::RbTextPattern as TypedData>::class,

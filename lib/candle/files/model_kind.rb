@@ -13,15 +13,16 @@ module Candle
     # Each kind, and the name of the class that runs it.
     CLASSES = {
       llm: :LLM, embedding: :EmbeddingModel, reranker: :Reranker, classifier: :Classifier, ner: :NER,
-      masked_lm: :MaskedLM, seq2seq: :Seq2Seq, vlm: :VLM, clip: :CLIP, sparse: :SparseEmbeddingModel,
-      late_interaction: :LateInteractionModel, image_embedding: :ImageEmbeddingModel,
+      masked_lm: :MaskedLM, question_answering: :QuestionAnswerer, seq2seq: :Seq2Seq, vlm: :VLM, clip: :CLIP,
+      sparse: :SparseEmbeddingModel, late_interaction: :LateInteractionModel, image_embedding: :ImageEmbeddingModel,
       image_classifier: :ImageClassifier
     }.freeze
 
     # What models of each kind are called in messages.
     NAMES = {
       llm: "language model", embedding: "embedding model", reranker: "reranker", classifier: "text classifier",
-      ner: "token classifier", masked_lm: "masked language model", seq2seq: "sequence-to-sequence model",
+      ner: "token classifier", masked_lm: "masked language model",
+      question_answering: "question answering model", seq2seq: "sequence-to-sequence model",
       vlm: "vision-language model", clip: "model of texts and images", sparse: "sparse embedding model",
       late_interaction: "late-interaction model", image_embedding: "image embedding model",
       image_classifier: "image classifier"
@@ -30,6 +31,7 @@ module Candle
     # What the end of an architecture's name means; a sequence head is looked at more closely.
     HEADS = {
       /ForSequenceClassification\z/ => :sequence, /ForTokenClassification\z/ => :ner, /ForMaskedLM\z/ => :masked_lm,
+      /ForQuestionAnswering(Simple)?\z/ => :question_answering,
       /\A(CLIP|Siglip2?)Model\z/ => :clip, /ForImageClassification\z/ => :image_classifier,
       /\A(ViT|Dinov2(WithRegisters)?)Model\z/ => :image_embedding, /\AHF_ColBERT\z/ => :late_interaction,
       /(ForCausalLM|LMHeadModel)\z/ => :llm,

@@ -20,6 +20,7 @@ module Candle
       [:Classifier, "classify", %i[classify zero_shot], 0],
       [:NER, "entities", %i[extract_entities predict_tokens analyze redact], 0],
       [:MaskedLM, "fill", %i[fill], 0],
+      [:QuestionAnswerer, "answer", %i[answer], 1],
       [:LLM, "generate", %i[generate generate_stream generate_each chat chat_stream complete answer generate_structured
                             generate_regex chat_with_tools], 0],
       [:Seq2Seq, "generate", %i[generate generate_stream complete summarize translate], 0],

@@ -12,7 +12,8 @@ class HostileArguments
   INSTANCES = {
     EmbeddingModel: "bert-sentence", Reranker: "bert-reranker", NER: "bert-token", Classifier: "bert-sequence",
     MaskedLM: "bert-masked", LLM: "decoders/llama", SparseEmbeddingModel: "splade", LateInteractionModel: "colbert",
-    Seq2Seq: "seq2seq/t5", CLIP: "clip", VLM: "llava", ImageEmbeddingModel: "dinov2", ImageClassifier: "vit-classifier"
+    QuestionAnswerer: "bert-question", Seq2Seq: "seq2seq/t5", CLIP: "clip", VLM: "llava",
+    ImageEmbeddingModel: "dinov2", ImageClassifier: "vit-classifier"
   }.freeze
   MADE = {
     Tokenizer: -> { Candle::Tokenizer.from_pretrained(File.join(TINY, "bert")) },

@@ -13,11 +13,13 @@
 //! - [`ClassifyModel`] labels: `classify`, texts or pairs;
 //! - [`TagModel`] tags: `tag`, tokens with character offsets, which [`entities::aggregate`] joins;
 //! - [`MaskModel`] fills: `fill`;
+//! - [`AnswerModel`] finds answers in texts: `answer`;
 //! - [`Seq2SeqModel`] turns texts into others, by a [`Writing`] token by token;
 //! - [`ClipModel`] embeds texts and images, [`ImageEmbeddingModel`] and [`ImageClassifyModel`] images;
 //! - [`LanguageModel`], run by a [`Generation`] token by token
 
 mod adapter_base;
+pub mod answer;
 pub mod classify;
 pub mod clip;
 pub mod embed;
@@ -37,6 +39,7 @@ pub mod tag;
 pub mod vision;
 pub mod vlm;
 
+pub use answer::{Answer, AnswerModel, AnswerOptions};
 pub use classify::{ClassifyModel, Logits};
 pub use clip::ClipModel;
 pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};

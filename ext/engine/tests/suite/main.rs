@@ -2,6 +2,7 @@
 
 mod adapters;
 mod allocation;
+mod answers;
 mod attention;
 mod constraint;
 mod decoder;
