@@ -229,7 +229,9 @@ fn is_known(module: &str, segments: &BTreeSet<&str>) -> bool {
     let plain = module
         .chars()
         .all(|letter| letter.is_ascii_alphanumeric() || "._-".contains(letter));
-    if !plain || module.is_empty() {
+    // Names of classes, such as Embedding, say nothing of tensors.
+    let class = module.starts_with(|letter: char| letter.is_ascii_uppercase());
+    if !plain || class || module.is_empty() {
         return true;
     }
     let known = |name: &str| {
@@ -302,6 +304,7 @@ mod tests {
             "model.layers.7.gate",
             "q_proj",
             "re:.*x$",
+            "Embedding",
             "vision_tower",
             "attn",
         ] {
