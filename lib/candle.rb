@@ -105,11 +105,12 @@ module Candle
   #
   # @example
   #   llama = Candle.supported_models.find { |model| model[:model_type] == "llama" }
-  #   llama[:tasks] # => [:llm, :embedding, :reranker, :classifier]
+  #   llama[:tasks] # => [:llm, :embedding, :reranker, :classifier, :ner]
   #   llama[:formats] # => ["safetensors", "pytorch", "gguf"]
   #
   # @return [Array<Hash>] `{model_type:, tasks:, formats:, architectures:, devices:}`, sorted: `tasks` are keys of
-  #   {ModelKind::CLASSES}, `architectures` what GGUF files call the model
+  #   {ModelKind::CLASSES}, each of which needs a checkpoint with the head for it, `architectures` what GGUF files call
+  #   the model, and `devices` those that this build can use
   def self.supported_models
     SupportedModels.list
   end

@@ -26,7 +26,7 @@ namespace :doc do
     $LOAD_PATH.unshift(File.expand_path("../lib", __dir__))
     require "candle"
     require_relative "support/model_table"
-    Tasks::ModelTable.new(Candle.supported_models).write
+    Tasks::ModelTable.new(Tasks::ModelTable.supported).write
   end
 
   desc "Run the examples of README, docs/, YARD comments and examples/"

@@ -13,6 +13,11 @@ module Tasks
     COUNT = /\d+ model types/
     FIXTURES = File.join(Build::ROOT, "spec", "fixtures")
 
+    # @return [Array<Hash>] what all builds support together
+    def self.supported
+      Candle::SupportedModels.list(devices: Candle::SupportedModels::DEVICES)
+    end
+
     # @param supported [Array<Hash>] see {Candle.supported_models}
     def initialize(supported)
       @supported = supported
@@ -35,10 +40,10 @@ module Tasks
 
     def table
       rows = @supported.map do |model|
-        [code([model[:model_type]]), model[:tasks].join(", "), code(model[:architectures]),
-         compared.include?(model[:model_type]) ? "transformers" : "–"]
+        [code([model[:model_type]]), model[:tasks].join(", "), model[:formats].join(", "), code(model[:architectures]),
+         model[:devices].join(", "), compared.include?(model[:model_type]) ? "transformers" : "–"]
       end
-      header = ["`model_type`", "tasks", "GGUF architectures", "compared with"]
+      header = ["`model_type`", "tasks", "formats", "GGUF architectures", "devices", "compared with"]
       [header, ["---"] * header.size, *rows].map { |row| "| #{row.join(" | ")} |\n" }.join
     end
 

@@ -5,21 +5,52 @@ RSpec.describe Candle::SupportedModels do
 
   def type(name) = models.find { |model| model[:model_type] == name }
 
+  # The classes that load a folder, as the tasks that they are for.
+  def loaded(folder)
+    tasks = Candle::ModelKind::CLASSES.select do |_, name|
+      Candle.const_get(name).from_pretrained(folder, device: "cpu").close
+      true
+    rescue Candle::Error
+      false
+    end
+    tasks.keys
+  end
+
   it "lists each type once, sorted, with what it is for" do
     types = models.map { |model| model[:model_type] }
     expect(types).to eq(types.uniq.sort)
-    expect(models).to all(include(devices: %w[cpu cuda metal], tasks: be_any, formats: start_with("safetensors")))
+    expect(models).to all(include(tasks: be_any, formats: start_with("safetensors")))
     expect(models.flat_map { |model| model[:tasks] }.uniq - Candle::ModelKind::CLASSES.keys).to be_empty
   end
 
-  it "knows the shapes apart" do
-    tasks = %i[embedding reranker classifier ner masked_lm]
-    expect(type("bert")).to include(tasks: tasks, architectures: include("bert"))
-    expect(type("gpt_oss")).to include(tasks: %i[llm embedding reranker classifier])
-    expect(type("t5")[:tasks]).to eq(%i[embedding seq2seq])
+  it "lists the devices that this build can use" do
+    expect(models.map { |model| model[:devices] }.uniq).to eq([Candle::BuildInfo.available_backends.map(&:downcase)])
+    every = described_class.list(devices: described_class::DEVICES)
+    expect(every.first[:devices]).to eq(%w[cpu cuda metal])
+  end
+
+  it "derives tasks from the heads that a family has names for" do
+    tasks = %i[embedding reranker classifier ner masked_lm sparse late_interaction]
+    expect(type("bert")).to include(tasks: match_array(tasks), architectures: include("bert"))
+    expect(type("gpt_oss")).to include(tasks: %i[llm embedding reranker classifier ner])
+    expect(type("t5")[:tasks]).to match_array(%i[embedding ner seq2seq late_interaction])
     expect(type("qwen2_vl")[:tasks]).to include(:llm, :vlm)
+    expect(type("llava")[:tasks]).to match_array(%i[llm vlm])
     expect(type("siglip")[:tasks]).to eq(%i[clip])
     expect(type("siglip_vision_model")).to be_nil
+  end
+
+  it "lists the tasks for which checkpoints load, and no others" do
+    found = Hash.new { |all, name| all[name] = [] }
+    folders = %w[bert-reranker bert-token bert-masked colbert llama-reranker qwen2-token mistral-sequence bart-sequence
+                 seq2seq/marian vit-classifier dinov2 llava smolvlm gemma3-vision clip siglip]
+    folders.each do |folder|
+      path = TinyModels.path(folder)
+      found[JSON.parse(File.read(File.join(path, "config.json")))["model_type"]] |= loaded(path)
+    end
+    expect(found["bert"]).to match_array(type("bert")[:tasks])
+    wrong = found.reject { |name, tasks| (tasks - type(name)[:tasks]).empty? }
+    expect([found.size, wrong]).to match([be > 12, be_empty])
   end
 
   it "lists the types of all tiny decoders" do

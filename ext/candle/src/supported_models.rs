@@ -3,13 +3,13 @@
 use engine::models::families;
 use magnus::{function, prelude::*, Error, RArray, RModule, Ruby};
 
-/// `[shape, model_type, GGUF architectures]` of every entry.
+/// `[model_type, tasks, GGUF architectures]` of every entry.
 fn entries(ruby: &Ruby) -> Result<RArray, Error> {
     let entries = ruby.ary_new();
     for entry in families::supported() {
         entries.push((
-            entry.shape,
             entry.model_type,
+            ruby.ary_from_vec(entry.tasks),
             ruby.ary_from_vec(entry.architectures),
         ))?;
     }

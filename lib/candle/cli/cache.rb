@@ -32,8 +32,12 @@ module Candle
       def list_supported
         supported = Candle.supported_models
         show({ models: supported }) do
-          Terminal.table(supported.map { |model| [model[:model_type], model[:tasks].join(" "), formats(model)] })
+          Terminal.table(supported.map { |model| supported_row(model) })
         end
+      end
+
+      def supported_row(model)
+        [model[:model_type], model[:tasks].join(" "), formats(model), model[:devices].join(" ")]
       end
 
       def formats(model)

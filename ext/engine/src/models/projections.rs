@@ -132,6 +132,16 @@ impl Parameters<'_> {
             return self.joined(half(1)?, half(0)?);
         }
         let rows = self.outputs(parts.gate_up)?;
+        // Transformers may store the biases of one matrix apart.
+        if let (None, Some(gate), Some(up)) = (
+            self.bias(parts.gate_up)?,
+            self.bias(parts.gate)?,
+            self.bias(parts.up)?,
+        ) {
+            let matrix = self.matrix(parts.gate_up, hidden, rows)?;
+            let bias = Tensor::cat(&[gate, up], 0)?;
+            return Projection::fused_halves(self.assemble(matrix, Some(bias))?);
+        }
         Projection::fused_halves(self.linear(parts.gate_up, hidden, rows)?)
     }
 
@@ -260,7 +270,7 @@ pub fn ungrouped_rows(shape: &AttentionShape) -> Vec<u32> {
 }
 
 /// The row order that turns blocks of queries, values and keys into all queries, keys, values.
-fn unblocked_rows(shape: &AttentionShape, blocks: usize) -> Vec<u32> {
+pub fn unblocked_rows(shape: &AttentionShape, blocks: usize) -> Vec<u32> {
     let part = (shape.width() / blocks.max(1)) as u32;
     let rows = |kind: u32| {
         (0..blocks as u32).flat_map(move |block| {

@@ -29,6 +29,8 @@ const GELU: [&str; 10] = [
 /// Blocks are multiplied with activations of 8 bits, here as in llama.cpp, which is itself 0.09 off
 /// what the dequantized weights give.
 const QUANTIZED: f32 = 0.1;
+/// So are the experts of gpt-oss, whose numbers are otherwise exact.
+const MXFP4: f32 = 0.05;
 /// Its file does not say that a window slides, so that texts agree up to there only.
 const WINDOWLESS: [&str; 2] = ["mistral", "starcoder2"];
 const WINDOW: usize = 8;
@@ -94,6 +96,7 @@ fn a_file_says_what_llama_cpp_says() {
         }
         let tolerance = match name {
             "quantized" => 2.0 * QUANTIZED,
+            "gpt-oss-mxfp4" => 2.0 * MXFP4,
             _ if GELU.contains(&name) => LLAMA_CPP_GELU,
             _ => EXACT,
         };
@@ -126,6 +129,23 @@ fn quantized_blocks_stand_for_their_numbers() {
             let off = worst(&expected.logprobs(index), &got);
             assert!(off < QUANTIZED, "by {chunk}: {off}");
         }
+    }
+}
+
+/// Experts as the files on the hub have them, stacked and with biases.
+#[test]
+fn a_model_with_experts_of_mxfp4_says_what_the_reference_says() {
+    let folder = tiny("gguf-decoders/gpt-oss-mxfp4");
+    let decoder = load(&folder);
+    let expected = Expectations::read(&folder);
+    for (index, ids) in expected.sequences.iter().enumerate() {
+        for chunk in [ids.len(), 1] {
+            let got = logprobs(&in_chunks(&decoder, ids, chunk), &ids[1..]);
+            let off = worst(&expected.logprobs(index), &got);
+            assert!(off < MXFP4, "by {chunk}: {off}");
+        }
+        let prompt = &ids[..expected.prompt_lengths[index]];
+        assert_eq!(&greedy(&decoder, prompt, ids.len()), ids);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
 
+mod adapter_modules;
 mod adapters;
 mod allocation;
 mod answers;
@@ -22,6 +23,7 @@ mod image;
 mod kernels;
 mod late_interaction;
 mod layers;
+mod mechanisms;
 mod pauses;
 mod pre_tokenizers;
 mod preemption;

@@ -21,7 +21,7 @@ use super::seeded_weights::{names, record, seeded};
 use super::weight_files::{f32_bytes, Folder, Gguf};
 
 /// The names of all seeded checkpoints that have a GGUF file.
-fn converted() -> Vec<String> {
+pub fn converted() -> Vec<String> {
     let names = names().into_iter();
     names
         .filter(|name| seeded(name).join("gguf.json").exists())
@@ -163,14 +163,14 @@ fn file_of(metadata: &Value, tensors: &[Stored]) -> Gguf {
     file.data(data)
 }
 
-fn gguf(name: &str) -> Folder {
+pub fn gguf(name: &str) -> Folder {
     let folder = Folder::new();
     let metadata = &record(name, "gguf.json")["metadata"];
     folder.write("model.gguf", file_of(metadata, &tensors(name)).bytes());
     folder
 }
 
-fn read(path: &Path) -> Result<Decoder, Error> {
+pub fn read(path: &Path) -> Result<Decoder, Error> {
     let source = weights::open(&WeightFiles::Gguf(path.to_owned()))?;
     let blueprint = Blueprint::from_gguf(source.as_ref())?;
     let cancel = CancelToken::new();
@@ -238,9 +238,9 @@ fn files_of_architectures_without_others_say_what_llama_cpp_says() {
 }
 
 /// The fixtures whose logits llama.cpp does not give as transformers does. It takes the two best experts of a group for
-/// its worth, where DeepSeek V2 takes the best one, slides EXAONE 4's window in models of 64 layers alone, and has
-/// other norms and another router than Phi-3.5-MoE.
-const OTHERWISE: [&str; 3] = ["deepseek_v2", "exaone4", "phimoe"];
+/// its worth, where DeepSeek V2 takes the best one, slides EXAONE 4's window in models of 64 layers alone, scales
+/// Mellum's rotations inside of windows too, and has other norms and another router than Phi-3.5-MoE.
+const OTHERWISE: [&str; 4] = ["deepseek_v2", "exaone4", "mellum-sparse", "phimoe"];
 /// llama.cpp looks GELU up in a table of half precision.
 const GELU: [&str; 6] = [
     "bloom",

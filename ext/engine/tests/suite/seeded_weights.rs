@@ -31,6 +31,18 @@ pub fn record(name: &str, file: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
+/// Whether a tensor belongs to an expert that does nothing (LongCat), which no model reads.
+pub fn unread(name: &str, tensor: &str) -> bool {
+    let config = record(name, "config.json");
+    let number = tensor.split(".experts.").nth(1);
+    let number = number.and_then(|rest| rest.split('.').next()?.parse().ok());
+    let used = config["n_routed_experts"].as_u64();
+    let idle = config["zero_expert_num"].is_u64();
+    idle && number
+        .zip(used)
+        .is_some_and(|(number, used): (u64, u64)| number >= used)
+}
+
 /// A whole checkpoint: config, weights and tokenizer.
 pub fn checkpoint(name: &str) -> Folder {
     written(name, &record(name, "config.json"), str::to_owned)

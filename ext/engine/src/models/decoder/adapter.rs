@@ -3,16 +3,35 @@
 
 use candle_core::Tensor;
 
+use super::latent::LatentUpdate;
+use crate::models::parts::Part;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, LowRank};
-use crate::Result;
+use crate::{Error, Result};
 
-/// A matrix among a layer's projections; those of several parts may have several.
+/// A matrix of a layer; projections of several parts may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     Qkv(usize),
-    AttentionOutput,
-    MlpInput(usize),
-    MlpOutput,
+    /// What makes keys and values of latents.
+    LatentUp,
+    MlpInput(MlpOf, usize),
+    MlpOutput(MlpOf),
+    /// Any other, by its number where a place has several.
+    Part(Part, usize),
+}
+
+/// Which MLP of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MlpOf {
+    Layer,
+    SharedExpert,
+    Expert(usize),
+}
+
+/// What a matrix gets in addition.
+pub enum Update {
+    Plain(LowRank),
+    Latent(LatentUpdate),
 }
 
 /// What a looked-up row gets in addition.
@@ -22,18 +41,32 @@ pub struct EmbeddingUpdate {
     pub up: Linear,
 }
 
+/// The updates of an MLP.
+#[derive(Default)]
+pub struct MlpUpdates {
+    pub input: Vec<Option<LowRank>>,
+    pub output: Option<LowRank>,
+}
+
 /// The updates of one layer's projections.
 #[derive(Default)]
 pub struct LayerAdapter {
     pub qkv: Vec<Option<LowRank>>,
-    pub attention_output: Option<LowRank>,
-    pub mlp_input: Vec<Option<LowRank>>,
-    pub mlp_output: Option<LowRank>,
+    pub latent_up: Option<LatentUpdate>,
+    pub mlp: MlpUpdates,
+    pub shared_expert: MlpUpdates,
+    /// As many as have updates, the first expert's first.
+    pub experts: Vec<MlpUpdates>,
+    parts: Vec<(Part, usize, LowRank)>,
 }
 
 pub struct Adapter {
     pub name: String,
     pub layers: Vec<LayerAdapter>,
+    /// The layer of every run of one, where layers run several times.
+    pub runs: Option<Vec<usize>>,
+    /// Of matrices that stand beside the layers.
+    pub model: LayerAdapter,
     pub embedding: Option<EmbeddingUpdate>,
     pub head: Option<LowRank>,
     /// Trained in full instead of the base's.
@@ -41,34 +74,110 @@ pub struct Adapter {
     pub whole_head: Option<Linear>,
 }
 
+impl MlpUpdates {
+    pub const NONE: Self = Self {
+        input: Vec::new(),
+        output: None,
+    };
+
+    fn all(&self) -> impl Iterator<Item = &LowRank> {
+        self.input.iter().chain([&self.output]).flatten()
+    }
+}
+
 impl LayerAdapter {
     pub const NONE: Self = Self {
         qkv: Vec::new(),
-        attention_output: None,
-        mlp_input: Vec::new(),
-        mlp_output: None,
+        latent_up: None,
+        mlp: MlpUpdates::NONE,
+        shared_expert: MlpUpdates::NONE,
+        experts: Vec::new(),
+        parts: Vec::new(),
     };
 
     /// The updates of a layer in one forward; none without an adapter.
-    pub fn of(adapter: Option<&Adapter>, layer: usize) -> &Self {
+    pub fn of(adapter: Option<&Adapter>, run: usize) -> &Self {
         static NONE: LayerAdapter = LayerAdapter::NONE;
-        let layers = adapter.map(|adapter| &adapter.layers);
-        layers.and_then(|layers| layers.get(layer)).unwrap_or(&NONE)
+        let layer = |adapter: &'_ Adapter| match &adapter.runs {
+            Some(runs) => runs.get(run).copied(),
+            None => Some(run),
+        };
+        let found = adapter.and_then(|adapter| adapter.layers.get(layer(adapter)?));
+        found.unwrap_or(&NONE)
     }
 
-    /// Where the update of a projection's matrix goes.
-    pub fn slot(&mut self, slot: Slot) -> &mut Option<LowRank> {
-        let (updates, matrix) = match slot {
-            Slot::Qkv(matrix) => (&mut self.qkv, matrix),
-            Slot::MlpInput(matrix) => (&mut self.mlp_input, matrix),
-            Slot::AttentionOutput => return &mut self.attention_output,
-            Slot::MlpOutput => return &mut self.mlp_output,
-        };
-        if updates.len() <= matrix {
-            updates.resize_with(matrix + 1, || None);
-        }
-        &mut updates[matrix]
+    /// The updates of what stands beside the layers.
+    pub fn of_model(adapter: Option<&Adapter>) -> &Self {
+        static NONE: LayerAdapter = LayerAdapter::NONE;
+        adapter.map_or(&NONE, |adapter| &adapter.model)
     }
+
+    /// The update of a matrix that a layer has one of.
+    pub fn part(&self, part: Part) -> Option<&LowRank> {
+        self.numbered(part, 0)
+    }
+
+    /// The update of one of several matrices.
+    pub fn numbered(&self, part: Part, number: usize) -> Option<&LowRank> {
+        let mut parts = self.parts.iter();
+        let found = parts.find(|(own, at, _)| (*own, *at) == (part, number));
+        found.map(|(_, _, update)| update)
+    }
+
+    pub fn expert(&self, number: usize) -> &MlpUpdates {
+        static NONE: MlpUpdates = MlpUpdates::NONE;
+        self.experts.get(number).unwrap_or(&NONE)
+    }
+
+    /// Sets the update of a matrix.
+    pub fn set(&mut self, slot: Slot, update: Update) -> Result<()> {
+        match (slot, update) {
+            (Slot::LatentUp, Update::Latent(update)) => self.latent_up = Some(update),
+            (Slot::Qkv(matrix), Update::Plain(update)) => *at(&mut self.qkv, matrix) = Some(update),
+            (Slot::MlpInput(of, matrix), Update::Plain(update)) => {
+                *at(&mut self.mlp_of(of).input, matrix) = Some(update)
+            }
+            (Slot::MlpOutput(of), Update::Plain(update)) => self.mlp_of(of).output = Some(update),
+            (Slot::Part(part, number), Update::Plain(update)) => {
+                self.parts.push((part, number, update))
+            }
+            (Slot::LatentUp, Update::Plain(_)) | (_, Update::Latent(_)) => {
+                return Err(Error::Internal(
+                    "an update of another kind of matrix".into(),
+                ))
+            }
+        }
+        Ok(())
+    }
+
+    fn mlp_of(&mut self, of: MlpOf) -> &mut MlpUpdates {
+        match of {
+            MlpOf::Layer => &mut self.mlp,
+            MlpOf::SharedExpert => &mut self.shared_expert,
+            MlpOf::Expert(number) => at(&mut self.experts, number),
+        }
+    }
+
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let mlps = [&self.mlp, &self.shared_expert].into_iter();
+        let mlps = mlps.chain(&self.experts).flat_map(MlpUpdates::all);
+        let parts = self.parts.iter().map(|(_, _, update)| update);
+        for update in self.qkv.iter().flatten().chain(mlps).chain(parts) {
+            inventory.add_low_rank(update)?;
+        }
+        match &self.latent_up {
+            Some(update) => update.list(inventory),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The place of a number in a list, which grows where it is too short.
+fn at<T: Default>(list: &mut Vec<T>, number: usize) -> &mut T {
+    if list.len() <= number {
+        list.resize_with(number + 1, T::default);
+    }
+    &mut list[number]
 }
 
 impl Adapter {
@@ -84,11 +193,10 @@ impl Adapter {
     }
 
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
-        let layers = self.layers.iter().flat_map(|layer| {
-            let inputs = layer.qkv.iter().chain(&layer.mlp_input);
-            inputs.chain([&layer.attention_output, &layer.mlp_output])
-        });
-        for update in layers.chain([&self.head]).flatten() {
+        for layer in self.layers.iter().chain([&self.model]) {
+            layer.list(inventory)?;
+        }
+        if let Some(update) = &self.head {
             inventory.add_low_rank(update)?;
         }
         if let Some(update) = &self.embedding {

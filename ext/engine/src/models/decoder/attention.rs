@@ -2,13 +2,13 @@
 
 use candle_core::Tensor;
 
-use super::adapter::{LayerAdapter, Slot};
+use super::adapter::LayerAdapter;
 use super::batch::{Keys, Past};
 use super::config::{OutputGate, QueryKeyNorm};
 use super::differential::Differential;
 use super::indexer::{Chosen, IndexerLayer};
-use super::latent::{LatentProjections, QUERY_SLOT};
-use super::layer::{normalized, slots, Step};
+use super::latent::LatentProjections;
+use super::layer::{normalized, Step};
 use super::query_experts::{QueryExperts, Routes};
 use super::shapes::{KvSource, LayerShape};
 use crate::models::config::Relative;
@@ -98,35 +98,6 @@ impl AttentionLayer {
         }
     }
 
-    /// What an adapter can change.
-    pub fn linears(&self) -> Vec<(Part, Slot, &Linear)> {
-        let mut linears: Vec<_> = match &self.qkv {
-            Qkv::Plain(qkv) => {
-                let parts: &[_] = if qkv.matrices().len() < qkv.widths().len() {
-                    &[Part::Qkv]
-                } else {
-                    &[Part::Query, Part::Key, Part::Value]
-                };
-                slots(qkv, parts, Slot::Qkv).collect()
-            }
-            Qkv::Latent(latent) => {
-                let parts: &[_] = match &latent.query {
-                    Some(_) => &[Part::QueryDown, Part::LatentDown],
-                    None => &[Part::Query, Part::LatentDown],
-                };
-                let inputs = slots(&latent.input, parts, Slot::Qkv);
-                let query = latent.query.iter();
-                let query = query.map(|(_, linear)| (Part::QueryUp, Slot::Qkv(QUERY_SLOT), linear));
-                inputs.chain(query).collect()
-            }
-            Qkv::Experts(experts) => slots(&experts.shared, &[Part::Qkv], Slot::Qkv).collect(),
-        };
-        if let Some(output) = &self.output {
-            linears.push((Part::AttentionOutput, Slot::AttentionOutput, output));
-        }
-        linears
-    }
-
     pub(super) fn forward(
         &self,
         index: usize,
@@ -155,7 +126,8 @@ impl AttentionLayer {
             gate,
         } = self.project(x, shape, step, updates, &routes)?;
         if let (Some(indexer), Some(short)) = (&self.indexer, &short) {
-            let found = indexer.choose(index, (x, short), rotation.as_ref(), past, step.batch)?;
+            let parts = (x, short, updates);
+            let found = indexer.choose(index, parts, rotation.as_ref(), past, step.batch)?;
             *chosen = Some(found).filter(|found| found.iter().any(Option::is_some));
         }
         if let (Some(differential), Keys::Own(key, value)) = (&self.differential, &mut keys) {
@@ -190,7 +162,7 @@ impl AttentionLayer {
         let parts = (&query, &keys);
         let attended = past.attend(index, parts, rotation.as_ref(), step.batch, &options)?;
         let mut attended = match (&self.qkv, &self.differential) {
-            (Qkv::Latent(latent), _) => latent.values(&attended)?,
+            (Qkv::Latent(latent), _) => latent.values(&attended, updates)?,
             (Qkv::Experts(experts), _) => return experts.output(&attended, &routes, step.cancel),
             (Qkv::Plain(_), Some(differential)) => differential.combine(&attended)?,
             (Qkv::Plain(_), None) => attended
@@ -201,14 +173,15 @@ impl AttentionLayer {
             attended = kernels::gated(&gate, &attended, Activation::Sigmoid)?;
         }
         if let Some(gate) = &self.gate {
-            attended = gated(config.output_gate, &gate.forward(x)?, attended)?;
+            let gates = gate.forward_updated(x, updates.part(Part::OutputGate))?;
+            attended = gated(config.output_gate, &gates, attended)?;
         }
         if let Some(norm) = &self.sub_norm {
             attended = norm.forward(&attended)?;
         }
         let output = self.output.as_ref();
         let output = output.ok_or_else(|| Error::Internal("attention without an output".into()))?;
-        output.forward_updated(&attended, updates.attention_output.as_ref())
+        output.forward_updated(&attended, updates.part(Part::AttentionOutput))
     }
 
     /// Query, key and value as `[tokens, heads, head size]`, clamped and normalized where the family does that before
@@ -225,7 +198,7 @@ impl AttentionLayer {
         let qkv = match &self.qkv {
             Qkv::Plain(qkv) => qkv,
             Qkv::Latent(latent) => {
-                return latent.project(x, config, &updates.qkv);
+                return latent.project(x, config, updates);
             }
             Qkv::Experts(experts) => {
                 let query = experts.queries(x, routes, config.head_size, step.cancel)?;

@@ -6,6 +6,7 @@ use super::adapter::LayerAdapter;
 use super::config::Experts;
 use super::layer::MlpLayer;
 use super::router::choose;
+use crate::models::parts::Part;
 use crate::nn::{elementwise, Inventory, Linear, Norm};
 use crate::{CancelToken, Result};
 use kernels::Activation;
@@ -72,12 +73,18 @@ impl ExpertLayer {
     }
 
     /// `x` is `[tokens, hidden]`.
-    pub fn forward(&self, x: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        updates: &LayerAdapter,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
         let Some(norms) = &self.norms else {
-            return self.forward_normalized(x, x, cancel);
+            return self.forward_normalized(x, x, updates, cancel);
         };
         let routed = norms.router.forward(x)?;
-        let found = self.forward_normalized(&routed, &norms.input.forward(x)?, cancel)?;
+        let input = norms.input.forward(x)?;
+        let found = self.forward_normalized(&routed, &input, updates, cancel)?;
         norms.output.forward(&found)
     }
 
@@ -85,12 +92,14 @@ impl ExpertLayer {
         &self,
         routed: &Tensor,
         x: &Tensor,
+        updates: &LayerAdapter,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
-        let logits = self.router.forward(routed)?.to_dtype(DType::F32)?;
-        let logits: Vec<Vec<f32>> = logits.to_vec2()?;
+        let update = |part: Part| updates.part(part);
+        let logits = self.router.forward_updated(routed, update(Part::Router))?;
+        let logits: Vec<Vec<f32>> = logits.to_dtype(DType::F32)?.to_vec2()?;
         let read = match &self.latent {
-            Some((down, _)) => &down.forward(x)?,
+            Some((down, _)) => &down.forward_updated(x, update(Part::ExpertLatentDown))?,
             None => x,
         };
         let mut output = read.zeros_like()?;
@@ -109,7 +118,7 @@ impl ExpertLayer {
                 input = elementwise::multiply(&input, &weights)?;
             }
             let mut result = match self.experts.get(expert) {
-                Some(expert) => expert.forward(&input, &LayerAdapter::NONE)?,
+                Some(own) => own.forward(&input, updates.expert(expert))?,
                 None => input,
             };
             if !self.config.weighs_input {
@@ -118,11 +127,11 @@ impl ExpertLayer {
             output = output.index_add(&rows, &result, 0)?;
         }
         let output = match &self.latent {
-            Some((_, up)) => up.forward(&output)?,
+            Some((_, up)) => up.forward_updated(&output, update(Part::ExpertLatentUp))?,
             None => output,
         };
         let output = match &self.shared {
-            Some(shared) => elementwise::add(&output, &shared.forward(x)?)?,
+            Some(shared) => elementwise::add(&output, &shared.forward(x, updates)?)?,
             None => output,
         };
         let output = match &self.total_bias {
@@ -154,11 +163,12 @@ impl ExpertLayer {
 }
 
 impl SharedExpert {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let result = self.mlp.forward(x, &LayerAdapter::NONE)?;
+    fn forward(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
+        let result = self.mlp.forward(x, &updates.shared_expert)?;
         match &self.gate {
             Some(gate) => {
-                let weight = kernels::activate(&gate.forward(x)?, Activation::Sigmoid)?;
+                let weight = gate.forward_updated(x, updates.part(Part::SharedRouter))?;
+                let weight = kernels::activate(&weight, Activation::Sigmoid)?;
                 elementwise::multiply(&result, &weight)
             }
             None => Ok(result),

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
+use super::adapter::{Adapter, LayerAdapter};
 use super::model::Decoder;
 use super::{loading, Blueprint};
 use crate::models::heads::{Head, HeadKind};
@@ -20,8 +21,9 @@ pub struct TransformLayer {
 }
 
 impl TransformLayer {
-    pub fn forward(&self, hidden: &Tensor) -> Result<Tensor> {
-        let mut states = self.dense.forward(hidden)?;
+    pub fn forward(&self, hidden: &Tensor, adapter: Option<&Adapter>) -> Result<Tensor> {
+        let update = LayerAdapter::of_model(adapter).part(Part::HeadDense);
+        let mut states = self.dense.forward_updated(hidden, update)?;
         if let Some(activation) = self.activation {
             states = kernels::activate(&states, activation)?;
         }

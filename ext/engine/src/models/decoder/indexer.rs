@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 
+use super::adapter::LayerAdapter;
 use super::batch::{Batch, Past};
 use super::config::{DecoderConfig, Indexer};
 use crate::models::config::{NormConfig, NormKind};
@@ -59,21 +60,34 @@ impl IndexerLayer {
             .try_for_each(|linear| inventory.add_linear(linear))
     }
 
+    /// What can be adapted.
+    pub fn linears(&self) -> [(Part, &Linear); 3] {
+        [
+            (Part::IndexQuery, &self.query),
+            (Part::IndexKey, &self.key),
+            (Part::IndexWeights, &self.weights),
+        ]
+    }
+
     /// What the tokens of a batch see; `x` is `[tokens, hidden]`, and `short` what its queries are made of.
     pub fn choose(
         &self,
         index: usize,
-        (x, short): (&Tensor, &Tensor),
+        (x, short, updates): (&Tensor, &Tensor, &LayerAdapter),
         rotation: Option<&Rotation<'_>>,
         past: &mut Past<'_>,
         batch: &Batch,
     ) -> Result<Chosen> {
         let Indexer { heads, size, .. } = self.config;
-        let query = self.query.forward(short)?;
+        let updated =
+            |part: Part, linear: &Linear, x: &Tensor| linear.forward_updated(x, updates.part(part));
+        let query = updated(Part::IndexQuery, &self.query, short)?;
         let query = query.reshape((x.dim(0)?, heads, size))?;
-        let key = self.key_norm.forward(&self.key.forward(x)?)?;
+        let key = updated(Part::IndexKey, &self.key, x)?;
+        let key = self.key_norm.forward(&key)?;
         let scale = 1.0 / ((heads * size) as f32).sqrt();
-        let weights = elementwise::scale(&self.weights.forward(x)?, scale)?;
+        let weights = updated(Part::IndexWeights, &self.weights, x)?;
+        let weights = elementwise::scale(&weights, scale)?;
         let rotation = rotation.map(|rotation| Rotation {
             kind: self.config.pairing,
             ..*rotation

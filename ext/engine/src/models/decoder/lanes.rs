@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 
+use super::adapter::LayerAdapter;
 use super::config::DecoderConfig;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
@@ -54,22 +55,33 @@ impl Lanes {
         matrices.try_for_each(|linear| inventory.add_linear(linear))
     }
 
+    /// What can be adapted, with its number.
+    pub fn linears(&self) -> impl Iterator<Item = (Part, usize, &Linear)> {
+        let numbered = |part: Part| move |(number, linear)| (part, number, linear);
+        let into = self.into.iter().enumerate().map(numbered(Part::LaneInto));
+        into.chain(self.out.iter().enumerate().map(numbered(Part::LaneOut)))
+    }
+
     /// One stream as several, which are all as large.
-    pub fn split(&self, hidden: Tensor) -> Result<Vec<Tensor>> {
-        let others = self.into.iter();
-        let others = others.map(|linear| as_large(&linear.forward(&hidden)?, &hidden));
+    pub fn split(&self, hidden: Tensor, updates: &LayerAdapter) -> Result<Vec<Tensor>> {
+        let others = self.into.iter().enumerate().map(|(number, linear)| {
+            let update = updates.numbered(Part::LaneInto, number);
+            as_large(&linear.forward_updated(&hidden, update)?, &hidden)
+        });
         let others = others.collect::<Result<Vec<_>>>()?;
         Ok(std::iter::once(hidden).chain(others).collect())
     }
 
     /// The mean of all, made as large as the first.
-    pub fn merge(&self, lanes: &[Tensor]) -> Result<Tensor> {
+    pub fn merge(&self, lanes: &[Tensor], updates: &LayerAdapter) -> Result<Tensor> {
         let Some((first, others)) = lanes.split_first() else {
             return Err(Error::Internal("a residual stream without lanes".into()));
         };
         let mut sum = first.clone();
-        for (linear, lane) in self.out.iter().zip(others) {
-            sum = elementwise::add(&sum, &as_large(&linear.forward(lane)?, first)?)?;
+        for (number, (linear, lane)) in self.out.iter().zip(others).enumerate() {
+            let update = updates.numbered(Part::LaneOut, number);
+            let lane = as_large(&linear.forward_updated(lane, update)?, first)?;
+            sum = elementwise::add(&sum, &lane)?;
         }
         elementwise::scale(&sum, 1.0 / lanes.len() as f32)
     }
@@ -144,17 +156,39 @@ impl LaneLayer {
         inventory.add_norm(&self.narrow_norm)
     }
 
+    /// What can be adapted.
+    pub fn linears(&self) -> [(Part, &Linear); 5] {
+        let [down, up] = &self.narrow;
+        [
+            (Part::LaneRouter, &self.router),
+            (Part::LanePrediction, &self.prediction),
+            (Part::LaneCorrection, &self.correction),
+            (Part::NarrowDown, down),
+            (Part::NarrowUp, up),
+        ]
+    }
+
     /// How much the lanes count for each token, `[tokens, lanes]`.
-    fn route(&self, x: &Tensor) -> Result<Tensor> {
+    fn route(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
         let normalized = self.router_norm.forward(x)?;
         let shrunk = elementwise::scale(&normalized, 1.0 / x.dim(1)? as f32)?;
-        kernels::activate(&self.router.forward(&shrunk)?, Activation::Tanh)
+        let update = updates.part(Part::LaneRouter);
+        kernels::activate(
+            &self.router.forward_updated(&shrunk, update)?,
+            Activation::Tanh,
+        )
     }
 
     /// The lanes as they would be after the layer, and the one that it computes on.
-    pub fn predict(&self, lanes: &[Tensor]) -> Result<(Vec<Tensor>, Tensor)> {
+    pub fn predict(
+        &self,
+        lanes: &[Tensor],
+        updates: &LayerAdapter,
+    ) -> Result<(Vec<Tensor>, Tensor)> {
         let active = lane(lanes, self.config.active)?;
-        let factors = self.prediction.forward(&self.route(active)?)?;
+        let routed = self.route(active, updates)?;
+        let update = updates.part(Part::LanePrediction);
+        let factors = self.prediction.forward_updated(&routed, update)?;
         let predicted = (0..lanes.len()).map(|to| {
             let mut sum = lanes[to].clone();
             for (from, lane) in lanes.iter().enumerate() {
@@ -169,8 +203,15 @@ impl LaneLayer {
     }
 
     /// The predicted lanes, moved by what the layer found; and what the layer's own input reads.
-    pub fn correct(&self, predicted: &[Tensor], found: &Tensor) -> Result<(Vec<Tensor>, Tensor)> {
-        let factors = self.correction.forward(&self.route(found)?)?;
+    pub fn correct(
+        &self,
+        predicted: &[Tensor],
+        found: &Tensor,
+        updates: &LayerAdapter,
+    ) -> Result<(Vec<Tensor>, Tensor)> {
+        let routed = self.route(found, updates)?;
+        let update = updates.part(Part::LaneCorrection);
+        let factors = self.correction.forward_updated(&routed, update)?;
         let factors = elementwise::each(&factors, |factor| factor + 1.0)?;
         let active = elementwise::scale(lane(predicted, self.config.active)?, -1.0)?;
         let difference = elementwise::add(found, &active)?;
@@ -188,9 +229,10 @@ impl LaneLayer {
     }
 
     /// What stands beside attention on its input.
-    pub fn beside(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn beside(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
         let [down, up] = &self.narrow;
-        let narrow = up.forward(&down.forward(x)?)?;
+        let narrow = down.forward_updated(x, updates.part(Part::NarrowDown))?;
+        let narrow = up.forward_updated(&narrow, updates.part(Part::NarrowUp))?;
         elementwise::add(x, &self.narrow_norm.forward(&narrow)?)
     }
 }

@@ -7,12 +7,13 @@
 
 use candle_core::Tensor;
 
+use super::adapter::LayerAdapter;
 use super::attention::Projected;
 use super::batch::Keys;
 use super::config::{DecoderConfig, Latent};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{elementwise, HeadMatrices, Inventory, Linear, LowRankUpdates, Norm, Projection};
+use crate::nn::{elementwise, HeadMatrices, Inventory, Linear, Norm, Projection};
 use crate::{Error, Result};
 
 pub struct LatentProjections {
@@ -81,7 +82,7 @@ impl LatentProjections {
         &self,
         x: &Tensor,
         config: &DecoderConfig,
-        updates: &LowRankUpdates,
+        updates: &LayerAdapter,
     ) -> Result<Projected> {
         let Latent {
             plain,
@@ -91,7 +92,7 @@ impl LatentProjections {
             gated,
             ..
         } = self.config;
-        let parts = self.input.parts(x, updates)?;
+        let parts = self.input.parts(x, &updates.qkv)?;
         let Ok([query, row]) = <[Tensor; 2]>::try_from(parts) else {
             return Err(Error::Internal(
                 "latent attention needs two projections".into(),
@@ -99,7 +100,7 @@ impl LatentProjections {
         };
         let (query, short) = match &self.query {
             Some((norm, linear)) => {
-                let update = updates.get(QUERY_SLOT).and_then(Option::as_ref);
+                let update = updates.qkv.get(QUERY_SLOT).and_then(Option::as_ref);
                 let short = norm.forward(&query)?;
                 let read = if gated {
                     Tensor::cat(&[&short, &query], 1)?
@@ -121,8 +122,11 @@ impl LatentProjections {
         } else {
             None
         };
-        let met = query.narrow(2, 0, plain)?.contiguous()?;
-        let met = self.keys.forward(&met, 0..rank)?;
+        let own = query.narrow(2, 0, plain)?.contiguous()?;
+        let mut met = self.keys.forward(&own, 0..rank)?;
+        if let Some(update) = &updates.latent_up {
+            met = elementwise::add(&met, &update.of_queries(&own)?)?;
+        }
         let query = Tensor::cat(&[query.narrow(2, plain, rotated)?, met], 2)?;
         let latent = self.norm.forward(&row.narrow(1, 0, rank)?.contiguous()?)?;
         let key = Tensor::cat(&[row.narrow(1, rank, rotated)?, latent], 1)?;
@@ -137,7 +141,7 @@ impl LatentProjections {
 
     /// What every head's values add up to, `[tokens, heads · value size]`, of what `[tokens, heads, width]` the
     /// rows add up to.
-    pub fn values(&self, attended: &Tensor) -> Result<Tensor> {
+    pub fn values(&self, attended: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
         let Latent {
             rank,
             rotated,
@@ -145,10 +149,84 @@ impl LatentProjections {
             ..
         } = self.config;
         let latents = attended.narrow(2, rotated, rank)?.contiguous()?;
-        Ok(self
-            .values
-            .forward(&latents, 0..value_size)?
-            .flatten(1, 2)?)
+        let mut values = self.values.forward(&latents, 0..value_size)?;
+        if let Some(update) = &updates.latent_up {
+            values = elementwise::add(&values, &update.of_latents(&latents)?)?;
+        }
+        Ok(values.flatten(1, 2)?)
+    }
+
+    /// The update B·A of what makes keys and values of latents, A `[rank of the update, rank]` and B
+    /// `[heads · (plain + value size), rank of the update]`.
+    pub fn update(&self, heads: usize, down: &Tensor, up: &Tensor) -> Result<LatentUpdate> {
+        let Latent {
+            plain,
+            value_size,
+            scale,
+            ..
+        } = self.config;
+        let small = down.dim(0)?;
+        let up = elementwise::scale(up, scale)?.reshape((heads, plain + value_size, small))?;
+        let values = up.narrow(1, plain, value_size)?.transpose(1, 2)?;
+        Ok(LatentUpdate {
+            keys: HeadMatrices::new(&up.narrow(1, 0, plain)?.contiguous()?)?,
+            back: Linear::new(down.t()?.contiguous()?, None)?,
+            down: Linear::new(down.clone(), None)?,
+            values: HeadMatrices::new(&values.contiguous()?)?,
+            small,
+            value_size,
+        })
+    }
+
+    /// The inputs and outputs of what makes keys and values of latents.
+    pub fn up_shape(&self, heads: usize) -> (usize, usize) {
+        let Latent {
+            rank,
+            plain,
+            value_size,
+            ..
+        } = self.config;
+        (rank, heads * (plain + value_size))
+    }
+}
+
+/// An adapter's update of what makes keys and values of latents, taken over to queries and to what attention gives
+/// as the matrix itself is.
+pub struct LatentUpdate {
+    /// `[heads, plain, rank of the update]`
+    keys: HeadMatrices,
+    /// From the rank of the update to that of latents, and the other way.
+    back: Linear,
+    down: Linear,
+    /// `[heads, rank of the update, value size]`
+    values: HeadMatrices,
+    /// The rank of the update.
+    small: usize,
+    value_size: usize,
+}
+
+impl LatentUpdate {
+    /// What queries `[tokens, heads, plain]` meet latents with in addition, `[tokens, heads, rank]`.
+    fn of_queries(&self, query: &Tensor) -> Result<Tensor> {
+        let (tokens, heads, _) = query.dims3()?;
+        let met = self.keys.forward(query, 0..self.small)?;
+        let back = self.back.forward(&met.flatten(0, 1)?)?;
+        Ok(back.reshape((tokens, heads, self.back.outputs()))?)
+    }
+
+    /// What heads' values get in addition, `[tokens, heads, value size]`, of latents `[tokens, heads, rank]`.
+    fn of_latents(&self, latents: &Tensor) -> Result<Tensor> {
+        let (tokens, heads, _) = latents.dims3()?;
+        let short = self.down.forward(&latents.flatten(0, 1)?)?;
+        let short = short.reshape((tokens, heads, self.small))?;
+        self.values.forward(&short, 0..self.value_size)
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        inventory.add_head_matrices(&self.keys);
+        inventory.add_head_matrices(&self.values);
+        inventory.add_linear(&self.back)?;
+        inventory.add_linear(&self.down)
     }
 }
 

@@ -4,8 +4,7 @@ use std::f32::consts::FRAC_1_SQRT_2;
 
 use candle_core::{Device, Tensor};
 
-use super::adapter::{Adapter, LayerAdapter, Slot};
-use super::attention::AttentionLayer;
+use super::adapter::{Adapter, LayerAdapter, MlpUpdates};
 use super::batch::{Batch, Past};
 use super::config::{DecoderConfig, Residual};
 use super::experts::ExpertLayer;
@@ -16,7 +15,6 @@ use super::mixers::{Mixer, StateMixer};
 use super::norm_gate::NormGate;
 use super::sparsity::SparseGate;
 use crate::models::config::NormPlacement;
-use crate::models::parts::Part;
 use crate::models::rope::Rotation;
 use crate::nn::{elementwise, Inventory, Linear, Norm, Projection};
 use crate::{CancelToken, Error, Result};
@@ -215,22 +213,6 @@ impl Layer {
         }
     }
 
-    /// What an adapter can change.
-    pub fn linears(&self) -> Vec<(Part, Slot, &Linear)> {
-        let attention = self.mixer.as_ref().and_then(Mixer::attention);
-        let mut linears = attention.map_or_else(Vec::new, AttentionLayer::linears);
-        if let Some(FeedForward::Mlp(mlp) | FeedForward::Both(mlp, ..)) = &self.mlp {
-            let parts: &[_] = match (mlp.input.matrices().len(), mlp.input.widths().len()) {
-                (1, 1) => &[Part::Up],
-                (1, _) => &[Part::GateUp],
-                _ => &[Part::Gate, Part::Up],
-            };
-            linears.extend(slots(&mlp.input, parts, Slot::MlpInput));
-            linears.push((Part::Down, Slot::MlpOutput, &mlp.output));
-        }
-        linears
-    }
-
     pub fn forward(
         &self,
         index: usize,
@@ -242,6 +224,7 @@ impl Layer {
             return self.forward_lanes(lanes, index, stream, past, step);
         }
         let config = step.config;
+        let updates = LayerAdapter::of(step.adapter, index);
         match (config.residual, &self.mixer, &self.mlp) {
             (Residual::Sequential | Residual::SequentialFromNorm, mixer, mlp) => {
                 if let Some(mixer) = mixer {
@@ -252,9 +235,8 @@ impl Layer {
                 }
             }
             (parallel, Some(mixer), Some(mlp)) => {
-                let updates = LayerAdapter::of(step.adapter, index);
                 let input = enter(stream, self.attention_norm.as_ref(), config)?;
-                let input = through_gate(input, self.attention_gate.as_ref())?;
+                let input = through_gate(input, self.attention_gate.as_ref(), updates)?;
                 let mixed = mixer.forward(index, &input, past, step, &mut stream.chosen)?;
                 let input = match parallel {
                     Residual::ParallelTwoNorms => stream.read(self.mlp_norm.as_ref())?,
@@ -267,10 +249,8 @@ impl Layer {
         }
         if let (Some(input), Some(own)) = (&self.input, step.inputs.get(index)) {
             let x = stream.read(None)?;
-            stream.add(
-                input.forward(&x, own, config.mlp.activation)?,
-                &Branch::PLAIN,
-            )?;
+            let addition = input.forward(&x, own, config.mlp.activation, updates)?;
+            stream.add(addition, &Branch::PLAIN)?;
         }
         match &self.scale {
             Some(factor) => stream.multiply(factor),
@@ -287,8 +267,9 @@ impl Layer {
         step: &Step<'_>,
     ) -> Result<()> {
         let (norm, config) = (self.attention_norm.as_ref(), step.config);
+        let updates = LayerAdapter::of(step.adapter, index);
         let input = enter(stream, norm, config)?;
-        let input = through_gate(input, self.attention_gate.as_ref())?;
+        let input = through_gate(input, self.attention_gate.as_ref(), updates)?;
         let mixed = mixer.forward(index, &input, past, step, &mut stream.chosen)?;
         let mixed = normalized(mixed, self.post_attention_norm.as_ref())?;
         stream.add(mixed, &self.attention_branch)?;
@@ -308,12 +289,12 @@ impl Layer {
             FeedForward::Both(..) => Some(stream.read(None)?),
             FeedForward::Mlp(_) | FeedForward::Experts(_) | FeedForward::State(_) => None,
         };
-        let input = enter(stream, norm, config)?;
-        let input = through_gate(input, self.mlp_gate.as_ref())?;
-        let postponed = self.postponed.as_ref();
-        let postponed = postponed.map(|experts| experts.forward(&input, step.cancel));
-        let before = before.as_ref().unwrap_or(&input);
         let updates = LayerAdapter::of(step.adapter, index);
+        let input = enter(stream, norm, config)?;
+        let input = through_gate(input, self.mlp_gate.as_ref(), updates)?;
+        let postponed = self.postponed.as_ref();
+        let postponed = postponed.map(|experts| experts.forward(&input, updates, step.cancel));
+        let before = before.as_ref().unwrap_or(&input);
         let result = match mlp {
             FeedForward::State(state) => state.forward(index, &input, past, step)?,
             mlp => mlp.forward(&input, before, updates, step.cancel)?,
@@ -339,12 +320,12 @@ impl Layer {
             return Err(one_sublayer(index));
         };
         let updates = LayerAdapter::of(step.adapter, index);
-        let (predicted, active) = lanes.predict(&stream.lanes)?;
+        let (predicted, active) = lanes.predict(&stream.lanes, updates)?;
         let input = normalized(active.clone(), self.attention_norm.as_ref())?;
         let attended = mixer.forward(index, &input, past, step, &mut stream.chosen)?;
         let attended = normalized(attended, self.post_attention_norm.as_ref())?;
         let attended = elementwise::add(&active, &attended)?;
-        let both = elementwise::add(&attended, &lanes.beside(&input)?)?;
+        let both = elementwise::add(&attended, &lanes.beside(&input, updates)?)?;
         let mut inner = Stream::new(elementwise::scale(&both, FRAC_1_SQRT_2)?);
         let input = inner.read(self.mlp_norm.as_ref())?;
         let result = mlp.forward(&input, &input, updates, step.cancel)?;
@@ -352,9 +333,9 @@ impl Layer {
             normalized(result, self.post_mlp_norm.as_ref())?,
             &self.mlp_branch,
         )?;
-        let (mut corrected, read) = lanes.correct(&predicted, &inner.read(None)?)?;
+        let (mut corrected, read) = lanes.correct(&predicted, &inner.read(None)?, updates)?;
         if let (Some(input), Some(own)) = (&self.input, step.inputs.get(index)) {
-            let addition = input.forward(&read, own, step.config.mlp.activation)?;
+            let addition = input.forward(&read, own, step.config.mlp.activation, updates)?;
             // The first stream is left out, whichever layers compute on.
             for lane in corrected.iter_mut().skip(1) {
                 *lane = elementwise::add(lane, &addition)?;
@@ -416,12 +397,12 @@ impl FeedForward {
     ) -> Result<Tensor> {
         cancel.check()?;
         match self {
-            Self::Mlp(mlp) => mlp.forward(x, updates),
-            Self::Experts(experts) => experts.forward(x, cancel),
+            Self::Mlp(mlp) => mlp.forward(x, &updates.mlp),
+            Self::Experts(experts) => experts.forward(x, updates, cancel),
             Self::State(_) => Err(Error::Internal("an MLP with a state beside others".into())),
             Self::Both(mlp, norm, experts) => {
-                let plain = norm.forward(&mlp.forward(x, updates)?)?;
-                elementwise::add(&plain, &experts.forward(before, cancel)?)
+                let plain = norm.forward(&mlp.forward(x, &updates.mlp)?)?;
+                elementwise::add(&plain, &experts.forward(before, updates, cancel)?)
             }
         }
     }
@@ -436,55 +417,42 @@ impl MlpLayer {
         inventory.add_linear(&self.output)
     }
 
-    pub fn forward(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, updates: &MlpUpdates) -> Result<Tensor> {
         let inner = match &self.activation {
             MlpActivation::Plain(activation) => {
-                self.input.activated(x, *activation, &updates.mlp_input)?
+                self.input.activated(x, *activation, &updates.input)?
             }
-            MlpActivation::Clamped(glu) => match &self.input.parts(x, &updates.mlp_input)?[..] {
+            MlpActivation::Clamped(glu) => match &self.input.parts(x, &updates.input)?[..] {
                 [gate, up] => kernels::clamped_glu(gate, up, *glu)?,
                 _ => return Err(Error::Internal("a gated activation needs two parts".into())),
             },
-            MlpActivation::Xielu(xielu) => match &self.input.parts(x, &updates.mlp_input)?[..] {
+            MlpActivation::Xielu(xielu) => match &self.input.parts(x, &updates.input)?[..] {
                 [x] => kernels::pointwise(x, Pointwise::Xielu(*xielu))?,
                 _ => return Err(Error::Internal("an activation needs one part".into())),
             },
             MlpActivation::Scaled(activation, factor) => {
-                match &self.input.parts(x, &updates.mlp_input)?[..] {
+                match &self.input.parts(x, &updates.input)?[..] {
                     [gate, up] => {
                         kernels::gated(&elementwise::scale(gate, *factor)?, up, *activation)?
                     }
                     _ => return Err(Error::Internal("a gated activation needs two parts".into())),
                 }
             }
-            MlpActivation::Sparse(gate) => {
-                gate.forward(&self.input.parts(x, &updates.mlp_input)?)?
-            }
+            MlpActivation::Sparse(gate) => gate.forward(&self.input.parts(x, &updates.input)?)?,
         };
         let inner = match &self.sub_norm {
             Some(norm) => norm.forward(&inner)?,
             None => inner,
         };
-        self.output
-            .forward_updated(&inner, updates.mlp_output.as_ref())
+        self.output.forward_updated(&inner, updates.output.as_ref())
     }
 }
 
-fn through_gate(x: Tensor, gate: Option<&NormGate>) -> Result<Tensor> {
+fn through_gate(x: Tensor, gate: Option<&NormGate>, updates: &LayerAdapter) -> Result<Tensor> {
     match gate {
-        Some(gate) => gate.forward(&x),
+        Some(gate) => gate.forward(&x, updates),
         None => Ok(x),
     }
-}
-
-/// The matrices of a projection as an adapter knows them.
-pub(super) fn slots<'a>(
-    projection: &'a Projection,
-    parts: &'static [Part],
-    slot: fn(usize) -> Slot,
-) -> impl Iterator<Item = (Part, Slot, &'a Linear)> {
-    let matrices = projection.matrices().iter().zip(parts).enumerate();
-    matrices.map(move |(at, (linear, &part))| (part, slot(at), linear))
 }
 
 pub(super) fn normalized(x: Tensor, norm: Option<&Norm>) -> Result<Tensor> {

@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 
+use super::adapter::{Adapter, LayerAdapter};
 use super::batch::Batch;
 use super::config::DecoderConfig;
 use super::model::Decoder;
@@ -13,9 +14,15 @@ use kernels::Activation;
 
 impl Decoder {
     /// What each layer reads of a batch beside the residual stream.
-    pub(super) fn layer_inputs(&self, batch: &Batch, embedded: &Tensor) -> Result<Vec<Tensor>> {
+    pub(super) fn layer_inputs(
+        &self,
+        batch: &Batch,
+        embedded: &Tensor,
+        adapter: Option<&Adapter>,
+    ) -> Result<Vec<Tensor>> {
+        let updates = LayerAdapter::of_model(adapter);
         match &self.layer_inputs {
-            Some(inputs) => inputs.of(&batch.ids, embedded),
+            Some(inputs) => inputs.of(&batch.ids, embedded, updates),
             None => Ok(Vec::new()),
         }
     }
@@ -26,7 +33,7 @@ pub struct LayerInputs {
     /// `[tokens, layers · width]`
     table: Embedding,
     /// From the token embeddings, to the same width.
-    projection: Linear,
+    pub(super) projection: Linear,
     /// Of one layer's part of what is projected.
     norm: Norm,
 }
@@ -52,7 +59,7 @@ impl LayerInputs {
 
     /// For each layer `[tokens, width]`, given the tokens and their embeddings. Tokens that are not in the table have
     /// its first row.
-    pub fn of(&self, ids: &[u32], embedded: &Tensor) -> Result<Vec<Tensor>> {
+    fn of(&self, ids: &[u32], embedded: &Tensor, updates: &LayerAdapter) -> Result<Vec<Tensor>> {
         let (tokens, hidden) = embedded.dims2()?;
         let (width, count) = (self.norm.width(), self.table.count());
         let layers = self.table.width() / width;
@@ -61,7 +68,8 @@ impl LayerInputs {
             .map(|&id| if (id as usize) < count { id } else { 0 });
         let rows = self.table.rows(&known.collect::<Vec<u32>>())?;
         let rows = elementwise::scale(&rows, (width as f32).sqrt())?;
-        let context = self.projection.forward(embedded)?;
+        let update = updates.part(Part::LayerInputProjection);
+        let context = self.projection.forward_updated(embedded, update)?;
         let context = elementwise::scale(&context, (hidden as f32).sqrt().recip())?;
         let context = self
             .norm
@@ -105,8 +113,25 @@ impl LayerInput {
     }
 
     /// What is added to the stream `x`, given the layer's input.
-    pub fn forward(&self, x: &Tensor, input: &Tensor, activation: Activation) -> Result<Tensor> {
-        let inner = kernels::gated(&self.gate.forward(x)?, input, activation)?;
-        self.norm.forward(&self.output.forward(&inner)?)
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        input: &Tensor,
+        activation: Activation,
+        updates: &LayerAdapter,
+    ) -> Result<Tensor> {
+        let [(gate_part, gate), (output_part, output)] = self.linears();
+        let gate = gate.forward_updated(x, updates.part(gate_part))?;
+        let inner = kernels::gated(&gate, input, activation)?;
+        let output = output.forward_updated(&inner, updates.part(output_part))?;
+        self.norm.forward(&output)
+    }
+
+    /// What can be adapted.
+    pub fn linears(&self) -> [(Part, &Linear); 2] {
+        [
+            (Part::LayerInputGate, &self.gate),
+            (Part::LayerInputOutput, &self.output),
+        ]
     }
 }

@@ -1,5 +1,6 @@
 //! Causal language models: one forward for every family.
 
+mod adaptable;
 pub mod adapter;
 pub mod attention;
 pub mod batch;

@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::adapter::Adapter;
+use super::adaptable::Module;
+use super::adapter::{Adapter, LayerAdapter};
+use super::attention::Qkv;
 use super::batch::{Batch, Past, Stretch};
 use super::cache::KvCache;
 use super::config::DecoderConfig;
 use super::heads::TransformLayer;
 use super::image_embeddings::{self, ImageTable};
 use super::lanes::Lanes;
+use super::latent::LatentUpdate;
 use super::layer::{Layer, Step, Stream};
 use super::layer_inputs::LayerInputs;
+use super::mixers::Mixer;
 use super::pool::{KvPool, Sequence};
 use super::replay::Recordings;
 use super::stacks::StackRun;
@@ -317,7 +321,7 @@ impl Decoder {
             Error::Internal("a decoder without its head was asked for logits".into())
         })?;
         let transformed = match &self.head_transform {
-            Some(transform) => &transform.forward(hidden)?,
+            Some(transform) => &transform.forward(hidden, adapter)?,
             None => hidden,
         };
         match adapter {
@@ -463,18 +467,49 @@ impl Decoder {
             batch,
             rotation: rotation.transpose()?,
             temperature: batch.temperatures(&self.config, (&self.device, self.dtype))?,
-            inputs: self.layer_inputs(batch, &embedded)?,
+            inputs: self.layer_inputs(batch, &embedded, adapter)?,
             adapter,
             cancel,
         };
-        self.run_layers(self.stream(embedded)?, past, &step)
+        self.run_layers(self.stream(embedded, adapter)?, past, &step)
+    }
+
+    /// An adapter's update of what makes keys and values of a layer's latents.
+    pub(super) fn latent_update(
+        &self,
+        layer: usize,
+        down: &Tensor,
+        up: &Tensor,
+    ) -> Result<LatentUpdate> {
+        let mixer = self
+            .layers
+            .get(layer)
+            .and_then(|layer| layer.mixer.as_ref());
+        match mixer.and_then(Mixer::attention).map(|found| &found.qkv) {
+            Some(Qkv::Latent(latent)) => latent.update(self.config.head_count, down, up),
+            _ => Err(Error::Internal("an update of latents without them".into())),
+        }
+    }
+
+    /// What stands beside the layers and can be adapted.
+    pub(super) fn modules(&self) -> Vec<Module> {
+        let inputs = self.layer_inputs.iter();
+        let inputs = inputs.map(|inputs| (Part::LayerInputProjection, 0, &inputs.projection));
+        let dense = self.head_transform.iter();
+        let dense = dense.map(|transform| (Part::HeadDense, 0, &transform.dense));
+        let embedding = self.embedding_projection.iter();
+        let embedding = embedding.map(|linear| (Part::EmbeddingProjection, 0, linear));
+        let lanes = self.lanes.iter().flat_map(|lanes| lanes.linears());
+        let all = inputs.chain(dense).chain(embedding).chain(lanes);
+        all.map(|(part, number, linear)| Module::single(part, number, linear))
+            .collect()
     }
 
     /// The residual stream that begins with the embeddings.
-    pub(super) fn stream(&self, embedded: Tensor) -> Result<Stream> {
+    pub(super) fn stream(&self, embedded: Tensor, adapter: Option<&Adapter>) -> Result<Stream> {
         let mut stream = Stream::new(embedded.clone());
         if let Some(lanes) = &self.lanes {
-            stream.lanes = lanes.split(embedded)?;
+            stream.lanes = lanes.split(embedded, LayerAdapter::of_model(adapter))?;
         }
         Ok(stream)
     }
@@ -499,7 +534,8 @@ impl Decoder {
             layer.forward(index, &mut stream, &mut past, step)?;
         }
         if let Some(lanes) = &self.lanes {
-            stream = Stream::new(lanes.merge(&stream.lanes)?);
+            let updates = LayerAdapter::of_model(step.adapter);
+            stream = Stream::new(lanes.merge(&stream.lanes, updates)?);
         }
         stream.read(self.final_norm.as_ref())
     }
@@ -528,7 +564,10 @@ impl Decoder {
         };
         let embedded = elementwise::scale(&embedded, self.config.embedding_scale)?;
         let embedded = match &self.embedding_projection {
-            Some(projection) => projection.forward(&embedded)?,
+            Some(projection) => {
+                let update = LayerAdapter::of_model(adapter).part(Part::EmbeddingProjection);
+                projection.forward_updated(&embedded, update)?
+            }
             None => embedded,
         };
         let embedded = self.images.splice(tokens, size, embedded)?;

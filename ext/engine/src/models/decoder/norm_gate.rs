@@ -3,15 +3,18 @@
 
 use candle_core::Tensor;
 
+use super::adapter::LayerAdapter;
 use crate::models::parameters::Parameters;
-use crate::models::parts::Place;
+use crate::models::parts::{Part, Place};
 use crate::nn::{Epilogue, Inventory, Linear};
 use crate::Result;
 use kernels::Activation;
 
 pub struct NormGate {
-    down: Linear,
-    up: Linear,
+    /// What the two are.
+    pub parts: [Part; 2],
+    pub down: Linear,
+    pub up: Linear,
 }
 
 impl NormGate {
@@ -22,6 +25,7 @@ impl NormGate {
         rank: usize,
     ) -> Result<Self> {
         Ok(Self {
+            parts: [down.part, up.part],
             down: parameters.linear(down, hidden, rank)?,
             up: parameters.linear(up, rank, hidden)?,
         })
@@ -33,12 +37,19 @@ impl NormGate {
     }
 
     /// `x` is normalized, `[tokens, hidden]`.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let activated = Epilogue {
-            activation: Some(Activation::Silu),
-            ..Epilogue::default()
+    pub fn forward(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
+        let [down, up] = self.parts.map(|part| updates.part(part));
+        let short = match down {
+            None => {
+                let activated = Epilogue {
+                    activation: Some(Activation::Silu),
+                    ..Epilogue::default()
+                };
+                self.down.forward_with(x, &activated)?
+            }
+            down => kernels::activate(&self.down.forward_updated(x, down)?, Activation::Silu)?,
         };
-        let short = self.down.forward_with(x, &activated)?;
-        kernels::gated(&self.up.forward(&short)?, x, Activation::Sigmoid)
+        let gate = self.up.forward_updated(&short, up)?;
+        kernels::gated(&gate, x, Activation::Sigmoid)
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use super::adapter::{Adapter, EmbeddingUpdate, LayerAdapter, Slot};
-use super::config::RowOrder;
+use super::adaptable::{self, Piece};
+use super::adapter::{Adapter, EmbeddingUpdate, LayerAdapter, Slot, Update};
 use super::model::Decoder;
 use crate::models::parts::{self, Names, Part};
-use crate::models::projections::ungrouped_rows;
 use crate::nn::{Embedding, Linear, LowRank};
 use crate::{CancelToken, Error, Result};
 use formats::files::model_files::{ModelFiles, WeightFiles};
@@ -23,7 +22,9 @@ const PREFIX: &str = "base_model.model.";
 
 /// Where a module of an adapter belongs.
 enum Place {
-    Layer(usize, Part, Slot),
+    Layer(usize, Vec<Piece>),
+    /// Beside the layers.
+    Model(Vec<Piece>),
     Embedding,
     Head,
 }
@@ -35,6 +36,76 @@ struct Target {
     place: Place,
     inputs: usize,
     outputs: usize,
+}
+
+/// The updates of a model's matrices while an adapter is read. The matrices A of one stand above each other, and their
+/// matrices B side by side.
+#[derive(Default)]
+struct Found {
+    matrices: Vec<Matrix>,
+}
+
+struct Matrix {
+    /// `None` beside the layers.
+    layer: Option<usize>,
+    slot: Slot,
+    down: Vec<Tensor>,
+    up: Vec<Tensor>,
+}
+
+impl Found {
+    /// Notes a module's A `[rank, inputs]` and B `[outputs, rank]` at the matrices that have its rows.
+    fn add(
+        &mut self,
+        layer: Option<usize>,
+        pieces: &[Piece],
+        down: &Tensor,
+        up: &Tensor,
+    ) -> Result<()> {
+        for Piece { at, rows } in pieces {
+            let rows = Tensor::new(&rows[..], up.device())?;
+            let after = at.outputs - at.first - rows.elem_count();
+            let own = up.index_select(&rows, 0)?;
+            let own = own.pad_with_zeros(0, at.first, after)?;
+            let same = |matrix: &&mut Matrix| (matrix.layer, matrix.slot) == (layer, at.slot);
+            match self.matrices.iter_mut().find(same) {
+                Some(matrix) => {
+                    matrix.down.push(down.clone());
+                    matrix.up.push(own);
+                }
+                None => self.matrices.push(Matrix {
+                    layer,
+                    slot: at.slot,
+                    down: vec![down.clone()],
+                    up: vec![own],
+                }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all into the adapter.
+    fn finish(self, decoder: &Decoder, adapter: &mut Adapter) -> Result<()> {
+        for matrix in self.matrices {
+            let down = Tensor::cat(&matrix.down, 0)?;
+            let up = Tensor::cat(&matrix.up, 1)?.contiguous()?;
+            let update = match (matrix.slot, matrix.layer) {
+                (Slot::LatentUp, Some(layer)) => {
+                    Update::Latent(decoder.latent_update(layer, &down, &up)?)
+                }
+                _ => Update::Plain(LowRank {
+                    down: Linear::new(down, None)?,
+                    up: Linear::new(up, None)?,
+                }),
+            };
+            let updates = match matrix.layer {
+                Some(layer) => &mut adapter.layers[layer],
+                None => &mut adapter.model,
+            };
+            updates.set(matrix.slot, update)?;
+        }
+        Ok(())
+    }
 }
 
 /// The tensors of one module.
@@ -74,19 +145,25 @@ pub fn load(
             .iter()
             .map(|_| LayerAdapter::default())
             .collect(),
+        runs: decoder.config().stacks.map(|stacks| stacks.runs()),
+        model: LayerAdapter::default(),
         embedding: None,
         head: None,
         whole_embedding: None,
         whole_head: None,
     };
+    let mut found = Found::default();
     for (module, tensors) in reader.modules()? {
         cancel.check()?;
-        let target = targets
-            .iter()
-            .find(|target| target.names.iter().any(|name| same(name, &module)))
-            .ok_or_else(|| reader.unplaced(&module))?;
-        reader.place(&mut adapter, target, &module, &tensors)?;
+        let mut ours = targets.iter().filter(|_| !of_tower(&module));
+        match ours.find(|target| target.names.iter().any(|name| same(name, &module))) {
+            Some(target) => {
+                reader.place((&mut adapter, &mut found), target, &module, &tensors)?;
+            }
+            None => reader.place_stack(&mut found, names, &module, &tensors)?,
+        }
     }
+    found.finish(decoder, &mut adapter)?;
     Ok(adapter)
 }
 
@@ -144,36 +221,59 @@ fn check(config: &RawConfig) -> Result<()> {
 
 /// Every module of the decoder that can be adapted.
 fn targets(decoder: &Decoder, names: &Names) -> Vec<Target> {
-    let target = |part: parts::Place, place: Place, inputs: usize, outputs: usize| {
-        // The head stands beside the body, not in it.
-        let body = match place {
-            Place::Head => "",
-            _ => names.body,
+    let target =
+        |names: &Names, part: parts::Place, place: Place, inputs: usize, outputs: usize| {
+            // The head stands beside the body, not in it.
+            let body = match place {
+                Place::Head => "",
+                _ => names.body,
+            };
+            // The decoder of a larger model stands deeper in it.
+            let modules = names.modules(part).into_iter();
+            let modules = modules.flat_map(|name| [format!("{body}{name}"), name]);
+            Target {
+                names: modules.collect(),
+                place,
+                inputs,
+                outputs,
+            }
         };
-        let modules = names.modules(part).into_iter();
-        Target {
-            names: modules.map(|name| format!("{body}{name}")).collect(),
-            place,
-            inputs,
-            outputs,
-        }
-    };
     let mut targets = Vec::new();
     let config = decoder.config();
-    // Layers that run several times have one number per run, but one name.
-    let layers = decoder.layers().iter().enumerate();
-    for (index, layer) in layers.filter(|_| config.stacks.is_none()) {
-        for (part, slot, linear) in layer.linears() {
-            let place = Place::Layer(index, part, slot);
-            let (inputs, outputs) = (linear.inputs(), linear.outputs());
-            targets.push(target(part.at(index), place, inputs, outputs));
+    let high = names.of_high_stack();
+    for (index, layer) in decoder.layers().iter().enumerate() {
+        // Of two stacks, both count their layers from 0.
+        let (names, number) = match config.stacks {
+            Some(stacks) if index >= stacks.layers => (&high, index - stacks.layers),
+            _ => (names, index),
+        };
+        for module in adaptable::of_layer(layer, number, config) {
+            let part = module.part.at(number).expert(module.number);
+            let (inputs, outputs) = (module.inputs, module.outputs());
+            let place = Place::Layer(index, module.pieces);
+            targets.push(target(names, part, place, inputs, outputs));
         }
+    }
+    for module in decoder.modules() {
+        let part = module.part.at(0).expert(module.number);
+        let (inputs, outputs) = (module.inputs, module.outputs());
+        let place = Place::Model(module.pieces);
+        targets.push(target(names, part, place, inputs, outputs));
     }
     let (vocabulary, head) = (config.vocab_size, config.head_width());
     let (embedding, width) = (Part::TokenEmbedding.into(), config.embedding_size);
-    targets.push(target(embedding, Place::Embedding, vocabulary, width));
-    targets.push(target(Part::Head.into(), Place::Head, head, vocabulary));
+    let place = Place::Embedding;
+    targets.push(target(names, embedding, place, vocabulary, width));
+    let place = Place::Head;
+    targets.push(target(names, Part::Head.into(), place, head, vocabulary));
     targets
+}
+
+/// Whether a module is of what makes embeddings of images or sounds, whose layers are often called as the decoder's.
+fn of_tower(module: &str) -> bool {
+    let towers = ["vision", "visual", "audio"];
+    let mut words = module.split('.');
+    words.any(|word| towers.iter().any(|tower| word.starts_with(tower)))
 }
 
 /// Adapters of an inner or an outer model lack or have a beginning.
@@ -222,7 +322,7 @@ impl Reader<'_> {
             self.config.file(),
             format!(
                 "it changes {module}, which a {} model of {} layers does not have, or which cannot be adapted \
-                 (experts, routers and norms). Check that the adapter belongs to this base model",
+                 (norms and the layers of states). Check that the adapter belongs to this base model",
                 config.architecture, config.layer_count
             ),
         )
@@ -230,7 +330,7 @@ impl Reader<'_> {
 
     fn place(
         &self,
-        adapter: &mut Adapter,
+        (adapter, found): (&mut Adapter, &mut Found),
         target: &Target,
         module: &str,
         tensors: &Module,
@@ -238,38 +338,93 @@ impl Reader<'_> {
         if let Some(name) = &tensors.whole {
             self.replace(adapter, target, module, name)?;
         }
-        let (down, up) = match (&tensors.down, &tensors.up) {
-            (Some(down), Some(up)) => (down, up),
-            (None, None) => return Ok(()),
-            _ => {
-                return Err(Error::corrupt(
-                    &self.source.file(module),
-                    format!("module {module} has only one of its two matrices"),
-                ))
-            }
+        let Some((down, up)) = self.both(module, tensors)? else {
+            return Ok(());
         };
         let rank = self.rank(down, target)?;
         let up = self.tensor(up, [target.outputs, rank])?;
         let up = (up * f64::from(self.scale(module, rank)?))?;
-        let up = match self.order(&target.place) {
-            Some(order) => up.index_select(&Tensor::new(order, up.device())?, 0)?,
-            None => up,
-        };
-        let up = Linear::new(up, None)?;
         let down = self.tensor(down, [rank, target.inputs])?;
-        match target.place {
-            Place::Layer(layer, _, slot) => {
-                let down = Linear::new(down, None)?;
-                *adapter.layers[layer].slot(slot) = Some(LowRank { down, up });
-            }
+        match &target.place {
+            Place::Layer(layer, pieces) => found.add(Some(*layer), pieces, &down, &up)?,
+            Place::Model(pieces) => found.add(None, pieces, &down, &up)?,
             Place::Head => {
-                let down = Linear::new(down, None)?;
+                let (down, up) = (Linear::new(down, None)?, Linear::new(up, None)?);
                 adapter.head = Some(LowRank { down, up });
             }
             Place::Embedding => {
-                let rows = down.t()?.contiguous()?;
+                let (rows, up) = (down.t()?.contiguous()?, Linear::new(up, None)?);
                 adapter.embedding = Some(EmbeddingUpdate { rows, up });
             }
+        }
+        Ok(())
+    }
+
+    /// The names of a module's two matrices; `None` where it has neither.
+    fn both<'a>(&self, module: &str, tensors: &'a Module) -> Result<Option<(&'a str, &'a str)>> {
+        match (&tensors.down, &tensors.up) {
+            (Some(down), Some(up)) => Ok(Some((down, up))),
+            (None, None) => Ok(None),
+            _ => Err(Error::corrupt(
+                &self.source.file(module),
+                format!("module {module} has only one of its two matrices"),
+            )),
+        }
+    }
+
+    /// All experts of a layer, whose matrices transformers keeps as one parameter: A is `[experts · rank, inputs]`, and
+    /// B `[outputs, rank · experts]`, of which the experts' columns take turns.
+    fn place_stack(
+        &self,
+        found: &mut Found,
+        names: &Names,
+        module: &str,
+        tensors: &Module,
+    ) -> Result<()> {
+        let config = self.decoder.config();
+        let container = module.trim_end_matches(".base_layer");
+        let within = |index: &usize| {
+            let mut starts = names.layers(*index).into_iter();
+            starts.any(|start| {
+                let at = container.find(&start);
+                at.is_some_and(|at| at == 0 || container.as_bytes()[at - 1] == b'.')
+            })
+        };
+        let layer = (0..self.decoder.layers().len()).find(within);
+        let layer = layer.filter(|_| container.ends_with("experts"));
+        let (Some(layer), Some((down, up))) = (layer, self.both(module, tensors)?) else {
+            return Err(self.unplaced(module));
+        };
+        let shape = |name: &str| self.source.info(name).map(|info| info.shape);
+        let (Some(down_shape), Some(up_shape)) = (shape(down), shape(up)) else {
+            return Err(self.unplaced(module));
+        };
+        let stacks = adaptable::stacks(&self.decoder.layers()[layer], config);
+        let mut named = ["gate_up_proj", "down_proj"].iter().zip(&stacks);
+        let stack = named.find(|(_, stack)| {
+            stack.first().is_some_and(|first| {
+                down_shape.get(1) == Some(&first.inputs)
+                    && up_shape.first() == Some(&first.outputs())
+                    && down_shape[0].is_multiple_of(stack.len())
+            })
+        });
+        let Some(((name, stack), rows)) = stack.zip(down_shape.first()) else {
+            return Err(self.misfit(down, &down_shape, module));
+        };
+        let (count, rank) = (stack.len(), rows / stack.len());
+        let (inputs, outputs) = (stack[0].inputs, stack[0].outputs());
+        if rank == 0 {
+            return Err(self.misfit(down, &down_shape, module));
+        }
+        let down = self.tensor(down, [*rows, inputs])?;
+        let up = self.tensor(up, [outputs, *rows])?;
+        let scale = self.scale(&format!("{container}.{name}"), rank)?;
+        let up = (up * f64::from(scale))?;
+        let up = up.reshape((outputs, rank, count))?;
+        for (number, expert) in stack.iter().enumerate() {
+            let down = down.narrow(0, number * rank, rank)?;
+            let up = up.narrow(2, number, 1)?.squeeze(2)?.contiguous()?;
+            found.add(Some(layer), &expert.pieces, &down, &up)?;
         }
         Ok(())
     }
@@ -294,7 +449,7 @@ impl Reader<'_> {
                 let weight = self.tensor(name, [target.outputs, target.inputs])?;
                 adapter.whole_head = Some(Linear::new(weight, None)?);
             }
-            Place::Layer(..) => {
+            Place::Layer(..) | Place::Model(_) => {
                 return Err(Error::unsupported(
                     self.config.file(),
                     format!("it replaces {module} in full, which only embeddings and heads can be"),
@@ -365,6 +520,8 @@ impl Reader<'_> {
             Some(rest) => (true, rest),
             None => (false, pattern),
         };
+        // As PEFT writes it for the parameters of experts.
+        let plain = plain.strip_prefix(r".*\.").unwrap_or(plain);
         if plain.contains(|c: char| "*+?()[]{}|\\^$".contains(c)) {
             return Err(Error::unsupported(
                 self.config.file(),
@@ -381,44 +538,11 @@ impl Reader<'_> {
                 .is_some_and(|start| start.is_empty() || start.ends_with('.'))
         })
     }
-
-    /// The order in which the base has the rows that the adapter writes.
-    fn order(&self, place: &Place) -> Option<Vec<u32>> {
-        let config = self.decoder.config();
-        let Place::Layer(layer, part, _) = place else {
-            return None;
-        };
-        let shape = config.attention_shape(*layer);
-        match (config.row_order, part) {
-            (RowOrder::Grouped, Part::Qkv) => Some(ungrouped_rows(&shape)),
-            (RowOrder::Neighbours, Part::Query) => {
-                Some(neighbours(shape.head_count, shape.head_size))
-            }
-            (RowOrder::Neighbours, Part::Key) => {
-                Some(neighbours(shape.kv_head_count, shape.head_size))
-            }
-            _ => None,
-        }
-    }
-}
-
-/// The row order that puts what rotates together side by side.
-fn neighbours(heads: usize, size: usize) -> Vec<u32> {
-    let half = size / 2;
-    (0..heads)
-        .flat_map(|head| (0..half).flat_map(move |i| [head * size + i, head * size + half + i]))
-        .map(|row| row as u32)
-        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn halves_become_neighbours() {
-        assert_eq!(neighbours(2, 4), [0, 2, 1, 3, 4, 6, 5, 7]);
-    }
 
     #[test]
     fn modules_are_found_with_and_without_their_beginning() {

@@ -21,6 +21,15 @@ pub struct StackRun<'a> {
     pub low_start: &'a Tensor,
 }
 
+impl Stacks {
+    /// The layer of every run of one.
+    pub fn runs(&self) -> Vec<usize> {
+        let low = (0..self.low_cycles).flat_map(|_| 0..self.layers);
+        let cycle: Vec<_> = low.chain(self.layers..2 * self.layers).collect();
+        cycle.repeat(self.high_cycles)
+    }
+}
+
 impl StackRun<'_> {
     /// The high state after all cycles.
     pub fn run(&self, embedded: Tensor, past: &mut Past<'_>, step: &Step<'_>) -> Result<Tensor> {

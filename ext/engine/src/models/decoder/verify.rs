@@ -57,8 +57,8 @@ impl Decoder {
         let Some(layer) = self.layers().first() else {
             return Ok(());
         };
-        let inputs = self.layer_inputs(batch, embedded)?;
-        let stream = self.stream(embedded.clone())?;
+        let inputs = self.layer_inputs(batch, embedded, None)?;
+        let stream = self.stream(embedded.clone(), None)?;
         let found = self.run_first(layer, batch, (stream, inputs), cancel)?;
         let expanded = Expanded(source);
         let parameters =
@@ -68,8 +68,8 @@ impl Decoder {
             |x: &Tensor| -> Result<Tensor> { Ok(x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?) };
         let all = |all: Vec<Tensor>| all.iter().map(on_cpu).collect::<Result<Vec<_>>>();
         let mut stream = Stream::new(on_cpu(embedded)?);
-        stream.lanes = all(self.stream(embedded.clone())?.lanes)?;
-        let inputs = all(self.layer_inputs(batch, embedded)?)?;
+        stream.lanes = all(self.stream(embedded.clone(), None)?.lanes)?;
+        let inputs = all(self.layer_inputs(batch, embedded, None)?)?;
         let input = stream.states()?;
         let expected = self.run_first(&layer, batch, (stream, inputs), cancel)?;
         evidence("the first layer", &found).check_against(&expected, &input, source)

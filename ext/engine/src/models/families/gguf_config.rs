@@ -208,6 +208,28 @@ impl GgufFile<'_> {
         Ok((plain, rotated, value))
     }
 
+    /// Rotations by the kind of layer: those in windows have a base and a size of their own, and are not scaled.
+    pub fn ropes_by_type(&self) -> Result<Value> {
+        let rope = |base: &str, size: &str| -> Result<Map<String, Value>> {
+            let mut words = Map::new();
+            if let Some(theta) = self.scalar(base)? {
+                words.insert("rope_theta".into(), theta);
+            }
+            let sizes = (self.opt_size(size)?, self.opt_size("attention.key_length")?);
+            if let (Some(size), Some(head)) = sizes {
+                let share = size as f64 / head.max(1) as f64;
+                words.insert("partial_rotary_factor".into(), json!(share));
+            }
+            Ok(words)
+        };
+        let mut full = rope("rope.freq_base", "rope.dimension_count")?;
+        if let Some(Value::Object(scaling)) = self.scaling_words()? {
+            full.extend(scaling);
+        }
+        let sliding = rope("rope.freq_base_swa", "rope.dimension_count_swa")?;
+        Ok(json!({"full_attention": full, "sliding_attention": sliding}))
+    }
+
     /// Scaled positions, unless tensors hold the divisors of frequencies.
     fn scaling_words(&self) -> Result<Option<Value>> {
         let kind = self.metadata().opt_str(&self.key("rope.scaling.type"))?;

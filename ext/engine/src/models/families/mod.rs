@@ -60,8 +60,8 @@ pub struct Family<C: 'static> {
     /// Which `config.json` files are its.
     pub matches: ConfigMatch,
     pub config: fn(&RawConfig) -> Result<C>,
-    /// As transformers calls its modules.
-    pub names: fn(&C) -> Names,
+    /// As transformers calls its modules; of a family as such where there is no checkpoint.
+    pub names: fn(Option<&C>) -> Names,
     pub gguf: Option<Gguf<C>>,
 }
 
@@ -145,6 +145,9 @@ pub trait Shape: Sized + 'static {
 
     fn check(&self) -> Checked;
 
+    /// What checkpoints of a family with these names are for, where they have the head for it; called as in Ruby.
+    fn tasks(names: &Names) -> Vec<&'static str>;
+
     /// What tells the families of GGUF files apart.
     fn architecture<'a>(file: &GgufFile<'a>) -> Result<&'a str> {
         Ok(file.architecture())
@@ -159,6 +162,17 @@ impl Shape for EncoderConfig {
     fn check(&self) -> Checked {
         EncoderConfig::check(self)
     }
+
+    fn tasks(names: &Names) -> Vec<&'static str> {
+        let masked = !names.masked_output.is_empty();
+        let own = masked.then_some(["masked_lm", "sparse"]);
+        let tasks = [
+            vec!["embedding"],
+            heads_for(names),
+            own.into_iter().flatten().collect(),
+        ];
+        [tasks.concat(), vec!["late_interaction"]].concat()
+    }
 }
 
 impl Shape for VisionConfig {
@@ -169,6 +183,12 @@ impl Shape for VisionConfig {
     fn check(&self) -> Checked {
         VisionConfig::check(self)
     }
+
+    fn tasks(names: &Names) -> Vec<&'static str> {
+        let classifier = !names.sequence_output.is_empty();
+        let classifier = classifier.then_some("image_classifier");
+        ["image_embedding"].into_iter().chain(classifier).collect()
+    }
 }
 
 impl Shape for VlmConfig {
@@ -178,6 +198,10 @@ impl Shape for VlmConfig {
 
     fn check(&self) -> Checked {
         VlmConfig::check(self)
+    }
+
+    fn tasks(_: &Names) -> Vec<&'static str> {
+        vec!["llm", "vlm"]
     }
 
     /// Files of vision towers all call themselves clip.
@@ -194,6 +218,10 @@ impl Shape for DecoderConfig {
     fn check(&self) -> Checked {
         DecoderConfig::check(self)
     }
+
+    fn tasks(names: &Names) -> Vec<&'static str> {
+        [vec!["llm", "embedding"], heads_for(names)].concat()
+    }
 }
 
 impl Shape for Seq2SeqConfig {
@@ -204,6 +232,19 @@ impl Shape for Seq2SeqConfig {
     fn check(&self) -> Checked {
         Seq2SeqConfig::check(self)
     }
+
+    fn tasks(names: &Names) -> Vec<&'static str> {
+        [vec!["seq2seq", "embedding"], heads_for(names)].concat()
+    }
+}
+
+/// What heads that a family has names for are for.
+fn heads_for(names: &Names) -> Vec<&'static str> {
+    let sequence = !names.sequence_output.is_empty();
+    let sequence = sequence.then_some(["reranker", "classifier"]);
+    let token = !names.token_output.is_empty();
+    let tasks = sequence.into_iter().flatten();
+    tasks.chain(token.then_some("ner")).collect()
 }
 
 /// What a checkpoint is, before its tensors are read.
@@ -222,7 +263,7 @@ impl<C: Shape> Blueprint<C> {
         let family = find(raw)?;
         let config = (family.config)(raw)?;
         C::check(&config).map_err(|reason| Error::corrupt(raw.file(), reason))?;
-        let names = (family.names)(&config);
+        let names = (family.names)(Some(&config));
         let text = raw.opt_nested("text_config")?;
         Ok(Self {
             config,
@@ -239,7 +280,7 @@ impl<C: Shape> Blueprint<C> {
         C::check(&config).map_err(|reason| file.corrupt(reason))?;
         Ok(Self {
             names: (gguf.names)(&config),
-            modules: (family.names)(&config),
+            modules: (family.names)(Some(&config)),
             padding_id: file.padding_id()?,
             config,
         })
@@ -273,39 +314,43 @@ pub fn architectures<C: Shape>() -> Vec<&'static str> {
 
 /// A `model_type` that a shape of models has.
 pub struct Supported {
-    pub shape: &'static str,
     pub model_type: &'static str,
+    /// Where checkpoints have the head for it.
+    pub tasks: Vec<&'static str>,
     /// What GGUF files call it; empty where there are none.
     pub architectures: Vec<&'static str>,
 }
 
-/// Every `model_type` of every shape.
+/// Every `model_type` of every shape; one that several have stands several times.
 pub fn supported() -> Vec<Supported> {
-    let mut all = Vec::new();
-    list::<EncoderConfig>("encoder", &mut all);
-    list::<DecoderConfig>("decoder", &mut all);
-    list::<Seq2SeqConfig>("seq2seq", &mut all);
-    list::<VisionConfig>("vision", &mut all);
-    list::<VlmConfig>("vlm", &mut all);
-    all
+    [
+        list::<EncoderConfig>(),
+        list::<DecoderConfig>(),
+        list::<Seq2SeqConfig>(),
+        list::<VisionConfig>(),
+        list::<VlmConfig>(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
-fn list<C: Shape>(shape: &'static str, all: &mut Vec<Supported>) {
-    for family in C::FAMILIES {
-        let gguf = family.gguf.iter();
-        let architectures: Vec<_> = gguf.flat_map(|gguf| gguf.architecture.split('|')).collect();
-        all.extend(
-            family
-                .matches
-                .model_types
-                .iter()
-                .map(|model_type| Supported {
-                    shape,
-                    model_type,
-                    architectures: architectures.clone(),
-                }),
-        );
-    }
+fn list<C: Shape>() -> Vec<Supported> {
+    let families = C::FAMILIES.iter();
+    let entries = families.flat_map(|family| {
+        let types = family.matches.model_types.iter();
+        types.map(move |model_type| (family, model_type))
+    });
+    entries
+        .map(|(family, model_type)| {
+            let gguf = family.gguf.iter();
+            Supported {
+                model_type,
+                tasks: C::tasks(&(family.names)(None)),
+                architectures: gguf.flat_map(|gguf| gguf.architecture.split('|')).collect(),
+            }
+        })
+        .collect()
 }
 
 fn find<C: Shape>(raw: &RawConfig) -> Result<&'static Family<C>> {

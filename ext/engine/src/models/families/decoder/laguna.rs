@@ -24,10 +24,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         };
         config.shapes = heads.map(shape).collect();
         rotate_by_type(raw, &mut config)?;
-        let gating = raw.get("gating").and_then(|gating| gating.as_str());
-        config.output_gate = OutputGate::Softplus {
-            per_head: gating.is_none_or(|gating| gating == "per-head"),
-        };
+        let per_head = |gating: &serde_json::Value| gating == &json!(true) || gating == "per-head";
+        let per_head = raw.get("gating").is_none_or(per_head);
+        config.output_gate = OutputGate::Softplus { per_head };
         config.experts = Some(Experts {
             normalize: true,
             scale: number(raw, "moe_routed_scaling_factor")?.unwrap_or(1.0),
@@ -43,5 +42,19 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         router_bias: "mlp.experts.e_score_correction_bias",
         ..LLAMA
     },
-    gguf: None,
+    gguf: gguf("laguna", |file| {
+        let (layers, heads) = (file.layer_count()?, file.sizes("attention.head_count")?);
+        let gates = file.shape("blk.0.attn_gate.weight").unwrap_or_default();
+        // Files do not say which layers slide: all but every fourth, from the first on.
+        let slides = file.opt_size("attention.sliding_window")?.unwrap_or(0) > 0;
+        let kind = |layer| usize::from(slides && layer % 4 != 0);
+        let kinds = (0..layers).map(|layer| ["full_attention", "sliding_attention"][kind(layer)]);
+        let said = json!({
+            "layer_types": kinds.collect::<Vec<_>>(),
+            "num_attention_heads_per_layer": (heads.len() == layers).then_some(&heads),
+            "gating": gates.first() == heads.first(), "rope_parameters": file.ropes_by_type()?,
+        });
+        let scale = [("expert_weights_scale", "moe_routed_scaling_factor")];
+        file.like_with(FAMILY.config, &scale, said)
+    }),
 };

@@ -18,5 +18,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: None,
+    gguf: gguf("mellum", |file| file.like(FAMILY.config, &[])),
 };

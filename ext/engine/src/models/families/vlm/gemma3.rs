@@ -7,7 +7,7 @@ pub const FAMILY: Family<VlmConfig> = Family {
     names: |config| Names {
         projector_norm: "multi_modal_projector.mm_soft_emb_norm",
         projector_down: "multi_modal_projector.mm_input_projection_weight",
-        ..config.tower.names
+        ..tower_names(config)
     },
     gguf: Some(Gguf {
         architecture: "gemma3",

@@ -16,7 +16,7 @@ pub const FAMILY: Family<VlmConfig> = Family {
     },
     names: |config| Names {
         projector_down: "connector.modality_projection.proj",
-        ..config.tower.names
+        ..tower_names(config)
     },
     gguf: Some(Gguf {
         architecture: "idefics3",

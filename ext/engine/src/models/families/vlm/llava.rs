@@ -4,7 +4,7 @@ pub const FAMILY: Family<VlmConfig> = Family {
     name: "llava",
     matches: types(&["llava"]),
     config: |raw| llava_config(raw, |activation| ConnectorConfig::Mlp { activation }),
-    names: |config| config.tower.names,
+    names: tower_names,
     // LLaVA-NeXT's too.
     gguf: Some(Gguf {
         architecture: "mlp",

@@ -4,6 +4,6 @@ pub const FAMILY: Family<VlmConfig> = Family {
     name: "llava_next",
     matches: types(&["llava_next"]),
     config: |raw| llava_config(raw, |activation| ConnectorConfig::Lines { activation }),
-    names: |config| config.tower.names,
+    names: tower_names,
     gguf: None,
 };

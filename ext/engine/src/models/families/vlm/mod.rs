@@ -21,3 +21,8 @@ pub const FAMILIES: &[Family<VlmConfig>] = &[
     qwen2_vl::FAMILY,
     gemma3::FAMILY,
 ];
+
+/// The names of a checkpoint's vision tower.
+fn tower_names(config: Option<&VlmConfig>) -> Names {
+    config.map_or(Names::NONE, |config| config.tower.names)
+}

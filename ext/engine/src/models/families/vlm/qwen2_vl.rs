@@ -19,7 +19,7 @@ pub const FAMILY: Family<VlmConfig> = Family {
         };
         vlm_config(&raw, &tower, connector)
     },
-    names: |config| config.tower.names,
+    names: tower_names,
     gguf: Some(Gguf {
         architecture: "qwen2vl_merger|qwen2.5vl_merger",
         config: qwen_gguf,
