@@ -136,6 +136,29 @@ fn a_sequence_resumes_where_a_state_was_saved() {
     }
 }
 
+/// Prompts that begin alike, as those with the same instructions do: where the second one parts from the first, its
+/// state is saved, and the third resumes there.
+#[test]
+fn a_state_is_saved_where_prompts_part() {
+    for (name, decoder) in stateful() {
+        let mut pool = pool(&decoder);
+        let instructions = text(2 * PAGE + 9, 11);
+        let prompt = |number: u32| [&instructions[..], &text(PAGE + 30, 12 + number)].concat();
+        for (number, resumed) in [(0, 0), (1, 0), (2, 2 * PAGE), (3, 2 * PAGE)] {
+            let ids = prompt(number);
+            let expected = in_parts(&decoder, &ids, ids.len());
+            let mut sequence = pool.begin(None, 0, &ids[..ids.len() - 1]).unwrap();
+            assert_eq!(sequence.length(), resumed, "{name}, prompt {number}");
+            let rest = &ids[resumed..];
+            let found = read(&decoder, &mut pool, &mut sequence, rest, 1);
+            assert!(found[0] == expected.0[ids.len() - 1], "{name}");
+            assert!(state(&sequence) == expected.1, "{name}");
+            pool.share(&mut sequence);
+            pool.release(sequence);
+        }
+    }
+}
+
 /// Draft tokens that are not accepted are taken back, any number of them and several times in a row.
 #[test]
 fn tokens_are_taken_back_with_their_states() {
@@ -291,6 +314,32 @@ fn preempted_sequences_go_on_with_the_same_tokens() {
             assert_eq!(&tokens(generation), expected, "{name}");
         }
         drop(all);
+        assert_eq!(counted(&tight, "pages_used"), 0, "{name}");
+    }
+}
+
+/// There is room for one of two: the first gives its pages and its state to the second, whose caller waits, and comes
+/// back as a prompt.
+#[test]
+fn a_preempted_sequence_computes_its_state_again() {
+    for (name, decoder) in stateful() {
+        let roomy = model(&name, ROOM);
+        let expected = [0, 1].map(|number| alone(&roomy, number));
+        let page = (KvPool::token_bytes(decoder.config(), KvType::F32) * PAGE).max(1024);
+        let state = KvPool::sequence_bytes(decoder.config()).div_ceil(page);
+        let tight = model(&name, (state + 2) * page);
+        let [first, second] = [0, 1].map(|number| {
+            let (prompt, config) = asked(number, Speculative::None);
+            begin(&tight, &prompt, &config)
+        });
+        for _ in 0..3 {
+            first.step(&CancelToken::new()).unwrap();
+        }
+        assert_eq!(counted(&tight, "preempted"), 0, "{name}");
+        assert_eq!(tokens(&second), expected[1], "{name}");
+        assert!(counted(&tight, "preempted") > 0, "{name}");
+        assert_eq!(tokens(&first), expected[0], "{name}");
+        drop([first, second]);
         assert_eq!(counted(&tight, "pages_used"), 0, "{name}");
     }
 }

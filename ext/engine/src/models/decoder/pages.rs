@@ -52,6 +52,8 @@ pub struct Found {
     pub partly: Option<(u32, usize)>,
     /// The state after all of it, in a model whose layers keep one: it ends where a state was saved.
     pub state: Option<Arc<[f32]>>,
+    /// How many tokens of whole pages others have begun alike, in such a model: most without a state.
+    pub common: usize,
 }
 
 impl PageBook {
@@ -190,6 +192,8 @@ impl PageBook {
         }
         let mut found = Found::default();
         if self.state_pages > 0 {
+            let whole = path.iter().filter(|(_, common)| *common == PAGE);
+            found.common = whole.count() * PAGE;
             found.state = self.cut_to_state(&mut path);
         }
         for (node, common) in path {

@@ -49,6 +49,8 @@ pub struct Sequence {
     /// What layers without keys keep, once there is room for it, and what that begins with.
     state: Option<Box<SequenceState>>,
     resumed: Option<Arc<[f32]>>,
+    /// How long the beginning is that others have too.
+    common: usize,
     state_pages: usize,
 }
 
@@ -267,6 +269,7 @@ impl KvPool {
         let found = self.book.find(sequence.kind(), tokens);
         sequence.pages = found.pages;
         sequence.resumed = found.state;
+        sequence.common = found.common;
         sequence
             .tokens
             .extend_from_slice(&tokens[..sequence.pages.len() * PAGE]);
@@ -313,7 +316,8 @@ impl KvPool {
                 return Ok(false);
             }
             sequence.state_pages = self.state_pages;
-            let state = SequenceState::new(layout, sequence.resumed.take(), sequence.length());
+            let resumed = sequence.resumed.take();
+            let state = SequenceState::new(layout, resumed, sequence.length(), sequence.common);
             sequence.state = Some(Box::new(state));
         }
         let before = sequence.pages.len();
@@ -351,8 +355,8 @@ impl KvPool {
             &mut sequence.pages[..whole],
         );
         self.book.keep(kind, tokens, pages, sequence.passed, false);
-        let state = sequence.state.as_mut().and_then(|state| state.take_saved());
-        if let Some((length, state)) = state {
+        let states = sequence.state.as_mut().map(|state| state.take_saved());
+        for (length, state) in states.unwrap_or_default() {
             self.book.save(kind, &sequence.tokens[..length], state);
         }
     }

@@ -17,7 +17,7 @@ use kernels::paged::PAGE;
 
 /// So many of the last tokens can be taken back one by one.
 const TRAIL: usize = 32;
-/// States are saved for the prefix cache at the end of prompts and after so many tokens of them.
+/// States are saved for the prefix cache at the end of prompts, where these part from others, and after so many tokens.
 const APART: usize = 4 * PAGE;
 /// A scan of fewer elements runs on one thread.
 const SERIAL: usize = 1 << 14;
@@ -76,19 +76,27 @@ pub struct SequenceState {
     trail: Vec<Vec<f32>>,
     trail_rows: usize,
     /// The step under way: how much of the trail it reads first, whether its rows go there too, and after how many of
-    /// them a copy is taken.
+    /// them copies are taken, one after the other.
     again: usize,
     records: bool,
-    mark: Option<usize>,
+    marks: Vec<usize>,
     marked: Vec<f32>,
-    /// How long the latest saved beginning is, and its state until the prefix cache takes it.
+    /// How long the beginning is that others have too, such as instructions: worth a state of its own.
+    common: usize,
+    /// How long the latest saved beginning is, and all that the prefix cache has not taken yet.
     saved_length: usize,
-    saved: Option<Arc<[f32]>>,
+    saved: Vec<(usize, Arc<[f32]>)>,
 }
 
 impl SequenceState {
-    /// Of a sequence of so many tokens, after which its state was saved, or of none.
-    pub fn new(layout: &Arc<StateLayout>, saved: Option<Arc<[f32]>>, length: usize) -> Self {
+    /// Of a sequence of so many tokens, after which its state was saved, or of none. Others have begun with `common`
+    /// tokens.
+    pub fn new(
+        layout: &Arc<StateLayout>,
+        saved: Option<Arc<[f32]>>,
+        length: usize,
+        common: usize,
+    ) -> Self {
         Self {
             layout: layout.clone(),
             current: match saved {
@@ -103,10 +111,11 @@ impl SequenceState {
             trail_rows: 0,
             again: 0,
             records: false,
-            mark: None,
+            marks: Vec::new(),
             marked: Vec::new(),
+            common,
             saved_length: length,
-            saved: None,
+            saved: Vec::new(),
         }
     }
 
@@ -135,18 +144,25 @@ impl SequenceState {
         let known = rows.saturating_sub(doubtful);
         let boundary = (self.length + known) / PAGE * PAGE;
         let worth = ends || boundary >= self.saved_length + APART;
-        let worth = worth && known > 1 && boundary > self.length.max(self.saved_length);
-        self.mark = worth.then(|| boundary - self.length);
-        self.marked
-            .resize(if worth { self.layout.total } else { 0 }, 0.0);
+        let parts = self.common > self.length && self.common <= boundary;
+        let ends = worth && boundary > self.length.max(self.saved_length);
+        let worthy = [(parts, self.common), (ends, boundary)].into_iter();
+        let worthy = worthy.filter(|(worth, _)| *worth && known > 1);
+        self.marks.clear();
+        self.marks.extend(worthy.map(|(_, at)| at - self.length));
+        self.marks.dedup();
+        let copies = self.marks.len() * self.layout.total;
+        self.marked.resize(copies, 0.0);
     }
 
     /// After such a step.
     pub(super) fn advance(&mut self, rows: usize) {
-        if let Some(mark) = self.mark.take() {
+        let copies = self.marked.chunks_exact(self.layout.total.max(1));
+        for (mark, copy) in self.marks.drain(..).zip(copies) {
             self.saved_length = self.length + mark;
-            self.saved = Some(Arc::from(std::mem::take(&mut self.marked)));
+            self.saved.push((self.saved_length, Arc::from(copy)));
         }
+        self.marked = Vec::new();
         if self.records {
             self.trail_rows += rows;
         }
@@ -171,14 +187,15 @@ impl SequenceState {
             (self.trail_rows, self.length, self.stale) = (0, 0, false);
         }
         if self.saved_length > self.length {
-            (self.saved_length, self.saved) = (0, None);
+            self.saved_length = 0;
+            self.saved.clear();
         }
         self.length
     }
 
-    /// The beginning whose state is to be kept, and that.
-    pub(super) fn take_saved(&mut self) -> Option<(usize, Arc<[f32]>)> {
-        Some((self.saved_length, self.saved.take()?))
+    /// The beginnings whose states are to be kept, and these.
+    pub(super) fn take_saved(&mut self) -> Vec<(usize, Arc<[f32]>)> {
+        std::mem::take(&mut self.saved)
     }
 
     /// The state after all tokens, unless it is to be made again.
@@ -215,8 +232,8 @@ struct Task<'a> {
     again: &'a [f32],
     inputs: &'a [f32],
     outputs: &'a mut [f32],
-    /// After so many rows the state is copied there.
-    mark: Option<(usize, &'a mut [f32])>,
+    /// After so many rows the state is copied there; the first ones first.
+    marks: Vec<(usize, &'a mut [f32])>,
 }
 
 impl Task<'_> {
@@ -226,14 +243,15 @@ impl Task<'_> {
             let mut unused = vec![0.0; self.again.len() / width * outputs];
             scan.run(self.lane, self.state, self.again, &mut unused);
         }
-        let rows = self.mark.as_ref().map_or(0, |(rows, _)| *rows);
-        let (first, rest) = self.inputs.split_at(rows * width);
-        let (of_first, of_rest) = self.outputs.split_at_mut(rows * outputs);
-        if let Some((_, copy)) = &mut self.mark {
+        let (mut inputs, mut given, mut read) = (self.inputs, &mut *self.outputs, 0);
+        for (rows, copy) in &mut self.marks {
+            let (first, rest) = inputs.split_at((*rows - read) * width);
+            let (of_first, of_rest) = given.split_at_mut((*rows - read) * outputs);
             scan.run(self.lane, self.state, first, of_first);
             copy.copy_from_slice(self.state);
+            (inputs, given, read) = (rest, of_rest, *rows);
         }
-        scan.run(self.lane, self.state, rest, of_rest);
+        scan.run(self.lane, self.state, inputs, given);
     }
 }
 
@@ -262,7 +280,7 @@ impl Past<'_> {
                 let size = layout.ranges[number].len();
                 fresh.resize(size * ranges.len(), 0.0);
                 let states = fresh.chunks_mut(size.max(1));
-                pieces.extend(states.map(|state| (state, &[][..], None)));
+                pieces.extend(states.map(|state| (state, &[][..], Vec::new())));
             }
             Self::Paged { states, .. } => {
                 if states.len() < ranges.len() {
@@ -272,23 +290,26 @@ impl Past<'_> {
                     let number = *state.layout.slots[layer].get(slot).ok_or_else(lost)?;
                     let range = state.layout.ranges[number].clone();
                     let again = &state.trail[number][..state.again * width];
-                    let mark = state
-                        .mark
-                        .map(|rows| (rows, &mut state.marked[range.clone()]));
-                    pieces.push((&mut state.current[range], again, mark));
+                    let copies = state.marked.chunks_exact_mut(state.layout.total.max(1));
+                    let marks = state.marks.iter().copied().zip(copies);
+                    let marks = marks.map(|(rows, copy)| (rows, &mut copy[range.clone()]));
+                    let marks: Vec<_> = marks.collect();
+                    pieces.push((&mut state.current[range], again, marks));
                 }
             }
         }
         let mut rest = &mut outputs[..];
-        for (range, (state, again, mark)) in ranges.iter().zip(pieces) {
+        for (range, (state, again, marks)) in ranges.iter().zip(pieces) {
             let (piece, others) = rest.split_at_mut(range.len() * lanes * lane_width);
             rest = others;
             if range.is_empty() {
                 continue;
             }
             let size = state.len() / lanes;
-            let (rows, copy) = mark.map_or((None, &mut [][..]), |(rows, copy)| (Some(rows), copy));
-            let mut copies = copy.chunks_mut(size);
+            let mut copies: Vec<_> = marks
+                .into_iter()
+                .map(|(rows, copy)| (rows, copy.chunks_mut(size)))
+                .collect();
             let parts = piece.chunks_mut(range.len() * lane_width);
             for (lane, (state, outputs)) in state.chunks_mut(size).zip(parts).enumerate() {
                 tasks.push(Task {
@@ -297,7 +318,10 @@ impl Past<'_> {
                     again,
                     inputs: &inputs[range.start * width..range.end * width],
                     outputs,
-                    mark: rows.zip(copies.next()),
+                    marks: copies
+                        .iter_mut()
+                        .filter_map(|(rows, copies)| Some((*rows, copies.next()?)))
+                        .collect(),
                 });
             }
         }
