@@ -118,3 +118,53 @@ fn where_nobody_watches_a_prompt_is_read_in_longer_parts() {
     assert_eq!(first, [1]);
     assert!(counted(&model, "batches") - before <= 640 / 64);
 }
+
+/// Streams that came at the same time take about as many steps as one of them, although the first was ahead.
+#[test]
+fn streams_that_begin_together_decode_together() {
+    const TOKENS: usize = 24;
+    let config = GenerationConfig {
+        max_new_tokens: TOKENS,
+        ..Default::default()
+    };
+    let alone = Arc::new(roomy("mistral", 1024));
+    let prompts: Vec<_> = (0..8).map(|seed| prompt(30, seed)).collect();
+    let expected: Vec<_> = prompts
+        .iter()
+        .map(|prompt| tokens(&begin(&alone, prompt, &config)))
+        .collect();
+    let model = Arc::new(roomy("mistral", 1024));
+    let mut streams = vec![begin(&model, &prompts[0], &config)];
+    step(&streams[0]);
+    streams.extend(prompts[1..].iter().map(|one| begin(&model, one, &config)));
+    let mut going_on = true;
+    while going_on {
+        let next = |stream: &Generation| stream.step(&CancelToken::new()).unwrap().is_some();
+        going_on = streams.iter().filter(|stream| next(stream)).count() > 0;
+    }
+    let steps = counted(&model, "batches");
+    assert!(steps <= TOKENS as u64 + 3, "{steps} steps");
+    let found: Vec<_> = streams.iter().map(tokens).collect();
+    assert_eq!(found, expected);
+}
+
+/// Whoever has streamed for a while does not wait for the prompts of those that come later.
+#[test]
+fn a_stream_under_way_does_not_wait_for_others_that_begin() {
+    let model = Arc::new(roomy("mistral", 1024));
+    let stream = endless(&model, 1);
+    for _ in 0..10 {
+        step(&stream);
+    }
+    let config = GenerationConfig {
+        max_new_tokens: 4,
+        ..Default::default()
+    };
+    let others: Vec<_> = (2..6)
+        .map(|seed| begin(&model, &prompt(60, seed), &config))
+        .collect();
+    let before = distribution(&model, "batch_tokens");
+    step(&stream);
+    assert!(distribution(&model, "batch_tokens") - before <= 3.0);
+    drop(others);
+}

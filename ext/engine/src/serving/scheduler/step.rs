@@ -18,6 +18,10 @@ use base::runtime::threads;
 /// short one for others too is brought to its end.
 const SHORT: usize = 64;
 
+/// Whoever streams a sequence of fewer tokens than this bears a step with whole prompts: requests that came at the
+/// same time then decode together from nearly the same step on.
+const YOUNG: usize = 4;
+
 /// Draft tokens are added to a step up to this many rows: beyond, they cost more than they may save.
 pub(in crate::serving) const DRAFT_ROWS: usize = 16;
 
@@ -101,13 +105,14 @@ impl Scheduler {
         let decodes =
             |one: &&Active<RequestState>| one.goes_on && one.request.state().pending().len() == 1;
         let decoding: Vec<_> = requests.iter().filter(decodes).collect();
-        *streams = decoding.iter().any(|one| one.streams);
+        *streams = decoding.iter().any(|one| one.streams) && !came_together(requests, most);
         match (decoding.len(), *streams) {
             (0, _) => most,
             (decoding, true) => match prefill.part(decoding, most) {
                 0 => 0,
                 part => part.max(self.device.least_part()),
             },
+            (_, false) if decoding.iter().any(|one| one.streams) => most,
             (decoding, false) => prefill
                 .part(decoding, most)
                 .max(self.device.unwatched_part()),
@@ -551,6 +556,19 @@ fn victims(requests: &[Active<RequestState>], at: usize) -> impl Iterator<Item =
     let paused = others().filter(|&other| !requests[other].goes_on);
     let later = others().filter(move |&other| other > at && requests[other].goes_on);
     paused.chain(later)
+}
+
+/// Whether requests have come at the same time: all that decode have few tokens yet, and each of the other prompts is
+/// a matter of one step.
+fn came_together(requests: &[Active<RequestState>], most: usize) -> bool {
+    let mut going_on = requests.iter().filter(|one| one.goes_on);
+    going_on.all(|one| {
+        let state = one.request.state();
+        match state.pending().len() {
+            1 => state.run.choices().len() < YOUNG,
+            pending => pending <= most,
+        }
+    })
 }
 
 /// What the requests need of the logits.
