@@ -15,14 +15,19 @@ module ScriptedRuns
       @reason = ids.size > @all.size || ids.empty? ? :length : :stop
       @done = 0
       @shown = ""
+      @pieces = []
     end
+
+    attr_reader :pieces
 
     def step
       return if @done >= @all.size
 
       @done += 1
       text = @tokenizer.decode(@all.first(@done)).delete_suffix("\u{FFFD}")
-      text[@shown.size..].tap { @shown = text }
+      @pieces << text[@shown.size..]
+      @shown = text
+      @pieces.last
     end
 
     def finish

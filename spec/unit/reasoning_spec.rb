@@ -61,6 +61,19 @@ RSpec.describe Candle::Reasoning do
       expect(llm.chat_stream(question).to_a.join).to eq("It is 4.")
     end
 
+    it "counts the tokens that models of #{name} think with in calls of many as in calls of one" do
+      llm = ScriptedRuns.model(family[:template], **family.slice(:special, :added))
+      allow(Candle::LLM::Run).to receive(:finish_any).and_return([0])
+      [family[:answer], family[:answer].sub("I add.", "I add. " * 30),
+       family[:answer].sub("It is 4.", "4 " * 50)].each do |answer|
+        script(llm, answer)
+        one = llm.complete(question)
+        in_bulk = llm.generate_each([question]).map { |_prompt, completion| completion }.first
+        expect(in_bulk).to have_attributes(reasoning: one.reasoning, text: one.text, token_ids: one.token_ids,
+                                           reasoning_tokens: one.reasoning_tokens)
+      end
+    end
+
     it "splits answers of #{name} in the same way however they are cut" do
       random = Random.new(7)
       format = format_of(family)
@@ -261,5 +274,18 @@ RSpec.describe Candle::Reasoning do
       wanted = "<user>a <b> [c] </p> caf\u00e9<assistant>"
       expect(runs.last.first).to eq(llm.tokenizer.encode(wanted, add_special_tokens: false))
     end
+  end
+
+  it "knows what each token of a run has added to its text" do
+    llm = Candle::LLM.from_pretrained(TinyModels.path("decoders/llama"), device: "cpu")
+    run = llm.send(:begin_run, "the dog", config: Candle::GenerationConfig.creative(max_length: 40, seed: 3)).run
+    pieces = []
+    while (piece = run.step)
+      pieces << piece
+    end
+    expect(run.pieces).to eq(pieces)
+    expect(run.pieces.join).to eq(run.outcome[:text])
+  ensure
+    run&.release
   end
 end

@@ -275,6 +275,12 @@ fn likelihoods(ruby: &Ruby, choices: &[Choice]) -> Result<RArray, Error> {
     Ok(list)
 }
 
+/// What each token so far has added to the text.
+fn pieces(ruby: &Ruby, run: &RbRun) -> Result<Vec<String>, Error> {
+    let generation = run.0.get(ruby)?;
+    generation.read(|run| Ok(run.pieces().map(str::to_owned).collect()))
+}
+
 /// Ends the run, whether it is over or not.
 fn release(run: &RbRun) {
     run.0.release();
@@ -300,6 +306,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     run.define_singleton_method("finish_any", function!(finish_any, 1))?;
     run.define_method("finish", method!(finish, 0))?;
     run.define_method("outcome", method!(outcome, 0))?;
+    run.define_method("pieces", method!(pieces, 0))?;
     run.define_method("likelihoods", method!(likelihoods_between, 2))?;
     run.define_method("release", method!(release, 0))
 }

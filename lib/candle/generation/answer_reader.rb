@@ -79,24 +79,17 @@ module Candle
       parts
     end
 
-    # The whole answer at once.
+    # The whole answer at once, token by token as if it had been followed.
     #
-    # @param outcome [Hash] of a run that is over
+    # @param ids [Array<Integer>] the tokens of a run that is over
+    # @param pieces [Array<String>] what each of them added to the text
     # @return [void]
-    def read_all(outcome)
-      ids = outcome[:token_ids]
-      read(@marked.finish(outcome[:text], ids))
-      kept(@splitter.finish) if @splitter
-      @reasoning_tokens = counted(ids)
+    def read_all(ids, pieces)
+      pieces.each_with_index { |piece, index| push(piece) { ids.first(index + 1) } }
+      finish(ids)
     end
 
     private
-
-    # Where a run was not followed token by token, the share of the characters stands for that of the tokens.
-    def counted(ids)
-      whole = @texts.each_value.sum(&:size)
-      whole.zero? ? 0 : (ids.size * @texts[:reasoning].size.fdiv(whole)).round
-    end
 
     def read(text)
       return [] if text.empty?

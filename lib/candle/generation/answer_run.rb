@@ -70,7 +70,10 @@ module Candle
     # @return [Hash] what the answer has come to, as {LLM::Run#outcome} has it
     def outcome
       last = @run.outcome
-      @reader&.read_all(last) unless @followed
+      unless @followed
+        @reader&.read_all(last[:token_ids], @run.pieces)
+        @followed = true
+      end
       return last if @past.empty?
 
       all = [*@past, last]

@@ -32,6 +32,10 @@ module Candle
       #   @param first [Integer] the index of a token
       #   @param last [Integer] that after the last one
       #   @return [Array] id, log probability and the likeliest ones of each
+
+      # @!method pieces
+      #   @return [Array<String>] what each token so far has added to the text
+
       # @!method finish
       #   Waits for the end of the run.
       #   @return [void]
@@ -176,8 +180,8 @@ module Candle
     #   `(done, total)`
     # @param overrides [Hash] fields of {GenerationConfig}, `context_overflow: :roll`, `adapter:` for another adapter
     #   than the active one (nil: none), one of `schema:`, `pattern:`, `grammar:` (in Lark's notation) for what the
-    #   text must match, `speculative:` for how tokens are guessed ahead (`:lookup` by what the text so far says,
-    #   `:draft` by the model given as `draft:`, false not at all; nil is `:draft` where there is one; the text is the
+    #   text must match, `speculative:` for where draft tokens come from (`:lookup`: n-grams of the text so far,
+    #   `:draft`: the model given as `draft:`, false: none; nil is `:draft` where there is one; the text is the
     #   same), `reasoning:` as {#complete} takes it, and `add_special_tokens:` (nil adds what the model begins with,
     #   unless the prompt has it)
     # @return [String, Array<String>] for many prompts one text each, in their order

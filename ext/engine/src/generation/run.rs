@@ -87,6 +87,8 @@ pub struct Run {
     stop: StopMatcher,
     text: String,
     choices: Vec<Choice>,
+    /// How long the text is with each of them.
+    ends: Vec<usize>,
     finished: Option<FinishReason>,
     clock: Clock,
 }
@@ -109,6 +111,7 @@ impl Run {
             text_source: Some(text),
             text: String::new(),
             choices: Vec::new(),
+            ends: Vec::new(),
             clock: Clock::default(),
         })
     }
@@ -168,6 +171,12 @@ impl Run {
     /// Chooses the next token by its scores; returns it with the text that became certain. With no
     /// room for another one the run ends here.
     pub fn take(&mut self, scores: &Scores, room: bool) -> Result<(u32, String)> {
+        let taken = self.take_one(scores, room)?;
+        self.ends.push(self.text.len());
+        Ok(taken)
+    }
+
+    fn take_one(&mut self, scores: &Scores, room: bool) -> Result<(u32, String)> {
         let allowed = match self.text_source.as_mut().and_then(RunText::constraint) {
             Some(constraint) => Some(constraint.allowed(&self.end_ids)?),
             None => None,
@@ -231,6 +240,14 @@ impl Run {
 
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// What of the text became certain with each token.
+    pub fn pieces(&self) -> impl Iterator<Item = &str> {
+        let starts = [0].into_iter().chain(self.ends.iter().copied());
+        starts
+            .zip(&self.ends)
+            .map(|(start, &end)| &self.text[start..end])
     }
 
     /// The tokens generated, an end token included.
