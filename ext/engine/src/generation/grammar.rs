@@ -22,6 +22,8 @@ const MOST_TIME: Duration = Duration::from_secs(10);
 /// The compiler follows rules into rules and brackets into brackets on the stack.
 const MOST_LARK_LINES: usize = 10_000;
 const DEEPEST_BRACKETS: usize = 200;
+/// A state of the lexer takes one or two kilobytes.
+const MOST_LEXER_STATES: usize = 100_000;
 /// Longer tokens are runs of white space or rulers, which no constrained text needs.
 const LONGEST_TOKEN: usize = 1024;
 
@@ -112,6 +114,7 @@ impl Vocabulary {
                     .map_err(|error| format!("{error:#}"))?;
             factory.quiet();
             factory.limits_mut().verbose_errors = false;
+            factory.limits_mut().max_lexer_states = MOST_LEXER_STATES;
             Ok(Self {
                 factory: Arc::new(factory),
                 environment,

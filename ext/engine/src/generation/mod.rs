@@ -4,6 +4,7 @@
 pub mod beams;
 pub mod config;
 pub mod constraint;
+mod divisors;
 pub mod grammar;
 mod logit_bias;
 pub mod random;

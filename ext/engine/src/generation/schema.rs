@@ -7,6 +7,7 @@
 
 use serde_json::{json, Map, Value};
 
+use super::divisors;
 use crate::{Error, Result};
 
 const MOST_BYTES: usize = 1 << 20;
@@ -134,6 +135,7 @@ pub fn prepare(text: &str, white_space: WhiteSpace) -> Result<Value> {
         count: 0,
     };
     let mut prepared = preparation.schema(&schema, "#", false)?;
+    divisors::check(&schema)?;
     match &mut prepared {
         Value::Object(map) => {
             map.insert("x-guidance".to_owned(), white_space.options());
@@ -222,9 +224,10 @@ impl Preparation {
         if BOUNDS.contains(&keyword) {
             return bound(keyword, value, path).map(Some);
         }
-        if keyword == "multipleOf" && !value.as_f64().is_some_and(is_divisor) {
+        if keyword == "multipleOf" && !value.as_f64().is_some_and(divisors::is_divisor) {
             return Err(invalid(format!(
-                "the schema's {path} must be a number above 0 whose digits are at most {LARGEST_DIVISOR}, not {}",
+                "the schema's {path} must be a number above 0 whose digits are at most {}, not {}",
+                divisors::LARGEST,
                 shortened(value)
             )));
         }
@@ -365,19 +368,6 @@ fn refers_in_place(schema: &Value, within_all: bool) -> bool {
         Value::Array(list) => list.iter().any(|value| refers_in_place(value, within_all)),
         _ => false,
     }
-}
-
-/// The compiler makes a state of each remainder, of the divisor's digits without their point. It was seen to take
-/// memory without end for large ones, also after it was given up.
-const LARGEST_DIVISOR: u64 = 1_000_000;
-
-fn is_divisor(number: f64) -> bool {
-    let digits: String = number
-        .to_string()
-        .chars()
-        .filter(char::is_ascii_digit)
-        .collect();
-    number > 0.0 && digits.parse::<u64>().is_ok_and(|d| d <= LARGEST_DIVISOR)
 }
 
 /// The compiler follows the smallest integer without end.
