@@ -117,8 +117,16 @@ impl<W> Inner<W> {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many tables this thread has made; every scheduler has one.
+    pub(crate) static TABLES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 impl<W> Default for Table<W> {
     fn default() -> Self {
+        #[cfg(test)]
+        TABLES.set(TABLES.get() + 1);
         Self {
             inner: Mutex::new(Inner {
                 next_number: 0,
