@@ -8,7 +8,7 @@ require "candle/jobs/ledger"
 require "candle/jobs/corpus"
 require "candle/jobs/keys"
 require "candle/jobs/items"
-require "candle/jobs/pace"
+require "candle/jobs/slice_policy"
 require "candle/jobs/slice"
 require "candle/jobs/work"
 require "candle/jobs/backend"
@@ -44,9 +44,9 @@ module Candle
                 attempts: 10, queue: "default")
         Schema.ensure
         source = Corpus.for(corpus, into: into, unique_by: unique_by, column: column)
-        pace = Pace.new(source, batch: Arguments.count(batch, "batch"), seconds: seconds, rate: rate)
+        policy = SlicePolicy.new(source, batch: Arguments.count(batch, "batch"), seconds: seconds, rate: rate)
         ledger = Ledger.start(source.description.merge(lease: lease, attempts: attempts, queue: queue))
-        ledger.cut(source.slices(pace)) { |count| Backend.enqueue(ledger.id, count, queue: queue) }
+        ledger.cut(source.slices(policy)) { |count| Backend.enqueue(ledger.id, count, queue: queue) }
         Run.new(ledger)
       end
 

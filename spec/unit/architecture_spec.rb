@@ -24,6 +24,13 @@ RSpec.describe "architecture" do
     expect(found).to be_empty
   end
 
+  it "asks a Boolean by if, not by match" do
+    found = ProjectFiles.matching("ext/**/*.rs").select do |path|
+      ProjectFiles.read(path).match?(/\bmatch [^{};]*\{\s*(?:true|false) =>/)
+    end
+    expect(found).to be_empty
+  end
+
   it "calls native methods of no other class" do
     found = ProjectFiles.lines("lib/**/*.rb") do |line, path|
       own = path.delete_suffix(".rb").delete("_").split("/")

@@ -104,7 +104,7 @@ fn resolve_classes(ruby: &Ruby) {
         <recognizers::RbGazetteer as TypedData>::class,
         <recognizers::RbTextPattern as TypedData>::class,
         <seq2seq::RbSeq2Seq as TypedData>::class,
-        <seq2seq::RbWriting as TypedData>::class,
+        <seq2seq::RbRun as TypedData>::class,
         <sparse_embedding_model::RbSparseEmbeddingModel as TypedData>::class,
         <vlm::RbEncoded as TypedData>::class,
         <vlm::RbImageEncoder as TypedData>::class,

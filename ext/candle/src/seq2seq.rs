@@ -1,8 +1,8 @@
 //! `Candle::Seq2Seq` and its runs
 
 use engine::generation::EarlyStopping;
-use engine::tasks::seq2seq::Written;
-use engine::tasks::{Seq2SeqModel, Writing, WritingSettings};
+use engine::tasks::seq2seq::Seq2SeqOutput;
+use engine::tasks::{Seq2SeqGeneration, Seq2SeqModel, Seq2SeqSettings};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
 use crate::{error, gvl, llm, model};
@@ -15,7 +15,7 @@ pub struct RbSeq2Seq {
 model::described!(Seq2SeqModel);
 
 #[magnus::wrap(class = "Candle::Seq2Seq::Run", free_immediately, size)]
-pub struct RbWriting(model::Underway<Writing>);
+pub struct RbRun(model::Underway<Seq2SeqGeneration>);
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbSeq2Seq, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -65,10 +65,10 @@ fn begin(
     this: &RbSeq2Seq,
     texts: Vec<String>,
     settings: RHash,
-) -> Result<RbWriting, Error> {
+) -> Result<RbRun, Error> {
     let model = this.model.get(ruby)?;
     let from: Option<String> = model::setting(ruby, settings, "from")?;
-    let writing = writing_settings(ruby, &model, settings)?;
+    let generation = seq2seq_settings(ruby, &model, settings)?;
     let constraint = match llm::pattern(ruby, settings)? {
         Some((pattern, ending)) => Some(gvl::leave_waiting(ruby, |cancel| {
             model.constraint(&pattern, ending, cancel)
@@ -80,17 +80,17 @@ fn begin(
         texts.iter().map(encode).collect::<engine::Result<Vec<_>>>()
     })?;
     gvl::hold(ruby, || {
-        let writing = Writing::new(model.clone(), sources, writing, constraint);
-        let writing = writing.map_err(error::raised(ruby))?;
-        Ok(RbWriting(model::Underway::new(writing)))
+        let generation = Seq2SeqGeneration::new(model.clone(), sources, generation, constraint);
+        let generation = generation.map_err(error::raised(ruby))?;
+        Ok(RbRun(model::Underway::new(generation)))
     })
 }
 
-fn writing_settings(
+fn seq2seq_settings(
     ruby: &Ruby,
     model: &Seq2SeqModel,
     settings: RHash,
-) -> Result<WritingSettings, Error> {
+) -> Result<Seq2SeqSettings, Error> {
     let defaults = model.defaults();
     let mut rules = defaults.rules.clone();
     if let Some(code) = model::setting::<String>(ruby, settings, "to")? {
@@ -104,7 +104,7 @@ fn writing_settings(
     rules.min_new_tokens = given!("min_length", rules.min_new_tokens);
     rules.no_repeat_ngram_size = given!("no_repeat_ngram_size", rules.no_repeat_ngram_size);
     let early: Option<String> = model::setting(ruby, settings, "early_stopping")?;
-    Ok(WritingSettings {
+    Ok(Seq2SeqSettings {
         config: llm::generation_config(ruby, settings)?,
         num_beams: given!("num_beams", 1),
         length_penalty: given!("length_penalty", defaults.length_penalty),
@@ -119,41 +119,41 @@ fn writing_settings(
 }
 
 /// What became certain of the first text with one more token, nil at the end.
-fn step(ruby: &Ruby, run: &RbWriting) -> Result<Option<String>, Error> {
-    let writing = run.0.get(ruby)?;
-    gvl::leave_waiting(ruby, |cancel| writing.step(cancel))
+fn step(ruby: &Ruby, run: &RbRun) -> Result<Option<String>, Error> {
+    let generation = run.0.get(ruby)?;
+    gvl::leave_waiting(ruby, |cancel| generation.step(cancel))
 }
 
 /// Waits for the end of all texts.
-fn finish(ruby: &Ruby, run: &RbWriting) -> Result<(), Error> {
-    let writing = run.0.get(ruby)?;
-    gvl::leave_waiting(ruby, |cancel| writing.finish(cancel))
+fn finish(ruby: &Ruby, run: &RbRun) -> Result<(), Error> {
+    let generation = run.0.get(ruby)?;
+    gvl::leave_waiting(ruby, |cancel| generation.finish(cancel))
 }
 
 /// What has become of the texts: a Hash with Symbol keys for each.
-fn outcomes(ruby: &Ruby, run: &RbWriting) -> Result<RArray, Error> {
-    let written = run.0.get(ruby)?.written();
+fn outcomes(ruby: &Ruby, run: &RbRun) -> Result<RArray, Error> {
+    let outputs = run.0.get(ruby)?.outputs();
     let list = ruby.ary_new();
-    for text in written.map_err(error::raised(ruby))? {
+    for text in outputs.map_err(error::raised(ruby))? {
         list.push(outcome(ruby, &text)?)?;
     }
     Ok(list)
 }
 
-fn outcome(ruby: &Ruby, written: &Written) -> Result<RHash, Error> {
+fn outcome(ruby: &Ruby, output: &Seq2SeqOutput) -> Result<RHash, Error> {
     let hash = llm::chosen(
         ruby,
-        (written.text.as_str(), &written.choices),
-        written.finish_reason,
-        &written.timings,
+        (output.text.as_str(), &output.choices),
+        output.finish_reason,
+        &output.timings,
     )?;
-    hash.aset(ruby.to_symbol("prompt_tokens"), written.source_tokens)?;
+    hash.aset(ruby.to_symbol("prompt_tokens"), output.source_tokens)?;
     hash.aset(ruby.to_symbol("cached_tokens"), 0)?;
     Ok(hash)
 }
 
 /// Ends the run, whether it is over or not.
-fn release(run: &RbWriting) {
+fn release(run: &RbRun) {
     run.0.release();
 }
 

@@ -150,13 +150,13 @@ module Candle
       begun.follow do |kind, text, (first, last)|
         text = debug_text(begun.run.outcome[:token_ids][first...last]) if begun.config.debug_tokens
         tokens = named_logprobs(begun.run.likelihoods(first, last)) if begun.config.logprobs && wanted > 1
-        hand_over(block, wanted, kind, text, tokens) if block
+        deliver(block, wanted, kind, text, tokens) if block
       end
     end
 
     # A block of one parameter gets the text, one of two the kind too, or the tokens where their log probabilities are
     # wanted, and one of three all of it.
-    def hand_over(block, wanted, kind, text, tokens)
+    def deliver(block, wanted, kind, text, tokens)
       return block.call(text, kind, tokens) if wanted > 2
       return block.call(text, kind) if wanted == 2 && !tokens
       return if kind != :text

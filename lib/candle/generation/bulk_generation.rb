@@ -118,7 +118,7 @@ module Candle
       # @return [void]
       def collect(full:, &block)
         loop do
-          hand_over(&block)
+          deliver(&block)
           break if (@running.empty? && @followed.empty?) || !(full || crowded?)
 
           @running.any? ? finish_some : join_one
@@ -172,7 +172,7 @@ module Candle
         begun.release
       end
 
-      def hand_over
+      def deliver
         while (result = @over.delete(@next))
           index = @next
           @next += 1

@@ -45,15 +45,15 @@ module Candle
       # Cuts by what texts weigh, where that is known.
       #
       # @param weighed [Enumerable<Array(Object, Integer)>] parts, and how many characters each has
-      # @param pace [Pace]
+      # @param policy [SlicePolicy]
       # @return [Enumerator] of Arrays of parts
-      def gather(weighed, pace)
+      def gather(weighed, policy)
         Enumerator.new do |slices|
           parts = []
           weight = 0
           weighed.each do |part, characters|
-            cost = pace.cost(characters)
-            if parts.any? && pace.full?(parts.size, weight + cost)
+            cost = policy.cost(characters)
+            if parts.any? && policy.full?(parts.size, weight + cost)
               slices << parts
               parts = []
               weight = 0

@@ -31,11 +31,11 @@ module Candle
         peeked.first(count).map { |item| text(sound(item)).to_s }.reject(&:empty?)
       end
 
-      # @param pace [Pace]
+      # @param policy [SlicePolicy]
       # @return [Enumerator] of payloads with how many texts each has
-      def slices(pace)
+      def slices(policy)
         weighed = peeked.lazy.map { |item| sound(item).then { |found| [found, text(found).to_s.length] } }
-        gather(weighed, pace).lazy.map { |list| [list, list.size] }
+        gather(weighed, policy).lazy.map { |list| [list, list.size] }
       end
 
       # @param list [Array<Hash>] the payload of a slice

@@ -29,10 +29,10 @@ module Candle
         @relation.limit(count).filter_map { |record| @embedding.text(record) }
       end
 
-      # @param pace [Pace]
+      # @param policy [SlicePolicy]
       # @return [Enumerator] of payloads with how many texts each has
-      def slices(pace)
-        gather(weighed_keys, pace).lazy.map { |keys| [keys, keys.size] }
+      def slices(policy)
+        gather(weighed_keys, policy).lazy.map { |keys| [keys, keys.size] }
       end
 
       # @param keys [Array] the payload of a slice

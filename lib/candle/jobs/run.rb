@@ -34,7 +34,7 @@ module Candle
         embedded, skipped, aside = sums[:rows].reduce([0, 0, 0]) { |all, row| all.zip(row.last(3)).map(&:sum) }
         waiting = sizes["waiting"] + sizes["taken"]
         { total: sizes.values.sum, embedded: embedded, skipped: skipped, set_aside: aside, failed: sizes["failed"],
-          waiting: waiting, **pace(sizes["done"], waiting, sums[:now] - sums[:started]), state: sums[:state].to_sym }
+          waiting: waiting, **speed(sizes["done"], waiting, sums[:now] - sums[:started]), state: sums[:state].to_sym }
       end
 
       # Lets workers end the slices that they have, and take no more.
@@ -99,7 +99,7 @@ module Candle
 
       private
 
-      def pace(done, waiting, seconds)
+      def speed(done, waiting, seconds)
         rate = seconds.positive? ? done / seconds : 0.0
         { rate: rate.round(1), seconds: seconds.round(1), remaining: rate.positive? ? (waiting / rate).round(1) : nil }
       end

@@ -14,7 +14,7 @@
 //! - [`TagModel`] tags: `tag`, tokens with character offsets, which [`entities::aggregate`] joins;
 //! - [`MaskModel`] fills: `fill`;
 //! - [`AnswerModel`] finds answers in texts: `answer`;
-//! - [`Seq2SeqModel`] turns texts into others, by a [`Writing`] token by token;
+//! - [`Seq2SeqModel`] turns texts into others, by a [`Seq2SeqGeneration`] token by token;
 //! - [`ClipModel`] embeds texts and images, [`ImageEmbeddingModel`] and [`ImageClassifyModel`] images;
 //! - [`LanguageModel`], run by a [`Generation`] token by token
 
@@ -51,7 +51,7 @@ pub use late_interaction::{LateInteractionModel, LateOptions, LateSettings};
 pub use loading::{LoadOptions, ModelInfo};
 pub use rerank::{RerankModel, RerankOptions, ScorePooling};
 pub use sentence::TextTask;
-pub use seq2seq::{Seq2SeqModel, Writing, WritingSettings};
+pub use seq2seq::{Seq2SeqGeneration, Seq2SeqModel, Seq2SeqSettings};
 pub use sparse::{SparseModel, SparseOptions, SparseSimilarity, SparseVector};
 pub use tag::{TagModel, TaggedToken};
 pub use vision::Picture;

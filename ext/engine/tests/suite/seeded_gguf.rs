@@ -269,9 +269,10 @@ fn files_say_what_llama_cpp_says() {
             excess(&rows[prompt.len() - 1], expected)
         });
         let worst = off.max_by(f64::total_cmp).unwrap();
-        let most = match GELU.contains(&name.as_str()) {
-            true => GELU_TOLERANCES,
-            false => 1.0,
+        let most = if GELU.contains(&name.as_str()) {
+            GELU_TOLERANCES
+        } else {
+            1.0
         };
         if (worst < most) == OTHERWISE.contains(&name.as_str()) {
             failures.push(format!("{name}: {worst:.1} tolerances off"));

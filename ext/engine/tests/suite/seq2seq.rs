@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use engine::generation::{EarlyStopping, Ending, FinishReason, GenerationConfig, Pattern};
 use engine::models::seq2seq::{Blueprint, Cache, Seq2Seq};
 use engine::nn::PackedSequences;
-use engine::tasks::{LoadOptions, Seq2SeqModel, Writing, WritingSettings};
+use engine::tasks::{LoadOptions, Seq2SeqGeneration, Seq2SeqModel, Seq2SeqSettings};
 use engine::{CancelToken, Error};
 use formats::files::model_files::{ModelFiles, WeightFiles};
 use formats::files::raw_config::RawConfig;
@@ -106,7 +106,7 @@ fn logprobs(row: &[f32]) -> Vec<f32> {
 }
 
 /// The settings of a case, as transformers' `generate` was called.
-fn settings(model: &Seq2SeqModel, case: &Value, target: Option<u32>) -> WritingSettings {
+fn settings(model: &Seq2SeqModel, case: &Value, target: Option<u32>) -> Seq2SeqSettings {
     let defaults = model.defaults();
     let count = |key: &str| case[key].as_u64().map(|count| count as usize);
     let number = |key: &str| case[key].as_f64().map(|number| number as f32);
@@ -122,7 +122,7 @@ fn settings(model: &Seq2SeqModel, case: &Value, target: Option<u32>) -> WritingS
         rules.suppressed = numbers(&case["suppress_tokens"]);
         rules.suppressed_at_begin = numbers(&case["begin_suppress_tokens"]);
     }
-    WritingSettings {
+    Seq2SeqSettings {
         config: GenerationConfig {
             max_new_tokens: count("max_length").unwrap() - 1,
             repetition_penalty: number("repetition_penalty").unwrap_or(1.0),
@@ -140,18 +140,19 @@ fn settings(model: &Seq2SeqModel, case: &Value, target: Option<u32>) -> WritingS
     }
 }
 
-pub fn written(
+pub fn generated(
     model: &Arc<Seq2SeqModel>,
     sources: &[Vec<u32>],
-    settings: &WritingSettings,
+    settings: &Seq2SeqSettings,
 ) -> Vec<Vec<u32>> {
-    let writing = Writing::new(model.clone(), sources.to_vec(), settings.clone(), None).unwrap();
-    writing.finish(&CancelToken::new()).unwrap();
-    let written = writing.written().unwrap();
-    let tokens = |text: &engine::tasks::seq2seq::Written| {
+    let generation =
+        Seq2SeqGeneration::new(model.clone(), sources.to_vec(), settings.clone(), None).unwrap();
+    generation.finish(&CancelToken::new()).unwrap();
+    let outputs = generation.outputs().unwrap();
+    let tokens = |text: &engine::tasks::seq2seq::Seq2SeqOutput| {
         text.choices.iter().map(|choice| choice.token).collect()
     };
-    written.iter().map(tokens).collect()
+    outputs.iter().map(tokens).collect()
 }
 
 #[test]
@@ -169,7 +170,7 @@ fn states_and_logits_equal_the_reference() {
         let mut found = vec![Vec::new(); sources.len()];
         for token in numbers(&fixture.expected["decoder_ids"]) {
             let ids = vec![token; sources.len()];
-            let (logits, next) = model.write(&ids, &cache, &memory, &cancel).unwrap();
+            let (logits, next) = model.decode(&ids, &cache, &memory, &cancel).unwrap();
             cache = next;
             let rows: Vec<Vec<f32>> = logits.to_vec2().unwrap();
             for (found, row) in found.iter_mut().zip(rows) {
@@ -192,14 +193,14 @@ fn greedy_and_beam_tokens_equal_the_reference() {
             let settings = settings(&model, case, target);
             let sources = fixture.sources();
             let expected = fixture.generated(number);
-            let together = written(&model, &sources, &settings);
+            let together = generated(&model, &sources, &settings);
             assert_eq!(together, expected, "{} {case}", fixture.folder.display());
             let end = settings.rules.end_ids[0];
             let short = |text: &&Vec<u32>| {
                 text.last() == Some(&end) && text.len() < settings.config.max_new_tokens
             };
             ends += together.iter().filter(short).count();
-            let alone = written(&model, &sources[1..2], &settings);
+            let alone = generated(&model, &sources[1..2], &settings);
             assert_eq!(alone[0], expected[1], "{} {case}", fixture.folder.display());
         }
     }
@@ -243,7 +244,7 @@ fn a_text_does_not_depend_on_those_beside_it() {
             let mut last = Vec::new();
             for token in [2, 5, 9] {
                 let ids = vec![token; sources.len()];
-                let (logits, next) = model.write(&ids, &cache, &memory, &cancel).unwrap();
+                let (logits, next) = model.decode(&ids, &cache, &memory, &cancel).unwrap();
                 (cache, last) = (next, logits.to_vec2().unwrap());
             }
             last
@@ -256,9 +257,9 @@ fn a_text_does_not_depend_on_those_beside_it() {
     }
 }
 
-pub fn plain(model: &Seq2SeqModel, max_new_tokens: usize) -> WritingSettings {
+pub fn plain(model: &Seq2SeqModel, max_new_tokens: usize) -> Seq2SeqSettings {
     let defaults = model.defaults();
-    WritingSettings {
+    Seq2SeqSettings {
         config: GenerationConfig {
             max_new_tokens,
             ..GenerationConfig::default()
@@ -275,25 +276,25 @@ fn an_interrupted_step_goes_on_where_it_was() {
     let fixture = Fixture::named("t5");
     let model = fixture.load();
     for num_beams in [1, 3] {
-        let settings = WritingSettings {
+        let settings = Seq2SeqSettings {
             num_beams,
             ..plain(&model, 8)
         };
         let sources = fixture.sources()[1..4].to_vec();
-        let expected = written(&model, &sources, &settings);
-        let writing = Writing::new(model.clone(), sources, settings, None).unwrap();
+        let expected = generated(&model, &sources, &settings);
+        let generation = Seq2SeqGeneration::new(model.clone(), sources, settings, None).unwrap();
         let stopped = CancelToken::new();
         stopped.cancel();
         loop {
             assert!(matches!(
-                writing.step(&stopped),
+                generation.step(&stopped),
                 Ok(None) | Err(Error::Interrupted)
             ));
-            if writing.step(&CancelToken::new()).unwrap().is_none() {
+            if generation.step(&CancelToken::new()).unwrap().is_none() {
                 break;
             }
         }
-        let found = writing.written().unwrap();
+        let found = generation.outputs().unwrap();
         for (text, expected) in found.iter().zip(expected) {
             let tokens: Vec<u32> = text.choices.iter().map(|choice| choice.token).collect();
             assert_eq!(tokens, expected);
@@ -312,15 +313,15 @@ fn constraints_and_stop_sequences_are_followed() {
         .constraint(&pattern, Ending::Complete, &cancel)
         .unwrap();
     let settings = plain(&model, 40);
-    let writing = Writing::new(
+    let generation = Seq2SeqGeneration::new(
         model.clone(),
         vec![source.clone()],
         settings.clone(),
         Some(constraint),
     )
     .unwrap();
-    writing.finish(&cancel).unwrap();
-    let text = &writing.written().unwrap()[0];
+    generation.finish(&cancel).unwrap();
+    let text = &generation.outputs().unwrap()[0];
     assert_eq!(text.finish_reason, Some(FinishReason::Constraint));
     assert!(
         text.text.starts_with("dog ") || text.text.starts_with("fox "),
@@ -328,21 +329,23 @@ fn constraints_and_stop_sequences_are_followed() {
         text.text
     );
     for num_beams in [1, 2] {
-        let mut free = WritingSettings {
+        let mut free = Seq2SeqSettings {
             num_beams,
             ..settings.clone()
         };
         free.rules.min_new_tokens = 12;
-        let writing =
-            Writing::new(model.clone(), vec![source.clone()], free.clone(), None).unwrap();
-        writing.finish(&cancel).unwrap();
-        let whole = writing.written().unwrap()[0].text.clone();
+        let generation =
+            Seq2SeqGeneration::new(model.clone(), vec![source.clone()], free.clone(), None)
+                .unwrap();
+        generation.finish(&cancel).unwrap();
+        let whole = generation.outputs().unwrap()[0].text.clone();
         let stop: String = whole.chars().skip(3).take(2).collect();
         let mut stopping = free;
         stopping.config.stop_sequences = vec![stop.clone()];
-        let writing = Writing::new(model.clone(), vec![source.clone()], stopping, None).unwrap();
-        writing.finish(&cancel).unwrap();
-        let cut = &writing.written().unwrap()[0];
+        let generation =
+            Seq2SeqGeneration::new(model.clone(), vec![source.clone()], stopping, None).unwrap();
+        generation.finish(&cancel).unwrap();
+        let cut = &generation.outputs().unwrap()[0];
         assert_eq!(cut.finish_reason, Some(FinishReason::StopSequence));
         assert_eq!(Some(cut.text.as_str()), whole.split(stop.as_str()).next());
     }
@@ -360,7 +363,7 @@ fn gguf_files_write_what_their_checkpoints_write() {
         let cases = fixture.expected["cases"].as_array().unwrap();
         for (number, case) in cases.iter().enumerate() {
             let settings = settings(&model, case, None);
-            let found = written(&model, &fixture.sources(), &settings);
+            let found = generated(&model, &fixture.sources(), &settings);
             assert_eq!(found, fixture.generated(number), "{name} {case}");
         }
         let texts = fixture.expected["texts"].as_array().unwrap();
@@ -393,13 +396,13 @@ fn gguf_files_write_what_their_checkpoints_write() {
 fn beams_refuse_what_they_cannot_do() {
     let fixture = Fixture::named("t5");
     let model = fixture.load();
-    let refused = |change: &dyn Fn(&mut WritingSettings), word: &str| {
-        let mut settings = WritingSettings {
+    let refused = |change: &dyn Fn(&mut Seq2SeqSettings), word: &str| {
+        let mut settings = Seq2SeqSettings {
             num_beams: 2,
             ..plain(&model, 4)
         };
         change(&mut settings);
-        match Writing::new(model.clone(), fixture.sources(), settings, None) {
+        match Seq2SeqGeneration::new(model.clone(), fixture.sources(), settings, None) {
             Err(Error::InvalidInput(message)) => assert!(message.contains(word), "{message}"),
             _ => panic!("{word} was taken"),
         }

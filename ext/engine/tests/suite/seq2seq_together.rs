@@ -1,16 +1,16 @@
-//! Calls of several threads on one encoder-decoder, which are written in one batch.
+//! Calls of several threads on one encoder-decoder, which are computed in one batch.
 
 use std::time::Duration;
 
 use base::runtime::stats::Reading;
 use base::runtime::threads;
 use engine::models::seq2seq::{Cache, Memory, Rows, Seq2Seq};
-use engine::tasks::{Seq2SeqModel, Writing};
+use engine::tasks::{Seq2SeqGeneration, Seq2SeqModel};
 use engine::{CancelToken, Error};
 
-use crate::seq2seq::{bare, packed, plain, values, written, Fixture};
+use crate::seq2seq::{bare, generated, packed, plain, values, Fixture};
 
-/// Rows that have written so many tokens, and the token that comes next.
+/// Rows that have so many tokens, and the token that comes next.
 struct Begun {
     memory: Memory,
     cache: Cache,
@@ -28,7 +28,7 @@ fn begun(model: &Seq2Seq, sources: &[Vec<u32>], beams: usize, length: usize) -> 
     let mut cache = Cache::default();
     for place in 0..length {
         cache = model
-            .write(&ids(place), &cache, &memory, &cancel)
+            .decode(&ids(place), &cache, &memory, &cancel)
             .unwrap()
             .1;
     }
@@ -60,11 +60,11 @@ fn rows_of_all_lengths_in_one_pass_are_those_of_passes_alone() {
         let mut together = together.to_vec2::<f32>().unwrap().into_iter();
         for (group, cache) in groups.iter().zip(&caches) {
             let (logits, alone) = model
-                .write(&group.ids, &group.cache, &group.memory, &cancel)
+                .decode(&group.ids, &group.cache, &group.memory, &cancel)
                 .unwrap();
             assert_eq!(alone.length(), cache.length());
             // What was kept serves the next token as well.
-            let next = |cache| model.write(&group.ids, cache, &group.memory, &cancel);
+            let next = |cache| model.decode(&group.ids, cache, &group.memory, &cancel);
             assert_eq!(
                 values(&next(&alone).unwrap().0),
                 values(&next(cache).unwrap().0)
@@ -86,7 +86,7 @@ fn number(model: &Seq2SeqModel, name: &str) -> u64 {
 }
 
 #[test]
-fn calls_of_many_threads_are_written_together_each_as_alone() {
+fn calls_of_many_threads_are_computed_together_each_as_alone() {
     for name in ["t5", "bart", "nllb"] {
         let fixture = Fixture::named(name);
         let model = fixture.load();
@@ -108,14 +108,14 @@ fn calls_of_many_threads_are_written_together_each_as_alone() {
         let number = |name| number(&model, name);
         let alone: Vec<_> = calls
             .iter()
-            .map(|(texts, settings)| written(&model, texts, settings))
+            .map(|(texts, settings)| generated(&model, texts, settings))
             .collect();
         let passes = number("batches");
         let together: Vec<_> = std::thread::scope(|scope| {
             let model = &model;
             let threads: Vec<_> = calls
                 .iter()
-                .map(|(texts, settings)| scope.spawn(move || written(model, texts, settings)))
+                .map(|(texts, settings)| scope.spawn(move || generated(model, texts, settings)))
                 .collect();
             threads
                 .into_iter()
@@ -139,7 +139,7 @@ fn interrupts_at_any_time_are_one_calls_own() {
     let mut long = plain(&model, 200);
     long.rules.min_new_tokens = 200;
     long.num_beams = 2;
-    let expected = written(&model, &sources[1..2], &short);
+    let expected = generated(&model, &sources[1..2], &short);
     let mut interrupted = 0;
     for round in 0..60 {
         std::thread::scope(|scope| {
@@ -147,11 +147,12 @@ fn interrupts_at_any_time_are_one_calls_own() {
             let stopped = CancelToken::new();
             let cancel = stopped.clone();
             let victim = scope.spawn(move || {
-                let writing = Writing::new(model.clone(), sources.clone(), long.clone(), None);
-                matches!(writing.unwrap().finish(&cancel), Err(Error::Interrupted))
+                let generation =
+                    Seq2SeqGeneration::new(model.clone(), sources.clone(), long.clone(), None);
+                matches!(generation.unwrap().finish(&cancel), Err(Error::Interrupted))
             });
             let others: Vec<_> = (0..6)
-                .map(|_| scope.spawn(move || written(model, &sources[1..2], short)))
+                .map(|_| scope.spawn(move || generated(model, &sources[1..2], short)))
                 .collect();
             std::thread::sleep(Duration::from_micros(137 * round));
             stopped.cancel();
@@ -174,9 +175,9 @@ fn threads_of_the_pool_do_not_wait_for_texts() {
     let model = fixture.load();
     let sources = fixture.sources()[1..2].to_vec();
     let settings = plain(&model, 4);
-    let writing = Writing::new(model.clone(), sources, settings, None).unwrap();
+    let generation = Seq2SeqGeneration::new(model.clone(), sources, settings, None).unwrap();
     let cancel = CancelToken::new();
-    let refused = threads::install(|| writing.finish(&cancel)).unwrap();
+    let refused = threads::install(|| generation.finish(&cancel)).unwrap();
     assert!(matches!(refused, Err(Error::Internal(_))));
-    writing.finish(&cancel).unwrap();
+    generation.finish(&cancel).unwrap();
 }

@@ -95,7 +95,7 @@ pub struct DecoderConfig {
     /// Tokens also see those after them (EmbeddingGemma); such a model can't generate.
     pub bidirectional: bool,
     /// The tokens of an image see each other, whichever comes first (Gemma 3).
-    pub whole_guests: bool,
+    pub bidirectional_images: bool,
     /// For each layer, how many positions it sees, its own included, backwards and, where it is
     /// bidirectional, forwards; `None` sees all.
     pub windows: Vec<Option<usize>>,

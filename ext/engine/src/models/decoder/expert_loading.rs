@@ -115,9 +115,10 @@ fn parts(index: usize, [gate, up, down]: [Place; 3]) -> MlpParts {
 }
 
 fn kind(experts: &Experts) -> MlpKind {
-    match experts.gated {
-        true => MlpKind::Gated,
-        false => MlpKind::Plain,
+    if experts.gated {
+        MlpKind::Gated
+    } else {
+        MlpKind::Plain
     }
 }
 

@@ -207,7 +207,7 @@ impl Decoder {
         }
         let window = self.config().windows.iter().flatten().min();
         let beyond =
-            window.filter(|&&window| self.config().whole_guests && rows.dims()[0] > window);
+            window.filter(|&&window| self.config().bidirectional_images && rows.dims()[0] > window);
         if let Some(window) = beyond {
             return Err(Error::UnsupportedModel(format!(
                 "an image of {} tokens does not fit the model's windows of {window}",
@@ -224,7 +224,7 @@ impl Decoder {
         let length = tokens.len().min(most);
         let last = length.checked_sub(1).and_then(|last| tokens.get(last));
         let image = match last {
-            Some(&id) if self.config().whole_guests => self.images.find(id),
+            Some(&id) if self.config().bidirectional_images => self.images.find(id),
             _ => None,
         };
         match (image, last) {

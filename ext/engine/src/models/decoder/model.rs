@@ -384,7 +384,7 @@ impl Decoder {
         let stretches = readings.iter().map(|reading| self.stretch(reading));
         let stretches = stretches.collect::<Result<Vec<_>>>()?;
         let batch = Batch::pieces_of(stretches.into_iter());
-        let wholes = if self.config.whole_guests {
+        let wholes = if self.config.bidirectional_images {
             self.wholes(readings, &pieces)?
         } else {
             Vec::new()

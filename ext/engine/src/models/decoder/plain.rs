@@ -79,7 +79,7 @@ impl DecoderConfig {
             experts: None,
             positions: Positions::None,
             relative: Relative::Rope(rope),
-            whole_guests: false,
+            bidirectional_images: false,
             bidirectional: false,
             windows: vec![None; layer_count],
             chunked: false,

@@ -220,9 +220,12 @@ pub fn sublayers(
         }
         None => (0..layer_count).map(attends).collect(),
     };
-    let layer = |attends| match attends {
-        true => Sublayers::ATTENTION,
-        false => Sublayers::STATE,
+    let layer = |attends| {
+        if attends {
+            Sublayers::ATTENTION
+        } else {
+            Sublayers::STATE
+        }
     };
     Ok(attends.into_iter().map(layer).collect())
 }

@@ -101,9 +101,12 @@ impl GgufFile<'_> {
             say("sliding_window", json!(window));
         }
         if let Some(windowed) = self.flags("attention.sliding_window_pattern", layer_count)? {
-            let kind = |windowed| match windowed {
-                true => "sliding_attention",
-                false => "full_attention",
+            let kind = |windowed| {
+                if windowed {
+                    "sliding_attention"
+                } else {
+                    "full_attention"
+                }
             };
             let kinds = windowed.into_iter().map(kind);
             say("layer_types", kinds.collect());

@@ -185,9 +185,9 @@ impl Seq2Seq {
         })
     }
 
-    /// Writes one more token in each row, of which every text of the memory has equally many: f32 logits
+    /// Decodes one more token in each row, of which every text of the memory has equally many: f32 logits
     /// [rows, vocabulary] and the rows' cache with that token.
-    pub fn write(
+    pub fn decode(
         &self,
         ids: &[u32],
         cache: &Cache,

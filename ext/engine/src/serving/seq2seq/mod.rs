@@ -6,7 +6,7 @@ mod scheduler;
 use std::sync::Arc;
 
 pub(crate) use request::RequestState;
-pub use request::{WritingSettings, Written};
+pub use request::{Seq2SeqOutput, Seq2SeqSettings};
 pub(crate) use scheduler::Seq2SeqScheduler;
 
 use super::Stats;

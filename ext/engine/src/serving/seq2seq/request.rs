@@ -17,7 +17,7 @@ const MOST_BEAMS: usize = 256;
 
 /// How sequences are generated.
 #[derive(Clone, Debug)]
-pub struct WritingSettings {
+pub struct Seq2SeqSettings {
     pub config: GenerationConfig,
     /// 1: one token after the other, as `config` says.
     pub num_beams: usize,
@@ -27,7 +27,7 @@ pub struct WritingSettings {
 }
 
 /// What has become of a sequence.
-pub struct Written {
+pub struct Seq2SeqOutput {
     pub text: String,
     pub choices: Vec<Choice>,
     pub finish_reason: Option<FinishReason>,
@@ -49,7 +49,7 @@ struct Sequence {
 /// The sequences of a call.
 pub(crate) struct RequestState {
     parts: Arc<Seq2SeqParts>,
-    settings: WritingSettings,
+    settings: Seq2SeqSettings,
     sequences: Vec<Sequence>,
     /// Those that are not over, in the order of the memory.
     active: Vec<usize>,
@@ -61,7 +61,7 @@ pub(crate) struct RequestState {
     decoding: Duration,
 }
 
-impl WritingSettings {
+impl Seq2SeqSettings {
     fn check(&self, constrained: bool) -> Result<()> {
         if !(1..=MOST_BEAMS).contains(&self.num_beams) {
             return Err(Error::InvalidInput(format!(
@@ -98,7 +98,7 @@ impl RequestState {
     pub fn new(
         parts: Arc<Seq2SeqParts>,
         sources: Vec<Vec<u32>>,
-        mut settings: WritingSettings,
+        mut settings: Seq2SeqSettings,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<Self> {
         settings.check(constraint.is_some())?;
@@ -191,7 +191,7 @@ impl RequestState {
         })?;
         if let (0, Some(_)) = (cache.length(), self.begin) {
             let start = vec![parts.start; self.active.len()];
-            *cache = parts.model.write(&start, cache, memory, cancel)?.1;
+            *cache = parts.model.decode(&start, cache, memory, cancel)?.1;
         }
         let start = self.begin.unwrap_or(parts.start);
         let mut ids = Vec::new();
@@ -267,16 +267,16 @@ impl RequestState {
         Ok(())
     }
 
-    pub fn written(&self) -> Result<Vec<Written>> {
+    pub fn outputs(&self) -> Result<Vec<Seq2SeqOutput>> {
         let sequences = self.sequences.iter();
         sequences.map(|sequence| self.outcome(sequence)).collect()
     }
 
-    fn outcome(&self, sequence: &Sequence) -> Result<Written> {
+    fn outcome(&self, sequence: &Sequence) -> Result<Seq2SeqOutput> {
         let source_tokens = sequence.source.len();
         let search = match &sequence.search {
             Search::Tokens(run) => {
-                return Ok(Written {
+                return Ok(Seq2SeqOutput {
                     text: run.text().to_owned(),
                     choices: run.choices().to_vec(),
                     finish_reason: run.finish_reason(),
@@ -307,7 +307,7 @@ impl RequestState {
             top: Vec::new(),
         };
         let seconds = self.decoding.saturating_sub(self.encoding).as_secs_f64();
-        Ok(Written {
+        Ok(Seq2SeqOutput {
             text,
             choices: tokens.iter().map(choice).collect(),
             finish_reason: search.is_over().then_some(reason),
@@ -328,7 +328,7 @@ impl RequestState {
 
 fn search(
     parts: &Seq2SeqParts,
-    settings: &WritingSettings,
+    settings: &Seq2SeqSettings,
     constraint: Option<Box<dyn Constraint>>,
 ) -> Result<Search> {
     let start = parts.start;

@@ -1,8 +1,8 @@
 //! Texts from texts: translation, summaries, answers, by encoder-decoders.
 
 mod defaults;
+mod generation;
 mod languages;
-mod writing;
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,9 +21,9 @@ use formats::text::tokenizer::{Detail, Tokenizer, Truncation};
 
 use super::loading::{effective_length, Checkpoint, LoadOptions, ModelInfo};
 
-pub use crate::serving::seq2seq::{WritingSettings, Written};
+pub use crate::serving::seq2seq::{Seq2SeqOutput, Seq2SeqSettings};
 pub use defaults::GenerationDefaults;
-pub use writing::Writing;
+pub use generation::Seq2SeqGeneration;
 
 use languages::Languages;
 

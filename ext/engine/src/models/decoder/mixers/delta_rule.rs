@@ -346,9 +346,10 @@ impl DeltaRuleLayer {
             let squares: f32 = row.iter().map(|x| x * x).sum();
             let factor = (squares / size as f32 + self.config.epsilon).sqrt().recip();
             for ((x, weight), gate) in row.iter_mut().zip(&self.norm).zip(gates) {
-                let opened = match self.config.sigmoid_gate {
-                    true => sigmoid(*gate),
-                    false => gate * sigmoid(*gate),
+                let opened = if self.config.sigmoid_gate {
+                    sigmoid(*gate)
+                } else {
+                    gate * sigmoid(*gate)
                 };
                 *x = *x * factor * weight * opened;
             }

@@ -203,9 +203,10 @@ impl RglruLayer {
                 let fading = sigmoid(kept[channel] + self.fading_gate.bias[channel]);
                 let exponent = fading * self.rates[channel];
                 // The first token of a sequence is taken as it is.
-                let portion = match begins[token] {
-                    true => 1.0,
-                    false => (1.0 - (2.0 * exponent).exp()).sqrt(),
+                let portion = if begins[token] {
+                    1.0
+                } else {
+                    (1.0 - (2.0 * exponent).exp()).sqrt()
                 };
                 taken[channel] = given[channel] * input * portion;
                 kept[channel] = exponent.exp();

@@ -12,12 +12,13 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             Ok(found.into_iter().map(|factor| factor as f32).collect())
         };
         let ssm = mamba_shared::ssm(raw, &config)?;
-        let norm = match flag(raw, "mamba_rms_norm", false)? {
-            true => SsmNorm::Parts {
+        let norm = if flag(raw, "mamba_rms_norm", false)? {
+            SsmNorm::Parts {
                 count: ssm.groups,
                 before_gate: flag(raw, "mamba_norm_before_gate", true)?,
-            },
-            false => SsmNorm::None,
+            }
+        } else {
+            SsmNorm::None
         };
         let projected = factors("ssm_multipliers")?.try_into();
         config.state = Some(StateKind::Ssm(Ssm {

@@ -18,9 +18,10 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         let kinds: Vec<_> = kinds
             .map(|full| if full { "full" } else { "shared" })
             .collect();
-        let said = match kinds.is_empty() {
-            true => json!({}),
-            false => json!({"indexer_types": kinds}),
+        let said = if kinds.is_empty() {
+            json!({})
+        } else {
+            json!({"indexer_types": kinds})
         };
         file.like_with(FAMILY.config, &[], said)
     }),

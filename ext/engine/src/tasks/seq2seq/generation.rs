@@ -5,24 +5,24 @@ use std::sync::Arc;
 use super::Seq2SeqModel;
 use crate::generation::Constraint;
 use crate::serving::leader::{self, Leader};
-use crate::serving::seq2seq::{RequestState, Seq2SeqScheduler, WritingSettings, Written};
+use crate::serving::seq2seq::{RequestState, Seq2SeqOutput, Seq2SeqScheduler, Seq2SeqSettings};
 use crate::{CancelToken, Result};
 
 /// A call under way: its sequences are computed together with those of all others.
 ///
-/// A call of [`Writing::step`] that is interrupted may be repeated; it goes on where it was.
-pub struct Writing {
+/// A call of [`Seq2SeqGeneration::step`] that is interrupted may be repeated; it goes on where it was.
+pub struct Seq2SeqGeneration {
     scheduler: Arc<Seq2SeqScheduler>,
     request: Arc<leader::Request<RequestState>>,
     process: u32,
 }
 
-impl Writing {
+impl Seq2SeqGeneration {
     /// `sources` are the ids of the source texts; a constraint is for one sequence alone.
     pub fn new(
         model: Arc<Seq2SeqModel>,
         sources: Vec<Vec<u32>>,
-        settings: WritingSettings,
+        settings: Seq2SeqSettings,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<Self> {
         let scheduler = model.scheduler()?;
@@ -49,9 +49,9 @@ impl Writing {
     }
 
     /// What has become of the sequences, in their order.
-    pub fn written(&self) -> Result<Vec<Written>> {
+    pub fn outputs(&self) -> Result<Vec<Seq2SeqOutput>> {
         self.check_process()?;
-        self.request.state().written()
+        self.request.state().outputs()
     }
 
     /// A run belongs to the process that began it.
@@ -60,7 +60,7 @@ impl Writing {
     }
 }
 
-impl Drop for Writing {
+impl Drop for Seq2SeqGeneration {
     fn drop(&mut self) {
         if self.check_process().is_ok() {
             self.scheduler.leave(&self.request);

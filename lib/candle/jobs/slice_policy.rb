@@ -5,7 +5,7 @@ module Candle
     # How much a slice takes: a number of texts that was given, or what can be embedded in some seconds.
     #
     # @api private
-    class Pace
+    class SlicePolicy
       # As many texts are tried out at most, and as many go into a slice at most.
       SAMPLE = 64
       MOST = 5000
