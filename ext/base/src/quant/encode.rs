@@ -385,9 +385,10 @@ fn q3_k(values: &[f32], block: &mut [u8]) {
         block[104 + group % 4] |= (whole as u8 >> 4) << (2 * (group / 4));
         let scale = unit * (whole - 32) as f32;
         for (at, value) in part.iter().enumerate() {
-            let code = match scale == 0.0 {
-                true => 0,
-                false => (nearest(value / scale).clamp(-4, 3) + 4) as u8,
+            let code = if scale == 0.0 {
+                0
+            } else {
+                (nearest(value / scale).clamp(-4, 3) + 4) as u8
             };
             let at = 16 * group + at;
             block[32 + 32 * (at / 128) + at % 32] |= (code & 3) << (2 * (at % 128 / 32));
@@ -472,9 +473,10 @@ fn q6_k(values: &[f32], block: &mut [u8]) {
         block[192 + group] = whole as i8 as u8;
         let scale = unit * whole as f32;
         for (at, value) in part.iter().enumerate() {
-            let code = match scale == 0.0 {
-                true => 0,
-                false => (nearest(value / scale).clamp(-32, 31) + 32) as u8,
+            let code = if scale == 0.0 {
+                0
+            } else {
+                (nearest(value / scale).clamp(-32, 31) + 32) as u8
             };
             let at = 16 * group + at;
             let (half, part, place) = (at / 128, at % 128 / 32, at % 32);

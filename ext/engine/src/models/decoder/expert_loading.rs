@@ -273,18 +273,16 @@ fn fused_blocks(
         .map(|(number, (input, output))| {
             let rows = input.shape[0];
             let mut bias = one(input_bias, number)?;
-            let input = match interleaved {
-                true => {
-                    let order: Vec<usize> =
-                        (0..rows).step_by(2).chain((1..rows).step_by(2)).collect();
-                    let numbers = order.iter().map(|&row| row as u32).collect::<Vec<_>>();
-                    if let Some(all) = &bias {
-                        let numbers = Tensor::from_vec(numbers, rows, all.device())?;
-                        bias = Some(all.index_select(&numbers, 0)?);
-                    }
-                    input.reordered(&order)
+            let input = if interleaved {
+                let order: Vec<usize> = (0..rows).step_by(2).chain((1..rows).step_by(2)).collect();
+                let numbers = order.iter().map(|&row| row as u32).collect::<Vec<_>>();
+                if let Some(all) = &bias {
+                    let numbers = Tensor::from_vec(numbers, rows, all.device())?;
+                    bias = Some(all.index_select(&numbers, 0)?);
                 }
-                false => input,
+                input.reordered(&order)
+            } else {
+                input
             };
             let input = Projection::fused_halves(parameters.assemble_blocks(input, bias)?)?;
             let output = parameters.assemble_blocks(output, one(output_bias, number)?)?;

@@ -155,9 +155,10 @@ impl Grouped {
             let group = self.group_at(row, column);
             for (value, &code) in values[column..end].iter_mut().zip(&codes[column..end]) {
                 let scaled = (self.level(code) - group.zero) * group.scale;
-                let value_of_group = match self.affine {
-                    true => scaled + group.minimum,
-                    false => scaled,
+                let value_of_group = if self.affine {
+                    scaled + group.minimum
+                } else {
+                    scaled
                 };
                 *value = self.rounded(value_of_group * self.factor);
             }

@@ -40,9 +40,10 @@ pub fn find(parts: &Parts<'_>, _: &Scheme, name: &str) -> Result<Option<Found>> 
     }
     let whole = |ending: &str| -> Result<usize> {
         let number = parts.number(&part(ending))?;
-        match number.fract() == 0.0 && number >= 0.0 {
-            true => Ok(number as usize),
-            false => Err(parts.corrupt(&part(ending), format!("{number} is not a size"))),
+        if number.fract() == 0.0 && number >= 0.0 {
+            Ok(number as usize)
+        } else {
+            Err(parts.corrupt(&part(ending), format!("{number} is not a size")))
         }
     };
     let (bits, axis) = (whole("nbits")?, whole("axis")?);
@@ -60,9 +61,10 @@ pub fn find(parts: &Parts<'_>, _: &Scheme, name: &str) -> Result<Option<Found>> 
         ));
     };
     let elements = sides[0] * sides[1];
-    let group = match parts.has(&part("group_size")) {
-        true => whole("group_size")?,
-        false => sides[1 - axis.min(1)],
+    let group = if parts.has(&part("group_size")) {
+        whole("group_size")?
+    } else {
+        sides[1 - axis.min(1)]
     };
     if axis > 1 || group == 0 || !elements.is_multiple_of(group) {
         return Err(parts.corrupt(

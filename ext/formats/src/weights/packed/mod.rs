@@ -157,11 +157,12 @@ impl WeightSource for Unpacked {
         let values = self.unpack(name, packed)?.dequantize()?;
         let tensor = Tensor::from_vec(values, packed.file_shape(), &Device::Cpu)?;
         let tensor = tensor.to_dtype(dtype.unwrap_or(DType::F32))?;
-        let tensor = match packed.transposed {
-            true => tensor
+        let tensor = if packed.transposed {
+            tensor
                 .transpose(packed.shape.len() - 2, packed.shape.len() - 1)?
-                .contiguous()?,
-            false => tensor,
+                .contiguous()?
+        } else {
+            tensor
         };
         placed(&tensor, device)
     }
