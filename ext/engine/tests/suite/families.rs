@@ -16,7 +16,7 @@ use crate::weight_files::{tiny, Folder, Gguf};
 /// The folders of families, one per shape.
 const FOLDERS: [&str; 5] = ["encoder", "decoder", "vision", "vlm", "seq2seq"];
 /// What several families of a folder share; every other file is one family.
-const SHARED: [&str; 8] = [
+const SHARED: [&str; 9] = [
     "mod.rs",
     "disentangled.rs",
     "encoder_shared.rs",
