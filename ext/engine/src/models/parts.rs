@@ -255,6 +255,18 @@ parts! {
     StateStepNorm state_step_norm Layer;
     StateIntoNorm state_into_norm Layer;
     StateFromNorm state_from_norm Layer;
+    /// Of a block that layers share: the norm of what it reads, what leads from it into the layer, and what a layer
+    /// adds to its matrices; `{}` stands for the layer's number among those that have a block (Zamba 2).
+    BlockNorm block_norm Layer;
+    BlockOutput block_output Layer;
+    QueryUpdateDown query_update_down Layer;
+    QueryUpdateUp query_update_up Layer;
+    KeyUpdateDown key_update_down Layer;
+    KeyUpdateUp key_update_up Layer;
+    ValueUpdateDown value_update_down Layer;
+    ValueUpdateUp value_update_up Layer;
+    GateUpUpdateDown gate_up_update_down Layer;
+    GateUpUpdateUp gate_up_update_up Layer;
     /// Of a decoder's attention to what an encoder made.
     CrossNorm cross_norm Layer;
     CrossQuery cross_query Layer;

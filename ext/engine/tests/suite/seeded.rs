@@ -23,7 +23,6 @@ const NOT_YET: &[&str] = &[
     "deepseek_v4",
     "doge",
     "hy_v4",
-    "zamba2",
 ];
 
 /// All fixtures that load; those that don't are refused by name.

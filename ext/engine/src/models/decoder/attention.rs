@@ -106,10 +106,23 @@ impl AttentionLayer {
         step: &Step<'_>,
         chosen: &mut Option<Chosen>,
     ) -> Result<Tensor> {
+        let updates = LayerAdapter::of(step.adapter, index);
+        self.forward_updated(index, x, past, step, chosen, updates)
+    }
+
+    /// With additions to its matrices.
+    pub(super) fn forward_updated(
+        &self,
+        index: usize,
+        x: &Tensor,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+        chosen: &mut Option<Chosen>,
+        updates: &LayerAdapter,
+    ) -> Result<Tensor> {
         step.cancel.check()?;
         let config = step.config;
         let tokens = x.dim(0)?;
-        let updates = LayerAdapter::of(step.adapter, index);
         let rotation = step.rotation.as_ref();
         let rotation = rotation.filter(|rotation| rotation.applies(index));
         let local = config.windows[index].is_some();

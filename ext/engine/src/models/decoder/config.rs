@@ -1,5 +1,6 @@
 //! What tells one family of decoders from another.
 
+use super::blocks::SharedBlocks;
 pub use super::factors::Factors;
 use super::lanes::LaneConfig;
 use super::mixers::{StateKind, Sublayers};
@@ -34,6 +35,8 @@ pub struct DecoderConfig {
     pub state: Option<StateKind>,
     /// Which points of these are normalized, where not those of layers with attention (OLMo Hybrid).
     pub state_norm_placement: Option<NormPlacement>,
+    /// Layers have attention and MLP in common, before what keeps a state (Zamba 2).
+    pub shared_blocks: Option<SharedBlocks>,
     /// Values are normalized over each head, without weights (Gemma 4).
     pub value_norm: bool,
     /// Factor on values (MiMo).

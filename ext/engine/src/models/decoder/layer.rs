@@ -6,6 +6,7 @@ use candle_core::{Device, Tensor};
 
 use super::adapter::{Adapter, LayerAdapter, MlpUpdates};
 use super::batch::{Batch, Past};
+use super::blocks::BlockLayer;
 use super::config::{DecoderConfig, Residual};
 use super::experts::ExpertLayer;
 use super::indexer::Chosen;
@@ -28,6 +29,8 @@ pub struct Layer {
     /// Behind the norms before attention and before the MLP.
     pub attention_gate: Option<NormGate>,
     pub mlp_gate: Option<NormGate>,
+    /// Attention and an MLP before the mixer, which other layers have too.
+    pub block: Option<BlockLayer>,
     /// What tokens learn of those before them; some layers are an MLP alone, and others have none.
     pub mixer: Option<Mixer>,
     pub mlp: Option<FeedForward>,
@@ -105,6 +108,8 @@ pub struct Stream {
     pending: Option<Tensor>,
     /// What is to be added after the next layer.
     postponed: Option<Tensor>,
+    /// What it began with, where layers read that.
+    pub embedded: Option<Tensor>,
     /// The streams of a model that has several, in place of the one.
     pub lanes: Vec<Tensor>,
     /// The keys that the last layer which chose some lets attention see.
@@ -117,6 +122,7 @@ impl Stream {
             hidden,
             pending: None,
             postponed: None,
+            embedded: None,
             lanes: Vec::new(),
             chosen: None,
         }
@@ -187,6 +193,9 @@ impl Layer {
         }
         for gate in [&self.attention_gate, &self.mlp_gate].into_iter().flatten() {
             gate.list(inventory)?;
+        }
+        if let Some(block) = &self.block {
+            block.list(inventory)?;
         }
         if let Some(mixer) = &self.mixer {
             mixer.list(inventory)?;
@@ -268,7 +277,16 @@ impl Layer {
     ) -> Result<()> {
         let (norm, config) = (self.attention_norm.as_ref(), step.config);
         let updates = LayerAdapter::of(step.adapter, index);
-        let input = enter(stream, norm, config)?;
+        let input = match &self.block {
+            Some(block) => {
+                let hidden = stream.read(None)?;
+                let embedded = stream.embedded.as_ref().unwrap_or(&hidden);
+                let parts = (&hidden, embedded);
+                let given = block.forward(index, parts, past, step, &mut stream.chosen)?;
+                normalized(elementwise::add(&hidden, &given)?, norm)?
+            }
+            None => enter(stream, norm, config)?,
+        };
         let input = through_gate(input, self.attention_gate.as_ref(), updates)?;
         let mixed = mixer.forward(index, &input, past, step, &mut stream.chosen)?;
         let mixed = normalized(mixed, self.post_attention_norm.as_ref())?;

@@ -3,6 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::attention::{AttentionLayer, HeadNorm, Qkv};
+use super::blocks::Blocks;
 use super::config::{DecoderConfig, OutputGate, QueryKeyNorm, Residual, ResidualWeights, Sinks};
 use super::differential::Differential;
 use super::expert_loading::experts;
@@ -148,15 +149,21 @@ pub fn layers(
         None => config.layer_count,
     };
     parameters.check_layers(count)?;
+    let mut blocks = Blocks::default();
     (0..count)
         .map(|index| {
             cancel.check()?;
-            layer(parameters, index, config)
+            layer(parameters, index, config, &mut blocks)
         })
         .collect()
 }
 
-pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) -> Result<Layer> {
+pub fn layer(
+    parameters: &Parameters<'_>,
+    index: usize,
+    config: &DecoderConfig,
+    blocks: &mut Blocks,
+) -> Result<Layer> {
     let placement = config.placement(index);
     let before = placement != NormPlacement::Output;
     let first = index == 0 && config.unnormed_first;
@@ -192,6 +199,7 @@ pub fn layer(parameters: &Parameters<'_>, index: usize, config: &DecoderConfig) 
         post_attention_norm: norm(after && mixes, Part::PostAttentionNorm)?,
         mlp_norm: norm(before && !one_norm && has.mlp, Part::MlpNorm)?,
         post_mlp_norm: norm((after || normalized) && has.mlp, Part::PostMlpNorm)?,
+        block: blocks.load(parameters, index, config)?,
         mixer: Mixer::load(parameters, index, config)?,
         mlp: if has.mlp {
             Some(feed_forward(parameters, index, config, experts_if(false)?)?)

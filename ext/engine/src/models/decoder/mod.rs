@@ -4,6 +4,7 @@ mod adaptable;
 pub mod adapter;
 pub mod attention;
 pub mod batch;
+pub mod blocks;
 pub mod cache;
 pub mod config;
 mod differential;

@@ -508,6 +508,8 @@ impl Decoder {
     /// The residual stream that begins with the embeddings.
     pub(super) fn stream(&self, embedded: Tensor, adapter: Option<&Adapter>) -> Result<Stream> {
         let mut stream = Stream::new(embedded.clone());
+        let read = self.config.shared_blocks.is_some();
+        stream.embedded = read.then(|| embedded.clone());
         if let Some(lanes) = &self.lanes {
             stream.lanes = lanes.split(embedded, LayerAdapter::of_model(adapter))?;
         }

@@ -44,6 +44,7 @@ impl DecoderConfig {
             sublayers: Vec::new(),
             state: None,
             state_norm_placement: None,
+            shared_blocks: None,
             value_norm: false,
             value_scale: 1.0,
             layer_input_size: None,

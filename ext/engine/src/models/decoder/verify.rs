@@ -3,6 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::batch::{Batch, Past};
+use super::blocks::Blocks;
 use super::layer::{Layer, Step, Stream};
 use super::loading;
 use super::model::{Decoder, Logits};
@@ -63,11 +64,12 @@ impl Decoder {
         let expanded = Expanded(source);
         let parameters =
             Parameters::new(&expanded, names, &Device::Cpu, DType::F32)?.with_int8(self.int8);
-        let layer = loading::layer(&parameters, 0, self.config())?;
+        let layer = loading::layer(&parameters, 0, self.config(), &mut Blocks::default())?;
         let on_cpu =
             |x: &Tensor| -> Result<Tensor> { Ok(x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?) };
         let all = |all: Vec<Tensor>| all.iter().map(on_cpu).collect::<Result<Vec<_>>>();
         let mut stream = Stream::new(on_cpu(embedded)?);
+        stream.embedded = Some(on_cpu(embedded)?);
         stream.lanes = all(self.stream(embedded.clone(), None)?.lanes)?;
         let inputs = all(self.layer_inputs(batch, embedded, None)?)?;
         let input = stream.states()?;

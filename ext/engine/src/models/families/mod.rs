@@ -17,6 +17,7 @@ mod vision;
 mod vlm;
 
 use crate::models::config::*;
+use crate::models::decoder::blocks::SharedBlocks;
 use crate::models::decoder::config::{
     DecoderConfig, ExpertLayout, Experts, Factors, Groups, Growth, HeadTransform, Indexer, Latent,
     OutputGate, QueryKeyNorm, Residual, ResidualWeights, RowOrder, Scoring, Shared, Sinks, Stacks,

@@ -158,8 +158,9 @@ impl Mixer {
         config: &DecoderConfig,
     ) -> Result<Option<Self>> {
         let has = config.sublayers(index);
-        let attention = has
-            .attention
+        // Shared ones stand before the mixer.
+        let attends = has.attention && config.shared_blocks.is_none();
+        let attention = attends
             .then(|| loading::attention(parameters, index, config))
             .transpose()?;
         let state = config.state.as_ref().filter(|_| has.state);

@@ -29,6 +29,30 @@ pub const BAMBA: Names = Names {
     ..HYBRID
 };
 
+/// Zamba 2's, whose layers with a block have their mixer apart.
+pub const ZAMBA: Names = Names {
+    layer: "layers.{}.mamba_decoder.|layers.{}.",
+    final_norm: "final_layernorm",
+    block_norm: "shared_transformer.input_layernorm",
+    query: "shared_transformer.self_attn.q_proj",
+    key: "shared_transformer.self_attn.k_proj",
+    value: "shared_transformer.self_attn.v_proj",
+    attention_output: "shared_transformer.self_attn.o_proj",
+    query_update_down: "shared_transformer.self_attn.linear_q_adapter_list.{}.0",
+    query_update_up: "shared_transformer.self_attn.linear_q_adapter_list.{}.1",
+    key_update_down: "shared_transformer.self_attn.linear_k_adapter_list.{}.0",
+    key_update_up: "shared_transformer.self_attn.linear_k_adapter_list.{}.1",
+    value_update_down: "shared_transformer.self_attn.linear_v_adapter_list.{}.0",
+    value_update_up: "shared_transformer.self_attn.linear_v_adapter_list.{}.1",
+    mlp_norm: "shared_transformer.pre_ff_layernorm",
+    gate_up: "shared_transformer.feed_forward.gate_up_proj",
+    gate_up_update_down: "shared_transformer.feed_forward.gate_up_proj_adapter_list.{}.0",
+    gate_up_update_up: "shared_transformer.feed_forward.gate_up_proj_adapter_list.{}.1",
+    down: "shared_transformer.feed_forward.down_proj",
+    block_output: "linear",
+    ..HYBRID
+};
+
 /// Models whose layers are one mixer each.
 pub const BACKBONE: Names = Names {
     body: "backbone.",
@@ -83,7 +107,7 @@ fn size(raw: &RawConfig, keys: &[&str], auto: usize) -> Result<usize> {
 }
 
 /// The width inside of a layer that does not say it.
-fn expanded(raw: &RawConfig, config: &DecoderConfig) -> Result<usize> {
+pub fn expanded(raw: &RawConfig, config: &DecoderConfig) -> Result<usize> {
     let factor = raw.opt_f64(["mamba_expand", "expand"])?.unwrap_or(2.0);
     Ok((factor * config.hidden_size as f64) as usize)
 }

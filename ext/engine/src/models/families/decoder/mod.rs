@@ -124,6 +124,7 @@ mod state_shared;
 mod vaultgemma;
 mod xglm;
 mod youtu;
+mod zamba2;
 
 use super::*;
 
@@ -248,4 +249,5 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     mamba::FAMILY,
     falcon_mamba::FAMILY,
     jamba::FAMILY,
+    zamba2::FAMILY,
 ];
