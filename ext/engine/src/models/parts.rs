@@ -215,6 +215,8 @@ parts! {
     StateConvolution state_convolution Layer;
     /// How fast states decay, and what is added to time steps.
     StateDecay state_decay Layer;
+    /// The same ready for use, negative and in powers of e (GGUF).
+    StateRates state_rates Layer;
     StateStepBias state_step_bias Layer;
     StateNorm state_norm Layer;
     /// Queries, keys and values of such a layer, in one matrix, with the gate of what is read, or apart.

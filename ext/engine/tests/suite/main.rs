@@ -43,6 +43,7 @@ mod sentence_piece;
 mod seq2seq;
 mod seq2seq_together;
 mod sparse;
+mod state_adapters;
 mod states;
 mod tokenizer;
 mod vector_index;

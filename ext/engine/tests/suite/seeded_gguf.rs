@@ -80,15 +80,19 @@ fn cooked(recipe: &Value, tensors: &HashMap<String, Vec<f32>>) -> Vec<f32> {
             all.extend(source.iter().map(|value| value + added));
             continue;
         };
-        let mut places = vec![first as usize];
+        let mut places = vec![first as i64];
         for extent in part[2].as_array().unwrap() {
-            let [count, stride] = [0, 1].map(|place| extent[place].as_u64().unwrap() as usize);
+            let [count, stride] = [0, 1].map(|place| extent[place].as_i64().unwrap());
             let rows = places.iter();
             places = rows
                 .flat_map(|place| (0..count).map(move |number| place + number * stride))
                 .collect();
         }
-        all.extend(places.into_iter().map(|place| source[place] + added));
+        let places = places.into_iter().map(|place| place as usize);
+        all.extend(places.map(|place| source[place] + added));
+    }
+    if recipe["minus_exp"] == true {
+        all.iter_mut().for_each(|value| *value = -value.exp());
     }
     all
 }
@@ -239,8 +243,16 @@ fn files_of_architectures_without_others_say_what_llama_cpp_says() {
 
 /// The fixtures whose logits llama.cpp does not give as transformers does. It takes the two best experts of a group for
 /// its worth, where DeepSeek V2 takes the best one, slides EXAONE 4's window in models of 64 layers alone, scales
-/// Mellum's rotations inside of windows too, and has other norms and another router than Phi-3.5-MoE.
-const OTHERWISE: [&str; 4] = ["deepseek_v2", "exaone4", "mellum-sparse", "phimoe"];
+/// Mellum's rotations inside of windows too, and has other norms and another router than Phi-3.5-MoE. It normalizes what
+/// Mamba-2's states give in groups, where Granite and Mamba-2 itself normalize the whole; published files have one group.
+const OTHERWISE: [&str; 6] = [
+    "deepseek_v2",
+    "exaone4",
+    "granitemoehybrid",
+    "mamba2",
+    "mellum-sparse",
+    "phimoe",
+];
 /// llama.cpp looks GELU up in a table of half precision.
 const GELU: [&str; 6] = [
     "bloom",

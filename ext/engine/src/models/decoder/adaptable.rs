@@ -75,6 +75,9 @@ pub fn of_layer(layer: &Layer, index: usize, config: &DecoderConfig) -> Vec<Modu
     if let Some(attention) = layer.mixer.as_ref().and_then(Mixer::attention) {
         modules.extend(of_attention(attention, index, config));
     }
+    if let Some(state) = layer.mixer.as_ref().and_then(Mixer::state) {
+        modules.extend(state.modules());
+    }
     match &layer.mlp {
         Some(FeedForward::Mlp(mlp)) => modules.extend(of_mlp(mlp, MlpOf::Layer)),
         Some(FeedForward::Experts(experts)) => modules.extend(of_experts(experts)),
@@ -82,7 +85,8 @@ pub fn of_layer(layer: &Layer, index: usize, config: &DecoderConfig) -> Vec<Modu
             modules.extend(of_mlp(mlp, MlpOf::Layer));
             modules.extend(of_experts(experts));
         }
-        Some(FeedForward::State(_)) | None => {}
+        Some(FeedForward::State(state)) => modules.extend(state.modules()),
+        None => {}
     }
     modules.extend(layer.postponed.iter().flat_map(of_experts));
     for gate in [&layer.attention_gate, &layer.mlp_gate]
@@ -169,7 +173,12 @@ fn places(projection: &Projection, slot: impl Fn(usize) -> Slot) -> Vec<(RowsAt,
 }
 
 /// A module with the rows of several parts, one part after the other, or in an order that sorts them so.
-fn joined(part: Part, inputs: usize, parts: &[(RowsAt, usize)], order: Option<Vec<u32>>) -> Module {
+pub fn joined(
+    part: Part,
+    inputs: usize,
+    parts: &[(RowsAt, usize)],
+    order: Option<Vec<u32>>,
+) -> Module {
     let total: usize = parts.iter().map(|(_, width)| width).sum();
     let order = order.unwrap_or_else(|| (0..total as u32).collect());
     let mut rest = order.into_iter();
@@ -239,6 +248,20 @@ fn halves_of_heads(half: usize, shape: &AttentionShape) -> impl Iterator<Item = 
         let first = (2 * head + half) * size;
         first as u32..(first + size) as u32
     })
+}
+
+/// The order that sorts by part the rows of so many groups, each of which has parts of these sizes.
+pub fn sorted_rows(groups: usize, sizes: &[usize]) -> Vec<u32> {
+    let whole: usize = sizes.iter().sum();
+    let mut start = 0;
+    let parts = sizes.iter().map(|&size| {
+        start += size;
+        (start - size, size)
+    });
+    let rows = parts.flat_map(|(start, size)| {
+        (0..groups).flat_map(move |group| (0..size).map(move |row| group * whole + start + row))
+    });
+    rows.map(|row| row as u32).collect()
 }
 
 /// The row order that puts what rotates together side by side.

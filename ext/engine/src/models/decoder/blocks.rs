@@ -45,7 +45,7 @@ struct Block {
 /// The block of a layer.
 pub struct BlockLayer {
     block: Arc<Block>,
-    /// Whether no layer before has the same.
+    /// Whether no layer before has the same one.
     first: bool,
     updates: LayerAdapter,
     output: Linear,
@@ -98,12 +98,18 @@ impl Blocks {
         };
         let (number, turn) = (self.uses, self.uses % shared.count.max(1));
         self.uses += 1;
-        let first = self.found.len() == turn;
+        // Checkpoints have a block where it is used first; those whose head is not tied have it everywhere.
+        let known = turn < self.found.len();
+        let first = !known || parameters.has(Part::Query.at(index));
         if first {
-            let block = Block::load(parameters, index, config)?;
-            self.found.push((index, Arc::new(block)));
+            let block = (index, Arc::new(Block::load(parameters, index, config)?));
+            if known {
+                self.found[turn] = block;
+            } else {
+                self.found.push(block);
+            }
         }
-        // What layers add is stored with the first of those that have the block.
+        // What layers add is stored with the block.
         let (stored, block) = &self.found[turn];
         let low_rank = |down: Part, up: Part, matrix: &Linear| -> Result<Option<LowRank>> {
             let [down, up] = [down, up].map(|part| part.at(*stored).expert(number));

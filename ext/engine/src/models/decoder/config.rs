@@ -128,6 +128,8 @@ pub enum RowOrder {
     Grouped,
     /// With what rotates together side by side (GGUF).
     Neighbours,
+    /// Otherwise sorted or multiplied, so that no adapter fits them (GGUF).
+    Changed,
 }
 
 /// Which layers' heads have a score of their own that takes part in each softmax.

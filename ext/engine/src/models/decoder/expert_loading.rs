@@ -29,7 +29,7 @@ pub fn experts(
         ExpertLayout::Parts if parameters.names().separates_experts() => {
             separate(parameters, index, experts, config)?
         }
-        ExpertLayout::Parts => stacked(parameters, index, experts.count, config)?,
+        ExpertLayout::Parts => stacked(parameters, index, experts, config)?,
         ExpertLayout::Fused {
             transposed,
             interleaved,
@@ -140,14 +140,15 @@ fn separate(
         .collect()
 }
 
-/// GGUF keeps all experts of a part in one tensor `[experts, out, in]`, and gates and ups in one or in two.
+/// GGUF keeps all experts of a part in one tensor `[experts, out, in]`, and gates, where there are any, and ups in one
+/// or in two.
 fn stacked(
     parameters: &Parameters<'_>,
     index: usize,
-    count: usize,
+    experts: &Experts,
     config: &DecoderConfig,
 ) -> Result<Vec<MlpLayer>> {
-    let stack = |part: Part| parameters.stacked_linears(part.at(index), count);
+    let stack = |part: Part| parameters.stacked_linears(part.at(index), experts.count);
     if parameters.has(Part::ExpertGateUp.at(index)) {
         let inputs = stack(Part::ExpertGateUp)?.into_iter();
         return inputs
@@ -155,9 +156,15 @@ fn stacked(
             .map(|(input, output)| expert(Projection::fused_halves(input)?, output, config))
             .collect();
     }
-    let gates = stack(Part::ExpertGate)?.into_iter();
     let ups = stack(Part::ExpertUp)?.into_iter();
     let downs = stack(Part::ExpertDown)?.into_iter();
+    if !experts.gated {
+        return ups
+            .zip(downs)
+            .map(|(up, output)| expert(Projection::split(vec![up])?, output, config))
+            .collect();
+    }
+    let gates = stack(Part::ExpertGate)?.into_iter();
     gates
         .zip(ups)
         .zip(downs)

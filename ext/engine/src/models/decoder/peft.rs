@@ -8,6 +8,7 @@ use candle_core::{DType, Tensor};
 
 use super::adaptable::{self, Piece};
 use super::adapter::{Adapter, EmbeddingUpdate, LayerAdapter, Slot, Update};
+use super::config::RowOrder;
 use super::model::Decoder;
 use crate::models::parts::{self, Names, Part};
 use crate::nn::{Embedding, Linear, LowRank};
@@ -132,6 +133,16 @@ pub fn load(
 ) -> Result<Adapter> {
     let config = RawConfig::read(&files.require(CONFIG, cancel)?)?;
     check(&config)?;
+    if decoder.config().row_order == RowOrder::Changed {
+        let architecture = &decoder.config().architecture;
+        return Err(Error::unsupported(
+            config.file(),
+            format!(
+                "GGUF files of {architecture} hold other weights than the checkpoint that adapters are made for. Load the \
+                 base model's safetensors instead"
+            ),
+        ));
+    }
     let reader = Reader {
         decoder,
         source: weights::open(&adapter_weights(files, cancel)?)?,

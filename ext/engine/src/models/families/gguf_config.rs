@@ -44,6 +44,16 @@ const COMMON: &[Word] = &[
     ("leading_dense_block_count", "first_k_dense_replace"),
 ];
 
+const FULL: &str = "full_attention";
+
+/// Tensors that show that a layer keeps a state.
+const STATES: [&[&str]; 4] = [
+    &["ssm_conv1d.weight"],
+    &["ssm_conv1d_q.weight"],
+    &["shortconv.conv.weight"],
+    &["attn_norm_2.weight", "attn_gate.weight"],
+];
+
 impl GgufFile<'_> {
     /// What a family makes of the file, given what else its architecture says.
     pub fn like(
@@ -81,9 +91,16 @@ impl GgufFile<'_> {
         let positions = self.size("context_length", POSITIONS)?;
         say("max_position_embeddings", json!(positions));
         say("tie_word_embeddings", json!(!self.has("output")));
-        let heads = self.largest("attention.head_count", HEADS)?;
+        let kinds = self.layer_kinds(layer_count);
+        // Files of models without attention say that they have no heads.
+        let attends = kinds.is_empty() || kinds.contains(&FULL);
+        let range = if attends { HEADS } else { 0..=*HEADS.end() };
+        let heads = self.largest("attention.head_count", range)?;
         let heads = heads.ok_or_else(|| self.missing("attention.head_count"))?;
-        say("num_attention_heads", json!(heads));
+        say("num_attention_heads", json!(heads.max(1)));
+        if !kinds.is_empty() {
+            say("layer_types", json!(kinds));
+        }
         if let Some(heads) = self.largest("attention.head_count_kv", HEADS)? {
             say("num_key_value_heads", json!(heads));
         }
@@ -122,6 +139,23 @@ impl GgufFile<'_> {
         let called = COMMON.iter().chain(also);
         let called = called.map(|(key, word)| ((*word).to_owned(), self.key(key)));
         Ok(RawConfig::new(self.path(), Value::Object(words))?.called(called))
+    }
+
+    /// For each layer whether it has attention or a state; empty where none keeps one.
+    fn layer_kinds(&self, layer_count: usize) -> Vec<&'static str> {
+        let keeps = |layer: usize| {
+            let has = |name: &str| self.shape(&format!("blk.{layer}.{name}")).is_some();
+            STATES.iter().any(|all| all.iter().all(|name| has(name)))
+        };
+        let kinds = (0..layer_count).map(|layer| match keeps(layer) {
+            true => "linear_attention",
+            false => FULL,
+        });
+        let kinds: Vec<_> = kinds.collect();
+        match kinds.iter().all(|kind| *kind == FULL) {
+            true => Vec::new(),
+            false => kinds,
+        }
     }
 
     /// A number or a flag; lists are read where they are meant.
@@ -276,10 +310,17 @@ impl GgufFile<'_> {
             config.qkv = QkvLayout::Stacked;
             config.row_order = RowOrder::Grouped;
         }
-        config.mlp.kind = self.mlp_kind()?;
+        let mlps = config.sublayers.is_empty() || config.sublayers.iter().any(|layer| layer.mlp);
+        if mlps {
+            config.mlp.kind = self.mlp_kind()?;
+        }
         let size = config.shape(0).head_size;
+        let mut layers = 0..config.layer_count;
+        let norm = layers.find(|&layer| config.sublayers(layer).attention);
+        let norm = norm.unwrap_or(0);
+        let norm = format!("blk.{norm}.attn_q_norm.weight");
         if config.query_key_norm != QueryKeyNorm::Plain {
-            config.query_key_norm = match self.shape("blk.0.attn_q_norm.weight").as_deref() {
+            config.query_key_norm = match self.shape(&norm).as_deref() {
                 None => QueryKeyNorm::None,
                 Some([_, _]) => QueryKeyNorm::EachHead,
                 Some([width]) if *width == size => QueryKeyNorm::PerHead,

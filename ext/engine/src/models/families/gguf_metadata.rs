@@ -248,11 +248,16 @@ impl<'a> GgufFile<'a> {
 
     /// Families that fuse gate and up store both as `ffn_up`, twice as high as `ffn_down` is wide.
     pub fn mlp_kind(&self) -> Result<MlpKind> {
-        if self.first_layer_has("ffn_gate") || self.first_layer_has("ffn_gate_inp") {
+        let mut layers = 0..self.layer_count()?;
+        // Layers that keep a state may have none.
+        let has = |layer: &usize, name: &str| self.has(&format!("blk.{layer}.{name}"));
+        let first = layers.find(|layer| has(layer, "ffn_up") || has(layer, "ffn_gate_inp"));
+        let first = first.unwrap_or(0);
+        if has(&first, "ffn_gate") || has(&first, "ffn_gate_inp") {
             return Ok(MlpKind::Gated);
         }
         let shape = |name: &str| {
-            let info = self.source.info(&format!("blk.0.{name}.weight"));
+            let info = self.source.info(&format!("blk.{first}.{name}.weight"));
             info.map(|info| info.shape).unwrap_or_default()
         };
         match (shape("ffn_up").as_slice(), shape("ffn_down").as_slice()) {

@@ -1,6 +1,6 @@
 //! A causal convolution of each channel over the last tokens, whose state is what it read before.
 
-use super::{numbers, silu};
+use super::{silu, values};
 use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Place;
@@ -35,9 +35,12 @@ impl Convolution {
         (channels, taps): (usize, usize),
         activation: Option<Activation>,
     ) -> Result<Self> {
-        let by_channel = numbers(parameters, place, &[channels, 1, taps])?;
+        let by_channel = weights(parameters, place, taps)?;
+        if by_channel.len() != channels * taps {
+            return Err(parameters.misfit(place, &[channels, 1, taps]));
+        }
         let bias = match parameters.bias(place)? {
-            Some(bias) if bias.dims() == [channels] => super::values(&bias)?,
+            Some(bias) if bias.dims() == [channels] => values(&bias)?,
             Some(_) => return Err(parameters.misfit(place, &[channels])),
             None => vec![0.0; channels],
         };
@@ -53,11 +56,11 @@ impl Convolution {
     ) -> Result<Self> {
         let mut by_channel = Vec::new();
         for &place in places {
-            let rows = parameters.outputs(place)?;
-            if by_channel.len() + rows.saturating_mul(taps) > channels * taps {
+            let own = weights(parameters, place, taps)?;
+            if by_channel.len() + own.len() > channels * taps {
                 return Err(parameters.misfit(place, &[channels, 1, taps]));
             }
-            by_channel.extend(numbers(parameters, place, &[rows, 1, taps])?);
+            by_channel.extend(own);
         }
         match places.last() {
             Some(&last) if by_channel.len() < channels * taps => {
@@ -95,6 +98,16 @@ impl Convolution {
             activation,
         }
     }
+}
+
+/// `[channels, 1, taps]`, or the same without or with more extents of one.
+fn weights(parameters: &Parameters<'_>, place: Place, taps: usize) -> Result<Vec<f32>> {
+    let shape = parameters.shape(place)?;
+    let long = shape.iter().filter(|&&extent| extent != 1).count();
+    if long > 2 || taps > 1 && shape.last() != Some(&taps) {
+        return Err(parameters.misfit(place, &[shape.iter().product::<usize>() / taps, 1, taps]));
+    }
+    values(&parameters.tensor(place)?)
 }
 
 impl Scan for Convolution {

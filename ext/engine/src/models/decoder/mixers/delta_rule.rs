@@ -6,10 +6,12 @@
 use candle_core::Tensor;
 
 use super::convolution::Convolution;
-use super::shared::{counted, each_row, side_by_side, sigmoid, softplus, Chain};
+use super::shared::{counted, each_row, rates, side_by_side, sigmoid, softplus, Chain};
 use super::short_conv::MOST_TAPS;
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked};
+use crate::models::decoder::adaptable::{joined, sorted_rows, Module, RowsAt};
+use crate::models::decoder::adapter::{LayerAdapter, Slot};
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
@@ -36,6 +38,8 @@ pub struct DeltaRule {
     pub taps: usize,
     /// Of what the convolution gives.
     pub activation: Activation,
+    /// Heads of values take turns with those of keys, instead of sharing one with their neighbours (GGUF).
+    pub in_turns: bool,
     pub fading: Fading,
     /// How much of a value is written is between 0 and this.
     pub most_written: f32,
@@ -123,7 +127,11 @@ impl Scan for DeltaRule {
 
     fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
         let (key_size, value_size) = (self.key_size, self.value_size);
-        let query_start = lane / (self.value_heads / self.key_heads) * key_size;
+        let key_head = match self.in_turns {
+            true => lane % self.key_heads,
+            false => lane / (self.value_heads / self.key_heads),
+        };
+        let query_start = key_head * key_size;
         let key_start = self.key_width() + query_start;
         let value_start = 2 * self.key_width() + lane * value_size;
         let factors = self.factors();
@@ -171,8 +179,12 @@ fn normalize(out: &mut [f32], x: &[f32], scale: f32) {
 
 struct DeltaRuleLayer {
     config: DeltaRule,
-    /// Queries, keys and values, in one matrix or in three.
+    /// Queries, keys and values, in one matrix or in three, and what checkpoints call these.
     qkv: Projection,
+    parts: &'static [Part],
+    /// Whether a checkpoint has the gate beside them, and what is written beside what fades, by heads with keys.
+    grouped: bool,
+    grouped_scalars: bool,
     convolution: Convolution,
     fading: Chain,
     written: Linear,
@@ -194,20 +206,28 @@ impl DeltaRule {
     ) -> Result<Box<dyn StateMixer>> {
         let (hidden, width, heads) = (config.hidden_size, self.value_width(), self.value_heads);
         let at = |part: Part| part.at(index);
-        let (qkv, gate, fading, written) = if parameters.has(at(Part::StateQkvGate)) {
+        let grouped = parameters.has(at(Part::StateQkvGate));
+        let (qkv, gate) = if grouped {
             self.grouped(parameters, index, hidden)?
         } else {
             let gate = [Part::StateGate, Part::StateGateDown, Part::StateGateUp];
+            (
+                self.qkv(parameters, index, hidden)?,
+                Chain::load(parameters, gate.map(at), hidden, width)?,
+            )
+        };
+        let grouped_scalars = parameters.has(at(Part::StateWrittenFading));
+        let (written, fading) = if grouped_scalars {
+            self.grouped_scalars(parameters, index, hidden)?
+        } else {
             let fading = [
                 Part::StateFading,
                 Part::StateFadingDown,
                 Part::StateFadingUp,
             ];
             (
-                self.qkv(parameters, index, hidden)?,
-                Chain::load(parameters, gate.map(at), hidden, width)?,
-                Chain::load(parameters, fading.map(at), hidden, heads * self.factors())?,
                 parameters.exact_linear(at(Part::StateWritten), hidden, heads)?,
+                Chain::load(parameters, fading.map(at), hidden, heads * self.factors())?,
             )
         };
         let (whole, size) = (at(Part::StateConvolution), (self.channels(), self.taps));
@@ -222,15 +242,21 @@ impl DeltaRule {
             ];
             Convolution::join(parameters, &parts.map(at), size, activation)?
         };
-        let rates = counted(parameters, at(Part::StateDecay), heads)?;
+        let rates = rates(parameters, index, heads)?;
         Ok(Box::new(DeltaRuleLayer {
             config: *self,
+            parts: match qkv.matrices().len() {
+                1 => &[Part::StateQkv],
+                _ => &[Part::StateQuery, Part::StateKey, Part::StateValue],
+            },
+            grouped,
+            grouped_scalars,
             qkv,
             convolution,
             fading,
             written,
             gate,
-            rates: rates.into_iter().map(f32::exp).collect(),
+            rates: rates.into_iter().map(|rate| -rate).collect(),
             bias: counted(parameters, at(Part::StateStepBias), heads * self.factors())?,
             norm: counted(parameters, at(Part::StateNorm), self.value_size)?,
             output: parameters.linear(at(Part::StateOutput), width, hidden)?,
@@ -257,31 +283,54 @@ impl DeltaRule {
         parameters: &Parameters<'_>,
         index: usize,
         hidden: usize,
-    ) -> Result<(Projection, Chain, Chain, Linear)> {
+    ) -> Result<(Projection, Chain)> {
         let shared = self.value_heads / self.key_heads;
         let (key, value) = (self.key_size, shared * self.value_size);
-        let sorted = |place: Place, sizes: &[usize]| -> Result<Vec<Tensor>> {
-            let group: usize = sizes.iter().sum();
-            let matrix = parameters.matrix(place, hidden, self.key_heads * group)?;
-            let matrix = matrix.reshape((self.key_heads, group, hidden))?;
-            let mut start = 0;
-            let parts = sizes.iter().map(|&size| -> Result<Tensor> {
-                let part = matrix.narrow(1, start, size)?.contiguous()?;
-                start += size;
-                Ok(part.reshape((self.key_heads * size, hidden))?)
-            });
-            parts.collect()
-        };
-        let mut large = sorted(Part::StateQkvGate.at(index), &[key, key, value, value])?;
-        let gate = large.split_off(3);
-        let small = sorted(Part::StateWrittenFading.at(index), &[shared, shared])?;
+        let place = Part::StateQkvGate.at(index);
+        let mut parts = self.sorted(parameters, place, &[key, key, value, value], hidden)?;
+        let gate = parts.split_off(3);
         let linear = |parts: &[Tensor]| parameters.assemble(Tensor::cat(parts, 0)?, None);
         Ok((
-            Projection::split(vec![linear(&large)?])?,
-            Chain::one(linear(&gate)?),
-            Chain::one(Linear::new(small[1].clone(), None)?),
-            Linear::new(small[0].clone(), None)?,
+            Projection::split(vec![linear(&parts)?])?,
+            Chain::one(Part::StateGate, linear(&gate)?),
         ))
+    }
+
+    /// The same of how much is written, and of what states fade by.
+    fn grouped_scalars(
+        &self,
+        parameters: &Parameters<'_>,
+        index: usize,
+        hidden: usize,
+    ) -> Result<(Linear, Chain)> {
+        let shared = self.value_heads / self.key_heads;
+        let place = Part::StateWrittenFading.at(index);
+        let parts = self.sorted(parameters, place, &[shared, shared], hidden)?;
+        let linear = |part: &Tensor| Linear::new(part.clone(), None);
+        Ok((
+            linear(&parts[0])?,
+            Chain::one(Part::StateFading, linear(&parts[1])?),
+        ))
+    }
+
+    /// The parts of a matrix that has parts of these sizes for every head with keys.
+    fn sorted(
+        &self,
+        parameters: &Parameters<'_>,
+        place: Place,
+        sizes: &[usize],
+        hidden: usize,
+    ) -> Result<Vec<Tensor>> {
+        let group: usize = sizes.iter().sum();
+        let matrix = parameters.matrix(place, hidden, self.key_heads * group)?;
+        let matrix = matrix.reshape((self.key_heads, group, hidden))?;
+        let mut start = 0;
+        let parts = sizes.iter().map(|&size| -> Result<Tensor> {
+            let part = matrix.narrow(1, start, size)?.contiguous()?;
+            start += size;
+            Ok(part.reshape((self.key_heads * size, hidden))?)
+        });
+        parts.collect()
     }
 }
 
@@ -294,6 +343,51 @@ impl StateMixer for DeltaRuleLayer {
         inventory.add_linear(&self.output)
     }
 
+    fn modules(&self) -> Vec<Module> {
+        let rule = self.config;
+        let shared = rule.value_heads / rule.key_heads;
+        let grouped = |part: Part, slots: [(Part, usize); 2], sizes: &[usize]| {
+            let places = slots.map(|(part, outputs)| {
+                let slot = Slot::Part(part, 0);
+                let first = 0;
+                let at = RowsAt {
+                    slot,
+                    outputs,
+                    first,
+                };
+                (at, outputs)
+            });
+            let order = sorted_rows(rule.key_heads, sizes);
+            joined(part, self.written.inputs(), &places, Some(order))
+        };
+        let mut all = vec![Module::single(Part::StateOutput, 0, &self.output)];
+        if self.grouped {
+            let slots = [
+                (Part::StateQkv, rule.channels()),
+                (Part::StateGate, rule.value_width()),
+            ];
+            let (key, value) = (rule.key_size, shared * rule.value_size);
+            all.push(grouped(
+                Part::StateQkvGate,
+                slots,
+                &[key, key, value, value],
+            ));
+        } else {
+            let qkv = self.qkv.matrices().iter().zip(self.parts);
+            all.extend(qkv.map(|(linear, part)| Module::single(*part, 0, linear)));
+            all.extend(self.gate.modules());
+        }
+        if self.grouped_scalars {
+            let slots = [Part::StateWritten, Part::StateFading];
+            let slots = slots.map(|part| (part, rule.value_heads));
+            all.push(grouped(Part::StateWrittenFading, slots, &[shared, shared]));
+        } else {
+            all.push(Module::single(Part::StateWritten, 0, &self.written));
+            all.extend(self.fading.modules());
+        }
+        all
+    }
+
     fn forward(
         &self,
         index: usize,
@@ -302,10 +396,14 @@ impl StateMixer for DeltaRuleLayer {
         step: &Step<'_>,
     ) -> Result<Tensor> {
         let rule = self.config;
-        let qkv = values(&Tensor::cat(&self.qkv.parts(x, &[])?, 1)?)?;
+        let updates = LayerAdapter::of(step.adapter, index);
+        let parts = self.parts.iter();
+        let updates: Vec<_> = parts.map(|part| updates.part(*part).cloned()).collect();
+        let qkv = values(&Tensor::cat(&self.qkv.parts(x, &updates)?, 1)?)?;
         let mixed = past.scan((index, 0), &self.convolution, &qkv, step.batch)?;
-        let fading = self.faded(values(&self.fading.forward(x)?)?)?;
-        let mut written = values(&self.written.forward(x)?)?;
+        let fading = self.faded(values(&self.fading.forward(index, x, step)?)?)?;
+        let written = step.through(index, Part::StateWritten, &self.written, x)?;
+        let mut written = values(&written)?;
         for written in &mut written {
             *written = sigmoid(*written) * rule.most_written;
         }
@@ -316,8 +414,9 @@ impl StateMixer for DeltaRuleLayer {
         ];
         let inputs = side_by_side([&mixed, &fading, &written], widths);
         let mut read = past.scan((index, 1), &rule, &inputs, step.batch)?;
-        self.finish(&values(&self.gate.forward(x)?)?, &mut read)?;
-        self.output.forward(&rows(read, rule.value_width(), x)?)
+        self.finish(&values(&self.gate.forward(index, x, step)?)?, &mut read)?;
+        let read = rows(read, rule.value_width(), x)?;
+        step.through(index, Part::StateOutput, &self.output, &read)
     }
 }
 

@@ -5,13 +5,14 @@ use candle_core::Tensor;
 
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked, NormConfig};
+use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
 use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{Epilogue, Inventory, Linear, Norm};
+use crate::nn::{Inventory, Linear, Norm};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
 use kernels::Activation;
@@ -123,6 +124,14 @@ impl StateMixer for LinearAttentionLayer {
             .try_for_each(|linear| inventory.add_linear(linear))
     }
 
+    fn modules(&self) -> Vec<Module> {
+        vec![
+            Module::single(Part::StateQkv, 0, &self.qkv),
+            Module::single(Part::StateGate, 0, &self.gate),
+            Module::single(Part::StateOutput, 0, &self.output),
+        ]
+    }
+
     fn forward(
         &self,
         index: usize,
@@ -130,14 +139,12 @@ impl StateMixer for LinearAttentionLayer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
-        let activated = Epilogue {
-            activation: Some(Activation::Silu),
-            ..Epilogue::default()
-        };
-        let qkv = values(&self.qkv.forward_with(x, &activated)?)?;
+        let qkv = step.activated(index, Part::StateQkv, &self.qkv, x, Activation::Silu)?;
+        let qkv = values(&qkv)?;
         let read = past.scan((index, 0), self, &qkv, step.batch)?;
         let read = self.norm.forward(&rows(read, self.config.width(), x)?)?;
-        let gated = kernels::gated(&self.gate.forward(x)?, &read, Activation::Sigmoid)?;
-        self.output.forward(&gated)
+        let gate = step.through(index, Part::StateGate, &self.gate, x)?;
+        let gated = kernels::gated(&gate, &read, Activation::Sigmoid)?;
+        step.through(index, Part::StateOutput, &self.output, &gated)
     }
 }

@@ -12,6 +12,8 @@ mod ssm;
 
 use candle_core::{DType, Tensor};
 
+use super::adaptable::Module;
+use super::adapter::LayerAdapter;
 use super::attention::AttentionLayer;
 use super::batch::Past;
 use super::config::DecoderConfig;
@@ -20,9 +22,10 @@ use super::layer::Step;
 use super::loading;
 use crate::models::config::{check_layers, check_size, Checked};
 use crate::models::parameters::Parameters;
-use crate::models::parts::Place;
-use crate::nn::{elementwise, Inventory};
+use crate::models::parts::Part;
+use crate::nn::{elementwise, Epilogue, Inventory, Linear};
 use crate::Result;
+use kernels::Activation;
 
 pub use delta_rule::{DeltaRule, Fading};
 pub use linear_attention::LinearAttention;
@@ -132,6 +135,9 @@ impl StateKind {
 pub trait StateMixer: Send + Sync {
     fn list(&self, inventory: &mut Inventory) -> Result<()>;
 
+    /// What an adapter can change.
+    fn modules(&self) -> Vec<Module>;
+
     /// What it makes of `[tokens, hidden]`; its scans go through [`Past::scan`].
     fn forward(
         &self,
@@ -173,6 +179,14 @@ impl Mixer {
             (None, Some(state)) => Some(Self::State(state)),
             (Some(attention), Some(state)) => Some(Self::Both(attention, state)),
         })
+    }
+
+    /// What keeps a state.
+    pub fn state(&self) -> Option<&dyn StateMixer> {
+        match self {
+            Self::State(state) | Self::Both(_, state) => Some(state.as_ref()),
+            Self::Attention(_) => None,
+        }
     }
 
     pub fn attention(&self) -> Option<&AttentionLayer> {
@@ -243,6 +257,35 @@ impl DecoderConfig {
     }
 }
 
+impl Step<'_> {
+    /// What a matrix of a layer that keeps a state gives, with what an adapter adds.
+    fn through(&self, layer: usize, part: Part, linear: &Linear, x: &Tensor) -> Result<Tensor> {
+        let updates = LayerAdapter::of(self.adapter, layer);
+        linear.forward_updated(x, updates.part(part))
+    }
+
+    /// A function of it.
+    fn activated(
+        &self,
+        layer: usize,
+        part: Part,
+        linear: &Linear,
+        x: &Tensor,
+        activation: Activation,
+    ) -> Result<Tensor> {
+        let update = LayerAdapter::of(self.adapter, layer).part(part);
+        if update.is_some() {
+            let given = linear.forward_updated(x, update)?;
+            return kernels::activate(&given, activation);
+        }
+        let epilogue = Epilogue {
+            activation: Some(activation),
+            ..Epilogue::default()
+        };
+        linear.forward_with(x, &epilogue)
+    }
+}
+
 /// The numbers of a tensor in their order, on the host and in f32.
 fn values(x: &Tensor) -> Result<Vec<f32>> {
     Ok(x.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
@@ -252,11 +295,6 @@ fn values(x: &Tensor) -> Result<Vec<f32>> {
 fn rows(values: Vec<f32>, width: usize, like: &Tensor) -> Result<Tensor> {
     let shape = (values.len() / width, width);
     Ok(Tensor::from_vec(values, shape, like.device())?.to_dtype(like.dtype())?)
-}
-
-/// A tensor of this shape, on the host and in f32.
-fn numbers(parameters: &Parameters<'_>, place: Place, shape: &[usize]) -> Result<Vec<f32>> {
-    values(&parameters.shaped(place, shape)?)
 }
 
 fn silu(x: f32) -> f32 {

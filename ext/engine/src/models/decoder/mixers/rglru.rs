@@ -8,13 +8,14 @@ use super::shared::{counted, each_row, side_by_side, sigmoid, softplus};
 use super::short_conv::MOST_TAPS;
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked};
+use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
 use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{elementwise, Epilogue, HeadMatrices, Inventory, Linear};
+use crate::nn::{elementwise, HeadMatrices, Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
 use kernels::Activation;
@@ -161,6 +162,14 @@ impl StateMixer for RglruLayer {
             .try_for_each(|linear| inventory.add_linear(linear))
     }
 
+    fn modules(&self) -> Vec<Module> {
+        vec![
+            Module::single(Part::StateGate, 0, &self.beside),
+            Module::single(Part::StateInput, 0, &self.input),
+            Module::single(Part::StateOutput, 0, &self.output),
+        ]
+    }
+
     fn forward(
         &self,
         index: usize,
@@ -169,12 +178,9 @@ impl StateMixer for RglruLayer {
         step: &Step<'_>,
     ) -> Result<Tensor> {
         let Rglru { width, blocks, .. } = self.config;
-        let activated = Epilogue {
-            activation: Some(self.config.activation),
-            ..Epilogue::default()
-        };
-        let beside = self.beside.forward_with(x, &activated)?;
-        let given = values(&self.input.forward(x)?)?;
+        let activation = self.config.activation;
+        let beside = step.activated(index, Part::StateGate, &self.beside, x, activation)?;
+        let given = values(&step.through(index, Part::StateInput, &self.input, x)?)?;
         let given = past.scan((index, 0), &self.convolution, &given, step.batch)?;
         let cut = rows(given.clone(), width, x)?;
         let cut = cut.reshape((x.dim(0)?, blocks, width / blocks))?;
@@ -187,7 +193,7 @@ impl StateMixer for RglruLayer {
         self.open(&given, &begins, &mut inputs)?;
         let read = past.scan((index, 1), &self.config, &inputs, step.batch)?;
         let read = elementwise::multiply(&rows(read, width, x)?, &beside)?;
-        self.output.forward(&read)
+        step.through(index, Part::StateOutput, &self.output, &read)
     }
 }
 

@@ -6,12 +6,13 @@ use candle_core::Tensor;
 use super::shared::{counted, side_by_side};
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked};
+use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::layer::Step;
 use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{Epilogue, Inventory, Linear};
+use crate::nn::{Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::WIDTH;
 use kernels::Activation;
@@ -44,6 +45,7 @@ impl Rwkv {
 struct Shifted {
     /// How much the token itself counts.
     own: Vec<f32>,
+    part: Part,
     linear: Linear,
 }
 
@@ -57,14 +59,17 @@ impl Shifted {
     ) -> Result<Self> {
         Ok(Self {
             own: counted(parameters, mix.at(index), inputs)?,
+            part: linear,
             linear: parameters.linear(linear.at(index), inputs, outputs)?,
         })
     }
 
     fn forward(
         &self,
+        index: usize,
         x: &Tensor,
         (given, before): (&[f32], &[f32]),
+        step: &Step<'_>,
         activation: Option<Activation>,
     ) -> Result<Tensor> {
         let width = self.own.len();
@@ -79,11 +84,15 @@ impl Shifted {
                 *mixed = x * own + before * (1.0 - own);
             }
         }
-        let epilogue = Epilogue {
-            activation,
-            ..Epilogue::default()
-        };
-        self.linear.forward_with(&rows(mixed, width, x)?, &epilogue)
+        let mixed = rows(mixed, width, x)?;
+        match activation {
+            Some(function) => step.activated(index, self.part, &self.linear, &mixed, function),
+            None => step.through(index, self.part, &self.linear, &mixed),
+        }
+    }
+
+    fn module(&self) -> Module {
+        Module::single(self.part, 0, &self.linear)
     }
 }
 
@@ -150,6 +159,12 @@ impl StateMixer for RwkvLayer {
             .try_for_each(|linear| inventory.add_linear(linear))
     }
 
+    fn modules(&self) -> Vec<Module> {
+        let shifted = [&self.key, &self.value, &self.receptance].map(Shifted::module);
+        let output = Module::single(Part::StateOutput, 0, &self.output);
+        shifted.into_iter().chain([output]).collect()
+    }
+
     fn forward(
         &self,
         index: usize,
@@ -161,13 +176,13 @@ impl StateMixer for RwkvLayer {
         let given = values(x)?;
         let before = past.scan((index, 0), &Before(hidden), &given, step.batch)?;
         let given = (&given[..], &before[..]);
-        let keys = values(&self.key.forward(x, given, None)?)?;
-        let values = values(&self.value.forward(x, given, None)?)?;
-        let receptance = self.receptance.forward(x, given, None)?;
+        let keys = values(&self.key.forward(index, x, given, step, None)?)?;
+        let values = values(&self.value.forward(index, x, given, step, None)?)?;
+        let receptance = self.receptance.forward(index, x, given, step, None)?;
         let inputs = side_by_side([&keys, &values], [width; 2]);
         let read = past.scan((index, 1), self, &inputs, step.batch)?;
         let read = kernels::gated(&receptance, &rows(read, width, x)?, Activation::Sigmoid)?;
-        self.output.forward(&read)
+        step.through(index, Part::StateOutput, &self.output, &read)
     }
 }
 
@@ -254,6 +269,12 @@ impl StateMixer for RwkvMlp {
             .try_for_each(|linear| inventory.add_linear(linear))
     }
 
+    fn modules(&self) -> Vec<Module> {
+        let shifted = [&self.up, &self.receptance].map(Shifted::module);
+        let down = Module::single(Part::Down, 0, &self.down);
+        shifted.into_iter().chain([down]).collect()
+    }
+
     fn forward(
         &self,
         index: usize,
@@ -265,12 +286,11 @@ impl StateMixer for RwkvMlp {
         let before = Before(self.config.hidden);
         let before = past.scan((index, 2), &before, &given, step.batch)?;
         let given = (&given[..], &before[..]);
-        let inner = self.up.forward(x, given, Some(Activation::ReluSquared))?;
-        let receptance = self.receptance.forward(x, given, None)?;
-        kernels::gated(
-            &receptance,
-            &self.down.forward(&inner)?,
-            Activation::Sigmoid,
-        )
+        let inner = self
+            .up
+            .forward(index, x, given, step, Some(Activation::ReluSquared))?;
+        let receptance = self.receptance.forward(index, x, given, step, None)?;
+        let given = step.through(index, Part::Down, &self.down, &inner)?;
+        kernels::gated(&receptance, &given, Activation::Sigmoid)
     }
 }

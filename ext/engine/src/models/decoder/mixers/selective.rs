@@ -3,10 +3,11 @@
 use candle_core::Tensor;
 
 use super::convolution::Convolution;
-use super::shared::softplus;
+use super::shared::{counted, rates, softplus};
 use super::short_conv::MOST_TAPS;
-use super::{numbers, rows, silu, values, StateMixer, SUMS};
+use super::{rows, silu, values, StateMixer, SUMS};
 use crate::models::config::{check_size, Checked, NormConfig};
+use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
@@ -59,7 +60,6 @@ impl Selective {
     ) -> Result<Box<dyn StateMixer>> {
         let (hidden, channels) = (config.hidden_size, self.channels);
         let (rank, kept) = (self.rank, self.state_size);
-        let decays = numbers(parameters, Part::StateDecay.at(index), &[channels, kept])?;
         let norm = |part: Part, width: usize| {
             let norm = self.norm;
             norm.map(|norm| parameters.norm(part.at(index), &[width], norm))
@@ -83,8 +83,8 @@ impl Selective {
             ],
             steps: parameters.linear(Part::StateSteps.at(index), rank, channels)?,
             channels: Channels {
-                decays: decays.into_iter().map(|log| -log.exp()).collect(),
-                skips: numbers(parameters, Part::StateSkip.at(index), &[channels])?,
+                decays: rates(parameters, index, channels * kept)?,
+                skips: counted(parameters, Part::StateSkip.at(index), channels)?,
                 block: if channels.is_multiple_of(BLOCK) {
                     BLOCK
                 } else {
@@ -170,6 +170,15 @@ impl StateMixer for SelectiveLayer {
         Ok(())
     }
 
+    fn modules(&self) -> Vec<Module> {
+        vec![
+            Module::single(Part::StateInput, 0, &self.input),
+            Module::single(Part::StateSelection, 0, &self.selection),
+            Module::single(Part::StateSteps, 0, &self.steps),
+            Module::single(Part::StateOutput, 0, &self.output),
+        ]
+    }
+
     fn forward(
         &self,
         index: usize,
@@ -183,13 +192,13 @@ impl StateMixer for SelectiveLayer {
             rank,
             ..
         } = self.channels.config;
-        let projected = values(&self.input.forward(x)?)?;
+        let projected = values(&step.through(index, Part::StateInput, &self.input, x)?)?;
         let halves = || projected.chunks_exact(2 * channels);
         let read = halves().flat_map(|row| &row[..channels]);
         let read: Vec<f32> = read.copied().collect();
         let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
         let selected = rows(convolved.clone(), channels, x)?;
-        let selected = self.selection.forward(&selected)?;
+        let selected = step.through(index, Part::StateSelection, &self.selection, &selected)?;
         let part = |at: usize, from: usize, width: usize| -> Result<Tensor> {
             let part = selected.narrow(1, from, width)?.contiguous()?;
             match &self.norms[at] {
@@ -197,7 +206,8 @@ impl StateMixer for SelectiveLayer {
                 None => Ok(part),
             }
         };
-        let steps = values(&self.steps.forward(&part(0, 0, rank)?)?)?;
+        let steps = part(0, 0, rank)?;
+        let steps = values(&step.through(index, Part::StateSteps, &self.steps, &steps)?)?;
         let into = values(&part(1, rank, kept)?)?;
         let from = values(&part(2, rank + kept, kept)?)?;
         let mut scanned = Vec::with_capacity(steps.len() / channels * self.channels.inputs());
@@ -213,6 +223,7 @@ impl StateMixer for SelectiveLayer {
                 *x *= silu(gate);
             }
         }
-        self.output.forward(&rows(given, channels, x)?)
+        let given = rows(given, channels, x)?;
+        step.through(index, Part::StateOutput, &self.output, &given)
     }
 }

@@ -4,8 +4,10 @@ use candle_core::Tensor;
 use rayon::prelude::*;
 
 use super::values;
+use crate::models::decoder::adaptable::Module;
+use crate::models::decoder::layer::Step;
 use crate::models::parameters::Parameters;
-use crate::models::parts::Place;
+use crate::models::parts::{Part, Place};
 use crate::nn::{Inventory, Linear};
 use crate::Result;
 use base::runtime::threads;
@@ -23,12 +25,22 @@ pub fn counted(parameters: &Parameters<'_>, place: Place, count: usize) -> Resul
     }
 }
 
+/// How fast so many states decay, in powers of e and negative.
+pub fn rates(parameters: &Parameters<'_>, index: usize, count: usize) -> Result<Vec<f32>> {
+    let ready = Part::StateRates.at(index);
+    if parameters.has(ready) {
+        return counted(parameters, ready, count);
+    }
+    let logarithms = counted(parameters, Part::StateDecay.at(index), count)?;
+    Ok(logarithms.into_iter().map(|log| -log.exp()).collect())
+}
+
 /// One matrix, or two with a shorter row between them.
-pub struct Chain(Vec<Linear>);
+pub struct Chain(Vec<(Part, Linear)>);
 
 impl Chain {
-    pub fn one(linear: Linear) -> Self {
-        Self(vec![linear])
+    pub fn one(part: Part, linear: Linear) -> Self {
+        Self(vec![(part, linear)])
     }
 
     pub fn load(
@@ -38,23 +50,31 @@ impl Chain {
         outputs: usize,
     ) -> Result<Self> {
         if parameters.has(one) {
-            return parameters.linear(one, inputs, outputs).map(Self::one);
+            let linear = parameters.linear(one, inputs, outputs)?;
+            return Ok(Self::one(one.part, linear));
         }
         let rank = parameters.outputs(down)?;
         Ok(Self(vec![
-            parameters.linear(down, inputs, rank)?,
-            parameters.linear(up, rank, outputs)?,
+            (down.part, parameters.linear(down, inputs, rank)?),
+            (up.part, parameters.linear(up, rank, outputs)?),
         ]))
     }
 
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
         let mut linears = self.0.iter();
-        linears.try_for_each(|linear| inventory.add_linear(linear))
+        linears.try_for_each(|(_, linear)| inventory.add_linear(linear))
     }
 
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn modules(&self) -> impl Iterator<Item = Module> + '_ {
+        let linears = self.0.iter();
+        linears.map(|(part, linear)| Module::single(*part, 0, linear))
+    }
+
+    pub fn forward(&self, index: usize, x: &Tensor, step: &Step<'_>) -> Result<Tensor> {
         let mut linears = self.0.iter();
-        linears.try_fold(x.clone(), |x, linear| linear.forward(&x))
+        linears.try_fold(x.clone(), |x, (part, linear)| {
+            step.through(index, *part, linear, &x)
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use candle_core::Tensor;
 use super::convolution::Convolution;
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked};
+use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
@@ -65,6 +66,13 @@ impl StateMixer for ShortConvLayer {
         inventory.add_linear(&self.output)
     }
 
+    fn modules(&self) -> Vec<Module> {
+        vec![
+            Module::single(Part::StateInput, 0, &self.input),
+            Module::single(Part::StateOutput, 0, &self.output),
+        ]
+    }
+
     fn forward(
         &self,
         index: usize,
@@ -72,7 +80,7 @@ impl StateMixer for ShortConvLayer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
-        let projected = values(&self.input.forward(x)?)?;
+        let projected = values(&step.through(index, Part::StateInput, &self.input, x)?)?;
         let channels = self.convolution.inputs();
         let parts = || {
             let rows = projected.chunks_exact(3 * channels);
@@ -90,6 +98,7 @@ impl StateMixer for ShortConvLayer {
         for (row, (_, gate, _)) in convolved.chunks_exact_mut(channels).zip(parts()) {
             row.iter_mut().zip(gate).for_each(|(x, gate)| *x *= gate);
         }
-        self.output.forward(&rows(convolved, channels, x)?)
+        let convolved = rows(convolved, channels, x)?;
+        step.through(index, Part::StateOutput, &self.output, &convolved)
     }
 }

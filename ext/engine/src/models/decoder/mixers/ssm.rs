@@ -3,10 +3,11 @@
 use candle_core::Tensor;
 
 use super::convolution::Convolution;
-use super::shared::softplus;
+use super::shared::{counted, rates, softplus};
 use super::short_conv::MOST_TAPS;
-use super::{numbers, recurrence, rows, silu, values, StateMixer};
+use super::{recurrence, rows, silu, values, StateMixer};
 use crate::models::config::{check_size, Checked};
+use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
@@ -114,22 +115,21 @@ impl Ssm {
     ) -> Result<Box<dyn StateMixer>> {
         let (hidden, inner, heads) = (config.hidden_size, self.inner(), self.heads);
         let projected = inner + self.channels() + heads;
-        let per_head = |part: Part| numbers(parameters, part.at(index), &[heads]);
-        let decays = per_head(Part::StateDecay)?.into_iter();
+        let per_head = |part: Part| counted(parameters, part.at(index), heads);
         let convolution = Part::StateConvolution.at(index);
         let size = (self.channels(), self.taps);
         Ok(Box::new(SsmLayer {
             input: parameters.linear(Part::StateInput.at(index), hidden, projected)?,
             convolution: Convolution::load(parameters, convolution, size, Some(self.activation))?,
             heads: Heads {
-                decays: decays.map(|log| -log.exp()).collect(),
+                decays: rates(parameters, index, heads)?,
                 skips: per_head(Part::StateSkip)?,
                 biases: per_head(Part::StateStepBias)?,
                 config: self.clone(),
             },
             norm: match self.norm {
                 SsmNorm::None => Vec::new(),
-                SsmNorm::Parts { .. } => numbers(parameters, Part::StateNorm.at(index), &[inner])?,
+                SsmNorm::Parts { .. } => counted(parameters, Part::StateNorm.at(index), inner)?,
             },
             output: parameters.linear(Part::StateOutput.at(index), inner, hidden)?,
         }))
@@ -194,6 +194,13 @@ impl StateMixer for SsmLayer {
         inventory.add_linear(&self.output)
     }
 
+    fn modules(&self) -> Vec<Module> {
+        vec![
+            Module::single(Part::StateInput, 0, &self.input),
+            Module::single(Part::StateOutput, 0, &self.output),
+        ]
+    }
+
     fn forward(
         &self,
         index: usize,
@@ -205,7 +212,8 @@ impl StateMixer for SsmLayer {
         let (inner, channels) = (config.inner(), config.channels());
         let width = inner + channels + config.heads;
         let scaled = elementwise::scale(x, config.factors.input)?;
-        let mut projected = values(&self.input.forward(&scaled)?)?;
+        let mut projected =
+            values(&step.through(index, Part::StateInput, &self.input, &scaled)?)?;
         self.multiply(&mut projected);
         let parts = || projected.chunks_exact(width);
         let read = parts().flat_map(|row| &row[inner..inner + channels]);
@@ -220,7 +228,8 @@ impl StateMixer for SsmLayer {
         for (given, row) in given.chunks_exact_mut(inner).zip(parts()) {
             self.gate_and_norm(given, &row[..inner]);
         }
-        let output = self.output.forward(&rows(given, inner, x)?)?;
+        let given = rows(given, inner, x)?;
+        let output = step.through(index, Part::StateOutput, &self.output, &given)?;
         elementwise::scale(&output, config.factors.output)
     }
 }

@@ -48,5 +48,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| mamba_shared::BAMBA,
-    gguf: None,
+    gguf: gguf_named("falcon-h1", state_gguf::falcon_h1, |_| state_gguf::NAMES),
 };

@@ -29,5 +29,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         down: granitemoe::NAMES.shared_down,
         ..mamba_shared::HYBRID
     },
-    gguf: None,
+    gguf: gguf_named("granitehybrid", state_gguf::granite, |_| state_gguf::NAMES),
 };

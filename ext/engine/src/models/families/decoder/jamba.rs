@@ -35,5 +35,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         expert_down: "feed_forward.experts.{}.down_proj",
         ..mamba_shared::BAMBA
     },
-    gguf: None,
+    gguf: gguf_named("jamba", state_gguf::jamba, |_| state_gguf::NAMES),
 };

@@ -48,5 +48,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         shared_down: "block_sparse_moe.shared_experts.down_proj",
         ..KIMI
     },
-    gguf: None,
+    gguf: gguf_named("kimi-linear", state_gguf::kimi, |_| state_gguf::KIMI),
 };

@@ -5,7 +5,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["lfm2"]),
     config,
     names: |_| NAMES,
-    gguf: None,
+    gguf: gguf_named("lfm2", state_gguf::lfm2, |_| state_gguf::LFM2),
 };
 
 pub const NAMES: Names = Names {

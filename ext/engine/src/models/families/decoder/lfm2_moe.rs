@@ -19,5 +19,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         expert_down: "feed_forward.experts.{}.w2",
         ..lfm2::NAMES
     },
-    gguf: None,
+    gguf: gguf_named("lfm2moe", state_gguf::lfm2_moe, |_| state_gguf::LFM2),
 };

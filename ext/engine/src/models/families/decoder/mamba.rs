@@ -5,7 +5,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["mamba"]),
     config,
     names: |_| mamba_shared::BACKBONE,
-    gguf: None,
+    gguf: gguf_named("mamba", state_gguf::mamba, |_| state_gguf::NAMES),
 };
 
 pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {

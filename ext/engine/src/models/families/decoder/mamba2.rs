@@ -9,5 +9,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| mamba_shared::BACKBONE,
-    gguf: None,
+    gguf: gguf_named("mamba2", state_gguf::mamba2, |_| state_gguf::NAMES),
 };

@@ -158,7 +158,10 @@ pub fn selective(raw: &RawConfig, config: &DecoderConfig) -> Result<Selective> {
     let rank = config.hidden_size.div_ceil(16);
     let state_size = raw.opt_usize_in(["mamba_d_state", "state_size"], WIDTH)?;
     Ok(Selective {
-        channels: expanded(raw, config)?,
+        channels: match raw.opt_usize_in("mamba_d_ssm", WIDTH)? {
+            Some(channels) => channels,
+            None => expanded(raw, config)?,
+        },
         state_size: state_size.unwrap_or(16),
         rank: size(raw, &["mamba_dt_rank", "time_step_rank"], rank)?,
         taps: raw.opt_usize(["mamba_d_conv", "conv_kernel"])?.unwrap_or(4),

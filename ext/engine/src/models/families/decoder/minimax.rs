@@ -37,5 +37,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         state_output: "self_attn.out_proj",
         ..mixtral::NAMES
     },
-    gguf: None,
+    gguf: gguf_named("minimax-01", state_gguf::minimax, |_| state_gguf::MINIMAX),
 };

@@ -120,6 +120,7 @@ mod smollm3;
 mod solar_open;
 mod stablelm;
 mod starcoder2;
+mod state_gguf;
 mod state_shared;
 mod vaultgemma;
 mod xglm;

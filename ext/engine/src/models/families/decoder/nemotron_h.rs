@@ -54,5 +54,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| mamba_shared::NEMOTRON,
-    gguf: None,
+    gguf: gguf_named("nemotron_h|nemotron_h_moe", state_gguf::nemotron, |_| {
+        state_gguf::NEMOTRON
+    }),
 };

@@ -21,5 +21,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         expert_down: "mlp.experts.{}.down_proj|mlp.experts.down_proj",
         ..qwen3_next::NAMES
     },
-    gguf: None,
+    gguf: gguf_named("qwen35|qwen35moe", state_gguf::qwen3_5, |_| {
+        state_gguf::QWEN
+    }),
 };

@@ -11,7 +11,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| NAMES,
-    gguf: None,
+    gguf: gguf_named("qwen3next", state_gguf::qwen3_next, |_| state_gguf::QWEN),
 };
 
 /// Three layers of four with the gated delta rule, and gated attention in the others.
