@@ -16,13 +16,14 @@ use crate::weight_files::{tiny, Folder, Gguf};
 /// The folders of families, one per shape.
 const FOLDERS: [&str; 5] = ["encoder", "decoder", "vision", "vlm", "seq2seq"];
 /// What several families of a folder share; every other file is one family.
-const SHARED: [&str; 9] = [
+const SHARED: [&str; 10] = [
     "mod.rs",
     "disentangled.rs",
     "encoder_shared.rs",
     "gemma_shared.rs",
     "latent_shared.rs",
     "mamba_shared.rs",
+    "state_gguf.rs",
     "state_shared.rs",
     "from_gguf.rs",
     "from_json.rs",

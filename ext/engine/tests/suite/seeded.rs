@@ -120,6 +120,7 @@ fn the_text_parts_of_larger_models_are_found() {
     for (name, model_type) in [
         ("gemma3n_text", "gemma3n"),
         ("gemma4_unified_text", "gemma4_unified"),
+        ("granite", "granite4_vision"),
         ("qwen3_5_text", "qwen3_5"),
         ("qwen3_5_moe_text", "qwen3_5_moe"),
     ] {

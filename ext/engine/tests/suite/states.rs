@@ -336,6 +336,8 @@ fn a_preempted_sequence_computes_its_state_again() {
             first.step(&CancelToken::new()).unwrap();
         }
         assert_eq!(counted(&tight, "preempted"), 0, "{name}");
+        // Its state counts beside its pages.
+        assert!(counted(&tight, "pages_used") > state as u64, "{name}");
         assert_eq!(tokens(&second), expected[1], "{name}");
         assert!(counted(&tight, "preempted") > 0, "{name}");
         assert_eq!(tokens(&first), expected[0], "{name}");

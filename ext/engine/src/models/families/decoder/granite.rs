@@ -2,8 +2,9 @@ use super::*;
 
 pub const FAMILY: Family<DecoderConfig> = Family {
     name: "granite",
-    matches: types(&["granite"]),
+    matches: types(&["granite", "granite4_vision", "granite4_vision_text"]),
     config: |raw| {
+        let raw = &text_of(raw)?;
         let mut config = decoder(raw, &Usual::LLAMA)?;
         config.attention_scale = 1.0;
         multiplied(raw, &mut config)?;

@@ -16,18 +16,6 @@ pub const FAMILY: Family<DecoderConfig> = Family {
             _ => granitemoe::with_experts(raw, config),
         }
     },
-    names: |_| Names {
-        router: granitemoe::NAMES.router,
-        expert_gate_up: granitemoe::NAMES.expert_gate_up,
-        expert_down: granitemoe::NAMES.expert_down,
-        shared_gate_up: granitemoe::NAMES.shared_gate_up,
-        shared_down: granitemoe::NAMES.shared_down,
-        shared_gate: "",
-        shared_up: "",
-        // Without experts, the one that all tokens pass is the MLP.
-        gate_up: granitemoe::NAMES.shared_gate_up,
-        down: granitemoe::NAMES.shared_down,
-        ..mamba_shared::HYBRID
-    },
+    names: |_| mamba_shared::GRANITE,
     gguf: gguf_named("granitehybrid", state_gguf::granite, |_| state_gguf::NAMES),
 };

@@ -29,6 +29,20 @@ pub const BAMBA: Names = Names {
     ..HYBRID
 };
 
+/// Granite's, whose MLP, without experts, is the one that all tokens pass.
+pub const GRANITE: Names = Names {
+    router: granitemoe::NAMES.router,
+    expert_gate_up: granitemoe::NAMES.expert_gate_up,
+    expert_down: granitemoe::NAMES.expert_down,
+    shared_gate_up: granitemoe::NAMES.shared_gate_up,
+    shared_down: granitemoe::NAMES.shared_down,
+    shared_gate: "",
+    shared_up: "",
+    gate_up: granitemoe::NAMES.shared_gate_up,
+    down: granitemoe::NAMES.shared_down,
+    ..HYBRID
+};
+
 /// Zamba 2's, whose layers with a block have their mixer apart.
 pub const ZAMBA: Names = Names {
     layer: "layers.{}.mamba_decoder.|layers.{}.",
