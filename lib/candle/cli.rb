@@ -140,6 +140,21 @@ module Candle
       Rerank.new(options).call(query, files)
     end
 
+    desc "transcribe FILE...", "Write what is spoken in audio files"
+    long_desc "Example: red-candle transcribe call.mp3 --language en --format srt"
+    method_option :model, aliases: "-m", default: "openai/whisper-base", desc: "the speech model"
+    method_option :format, enum: %w[txt srt vtt json], default: "txt", desc: "srt and vtt are subtitles"
+    method_option :language, desc: "a code or an English name; default: detected"
+    method_option :translate, type: :boolean, desc: "write English"
+    method_option :words, type: :boolean, desc: "times of words, in json"
+    method_option :prompt, desc: "text whose spelling is followed"
+    method_option :output, aliases: "-o", desc: "output file; results are appended"
+    device_option
+    # Speech to text.
+    def transcribe(*files)
+      Transcribe.new(options).call(files)
+    end
+
     desc "classify [FILES]", "Classify lines, JSON lines or images"
     long_desc "Example: red-candle classify reviews.txt --model ./sentiment --format csv"
     method_option :model, aliases: "-m", required: true, desc: "the classifier"
@@ -389,6 +404,7 @@ require "candle/cli/chat"
 require "candle/cli/run"
 require "candle/cli/batch"
 require "candle/cli/rerank"
+require "candle/cli/transcribe"
 require "candle/cli/search_index"
 require "candle/cli/search"
 require "candle/cli/serve"

@@ -1,5 +1,6 @@
 //! The Ruby face of the engine: one file per Ruby class, registered here in order.
 
+mod audio;
 mod build_info;
 mod classifier;
 mod clip;
@@ -31,6 +32,7 @@ mod supported_models;
 mod tensor;
 mod token_ids;
 mod tokenizer;
+mod transcriber;
 mod utils;
 mod vlm;
 mod weights;
@@ -70,6 +72,8 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     masked_lm::init(ruby, candle)?;
     question_answerer::init(ruby, candle)?;
     image::init(ruby, candle)?;
+    audio::init(ruby, candle)?;
+    transcriber::init(ruby, candle)?;
     clip::init(ruby, candle)?;
     image_embedding_model::init(ruby, candle)?;
     image_classifier::init(ruby, candle)?;
@@ -85,6 +89,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
 /// arrives just then. Here nothing does.
 fn resolve_classes(ruby: &Ruby) {
     let lookups = [
+        <audio::RbAudio as TypedData>::class,
         <classifier::RbClassifier as TypedData>::class,
         <clip::RbClip as TypedData>::class,
         <device::RbDevice as TypedData>::class,
@@ -111,6 +116,8 @@ fn resolve_classes(ruby: &Ruby) {
         <tensor::RbTensor as TypedData>::class,
         <token_ids::RbIds as TypedData>::class,
         <tokenizer::RbTokenizer as TypedData>::class,
+        <transcriber::RbTranscriber as TypedData>::class,
+        <transcriber::RbTranscribing as TypedData>::class,
         <weights::RbWeights as TypedData>::class,
     ];
     for class in lookups {

@@ -1,5 +1,6 @@
-//! Files and what they hold: the hub and its cache, weights, tokenizers and chat templates, images.
+//! Files and what they hold: the hub and its cache, weights, tokenizers and chat templates, images, audio.
 
+pub mod audio;
 pub mod files;
 pub mod image;
 pub mod text;

@@ -15,7 +15,8 @@ module Candle
       llm: :LLM, embedding: :EmbeddingModel, reranker: :Reranker, classifier: :Classifier, ner: :NER,
       masked_lm: :MaskedLM, question_answering: :QuestionAnswerer, seq2seq: :Seq2Seq, vlm: :VLM, clip: :CLIP,
       sparse: :SparseEmbeddingModel, late_interaction: :LateInteractionModel, image_embedding: :ImageEmbeddingModel,
-      image_classifier: :ImageClassifier
+      image_classifier: :ImageClassifier,
+      speech: :Transcriber
     }.freeze
 
     # What models of each kind are called in messages.
@@ -25,7 +26,7 @@ module Candle
       question_answering: "question answering model", seq2seq: "sequence-to-sequence model",
       vlm: "vision-language model", clip: "model of texts and images", sparse: "sparse embedding model",
       late_interaction: "late-interaction model", image_embedding: "image embedding model",
-      image_classifier: "image classifier"
+      image_classifier: "image classifier", speech: "speech model"
     }.freeze
 
     # What the end of an architecture's name means; a sequence head is looked at more closely.
@@ -34,7 +35,7 @@ module Candle
       /ForQuestionAnswering(Simple)?\z/ => :question_answering,
       /\A(CLIP|Siglip2?)Model\z/ => :clip, /ForImageClassification\z/ => :image_classifier,
       /\A(ViT|Dinov2(WithRegisters)?)Model\z/ => :image_embedding, /\AHF_ColBERT\z/ => :late_interaction,
-      /(ForCausalLM|LMHeadModel)\z/ => :llm,
+      /(ForCausalLM|LMHeadModel)\z/ => :llm, /\AWhisperForConditionalGeneration\z|ForCTC\z/ => :speech,
       /(ForConditionalGeneration|MTModel|MarianModel)\z/ => :conditional, /Model\z/ => :embedding
     }.freeze
 

@@ -29,7 +29,8 @@ module Candle
       [:CLIP, "embed", %i[embed_image], 0, false],
       [:CLIP, "classify", %i[classify_image], 0, false],
       [:ImageEmbeddingModel, "embed", %i[embed], 0, false],
-      [:ImageClassifier, "classify", %i[classify], 0, false]
+      [:ImageClassifier, "classify", %i[classify], 0, false],
+      [:Transcriber, "transcribe", %i[transcribe], 0, false]
     ].freeze
 
     # What gives an Enumerator without a block, and computes when that is read.

@@ -18,7 +18,9 @@ module Candle
       # What a conversation is, in Anthropic's words.
       CONVERSATION = ["model", "messages", "system", "tools", "tool_choice", { "output_config" => %w[format effort] },
                       { "thinking" => %w[type budget_tokens display] }].freeze
-      private_constant :SAMPLING, :ANSWERS, :OPTIONS, :PARAMETERS, :CONVERSATION
+      # What is asked of an audio file.
+      SPOKEN = %w[file model language prompt response_format temperature stream timestamp_granularities].freeze
+      private_constant :SAMPLING, :ANSWERS, :OPTIONS, :PARAMETERS, :CONVERSATION, :SPOKEN
 
       # Fields by path; those of an object within a field are listed in a Hash.
       KNOWN = {
@@ -35,6 +37,8 @@ module Candle
         "/v1/messages" => [*CONVERSATION, "max_tokens", "stop_sequences", "stream", "temperature", "top_p", "top_k",
                            "metadata", *Rewriting::FIELDS],
         "/v1/messages/count_tokens" => [*CONVERSATION, *Rewriting::FIELDS],
+        "/v1/audio/transcriptions" => SPOKEN,
+        "/v1/audio/translations" => SPOKEN,
         "/v1/rerank" => %w[model query documents top_n return_documents],
         "/v2/rerank" => %w[model query documents top_n return_documents],
         "/" => ["model", "inputs", "query", "texts", "raw_scores", "return_text", "normalize", "truncate",

@@ -84,6 +84,8 @@ module Candle
         add("POST", "/v1/load_lora_adapter", adapters.method(:load))
         add("POST", "/v1/unload_lora_adapter", adapters.method(:unload))
         add_files(OpenAIFiles.new(services), OpenAIBatches.new(services, batches))
+        audio = OpenAIAudio.new(services)
+        %i[transcriptions translations].each { |name| add("POST", "/v1/audio/#{name}", audio.method(name)) }
       end
 
       def add_responses(responses)

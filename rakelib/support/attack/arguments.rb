@@ -13,7 +13,8 @@ class HostileArguments
     EmbeddingModel: "bert-sentence", Reranker: "bert-reranker", NER: "bert-token", Classifier: "bert-sequence",
     MaskedLM: "bert-masked", LLM: "decoders/llama", SparseEmbeddingModel: "splade", LateInteractionModel: "colbert",
     QuestionAnswerer: "bert-question", Seq2Seq: "seq2seq/t5", CLIP: "clip", VLM: "llava",
-    ImageEmbeddingModel: "dinov2", ImageClassifier: "vit-classifier"
+    ImageEmbeddingModel: "dinov2", ImageClassifier: "vit-classifier",
+    Transcriber: "speech/whisper"
   }.freeze
   MADE = {
     Tokenizer: -> { Candle::Tokenizer.from_pretrained(File.join(TINY, "bert")) },
@@ -21,6 +22,7 @@ class HostileArguments
     Weights: -> { Candle::Weights.open(File.join(TINY, "bert")) },
     GenerationConfig: -> { Candle::GenerationConfig.default },
     Device: -> { Candle::Device.cpu },
+    Audio: -> { Candle::Audio.open(File.expand_path("../audio/slow.wav", TINY)) },
     Image: -> { Candle::Image.open(File.expand_path("../images/photo.png", TINY)) },
     Index: -> { Candle::Index.new(dimension: 2).add("a", [1.0, 2.0]) },
     Session: -> { Candle::LLM.from_pretrained(File.join(TINY, INSTANCES[:LLM])).session },
@@ -32,7 +34,7 @@ class HostileArguments
   # hub, settings of the whole process, and parts of a generation that only the model makes.
   OTHER_CLASSES = %i[AnswerReader AnswerRun CLI Completion EitherKeys HarmonySplitter LiteralContent LogSubscriber
                      LoggingConfiguration MarkedText ModelRegistry ModelsLock Progress Railtie Reasoning
-                     ReasoningFormat ReasoningSplitter Server Worker].freeze
+                     ReasoningFormat ReasoningSplitter Server Transcription Worker].freeze
   # They end the instance, answer from the network or wait for someone.
   LEFT_OUT = %i[initialize close synchronize embed_each generate_each register_tokenizer new].freeze
 

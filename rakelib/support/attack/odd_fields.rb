@@ -21,6 +21,11 @@ class OddFields
                           stream_options: { include_usage: true } }.freeze
   PICTURE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQ" \
             "AAAABJRU5ErkJggg=="
+  # A tenth of a second, at 8000 Hz.
+  SOUND = ["RIFF#{[836].pack("V")}WAVEfmt #{[16, 1, 1, 8000, 8000, 1, 8].pack("VvvVVvv")}data#{[800].pack("V")}" \
+           "#{"\x80\xA0" * 400}".b].pack("m0")
+  SPOKEN = { model: "speech", file: SOUND, prompt: "the cat", response_format: "verbose_json", temperature: 0.5,
+             stream: false, language: "en", timestamp_granularities: ["word"] }.freeze
   SEEN = [{ role: "user", content: [{ type: "text", text: "a" }, { type: "image_url", image_url: { url: PICTURE } }] }]
          .freeze
   BLOCKS = [{ role: "user", content: [{ type: "text", text: "a", cache_control: { type: "ephemeral" } }] },
@@ -47,6 +52,7 @@ class OddFields
     "/v1/unload_lora_adapter" => [{ model: "llm", lora_name: "one" }],
     "/v1/batches" => [{ endpoint: "/v1/embeddings", completion_window: "24h", metadata: { for: "me" },
                         input_file_id: "file-000000000000000000000000" }],
+    "/v1/audio/transcriptions" => [SPOKEN], "/v1/audio/translations" => [SPOKEN],
     "/v1/embeddings" => [{ model: "embedder", input: ["the fox"], encoding_format: "float", dimensions: 4 },
                          { model: "embedder", input: [[1, 2]] }, { input: "a", encoding_format: "base64" },
                          { model: "clip", input: [{ text: "a" }, { image: PICTURE }, PICTURE] }],

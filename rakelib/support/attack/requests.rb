@@ -14,7 +14,7 @@ class HostileRequests
     "llm" => "decoders/llama", "vlm" => "llava", "seq2seq" => "seq2seq/t5", "clip" => "clip", "looks" => "dinov2",
     "labels" => "vit-classifier", "embedder" => "bert-sentence", "reranker" => "bert-reranker", "ner" => "bert-token",
     "classifier" => "bert-sequence", "colbert" => "colbert", "sparse" => "splade",
-    "masked" => "bert-masked"
+    "masked" => "bert-masked", "speech" => "speech/whisper"
   }.freeze
   LIMITS = { max_tokens: 4, seconds: 6, body_bytes: 1 << 20 }.freeze
   # A body with the fields of all endpoints, so that a new one finds its own in it as well.

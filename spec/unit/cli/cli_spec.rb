@@ -27,10 +27,25 @@ RSpec.describe Candle::CLI do
 
   def json_lines(text) = text.lines.map { |line| JSON.parse(line) }
 
+  it "transcribes audio files" do
+    audio = File.expand_path("../../fixtures/audio/tones.wav", __dir__)
+    model = TinyModels.path("speech/whisper")
+    result = Candle::Transcriber.from_pretrained(model, device: "cpu").transcribe(audio, language: "en")
+    command = ["transcribe", audio, "-m", model, "--language", "en", "--device", "cpu"]
+    expect(cli(*command)[0, 2]).to eq([0, "#{result.text}\n"])
+    expect(cli(*command, "--format", "srt")[1]).to eq(result.to_srt)
+    expect(cli(*command, "--format", "vtt")[1]).to eq(result.to_vtt)
+    expect(JSON.parse(cli(*command, "--format", "json", "--words")[1])["token_ids"]).to eq(result.token_ids)
+    cli(*command, "--format", "txt", "-o", "out.txt")
+    expect(File.read("out.txt")).to eq("#{result.text.strip}\n")
+    expect(cli("transcribe", "-m", model)).to match([2, "", /at least one audio file/])
+    expect(cli("transcribe", "none.wav", "-m", model)).to match([1, "", /none.wav/])
+  end
+
   it "describes every command with an example" do
     verbs = described_class.verbs.except("help")
     expect(verbs.keys).to include("chat", "run", "embed", "rerank", "classify", "entities", "search", "serve", "mcp",
-                                  "worker",
+                                  "worker", "transcribe",
                                   "pull", "lock", "pack", "rm", "ps", "models", "info", "doctor", "bench", "version")
     expect(verbs.values.map(&:long_description)).to all(match(/\AExample: .*red-candle/))
     [%w[help serve], %w[serve --help]].each do |arguments|

@@ -11,6 +11,7 @@ pub mod positions;
 pub mod projections;
 pub mod rope;
 pub mod seq2seq;
+pub mod speech;
 pub mod text;
 pub mod verification;
 pub mod vision;

@@ -90,6 +90,16 @@ parts! {
     RelativeTable relative_table Model;
     RelativeNorm relative_norm Model;
     Convolution convolution Model;
+    /// Convolutions over samples, and the norms after them; `{}` stands for the number (wav2vec 2.0).
+    StemConvolution stem_convolution Model;
+    StemNorm stem_norm Model;
+    /// What leads from there to the encoder's states.
+    FeatureNorm feature_norm Model;
+    FeatureProjection feature_projection Model;
+    /// A convolution that stands for positions: its weight, or lengths and directions of that.
+    PositionConvolution position_convolution Model;
+    PositionGain position_gain Model;
+    PositionDirection position_direction Model;
     ConvolutionNorm convolution_norm Model;
     /// What layers read beside the residual stream (Gemma 3n and 4), and what it becomes in each.
     LayerInputTable layer_input_table Model;

@@ -1,6 +1,7 @@
 //! The blocks that models are built of.
 
 pub mod attention;
+pub mod conv1d;
 pub mod elementwise;
 pub mod embedding;
 mod head_matrices;
@@ -17,6 +18,7 @@ pub mod splade;
 pub use attention::{
     attention, Alignment, AttentionBias, AttentionKind, AttentionOptions, Disentangled,
 };
+pub use conv1d::Conv1d;
 pub use embedding::{Embedding, Lookup};
 pub(crate) use head_matrices::HeadMatrices;
 pub use inventory::Inventory;

@@ -16,6 +16,7 @@
 //! - [`AnswerModel`] finds answers in texts: `answer`;
 //! - [`Seq2SeqModel`] turns texts into others, by a [`Seq2SeqGeneration`] token by token;
 //! - [`ClipModel`] embeds texts and images, [`ImageEmbeddingModel`] and [`ImageClassifyModel`] images;
+//! - [`TranscribeModel`] writes what is spoken, by a [`Transcribing`] window by window;
 //! - [`LanguageModel`], run by a [`Generation`] token by token
 
 mod adapter_base;
@@ -36,6 +37,7 @@ mod sequence_logits;
 pub mod sparse;
 mod static_embeddings;
 pub mod tag;
+pub mod transcribe;
 pub mod vision;
 pub mod vlm;
 
@@ -54,5 +56,6 @@ pub use sentence::TextTask;
 pub use seq2seq::{Seq2SeqGeneration, Seq2SeqModel, Seq2SeqSettings};
 pub use sparse::{SparseModel, SparseOptions, SparseSimilarity, SparseVector};
 pub use tag::{TagModel, TaggedToken};
+pub use transcribe::{Sound, TranscribeModel, TranscribeSettings, Transcribing};
 pub use vision::Picture;
 pub use vlm::{ImageEmbeddings, ImageEncoder};

@@ -1,8 +1,6 @@
 //! What encoder-decoders read alike.
 
 use super::*;
-use crate::models::config;
-use formats::files::raw_config::{HEADS, VOCABULARY};
 
 /// Distances beyond this one share T5's last bucket.
 const FARTHEST: usize = 128;
@@ -17,6 +15,12 @@ pub struct BartLike {
 
 /// BART and those after it.
 pub fn bart_like(raw: &RawConfig, usual: &BartLike) -> Result<Seq2SeqConfig> {
+    let (encoder, decoder) = bart_stacks(raw, usual)?;
+    seq2seq(raw, (encoder, BART_ENCODER), decoder, 1.0)
+}
+
+/// Their encoder and decoder.
+pub fn bart_stacks(raw: &RawConfig, usual: &BartLike) -> Result<(EncoderConfig, EncoderConfig)> {
     let hidden_size = raw.usize_in(["d_model", "hidden_size"], WIDTH)?;
     let activation = raw.opt_string("activation_function")?;
     let activation = config::activation(activation.unwrap_or(usual.activation), raw.file())?;
@@ -61,7 +65,7 @@ pub fn bart_like(raw: &RawConfig, usual: &BartLike) -> Result<Seq2SeqConfig> {
         "decoder_attention_heads",
         AttentionKind::Causal,
     )?;
-    seq2seq(raw, (encoder, BART_ENCODER), decoder, 1.0)
+    Ok((encoder, decoder))
 }
 
 /// T5's encoder, alone or beside its decoder.

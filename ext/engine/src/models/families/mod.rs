@@ -9,14 +9,16 @@ mod gguf_metadata;
 mod names;
 mod qwen_shared;
 mod rope_json;
+mod speech_config;
 
 mod decoder;
 mod encoder;
 mod seq2seq;
+mod speech;
 mod vision;
 mod vlm;
 
-use crate::models::config::*;
+use crate::models::config::{self, *};
 use crate::models::decoder::blocks::SharedBlocks;
 use crate::models::decoder::config::{
     DecoderConfig, ExpertLayout, Experts, Factors, Groups, Growth, HeadTransform, Indexer, Latent,
@@ -32,13 +34,14 @@ use crate::models::decoder::plain::DecoderSizes;
 use crate::models::decoder::shapes::{KvSource, LayerShape};
 use crate::models::encoder::config::*;
 use crate::models::parts::Names;
-use crate::models::seq2seq::Seq2SeqConfig;
+use crate::models::seq2seq::{DecoderShape, Seq2SeqConfig};
+use crate::models::speech::config::*;
 use crate::models::vision::config::*;
 use crate::models::vision::connector::ConnectorConfig;
 use crate::models::vision::vlm::{Spelling, Token, VlmConfig};
 use crate::nn::AttentionKind;
 use crate::{Error, Result, VERSION};
-use formats::files::raw_config::{RawConfig, HEADS, LAYERS, POSITIONS, WIDTH};
+use formats::files::raw_config::{RawConfig, HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH};
 use formats::image::PatchOrder;
 use formats::weights::WeightSource;
 use kernels::{Activation, ClampedGlu, RopeKind};
@@ -47,13 +50,15 @@ use serde_json::json;
 use std::path::Path;
 
 use config_json::*;
-use encoder_decoder::{bart_like, BartLike};
+use encoder_decoder::{bart_like, bart_stacks, stack, BartLike};
 use gguf_metadata::{grouped_gguf, neighbours, GgufFile};
 use names::*;
 use qwen_shared::{
     in_blocks, in_windows, qwen_vision, qwen_windowed_vision, rope_sections, sectioned_gguf,
 };
 use rope_json::{local_theta, rope, rope_of_type, score_scale};
+
+use speech_config::{wav2vec2_like, wav2vec2_names};
 
 /// A family of models of one shape, which `C` describes.
 pub struct Family<C: 'static> {
@@ -248,6 +253,20 @@ fn heads_for(names: &Names) -> Vec<&'static str> {
     tasks.chain(token.then_some("ner")).collect()
 }
 
+impl Shape for SpeechConfig {
+    const KIND: &'static str = "a model of speech";
+
+    const FAMILIES: &'static [Family<Self>] = speech::FAMILIES;
+
+    fn check(&self) -> Checked {
+        SpeechConfig::check(self)
+    }
+
+    fn tasks(_: &Names) -> Vec<&'static str> {
+        vec!["speech"]
+    }
+}
+
 /// What a checkpoint is, before its tensors are read.
 #[derive(Clone, Debug)]
 pub struct Blueprint<C> {
@@ -330,6 +349,7 @@ pub fn supported() -> Vec<Supported> {
         list::<Seq2SeqConfig>(),
         list::<VisionConfig>(),
         list::<VlmConfig>(),
+        list::<SpeechConfig>(),
     ]
     .into_iter()
     .flatten()

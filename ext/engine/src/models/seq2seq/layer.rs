@@ -39,6 +39,8 @@ pub struct Layer {
 pub enum Tokens<'a> {
     /// Whole texts with their boundaries.
     Whole(&'a [u32]),
+    /// The beginning of one row, whose keys and values are kept.
+    First(&'a [u32]),
     /// One more token for each row.
     Next,
 }
@@ -137,6 +139,11 @@ impl Layer {
         Ok(())
     }
 
+    /// What multiplies query · key.
+    pub fn scale(&self) -> f32 {
+        self.scale
+    }
+
     /// What the layer's cross-attention reads of the encoder's states.
     pub fn memory(&self, states: &Tensor) -> Result<KeyValues> {
         let parts = self.cross_memory.heads(states, self.shape.head_size, &[])?;
@@ -155,12 +162,23 @@ impl Layer {
         kept: &[Kept<'_>],
         step: &Step<'_>,
     ) -> Result<(Tensor, Vec<KeyValues>)> {
+        self.forward_noting(x, kept, step, &mut |_| Ok(()))
+    }
+
+    /// `forward`; `note` gets the queries of the cross-attention, [tokens, heads, head size].
+    pub fn forward_noting(
+        &self,
+        x: &Tensor,
+        kept: &[Kept<'_>],
+        step: &Step<'_>,
+        note: &mut dyn FnMut(&Tensor) -> Result<()>,
+    ) -> Result<(Tensor, Vec<KeyValues>)> {
         let mut extended = Vec::with_capacity(kept.len());
         let x = self.sublayer(x, &self.attention_norm, &self.attention_output, |x| {
             self.attend(x, kept, step, &mut extended)
         })?;
         let x = self.sublayer(&x, &self.cross_norm, &self.cross_output, |x| {
-            self.look_up(x, kept, step)
+            self.look_up(x, kept, step, note)
         })?;
         let x = self.sublayer(&x, &self.mlp_norm, &self.down, |x| {
             self.up.activated(x, self.activation, &[])
@@ -201,7 +219,13 @@ impl Layer {
             bias: step.bias,
             ..AttentionOptions::new(AttentionKind::Causal, self.scale)
         };
-        if let Tokens::Whole(boundaries) = step.tokens {
+        if let Tokens::Whole(boundaries) | Tokens::First(boundaries) = step.tokens {
+            if let Tokens::First(_) = step.tokens {
+                extended.push(KeyValues {
+                    keys: k.contiguous()?.unsqueeze(0)?,
+                    values: v.contiguous()?.unsqueeze(0)?,
+                });
+            }
             return self.joined(&attention(&q, &k, &v, boundaries, boundaries, &options)?);
         }
         let mixed = each_group(&step.groups, |number, group, rows| {
@@ -217,10 +241,17 @@ impl Layer {
         self.joined(&mixed)
     }
 
-    fn look_up(&self, x: &Tensor, kept: &[Kept<'_>], step: &Step<'_>) -> Result<Tensor> {
+    fn look_up(
+        &self,
+        x: &Tensor,
+        kept: &[Kept<'_>],
+        step: &Step<'_>,
+        note: &mut dyn FnMut(&Tensor) -> Result<()>,
+    ) -> Result<Tensor> {
         let (heads, size) = (self.shape.head_count, self.shape.head_size);
         let query = self.cross_query.forward(x)?;
         let query = query.reshape((x.dim(0)?, heads, size))?;
+        note(&query)?;
         let options = AttentionOptions::new(AttentionKind::Bidirectional, self.scale);
         let mixed = each_group(&step.groups, |number, group, rows| {
             let memory = kept[number].memory;

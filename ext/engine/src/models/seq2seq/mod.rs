@@ -4,35 +4,22 @@
 
 mod cache;
 pub mod config;
+mod decoder;
 mod heads;
 mod layer;
 mod verify;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::models::encoder::embeddings::Embeddings;
-use crate::models::encoder::relative::RelativePositions;
 use crate::models::encoder::Encoder;
 use crate::models::families;
-use crate::models::parameters::Parameters;
-use crate::models::parts::Part;
-use crate::nn::{elementwise, Inventory, Linear, Norm, PackedSequences};
-use crate::{CancelToken, Error, Result};
-use base::runtime::memory;
+use crate::nn::{Inventory, PackedSequences};
+use crate::{CancelToken, Result};
 use formats::weights::WeightSource;
 
 pub use cache::{Cache, Memory};
 pub use config::Seq2SeqConfig;
-
-use layer::{Group, Kept, Layer, Step, Tokens};
-
-/// Rows whose next tokens are wanted: their latest tokens, what they have written before, and what they
-/// read.
-pub struct Rows<'a> {
-    pub ids: &'a [u32],
-    pub cache: &'a Cache,
-    pub memory: &'a Memory,
-}
+pub use decoder::{CrossDecoder, CrossQueries, DecoderShape, Rows};
 
 /// What a checkpoint of an encoder-decoder is.
 pub type Blueprint = families::Blueprint<Seq2SeqConfig>;
@@ -42,13 +29,7 @@ pub type Blueprint = families::Blueprint<Seq2SeqConfig>;
 pub struct Seq2Seq {
     config: Seq2SeqConfig,
     encoder: Encoder,
-    embeddings: Embeddings,
-    relative: RelativePositions,
-    layers: Vec<Layer>,
-    final_norm: Option<Norm>,
-    /// `None` in a model that is loaded for its hidden states.
-    head: Option<Linear>,
-    logit_bias: Option<Tensor>,
+    decoder: CrossDecoder,
 }
 
 impl Seq2Seq {
@@ -59,29 +40,10 @@ impl Seq2Seq {
         (device, dtype): (&Device, DType),
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let body = Self::load_body(blueprint, source, (device, dtype), false, cancel)?;
-        let parameters = Parameters::new(source, &blueprint.names, device, dtype)?;
-        let (hidden, vocabulary) = (body.config.decoder.hidden_size, body.config.vocab_size);
-        let head = if parameters.has(Part::Head) {
-            parameters.linear(Part::Head, hidden, vocabulary)?
-        } else {
-            body.embeddings.tokens().tied_output(None)?
-        };
-        let bias = parameters.optional_tensor(Part::LogitBias)?;
-        let logit_bias = bias
-            .map(|bias| {
-                if bias.elem_count() == head.outputs() {
-                    Ok(bias.to_dtype(DType::F32)?.reshape((1, head.outputs()))?)
-                } else {
-                    Err(parameters.misfit(Part::LogitBias, &[1, head.outputs()]))
-                }
-            })
-            .transpose()?;
-        Ok(Self {
-            head: Some(head),
-            logit_bias,
-            ..body
-        })
+        let mut body = Self::load_body(blueprint, source, (device, dtype), false, cancel)?;
+        body.decoder
+            .load_head(&blueprint.names, source, (device, dtype))?;
+        Ok(body)
     }
 
     /// Without a head, for its hidden states. With `int8` the linear layers hold bytes, on the CPU and
@@ -95,27 +57,15 @@ impl Seq2Seq {
     ) -> Result<Self> {
         let config = blueprint.config.clone();
         let encoder = Encoder::load(&config.encoder, source, device, dtype, int8, cancel)?;
-        let decoder = &config.decoder;
-        let parameters = Parameters::new(source, &blueprint.names, device, dtype)?.with_int8(int8);
-        parameters.check_layers(decoder.stored_layers())?;
-        let layers = (0..decoder.layers.len())
-            .map(|number| {
-                cancel.check()?;
-                Layer::load(decoder, &parameters, number)
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let shape = DecoderShape {
+            stack: config.decoder.clone(),
+            vocab_size: config.vocab_size,
+            output_scale: config.output_scale,
+        };
+        let place = (device, dtype);
         Ok(Self {
             encoder,
-            embeddings: Embeddings::load(decoder, &parameters)?,
-            relative: RelativePositions::load(decoder, &parameters)?,
-            layers,
-            final_norm: parameters.optional_norm(
-                Part::FinalNorm,
-                &[decoder.hidden_size],
-                decoder.norm,
-            )?,
-            head: None,
-            logit_bias: None,
+            decoder: CrossDecoder::load(shape, &blueprint.names, source, place, int8, cancel)?,
             config,
         })
     }
@@ -131,26 +81,13 @@ impl Seq2Seq {
     /// What it is made of.
     pub fn inventory(&self) -> Result<Inventory> {
         let mut inventory = self.encoder.inventory()?;
-        self.embeddings.list(&mut inventory)?;
-        for layer in &self.layers {
-            layer.list(&mut inventory)?;
-        }
-        if let Some(norm) = &self.final_norm {
-            inventory.add_norm(norm)?;
-        }
-        if let Some(head) = &self.head {
-            inventory.add_linear(head)?;
-        }
-        if let Some(bias) = &self.logit_bias {
-            inventory.add_tensor(bias);
-        }
+        self.decoder.list(&mut inventory)?;
         Ok(inventory)
     }
 
     /// How many tokens there are logits for.
     pub fn vocabulary(&self) -> usize {
-        let head = self.head.as_ref().map(Linear::outputs);
-        head.unwrap_or_else(|| self.embeddings.tokens().count())
+        self.decoder.vocabulary()
     }
 
     /// The longest text that can be read.
@@ -160,29 +97,14 @@ impl Seq2Seq {
 
     /// The longest text that can be written, its first token included.
     pub fn max_target(&self) -> Option<usize> {
-        self.embeddings.max_positions()
+        self.decoder.max_target()
     }
 
     /// Reads texts.
     pub fn read(&self, sequences: &PackedSequences, cancel: &CancelToken) -> Result<Memory> {
         let states = self.encoder.forward(sequences, cancel)?;
-        self.remember(&states, sequences, cancel)
-    }
-
-    fn remember(
-        &self,
-        states: &Tensor,
-        sequences: &PackedSequences,
-        cancel: &CancelToken,
-    ) -> Result<Memory> {
-        let layers = self.layers.iter().map(|layer| {
-            cancel.check()?;
-            layer.memory(states)
-        });
-        Ok(Memory {
-            layers: layers.collect::<Result<_>>()?,
-            boundaries: sequences.boundaries().to_vec(),
-        })
+        let boundaries = sequences.boundaries().to_vec();
+        self.decoder.remember(&states, boundaries, cancel)
     }
 
     /// Decodes one more token in each row, of which every text of the memory has equally many: f32 logits
@@ -205,61 +127,7 @@ impl Seq2Seq {
         groups: &[Rows<'_>],
         cancel: &CancelToken,
     ) -> Result<(Tensor, Vec<Cache>)> {
-        let rows: usize = groups.iter().map(|rows| rows.ids.len()).sum();
-        // The logits, again where the next tokens are chosen, and what a layer holds of each row.
-        let held = 2 * self.config.vocab_size + 8 * self.config.decoder.hidden_size;
-        memory::ensure_elements(&[rows, held], 4, format_args!("{rows} texts at once"))?;
-        let step = Step {
-            tokens: Tokens::Next,
-            bias: self.relative.shared_bias(),
-            groups: groups
-                .iter()
-                .map(|rows| self.group(rows))
-                .collect::<Result<_>>()?,
-        };
-        let ids: Vec<u32> = groups.iter().flat_map(|rows| rows.ids).copied().collect();
-        let before = groups
-            .iter()
-            .flat_map(|rows| std::iter::repeat_n(rows.cache.length, rows.ids.len()));
-        let mut x = self.embeddings.at(&ids, before)?;
-        let mut caches: Vec<Cache> = groups
-            .iter()
-            .map(|rows| Cache {
-                layers: Vec::with_capacity(self.layers.len()),
-                length: rows.cache.length + 1,
-            })
-            .collect();
-        for (number, layer) in self.layers.iter().enumerate() {
-            cancel.check()?;
-            let kept: Vec<Kept<'_>> = groups
-                .iter()
-                .map(|rows| Kept {
-                    memory: &rows.memory.layers[number],
-                    past: rows.cache.layers.get(number),
-                })
-                .collect();
-            let (next, extended) = layer.forward(&x, &kept, &step)?;
-            for (cache, extended) in caches.iter_mut().zip(extended) {
-                cache.layers.push(extended);
-            }
-            x = next;
-        }
-        Ok((self.logits(&self.normed(x)?)?, caches))
-    }
-
-    fn group<'a>(&self, rows: &Rows<'a>) -> Result<Group<'a>> {
-        let (count, texts) = (rows.ids.len(), rows.memory.texts());
-        if texts == 0 || !count.is_multiple_of(texts) {
-            return Err(Error::Internal(format!("{count} rows for {texts} texts")));
-        }
-        let width = self.config.decoder.attention_shape().width();
-        rows.cache.check_room(count, width, self.layers.len())?;
-        let per_text = (count / texts) as u32;
-        Ok(Group {
-            rows: count,
-            text_boundaries: (0..=texts as u32).map(|text| text * per_text).collect(),
-            memory_boundaries: &rows.memory.boundaries,
-        })
+        self.decoder.write_together(groups, cancel)
     }
 
     /// The decoder's states over the texts themselves, each moved one to the right behind the token that
@@ -273,42 +141,9 @@ impl Seq2Seq {
         if sequences.tokens() == 0 {
             return Ok(states);
         }
-        let memory = self.remember(&states, sequences, cancel)?;
-        let mut shifted = PackedSequences::new();
-        for range in sequences.ranges() {
-            let ids = &sequences.ids()[range];
-            let (_, before) = ids.split_last().unwrap_or((&0, &[]));
-            let moved: Vec<u32> = std::iter::once(self.config.start)
-                .chain(before.iter().copied())
-                .take(ids.len())
-                .collect();
-            shifted.push(&moved, None)?;
-        }
-        let step = Step::whole(sequences, self.relative.shared_bias());
-        let mut x = self.embeddings.forward(&shifted)?;
-        for (layer, memory) in self.layers.iter().zip(&memory.layers) {
-            cancel.check()?;
-            (x, _) = layer.forward(&x, &[Kept { memory, past: None }], &step)?;
-        }
-        self.normed(x)
-    }
-
-    fn normed(&self, x: Tensor) -> Result<Tensor> {
-        match &self.final_norm {
-            Some(norm) => norm.forward(&x),
-            None => Ok(x),
-        }
-    }
-
-    fn logits(&self, states: &Tensor) -> Result<Tensor> {
-        let head = self.head.as_ref().ok_or_else(|| {
-            Error::Internal("a decoder without its head was asked for logits".into())
-        })?;
-        let states = elementwise::scale(states, self.config.output_scale)?;
-        let logits = head.forward(&states)?.to_dtype(DType::F32)?;
-        match &self.logit_bias {
-            Some(bias) => elementwise::add(&logits, bias),
-            None => Ok(logits),
-        }
+        let boundaries = sequences.boundaries().to_vec();
+        let memory = self.decoder.remember(&states, boundaries, cancel)?;
+        self.decoder
+            .forward_packed(sequences, &memory, self.config.start, cancel)
     }
 }

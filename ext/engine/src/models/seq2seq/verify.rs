@@ -25,11 +25,11 @@ impl Seq2Seq {
             .verify(&blueprint.config.encoder, source, cancel)?;
         let longest = self.max_source().min(self.max_target());
         let length = PROBE_TOKENS.min(longest.unwrap_or(PROBE_TOKENS));
-        let ids = verification::probe(self.embeddings.tokens().count(), length);
+        let ids = verification::probe(self.decoder.embeddings.tokens().count(), length);
         let mut sequences = PackedSequences::new();
         sequences.push(&ids, None)?;
         sequences.push(&ids[..ids.len().div_ceil(2)], None)?;
-        if verification::has_room_for_layer(source, self.layers.len()) {
+        if verification::has_room_for_layer(source, self.decoder.layers.len()) {
             self.verify_first_layer(blueprint, source, &sequences)?
         } else {
             log::info("the self-check has no memory to compare a layer with the CPU's")
@@ -44,12 +44,12 @@ impl Seq2Seq {
         source: &dyn WeightSource,
         sequences: &PackedSequences,
     ) -> Result<()> {
-        let Some(layer) = self.layers.first() else {
+        let Some(layer) = self.decoder.layers.first() else {
             return Ok(());
         };
         // Embeddings stand for the encoder's states: any numbers will do.
-        let embedded = self.embeddings.forward(sequences)?;
-        let found = self.run_layer(layer, &self.relative, &embedded, sequences)?;
+        let embedded = self.decoder.embeddings.forward(sequences)?;
+        let found = self.run_layer(layer, &self.decoder.relative, &embedded, sequences)?;
         let expanded = Expanded(source);
         let parts = Parameters::new(&expanded, &blueprint.names, &Device::Cpu, DType::F32)?;
         let decoder = &self.config.decoder;

@@ -1,0 +1,194 @@
+//! One model for every family that reads speech: an audio's features in, the states of its encoder out, and
+//! from there tokens by a decoder or a label for every state.
+
+pub mod config;
+mod stem;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::models::encoder::layer::Layer;
+use crate::models::encoder::relative::{RelativePositions, RelativeState};
+use crate::models::encoder::spans::Spans;
+use crate::models::families;
+use crate::models::parameters::Parameters;
+use crate::models::parts::Part;
+use crate::models::seq2seq::{CrossDecoder, Memory};
+use crate::nn::{Inventory, Linear, Norm};
+use crate::{CancelToken, Error, Result};
+use base::runtime::device::ensure_activations;
+use formats::weights::WeightSource;
+
+pub use config::SpeechConfig;
+
+use config::{SpeechOutput, StemConfig};
+use stem::Stem;
+
+/// What a checkpoint of a speech model is.
+pub type Blueprint = families::Blueprint<SpeechConfig>;
+
+/// Weights and blueprint; immutable, and free to be shared between threads.
+#[derive(Debug)]
+pub struct SpeechModel {
+    config: SpeechConfig,
+    stem: Stem,
+    layers: Vec<Layer>,
+    final_norm: Option<Norm>,
+    output: Output,
+    device: Device,
+    dtype: DType,
+}
+
+#[derive(Debug)]
+enum Output {
+    Text(Box<CrossDecoder>),
+    Labels(Linear),
+}
+
+impl SpeechModel {
+    pub fn load(
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        (device, dtype): (&Device, DType),
+        int8: bool,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let config = blueprint.config.clone();
+        let parameters = Parameters::new(source, &blueprint.names, device, dtype)?.with_int8(int8);
+        let encoder = &config.encoder;
+        parameters.check_layers(encoder.stored_layers())?;
+        let hidden = encoder.hidden_size;
+        let mut layers = Vec::with_capacity(encoder.layers.len());
+        for number in 0..encoder.layers.len() {
+            cancel.check()?;
+            let layer = Layer::load(encoder, &parameters, number, &RelativePositions::None)?;
+            layers.push(layer);
+        }
+        let place = (device, dtype);
+        let output = match &config.output {
+            SpeechOutput::Text { decoder, names } => {
+                let shape = decoder.as_ref().clone();
+                let mut decoder = CrossDecoder::load(shape, names, source, place, int8, cancel)?;
+                decoder.load_head(names, source, place)?;
+                Output::Text(Box::new(decoder))
+            }
+            SpeechOutput::Labels { vocab_size, .. } => {
+                Output::Labels(parameters.linear(Part::Head, hidden, *vocab_size)?)
+            }
+        };
+        Ok(Self {
+            stem: Stem::load(&config, &parameters)?,
+            layers,
+            final_norm: parameters.optional_norm(Part::FinalNorm, &[hidden], encoder.norm)?,
+            output,
+            config,
+            device: device.clone(),
+            dtype,
+        })
+    }
+
+    pub fn config(&self) -> &SpeechConfig {
+        &self.config
+    }
+
+    /// What it is made of.
+    pub fn inventory(&self) -> Result<Inventory> {
+        let mut inventory = Inventory::default();
+        self.stem.list(&mut inventory)?;
+        for layer in &self.layers {
+            layer.list(&mut inventory)?;
+        }
+        if let Some(norm) = &self.final_norm {
+            inventory.add_norm(norm)?;
+        }
+        match &self.output {
+            Output::Text(decoder) => decoder.list(&mut inventory)?,
+            Output::Labels(head) => inventory.add_linear(head)?,
+        }
+        inventory.add_rows("activation", &self.device)?;
+        let width = self.config.encoder.head_size;
+        inventory.add_attention(&self.device, self.dtype, width)?;
+        Ok(inventory)
+    }
+
+    /// Frames of a window, where all windows have the same number.
+    pub fn window(&self) -> Option<usize> {
+        match self.config.stem {
+            StemConfig::Bands { states, .. } => Some(2 * states),
+            StemConfig::Samples(_) => None,
+        }
+    }
+
+    /// How many states come of so many frames.
+    pub fn states(&self, frames: usize) -> usize {
+        self.stem.states(frames)
+    }
+
+    /// The encoder's states of several audios, [states, hidden], and where each begins. Features are
+    /// [frames, bins] of each, row by row.
+    pub fn encode(
+        &self,
+        features: &[(&[f32], usize)],
+        cancel: &CancelToken,
+    ) -> Result<(Tensor, Vec<u32>)> {
+        let encoder = &self.config.encoder;
+        let mut boundaries = vec![0u32];
+        let mut states = Vec::with_capacity(features.len());
+        for (values, bins) in features {
+            cancel.check()?;
+            let frames = values.len() / (*bins).max(1);
+            ensure_activations(
+                self.states(frames),
+                encoder.hidden_size,
+                self.dtype,
+                &self.device,
+            )?;
+            let values = Tensor::from_slice(values, (frames, *bins), &self.device)?;
+            let x = self.stem.forward(&values.to_dtype(self.dtype)?)?;
+            let end = boundaries.last().copied().unwrap_or(0) + x.dim(0)? as u32;
+            boundaries.push(end);
+            states.push(x);
+        }
+        let mut x = Tensor::cat(&states, 0)?;
+        drop(states);
+        let spans = Spans::whole(&boundaries);
+        for (layer, config) in self.layers.iter().zip(&encoder.layers) {
+            cancel.check()?;
+            x = layer.forward(&x, &spans, config, &RelativeState::None)?;
+        }
+        if let Some(norm) = &self.final_norm {
+            x = norm.forward(&x)?;
+        }
+        Ok((x, boundaries))
+    }
+
+    /// The decoder, in models that write.
+    pub fn decoder(&self) -> Result<&CrossDecoder> {
+        match &self.output {
+            Output::Text(decoder) => Ok(decoder),
+            Output::Labels(_) => Err(Error::Internal(
+                "a model of labels was asked for its decoder".into(),
+            )),
+        }
+    }
+
+    /// What a decoder reads of each audio.
+    pub fn memories(
+        &self,
+        features: &[(&[f32], usize)],
+        cancel: &CancelToken,
+    ) -> Result<Vec<Memory>> {
+        let (states, boundaries) = self.encode(features, cancel)?;
+        let memory = self.decoder()?.remember(&states, boundaries, cancel)?;
+        (0..features.len()).map(|text| memory.of(&[text])).collect()
+    }
+
+    /// f32 logits of every state, [states, vocabulary].
+    pub fn labels(&self, states: &Tensor) -> Result<Tensor> {
+        match &self.output {
+            Output::Labels(head) => Ok(head.forward(states)?.to_dtype(DType::F32)?),
+            Output::Text(_) => Err(Error::Internal(
+                "a model with a decoder was asked for labels".into(),
+            )),
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! Whisper's way through an audio: window after window, each from where the last one's text ended.
+
+use std::sync::Arc;
+
+use super::settings::{Segment, Timestamps, TranscribeSettings, Transcript};
+use super::window::{self, Decoded, Window};
+use super::words;
+use super::{Sound, WhisperParts};
+use crate::models::seq2seq::Memory;
+use crate::{CancelToken, Result};
+use formats::audio::Features;
+use formats::text::compression;
+
+/// Seconds that a token for times stands for.
+pub const STEP: f64 = 0.02;
+/// Above this one, text is no context for the next window.
+const STEADY: f32 = 0.5;
+
+/// One audio on its way.
+pub struct Progress {
+    pub transcript: Transcript,
+    language: Option<String>,
+    features: Option<Arc<Features>>,
+    /// In frames.
+    seek: usize,
+    frames: usize,
+    /// Whether the audio is longer than a window.
+    long: bool,
+    /// Tokens before the next window.
+    context: Vec<u32>,
+    /// The longest window so far, its prompt included: transformers lets later ones be as long, and longer by
+    /// their own prompt.
+    longest: Option<usize>,
+    pub over: bool,
+}
+
+impl Progress {
+    pub fn new() -> Self {
+        Self {
+            transcript: Transcript::default(),
+            language: None,
+            features: None,
+            seek: 0,
+            frames: 0,
+            long: false,
+            context: Vec::new(),
+            longest: None,
+            over: false,
+        }
+    }
+
+    /// The audio's features, computed before its first window.
+    fn prepare(
+        &mut self,
+        sound: &Sound,
+        parts: &WhisperParts,
+        settings: &TranscribeSettings,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        if self.features.is_some() {
+            return Ok(());
+        }
+        let audio = sound.load(parts.extractor.rate(), cancel)?;
+        let window = parts.window * parts.hop;
+        let features = parts.extractor.extract(audio.samples(), window, cancel)?;
+        self.transcript.duration = audio.duration();
+        self.long = features.frames > parts.window;
+        self.frames = features.frames;
+        if let Some(prompt) = &settings.initial_prompt {
+            let text = format!(" {}", prompt.trim());
+            self.context = parts.tokenizer.ids(&text, false)?;
+        }
+        if let Some(language) = &settings.language {
+            self.language = Some(parts.tokens.language(language)?);
+        } else if !parts.tokens.is_multilingual() {
+            self.language = Some("en".to_owned());
+        }
+        self.features = Some(Arc::new(features));
+        Ok(())
+    }
+
+    /// The frames of the next window, with zeros after the last.
+    fn window(&self, parts: &WhisperParts) -> Vec<f32> {
+        let Some(features) = &self.features else {
+            return Vec::new();
+        };
+        let bins = features.bins;
+        let from = (self.seek * bins).min(features.values.len());
+        let to = ((self.seek + parts.window) * bins).min(features.values.len());
+        let mut values = features.values[from..to].to_vec();
+        values.resize(parts.window * bins, 0.0);
+        values
+    }
+
+    fn temperatures(&self, settings: &TranscribeSettings) -> Vec<f32> {
+        match &settings.temperatures {
+            Some(temperatures) if !temperatures.is_empty() => temperatures.clone(),
+            _ if self.long => vec![0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
+            _ => vec![0.0],
+        }
+    }
+}
+
+/// The next window of each audio that is not over, all computed together. Returns the new segments by audio.
+pub fn step(
+    parts: &WhisperParts,
+    sounds: &[Sound],
+    progress: &mut [Progress],
+    settings: &TranscribeSettings,
+    cancel: &CancelToken,
+) -> Result<Vec<(usize, Vec<Segment>)>> {
+    let active: Vec<usize> = (0..progress.len())
+        .filter(|&at| !progress[at].over)
+        .take(parts.batch)
+        .collect();
+    for &at in &active {
+        progress[at].prepare(&sounds[at], parts, settings, cancel)?;
+    }
+    let values: Vec<Vec<f32>> = active
+        .iter()
+        .map(|&at| progress[at].window(parts))
+        .collect();
+    let features: Vec<(&[f32], usize)> = values
+        .iter()
+        .map(|values| (values.as_slice(), parts.bins))
+        .collect();
+    let memories = parts.compute(|| parts.model.memories(&features, cancel))?;
+    let mut windows = Vec::with_capacity(active.len());
+    for (&at, memory) in active.iter().zip(memories) {
+        if progress[at].language.is_none() {
+            progress[at].language = Some(detect(parts, &memory, cancel)?.0);
+        }
+        windows.push(prompted(parts, &progress[at], memory, settings)?);
+    }
+    let decoded = with_fallback(parts, &active, progress, &windows, settings, cancel)?;
+    let first = parts.tokens.first_timestamp;
+    let mut new = Vec::with_capacity(active.len());
+    for ((&at, window), decoded) in active.iter().zip(&windows).zip(decoded) {
+        let mut cut = cut(parts, &progress[at], &decoded, settings)?;
+        if settings.timestamps == Timestamps::Words {
+            // Silence after the audio's end is no place for words.
+            let rate = f64::from(parts.extractor.rate());
+            let samples = (progress[at].transcript.duration * rate).round() as usize;
+            let spoken = (samples / parts.hop).saturating_sub(progress[at].seek);
+            let length = spoken.min(parts.window);
+            let offset = progress[at].seek as f64 * STEP / 2.0;
+            words::add(parts, window, (length, offset), &mut cut.segments, cancel)?;
+        }
+        progress[at].longest = Some(window.prompt.len() + window.most);
+        new.push((at, progress[at].take(cut, first, &decoded, settings)));
+    }
+    Ok(new)
+}
+
+/// The likeliest language of a window, and how likely it is.
+pub fn detect(
+    parts: &WhisperParts,
+    memory: &Memory,
+    cancel: &CancelToken,
+) -> Result<(String, f32)> {
+    let logits = parts.compute(|| {
+        let (logits, _) =
+            parts
+                .model
+                .decoder()?
+                .begin(&[parts.tokens.start], memory, &[0], cancel)?;
+        Ok(logits.to_vec2::<f32>()?.remove(0))
+    })?;
+    let score = |id: u32| {
+        logits
+            .get(id as usize)
+            .copied()
+            .unwrap_or(f32::NEG_INFINITY)
+    };
+    let mut best: Option<(&str, f32)> = None;
+    let mut scores = Vec::new();
+    // By token, as an argmax does.
+    let mut languages: Vec<(&str, u32)> = parts.tokens.languages().collect();
+    languages.sort_by_key(|&(_, id)| id);
+    for (code, id) in languages {
+        scores.push(score(id));
+        if best.is_none_or(|(_, most)| score(id) > most) {
+            best = Some((code, score(id)));
+        }
+    }
+    let Some((code, most)) = best else {
+        return Ok(("en".to_owned(), 1.0));
+    };
+    let total: f64 = scores
+        .iter()
+        .map(|&score| f64::from(score - most).exp())
+        .sum();
+    Ok((code.to_owned(), (1.0 / total) as f32))
+}
+
+fn prompted(
+    parts: &WhisperParts,
+    progress: &Progress,
+    memory: Memory,
+    settings: &TranscribeSettings,
+) -> Result<Window> {
+    let tokens = &parts.tokens;
+    // Long audio goes on where the last time of a window says.
+    let timestamps = progress.long && tokens.has_timestamps(parts.model.config().vocab_size());
+    let own = tokens.prompt(progress.language.as_deref(), settings.task, timestamps)?;
+    let target = parts.max_target;
+    let room = (target / 2).saturating_sub(1);
+    let mut prompt = Vec::new();
+    if let (Some(previous), false) = (tokens.previous, progress.context.is_empty()) {
+        let from = progress.context.len().saturating_sub(room);
+        prompt.push(previous);
+        prompt.extend_from_slice(&progress.context[from..]);
+    }
+    let start = prompt.len();
+    prompt.extend(own);
+    let free = target.saturating_sub(prompt.len());
+    let most = match settings.max_new_tokens.or(tokens.max_new_tokens) {
+        Some(most) => most.min(free),
+        None => (progress.longest.unwrap_or(tokens.max_length) + prompt.len().min(room))
+            .min(target)
+            .saturating_sub(prompt.len()),
+    };
+    Ok(Window {
+        prompt,
+        start,
+        memory,
+        timestamps,
+        most,
+    })
+}
+
+/// Decodes at rising temperatures what is repetitive or unlikely.
+fn with_fallback(
+    parts: &WhisperParts,
+    active: &[usize],
+    progress: &[Progress],
+    windows: &[Window],
+    settings: &TranscribeSettings,
+    cancel: &CancelToken,
+) -> Result<Vec<Decoded>> {
+    let mut results: Vec<Option<Decoded>> = vec![None; windows.len()];
+    let ladders: Vec<Vec<f32>> = active
+        .iter()
+        .map(|&at| progress[at].temperatures(settings))
+        .collect();
+    let mut round = 0;
+    loop {
+        let mut open: Vec<usize> = (0..windows.len())
+            .filter(|&at| round < ladders[at].len())
+            .collect();
+        let mut failing = Vec::with_capacity(open.len());
+        for at in open.drain(..) {
+            let again = match &results[at] {
+                Some(decoded) => parts.needs_fallback(decoded, settings)?,
+                None => true,
+            };
+            if again {
+                failing.push(at);
+            }
+        }
+        if failing.is_empty() {
+            break;
+        }
+        // Audios of one call may be at different temperatures.
+        while let Some(&first) = failing.first() {
+            let temperature = ladders[first][round];
+            let (now, later): (Vec<usize>, Vec<usize>) = failing
+                .iter()
+                .partition(|&&at| ladders[at][round] == temperature);
+            let chosen: Vec<&Window> = now.iter().map(|&at| &windows[at]).collect();
+            let seed = settings.seed.wrapping_add(round as u64);
+            let decoded = parts.compute(|| {
+                let decoder = parts.model.decoder()?;
+                window::decode(decoder, &parts.tokens, &chosen, (temperature, seed), cancel)
+            })?;
+            for (at, decoded) in now.into_iter().zip(decoded) {
+                results[at] = Some(decoded);
+            }
+            failing = later;
+        }
+        round += 1;
+    }
+    let missing = || crate::Error::Internal("a window was not decoded".to_owned());
+    results
+        .into_iter()
+        .map(|one| one.ok_or_else(missing))
+        .collect()
+}
+
+impl WhisperParts {
+    fn needs_fallback(&self, decoded: &Decoded, settings: &TranscribeSettings) -> Result<bool> {
+        if self.is_silent(decoded, settings) {
+            return Ok(false);
+        }
+        let unlikely = settings
+            .logprob_threshold
+            .is_some_and(|least| decoded.avg_logprob < least);
+        let Some(most) = settings.compression_ratio_threshold else {
+            return Ok(unlikely);
+        };
+        Ok(unlikely || compression::ratio(&self.text(&decoded.tokens)?) > most)
+    }
+
+    /// Whether a window holds no speech, whatever was decoded.
+    fn is_silent(&self, decoded: &Decoded, settings: &TranscribeSettings) -> bool {
+        let quiet = settings
+            .no_speech_threshold
+            .is_some_and(|most| decoded.no_speech_prob > most);
+        let likely = settings
+            .logprob_threshold
+            .is_some_and(|least| decoded.avg_logprob > least);
+        quiet && !likely
+    }
+
+    /// The text of tokens, those for times left out.
+    pub fn text(&self, tokens: &[u32]) -> Result<String> {
+        let shown: Vec<u32> = tokens
+            .iter()
+            .copied()
+            .filter(|&token| token < self.tokens.first_timestamp)
+            .collect();
+        self.tokenizer.decode(&shown, true)
+    }
+}
+
+/// The segments of a window, and by how many frames the next one is later.
+struct Cut {
+    segments: Vec<Segment>,
+    frames: usize,
+}
+
+fn cut(
+    parts: &WhisperParts,
+    progress: &Progress,
+    decoded: &Decoded,
+    settings: &TranscribeSettings,
+) -> Result<Cut> {
+    let length = (progress.frames - progress.seek).min(parts.window);
+    if progress.long && parts.is_silent(decoded, settings) {
+        return Ok(Cut {
+            segments: Vec::new(),
+            frames: length,
+        });
+    }
+    let offset = progress.seek as f64 * STEP / 2.0;
+    let first = parts.tokens.first_timestamp;
+    let time = |token: u32| offset + f64::from(token.saturating_sub(first)) * STEP;
+    let segment = |start: f64, end: f64, tokens: &[u32]| -> Result<Segment> {
+        Ok(Segment {
+            start,
+            end,
+            text: parts.text(tokens)?,
+            tokens: tokens.to_vec(),
+            avg_logprob: decoded.avg_logprob,
+            no_speech_prob: decoded.no_speech_prob,
+            temperature: decoded.temperature,
+            words: Vec::new(),
+        })
+    };
+    let tokens = &decoded.tokens;
+    let is_time: Vec<bool> = tokens.iter().map(|&token| token >= first).collect();
+    let mut ends: Vec<usize> = (1..tokens.len())
+        .filter(|&at| is_time[at - 1] && is_time[at])
+        .collect();
+    let single = is_time.len() >= 2 && is_time[is_time.len() - 2..] == [false, true];
+    if ends.is_empty() {
+        let times = tokens.iter().rev().copied().find(|&token| token >= first);
+        let end = match times.filter(|&token| token != first) {
+            Some(token) => time(token),
+            None => (offset + length as f64 * STEP / 2.0).min(progress.transcript.duration),
+        };
+        return Ok(Cut {
+            segments: vec![segment(offset, end.max(offset), tokens)?],
+            frames: length,
+        });
+    }
+    if single {
+        ends.push(tokens.len());
+    } else if let Some(last) = ends.last_mut() {
+        // With the time that shows that the segment was not the last.
+        *last += 1;
+    }
+    let mut segments = Vec::with_capacity(ends.len());
+    let mut begin = 0;
+    for (number, &end) in ends.iter().enumerate() {
+        let slice = &tokens[begin..end];
+        let back = if number + 1 == ends.len() && !single {
+            2
+        } else {
+            1
+        };
+        let close = slice.len().checked_sub(back).map_or(first, |at| slice[at]);
+        segments.push(segment(
+            time(slice.first().copied().unwrap_or(first)),
+            time(close),
+            slice,
+        )?);
+        begin = end;
+    }
+    let frames = if single {
+        length
+    } else {
+        let last = begin.checked_sub(2).map_or(first, |at| tokens[at]);
+        match last.saturating_sub(first) as usize * 2 {
+            // A window that ends where it begins would come for ever.
+            0 => length,
+            frames => frames.min(length),
+        }
+    };
+    Ok(Cut { segments, frames })
+}
+
+impl Progress {
+    /// Takes the segments of a window over.
+    fn take(
+        &mut self,
+        cut: Cut,
+        first_timestamp: u32,
+        decoded: &Decoded,
+        settings: &TranscribeSettings,
+    ) -> Vec<Segment> {
+        self.seek += cut.frames;
+        self.over = self.seek >= self.frames;
+        let steady = settings.condition_on_previous_text && decoded.temperature < STEADY;
+        if self.long && !steady {
+            self.context.clear();
+        }
+        let transcript = &mut self.transcript;
+        for segment in &cut.segments {
+            if self.long && steady {
+                self.context
+                    .extend_from_slice(context(&segment.tokens, first_timestamp));
+            }
+            transcript.token_ids.extend_from_slice(&segment.tokens);
+            transcript.text.push_str(&segment.text);
+        }
+        transcript.segments.extend(cut.segments.iter().cloned());
+        if self.over {
+            transcript.language = self.language.take();
+            self.features = None;
+        }
+        cut.segments
+    }
+}
+
+/// What a next window reads of a segment: of the two times at its end only one.
+fn context(tokens: &[u32], first_timestamp: u32) -> &[u32] {
+    match tokens {
+        [rest @ .., before, _] if *before >= first_timestamp && !rest.is_empty() => {
+            &tokens[..tokens.len() - 1]
+        }
+        _ => tokens,
+    }
+}

@@ -1,0 +1,102 @@
+//! What a checkpoint's feature extractor makes of audio.
+
+use super::mel::{LogMel, MelScale, MelSettings};
+use super::MOST_RATE;
+use crate::files::raw_config::RawConfig;
+use crate::{CancelToken, Result};
+
+/// Rows of numbers, one per frame.
+#[derive(Clone, Debug)]
+pub struct Features {
+    /// `[frames, bins]`
+    pub values: Vec<f32>,
+    pub frames: usize,
+    pub bins: usize,
+}
+
+/// As `preprocessor_config.json` says.
+pub enum Extractor {
+    /// Whisper: log-mel bands; seconds of a window.
+    LogMel { mel: Box<LogMel>, seconds: usize },
+    /// wav2vec 2.0 and Moonshine: the samples themselves, normalized or not.
+    Samples { rate: u32, normalize: bool },
+}
+
+impl Extractor {
+    /// `settings` are those of a feature extractor; `usual` those of the family where the checkpoint has none.
+    pub fn log_mel(settings: &RawConfig) -> Result<Self> {
+        let rate = rate(settings)?;
+        let size = |key: &str, usual: usize| -> Result<usize> {
+            Ok(settings.opt_usize_in(key, 1..=1 << 16)?.unwrap_or(usual))
+        };
+        Ok(Self::LogMel {
+            seconds: size("chunk_length", 30)?,
+            mel: Box::new(LogMel::new(MelSettings {
+                rate,
+                bins: size("feature_size", 80)?,
+                window: size("n_fft", 400)?,
+                hop: size("hop_length", 160)?,
+                scale: MelScale::Slaney,
+                highest: 8000.0,
+            })),
+        })
+    }
+
+    pub fn samples(settings: &RawConfig, normalize: bool) -> Result<Self> {
+        Ok(Self::Samples {
+            rate: rate(settings)?,
+            normalize: settings.opt_bool("do_normalize")?.unwrap_or(normalize),
+        })
+    }
+
+    /// Of the audio that it reads.
+    pub fn rate(&self) -> u32 {
+        match self {
+            Self::LogMel { mel, .. } => mel.settings().rate,
+            Self::Samples { rate, .. } => *rate,
+        }
+    }
+
+    /// Of all samples, which are silent from their end up to `length`.
+    pub fn extract(
+        &self,
+        samples: &[f32],
+        length: usize,
+        cancel: &CancelToken,
+    ) -> Result<Features> {
+        match self {
+            Self::LogMel { mel, .. } => mel.extract(samples, length, cancel),
+            Self::Samples { normalize, .. } => {
+                let mut values = samples.to_vec();
+                if *normalize {
+                    normalize_samples(&mut values);
+                }
+                values.resize(length.max(values.len()), 0.0);
+                Ok(Features {
+                    frames: values.len(),
+                    values,
+                    bins: 1,
+                })
+            }
+        }
+    }
+}
+
+fn rate(settings: &RawConfig) -> Result<u32> {
+    let rate = settings.opt_usize_in("sampling_rate", 1..=MOST_RATE as usize)?;
+    Ok(rate.unwrap_or(16_000) as u32)
+}
+
+/// To a mean of 0 and a variance of 1.
+fn normalize_samples(samples: &mut [f32]) {
+    let count = samples.len().max(1) as f64;
+    let mean = samples.iter().map(|&sample| f64::from(sample)).sum::<f64>() / count;
+    let squares = samples.iter().map(|&sample| {
+        let distance = f64::from(sample) - mean;
+        distance * distance
+    });
+    let deviation = (squares.sum::<f64>() / count + 1e-7).sqrt();
+    for sample in samples {
+        *sample = ((f64::from(*sample) - mean) / deviation) as f32;
+    }
+}

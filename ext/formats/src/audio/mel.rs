@@ -1,0 +1,197 @@
+//! Log-mel spectrograms: how loud audio is in bands of frequencies, frame by frame.
+
+use rayon::prelude::*;
+
+use super::fft::Fourier;
+use super::Features;
+use crate::{CancelToken, Result};
+use base::runtime::{memory, threads};
+
+/// Frames that one task computes.
+const FRAMES: usize = 64;
+/// The least power there is.
+const FLOOR: f64 = 1e-10;
+
+/// How frequencies become mels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MelScale {
+    /// Linear below 1000 Hz, logarithmic above.
+    Slaney,
+}
+
+/// A spectrogram's settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MelSettings {
+    /// Samples per second.
+    pub rate: u32,
+    pub bins: usize,
+    /// Samples of a frame, and from one frame to the next.
+    pub window: usize,
+    pub hop: usize,
+    pub scale: MelScale,
+    /// In Hz.
+    pub highest: f64,
+}
+
+/// Whisper's features.
+pub struct LogMel {
+    settings: MelSettings,
+    fourier: Fourier,
+    hann: Vec<f64>,
+    /// For each band its first frequency and the weights from there on.
+    bands: Vec<(usize, Vec<f64>)>,
+}
+
+impl LogMel {
+    pub fn new(settings: MelSettings) -> Self {
+        let window = settings.window;
+        let hann = (0..window).map(|at| {
+            let angle = std::f64::consts::TAU * at as f64 / window as f64;
+            0.5 - 0.5 * angle.cos()
+        });
+        Self {
+            fourier: Fourier::new(window),
+            hann: hann.collect(),
+            bands: bands(&settings),
+            settings,
+        }
+    }
+
+    pub fn settings(&self) -> &MelSettings {
+        &self.settings
+    }
+
+    /// Of samples, and of the silence after them up to `length` where they are fewer: log10 of the power in
+    /// each band, not more than 8 below the largest, brought to about -1..1.
+    pub fn extract(
+        &self,
+        samples: &[f32],
+        length: usize,
+        cancel: &CancelToken,
+    ) -> Result<Features> {
+        let MelSettings { bins, hop, .. } = self.settings;
+        let length = length.max(samples.len());
+        let frames = length / hop;
+        memory::ensure_elements(&[frames, bins], 4, "the features of an audio")?;
+        let mut values = vec![0f32; frames * bins];
+        threads::install(|| {
+            values
+                .par_chunks_mut(FRAMES * bins)
+                .enumerate()
+                .try_for_each(|(chunk, rows)| {
+                    cancel.check()?;
+                    let mut frame = Frame::new(self.settings.window);
+                    for (at, row) in rows.chunks_mut(bins).enumerate() {
+                        let number = chunk * FRAMES + at;
+                        self.row(samples, length, number, &mut frame, row);
+                    }
+                    Ok(())
+                })
+        })
+        .and_then(|done: Result<()>| done)?;
+        let most = values.iter().copied().fold(f32::MIN, f32::max);
+        for value in &mut values {
+            *value = (value.max(most - 8.0) + 4.0) / 4.0;
+        }
+        Ok(Features {
+            values,
+            frames,
+            bins,
+        })
+    }
+
+    /// One frame, around the sample `number * hop`; beyond its ends the audio is mirrored.
+    fn row(
+        &self,
+        samples: &[f32],
+        length: usize,
+        number: usize,
+        frame: &mut Frame,
+        row: &mut [f32],
+    ) {
+        let window = self.settings.window;
+        let first = (number * self.settings.hop) as i64 - (window / 2) as i64;
+        let last = length as i64 - 1;
+        for (at, (value, hann)) in frame.input.iter_mut().zip(&self.hann).enumerate() {
+            let mut place = (first + at as i64).abs();
+            if place > last {
+                place = (2 * last - place).max(0);
+            }
+            let sample = samples.get(place as usize).copied().unwrap_or(0.0);
+            *value = (f64::from(sample) * hann, 0.0);
+        }
+        self.fourier.transform(&frame.input, &mut frame.output);
+        let powers = frame.output.iter().take(window / 2 + 1);
+        for (power, (real, imaginary)) in frame.powers.iter_mut().zip(powers) {
+            *power = real * real + imaginary * imaginary;
+        }
+        for (value, (start, weights)) in row.iter_mut().zip(&self.bands) {
+            let powers = &frame.powers[*start..];
+            let sum: f64 = powers.iter().zip(weights).map(|(a, b)| a * b).sum();
+            *value = sum.max(FLOOR).log10() as f32;
+        }
+    }
+}
+
+/// What the frames of a task are computed in.
+struct Frame {
+    input: Vec<(f64, f64)>,
+    output: Vec<(f64, f64)>,
+    powers: Vec<f64>,
+}
+
+impl Frame {
+    fn new(window: usize) -> Self {
+        Self {
+            input: vec![(0.0, 0.0); window],
+            output: vec![(0.0, 0.0); window],
+            powers: vec![0.0; window / 2 + 1],
+        }
+    }
+}
+
+/// Triangles that overlap by half, each of the same area.
+fn bands(settings: &MelSettings) -> Vec<(usize, Vec<f64>)> {
+    let count = settings.window / 2 + 1;
+    let frequency =
+        |bin: usize| f64::from(settings.rate) / 2.0 * bin as f64 / (count.max(2) - 1) as f64;
+    let most = mels(settings.highest);
+    let edges: Vec<f64> = (0..settings.bins + 2)
+        .map(|edge| hertz(most * edge as f64 / (settings.bins + 1) as f64))
+        .collect();
+    edges
+        .windows(3)
+        .map(|edge| {
+            let area = 2.0 / (edge[2] - edge[0]);
+            let weight = |bin: usize| {
+                let rising = (frequency(bin) - edge[0]) / (edge[1] - edge[0]);
+                let falling = (edge[2] - frequency(bin)) / (edge[2] - edge[1]);
+                rising.min(falling).max(0.0) * area
+            };
+            let start = (0..count).find(|&bin| weight(bin) > 0.0).unwrap_or(0);
+            let weights = (start..count)
+                .map(weight)
+                .take_while(|&weight| weight > 0.0);
+            (start, weights.collect())
+        })
+        .collect()
+}
+
+const LINEAR: f64 = 200.0 / 3.0;
+const KNEE: f64 = 1000.0;
+const OCTAVES: f64 = 27.0;
+
+fn mels(hertz: f64) -> f64 {
+    if hertz < KNEE {
+        return hertz / LINEAR;
+    }
+    KNEE / LINEAR + (hertz / KNEE).ln() * OCTAVES / 6.4f64.ln()
+}
+
+fn hertz(mels: f64) -> f64 {
+    let knee = KNEE / LINEAR;
+    if mels < knee {
+        return mels * LINEAR;
+    }
+    KNEE * ((mels - knee) * 6.4f64.ln() / OCTAVES).exp()
+}

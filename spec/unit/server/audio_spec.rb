@@ -1,0 +1,67 @@
+# frozen_string_literal: true
+
+RSpec.describe Candle::Server do
+  before(:all) do
+    @server = described_class.new(models: { "speech" => TinyModels.path("speech/whisper"),
+                                            "labels" => TinyModels.path("speech/wav2vec2"),
+                                            "llm" => TinyModels.path("decoders/llama") }, device: "cpu")
+  end
+
+  let(:server) { @server }
+  let(:path) { File.expand_path("../../fixtures/audio/tones.wav", __dir__) }
+  let(:direct) { server.models.fetch("speech").model.transcribe(path, language: "en") }
+
+  def part(name, value, more = "")
+    "--xYz\r\nContent-Disposition: form-data; name=\"#{name}\"#{more}\r\n\r\n#{value.b}\r\n".b
+  end
+
+  # A form as OpenAI's client sends it.
+  def send_form(route, fields, file: File.binread(path), type: "multipart/form-data; boundary=xYz")
+    parts = fields.map { |name, value| part(name, value) }
+    parts << part("file", file, "; filename=\"a.wav\"\r\nContent-Type: audio/wav") if file
+    post(server, "/v1/audio/#{route}", "#{parts.join}--xYz--\r\n".b, "CONTENT_TYPE" => type)
+  end
+
+  it "answers a form with text in every format" do
+    fields = { model: "speech", language: "en" }
+    answer = send_form("transcriptions", fields)
+    expect([answer.status, answer.headers["content-type"]]).to eq([200, "application/json"])
+    expect(answer.json["text"]).to eq(direct.text.strip)
+    { "text" => "#{direct.text.strip}\n", "srt" => direct.to_srt, "vtt" => direct.to_vtt }.each do |format, wanted|
+      expect(send_form("transcriptions", fields.merge(response_format: format)).text).to eq(wanted)
+    end
+    verbose = fields.merge(response_format: "verbose_json", "timestamp_granularities[]" => "word")
+    found = send_form("transcriptions", verbose).json
+    expect(found.values_at("task", "language", "duration")).to eq(["transcribe", "en", 0.8])
+    expect(found["segments"].first["tokens"]).to eq(direct.token_ids)
+    expect(found["words"].first.keys).to eq(%w[word start end])
+    expect(send_form("transcriptions", { model: "labels" }).json["text"]).not_to be_empty
+  end
+
+  it "translates, and streams segments" do
+    wanted = server.models.fetch("speech").model.transcribe(path, language: "de", task: :translate)
+    translated = send_form("translations", { model: "speech", language: "de" })
+    expect(translated.json["text"]).to eq(wanted.text.strip)
+    answer = send_form("transcriptions", { model: "speech", language: "en", stream: "true" })
+    expect([answer.status, answer.headers["content-type"]]).to eq([200, "text/event-stream"])
+    events = answer.events
+    expect(events.map { |event| event["type"] }).to eq(%w[transcript.text.delta transcript.text.done])
+    expect(events.last["text"]).to eq(direct.text.strip)
+  end
+
+  it "says what is wrong with a form" do
+    problems = {
+      [{ model: "llm" }, {}] => 400, [{ model: "none" }, {}] => 404,
+      [{ model: "speech" }, { file: nil }] => 400, [{ model: "speech" }, { file: "no audio" }] => 400,
+      [{ model: "speech", response_format: "xml" }, {}] => 400, [{ model: "speech", temperature: "hot" }, {}] => 400,
+      [{ model: "speech", language: "xx" }, {}] => 400,
+      [{ model: "speech" }, { type: "application/json" }] => 400,
+      [{ model: "speech" }, { type: "multipart/form-data" }] => 400
+    }
+    problems.each do |(fields, form), status|
+      found = send_form("transcriptions", fields, **form)
+      expect(found.status).to eq(status), "#{fields} #{form}: #{found}"
+      expect(found.json["error"]["message"]).not_to be_empty
+    end
+  end
+end

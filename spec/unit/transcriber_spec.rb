@@ -1,0 +1,165 @@
+# frozen_string_literal: true
+
+require "json"
+require "stringio"
+require "timeout"
+
+RSpec.describe Candle::Transcriber do
+  folder = File.expand_path("../fixtures/tiny/speech", __dir__)
+  wav = File.expand_path("../fixtures/audio/tones.wav", __dir__)
+
+  def self.expected(folder, name)
+    JSON.parse(File.read(File.join(folder, name, "expected.json")))
+  end
+
+  def load(name, **options)
+    described_class.from_pretrained(File.expand_path("../fixtures/tiny/speech/#{name}", __dir__), device: "cpu",
+                                                                                                  **options)
+  end
+
+  let(:wav) { wav }
+  let(:whisper) { load("whisper") }
+  # Longer than the window of the models, which is one second.
+  let(:long) { File.expand_path("../fixtures/audio/long.flac", __dir__) }
+
+  %w[whisper whisper-pairs whisper-english].each do |name|
+    describe name do
+      reference = expected(folder, name)
+      let(:model) { load(name) }
+
+      it "has the features of transformers" do
+        features = model.features(wav)
+        bins, frames = reference.dig("features", "shape")
+        expect(features.shape).to eq([frames, bins])
+        rows = features.to_a
+        differences = rows[7].zip(reference.dig("features", "first")).map { |a, b| (a - b).abs }
+        expect(differences.max).to be < 1e-4
+        sums = rows.each_slice(10).map { |slice| slice.first.sum }
+        expect(sums.zip(reference.dig("features", "sums")).map { |a, b| (a - b).abs }.max).to be < bins * 1e-4
+      end
+
+      it "writes what transformers generates" do
+        reference["cases"].each do |expected|
+          call = expected["call"].transform_keys(&:to_sym)
+          [:segment, false].each do |timestamps|
+            result = model.transcribe(wav, timestamps: timestamps, **call)
+            expect(result.token_ids).to eq(expected["token_ids"]), "#{call}: #{result.token_ids}"
+            expect(result.text).to eq(expected["text"])
+          end
+        end
+        expect(model.detect_language(wav)).to eq(reference["language"])
+      end
+
+      it "goes through long audio window by window" do
+        { "long" => false, "conditioned" => true }.each do |key, condition|
+          language = name == "whisper-english" ? nil : "en"
+          result = model.transcribe(long, language: language, temperature: 0,
+                                          no_speech_threshold: nil, condition_on_previous_text: condition)
+          wanted = reference.fetch(key)
+          expect(result.token_ids).to eq(wanted["token_ids"]), "#{key}: #{result.token_ids}"
+          expect(result.segments.map { |segment| segment[:tokens] }).to eq(wanted["segments"].map { |s| s["tokens"] })
+          times = result.segments.flat_map { |segment| segment.values_at(:start, :end) }
+          wanted_times = wanted["segments"].flat_map { |segment| segment.values_at("start", "end") }
+          expect(times.zip(wanted_times).map { |a, b| (a - b).abs }.max).to be < 0.011
+        end
+      end
+    end
+  end
+
+  %w[wav2vec2 wav2vec2-stable hubert].each do |name|
+    reference = expected(folder, name)
+
+    it "labels as #{name} does in transformers" do
+      result = load(name).transcribe(wav, language: "en")
+      expect(result.token_ids).to eq(reference["token_ids"])
+      expect(result.text).to eq(reference["text"])
+      expect([result.language, result.duration]).to eq([nil, 0.8])
+    end
+  end
+
+  it "takes every kind of audio, and several at once" do
+    alone = whisper.transcribe(wav, language: "en")
+    samples = Candle::Audio.open(wav)
+    bytes = File.binread(wav)
+    list = [wav, bytes, samples, StringIO.new(bytes)]
+    expect(whisper.transcribe(list, language: "english")).to eq([alone] * 4)
+    expect(whisper.transcribe(samples.samples(as: :array), sample_rate: 16_000, language: :en)).to eq(alone)
+    expect(whisper.transcribe(samples.samples(as: :packed), sample_rate: 16_000, language: "<|en|>")).to eq(alone)
+    expect(whisper.transcribe([])).to eq([])
+    mixed = whisper.transcribe([long, samples], language: "en", temperature: 0)
+    expect(mixed.last).to eq(alone)
+  end
+
+  it "detects the language, and yields segments as they come" do
+    seen = []
+    result = whisper.transcribe(long, temperature: 0, no_speech_threshold: nil) { |segment| seen << segment }
+    expect(result.language).to eq("en")
+    expect(seen).to eq(result.segments)
+    expect(result.segments.first.keys).to eq(%i[start end text tokens avg_logprob no_speech_prob temperature words])
+    expect(whisper.languages).to eq(%w[de en])
+    expect(whisper.sample_rate).to eq(16_000)
+  end
+
+  it "gives the same results from the same seed" do
+    sampled = ->(seed) { whisper.transcribe(wav, language: "en", temperature: 1.0, seed: seed).token_ids }
+    expect(sampled.call(3)).to eq(sampled.call(3))
+    expect((1..5).map(&sampled).uniq.size).to be > 1
+  end
+
+  it "times words" do
+    [whisper, load("wav2vec2")].each do |model|
+      result = model.transcribe(wav, language: "en", timestamps: :word)
+      expect(result.words).not_to be_empty
+      expect(result.words.map { |word| word[:text] }.join).to eq(result.text.delete(" ")).or eq(result.text)
+      times = result.words.flat_map { |word| word.values_at(:start, :end) }
+      expect(times.minmax.first).to be >= 0
+      expect(times.minmax.last).to be <= 1.0
+      expect(result.words).to all(satisfy { |word| word[:start] <= word[:end] })
+      expect(result.words.map { |word| word[:probability] }).to all(be_between(0, 1))
+    end
+  end
+
+  it "writes subtitles" do
+    segments = [{ start: 0.0, end: 1.5, text: " Hello", words: [] },
+                { start: 3661.5, end: 3662.0, text: "b", words: [] }]
+    result = Candle::Transcription.new(text: " Hellob", language: "en", duration: 2.0, segments: segments,
+                                       token_ids: [1])
+    expect(result.to_srt).to eq("1\n00:00:00,000 --> 00:00:01,500\nHello\n\n2\n01:01:01,500 --> 01:01:02,000\nb\n")
+    expect(result.to_vtt).to start_with("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello\n")
+    expect(JSON.parse(result.to_json)["text"]).to eq(" Hellob")
+    expect(result.inspect).to eq("#<Candle::Transcription 2.0 s en \" Hellob\">")
+  end
+
+  it "refuses what it can't do" do
+    expect { whisper.transcribe(wav, language: "fr") }.to raise_error(Candle::InvalidInputError, /"fr".*de, en/)
+    expect { whisper.transcribe(wav, langauge: "en") }.to raise_error(ArgumentError, /langauge/)
+    expect { whisper.transcribe(wav, task: :sing) }.to raise_error(ArgumentError, /:transcribe/)
+    expect { whisper.transcribe(wav, temperature: 3) }.to raise_error(ArgumentError, /temperature/)
+    expect { whisper.transcribe([wav, wav]) { nil } }.to raise_error(ArgumentError, /single audio/)
+    expect { whisper.transcribe("no.wav") }.to raise_error(Candle::InvalidInputError, /no.wav/)
+    expect { load("wav2vec2").detect_language(wav) }.to raise_error(Candle::InvalidInputError, /languages/)
+    expect { load("whisper-english").transcribe(wav, language: "de") }
+      .to raise_error(Candle::InvalidInputError, /English only/)
+    expect { load("whisper-english").transcribe(wav, task: :translate) }
+      .to raise_error(Candle::InvalidInputError, /translate/)
+    expect { Candle::LLM.from_pretrained(whisper.model_id) }
+      .to raise_error(Candle::UnsupportedModelError, /Transcriber/)
+  end
+
+  it "is a model like the others" do
+    expect(Candle::ModelKind.of(whisper.model_id)).to eq(:speech)
+    expect(Candle::DeviceUtils.supports_model?("metal", :speech)).to be(true)
+    expect(Candle.supported_models.find { |model| model[:model_type] == "whisper" }[:tasks]).to eq([:speech])
+    expect(whisper.model_info[:family]).to eq("whisper")
+    expect(whisper.warm_up).to be(whisper)
+    %i[f16 bf16].each do |dtype|
+      expect(load("whisper", dtype: dtype).transcribe(wav, language: "en").text).to be_a(String)
+    end
+  end
+
+  it "stops within a token when its thread is interrupted" do
+    expect { Timeout.timeout(0.001) { 1000.times { whisper.transcribe(long, language: "en") } } }
+      .to raise_error(Timeout::Error)
+    expect(whisper.transcribe(wav, language: "en").duration).to eq(0.8)
+  end
+end
