@@ -17,6 +17,9 @@ const USUAL_WINDOW: usize = 384;
 /// Windows share this many tokens, or half of their own where that is less.
 const USUAL_STRIDE: usize = 128;
 
+/// So many spans of a window are kept before the likeliest are chosen.
+const MOST_SPANS: usize = 1 << 16;
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub text: String,
@@ -125,7 +128,10 @@ impl AnswerModel {
             self.loaded.info.check_numbers(logits)?;
             let spans = Spans::of(window, logits, self.first_token(&encoding));
             none = none.min(spans.none);
-            for (first, last, score) in spans.best(options.top_k * 2 + 10, options.longest) {
+            for (first, last, score) in spans.best(
+                options.top_k.saturating_mul(2).saturating_add(10),
+                options.longest,
+            ) {
                 let (start, end) = characters_of(&encoding, window, first, last);
                 let text: String = characters
                     .get(start..end)
@@ -287,12 +293,19 @@ impl Spans {
                 ends.enumerate()
                     .map(|(more, &ends)| (start, start + more, starts * ends)),
             );
+            if all.len() > MOST_SPANS.max(count.saturating_mul(2)) {
+                keep_best(&mut all, count);
+            }
         }
-        all.sort_by(|a, b| b.2.total_cmp(&a.2).then((a.0, a.1).cmp(&(b.0, b.1))));
-        all.truncate(count);
+        keep_best(&mut all, count);
         let place = |(start, end, score)| (self.first + start, self.first + end, score);
         all.into_iter().map(place).collect()
     }
+}
+
+fn keep_best(spans: &mut Vec<(usize, usize, f64)>, count: usize) {
+    spans.sort_by(|a, b| b.2.total_cmp(&a.2).then((a.0, a.1).cmp(&(b.0, b.1))));
+    spans.truncate(count);
 }
 
 /// The characters from the word of one token to that of another; of the tokens themselves where these have no words.

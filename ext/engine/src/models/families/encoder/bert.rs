@@ -2,7 +2,7 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "bert",
-    matches: types(&["bert", "ernie", "layoutlm", "bert-generation"]).or_classes(&["Bert"]),
+    matches: types(&["bert"]).or_classes(&["Bert"]),
     config: |raw| {
         require_positions(raw, "absolute")?;
         encoder(raw, "bert")

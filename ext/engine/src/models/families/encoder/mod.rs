@@ -11,6 +11,7 @@ mod disentangled;
 mod distilbert;
 mod electra;
 mod encoder_shared;
+mod ernie;
 mod esm;
 mod eurobert;
 mod fnet;
@@ -46,6 +47,7 @@ use encoder_shared::*;
 pub const FAMILIES: &[Family<EncoderConfig>] = &[
     jina::FAMILY,
     bert::FAMILY,
+    ernie::FAMILY,
     roberta::FAMILY,
     luke::FAMILY,
     roberta_prelayernorm::FAMILY,
