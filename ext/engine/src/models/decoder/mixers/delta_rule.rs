@@ -182,9 +182,6 @@ struct DeltaRuleLayer {
     /// Queries, keys and values, in one matrix or in three, and what checkpoints call these.
     qkv: Projection,
     parts: &'static [Part],
-    /// Whether a checkpoint has the gate beside them, and what is written beside what fades, by heads with keys.
-    grouped: bool,
-    grouped_scalars: bool,
     convolution: Convolution,
     fading: Chain,
     written: Linear,
@@ -206,8 +203,7 @@ impl DeltaRule {
     ) -> Result<Box<dyn StateMixer>> {
         let (hidden, width, heads) = (config.hidden_size, self.value_width(), self.value_heads);
         let at = |part: Part| part.at(index);
-        let grouped = parameters.has(at(Part::StateQkvGate));
-        let (qkv, gate) = if grouped {
+        let (qkv, gate) = if parameters.has(at(Part::StateQkvGate)) {
             self.grouped(parameters, index, hidden)?
         } else {
             let gate = [Part::StateGate, Part::StateGateDown, Part::StateGateUp];
@@ -216,8 +212,7 @@ impl DeltaRule {
                 Chain::load(parameters, gate.map(at), hidden, width)?,
             )
         };
-        let grouped_scalars = parameters.has(at(Part::StateWrittenFading));
-        let (written, fading) = if grouped_scalars {
+        let (written, fading) = if parameters.has(at(Part::StateWrittenFading)) {
             self.grouped_scalars(parameters, index, hidden)?
         } else {
             let fading = [
@@ -249,8 +244,6 @@ impl DeltaRule {
                 1 => &[Part::StateQkv],
                 _ => &[Part::StateQuery, Part::StateKey, Part::StateValue],
             },
-            grouped,
-            grouped_scalars,
             qkv,
             convolution,
             fading,
@@ -343,47 +336,42 @@ impl StateMixer for DeltaRuleLayer {
         inventory.add_linear(&self.output)
     }
 
+    /// Checkpoints may have the gate beside queries, keys and values, and what is written beside what fades, both by heads
+    /// with keys.
     fn modules(&self) -> Vec<Module> {
         let rule = self.config;
-        let shared = rule.value_heads / rule.key_heads;
+        let qkv = self.qkv.matrices().iter().zip(self.parts);
+        let qkv = qkv.map(|(linear, part)| Module::single(*part, 0, linear));
+        let mut all: Vec<Module> = qkv
+            .chain(self.gate.modules())
+            .chain(self.fading.modules())
+            .collect();
+        all.push(Module::single(Part::StateWritten, 0, &self.written));
+        all.push(Module::single(Part::StateOutput, 0, &self.output));
         let grouped = |part: Part, slots: [(Part, usize); 2], sizes: &[usize]| {
             let places = slots.map(|(part, outputs)| {
-                let slot = Slot::Part(part, 0);
-                let first = 0;
                 let at = RowsAt {
-                    slot,
+                    slot: Slot::Part(part, 0),
                     outputs,
-                    first,
+                    first: 0,
                 };
                 (at, outputs)
             });
             let order = sorted_rows(rule.key_heads, sizes);
             joined(part, self.written.inputs(), &places, Some(order))
         };
-        let mut all = vec![Module::single(Part::StateOutput, 0, &self.output)];
-        if self.grouped {
-            let slots = [
+        if rule.fading == Fading::Heads && self.parts.len() == 1 {
+            let shared = rule.value_heads / rule.key_heads;
+            let (key, value) = (rule.key_size, shared * rule.value_size);
+            let large = [
                 (Part::StateQkv, rule.channels()),
                 (Part::StateGate, rule.value_width()),
             ];
-            let (key, value) = (rule.key_size, shared * rule.value_size);
-            all.push(grouped(
-                Part::StateQkvGate,
-                slots,
-                &[key, key, value, value],
-            ));
-        } else {
-            let qkv = self.qkv.matrices().iter().zip(self.parts);
-            all.extend(qkv.map(|(linear, part)| Module::single(*part, 0, linear)));
-            all.extend(self.gate.modules());
-        }
-        if self.grouped_scalars {
-            let slots = [Part::StateWritten, Part::StateFading];
-            let slots = slots.map(|part| (part, rule.value_heads));
-            all.push(grouped(Part::StateWrittenFading, slots, &[shared, shared]));
-        } else {
-            all.push(Module::single(Part::StateWritten, 0, &self.written));
-            all.extend(self.fading.modules());
+            let small = [Part::StateWritten, Part::StateFading];
+            let small = small.map(|part| (part, rule.value_heads));
+            let sizes = [key, key, value, value];
+            all.push(grouped(Part::StateQkvGate, large, &sizes));
+            all.push(grouped(Part::StateWrittenFading, small, &[shared, shared]));
         }
         all
     }

@@ -39,6 +39,7 @@ pub fn config(raw: &RawConfig) -> Result<DecoderConfig> {
 }
 
 pub const NAMES: Names = Names {
+    query: "",
     query_gate: "self_attn.q_proj",
     state_qkv: "linear_attn.in_proj_qkv",
     state_gate: "linear_attn.in_proj_z",
