@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "stringio"
+require "zlib"
 
 module Candle
   class Server
@@ -12,7 +13,9 @@ module Candle
       FORMATS = %w[json text srt verbose_json vtt].freeze
       TEXTS = %w[model language prompt response_format].freeze
       FORM = %r{\Amultipart/form-data}i
-      private_constant :FORMATS, :TEXTS, :FORM
+      # Whisper's frames per second, in which OpenAI counts where a segment begins.
+      FRAMES = 100
+      private_constant :FORMATS, :TEXTS, :FORM, :FRAMES
 
       # @param request [Request]
       # @return [Array] an answer of Rack: what is spoken
@@ -93,9 +96,15 @@ module Candle
       end
 
       def segment(segment, index)
-        { id: index, seek: 0, start: segment[:start], end: segment[:end], text: segment[:text],
-          tokens: segment[:tokens], temperature: segment[:temperature], avg_logprob: segment[:avg_logprob],
-          compression_ratio: 1.0, no_speech_prob: segment[:no_speech_prob] }
+        { id: index, seek: (segment[:start] * FRAMES).floor, start: segment[:start], end: segment[:end],
+          text: segment[:text], tokens: segment[:tokens], temperature: segment[:temperature],
+          avg_logprob: segment[:avg_logprob], compression_ratio: compression_ratio(segment[:text]),
+          no_speech_prob: segment[:no_speech_prob] }
+      end
+
+      # As Whisper measures how much a text repeats itself.
+      def compression_ratio(text)
+        text.bytesize.fdiv(Zlib::Deflate.deflate(text).bytesize)
       end
 
       def streamed(request, entry, file, options)

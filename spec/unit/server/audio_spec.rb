@@ -33,7 +33,9 @@ RSpec.describe Candle::Server do
     verbose = fields.merge(response_format: "verbose_json", "timestamp_granularities[]" => "word")
     found = send_form("transcriptions", verbose).json
     expect(found.values_at("task", "language", "duration")).to eq(["transcribe", "en", 0.8])
-    expect(found["segments"].first["tokens"]).to eq(direct.token_ids)
+    segment = found["segments"].first
+    expect(segment["tokens"]).to eq(direct.token_ids)
+    expect(segment["compression_ratio"]).to eq(segment["text"].bytesize.fdiv(Zlib.deflate(segment["text"]).bytesize))
     expect(found["words"].first.keys).to eq(%w[word start end])
     expect(send_form("transcriptions", { model: "labels" }).json["text"]).not_to be_empty
   end
