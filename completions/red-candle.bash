@@ -24,7 +24,7 @@ _red_candle() {
       entities:*) choices="--model --format --threshold --aggregation --json --output --field --device" ;;
       search:*) choices="--query --model --index --top --device --json" ;;
       serve:*) choices="--host --port --token --workers --lazy --cors --running --waiting --max-tokens --seconds --adapter --adapters --storage --log --device" ;;
-      mcp:*) choices="--embed --rerank --ner --chat --index --texts --max-tokens --device" ;;
+      mcp:*) choices="--embed --rerank --ner --transcribe --chat --index --texts --max-tokens --device" ;;
       worker:*) choices="--worker-id --model --port --callback-url --host --token --device" ;;
       pull:*) choices="--revision --all --locked --file --json" ;;
       lock:*) choices="--file --revision --all --json" ;;

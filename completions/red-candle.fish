@@ -110,6 +110,7 @@ complete -c red-candle -n '__fish_seen_subcommand_from serve' -l device -d 'cpu,
 complete -c red-candle -n '__fish_seen_subcommand_from mcp' -l embed -d 'embedding model, for the tools embed and search'
 complete -c red-candle -n '__fish_seen_subcommand_from mcp' -l rerank -d 'reranker, for the tool rerank'
 complete -c red-candle -n '__fish_seen_subcommand_from mcp' -l ner -d 'token classifier, for the tool extract'
+complete -c red-candle -n '__fish_seen_subcommand_from mcp' -l transcribe -d 'speech model, for the tool transcribe'
 complete -c red-candle -n '__fish_seen_subcommand_from mcp' -l chat -d 'language model, for the tool chat'
 complete -c red-candle -n '__fish_seen_subcommand_from mcp' -l index -d 'file of a Candle::Index or of red-candle search, for the tool search'
 complete -c red-candle -n '__fish_seen_subcommand_from mcp' -l texts -d 'texts of a Candle::Index: JSON lines with id and text, or numbered lines'

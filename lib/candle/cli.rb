@@ -225,6 +225,7 @@ module Candle
     method_option :embed, desc: "embedding model, for the tools embed and search"
     method_option :rerank, desc: "reranker, for the tool rerank"
     method_option :ner, desc: "token classifier, for the tool extract"
+    method_option :transcribe, desc: "speech model, for the tool transcribe"
     method_option :chat, desc: "language model, for the tool chat"
     method_option :index, desc: "file of a Candle::Index or of red-candle search, for the tool search"
     method_option :texts, desc: "texts of a Candle::Index: JSON lines with id and text, or numbered lines"

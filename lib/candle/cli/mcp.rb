@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "stringio"
+
 module Candle
   class CLI
     # `red-candle mcp`.
@@ -29,7 +31,7 @@ module Candle
       private
 
       def check_options
-        if options.values_at(:embed, :rerank, :ner, :chat).none?
+        if options.values_at(:embed, :rerank, :ner, :transcribe, :chat).none?
           raise ArgumentError, "mcp needs a model, as in: red-candle mcp --embed SOURCE"
         end
         if options[:index] && !options[:embed]
@@ -58,7 +60,8 @@ module Candle
 
       def tools
         [(embed_tool if options[:embed]), (rerank_tool if options[:rerank]), (search_tool if options[:index]),
-         (extract_tool if options[:ner]), (chat_tool if options[:chat])].compact
+         (extract_tool if options[:ner]), (transcribe_tool if options[:transcribe]),
+         (chat_tool if options[:chat])].compact
       end
 
       # Models are loaded by their first call.
@@ -114,6 +117,28 @@ module Candle
           found = found.select { |entity| wanted.include?(entity[:label].downcase) } if wanted
           { entities: found.map { |entity| entity.slice(:text, :label, :start, :end, :confidence) } }
         end
+      end
+
+      def transcribe_tool
+        properties = { path: { type: "string", description: "an audio file of this machine" },
+                       audio: { type: "string", description: "the bytes of an audio file, as Base64" },
+                       language: { type: "string", description: "such as en; found by the model where it is missing" },
+                       translate: { type: "boolean", description: "whether to translate into English" } }
+        tool("transcribe", "Writes down what is spoken in an audio file", properties, []) do |given|
+          task = given["translate"] ? :translate : :transcribe
+          found = model(:transcribe, :speech).transcribe(spoken(given), language: given["language"], task: task)
+          { text: found.text.strip, language: found.language,
+            segments: found.segments.map { |segment| segment.slice(:start, :end, :text) } }
+        end
+      end
+
+      def spoken(given)
+        path, audio = given.values_at("path", "audio")
+        raise InvalidInputError, "give either the path or the bytes of an audio file" unless [path, audio].one?
+
+        Audio.open(path || StringIO.new(audio.unpack1("m0")))
+      rescue ArgumentError
+        raise InvalidInputError, "audio is not valid Base64"
       end
 
       def chat_tool

@@ -51,6 +51,23 @@ RSpec.describe "red-candle mcp" do
     end
   end
 
+  it "transcribes files and bytes" do
+    path = File.expand_path("../../fixtures/audio/tones.wav", __dir__)
+    with_server("--transcribe", TinyModels.path("speech/whisper")) do |client|
+      expect(client.tools.map(&:name)).to eq(%w[transcribe])
+      model = Candle::Transcriber.from_pretrained(TinyModels.path("speech/whisper"), device: "cpu")
+      wanted = model.transcribe(path, language: "en")
+      found = client.call_tool("transcribe", { path: path, language: "en" })
+      expect(found.values_at("text", "language")).to eq([wanted.text.strip, "en"])
+      expect(found["segments"].map { |segment| segment["text"] }).to eq(wanted.segments.map { |one| one[:text] })
+      bytes = [File.binread(path)].pack("m0")
+      expect(client.call_tool("transcribe", { audio: bytes, language: "en" })).to eq(found)
+      [{}, { path: path, audio: bytes }, { audio: "?" }, { path: "missing.wav" }].each do |arguments|
+        expect { client.call_tool("transcribe", arguments) }.to raise_error(Candle::MCPToolError)
+      end
+    end
+  end
+
   it "answers invalid arguments as errors of the tool, and unknown tools as errors of the protocol" do
     with_server(*models) do |client|
       [["embed", {}], ["embed", { texts: "x" }], ["embed", { texts: ["x"], other: 1 }], ["rerank", { query: "x" }],
