@@ -62,7 +62,8 @@ pub(super) fn check(schema: &Value) -> Result<()> {
         referred: HashSet::new(),
         count: 0,
     };
-    found.collect(schema, "", 0)
+    found.collect(schema, "", 0)?;
+    found.check_any()
 }
 
 /// What values at paths must be multiples of. A `*` stands for any property or element.
@@ -129,17 +130,27 @@ impl<'a> Found<'a> {
         let divisor = Digits::of(divisor).ok_or_else(too_large)?;
         let known = self.by_path.get(path).copied();
         let own = known.map_or(Some(divisor), |known| known.lcm(divisor));
-        let own = own.ok_or_else(too_large)?;
+        let own = bounded(own)?;
         self.by_path.insert(path.to_owned(), own);
-        let any = path.rfind('/').map(|at| format!("{}/*", &path[..at]));
-        let beside = any.filter(|any| any != path);
-        let beside = beside.and_then(|any| self.by_path.get(&any).copied());
-        let all = beside.map_or(Some(own), |beside| beside.lcm(own));
-        match all {
-            Some(all) if all.digits <= LARGEST.into() => Ok(()),
-            _ => Err(too_large()),
-        }
+        Ok(())
     }
+
+    /// What holds for any property or element holds for each that has a name.
+    fn check_any(&self) -> Result<()> {
+        for (path, own) in &self.by_path {
+            let any = path.rfind('/').map(|at| format!("{}/*", &path[..at]));
+            if let Some(any) = any.and_then(|any| self.by_path.get(&any)) {
+                bounded(any.lcm(*own))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bounded(divisor: Option<Digits>) -> Result<Digits> {
+    divisor
+        .filter(|divisor| divisor.digits <= LARGEST.into())
+        .ok_or_else(too_large)
 }
 
 fn lists<'a>(map: &'a Map<String, Value>, keyword: &str) -> impl Iterator<Item = &'a Value> {
