@@ -272,9 +272,9 @@ impl<'a> Parameters<'a> {
     fn grouped_matrix(&self, place: Place, inputs: usize, outputs: usize) -> Result<Tensor> {
         let shape = self.shape(place)?;
         let weight = match shape[..] {
-            [rows, read, 1] if rows == outputs && read > 0 && inputs % read == 0 => {
+            [rows, read, 1] if rows == outputs && read > 0 && inputs.is_multiple_of(read) => {
                 let groups = inputs / read;
-                if outputs % groups != 0 {
+                if !outputs.is_multiple_of(groups) {
                     return Err(self.misfit(place, &[outputs, inputs]));
                 }
                 self.tensor(place)?
