@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the lowest to the highest.
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 15] = [
     "runtime",
     "quant",
     "files",
     "weights",
     "text",
     "image",
+    "audio",
     "kernels",
     "tensor",
     "vector_index",

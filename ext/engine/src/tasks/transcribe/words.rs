@@ -331,7 +331,7 @@ mod tests {
         let spoken = [0, 0, 0, 1, 1, 2, 2, 2];
         let costs: Vec<Vec<f32>> = (0..3)
             .map(|row| {
-                let cost = |&token: &usize| if token == row { -1.0 } else { 0.0 };
+                let cost = |&token: &usize| if token == row { -1.0 } else { 1.0 };
                 spoken.iter().map(cost).collect()
             })
             .collect();

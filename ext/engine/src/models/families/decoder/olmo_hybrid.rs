@@ -50,6 +50,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         state_norm: "linear_attn.o_norm",
         state_output: "linear_attn.o_proj",
         post_mlp_norm: olmo2::NAMES.post_mlp_norm,
+        query: "self_attn.q_proj",
         query_gate: "",
         ..qwen3_next::NAMES
     },

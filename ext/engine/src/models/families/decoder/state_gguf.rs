@@ -158,6 +158,8 @@ pub fn nemotron(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     let words = [MAMBA, &[("moe_latent_size", "moe_latent_size")]];
     let mut config = file.like_with(nemotron_h::FAMILY.config, &words.concat(), said)?;
     config.mlp.kind = MlpKind::Plain;
+    // Adapters of its MLPs are not placed as the checkpoint has them.
+    config.row_order = RowOrder::Changed;
     Ok(config)
 }
 
