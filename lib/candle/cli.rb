@@ -149,6 +149,7 @@ module Candle
     method_option :words, type: :boolean, desc: "times of words, in json"
     method_option :prompt, desc: "text whose spelling is followed"
     method_option :output, aliases: "-o", desc: "output file; results are appended"
+    json_option
     device_option
     # Speech to text.
     def transcribe(*files)

@@ -8,6 +8,7 @@ require "tmpdir"
 RSpec.describe "A model that computes what is no number" do
   nan = { "F32" => [Float::NAN].pack("e"), "F16" => "\x00\x7E".b }
   photo = File.expand_path("../fixtures/images/photo.png", __dir__)
+  tones = File.expand_path("../fixtures/audio/tones.wav", __dir__)
   short = { max_length: 2 }.freeze
   told = [Candle::DeviceError, /computed values that aren't numbers \(NaN/]
   no_word = [Candle::GenerationError, /no usable logits \(all are NaN/]
@@ -31,6 +32,7 @@ RSpec.describe "A model that computes what is no number" do
     [:Reranker, "bert-reranker", "classifier.bias", told, ->(model) { model.rerank("the", %w[fox dog]) }],
     [:EmbeddingModel, "bert-sentence", "embeddings.LayerNorm.bias", told, ->(model) { model.embed("the fox") }],
     [:NER, "bert-token", "classifier.bias", told, ->(model) { model.extract_entities("the fox") }],
+    [:QuestionAnswerer, "bert-question", "qa_outputs.bias", told, ->(model) { model.answer("who?", "the fox") }],
     [:MaskedLM, "bert-masked", "cls.predictions.bias", told, ->(model) { model.fill("the [MASK]") }],
     [:SparseEmbeddingModel, "splade", "bert.embeddings.LayerNorm.bias", told, ->(model) { model.search("a", ["fox"]) }],
     [:LateInteractionModel, "colbert", "embeddings.LayerNorm.beta", told, ->(model) { model.score("a", ["fox"]) }],
@@ -40,6 +42,7 @@ RSpec.describe "A model that computes what is no number" do
     [:ImageEmbeddingModel, "dinov2", "layernorm.bias", told, ->(model) { model.embed(photo) }],
     [:LLM, "decoders/llama", "model.norm.weight", no_word, ->(model) { model.generate("the", **short) }],
     [:Seq2Seq, "seq2seq/t5", "decoder.final_layer_norm.weight", no_word, ->(model) { model.generate("a", **short) }],
+    [:Transcriber, "speech/whisper", "model.decoder.layer_norm.bias", no_word, ->(model) { model.transcribe(tones) }],
     [:VLM, "llava", "language_model.model.norm.weight", no_word, ->(model) { model.ask(photo, "fox", **short) }]
   ]
 

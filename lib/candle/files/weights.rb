@@ -67,7 +67,7 @@ module Candle
     # @return [String] the tensor's bytes in that type, little-endian
     # @raise [InvalidInputError] when its rows are not whole blocks of the type
     def encoded(name, type, heads: nil)
-      _encoded(named(name), type.to_s, heads)
+      _encoded(named(name), Arguments.label(type, "type"), heads)
     end
 
     # @param name [String, Symbol]

@@ -129,7 +129,8 @@ module Candle
     def temperatures(value)
       return if value.nil?
 
-      Array(value).map do |temperature|
+      given = Arguments.list(value)
+      (Array === given ? given : [given]).map do |temperature|
         number = Arguments.float(temperature, "temperature")
         raise ArgumentError, "temperature must be between 0 and 2, not #{number}" unless number.between?(0, 2)
 

@@ -31,10 +31,12 @@ class HostileArguments
     DType: -> { Candle::DType.parse(:f32) }
   }.freeze
   # What has no instances worth attacking: results and errors, those that read the command line, serve, log or go to the
-  # hub, settings of the whole process, and parts of a generation that only the model makes.
-  OTHER_CLASSES = %i[AnswerReader AnswerRun CLI Completion EitherKeys HarmonySplitter LiteralContent LogSubscriber
-                     LoggingConfiguration MarkedText ModelRegistry ModelsLock Progress Railtie Reasoning
-                     ReasoningFormat ReasoningSplitter Server Transcription Worker].freeze
+  # hub, settings of the whole process, parts of a generation that only the model makes, and those that write
+  # checkpoints, whose sources the kind "quantized" damages.
+  OTHER_CLASSES = %i[AnswerReader AnswerRun CLI Completion DenseWriter EitherKeys GgufLayout GgufVocabulary GgufWriter
+                     HarmonySplitter LiteralContent LogSubscriber LoggingConfiguration MarkedText ModelRegistry
+                     ModelsLock Progress Quantizer Railtie Reasoning ReasoningFormat ReasoningSplitter Server
+                     Transcription Worker].freeze
   # They end the instance, answer from the network or wait for someone.
   LEFT_OUT = %i[initialize close synchronize embed_each generate_each register_tokenizer new].freeze
 

@@ -28,6 +28,8 @@ class Mutations
     value = JSON.parse(text)
     (1 + @random.rand(3)).times { value = changed(value, 0) }
     JSON.generate(value, max_nesting: 0)
+  rescue JSON::ParserError
+    bytes(text) # damaged before
   end
 
   # @return [String] a safetensors file whose header, of the right length, says something else

@@ -4,8 +4,6 @@
 pub(crate) mod batching;
 pub(crate) mod dynamic_batcher;
 pub(crate) mod leader;
-#[cfg(test)]
-mod once_per_load;
 pub mod scheduler;
 pub(crate) mod seq2seq;
 pub mod speculation;

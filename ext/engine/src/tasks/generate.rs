@@ -3,6 +3,8 @@
 mod draft;
 #[cfg(test)]
 mod failed_steps;
+#[cfg(test)]
+mod once_per_load;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;

@@ -70,12 +70,11 @@ impl Attention {
             parameters.optional_norm(part.at(number), widths, config.layer_norm())
         };
         let global = [Part::GlobalQuery, Part::GlobalKey, Part::GlobalValue];
-        let sees_all = match parameters.has(Part::GlobalQuery.at(number)) {
-            true => {
-                let parts = global.map(|part| (part.at(number), shape.width()));
-                Some(parameters.split(&parts, shape.hidden_size)?)
-            }
-            false => None,
+        let sees_all = if parameters.has(Part::GlobalQuery.at(number)) {
+            let parts = global.map(|part| (part.at(number), shape.width()));
+            Some(parameters.split(&parts, shape.hidden_size)?)
+        } else {
+            None
         };
         Ok(Self {
             qkv: parameters.qkv(number, &shape, config.qkv, Join::Dense)?,

@@ -82,9 +82,10 @@ impl Encoder {
         let config = self.config();
         let dense = parameters.optional_linear(wanted.dense, config.hidden_size)?;
         let inner = dense.as_ref().map_or(config.hidden_size, Linear::outputs);
-        let second_dense = match masked {
-            true => parameters.optional_linear(Part::MaskedSecond, inner)?,
-            false => None,
+        let second_dense = if masked {
+            parameters.optional_linear(Part::MaskedSecond, inner)?
+        } else {
+            None
         };
         let inner = second_dense.as_ref().map_or(inner, Linear::outputs);
         let output = if masked {

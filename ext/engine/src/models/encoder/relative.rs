@@ -80,9 +80,10 @@ impl RelativePositions {
                 farthest,
                 directions,
             } => {
-                let tables = match parts.names().separates_relative_tables() {
-                    true => config.stored_layers(),
-                    false => 1,
+                let tables = if parts.names().separates_relative_tables() {
+                    config.stored_layers()
+                } else {
+                    1
                 };
                 let table = |layer: usize| {
                     let place = Part::RelativeTable.at(0).expert(layer);

@@ -147,14 +147,18 @@ impl GgufFile<'_> {
             let has = |name: &str| self.shape(&format!("blk.{layer}.{name}")).is_some();
             STATES.iter().any(|all| all.iter().all(|name| has(name)))
         };
-        let kinds = (0..layer_count).map(|layer| match keeps(layer) {
-            true => "linear_attention",
-            false => FULL,
+        let kinds = (0..layer_count).map(|layer| {
+            if keeps(layer) {
+                "linear_attention"
+            } else {
+                FULL
+            }
         });
         let kinds: Vec<_> = kinds.collect();
-        match kinds.iter().all(|kind| *kind == FULL) {
-            true => Vec::new(),
-            false => kinds,
+        if kinds.iter().all(|kind| *kind == FULL) {
+            Vec::new()
+        } else {
+            kinds
         }
     }
 

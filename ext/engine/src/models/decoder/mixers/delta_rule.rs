@@ -127,9 +127,10 @@ impl Scan for DeltaRule {
 
     fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
         let (key_size, value_size) = (self.key_size, self.value_size);
-        let key_head = match self.in_turns {
-            true => lane % self.key_heads,
-            false => lane / (self.value_heads / self.key_heads),
+        let key_head = if self.in_turns {
+            lane % self.key_heads
+        } else {
+            lane / (self.value_heads / self.key_heads)
         };
         let query_start = key_head * key_size;
         let key_start = self.key_width() + query_start;

@@ -106,9 +106,10 @@ pub fn granite(file: &GgufFile<'_>) -> Result<DecoderConfig> {
             ("expert_count", "num_local_experts"),
         ],
     ];
-    let positions = match file.flag("rope.scaling.finetuned", false)? {
-        true => "rope",
-        false => "nope",
+    let positions = if file.flag("rope.scaling.finetuned", false)? {
+        "rope"
+    } else {
+        "nope"
     };
     let said = json!({"mamba_d_head": "auto", "position_embedding_type": positions});
     file.like_with(granitemoehybrid::FAMILY.config, &words.concat(), said)
@@ -117,9 +118,10 @@ pub fn granite(file: &GgufFile<'_>) -> Result<DecoderConfig> {
 
 /// Falcon's are files of Mamba that say so.
 pub fn mamba(file: &GgufFile<'_>) -> Result<DecoderConfig> {
-    let config = match file.flag("ssm.dt_b_c_rms", false)? {
-        true => falcon_mamba::FAMILY.config,
-        false => mamba::FAMILY.config,
+    let config = if file.flag("ssm.dt_b_c_rms", false)? {
+        falcon_mamba::FAMILY.config
+    } else {
+        mamba::FAMILY.config
     };
     file.like(config, MAMBA)
 }

@@ -8,9 +8,10 @@ pub const FAMILY: Family<EncoderConfig> = Family {
         let narrow = narrow(raw, config.hidden_size)?;
         config.head_size = narrow.width / config.head_count;
         config.embedding_size = opt_width(raw, "embedding_size")?.unwrap_or(128);
-        config.mechanisms.embedding_order = match flag(raw, "trigram_input", true)? {
-            true => EmbeddingOrder::FirstOfThree,
-            false => EmbeddingOrder::First,
+        config.mechanisms.embedding_order = if flag(raw, "trigram_input", true)? {
+            EmbeddingOrder::FirstOfThree
+        } else {
+            EmbeddingOrder::First
         };
         config.mechanisms.narrow = Some(narrow);
         Ok(config)

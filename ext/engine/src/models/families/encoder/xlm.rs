@@ -9,9 +9,10 @@ pub const FAMILY: Family<EncoderConfig> = Family {
         let mut config = encoder(raw, "xlm")?;
         refuse(raw, &["asm"])?;
         config.token_types = 0;
-        config.mlp.activation = match flag(raw, "gelu_activation", true)? {
-            true => Activation::Gelu,
-            false => Activation::Relu,
+        config.mlp.activation = if flag(raw, "gelu_activation", true)? {
+            Activation::Gelu
+        } else {
+            Activation::Relu
         };
         if flag(raw, "pre_norm", false)? {
             config = pre_norm(config);

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::leader::TABLES;
-use super::ContextOverflow;
 use crate::generation::{GenerationConfig, TokenRules};
+use crate::serving::leader::TABLES;
+use crate::serving::ContextOverflow;
 use crate::tasks::{
     Extras, Generation, LanguageModel, LoadOptions, Request, Seq2SeqGeneration, Seq2SeqModel,
     Seq2SeqSettings,
