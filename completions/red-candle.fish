@@ -69,6 +69,7 @@ complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l translate 
 complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l words -d 'times of words, in json'
 complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l prompt -d 'text whose spelling is followed'
 complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l output -d 'output file; results are appended'
+complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l json -d 'write JSON'
 complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'
 complete -c red-candle -n '__fish_seen_subcommand_from classify' -l model -d 'the classifier'
 complete -c red-candle -n '__fish_seen_subcommand_from classify' -l format -x -a 'jsonl csv'

@@ -127,7 +127,7 @@ module Candle
     end
 
     def temperatures(value)
-      return if value.nil?
+      return if NilClass === value
 
       given = Arguments.list(value)
       (Array === given ? given : [given]).map do |temperature|
