@@ -270,7 +270,7 @@ impl Model {
         let (mut cache, mut all) = (Cache::default(), Vec::new());
         for token in some_tokens(6) {
             let ids = vec![token; self.sequences.len()];
-            let (logits, next) = model.write(&ids, &cache, &memory, &cancel)?;
+            let (logits, next) = model.decode(&ids, &cache, &memory, &cancel)?;
             cache = next;
             all.extend(numbers(&logits)?);
         }

@@ -120,7 +120,7 @@ impl Seq2Seq {
         Ok((logits, caches.remove(0)))
     }
 
-    /// `write` for several groups of rows, which may be of different lengths, in one pass over the
+    /// `decode` for several groups of rows, which may be of different lengths, in one pass over the
     /// weights: logits of all rows, and each group's cache.
     pub fn write_together(
         &self,

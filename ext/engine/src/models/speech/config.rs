@@ -56,7 +56,7 @@ pub enum SpeechOutput {
     /// A decoder writes tokens.
     Text {
         decoder: Box<DecoderShape>,
-        names: Names,
+        names: Box<Names>,
     },
     /// A token or the blank for every state.
     Labels { vocab_size: usize, blank: u32 },

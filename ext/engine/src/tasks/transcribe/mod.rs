@@ -66,6 +66,9 @@ impl Sound {
     }
 }
 
+/// Segments by the number of their audio.
+pub type NewSegments = Vec<(usize, Vec<Segment>)>;
+
 /// A speech model with what it needs around it; immutable, shared by all calls.
 pub struct TranscribeModel {
     kind: Kind,
@@ -334,7 +337,7 @@ impl Transcribing {
 
     /// Computes the next window of each audio that is not over. Returns the new segments by audio, `None` once
     /// all audios are over.
-    pub fn step(&self, cancel: &CancelToken) -> Result<Option<Vec<(usize, Vec<Segment>)>>> {
+    pub fn step(&self, cancel: &CancelToken) -> Result<Option<NewSegments>> {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         if progress.iter().all(|one| one.over) {
             return Ok(None);

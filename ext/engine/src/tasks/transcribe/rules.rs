@@ -32,7 +32,7 @@ fn follow_times(tokens: &WhisperTokens, written: &[u32], scores: &mut [f32]) {
         _ => {}
     }
     if let Some(&last) = written.iter().rev().find(is_time) {
-        let least = last as usize + usize::from(!(after_time && !after_pair));
+        let least = last as usize + usize::from(!after_time || after_pair);
         let least = least.min(scores.len());
         forbid(&mut scores[first..least]);
     }

@@ -24,7 +24,7 @@ pub const FAMILY: Family<SpeechConfig> = Family {
                     vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
                     output_scale: 1.0,
                 }),
-                names: WHISPER_DECODER,
+                names: Box::new(WHISPER_DECODER),
             },
         })
     },
