@@ -26,6 +26,12 @@ module Candle
     # @!method generate(event)
     #   @param event [ActiveSupport::Notifications::Event]
     #   @return [void]
+    # @!method answer(event)
+    #   @param event [ActiveSupport::Notifications::Event]
+    #   @return [void]
+    # @!method transcribe(event)
+    #   @param event [ActiveSupport::Notifications::Event]
+    #   @return [void]
     Instrumentation::CALLS.map { |_, event,| event }.uniq.each do |name|
       define_method(name) { |event| debug { line(name, event) } }
     end
