@@ -83,7 +83,7 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
     let timestamps: Option<String> = model::setting(ruby, settings, "timestamps")?;
     let condition = model::setting(ruby, settings, "condition_on_previous_text")?;
     let seed = model::setting(ruby, settings, "seed")?;
-    // A threshold that is not given is none.
+    // A missing threshold is not applied.
     let threshold = |name: &str| model::setting(ruby, settings, name);
     Ok(TranscribeSettings {
         language: model::setting(ruby, settings, "language")?,

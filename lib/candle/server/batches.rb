@@ -117,7 +117,7 @@ module Candle
         Candle.logger.error { "batches: #{e.class}: #{e.message}" }
       end
 
-      # Whoever adds a batch after this finds no thread, and begins another.
+      # A batch added after this finds no thread and starts another.
       def done?
         @mutex.synchronize do
           next false if work? && !gate.closed?

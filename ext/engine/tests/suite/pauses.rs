@@ -148,7 +148,7 @@ fn streams_that_begin_together_decode_together() {
     assert_eq!(found, expected);
 }
 
-/// Whoever has streamed for a while does not wait for the prompts of those that come later.
+/// A stream that is under way does not wait for the prompts of those that come later.
 #[test]
 fn a_stream_under_way_does_not_wait_for_others_that_begin() {
     let model = Arc::new(roomy("mistral", 1024));

@@ -68,7 +68,7 @@ impl<'a> Spans<'a> {
         !self.sees_all.is_empty()
     }
 
-    /// The row that stands so far behind (ahead where negative) each one in its sequence; zeros where there is none.
+    /// The row that stands so far behind (ahead where negative) each one in its sequence; zeros outside of the sequence.
     pub fn neighbours(&self, x: &Tensor, distance: isize) -> Result<Tensor> {
         if distance == 0 {
             return Ok(x.clone());

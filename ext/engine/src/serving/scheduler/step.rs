@@ -18,7 +18,7 @@ use base::runtime::threads;
 /// short one for others too is brought to its end.
 const SHORT: usize = 64;
 
-/// Whoever streams a sequence of fewer tokens than this bears a step with whole prompts: requests that came at the
+/// A stream of fewer tokens than this bears a step with whole prompts: requests that came at the
 /// same time then decode together from nearly the same step on.
 const YOUNG: usize = 4;
 
