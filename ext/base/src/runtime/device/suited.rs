@@ -53,6 +53,16 @@ impl Device {
         }
     }
 
+    /// Within how many steps the prompts that wait are to be read, however long the gaps between the tokens of others
+    /// become. A GPU reads many rows at once faster than few after each other, so that a growing queue is worth longer
+    /// steps; a CPU gains nothing by them.
+    pub fn backlog_steps(self) -> Option<usize> {
+        match self {
+            Self::Cpu => None,
+            Self::Cuda(_) | Self::Metal(_) => Some(16),
+        }
+    }
+
     /// How much free memory counts where nobody has said how much to take of it: the host's is for others, too.
     pub fn most_memory(self) -> usize {
         match self {

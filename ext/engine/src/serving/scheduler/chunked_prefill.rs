@@ -63,6 +63,13 @@ impl ChunkedPrefill {
         }
     }
 
+    /// How many tokens of prompts a step has to read so that those that wait are read within `steps`. `pending` is
+    /// what each request has yet to read; those with one token decode.
+    pub fn backlog(pending: impl Iterator<Item = usize>, steps: Option<usize>) -> usize {
+        let waiting = pending.filter(|&tokens| tokens > 1).sum::<usize>();
+        steps.map_or(0, |steps| waiting / steps.max(1))
+    }
+
     /// What a step of so many sequences takes. Where it was not measured, that of fewer sequences stands in, or
     /// the share that so many of more sequences have in theirs: rather too little than too much.
     fn usual(&self, sequences: usize) -> Option<f64> {
@@ -155,6 +162,14 @@ mod tests {
         assert_eq!(prefill.part(4, 256), 0);
         prefill.note(4, 0, 0, milliseconds(10.0));
         assert!(prefill.part(4, 256) > 0);
+    }
+
+    #[test]
+    fn a_queue_of_prompts_makes_parts_longer_where_the_device_gains_by_it() {
+        let pending = [1, 1000, 1, 600];
+        assert_eq!(ChunkedPrefill::backlog(pending.into_iter(), Some(16)), 100);
+        assert_eq!(ChunkedPrefill::backlog(pending.into_iter(), None), 0);
+        assert_eq!(ChunkedPrefill::backlog([1, 1].into_iter(), Some(16)), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
+use super::chunked_prefill::ChunkedPrefill;
 use super::{Request, RequestState, Scheduler, Shared};
 use crate::generation::Scores;
 use crate::models::decoder::model::Reading;
@@ -110,7 +111,12 @@ impl Scheduler {
             (0, _) => most,
             (decoding, true) => match prefill.part(decoding, most) {
                 0 => 0,
-                part => part.max(self.device.least_part()),
+                part => {
+                    let waiting = requests.iter().filter(|one| one.goes_on);
+                    let pending = waiting.map(|one| one.request.state().pending().len());
+                    let backlog = ChunkedPrefill::backlog(pending, self.device.backlog_steps());
+                    part.max(self.device.least_part()).max(backlog).min(most)
+                }
             },
             (_, false) if decoding.iter().any(|one| one.streams) => most,
             (decoding, false) => prefill
