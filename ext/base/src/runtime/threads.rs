@@ -81,12 +81,20 @@ const NEXT_TRY: Duration = Duration::from_micros(50);
 /// not another call: its own would end only after it. While every thread is busy, the call can be
 /// interrupted where the thread is [`interruptible`].
 pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    let (mut work, mut result) = (Some(work), None);
+    run_in_pool(&mut || result = work.take().map(|work| work()))?;
+    result.ok_or_else(|| Error::Internal("a call ended without a result".to_owned()))
+}
+
+/// Runs `work` once in the pool. Compiled once for all calls.
+fn run_in_pool(work: &mut (dyn FnMut() + Send)) -> Result<()> {
     let pool = current(Use::Calls)?;
     if is_worker() {
-        return Ok(pool.install(work));
+        pool.install(work);
+        return Ok(());
     }
-    let (cancel, mut result) = (interrupt(), None);
-    let job = Job::new(|| result = Some(holding(&IN_CALL, work)));
+    let cancel = interrupt();
+    let job = Job::new(|| holding(&IN_CALL, work));
     loop {
         job.queue(&pool, || !IN_CALL.get());
         match job.wait(&cancel) {
@@ -98,11 +106,10 @@ pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
             Ending::TakenBack => return Err(Error::Interrupted),
         }
     }
-    if let Some(payload) = job.take_panic() {
-        resume_unwind(payload);
+    match job.take_panic() {
+        Some(payload) => resume_unwind(payload),
+        None => Ok(()),
     }
-    drop(job);
-    result.ok_or_else(|| Error::Internal("a call ended without a result".to_owned()))
 }
 
 /// Whether this thread is one of a pool's.

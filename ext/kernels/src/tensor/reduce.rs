@@ -229,13 +229,19 @@ fn each_row<T: WithDType, U: WithDType>(
         if all.len().max(outer) < PARALLEL {
             return (0..outer).map(row).collect();
         }
-        (0..outer)
-            .into_par_iter()
-            .with_min_len(CHUNK / inner.clamp(1, CHUNK))
-            .map(row)
-            .collect()
+        rows_over_the_pool(outer, CHUNK / inner.clamp(1, CHUNK), &row)
     })?;
     Ok(Tensor::from_vec(results, outer, &Device::Cpu)?)
+}
+
+/// The results of `row` for so many rows, at least `least` of them by one task. Compiled once per element type.
+fn rows_over_the_pool<U: Send>(
+    count: usize,
+    least: usize,
+    row: &(dyn Fn(usize) -> Result<U> + Sync),
+) -> Result<Vec<U>> {
+    let rows = (0..count).into_par_iter().with_min_len(least);
+    rows.map(row).collect()
 }
 
 fn reduce_rows_on_gpu(reduction: Reduction, rows: &Tensor) -> Result<Tensor> {

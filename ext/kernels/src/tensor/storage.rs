@@ -58,17 +58,23 @@ pub(super) fn fill<U: WithDType>(
         return Ok(result);
     }
     let mut result = Vec::with_capacity(count);
-    result.spare_capacity_mut()[..count]
-        .par_chunks_mut(CHUNK)
-        .enumerate()
-        .try_for_each(|(index, part)| {
-            cancel.check()?;
-            write(index * CHUNK, zeroed(part));
-            Ok::<(), Error>(())
-        })?;
+    each_part(&mut result.spare_capacity_mut()[..count], &|index, part| {
+        cancel.check()?;
+        write(index * CHUNK, zeroed(part));
+        Ok(())
+    })?;
     // SAFETY: every part was zeroed at least.
     unsafe { result.set_len(count) };
     Ok(result)
+}
+
+/// Runs `work` on every part of a fresh vector, over the pool. Compiled once per element type, not per operation.
+fn each_part<U: Send>(
+    all: &mut [MaybeUninit<U>],
+    work: &(dyn Fn(usize, &mut [MaybeUninit<U>]) -> Result<()> + Sync),
+) -> Result<()> {
+    let parts = all.par_chunks_mut(CHUNK).enumerate();
+    parts.try_for_each(|(index, part)| work(index, part))
 }
 
 /// A part of a fresh vector, small enough to be in cache when it is written again.
