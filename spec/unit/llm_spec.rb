@@ -325,6 +325,17 @@ RSpec.describe Candle::LLM do
     expect { llm.perplexity("the") }.to raise_error(Candle::InvalidInputError, /two tokens/)
   end
 
+  it "measures the divergence from another model" do
+    other = described_class.from_pretrained(File.join(fixtures, "qwen3"), device: "cpu")
+    text = "the dog is in"
+    expect(llm.kl_divergence(text, reference: llm)).to eq({ mean: 0.0, max: 0.0, same_token: 1.0 })
+    found = llm.kl_divergence(text, reference: other)
+    expect(found[:max]).to be >= found[:mean]
+    expect(found[:mean]).to be > 1e-4
+    expect { llm.kl_divergence("the", reference: other) }.to raise_error(Candle::InvalidInputError, /two tokens/)
+    expect { llm.kl_divergence(text, reference: "other") }.to raise_error(ArgumentError, /must be a Candle::LLM/)
+  end
+
   it "takes a positional device and refuses unknown keywords" do
     expect(described_class.from_pretrained(File.join(fixtures, "llama"), "cpu").device.kind).to eq(:cpu)
     expect { llm.generate("a", config: nil) }.to raise_error(ArgumentError, /config must be .* not nil/)

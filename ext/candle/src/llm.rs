@@ -89,6 +89,22 @@ fn logprobs(
     })
 }
 
+/// `[kl, whether the likeliest token is the same]` of each prediction but the last.
+fn divergence(
+    ruby: &Ruby,
+    llm: &RbLlm,
+    reference: Obj<RbLlm>,
+    ids: Vec<u32>,
+    adapter: Option<String>,
+) -> Result<Vec<(f32, bool)>, Error> {
+    let model = llm.model.get(ruby)?;
+    let reference = reference.model.get(ruby)?;
+    let found = gvl::leave(ruby, |cancel| {
+        model.divergence(&reference, &ids, adapter.as_deref(), cancel)
+    })?;
+    Ok(found.iter().map(|one| (one.kl, one.same_token)).collect())
+}
+
 /// Begins a run, which is computed with all others from now on. `prompt` is `Ids` or an Array of them.
 fn begin(ruby: &Ruby, llm: &RbLlm, prompt: Value, settings: RHash) -> Result<RbRun, Error> {
     let model = llm.model.get(ruby)?;
@@ -296,6 +312,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_adapters", method!(adapters, 0))?;
     class.define_private_method("_context_length", method!(context_length, 0))?;
     class.define_private_method("_logprobs", method!(logprobs, 2))?;
+    class.define_private_method("_divergence", method!(divergence, 3))?;
     class.define_private_method("_begin", method!(begin, 2))?;
     class.define_private_method("_clear_cache", method!(clear_cache, 0))?;
     model::define_stats!(class, RbLlm)?;

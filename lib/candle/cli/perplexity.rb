@@ -15,27 +15,38 @@ module Candle
       # @return [void]
       def call(source, file)
         text = file == "-" ? $stdin.read : File.read(file, encoding: "UTF-8")
-        found = measure(source, text)
-        other = options[:against] && measure(options[:against], text)
+        model = load_model(:llm, source)
+        other = options[:against] && load_model(:llm, options[:against])
+        found = measure(model, pieces(model, text))
         result = summary(source, found)
-        result = result.merge(against: summary(options[:against], other), **difference(found, other)) if other
+        result = result.merge(comparison(model, other, text, found)) if other
         show(result) { puts lines(result) }
       end
 
       private
 
-      # Pieces that fit the context, each read alone; tokens of a piece but the first have a log probability.
-      def measure(source, text)
-        model = load_model(:llm, source)
-        ids = model.tokenizer.encode(text)
+      # Pieces that fit the context of each model, each read alone.
+      def pieces(*models, text)
+        ids = models.first.tokenizer.encode(text)
         raise InvalidInputError, "perplexity needs a text of at least two tokens" if ids.size < 2
 
-        pieces = ids.each_slice([model.context_length - ROOM, 2].max).map { |piece| model.tokenizer.decode(piece) }
+        length = models.map(&:context_length).min - ROOM
+        ids.each_slice([length, 2].max).map { |piece| models.first.tokenizer.decode(piece) }
+      end
+
+      # Tokens of a piece but the first have a log probability.
+      def measure(model, pieces)
         pieces.flat_map { |piece| model.logprobs(piece).filter_map { |token| token[:logprob] } }
       end
 
       def summary(source, logprobs)
         { model: source, tokens: logprobs.size, perplexity: Math.exp(-logprobs.sum / logprobs.size) }
+      end
+
+      def comparison(model, other, text, found)
+        reference = measure(other, pieces(other, text))
+        { against: summary(options[:against], reference), **difference(found, reference),
+          **divergence(model, other, pieces(model, other, text)) }
       end
 
       def difference(found, other)
@@ -47,6 +58,16 @@ module Candle
         { ratio: Math.exp(-changes.sum / changes.size), mean_change: changes.sum(&:abs) / changes.size }
       end
 
+      # Means of pieces, by their predictions.
+      def divergence(model, other, pieces)
+        weights = pieces.map { |piece| model.tokenizer.encode(piece).size - 1 }
+        found = pieces.zip(weights).select { |_, weight| weight.positive? }
+        parts = found.map { |piece, weight| [model.kl_divergence(piece, reference: other), weight] }
+        mean = ->(key) { parts.sum { |part, weight| part[key] * weight } / parts.sum(&:last) }
+        { kl_divergence: mean.call(:mean), max_kl_divergence: parts.map { |part, _| part[:max] }.max,
+          same_token: mean.call(:same_token) }
+      end
+
       def lines(result)
         models = [result, result[:against]].compact
         models = models.map do |one|
@@ -54,7 +75,9 @@ module Candle
         end
         return models unless result[:ratio]
 
-        models << format("ratio %<ratio>.5f, mean change of a token's log probability %<mean_change>.5f", result)
+        models << format("ratio %<ratio>.5f, mean change of a token's log probability %<mean_change>.5f", result) <<
+          format("KL divergence: mean %<kl_divergence>.5f, largest %<max_kl_divergence>.5f; " \
+                 "the same likeliest token in %<share>.1f %%", share: 100 * result[:same_token], **result)
       end
     end
   end

@@ -312,6 +312,29 @@ module Candle
       Math.exp(-values.sum / values.size)
     end
 
+    # How far what this model predicts is from what another one predicts: what a quantization costs, where perplexity of
+    # a short text says little.
+    #
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+    #   llm.kl_divergence("the dog is in", reference: llm) # => {mean: 0.0, max: 0.0, same_token: 1.0}
+    #
+    # @param text [String] at least two tokens
+    # @param reference [LLM] a model of the same vocabulary, such as the one before quantization
+    # @return [Hash] `{mean:, max:, same_token:}`: Kullback and Leibler's divergence from the reference in nats, and the
+    #   share of predictions whose likeliest token is the same
+    # @raise [InvalidInputError] when the vocabularies differ or the text is too short
+    def kl_divergence(text, reference:)
+      raise ArgumentError, "reference: must be a Candle::LLM, not #{reference.class}" unless reference.is_a?(LLM)
+
+      ids = tokenizer.encode(text)
+      raise InvalidInputError, "kl_divergence needs a text of at least two tokens" if ids.size < 2
+
+      found = _divergence(reference, ids, active_adapter)
+      values = found.map(&:first)
+      { mean: values.sum / values.size, max: values.max, same_token: found.count(&:last).fdiv(found.size) }
+    end
+
     # @param system [String, nil] instructions that stand before the conversation
     # @param messages [Array<Hash>] the conversation so far, as {Session#messages} gives it
     # @param adapter [String, Symbol, nil] the adapter of the whole conversation, whatever {#use_adapter} says later

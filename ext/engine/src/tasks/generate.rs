@@ -5,18 +5,15 @@ mod draft;
 mod failed_steps;
 #[cfg(test)]
 mod once_per_load;
+mod predictions;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use candle_core::DType;
-
 use super::adapter_base;
 use super::loading::{together, Checkpoint, LoadOptions, ModelInfo};
 use crate::generation::run::{Run, RunText};
-use crate::generation::sampler::log_sum_exp;
 use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
-use crate::models::decoder::model::Logits;
 use crate::models::decoder::{peft, Adapter, Decoder, KvPool};
 use crate::nn::Inventory;
 use crate::serving::leader::{self, Leader};
@@ -34,8 +31,7 @@ use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::Tokenizer;
 use kernels::paged::KvType;
 
-/// The logits of this many tokens are held at a time.
-const LOGITS_CHUNK: usize = 256;
+pub use predictions::Divergence;
 
 /// A decoder with its tokenizer; immutable, shared by all runs.
 pub struct LanguageModel {
@@ -294,31 +290,6 @@ impl LanguageModel {
             ends,
             cancel,
         )
-    }
-
-    /// The log probability of each token of `ids` but the first, given those before it.
-    pub fn logprobs(
-        &self,
-        ids: &[u32],
-        adapter: Option<&str>,
-        cancel: &CancelToken,
-    ) -> Result<Vec<f32>> {
-        self.check_length(ids.len())?;
-        let mut cache = self.decoder.new_cache()?;
-        cache.adapt(self.adapter(adapter)?);
-        cache.clear(self.decoder.rope_variant(ids.len()));
-        let mut logprobs = Vec::with_capacity(ids.len());
-        for chunk in ids.chunks(LOGITS_CHUNK) {
-            let first = cache.length();
-            let logits = self
-                .decoder
-                .forward(chunk, &mut cache, Logits::All, cancel)?;
-            let rows: Vec<Vec<f32>> = logits.to_dtype(DType::F32)?.to_vec2()?;
-            for (row, next) in rows.iter().zip(&ids[first + 1..]) {
-                logprobs.push(row[*next as usize] - log_sum_exp(row));
-            }
-        }
-        Ok(logprobs)
     }
 
     fn check_length(&self, length: usize) -> Result<()> {
