@@ -66,7 +66,7 @@ RSpec.describe Candle::Transcriber do
     end
   end
 
-  %w[wav2vec2 wav2vec2-stable hubert].each do |name|
+  %w[wav2vec2 wav2vec2-stable hubert wavlm wav2vec2-bert wav2vec2-bert-sines parakeet].each do |name|
     reference = expected(folder, name)
 
     it "labels as #{name} does in transformers" do

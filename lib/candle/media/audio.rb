@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "pathname"
+
 Candle::Native.complete(:Audio)
 
 module Candle

@@ -3,7 +3,7 @@
 Candle::Native.complete(:Transcriber)
 
 module Candle
-  # Speech to text: Whisper in all sizes, and CTC models (wav2vec 2.0, HuBERT).
+  # Speech to text: Whisper in all sizes, and CTC models (wav2vec 2.0, HuBERT, WavLM, wav2vec2-bert, Parakeet).
   #
   # @example
   #   model = Candle::Transcriber.from_pretrained("spec/fixtures/tiny/speech/whisper")

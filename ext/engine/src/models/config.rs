@@ -127,6 +127,11 @@ pub enum Relative {
         directions: Directions,
     },
     Disentangled(DisentangledConfig),
+    /// The same buckets in both directions, weighed by each token (WavLM).
+    GatedBuckets {
+        count: usize,
+        farthest: usize,
+    },
 }
 
 /// Which distances have buckets.

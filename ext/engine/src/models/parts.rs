@@ -218,6 +218,24 @@ parts! {
     AdapterUp adapter_up Layer;
     PositionQuery position_query Layer;
     PositionKey position_key Layer;
+    /// What weighs the bias of distances (WavLM).
+    PositionGate position_gate Layer;
+    PositionGateFactor position_gate_factor Layer;
+    /// A row for every distance (wav2vec2-bert), and what queries of content and of positions gain (Parakeet).
+    PositionTable position_table Layer;
+    ContentBias content_bias Layer;
+    PositionBias position_bias Layer;
+    /// Of a Conformer: the MLP before attention, and the convolution behind it.
+    FirstMlpNorm first_mlp_norm Layer;
+    FirstUp first_up Layer;
+    FirstDown first_down Layer;
+    ConvolutionInputNorm convolution_input_norm Layer;
+    PointwiseIn pointwise_in Layer;
+    Depthwise depthwise Layer;
+    DepthwiseNorm depthwise_norm Layer;
+    DepthwiseMean depthwise_mean Layer;
+    DepthwiseVariance depthwise_variance Layer;
+    PointwiseOut pointwise_out Layer;
     AttentionOutput attention_output Layer;
     /// What goes into and out of a layer that keeps a state, and its convolution.
     StateInput state_input Layer;

@@ -1,5 +1,6 @@
 //! What a checkpoint's feature extractor makes of audio.
 
+use super::bank::{BankKind, BankSettings, FilterBank};
 use super::mel::{LogMel, MelScale, MelSettings};
 use super::MOST_RATE;
 use crate::files::raw_config::RawConfig;
@@ -20,6 +21,8 @@ pub enum Extractor {
     LogMel { mel: Box<LogMel>, seconds: usize },
     /// wav2vec 2.0 and Moonshine: the samples themselves, normalized or not.
     Samples { rate: u32, normalize: bool },
+    /// wav2vec2-bert and Parakeet: bands that are normalized one by one.
+    Bank(Box<FilterBank>),
 }
 
 impl Extractor {
@@ -49,11 +52,56 @@ impl Extractor {
         })
     }
 
+    /// Kaldi's bands, of which some frames make one row (wav2vec2-bert).
+    pub fn kaldi(settings: &RawConfig) -> Result<Self> {
+        let size = |keys: &[&str], usual: usize| -> Result<usize> {
+            Ok(settings.opt_usize_in(keys, 1..=1 << 12)?.unwrap_or(usual))
+        };
+        Ok(Self::Bank(Box::new(FilterBank::new(BankSettings {
+            rate: rate(settings)?,
+            bins: size(&["num_mel_bins", "feature_size"], 80)?,
+            window: 400,
+            transform: 512,
+            hop: 160,
+            kind: BankKind::Kaldi {
+                stacked: size(&["stride"], 2)?,
+            },
+        }))))
+    }
+
+    /// NeMo's bands (Parakeet).
+    pub fn nemo(settings: &RawConfig) -> Result<Self> {
+        let size = |key: &str, usual: usize| -> Result<usize> {
+            Ok(settings.opt_usize_in(key, 1..=1 << 16)?.unwrap_or(usual))
+        };
+        let window = size("win_length", 400)?;
+        Ok(Self::Bank(Box::new(FilterBank::new(BankSettings {
+            rate: rate(settings)?,
+            bins: size("feature_size", 80)?,
+            window,
+            transform: size("n_fft", 512)?.max(window),
+            hop: size("hop_length", 160)?,
+            kind: BankKind::Nemo {
+                preemphasis: settings.opt_f64("preemphasis")?.unwrap_or(0.97) as f32,
+            },
+        }))))
+    }
+
+    /// Samples from one row of features to the next.
+    pub fn hop(&self) -> usize {
+        match self {
+            Self::LogMel { mel, .. } => mel.settings().hop,
+            Self::Samples { .. } => 1,
+            Self::Bank(bank) => bank.hop(),
+        }
+    }
+
     /// Of the audio that it reads.
     pub fn rate(&self) -> u32 {
         match self {
             Self::LogMel { mel, .. } => mel.settings().rate,
             Self::Samples { rate, .. } => *rate,
+            Self::Bank(bank) => bank.settings().rate,
         }
     }
 
@@ -66,6 +114,7 @@ impl Extractor {
     ) -> Result<Features> {
         match self {
             Self::LogMel { mel, .. } => mel.extract(samples, length, cancel),
+            Self::Bank(bank) => bank.extract(samples, cancel),
             Self::Samples { normalize, .. } => {
                 let mut values = samples.to_vec();
                 if *normalize {

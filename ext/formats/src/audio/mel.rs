@@ -15,8 +15,10 @@ const FLOOR: f64 = 1e-10;
 /// How frequencies become mels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MelScale {
-    /// Linear below 1000 Hz, logarithmic above.
+    /// Linear below 1000 Hz, logarithmic above; all bands have the same area.
     Slaney,
+    /// Logarithmic; bands rise and fall evenly in mels, and reach 1.
+    Kaldi,
 }
 
 /// A spectrogram's settings.
@@ -52,7 +54,12 @@ impl LogMel {
         Self {
             fourier: Fourier::new(window),
             hann: hann.collect(),
-            bands: bands(&settings),
+            bands: bands(
+                (settings.rate, settings.window),
+                settings.bins,
+                (0.0, settings.highest),
+                settings.scale,
+            ),
             settings,
         }
     }
@@ -150,23 +157,41 @@ impl Frame {
     }
 }
 
-/// Triangles that overlap by half, each of the same area.
-fn bands(settings: &MelSettings) -> Vec<(usize, Vec<f64>)> {
-    let count = settings.window / 2 + 1;
-    let frequency =
-        |bin: usize| f64::from(settings.rate) / 2.0 * bin as f64 / (count.max(2) - 1) as f64;
-    let most = mels(settings.highest);
-    let edges: Vec<f64> = (0..settings.bins + 2)
-        .map(|edge| hertz(most * edge as f64 / (settings.bins + 1) as f64))
-        .collect();
+/// Triangles that overlap by half: for each its first frequency of a transform, and the weights from there on.
+pub fn bands(
+    (rate, transform): (u32, usize),
+    bins: usize,
+    (lowest, highest): (f64, f64),
+    scale: MelScale,
+) -> Vec<(usize, Vec<f64>)> {
+    let count = transform / 2 + 1;
+    let frequency = |bin: usize| f64::from(rate) / 2.0 * bin as f64 / (count.max(2) - 1) as f64;
+    let (least, most) = (mels(lowest, scale), mels(highest, scale));
+    let step = (most - least) / (bins + 1) as f64;
+    // Triangles are drawn over hertz, or over mels.
+    let place = |edge: usize| {
+        let mels = least + step * edge as f64;
+        match scale {
+            MelScale::Slaney => hertz(mels),
+            MelScale::Kaldi => mels,
+        }
+    };
+    let edges: Vec<f64> = (0..bins + 2).map(place).collect();
     edges
         .windows(3)
         .map(|edge| {
-            let area = 2.0 / (edge[2] - edge[0]);
+            let height = match scale {
+                MelScale::Slaney => 2.0 / (edge[2] - edge[0]),
+                MelScale::Kaldi => 1.0,
+            };
             let weight = |bin: usize| {
-                let rising = (frequency(bin) - edge[0]) / (edge[1] - edge[0]);
-                let falling = (edge[2] - frequency(bin)) / (edge[2] - edge[1]);
-                rising.min(falling).max(0.0) * area
+                let at = match scale {
+                    MelScale::Slaney => frequency(bin),
+                    MelScale::Kaldi => mels(frequency(bin), scale),
+                };
+                let rising = (at - edge[0]) / (edge[1] - edge[0]);
+                let falling = (edge[2] - at) / (edge[2] - edge[1]);
+                rising.min(falling).max(0.0) * height
             };
             let start = (0..count).find(|&bin| weight(bin) > 0.0).unwrap_or(0);
             let weights = (start..count)
@@ -181,7 +206,10 @@ const LINEAR: f64 = 200.0 / 3.0;
 const KNEE: f64 = 1000.0;
 const OCTAVES: f64 = 27.0;
 
-fn mels(hertz: f64) -> f64 {
+fn mels(hertz: f64, scale: MelScale) -> f64 {
+    if scale == MelScale::Kaldi {
+        return 1127.0 * (1.0 + hertz / 700.0).ln();
+    }
     if hertz < KNEE {
         return hertz / LINEAR;
     }

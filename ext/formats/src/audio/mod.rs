@@ -1,11 +1,13 @@
 //! Audio: what is in its files, at which rate, and what models are shown of it.
 
+mod bank;
 mod decode;
 mod features;
 mod fft;
 mod mel;
 mod resample;
 
+pub use bank::{BankKind, BankSettings, FilterBank};
 pub use decode::{decode, is_encoded, limits, read_file, set_limits, Limits};
 pub use features::{Extractor, Features};
 pub use mel::{LogMel, MelScale};

@@ -16,6 +16,7 @@ use crate::nn::{
     Norm, Projection,
 };
 use crate::{Error, Result};
+use kernels::Activation;
 
 #[derive(Debug)]
 pub struct Attention {
@@ -23,6 +24,7 @@ pub struct Attention {
     query_norm: Option<Norm>,
     key_norm: Option<Norm>,
     disentangled: Option<LayerPositions>,
+    gate: Option<PositionGate>,
     /// What makes queries, keys and values of tokens that see all others.
     sees_all: Option<Projection>,
     convolutions: Option<KernelConvolutions>,
@@ -81,6 +83,7 @@ impl Attention {
             query_norm: norm(Part::QueryNorm, &[shape.width()])?,
             key_norm: norm(Part::KeyNorm, &[shape.key_width()])?,
             disentangled,
+            gate: PositionGate::load(&shape, parameters, number)?,
             sees_all,
             convolutions: match config.mechanisms.mixer {
                 Mixer::Convolutions { kernel } => Some(KernelConvolutions::load(
@@ -120,6 +123,10 @@ impl Attention {
                 .iter()
                 .for_each(|table| inventory.add_head_matrices(table));
         }
+        if let Some(gate) = &self.gate {
+            inventory.add_linear(&gate.linear)?;
+            inventory.add_tensor(&gate.factors);
+        }
         if let Some(sees_all) = &self.sees_all {
             inventory.add_projection(sees_all)?;
         }
@@ -155,7 +162,14 @@ impl Attention {
                 v = rotation.rotate(&v, local)?;
             }
         }
-        let mut mixed = self.mix(&q, &k, &v, spans, layer, relative)?;
+        let gated = match (relative, &self.gate) {
+            (RelativeState::Gated(buckets), Some(gate)) => {
+                let weights = gate.forward(x, &self.shape)?;
+                Some(elementwise::multiply(&weights, &buckets.table)?)
+            }
+            _ => None,
+        };
+        let mut mixed = self.mix(&q, &k, &v, spans, layer, (relative, gated.as_ref()))?;
         if let Some(factors) = &self.value_convolution {
             mixed = elementwise::add(&mixed, &convolved(&v, factors, spans)?)?;
         }
@@ -189,7 +203,7 @@ impl Attention {
         v: &Tensor,
         spans: &Spans<'_>,
         layer: &LayerConfig,
-        relative: &RelativeState<'_>,
+        relative: (&RelativeState<'_>, Option<&Tensor>),
     ) -> Result<Tensor> {
         let (attended_k, attended_v) = (spans.attended(k.clone())?, spans.attended(v.clone())?);
         let heads = Heads {
@@ -217,7 +231,7 @@ impl Attention {
         heads: &Heads<'_>,
         spans: &Spans<'_>,
         layer: &LayerConfig,
-        relative: &RelativeState<'_>,
+        (relative, gated): (&RelativeState<'_>, Option<&Tensor>),
     ) -> Result<Tensor> {
         let (q, k) = (heads.q, heads.attended_k);
         let scores = match (relative, &self.disentangled) {
@@ -230,6 +244,10 @@ impl Attention {
             (_, Some((range, (from_query, from_key)))) => {
                 range.bias(from_query.as_ref(), from_key.as_ref())
             }
+            (RelativeState::Gated(buckets), _) => match gated {
+                Some(scores) => buckets.bias(scores),
+                None => AttentionBias::None,
+            },
             (RelativeState::Alibi(slopes), _) => AttentionBias::Alibi(slopes),
             (RelativeState::Buckets { tables, zero }, _) => {
                 match tables.get(self.number).or(tables.first()) {
@@ -287,6 +305,63 @@ fn normed(norm: &Option<Norm>, x: Tensor) -> Result<Tensor> {
     let Some(norm) = norm else { return Ok(x) };
     let shape = x.dims3()?;
     Ok(norm.forward(&x.flatten_from(1)?)?.reshape(shape)?)
+}
+
+/// What weighs the bias of distances for each token and head (WavLM).
+#[derive(Debug)]
+struct PositionGate {
+    /// Two numbers of a head's part of a token.
+    linear: Linear,
+    /// [1, heads]
+    factors: Tensor,
+}
+
+impl PositionGate {
+    fn load(
+        shape: &AttentionShape,
+        parameters: &Parameters<'_>,
+        number: usize,
+    ) -> Result<Option<Self>> {
+        let place = Part::PositionGate.at(number);
+        if !parameters.has(place) {
+            return Ok(None);
+        }
+        let (heads, width) = (shape.head_count, shape.head_size);
+        // Only sums of four outputs are used.
+        let weight = parameters
+            .shaped(place, &[8, width])?
+            .to_dtype(DType::F32)?;
+        let weight = weight.reshape((2, 4, width))?.sum(1)?;
+        let bias = match parameters.bias(place)? {
+            Some(bias) => {
+                let bias = bias.to_dtype(DType::F32)?.reshape((2, 4))?.sum(1)?;
+                Some(bias.to_dtype(parameters.dtype())?)
+            }
+            None => None,
+        };
+        let place = Part::PositionGateFactor.at(number);
+        let factors = parameters.shaped(place, &[1, heads, 1, 1])?;
+        Ok(Some(Self {
+            linear: Linear::new(weight.to_dtype(parameters.dtype())?, bias)?,
+            factors: factors.reshape((1, heads))?,
+        }))
+    }
+
+    /// [tokens, heads, 1] of [tokens, hidden].
+    fn forward(&self, x: &Tensor, shape: &AttentionShape) -> Result<Tensor> {
+        let (tokens, heads) = (x.dim(0)?, shape.head_count);
+        let parts = x.reshape((tokens * heads, shape.head_size))?;
+        let both = kernels::activate(&self.linear.forward(&parts)?, Activation::Sigmoid)?;
+        let column = |number: usize| -> Result<Tensor> {
+            let column = both.narrow(1, number, 1)?.contiguous()?;
+            Ok(column.reshape((tokens, heads))?)
+        };
+        let (first, second) = (column(0)?, column(1)?);
+        let number = |number: f32| Tensor::new(number, x.device())?.to_dtype(x.dtype());
+        let weighed = elementwise::multiply(&second, &self.factors)?;
+        let weights = elementwise::multiply(&first, &elementwise::add(&weighed, &number(-1.0)?)?)?;
+        Ok(elementwise::add(&weights, &number(2.0)?)?.unsqueeze(2)?)
+    }
 }
 
 impl LayerPositions {

@@ -26,6 +26,28 @@ pub enum RelativePositions {
         zero: usize,
     },
     Disentangled(DisentangledPositions),
+    /// Buckets of distances whose bias each token weighs by itself (WavLM).
+    Gated(GatedBuckets),
+}
+
+#[derive(Debug)]
+pub struct GatedBuckets {
+    /// [1, heads, buckets]
+    pub table: Tensor,
+    /// By distance + zero.
+    buckets: Vec<u32>,
+    zero: usize,
+}
+
+impl GatedBuckets {
+    /// `scores` are the table as each token weighs it, [tokens, heads, buckets].
+    pub fn bias<'a>(&'a self, scores: &'a Tensor) -> AttentionBias<'a> {
+        AttentionBias::Disentangled(Disentangled {
+            from_query: Some((scores, self.buckets.as_slice())),
+            from_key: None,
+            zero: self.zero,
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -43,6 +65,7 @@ pub enum RelativeState<'a> {
     Alibi(&'a [f32]),
     Buckets { tables: &'a [Tensor], zero: usize },
     Disentangled(BucketRange),
+    Gated(&'a GatedBuckets),
 }
 
 /// The part of the disentangled table that the distances of a batch reach.
@@ -95,6 +118,16 @@ impl RelativePositions {
                     zero: *farthest,
                 }
             }
+            Relative::GatedBuckets { count, farthest } => {
+                let table = parts.tensor(Part::RelativeTable)?;
+                let buckets = buckets_of(&table, *count, *farthest, Directions::Both)?;
+                let table = table.narrow(0, 0, *count)?.t()?.contiguous()?;
+                Self::Gated(GatedBuckets {
+                    table: table.unsqueeze(0)?,
+                    buckets,
+                    zero: *farthest,
+                })
+            }
             Relative::Disentangled(disentangled) => {
                 Self::Disentangled(DisentangledPositions::load(*disentangled, config, parts)?)
             }
@@ -102,20 +135,26 @@ impl RelativePositions {
     }
 
     pub fn state(&self, sequences: &PackedSequences, device: &Device) -> Result<RelativeState<'_>> {
+        self.state_of(sequences.boundaries(), device)
+    }
+
+    /// Of sequences that end and begin at these rows.
+    pub fn state_of(&self, boundaries: &[u32], device: &Device) -> Result<RelativeState<'_>> {
+        let lengths = boundaries
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]) as usize);
         Ok(match self {
             Self::None => RelativeState::None,
-            Self::Rope(rotations) => {
-                let lengths = sequences.ranges().map(|range| range.len());
-                RelativeState::Rope(rotations.of_sequences(lengths, device)?)
-            }
+            Self::Rope(rotations) => RelativeState::Rope(rotations.of_sequences(lengths, device)?),
             Self::Alibi(slopes) => RelativeState::Alibi(slopes),
             Self::Buckets { tables, zero } => RelativeState::Buckets {
                 tables,
                 zero: *zero,
             },
             Self::Disentangled(positions) => {
-                RelativeState::Disentangled(positions.range(sequences.longest()))
+                RelativeState::Disentangled(positions.range(lengths.max().unwrap_or(0)))
             }
+            Self::Gated(gated) => RelativeState::Gated(gated),
         })
     }
 }
@@ -129,7 +168,9 @@ impl RelativePositions {
                 Some(table) => AttentionBias::Relative { table, zero: *zero },
                 None => AttentionBias::None,
             },
-            Self::None | Self::Rope(_) | Self::Disentangled(_) => AttentionBias::None,
+            Self::None | Self::Rope(_) | Self::Disentangled(_) | Self::Gated(_) => {
+                AttentionBias::None
+            }
         }
     }
 }
@@ -207,6 +248,18 @@ fn lay_out_buckets(
     farthest: usize,
     directions: Directions,
 ) -> Result<Tensor> {
+    let buckets = buckets_of(table, count, farthest, directions)?;
+    let buckets = Tensor::from_slice(&buckets, buckets.len(), table.device())?;
+    Ok(table.index_select(&buckets, 0)?.t()?.contiguous()?)
+}
+
+/// The row of [buckets, heads] that each distance has.
+fn buckets_of(
+    table: &Tensor,
+    count: usize,
+    farthest: usize,
+    directions: Directions,
+) -> Result<Vec<u32>> {
     let (rows, _) = table.dims2()?;
     let (side, ahead) = match directions {
         Directions::Both => (count / 2, farthest),
@@ -217,14 +270,12 @@ fn lay_out_buckets(
             "a relative position table of {rows} rows does not hold {count} buckets up to {farthest}"
         )));
     }
-    let buckets: Vec<u32> = (-(farthest as isize)..=ahead as isize)
+    Ok((-(farthest as isize)..=ahead as isize)
         .map(|distance| {
             let start = if distance > 0 { side } else { 0 };
             (start + bucket(distance.unsigned_abs(), side, farthest)) as u32
         })
-        .collect();
-    let buckets = Tensor::from_slice(&buckets, buckets.len(), table.device())?;
-    Ok(table.index_select(&buckets, 0)?.t()?.contiguous()?)
+        .collect())
 }
 
 /// A distance in one direction: half of its `count` buckets for single distances, the rest logarithmic

@@ -58,7 +58,7 @@ use qwen_shared::{
 };
 use rope_json::{local_theta, rope, rope_of_type, score_scale};
 
-use speech_config::{wav2vec2_like, wav2vec2_names};
+use speech_config::*;
 
 /// A family of models of one shape, which `C` describes.
 pub struct Family<C: 'static> {

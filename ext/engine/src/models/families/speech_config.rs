@@ -61,6 +61,7 @@ pub fn wav2vec2_like(raw: &RawConfig, family: &'static str) -> Result<SpeechConf
             norm_first: !stable,
         }),
         encoder,
+        conformer: None,
         output: SpeechOutput::Labels {
             vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
             blank: raw.padding_id()?.unwrap_or(0),
@@ -102,3 +103,132 @@ pub fn wav2vec2_names(config: Option<&SpeechConfig>) -> Names {
         _ => WAV2VEC2,
     }
 }
+
+/// Layers of a Conformer with labels on top.
+pub fn conformer_like(
+    raw: &RawConfig,
+    family: &'static str,
+    stem: StemConfig,
+    conformer: ConformerConfig,
+) -> Result<SpeechConfig> {
+    if flag(raw, "add_adapter", false)? {
+        return Err(Error::unsupported(
+            raw.file(),
+            "add_adapter is not supported",
+        ));
+    }
+    let hidden = raw.usize_in("hidden_size", WIDTH)?;
+    let heads = raw.usize_in("num_attention_heads", HEADS)?;
+    let layers = raw.usize_in("num_hidden_layers", LAYERS)?;
+    Ok(SpeechConfig {
+        family,
+        stem,
+        encoder: stack(
+            family,
+            (hidden, heads, hidden / heads),
+            (layers, AttentionKind::Bidirectional),
+            NormConfig::new(NormKind::Layer, raw.f64("layer_norm_eps")? as f32),
+            Mlp {
+                kind: MlpKind::Plain,
+                activation: config::activation(raw.string("hidden_act")?, raw.file())?,
+            },
+        ),
+        conformer: Some(conformer),
+        output: SpeechOutput::Labels {
+            vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
+            blank: raw.padding_id()?.unwrap_or(0),
+        },
+    })
+}
+
+pub fn wav2vec2_bert_positions(raw: &RawConfig) -> Result<ConformerPositions> {
+    Ok(match raw.opt_string("position_embeddings_type")? {
+        Some("relative_key") => ConformerPositions::Table {
+            back: raw.usize_in("left_max_position_embeddings", POSITIONS)?,
+            ahead: raw.usize_in("right_max_position_embeddings", POSITIONS)?,
+        },
+        Some("relative") => ConformerPositions::Sines,
+        None => ConformerPositions::None,
+        Some(other) => {
+            return Err(Error::unsupported(
+                raw.file(),
+                format!("position_embeddings_type {other:?} is not supported"),
+            ))
+        }
+    })
+}
+
+/// The encoder's settings with the vocabulary beside them.
+pub fn parakeet_settings(raw: &RawConfig) -> Result<RawConfig> {
+    let vocabulary = raw.opt_usize("vocab_size")?.unwrap_or(1025);
+    let blank = raw.padding_id()?.unwrap_or(1024);
+    let encoder = raw.opt_nested("encoder_config")?;
+    let encoder = encoder.unwrap_or_else(|| raw.clone());
+    let encoder = encoder.with(json!({ "vocab_size": vocabulary, "pad_token_id": blank }));
+    Ok(encoder.with_defaults(json!({
+        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8, "hidden_act": "silu",
+        "layer_norm_eps": 1e-5, "conv_kernel_size": 9, "subsampling_factor": 8, "num_mel_bins": 80,
+        "subsampling_conv_channels": 256, "subsampling_conv_kernel_size": 3, "subsampling_conv_stride": 2,
+    })))
+}
+
+pub const WAV2VEC2_BERT: Names = Names {
+    patch_embedding: "feature_projection.projection",
+    feature_norm: "feature_projection.layer_norm",
+    feature_projection: "feature_projection.projection",
+    head: "lm_head",
+    layer: "encoder.layers.{}.",
+    first_mlp_norm: "ffn1_layer_norm",
+    first_up: "ffn1.intermediate_dense",
+    first_down: "ffn1.output_dense",
+    attention_norm: "self_attn_layer_norm",
+    query: "self_attn.linear_q",
+    key: "self_attn.linear_k",
+    value: "self_attn.linear_v",
+    attention_output: "self_attn.linear_out",
+    position_table: "self_attn.distance_embedding",
+    position_key: "self_attn.linear_pos",
+    content_bias: "self_attn.pos_bias_u",
+    position_bias: "self_attn.pos_bias_v",
+    convolution_input_norm: "conv_module.layer_norm",
+    pointwise_in: "conv_module.pointwise_conv1",
+    depthwise: "conv_module.depthwise_conv",
+    depthwise_norm: "conv_module.depthwise_layer_norm",
+    pointwise_out: "conv_module.pointwise_conv2",
+    mlp_norm: "ffn2_layer_norm",
+    up: "ffn2.intermediate_dense",
+    down: "ffn2.output_dense",
+    post_mlp_norm: "final_layer_norm",
+    ..Names::NONE
+};
+
+pub const PARAKEET: Names = Names {
+    patch_embedding: "encoder.subsampling.layers.0",
+    stem_convolution: "encoder.subsampling.layers.{}",
+    feature_projection: "encoder.subsampling.linear",
+    head: "ctc_head",
+    layer: "encoder.layers.{}.",
+    first_mlp_norm: "norm_feed_forward1",
+    first_up: "feed_forward1.linear1",
+    first_down: "feed_forward1.linear2",
+    attention_norm: "norm_self_att",
+    query: "self_attn.q_proj",
+    key: "self_attn.k_proj",
+    value: "self_attn.v_proj",
+    attention_output: "self_attn.o_proj",
+    position_key: "self_attn.relative_k_proj",
+    content_bias: "self_attn.bias_u",
+    position_bias: "self_attn.bias_v",
+    convolution_input_norm: "norm_conv",
+    pointwise_in: "conv.pointwise_conv1",
+    depthwise: "conv.depthwise_conv",
+    depthwise_norm: "conv.norm",
+    depthwise_mean: "conv.norm.running_mean",
+    depthwise_variance: "conv.norm.running_var",
+    pointwise_out: "conv.pointwise_conv2",
+    mlp_norm: "norm_feed_forward2",
+    up: "feed_forward2.linear1",
+    down: "feed_forward2.linear2",
+    post_mlp_norm: "norm_out",
+    ..Names::NONE
+};

@@ -12,6 +12,8 @@ pub struct SpeechConfig {
     pub stem: StemConfig,
     /// The layers, which are an encoder's.
     pub encoder: EncoderConfig,
+    /// What the layers have besides, where they hold a convolution.
+    pub conformer: Option<ConformerConfig>,
     pub output: SpeechOutput,
 }
 
@@ -22,6 +24,63 @@ pub enum StemConfig {
     Bands { bins: usize, states: usize },
     /// Convolutions over the samples themselves (wav2vec 2.0).
     Samples(SamplesStem),
+    /// Rows of features, normalized and projected (wav2vec2-bert).
+    Rows { inputs: usize },
+    /// Convolutions over frames and bands that make both fewer (Parakeet).
+    Grid(GridStem),
+}
+
+#[derive(Clone, Debug)]
+pub struct GridStem {
+    pub bins: usize,
+    pub channels: usize,
+    pub kernel: usize,
+    pub stride: usize,
+    pub layers: usize,
+    /// Multiplies what comes of it.
+    pub scale: f32,
+}
+
+impl GridStem {
+    /// How many frames or bands one convolution makes of so many.
+    pub fn fewer(&self, count: usize) -> usize {
+        let padded = count + 2 * ((self.kernel - 1) / 2);
+        match padded.checked_sub(self.kernel) {
+            Some(room) => room / self.stride + 1,
+            None => 0,
+        }
+    }
+}
+
+/// What a Conformer's layers have.
+#[derive(Clone, Debug)]
+pub struct ConformerConfig {
+    /// Of the convolution over frames, and how many of them stand before a frame.
+    pub kernel: usize,
+    pub before: usize,
+    pub norm: DepthwiseNorm,
+    pub positions: ConformerPositions,
+}
+
+/// What follows the convolution of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DepthwiseNorm {
+    /// A layer norm.
+    Frames,
+    /// A batch norm.
+    Batch,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConformerPositions {
+    None,
+    /// A row for every distance, up to so many behind and ahead; farther ones count as the last.
+    Table {
+        back: usize,
+        ahead: usize,
+    },
+    /// Sines of the distance (Transformer-XL).
+    Sines,
 }
 
 #[derive(Clone, Debug)]
@@ -89,6 +148,15 @@ impl SpeechConfig {
                 check_size("kernel of a convolution", layer.kernel, 1..=1 << 12)?;
                 check_size("stride of a convolution", layer.stride, 1..=1 << 12)?;
             }
+        }
+        if let StemConfig::Grid(stem) = &self.stem {
+            check_size("width of a convolution", stem.channels, 1..=1 << 16)?;
+            check_size("kernel of a convolution", stem.kernel, 1..=1 << 6)?;
+            check_size("stride of a convolution", stem.stride, 2..=1 << 4)?;
+            check_size("count of convolutions", stem.layers, 1..=6)?;
+        }
+        if let Some(conformer) = &self.conformer {
+            check_size("kernel of a convolution", conformer.kernel, 1..=1 << 12)?;
         }
         if let SpeechOutput::Text { decoder, .. } = &self.output {
             decoder.stack.check()?;

@@ -2,12 +2,14 @@
 //! from there tokens by a decoder or a label for every state.
 
 pub mod config;
+mod conformer;
+mod grid;
 mod stem;
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::models::encoder::layer::Layer;
-use crate::models::encoder::relative::{RelativePositions, RelativeState};
+use crate::models::encoder::relative::RelativePositions;
 use crate::models::encoder::spans::Spans;
 use crate::models::families;
 use crate::models::parameters::Parameters;
@@ -21,6 +23,7 @@ use formats::weights::WeightSource;
 pub use config::SpeechConfig;
 
 use config::{SpeechOutput, StemConfig};
+use conformer::{ConformerLayer, Distances};
 use stem::Stem;
 
 /// What a checkpoint of a speech model is.
@@ -31,11 +34,18 @@ pub type Blueprint = families::Blueprint<SpeechConfig>;
 pub struct SpeechModel {
     config: SpeechConfig,
     stem: Stem,
-    layers: Vec<Layer>,
+    layers: Layers,
+    relative: RelativePositions,
     final_norm: Option<Norm>,
     output: Output,
     device: Device,
     dtype: DType,
+}
+
+#[derive(Debug)]
+enum Layers {
+    Plain(Vec<Layer>),
+    Conformer(Vec<ConformerLayer>),
 }
 
 #[derive(Debug)]
@@ -57,12 +67,24 @@ impl SpeechModel {
         let encoder = &config.encoder;
         parameters.check_layers(encoder.stored_layers())?;
         let hidden = encoder.hidden_size;
-        let mut layers = Vec::with_capacity(encoder.layers.len());
-        for number in 0..encoder.layers.len() {
-            cancel.check()?;
-            let layer = Layer::load(encoder, &parameters, number, &RelativePositions::None)?;
-            layers.push(layer);
-        }
+        let relative = RelativePositions::load(encoder, &parameters)?;
+        let numbers = 0..encoder.layers.len();
+        let layers = match &config.conformer {
+            Some(conformer) => {
+                let layers = numbers.map(|number| {
+                    cancel.check()?;
+                    ConformerLayer::load(encoder, conformer, &parameters, number)
+                });
+                Layers::Conformer(layers.collect::<Result<_>>()?)
+            }
+            None => {
+                let layers = numbers.map(|number| {
+                    cancel.check()?;
+                    Layer::load(encoder, &parameters, number, &relative)
+                });
+                Layers::Plain(layers.collect::<Result<_>>()?)
+            }
+        };
         let place = (device, dtype);
         let output = match &config.output {
             SpeechOutput::Text { decoder, names } => {
@@ -78,6 +100,7 @@ impl SpeechModel {
         Ok(Self {
             stem: Stem::load(&config, &parameters)?,
             layers,
+            relative,
             final_norm: parameters.optional_norm(Part::FinalNorm, &[hidden], encoder.norm)?,
             output,
             config,
@@ -94,8 +117,15 @@ impl SpeechModel {
     pub fn inventory(&self) -> Result<Inventory> {
         let mut inventory = Inventory::default();
         self.stem.list(&mut inventory)?;
-        for layer in &self.layers {
-            layer.list(&mut inventory)?;
+        match &self.layers {
+            Layers::Plain(layers) => {
+                let mut layers = layers.iter();
+                layers.try_for_each(|layer| layer.list(&mut inventory))?;
+            }
+            Layers::Conformer(layers) => {
+                let mut layers = layers.iter();
+                layers.try_for_each(|layer| layer.list(&mut inventory))?;
+            }
         }
         if let Some(norm) = &self.final_norm {
             inventory.add_norm(norm)?;
@@ -114,7 +144,17 @@ impl SpeechModel {
     pub fn window(&self) -> Option<usize> {
         match self.config.stem {
             StemConfig::Bands { states, .. } => Some(2 * states),
-            StemConfig::Samples(_) => None,
+            StemConfig::Samples(_) | StemConfig::Rows { .. } | StemConfig::Grid(_) => None,
+        }
+    }
+
+    /// Frames from one state to the next.
+    pub fn frames_per_state(&self) -> usize {
+        match &self.config.stem {
+            StemConfig::Bands { .. } => 2,
+            StemConfig::Samples(stem) => stem.layers.iter().map(|layer| layer.stride).product(),
+            StemConfig::Rows { .. } => 1,
+            StemConfig::Grid(stem) => stem.stride.pow(stem.layers as u32),
         }
     }
 
@@ -151,9 +191,22 @@ impl SpeechModel {
         let mut x = Tensor::cat(&states, 0)?;
         drop(states);
         let spans = Spans::whole(&boundaries);
-        for (layer, config) in self.layers.iter().zip(&encoder.layers) {
-            cancel.check()?;
-            x = layer.forward(&x, &spans, config, &RelativeState::None)?;
+        match &self.layers {
+            Layers::Plain(layers) => {
+                let relative = self.relative.state_of(&boundaries, &self.device)?;
+                for (layer, config) in layers.iter().zip(&encoder.layers) {
+                    cancel.check()?;
+                    x = layer.forward(&x, &spans, config, &relative)?;
+                }
+            }
+            Layers::Conformer(layers) => {
+                let width = encoder.hidden_size;
+                let distances = Distances::new(spans.longest(), width, x.dtype(), &self.device)?;
+                for layer in layers {
+                    cancel.check()?;
+                    x = layer.forward(&x, &spans, &distances)?;
+                }
+            }
         }
         if let Some(norm) = &self.final_norm {
             x = norm.forward(&x)?;

@@ -3,6 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::config::{SamplesStem, SpeechConfig, StemConfig, StemNorm};
+use super::grid::Grid;
 use crate::models::config::{Frequencies, NormConfig, NormKind};
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
@@ -32,6 +33,11 @@ pub enum Stem {
         surplus: usize,
         norm: Option<Norm>,
     },
+    Rows {
+        norm: Norm,
+        projection: Linear,
+    },
+    Grid(Grid),
 }
 
 #[derive(Debug)]
@@ -45,6 +51,16 @@ impl Stem {
         match &config.stem {
             StemConfig::Bands { bins, states } => bands(config, parameters, (*bins, *states)),
             StemConfig::Samples(stem) => samples(config, parameters, stem),
+            StemConfig::Rows { inputs } => {
+                let hidden = config.encoder.hidden_size;
+                Ok(Self::Rows {
+                    norm: parameters.norm(Part::FeatureNorm, &[*inputs], config.encoder.norm)?,
+                    projection: parameters.linear(Part::FeatureProjection, *inputs, hidden)?,
+                })
+            }
+            StemConfig::Grid(stem) => {
+                Grid::load(stem, config.encoder.hidden_size, parameters).map(Self::Grid)
+            }
         }
     }
 
@@ -79,6 +95,11 @@ impl Stem {
                     inventory.add_norm(norm)?;
                 }
             }
+            Self::Rows { norm, projection } => {
+                inventory.add_norm(norm)?;
+                inventory.add_linear(projection)?;
+            }
+            Self::Grid(grid) => grid.list(inventory)?,
         }
         Ok(())
     }
@@ -90,6 +111,8 @@ impl Stem {
             Self::Samples { layers, .. } => layers
                 .iter()
                 .fold(frames, |frames, layer| layer.convolution.frames(frames)),
+            Self::Rows { .. } => frames,
+            Self::Grid(grid) => grid.states(frames),
         }
     }
 
@@ -132,6 +155,8 @@ impl Stem {
                 let x = elementwise::add(&x, &moved.narrow(0, 0, kept)?.contiguous()?)?;
                 normed(norm.as_ref(), x)
             }
+            Self::Rows { norm, projection } => projection.forward(&norm.forward(features)?),
+            Self::Grid(grid) => grid.forward(features),
         }
     }
 }

@@ -10,6 +10,7 @@ use formats::audio::Audio;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::Tokenizer;
+use serde_json::Value;
 
 /// Audio of up to so many seconds is read at once; longer audio in parts with what surrounds them.
 const WHOLE: usize = 120;
@@ -27,6 +28,7 @@ pub struct Characters {
     tokens: HashMap<u32, String>,
     blank: String,
     delimiter: String,
+    unknown: String,
     /// What the delimiter is shown as.
     space: String,
     lower_case: bool,
@@ -50,21 +52,28 @@ impl Vocabulary {
                 .map(|tokenizer| Self::Tokenizer(Box::new(tokenizer)));
         };
         let raw = RawConfig::read(&path)?;
-        let mut tokens: HashMap<u32, String> = entries(&raw).collect();
-        if let Some(path) = files.file("added_tokens.json", cancel)? {
-            tokens.extend(entries(&RawConfig::read(&path)?));
-        }
         let settings = files.file("tokenizer_config.json", cancel)?;
         let settings = match settings {
             Some(path) => RawConfig::read(&path)?,
             None => RawConfig::parse(&path, "{}")?,
         };
+        // Several languages' vocabularies may stand in one file.
+        let raw = match token(&settings, "target_lang") {
+            Some(language) => raw.opt_nested(language.as_str())?.unwrap_or(raw),
+            None => raw,
+        };
+        let mut tokens: HashMap<u32, String> = entries(&raw).collect();
+        if let Some(path) = files.file("added_tokens.json", cancel)? {
+            tokens.extend(entries(&RawConfig::read(&path)?));
+        }
+        tokens.extend(added(&settings));
         let token = |key: &str, usual: &str| token(&settings, key).unwrap_or(usual.to_owned());
         let flag = |key: &str| Ok::<_, Error>(settings.opt_bool(key)?.unwrap_or(false));
         Ok(Self::Characters(Characters {
             tokens,
             blank: token("pad_token", "<pad>"),
             delimiter: token("word_delimiter_token", "|"),
+            unknown: token("unk_token", "<unk>"),
             space: token("replace_word_delimiter_char", " "),
             lower_case: flag("do_lower_case")?,
             cleans_up: flag("clean_up_tokenization_spaces")?,
@@ -83,7 +92,7 @@ impl Vocabulary {
             Self::Characters(characters) => characters,
             Self::Tokenizer(tokenizer) => {
                 let ids: Vec<u32> = labels.iter().map(|label| label.id).collect();
-                return tokenizer.decode(&ids, true);
+                return tokenizer.decode(&ids, false);
             }
         };
         let text: String = labels.iter().map(|label| characters.shown(label)).collect();
@@ -136,7 +145,7 @@ impl Characters {
         match self.tokens.get(&label.id) {
             Some(token) if *token == self.delimiter => &self.space,
             Some(token) => token,
-            None => "<unk>",
+            None => &self.unknown,
         }
     }
 }
@@ -146,6 +155,20 @@ fn entries(raw: &RawConfig) -> impl Iterator<Item = (u32, String)> + '_ {
         let id = u32::try_from(raw.get(token)?.as_u64()?).ok()?;
         Some((id, token.to_owned()))
     })
+}
+
+/// What a tokenizer's settings add to its vocabulary.
+fn added(settings: &RawConfig) -> HashMap<u32, String> {
+    let Some(Value::Object(added)) = settings.get("added_tokens_decoder") else {
+        return HashMap::new();
+    };
+    added
+        .iter()
+        .filter_map(|(id, token)| {
+            let content = token.get("content")?.as_str()?;
+            Some((id.parse().ok()?, content.to_owned()))
+        })
+        .collect()
 }
 
 /// A token of a configuration, which may be written out with its properties.

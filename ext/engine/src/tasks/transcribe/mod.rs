@@ -12,7 +12,7 @@ mod words;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::models::speech::config::SpeechOutput;
+use crate::models::speech::config::{SpeechOutput, StemConfig};
 use crate::models::speech::{Blueprint, SpeechModel};
 use crate::{CancelToken, Device, Error, Result};
 use base::runtime::{memory, threads};
@@ -160,14 +160,23 @@ impl TranscribeModel {
                 let parts = whisper(model, &checkpoint, tokenizer, &extractor, files, cancel)?;
                 Kind::Whisper(Box::new(parts))
             }
-            SpeechOutput::Labels { blank, .. } => Kind::Labels(Box::new(LabelParts {
-                vocabulary: Vocabulary::read(files, cancel)?,
-                blank,
-                extractor: Extractor::samples(&extractor, true)?,
-                hop: hop(&model),
-                device: checkpoint.device,
-                model,
-            })),
+            SpeechOutput::Labels { blank, .. } => {
+                let extractor = match &shape.stem {
+                    StemConfig::Rows { .. } => Extractor::kaldi(&extractor)?,
+                    StemConfig::Grid(_) => Extractor::nemo(&extractor)?,
+                    StemConfig::Samples(_) | StemConfig::Bands { .. } => {
+                        Extractor::samples(&extractor, true)?
+                    }
+                };
+                Kind::Labels(Box::new(LabelParts {
+                    vocabulary: Vocabulary::read(files, cancel)?,
+                    blank,
+                    hop: extractor.hop() * model.frames_per_state(),
+                    extractor,
+                    device: checkpoint.device,
+                    model,
+                }))
+            }
         };
         Ok(Self { kind, info })
     }
@@ -228,16 +237,6 @@ impl TranscribeModel {
         let input = [(features.values.as_slice(), parts.bins)];
         let memories = parts.compute(|| parts.model.memories(&input, cancel))?;
         sequential::detect(parts, &memories[0], cancel)
-    }
-}
-
-/// Samples from one state to the next.
-fn hop(model: &SpeechModel) -> usize {
-    match &model.config().stem {
-        crate::models::speech::config::StemConfig::Samples(stem) => {
-            stem.layers.iter().map(|layer| layer.stride).product()
-        }
-        crate::models::speech::config::StemConfig::Bands { .. } => 1,
     }
 }
 

@@ -201,7 +201,8 @@ fn prompted(
 ) -> Result<Window> {
     let tokens = &parts.tokens;
     // Long audio goes on where the last time of a window says.
-    let timestamps = progress.long && tokens.has_timestamps(parts.model.config().vocab_size());
+    let wanted = progress.long || tokens.always_timestamps;
+    let timestamps = wanted && tokens.has_timestamps(parts.model.config().vocab_size());
     let own = tokens.prompt(progress.language.as_deref(), settings.task, timestamps)?;
     let target = parts.max_target;
     let room = (target / 2).saturating_sub(1);

@@ -11,6 +11,8 @@ use serde_json::Value;
 
 /// What transformers generates where a checkpoint says nothing.
 const USUAL_LENGTH: usize = 20;
+/// Tokens of the smallest multilingual vocabulary.
+const MULTILINGUAL: usize = 51_865;
 
 #[derive(Clone, Debug)]
 pub struct WhisperTokens {
@@ -21,6 +23,10 @@ pub struct WhisperTokens {
     transcribe: Option<u32>,
     translate: Option<u32>,
     pub no_timestamps: Option<u32>,
+    /// Whether a prompt says that no times are wanted.
+    says_no_timestamps: bool,
+    /// Whether short audio gets tokens for times too.
+    pub always_timestamps: bool,
     /// The token of 0 s; those after it stand for steps of 20 ms.
     pub first_timestamp: u32,
     /// Precedes the text before a window.
@@ -57,7 +63,11 @@ impl WhisperTokens {
         let first = |key: &str| -> Result<Option<u32>> { Ok(tokens(key)?.first().copied()) };
         let named = |token: &str| tokenizer.token_to_id(token);
         let ids = |key: &str| named_ids(source.get(key));
-        let no_timestamps = first("no_timestamps_token_id")?.or_else(|| named("<|notimestamps|>"));
+        let said = first("no_timestamps_token_id")?;
+        let no_timestamps = said.or_else(|| named("<|notimestamps|>"));
+        let forced = forced(source)
+            .or_else(|| forced(config))
+            .unwrap_or_default();
         let tasks = ids("task_to_id");
         let task = |name: &str| {
             let token = tasks.get(name).copied();
@@ -67,7 +77,11 @@ impl WhisperTokens {
             .into_iter()
             .map(|(token, id)| (languages::code(&token), id))
             .collect();
-        if languages.is_empty() && source.opt_bool("is_multilingual")? != Some(false) {
+        // As transformers: a checkpoint whose file names no languages gets none.
+        let vocabulary = config.opt_usize("vocab_size")?.unwrap_or(0);
+        let named_by_tokens =
+            generation.is_none() || vocabulary >= MULTILINGUAL || forced.len() > 1;
+        if languages.is_empty() && named_by_tokens {
             languages.extend(languages::LANGUAGES.iter().filter_map(|(code, _)| {
                 Some(((*code).to_owned(), named(&format!("<|{code}|>"))?))
             }));
@@ -99,6 +113,10 @@ impl WhisperTokens {
                 .or_else(|| named("<|nocaptions|>"))
                 .or_else(|| no_timestamps.and_then(|token| token.checked_sub(1))),
             no_timestamps,
+            says_no_timestamps: said.is_some()
+                || generation.is_none()
+                || no_timestamps.is_some_and(|token| forced.contains(&token)),
+            always_timestamps: source.opt_bool("return_timestamps")? == Some(true),
             suppressed: tokens("suppress_tokens")?,
             suppressed_at_begin: tokens("begin_suppress_tokens")?,
             max_length: source.opt_usize("max_length")?.unwrap_or(USUAL_LENGTH),
@@ -154,7 +172,7 @@ impl WhisperTokens {
             ));
         }
         prompt.extend(token);
-        if !timestamps {
+        if !timestamps && self.says_no_timestamps {
             prompt.extend(self.no_timestamps);
         }
         Ok(prompt)
@@ -164,6 +182,15 @@ impl WhisperTokens {
     pub fn has_timestamps(&self, vocabulary: usize) -> bool {
         (self.first_timestamp as usize) < vocabulary
     }
+}
+
+/// The tokens that older checkpoints begin with.
+fn forced(source: &RawConfig) -> Option<Vec<u32>> {
+    let Value::Array(pairs) = source.get("forced_decoder_ids")? else {
+        return None;
+    };
+    let token = |pair: &Value| u32::try_from(pair.get(1)?.as_u64()?).ok();
+    Some(pairs.iter().filter_map(token).collect())
 }
 
 fn config_token(config: &RawConfig, key: &str) -> Result<Option<u32>> {

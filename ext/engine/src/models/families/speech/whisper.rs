@@ -18,6 +18,7 @@ pub const FAMILY: Family<SpeechConfig> = Family {
                 states: raw.usize_in("max_source_positions", POSITIONS)?,
             },
             encoder,
+            conformer: None,
             output: SpeechOutput::Text {
                 decoder: Box::new(DecoderShape {
                     stack: decoder,
