@@ -20,7 +20,7 @@ require "candle/shortcuts"
 module Candle
   # What is loaded when it is first named.
   ON_USE = {
-    Pipeline: "pipeline",
+    Pipeline: "pipeline", IndexDocuments: "index_documents", IndexJournal: "index_journal",
     CheckpointFiles: "files/checkpoint_files", DenseWriter: "files/dense_writer",
     GgufLayout: "files/gguf_layout",
     GgufVocabulary: "files/gguf_vocabulary", GgufWriter: "files/gguf_writer", Quantizer: "files/quantizer",
@@ -41,6 +41,7 @@ module Candle
     Transcription: "models/transcription",
     EntityLabels: "recognizers/entity_labels",
     GazetteerEntityRecognizer: "recognizers/gazetteer_entity_recognizer", HybridNER: "recognizers/hybrid_ner",
+    LabelRecognizer: "recognizers/label_recognizer",
     PatternEntityRecognizer: "recognizers/pattern_entity_recognizer", Redaction: "recognizers/redaction",
     DeviceUtils: "runtime/device_utils", Instrumentation: "runtime/instrumentation", Progress: "runtime/progress",
     JsonSchema: "structured/json_schema", RegexSyntax: "structured/regex_syntax",
@@ -59,10 +60,11 @@ module Candle
 
   # The same, of classes that have a native half: their files begin with {Native.complete}.
   COMPLETED_ON_USE = {
-    Index: "index", Tensor: "tensor",
+    Index: "index", TermIndex: "term_index", Tensor: "tensor",
     Hub: "files/hub", Weights: "files/weights",
     Audio: "media/audio", Image: "media/image",
     Classifier: "models/classifier", CLIP: "models/clip", EmbeddingModel: "models/embedding_model",
+    GLiClass: "models/gliclass", GLiNER: "models/gliner",
     ImageClassifier: "models/image_classifier", ImageEmbeddingModel: "models/image_embedding_model",
     LateInteractionModel: "models/late_interaction_model", LLM: "models/llm", MaskedLM: "models/masked_lm",
     NER: "models/ner", QuestionAnswerer: "models/question_answerer", Reranker: "models/reranker",

@@ -1,12 +1,15 @@
 # frozen_string_literal: true
 
+require "monitor"
+
 Candle::Native.complete(:Index)
 
 module Candle
-  # Vectors by id, for those without a database: exact search by cosine over rows of f32, of bytes or of bits, by the
-  # processor's vectors and all threads, and after {#build_graph} approximate search that compares few of them. A saved
-  # index is one file, which is mapped when it is opened: it takes no memory of its own, and processes share it. Any
-  # number of threads may use one index.
+  # Vectors and texts by id, for those without a database: exact search by cosine over rows of f32, of bytes or of bits,
+  # by the processor's vectors and all threads, and after {#build_graph} approximate search that compares few of them;
+  # BM25 over the words of texts, sparse vectors, and all of them together. A saved index is one file, whose vectors are
+  # mapped when it is opened: they take no memory of their own, and processes share them. Any number of threads may use
+  # one index.
   #
   # @example
   #   index = Candle::Index.new(dimension: 2)
@@ -14,6 +17,11 @@ module Candle
   #   index.add("east", [1.0, 0.0])
   #   index.search([0.1, 0.9], top_k: 1) # => [{:id=>"north", :score=>0.99...}]
   #   index.search([0.1, 0.9]) { |id| id != "north" }.first[:id] # => "east"
+  # @example
+  #   index = Candle::Index.new(model: "spec/fixtures/tiny/bert-sentence")
+  #   index.add(1, "the quick fox", lang: "en", year: 2021).add(2, "the lazy dog", lang: "en", year: 2024)
+  #   index.search("lazy dog", mode: :hybrid, top_k: 1).first[:text] # => "the lazy dog"
+  #   index.search("fox", mode: :bm25, where: { year: 2020..2022 }).map { |hit| hit[:id] } # => [1]
   class Index
     include Uncopyable
 
@@ -30,70 +38,98 @@ module Candle
     private_constant :BATCH, :SLACK, :EF_SEARCH, :EF_CONSTRUCTION
 
     class << self
-      # @param dimension [Integer] how many components vectors have
+      # An index of vectors where only `dimension` is given, of texts by their words where neither that nor a model is.
+      #
+      # @param dimension [Integer, nil] how many components vectors have; nil is what the model gives
       # @param dtype [Symbol] one of {DTYPES}
+      # @param model [EmbeddingModel, SparseEmbeddingModel, String, Pathname, nil] what embeds texts, or where to load
+      #   it from
+      # @param sparse_model [SparseEmbeddingModel, String, Pathname, nil] what makes sparse vectors of texts as well
+      # @param splitter [TextSplitter, nil] cuts texts into chunks, which are found one by one
+      # @param late_chunking [Boolean] whether chunks are embedded by reading the whole text: each is the mean of its
+      #   tokens' states, which have seen the rest
+      # @param deduplicate [Boolean] whether a text that is there already, by another id, is left out
+      # @param bm25 [Hash] `method:` (`:lucene`, `:okapi`, `:atire`, `:bm25l`, `:"bm25+"`), `k1:`, `b:`, `delta:` and
+      #   `stopwords:` (`:english`, nil or an Array)
       # @return [Index]
       # @raise [ArgumentError] for another type, or for what isn't a positive Integer
       # @raise [InvalidInputError] for more components than 65,536
-      def new(dimension:, dtype: :f32)
-        dimension = Arguments.count(dimension, "dimension") || raise(ArgumentError, "dimension is missing")
-        _build(dimension, Arguments.choice(dtype, "dtype", DTYPES).to_s)
+      def new(dimension: nil, dtype: :f32, model: nil, sparse_model: nil, splitter: nil, late_chunking: false,
+              deduplicate: false, bm25: {})
+        dimension = Arguments.count(dimension, "dimension")
+        dtype = Arguments.choice(dtype, "dtype", DTYPES).to_s
+        settings = Settings.read(model: model, sparse_model: sparse_model, splitter: splitter, bm25: bm25,
+                                 late_chunking: late_chunking, deduplicate: deduplicate)
+        textual = dimension.nil? && settings.model.nil?
+        index = _build(dimension || settings.model&.dimension || 1, dtype)
+        index.configure(settings, documents: textual || settings.models?, textual: textual)
       end
 
       # Maps a file that {#save} wrote.
       #
       # @param path [String, Pathname]
+      # @param write [Boolean] whether what is added and deleted goes to the file, see {#sync}. An index has one writer
+      #   at a time, and any number of readers in other processes
+      # @param options [Hash] `model sparse_model splitter late_chunking deduplicate`, as {new} takes them: they are not
+      #   in the file
       # @return [Index]
-      # @raise [InvalidInputError] when there is no such file
+      # @raise [InvalidInputError] when there is no such file, and when another process writes to it
       # @raise [CorruptModelError] when it is not a whole index, with the reason
-      def open(path)
-        _open(File.expand_path(TextInput.path(path, "path")))
+      def open(path, write: false, **options)
+        path = File.expand_path(TextInput.path(path, "path"))
+        settings = Settings.read(**options)
+        index = _open(path)
+        index.configure(settings, documents: settings.models?, textual: false)
+        index.follow(path, write: write ? true : false)
       end
     end
 
-    # Adds a vector, or puts it in place of the one that has the id.
+    # Adds a vector or a text, or puts it in place of what has the id.
     #
     # @param id [Integer, String] of 64 bits at most
-    # @param vector [Array<Numeric>, String, Tensor] a String is packed f32, as `embed(as: :packed)` makes it, or a row
-    #   of the index's own type (`as: :int8`, `as: :binary`)
+    # @param item [Array<Numeric>, String, Tensor] a vector, or a text where the index has a model or is one of texts. A
+    #   String that isn't a text is packed f32, as `embed(as: :packed)` makes it, or a row of the index's own type (`as:
+    #   :int8`, `as: :binary`)
+    # @param metadata [Hash] what JSON can hold; {#search} filters by it and returns it, its names as Symbols
     # @return [self]
-    # @raise [InvalidInputError] for a vector of another size or with what isn't a finite number
-    def add(id, vector)
-      _add([key(id)], [packed(vector)])
+    # @raise [InvalidInputError] for a vector of another size or with what isn't a finite number, and for a text that
+    #   nothing embeds
+    def add(id, item, metadata = {})
+      add_items([[id, item, metadata]])
       self
     end
 
-    # Adds many vectors.
+    # Adds many vectors or texts, which are embedded together.
     #
     # @example
     #   index = Candle::Index.new(dimension: 2, dtype: :int8)
     #   index.add_all({ 1 => [0.5, 0.5], 2 => [1.0, 0.0] }).size # => 2
     #
-    # @param pairs [Enumerable<Array(id, vector)>] each as {#add} takes them; a Hash is one
+    # @param pairs [Enumerable<Array(id, item, metadata)>] each as {#add} takes them; a Hash is one
     # @return [self]
     # @raise [InvalidInputError] as {#add}; the vectors before it are in the index then
     def add_all(pairs)
       raise ArgumentError, "pairs must be an Enumerable of ids and vectors" unless Enumerable === pairs
 
-      pairs.each_slice(BATCH) do |slice|
-        ids, vectors = slice.map { |id, vector| [key(id), packed(vector)] }.transpose
-        _add(ids, vectors)
-      end
+      pairs.each_slice(BATCH) { |slice| add_items(slice) }
       self
     end
 
     alias []= add
 
     # @param id [Integer, String]
-    # @return [Boolean] whether there was such a vector
+    # @return [Boolean] whether there was such a vector or text
     def delete(id)
-      _delete(key(id))
+      @monitor.synchronize { remove(key(id)) }
     end
 
     # @param id [Integer, String]
     # @return [Boolean]
     def include?(id)
-      _contains(key(id))
+      id = key(id)
+      return true if @documents && @monitor.synchronize { @documents.keys(id).any? }
+
+      _contains(id)
     end
 
     # Builds an HNSW graph of links between near vectors, with which {#search} finds nearly all of the nearest while it
@@ -137,53 +173,9 @@ module Candle
       links && { links: links, size: rows }
     end
 
-    # The vectors with the greatest cosine. With rows of bytes it is that of what they hold, and with bits the share of
-    # components whose signs agree, from -1 to 1.
-    #
-    # All vectors are compared, unless there is a graph ({#build_graph}): then it is searched if that compares fewer,
-    # which is not so if `among` leaves few or nearly all are wanted.
-    #
-    # @example
-    #   index = Candle::Index.new(dimension: 2)
-    #   index.add_all(1 => [0.0, 1.0], 2 => [1.0, 0.0], 3 => [0.7, 0.7])
-    #   index.search([1.0, 0.1], top_k: 2).map { |found| found[:id] } # => [2, 3]
-    #   index.search([1.0, 0.1], among: [1, 3]).map { |found| found[:id] } # => [3, 1]
-    #
-    # @param vector [Array<Numeric>, String, Tensor] as {#add} takes it
-    # @param top_k [Integer, nil] how many to return; nil is all
-    # @param among [Enumerable<Integer, String>, nil] the ids to search in; nil is all. Faster than a block where most
-    #   are left out
-    # @param ef [Integer, nil] `ef_search`: how many candidates the search of a graph keeps, at least `top_k`; nil is
-    #   64. More find more, and take longer
-    # @param effort [Integer, nil] the same as `ef:`
-    # @param exact [Boolean] whether to compare all vectors in any case
-    # @yieldparam id [Integer, String] an id that might be returned, best first
-    # @yieldreturn [Boolean] whether to return it
-    # @return [Array<Hash>] `{id:, score:}`, best first
-    # @raise [InvalidInputError] for a vector of another size or with what isn't a finite number
-    def search(vector, top_k: 10, among: nil, ef: nil, effort: nil, exact: false, &filter)
-      most = Arguments.count(top_k, "top_k") || size
-      ef = candidates(ef, effort) || EF_SEARCH
-      ef = nil if exact
-      vector = packed(vector)
-      among = ids(among)
-      found = filter ? filtered(vector, most, among, ef, &filter) : _search(vector, most, among, ef)
-      found.map { |id, score| { id: id, score: score } }
-    end
-
-    # Writes all of it to one file, without what was deleted. The file is the old or the new one, whole, whatever
-    # happens meanwhile; indexes that have it open keep the old one.
-    #
-    # @param path [String, Pathname]
-    # @return [String] its absolute path
-    # @raise [InvalidInputError] when it can't be written, with the reason
-    def save(path)
-      File.expand_path(TextInput.path(path, "path")).tap { |target| _save(target) }
-    end
-
-    # @return [Integer] how many vectors there are
+    # @return [Integer] how many vectors there are, or texts in an index of words; chunks count one by one
     def size
-      _facts[2]
+      @documents ? @monitor.synchronize { [_facts[2], @documents.size].max } : _facts[2]
     end
 
     alias length size
@@ -193,9 +185,9 @@ module Candle
       size.zero?
     end
 
-    # @return [Integer] how many components a vector has
+    # @return [Integer, nil] how many components a vector has; nil in an index of words alone
     def dimension
-      _facts[0]
+      _facts[0] unless @textual
     end
 
     # @return [Symbol] one of {DTYPES}
@@ -205,10 +197,29 @@ module Candle
 
     # @return [String] one line
     def inspect
+      return "#<Candle::Index #{size} texts>" if @textual
+
       "#<Candle::Index #{size} vectors of #{dimension} #{dtype}>"
     end
 
     alias to_s inspect
+
+    # Notes what it was made with.
+    #
+    # @param settings [Settings]
+    # @param documents [Boolean] whether it is to hold texts
+    # @param textual [Boolean] whether it is to hold texts alone
+    # @return [self]
+    # @api private
+    def configure(settings, documents:, textual:)
+      @settings = settings
+      @textual = textual
+      @monitor = Monitor.new
+      @documents = documents ? IndexDocuments.new(settings.bm25) : nil
+      @pending = []
+      @journal = nil
+      self
+    end
 
     private
 
@@ -218,28 +229,6 @@ module Candle
       raise ArgumentError, "ef and effort are two names of one option: pass one" unless NilClass === ef
 
       Arguments.count(effort, "effort")
-    end
-
-    # Asks for more until enough of them pass, so that the block sees few of a million. A longer search may find better
-    # ones than a shorter one did.
-    def filtered(vector, most, among, ef)
-      answers = {}
-      wanted = most
-      total = size
-      loop do
-        wanted = [wanted * SLACK, total].min
-        found = _search(vector, wanted, among, ef)
-        passed = found.lazy.select { |id, _| answers.fetch(id) { answers[id] = yield(id) } }.first(most)
-        return passed if passed.size == most || found.size < wanted || wanted == total
-      end
-    end
-
-    def ids(among)
-      case among
-      when nil then nil
-      when Enumerable then among.map { |id| key(id) }
-      else raise ArgumentError, "among must be an Enumerable of ids, not #{Arguments.shown(among)}"
-      end
     end
 
     def key(id)
@@ -272,3 +261,8 @@ module Candle
     end
   end
 end
+
+require "candle/index/settings"
+require "candle/index/adding"
+require "candle/index/searching"
+require "candle/index/storing"

@@ -10,6 +10,8 @@ module Candle
   # | `text-classification`, `sentiment-analysis` | texts, `top_k:` | `{label:, score:}`; with `top_k:` a list |
   # | `zero-shot-classification` | texts and labels | `{sequence:, labels:, scores:}` |
   # | `token-classification`, `ner` | texts | `[{entity_group:, score:, word:, start:, end:}]` |
+  # | `question-answering` | a question and its context, `top_k:` | `{answer:, score:, start:, end:}` |
+  # | `zero-shot-ner` | texts, `labels:` | `[{entity_group:, score:, word:, start:, end:}]` |
   # | `fill-mask` | texts | `[{score:, token:, token_str:, sequence:}]` |
   # | `text-generation` | prompts or messages, `return_full_text:` | `[{generated_text:}]`, by default with the prompt |
   # | `text2text-generation`, `summarization`, `translation` | texts | `[{generated_text:}]`, `[{summary_text:}]`, ... |
@@ -25,6 +27,7 @@ module Candle
       "embedding" => :embedding, "feature-extraction" => :embedding, "reranking" => :reranker,
       "text-classification" => :classifier, "sentiment-analysis" => :classifier,
       "zero-shot-classification" => :classifier, "token-classification" => :ner, "ner" => :ner,
+      "question-answering" => :question_answering, "zero-shot-ner" => :gliner,
       "fill-mask" => :masked_lm, "text-generation" => :llm, "text2text-generation" => :seq2seq,
       "summarization" => :seq2seq, "translation" => :seq2seq, "image-classification" => :image_classifier,
       "zero-shot-image-classification" => :clip, "image-feature-extraction" => :image_embedding,
@@ -35,6 +38,7 @@ module Candle
     ENTITY = { entity_group: :label, score: :confidence, word: :text, start: :start, end: :end }.freeze
     # What runs the models of each kind, where it isn't `embed` alone.
     RUNS = { reranker: :ranked, classifier: :labels, zero_shot: :zero_shot, ner: :entities, masked_lm: :filled,
+             question_answering: :answered, gliner: :extracted,
              llm: :generated, seq2seq: :rewritten, image_classifier: :image_labels, clip: :image_labels,
              vlm: :described }.freeze
     private_constant :ENTITY, :RUNS
@@ -50,7 +54,7 @@ module Candle
     # @raise [ArgumentError] for an unknown task, and for no model where there is no default
     def initialize(task, model = nil, **options)
       @task, @languages = named(task)
-      klass = ModelKind.class_for(TASKS.fetch(@task))
+      klass = class_for(model)
       @model = model.is_a?(klass) ? model : loaded(klass, model, options)
     end
 
@@ -88,6 +92,19 @@ module Candle
       raise ArgumentError, Hints.with("unknown task #{name.inspect}", hints)
     end
 
+    # Labels are judged by GLiClass where the model is of that kind.
+    def class_for(model)
+      return GLiClass if task == "zero-shot-classification" && (GLiClass === model || gliclass?(model))
+
+      ModelKind.class_for(TASKS.fetch(task))
+    end
+
+    def gliclass?(source)
+      source && !(Model === source) && ModelKind.of(source) == :gliclass
+    rescue Error
+      false
+    end
+
     def loaded(klass, source, options)
       return klass.from_pretrained(*source, **options) if source || klass.const_defined?(:DEFAULT_MODEL_PATH)
 
@@ -108,10 +125,32 @@ module Candle
 
     def zero_shot(input, labels, **options)
       one = lambda do |text|
-        found = model.zero_shot(text, labels, **options)
+        found = judged(text, labels, **options)
         { sequence: text, labels: found.map { |entry| entry[:label] }, scores: found.map { |entry| entry[:score] } }
       end
       TextInput.text?(input) ? one.call(input) : input.map(&one)
+    end
+
+    def judged(text, labels, **options)
+      return model.zero_shot(text, labels, **options) unless GLiClass === model
+
+      model.classify(text, labels: labels, multi_label: false, **options)
+    end
+
+    def answered(question, context, top_k: nil, **options)
+      found = model.answer(question, context, top_k: top_k || 1, **options)
+      shaped = ->(answer) { { answer: answer[:text] }.merge(answer.slice(:score, :start, :end)) }
+      Array === found ? found.map(&shaped) : found && shaped.call(found)
+    end
+
+    def extracted(input, **options)
+      found = model.extract(input, **options)
+      shaped = lambda do |list|
+        list.map do |entity|
+          { entity_group: entity[:label], word: entity[:text] }.merge(entity.slice(:score, :start, :end))
+        end
+      end
+      TextInput.text?(input) ? shaped.call(found) : found.map(&shaped)
     end
 
     # Every entity, with words whole.

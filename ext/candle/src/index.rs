@@ -171,10 +171,28 @@ fn search(
     Ok(list)
 }
 
-fn save(ruby: &Ruby, this: &RbIndex, path: PathBuf) -> Result<(), Error> {
+/// `followed`: something else will be added to the file.
+fn save(ruby: &Ruby, this: &RbIndex, path: PathBuf, followed: bool) -> Result<(), Error> {
     gvl::leave_waiting(ruby, |cancel| {
-        this.index.read_long(cancel)?.save(&path, cancel)
+        let index = this.index.read_long(cancel)?;
+        if followed {
+            index.save_before_more(&path, cancel)
+        } else {
+            index.save(&path, cancel)
+        }
     })
+}
+
+/// Becomes what the file holds.
+fn reload(ruby: &Ruby, this: &RbIndex, path: PathBuf) -> Result<(), Error> {
+    let memory = gvl::leave_waiting(ruby, |cancel| {
+        let opened = VectorIndex::open(&path, cancel)?;
+        let memory = opened.memory();
+        *this.index.write(cancel)? = opened;
+        Ok(memory)
+    })?;
+    this.report(ruby, memory);
+    Ok(())
 }
 
 /// Dimension, type of rows and number of vectors; links and rows of the graph, or nil.
@@ -208,6 +226,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_search", method!(search, 4))?;
     class.define_private_method("_start_graph", method!(start_graph, 1))?;
     class.define_private_method("_grow_graph", method!(grow_graph, 1))?;
-    class.define_private_method("_save", method!(save, 1))?;
+    class.define_private_method("_save", method!(save, 2))?;
+    class.define_private_method("_reload", method!(reload, 1))?;
     class.define_private_method("_facts", method!(facts, 0))
 }

@@ -10,6 +10,8 @@ mod dtype;
 mod embedding_model;
 mod error;
 mod gc;
+mod gliclass;
+mod gliner;
 mod gvl;
 mod hub;
 mod image;
@@ -30,6 +32,7 @@ mod seq2seq;
 mod sparse_embedding_model;
 mod supported_models;
 mod tensor;
+mod term_index;
 mod token_ids;
 mod tokenizer;
 mod transcriber;
@@ -71,6 +74,8 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     classifier::init(ruby, candle)?;
     masked_lm::init(ruby, candle)?;
     question_answerer::init(ruby, candle)?;
+    gliner::init(ruby, candle)?;
+    gliclass::init(ruby, candle)?;
     image::init(ruby, candle)?;
     audio::init(ruby, candle)?;
     transcriber::init(ruby, candle)?;
@@ -80,6 +85,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     vlm::init(ruby, candle)?;
     recognizers::init(ruby, candle)?;
     index::init(ruby, candle)?;
+    term_index::init(ruby, candle)?;
     self_test::init(candle)?;
     resolve_classes(ruby);
     Ok(())
@@ -95,6 +101,8 @@ fn resolve_classes(ruby: &Ruby) {
         <device::RbDevice as TypedData>::class,
         <dtype::RbDType as TypedData>::class,
         <embedding_model::RbEmbeddingModel as TypedData>::class,
+        <gliclass::RbGliclass as TypedData>::class,
+        <gliner::RbGliner as TypedData>::class,
         <index::RbIndex as TypedData>::class,
         <late_interaction_model::RbLateInteractionModel as TypedData>::class,
         <image::RbImage as TypedData>::class,
@@ -114,6 +122,7 @@ fn resolve_classes(ruby: &Ruby) {
         <vlm::RbEncoded as TypedData>::class,
         <vlm::RbImageEncoder as TypedData>::class,
         <tensor::RbTensor as TypedData>::class,
+        <term_index::RbTermIndex as TypedData>::class,
         <token_ids::RbIds as TypedData>::class,
         <tokenizer::RbTokenizer as TypedData>::class,
         <transcriber::RbTranscriber as TypedData>::class,

@@ -16,7 +16,7 @@ module Candle
       masked_lm: :MaskedLM, question_answering: :QuestionAnswerer, seq2seq: :Seq2Seq, vlm: :VLM, clip: :CLIP,
       sparse: :SparseEmbeddingModel, late_interaction: :LateInteractionModel, image_embedding: :ImageEmbeddingModel,
       image_classifier: :ImageClassifier,
-      speech: :Transcriber
+      speech: :Transcriber, gliner: :GLiNER, gliclass: :GLiClass
     }.freeze
 
     # What models of each kind are called in messages.
@@ -26,7 +26,8 @@ module Candle
       question_answering: "question answering model", seq2seq: "sequence-to-sequence model",
       vlm: "vision-language model", clip: "model of texts and images", sparse: "sparse embedding model",
       late_interaction: "late-interaction model", image_embedding: "image embedding model",
-      image_classifier: "image classifier", speech: "speech model"
+      image_classifier: "image classifier", speech: "speech model", gliner: "GLiNER model",
+      gliclass: "GLiClass model"
     }.freeze
 
     # What the end of an architecture's name means; a sequence head is looked at more closely.
@@ -39,11 +40,14 @@ module Candle
       /(ForConditionalGeneration|MTModel|MarianModel)\z/ => :conditional, /Model\z/ => :embedding
     }.freeze
 
+    # What `model_type` says, where the architecture's name does not.
+    OWN_TYPES = { "model2vec" => :embedding, "GLiClass" => :gliclass }.freeze
+
     # llama.cpp's number for the pooling of rerankers.
     RANK_POOLING = 4
     # GGUF architectures that read texts and write none.
     GGUF_ENCODERS = /bert|t5encoder/
-    private_constant :NAMES, :HEADS, :RANK_POOLING, :GGUF_ENCODERS
+    private_constant :NAMES, :HEADS, :OWN_TYPES, :RANK_POOLING, :GGUF_ENCODERS
 
     class << self
       # @param source [String, Pathname] a directory, a `.gguf` file or a Hugging Face id
@@ -56,7 +60,7 @@ module Candle
         return of_gguf(source) if File.file?(source)
 
         read = SourceHints.explained(source) { reader(source, revision) }
-        from_modules(read) || from_config(read) || read.call(:gguf) ||
+        from_modules(read) || from_gliner(read) || from_config(read) || read.call(:gguf) ||
           raise(UnsupportedModelError, "the files of #{File.basename(source)} do not say what the model is for: " \
                                        "say it, as in NAME:embedding=SOURCE")
       end
@@ -156,6 +160,11 @@ module Candle
         modules.to_s.match?(/SpladePooling|sparse_encoder/) ? :sparse : :embedding
       end
 
+      # Its own configuration stands beside none of transformers', or beside its encoder's.
+      def from_gliner(read)
+        :gliner if read.call("gliner_config.json")
+      end
+
       def from_config(read)
         config = read.call("config.json") or return
         architecture = Array(config["architectures"]).first.to_s
@@ -163,7 +172,7 @@ module Candle
         case head
         when :sequence then labels(config) == 1 ? :reranker : :classifier
         when :conditional then config.key?("vision_config") ? :vlm : :seq2seq
-        when nil then config["model_type"] == "model2vec" ? :embedding : nil
+        when nil, :embedding then OWN_TYPES.fetch(config["model_type"], head)
         else head
         end
       end

@@ -1,25 +1,31 @@
 # frozen_string_literal: true
 
 module Candle
-  # A model, patterns and lists of terms together.
+  # A model, patterns and lists of terms together. The model is a token classifier, or {GLiNER} with `labels:`.
   #
   # @example
   #   ner = Candle::HybridNER.new
   #   ner.add_pattern_recognizer("CODE", [/[A-Z]{2}\d+/]).add_gazetteer_recognizer("CITY", ["paris"])
   #   ner.extract_entities("AB12 in Paris").map { |entity| entity[:label] } # => ["CODE", "CITY"]
   class HybridNER
-    # @return [NER, nil]
+    # How sure the entities of each kind of model are to be, where a call does not say.
+    THRESHOLDS = { NER => 0.9, LabelRecognizer => 0.5 }.freeze
+    private_constant :THRESHOLDS
+
+    # @return [NER, LabelRecognizer, nil]
     attr_reader :model_ner
     # @return [Array<PatternEntityRecognizer>]
     attr_reader :pattern_recognizers
     # @return [Array<GazetteerEntityRecognizer>]
     attr_reader :gazetteer_recognizers
 
-    # @param model_id [String, Pathname, nil] nil works without a model
+    # @param model_id [String, Pathname, NER, GLiNER, nil] a model or where to load it from; nil works without one
     # @param device [Device, String, Symbol, nil]
     # @param tokenizer [Tokenizer, String, nil]
-    def initialize(model_id = nil, device: nil, tokenizer: nil)
-      @model_ner = model_id && NER.from_pretrained(model_id, device: device, tokenizer: tokenizer)
+    # @param labels [Array<String, Symbol>, String, Symbol, nil] what a {GLiNER} model looks for
+    # @raise [ArgumentError] for labels without such a model, and for such a model without labels
+    def initialize(model_id = nil, device: nil, tokenizer: nil, labels: nil)
+      @model_ner = recognizer(model_id, labels, device: device, tokenizer: tokenizer)
       @pattern_recognizers = []
       @gazetteer_recognizers = []
     end
@@ -45,11 +51,11 @@ module Candle
     # longer.
     #
     # @param input [String, Array<String>]
-    # @param confidence_threshold [Float] for the model's entities
+    # @param confidence_threshold [Float, nil] for the model's entities; nil is 0.9, and 0.5 for {GLiNER}
     # @param aggregation [Symbol, String] as {NER#extract_entities} takes it
     # @return [Array<Hash>, Array<Array<Hash>>] as {NER#extract_entities} gives them; those of patterns and terms
     #   have a `source` and no tokens
-    def extract_entities(input, confidence_threshold: 0.9, aggregation: :simple)
+    def extract_entities(input, confidence_threshold: nil, aggregation: :simple)
       texts, single = Arguments.texts(input)
       lists = found_in(texts, confidence_threshold, aggregation).map { |found| without_overlaps(found) }
       single ? lists.first : lists
@@ -67,11 +73,11 @@ module Candle
     # @param labels [Array<String, Symbol>, String, Symbol, nil] the kinds to replace, as {NER#redact} takes them; nil
     #   is all
     # @param with [String, #call] as {NER#redact} takes it
-    # @param confidence_threshold [Float] for the model's entities
+    # @param confidence_threshold [Float, nil] as {#extract_entities} takes it
     # @param aggregation [Symbol, String] as {NER#extract_entities} takes it
     # @return [String, Array<String>]
     # @raise [InvalidInputError] when labels is empty, or has a label that is not among {#entity_types}
-    def redact(input, labels: nil, with: "[%{label}]", confidence_threshold: 0.9, aggregation: :first) # rubocop:disable Style/FormatStringToken
+    def redact(input, labels: nil, with: "[%{label}]", confidence_threshold: nil, aggregation: :first) # rubocop:disable Style/FormatStringToken
       redaction = Redaction.new(labels, with, known: entity_types)
       redaction.apply(*Arguments.texts(input)) { |texts| found_in(texts, confidence_threshold, aggregation) }
     end
@@ -84,12 +90,32 @@ module Candle
 
     private
 
+    def recognizer(model, labels, **options)
+      model = loaded(model, labels, options) unless NER === model || GLiNER === model
+      if GLiNER === model
+        raise ArgumentError, "a GLiNER model needs labels:, the kinds of entities to look for" if NilClass === labels
+
+        return LabelRecognizer.new(model, Arguments.labels(labels))
+      end
+      raise ArgumentError, "labels: is for GLiNER models" unless NilClass === labels
+
+      model
+    end
+
+    # Labels say that it is such a model.
+    def loaded(source, labels, options)
+      return if NilClass === source
+
+      (NilClass === labels ? NER : GLiNER).from_pretrained(source, **options)
+    end
+
     def recognizers
       pattern_recognizers + gazetteer_recognizers
     end
 
     # What the model and the recognizers find in each text, overlaps included.
     def found_in(texts, confidence_threshold, aggregation)
+      confidence_threshold = THRESHOLDS[model_ner.class] if NilClass === confidence_threshold
       from_model = model_ner&.extract_entities(texts, confidence_threshold: confidence_threshold,
                                                       aggregation: aggregation)
       texts.each_with_index.map do |text, index|

@@ -76,8 +76,9 @@ module Candle
       @labels.nil? || @labels.include?(kind(entity))
     end
 
+    # Labels of token classifiers have a prefix; those of others may begin with what looks like one ("E-mail").
     def kind(entity)
-      entity[:label].sub(NER::PREFIX, "")
+      entity.key?(:token_start) ? entity[:label].sub(NER::PREFIX, "") : entity[:label]
     end
 
     def replacement(entity)

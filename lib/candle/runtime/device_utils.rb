@@ -4,13 +4,14 @@ module Candle
   # Which device suits a model.
   module DeviceUtils
     # The kinds of models that {supports_model?} knows.
-    MODEL_TYPES = %i[embedding_model reranker llm ner classifier vlm t5 clip sparse late_interaction speech].freeze
+    MODEL_TYPES = %i[embedding_model reranker llm ner classifier vlm t5 clip sparse late_interaction speech
+                     question_answering gliner gliclass].freeze
 
     # The class that runs each of them.
     CLASSES = {
       embedding_model: :EmbeddingModel, reranker: :Reranker, llm: :LLM, ner: :NER, classifier: :Classifier,
       vlm: :VLM, t5: :Seq2Seq, clip: :CLIP, sparse: :SparseEmbeddingModel, late_interaction: :LateInteractionModel,
-      speech: :Transcriber
+      speech: :Transcriber, question_answering: :QuestionAnswerer, gliner: :GLiNER, gliclass: :GLiClass
     }.freeze
     private_constant :CLASSES
 

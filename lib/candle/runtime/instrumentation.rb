@@ -19,6 +19,8 @@ module Candle
       [:Reranker, "rerank", %i[rerank rerank_with_pooling rerank_sigmoid_with_pooling score], 1],
       [:Classifier, "classify", %i[classify zero_shot], 0],
       [:NER, "entities", %i[extract_entities predict_tokens analyze redact], 0],
+      [:GLiNER, "entities", %i[extract redact], 0],
+      [:GLiClass, "classify", %i[classify], 0],
       [:MaskedLM, "fill", %i[fill], 0],
       [:QuestionAnswerer, "answer", %i[answer], 1],
       [:LLM, "generate", %i[generate generate_stream generate_each chat chat_stream complete answer generate_structured

@@ -63,6 +63,18 @@ module Candle
       raise ArgumentError, "#{name} must be a String or a Symbol, not #{shown(value)}"
     end
 
+    # @param value [Array<String, Symbol>, String, Symbol]
+    # @return [Array<String>] each once
+    # @raise [ArgumentError] for anything else
+    # @raise [InvalidInputError] for none, and for one that isn't valid UTF-8
+    def labels(value)
+      names = TextInput.text?(value) || Symbol === value ? [value] : list(value)
+      raise ArgumentError, "labels must be an Array of Strings, not #{shown(value)}" unless Array === names
+      raise InvalidInputError, "labels must not be empty" if names.empty?
+
+      names.map { |name| label(name, "labels") }.uniq
+    end
+
     # @param value [Object] anything, also what has none of the methods that all objects have
     # @param method [Symbol]
     # @return [Boolean] whether it has that method

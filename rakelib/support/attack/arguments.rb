@@ -12,7 +12,8 @@ class HostileArguments
   INSTANCES = {
     EmbeddingModel: "bert-sentence", Reranker: "bert-reranker", NER: "bert-token", Classifier: "bert-sequence",
     MaskedLM: "bert-masked", LLM: "decoders/llama", SparseEmbeddingModel: "splade", LateInteractionModel: "colbert",
-    QuestionAnswerer: "bert-question", Seq2Seq: "seq2seq/t5", CLIP: "clip", VLM: "llava",
+    QuestionAnswerer: "bert-question", GLiNER: "gliner", GLiClass: "gliclass", Seq2Seq: "seq2seq/t5", CLIP: "clip",
+    VLM: "llava",
     ImageEmbeddingModel: "dinov2", ImageClassifier: "vit-classifier",
     Transcriber: "speech/whisper"
   }.freeze
@@ -34,11 +35,12 @@ class HostileArguments
   # hub, settings of the whole process, parts of a generation that only the model makes, and those that write
   # checkpoints, whose sources the kind "quantized" damages.
   OTHER_CLASSES = %i[AnswerReader AnswerRun CLI Completion DenseWriter EitherKeys GgufLayout GgufVocabulary GgufWriter
+                     IndexDocuments IndexJournal TermIndex
                      HarmonySplitter LiteralContent LogSubscriber LoggingConfiguration MarkedText ModelRegistry
                      ModelsLock Progress Quantizer Railtie Reasoning ReasoningFormat ReasoningSplitter Server
                      Transcription Worker].freeze
   # They end the instance, answer from the network or wait for someone.
-  LEFT_OUT = %i[initialize close synchronize embed_each generate_each register_tokenizer new].freeze
+  LEFT_OUT = %i[initialize close configure follow synchronize embed_each generate_each register_tokenizer new].freeze
 
   # Says what it is told to, where Ruby asks for a conversion.
   class Odd

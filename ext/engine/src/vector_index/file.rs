@@ -4,11 +4,14 @@
 //! 0   8  magic              24  8  rows             rows, each of the same size
 //! 8   4  type of rows       32  8  bytes of ids     lengths: f32 for each row
 //! 12  4  0                  40  8  checksum         ids: u32 length and UTF-8, or u32::MAX and i64
-//! 16  8  dimension          48 16  0                graph, if there is one
+//! 16  8  dimension          48  8  end              graph, if there is one
+//!                           56  8  0
 //!
 //! graph:  8  links   8  layers   8 × layers  rows of each
 //!         for each layer: its rows, but for the first, which has all; their links, the rest being u32::MAX
 //! ```
+//!
+//! `end` is where this ends and something else follows, which is not read here; 0 where the file ends with it.
 //!
 //! All numbers are little-endian. The checksum covers all but the rows, which are read when they are searched.
 
@@ -29,6 +32,8 @@ const MAGIC: &[u8; 8] = b"RCINDEX1";
 const HEADER: usize = 64;
 /// Where the checksum stands.
 const CHECKSUM: std::ops::Range<usize> = 40..48;
+/// Where it says where it ends.
+const END: std::ops::Range<usize> = 48..56;
 /// In place of a text's length.
 const INTEGER: u32 = u32::MAX;
 /// Rows between two looks at the cancel token.
@@ -68,7 +73,7 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
         .filter(|header| header.starts_with(MAGIC))
         .ok_or_else(|| wrong("it does not begin as one"))?;
     let layout = Layout::parse(header, file.len()).map_err(wrong)?;
-    let rest = &file[layout.lengths..];
+    let rest = &file[layout.lengths..layout.whole];
     if checksum(&header[..CHECKSUM.start], &[rest], cancel)? != header[CHECKSUM] {
         return Err(wrong("its checksum is another"));
     }
@@ -80,7 +85,7 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
     let (lengths, ids) = rest.split_at(4 * layout.count);
     let ids = &ids[..layout.id_bytes];
     let graph = file
-        .slice(layout.end, file.len() - layout.end)
+        .slice(layout.end, layout.whole - layout.end)
         .filter(|graph| !graph.is_empty());
     let lengths = lengths
         .chunks_exact(4)
@@ -121,6 +126,8 @@ struct Layout {
     id_bytes: usize,
     /// Where ids end.
     end: usize,
+    /// Where all of it ends.
+    whole: usize,
 }
 
 impl Layout {
@@ -151,7 +158,11 @@ impl Layout {
             .and_then(|bytes| bytes.checked_add(lengths))
             .and_then(|bytes| bytes.checked_add(id_bytes))
             .ok_or(too_large)?;
-        if end > size {
+        let whole = match number(48).ok_or(too_large)? {
+            0 => size,
+            whole => whole,
+        };
+        if end > whole || whole > size {
             return Err("its size is not what its beginning says");
         }
         Ok(Self {
@@ -161,6 +172,7 @@ impl Layout {
             lengths,
             id_bytes,
             end,
+            whole,
         })
     }
 }
@@ -196,22 +208,22 @@ fn read_id(bytes: &[u8]) -> Option<(Id, &[u8])> {
     Some((Id::Text(std::str::from_utf8(text).ok()?.into()), rest))
 }
 
-/// The old file stays until the new one is whole.
+/// The old file stays until the new one is whole. `followed`: something else will be added to the file.
 pub fn write(
     index: &VectorIndex,
     graph: Option<&Graph>,
-    path: &Path,
+    (path, followed): (&Path, bool),
     cancel: &CancelToken,
 ) -> Result<()> {
     replace(path, "the index", |file, failed| {
-        write_to(index, graph, file, failed, cancel)
+        write_to(index, graph, (file, followed), failed, cancel)
     })
 }
 
 fn write_to(
     index: &VectorIndex,
     graph: Option<&Graph>,
-    file: &File,
+    (file, followed): (&File, bool),
     failed: &dyn Fn(io::Error) -> Error,
     cancel: &CancelToken,
 ) -> Result<()> {
@@ -225,7 +237,12 @@ fn write_to(
     let graph = graph.map(Graph::parts).unwrap_or_default();
     let mut rest: Vec<&[u8]> = vec![&lengths, &ids];
     rest.extend(graph.iter().map(|part| &**part));
-    let header = header(index, ids.len(), &rest, cancel)?;
+    let mut header = header(index, ids.len(), &rest, cancel)?;
+    if followed {
+        let rows = index.live * index.row_type.bytes(index.dimension);
+        let rest: usize = rest.iter().map(|part| part.len()).sum();
+        header[END].copy_from_slice(&((HEADER + rows + rest) as u64).to_le_bytes());
+    }
     let mut file = BufWriter::with_capacity(1 << 20, file);
     file.write_all(&header).map_err(failed)?;
     let row_bytes = index.row_type.bytes(index.dimension);

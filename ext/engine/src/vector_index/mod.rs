@@ -8,6 +8,7 @@ pub mod compact;
 mod file;
 mod graph;
 mod row;
+mod terms;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ pub use graph::{Block, LINKS};
 use kernels::tensor::nearest::{best, keep, parts, Found, Part};
 pub use row::RowType;
 use row::{Query, Rows};
+pub use terms::{Bm25, TermIndex, Variant, WeightIndex};
 
 /// More components than any model gives.
 pub const MOST_DIMENSIONS: usize = 1 << 16;
@@ -111,6 +113,15 @@ impl VectorIndex {
 
     /// Writes all rows but the deleted ones. The file is whole or as it was before, whatever happens.
     pub fn save(&self, path: &Path, cancel: &CancelToken) -> Result<()> {
+        self.write(path, false, cancel)
+    }
+
+    /// `save`, where something else will be added to the file, which `open` passes over.
+    pub fn save_before_more(&self, path: &Path, cancel: &CancelToken) -> Result<()> {
+        self.write(path, true, cancel)
+    }
+
+    fn write(&self, path: &Path, followed: bool, cancel: &CancelToken) -> Result<()> {
         self.ensure_whole()?;
         let repaired = match &self.graph {
             Some(graph) if self.deleted[..graph.rows()].contains(&true) => {
@@ -124,7 +135,7 @@ impl VectorIndex {
         file::write(
             self,
             repaired.as_ref().or(self.graph.as_ref()),
-            path,
+            (path, followed),
             cancel,
         )
     }

@@ -135,6 +135,23 @@ impl ModelFiles {
         }
     }
 
+    /// Another model that this one names: a directory, or a repository by the same settings.
+    pub fn sibling(&self, model: &str) -> Result<Self> {
+        let place = match &self.place {
+            _ if Path::new(model).is_dir() => Place::Directory(PathBuf::from(model)),
+            Place::Hub(repo) if self.locked.is_none() => Place::Hub(Box::new(repo.sibling(model)?)),
+            _ => {
+                return Err(Error::ModelNotFound(format!(
+                    "{} needs files of {model}, which is not a directory here: save them beside it, or put that model \
+                     there",
+                    self.id
+                )))
+            }
+        };
+        let (id, locked) = (model.to_owned(), None);
+        Ok(Self { id, place, locked })
+    }
+
     pub fn require(&self, name: &str, cancel: &CancelToken) -> Result<PathBuf> {
         if let (Place::Hub(repo), None) = (&self.place, &self.locked) {
             return repo.fetch(name, cancel);

@@ -5,3 +5,4 @@ pub mod compression;
 mod jinja;
 pub mod recognizers;
 pub mod tokenizer;
+pub mod words;

@@ -10,6 +10,7 @@ mod metadata;
 mod mxfp4;
 mod packed;
 mod pickle;
+mod prefixed;
 mod safetensors;
 mod table;
 mod torch;
@@ -30,6 +31,7 @@ pub use element::Element;
 pub use encoding::encoded;
 pub use metadata::{Array, Metadata, Value};
 pub use packed::unpacked;
+pub use prefixed::Prefixed;
 
 /// What is known of a tensor before it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -249,8 +249,12 @@ fn heads_for(names: &Names) -> Vec<&'static str> {
     let sequence = !names.sequence_output.is_empty();
     let sequence = sequence.then_some(["reranker", "classifier"]);
     let token = !names.token_output.is_empty();
+    let question = !names.question_output.is_empty();
     let tasks = sequence.into_iter().flatten();
-    tasks.chain(token.then_some("ner")).collect()
+    let tasks = tasks.chain(token.then_some("ner"));
+    tasks
+        .chain(question.then_some("question_answering"))
+        .collect()
 }
 
 impl Shape for SpeechConfig {

@@ -1,0 +1,139 @@
+# frozen_string_literal: true
+
+module Candle
+  # How vectors and texts get into an index.
+  class Index
+    # What prompts for documents may be called.
+    DOCUMENT_PROMPTS = %w[document passage corpus].freeze
+    # One vector or text on its way into the index.
+    Item = Struct.new(:key, :id, :text, :metadata, :part, :vector, :weights)
+    private_constant :DOCUMENT_PROMPTS, :Item
+
+    private
+
+    def add_items(given)
+      items = given.flat_map { |id, item, metadata| prepared(key(id), item, described(metadata)) }
+      items = unknown(items) if @settings.deduplicate
+      embed(items)
+      @monitor.synchronize { items.group_by(&:id).each_value { |group| put(group) } }
+    end
+
+    def prepared(id, item, metadata)
+      return [Item.new(id, id, nil, metadata, nil, packed(item))] unless textual?(item)
+
+      text = TextInput.utf8(item, "text")
+      return [Item.new(id, id, text, metadata)] unless @settings.splitter
+
+      chunks(id, text, metadata)
+    end
+
+    # A String is a text where the index takes texts, unless it can only be a packed vector.
+    def textual?(item)
+      return false unless String === item && text?(item)
+      return true if @textual || @settings.models?
+
+      raise InvalidInputError, text_given(item)
+    end
+
+    # Texts and chunks that no other id has.
+    def unknown(items)
+      @monitor.synchronize do
+        items.reject { |item| item.text && @documents&.elsewhere?(item.text, item.id) }
+             .uniq { |item| item.text || item.key }
+      end
+    end
+
+    def chunks(id, text, metadata)
+      parts = @settings.splitter.split(text)
+      return [Item.new(id, id, text, metadata)] if parts.size < 2
+
+      vectors = @settings.late_chunking ? late_vectors(text, parts) : []
+      parts.each_with_index.map do |part, number|
+        Item.new(IndexDocuments.key(id, number), id, part.text, metadata, number, vectors[number])
+      end
+    end
+
+    # The mean of the states of each part's tokens, all of which have seen the whole text.
+    def late_vectors(text, parts)
+      model = @settings.model
+      rows = model.embeddings(text).to_a.first
+      offsets = model.tokenizer.encode_with_offsets(text)[:offsets].first(rows.size)
+      parts.map do |part|
+        own = rows.each_index.select do |at|
+          first, last = offsets[at]
+          first < last && first >= part.start && last <= part.end
+        end
+        mean(rows, own)&.pack("e*")
+      end
+    end
+
+    def mean(rows, own)
+      return if own.empty?
+
+      sums = own.map { |at| rows[at] }.transpose.map(&:sum)
+      length = Math.sqrt(sums.sum { |value| value * value })
+      length.zero? ? sums : sums.map { |value| value / length }
+    end
+
+    def embed(items)
+      texts = items.select(&:text)
+      embed_dense(texts.reject(&:vector)) if @settings.model
+      embed_sparse(texts) if @settings.sparse_model
+    end
+
+    def embed_dense(items)
+      vectors = @settings.model.embed(items.map(&:text), as: :packed, **document_prompt)
+      items.zip(vectors) { |item, vector| item.vector = vector }
+    end
+
+    def embed_sparse(items)
+      found = @settings.sparse_model.embed_document(items.map(&:text))
+      items.zip(found) { |item, weights| item.weights = weights.to_a }
+    end
+
+    def document_prompt
+      name = (DOCUMENT_PROMPTS & @settings.model.prompts.keys.map(&:to_s)).first
+      name ? { prompt_name: name } : {}
+    end
+
+    # All that has one id, in place of what had it before.
+    def put(items)
+      id = items.first.id
+      remove(id) if @documents&.keys(id)&.any?
+      vectors = items.select(&:vector)
+      _add(vectors.map(&:key), vectors.map(&:vector)) if vectors.any?
+      items.each do |item|
+        document(item)
+        note(["add", *item.to_a.values_at(0, 1, 2, 3, 4, 6, 5)])
+      end
+    end
+
+    def document(item)
+      return if item.text.nil? && item.metadata.nil?
+
+      @documents ||= IndexDocuments.new(@settings.bm25)
+      @documents.add(IndexDocuments::Entry.new(item.key, item.id, item.text, item.metadata, item.part, item.weights))
+    end
+
+    # @return [Boolean] whether there was something of that id
+    def remove(id)
+      keys = @documents ? @documents.keys(id) : []
+      keys = [id] if keys.empty?
+      keys.map do |key|
+        entry = @documents&.remove(key)
+        found = _delete(key) || !entry.nil?
+        note(["delete", key]) if found
+        found
+      end.any?
+    end
+
+    # @return [Hash, nil] metadata as the file will hold it, nil where there is none
+    def described(metadata)
+      return if NilClass === metadata
+      raise ArgumentError, "metadata must be a Hash, not #{Arguments.shown(metadata)}" unless Hash === metadata
+      return if metadata.empty?
+
+      JSON.parse(Arguments.json(metadata, "metadata"), symbolize_names: true).freeze
+    end
+  end
+end
