@@ -42,8 +42,9 @@ module Candle
       #
       # @param dimension [Integer, nil] how many components vectors have; nil is what the model gives
       # @param dtype [Symbol] one of {DTYPES}
-      # @param model [EmbeddingModel, SparseEmbeddingModel, String, Pathname, nil] what embeds texts, or where to load
-      #   it from
+      # @param model [EmbeddingModel, SparseEmbeddingModel, LateInteractionModel, String, Pathname, nil] what embeds
+      #   texts, or where to load it from. A late-interaction model gives a text one vector per token, and texts are
+      #   compared by MaxSim, all of them
       # @param sparse_model [SparseEmbeddingModel, String, Pathname, nil] what makes sparse vectors of texts as well
       # @param splitter [TextSplitter, nil] cuts texts into chunks, which are found one by one
       # @param late_chunking [Boolean] whether chunks are embedded by reading the whole text: each is the mean of its

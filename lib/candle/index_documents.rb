@@ -9,7 +9,7 @@ module Candle
   # @api private
   class IndexDocuments
     # What is known of one document, or of one chunk of it.
-    Entry = Struct.new(:key, :id, :text, :metadata, :part, :weights)
+    Entry = Struct.new(:key, :id, :text, :metadata, :part, :weights, :matrix)
 
     # The words that bm25s leaves out of English texts.
     ENGLISH = %w[a an and are as at be but by for if in into is it no not of on or such that the their then there these
@@ -104,6 +104,13 @@ module Candle
     # @return [Boolean] whether a document of another id has the same text
     def elsewhere?(text, id)
       @digests.fetch(digest(text), 0) > keys(id).count { |key| self[key].text == text }
+    end
+
+    # @param keys [Array<Integer, String>, nil] nil is all
+    # @return [Array<Array(Object, Tensor)>] keys and the vectors of their tokens
+    def matrices(keys)
+      entries = keys ? keys.filter_map { |key| self[key] } : each
+      entries.select(&:matrix).map { |entry| [entry.key, entry.matrix] }.to_a
     end
 
     # @return [Boolean] whether there are sparse vectors

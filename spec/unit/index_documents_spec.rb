@@ -148,6 +148,28 @@ RSpec.describe Candle::Index do
       expect(index.search("fox").first[:metadata]).to eq(lang: "en")
     end
 
+    it "compares token by token with a late-interaction model, also from its file" do
+      late = Candle::LateInteractionModel.from_pretrained(TinyModels.path("colbert"), device: "cpu")
+      index = described_class.new(model: late).add_all(texts)
+      wanted = late.rerank("lazy dog", texts.values)
+      check = lambda do |found|
+        expect(found.map { |hit| hit[:text] }).to eq(wanted.map { |hit| hit[:text] })
+        found.zip(wanted) { |hit, other| expect(hit[:score]).to be_within(1e-5).of(other[:score]) }
+      end
+      check.call(index.search("lazy dog"))
+      expect(index.search("lazy dog") { |id| id > 2 }.map { |hit| hit[:id] }).to match_array([3, 4])
+      expect(index.search("lazy dog", among: [1]).map { |hit| hit[:id] }).to eq([1])
+      expect(index.search("lazy dog", mode: :hybrid, top_k: 4).size).to eq(4)
+      Dir.mktmpdir do |folder|
+        path = File.join(folder, "x.index")
+        index.save(path)
+        writer = described_class.open(path, model: late, write: true)
+        check.call(writer.search("lazy dog"))
+        writer.add(5, "lazy lazy dog").close
+        expect(described_class.open(path, model: late).search("lazy dog", top_k: 9).size).to eq(5)
+      end
+    end
+
     it "takes a sparse model alone, and the source of a model" do
       index = described_class.new(model: TinyModels.path("splade")).add_all(texts)
       expect(index.search("lazy dog").first[:text]).to eq(sparse.search("lazy dog", texts.values,

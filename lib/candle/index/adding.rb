@@ -6,7 +6,7 @@ module Candle
     # What prompts for documents may be called.
     DOCUMENT_PROMPTS = %w[document passage corpus].freeze
     # One vector or text on its way into the index.
-    Item = Struct.new(:key, :id, :text, :metadata, :part, :vector, :weights)
+    Item = Struct.new(:key, :id, :text, :metadata, :part, :vector, :weights, :matrix)
     private_constant :DOCUMENT_PROMPTS, :Item
 
     private
@@ -79,6 +79,11 @@ module Candle
       texts = items.select(&:text)
       embed_dense(texts.reject(&:vector)) if @settings.model
       embed_sparse(texts) if @settings.sparse_model
+      embed_late(texts) if @settings.late_model
+    end
+
+    def embed_late(items)
+      items.zip(@settings.late_model.embed_document(items.map(&:text))) { |item, matrix| item.matrix = matrix }
     end
 
     def embed_dense(items)
@@ -104,15 +109,19 @@ module Candle
       _add(vectors.map(&:key), vectors.map(&:vector)) if vectors.any?
       items.each do |item|
         document(item)
-        note(["add", *item.to_a.values_at(0, 1, 2, 3, 4, 6, 5)])
+        note(addition(item))
       end
+    end
+
+    def addition(item)
+      ["add", *item.to_a.values_at(0, 1, 2, 3, 4, 6), item.vector || item.matrix&.to_packed]
     end
 
     def document(item)
       return if item.text.nil? && item.metadata.nil?
 
       @documents ||= IndexDocuments.new(@settings.bm25)
-      @documents.add(IndexDocuments::Entry.new(item.key, item.id, item.text, item.metadata, item.part, item.weights))
+      @documents.add(IndexDocuments::Entry.new(*item.to_a.values_at(0, 1, 2, 3, 4, 6, 7)))
     end
 
     # @return [Boolean] whether there was something of that id

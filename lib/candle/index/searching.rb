@@ -70,7 +70,7 @@ module Candle
     def chosen(mode, query)
       return Arguments.choice(mode, "mode", MODES) unless NilClass === mode
       return :dense unless String === query && text?(query) && (@textual || @settings.models?)
-      return :dense if @settings.model
+      return :dense if @settings.model || @settings.late_model
 
       @settings.sparse_model ? :sparse : :bm25
     end
@@ -119,12 +119,23 @@ module Candle
     end
 
     def dense(query)
+      return by_tokens(query) if @settings.late_model
+
       raise InvalidInputError, "this index has no vectors: give it a model, or search with mode: :bm25" if @textual
 
       vector = packed(embedded(query.item))
       return _search(vector, query.most, query.among, query.ef) unless query.passes
 
       filtered(vector, query)
+    end
+
+    # MaxSim over all texts.
+    def by_tokens(query)
+      found = @monitor.synchronize { @documents.matrices(query.among) }
+      scores = @settings.late_model.score(text_of(query), found.map(&:last))
+      ranked = scores.each_index.sort_by { |at| [-scores[at], at] }.lazy.map { |at| [found[at].first, scores[at]] }
+      ranked = ranked.select { |key, _| query.passes.call(id_of(key)) } if query.passes
+      ranked.first(query.most)
     end
 
     def embedded(item)
@@ -172,7 +183,7 @@ module Candle
     def fused(query, fusion, weights)
       fusion = Arguments.choice(fusion, "fusion", FUSIONS)
       weights = checked(weights)
-      modes = [(:dense if @settings.model), :bm25, (:sparse if @settings.sparse_model)].compact
+      modes = [(:dense if @settings.model || @settings.late_model), :bm25, (:sparse if @settings.sparse_model)].compact
       sums = Hash.new(0.0)
       modes.each do |mode|
         weight = weights.fetch(mode, 1.0)

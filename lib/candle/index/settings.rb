@@ -17,6 +17,8 @@ module Candle
       attr_reader :model
       # @return [SparseEmbeddingModel, nil]
       attr_reader :sparse_model
+      # @return [LateInteractionModel, nil]
+      attr_reader :late_model
       # @return [TextSplitter, nil]
       attr_reader :splitter
       # @return [Boolean]
@@ -27,19 +29,18 @@ module Candle
       # @return [Settings] of what {Index.new} was given
       # @raise [ArgumentError] for what is none of it
       def self.read(model: nil, sparse_model: nil, splitter: nil, late_chunking: false, deduplicate: false, bm25: {})
-        dense = loaded(model, "model", EmbeddingModel, SparseEmbeddingModel)
+        given = loaded(model, "model", EmbeddingModel, SparseEmbeddingModel, LateInteractionModel)
         sparse = loaded(sparse_model, "sparse_model", SparseEmbeddingModel)
-        if SparseEmbeddingModel === dense && NilClass === sparse
-          sparse = dense
-          dense = nil
-        end
+        dense = given if EmbeddingModel === given
+        late = given if LateInteractionModel === given
+        sparse ||= given if SparseEmbeddingModel === given
         cut = [splitter_of(splitter), late_chunking ? true : false]
         raise ArgumentError, "late_chunking needs a splitter and a model" if cut.last && !(cut.first && dense)
 
-        new([dense, sparse], cut, deduplicate ? true : false, scoring(bm25))
+        new([dense, sparse, late], cut, deduplicate ? true : false, scoring(bm25))
       end
 
-      # @return [EmbeddingModel, SparseEmbeddingModel, nil]
+      # @return [EmbeddingModel, SparseEmbeddingModel, LateInteractionModel, nil]
       def self.loaded(given, name, *classes)
         case given
         when nil, *classes then return given
@@ -49,8 +50,8 @@ module Candle
             raise ArgumentError, "#{name} must be a model or the source of one, not #{Arguments.shown(given)}"
           end
         end
-        kind = classes.size > 1 && ModelKind.of(given) == :sparse ? SparseEmbeddingModel : classes.first
-        kind.from_pretrained(given)
+        kind = classes.size > 1 ? ModelKind.class_for(ModelKind.of(given)) : classes.first
+        (classes.include?(kind) ? kind : classes.first).from_pretrained(given)
       end
 
       # @return [TextSplitter, nil]
@@ -83,7 +84,7 @@ module Candle
       private_class_method :loaded, :splitter_of, :scoring, :ignored, :new
 
       def initialize(models, cut, deduplicate, bm25)
-        @model, @sparse_model = models
+        @model, @sparse_model, @late_model = models
         @splitter, @late_chunking = cut
         @deduplicate = deduplicate
         @bm25 = bm25
@@ -91,7 +92,7 @@ module Candle
 
       # @return [Boolean] whether there is a model for texts
       def models?
-        !(model.nil? && sparse_model.nil?)
+        [model, sparse_model, late_model].any?
       end
 
       # @param bm25 [Hash]

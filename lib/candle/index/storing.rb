@@ -42,7 +42,7 @@ module Candle
       @monitor.synchronize do
         next if @pending.empty?
 
-        if @journal.end.zero?
+        if @journal.end.zero? || (@settings.late_model && @token_dimension.nil?)
           compact
         else
           @journal.append(@pending)
@@ -146,6 +146,7 @@ module Candle
       else
         values = operation[1]
         @textual = values[:textual]
+        @token_dimension = values[:token_dimension]
         @settings = @settings.with_bm25(values[:bm25])
         @documents = IndexDocuments.new(@settings.bm25)
       end
@@ -153,11 +154,17 @@ module Candle
 
     def replay_addition(operation)
       _, key, id, text, metadata, chunk, weights, vector = operation
-      _add([key], [vector]) if vector
+      matrix = matrix_of(vector) if vector && @token_dimension
+      _add([key], [vector]) if vector && !matrix
       @documents&.remove(key)
       return unless text || metadata
 
-      document(Item.new(key, id, text, metadata, chunk, nil, weights))
+      document(Item.new(key, id, text, metadata, chunk, nil, weights, matrix))
+    end
+
+    # One vector per token, in an index of such texts.
+    def matrix_of(packed)
+      Tensor.from_packed(packed, [packed.bytesize / 4 / @token_dimension, @token_dimension], :f32)
     end
 
     # @return [IndexJournal] the journal of the new file, which nobody else writes to
@@ -180,9 +187,13 @@ module Candle
     def drafted(path)
       _save(path, true)
       journal = IndexJournal.new(path, write: true)
-      journal.append([["settings", { textual: @textual ? true : false, bm25: @settings.bm25 }]])
+      @token_dimension ||= @settings.late_model&.dimension
+      journal.append([["settings", { textual: @textual ? true : false, bm25: @settings.bm25,
+                                     token_dimension: @token_dimension }]])
       entries = @documents ? @documents.each : []
-      entries.each_slice(SYNC_EVERY) { |slice| journal.append(slice.map { |entry| ["add", *entry.to_a, nil] }) }
+      entries.each_slice(SYNC_EVERY) do |slice|
+        journal.append(slice.map { |entry| ["add", *entry.to_a.first(6), entry.matrix&.to_packed] })
+      end
       journal
     end
   end
