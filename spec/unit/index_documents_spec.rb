@@ -265,6 +265,8 @@ RSpec.describe Candle::Index do
         expect(ids(hits)).to match_array((0...index.size).to_a)
         expect(hits).to all(satisfy { |hit| hit[:text].start_with?("document #{hit[:id]}") })
       end
+      described_class.open("x.index", write: true).compact.close
+      expect(Dir.children(".")).to eq(["x.index"])
     end
   end
 end

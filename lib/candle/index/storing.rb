@@ -172,6 +172,7 @@ module Candle
       target = File.realpath(target) if File.symlink?(target)
       raise InvalidInputError, "#{target} is a directory" if File.directory?(target)
 
+      remove_drafts(target)
       draft = "#{target}.#{Process.pid}.#{object_id}.part"
       journal = drafted(draft)
       File.chmod(File.stat(target).mode & 0o7777, draft) if File.file?(target)
@@ -181,6 +182,25 @@ module Candle
       raise InvalidInputError, "#{target} can't be written: #{e.message}"
     ensure
       FileUtils.rm_f(draft) if draft
+    end
+
+    # What processes left that were killed while they wrote.
+    def remove_drafts(target)
+      folder, name = File.split(target)
+      pattern = /\A#{Regexp.escape(name)}\.(\d+)\.\d+\.part/
+      Dir.children(folder).each do |file|
+        process = file[pattern, 1]&.to_i or next
+        FileUtils.rm_f(File.join(folder, file)) unless alive?(process)
+      end
+    end
+
+    def alive?(process)
+      Process.kill(0, process)
+      true
+    rescue Errno::ESRCH
+      false
+    rescue SystemCallError
+      true
     end
 
     # Vectors first, then all texts.
