@@ -28,7 +28,7 @@ _red_candle() {
       worker:*) choices="--worker-id --model --port --callback-url --host --token --device" ;;
       pull:*) choices="--revision --all --locked --file --json" ;;
       lock:*) choices="--file --revision --all --json" ;;
-      quantize:*) choices="--type --output --shard-size --json" ;;
+      quantize:*) choices="--type --output --imatrix --shard-size --json" ;;
       convert:*) choices="--output --dtype --json" ;;
       perplexity:*) choices="--against --device --json" ;;
       pack:*) choices="--output --revision --id --license --gem-version --limit --json" ;;

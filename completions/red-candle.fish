@@ -135,6 +135,7 @@ complete -c red-candle -n '__fish_seen_subcommand_from lock' -l all -d 'every fi
 complete -c red-candle -n '__fish_seen_subcommand_from lock' -l json -d 'write JSON'
 complete -c red-candle -n '__fish_seen_subcommand_from quantize' -l type -d 'the type of most weights'
 complete -c red-candle -n '__fish_seen_subcommand_from quantize' -l output -d 'the GGUF file'
+complete -c red-candle -n '__fish_seen_subcommand_from quantize' -l imatrix -d 'an importance matrix that llama-imatrix wrote for the model'
 complete -c red-candle -n '__fish_seen_subcommand_from quantize' -l shard-size -d 'size of a file, such as 2G; larger models become several'
 complete -c red-candle -n '__fish_seen_subcommand_from quantize' -l json -d 'write JSON'
 complete -c red-candle -n '__fish_seen_subcommand_from convert' -l output -d 'the directory; it must not exist'

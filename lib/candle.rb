@@ -24,6 +24,7 @@ module Candle
     CheckpointFiles: "files/checkpoint_files", DenseWriter: "files/dense_writer",
     GgufLayout: "files/gguf_layout",
     GgufVocabulary: "files/gguf_vocabulary", GgufWriter: "files/gguf_writer", Quantizer: "files/quantizer",
+    ImportanceMatrix: "files/importance_matrix",
     ModelGems: "files/model_gems", ModelKind: "files/model_kind",
     SourceHints: "files/source_hints",
     AnswerReader: "generation/answer_reader", AnswerRun: "generation/answer_run", Answering: "generation/answering",

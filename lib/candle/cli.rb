@@ -285,6 +285,7 @@ module Candle
               "The source is a directory or an id with safetensors. Types: #{Quantizer::TYPES.keys.join(", ")}."
     method_option :type, default: "q4_k_m", desc: "the type of most weights"
     method_option :output, aliases: "-o", required: true, desc: "the GGUF file"
+    method_option :imatrix, desc: "an importance matrix that llama-imatrix wrote for the model"
     method_option :shard_size, desc: "size of a file, such as 2G; larger models become several"
     json_option
     # Blocks.

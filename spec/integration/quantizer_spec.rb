@@ -44,6 +44,52 @@ RSpec.describe Candle::Quantizer do
     expect(worst(logprobs(path), logprobs(decoder("qwen3")))).to be_between(1e-6, 0.2)
   end
 
+  # As llama-imatrix writes it: entries of a name, calls and numbers.
+  def importance_matrix(entries)
+    path = File.join(@directory, "m.dat")
+    packed = entries.map { |name, calls, numbers| [name.bytesize, name, calls, numbers.size, *numbers] }
+    packed = packed.map { |entry| entry.pack("l<a#{entry[0]}l<l<e*") }
+    File.binwrite(path, [entries.size].pack("l<") + packed.join)
+    path
+  end
+
+  def columns_off(path, columns)
+    row = Candle::Weights.open(decoder("llama")).tensor("model.layers.0.mlp.up_proj.weight", device: "cpu").to_a
+    found = Candle::Weights.open(path).tensor("blk.0.ffn_up.weight", device: "cpu").to_a
+    row.zip(found).sum { |a, b| columns.sum { |at| (a[at] - b[at])**2 } }
+  end
+
+  it "lets columns that matter have smaller errors" do
+    important = Array.new(32) { |at| at < 4 ? 50.0 : 0.02 }
+    matrix = importance_matrix([["blk.0.ffn_up.weight", 2, important]])
+    plain = described_class.quantize(decoder("llama"), to: File.join(@directory, "a.gguf"), type: "q4_0")
+    better = described_class.quantize(decoder("llama"), to: File.join(@directory, "b.gguf"), type: "q4_0",
+                                                        imatrix: matrix)
+    expect(columns_off(better, 0...4)).to be < (0.8 * columns_off(plain, 0...4))
+    expect(columns_off(better, 4...32)).to be > columns_off(plain, 4...32)
+  end
+
+  it "refuses an importance matrix of another model or kind" do
+    path = File.join(@directory, "a.gguf")
+    quantize = ->(matrix) { described_class.quantize(decoder("llama"), to: path, type: "q4_0", imatrix: matrix) }
+    other = importance_matrix([["blk.0.ffn_up.weight", 1, [1.0] * 33]])
+    expect { quantize.call(other) }.to raise_error(Candle::CorruptModelError, /33 columns, not 32/)
+    negative = importance_matrix([["blk.0.ffn_up.weight", 1, [-1.0] * 32]])
+    expect { quantize.call(negative) }.to raise_error(Candle::CorruptModelError, /importance/)
+    File.binwrite(other, File.binread(other)[0...-4])
+    expect { quantize.call(other) }.to raise_error(Candle::CorruptModelError, /cut off/)
+    expect { quantize.call(File.join(decoder("llama"), "config.json")) }.to raise_error(Candle::CorruptModelError)
+    expect(File.exist?(path)).to be(false)
+  end
+
+  %w[iq4_nl iq4_xs].each do |type|
+    it "writes #{type}" do
+      path = described_class.quantize(decoder("llama"), to: File.join(@directory, "m.gguf"), type: type)
+      expect(Candle::Weights.open(path).info("blk.1.ffn_up.weight")[:dtype].to_s).to eq("iq4_nl")
+      expect(worst(logprobs(path), logprobs(decoder("llama")))).to be_between(1e-4, 1.0)
+    end
+  end
+
   it "writes several files that load as one" do
     whole = described_class.quantize(decoder("llama"), to: File.join(@directory, "m.gguf"), type: "f16")
     parts = described_class.quantize(decoder("llama"), to: File.join(@directory, "s.gguf"), type: "f16",
@@ -68,7 +114,8 @@ RSpec.describe Candle::Quantizer do
     expect { described_class.quantize(decoder("qwen3-moe"), to: path) }
       .to raise_error(Candle::UnsupportedModelError, /mlp_only_layers/)
     expect { described_class.quantize(decoder("llama"), to: path, type: "q9") }.to raise_error(ArgumentError, /q9/)
-    expect { described_class.quantize(decoder("llama"), to: path, imatrix: "m") }.to raise_error(ArgumentError)
+    expect { described_class.quantize(decoder("llama"), to: path, imatrix: "m") }
+      .to raise_error(Candle::ModelNotFoundError, /no such file/)
     expect(Dir.children(@directory)).to be_empty
   end
 

@@ -66,17 +66,20 @@ fn tensor(
     Ok(RbTensor::new(ruby, tensor))
 }
 
-/// The bytes of a tensor in another type; rows of so many heads are sorted as GGUF files have them.
+/// The bytes of a tensor in another type; rows of so many heads are sorted as GGUF files have them, and columns have an
+/// importance, if it is given.
 fn encoded(
     ruby: &Ruby,
     weights: &RbWeights,
     name: String,
     kind: String,
     heads: Option<usize>,
+    importance: Option<Vec<f32>>,
 ) -> Result<RString, Error> {
     let bytes = gvl::leave(ruby, |cancel| {
         cancel.check()?;
-        weights::encoded(weights.0.as_ref(), &name, &kind, heads)
+        let importance = importance.as_deref();
+        weights::encoded(weights.0.as_ref(), &name, &kind, heads, importance)
     })?;
     Ok(ruby.str_from_slice(&bytes))
 }
@@ -119,6 +122,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_has", method!(has, 1))?;
     class.define_private_method("_info", method!(info, 1))?;
     class.define_private_method("_tensor", method!(tensor, 3))?;
-    class.define_private_method("_encoded", method!(encoded, 3))?;
+    class.define_private_method("_encoded", method!(encoded, 4))?;
     class.define_private_method("_metadata", method!(metadata, 0))
 }

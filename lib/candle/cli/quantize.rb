@@ -13,7 +13,7 @@ module Candle
       # @return [void]
       def call(source)
         path = Quantizer.quantize(source, to: options[:output], type: options[:type], shard_size: shard_size,
-                                          progress: $stderr.tty?)
+                                          imatrix: options[:imatrix], progress: $stderr.tty?)
         written(path, files(path))
       end
 

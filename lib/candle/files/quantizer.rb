@@ -24,19 +24,23 @@ module Candle
       "q4_0" => [2, "q4_0"], "q4_1" => [3, "q4_1"], "q5_0" => [8, "q5_0"], "q5_1" => [9, "q5_1"], "q8_0" => [7, "q8_0"],
       "q2_k" => [10, "q2_k"], "q3_k_s" => [11, "q3_k"], "q3_k_m" => [12, "q3_k"], "q3_k_l" => [13, "q3_k"],
       "q4_k_s" => [14, "q4_k"], "q4_k_m" => [15, "q4_k"], "q5_k_s" => [16, "q5_k"], "q5_k_m" => [17, "q5_k"],
-      "q6_k" => [18, "q6_k"]
+      "q6_k" => [18, "q6_k"], "iq4_nl" => [25, "iq4_nl"], "iq4_xs" => [30, "iq4_xs"]
     }.freeze
     # Other names of the same.
     ALIASES = { "q3_k" => "q3_k_m", "q4_k" => "q4_k_m", "q5_k" => "q5_k_m" }.freeze
     # What a row that isn't whole blocks of 256 becomes.
-    NARROW = { "q2_k" => "q4_0", "q3_k" => "q4_0", "q4_k" => "q5_0", "q5_k" => "q5_1", "q6_k" => "q8_0" }.freeze
-    private_constant :NARROW
+    NARROW = { "q2_k" => "q4_0", "q3_k" => "q4_0", "q4_k" => "q5_0", "q5_k" => "q5_1", "q6_k" => "q8_0",
+               "iq4_xs" => "iq4_nl" }.freeze
+    # Types that have no better one for the output.
+    EXACT = %w[f32 f16 bf16 q8_0].freeze
+    private_constant :NARROW, :EXACT
 
     class << self
       # @param source [String, Pathname] a directory with a safetensors checkpoint, or a Hugging Face id
       # @param to [String, Pathname] the file to write; it is replaced
       # @param type [String, Symbol] one of {TYPES}
-      # @param imatrix [nil] importance matrices are not supported
+      # @param imatrix [String, Pathname, nil] an importance matrix of the model, as llama.cpp's `llama-imatrix` writes
+      #   it: columns with large inputs get smaller errors
       # @param shard_size [Integer, nil] bytes after which a new file begins, `name-00001-of-00003.gguf`
       # @param revision [String, nil] of a Hugging Face id
       # @param progress [Boolean, #call] true for a progress bar on a terminal; what answers `call` gets `(done, total)`
@@ -44,12 +48,13 @@ module Candle
       # @raise [UnsupportedModelError] when the model type or its tokenizer has no GGUF form here
       # @raise [CorruptModelError] when the checkpoint is damaged
       def quantize(source, to:, type: "q4_k_m", imatrix: nil, shard_size: nil, revision: nil, progress: false)
-        raise ArgumentError, "imatrix: importance matrices are not supported; leave it out" if imatrix
         unless shard_size.nil? || (shard_size.is_a?(Integer) && shard_size.positive?)
           raise ArgumentError, "shard_size: must be a positive number of bytes, not #{shard_size.inspect}"
         end
 
-        new(directory(source, revision), kind(type)).write(TextInput.path(to, "to"), shard_size, progress)
+        importance = imatrix && ImportanceMatrix.open(imatrix)
+        writer = new(directory(source, revision), kind(type), importance)
+        writer.write(TextInput.path(to, "to"), shard_size, progress)
       end
 
       # Writes a quantized safetensors checkpoint with dense weights: its files, without `quantization_config`.
@@ -94,9 +99,10 @@ module Candle
     end
 
     # @api private
-    def initialize(directory, type)
+    def initialize(directory, type, importance = nil)
       @directory = directory
       @type = type
+      @importance = importance
       @config = json("config.json") || raise(ModelNotFoundError, "#{directory} has no config.json")
       @weights = Weights.open(directory)
       @layout = GgufLayout.new(@config, @weights, File.join(directory, "config.json"))
@@ -115,7 +121,11 @@ module Candle
     private
 
     def bytes(tensor)
-      Array(tensor[:from]).map { |name| @weights.encoded(name, tensor[:type], heads: tensor[:heads]) }.join
+      sources = Array(tensor[:from])
+      importance = @importance&.of(tensor[:name], sources.size, tensor[:shape].last) || []
+      sources.zip(importance).map do |name, columns|
+        @weights.encoded(name, tensor[:type], heads: tensor[:heads], importance: columns)
+      end.join
     end
 
     def json(name)
@@ -156,7 +166,7 @@ module Candle
 
     def wanted(name)
       usual = TYPES[@type].last
-      return usual unless usual.end_with?("_k")
+      return usual if EXACT.include?(usual)
       return "q6_k" if name == "output.weight" || (name == "token_embd.weight" && @layout.tied?)
 
       layer = name[/\Ablk\.(\d+)\./, 1]
@@ -175,12 +185,20 @@ module Candle
 
     def of_values(layer)
       case @type
-      when "q2_k" then @layout.group_count >= 4 ? "q4_k" : "q3_k"
+      when "q2_k", "iq4_nl", "iq4_xs" then of_shared_values
       when "q3_k_m" then layer < 2 ? "q5_k" : "q4_k"
       when "q3_k_l" then "q5_k"
       when "q4_k_s" then layer < 4 ? "q5_k" : nil
       when "q4_k_m", "q5_k_m" then more_bits?(layer) ? "q6_k" : nil
       end
+    end
+
+    # Values that many heads share are worth more bits.
+    def of_shared_values
+      many = @layout.group_count >= 4
+      return many ? "q5_k" : nil unless @type == "q2_k"
+
+      many ? "q4_k" : "q3_k"
     end
 
     def of_down(layer)
@@ -196,7 +214,15 @@ module Candle
       when "q3_k_l" then "q5_k"
       when "q4_k_s" then layer < count / 8 ? "q5_k" : nil
       when "q4_k_m", "q5_k_m" then more_bits?(layer) ? "q6_k" : nil
+      else of_first_down(layer < count / 8)
       end
+    end
+
+    # Inputs of the first layers are so uneven that an importance matrix would leave large errors without minimums.
+    def of_first_down(first)
+      return unless first
+
+      @importance ? { "q4_0" => "q4_1", "q5_0" => "q5_1" }[@type] : { "iq4_nl" => "q5_k", "iq4_xs" => "q5_k" }[@type]
     end
 
     # The first and the last eighth of the layers, and every third between them.

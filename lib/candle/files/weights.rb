@@ -64,10 +64,11 @@ module Candle
     # @param type [String, Symbol] `f32`, `f16`, `bf16`, or a block type such as `q4_k`
     # @param heads [Integer, nil] sorts the rows of so many heads so that those rotated together are neighbours, as
     #   GGUF files have them
+    # @param importance [Array<Float>, nil] how much each column matters to a block type, from 0 on
     # @return [String] the tensor's bytes in that type, little-endian
-    # @raise [InvalidInputError] when its rows are not whole blocks of the type
-    def encoded(name, type, heads: nil)
-      _encoded(named(name), Arguments.label(type, "type"), heads)
+    # @raise [InvalidInputError] when its rows are not whole blocks of the type, or `importance` is not that of a row
+    def encoded(name, type, heads: nil, importance: nil)
+      _encoded(named(name), Arguments.label(type, "type"), heads, importance)
     end
 
     # @param name [String, Symbol]

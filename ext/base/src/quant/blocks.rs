@@ -37,7 +37,7 @@ const BLOCKS_PER_TASK: usize = 1024;
 pub const RUN: usize = 16;
 
 /// The 16 levels of the non-linear 4-bit formats.
-const IQ4_LEVELS: [i8; 16] = [
+pub(super) const IQ4_LEVELS: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 

@@ -83,24 +83,46 @@ fn values() -> Vec<f32> {
         .collect()
 }
 
+/// The importance of 256 columns, as `make_blocks.py` has it.
+fn importance() -> Vec<f32> {
+    (0..256u64)
+        .map(|index| ((index * 40_503 % 65_536) as f32 / 65_536.0).powi(2) + 0.01)
+        .collect()
+}
+
+fn hash(blocks: &[u8]) -> String {
+    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    blocks.iter().fold(0xcbf2_9ce4_8422_2325, step).to_string()
+}
+
 #[test]
 fn numbers_become_the_blocks_that_llama_cpp_makes() {
     let expected = std::fs::read_to_string(fixture("encoded.json")).unwrap();
     let expected: serde_json::Value = serde_json::from_str(&expected).unwrap();
+    let importance = importance();
     let mut failures = Vec::new();
-    for (name, hash) in expected.as_object().unwrap() {
-        let kind = BlockType::named(name).unwrap();
-        let blocks = quant::quantize(kind, &values()).unwrap();
-        let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let found = blocks.iter().fold(0xcbf2_9ce4_8422_2325, step).to_string();
-        if hash != &serde_json::json!(found) {
-            failures.push(name.clone());
+    for (given, hashes) in expected.as_object().unwrap() {
+        let given = Some(&importance[..]).filter(|_| given == "importance");
+        for (name, expected) in hashes.as_object().unwrap() {
+            let kind = BlockType::named(name).unwrap();
+            let blocks = quant::quantize(kind, &values(), given).unwrap();
+            if expected != &serde_json::json!(hash(&blocks)) {
+                failures.push((name.clone(), given.is_some()));
+            }
+            let error = quant::dequantize(kind, &blocks).unwrap();
+            let error = error.iter().zip(values()).map(|(a, b)| (a - b).abs());
+            assert!(error.fold(0.0, f32::max) < 1.5, "{name}");
         }
-        let error = quant::dequantize(kind, &blocks).unwrap();
-        let error = error.iter().zip(values()).map(|(a, b)| (a - b).abs());
-        assert!(error.fold(0.0, f32::max) < 1.0, "{name}");
     }
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[test]
+fn an_importance_matrix_that_does_not_fit_is_refused() {
+    for importance in [vec![1.0; 33], vec![1.0; 96], vec![-1.0; 32], vec![f32::NAN; 32], vec![]] {
+        let found = quant::quantize(BlockType::Q4_0, &[0.5; 128], Some(&importance));
+        assert!(matches!(found, Err(Error::InvalidInput(_))), "{importance:?}");
+    }
 }
 
 #[test]
@@ -111,7 +133,7 @@ fn numbers_that_can_not_become_blocks_are_refused() {
         (BlockType::Q8K, vec![0.0; 256]),
         (BlockType::Q4_0, vec![f32::NAN; 32]),
     ] {
-        let found = quant::quantize(kind, &values);
+        let found = quant::quantize(kind, &values, None);
         assert!(matches!(found, Err(Error::InvalidInput(_))), "{kind:?}");
     }
 }

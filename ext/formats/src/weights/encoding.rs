@@ -8,12 +8,14 @@ use crate::{Error, Result};
 use base::quant::{self, BlockType};
 
 /// The bytes of a tensor in a type (`f32`, `f16`, `bf16` or a block type), little-endian. With `heads`, the rows of
-/// each head are sorted so that those that are rotated together are neighbours, as GGUF files have them.
+/// each head are sorted so that those that are rotated together are neighbours, as GGUF files have them. `importance`
+/// weighs the columns, one after the other where a tensor is a stack of matrices.
 pub fn encoded(
     source: &dyn WeightSource,
     name: &str,
     kind: &str,
     heads: Option<usize>,
+    importance: Option<&[f32]>,
 ) -> Result<Vec<u8>> {
     let tensor = source.tensor(name, Some(DType::F32), &Device::Cpu)?;
     let tensor = match heads {
@@ -36,13 +38,14 @@ pub fn encoded(
             let halves = values.iter().map(|&value| bf16::from_f32(value));
             Ok(halves.flat_map(bf16::to_le_bytes).collect())
         }
-        (_, Some(block)) if row.is_multiple_of(block.elements()) => quant::quantize(block, &values)
-            .map_err(|error| match error {
+        (_, Some(block)) if row.is_multiple_of(block.elements()) => {
+            quant::quantize(block, &values, importance).map_err(|error| match error {
                 Error::InvalidInput(reason) => {
                     Error::corrupt(&source.file(name), format!("tensor {name:?}: {reason}"))
                 }
                 other => other,
-            }),
+            })
+        }
         (_, Some(block)) => Err(Error::InvalidInput(format!(
             "rows of {row} elements are not whole blocks of {}",
             block.name()
