@@ -30,7 +30,7 @@ RSpec.describe Candle::SupportedModels do
   end
 
   it "derives tasks from the heads that a family has names for" do
-    tasks = %i[embedding reranker classifier ner masked_lm sparse late_interaction]
+    tasks = %i[embedding reranker classifier ner masked_lm question_answering sparse late_interaction]
     expect(type("bert")).to include(tasks: match_array(tasks), architectures: include("bert"))
     expect(type("gpt_oss")).to include(tasks: %i[llm embedding reranker classifier ner])
     expect(type("t5")[:tasks]).to match_array(%i[embedding ner seq2seq late_interaction])
@@ -42,8 +42,8 @@ RSpec.describe Candle::SupportedModels do
 
   it "lists the tasks for which checkpoints load, and no others" do
     found = Hash.new { |all, name| all[name] = [] }
-    folders = %w[bert-reranker bert-token bert-masked colbert llama-reranker qwen2-token mistral-sequence bart-sequence
-                 seq2seq/marian vit-classifier dinov2 llava smolvlm gemma3-vision clip siglip]
+    folders = %w[bert-reranker bert-token bert-masked bert-question colbert llama-reranker qwen2-token mistral-sequence
+                 bart-sequence seq2seq/marian vit-classifier dinov2 llava smolvlm gemma3-vision clip siglip]
     folders.each do |folder|
       path = TinyModels.path(folder)
       found[JSON.parse(File.read(File.join(path, "config.json")))["model_type"]] |= loaded(path)
