@@ -325,7 +325,10 @@ module Candle
     #   share of predictions whose likeliest token is the same
     # @raise [InvalidInputError] when the vocabularies differ or the text is too short
     def kl_divergence(text, reference:)
-      raise ArgumentError, "reference: must be a Candle::LLM, not #{Arguments.shown(reference)}" unless LLM === reference
+      unless LLM === reference
+        raise ArgumentError,
+              "reference: must be a Candle::LLM, not #{Arguments.shown(reference)}"
+      end
 
       ids = tokenizer.encode(text)
       raise InvalidInputError, "kl_divergence needs a text of at least two tokens" if ids.size < 2
