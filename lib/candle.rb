@@ -64,6 +64,7 @@ module Candle
     Index: "index", TermIndex: "term_index", Tensor: "tensor",
     Hub: "files/hub", Weights: "files/weights",
     Audio: "media/audio", Image: "media/image",
+    AudioClassifier: "models/audio_classifier", AudioEmbeddingModel: "models/audio_embedding_model",
     Classifier: "models/classifier", CLIP: "models/clip", EmbeddingModel: "models/embedding_model",
     GLiClass: "models/gliclass", GLiNER: "models/gliner",
     ImageClassifier: "models/image_classifier", ImageEmbeddingModel: "models/image_embedding_model",
@@ -72,6 +73,7 @@ module Candle
     Seq2Seq: "models/seq2seq",
     SparseEmbeddingModel: "models/sparse_embedding_model", SupportedModels: "models/supported_models",
     Transcriber: "models/transcriber", VLM: "models/vlm",
+    VoiceActivityDetector: "models/voice_activity_detector",
     Gazetteer: "recognizers/gazetteer", TextPattern: "recognizers/text_pattern",
     Device: "runtime/device", DType: "runtime/dtype",
     Tokenizer: "text/tokenizer"

@@ -18,6 +18,9 @@ module Candle
   # | `image-classification` | images, `top_k:` | `[{label:, score:}]` |
   # | `zero-shot-image-classification` | images and labels | `[{label:, score:}]` |
   # | `image-feature-extraction` | images | a vector |
+  # | `audio-classification` | audio, `top_k:` | `[{label:, score:}]` |
+  # | `audio-feature-extraction` | audio | a vector |
+  # | `automatic-speech-recognition` | audio | `{text:}` |
   # | `image-to-text` | images | `[{generated_text:}]` |
   #
   # An Array of inputs gives one result each.
@@ -31,7 +34,8 @@ module Candle
       "fill-mask" => :masked_lm, "text-generation" => :llm, "text2text-generation" => :seq2seq,
       "summarization" => :seq2seq, "translation" => :seq2seq, "image-classification" => :image_classifier,
       "zero-shot-image-classification" => :clip, "image-feature-extraction" => :image_embedding,
-      "image-to-text" => :vlm
+      "image-to-text" => :vlm, "audio-classification" => :audio_classifier,
+      "audio-feature-extraction" => :audio_embedding, "automatic-speech-recognition" => :speech
     }.freeze
 
     # How the parts of an entity are named.
@@ -40,7 +44,7 @@ module Candle
     RUNS = { reranker: :ranked, classifier: :labels, zero_shot: :zero_shot, ner: :entities, masked_lm: :filled,
              question_answering: :answered, gliner: :extracted,
              llm: :generated, seq2seq: :rewritten, image_classifier: :image_labels, clip: :image_labels,
-             vlm: :described }.freeze
+             vlm: :described, audio_classifier: :image_labels, speech: :spoken }.freeze
     private_constant :ENTITY, :RUNS
 
     # @return [String] one of the keys of {TASKS}
@@ -195,6 +199,11 @@ module Candle
 
     def image_labels(*inputs, **options)
       model.is_a?(CLIP) ? model.classify_image(*inputs, **options) : model.classify(*inputs, **options)
+    end
+
+    def spoken(input, **options)
+      found = model.transcribe(input, **options)
+      Array === found ? found.map { |one| { text: one.text } } : { text: found.text }
     end
 
     def described(input, **options)

@@ -66,6 +66,16 @@ RSpec.describe Candle::Transcriber do
     end
   end
 
+  # The embedding is not scaled whatever the file says, and times depend on what generation_config.json has.
+  %w[whisper-scaled whisper-timed].each do |name|
+    unusual = expected(folder, name)
+
+    it "writes what transformers generates with the files of #{name}" do
+      result = load(name).transcribe(wav, language: "en")
+      expect(result.to_h.slice(:token_ids, :text)).to eq(unusual.transform_keys(&:to_sym))
+    end
+  end
+
   %w[wav2vec2 wav2vec2-stable hubert wavlm wav2vec2-bert wav2vec2-bert-sines parakeet].each do |name|
     reference = expected(folder, name)
 
@@ -104,6 +114,27 @@ RSpec.describe Candle::Transcriber do
     sampled = ->(seed) { whisper.transcribe(wav, language: "en", temperature: 1.0, seed: seed).token_ids }
     expect(sampled.call(3)).to eq(sampled.call(3))
     expect((1..5).map(&sampled).uniq.size).to be > 1
+  end
+
+  it "suppresses tokens, and shows hotwords to every window" do
+    plain = whisper.transcribe(wav, language: "en").token_ids
+    found = whisper.transcribe(wav, language: "en", suppress_tokens: [plain.first]).token_ids
+    expect(found).not_to include(plain.first)
+    prompted = whisper.transcribe(wav, language: "en", initial_prompt: "the cat").token_ids
+    expect(whisper.transcribe(wav, language: "en", hotwords: "the cat").token_ids).to eq(prompted)
+    expect(prompted).not_to eq(plain)
+    expect { whisper.transcribe(wav, suppress_tokens: [-1]) }.to raise_error(ArgumentError, /suppress_tokens\[0\]/)
+    expect { whisper.transcribe(wav, suppress_tokens: 5) }.to raise_error(ArgumentError, /suppress_tokens/)
+  end
+
+  it "tells how far it is" do
+    seen = []
+    whisper.transcribe(long, language: "en", temperature: 0, progress: ->(done, total) { seen << [done, total] })
+    expect(seen.map(&:last).uniq).to eq([3])
+    expect(seen.map(&:first)).to eq(seen.map(&:first).sort)
+    expect(seen.last).to eq([3, 3])
+    load("wav2vec2").transcribe(long, progress: ->(*counts) { seen = counts })
+    expect(seen).to eq([3, 3])
   end
 
   it "times words" do

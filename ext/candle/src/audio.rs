@@ -126,6 +126,20 @@ fn resampled(ruby: &Ruby, this: &RbAudio, rate: u32) -> Result<RbAudio, Error> {
     Ok(RbAudio::new(ruby, Arc::new(audio)))
 }
 
+/// The part between two seconds.
+fn slice(ruby: &Ruby, this: &RbAudio, from: f64, to: f64) -> Result<RbAudio, Error> {
+    let samples = this.audio.samples();
+    let rate = f64::from(this.audio.rate());
+    let place = |seconds: f64| ((seconds * rate).round().max(0.0) as usize).min(samples.len());
+    let (from, to) = (place(from), place(to));
+    let part = samples[from..to.max(from)].to_vec();
+    let audio = Audio::new(part, this.audio.rate(), this.audio.channels());
+    Ok(RbAudio::new(
+        ruby,
+        Arc::new(audio.map_err(error::raised(ruby))?),
+    ))
+}
+
 fn is_encoded(content: RString) -> bool {
     // SAFETY: the bytes are only looked at, and nothing of Ruby runs meanwhile.
     audio::is_encoded(unsafe { content.as_slice() })
@@ -161,5 +175,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_count", method!(count, 0))?;
     class.define_private_method("_tensor", method!(tensor, 0))?;
     class.define_private_method("_packed", method!(packed, 0))?;
+    class.define_private_method("_slice", method!(slice, 2))?;
     class.define_private_method("_resampled", method!(resampled, 1))
 }

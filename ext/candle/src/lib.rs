@@ -1,6 +1,8 @@
 //! The Ruby face of the engine: one file per Ruby class, registered here in order.
 
 mod audio;
+mod audio_classifier;
+mod audio_embedding_model;
 mod build_info;
 mod classifier;
 mod clip;
@@ -38,6 +40,7 @@ mod tokenizer;
 mod transcriber;
 mod utils;
 mod vlm;
+mod voice_activity_detector;
 mod weights;
 
 use magnus::{Error, Ruby, TypedData};
@@ -79,6 +82,9 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     image::init(ruby, candle)?;
     audio::init(ruby, candle)?;
     transcriber::init(ruby, candle)?;
+    voice_activity_detector::init(ruby, candle)?;
+    audio_classifier::init(ruby, candle)?;
+    audio_embedding_model::init(ruby, candle)?;
     clip::init(ruby, candle)?;
     image_embedding_model::init(ruby, candle)?;
     image_classifier::init(ruby, candle)?;
@@ -96,6 +102,8 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
 fn resolve_classes(ruby: &Ruby) {
     let lookups = [
         <audio::RbAudio as TypedData>::class,
+        <audio_classifier::RbAudioClassifier as TypedData>::class,
+        <audio_embedding_model::RbAudioEmbeddingModel as TypedData>::class,
         <classifier::RbClassifier as TypedData>::class,
         <clip::RbClip as TypedData>::class,
         <device::RbDevice as TypedData>::class,
@@ -127,6 +135,7 @@ fn resolve_classes(ruby: &Ruby) {
         <tokenizer::RbTokenizer as TypedData>::class,
         <transcriber::RbTranscriber as TypedData>::class,
         <transcriber::RbTranscribing as TypedData>::class,
+        <voice_activity_detector::RbVoiceActivityDetector as TypedData>::class,
         <weights::RbWeights as TypedData>::class,
     ];
     for class in lookups {

@@ -83,6 +83,7 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
     let timestamps: Option<String> = model::setting(ruby, settings, "timestamps")?;
     let condition = model::setting(ruby, settings, "condition_on_previous_text")?;
     let seed = model::setting(ruby, settings, "seed")?;
+    let suppressed: Option<Vec<u32>> = model::setting(ruby, settings, "suppress_tokens")?;
     // A missing threshold is not applied.
     let threshold = |name: &str| model::setting(ruby, settings, name);
     Ok(TranscribeSettings {
@@ -97,6 +98,8 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
             _ => Timestamps::None,
         },
         initial_prompt: model::setting(ruby, settings, "initial_prompt")?,
+        hotwords: model::setting(ruby, settings, "hotwords")?,
+        suppress_tokens: suppressed.unwrap_or_default(),
         temperatures: model::setting(ruby, settings, "temperatures")?,
         compression_ratio_threshold: threshold("compression_ratio_threshold")?,
         logprob_threshold: threshold("logprob_threshold")?,
@@ -171,6 +174,11 @@ fn outcome(ruby: &Ruby, found: &Transcript) -> Result<RHash, Error> {
     Ok(hash)
 }
 
+/// Seconds that are written, and of how many.
+fn position(ruby: &Ruby, run: &RbTranscribing) -> Result<(f64, f64), Error> {
+    Ok(run.0.get(ruby)?.position())
+}
+
 /// Ends the run, whether it is over or not.
 fn release(run: &RbTranscribing) {
     run.0.release();
@@ -192,5 +200,6 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     run.undef_default_alloc_func();
     run.define_method("step", method!(step, 0))?;
     run.define_method("outcomes", method!(outcomes, 0))?;
+    run.define_method("position", method!(position, 0))?;
     run.define_method("release", method!(release, 0))
 }

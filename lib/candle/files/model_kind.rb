@@ -16,7 +16,9 @@ module Candle
       masked_lm: :MaskedLM, question_answering: :QuestionAnswerer, seq2seq: :Seq2Seq, vlm: :VLM, clip: :CLIP,
       sparse: :SparseEmbeddingModel, late_interaction: :LateInteractionModel, image_embedding: :ImageEmbeddingModel,
       image_classifier: :ImageClassifier,
-      speech: :Transcriber, gliner: :GLiNER, gliclass: :GLiClass
+      speech: :Transcriber, gliner: :GLiNER, gliclass: :GLiClass,
+      audio_embedding: :AudioEmbeddingModel, audio_classifier: :AudioClassifier,
+      voice_activity: :VoiceActivityDetector
     }.freeze
 
     # What models of each kind are called in messages.
@@ -27,11 +29,14 @@ module Candle
       vlm: "vision-language model", clip: "model of texts and images", sparse: "sparse embedding model",
       late_interaction: "late-interaction model", image_embedding: "image embedding model",
       image_classifier: "image classifier", speech: "speech model", gliner: "GLiNER model",
-      gliclass: "GLiClass model"
+      gliclass: "GLiClass model", audio_embedding: "audio embedding model",
+      audio_classifier: "audio classifier", voice_activity: "voice activity detector"
     }.freeze
 
     # What the end of an architecture's name means; a sequence head is looked at more closely.
     HEADS = {
+      /\A(Wav2Vec2(Bert)?|Hubert|WavLM)ForSequenceClassification\z/ => :audio_classifier,
+      /\A(Wav2Vec2(Bert)?|Hubert|WavLM)Model\z/ => :audio_embedding,
       /ForSequenceClassification\z/ => :sequence, /ForTokenClassification\z/ => :ner, /ForMaskedLM\z/ => :masked_lm,
       /ForQuestionAnswering(Simple)?\z/ => :question_answering,
       /\A(CLIP|Siglip2?)Model\z/ => :clip, /ForImageClassification\z/ => :image_classifier,

@@ -163,6 +163,20 @@ module Candle
       _resampled(Arguments.count(rate, "rate") || raise(ArgumentError, "rate must be a positive Integer, not nil"))
     end
 
+    # A part of it.
+    #
+    # @example
+    #   audio = Candle::Audio.open("spec/fixtures/audio/tones.wav")
+    #   audio.slice(0.2, 0.5).duration.round(3) # => 0.3
+    #
+    # @param from [Numeric] in seconds
+    # @param to [Numeric] in seconds
+    # @return [Audio]
+    # @raise [ArgumentError] for what isn't a number
+    def slice(from, to)
+      _slice(Arguments.float(from, "from"), Arguments.float(to, "to"))
+    end
+
     # @return [String] one line
     def inspect
       format("#<%<class>s %<duration>.2f s at %<rate>d Hz>", class: self.class, duration: duration, rate: sample_rate)

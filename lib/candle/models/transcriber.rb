@@ -24,6 +24,9 @@ module Candle
       # @!method outcomes
       #   @return [Array<Hash>] what has become of each audio: `text language duration segments token_ids`
 
+      # @!method position
+      #   @return [Array(Float, Float)] how many seconds are written, and of how many
+
       # @!method release
       #   Ends the run.
       #   @return [void]
@@ -33,13 +36,16 @@ module Candle
     end
 
     # What a call may say beside its own keywords, and what counts where it does not.
-    OPTIONS = { initial_prompt: nil, temperature: nil, compression_ratio_threshold: 2.4, logprob_threshold: -1.0,
-                no_speech_threshold: 0.6, condition_on_previous_text: true, max_new_tokens: nil, seed: nil }.freeze
+    OPTIONS = { initial_prompt: nil, hotwords: nil, suppress_tokens: nil, temperature: nil,
+                compression_ratio_threshold: 2.4, logprob_threshold: -1.0, no_speech_threshold: 0.6,
+                condition_on_previous_text: true, max_new_tokens: nil, seed: nil }.freeze
+    # Seconds of what is spoken together, with `vad:`.
+    LONGEST = 30.0
     TASKS = %i[transcribe translate].freeze
     TIMESTAMPS = %i[segment word].freeze
     # A second of silence at 16 kHz.
     SILENCE = ("\0" * 64_000).b.freeze
-    private_constant :OPTIONS, :TASKS, :TIMESTAMPS, :SILENCE
+    private_constant :OPTIONS, :LONGEST, :TASKS, :TIMESTAMPS, :SILENCE
 
     # Writes what is spoken.
     #
@@ -53,26 +59,27 @@ module Candle
     # @param task [Symbol] `:transcribe`, or `:translate` for English text
     # @param timestamps [Symbol, false] `:segment`, `:word` for times of words too, or false
     # @param sample_rate [Integer, nil] of samples, in Hz
-    # @param options [Hash] `initial_prompt:` text whose spelling is followed; `temperature:` a number or an Array of
-    #   those to try; `compression_ratio_threshold:`, `logprob_threshold:` and `no_speech_threshold:` of long audio, nil
-    #   for none; `condition_on_previous_text:`; `max_new_tokens:` of a window; `seed:`
-    # @yieldparam segment [Hash] as in {Transcription#segments}, as soon as it is written
+    # @param vad [VoiceActivityDetector, nil] finds where somebody speaks: only that is heard, in parts of at most 30
+    #   seconds that are computed together
+    # @param progress [Boolean, #call] true shows a bar on a terminal; a Proc gets `(done, total)` in seconds of audio
+    # @param options [Hash] `initial_prompt:` text whose spelling is followed; `hotwords:` text that every window is
+    #   shown, with names that are likely to be spoken; `suppress_tokens:` ids that are not written; `temperature:` a
+    #   number or an Array of those to try; `compression_ratio_threshold:`, `logprob_threshold:` and
+    #   `no_speech_threshold:` of long audio, nil for none; `condition_on_previous_text:`; `max_new_tokens:` of a
+    #   window; `seed:`
+    # @yieldparam segment [Hash] as in {Transcription#segments}, as soon as it is written; with `vad:` at the end
     # @return [Transcription, Array<Transcription>] one for an audio, one per audio for an Array
     # @raise [InvalidInputError] for what isn't audio, and for a language that the model does not know
     # @raise [ArgumentError] for an unknown option or an impossible value, and for a block with several audios
-    def transcribe(audio, language: nil, task: :transcribe, timestamps: :segment, sample_rate: nil, **options,
-                   &block)
+    def transcribe(audio, language: nil, task: :transcribe, timestamps: :segment, sample_rate: nil, vad: nil,
+                   progress: false, **options, &block)
       audios, single = Audio.inputs(audio, sample_rate: sample_rate)
       raise ArgumentError, "a block takes the segments of a single audio" if block && !single
 
-      run = _begin(audios, settings(language, task, timestamps, options))
-      while (found = run.step)
-        found.each { |_, segments| segments.each(&block) } if block
-      end
-      results = run.outcomes.map { |outcome| Transcription.new(outcome) }
+      settings = settings(language, task, timestamps, options).merge(progress: Progress.for(progress))
+      results = vad ? run_spoken(audios, vad, settings, &block) : run(audios, settings, &block)
+      results = results.map { |outcome| Transcription.new(outcome) }
       single ? results.first : results
-    ensure
-      run&.release
     end
 
     # @param audio [String, Pathname, IO, Audio, Array] as {#transcribe} takes it; its first window is heard
@@ -106,6 +113,67 @@ module Candle
 
     private
 
+    # @return [Array<Hash>] what has become of each audio
+    def run(audios, settings, &block)
+      run = _begin(audios, settings.except(:progress))
+      while (found = run.step)
+        found.each { |_, segments| segments.each(&block) } if block
+        settings[:progress]&.call(*run.position.map(&:round))
+      end
+      run.outcomes
+    ensure
+      run&.release
+    end
+
+    # The same of the parts of audios in which somebody speaks.
+    def run_spoken(audios, vad, settings, &block)
+      unless VoiceActivityDetector === vad
+        raise ArgumentError, "vad must be a VoiceActivityDetector, not #{Arguments.shown(vad)}"
+      end
+
+      whole = audios.map { |audio| whole_audio(audio) }
+      parts = whole.map { |audio| spoken_parts(vad.detect(audio)) }
+      cut = whole.zip(parts).flat_map { |audio, spans| spans.map { |from, to| audio.slice(from, to) } }
+      outcomes = run(cut, settings)
+      whole.zip(parts).map do |audio, spans|
+        joined(audio, spans.zip(outcomes.shift(spans.size)), settings[:language]).tap do |outcome|
+          outcome[:segments].each(&block) if block
+        end
+      end
+    end
+
+    # Of one of {Audio.inputs}.
+    def whole_audio(input)
+      (Audio === input ? input : Audio.open(input.last)).resample(sample_rate)
+    end
+
+    # Neighbouring spans become one as long as that is not too long.
+    def spoken_parts(spans)
+      spans.each_with_object([]) do |span, parts|
+        from, to = span.values_at(:start, :end)
+        parts.any? && to - parts.last[0] <= LONGEST ? parts.last[1] = to : parts << [from, to]
+      end
+    end
+
+    def joined(audio, parts, language)
+      outcomes = parts.map(&:last)
+      segments = parts.flat_map { |(from, _), outcome| outcome[:segments].map { |segment| later(segment, from) } }
+      { text: one_text(outcomes.map { |outcome| outcome[:text] }),
+        language: outcomes.any? ? outcomes.first[:language] : language,
+        duration: audio.duration, segments: segments, token_ids: outcomes.flat_map { |outcome| outcome[:token_ids] } }
+    end
+
+    def one_text(texts)
+      texts.reject(&:empty?).reduce(+"") do |all, text|
+        all << (all.empty? || text.start_with?(" ") ? text : " #{text}")
+      end
+    end
+
+    def later(segment, seconds)
+      words = segment[:words].map { |word| word.merge(start: word[:start] + seconds, end: word[:end] + seconds) }
+      segment.merge(start: segment[:start] + seconds, end: segment[:end] + seconds, words: words)
+    end
+
     def settings(language, task, timestamps, options)
       Hints.refuse(options.except(*OPTIONS.keys), OPTIONS.keys) unless (options.keys - OPTIONS.keys).empty?
 
@@ -113,11 +181,28 @@ module Candle
       { language: language && Arguments.label(language, "language"),
         task: Arguments.choice(task, "task", TASKS).to_s,
         timestamps: timestamps ? Arguments.choice(timestamps, "timestamps", TIMESTAMPS).to_s : nil,
-        initial_prompt: given[:initial_prompt] && TextInput.utf8(given[:initial_prompt], "initial_prompt"),
-        temperatures: temperatures(given[:temperature]), **thresholds(given),
+        suppress_tokens: suppressed(given[:suppress_tokens]), temperatures: temperatures(given[:temperature]),
+        **texts(given), **thresholds(given),
         condition_on_previous_text: given[:condition_on_previous_text] ? true : false,
         max_new_tokens: Arguments.count(given[:max_new_tokens], "max_new_tokens"),
         seed: given[:seed] && Arguments.integer(given[:seed], "seed") }
+    end
+
+    def texts(given)
+      %i[initial_prompt hotwords].to_h { |name| [name, given[name] && TextInput.utf8(given[name], name.to_s)] }
+    end
+
+    def suppressed(ids)
+      return if NilClass === ids
+
+      found = Arguments.list(ids)
+      raise ArgumentError, "suppress_tokens must be an Array of token ids" unless Array === found
+
+      found.each_with_index.map do |id, at|
+        next id if Integer === id && id.between?(0, (2**32) - 1)
+
+        raise ArgumentError, "suppress_tokens[#{at}] must be a token id, not #{Arguments.shown(id)}"
+      end
     end
 
     def thresholds(given)

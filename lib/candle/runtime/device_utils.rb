@@ -5,13 +5,14 @@ module Candle
   module DeviceUtils
     # The kinds of models that {supports_model?} knows.
     MODEL_TYPES = %i[embedding_model reranker llm ner classifier vlm t5 clip sparse late_interaction speech
-                     question_answering gliner gliclass].freeze
+                     question_answering gliner gliclass audio_embedding audio_classifier voice_activity].freeze
 
     # The class that runs each of them.
     CLASSES = {
       embedding_model: :EmbeddingModel, reranker: :Reranker, llm: :LLM, ner: :NER, classifier: :Classifier,
       vlm: :VLM, t5: :Seq2Seq, clip: :CLIP, sparse: :SparseEmbeddingModel, late_interaction: :LateInteractionModel,
-      speech: :Transcriber, question_answering: :QuestionAnswerer, gliner: :GLiNER, gliclass: :GLiClass
+      speech: :Transcriber, question_answering: :QuestionAnswerer, gliner: :GLiNER, gliclass: :GLiClass,
+      audio_embedding: :AudioEmbeddingModel, audio_classifier: :AudioClassifier, voice_activity: :VoiceActivityDetector
     }.freeze
     private_constant :CLASSES
 

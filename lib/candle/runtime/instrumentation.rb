@@ -32,6 +32,9 @@ module Candle
       [:CLIP, "classify", %i[classify_image], 0, false],
       [:ImageEmbeddingModel, "embed", %i[embed], 0, false],
       [:ImageClassifier, "classify", %i[classify], 0, false],
+      [:AudioEmbeddingModel, "embed", %i[embed], 0, false],
+      [:VoiceActivityDetector, "detect", %i[detect probabilities], 0, false],
+      [:AudioClassifier, "classify", %i[classify], 0, false],
       [:Transcriber, "transcribe", %i[transcribe], 0, false]
     ].freeze
 

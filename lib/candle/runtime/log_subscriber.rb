@@ -29,6 +29,9 @@ module Candle
     # @!method answer(event)
     #   @param event [ActiveSupport::Notifications::Event]
     #   @return [void]
+    # @!method detect(event)
+    #   @param event [ActiveSupport::Notifications::Event]
+    #   @return [void]
     # @!method transcribe(event)
     #   @param event [ActiveSupport::Notifications::Event]
     #   @return [void]

@@ -15,7 +15,8 @@ class HostileArguments
     QuestionAnswerer: "bert-question", GLiNER: "gliner", GLiClass: "gliclass", Seq2Seq: "seq2seq/t5", CLIP: "clip",
     VLM: "llava",
     ImageEmbeddingModel: "dinov2", ImageClassifier: "vit-classifier",
-    Transcriber: "speech/whisper"
+    Transcriber: "speech/whisper", AudioClassifier: "speech/wav2vec2-classifier",
+    AudioEmbeddingModel: "speech/hubert-embedding", VoiceActivityDetector: "speech/silero"
   }.freeze
   MADE = {
     Tokenizer: -> { Candle::Tokenizer.from_pretrained(File.join(TINY, "bert")) },

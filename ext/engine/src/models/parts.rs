@@ -339,6 +339,8 @@ parts! {
     SharedDown shared_down Layer;
     SharedGateUp shared_gate_up Layer;
     SharedRouter shared_router Layer;
+    /// How much the states of each layer count for a classifier (wav2vec 2.0).
+    LayerWeights layer_weights Model;
     SequenceDense sequence_dense Model;
     SequenceNorm sequence_norm Model;
     SequenceOutput sequence_output Model;

@@ -17,11 +17,14 @@
 //! - [`AnswerModel`] finds answers in texts: `answer`;
 //! - [`Seq2SeqModel`] turns texts into others, by a [`Seq2SeqGeneration`] token by token;
 //! - [`ClipModel`] embeds texts and images, [`ImageEmbeddingModel`] and [`ImageClassifyModel`] images;
+//! - [`AudioEmbeddingModel`] embeds and [`AudioClassifyModel`] labels audio;
+//! - [`VoiceModel`] finds where somebody speaks;
 //! - [`TranscribeModel`] writes what is spoken, by a [`Transcribing`] window by window;
 //! - [`LanguageModel`], run by a [`Generation`] token by token
 
 mod adapter_base;
 pub mod answer;
+pub mod audio_models;
 pub mod classify;
 pub mod clip;
 pub mod embed;
@@ -43,8 +46,10 @@ pub mod tag;
 pub mod transcribe;
 pub mod vision;
 pub mod vlm;
+pub mod voice;
 
 pub use answer::{Answer, AnswerModel, AnswerOptions};
+pub use audio_models::{AudioClassifyModel, AudioEmbeddingModel};
 pub use classify::{ClassifyModel, Logits};
 pub use clip::ClipModel;
 pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
@@ -64,3 +69,4 @@ pub use tag::{TagModel, TaggedToken};
 pub use transcribe::{Sound, TranscribeModel, TranscribeSettings, Transcribing};
 pub use vision::Picture;
 pub use vlm::{ImageEmbeddings, ImageEncoder};
+pub use voice::VoiceModel;

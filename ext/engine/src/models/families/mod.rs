@@ -266,8 +266,11 @@ impl Shape for SpeechConfig {
         SpeechConfig::check(self)
     }
 
-    fn tasks(_: &Names) -> Vec<&'static str> {
-        vec!["speech"]
+    fn tasks(names: &Names) -> Vec<&'static str> {
+        let alone = !names.sequence_output.is_empty();
+        let alone = alone.then_some(["audio_embedding", "audio_classifier"]);
+        let alone = alone.into_iter().flatten();
+        ["speech"].into_iter().chain(alone).collect()
     }
 }
 

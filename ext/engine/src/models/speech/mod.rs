@@ -15,7 +15,7 @@ use crate::models::families;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::seq2seq::{CrossDecoder, Memory};
-use crate::nn::{Inventory, Linear, Norm};
+use crate::nn::{elementwise, Inventory, Linear, Norm};
 use crate::{CancelToken, Error, Result};
 use base::runtime::device::ensure_activations;
 use formats::weights::WeightSource;
@@ -52,6 +52,8 @@ enum Layers {
 enum Output {
     Text(Box<CrossDecoder>),
     Labels(Linear),
+    /// The states are all there is.
+    States,
 }
 
 impl SpeechModel {
@@ -93,6 +95,7 @@ impl SpeechModel {
                 decoder.load_head(names, source, place)?;
                 Output::Text(Box::new(decoder))
             }
+            SpeechOutput::Labels { .. } if !parameters.has(Part::Head) => Output::States,
             SpeechOutput::Labels { vocab_size, .. } => {
                 Output::Labels(parameters.linear(Part::Head, hidden, *vocab_size)?)
             }
@@ -133,6 +136,7 @@ impl SpeechModel {
         match &self.output {
             Output::Text(decoder) => decoder.list(&mut inventory)?,
             Output::Labels(head) => inventory.add_linear(head)?,
+            Output::States => {}
         }
         inventory.add_rows("activation", &self.device)?;
         let width = self.config.encoder.head_size;
@@ -170,6 +174,16 @@ impl SpeechModel {
         features: &[(&[f32], usize)],
         cancel: &CancelToken,
     ) -> Result<(Tensor, Vec<u32>)> {
+        self.encode_shared(features, None, cancel)
+    }
+
+    /// The same; with `shares` the sum of what goes into each layer and comes out of the last, each so much.
+    pub fn encode_shared(
+        &self,
+        features: &[(&[f32], usize)],
+        shares: Option<&[f32]>,
+        cancel: &CancelToken,
+    ) -> Result<(Tensor, Vec<u32>)> {
         let encoder = &self.config.encoder;
         let mut boundaries = vec![0u32];
         let mut states = Vec::with_capacity(features.len());
@@ -191,11 +205,13 @@ impl SpeechModel {
         let mut x = Tensor::cat(&states, 0)?;
         drop(states);
         let spans = Spans::whole(&boundaries);
+        let mut mixed = Mixed::new(shares);
         match &self.layers {
             Layers::Plain(layers) => {
                 let relative = self.relative.state_of(&boundaries, &self.device)?;
                 for (layer, config) in layers.iter().zip(&encoder.layers) {
                     cancel.check()?;
+                    mixed.add(&x)?;
                     x = layer.forward(&x, &spans, config, &relative)?;
                 }
             }
@@ -204,6 +220,7 @@ impl SpeechModel {
                 let distances = Distances::new(spans.longest(), width, x.dtype(), &self.device)?;
                 for layer in layers {
                     cancel.check()?;
+                    mixed.add(&x)?;
                     x = layer.forward(&x, &spans, &distances)?;
                 }
             }
@@ -211,14 +228,20 @@ impl SpeechModel {
         if let Some(norm) = &self.final_norm {
             x = norm.forward(&x)?;
         }
-        Ok((x, boundaries))
+        mixed.add(&x)?;
+        Ok((mixed.sum.unwrap_or(x), boundaries))
+    }
+
+    /// Whether it writes or labels, and does not only have states.
+    pub fn has_output(&self) -> bool {
+        !matches!(self.output, Output::States)
     }
 
     /// The decoder, in models that write.
     pub fn decoder(&self) -> Result<&CrossDecoder> {
         match &self.output {
             Output::Text(decoder) => Ok(decoder),
-            Output::Labels(_) => Err(Error::Internal(
+            Output::Labels(_) | Output::States => Err(Error::Internal(
                 "a model of labels was asked for its decoder".into(),
             )),
         }
@@ -239,9 +262,36 @@ impl SpeechModel {
     pub fn labels(&self, states: &Tensor) -> Result<Tensor> {
         match &self.output {
             Output::Labels(head) => Ok(head.forward(states)?.to_dtype(DType::F32)?),
-            Output::Text(_) => Err(Error::Internal(
-                "a model with a decoder was asked for labels".into(),
+            Output::Text(_) | Output::States => Err(Error::Internal(
+                "a model without a head for labels was asked for labels".into(),
             )),
         }
+    }
+}
+
+/// The states of all layers added up, each times its share.
+struct Mixed<'a> {
+    shares: Option<std::slice::Iter<'a, f32>>,
+    sum: Option<Tensor>,
+}
+
+impl<'a> Mixed<'a> {
+    fn new(shares: Option<&'a [f32]>) -> Self {
+        Self {
+            shares: shares.map(|shares| shares.iter()),
+            sum: None,
+        }
+    }
+
+    fn add(&mut self, x: &Tensor) -> Result<()> {
+        let Some(share) = self.shares.as_mut().and_then(Iterator::next) else {
+            return Ok(());
+        };
+        let part = elementwise::scale(x, *share)?;
+        self.sum = Some(match self.sum.take() {
+            Some(sum) => elementwise::add(&sum, &part)?,
+            None => part,
+        });
+        Ok(())
     }
 }

@@ -42,7 +42,7 @@ pub enum Sound {
 
 impl Sound {
     /// At the rate that a model reads.
-    fn load(&self, rate: u32, cancel: &CancelToken) -> Result<Arc<Audio>> {
+    pub(super) fn load(&self, rate: u32, cancel: &CancelToken) -> Result<Arc<Audio>> {
         let limits = audio::limits();
         let audio = match self {
             Self::Decoded(audio) if audio.rate() == rate => return Ok(audio.clone()),
@@ -153,21 +153,22 @@ impl TranscribeModel {
             inventory: model.inventory()?,
             verified: false,
         };
-        let extractor = extractor_settings(files, config, cancel)?;
         let kind = match shape.output.clone() {
             SpeechOutput::Text { .. } => {
                 let tokenizer = checkpoint.tokenizer(files, options, cancel)?;
-                let parts = whisper(model, &checkpoint, tokenizer, &extractor, files, cancel)?;
+                let settings = extractor_settings(files, config, cancel)?;
+                let parts = whisper(model, &checkpoint, tokenizer, &settings, files, cancel)?;
                 Kind::Whisper(Box::new(parts))
             }
             SpeechOutput::Labels { blank, .. } => {
-                let extractor = match &shape.stem {
-                    StemConfig::Rows { .. } => Extractor::kaldi(&extractor)?,
-                    StemConfig::Grid(_) => Extractor::nemo(&extractor)?,
-                    StemConfig::Samples(_) | StemConfig::Bands { .. } => {
-                        Extractor::samples(&extractor, true)?
-                    }
-                };
+                if !model.has_output() {
+                    return Err(Error::unsupported(
+                        &source.file(""),
+                        "the checkpoint has no head for CTC: use one that was trained to transcribe, or \
+                         AudioEmbeddingModel for vectors",
+                    ));
+                }
+                let extractor = extractor_of(&model, files, config, cancel)?;
                 Kind::Labels(Box::new(LabelParts {
                     vocabulary: Vocabulary::read(files, cancel)?,
                     blank,
@@ -287,6 +288,22 @@ fn whisper(
     })
 }
 
+/// What makes features of samples for a model.
+pub(super) fn extractor_of(
+    model: &SpeechModel,
+    files: &ModelFiles,
+    config: &RawConfig,
+    cancel: &CancelToken,
+) -> Result<Extractor> {
+    let settings = extractor_settings(files, config, cancel)?;
+    match &model.config().stem {
+        StemConfig::Rows { .. } => Extractor::kaldi(&settings),
+        StemConfig::Grid(_) => Extractor::nemo(&settings),
+        StemConfig::Samples(_) => Extractor::samples(&settings, true),
+        StemConfig::Bands { .. } => Extractor::log_mel(&settings),
+    }
+}
+
 /// What the checkpoint says of features, under one of the names that files have had.
 fn extractor_settings(
     files: &ModelFiles,
@@ -357,6 +374,19 @@ impl Transcribing {
                 Ok(Some(vec![(at, segments)]))
             }
         }
+    }
+
+    /// How many seconds of the audios are written, and how many there are, as far as they have been decoded.
+    pub fn position(&self) -> (f64, f64) {
+        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let frame = match &self.model.kind {
+            Kind::Whisper(parts) => parts.hop as f64 / f64::from(parts.extractor.rate()),
+            Kind::Labels(_) => 0.0,
+        };
+        progress.iter().fold((0.0, 0.0), |(done, total), one| {
+            let duration = one.transcript.duration;
+            (done + one.written(frame).min(duration), total + duration)
+        })
     }
 
     /// What has become of the audios, in their order.

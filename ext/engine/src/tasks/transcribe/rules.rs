@@ -63,7 +63,8 @@ fn forbid(scores: &mut [f32]) {
     scores.fill(f32::NEG_INFINITY);
 }
 
-fn forbid_each(tokens: &[u32], scores: &mut [f32]) {
+/// The scores of these tokens become -∞.
+pub fn forbid_each(tokens: &[u32], scores: &mut [f32]) {
     for &token in tokens {
         if let Some(score) = scores.get_mut(token as usize) {
             *score = f32::NEG_INFINITY;

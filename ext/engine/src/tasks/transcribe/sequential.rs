@@ -26,8 +26,9 @@ pub struct Progress {
     frames: usize,
     /// Whether the audio is longer than a window.
     long: bool,
-    /// Tokens before the next window.
+    /// Tokens before the next window, and before those.
     context: Vec<u32>,
+    hotwords: Vec<u32>,
     /// The longest window so far, its prompt included: transformers lets later ones be as long, and longer by
     /// their own prompt.
     longest: Option<usize>,
@@ -44,9 +45,18 @@ impl Progress {
             frames: 0,
             long: false,
             context: Vec::new(),
+            hotwords: Vec::new(),
             longest: None,
             over: false,
         }
+    }
+
+    /// Seconds that are written, where a frame lasts so many.
+    pub fn written(&self, frame: f64) -> f64 {
+        if self.over {
+            return self.transcript.duration;
+        }
+        self.seek as f64 * frame
     }
 
     /// The audio's features, computed before its first window.
@@ -69,6 +79,10 @@ impl Progress {
         if let Some(prompt) = &settings.initial_prompt {
             let text = format!(" {}", prompt.trim());
             self.context = parts.tokenizer.ids(&text, false)?;
+        }
+        if let Some(hotwords) = &settings.hotwords {
+            let text = format!(" {}", hotwords.trim());
+            self.hotwords = parts.tokenizer.ids(&text, false)?;
         }
         if let Some(language) = &settings.language {
             self.language = Some(parts.tokens.language(language)?);
@@ -135,7 +149,8 @@ pub fn step(
     let decoded = with_fallback(parts, &active, progress, &windows, settings, cancel)?;
     let first = parts.tokens.first_timestamp;
     let mut new = Vec::with_capacity(active.len());
-    for ((&at, window), decoded) in active.iter().zip(&windows).zip(decoded) {
+    for (((&at, window), values), decoded) in active.iter().zip(&windows).zip(&values).zip(decoded)
+    {
         let mut cut = cut(parts, &progress[at], &decoded, settings)?;
         if settings.timestamps == Timestamps::Words {
             // Silence after the audio's end is no place for words.
@@ -144,12 +159,43 @@ pub fn step(
             let spoken = (samples / parts.hop).saturating_sub(progress[at].seek);
             let length = spoken.min(parts.window);
             let offset = progress[at].seek as f64 * STEP / 2.0;
+            let heard = if progress[at].long {
+                None
+            } else {
+                Some(without_silence(parts, window, values, length, cancel)?)
+            };
+            let window = heard.as_ref().unwrap_or(window);
             words::add(parts, window, (length, offset), &mut cut.segments, cancel)?;
         }
         progress[at].longest = Some(window.prompt.len() + window.most);
         new.push((at, progress[at].take(cut, first, &decoded, settings)));
     }
     Ok(new)
+}
+
+/// A window of so many frames with nothing behind them, as openai-whisper aligns words: transformers, whose text
+/// this is, hears silence there.
+fn without_silence(
+    parts: &WhisperParts,
+    window: &Window,
+    values: &[f32],
+    frames: usize,
+    cancel: &CancelToken,
+) -> Result<Window> {
+    let mut values = values.to_vec();
+    values[(frames * parts.bins).min(parts.window * parts.bins)..].fill(0.0);
+    let features = [(values.as_slice(), parts.bins)];
+    let memories = parts.compute(|| parts.model.memories(&features, cancel))?;
+    let memory = memories.into_iter().next();
+    let missing = || crate::Error::Internal("a window was not encoded".to_owned());
+    Ok(Window {
+        prompt: window.prompt.clone(),
+        start: window.start,
+        memory: memory.ok_or_else(missing)?,
+        timestamps: window.timestamps,
+        suppressed: window.suppressed.clone(),
+        most: window.most,
+    })
 }
 
 /// The likeliest language of a window, and how likely it is.
@@ -207,10 +253,12 @@ fn prompted(
     let target = parts.max_target;
     let room = (target / 2).saturating_sub(1);
     let mut prompt = Vec::new();
-    if let (Some(previous), false) = (tokens.previous, progress.context.is_empty()) {
-        let from = progress.context.len().saturating_sub(room);
+    let shown = progress.hotwords.len().min(room);
+    let from = progress.context.len().saturating_sub(room - shown);
+    let context = [&progress.hotwords[..shown], &progress.context[from..]].concat();
+    if let (Some(previous), false) = (tokens.previous, context.is_empty()) {
         prompt.push(previous);
-        prompt.extend_from_slice(&progress.context[from..]);
+        prompt.extend(context);
     }
     let start = prompt.len();
     prompt.extend(own);
@@ -226,6 +274,7 @@ fn prompted(
         start,
         memory,
         timestamps,
+        suppressed: settings.suppress_tokens.as_slice().into(),
         most,
     })
 }
@@ -318,7 +367,7 @@ impl WhisperParts {
         let shown: Vec<u32> = tokens
             .iter()
             .copied()
-            .filter(|&token| token < self.tokens.first_timestamp)
+            .filter(|&token| token < self.tokens.first_beyond_text)
             .collect();
         self.tokenizer.decode(&shown, true)
     }

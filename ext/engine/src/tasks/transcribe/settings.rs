@@ -24,6 +24,10 @@ pub struct TranscribeSettings {
     pub timestamps: Timestamps,
     /// Text before the audio's, whose spelling the model follows.
     pub initial_prompt: Option<String>,
+    /// Words that are likely to be spoken, which every window is shown.
+    pub hotwords: Option<String>,
+    /// Tokens that are not written, beside those of the checkpoint.
+    pub suppress_tokens: Vec<u32>,
     /// One after the other, until a window is good enough; `None`: 0, and more for long audio.
     pub temperatures: Option<Vec<f32>>,
     pub compression_ratio_threshold: Option<f32>,
@@ -43,6 +47,8 @@ impl Default for TranscribeSettings {
             task: Task::Transcribe,
             timestamps: Timestamps::Segments,
             initial_prompt: None,
+            hotwords: None,
+            suppress_tokens: Vec::new(),
             temperatures: None,
             compression_ratio_threshold: Some(2.4),
             logprob_threshold: Some(-1.0),

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 /// What transformers generates where a checkpoint says nothing.
 const USUAL_LENGTH: usize = 20;
-/// Tokens of the smallest multilingual vocabulary.
+/// Tokens of the vocabularies that Whisper's own checkpoints have.
+const ENGLISH: usize = 51_864;
 const MULTILINGUAL: usize = 51_865;
 
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct WhisperTokens {
     pub always_timestamps: bool,
     /// The token of 0 s; those after it stand for steps of 20 ms.
     pub first_timestamp: u32,
+    /// From this one on tokens are no text.
+    pub first_beyond_text: u32,
     /// Precedes the text before a window.
     pub previous: Option<u32>,
     pub no_speech: Option<u32>,
@@ -107,7 +110,12 @@ impl WhisperTokens {
             transcribe: task("transcribe").filter(|_| !languages.is_empty()),
             translate: task("translate").filter(|_| !languages.is_empty()),
             languages,
-            first_timestamp: no_timestamps.map_or(u32::MAX, |token| token.saturating_add(1)),
+            // As transformers: without its number in the file, no token stands for a time. Old checkpoints of
+            // the usual sizes mean the usual tokens.
+            first_timestamp: said
+                .or(no_timestamps.filter(|_| generation.is_none() || vocabulary >= ENGLISH))
+                .map_or(u32::MAX, |token| token.saturating_add(1)),
+            first_beyond_text: no_timestamps.map_or(u32::MAX, |token| token.saturating_add(1)),
             previous: first("prev_sot_token_id")?.or_else(|| named("<|startofprev|>")),
             no_speech: named("<|nospeech|>")
                 .or_else(|| named("<|nocaptions|>"))

@@ -1,5 +1,7 @@
 //! One window of audio to tokens.
 
+use std::sync::Arc;
+
 use super::rules;
 use super::tokens::WhisperTokens;
 use crate::generation::random::Random;
@@ -15,6 +17,8 @@ pub struct Window {
     pub memory: Memory,
     /// Whether tokens for times are wanted.
     pub timestamps: bool,
+    /// Not written, beside what the checkpoint says.
+    pub suppressed: Arc<[u32]>,
     pub most: usize,
 }
 
@@ -123,6 +127,7 @@ impl Running {
         if window.most == 0 {
             return Ok(true);
         }
+        rules::forbid_each(&window.suppressed, &mut scores);
         rules::apply(tokens, &self.tokens, window.timestamps, &mut scores);
         let token = if temperature > 0.0 {
             sampled(&scores, temperature, &mut self.random)

@@ -10,7 +10,9 @@ pub const FAMILY: Family<SpeechConfig> = Family {
             norm_placement: NormPlacement::Pre,
             activation: "gelu",
         };
-        let (encoder, decoder) = bart_stacks(raw, &whisper)?;
+        let (encoder, mut decoder) = bart_stacks(raw, &whisper)?;
+        // As transformers, which takes no notice of scale_embedding here.
+        decoder.embedding_scale = 1.0;
         Ok(SpeechConfig {
             family: "whisper",
             stem: StemConfig::Bands {
