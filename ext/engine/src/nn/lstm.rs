@@ -144,10 +144,10 @@ impl Direction {
                     *sum += value * weight;
                 }
             }
-            for at in 0..size {
+            for (at, (cell, state)) in cell.iter_mut().zip(&mut state).enumerate() {
                 let gate = |number: usize| sums[number * size + at];
-                cell[at] = sigmoid(gate(1)) * cell[at] + sigmoid(gate(0)) * gate(2).tanh();
-                state[at] = sigmoid(gate(3)) * cell[at].tanh();
+                *cell = sigmoid(gate(1)) * *cell + sigmoid(gate(0)) * gate(2).tanh();
+                *state = sigmoid(gate(3)) * cell.tanh();
             }
             out[row * width + first..row * width + first + size].copy_from_slice(&state);
         }

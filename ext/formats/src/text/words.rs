@@ -56,7 +56,7 @@ pub fn terms(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn texts<'a>(text: &'a str) -> Vec<&'a str> {
+    fn texts(text: &str) -> Vec<&str> {
         let words = words_and_signs(text);
         words.iter().map(|word| &text[word.bytes.clone()]).collect()
     }

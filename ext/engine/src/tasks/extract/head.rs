@@ -275,8 +275,8 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     let rest = left.remainder().iter().zip(right.remainder());
     let rest: f32 = rest.map(|(a, b)| a * b).sum();
     for (a, b) in left.zip(right) {
-        for lane in 0..LANES {
-            sums[lane] += a[lane] * b[lane];
+        for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
+            *sum += a * b;
         }
     }
     sums.iter().sum::<f32>() + rest
