@@ -10,7 +10,7 @@ module Candle
     # Two towers; the table has each of them.
     CLIP = %w[clip siglip siglip2].map { |type| [type, %w[clip], []] }.freeze
     # Parts of other checkpoints, which have a `model_type` of their own.
-    PART = /_vision(_model)?\z|_text_model\z/
+    PART = /_vision(_model)?\z|_text_model\z|\Apixtral\z/
     FORMATS = %w[safetensors pytorch].freeze
     # One forward runs on all of them, so that every family does.
     DEVICES = %w[cpu cuda metal].freeze

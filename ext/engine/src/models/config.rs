@@ -170,9 +170,13 @@ pub enum RopeAxes {
     Line,
     /// Runs of so many frequencies belong to time, row and column, which are the same for texts (Qwen2-VL).
     Sections([usize; 3]),
+    /// So many frequencies belong to time, row and column in turns; what is left of them is time's (Qwen3-VL).
+    Turns([usize; 3]),
     /// One half of a head rotates by the row, the other by the column, by the same frequencies each
     /// (Qwen2-VL's patches).
     Grid,
+    /// The same, where every second frequency of the whole is the row's and those between are the column's (Pixtral).
+    GridTurns,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -333,13 +337,15 @@ impl RopeConfig {
             }
         }
         match self.axes {
-            RopeAxes::Sections(lengths) if lengths.iter().sum::<usize>() != size / 2 => {
+            RopeAxes::Sections(lengths) | RopeAxes::Turns(lengths)
+                if lengths.iter().sum::<usize>() != size / 2 =>
+            {
                 return Err(format!(
                     "rotary positions can't divide {} frequencies into {lengths:?}",
                     size / 2
                 ));
             }
-            RopeAxes::Grid if !size.is_multiple_of(4) => {
+            RopeAxes::Grid | RopeAxes::GridTurns if !size.is_multiple_of(4) => {
                 return Err(format!(
                     "rotary positions can't divide {size} dimensions among rows and columns"
                 ));

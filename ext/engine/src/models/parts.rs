@@ -375,6 +375,12 @@ parts! {
     ProjectorNorm projector_norm Model;
     ProjectorUp projector_up Model;
     ProjectorDown projector_down Model;
+    /// What leads the patches of a block back to the width of one (Mistral 3).
+    ProjectorMerge projector_merge Model;
+    /// The same of layers before the last one; `{}` stands for their number among those (Qwen3-VL).
+    DeepNorm deep_norm Model;
+    DeepUp deep_up Model;
+    DeepDown deep_down Model;
     /// Stands after each line of an image's rows (LLaVA-NeXT).
     ImageNewline image_newline Model;
 }

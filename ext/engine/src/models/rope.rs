@@ -334,8 +334,12 @@ impl RopeConfig {
         let count = self.rotary_size / 2;
         let runs = match self.axes {
             RopeAxes::Line => [count, 0, 0],
+            RopeAxes::Turns(lengths) => {
+                let axis = |at: usize| if at < 3 * lengths[at % 3] { at % 3 } else { 0 };
+                return (0..count).map(axis).collect();
+            }
             RopeAxes::Sections(lengths) => lengths,
-            RopeAxes::Grid => [0, count / 2, count / 2],
+            RopeAxes::Grid | RopeAxes::GridTurns => [0, count / 2, count / 2],
         };
         let run = |(axis, length): (usize, usize)| std::iter::repeat_n(axis, length);
         runs.into_iter().enumerate().flat_map(run).collect()
@@ -345,6 +349,11 @@ impl RopeConfig {
     fn scaled(&self, variant: usize) -> (Vec<f32>, f32) {
         let mut frequencies = match self.axes {
             RopeAxes::Grid => rope::frequencies(self.theta, self.rotary_size / 2).repeat(2),
+            RopeAxes::GridTurns => {
+                let all = rope::frequencies(self.theta, self.rotary_size);
+                let every_second = |first: usize| all.iter().copied().skip(first).step_by(2);
+                every_second(0).chain(every_second(1)).collect()
+            }
             _ => rope::frequencies(self.theta, self.rotary_size),
         };
         let divide = |frequencies: &mut [f32], divisors: &[f32]| {
@@ -495,9 +504,19 @@ mod tests {
         assert_eq!(config.axis_of_frequencies(), [0, 1, 1, 2]);
         assert_eq!(config.check(8, 1), Ok(()));
         assert!(config.check(6, 1).is_err());
+        config.axes = RopeAxes::Turns([2, 1, 1]);
+        assert_eq!(config.axis_of_frequencies(), [0, 1, 2, 0]);
+        assert!(config.check(6, 1).is_err());
         config.axes = RopeAxes::Grid;
         assert_eq!(config.axis_of_frequencies(), [1, 1, 2, 2]);
         assert_eq!(config.scaled(0).0, [1.0, 0.01, 1.0, 0.01]);
+        config.axes = RopeAxes::GridTurns;
+        assert_eq!(config.axis_of_frequencies(), [1, 1, 2, 2]);
+        let turns = config.scaled(0).0;
+        assert!(
+            (turns[1] - 0.01).abs() < 1e-6 && (turns[2] - 0.1).abs() < 1e-6,
+            "{turns:?}"
+        );
         config.axes = RopeAxes::Sections([4, 0, 0]);
         let rotations = Rotations::new(&config, 16, &Device::Cpu).unwrap();
         let x = Tensor::arange(0f32, 16.0, &Device::Cpu).unwrap();

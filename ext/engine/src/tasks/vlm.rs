@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use crate::models::decoder::image_embeddings::ImageEmbedding;
 use crate::models::families::Blueprint;
 use crate::models::parameters::Parameters;
-use crate::models::vision::connector::{Connector, ConnectorConfig, Rows};
-use crate::models::vision::vlm::{Spelling, Token, VlmConfig};
+use crate::models::vision::connector::{Connector, Layout, Rows};
+use crate::models::vision::vlm::{Pattern, Spelling, Token, VlmConfig};
 use crate::nn::Inventory;
 use crate::{CancelToken, Error, Result};
 use formats::files::model_files::ModelFiles;
@@ -84,9 +84,13 @@ impl ImageEncoder {
         };
         let Blueprint { config, names, .. } = blueprint;
         let processor = vision::processor(files, config.images.as_ref(), cancel)?;
+        let processor = match config.multiple {
+            Some(edge) => processor.in_multiples(edge),
+            None => processor,
+        };
         let vision = VisionTower::of(&config.tower, &checkpoint, processor, cancel)?;
         let source = checkpoint.source.as_ref();
-        let in_lines = matches!(config.connector, ConnectorConfig::Lines { .. });
+        let in_lines = config.connector.layout == Layout::Joined;
         if config.whole && in_lines && vision.tower.leading_count() > 0 {
             return Err(Error::unsupported(
                 &source.file(""),
@@ -114,7 +118,12 @@ impl ImageEncoder {
         let (marker, marker_id) = token(config.marker)?;
         let (place, end) = match config.spelling {
             Spelling::Framed { start, end } => (token(start)?.0, token(end)?.0),
-            Spelling::Marker | Spelling::Tiles => (marker.clone(), String::new()),
+            Spelling::Pattern(Pattern {
+                place: Some(place), ..
+            }) => (place.to_owned(), String::new()),
+            Spelling::Marker | Spelling::Tiles | Spelling::Pattern(_) => {
+                (marker.clone(), String::new())
+            }
         };
         Ok(Self {
             vision,
@@ -196,21 +205,22 @@ impl ImageEncoder {
                 Ok((rows, views.tiles))
             },
         )?;
-        let admit = |Rows { rows, grid }: Rows| language.decoder().admit(rows, grid);
+        let admit = |Rows { rows, deep, grid }: Rows| language.decoder().admit(rows, deep, grid);
         Ok(ImageEmbeddings {
+            spelling: self.spelling(tiles, rows.len()),
             parts: rows.into_iter().map(admit).collect::<Result<_>>()?,
-            spelling: self.spelling(tiles),
         })
     }
 
-    /// What a prompt says of an image of so many (columns, rows) of tiles.
-    fn spelling(&self, (columns, rows): (usize, usize)) -> String {
+    /// What a prompt says of an image of so many (columns, rows) of tiles and so many markers.
+    fn spelling(&self, (columns, rows): (usize, usize), markers: usize) -> String {
         const AROUND: &str = "<fake_token_around_image>";
         let Self {
             marker, place, end, ..
         } = self;
         match self.config.spelling {
             Spelling::Marker => marker.clone(),
+            Spelling::Pattern(pattern) => pattern.spelling(marker, markers),
             Spelling::Framed { .. } => {
                 let whole = format!("\n\n{place}{marker}{end}\n\n");
                 if columns * rows == 0 {

@@ -38,6 +38,7 @@ mod seeded;
 mod seeded_encoders;
 mod seeded_gguf;
 mod seeded_tensors;
+mod seeded_vlms;
 mod seeded_weights;
 mod sentence_piece;
 mod seq2seq;

@@ -40,7 +40,7 @@ fn load(name: &str) -> (LanguageModel, ImageEncoder) {
     (language, encoder)
 }
 
-fn pictures(question: &Value) -> Vec<Picture> {
+pub fn pictures(question: &Value) -> Vec<Picture> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures/images");
     let names = question["pictures"].as_array().unwrap().iter();
     names
@@ -49,7 +49,7 @@ fn pictures(question: &Value) -> Vec<Picture> {
 }
 
 /// A prompt's ids, with those of the images where their markers stand.
-fn prompt(
+pub fn prompt(
     language: &LanguageModel,
     encoder: &ImageEncoder,
     text: &str,
@@ -73,7 +73,7 @@ fn prompt(
     ids
 }
 
-fn logits(language: &LanguageModel, ids: &[u32]) -> Vec<f32> {
+pub fn logits(language: &LanguageModel, ids: &[u32]) -> Vec<f32> {
     let mut cache = language.decoder().new_cache().unwrap();
     let cancel = CancelToken::new();
     let decoder = language.decoder();
@@ -83,13 +83,13 @@ fn logits(language: &LanguageModel, ids: &[u32]) -> Vec<f32> {
     row.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-fn likeliest(logits: &[f32]) -> u32 {
+pub fn likeliest(logits: &[f32]) -> u32 {
     let pairs = logits.iter().enumerate();
     pairs.max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32
 }
 
 /// What the prompt of a question becomes.
-fn asked(language: &LanguageModel, encoder: &ImageEncoder, question: &Value) -> Vec<u32> {
+pub fn asked(language: &LanguageModel, encoder: &ImageEncoder, question: &Value) -> Vec<u32> {
     let cancel = CancelToken::new();
     let seen = encoder
         .encode(language, &pictures(question), &cancel)

@@ -15,6 +15,8 @@ use base::runtime::memory;
 pub struct Processor {
     /// Pad to a square in the mean colour before anything else (LLaVA).
     squares: bool,
+    /// The same after resizing (Janus).
+    squares_after: bool,
     tiling: Tiling,
     target: Option<Target>,
     pub(super) filter: Filter,
@@ -130,6 +132,34 @@ impl Usual {
         ..Self::CLIP
     };
 
+    const PIXTRAL: Self = Self {
+        target: Target::WholePatches {
+            longest: 1024,
+            patch: 16,
+        },
+        crop: None,
+        ..Self::CLIP
+    };
+
+    const JANUS: Self = Self {
+        target: Target::LongestFrom {
+            longest: 384,
+            least: 14,
+        },
+        crop: None,
+        ..Self::CLIP
+    };
+
+    const GOT_OCR2: Self = Self {
+        target: Target::Exact {
+            width: 384,
+            height: 384,
+        },
+        square: true,
+        crop: None,
+        ..Self::CLIP
+    };
+
     fn of(kind: &str) -> Option<Self> {
         Some(match kind {
             "CLIP" | "Bit" | "Llava" => Self::CLIP,
@@ -139,6 +169,9 @@ impl Usual {
             "Idefics3" | "SmolVLM" => Self::IDEFICS,
             "Qwen2VL" | "Qwen2_5_VL" => Self::QWEN,
             "DeiT" => Self::DEIT,
+            "Pixtral" => Self::PIXTRAL,
+            "GotOcr2" => Self::GOT_OCR2,
+            "Janus" | "DeepseekVL" => Self::JANUS,
             _ => return None,
         })
     }
@@ -174,6 +207,11 @@ impl Processor {
             },
             "Qwen2VL" | "Qwen2_5_VL" => pixels(raw)?,
             "Idefics3" | "SmolVLM" => longest(raw)?.unwrap_or(usual.target),
+            "Pixtral" => whole_patches(raw)?,
+            "Janus" | "DeepseekVL" => Target::LongestFrom {
+                longest: edge_of(raw, "size", "height")?.unwrap_or(384),
+                least: raw.opt_usize_in("min_size", EDGES)?.unwrap_or(14),
+            },
             _ => target(raw, "size", usual.square)?.unwrap_or(usual.target),
         };
         let crop = match target_of_crop(raw)? {
@@ -212,10 +250,12 @@ impl Processor {
         };
         Ok(Self {
             squares: flag("do_pad", usual.squares)? && kind == "Llava",
+            squares_after: flag("do_pad", true)? && matches!(kind, "Janus" | "DeepseekVL"),
             tiling: match kind {
                 "Idefics3" | "SmolVLM" => tiles::squares(raw)?,
                 "LlavaNext" => tiles::pinpoints(raw, crop)?,
                 "Gemma3" => tiles::pieces(raw)?,
+                "GotOcr2" => tiles::grid(raw)?,
                 _ => Tiling::Whole,
             },
             target: flag("do_resize", true)?.then_some(target),
@@ -227,11 +267,22 @@ impl Processor {
         })
     }
 
+    /// The same, of pictures whose edges are multiples of so many pixels; of those processors that have patches.
+    pub fn in_multiples(mut self, edge: usize) -> Self {
+        if let Some(Target::WholePatches { patch, .. }) = &mut self.target {
+            *patch = edge.max(1);
+        }
+        self
+    }
+
     /// (width, height) of every view, where pictures are all brought to one.
     pub fn fixed_size(&self) -> Option<(usize, usize)> {
         match (self.crop, self.target) {
             (Some(crop), _) => Some(crop),
             (None, Some(Target::Exact { width, height })) => Some((width, height)),
+            (None, Some(Target::LongestFrom { longest, .. })) if self.squares_after => {
+                Some((longest, longest))
+            }
             _ => None,
         }
     }
@@ -244,7 +295,10 @@ impl Processor {
             None
         };
         let image = squared.as_ref().unwrap_or(image);
-        let image = self.resized(image, cancel)?;
+        let mut image = self.resized(image, cancel)?;
+        if self.squares_after {
+            image = self.square(&image)?;
+        }
         match self.crop {
             Some((width, height)) => self.view(&centred(&image, width, height)?),
             None => self.view(&image),
@@ -265,6 +319,7 @@ impl Processor {
             Tiling::Pinpoints { sizes, edge } => {
                 tiles::cut_pinpoints(self, image, (sizes, *edge), cancel)
             }
+            Tiling::Grid { least, most } => tiles::cut_grid(self, image, (*least, *most), cancel),
             Tiling::Pieces { least, most, ratio } => {
                 tiles::cut_pieces(self, image, (*least, *most, *ratio), cancel)
             }
@@ -395,6 +450,21 @@ fn pixels(raw: &RawConfig) -> Result<Target> {
         factor: edge("patch_size", 14)? * edge("merge_size", 2)?,
         least: bound("min_pixels", "shortest_edge", 56 * 56)?,
         most: bound("max_pixels", "longest_edge", 28 * 28 * 1280)?,
+    })
+}
+
+/// An edge of a size that is a number or an object.
+fn edge_of(raw: &RawConfig, key: &str, edge: &str) -> Result<Option<usize>> {
+    match raw.get(key) {
+        Some(Value::Object(_)) => raw.nested(key)?.opt_usize_in(edge, EDGES),
+        _ => raw.opt_usize_in(key, EDGES),
+    }
+}
+
+fn whole_patches(raw: &RawConfig) -> Result<Target> {
+    Ok(Target::WholePatches {
+        longest: edge_of(raw, "size", "longest_edge")?.unwrap_or(1024),
+        patch: edge_of(raw, "patch_size", "height")?.unwrap_or(16),
     })
 }
 

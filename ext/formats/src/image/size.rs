@@ -26,6 +26,16 @@ pub enum Target {
     Longest(usize),
     /// Multiples of an edge that are at least as large (Idefics 3).
     Multiples(usize),
+    /// Within a square, and then at least as large in multiples of `patch` (Pixtral).
+    WholePatches {
+        longest: usize,
+        patch: usize,
+    },
+    /// The longer edge gets a length, and the other what keeps the proportions, but not less than `least` (Janus).
+    LongestFrom {
+        longest: usize,
+        least: usize,
+    },
     /// Multiples of `factor`, of not fewer than `least` pixels and not more than `most` (Qwen2-VL).
     Pixels {
         factor: usize,
@@ -79,6 +89,23 @@ impl Target {
                 } else {
                     (whole((whole(h) as f64 * (w / h)).trunc()), whole(h))
                 }
+            }
+            Self::WholePatches { longest, patch } => {
+                let ratio = (h / longest as f64).max(w / longest as f64);
+                let within = |size: f64| {
+                    if ratio > 1.0 {
+                        (size / ratio).floor() as usize
+                    } else {
+                        size as usize
+                    }
+                };
+                let whole = |size: usize| size.max(1).div_ceil(patch) * patch;
+                (whole(within(w)), whole(within(h)))
+            }
+            Self::LongestFrom { longest, least } => {
+                let scale = longest as f64 / w.max(h);
+                let scaled = |size: f64| ((size * scale).round_ties_even() as usize).max(least);
+                (scaled(w), scaled(h))
             }
             Self::Pixels {
                 factor,
@@ -179,6 +206,23 @@ mod tests {
         assert_eq!(Target::Longest(8192).of(640, 427), (4096, 2733));
         assert_eq!(Target::Multiples(364).of(1456, 972), (1456, 1092));
         assert_eq!(Target::Multiples(32).of(20, 88), (32, 96));
+    }
+
+    #[test]
+    fn patches_are_whole_within_a_square() {
+        let target = Target::WholePatches {
+            longest: 1024,
+            patch: 32,
+        };
+        assert_eq!(target.of(640, 427), (640, 448));
+        assert_eq!(target.of(2048, 1000), (1024, 512));
+        assert_eq!(target.of(1, 1), (32, 32));
+        let target = Target::LongestFrom {
+            longest: 384,
+            least: 14,
+        };
+        assert_eq!(target.of(640, 427), (384, 256));
+        assert_eq!(target.of(1000, 3), (384, 14));
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub enum Tiling {
         sizes: Vec<(usize, usize)>,
         edge: usize,
     },
+    /// Into as many tiles, between `least` and `most`, as have the picture's proportions best, and the whole after them
+    /// where there are several (InternVL).
+    Grid { least: usize, most: usize },
     /// A picture of other proportions than `ratio` into pieces along its longer side, after the whole: at most
     /// `most`, none of whose edges is below `least` (Gemma 3's pan and scan).
     Pieces {
@@ -53,6 +56,20 @@ pub fn squares(raw: &RawConfig) -> Result<Tiling> {
     Ok(Tiling::Squares {
         edge: edge.unwrap_or(364),
         splits: raw.opt_bool("do_image_splitting")?.unwrap_or(true),
+    })
+}
+
+/// Off unless the file says otherwise.
+pub fn grid(raw: &RawConfig) -> Result<Tiling> {
+    let count = |key: &str, usual: usize| -> Result<usize> {
+        Ok(raw.opt_usize_in(key, 1..=MOST_TILES)?.unwrap_or(usual))
+    };
+    let (least, most) = (count("min_patches", 1)?, count("max_patches", 12)?);
+    let cuts = raw.opt_bool("crop_to_patches")?.unwrap_or(false);
+    Ok(if cuts && most > 1 {
+        Tiling::Grid { least, most }
+    } else {
+        Tiling::Whole
     })
 }
 
@@ -147,6 +164,69 @@ pub fn cut_pinpoints(
         tiles,
         size: (width, height),
     })
+}
+
+pub fn cut_grid(
+    processor: &Processor,
+    image: &Image,
+    counts: (usize, usize),
+    cancel: &CancelToken,
+) -> Result<Views> {
+    let size = (image.width(), image.height());
+    let Some((wide, high)) = processor.fixed_size() else {
+        return Err(Error::InvalidInput(
+            "tiles need a size of one height and width: preprocessor_config.json has none".into(),
+        ));
+    };
+    let (columns, rows) = alike_grid(counts, (wide, high), size);
+    let target = Target::Exact {
+        width: wide * columns,
+        height: high * rows,
+    };
+    let large = processor.resized_to(target, image, cancel)?;
+    let mut views = Vec::with_capacity(columns * rows + 1);
+    for number in 0..columns * rows {
+        cancel.check()?;
+        let (left, top) = (number % columns * wide, number / columns * high);
+        views.push(processor.view(&large.crop(left, top, wide, high))?);
+    }
+    if views.len() > 1 {
+        views.push(processor.view(&processor.resized(image, cancel)?)?);
+    }
+    Ok(Views {
+        views,
+        tiles: (columns, rows),
+        size,
+    })
+}
+
+/// Every (columns, rows) of up to so many tiles, those of fewer tiles first.
+fn grids(least: usize, most: usize) -> Vec<(usize, usize)> {
+    let columns = 1..=most;
+    let all = columns.flat_map(|columns| (1..=most / columns).map(move |rows| (columns, rows)));
+    let mut all: Vec<_> = all.filter(|(a, b)| a * b >= least).collect();
+    all.sort_by_key(|(columns, rows)| columns * rows);
+    all
+}
+
+/// The grid whose proportions are most like a picture's; among those alike the largest that does not enlarge the
+/// picture to more than twice its area.
+fn alike_grid(
+    (least, most): (usize, usize),
+    (wide, high): (usize, usize),
+    (width, height): (usize, usize),
+) -> (usize, usize) {
+    let proportion = width as f64 / height as f64;
+    let area = width as f64 * height as f64;
+    let (mut best, mut nearest) = ((1, 1), f64::INFINITY);
+    for (columns, rows) in grids(least, most) {
+        let distance = (proportion - columns as f64 / rows as f64).abs();
+        let tiles = (wide * high * columns * rows) as f64;
+        if distance < nearest || distance == nearest && area > 0.5 * tiles {
+            (best, nearest) = ((columns, rows), distance);
+        }
+    }
+    best
 }
 
 pub fn cut_pieces(
@@ -270,6 +350,16 @@ mod tests {
         assert_eq!(best_size(&sizes, 600, 600), (672, 672));
         assert_eq!(fitting(672, 336, 100, 10), (672, 68));
         assert_eq!(fitting(672, 336, 1, 1000), (1, 336));
+    }
+
+    #[test]
+    fn grids_have_the_proportions_of_pictures() {
+        assert_eq!(grids(1, 4)[..4], [(1, 1), (1, 2), (2, 1), (1, 3)]);
+        let alike = |size| alike_grid((1, 12), (448, 448), size);
+        assert_eq!(alike((1000, 1000)), (2, 2));
+        assert_eq!(alike((300, 300)), (1, 1));
+        assert_eq!(alike((2000, 1000)), (4, 2));
+        assert_eq!(alike((100, 1200)), (1, 12));
     }
 
     #[test]

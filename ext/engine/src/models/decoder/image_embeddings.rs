@@ -20,6 +20,8 @@ pub struct ImageEmbedding {
     first: u32,
     /// [count, hidden]
     rows: Tensor,
+    /// What is added to the stream after each of the first layers, alike (Qwen3-VL).
+    deep: Vec<Tensor>,
     count: usize,
     /// (columns, rows) that positions follow; without it rows stand one after the other.
     grid: Option<(usize, usize)>,
@@ -50,15 +52,16 @@ impl ImageEmbedding {
 
     /// What its rows take.
     pub fn bytes(&self) -> usize {
-        self.rows.elem_count() * self.rows.dtype().size_in_bytes()
+        let rows = self.rows.elem_count() * self.rows.dtype().size_in_bytes();
+        rows * (1 + self.deep.len())
     }
 }
 
 impl ImageTable {
-    /// Gives `rows`, [count, hidden], ids from `vocabulary` on.
+    /// Gives `rows`, [count, hidden], ids from `vocabulary` on; `deep` are such rows for the first layers.
     pub fn admit(
         &self,
-        rows: Tensor,
+        (rows, deep): (Tensor, Vec<Tensor>),
         grid: Option<(usize, usize)>,
         vocabulary: usize,
     ) -> Result<Arc<ImageEmbedding>> {
@@ -81,6 +84,7 @@ impl ImageTable {
         let image = Arc::new(ImageEmbedding {
             first,
             rows,
+            deep,
             count,
             grid,
         });
@@ -110,6 +114,31 @@ impl ImageTable {
             start += run.length;
         }
         Ok(Tensor::cat(&pieces, 0)?)
+    }
+
+    /// What images add to the stream after each of the first layers; `embedded` has the shape. Tokens add nothing.
+    pub fn deep(&self, ids: &[u32], vocabulary: usize, embedded: &Tensor) -> Result<Vec<Tensor>> {
+        if !has_images(ids, vocabulary) {
+            return Ok(Vec::new());
+        }
+        let runs = self.runs(ids, vocabulary)?;
+        let images = runs.iter().filter_map(|run| run.image.as_ref());
+        let layers = images.map(|(image, _)| image.deep.len()).max();
+        let of_layer = |layer: usize| -> Result<Tensor> {
+            let rows = runs.iter().map(|run| {
+                let image = run.image.as_ref();
+                let own = image.and_then(|(image, first)| Some((image.deep.get(layer)?, *first)));
+                Ok(match own {
+                    Some((rows, first)) => rows.narrow(0, first, run.length)?,
+                    None => {
+                        let shape = (run.length, embedded.dim(1)?);
+                        Tensor::zeros(shape, embedded.dtype(), embedded.device())?
+                    }
+                })
+            });
+            Ok(Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)?)
+        };
+        (0..layers.unwrap_or(0)).map(of_layer).collect()
     }
 
     /// Which rows of `ids` are those of one image each, one after the other.
@@ -197,10 +226,20 @@ impl ImageTable {
 }
 
 impl Decoder {
-    /// Lets rows `[count, hidden]` stand in prompts, under ids of their own. `grid` is (columns, rows) of
-    /// those that have positions in both directions.
-    pub fn admit(&self, rows: Tensor, grid: Option<(usize, usize)>) -> Result<Arc<ImageEmbedding>> {
-        if rows.dims().last() != Some(&self.config().hidden_size) {
+    /// Lets rows `[count, hidden]` stand in prompts, under ids of their own, and `deep` ones be added after the
+    /// first layers. `grid` is (columns, rows) of those that have positions in both directions.
+    pub fn admit(
+        &self,
+        rows: Tensor,
+        deep: Vec<Tensor>,
+        grid: Option<(usize, usize)>,
+    ) -> Result<Arc<ImageEmbedding>> {
+        let shape = [rows.dim(0)?, self.config().hidden_size];
+        if [&rows]
+            .into_iter()
+            .chain(&deep)
+            .any(|rows| rows.dims() != shape)
+        {
             return Err(Error::Internal(
                 "image embeddings are not of the decoder's width".into(),
             ));
@@ -214,7 +253,9 @@ impl Decoder {
                 rows.dims()[0]
             )));
         }
-        let rows = rows.to_dtype(self.dtype())?;
+        let deep = deep.iter().map(|rows| rows.to_dtype(self.dtype()));
+        let deep = deep.collect::<std::result::Result<_, _>>()?;
+        let rows = (rows.to_dtype(self.dtype())?, deep);
         self.images.admit(rows, grid, self.config().vocab_size)
     }
 
@@ -287,11 +328,18 @@ mod tests {
     #[test]
     fn images_stand_where_their_ids_do() {
         let images = ImageTable::default();
-        let first = images.admit(rows(&[10.0, 11.0]), None, 5).unwrap();
-        let second = images.admit(rows(&[20.0]), None, 5).unwrap();
+        let first = images
+            .admit((rows(&[10.0, 11.0]), vec![rows(&[0.5, 0.25])]), None, 5)
+            .unwrap();
+        let second = images.admit((rows(&[20.0]), Vec::new()), None, 5).unwrap();
         assert_eq!((first.ids(), second.ids()), (5..7, 7..8));
         let ids = [1, 5, 6, 7, 2, 6, 3];
         let embedded = rows(&[1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 3.0]);
+        let deep = images.deep(&ids, 5, &embedded).unwrap();
+        assert_eq!(deep.len(), 1);
+        let added: Vec<f32> = deep[0].flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(added, [0.0, 0.5, 0.25, 0.0, 0.0, 0.25, 0.0]);
+        assert!(images.deep(&[1, 2], 5, &embedded).unwrap().is_empty());
         let spliced = images.splice(&ids, 5, embedded).unwrap();
         let spliced: Vec<f32> = spliced.flatten_all().unwrap().to_vec1().unwrap();
         assert_eq!(spliced, [1.0, 10.0, 11.0, 20.0, 2.0, 11.0, 3.0]);
@@ -301,7 +349,7 @@ mod tests {
     fn the_rows_of_an_image_stand_in_a_grid() {
         let images = ImageTable::default();
         let image = rows(&[0.0; 6]);
-        let image = images.admit(image, Some((3, 2)), 5).unwrap();
+        let image = images.admit((image, Vec::new()), Some((3, 2)), 5).unwrap();
         let mut ids = vec![1, 2];
         ids.extend(image.ids());
         ids.extend([3, 4]);
@@ -321,10 +369,16 @@ mod tests {
     #[test]
     fn ids_are_not_given_twice() {
         let images = ImageTable::default();
-        let first = images.admit(rows(&[1.0]), None, 5).unwrap();
+        let first = images.admit((rows(&[1.0]), Vec::new()), None, 5).unwrap();
         drop(first);
         assert!(images.find(5).is_none());
-        assert_eq!(images.admit(rows(&[1.0]), None, 5).unwrap().ids(), 6..7);
+        assert_eq!(
+            images
+                .admit((rows(&[1.0]), Vec::new()), None, 5)
+                .unwrap()
+                .ids(),
+            6..7
+        );
         let gone = images.splice(&[5], 5, rows(&[0.0])).unwrap_err();
         assert!(gone.to_string().contains("token 5 is beyond"));
     }

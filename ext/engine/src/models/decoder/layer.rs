@@ -97,6 +97,8 @@ pub struct Step<'a> {
     pub temperature: Option<Tensor>,
     /// Of each layer, `[tokens, width]`; see `LayerInputs`.
     pub inputs: Vec<Tensor>,
+    /// What images add to the stream after each of the first layers, `[tokens, hidden]`; see `ImageTable::deep`.
+    pub deep: Vec<Tensor>,
     pub adapter: Option<&'a Adapter>,
     pub cancel: &'a CancelToken,
 }
@@ -134,6 +136,13 @@ impl Stream {
             self.hidden = elementwise::multiply(&self.hidden, weights)?;
         }
         self.pending = Some(elementwise::scale(&addition, branch.scale)?);
+        Ok(())
+    }
+
+    /// Adds rows that stay as they are.
+    pub fn add_rows(&mut self, rows: &Tensor) -> Result<()> {
+        self.settle()?;
+        self.hidden = elementwise::add(&self.hidden, rows)?;
         Ok(())
     }
 

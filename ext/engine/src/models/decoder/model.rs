@@ -412,7 +412,7 @@ impl Decoder {
         let (ids, sequence) = (reading.tokens, &reading.sequence);
         let rope = self.config.relative.rope();
         let (first, places) = match rope.map(|rope| &rope.axes) {
-            Some(RopeAxes::Sections(_)) => {
+            Some(RopeAxes::Sections(_) | RopeAxes::Turns(_)) => {
                 let all = [sequence.tokens(), ids].concat();
                 self.images
                     .places(&all, sequence.length(), self.config.vocab_size)?
@@ -468,6 +468,9 @@ impl Decoder {
             rotation: rotation.transpose()?,
             temperature: batch.temperatures(&self.config, (&self.device, self.dtype))?,
             inputs: self.layer_inputs(batch, &embedded, adapter)?,
+            deep: self
+                .images
+                .deep(&batch.ids, self.config.vocab_size, &embedded)?,
             adapter,
             cancel,
         };
@@ -534,6 +537,9 @@ impl Decoder {
         }
         for (index, layer) in self.layers.iter().enumerate() {
             layer.forward(index, &mut stream, &mut past, step)?;
+            if let Some(rows) = step.deep.get(index) {
+                stream.add_rows(rows)?;
+            }
         }
         if let Some(lanes) = &self.lanes {
             let updates = LayerAdapter::of_model(step.adapter);

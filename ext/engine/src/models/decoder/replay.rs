@@ -355,6 +355,7 @@ impl Decoder {
             rotation,
             temperature: None,
             inputs: Vec::new(),
+            deep: Vec::new(),
             adapter: None,
             cancel: &CancelToken::new(),
         };

@@ -105,6 +105,7 @@ impl Decoder {
             rotation: rotation.transpose()?,
             temperature: None,
             inputs,
+            deep: Vec::new(),
             adapter: None,
             cancel,
         };

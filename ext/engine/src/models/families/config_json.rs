@@ -524,6 +524,20 @@ pub fn vision(raw: &RawConfig, family: &'static str) -> Result<VisionConfig> {
     })
 }
 
+/// An edge that files may write as a pair of the same lengths.
+pub fn square_edge(raw: &RawConfig, key: &str) -> Result<Option<usize>> {
+    let lengths = raw.opt_integers(key)?.unwrap_or_default();
+    let alike = lengths.iter().all(|length| Some(length) == lengths.first());
+    match lengths[..] {
+        [] => Ok(None),
+        [edge] | [edge, _] if alike && (1..=1024).contains(&edge) => Ok(Some(edge as usize)),
+        _ => Err(Error::unsupported(
+            raw.file(),
+            format!("{key:?} is {lengths:?}, which is not the edge of a square"),
+        )),
+    }
+}
+
 /// What SigLIP's files leave out.
 pub fn siglip(raw: &RawConfig) -> RawConfig {
     raw.clone().with_defaults(json!({

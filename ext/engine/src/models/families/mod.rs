@@ -37,8 +37,8 @@ use crate::models::parts::Names;
 use crate::models::seq2seq::{DecoderShape, Seq2SeqConfig};
 use crate::models::speech::config::*;
 use crate::models::vision::config::*;
-use crate::models::vision::connector::ConnectorConfig;
-use crate::models::vision::vlm::{Spelling, Token, VlmConfig};
+use crate::models::vision::connector::{Between, ConnectorConfig, Gather, Layout};
+use crate::models::vision::vlm::{Pattern, Spelling, Token, VlmConfig};
 use crate::nn::AttentionKind;
 use crate::{Error, Result, VERSION};
 use formats::files::raw_config::{RawConfig, HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH};
@@ -54,7 +54,8 @@ use encoder_decoder::{bart_like, bart_stacks, stack, BartLike};
 use gguf_metadata::{grouped_gguf, neighbours, GgufFile};
 use names::*;
 use qwen_shared::{
-    in_blocks, in_windows, qwen_vision, qwen_windowed_vision, rope_sections, sectioned_gguf,
+    grid_theta, in_blocks, in_windows, qwen_vision, qwen_windowed_vision, rope_sections,
+    sectioned_gguf, take_turns,
 };
 use rope_json::{local_theta, rope, rope_of_type, score_scale};
 

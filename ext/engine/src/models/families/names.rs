@@ -327,6 +327,52 @@ pub const QWEN_VISION: Names = Names {
     ..Names::NONE
 };
 
+/// Qwen3-VL's and Qwen 3.5's images.
+pub const QWEN3_VISION: Names = Names {
+    position_embedding: "pos_embed",
+    up: "mlp.linear_fc1",
+    down: "mlp.linear_fc2",
+    projector_norm: "merger.norm",
+    projector_up: "merger.linear_fc1",
+    projector_down: "merger.linear_fc2",
+    deep_norm: "deepstack_merger_list.{}.norm",
+    deep_up: "deepstack_merger_list.{}.linear_fc1",
+    deep_down: "deepstack_merger_list.{}.linear_fc2",
+    ..QWEN_VISION
+};
+
+/// Pixtral's images.
+pub const PIXTRAL: Names = Names {
+    patch_embedding: "patch_conv",
+    embedding_norm: "ln_pre",
+    layer: "transformer.layers.{}.",
+    attention_norm: "attention_norm",
+    query: "attention.q_proj",
+    key: "attention.k_proj",
+    value: "attention.v_proj",
+    attention_output: "attention.o_proj",
+    mlp_norm: "ffn_norm",
+    gate: "feed_forward.gate_proj",
+    up: "feed_forward.up_proj",
+    down: "feed_forward.down_proj",
+    projector_up: "multi_modal_projector.linear_1",
+    projector_down: "multi_modal_projector.linear_2",
+    ..Names::NONE
+};
+
+/// InternVL's images.
+pub const INTERNVL_VISION: Names = Names {
+    query: "attention.q_proj",
+    key: "attention.k_proj",
+    value: "attention.v_proj",
+    query_norm: "attention.q_norm",
+    key_norm: "attention.k_norm",
+    attention_output: "attention.projection_layer",
+    attention_scale: "lambda_1",
+    mlp_scale: "lambda_2",
+    ..VIT
+};
+
 /// The towers of `mmproj` files, and what leads from them into a decoder.
 pub const GGUF_VISION: Names = Names {
     patch_embedding: "v.patch_embd",

@@ -16,14 +16,29 @@ pub fn sectioned_gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     Ok(config)
 }
 
+/// The frequencies of positions in both directions take turns. Models of texts alone may have other sizes of heads, and
+/// then keep to lines, which are the same for texts.
+pub fn take_turns(raw: &RawConfig, config: &mut DecoderConfig, usual: [usize; 3]) -> Result<()> {
+    let sections = rope_sections(raw, usual)?;
+    if let Some(rope) = config.relative.rope_mut() {
+        if sections.iter().sum::<usize>() == rope.rotary_size / 2 {
+            rope.axes = RopeAxes::Turns(sections);
+        }
+    }
+    Ok(())
+}
+
 /// How many frequencies belong to time, rows and columns.
-pub fn rope_sections(raw: &RawConfig) -> Result<[usize; 3]> {
+pub fn rope_sections(raw: &RawConfig, usual: [usize; 3]) -> Result<[usize; 3]> {
     let parameters = raw.opt_nested(["rope_parameters", "rope_scaling"])?;
     let lengths = match &parameters {
         Some(parameters) => parameters.opt_integers("mrope_section")?,
         None => None,
     };
-    sections(lengths)
+    let Some(lengths) = lengths else {
+        return Ok(usual);
+    };
+    sections(Some(lengths))
         .ok_or_else(|| Error::corrupt(raw.file(), "\"mrope_section\" is not three lengths"))
 }
 
@@ -52,17 +67,21 @@ pub fn qwen_vision(raw: &RawConfig, hidden: usize) -> Result<VisionConfig> {
         "num_attention_heads": size("num_heads", 16)?,
     }));
     let named = named.with_defaults(json!({"patch_size": 14, "hidden_act": "quick_gelu"}));
-    let parameters = raw.opt_nested("rope_parameters")?;
-    let theta = match &parameters {
-        Some(parameters) => parameters.opt_f64("rope_theta")?,
-        None => None,
-    };
     let edge = size("spatial_merge_size", 2)?;
     Ok(in_blocks(
         vision(&named, "qwen2_vl")?,
         edge,
-        theta.unwrap_or(10_000.0) as f32,
+        grid_theta(raw)?,
     ))
+}
+
+/// The base of a tower that rotates by row and column.
+pub fn grid_theta(raw: &RawConfig) -> Result<f32> {
+    let theta = match raw.opt_nested("rope_parameters")? {
+        Some(parameters) => parameters.opt_f64("rope_theta")?,
+        None => raw.opt_f64("rope_theta")?,
+    };
+    Ok(theta.unwrap_or(10_000.0) as f32)
 }
 
 /// A tower that reads patches in blocks of an edge, and rotates by row and column.

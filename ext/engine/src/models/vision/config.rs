@@ -31,6 +31,8 @@ pub enum GridPositions {
     SmoothBicubic,
     /// Resized linearly, over all points that fall together (SigLIP 2).
     SmoothLinear,
+    /// Resized linearly between its points, of which the outermost stay where they are (Qwen3-VL).
+    LinearCorners,
 }
 
 /// Squares of patches that stand together.

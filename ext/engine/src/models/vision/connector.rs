@@ -4,35 +4,116 @@ use candle_core::{DType, Tensor};
 
 use crate::models::config::NormConfig;
 use crate::models::parameters::Parameters;
-use crate::models::parts::Part;
-use crate::nn::{Epilogue, Inventory, Linear, Norm};
+use crate::models::parts::{Part, Place};
+use crate::nn::{elementwise, Epilogue, Inventory, Linear, Norm};
 use crate::{Error, Result};
 use formats::image::Views;
 use kernels::Activation;
 
-/// How patches become rows.
+/// How patches become rows: what is done to them, in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ConnectorConfig {
-    /// Two products with an activation between them (LLaVA).
-    Mlp { activation: Activation },
-    /// `Mlp`; the whole first, then all tiles line by line as the picture has them, without what was
-    /// added around it, and a learned row after each line (LLaVA-NeXT).
-    Lines { activation: Activation },
-    /// The patches of blocks of an edge side by side, then a product (Idefics 3).
+pub struct ConnectorConfig {
+    /// Of each patch.
+    pub norm: Option<NormConfig>,
+    pub gather: Gather,
+    /// Of what was gathered.
+    pub gathered_norm: Option<NormConfig>,
+    /// A product that leads what was gathered back to the width of a patch, and whose weight has the numbers of a
+    /// block channel by channel (Mistral 3).
+    pub merges: bool,
+    /// Between two products; without it there is the second alone.
+    pub activation: Option<Between>,
+    /// The matrix of the last product is stored as it is multiplied with (Gemma 3).
+    pub transposed: bool,
+    pub layout: Layout,
+    /// How many layers before the last one become rows by projections of their own, which the first layers of the
+    /// decoder add (Qwen3-VL).
+    pub deep: usize,
+}
+
+/// Which patches become one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gather {
+    /// Each by itself.
+    Alone,
+    /// Those of blocks of an edge, side by side (Idefics 3).
     Blocks { edge: usize },
-    /// Patches are normed, those of a block side by side, then an MLP; the tower has them block by block
-    /// (Qwen2-VL).
-    Merged { edge: usize, norm: NormConfig },
-    /// The means of blocks, so many blocks to a side, normed, then a product (Gemma 3).
-    Means { side: usize, norm: NormConfig },
+    /// The same of a tower that has its patches block by block (Qwen2-VL).
+    Arranged { edge: usize },
+    /// The means of blocks, so many blocks to a side (Gemma 3).
+    Means { side: usize },
+}
+
+/// What stands between the two products.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Between {
+    Plain(Activation),
+    /// The first half of the numbers, times the activation of the second (Aya Vision).
+    Gated(Activation),
+}
+
+/// What stands for a marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// The rows of a view.
+    View,
+    /// The same, with positions in both directions (Qwen2-VL).
+    Grid,
+    /// Each line of a view (Pixtral).
+    Line,
+    /// All views, one after the other (InternVL).
+    All,
+    /// The whole first, then all tiles line by line as the picture has them, without what was added around it, and a
+    /// learned row after each line (LLaVA-NeXT).
+    Joined,
+}
+
+impl ConnectorConfig {
+    /// One product of each patch.
+    pub const PLAIN: Self = Self {
+        norm: None,
+        gather: Gather::Alone,
+        gathered_norm: None,
+        merges: false,
+        activation: None,
+        transposed: false,
+        layout: Layout::View,
+        deep: 0,
+    };
+
+    /// Two products with an activation between them (LLaVA).
+    pub const fn mlp(activation: Activation) -> Self {
+        Self {
+            activation: Some(Between::Plain(activation)),
+            ..Self::PLAIN
+        }
+    }
+
+    /// Of a tower that has its patches block by block (Qwen2-VL).
+    pub const fn merged(edge: usize, norm: NormConfig) -> Self {
+        Self {
+            norm: Some(norm),
+            gather: Gather::Arranged { edge },
+            layout: Layout::Grid,
+            ..Self::mlp(Activation::Gelu)
+        }
+    }
+
+    /// The edge of the blocks that become rows.
+    fn edge(&self) -> usize {
+        match self.gather {
+            Gather::Blocks { edge } | Gather::Arranged { edge } => edge,
+            Gather::Alone | Gather::Means { .. } => 1,
+        }
+    }
 }
 
 #[derive(Debug)]
 pub struct Connector {
     config: ConnectorConfig,
-    norm: Option<Norm>,
-    up: Option<(Linear, Activation)>,
-    down: Linear,
+    projector: Projector,
+    /// Of the layers before the last one.
+    deep: Vec<Projector>,
     /// What stands after each line: [1, width].
     newline: Option<Tensor>,
 }
@@ -41,8 +122,20 @@ pub struct Connector {
 pub struct Rows {
     /// [count, width]
     pub rows: Tensor,
+    /// Rows that the first layers of the decoder add.
+    pub deep: Vec<Tensor>,
     /// (columns, rows) of the blocks that they were made of, where their positions follow from it.
     pub grid: Option<(usize, usize)>,
+}
+
+impl Rows {
+    fn plain(rows: Tensor) -> Self {
+        Self {
+            rows,
+            deep: Vec::new(),
+            grid: None,
+        }
+    }
 }
 
 impl Connector {
@@ -53,66 +146,38 @@ impl Connector {
         inputs: usize,
         outputs: usize,
     ) -> Result<Self> {
-        let wide = match config {
-            ConnectorConfig::Blocks { edge } | ConnectorConfig::Merged { edge, .. } => {
-                inputs * edge * edge
-            }
-            _ => inputs,
+        let sizes = (inputs / (1 + config.deep), outputs);
+        let parts = [Part::ProjectorNorm, Part::ProjectorUp, Part::ProjectorDown];
+        let of_deep = ConnectorConfig {
+            norm: None,
+            gathered_norm: config.norm,
+            ..config
         };
-        let activation = match config {
-            ConnectorConfig::Mlp { activation } | ConnectorConfig::Lines { activation } => {
-                Some(activation)
-            }
-            ConnectorConfig::Merged { .. } => Some(Activation::Gelu),
-            _ => None,
-        };
-        let up = match activation {
-            Some(activation) => {
-                let inner = parameters.outputs(Part::ProjectorUp)?;
-                let up = parameters.linear(Part::ProjectorUp, wide, inner)?;
-                Some((up, activation))
-            }
-            None => None,
-        };
-        let inner = up.as_ref().map_or(wide, |(up, _)| up.outputs());
+        let deep = (0..config.deep).map(|number| {
+            let parts = [Part::DeepNorm, Part::DeepUp, Part::DeepDown];
+            let places = parts.map(|part| part.at(0).expert(number));
+            Projector::load(&of_deep, parameters, places, sizes)
+        });
         Ok(Self {
-            down: match config {
-                // Stored as it is multiplied with.
-                ConnectorConfig::Means { .. } => {
-                    let weight = parameters.shaped(Part::ProjectorDown, &[inner, outputs])?;
-                    parameters.assemble(weight.t()?.contiguous()?, None)?
-                }
-                _ => parameters.linear(Part::ProjectorDown, inner, outputs)?,
-            },
-            norm: match config {
-                ConnectorConfig::Merged { norm, .. } | ConnectorConfig::Means { norm, .. } => {
-                    Some(parameters.norm(Part::ProjectorNorm, &[inputs], norm)?)
-                }
-                _ => None,
-            },
-            newline: match config {
-                ConnectorConfig::Lines { .. } => {
+            projector: Projector::load(&config, parameters, parts.map(|part| part.at(0)), sizes)?,
+            deep: deep.collect::<Result<_>>()?,
+            newline: match config.layout {
+                Layout::Joined => {
                     let row = parameters.shaped(Part::ImageNewline, &[outputs])?;
                     Some(row.reshape((1, outputs))?)
                 }
                 _ => None,
             },
             config,
-            up,
         })
     }
 
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
-        if let Some(norm) = &self.norm {
-            inventory.add_norm(norm)?;
-        }
-        if let Some((up, _)) = &self.up {
-            inventory.add_linear(up)?;
-        }
         if let Some(row) = &self.newline {
             inventory.add_tensor(row);
         }
-        inventory.add_linear(&self.down)
+        let projectors = [&self.projector].into_iter().chain(&self.deep);
+        projectors.into_iter().try_for_each(|it| it.list(inventory))
     }
 
     /// One entry per marker. `states` and `grids`, (columns, rows), are those of each view.
@@ -122,60 +187,52 @@ impl Connector {
         grids: &[(usize, usize)],
         views: &Views,
     ) -> Result<Vec<Rows>> {
-        if let ConnectorConfig::Lines { .. } = self.config {
-            let rows = self.lines(states, grids, views)?;
-            return Ok(vec![Rows { rows, grid: None }]);
+        if self.config.layout == Layout::Joined {
+            let rows = self.joined(states, grids, views)?;
+            return Ok(vec![Rows::plain(rows)]);
         }
         let view = |(states, &grid): (&Tensor, &(usize, usize))| self.view(states, grid);
-        states.iter().zip(grids).map(view).collect()
+        let found = states.iter().zip(grids).map(view);
+        let found = found.collect::<Result<Vec<_>>>()?;
+        let mut found: Vec<Rows> = found.into_iter().flatten().collect();
+        if self.config.layout == Layout::All {
+            let rows: Vec<&Tensor> = found.iter().map(|rows| &rows.rows).collect();
+            found = vec![Rows::plain(Tensor::cat(&rows, 0)?)];
+        }
+        Ok(found)
     }
 
-    fn view(&self, states: &Tensor, grid: (usize, usize)) -> Result<Rows> {
-        let width = states.dim(1)?;
-        let mut merged = None;
-        let states = match self.config {
-            ConnectorConfig::Mlp { .. } | ConnectorConfig::Lines { .. } => states.clone(),
-            ConnectorConfig::Blocks { edge } => blocks(states, grid, edge)?,
-            ConnectorConfig::Merged { edge, .. } => {
-                merged = Some((grid.0 / edge, grid.1 / edge));
-                let rows = states.dim(0)? / (edge * edge);
-                self.normed(states)?.reshape((rows, edge * edge * width))?
-            }
-            ConnectorConfig::Means { side, .. } => {
-                let edge = grid.0 / side;
-                let patches = blocks(states, grid, edge)?;
-                let patches = patches.reshape((patches.dim(0)?, edge * edge, width))?;
-                // Added in f32, as the reference does: sums of 16 bits lose digits.
-                let means = patches.to_dtype(DType::F32)?.mean(1)?;
-                self.normed(&means.to_dtype(states.dtype())?)?
-            }
+    /// The rows of one view, which are one entry or one per line.
+    fn view(&self, states: &Tensor, grid: (usize, usize)) -> Result<Vec<Rows>> {
+        let width = states.dim(1)? / (1 + self.deep.len());
+        let of_layer = |number: usize| states.narrow(1, number * width, width)?.contiguous();
+        let last = if self.deep.is_empty() {
+            states.clone()
+        } else {
+            of_layer(0)?
         };
-        Ok(Rows {
-            rows: self.projected(&states)?,
-            grid: merged,
-        })
-    }
-
-    fn normed(&self, states: &Tensor) -> Result<Tensor> {
-        match &self.norm {
-            Some(norm) => norm.forward(&states.contiguous()?),
-            None => Ok(states.clone()),
+        let rows = self.projector.forward(&self.config, &last, grid)?;
+        let deep = self.deep.iter().enumerate().map(|(number, projector)| {
+            projector.forward(&self.config, &of_layer(1 + number)?, grid)
+        });
+        let deep = deep.collect::<Result<_>>()?;
+        let edge = self.config.edge().max(1);
+        let blocks = (grid.0 / edge, grid.1 / edge);
+        match self.config.layout {
+            Layout::Line => {
+                let line =
+                    |line: usize| Ok(Rows::plain(rows.narrow(0, line * blocks.0, blocks.0)?));
+                (0..blocks.1).map(line).collect()
+            }
+            layout => Ok(vec![Rows {
+                rows,
+                deep,
+                grid: (layout == Layout::Grid).then_some(blocks),
+            }]),
         }
     }
 
-    fn projected(&self, states: &Tensor) -> Result<Tensor> {
-        let states = states.contiguous()?;
-        let Some((up, activation)) = &self.up else {
-            return self.down.forward(&states);
-        };
-        let epilogue = Epilogue {
-            activation: Some(*activation),
-            ..Epilogue::default()
-        };
-        self.down.forward(&up.forward_with(&states, &epilogue)?)
-    }
-
-    fn lines(&self, states: &[Tensor], grids: &[(usize, usize)], views: &Views) -> Result<Tensor> {
+    fn joined(&self, states: &[Tensor], grids: &[(usize, usize)], views: &Views) -> Result<Tensor> {
         let (across, down) = views.tiles;
         let ([whole, tiles @ ..], [grid, ..], Some(newline)) = (states, grids, &self.newline)
         else {
@@ -198,13 +255,148 @@ impl Connector {
         let map = map.narrow(0, top, down * rows - 2 * top)?;
         let map = map.narrow(1, left, across * columns - 2 * left)?;
         let (height, length, _) = map.dims3()?;
-        let map = self.projected(&map.contiguous()?.reshape((height * length, width))?)?;
-        let mut pieces = vec![self.projected(whole)?];
+        let map = map.contiguous()?.reshape((height * length, width))?;
+        let map = self.projector.projected(&map)?;
+        let mut pieces = vec![self.projector.projected(whole)?];
         for line in 0..height {
             pieces.push(map.narrow(0, line * length, length)?);
             pieces.push(newline.clone());
         }
         Ok(Tensor::cat(&pieces, 0)?)
+    }
+}
+
+/// What leads from the states of one layer to rows.
+#[derive(Debug)]
+struct Projector {
+    norm: Option<Norm>,
+    gathered_norm: Option<Norm>,
+    merge: Option<Linear>,
+    up: Option<(Linear, Between)>,
+    down: Linear,
+}
+
+impl Projector {
+    fn load(
+        config: &ConnectorConfig,
+        parameters: &Parameters<'_>,
+        [norm, up, down]: [Place; 3],
+        (inputs, outputs): (usize, usize),
+    ) -> Result<Self> {
+        let area = config.edge() * config.edge();
+        let gathered = inputs * area;
+        let merge = config.merges.then(|| by_patch(parameters, inputs, area));
+        let merge = merge.transpose()?;
+        let wide = if config.merges { inputs } else { gathered };
+        let up = match config.activation {
+            Some(activation) => {
+                let inner = parameters.outputs(up)?;
+                Some((parameters.linear(up, wide, inner)?, activation))
+            }
+            None => None,
+        };
+        let inner = match &up {
+            Some((up, Between::Plain(_))) => up.outputs(),
+            Some((up, Between::Gated(_))) => up.outputs() / 2,
+            None => wide,
+        };
+        let of = |config: Option<NormConfig>, width: usize| {
+            let norm = config.map(|config| parameters.norm(norm, &[width], config));
+            norm.transpose()
+        };
+        Ok(Self {
+            norm: of(config.norm, inputs)?,
+            gathered_norm: of(config.gathered_norm, gathered)?,
+            merge,
+            up,
+            down: if config.transposed {
+                let weight = parameters.shaped(down, &[inner, outputs])?;
+                parameters.assemble(weight.t()?.contiguous()?, None)?
+            } else {
+                parameters.linear(down, inner, outputs)?
+            },
+        })
+    }
+
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let norms = [&self.norm, &self.gathered_norm].into_iter().flatten();
+        for norm in norms {
+            inventory.add_norm(norm)?;
+        }
+        let up = self.up.as_ref().map(|(up, _)| up);
+        for linear in [self.merge.as_ref(), up, Some(&self.down)] {
+            linear.map_or(Ok(()), |linear| inventory.add_linear(linear))?;
+        }
+        Ok(())
+    }
+
+    /// The rows of a view of (columns, rows).
+    fn forward(
+        &self,
+        config: &ConnectorConfig,
+        states: &Tensor,
+        grid: (usize, usize),
+    ) -> Result<Tensor> {
+        let width = states.dim(1)?;
+        let states = normed(self.norm.as_ref(), states)?;
+        let gathered = match config.gather {
+            Gather::Alone => states,
+            Gather::Blocks { edge } => blocks(&states, grid, edge)?,
+            Gather::Arranged { edge } => {
+                let rows = states.dim(0)? / (edge * edge);
+                states.reshape((rows, edge * edge * width))?
+            }
+            Gather::Means { side } => {
+                let edge = grid.0 / side.max(1);
+                let patches = blocks(&states, grid, edge)?;
+                let patches = patches.reshape((patches.dim(0)?, edge * edge, width))?;
+                // Added in f32, as the reference does: sums of 16 bits lose digits.
+                let means = patches.to_dtype(DType::F32)?.mean(1)?;
+                means.to_dtype(states.dtype())?
+            }
+        };
+        let gathered = normed(self.gathered_norm.as_ref(), &gathered)?;
+        match &self.merge {
+            Some(merge) => self.projected(&merge.forward(&gathered.contiguous()?)?),
+            None => self.projected(&gathered),
+        }
+    }
+
+    fn projected(&self, states: &Tensor) -> Result<Tensor> {
+        let states = states.contiguous()?;
+        let inner = match &self.up {
+            None => return self.down.forward(&states),
+            Some((up, Between::Plain(activation))) => {
+                let epilogue = Epilogue {
+                    activation: Some(*activation),
+                    ..Epilogue::default()
+                };
+                up.forward_with(&states, &epilogue)?
+            }
+            Some((up, Between::Gated(activation))) => {
+                let both = up.forward(&states)?;
+                let half = both.dim(1)? / 2;
+                let gate = both.narrow(1, half, half)?.contiguous()?;
+                let gate = kernels::activate(&gate, *activation)?;
+                elementwise::multiply(&both.narrow(1, 0, half)?.contiguous()?, &gate)?
+            }
+        };
+        self.down.forward(&inner)
+    }
+}
+
+/// The product of blocks whose weight has them channel by channel, as one of patches side by side.
+fn by_patch(parameters: &Parameters<'_>, width: usize, area: usize) -> Result<Linear> {
+    let weight = parameters.shaped(Part::ProjectorMerge, &[width, width * area])?;
+    let weight = weight.reshape((width, width, area))?.transpose(1, 2)?;
+    let weight = weight.contiguous()?.reshape((width, area * width))?;
+    parameters.assemble(weight, parameters.bias(Part::ProjectorMerge)?)
+}
+
+fn normed(norm: Option<&Norm>, states: &Tensor) -> Result<Tensor> {
+    match norm {
+        Some(norm) => norm.forward(&states.contiguous()?),
+        None => Ok(states.clone()),
     }
 }
 

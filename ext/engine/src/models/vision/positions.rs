@@ -103,6 +103,7 @@ impl GridTable {
         }
         let taps: fn(usize, usize) -> Vec<Taps> = match self.kind {
             GridPositions::Bicubic => cubic,
+            GridPositions::LinearCorners => corners,
             GridPositions::SmoothBicubic => |from, to| smooth(from, to, Filter::Bicubic),
             GridPositions::SmoothLinear => |from, to| smooth(from, to, Filter::Bilinear),
             GridPositions::Fixed | GridPositions::Rotary => {
@@ -168,6 +169,18 @@ fn cubic(from: usize, to: usize) -> Vec<Taps> {
             .enumerate()
             .map(|(offset, weight)| (at(offset), weight))
             .collect()
+    };
+    (0..to).map(point).collect()
+}
+
+/// Two neighbours; the first and the last new point are the first and the last old one.
+fn corners(from: usize, to: usize) -> Vec<Taps> {
+    let last = to.saturating_sub(1).max(1) as f32;
+    let point = |place: usize| {
+        let at = place as f32 * (from - 1) as f32 / last;
+        let below = (at as usize).min(from - 1);
+        let part = at - below as f32;
+        vec![(below, 1.0 - part), ((below + 1).min(from - 1), part)]
     };
     (0..to).map(point).collect()
 }

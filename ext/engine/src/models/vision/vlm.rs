@@ -18,6 +18,8 @@ pub struct VlmConfig {
     pub connector: ConnectorConfig,
     /// The token that stands for what was seen.
     pub marker: Token,
+    /// Edges of prepared images are multiples of so many pixels, whatever the processor's file says (Pixtral).
+    pub multiple: Option<usize>,
     pub spelling: Spelling,
     /// What the file says of preparing images, in the words of `preprocessor_config.json`, which it stands for.
     pub images: Option<RawConfig>,
@@ -41,10 +43,86 @@ pub enum Spelling {
     /// Its marker between two tokens, with lines left blank around them; the template writes the first of
     /// them (Gemma 3).
     Framed { start: Token, end: Token },
+    /// Its markers, with other tokens around and between them.
+    Pattern(Pattern),
+}
+
+/// What stands around the markers of an image. `{}` is a marker, and `#` its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// What a template writes for an image, where it is not the marker.
+    pub place: Option<&'static str>,
+    pub start: &'static str,
+    /// Each marker but the last.
+    pub each: &'static str,
+    pub last: &'static str,
+    pub end: &'static str,
+}
+
+impl Pattern {
+    pub const MARKERS: Self = Self {
+        place: None,
+        start: "",
+        each: "{}",
+        last: "{}",
+        end: "",
+    };
+
+    pub const JANUS: Self = Self {
+        start: "<begin_of_image>",
+        end: "<end_of_image>",
+        ..Self::MARKERS
+    };
+
+    /// A marker for each line of an image.
+    pub const PIXTRAL: Self = Self {
+        each: "{}[IMG_BREAK]",
+        last: "{}[IMG_END]",
+        ..Self::MARKERS
+    };
+
+    pub const AYA: Self = Self {
+        place: Some("<image>"),
+        start: "<|START_OF_IMG|>",
+        each: "TILE_#{}",
+        last: "TILE_GLOBAL{}",
+        end: "<|END_OF_IMG|>",
+    };
+
+    /// Of an image of so many markers.
+    pub fn spelling(&self, marker: &str, count: usize) -> String {
+        let mut spelled = self.start.to_owned();
+        for number in 1..=count {
+            let piece = if number < count { self.each } else { self.last };
+            let piece = piece.replace('#', &number.to_string());
+            spelled.push_str(&piece.replace("{}", marker));
+        }
+        spelled.push_str(self.end);
+        spelled
+    }
 }
 
 impl VlmConfig {
     pub fn check(&self) -> Checked {
         VisionConfig::check(&self.tower.config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markers_stand_between_other_tokens() {
+        let spelled = |pattern: Pattern, count| pattern.spelling("<m>", count);
+        assert_eq!(spelled(Pattern::PIXTRAL, 2), "<m>[IMG_BREAK]<m>[IMG_END]");
+        assert_eq!(
+            spelled(Pattern::AYA, 3),
+            "<|START_OF_IMG|>TILE_1<m>TILE_2<m>TILE_GLOBAL<m><|END_OF_IMG|>"
+        );
+        assert_eq!(
+            spelled(Pattern::JANUS, 1),
+            "<begin_of_image><m><end_of_image>"
+        );
     }
 }

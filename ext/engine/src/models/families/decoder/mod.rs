@@ -112,6 +112,7 @@ mod qwen3;
 mod qwen3_5;
 mod qwen3_moe;
 mod qwen3_next;
+mod qwen3_vl;
 mod recurrent_gemma;
 mod refact;
 mod rwkv;
@@ -229,6 +230,7 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     qwen3_next::FAMILY,
+    qwen3_vl::FAMILY,
     qwen3_5::FAMILY,
     olmo_hybrid::FAMILY,
     kimi_linear::FAMILY,

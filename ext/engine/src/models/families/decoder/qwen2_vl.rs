@@ -10,7 +10,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         let raw = raw.with_defaults(json!({"rope_theta": 1e6}));
         let mut config = qwen2::windowed(&raw, &Usual::LLAMA)?;
         if let Some(rope) = config.relative.rope_mut() {
-            rope.axes = RopeAxes::Sections(rope_sections(&raw)?);
+            rope.axes = RopeAxes::Sections(rope_sections(&raw, [16, 24, 24])?);
         }
         Ok(config)
     },

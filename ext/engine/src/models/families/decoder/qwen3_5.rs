@@ -7,6 +7,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     config: |raw| {
         let raw = &text_of(raw)?;
         let mut config = qwen3_next::config(raw)?;
+        take_turns(raw, &mut config, [11, 11, 10])?;
         if raw.has("num_experts") {
             let given = experts(raw, config.layer_count, true, Shared::Gated)?;
             config.experts = given.map(|given| Experts {

@@ -3,7 +3,11 @@
 mod clip_vision;
 mod dinov2;
 pub mod idefics3_vision;
+mod internvl_vision;
+pub mod janus_vision;
+mod pixtral;
 pub mod qwen2_vl_vision;
+pub mod qwen3_vl_vision;
 pub mod siglip_vision;
 mod vit;
 
@@ -16,4 +20,8 @@ pub const FAMILIES: &[Family<VisionConfig>] = &[
     dinov2::FAMILY,
     idefics3_vision::FAMILY,
     qwen2_vl_vision::FAMILY,
+    qwen3_vl_vision::FAMILY,
+    pixtral::FAMILY,
+    internvl_vision::FAMILY,
+    janus_vision::FAMILY,
 ];

@@ -29,7 +29,10 @@ pub fn llava_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
         file.shape("model.image_newline").is_some() || file.shape("v.image_newline").is_some();
     let (connector, images) = match sizes {
         Some(sizes) if lines => (
-            ConnectorConfig::Lines { activation },
+            ConnectorConfig {
+                layout: Layout::Joined,
+                ..ConnectorConfig::mlp(activation)
+            },
             json!({
                 "image_processor_type": "LlavaNextImageProcessor",
                 "size": {"shortest_edge": edge},
@@ -38,7 +41,7 @@ pub fn llava_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
             }),
         ),
         _ => (
-            ConnectorConfig::Mlp { activation },
+            ConnectorConfig::mlp(activation),
             json!({
                 "image_processor_type": "CLIPImageProcessor",
                 "size": {"shortest_edge": edge},
@@ -95,7 +98,7 @@ pub fn qwen_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
         "min_pixels": file.opt_size("image_min_pixels")?.unwrap_or(56 * 56),
         "max_pixels": file.opt_size("image_max_pixels")?.unwrap_or(28 * 28 * 16_384),
     });
-    let connector = ConnectorConfig::Merged { edge, norm };
+    let connector = ConnectorConfig::merged(edge, norm);
     seen(file, tower, connector, "<|image_pad|>", images)
 }
 
@@ -117,6 +120,7 @@ fn seen(
         whole: false,
         connector,
         marker: Token::Name(marker),
+        multiple: None,
         spelling: Spelling::Marker,
         images: Some(RawConfig::new(file.path(), images)?),
     })
@@ -187,11 +191,9 @@ pub fn gemma_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
     let merged = file.opt_size("projector.scale_factor")?.unwrap_or(4);
     let patch = file.size("patch_size", 1..=1024)?;
     let epsilon = file.number("attention.layer_norm_epsilon")?;
-    let connector = ConnectorConfig::Means {
-        side: edge / patch / merged.max(1),
-        // The converter has added 1 to its weight.
-        norm: NormConfig::new(NormKind::Rms, epsilon.unwrap_or(1e-6)),
-    };
+    // The converter has added 1 to its weight.
+    let norm = NormConfig::new(NormKind::Rms, epsilon.unwrap_or(1e-6));
+    let connector = means(edge / patch / merged.max(1), norm);
     let images = json!({
         "image_processor_type": "Gemma3ImageProcessor",
         "size": {"height": edge, "width": edge},
@@ -208,8 +210,11 @@ pub fn gemma_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
 /// Idefics 3's and SmolVLM's, whose images are cut into tiles.
 pub fn tiled_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
     let merged = file.opt_size("projector.scale_factor")?;
-    let connector = ConnectorConfig::Blocks {
-        edge: merged.unwrap_or(3),
+    let connector = ConnectorConfig {
+        gather: Gather::Blocks {
+            edge: merged.unwrap_or(3),
+        },
+        ..ConnectorConfig::PLAIN
     };
     let edge = image_edge(file)?;
     let longest = file.opt_size("preproc_image_size")?;

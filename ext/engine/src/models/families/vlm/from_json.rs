@@ -19,21 +19,29 @@ pub fn vlm_config(
         whole: false,
         connector,
         marker: Token::Id(marker as u32),
+        multiple: None,
         spelling: Spelling::Marker,
         images: None,
     })
 }
 
+/// The file with the id of its marker, where it says none.
+pub fn with_marker(raw: &RawConfig, id: usize) -> RawConfig {
+    match raw.get(["image_token_index", "image_token_id"]) {
+        Some(_) => raw.clone(),
+        None => raw.clone().with_defaults(json!({"image_token_index": id})),
+    }
+}
+
 /// LLaVA's towers are read before their last layer, and mostly without the token before the patches.
-pub fn llava_config(
-    raw: &RawConfig,
-    connector: fn(Activation) -> ConnectorConfig,
-) -> Result<VlmConfig> {
-    let raw = raw
-        .clone()
-        .with_defaults(json!({"image_token_index": 32000}));
+pub fn llava_config(raw: &RawConfig, layout: Layout) -> Result<VlmConfig> {
+    let raw = with_marker(raw, 32000);
     let activation = raw.opt_string("projector_hidden_act")?.unwrap_or("gelu");
-    let connector = connector(config::activation(activation, raw.file())?);
+    let activation = config::activation(activation, raw.file())?;
+    let connector = ConnectorConfig {
+        layout,
+        ..ConnectorConfig::mlp(activation)
+    };
     let config = vlm_config(&raw, &raw.nested("vision_config")?, connector)?;
     let count = config.tower.config.encoder.layers.len();
     Ok(VlmConfig {
@@ -41,6 +49,19 @@ pub fn llava_config(
         whole: raw.opt_string("vision_feature_select_strategy")? == Some("full"),
         ..config
     })
+}
+
+/// A model whose tower is Pixtral's: each line of blocks of an edge stands for a marker.
+pub fn in_lines(config: VlmConfig, edge: usize) -> VlmConfig {
+    VlmConfig {
+        connector: ConnectorConfig {
+            layout: Layout::Line,
+            ..config.connector
+        },
+        multiple: Some(config.tower.config.patch_size * edge),
+        spelling: Spelling::Pattern(Pattern::PIXTRAL),
+        ..config
+    }
 }
 
 /// Layers are counted from the end, where -1 is the last one without its norm.
@@ -73,6 +94,45 @@ fn layers_read(raw: &RawConfig, count: usize) -> Result<Vec<usize>> {
     asked.into_iter().map(layer).collect()
 }
 
+/// After how many layers Qwen3-VL's tower is read: all first, then those whose states the decoder adds.
+pub fn deep_layers(tower: &RawConfig, count: usize) -> Result<Vec<usize>> {
+    let Some(listed) = tower.opt_integers("deepstack_visual_indexes")? else {
+        return Ok(Vec::new());
+    };
+    let mut layers = vec![count];
+    for layer in listed {
+        let after = usize::try_from(layer)
+            .ok()
+            .and_then(|layer| layer.checked_add(1));
+        let rises =
+            |after: &usize| layers.len() == 1 || layers.last().is_some_and(|last| after > last);
+        match after.filter(|after| *after <= count && rises(after)) {
+            Some(after) => layers.push(after),
+            None => {
+                return Err(Error::corrupt(
+                    tower.file(),
+                    format!("\"deepstack_visual_indexes\" has {layer}, and the vision tower has {count} layers"),
+                ))
+            }
+        }
+    }
+    Ok(if layers.len() == 1 {
+        Vec::new()
+    } else {
+        layers
+    })
+}
+
+/// The means of blocks, so many blocks to a side, normed, then a product (Gemma 3).
+pub fn means(side: usize, norm: NormConfig) -> ConnectorConfig {
+    ConnectorConfig {
+        gather: Gather::Means { side },
+        gathered_norm: Some(norm),
+        transposed: true,
+        ..ConnectorConfig::PLAIN
+    }
+}
+
 /// Gemma 3's, whose images stand between two tokens.
 pub fn gemma_config(raw: &RawConfig) -> Result<VlmConfig> {
     let raw = raw.clone().with_defaults(json!({
@@ -85,13 +145,11 @@ pub fn gemma_config(raw: &RawConfig) -> Result<VlmConfig> {
         .encoder
         .norm;
     let count = raw.opt_usize_in("mm_tokens_per_image", POSITIONS)?;
-    let connector = ConnectorConfig::Means {
-        side: count.unwrap_or(256).isqrt(),
-        norm: NormConfig {
-            offset: 1.0,
-            ..NormConfig::new(NormKind::Rms, norm.epsilon)
-        },
+    let norm = NormConfig {
+        offset: 1.0,
+        ..NormConfig::new(NormKind::Rms, norm.epsilon)
     };
+    let connector = means(count.unwrap_or(256).isqrt(), norm);
     let id = |key: &str| -> Result<Token> {
         Ok(Token::Id(raw.usize_in(key, 0..=u32::MAX as usize)? as u32))
     };

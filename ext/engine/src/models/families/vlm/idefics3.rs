@@ -8,7 +8,10 @@ pub const FAMILY: Family<VlmConfig> = Family {
         // Files call the tower by several names.
         let kind = json!({"model_type": idefics3_vision::FAMILY.name});
         let edge = raw.opt_usize_in("scale_factor", 1..=64)?.unwrap_or(2);
-        let connector = ConnectorConfig::Blocks { edge };
+        let connector = ConnectorConfig {
+            gather: Gather::Blocks { edge },
+            ..ConnectorConfig::PLAIN
+        };
         Ok(VlmConfig {
             spelling: Spelling::Tiles,
             ..vlm_config(&raw, &raw.nested("vision_config")?.with(kind), connector)?

@@ -13,10 +13,8 @@ pub const FAMILY: Family<VlmConfig> = Family {
         let tower = raw.nested("vision_config")?;
         let tower = tower.with(json!({"model_type": kind}));
         let vision = Blueprint::<VisionConfig>::from_config(&tower)?.config;
-        let connector = ConnectorConfig::Merged {
-            edge: vision.blocks.map_or(1, |blocks| blocks.edge),
-            norm: vision.encoder.norm,
-        };
+        let edge = vision.blocks.map_or(1, |blocks| blocks.edge);
+        let connector = ConnectorConfig::merged(edge, vision.encoder.norm);
         vlm_config(&raw, &tower, connector)
     },
     names: tower_names,
