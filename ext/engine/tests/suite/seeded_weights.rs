@@ -60,6 +60,19 @@ pub fn roomy(name: &str, positions: usize) -> Folder {
     changed(name, "max_position_embeddings", positions.into())
 }
 
+/// The checkpoint of LFM2 whose convolutions see no token but their own.
+pub fn one_tap() -> Folder {
+    let folder = changed("lfm2", "conv_L_cache", 1.into());
+    let mut tensors = record("lfm2", "tensors.json");
+    for (name, entry) in tensors["tensors"].as_object_mut().unwrap() {
+        if name.ends_with("conv.conv.weight") {
+            entry["shape"][2] = 1.into();
+        }
+    }
+    folder.write("model.safetensors", safetensors(&tensors, str::to_owned));
+    folder
+}
+
 /// The checkpoint as the text part of a model of texts and images of this type.
 pub fn text_part(name: &str, model_type: &str) -> Folder {
     let config = json!({"model_type": model_type, "text_config": record(name, "config.json")});

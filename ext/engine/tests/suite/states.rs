@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::decoder::read_checkpoint;
 use super::scheduling::{begin, counted, limited, load_with, tokens};
-use super::seeded_weights::{changed, names, roomy};
+use super::seeded_weights::{changed, names, one_tap, roomy};
 
 const POSITIONS: usize = 1024;
 const LENGTH: usize = 2 * PAGE + 22;
@@ -355,6 +355,15 @@ fn states_count_as_what_sequences_take() {
     let refused = begin(&tight, &prompt, &config).finish(&CancelToken::new());
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("keys, values and states"), "{message}");
+}
+
+#[test]
+fn a_convolution_of_one_token_keeps_nothing() {
+    let decoder = read_checkpoint(&one_tap().path(""), DType::F32).unwrap();
+    let ids = text(20, 1);
+    let (rows, kept) = in_parts(&decoder, &ids, 20);
+    assert!(kept.is_empty());
+    assert!(in_parts(&decoder, &ids, 1).0 == rows);
 }
 
 /// Sizes that do not fit each other, that no tensor has, or for which there is no memory.

@@ -92,6 +92,32 @@ pub(super) unsafe fn logistic<S: Simd>(x: S::V) -> S::V {
     }
 }
 
+/// ln(1 + eˣ) = max(x, 0) + ln(1 + t) with t = e⁻|ˣ|, and that is 2 · artanh(t / (2 + t)), whose series ends early up to 1/3.
+#[inline(always)]
+pub(super) unsafe fn softplus<S: Simd>(x: S::V) -> S::V {
+    // SAFETY: the caller has the instruction set; this touches registers alone.
+    unsafe {
+        let zero = S::splat(0.0);
+        let t = exp::<S>(S::sub(zero, S::abs(x)));
+        let z = S::div(t, S::add(S::splat(2.0), t));
+        let series = polynomial::<S, 8>(
+            S::mul(z, z),
+            [
+                2.0,
+                2.0 / 3.0,
+                2.0 / 5.0,
+                2.0 / 7.0,
+                2.0 / 9.0,
+                2.0 / 11.0,
+                2.0 / 13.0,
+                2.0 / 15.0,
+            ],
+        );
+        // In this order a NaN stays one.
+        S::fma(z, series, S::max(zero, x))
+    }
+}
+
 /// Half of erfc(|x| / √2), exact in the far tail, too, where 1 + erf would cancel.
 #[inline(always)]
 unsafe fn upper_tail<S: Simd>(x: S::V) -> S::V {

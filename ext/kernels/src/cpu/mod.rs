@@ -6,6 +6,7 @@ mod lanes;
 mod math;
 pub mod product;
 pub(crate) mod rows;
+pub mod scan;
 pub(crate) mod simd;
 pub mod similarity;
 
@@ -276,6 +277,26 @@ fn spread(count: usize, total: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
     } else if threads::install(over_the_pool).is_err() {
         work(0..count);
     }
+}
+
+/// A function of every row of `width` numbers, over the pool where there is enough to do; each number costs as much as
+/// copying `cost`.
+pub fn for_each_row(
+    values: &mut [f32],
+    width: usize,
+    cost: usize,
+    work: impl Fn(usize, &mut [f32]) + Sync,
+) {
+    assert!(width > 0);
+    let (rows, all) = (values.len() / width, Output(values.as_mut_ptr()));
+    for_each_range(rows, width * cost, |range| {
+        for row in range {
+            // SAFETY: ranges are disjoint and within the rows, and `values` is borrowed until all are done.
+            work(row, unsafe {
+                std::slice::from_raw_parts_mut(all.at(row * width), width)
+            });
+        }
+    });
 }
 
 #[cfg(test)]

@@ -51,6 +51,18 @@ pub trait Simd: Copy {
         // SAFETY: the caller has the instruction set; this touches registers alone.
         unsafe { Self::div(Self::splat(1.0), a) }
     }
+    #[inline(always)]
+    unsafe fn sqrt(a: Self::V) -> Self::V {
+        let mut values = [0.0f32; MOST_LANES];
+        // SAFETY: the array has as many numbers as the longest vector; the caller has the instruction set.
+        unsafe {
+            Self::store(values.as_mut_ptr(), a);
+            for value in values.iter_mut().take(Self::LANES) {
+                *value = value.sqrt();
+            }
+            Self::load(values.as_ptr())
+        }
+    }
     /// a · b + c, fused where the hardware fuses.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// The larger; where `a` is NaN the result is `b` or NaN, where `b` is NaN it is NaN.

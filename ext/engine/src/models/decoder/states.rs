@@ -5,22 +5,18 @@
 //! sequence also keeps an older state, and what scans have read since: they read that again when it goes on.
 
 use std::ops::Range;
-use std::sync::Arc;
-
-use rayon::prelude::*;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::batch::{Batch, Past};
 use super::config::DecoderConfig;
 use crate::{Error, Result};
-use base::runtime::threads;
+use kernels::cpu::{for_each_range, Isa};
 use kernels::paged::PAGE;
 
 /// So many of the last tokens can be taken back one by one.
 const TRAIL: usize = 32;
 /// States are saved for the prefix cache at the end of prompts, where these part from others, and after so many tokens.
 const APART: usize = 4 * PAGE;
-/// A scan of fewer elements runs on one thread.
-const SERIAL: usize = 1 << 14;
 
 /// Where a model's states lie in the numbers that a sequence keeps.
 #[derive(Debug)]
@@ -221,7 +217,7 @@ pub trait Scan: Sync {
 
     /// Reads the rows of `inputs`, each of the whole width, one after the other: changes the state of a lane, and writes
     /// its row of `outputs` for each. The result must not depend on how many rows there are.
-    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]);
+    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]);
 }
 
 /// One lane of one sequence.
@@ -237,21 +233,21 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    fn run(&mut self, scan: &dyn Scan) {
+    fn run(&mut self, isa: Isa, scan: &dyn Scan) {
         let (width, outputs) = (scan.inputs(), scan.lane_outputs());
         if !self.again.is_empty() {
             let mut unused = vec![0.0; self.again.len() / width * outputs];
-            scan.run(self.lane, self.state, self.again, &mut unused);
+            scan.run(isa, self.lane, self.state, self.again, &mut unused);
         }
         let (mut inputs, mut given, mut read) = (self.inputs, &mut *self.outputs, 0);
         for (rows, copy) in &mut self.marks {
             let (first, rest) = inputs.split_at((*rows - read) * width);
             let (of_first, of_rest) = given.split_at_mut((*rows - read) * outputs);
-            scan.run(self.lane, self.state, first, of_first);
+            scan.run(isa, self.lane, self.state, first, of_first);
             copy.copy_from_slice(self.state);
             (inputs, given, read) = (rest, of_rest, *rows);
         }
-        scan.run(self.lane, self.state, inputs, given);
+        scan.run(isa, self.lane, self.state, inputs, given);
     }
 }
 
@@ -308,10 +304,14 @@ impl Past<'_> {
             let size = state.len() / lanes;
             let mut copies: Vec<_> = marks
                 .into_iter()
-                .map(|(rows, copy)| (rows, copy.chunks_mut(size)))
+                .map(|(rows, copy)| (rows, copy.chunks_mut(size.max(1))))
                 .collect();
             let parts = piece.chunks_mut(range.len() * lane_width);
-            for (lane, (state, outputs)) in state.chunks_mut(size).zip(parts).enumerate() {
+            let mut states = state;
+            for (lane, outputs) in parts.enumerate() {
+                // Of a convolution of one token nothing is kept.
+                let (state, others) = std::mem::take(&mut states).split_at_mut(size);
+                states = others;
                 tasks.push(Task {
                     lane,
                     state,
@@ -325,15 +325,21 @@ impl Past<'_> {
                 });
             }
         }
-        let elements: usize = tasks
-            .iter()
-            .map(|task| task.state.len() * task.inputs.len() / width)
-            .sum();
-        if elements < SERIAL || threads::is_alone() {
-            tasks.iter_mut().for_each(|task| task.run(scan));
-        } else {
-            threads::install(|| tasks.par_iter_mut().for_each(|task| task.run(scan)))?;
-        }
+        let elements = tasks.iter().map(|task| {
+            let rows = (task.again.len() + task.inputs.len()) / width;
+            task.state.len() * rows
+        });
+        let (isa, cost) = (
+            Isa::current()?,
+            elements.sum::<usize>() / tasks.len().max(1),
+        );
+        let tasks: Vec<Mutex<Task<'_>>> = tasks.into_iter().map(Mutex::new).collect();
+        for_each_range(tasks.len(), cost, |range| {
+            for task in &tasks[range] {
+                let mut task = task.lock().unwrap_or_else(PoisonError::into_inner);
+                task.run(isa, scan);
+            }
+        });
         drop(tasks);
         self.record((layer, slot), inputs, width, &ranges);
         Ok(side_by_side(outputs, &ranges, lanes, lane_width))

@@ -1,10 +1,12 @@
 //! A causal convolution of each channel over the last tokens, whose state is what it read before.
 
-use super::{silu, values};
+use super::values;
 use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Place;
 use crate::Result;
+use kernels::cpu::scan::{self, ConvolutionLane, ScanRows};
+use kernels::cpu::Isa;
 use kernels::Activation;
 
 /// So many channels are a lane, where they can be divided so.
@@ -13,13 +15,13 @@ const BLOCK: usize = 64;
 pub struct Convolution {
     channels: usize,
     block: usize,
-    /// `[taps, channels]`, the oldest first.
+    /// `[blocks, taps, block]`, the oldest tap first.
     weights: Vec<f32>,
     /// `[channels]`
     bias: Vec<f32>,
     taps: usize,
     /// Of what it gives.
-    activation: Option<Activation>,
+    activation: Activation,
 }
 
 impl Convolution {
@@ -81,21 +83,23 @@ impl Convolution {
         (channels, taps): (usize, usize),
         activation: Option<Activation>,
     ) -> Self {
-        let weights = (0..taps).flat_map(|tap| {
-            let of_tap = by_channel.iter().skip(tap);
-            of_tap.step_by(taps).copied()
+        let block = if channels % BLOCK == 0 {
+            BLOCK
+        } else {
+            channels
+        };
+        let blocks = by_channel.chunks_exact(block * taps);
+        let weights = blocks.flat_map(|block| {
+            let of_tap = move |tap: usize| block.iter().skip(tap).step_by(taps).copied();
+            (0..taps).flat_map(of_tap)
         });
         Self {
             channels,
-            block: if channels % BLOCK == 0 {
-                BLOCK
-            } else {
-                channels
-            },
+            block,
             weights: weights.collect(),
             bias,
             taps,
-            activation,
+            activation: activation.unwrap_or(Activation::Identity),
         }
     }
 }
@@ -124,32 +128,16 @@ impl Scan for Convolution {
     }
 
     /// The state is `[taps - 1, block]`, the oldest first.
-    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let (block, columns) = (self.block, lane * self.block..(lane + 1) * self.block);
-        let bias = &self.bias[columns.clone()];
-        let weights = |tap: usize| &self.weights[tap * self.channels..][columns.clone()];
-        let rows = inputs.chunks_exact(self.channels);
-        for (row, out) in rows.zip(outputs.chunks_exact_mut(block)) {
-            let row = &row[columns.clone()];
-            out.copy_from_slice(bias);
-            let past = state.chunks_exact(block).chain([row]);
-            for (tap, past) in past.enumerate() {
-                for ((out, past), weight) in out.iter_mut().zip(past).zip(weights(tap)) {
-                    *out += past * weight;
-                }
-            }
-            match self.activation {
-                None => {}
-                Some(Activation::Silu) => out.iter_mut().for_each(|x| *x = silu(*x)),
-                Some(other) => out
-                    .iter_mut()
-                    .for_each(|x| *x = kernels::reference::activation(f64::from(*x), other) as f32),
-            }
-            if self.taps > 1 {
-                state.copy_within(block.., 0);
-                let last = state.len() - block;
-                state[last..].copy_from_slice(row);
-            }
-        }
+    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let size = self.block * self.taps;
+        let block = ConvolutionLane {
+            channels: self.block,
+            first: lane * self.block,
+            weights: &self.weights[lane * size..][..size],
+            bias: &self.bias[lane * self.block..][..self.block],
+            activation: self.activation,
+        };
+        let width = self.channels;
+        scan::convolution(isa, &block, ScanRows { inputs, width }, state, outputs);
     }
 }

@@ -6,7 +6,7 @@
 use candle_core::Tensor;
 
 use super::convolution::Convolution;
-use super::shared::{counted, each_row, rates, side_by_side, sigmoid, softplus, Chain};
+use super::shared::{counted, lane_columns, rates, side_by_side, Chain, GATE_COST};
 use super::short_conv::MOST_TAPS;
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked};
@@ -21,6 +21,8 @@ use crate::models::parts::{Part, Place};
 use crate::nn::{Inventory, Linear, Projection};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
+use kernels::cpu::scan::{self, Decay, MatrixLane, MatrixRule, ScanRows};
+use kernels::cpu::{for_each_row, Isa};
 use kernels::Activation;
 
 /// Of the lengths that queries and keys are divided by.
@@ -110,71 +112,60 @@ impl DeltaRule {
     }
 }
 
-/// A row has the query, key and value of each head, then what states are multiplied by, then how much of each value
-/// is written.
+/// A row has the query, key and value of each head, the first two divided by their lengths, then what states are
+/// multiplied by, then how much of each value is written.
 impl Scan for DeltaRule {
     fn inputs(&self) -> usize {
         self.channels() + self.value_heads * (self.factors() + 1)
     }
 
     fn lanes(&self) -> usize {
-        self.value_heads
+        self.value_width() / self.lane_outputs()
     }
 
     fn lane_outputs(&self) -> usize {
-        self.value_size
+        lane_columns(self.value_size)
     }
 
-    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let (key_size, value_size) = (self.key_size, self.value_size);
+    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let columns = self.lane_outputs();
+        let head = lane * columns / self.value_size;
         let key_head = if self.in_turns {
-            lane % self.key_heads
+            head % self.key_heads
         } else {
-            lane / (self.value_heads / self.key_heads)
+            head / (self.value_heads / self.key_heads)
         };
-        let query_start = key_head * key_size;
-        let key_start = self.key_width() + query_start;
-        let value_start = 2 * self.key_width() + lane * value_size;
-        let factors = self.factors();
-        let fading_start = self.channels() + lane * factors;
-        let written_at = self.channels() + self.value_heads * factors + lane;
-        let scale = (key_size as f32).sqrt().recip();
-        let (mut query, mut key) = (vec![0.0; key_size], vec![0.0; key_size]);
-        let mut change = vec![0.0; value_size];
-        let rows = inputs.chunks_exact(self.inputs());
-        for (row, out) in rows.zip(outputs.chunks_exact_mut(value_size)) {
-            normalize(&mut query, &row[query_start..][..key_size], scale);
-            normalize(&mut key, &row[key_start..][..key_size], 1.0);
-            let value = &row[value_start..][..value_size];
-            let fading = &row[fading_start..][..factors];
-            change.fill(0.0);
-            for (at, row) in state.chunks_exact_mut(value_size).enumerate() {
-                let (factor, key) = (fading[at.min(factors - 1)], key[at]);
-                for (element, found) in row.iter_mut().zip(&mut change) {
-                    *element *= factor;
-                    *found += *element * key;
-                }
-            }
-            for (change, value) in change.iter_mut().zip(value) {
-                *change = (value - *change) * row[written_at];
-            }
-            out.fill(0.0);
-            for (at, row) in state.chunks_exact_mut(value_size).enumerate() {
-                let (query, key) = (query[at], key[at]);
-                for ((element, change), out) in row.iter_mut().zip(&change).zip(&mut *out) {
-                    *element += key * change;
-                    *out += *element * query;
-                }
-            }
-        }
+        let (channels, factors) = (self.channels(), self.factors());
+        let columns = MatrixLane {
+            keys: self.key_size,
+            columns,
+            query: key_head * self.key_size,
+            key: self.key_width() + key_head * self.key_size,
+            value: 2 * self.key_width() + lane * columns,
+            rule: MatrixRule::Delta {
+                fading: channels + head * factors,
+                factors,
+                written: channels + self.value_heads * factors + head,
+            },
+        };
+        let width = self.inputs();
+        scan::matrix(isa, &columns, ScanRows { inputs, width }, state, outputs);
     }
 }
 
-fn normalize(out: &mut [f32], x: &[f32], scale: f32) {
-    let squares: f32 = x.iter().map(|x| x * x).sum();
-    let factor = (squares + EPSILON).sqrt().recip() * scale;
-    for (out, x) in out.iter_mut().zip(x) {
-        *out = x * factor;
+impl DeltaRule {
+    /// Divides the queries and keys of rows by their lengths.
+    fn normalize(&self, isa: Isa, rows: &mut [f32]) {
+        let scale = (self.key_size as f32).sqrt().recip();
+        for_each_row(rows, self.channels(), 1, |_, row| {
+            let (queries, rest) = row.split_at_mut(self.key_width());
+            for query in queries.chunks_exact_mut(self.key_size) {
+                scan::unit(isa, query, EPSILON, scale);
+            }
+            for key in rest[..self.key_width()].chunks_exact_mut(self.key_size) {
+                scan::unit(isa, key, EPSILON, 1.0);
+            }
+        });
     }
 }
 
@@ -187,7 +178,7 @@ struct DeltaRuleLayer {
     fading: Chain,
     written: Linear,
     gate: Chain,
-    /// How fast each head fades.
+    /// How fast states fade, of every factor.
     rates: Vec<f32>,
     /// Added to what fading depends on.
     bias: Vec<f32>,
@@ -250,7 +241,10 @@ impl DeltaRule {
             fading,
             written,
             gate,
-            rates: rates.into_iter().map(|rate| -rate).collect(),
+            rates: rates
+                .into_iter()
+                .flat_map(|rate| std::iter::repeat_n(-rate, self.factors()))
+                .collect(),
             bias: counted(parameters, at(Part::StateStepBias), heads * self.factors())?,
             norm: counted(parameters, at(Part::StateNorm), self.value_size)?,
             output: parameters.linear(at(Part::StateOutput), width, hidden)?,
@@ -389,13 +383,13 @@ impl StateMixer for DeltaRuleLayer {
         let parts = self.parts.iter();
         let updates: Vec<_> = parts.map(|part| updates.part(*part).cloned()).collect();
         let qkv = values(&Tensor::cat(&self.qkv.parts(x, &updates)?, 1)?)?;
-        let mixed = past.scan((index, 0), &self.convolution, &qkv, step.batch)?;
-        let fading = self.faded(values(&self.fading.forward(index, x, step)?)?)?;
+        let isa = Isa::current()?;
+        let mut mixed = past.scan((index, 0), &self.convolution, &qkv, step.batch)?;
+        rule.normalize(isa, &mut mixed);
+        let fading = self.faded(isa, values(&self.fading.forward(index, x, step)?)?);
         let written = step.through(index, Part::StateWritten, &self.written, x)?;
         let mut written = values(&written)?;
-        for written in &mut written {
-            *written = sigmoid(*written) * rule.most_written;
-        }
+        scan::sigmoid(isa, &mut written, rule.most_written);
         let widths = [
             rule.channels(),
             rule.value_heads * rule.factors(),
@@ -403,7 +397,11 @@ impl StateMixer for DeltaRuleLayer {
         ];
         let inputs = side_by_side([&mixed, &fading, &written], widths);
         let mut read = past.scan((index, 1), &rule, &inputs, step.batch)?;
-        self.finish(&values(&self.gate.forward(index, x, step)?)?, &mut read)?;
+        self.finish(
+            isa,
+            &values(&self.gate.forward(index, x, step)?)?,
+            &mut read,
+        );
         let read = rows(read, rule.value_width(), x)?;
         step.through(index, Part::StateOutput, &self.output, &read)
     }
@@ -411,36 +409,28 @@ impl StateMixer for DeltaRuleLayer {
 
 impl DeltaRuleLayer {
     /// What states are multiplied by.
-    fn faded(&self, mut inputs: Vec<f32>) -> Result<Vec<f32>> {
-        let factors = self.config.factors();
-        each_row(&mut inputs, self.bias.len(), |_, row| {
-            for (at, (x, bias)) in row.iter_mut().zip(&self.bias).enumerate() {
-                let (given, rate) = (*x + bias, self.rates[at / factors]);
-                let exponent = match self.config.fading {
-                    Fading::Heads | Fading::Elements => -rate * softplus(given),
-                    Fading::Bounded { least } => least * sigmoid(rate * given),
-                };
-                *x = exponent.exp();
-            }
-        })?;
-        Ok(inputs)
+    fn faded(&self, isa: Isa, mut inputs: Vec<f32>) -> Vec<f32> {
+        let rule = match self.config.fading {
+            Fading::Heads | Fading::Elements => Decay::Softplus,
+            Fading::Bounded { least } => Decay::Bounded { least },
+        };
+        for_each_row(&mut inputs, self.bias.len(), 2 * GATE_COST, |_, row| {
+            scan::decays(isa, row, &self.bias, &self.rates, rule);
+        });
+        inputs
     }
 
     /// Normalizes what every head reads, and applies its gates.
-    fn finish(&self, gates: &[f32], read: &mut [f32]) -> Result<()> {
+    fn finish(&self, isa: Isa, gates: &[f32], read: &mut [f32]) {
         let size = self.config.value_size;
-        each_row(read, size, |index, row| {
-            let gates = &gates[index * size..][..size];
-            let squares: f32 = row.iter().map(|x| x * x).sum();
-            let factor = (squares / size as f32 + self.config.epsilon).sqrt().recip();
-            for ((x, weight), gate) in row.iter_mut().zip(&self.norm).zip(gates) {
-                let opened = if self.config.sigmoid_gate {
-                    sigmoid(*gate)
-                } else {
-                    gate * sigmoid(*gate)
-                };
-                *x = *x * factor * weight * opened;
-            }
-        })
+        let activation = if self.config.sigmoid_gate {
+            Activation::Sigmoid
+        } else {
+            Activation::Silu
+        };
+        for_each_row(read, size, GATE_COST, |index, row| {
+            scan::norm(isa, row, &self.norm, self.config.epsilon);
+            scan::gate(isa, row, &gates[index * size..][..size], activation);
+        });
     }
 }

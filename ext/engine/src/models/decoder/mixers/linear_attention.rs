@@ -3,6 +3,7 @@
 
 use candle_core::Tensor;
 
+use super::shared::lane_columns;
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked, NormConfig};
 use crate::models::decoder::adaptable::Module;
@@ -15,6 +16,8 @@ use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear, Norm};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
+use kernels::cpu::scan::{self, MatrixLane, MatrixRule, ScanRows};
+use kernels::cpu::Isa;
 use kernels::Activation;
 
 /// A layer of lightning attention.
@@ -68,28 +71,29 @@ impl Scan for LinearAttentionLayer {
     }
 
     fn lanes(&self) -> usize {
-        self.config.heads
+        self.config.width() / self.lane_outputs()
     }
 
     fn lane_outputs(&self) -> usize {
-        self.config.size
+        lane_columns(self.config.size)
     }
 
-    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let (size, kept) = (self.config.size, self.kept[lane]);
-        let rows = inputs.chunks_exact(self.inputs());
-        for (row, out) in rows.zip(outputs.chunks_exact_mut(size)) {
-            let (query, rest) = row[3 * lane * size..][..3 * size].split_at(size);
-            let (key, value) = rest.split_at(size);
-            out.fill(0.0);
-            let states = state.chunks_exact_mut(size);
-            for ((state, key), query) in states.zip(key).zip(query) {
-                for ((element, value), out) in state.iter_mut().zip(value).zip(&mut *out) {
-                    *element = kept * *element + key * value;
-                    *out += query * *element;
-                }
-            }
-        }
+    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let (size, columns) = (self.config.size, self.lane_outputs());
+        let (head, column) = (lane * columns / size, lane * columns % size);
+        let first = 3 * head * size;
+        let columns = MatrixLane {
+            keys: size,
+            columns,
+            query: first,
+            key: first + size,
+            value: first + 2 * size + column,
+            rule: MatrixRule::Plain {
+                kept: self.kept[head],
+            },
+        };
+        let width = self.inputs();
+        scan::matrix(isa, &columns, ScanRows { inputs, width }, state, outputs);
     }
 }
 

@@ -296,25 +296,3 @@ fn rows(values: Vec<f32>, width: usize, like: &Tensor) -> Result<Tensor> {
     let shape = (values.len() / width, width);
     Ok(Tensor::from_vec(values, shape, like.device())?.to_dtype(like.dtype())?)
 }
-
-fn silu(x: f32) -> f32 {
-    x / (1.0 + (-x).exp())
-}
-
-/// Of how many sums a product of rows is made, whatever the processor.
-const SUMS: usize = 8;
-
-/// Lets one element's state decay and take up an input; returns what it gives.
-fn recurrence(state: &mut [f32], decay: f32, x: f32, into: &[f32], from: &[f32]) -> f32 {
-    let mut sums = [0.0; SUMS];
-    let states = state.chunks_mut(SUMS);
-    let parts = states.zip(into.chunks(SUMS)).zip(from.chunks(SUMS));
-    for ((state, into), from) in parts {
-        let elements = state.iter_mut().zip(into).zip(from).zip(&mut sums);
-        for (((state, into), from), sum) in elements {
-            *state = *state * decay + x * into;
-            *sum += *state * from;
-        }
-    }
-    sums.iter().sum()
-}

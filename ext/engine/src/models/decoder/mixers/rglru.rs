@@ -4,7 +4,7 @@
 use candle_core::Tensor;
 
 use super::convolution::Convolution;
-use super::shared::{counted, each_row, side_by_side, sigmoid, softplus};
+use super::shared::{counted, side_by_side, softplus, GATE_COST};
 use super::short_conv::MOST_TAPS;
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked};
@@ -18,6 +18,8 @@ use crate::models::parts::Part;
 use crate::nn::{elementwise, HeadMatrices, Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
+use kernels::cpu::scan::{self, RglruGates, RglruLane, ScanRows};
+use kernels::cpu::{for_each_row, Isa};
 use kernels::Activation;
 
 /// How fast an open gate lets a state fade.
@@ -70,18 +72,15 @@ impl Scan for Rglru {
         self.width / self.blocks
     }
 
-    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let size = state.len();
-        let rows = inputs.chunks_exact(2 * self.width);
-        for (row, out) in rows.zip(outputs.chunks_exact_mut(size)) {
-            let (taken, kept) = row.split_at(self.width);
-            let own = lane * size..(lane + 1) * size;
-            let channels = state.iter_mut().zip(&taken[own.clone()]).zip(&kept[own]);
-            for (((state, taken), kept), out) in channels.zip(out) {
-                *state = kept * *state + taken;
-                *out = *state;
-            }
-        }
+    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let first = lane * state.len();
+        let block = RglruLane {
+            channels: state.len(),
+            taken: first,
+            kept: self.width + first,
+        };
+        let width = self.inputs();
+        scan::rglru(isa, &block, ScanRows { inputs, width }, state, outputs);
     }
 }
 
@@ -190,7 +189,7 @@ impl StateMixer for RglruLayer {
         ];
         let mut inputs = side_by_side(gates, [width; 2]);
         let begins: Vec<bool> = step.batch.positions().map(|at| at == 0).collect();
-        self.open(&given, &begins, &mut inputs)?;
+        self.open(Isa::current()?, &given, &begins, &mut inputs);
         let read = past.scan((index, 1), &self.config, &inputs, step.batch)?;
         let read = elementwise::multiply(&rows(read, width, x)?, &beside)?;
         step.through(index, Part::StateOutput, &self.output, &read)
@@ -199,24 +198,17 @@ impl StateMixer for RglruLayer {
 
 impl RglruLayer {
     /// Makes of both gates, side by side in rows, what is taken of each input, and what states keep.
-    fn open(&self, given: &[f32], begins: &[bool], gates: &mut [f32]) -> Result<()> {
+    fn open(&self, isa: Isa, given: &[f32], begins: &[bool], gates: &mut [f32]) {
         let width = self.config.width;
-        each_row(gates, 2 * width, |token, gates| {
-            let given = &given[token * width..][..width];
+        for_each_row(gates, 2 * width, 2 * GATE_COST, |token, gates| {
             let (taken, kept) = gates.split_at_mut(width);
-            for channel in 0..width {
-                let input = sigmoid(taken[channel] + self.input_gate.bias[channel]);
-                let fading = sigmoid(kept[channel] + self.fading_gate.bias[channel]);
-                let exponent = fading * self.rates[channel];
-                // The first token of a sequence is taken as it is.
-                let portion = if begins[token] {
-                    1.0
-                } else {
-                    (1.0 - (2.0 * exponent).exp()).sqrt()
-                };
-                taken[channel] = given[channel] * input * portion;
-                kept[channel] = exponent.exp();
-            }
-        })
+            let gates = RglruGates {
+                given: &given[token * width..][..width],
+                biases: [&self.input_gate.bias, &self.fading_gate.bias],
+                rates: &self.rates,
+                begins: begins[token],
+            };
+            scan::open_rglru(isa, &gates, taken, kept);
+        });
     }
 }

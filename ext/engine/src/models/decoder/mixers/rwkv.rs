@@ -15,6 +15,8 @@ use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::WIDTH;
+use kernels::cpu::scan::{self, RwkvLane, ScanRows};
+use kernels::cpu::Isa;
 use kernels::Activation;
 
 /// How many parts of the channels run beside each other.
@@ -112,7 +114,7 @@ impl Scan for Before {
         self.0
     }
 
-    fn run(&self, _: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+    fn run(&self, _: Isa, _: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
         let rows = inputs.chunks_exact(self.0);
         for (row, out) in rows.zip(outputs.chunks_exact_mut(self.0)) {
             out.copy_from_slice(state);
@@ -203,36 +205,18 @@ impl Scan for RwkvLayer {
         self.config.width / self.lanes()
     }
 
-    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let size = state.len() / 3;
-        let (totals, rest) = state.split_at_mut(size);
-        let (weights, exponents) = rest.split_at_mut(size);
-        let own = lane * size..(lane + 1) * size;
-        let (bonus, fading) = (&self.bonus[own.clone()], &self.fading[own.clone()]);
-        let rows = inputs.chunks_exact(2 * self.config.width);
-        for (row, out) in rows.zip(outputs.chunks_exact_mut(size)) {
-            let (keys, values) = row.split_at(self.config.width);
-            let (keys, values) = (&keys[own.clone()], &values[own.clone()]);
-            for channel in 0..size {
-                let (key, value) = (keys[channel], values[channel]);
-                let (total, weight) = (totals[channel], weights[channel]);
-                // A sequence begins without weights, and a state with zeros.
-                let exponent = match weight {
-                    0.0 => f32::MIN,
-                    _ => exponents[channel],
-                };
-                let now = key + bonus[channel];
-                let most = exponent.max(now);
-                let (past, now) = ((exponent - most).exp(), (now - most).exp());
-                out[channel] = (past * total + now * value) / (past * weight + now);
-                let faded = exponent + fading[channel];
-                let most = faded.max(key);
-                let (past, now) = ((faded - most).exp(), (key - most).exp());
-                totals[channel] = past * total + now * value;
-                weights[channel] = past * weight + now;
-                exponents[channel] = most;
-            }
-        }
+    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let channels = state.len() / 3;
+        let first = lane * channels;
+        let lane = RwkvLane {
+            channels,
+            key: first,
+            value: self.config.width + first,
+            bonus: &self.bonus[first..][..channels],
+            fading: &self.fading[first..][..channels],
+        };
+        let width = self.inputs();
+        scan::rwkv(isa, &lane, ScanRows { inputs, width }, state, outputs);
     }
 }
 

@@ -3,9 +3,9 @@
 use candle_core::Tensor;
 
 use super::convolution::Convolution;
-use super::shared::{counted, rates, softplus};
+use super::shared::{counted, rates, GATE_COST};
 use super::short_conv::MOST_TAPS;
-use super::{rows, silu, values, StateMixer, SUMS};
+use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked, NormConfig};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
@@ -17,6 +17,8 @@ use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear, Norm};
 use crate::Result;
 use formats::files::raw_config::WIDTH;
+use kernels::cpu::scan::{self, ScanRows, SelectiveLane};
+use kernels::cpu::{for_each_row, Isa};
 use kernels::Activation;
 
 /// So many channels are a lane, where they can be divided so.
@@ -67,6 +69,11 @@ impl Selective {
         };
         let convolution = Part::StateConvolution.at(index);
         let selection = Part::StateSelection.at(index);
+        let block = if channels.is_multiple_of(BLOCK) {
+            BLOCK
+        } else {
+            channels
+        };
         Ok(Box::new(SelectiveLayer {
             input: parameters.linear(Part::StateInput.at(index), hidden, 2 * channels)?,
             convolution: Convolution::load(
@@ -83,18 +90,24 @@ impl Selective {
             ],
             steps: parameters.linear(Part::StateSteps.at(index), rank, channels)?,
             channels: Channels {
-                decays: rates(parameters, index, channels * kept)?,
+                decays: by_number(&rates(parameters, index, channels * kept)?, block, kept),
                 skips: counted(parameters, Part::StateSkip.at(index), channels)?,
-                block: if channels.is_multiple_of(BLOCK) {
-                    BLOCK
-                } else {
-                    channels
-                },
+                block,
                 config: self.clone(),
             },
             output: parameters.linear(Part::StateOutput.at(index), channels, hidden)?,
         }))
     }
+}
+
+/// The rates of each block's channels `[block, kept]` as `[kept, block]`.
+fn by_number(rates: &[f32], block: usize, kept: usize) -> Vec<f32> {
+    let blocks = rates.chunks_exact(block * kept);
+    let sorted = blocks.flat_map(|block| {
+        let of_number = move |number: usize| block.iter().skip(number).step_by(kept).copied();
+        (0..kept).flat_map(of_number)
+    });
+    sorted.collect()
 }
 
 struct SelectiveLayer {
@@ -112,7 +125,7 @@ struct SelectiveLayer {
 
 /// The scan of what the convolution gives, of time steps, and of input and output of the state.
 struct Channels {
-    /// `[channels, state size]`
+    /// `[blocks, state size, block]`
     decays: Vec<f32>,
     skips: Vec<f32>,
     block: usize,
@@ -132,30 +145,21 @@ impl Scan for Channels {
         self.block
     }
 
-    /// The state is `[block, state size]`.
-    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
         let (channels, kept) = (self.config.channels, self.config.state_size);
-        let own = lane * self.block..(lane + 1) * self.block;
-        let decays = &self.decays[own.start * kept..own.end * kept];
-        let rows = inputs.chunks_exact(self.inputs());
-        for (row, out) in rows.zip(outputs.chunks_exact_mut(self.block)) {
-            let (scanned, shared) = row.split_at(2 * channels);
-            let (x, steps) = scanned.split_at(channels);
-            let (into, from) = shared.split_at(kept);
-            let lanes = x[own.clone()].iter().zip(&steps[own.clone()]);
-            let lanes = lanes.zip(&self.skips[own.clone()]).zip(out);
-            let states = state.chunks_exact_mut(kept).zip(decays.chunks_exact(kept));
-            for ((state, decays), (((&x, &step), skip), out)) in states.zip(lanes) {
-                let step = softplus(step);
-                let mut sums = [0.0; SUMS];
-                for (at, state) in state.iter_mut().enumerate() {
-                    let decay = (step * decays[at]).exp();
-                    *state = *state * decay + step * x * into[at];
-                    sums[at % SUMS] += *state * from[at];
-                }
-                *out = sums.iter().sum::<f32>() + skip * x;
-            }
-        }
+        let (first, size) = (lane * self.block, self.block * kept);
+        let block = SelectiveLane {
+            channels: self.block,
+            kept,
+            x: first,
+            time: channels + first,
+            into: 2 * channels,
+            from: 2 * channels + kept,
+            rates: &self.decays[lane * size..][..size],
+            skips: &self.skips[first..][..self.block],
+        };
+        let width = self.inputs();
+        scan::selective(isa, &block, ScanRows { inputs, width }, state, outputs);
     }
 }
 
@@ -193,9 +197,10 @@ impl StateMixer for SelectiveLayer {
             ..
         } = self.channels.config;
         let projected = values(&step.through(index, Part::StateInput, &self.input, x)?)?;
-        let halves = || projected.chunks_exact(2 * channels);
-        let read = halves().flat_map(|row| &row[..channels]);
-        let read: Vec<f32> = read.copied().collect();
+        let mut read = Vec::with_capacity(projected.len() / 2);
+        for row in projected.chunks_exact(2 * channels) {
+            read.extend_from_slice(&row[..channels]);
+        }
         let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
         let selected = rows(convolved.clone(), channels, x)?;
         let selected = step.through(index, Part::StateSelection, &self.selection, &selected)?;
@@ -218,11 +223,11 @@ impl StateMixer for SelectiveLayer {
             scanned.extend_from_slice(&from[row * kept..(row + 1) * kept]);
         }
         let mut given = past.scan((index, 1), &self.channels, &scanned, step.batch)?;
-        for (given, row) in given.chunks_exact_mut(channels).zip(halves()) {
-            for (x, &gate) in given.iter_mut().zip(&row[channels..]) {
-                *x *= silu(gate);
-            }
-        }
+        let isa = Isa::current()?;
+        for_each_row(&mut given, channels, GATE_COST, |row, given| {
+            let gate = &projected[(2 * row + 1) * channels..][..channels];
+            scan::gate(isa, given, gate, Activation::Silu);
+        });
         let given = rows(given, channels, x)?;
         step.through(index, Part::StateOutput, &self.output, &given)
     }

@@ -1,7 +1,6 @@
 //! What several kinds of layers that keep a state are made of.
 
 use candle_core::Tensor;
-use rayon::prelude::*;
 
 use super::values;
 use crate::models::decoder::adaptable::Module;
@@ -10,10 +9,21 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
 use crate::nn::{Inventory, Linear};
 use crate::Result;
-use base::runtime::threads;
 
-/// Fewer elements than these are computed on one thread.
-const SERIAL: usize = 1 << 12;
+/// A gate takes as long as copying about so many numbers.
+pub const GATE_COST: usize = 4;
+
+/// So many columns of a head's values are a lane, where they can be divided so.
+const COLUMNS: usize = 32;
+
+/// How many columns of a head's values, which know nothing of each other, are a lane.
+pub fn lane_columns(head_size: usize) -> usize {
+    if head_size.is_multiple_of(COLUMNS) {
+        COLUMNS
+    } else {
+        head_size
+    }
+}
 
 /// A tensor of so many elements, on the host and in f32.
 pub fn counted(parameters: &Parameters<'_>, place: Place, count: usize) -> Result<Vec<f32>> {
@@ -91,27 +101,6 @@ pub fn side_by_side<const COUNT: usize>(
         }
     }
     out
-}
-
-/// A function of every row, over the pool where there is enough to do.
-pub fn each_row(
-    values: &mut [f32],
-    width: usize,
-    work: impl Fn(usize, &mut [f32]) + Sync,
-) -> Result<()> {
-    if values.len() < SERIAL || threads::is_alone() {
-        let rows = values.chunks_exact_mut(width).enumerate();
-        rows.for_each(|(index, row)| work(index, row));
-        return Ok(());
-    }
-    threads::install(|| {
-        let rows = values.par_chunks_exact_mut(width).enumerate();
-        rows.for_each(|(index, row)| work(index, row));
-    })
-}
-
-pub fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
 }
 
 /// ln(1 + eˣ), which above 20 is x in single precision.

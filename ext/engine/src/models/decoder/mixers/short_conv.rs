@@ -15,6 +15,7 @@ use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::WIDTH;
+use kernels::cpu::for_each_row;
 
 /// More tokens than any convolution sees.
 pub const MOST_TAPS: usize = 1024;
@@ -82,22 +83,19 @@ impl StateMixer for ShortConvLayer {
     ) -> Result<Tensor> {
         let projected = values(&step.through(index, Part::StateInput, &self.input, x)?)?;
         let channels = self.convolution.inputs();
-        let parts = || {
-            let rows = projected.chunks_exact(3 * channels);
-            rows.map(|row| {
-                (
-                    &row[..channels],
-                    &row[channels..2 * channels],
-                    &row[2 * channels..],
-                )
-            })
+        let part = |row: usize, at: usize| &projected[(3 * row + at) * channels..][..channels];
+        let multiplied = |values: &mut [f32], by: &[f32]| {
+            values.iter_mut().zip(by).for_each(|(x, by)| *x *= by);
         };
-        let gated = parts().flat_map(|(gate, _, x)| gate.iter().zip(x).map(|(gate, x)| gate * x));
-        let gated: Vec<f32> = gated.collect();
+        let mut gated = vec![0.0; projected.len() / 3];
+        for_each_row(&mut gated, channels, 2, |row, gated| {
+            gated.copy_from_slice(part(row, 2));
+            multiplied(gated, part(row, 0));
+        });
         let mut convolved = past.scan((index, 0), &self.convolution, &gated, step.batch)?;
-        for (row, (_, gate, _)) in convolved.chunks_exact_mut(channels).zip(parts()) {
-            row.iter_mut().zip(gate).for_each(|(x, gate)| *x *= gate);
-        }
+        for_each_row(&mut convolved, channels, 1, |row, convolved| {
+            multiplied(convolved, part(row, 1));
+        });
         let convolved = rows(convolved, channels, x)?;
         step.through(index, Part::StateOutput, &self.output, &convolved)
     }

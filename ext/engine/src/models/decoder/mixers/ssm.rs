@@ -3,9 +3,9 @@
 use candle_core::Tensor;
 
 use super::convolution::Convolution;
-use super::shared::{counted, rates, softplus};
+use super::shared::{counted, lane_columns, rates, GATE_COST};
 use super::short_conv::MOST_TAPS;
-use super::{recurrence, rows, silu, values, StateMixer};
+use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
@@ -17,6 +17,8 @@ use crate::models::parts::Part;
 use crate::nn::{elementwise, Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
+use kernels::cpu::scan::{self, MatrixLane, MatrixRule, ScanRows};
+use kernels::cpu::{for_each_row, Isa};
 use kernels::Activation;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -160,31 +162,35 @@ impl Scan for Heads {
     }
 
     fn lanes(&self) -> usize {
-        self.config.heads
+        self.config.inner() / self.lane_outputs()
     }
 
     fn lane_outputs(&self) -> usize {
-        self.config.head_size
+        lane_columns(self.config.head_size)
     }
 
-    /// The state is `[head size, state size]`.
-    fn run(&self, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let (size, kept) = (self.config.head_size, self.config.state_size);
+    /// Of a head's state, `[state size, head size]`, a lane has some columns.
+    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
+        let (columns, kept) = (self.lane_outputs(), self.config.state_size);
         let (inner, shared) = (self.config.inner(), self.config.groups * kept);
-        let group = lane / (self.config.heads / self.config.groups);
-        let (least, most) = self.config.steps;
-        let rows = inputs.chunks_exact(self.inputs());
-        for (row, out) in rows.zip(outputs.chunks_exact_mut(size)) {
-            let x = &row[lane * size..(lane + 1) * size];
-            let into = &row[inner + group * kept..][..kept];
-            let from = &row[inner + shared + group * kept..][..kept];
-            let step = softplus(row[inner + 2 * shared + lane] + self.biases[lane]);
-            let step = step.max(least).min(most);
-            let decay = (step * self.decays[lane]).exp();
-            for ((state, &x), out) in state.chunks_exact_mut(kept).zip(x).zip(out) {
-                *out = recurrence(state, decay, step * x, into, from) + self.skips[lane] * x;
-            }
-        }
+        let head = lane * columns / self.config.head_size;
+        let group = head / (self.config.heads / self.config.groups);
+        let columns = MatrixLane {
+            keys: kept,
+            columns,
+            query: inner + shared + group * kept,
+            key: inner + group * kept,
+            value: lane * columns,
+            rule: MatrixRule::Steps {
+                time: inner + 2 * shared + head,
+                bias: self.biases[head],
+                bounds: self.config.steps,
+                rate: self.decays[head],
+                skip: self.skips[head],
+            },
+        };
+        let width = self.inputs();
+        scan::matrix(isa, &columns, ScanRows { inputs, width }, state, outputs);
     }
 }
 
@@ -216,8 +222,8 @@ impl StateMixer for SsmLayer {
             values(&step.through(index, Part::StateInput, &self.input, &scaled)?)?;
         self.multiply(&mut projected);
         let parts = || projected.chunks_exact(width);
-        let read = parts().flat_map(|row| &row[inner..inner + channels]);
-        let read: Vec<f32> = read.copied().collect();
+        let mut read = Vec::with_capacity(projected.len() / width * channels);
+        parts().for_each(|row| read.extend_from_slice(&row[inner..inner + channels]));
         let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
         let mut scanned = Vec::with_capacity(projected.len() / width * self.heads.inputs());
         for (convolved, row) in convolved.chunks_exact(channels).zip(parts()) {
@@ -225,9 +231,10 @@ impl StateMixer for SsmLayer {
             scanned.extend_from_slice(&row[inner + channels..]);
         }
         let mut given = past.scan((index, 1), &self.heads, &scanned, step.batch)?;
-        for (given, row) in given.chunks_exact_mut(inner).zip(parts()) {
-            self.gate_and_norm(given, &row[..inner]);
-        }
+        let isa = Isa::current()?;
+        for_each_row(&mut given, inner, GATE_COST, |row, given| {
+            self.gate_and_norm(isa, given, &projected[row * width..][..inner]);
+        });
         let given = rows(given, inner, x)?;
         let output = step.through(index, Part::StateOutput, &self.output, &given)?;
         elementwise::scale(&output, config.factors.output)
@@ -252,12 +259,8 @@ impl SsmLayer {
         }
     }
 
-    fn gate_and_norm(&self, row: &mut [f32], gate: &[f32]) {
-        let multiply = |row: &mut [f32]| {
-            for (x, &gate) in row.iter_mut().zip(gate) {
-                *x *= silu(gate);
-            }
-        };
+    fn gate_and_norm(&self, isa: Isa, row: &mut [f32], gate: &[f32]) {
+        let multiply = |row: &mut [f32]| scan::gate(isa, row, gate, Activation::Silu);
         let SsmNorm::Parts { count, before_gate } = self.heads.config.norm else {
             return multiply(row);
         };
@@ -266,11 +269,7 @@ impl SsmLayer {
         }
         let (size, epsilon) = (row.len() / count.max(1), self.heads.config.epsilon);
         for (part, weights) in row.chunks_exact_mut(size).zip(self.norm.chunks_exact(size)) {
-            let squares: f32 = part.iter().map(|x| x * x).sum();
-            let scale = (squares / size as f32 + epsilon).sqrt().recip();
-            for (x, weight) in part.iter_mut().zip(weights) {
-                *x *= scale * weight;
-            }
+            scan::norm(isa, part, weights, epsilon);
         }
         if before_gate {
             multiply(row);
