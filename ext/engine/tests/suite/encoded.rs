@@ -119,9 +119,18 @@ fn numbers_become_the_blocks_that_llama_cpp_makes() {
 
 #[test]
 fn an_importance_matrix_that_does_not_fit_is_refused() {
-    for importance in [vec![1.0; 33], vec![1.0; 96], vec![-1.0; 32], vec![f32::NAN; 32], vec![]] {
+    for importance in [
+        vec![1.0; 33],
+        vec![1.0; 96],
+        vec![-1.0; 32],
+        vec![f32::NAN; 32],
+        vec![],
+    ] {
         let found = quant::quantize(BlockType::Q4_0, &[0.5; 128], Some(&importance));
-        assert!(matches!(found, Err(Error::InvalidInput(_))), "{importance:?}");
+        assert!(
+            matches!(found, Err(Error::InvalidInput(_))),
+            "{importance:?}"
+        );
     }
 }
 

@@ -68,11 +68,11 @@ pub(super) fn fill<U: WithDType>(
     Ok(result)
 }
 
+/// What writes a part of a fresh vector, by its number.
+type WritePart<'a, U> = dyn Fn(usize, &mut [MaybeUninit<U>]) -> Result<()> + Sync + 'a;
+
 /// Runs `work` on every part of a fresh vector, over the pool. Compiled once per element type, not per operation.
-fn each_part<U: Send>(
-    all: &mut [MaybeUninit<U>],
-    work: &(dyn Fn(usize, &mut [MaybeUninit<U>]) -> Result<()> + Sync),
-) -> Result<()> {
+fn each_part<U: Send>(all: &mut [MaybeUninit<U>], work: &WritePart<'_, U>) -> Result<()> {
     let parts = all.par_chunks_mut(CHUNK).enumerate();
     parts.try_for_each(|(index, part)| work(index, part))
 }

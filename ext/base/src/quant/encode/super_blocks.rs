@@ -99,8 +99,9 @@ pub fn q2_k(values: &[f32], importance: Option<Importance<'_>>, block: &mut [u8]
     let width = SMALL_GROUP;
     let mut groups = Groups::new(values, importance, (width, 1.0), (&search, 15));
     groups.put_units(block, 80);
-    for group in 0..SUPER / width {
-        block[group] = groups.scales[group] | groups.minimums[group] << 4;
+    let pairs = groups.scales.iter().zip(&groups.minimums);
+    for (byte, (scale, minimum)) in block.iter_mut().zip(pairs) {
+        *byte = scale | minimum << 4;
     }
     for (at, code) in groups.codes(values, width, 3).into_iter().enumerate() {
         block[16 + 32 * (at / 128) + at % 32] |= code << (2 * (at % 128 / 32));

@@ -97,7 +97,7 @@ pub struct SpanHead {
 enum Last {
     Sum,
     /// A ReLU and a matrix: its transpose, and its bias as a matrix of one row.
-    Matrix(Linear, Linear),
+    Matrix(Box<(Linear, Linear)>),
 }
 
 /// What is known of the words of a window and of labels: spans are scored out of it.
@@ -139,10 +139,10 @@ impl SpanHead {
             if joined.dims().first() != Some(&inputs) {
                 return Err(misfit("spans"));
             }
-            Last::Matrix(
+            Last::Matrix(Box::new((
                 Linear::new(weight.t()?.contiguous()?, None)?,
                 Linear::new(bias.reshape((1, outputs))?, None)?,
-            )
+            )))
         };
         Ok(Self {
             from_start: part(0, None)?,
@@ -168,8 +168,8 @@ impl SpanHead {
         let mut linears: Vec<&Linear> = mlps.into_iter().flatten().flat_map(Mlp::linears).collect();
         linears.extend([&self.from_start, &self.from_end]);
         linears.extend(&self.from_mean);
-        if let Last::Matrix(matrix, bias) = &self.last {
-            linears.extend([matrix, bias]);
+        if let Last::Matrix(both) = &self.last {
+            linears.extend([&both.0, &both.1]);
         }
         linears
             .into_iter()
@@ -184,9 +184,9 @@ impl SpanHead {
         };
         let (keys, offsets, positive) = match &self.last {
             Last::Sum => (values(&labels)?, vec![0.0; labels.dims2()?.0], false),
-            Last::Matrix(matrix, bias) => (
-                values(&plain(matrix, &labels)?)?,
-                values(&plain(bias, &labels)?)?,
+            Last::Matrix(both) => (
+                values(&plain(&both.0, &labels)?)?,
+                values(&plain(&both.1, &labels)?)?,
                 true,
             ),
         };

@@ -65,9 +65,9 @@ pub struct ExtractModel {
 }
 
 enum Head {
-    Spans(SpanHead),
+    Spans(Box<SpanHead>),
     /// With another one that judges the spans which words make.
-    Tokens(TokenHead, Option<SpanHead>),
+    Tokens(Box<TokenHead>, Option<Box<SpanHead>>),
 }
 
 /// The special tokens around a text.
@@ -128,11 +128,11 @@ impl ExtractModel {
         };
         let head = match config.mode {
             SpanMode::Tokens if config.represents_spans => Head::Tokens(
-                TokenHead::read(target)?,
-                Some(SpanHead::read(target, SpanMode::MarkerV0, false)?),
+                Box::new(TokenHead::read(target)?),
+                Some(Box::new(SpanHead::read(target, SpanMode::MarkerV0, false)?)),
             ),
-            SpanMode::Tokens => Head::Tokens(TokenHead::read(target)?, None),
-            mode => Head::Spans(SpanHead::read(target, mode, true)?),
+            SpanMode::Tokens => Head::Tokens(Box::new(TokenHead::read(target)?), None),
+            mode => Head::Spans(Box::new(SpanHead::read(target, mode, true)?)),
         };
         let labels = match &config.labels {
             Some(of_labels) => Some(LabelEncoder::load(
