@@ -311,14 +311,15 @@ impl AttentionShape {
         check_size("number of attention heads", self.head_count, HEADS)?;
         check_size("number of key-value heads", self.kv_head_count, HEADS)?;
         check_size("size of a head", self.head_size, WIDTH)?;
-        check_size("size of a value", self.value_size, 1..=self.head_size)?;
+        check_size("size of a value", self.value_size, WIDTH)?;
         if !self.head_count.is_multiple_of(self.kv_head_count) {
             return Err(format!(
                 "{} attention heads can't share {} key-value heads evenly",
                 self.head_count, self.kv_head_count
             ));
         }
-        check_size("width of attention", self.width(), WIDTH)
+        check_size("width of attention", self.width(), WIDTH)?;
+        check_size("width of values", self.attended_width(), WIDTH)
     }
 }
 

@@ -24,6 +24,9 @@ macro_rules! parts {
             pub sublayers: usize,
             /// The same of the high one of two stacks.
             pub high_layer: &'static str,
+            /// The number of the first layer, and of the first of the high stack.
+            pub first_layer: usize,
+            pub first_high_layer: usize,
             /// Linear weights are stored `[in, out]` (GPT-2).
             pub transposed: bool,
             $(pub $field: &'static str,)*
@@ -35,6 +38,8 @@ macro_rules! parts {
                 layer: "",
                 sublayers: 1,
                 high_layer: "",
+                first_layer: 0,
+                first_high_layer: 0,
                 transposed: false,
                 $($field: "",)*
             };
@@ -275,6 +280,22 @@ parts! {
     StateKeyMix state_key_mix Layer;
     StateValueMix state_value_mix Layer;
     StateGateMix state_gate_mix Layer;
+    StateQueryMix state_query_mix Layer;
+    StateFadingMix state_fading_mix Layer;
+    /// The same of all that a layer makes of them in one tensor, and what RWKV 6 makes shares of and adds to them.
+    StateMixes state_mixes Layer;
+    StateFirstMix state_first_mix Layer;
+    StateMixDown state_mix_down Layer;
+    StateMixUp state_mix_up Layer;
+    /// How much of what a key holds is replaced, how much the values of the first layer count, and factors (RWKV 7).
+    StateRateBias state_rate_bias Layer;
+    StateRateDown state_rate_down Layer;
+    StateRateUp state_rate_up Layer;
+    StateFirstBias state_first_bias Layer;
+    StateFirstDown state_first_down Layer;
+    StateFirstUp state_first_up Layer;
+    StateKeyScale state_key_scale Layer;
+    StateRateScale state_rate_scale Layer;
     UpMix up_mix Layer;
     GateMix gate_mix Layer;
     /// What passes by a state (Mamba).
@@ -441,7 +462,7 @@ impl Names {
 
     /// What the names of a layer's parts may begin with.
     pub fn layers(&self, layer: usize) -> Vec<String> {
-        let layer = (layer / self.sublayers).to_string();
+        let layer = (layer / self.sublayers + self.first_layer).to_string();
         alternatives(self.layer)
             .map(|name| name.replace("{}", &layer))
             .collect()
@@ -456,6 +477,7 @@ impl Names {
     pub const fn of_high_stack(self) -> Self {
         Self {
             layer: self.high_layer,
+            first_layer: self.first_high_layer,
             ..self
         }
     }

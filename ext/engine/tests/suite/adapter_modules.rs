@@ -307,6 +307,59 @@ fn adapters_of_stacked_experts_equal_those_of_single_ones() {
     }
 }
 
+/// Llama 4 keeps the weights of its experts as `[experts, in, out]`, which PEFT takes for `[experts, out, in]`.
+#[test]
+fn adapters_of_llama_4s_experts_equal_merged_weights() {
+    let name = "llama4_text";
+    let description = record(name, "tensors.json");
+    let seed = description["seed"].as_u64().unwrap();
+    let (mut adapter, mut merged) = (Vec::new(), Vec::new());
+    for (tensor, entry) in description["tensors"].as_object().unwrap() {
+        let mut weight = floats(&elements(tensor, seed, entry));
+        let shape: Vec<usize> = numbers(&entry["shape"])
+            .iter()
+            .map(|&n| n as usize)
+            .collect();
+        if let [count, rows, columns] = shape[..] {
+            let [down, up] = [("A", [count * RANK, columns]), ("B", [rows, RANK * count])]
+                .map(|(kind, shape)| Matrix::seeded(&format!("{tensor}.{kind}"), shape, 0.4));
+            for (place, value) in weight.iter_mut().enumerate() {
+                let (expert, rest) = (place / (rows * columns), place % (rows * columns));
+                let (row, column) = (rest / columns, rest % columns);
+                let products = (0..RANK).map(|at| {
+                    up.at(row, at * count + expert) * down.at(expert * RANK + at, column)
+                });
+                *value += ALPHA / RANK as f32 * products.sum::<f32>();
+            }
+            let (layer, part) = tensor.rsplit_once('.').unwrap();
+            let wrapped = if part == "gate_up_proj" {
+                ".base_layer"
+            } else {
+                ""
+            };
+            for (kind, matrix) in [("A", down), ("B", up)] {
+                let name = format!("base_model.model.{layer}{wrapped}.lora_{kind}.weight");
+                adapter.push((name, matrix.shape.to_vec(), f32_bytes(&matrix.values)));
+            }
+        }
+        merged.push((tensor.clone(), shape, f32_bytes(&weight)));
+    }
+    assert!(adapter.len() >= 4);
+    let (base, own, whole) = (checkpoint(name), Folder::new(), checkpoint(name));
+    let config = json!({"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA});
+    own.write("adapter_config.json", config.to_string());
+    own.write("adapter_model.safetensors", file(&adapter));
+    whole.write("model.safetensors", file(&merged));
+    let decoder = read_checkpoint(&base.path(""), DType::F32).unwrap();
+    let adapter = Arc::new(read_adapter(name, &decoder, &own).unwrap());
+    let ids = numbers(&record(name, "expected.json")["cases"][1]["prompt"]);
+    let merged = read_checkpoint(&whole.path(""), DType::F32).unwrap();
+    let expected = logits(&merged, None, &ids);
+    let found = off(&logits(&decoder, Some(adapter), &ids), &expected);
+    assert!(found < TOLERANCE, "{found}");
+    assert!(off(&logits(&decoder, None, &ids), &expected) > 10.0 * TOLERANCE);
+}
+
 /// The adapter of `adapter_folder` as one of the parameters `gate_up_proj` and `down_proj` of all experts. Gate and up
 /// of an expert have their own matrices A, so that the rank of the stack is twice as large.
 fn stacked_folder(experts: &[(String, [usize; 2])]) -> Folder {

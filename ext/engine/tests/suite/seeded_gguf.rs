@@ -36,7 +36,7 @@ fn alone() -> Vec<String> {
 }
 
 /// The number that GGUF has for a type, and the bytes of a value of it.
-fn encoded(kind: &str, value: &Value) -> (u32, Vec<u8>) {
+pub fn encoded(kind: &str, value: &Value) -> (u32, Vec<u8>) {
     if let Some(inner) = kind.strip_prefix("array ") {
         let values = value.as_array().unwrap();
         let elements: Vec<_> = values.iter().map(|value| encoded(inner, value)).collect();
@@ -239,6 +239,23 @@ fn files_of_architectures_without_others_say_what_llama_cpp_says() {
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// A prompt that is read in parts leaves the same states, and so the same bits.
+#[test]
+fn states_of_architectures_without_others_do_not_depend_on_parts() {
+    for name in ["plamo2", "rwkv6", "rwkv6-apart", "rwkv7"] {
+        let name = format!("../gguf_only/{name}");
+        let decoder = read(&gguf(&name).path("model.gguf")).unwrap();
+        let prompt = numbers(&cases(&name)[1]["prompt"]);
+        let rows = |part: usize| -> Vec<Vec<f32>> {
+            in_chunks(&decoder, &prompt, part).to_vec2().unwrap()
+        };
+        let whole = rows(prompt.len());
+        for part in [1, 3, 7] {
+            assert!(rows(part) == whole, "{name} in parts of {part}");
+        }
+    }
 }
 
 /// The fixtures whose logits llama.cpp does not give as transformers does. It takes the two best experts of a group for

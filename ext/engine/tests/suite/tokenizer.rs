@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use engine::{CancelToken, Error};
 use formats::text::tokenizer::{Detail, Input, Tokenizer, Truncation};
 
-use crate::weight_files::{tiny, Folder};
+use crate::seeded_gguf::encoded;
+use crate::weight_files::{tiny, Folder, Gguf};
 
 const KINDS: [&str; 4] = ["wordpiece", "byte_level_bpe", "sentencepiece", "unigram"];
 
@@ -228,4 +229,102 @@ fn clip_is_read_from_its_vocabulary_files_too() {
     );
     let error = Tokenizer::from_directory(directory.parent().unwrap()).unwrap_err();
     assert!(error.to_string().contains("is missing"), "{error}");
+}
+
+/// RWKV's vocabulary as GGUF files have it: bytes, and longer tokens, escaped as Python shows bytes.
+fn world_vocabulary() -> Tokenizer {
+    let longer = [
+        "the",
+        " the",
+        "then",
+        "\n\n",
+        "  ",
+        "    ",
+        "é",
+        "日本",
+        "日",
+        "the quick",
+        " quick brown",
+        "ab",
+        "abc",
+        "abcd",
+        "bcde",
+        "it's",
+        "\\n",
+        "\t\t",
+        "🙂",
+        " \n",
+    ];
+    let escaped = |bytes: &[u8]| -> String {
+        let escaped = bytes.iter().map(|byte| match byte {
+            b'\n' => "\\n".to_owned(),
+            b'\t' => "\\t".to_owned(),
+            b'\r' => "\\r".to_owned(),
+            b'\\' => "\\\\".to_owned(),
+            0x20..=0x7e => char::from(*byte).to_string(),
+            other => format!("\\x{other:02x}"),
+        });
+        escaped.collect()
+    };
+    let bytes = (0..=255u8).map(|byte| escaped(&[byte]));
+    let longer = longer.iter().map(|token| escaped(token.as_bytes()));
+    let tokens: Vec<String> = ["<s>".to_owned()]
+        .into_iter()
+        .chain(bytes)
+        .chain(longer)
+        .collect();
+    let kinds: Vec<u32> = (0..tokens.len())
+        .map(|id| if id == 0 { 3 } else { 1 })
+        .collect();
+    let keys = [
+        ("general.architecture", "string", serde_json::json!("rwkv7")),
+        ("tokenizer.ggml.model", "string", serde_json::json!("rwkv")),
+        (
+            "tokenizer.ggml.tokens",
+            "array string",
+            serde_json::json!(tokens),
+        ),
+        (
+            "tokenizer.ggml.token_type",
+            "array int32",
+            serde_json::json!(kinds),
+        ),
+    ];
+    let mut file = Gguf::new();
+    for (key, kind, value) in keys {
+        let (kind, bytes) = encoded(kind, &value);
+        file = file.key(key, kind, &bytes);
+    }
+    let folder = Folder::new();
+    let path = folder.write("model.gguf", file.bytes());
+    let source =
+        formats::weights::open(&formats::files::model_files::WeightFiles::Gguf(path)).unwrap();
+    Tokenizer::from_gguf(source.metadata()).unwrap()
+}
+
+/// The ids are those that llama.cpp gives for the same file.
+#[test]
+fn the_longest_tokens_of_a_world_vocabulary_are_taken_first() {
+    let tokenizer = world_vocabulary();
+    let cases: [(&str, &[u32]); 4] = [
+        (
+            "the quick brown then abcde",
+            &[266, 33, 99, 115, 112, 120, 111, 258, 111, 33, 270, 102],
+        ),
+        (
+            "it's\n\n\nthe  end\t\t\t",
+            &[272, 260, 11, 257, 261, 102, 111, 101, 274, 10],
+        ),
+        (
+            "日本語 é 🙂🙃 \\n \n",
+            &[
+                264, 233, 171, 159, 33, 263, 33, 275, 241, 160, 154, 132, 33, 273, 276,
+            ],
+        ),
+        ("    x <s> abcabcd", &[262, 121, 33, 0, 33, 269, 270]),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(tokenizer.ids(text, true).unwrap(), expected, "{text}");
+        assert_eq!(tokenizer.decode(expected, false).unwrap(), text);
+    }
 }

@@ -359,14 +359,18 @@ pub fn stacks(layer: &Layer, config: &DecoderConfig) -> Vec<Vec<Module>> {
         _ => layer.postponed.as_ref(),
     };
     let mlps = own.map_or(&[][..], |layer| &layer.experts[..]);
-    let layout = config.experts.as_ref().map(|experts| experts.layout);
-    let interleaved = matches!(
-        layout,
-        Some(ExpertLayout::Fused {
-            interleaved: true,
-            ..
-        })
-    );
+    // gpt-oss has gate and up in turns, which GGUF files keep apart.
+    let interleaved = config.experts.as_ref().is_some_and(|experts| {
+        let layout = experts.layout;
+        let in_turns = matches!(
+            layout,
+            ExpertLayout::Fused {
+                interleaved: true,
+                ..
+            }
+        );
+        in_turns || experts.glu.is_some()
+    });
     let inputs = mlps.iter().enumerate().map(|(number, mlp)| {
         let at = places(&mlp.input, |matrix| {
             Slot::MlpInput(MlpOf::Expert(number), matrix)

@@ -232,6 +232,7 @@ impl AttentionLayer {
         let (query, key, value) = (parts.next(), parts.next(), parts.next());
         let query = query.ok_or_else(|| Error::Internal("attention without queries".into()))?;
         let query = clamped(normalized_heads(query, norms.0)?)?;
+        let query = widened(query, shape)?;
         if let KvSource::Layer(source) = shape.kv {
             return Ok(Projected::plain(query, Keys::Of(source)));
         }
@@ -240,12 +241,18 @@ impl AttentionLayer {
             value.unwrap_or_else(|| key.clone()),
             self.value_norm.as_ref(),
         )?;
-        let mut value = elementwise::scale(&clamped(value)?, config.value_scale)?;
-        if shape.value_size < shape.head_size {
-            value = value.pad_with_zeros(2, 0, shape.head_size - shape.value_size)?;
-        }
+        let value = elementwise::scale(&clamped(value)?, config.value_scale)?;
         let key = clamped(normalized_heads(key, norms.1)?)?;
+        let (key, value) = (widened(key, shape)?, widened(value, shape)?);
         Ok(Projected::plain(query, Keys::Own(key, value)))
+    }
+}
+
+/// With zeros behind, so that queries, keys and values are as wide as each other.
+fn widened(x: Tensor, shape: LayerShape) -> Result<Tensor> {
+    match shape.stored_size() - x.dim(2)? {
+        0 => Ok(x),
+        missing => Ok(x.pad_with_zeros(2, 0, missing)?),
     }
 }
 

@@ -99,6 +99,8 @@ pub enum Past<'a> {
         pool: &'a mut KvPool,
         batch: PagedBatch,
         wholes: Vec<Whole>,
+        /// See [`Past::first_values`].
+        first_values: Vec<f32>,
         /// Of each piece's sequence, where layers keep states.
         states: Vec<&'a mut SequenceState>,
     },
@@ -115,6 +117,8 @@ pub struct Whole {
 pub struct Kept {
     wanted: Vec<usize>,
     stored: HashMap<usize, (Tensor, Tensor)>,
+    /// See [`Past::first_values`].
+    first_values: Vec<f32>,
 }
 
 /// What a layer attends to.
@@ -150,9 +154,17 @@ impl Past<'_> {
     pub fn none(config: &DecoderConfig) -> Self {
         let kept = Kept {
             wanted: config.shared_layers(),
-            stored: HashMap::new(),
+            ..Kept::default()
         };
         Self::None(kept, StateLayout::new(config))
+    }
+
+    /// What the first layer leaves for all others of this forward, `[tokens, hidden]` (RWKV 7).
+    pub fn first_values(&mut self) -> &mut Vec<f32> {
+        match self {
+            Self::None(kept, _) => &mut kept.first_values,
+            Self::Paged { first_values, .. } => first_values,
+        }
     }
 
     /// How well the keys of a layer's indexer fit each token, given those of a batch's own tokens, its queries and

@@ -193,6 +193,8 @@ pub enum ResidualWeights {
     /// After every so many layers the stream is halved, and so is all that later layers add (RWKV).
     Halved {
         every: usize,
+        /// Whether that is part of the weights (GGUF).
+        stored: bool,
     },
 }
 

@@ -243,7 +243,8 @@ fn branch(
             };
             (Some(factor(parameters, kept)?), scale)
         }
-        ResidualWeights::Halved { every } => {
+        ResidualWeights::Halved { stored: true, .. } => (None, 1.0),
+        ResidualWeights::Halved { every, .. } => {
             let halvings = weights.layer / every.max(1);
             (None, 0.5_f32.powi(halvings.min(128) as i32))
         }
@@ -275,7 +276,7 @@ fn layer_scale(
             let place = Part::LayerScale.at(index);
             parameters.shaped(place, &[1]).map(Some)
         }
-        ResidualWeights::Halved { every } if (index + 1).is_multiple_of(every) => {
+        ResidualWeights::Halved { every, .. } if (index + 1).is_multiple_of(every) => {
             factor(parameters, 0.5).map(Some)
         }
         _ => Ok(None),

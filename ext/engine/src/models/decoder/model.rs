@@ -183,7 +183,7 @@ impl Decoder {
         let attending = (0..self.config.layer_count).filter(attends);
         // Where all are alike, one stands for all.
         for layer in attending.take(self.config.shapes.len().max(1)) {
-            let width = self.config.shape(layer).head_size;
+            let width = self.config.shape(layer).stored_size();
             inventory.add_attention(&self.device, self.dtype, width)?;
         }
         Ok(inventory)
@@ -398,6 +398,7 @@ impl Decoder {
             pool,
             batch: paged,
             wholes,
+            first_values: Vec::new(),
             states: states.collect(),
         };
         let hidden = self.run(&batch, past, adapter.as_deref(), cancel)?;

@@ -412,10 +412,17 @@ impl Reader<'_> {
         };
         let stacks = adaptable::stacks(&self.decoder.layers()[layer], config);
         let mut named = ["gate_up_proj", "down_proj"].iter().zip(&stacks);
+        // PEFT takes the inputs of Llama 4's experts for their outputs.
+        let turned = config.experts.as_ref().is_some_and(|one| one.weighs_input);
         let stack = named.find(|(_, stack)| {
             stack.first().is_some_and(|first| {
-                down_shape.get(1) == Some(&first.inputs)
-                    && up_shape.first() == Some(&first.outputs())
+                let (inputs, outputs) = if turned {
+                    (first.outputs(), first.inputs)
+                } else {
+                    (first.inputs, first.outputs())
+                };
+                down_shape.get(1) == Some(&inputs)
+                    && up_shape.first() == Some(&outputs)
                     && down_shape[0].is_multiple_of(stack.len())
             })
         });
@@ -423,18 +430,21 @@ impl Reader<'_> {
             return Err(self.misfit(down, &down_shape, module));
         };
         let (count, rank) = (stack.len(), rows / stack.len());
-        let (inputs, outputs) = (stack[0].inputs, stack[0].outputs());
         if rank == 0 {
             return Err(self.misfit(down, &down_shape, module));
         }
+        let (inputs, outputs) = (down_shape[1], up_shape[0]);
         let down = self.tensor(down, [*rows, inputs])?;
         let up = self.tensor(up, [outputs, *rows])?;
         let scale = self.scale(&format!("{container}.{name}"), rank)?;
         let up = (up * f64::from(scale))?;
         let up = up.reshape((outputs, rank, count))?;
         for (number, expert) in stack.iter().enumerate() {
-            let down = down.narrow(0, number * rank, rank)?;
-            let up = up.narrow(2, number, 1)?.squeeze(2)?.contiguous()?;
+            let mut down = down.narrow(0, number * rank, rank)?;
+            let mut up = up.narrow(2, number, 1)?.squeeze(2)?.contiguous()?;
+            if turned {
+                (down, up) = (up.t()?.contiguous()?, down.t()?.contiguous()?);
+            }
             found.add(Some(layer), &expert.pieces, &down, &up)?;
         }
         Ok(())

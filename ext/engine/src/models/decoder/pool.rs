@@ -440,11 +440,11 @@ fn storing(config: &DecoderConfig) -> impl Iterator<Item = usize> + '_ {
     layers.filter(|&layer| config.sublayers(layer).attention)
 }
 
-/// Values that are narrower than keys are stored as wide.
+/// Keys and values are stored as wide as the wider of them.
 fn kv_shape(config: &DecoderConfig, layer: usize) -> KvShape {
     let shape = config.shape(layer);
     KvShape {
         heads: shape.kv_head_count,
-        width: shape.head_size,
+        width: shape.stored_size(),
     }
 }

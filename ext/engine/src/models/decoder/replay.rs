@@ -363,6 +363,7 @@ impl Decoder {
             pool,
             batch: paged,
             wholes: Vec::new(),
+            first_values: Vec::new(),
             states: Vec::new(),
         };
         let hidden = self.run_layers(Stream::new(embedded), past, &step)?;

@@ -10,7 +10,7 @@ pub struct LayerShape {
     pub kv_head_count: usize,
     /// Of queries and keys.
     pub head_size: usize,
-    /// Of values, at most that of keys.
+    /// Of values.
     pub value_size: usize,
     pub kv: KvSource,
 }
@@ -23,6 +23,13 @@ pub enum KvSource {
     KeysAlone,
     /// The layer reads those that an earlier layer has stored (Gemma 3n and 4).
     Layer(usize),
+}
+
+impl LayerShape {
+    /// The width of a head where keys and values are stored side by side: the narrower of them end in zeros.
+    pub fn stored_size(&self) -> usize {
+        self.head_size.max(self.value_size)
+    }
 }
 
 impl DecoderConfig {

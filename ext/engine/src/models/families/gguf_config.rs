@@ -47,7 +47,8 @@ const COMMON: &[Word] = &[
 const FULL: &str = "full_attention";
 
 /// Tensors that show that a layer keeps a state.
-const STATES: [&[&str]; 4] = [
+const STATES: [&[&str]; 5] = [
+    &["time_mix_key.weight"],
     &["ssm_conv1d.weight"],
     &["ssm_conv1d_q.weight"],
     &["shortconv.conv.weight"],
@@ -258,7 +259,8 @@ impl GgufFile<'_> {
             }
             let sizes = (self.opt_size(size)?, self.opt_size("attention.key_length")?);
             if let (Some(size), Some(head)) = sizes {
-                let share = size as f64 / head.max(1) as f64;
+                // What is cut off later must not be less by rounding.
+                let share = ((size as f64 + 0.5) / head.max(1) as f64).min(1.0);
                 words.insert("partial_rotary_factor".into(), json!(share));
             }
             Ok(words)
@@ -267,7 +269,9 @@ impl GgufFile<'_> {
         if let Some(Value::Object(scaling)) = self.scaling_words()? {
             full.extend(scaling);
         }
-        let sliding = rope("rope.freq_base_swa", "rope.dimension_count_swa")?;
+        let own = "rope.dimension_count_swa";
+        let own = self.opt_size(own)?.map_or("rope.dimension_count", |_| own);
+        let sliding = rope("rope.freq_base_swa", own)?;
         Ok(json!({"full_attention": full, "sliding_attention": sliding}))
     }
 

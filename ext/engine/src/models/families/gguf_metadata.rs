@@ -253,6 +253,9 @@ impl<'a> GgufFile<'a> {
         let has = |layer: &usize, name: &str| self.has(&format!("blk.{layer}.{name}"));
         let first = layers.find(|layer| has(layer, "ffn_up") || has(layer, "ffn_gate_inp"));
         let first = first.unwrap_or(0);
+        if has(&first, "channel_mix_key") {
+            return Ok(MlpKind::Plain);
+        }
         if has(&first, "ffn_gate") || has(&first, "ffn_gate_inp") {
             return Ok(MlpKind::Gated);
         }

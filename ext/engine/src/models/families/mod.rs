@@ -27,8 +27,8 @@ use crate::models::decoder::config::{
 };
 use crate::models::decoder::lanes::LaneConfig;
 use crate::models::decoder::mixers::{
-    DeltaRule, Fading, LinearAttention, Rglru, Rwkv, Selective, ShortConv, Ssm, SsmFactors,
-    SsmNorm, StateKind, Sublayers,
+    DeltaRule, Fading, Generation, LinearAttention, Rglru, Rwkv, RwkvHeads, SelectedHeads,
+    Selective, ShortConv, Ssm, SsmFactors, SsmNorm, StateKind, Sublayers,
 };
 use crate::models::decoder::plain::DecoderSizes;
 use crate::models::decoder::shapes::{KvSource, LayerShape};

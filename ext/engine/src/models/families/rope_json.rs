@@ -184,8 +184,6 @@ fn scaling(raw: &RawConfig, parameters: &RawConfig, rotary_size: usize) -> Resul
                 }
                 Ok(divisors.into_iter().map(|divisor| divisor as f32).collect())
             };
-            // These checkpoints state the factor by their two lengths.
-            let factor = longest as f32 / original as f32;
             let default = if factor <= 1.0 {
                 1.0
             } else {

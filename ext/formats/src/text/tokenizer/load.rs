@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::AddedToken;
 
+use super::longest_match::LongestMatch;
 use super::sentence_piece::{self, Built, Unknown};
 use super::special_tokens::{content_of, ROLES};
 use super::{engine_error, guard, vocabulary_files, Shared, SpecialTokens, Tokenizer};
@@ -152,6 +153,8 @@ pub(super) struct Parts {
     pub bytes: usize,
     /// Which ids stand for the unknown token.
     pub unknown: Option<Unknown>,
+    /// What cuts texts in place of the model.
+    pub longest: Option<LongestMatch>,
 }
 
 impl Parts {
@@ -171,6 +174,7 @@ impl Parts {
                 source: self.source,
                 bytes: self.bytes,
                 unknown: self.unknown,
+                longest: self.longest,
             }),
             truncation: None,
             padding: None,
@@ -190,6 +194,7 @@ pub(super) fn from_file(path: &Path) -> Result<Tokenizer> {
         source: path.to_owned(),
         bytes,
         unknown: None,
+        longest: None,
     }
     .into_tokenizer()
 }
@@ -216,6 +221,7 @@ pub(super) fn from_files(files: &TokenizerFiles) -> Result<Tokenizer> {
         core,
         bytes,
         unknown,
+        longest: None,
     }
     .into_tokenizer()
 }

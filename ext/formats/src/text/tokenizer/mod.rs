@@ -7,6 +7,7 @@
 mod gguf;
 mod guard;
 mod load;
+mod longest_match;
 mod options;
 mod sentence_piece;
 mod special_tokens;
@@ -32,6 +33,7 @@ pub use token_bytes::{CharacterStream, TokenBytes};
 pub use tokenizers::Encoding;
 
 use guard::Bounded;
+use longest_match::LongestMatch;
 
 use crate::files::hub::Access;
 use crate::files::model_files::{ModelFiles, WeightFiles};
@@ -97,6 +99,8 @@ struct Shared {
     bytes: usize,
     /// Ids that stand for the unknown token.
     unknown: Option<sentence_piece::Unknown>,
+    /// In place of how the model cuts texts.
+    longest: Option<LongestMatch>,
 }
 
 impl Tokenizer {
@@ -407,7 +411,10 @@ impl Tokenizer {
             }
             let tokenize = |piece: &NormalizedString| {
                 check()?;
-                let mut tokens = core.get_model().tokenize(piece.get())?;
+                let mut tokens = match &self.shared.longest {
+                    Some(longest) => longest.tokenize(core.get_model(), piece.get())?,
+                    None => core.get_model().tokenize(piece.get())?,
+                };
                 if let Some(unknown) = self.shared.unknown {
                     for token in tokens.iter_mut().filter(|token| token.id >= unknown.from) {
                         token.id = unknown.id;

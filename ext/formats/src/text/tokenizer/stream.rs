@@ -451,6 +451,18 @@ fn character_bytes() -> &'static HashMap<char, u8> {
     })
 }
 
+/// Bytes as byte-level vocabularies write them.
+pub(super) fn characters_of(bytes: &[u8]) -> String {
+    static TABLE: OnceLock<HashMap<u8, char>> = OnceLock::new();
+    let pairs = || {
+        character_bytes()
+            .iter()
+            .map(|(character, byte)| (*byte, *character))
+    };
+    let table = TABLE.get_or_init(|| pairs().collect());
+    bytes.iter().filter_map(|byte| table.get(byte)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -143,7 +143,8 @@ impl StateMixer for LinearAttentionLayer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
-        let qkv = step.activated(index, Part::StateQkv, &self.qkv, x, Activation::Silu)?;
+        let function = step.config.mlp.activation;
+        let qkv = step.activated(index, Part::StateQkv, &self.qkv, x, function)?;
         let qkv = values(&qkv)?;
         let read = past.scan((index, 0), self, &qkv, step.batch)?;
         let read = self.norm.forward(&rows(read, self.config.width(), x)?)?;

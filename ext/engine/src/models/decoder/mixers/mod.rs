@@ -5,6 +5,8 @@ mod delta_rule;
 mod linear_attention;
 mod rglru;
 mod rwkv;
+mod rwkv_heads;
+mod selected_heads;
 mod selective;
 mod shared;
 mod short_conv;
@@ -31,6 +33,8 @@ pub use delta_rule::{DeltaRule, Fading};
 pub use linear_attention::LinearAttention;
 pub use rglru::Rglru;
 pub use rwkv::Rwkv;
+pub use rwkv_heads::{Generation, RwkvHeads};
+pub use selected_heads::SelectedHeads;
 pub use selective::Selective;
 pub use short_conv::ShortConv;
 pub use ssm::{Ssm, SsmFactors, SsmNorm};
@@ -69,6 +73,8 @@ pub enum StateKind {
     LinearAttention(LinearAttention),
     Rglru(Rglru),
     Rwkv(Rwkv),
+    RwkvHeads(RwkvHeads),
+    SelectedHeads(SelectedHeads),
     Ssm(Ssm),
     Selective(Selective),
 }
@@ -82,6 +88,8 @@ impl StateKind {
             Self::LinearAttention(one) => one.sizes(),
             Self::Rglru(one) => one.sizes(),
             Self::Rwkv(one) => one.sizes(),
+            Self::RwkvHeads(one) => one.sizes(),
+            Self::SelectedHeads(one) => one.sizes(),
             Self::Ssm(one) => one.sizes(),
             Self::Selective(one) => one.sizes(),
         }
@@ -94,6 +102,8 @@ impl StateKind {
             Self::LinearAttention(one) => one.check(),
             Self::Rglru(one) => one.check(),
             Self::Rwkv(one) => one.check(),
+            Self::RwkvHeads(one) => one.check(),
+            Self::SelectedHeads(one) => one.check(),
             Self::Ssm(one) => one.check(),
             Self::Selective(one) => one.check(),
         }
@@ -111,6 +121,8 @@ impl StateKind {
             Self::LinearAttention(one) => one.load(parameters, index, config),
             Self::Rglru(one) => one.load(parameters, index, config),
             Self::Rwkv(one) => one.load(parameters, index),
+            Self::RwkvHeads(one) => one.load(parameters, index),
+            Self::SelectedHeads(one) => one.load(parameters, index, config),
             Self::Ssm(one) => one.load(parameters, index, config),
             Self::Selective(one) => one.load(parameters, index, config),
         }
@@ -126,6 +138,7 @@ impl StateKind {
     ) -> Result<Option<Box<dyn StateMixer>>> {
         match self {
             Self::Rwkv(one) => one.load_mlp(parameters, index).map(Some),
+            Self::RwkvHeads(one) => one.load_mlp(parameters, index).map(Some),
             _ => Ok(None),
         }
     }

@@ -43,6 +43,22 @@ impl Rwkv {
     }
 }
 
+/// What a checkpoint stores of a mixture: how much the token itself counts, or the one before it.
+#[derive(Clone, Copy)]
+pub(super) enum Share {
+    Own,
+    Before,
+}
+
+impl Share {
+    fn own(self, stored: Vec<f32>) -> Vec<f32> {
+        match self {
+            Self::Own => stored,
+            Self::Before => stored.into_iter().map(|share| 1.0 - share).collect(),
+        }
+    }
+}
+
 /// Mixes tokens with those before them and leads them through a matrix.
 struct Shifted {
     /// How much the token itself counts.
@@ -56,11 +72,11 @@ impl Shifted {
         parameters: &Parameters<'_>,
         index: usize,
         [mix, linear]: [Part; 2],
-        inputs: usize,
-        outputs: usize,
+        (inputs, outputs): (usize, usize),
+        share: Share,
     ) -> Result<Self> {
         Ok(Self {
-            own: counted(parameters, mix.at(index), inputs)?,
+            own: share.own(counted(parameters, mix.at(index), inputs)?),
             part: linear,
             linear: parameters.linear(linear.at(index), inputs, outputs)?,
         })
@@ -99,7 +115,7 @@ impl Shifted {
 }
 
 /// The token before each, in so many channels.
-struct Before(usize);
+pub(super) struct Before(pub usize);
 
 impl Scan for Before {
     fn inputs(&self) -> usize {
@@ -138,7 +154,8 @@ struct RwkvLayer {
 impl Rwkv {
     pub fn load(&self, parameters: &Parameters<'_>, index: usize) -> Result<Box<dyn StateMixer>> {
         let Self { hidden, width, .. } = *self;
-        let shifted = |parts| Shifted::load(parameters, index, parts, hidden, width);
+        let sizes = (hidden, width);
+        let shifted = |parts| Shifted::load(parameters, index, parts, sizes, Share::Own);
         let fading = counted(parameters, Part::StateDecay.at(index), width)?;
         Ok(Box::new(RwkvLayer {
             config: *self,
@@ -222,9 +239,10 @@ impl Scan for RwkvLayer {
 
 /// The MLP of a layer, which also reads the token before each.
 struct RwkvMlp {
-    config: Rwkv,
+    hidden: usize,
     up: Shifted,
-    receptance: Shifted,
+    /// What the result is multiplied by; RWKV 7 has none.
+    receptance: Option<Shifted>,
     down: Linear,
 }
 
@@ -234,29 +252,44 @@ impl Rwkv {
         parameters: &Parameters<'_>,
         index: usize,
     ) -> Result<Box<dyn StateMixer>> {
-        let Self { hidden, inner, .. } = *self;
-        let shifted = |parts, outputs| Shifted::load(parameters, index, parts, hidden, outputs);
-        Ok(Box::new(RwkvMlp {
-            config: *self,
-            up: shifted([Part::UpMix, Part::Up], inner)?,
-            receptance: shifted([Part::GateMix, Part::Gate], hidden)?,
-            down: parameters.linear(Part::Down.at(index), inner, hidden)?,
-        }))
+        let sizes = (self.hidden, self.inner);
+        load_mlp(parameters, index, sizes, Share::Own, true)
     }
+}
+
+/// The MLP of a layer of this hidden size and width.
+pub(super) fn load_mlp(
+    parameters: &Parameters<'_>,
+    index: usize,
+    (hidden, inner): (usize, usize),
+    share: Share,
+    gated: bool,
+) -> Result<Box<dyn StateMixer>> {
+    let shifted =
+        |parts, outputs| Shifted::load(parameters, index, parts, (hidden, outputs), share);
+    Ok(Box::new(RwkvMlp {
+        hidden,
+        up: shifted([Part::UpMix, Part::Up], inner)?,
+        receptance: gated
+            .then(|| shifted([Part::GateMix, Part::Gate], hidden))
+            .transpose()?,
+        down: parameters.linear(Part::Down.at(index), inner, hidden)?,
+    }))
 }
 
 impl StateMixer for RwkvMlp {
     fn list(&self, inventory: &mut Inventory) -> Result<()> {
-        let linears = [&self.up.linear, &self.receptance.linear, &self.down];
-        linears
+        let receptance = self.receptance.iter().map(|one| &one.linear);
+        [&self.up.linear, &self.down]
             .into_iter()
+            .chain(receptance)
             .try_for_each(|linear| inventory.add_linear(linear))
     }
 
     fn modules(&self) -> Vec<Module> {
-        let shifted = [&self.up, &self.receptance].map(Shifted::module);
+        let shifted = [&self.up].into_iter().chain(&self.receptance);
         let down = Module::single(Part::Down, 0, &self.down);
-        shifted.into_iter().chain([down]).collect()
+        shifted.map(Shifted::module).chain([down]).collect()
     }
 
     fn forward(
@@ -267,14 +300,17 @@ impl StateMixer for RwkvMlp {
         step: &Step<'_>,
     ) -> Result<Tensor> {
         let given = values(x)?;
-        let before = Before(self.config.hidden);
+        let before = Before(self.hidden);
         let before = past.scan((index, 2), &before, &given, step.batch)?;
         let given = (&given[..], &before[..]);
         let inner = self
             .up
             .forward(index, x, given, step, Some(Activation::ReluSquared))?;
-        let receptance = self.receptance.forward(index, x, given, step, None)?;
-        let given = step.through(index, Part::Down, &self.down, &inner)?;
-        kernels::gated(&receptance, &given, Activation::Sigmoid)
+        let result = step.through(index, Part::Down, &self.down, &inner)?;
+        let Some(receptance) = &self.receptance else {
+            return Ok(result);
+        };
+        let receptance = receptance.forward(index, x, given, step, None)?;
+        kernels::gated(&receptance, &result, Activation::Sigmoid)
     }
 }

@@ -103,6 +103,14 @@ pub fn side_by_side<const COUNT: usize>(
     out
 }
 
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+pub fn silu(x: f32) -> f32 {
+    x * sigmoid(x)
+}
+
 /// ln(1 + eˣ), which above 20 is x in single precision.
 pub fn softplus(x: f32) -> f32 {
     if x > 20.0 {

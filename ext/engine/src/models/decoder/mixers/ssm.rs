@@ -70,7 +70,7 @@ impl SsmFactors {
 
 impl Ssm {
     /// The width of what is scanned.
-    fn inner(&self) -> usize {
+    pub fn inner(&self) -> usize {
         self.heads * self.head_size
     }
 
@@ -149,11 +149,11 @@ struct SsmLayer {
 }
 
 /// The scan of what the convolution gives and of time steps.
-struct Heads {
-    decays: Vec<f32>,
-    skips: Vec<f32>,
-    biases: Vec<f32>,
-    config: Ssm,
+pub(super) struct Heads {
+    pub decays: Vec<f32>,
+    pub skips: Vec<f32>,
+    pub biases: Vec<f32>,
+    pub config: Ssm,
 }
 
 impl Scan for Heads {

@@ -30,5 +30,23 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         output_gate: "self_attn.gate_proj",
         ..LLAMA
     },
-    gguf: None,
+    gguf: gguf_named(
+        "hrm_text",
+        |file| {
+            let words = [
+                ("hrm.layers_per_stack", "num_layers_per_stack"),
+                ("hrm.h_cycles", "H_cycles"),
+                ("hrm.l_cycles", "L_cycles"),
+            ];
+            // Files without a factor multiply by none.
+            let said = json!({"embedding_scale": 1.0});
+            file.like_with(FAMILY.config, &words, said)
+        },
+        |config| Names {
+            high_layer: GGUF.layer,
+            first_high_layer: config.stacks.map_or(0, |stacks| stacks.layers),
+            low_start: "hrm.z_l_init",
+            ..GGUF
+        },
+    ),
 };

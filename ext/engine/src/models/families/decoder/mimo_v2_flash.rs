@@ -42,5 +42,18 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         router_bias: "mlp.gate.e_score_correction_bias",
         ..LLAMA
     },
-    gguf: None,
+    gguf: gguf("mimo2", |file| {
+        let scale = file.number("attention.value_scale")?.unwrap_or(1.0);
+        let said = json!({
+            "rope_parameters": file.ropes_by_type()?, "attention_value_scale": scale,
+            "v_head_dim": file.opt_size("attention.value_length")?,
+        });
+        let mut config = file.like_with(FAMILY.config, &[], said)?;
+        let heads = file.sizes("attention.head_count_kv")?;
+        for (layer, shape) in config.shapes.iter_mut().enumerate() {
+            let own = heads.get(layer).or(heads.first());
+            shape.kv_head_count = *own.unwrap_or(&shape.head_count);
+        }
+        Ok(config)
+    }),
 };

@@ -105,6 +105,7 @@ mod persimmon;
 mod phi;
 mod phi3;
 mod phimoe;
+mod plamo2;
 mod qwen2;
 mod qwen2_moe;
 mod qwen2_vl;
@@ -116,6 +117,7 @@ mod qwen3_vl;
 mod recurrent_gemma;
 mod refact;
 mod rwkv;
+mod rwkv6;
 mod seed_oss;
 mod smollm3;
 mod solar_open;
@@ -238,6 +240,8 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     minimax::FAMILY,
     recurrent_gemma::FAMILY,
     rwkv::FAMILY,
+    rwkv6::FAMILY,
+    plamo2::FAMILY,
     orion::FAMILY,
     minicpm::FAMILY,
     baichuan::FAMILY,

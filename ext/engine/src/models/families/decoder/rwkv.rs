@@ -18,6 +18,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         if every >= 1.0 {
             config.residual_weights = ResidualWeights::Halved {
                 every: every as usize,
+                stored: false,
             };
         }
         config.sublayers = vec![Sublayers::STATE; config.layer_count];

@@ -93,6 +93,47 @@ pub const MINIMAX: Names = Names {
     ..NAMES
 };
 
+/// RWKV 6 and 7.
+pub const RWKV: Names = Names {
+    mlp_norm: "attn_norm_2",
+    state_query: "time_mix_receptance",
+    state_key: "time_mix_key",
+    state_value: "time_mix_value",
+    state_gate: "time_mix_gate",
+    state_output: "time_mix_output",
+    state_norm: "time_mix_ln",
+    state_decay: "time_mix_decay|time_mix_w0",
+    state_fading_down: "time_mix_decay_w1|time_mix_w1",
+    state_fading_up: "time_mix_decay_w2|time_mix_w2",
+    state_step_bias: "time_mix_first",
+    state_mixes: "time_mix_lerp_fused",
+    state_first_mix: "time_mix_lerp_x",
+    state_fading_mix: "time_mix_lerp_w",
+    state_key_mix: "time_mix_lerp_k",
+    state_value_mix: "time_mix_lerp_v",
+    state_query_mix: "time_mix_lerp_r",
+    state_gate_mix: "time_mix_lerp_g",
+    state_mix_down: "time_mix_w1",
+    state_mix_up: "time_mix_w2",
+    state_rate_bias: "time_mix_a0",
+    state_rate_down: "time_mix_a1",
+    state_rate_up: "time_mix_a2",
+    state_first_bias: "time_mix_v0",
+    state_first_down: "time_mix_v1",
+    state_first_up: "time_mix_v2",
+    state_gate_down: "time_mix_g1",
+    state_gate_up: "time_mix_g2",
+    state_key_scale: "time_mix_k_k",
+    state_rate_scale: "time_mix_k_a",
+    state_skip: "time_mix_r_k",
+    up_mix: "channel_mix_lerp_k",
+    gate_mix: "channel_mix_lerp_r",
+    up: "channel_mix_key",
+    gate: "channel_mix_receptance",
+    down: "channel_mix_value",
+    ..NAMES
+};
+
 /// The heads of states are as large as the width allows, whatever those of attention are.
 fn mamba_heads() -> serde_json::Value {
     json!({"mamba_d_head": "auto"})
@@ -160,9 +201,8 @@ pub fn nemotron(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     let words = [MAMBA, &[("moe_latent_size", "moe_latent_size")]];
     let mut config = file.like_with(nemotron_h::FAMILY.config, &words.concat(), said)?;
     config.mlp.kind = MlpKind::Plain;
-    // Adapters of its MLPs are not placed as the checkpoint has them.
-    config.row_order = RowOrder::Changed;
-    Ok(config)
+    // It rotates nothing, and rows are put side by side all the same.
+    Ok(neighbours(config))
 }
 
 /// The width of values is said for all heads together.
@@ -224,4 +264,20 @@ pub fn minimax(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     let mut config = file.like_with(minimax::FAMILY.config, &[], said)?;
     config.residual_scale = 1.0;
     Ok(config)
+}
+
+/// What is stored ready for use is divided where the stream is halved, unlike in checkpoints that adapters are made for.
+pub fn rwkv(file: &GgufFile<'_>) -> Result<DecoderConfig> {
+    let words = [
+        ("wkv.head_size", "head_size"),
+        ("feed_forward_length", "intermediate_size"),
+        ("rescale_every_n_layers", "rescale_every"),
+    ];
+    let mut config = file.like(rwkv6::FAMILY.config, &words)?;
+    config.row_order = RowOrder::Changed;
+    Ok(config)
+}
+
+pub fn plamo2(file: &GgufFile<'_>) -> Result<DecoderConfig> {
+    file.like_with(plamo2::FAMILY.config, MAMBA, mamba_heads())
 }

@@ -49,7 +49,13 @@ struct Flags {
 pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer> {
     let vocabulary = Vocabulary::read(metadata)?;
     let model = metadata.str("tokenizer.ggml.model")?;
+    let mut longest = None;
     let mut core = match model {
+        "rwkv" => {
+            let (core, found) = models::longest_match(&vocabulary)?;
+            longest = Some(found);
+            core
+        }
         "gpt2" => models::byte_level_bpe(&vocabulary)?,
         "llama" => models::sentence_piece_bpe(&vocabulary)?,
         "gemma4" => models::spaced_bpe(&vocabulary)?,
@@ -59,7 +65,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer> {
             return Err(Error::unsupported(
                 metadata.file(),
                 format_args!(
-                    "its tokenizer is of the kind {other:?}; gpt2, llama, gemma4, bert and t5 are known. \
+                    "its tokenizer is of the kind {other:?}; gpt2, llama, gemma4, bert, t5 and rwkv are known. \
                      Pass tokenizer: with the id of the original model"
                 ),
             ))
@@ -79,6 +85,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer> {
             .sum(),
         source: metadata.file().to_owned(),
         unknown: None,
+        longest,
     }
     .into_tokenizer()
 }

@@ -1,4 +1,4 @@
-//! The five kinds of vocabulary that GGUF knows, as pipelines of the `tokenizers` crate.
+//! The six kinds of vocabulary that GGUF knows, as pipelines of the `tokenizers` crate.
 
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
@@ -21,7 +21,9 @@ use tokenizers::{DecoderWrapper, NormalizerWrapper};
 use super::pre_tokenizer::{lines, Rules};
 use super::{kind, Flags, Vocabulary};
 use crate::text::tokenizer::load::boundary_template;
+use crate::text::tokenizer::longest_match::{unescaped, LongestMatch};
 use crate::text::tokenizer::sentence_piece::scored_merges;
+use crate::text::tokenizer::stream::characters_of;
 use crate::text::tokenizer::{engine_error, guard};
 use crate::{Error, Result};
 
@@ -258,6 +260,31 @@ pub(super) fn unigram(vocabulary: &Vocabulary<'_>) -> Result<tokenizers::Tokeniz
     core.with_decoder(Some(Metaspace::new(SPACE, scheme, true)));
     add_boundaries(&mut core, vocabulary, flags)?;
     Ok(core)
+}
+
+/// RWKV's: tokens are bytes, and texts are cut into the longest that fit.
+pub(super) fn longest_match(
+    vocabulary: &Vocabulary<'_>,
+) -> Result<(tokenizers::Tokenizer, LongestMatch)> {
+    let flags = vocabulary.flags(Flags {
+        add_bos: false,
+        add_eos: false,
+        add_space_prefix: false,
+    })?;
+    let vocab: Vocab = vocabulary
+        .entries()
+        .map(|(id, token)| (characters_of(&unescaped(token)), id))
+        .collect();
+    let longest = LongestMatch::new(vocab.keys());
+    let model = BPE::builder()
+        .vocab_and_merges(vocab, Merges::new())
+        .build()
+        .map_err(|error| Error::corrupt(vocabulary.metadata.file(), error))?;
+    let mut core = tokenizers::Tokenizer::new(model);
+    core.with_pre_tokenizer(Some(ByteLevel::new(false, false, false)));
+    core.with_decoder(Some(ByteLevel::default()));
+    add_boundaries(&mut core, vocabulary, flags)?;
+    Ok((core, longest))
 }
 
 fn replacement(pattern: &str, content: char) -> Result<Replace> {
