@@ -9,7 +9,7 @@ module Candle
   module SupportedModels
     # Two towers; the table has each of them.
     CLIP = %w[clip siglip siglip2].map { |type| [type, %w[clip], []] }.freeze
-    # Parts of other checkpoints, which have a `model_type` of their own.
+    # Parts of other checkpoints, which have a `model_type` of their own, unless they make texts.
     PART = /_vision(_model)?\z|_text_model\z|\Apixtral\z/
     FORMATS = %w[safetensors pytorch].freeze
     # One forward runs on all of them, so that every family does.
@@ -20,7 +20,7 @@ module Candle
       # @param devices [Array<String>] the devices that are listed; those that this build can use
       # @return [Array<Hash>] see {Candle.supported_models}
       def list(devices: of_this_build)
-        entries = (_entries + CLIP).reject { |type, _, _| type.match?(PART) }
+        entries = (_entries + CLIP).reject { |type, tasks, _| type.match?(PART) && !tasks.include?("llm") }
         entries.group_by(&:first).sort.map { |type, group| facts(type, group, devices) }
       end
 
