@@ -3,7 +3,8 @@
 
 use candle_core::Tensor;
 
-use super::linear::{Epilogue, Linear};
+use super::linear::Linear;
+use super::low_rank::{apart, RowUpdates};
 use crate::{Error, Result};
 use kernels::{self, Activation};
 
@@ -17,15 +18,8 @@ pub struct Projection {
     widths: Vec<usize>,
 }
 
-/// What a matrix's output gets in addition: B·A·x, B already scaled.
-#[derive(Clone, Debug)]
-pub struct LowRank {
-    pub down: Linear,
-    pub up: Linear,
-}
-
 /// Additions to the outputs of a projection's matrices, in their order; none where it is empty.
-pub type LowRankUpdates = [Option<LowRank>];
+pub type ProjectionUpdates<'a> = [RowUpdates<'a>];
 
 impl Projection {
     /// Parts that have a matrix each.
@@ -79,7 +73,19 @@ impl Projection {
     }
 
     /// The parts of `x`, [tokens, in], cut into heads of `size`: [tokens, heads, size] each.
-    pub fn heads(&self, x: &Tensor, size: usize, updates: &LowRankUpdates) -> Result<Vec<Tensor>> {
+    pub fn heads(
+        &self,
+        x: &Tensor,
+        size: usize,
+        updates: &ProjectionUpdates<'_>,
+    ) -> Result<Vec<Tensor>> {
+        // One launch for all matrices makes other last bits than one for each.
+        if !x.device().is_cpu() && self.matrices.len() > 1 {
+            let cut = |x: &Tensor, updates: &ProjectionUpdates<'_>| self.heads(x, size, updates);
+            if let Some(parts) = apart(x, updates, cut)? {
+                return Ok(parts);
+            }
+        }
         let tokens = x.dim(0)?;
         let heads = self.widths.iter().map(|width| width / size.max(1));
         let Some(all) = self.side_by_side(x, updates)? else {
@@ -104,23 +110,26 @@ impl Projection {
         &self,
         x: &Tensor,
         activation: Activation,
-        updates: &LowRankUpdates,
+        updates: &ProjectionUpdates<'_>,
     ) -> Result<Tensor> {
-        let updated = updates.iter().any(Option::is_some);
-        if self.widths.len() == 1 && !updated {
-            let epilogue = Epilogue {
-                activation: Some(activation),
-                ..Epilogue::default()
-            };
-            return self.matrices[0].forward_with(x, &epilogue);
+        if let ([matrix], 1) = (&self.matrices[..], self.widths.len()) {
+            return matrix.forward_activated(x, activation, update_of(updates, 0));
         }
-        if !updated {
-            if let Some(out) = Linear::forward_gated(&self.matrices, x, activation)? {
-                return Ok(out);
+        // The CPU has no kernel of its own for products without additions.
+        if !x.device().is_cpu() {
+            if updates.iter().all(RowUpdates::is_empty) {
+                if let Some(out) = Linear::forward_gated(&self.matrices, x, activation)? {
+                    return Ok(out);
+                }
+            }
+            let one = |x: &Tensor, updates: &ProjectionUpdates<'_>| {
+                Ok(vec![self.activated(x, activation, updates)?])
+            };
+            if let Some(part) = apart(x, updates, one)?.and_then(|mut parts| parts.pop()) {
+                return Ok(part);
             }
         }
         match (&self.each(x, updates)?[..], self.widths.len()) {
-            ([part], 1) => kernels::activate(part, activation),
             ([both], 2) => kernels::gated_fused(both, activation),
             ([gate, up], 2) => kernels::gated(gate, up, activation),
             (_, parts) => Err(Error::Internal(format!("an activation of {parts} parts"))),
@@ -128,7 +137,7 @@ impl Projection {
     }
 
     /// The parts of `x`, [tokens, in], each by itself.
-    pub fn parts(&self, x: &Tensor, updates: &LowRankUpdates) -> Result<Vec<Tensor>> {
+    pub fn parts(&self, x: &Tensor, updates: &ProjectionUpdates<'_>) -> Result<Vec<Tensor>> {
         let outputs = self.each(x, updates)?;
         let ([fused], true) = (&outputs[..], self.widths.len() > 1) else {
             return Ok(outputs);
@@ -144,51 +153,35 @@ impl Projection {
     }
 
     /// All parts in one tensor, where one product makes them.
-    fn side_by_side(&self, x: &Tensor, updates: &LowRankUpdates) -> Result<Option<Tensor>> {
+    fn side_by_side(&self, x: &Tensor, updates: &ProjectionUpdates<'_>) -> Result<Option<Tensor>> {
         match &self.matrices[..] {
             [one] => one.forward_updated(x, update_of(updates, 0)).map(Some),
-            several if updates.iter().all(Option::is_none) => Linear::forward_joined(several, x),
+            several if updates.iter().all(RowUpdates::is_empty) => {
+                Linear::forward_joined(several, x)
+            }
             _ => Ok(None),
         }
     }
 
     /// The output of each matrix.
-    fn each(&self, x: &Tensor, updates: &LowRankUpdates) -> Result<Vec<Tensor>> {
+    fn each(&self, x: &Tensor, updates: &ProjectionUpdates<'_>) -> Result<Vec<Tensor>> {
         let outputs = Linear::forward_each(&self.matrices, x)?;
         let outputs = outputs.into_iter().enumerate();
         outputs
-            .map(|(at, output)| LowRank::add(update_of(updates, at), x, output))
+            .map(|(at, output)| update_of(updates, at).add(x, output))
             .collect()
     }
 }
 
-fn update_of(updates: &LowRankUpdates, matrix: usize) -> Option<&LowRank> {
-    updates.get(matrix).and_then(Option::as_ref)
-}
-
-impl Linear {
-    /// `forward`, plus the update's B·A·x.
-    pub fn forward_updated(&self, x: &Tensor, update: Option<&LowRank>) -> Result<Tensor> {
-        LowRank::add(update, x, self.forward(x)?)
-    }
-}
-
-impl LowRank {
-    fn add(update: Option<&Self>, x: &Tensor, base: Tensor) -> Result<Tensor> {
-        let Some(update) = update else {
-            return Ok(base);
-        };
-        let epilogue = Epilogue {
-            residual: Some(&base),
-            ..Epilogue::default()
-        };
-        update.up.forward_with(&update.down.forward(x)?, &epilogue)
-    }
+fn update_of<'a, 'b>(updates: &'b ProjectionUpdates<'a>, matrix: usize) -> &'b RowUpdates<'a> {
+    const NONE: &RowUpdates<'static> = &RowUpdates::NONE;
+    updates.get(matrix).unwrap_or(NONE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nn::LowRank;
     use candle_core::Device;
 
     fn linear(outputs: usize, inputs: usize, seed: usize) -> Linear {
@@ -252,8 +245,12 @@ mod tests {
             [[4, 4, 3], [4, 2, 3], [4, 2, 3]]
         );
         assert!(close(&plain, &fused.heads(&x, 3, &[]).unwrap()));
-        assert!(close(&plain, &fused.heads(&x, 3, &[Some(zero)]).unwrap()));
-        let updated = split.heads(&x, 3, &[None, Some(update(6)), None]).unwrap();
+        let zero = [RowUpdates::from_iter([(0..4, &zero)])];
+        assert!(close(&plain, &fused.heads(&x, 3, &zero).unwrap()));
+        let update = update(6);
+        let none = RowUpdates::default();
+        let updates = [none.clone(), RowUpdates::from_iter([(0..4, &update)]), none];
+        let updated = split.heads(&x, 3, &updates).unwrap();
         assert!(close(&plain[..1], &updated[..1]));
         assert!(!close(&plain[1..2], &updated[1..2]));
     }

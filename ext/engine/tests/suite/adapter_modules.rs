@@ -18,6 +18,9 @@ use super::seeded_tensors::elements;
 use super::seeded_weights::{checkpoint, names, record, unread};
 use super::weight_files::{f32_bytes, Folder};
 
+/// A linear layer's name, and the shape of its weight.
+pub type LinearLayer = (String, [usize; 2]);
+
 const RANK: usize = 3;
 const ALPHA: f32 = 6.0;
 /// Absolute, and relative to the logit.
@@ -71,7 +74,7 @@ fn file(tensors: &[(String, Vec<usize>, Vec<u8>)]) -> Vec<u8> {
 }
 
 /// The names of a fixture's linear layers, with the shapes of their weights.
-fn linears(name: &str) -> Vec<(String, [usize; 2])> {
+pub fn linears(name: &str) -> Vec<LinearLayer> {
     let description = record(name, "tensors.json");
     let tensors = description["tensors"].as_object().unwrap().iter();
     let matrices = tensors.filter_map(|(tensor, entry)| {
@@ -92,12 +95,18 @@ fn factors(module: &str, [outputs, inputs]: [usize; 2]) -> [Matrix; 2] {
     ]
 }
 
-fn adapter_folder(modules: &[(String, [usize; 2])]) -> Folder {
+fn adapter_folder(modules: &[LinearLayer]) -> Folder {
+    seeded_adapter("", modules)
+}
+
+/// An adapter whose numbers are a function of the seed and the modules' names.
+pub fn seeded_adapter(seed: &str, modules: &[LinearLayer]) -> Folder {
     let folder = Folder::new();
     let config = json!({"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA});
     folder.write("adapter_config.json", config.to_string());
     let tensors = modules.iter().flat_map(|(module, shape)| {
-        let named = factors(module, *shape).into_iter().zip(["A", "B"]);
+        let named = factors(&format!("{seed}{module}"), *shape);
+        let named = named.into_iter().zip(["A", "B"]);
         named.map(move |(matrix, kind)| {
             let name = format!("base_model.model.{module}.lora_{kind}.weight");
             (name, matrix.shape.to_vec(), f32_bytes(&matrix.values))
@@ -143,7 +152,7 @@ fn merged(name: &str, modules: &[(String, [usize; 2])]) -> Folder {
     folder
 }
 
-fn read_adapter(name: &str, decoder: &Decoder, folder: &Folder) -> Result<Adapter, Error> {
+pub fn read_adapter(name: &str, decoder: &Decoder, folder: &Folder) -> Result<Adapter, Error> {
     let base = checkpoint(name);
     let raw = RawConfig::read(&base.path("config.json")).unwrap();
     let blueprint = Blueprint::from_config(&raw).unwrap();
@@ -153,11 +162,11 @@ fn read_adapter(name: &str, decoder: &Decoder, folder: &Folder) -> Result<Adapte
 }
 
 /// The adapter of all these modules that it may have, and those modules.
-fn widest(
+pub fn widest(
     name: &str,
     decoder: &Decoder,
-    mut modules: Vec<(String, [usize; 2])>,
-) -> (Adapter, Vec<(String, [usize; 2])>) {
+    mut modules: Vec<LinearLayer>,
+) -> (Adapter, Vec<LinearLayer>) {
     loop {
         match read_adapter(name, decoder, &adapter_folder(&modules)) {
             Ok(adapter) => return (adapter, modules),

@@ -1,5 +1,6 @@
 //! Integration tests of the engine in one binary, since linking is the slow part.
 
+mod adapter_batches;
 mod adapter_modules;
 mod adapters;
 mod allocation;

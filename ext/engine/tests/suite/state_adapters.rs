@@ -7,7 +7,8 @@ use engine::CancelToken;
 use formats::files::model_files::ModelFiles;
 use serde_json::{json, Map, Value};
 
-use super::decoder::{read_checkpoint, worst};
+use super::adapter_modules::LinearLayer;
+use super::decoder::{numbers, read_checkpoint, worst};
 use super::seeded_tensors::{elements, safetensors};
 use super::seeded_weights::{checkpoint, names, record};
 use super::weight_files::Folder;
@@ -37,6 +38,19 @@ fn is_adapted(name: &str, tensor: &Value) -> bool {
     let in_layer = name.contains(".layers.") || name.contains(".blocks.");
     let matrix = tensor["shape"].as_array().unwrap().len() == 2 && name.ends_with(".weight");
     in_layer && matrix && !LEFT_OUT.iter().any(|part| name.contains(part))
+}
+
+/// The matrices of a fixture's layers that can be adapted.
+pub fn adapted(name: &str) -> Vec<LinearLayer> {
+    let description = record(name, "tensors.json");
+    let tensors = description["tensors"].as_object().unwrap().iter();
+    let tensors = tensors.filter(|(name, tensor)| is_adapted(name, tensor));
+    let modules = tensors.map(|(name, tensor)| {
+        let shape = <[u32; 2]>::try_from(numbers(&tensor["shape"])).unwrap();
+        let module = name.strip_suffix(".weight").unwrap().to_owned();
+        (module, shape.map(|size| size as usize))
+    });
+    modules.collect()
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

@@ -1,5 +1,7 @@
 //! Low-rank adapters, applied beside the base weights: those stay as they are, quantized or shared
-//! by other runs, and another adapter is only another argument of the forward.
+//! by other runs, and every row of a forward pass may have an adapter of its own.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::Tensor;
 
@@ -62,6 +64,8 @@ pub struct LayerAdapter {
 
 pub struct Adapter {
     pub name: String,
+    /// No other adapter of this process ever has the same: what one has left in the prefix cache is never another's.
+    id: usize,
     pub layers: Vec<LayerAdapter>,
     /// The layer of every run of one, where layers run several times.
     pub runs: Option<Vec<usize>>,
@@ -75,58 +79,26 @@ pub struct Adapter {
 }
 
 impl MlpUpdates {
-    pub const NONE: Self = Self {
-        input: Vec::new(),
-        output: None,
-    };
-
     fn all(&self) -> impl Iterator<Item = &LowRank> {
         self.input.iter().chain([&self.output]).flatten()
     }
 }
 
 impl LayerAdapter {
-    pub const NONE: Self = Self {
-        qkv: Vec::new(),
-        latent_up: None,
-        mlp: MlpUpdates::NONE,
-        shared_expert: MlpUpdates::NONE,
-        experts: Vec::new(),
-        parts: Vec::new(),
-    };
-
-    /// The updates of a layer in one forward; none without an adapter.
-    pub fn of(adapter: Option<&Adapter>, run: usize) -> &Self {
-        static NONE: LayerAdapter = LayerAdapter::NONE;
-        let layer = |adapter: &'_ Adapter| match &adapter.runs {
-            Some(runs) => runs.get(run).copied(),
-            None => Some(run),
-        };
-        let found = adapter.and_then(|adapter| adapter.layers.get(layer(adapter)?));
-        found.unwrap_or(&NONE)
-    }
-
-    /// The updates of what stands beside the layers.
-    pub fn of_model(adapter: Option<&Adapter>) -> &Self {
-        static NONE: LayerAdapter = LayerAdapter::NONE;
-        adapter.map_or(&NONE, |adapter| &adapter.model)
-    }
-
-    /// The update of a matrix that a layer has one of.
-    pub fn part(&self, part: Part) -> Option<&LowRank> {
-        self.numbered(part, 0)
-    }
-
     /// The update of one of several matrices.
-    pub fn numbered(&self, part: Part, number: usize) -> Option<&LowRank> {
+    pub(super) fn numbered(&self, part: Part, number: usize) -> Option<&LowRank> {
         let mut parts = self.parts.iter();
         let found = parts.find(|(own, at, _)| (*own, *at) == (part, number));
         found.map(|(_, _, update)| update)
     }
 
-    pub fn expert(&self, number: usize) -> &MlpUpdates {
-        static NONE: MlpUpdates = MlpUpdates::NONE;
-        self.experts.get(number).unwrap_or(&NONE)
+    /// Those of an MLP, where it has any.
+    pub(super) fn mlp(&self, of: MlpOf) -> Option<&MlpUpdates> {
+        match of {
+            MlpOf::Layer => Some(&self.mlp),
+            MlpOf::SharedExpert => Some(&self.shared_expert),
+            MlpOf::Expert(number) => self.experts.get(number),
+        }
     }
 
     /// Sets the update of a matrix.
@@ -181,8 +153,38 @@ fn at<T: Default>(list: &mut Vec<T>, number: usize) -> &mut T {
 }
 
 impl Adapter {
+    /// One that changes nothing yet, of a model of so many layers.
+    pub fn new(name: &str, layers: usize, runs: Option<Vec<usize>>) -> Self {
+        // 0 stands for the base model.
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        Self {
+            name: name.to_owned(),
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            layers: (0..layers).map(|_| LayerAdapter::default()).collect(),
+            runs,
+            model: LayerAdapter::default(),
+            embedding: None,
+            head: None,
+            whole_embedding: None,
+            whole_head: None,
+        }
+    }
+
+    pub fn id(&self) -> usize {
+        self.id
+    }
+
+    /// The updates of a run of a layer.
+    pub(super) fn layer(&self, run: usize) -> Option<&LayerAdapter> {
+        let layer = match &self.runs {
+            Some(runs) => *runs.get(run)?,
+            None => run,
+        };
+        self.layers.get(layer)
+    }
+
     /// The rows of `tokens` where the adapter changes them: from its own table, or from the base's.
-    pub fn embed(&self, base: &Embedding, tokens: &[u32]) -> Result<Tensor> {
+    pub(super) fn embed(&self, base: &Embedding, tokens: &[u32]) -> Result<Tensor> {
         let rows = self.whole_embedding.as_ref().unwrap_or(base).rows(tokens)?;
         let Some(update) = &self.embedding else {
             return Ok(rows);
@@ -212,8 +214,10 @@ impl Adapter {
         }
     }
 
-    pub fn logits(&self, base: &Linear, hidden: &Tensor) -> Result<Tensor> {
+    pub(super) fn logits(&self, base: &Linear, hidden: &Tensor) -> Result<Tensor> {
         let head = self.whole_head.as_ref().unwrap_or(base);
-        head.forward_updated(hidden, self.head.as_ref())
+        let rows = 0..hidden.dim(0)?;
+        let update = self.head.iter().map(|update| (rows.clone(), update));
+        head.forward_updated(hidden, &update.collect())
     }
 }

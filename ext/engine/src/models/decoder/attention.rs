@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use super::adapter::LayerAdapter;
+use super::adapter_rows::LayerUpdates;
 use super::batch::{Keys, Past};
 use super::config::{OutputGate, QueryKeyNorm};
 use super::differential::Differential;
@@ -98,6 +98,7 @@ impl AttentionLayer {
         }
     }
 
+    /// What it gives of `[tokens, hidden]`, with these additions to its matrices.
     pub(super) fn forward(
         &self,
         index: usize,
@@ -105,20 +106,7 @@ impl AttentionLayer {
         past: &mut Past<'_>,
         step: &Step<'_>,
         chosen: &mut Option<Chosen>,
-    ) -> Result<Tensor> {
-        let updates = LayerAdapter::of(step.adapter, index);
-        self.forward_updated(index, x, past, step, chosen, updates)
-    }
-
-    /// With additions to its matrices.
-    pub(super) fn forward_updated(
-        &self,
-        index: usize,
-        x: &Tensor,
-        past: &mut Past<'_>,
-        step: &Step<'_>,
-        chosen: &mut Option<Chosen>,
-        updates: &LayerAdapter,
+        updates: &LayerUpdates<'_>,
     ) -> Result<Tensor> {
         step.cancel.check()?;
         let config = step.config;
@@ -186,7 +174,7 @@ impl AttentionLayer {
             attended = kernels::gated(&gate, &attended, Activation::Sigmoid)?;
         }
         if let Some(gate) = &self.gate {
-            let gates = gate.forward_updated(x, updates.part(Part::OutputGate))?;
+            let gates = gate.forward_updated(x, &updates.part(Part::OutputGate))?;
             attended = gated(config.output_gate, &gates, attended)?;
         }
         if let Some(norm) = &self.sub_norm {
@@ -194,7 +182,7 @@ impl AttentionLayer {
         }
         let output = self.output.as_ref();
         let output = output.ok_or_else(|| Error::Internal("attention without an output".into()))?;
-        output.forward_updated(&attended, updates.part(Part::AttentionOutput))
+        output.forward_updated(&attended, &updates.part(Part::AttentionOutput))
     }
 
     /// Query, key and value as `[tokens, heads, head size]`, clamped and normalized where the family does that before
@@ -204,7 +192,7 @@ impl AttentionLayer {
         x: &Tensor,
         shape: LayerShape,
         step: &Step<'_>,
-        updates: &LayerAdapter,
+        updates: &LayerUpdates<'_>,
         routes: &Routes,
     ) -> Result<Projected> {
         let config = step.config;
@@ -215,7 +203,7 @@ impl AttentionLayer {
             }
             Qkv::Experts(experts) => {
                 let query = experts.queries(x, routes, config.head_size, step.cancel)?;
-                let [key, value] = experts.shared(x, config.head_size, &updates.qkv)?;
+                let [key, value] = experts.shared(x, config.head_size, &updates.qkv())?;
                 return Ok(Projected::plain(query, Keys::Own(key, value)));
             }
         };
@@ -261,13 +249,13 @@ fn heads(
     qkv: &Projection,
     x: &Tensor,
     shape: LayerShape,
-    updates: &LayerAdapter,
+    updates: &LayerUpdates<'_>,
 ) -> Result<Vec<Tensor>> {
     if shape.value_size == shape.head_size {
-        return qkv.heads(x, shape.head_size, &updates.qkv);
+        return qkv.heads(x, shape.head_size, &updates.qkv());
     }
     let sizes = [shape.head_size, shape.head_size, shape.value_size];
-    let parts = qkv.parts(x, &updates.qkv)?.into_iter().zip(sizes);
+    let parts = qkv.parts(x, &updates.qkv())?.into_iter().zip(sizes);
     parts
         .map(|(part, size)| {
             let (tokens, width) = part.dims2()?;

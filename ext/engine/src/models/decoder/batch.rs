@@ -98,7 +98,7 @@ pub enum Past<'a> {
     Paged {
         pool: &'a mut KvPool,
         batch: PagedBatch,
-        wholes: Vec<Whole>,
+        bidirectional_spans: Vec<BidirectionalSpan>,
         /// See [`Past::first_values`].
         first_values: Vec<f32>,
         /// Of each piece's sequence, where layers keep states.
@@ -106,8 +106,8 @@ pub enum Past<'a> {
     },
 }
 
-/// Rows of a batch, all of which see each other, as the last ones of their sequence so far.
-pub struct Whole {
+/// Rows of a batch that attend to each other in both directions, the last ones of their sequence so far: an image.
+pub struct BidirectionalSpan {
     pub rows: Range<usize>,
     pub batch: PagedBatch,
 }
@@ -236,7 +236,7 @@ impl Past<'_> {
             Self::Paged {
                 pool,
                 batch: paged,
-                wholes,
+                bidirectional_spans,
                 ..
             } => {
                 let stored = pool.layer(layer);
@@ -245,12 +245,12 @@ impl Past<'_> {
                     Keys::Of(_) => rotated(query)?,
                 };
                 let attended = stored.read(paged, &query, options)?;
-                if wholes.is_empty() {
+                if bidirectional_spans.is_empty() {
                     return Ok(attended);
                 }
                 let mut pieces = Vec::new();
                 let mut start = 0;
-                for Whole { rows, batch } in wholes.iter() {
+                for BidirectionalSpan { rows, batch } in bidirectional_spans.iter() {
                     pieces.push(attended.narrow(0, start, rows.start - start)?);
                     let query = query.narrow(0, rows.start, rows.len())?;
                     let options = AttentionOptions {

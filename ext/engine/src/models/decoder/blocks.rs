@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::adapter::LayerAdapter;
+use super::adapter::{LayerAdapter, MlpOf};
+use super::adapter_rows::LayerUpdates;
 use super::attention::{AttentionLayer, Qkv};
 use super::batch::Past;
 use super::config::DecoderConfig;
@@ -175,10 +176,10 @@ impl BlockLayer {
             mlp,
         } = &*self.block;
         let both = norm.forward(&Tensor::cat(&[hidden, embedded], 1)?)?;
-        let attended =
-            attention.forward_updated(index, &both, past, step, chosen, &self.updates)?;
+        let updates = LayerUpdates::all(&self.updates);
+        let attended = attention.forward(index, &both, past, step, chosen, &updates)?;
         step.cancel.check()?;
-        let given = mlp.forward(&mlp_norm.forward(&attended)?, &self.updates.mlp)?;
+        let given = mlp.forward(&mlp_norm.forward(&attended)?, &updates, MlpOf::Layer)?;
         self.output.forward(&given)
     }
 }

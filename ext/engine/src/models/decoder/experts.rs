@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Tensor};
 
-use super::adapter::LayerAdapter;
+use super::adapter::MlpOf;
+use super::adapter_rows::LayerUpdates;
 use super::config::Experts;
 use super::layer::MlpLayer;
 use super::router::choose;
@@ -73,10 +74,10 @@ impl ExpertLayer {
     }
 
     /// `x` is `[tokens, hidden]`.
-    pub fn forward(
+    pub(super) fn forward(
         &self,
         x: &Tensor,
-        updates: &LayerAdapter,
+        updates: &LayerUpdates<'_>,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
         let Some(norms) = &self.norms else {
@@ -92,14 +93,14 @@ impl ExpertLayer {
         &self,
         routed: &Tensor,
         x: &Tensor,
-        updates: &LayerAdapter,
+        updates: &LayerUpdates<'_>,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
         let update = |part: Part| updates.part(part);
-        let logits = self.router.forward_updated(routed, update(Part::Router))?;
+        let logits = self.router.forward_updated(routed, &update(Part::Router))?;
         let logits: Vec<Vec<f32>> = logits.to_dtype(DType::F32)?.to_vec2()?;
         let read = match &self.latent {
-            Some((down, _)) => &down.forward_updated(x, update(Part::ExpertLatentDown))?,
+            Some((down, _)) => &down.forward_updated(x, &update(Part::ExpertLatentDown))?,
             None => x,
         };
         let mut output = read.zeros_like()?;
@@ -110,7 +111,7 @@ impl ExpertLayer {
         } in self.assignments(&logits)
         {
             cancel.check()?;
-            let count = rows.len();
+            let (count, own) = (rows.len(), updates.picked(&rows));
             let rows = Tensor::from_vec(rows, count, x.device())?;
             let weights = Tensor::from_vec(weights, (count, 1), x.device())?.to_dtype(x.dtype())?;
             let mut input = read.index_select(&rows, 0)?;
@@ -118,7 +119,7 @@ impl ExpertLayer {
                 input = elementwise::multiply(&input, &weights)?;
             }
             let mut result = match self.experts.get(expert) {
-                Some(own) => own.forward(&input, updates.expert(expert))?,
+                Some(mlp) => mlp.forward(&input, &own, MlpOf::Expert(expert))?,
                 None => input,
             };
             if !self.config.weighs_input {
@@ -127,7 +128,7 @@ impl ExpertLayer {
             output = output.index_add(&rows, &result, 0)?;
         }
         let output = match &self.latent {
-            Some((_, up)) => up.forward_updated(&output, update(Part::ExpertLatentUp))?,
+            Some((_, up)) => up.forward_updated(&output, &update(Part::ExpertLatentUp))?,
             None => output,
         };
         let output = match &self.shared {
@@ -163,11 +164,11 @@ impl ExpertLayer {
 }
 
 impl SharedExpert {
-    fn forward(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
-        let result = self.mlp.forward(x, &updates.shared_expert)?;
+    fn forward(&self, x: &Tensor, updates: &LayerUpdates<'_>) -> Result<Tensor> {
+        let result = self.mlp.forward(x, updates, MlpOf::SharedExpert)?;
         match &self.gate {
             Some(gate) => {
-                let weight = gate.forward_updated(x, updates.part(Part::SharedRouter))?;
+                let weight = gate.forward_updated(x, &updates.part(Part::SharedRouter))?;
                 let weight = kernels::activate(&weight, Activation::Sigmoid)?;
                 elementwise::multiply(&result, &weight)
             }

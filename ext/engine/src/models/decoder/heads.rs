@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
-use super::adapter::{Adapter, LayerAdapter};
+use super::adapter_rows::AdapterRows;
 use super::model::Decoder;
 use super::{loading, Blueprint};
 use crate::models::heads::{Head, HeadKind};
@@ -21,9 +21,9 @@ pub struct TransformLayer {
 }
 
 impl TransformLayer {
-    pub fn forward(&self, hidden: &Tensor, adapter: Option<&Adapter>) -> Result<Tensor> {
-        let update = LayerAdapter::of_model(adapter).part(Part::HeadDense);
-        let mut states = self.dense.forward_updated(hidden, update)?;
+    pub(super) fn forward(&self, hidden: &Tensor, adapters: &AdapterRows) -> Result<Tensor> {
+        let updates = adapters.model().part(Part::HeadDense);
+        let mut states = self.dense.forward_updated(hidden, &updates)?;
         if let Some(activation) = self.activation {
             states = kernels::activate(&states, activation)?;
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use candle_core::Tensor;
 
-use super::batch::Whole;
+use super::batch::BidirectionalSpan;
 use super::model::{Decoder, Reading};
 use crate::models::rope::Place;
 use crate::{Error, Result};
@@ -278,12 +278,12 @@ impl Decoder {
     }
 
     /// The images among what is read.
-    pub(super) fn wholes(
+    pub(super) fn bidirectional_spans(
         &self,
         readings: &[Reading<'_>],
         pieces: &[PagedPiece],
-    ) -> Result<Vec<Whole>> {
-        let mut wholes = Vec::new();
+    ) -> Result<Vec<BidirectionalSpan>> {
+        let mut bidirectional_spans = Vec::new();
         for (reading, piece) in readings.iter().zip(pieces) {
             let ranges = self
                 .images
@@ -295,13 +295,13 @@ impl Decoder {
                     keys: reading.sequence.length() + range.end,
                 };
                 let start = piece.rows.start;
-                wholes.push(Whole {
+                bidirectional_spans.push(BidirectionalSpan {
                     rows: start + range.start..start + range.end,
                     batch: PagedBatch::new(vec![whole], self.device())?,
                 });
             }
         }
-        Ok(wholes)
+        Ok(bidirectional_spans)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use super::adapter::LayerAdapter;
+use super::adapter_rows::LayerUpdates;
 use super::batch::{Batch, Past};
 use super::config::{DecoderConfig, Indexer};
 use crate::models::config::{NormConfig, NormKind};
@@ -70,17 +70,18 @@ impl IndexerLayer {
     }
 
     /// What the tokens of a batch see; `x` is `[tokens, hidden]`, and `short` what its queries are made of.
-    pub fn choose(
+    pub(super) fn choose(
         &self,
         index: usize,
-        (x, short, updates): (&Tensor, &Tensor, &LayerAdapter),
+        (x, short, updates): (&Tensor, &Tensor, &LayerUpdates<'_>),
         rotation: Option<&Rotation<'_>>,
         past: &mut Past<'_>,
         batch: &Batch,
     ) -> Result<Chosen> {
         let Indexer { heads, size, .. } = self.config;
-        let updated =
-            |part: Part, linear: &Linear, x: &Tensor| linear.forward_updated(x, updates.part(part));
+        let updated = |part: Part, linear: &Linear, x: &Tensor| {
+            linear.forward_updated(x, &updates.part(part))
+        };
         let query = updated(Part::IndexQuery, &self.query, short)?;
         let query = query.reshape((x.dim(0)?, heads, size))?;
         let key = updated(Part::IndexKey, &self.key, x)?;

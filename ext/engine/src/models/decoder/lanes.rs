@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use super::adapter::LayerAdapter;
+use super::adapter_rows::LayerUpdates;
 use super::config::DecoderConfig;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
@@ -63,24 +63,24 @@ impl Lanes {
     }
 
     /// One stream as several, which are all as large.
-    pub fn split(&self, hidden: Tensor, updates: &LayerAdapter) -> Result<Vec<Tensor>> {
+    pub(super) fn split(&self, hidden: Tensor, updates: &LayerUpdates<'_>) -> Result<Vec<Tensor>> {
         let others = self.into.iter().enumerate().map(|(number, linear)| {
             let update = updates.numbered(Part::LaneInto, number);
-            as_large(&linear.forward_updated(&hidden, update)?, &hidden)
+            as_large(&linear.forward_updated(&hidden, &update)?, &hidden)
         });
         let others = others.collect::<Result<Vec<_>>>()?;
         Ok(std::iter::once(hidden).chain(others).collect())
     }
 
     /// The mean of all, made as large as the first.
-    pub fn merge(&self, lanes: &[Tensor], updates: &LayerAdapter) -> Result<Tensor> {
+    pub(super) fn merge(&self, lanes: &[Tensor], updates: &LayerUpdates<'_>) -> Result<Tensor> {
         let Some((first, others)) = lanes.split_first() else {
             return Err(Error::Internal("a residual stream without lanes".into()));
         };
         let mut sum = first.clone();
         for (number, (linear, lane)) in self.out.iter().zip(others).enumerate() {
             let update = updates.numbered(Part::LaneOut, number);
-            let lane = as_large(&linear.forward_updated(lane, update)?, first)?;
+            let lane = as_large(&linear.forward_updated(lane, &update)?, first)?;
             sum = elementwise::add(&sum, &lane)?;
         }
         elementwise::scale(&sum, 1.0 / lanes.len() as f32)
@@ -169,26 +169,26 @@ impl LaneLayer {
     }
 
     /// How much the lanes count for each token, `[tokens, lanes]`.
-    fn route(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
+    fn route(&self, x: &Tensor, updates: &LayerUpdates<'_>) -> Result<Tensor> {
         let normalized = self.router_norm.forward(x)?;
         let shrunk = elementwise::scale(&normalized, 1.0 / x.dim(1)? as f32)?;
         let update = updates.part(Part::LaneRouter);
         kernels::activate(
-            &self.router.forward_updated(&shrunk, update)?,
+            &self.router.forward_updated(&shrunk, &update)?,
             Activation::Tanh,
         )
     }
 
     /// The lanes as they would be after the layer, and the one that it computes on.
-    pub fn predict(
+    pub(super) fn predict(
         &self,
         lanes: &[Tensor],
-        updates: &LayerAdapter,
+        updates: &LayerUpdates<'_>,
     ) -> Result<(Vec<Tensor>, Tensor)> {
         let active = lane(lanes, self.config.active)?;
         let routed = self.route(active, updates)?;
         let update = updates.part(Part::LanePrediction);
-        let factors = self.prediction.forward_updated(&routed, update)?;
+        let factors = self.prediction.forward_updated(&routed, &update)?;
         let predicted = (0..lanes.len()).map(|to| {
             let mut sum = lanes[to].clone();
             for (from, lane) in lanes.iter().enumerate() {
@@ -203,15 +203,15 @@ impl LaneLayer {
     }
 
     /// The predicted lanes, moved by what the layer found; and what the layer's own input reads.
-    pub fn correct(
+    pub(super) fn correct(
         &self,
         predicted: &[Tensor],
         found: &Tensor,
-        updates: &LayerAdapter,
+        updates: &LayerUpdates<'_>,
     ) -> Result<(Vec<Tensor>, Tensor)> {
         let routed = self.route(found, updates)?;
         let update = updates.part(Part::LaneCorrection);
-        let factors = self.correction.forward_updated(&routed, update)?;
+        let factors = self.correction.forward_updated(&routed, &update)?;
         let factors = elementwise::each(&factors, |factor| factor + 1.0)?;
         let active = elementwise::scale(lane(predicted, self.config.active)?, -1.0)?;
         let difference = elementwise::add(found, &active)?;
@@ -229,10 +229,10 @@ impl LaneLayer {
     }
 
     /// What stands beside attention on its input.
-    pub fn beside(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
+    pub(super) fn beside(&self, x: &Tensor, updates: &LayerUpdates<'_>) -> Result<Tensor> {
         let [down, up] = &self.narrow;
-        let narrow = down.forward_updated(x, updates.part(Part::NarrowDown))?;
-        let narrow = up.forward_updated(&narrow, updates.part(Part::NarrowUp))?;
+        let narrow = down.forward_updated(x, &updates.part(Part::NarrowDown))?;
+        let narrow = up.forward_updated(&narrow, &updates.part(Part::NarrowUp))?;
         elementwise::add(x, &self.narrow_norm.forward(&narrow)?)
     }
 }

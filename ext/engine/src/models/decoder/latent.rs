@@ -7,13 +7,13 @@
 
 use candle_core::Tensor;
 
-use super::adapter::LayerAdapter;
+use super::adapter_rows::LayerUpdates;
 use super::attention::Projected;
 use super::batch::Keys;
 use super::config::{DecoderConfig, Latent};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{elementwise, HeadMatrices, Inventory, Linear, Norm, Projection};
+use crate::nn::{change_rows, elementwise, HeadMatrices, Inventory, Linear, Norm, Projection};
 use crate::{Error, Result};
 
 pub struct LatentProjections {
@@ -82,7 +82,7 @@ impl LatentProjections {
         &self,
         x: &Tensor,
         config: &DecoderConfig,
-        updates: &LayerAdapter,
+        updates: &LayerUpdates<'_>,
     ) -> Result<Projected> {
         let Latent {
             plain,
@@ -92,7 +92,7 @@ impl LatentProjections {
             gated,
             ..
         } = self.config;
-        let parts = self.input.parts(x, &updates.qkv)?;
+        let parts = self.input.parts(x, &updates.qkv())?;
         let Ok([query, row]) = <[Tensor; 2]>::try_from(parts) else {
             return Err(Error::Internal(
                 "latent attention needs two projections".into(),
@@ -100,14 +100,14 @@ impl LatentProjections {
         };
         let (query, short) = match &self.query {
             Some((norm, linear)) => {
-                let update = updates.qkv.get(QUERY_SLOT).and_then(Option::as_ref);
                 let short = norm.forward(&query)?;
                 let read = if gated {
                     Tensor::cat(&[&short, &query], 1)?
                 } else {
                     short.clone()
                 };
-                (linear.forward_updated(&read, update)?, Some(short))
+                let query = linear.forward_updated(&read, &updates.qkv_at(QUERY_SLOT))?;
+                (query, Some(short))
             }
             None => (query, None),
         };
@@ -123,10 +123,11 @@ impl LatentProjections {
             None
         };
         let own = query.narrow(2, 0, plain)?.contiguous()?;
-        let mut met = self.keys.forward(&own, 0..rank)?;
-        if let Some(update) = &updates.latent_up {
-            met = elementwise::add(&met, &update.of_queries(&own)?)?;
-        }
+        let met = self.keys.forward(&own, 0..rank)?;
+        let met = change_rows(met, updates.latent_up(), |met, rows, update| {
+            let own = own.narrow(0, rows.start, rows.len())?;
+            elementwise::add(&met, &update.of_queries(&own)?)
+        })?;
         let query = Tensor::cat(&[query.narrow(2, plain, rotated)?, met], 2)?;
         let latent = self.norm.forward(&row.narrow(1, 0, rank)?.contiguous()?)?;
         let key = Tensor::cat(&[row.narrow(1, rank, rotated)?, latent], 1)?;
@@ -141,7 +142,7 @@ impl LatentProjections {
 
     /// What every head's values add up to, `[tokens, heads · value size]`, of what `[tokens, heads, width]` the
     /// rows add up to.
-    pub fn values(&self, attended: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
+    pub(super) fn values(&self, attended: &Tensor, updates: &LayerUpdates<'_>) -> Result<Tensor> {
         let Latent {
             rank,
             rotated,
@@ -149,10 +150,11 @@ impl LatentProjections {
             ..
         } = self.config;
         let latents = attended.narrow(2, rotated, rank)?.contiguous()?;
-        let mut values = self.values.forward(&latents, 0..value_size)?;
-        if let Some(update) = &updates.latent_up {
-            values = elementwise::add(&values, &update.of_latents(&latents)?)?;
-        }
+        let values = self.values.forward(&latents, 0..value_size)?;
+        let values = change_rows(values, updates.latent_up(), |values, rows, update| {
+            let latents = latents.narrow(0, rows.start, rows.len())?;
+            elementwise::add(&values, &update.of_latents(&latents)?)
+        })?;
         Ok(values.flatten(1, 2)?)
     }
 

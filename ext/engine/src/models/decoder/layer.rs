@@ -4,7 +4,8 @@ use std::f32::consts::FRAC_1_SQRT_2;
 
 use candle_core::{Device, Tensor};
 
-use super::adapter::{Adapter, LayerAdapter, MlpUpdates};
+use super::adapter::MlpOf;
+use super::adapter_rows::{AdapterRows, LayerUpdates};
 use super::batch::{Batch, Past};
 use super::blocks::BlockLayer;
 use super::config::{DecoderConfig, Residual};
@@ -99,7 +100,7 @@ pub struct Step<'a> {
     pub inputs: Vec<Tensor>,
     /// What images add to the stream after each of the first layers, `[tokens, hidden]`; see `ImageTable::deep`.
     pub deep: Vec<Tensor>,
-    pub adapter: Option<&'a Adapter>,
+    pub adapters: &'a AdapterRows,
     pub cancel: &'a CancelToken,
 }
 
@@ -242,7 +243,7 @@ impl Layer {
             return self.forward_lanes(lanes, index, stream, past, step);
         }
         let config = step.config;
-        let updates = LayerAdapter::of(step.adapter, index);
+        let updates = &step.adapters.layer(index);
         match (config.residual, &self.mixer, &self.mlp) {
             (Residual::Sequential | Residual::SequentialFromNorm, mixer, mlp) => {
                 if let Some(mixer) = mixer {
@@ -285,7 +286,7 @@ impl Layer {
         step: &Step<'_>,
     ) -> Result<()> {
         let (norm, config) = (self.attention_norm.as_ref(), step.config);
-        let updates = LayerAdapter::of(step.adapter, index);
+        let updates = &step.adapters.layer(index);
         let input = match &self.block {
             Some(block) => {
                 let hidden = stream.read(None)?;
@@ -316,7 +317,7 @@ impl Layer {
             FeedForward::Both(..) => Some(stream.read(None)?),
             FeedForward::Mlp(_) | FeedForward::Experts(_) | FeedForward::State(_) => None,
         };
-        let updates = LayerAdapter::of(step.adapter, index);
+        let updates = &step.adapters.layer(index);
         let input = enter(stream, norm, config)?;
         let input = through_gate(input, self.mlp_gate.as_ref(), updates)?;
         let postponed = self.postponed.as_ref();
@@ -346,7 +347,7 @@ impl Layer {
         let (Some(mixer), Some(mlp)) = (&self.mixer, &self.mlp) else {
             return Err(one_sublayer(index));
         };
-        let updates = LayerAdapter::of(step.adapter, index);
+        let updates = &step.adapters.layer(index);
         let (predicted, active) = lanes.predict(&stream.lanes, updates)?;
         let input = normalized(active.clone(), self.attention_norm.as_ref())?;
         let attended = mixer.forward(index, &input, past, step, &mut stream.chosen)?;
@@ -419,16 +420,16 @@ impl FeedForward {
         &self,
         x: &Tensor,
         before: &Tensor,
-        updates: &LayerAdapter,
+        updates: &LayerUpdates<'_>,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
         cancel.check()?;
         match self {
-            Self::Mlp(mlp) => mlp.forward(x, &updates.mlp),
+            Self::Mlp(mlp) => mlp.forward(x, updates, MlpOf::Layer),
             Self::Experts(experts) => experts.forward(x, updates, cancel),
             Self::State(_) => Err(Error::Internal("an MLP with a state beside others".into())),
             Self::Both(mlp, norm, experts) => {
-                let plain = norm.forward(&mlp.forward(x, &updates.mlp)?)?;
+                let plain = norm.forward(&mlp.forward(x, updates, MlpOf::Layer)?)?;
                 elementwise::add(&plain, &experts.forward(before, updates, cancel)?)
             }
         }
@@ -444,38 +445,38 @@ impl MlpLayer {
         inventory.add_linear(&self.output)
     }
 
-    pub fn forward(&self, x: &Tensor, updates: &MlpUpdates) -> Result<Tensor> {
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        updates: &LayerUpdates<'_>,
+        of: MlpOf,
+    ) -> Result<Tensor> {
+        let given = &updates.mlp_input(of)[..];
         let inner = match &self.activation {
-            MlpActivation::Plain(activation) => {
-                self.input.activated(x, *activation, &updates.input)?
-            }
-            MlpActivation::Clamped(glu) => match &self.input.parts(x, &updates.input)?[..] {
+            MlpActivation::Plain(activation) => self.input.activated(x, *activation, given)?,
+            MlpActivation::Clamped(glu) => match &self.input.parts(x, given)?[..] {
                 [gate, up] => kernels::clamped_glu(gate, up, *glu)?,
                 _ => return Err(Error::Internal("a gated activation needs two parts".into())),
             },
-            MlpActivation::Xielu(xielu) => match &self.input.parts(x, &updates.input)?[..] {
+            MlpActivation::Xielu(xielu) => match &self.input.parts(x, given)?[..] {
                 [x] => kernels::pointwise(x, Pointwise::Xielu(*xielu))?,
                 _ => return Err(Error::Internal("an activation needs one part".into())),
             },
-            MlpActivation::Scaled(activation, factor) => {
-                match &self.input.parts(x, &updates.input)?[..] {
-                    [gate, up] => {
-                        kernels::gated(&elementwise::scale(gate, *factor)?, up, *activation)?
-                    }
-                    _ => return Err(Error::Internal("a gated activation needs two parts".into())),
-                }
-            }
-            MlpActivation::Sparse(gate) => gate.forward(&self.input.parts(x, &updates.input)?)?,
+            MlpActivation::Scaled(activation, factor) => match &self.input.parts(x, given)?[..] {
+                [gate, up] => kernels::gated(&elementwise::scale(gate, *factor)?, up, *activation)?,
+                _ => return Err(Error::Internal("a gated activation needs two parts".into())),
+            },
+            MlpActivation::Sparse(gate) => gate.forward(&self.input.parts(x, given)?)?,
         };
         let inner = match &self.sub_norm {
             Some(norm) => norm.forward(&inner)?,
             None => inner,
         };
-        self.output.forward_updated(&inner, updates.output.as_ref())
+        self.output.forward_updated(&inner, &updates.mlp_output(of))
     }
 }
 
-fn through_gate(x: Tensor, gate: Option<&NormGate>, updates: &LayerAdapter) -> Result<Tensor> {
+fn through_gate(x: Tensor, gate: Option<&NormGate>, updates: &LayerUpdates<'_>) -> Result<Tensor> {
     match gate {
         Some(gate) => gate.forward(&x, updates),
         None => Ok(x),

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use super::adapter::{Adapter, LayerAdapter};
+use super::adapter_rows::{AdapterRows, LayerUpdates};
 use super::batch::Batch;
 use super::config::DecoderConfig;
 use super::model::Decoder;
@@ -18,11 +18,10 @@ impl Decoder {
         &self,
         batch: &Batch,
         embedded: &Tensor,
-        adapter: Option<&Adapter>,
+        adapters: &AdapterRows,
     ) -> Result<Vec<Tensor>> {
-        let updates = LayerAdapter::of_model(adapter);
         match &self.layer_inputs {
-            Some(inputs) => inputs.of(&batch.ids, embedded, updates),
+            Some(inputs) => inputs.of(&batch.ids, embedded, &adapters.model()),
             None => Ok(Vec::new()),
         }
     }
@@ -59,7 +58,12 @@ impl LayerInputs {
 
     /// For each layer `[tokens, width]`, given the tokens and their embeddings. Tokens that are not in the table have
     /// its first row.
-    fn of(&self, ids: &[u32], embedded: &Tensor, updates: &LayerAdapter) -> Result<Vec<Tensor>> {
+    fn of(
+        &self,
+        ids: &[u32],
+        embedded: &Tensor,
+        updates: &LayerUpdates<'_>,
+    ) -> Result<Vec<Tensor>> {
         let (tokens, hidden) = embedded.dims2()?;
         let (width, count) = (self.norm.width(), self.table.count());
         let layers = self.table.width() / width;
@@ -69,7 +73,7 @@ impl LayerInputs {
         let rows = self.table.rows(&known.collect::<Vec<u32>>())?;
         let rows = elementwise::scale(&rows, (width as f32).sqrt())?;
         let update = updates.part(Part::LayerInputProjection);
-        let context = self.projection.forward_updated(embedded, update)?;
+        let context = self.projection.forward_updated(embedded, &update)?;
         let context = elementwise::scale(&context, (hidden as f32).sqrt().recip())?;
         let context = self
             .norm
@@ -113,17 +117,17 @@ impl LayerInput {
     }
 
     /// What is added to the stream `x`, given the layer's input.
-    pub fn forward(
+    pub(super) fn forward(
         &self,
         x: &Tensor,
         input: &Tensor,
         activation: Activation,
-        updates: &LayerAdapter,
+        updates: &LayerUpdates<'_>,
     ) -> Result<Tensor> {
         let [(gate_part, gate), (output_part, output)] = self.linears();
-        let gate = gate.forward_updated(x, updates.part(gate_part))?;
+        let gate = gate.forward_updated(x, &updates.part(gate_part))?;
         let inner = kernels::gated(&gate, input, activation)?;
-        let output = output.forward_updated(&inner, updates.part(output_part))?;
+        let output = output.forward_updated(&inner, &updates.part(output_part))?;
         self.norm.forward(&output)
     }
 

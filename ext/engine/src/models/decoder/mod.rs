@@ -2,6 +2,7 @@
 
 mod adaptable;
 pub mod adapter;
+mod adapter_rows;
 pub mod attention;
 pub mod batch;
 pub mod blocks;

@@ -1,11 +1,9 @@
 //! A loaded decoder and its forward.
 
-use std::sync::Arc;
-
 use candle_core::{DType, Device, Tensor};
 
 use super::adaptable::Module;
-use super::adapter::{Adapter, LayerAdapter};
+use super::adapter_rows::AdapterRows;
 use super::attention::Qkv;
 use super::batch::{Batch, Past, Stretch};
 use super::cache::KvCache;
@@ -255,21 +253,19 @@ impl Decoder {
             Logits::All => hidden,
             Logits::Last => hidden.narrow(0, tokens.len() - 1, 1)?,
         };
-        let adapter = cache.sequence.adapter();
-        self.logits(&hidden, adapter.map(Arc::as_ref))
+        let adapters = AdapterRows::of([(hidden.dim(0)?, cache.sequence.adapter())]);
+        self.logits(&hidden, &adapters)
     }
 
     /// Runs pieces of several sequences, for which the pool has made room, in one pass over the weights;
-    /// returns the logits that are wanted, `[rows, vocabulary]` in f32. One adapter made them all. After
-    /// an error the sequences are as before.
+    /// returns the logits that are wanted, `[rows, vocabulary]` in f32. Each may have an adapter of its own;
+    /// those of one adapter should be neighbours. After an error the sequences are as before.
     pub fn forward_batch(
         &self,
         readings: &mut [Reading<'_>],
         pool: &mut KvPool,
         cancel: &CancelToken,
     ) -> Result<Option<Tensor>> {
-        let adapter = readings.first().and_then(|first| first.sequence.adapter());
-        let adapter = adapter.cloned();
         let hidden = self.read(readings, pool, cancel)?;
         let mut rows: Vec<u32> = Vec::new();
         let mut end = 0;
@@ -285,7 +281,11 @@ impl Decoder {
             1 => hidden.narrow(0, rows[0] as usize, 1)?,
             count => hidden.index_select(&Tensor::from_vec(rows, count, &self.device)?, 0)?,
         };
-        self.logits(&hidden, adapter.as_deref()).map(Some)
+        let wanted = readings.iter().map(|one| {
+            let wanted = one.wanted.min(one.tokens.len());
+            (wanted, one.sequence.adapter())
+        });
+        self.logits(&hidden, &AdapterRows::of(wanted)).map(Some)
     }
 
     /// The same as [`Decoder::forward_batch`], by a recording where the device has one of this step.
@@ -303,8 +303,8 @@ impl Decoder {
     }
 
     /// In f32, scaled and capped where the family does that.
-    pub(super) fn logits(&self, hidden: &Tensor, adapter: Option<&Adapter>) -> Result<Tensor> {
-        let logits = self.raw_logits(hidden, adapter)?.to_dtype(DType::F32)?;
+    pub(super) fn logits(&self, hidden: &Tensor, adapters: &AdapterRows) -> Result<Tensor> {
+        let logits = self.raw_logits(hidden, adapters)?.to_dtype(DType::F32)?;
         let logits = elementwise::scale(&logits, self.config.logit_scale)?;
         match self.config.logit_soft_cap {
             Some(cap) => {
@@ -316,18 +316,15 @@ impl Decoder {
     }
 
     /// As the head gives them, in its type.
-    pub(super) fn raw_logits(&self, hidden: &Tensor, adapter: Option<&Adapter>) -> Result<Tensor> {
+    pub(super) fn raw_logits(&self, hidden: &Tensor, adapters: &AdapterRows) -> Result<Tensor> {
         let head = self.head.as_ref().ok_or_else(|| {
             Error::Internal("a decoder without its head was asked for logits".into())
         })?;
         let transformed = match &self.head_transform {
-            Some(transform) => &transform.forward(hidden, adapter)?,
+            Some(transform) => &transform.forward(hidden, adapters)?,
             None => hidden,
         };
-        match adapter {
-            Some(adapter) => adapter.logits(head, transformed),
-            None => head.forward(transformed),
-        }
+        adapters.logits(head, transformed)
     }
 
     /// The states after the final norm of the tokens that follow what `cache` holds,
@@ -361,8 +358,9 @@ impl Decoder {
         pool: &mut KvPool,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
-        let adapter = readings.first().and_then(|first| first.sequence.adapter());
-        let adapter = adapter.cloned();
+        let rows = readings.iter();
+        let rows = rows.map(|one| (one.tokens.len(), one.sequence.adapter()));
+        let adapters = AdapterRows::of(rows);
         let mut first_row = 0;
         let mut pieces = Vec::with_capacity(readings.len());
         for Reading {
@@ -384,8 +382,8 @@ impl Decoder {
         let stretches = readings.iter().map(|reading| self.stretch(reading));
         let stretches = stretches.collect::<Result<Vec<_>>>()?;
         let batch = Batch::pieces_of(stretches.into_iter());
-        let wholes = if self.config.bidirectional_images {
-            self.wholes(readings, &pieces)?
+        let bidirectional_spans = if self.config.bidirectional_images {
+            self.bidirectional_spans(readings, &pieces)?
         } else {
             Vec::new()
         };
@@ -397,11 +395,11 @@ impl Decoder {
         let past = Past::Paged {
             pool,
             batch: paged,
-            wholes,
+            bidirectional_spans,
             first_values: Vec::new(),
             states: states.collect(),
         };
-        let hidden = self.run(&batch, past, adapter.as_deref(), cancel)?;
+        let hidden = self.run(&batch, past, &adapters, cancel)?;
         for reading in readings {
             reading.sequence.advance(reading.tokens);
         }
@@ -442,7 +440,7 @@ impl Decoder {
         self.run(
             &self.whole(sequences),
             Past::none(&self.config),
-            None,
+            &AdapterRows::default(),
             cancel,
         )
     }
@@ -455,27 +453,27 @@ impl Decoder {
         &self,
         batch: &Batch,
         past: Past<'_>,
-        adapter: Option<&Adapter>,
+        adapters: &AdapterRows,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
         let tokens = batch.ids.len();
         ensure_activations(tokens, self.config.hidden_size, self.dtype, &self.device)?;
         let rotations = self.rotations.as_ref();
         let rotation = rotations.map(|rotations| rotations.of(batch.pieces(), &self.device));
-        let embedded = self.embed(batch, adapter)?;
+        let embedded = self.embed(batch, adapters)?;
         let step = Step {
             config: &self.config,
             batch,
             rotation: rotation.transpose()?,
             temperature: batch.temperatures(&self.config, (&self.device, self.dtype))?,
-            inputs: self.layer_inputs(batch, &embedded, adapter)?,
+            inputs: self.layer_inputs(batch, &embedded, adapters)?,
             deep: self
                 .images
                 .deep(&batch.ids, self.config.vocab_size, &embedded)?,
-            adapter,
+            adapters,
             cancel,
         };
-        self.run_layers(self.stream(embedded, adapter)?, past, &step)
+        self.run_layers(self.stream(embedded, adapters)?, past, &step)
     }
 
     /// An adapter's update of what makes keys and values of a layer's latents.
@@ -510,12 +508,12 @@ impl Decoder {
     }
 
     /// The residual stream that begins with the embeddings.
-    pub(super) fn stream(&self, embedded: Tensor, adapter: Option<&Adapter>) -> Result<Stream> {
+    pub(super) fn stream(&self, embedded: Tensor, adapters: &AdapterRows) -> Result<Stream> {
         let mut stream = Stream::new(embedded.clone());
         let read = self.config.shared_blocks.is_some();
         stream.embedded = read.then(|| embedded.clone());
         if let Some(lanes) = &self.lanes {
-            stream.lanes = lanes.split(embedded, LayerAdapter::of_model(adapter))?;
+            stream.lanes = lanes.split(embedded, &adapters.model())?;
         }
         Ok(stream)
     }
@@ -543,8 +541,8 @@ impl Decoder {
             }
         }
         if let Some(lanes) = &self.lanes {
-            let updates = LayerAdapter::of_model(step.adapter);
-            stream = Stream::new(lanes.merge(&stream.lanes, updates)?);
+            let updates = step.adapters.model();
+            stream = Stream::new(lanes.merge(&stream.lanes, &updates)?);
         }
         stream.read(self.final_norm.as_ref())
     }
@@ -559,7 +557,7 @@ impl Decoder {
         }
     }
 
-    pub(super) fn embed(&self, batch: &Batch, adapter: Option<&Adapter>) -> Result<Tensor> {
+    pub(super) fn embed(&self, batch: &Batch, adapters: &AdapterRows) -> Result<Tensor> {
         let (tokens, size) = (&batch.ids[..], self.config.vocab_size);
         self.check_tokens(tokens)?;
         // Where images stand, any row does until their embeddings are spliced in.
@@ -567,15 +565,12 @@ impl Decoder {
             .iter()
             .map(|&id| if (id as usize) < size { id } else { 0 });
         let known: Vec<u32> = known.collect();
-        let embedded = match adapter {
-            Some(adapter) => adapter.embed(&self.embedding, &known)?,
-            None => self.embedding.rows(&known)?,
-        };
+        let embedded = adapters.embed(&self.embedding, &known)?;
         let embedded = elementwise::scale(&embedded, self.config.embedding_scale)?;
         let embedded = match &self.embedding_projection {
             Some(projection) => {
-                let update = LayerAdapter::of_model(adapter).part(Part::EmbeddingProjection);
-                projection.forward_updated(&embedded, update)?
+                let updates = adapters.model().part(Part::EmbeddingProjection);
+                projection.forward_updated(&embedded, &updates)?
             }
             None => embedded,
         };

@@ -3,10 +3,10 @@
 
 use candle_core::Tensor;
 
-use super::adapter::LayerAdapter;
+use super::adapter_rows::LayerUpdates;
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
-use crate::nn::{Epilogue, Inventory, Linear};
+use crate::nn::{Inventory, Linear};
 use crate::Result;
 use kernels::Activation;
 
@@ -37,19 +37,10 @@ impl NormGate {
     }
 
     /// `x` is normalized, `[tokens, hidden]`.
-    pub fn forward(&self, x: &Tensor, updates: &LayerAdapter) -> Result<Tensor> {
+    pub(super) fn forward(&self, x: &Tensor, updates: &LayerUpdates<'_>) -> Result<Tensor> {
         let [down, up] = self.parts.map(|part| updates.part(part));
-        let short = match down {
-            None => {
-                let activated = Epilogue {
-                    activation: Some(Activation::Silu),
-                    ..Epilogue::default()
-                };
-                self.down.forward_with(x, &activated)?
-            }
-            down => kernels::activate(&self.down.forward_updated(x, down)?, Activation::Silu)?,
-        };
-        let gate = self.up.forward_updated(&short, up)?;
+        let short = self.down.forward_activated(x, Activation::Silu, &down)?;
+        let gate = self.up.forward_updated(&short, &up)?;
         kernels::gated(&gate, x, Activation::Sigmoid)
     }
 }

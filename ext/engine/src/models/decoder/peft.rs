@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 
 use super::adaptable::{self, Piece};
-use super::adapter::{Adapter, EmbeddingUpdate, LayerAdapter, Slot, Update};
+use super::adapter::{Adapter, EmbeddingUpdate, Slot, Update};
 use super::config::RowOrder;
 use super::model::Decoder;
 use crate::models::parts::{self, Names, Part};
@@ -123,6 +123,12 @@ struct Reader<'a> {
     source: Arc<dyn WeightSource>,
 }
 
+/// Has an adapter's files come, from wherever they are.
+pub fn fetch(files: &ModelFiles, cancel: &CancelToken) -> Result<()> {
+    files.require(CONFIG, cancel)?;
+    adapter_weights(files, cancel).map(|_| ())
+}
+
 /// Reads an adapter for `decoder`; `names` are those of its family in safetensors.
 pub fn load(
     decoder: &Decoder,
@@ -149,20 +155,8 @@ pub fn load(
         config,
     };
     let targets = targets(decoder, names);
-    let mut adapter = Adapter {
-        name: name.to_owned(),
-        layers: decoder
-            .layers()
-            .iter()
-            .map(|_| LayerAdapter::default())
-            .collect(),
-        runs: decoder.config().stacks.map(|stacks| stacks.runs()),
-        model: LayerAdapter::default(),
-        embedding: None,
-        head: None,
-        whole_embedding: None,
-        whole_head: None,
-    };
+    let runs = decoder.config().stacks.map(|stacks| stacks.runs());
+    let mut adapter = Adapter::new(name, decoder.layers().len(), runs);
     let mut found = Found::default();
     for (module, tensors) in reader.modules()? {
         cancel.check()?;
@@ -333,7 +327,7 @@ impl Reader<'_> {
             self.config.file(),
             format!(
                 "it changes {module}, which a {} model of {} layers does not have, or which cannot be adapted \
-                 (norms and the layers of states). Check that the adapter belongs to this base model",
+                 (norms). Check that the adapter belongs to this base model",
                 config.architecture, config.layer_count
             ),
         )

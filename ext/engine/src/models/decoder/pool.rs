@@ -104,11 +104,8 @@ impl Sequence {
     }
 
     fn kind(&self) -> Kind {
-        let adapter = self
-            .adapter
-            .as_ref()
-            .map_or(0, |adapter| Arc::as_ptr(adapter) as usize);
-        (adapter, self.rope_variant)
+        let adapter = self.adapter.as_ref();
+        (adapter.map_or(0, |adapter| adapter.id()), self.rope_variant)
     }
 
     /// Its state, before a step reads so many tokens, of which the logits of the last `wanted` are.

@@ -7,7 +7,7 @@ use super::config::{DecoderConfig, Experts};
 use super::router::choose;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{elementwise, Inventory, Linear, LowRankUpdates, Projection};
+use crate::nn::{elementwise, Inventory, Linear, Projection, ProjectionUpdates};
 use crate::{CancelToken, Error, Result};
 
 pub struct QueryExperts {
@@ -110,7 +110,7 @@ impl QueryExperts {
         &self,
         x: &Tensor,
         head_size: usize,
-        updates: &LowRankUpdates,
+        updates: &ProjectionUpdates<'_>,
     ) -> Result<[Tensor; 2]> {
         let parts = self.shared.heads(x, head_size, updates)?;
         <[Tensor; 2]>::try_from(parts)

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Tensor};
 
+use super::adapter_rows::AdapterRows;
 use super::batch::{Batch, Past, Stretch};
 use super::layer::{Step, Stream};
 use super::model::{Decoder, Reading};
@@ -356,21 +357,21 @@ impl Decoder {
             temperature: None,
             inputs: Vec::new(),
             deep: Vec::new(),
-            adapter: None,
+            adapters: &AdapterRows::default(),
             cancel: &CancelToken::new(),
         };
         let past = Past::Paged {
             pool,
             batch: paged,
-            wholes: Vec::new(),
+            bidirectional_spans: Vec::new(),
             first_values: Vec::new(),
             states: Vec::new(),
         };
         let hidden = self.run_layers(Stream::new(embedded), past, &step)?;
         if self.config().logit_scale == 1.0 && self.config().logit_soft_cap.is_none() {
-            self.raw_logits(&hidden, None)
+            self.raw_logits(&hidden, &AdapterRows::default())
         } else {
-            self.logits(&hidden, None)
+            self.logits(&hidden, &AdapterRows::default())
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
+use super::adapter_rows::AdapterRows;
 use super::batch::{Batch, Past};
 use super::blocks::Blocks;
 use super::layer::{Layer, Step, Stream};
@@ -31,7 +32,7 @@ impl Decoder {
         sequences.push(&tokens, None)?;
         sequences.push(&tokens[..length.div_ceil(2)], None)?;
         let batch = self.whole(&sequences);
-        let embedded = self.embed(&batch, None)?;
+        let embedded = self.embed(&batch, &AdapterRows::default())?;
         evidence("the token embeddings", &embedded).check_values()?;
         if verification::has_room_for_layer(source, self.config().layer_count) {
             self.verify_first_layer(source, names, (&batch, &embedded), cancel)?
@@ -58,8 +59,9 @@ impl Decoder {
         let Some(layer) = self.layers().first() else {
             return Ok(());
         };
-        let inputs = self.layer_inputs(batch, embedded, None)?;
-        let stream = self.stream(embedded.clone(), None)?;
+        let base = AdapterRows::default();
+        let inputs = self.layer_inputs(batch, embedded, &base)?;
+        let stream = self.stream(embedded.clone(), &base)?;
         let found = self.run_first(layer, batch, (stream, inputs), cancel)?;
         let expanded = Expanded(source);
         let parameters =
@@ -70,8 +72,8 @@ impl Decoder {
         let all = |all: Vec<Tensor>| all.iter().map(on_cpu).collect::<Result<Vec<_>>>();
         let mut stream = Stream::new(on_cpu(embedded)?);
         stream.embedded = Some(on_cpu(embedded)?);
-        stream.lanes = all(self.stream(embedded.clone(), None)?.lanes)?;
-        let inputs = all(self.layer_inputs(batch, embedded, None)?)?;
+        stream.lanes = all(self.stream(embedded.clone(), &base)?.lanes)?;
+        let inputs = all(self.layer_inputs(batch, embedded, &base)?)?;
         let input = stream.states()?;
         let expected = self.run_first(&layer, batch, (stream, inputs), cancel)?;
         evidence("the first layer", &found).check_against(&expected, &input, source)
@@ -106,7 +108,7 @@ impl Decoder {
             temperature: None,
             inputs,
             deep: Vec::new(),
-            adapter: None,
+            adapters: &AdapterRows::default(),
             cancel,
         };
         layer.forward(0, &mut stream, &mut Past::none(config), &step)?;

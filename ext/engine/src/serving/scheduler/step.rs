@@ -51,9 +51,10 @@ impl Planned {
         decodes && state.has_room() && state.run.goes_on_plainly()
     }
 
+    /// The number of its adapter; the base model comes first.
     fn adapter(&self) -> usize {
         let adapter = self.sequence.adapter();
-        adapter.map_or(0, |adapter| Arc::as_ptr(adapter) as usize)
+        adapter.map_or(0, |adapter| adapter.id())
     }
 }
 
@@ -323,9 +324,6 @@ impl Scheduler {
                 let took = took.saturating_sub(drafting);
                 shared.prefill.note(decoding, reading, draft, took);
             }
-            self.stats.batches.add(1);
-            self.stats.batch_size.observe(planned.len() as f64);
-            self.stats.batch_tokens.observe(rows as f64);
         }
         let choose = |piece: Planned| self.choose(piece, took);
         let chosen: Vec<Chosen> = match planned.len() {
@@ -352,28 +350,27 @@ impl Scheduler {
         interrupted
     }
 
-    /// The logits of every piece that ends. Only an interrupt is an error of the whole.
+    /// The logits of every piece that ends, of all adapters in one forward pass. Only an interrupt is an error of the
+    /// whole.
     fn compute(
         &self,
         planned: &mut [Planned],
         shared: &mut Shared,
         cancel: &CancelToken,
     ) -> Result<()> {
+        // Neighbours of one adapter share its products.
         planned.sort_by_key(Planned::adapter);
-        for group in planned.chunk_by_mut(|a, b| a.adapter() == b.adapter()) {
-            let computed = self.compute_group(group, shared, cancel);
-            match computed {
-                Ok(()) => {}
-                Err(Error::Interrupted) => return Err(Error::Interrupted),
-                Err(error) if group.len() == 1 => group[0].outcome = Some(Err(error)),
-                // One of them is at fault, and the others need not suffer.
-                Err(_) => {
-                    for piece in group.chunks_mut(1) {
-                        match self.compute_group(piece, shared, cancel) {
-                            Ok(()) => {}
-                            Err(Error::Interrupted) => return Err(Error::Interrupted),
-                            Err(error) => piece[0].outcome = Some(Err(error)),
-                        }
+        match self.compute_group(planned, shared, cancel) {
+            Ok(()) => {}
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(error) if planned.len() == 1 => planned[0].outcome = Some(Err(error)),
+            // One of them is at fault, and the others need not suffer.
+            Err(_) => {
+                for piece in planned.chunks_mut(1) {
+                    match self.compute_group(piece, shared, cancel) {
+                        Ok(()) => {}
+                        Err(Error::Interrupted) => return Err(Error::Interrupted),
+                        Err(error) => piece[0].outcome = Some(Err(error)),
                     }
                 }
             }
@@ -381,7 +378,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The logits of pieces of one adapter. After an error the sequences are as before, so that the same
+    /// The logits of some pieces, in one forward pass. After an error the sequences are as before, so that the same
     /// tokens can be computed again.
     fn compute_group(
         &self,
@@ -400,6 +397,10 @@ impl Scheduler {
         for piece in group.iter_mut().filter(|piece| piece.wanted > 0) {
             piece.outcome = Some(Ok(rows.by_ref().take(piece.wanted).collect()));
         }
+        let rows: usize = group.iter().map(|piece| piece.tokens.len()).sum();
+        self.stats.batches.add(1);
+        self.stats.batch_size.observe(group.len() as f64);
+        self.stats.batch_tokens.observe(rows as f64);
         Ok(())
     }
 

@@ -3,20 +3,30 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Generation, LanguageModel, Request};
+use super::{AdapterFiles, Generation, LanguageModel, Request};
 use crate::generation::GenerationConfig;
 use crate::serving::ContextOverflow;
 use crate::tasks::LoadOptions;
 use crate::{CancelToken, Error, Result};
 use formats::files::model_files::ModelFiles;
 
+/// Of the sequences, of which one step has two adapters and none.
+const ADAPTERS: [Option<&str>; 4] = [None, Some("llama-embeddings"), Some("llama"), None];
+
 fn load() -> Arc<LanguageModel> {
-    let root =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures/tiny/decoders/llama");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures/tiny");
     let cancel = CancelToken::new();
-    let files = ModelFiles::open(root.to_str().unwrap(), None, &cancel).unwrap();
+    let open = |name: &str| {
+        let path = root.join(name);
+        ModelFiles::open(path.to_str().unwrap(), None, &cancel).unwrap()
+    };
+    let adapters = ["llama", "llama-embeddings"].map(|name| AdapterFiles {
+        name: name.to_owned(),
+        files: open(&format!("adapters/{name}")),
+    });
     let options = LoadOptions::default();
-    Arc::new(LanguageModel::load(&files, &options, &[], &cancel).unwrap())
+    let model = LanguageModel::load(&open("decoders/llama"), &options, &adapters, &cancel);
+    Arc::new(model.unwrap())
 }
 
 fn begin(model: &Arc<LanguageModel>, number: u32) -> Generation {
@@ -31,7 +41,7 @@ fn begin(model: &Arc<LanguageModel>, number: u32) -> Generation {
             ..Default::default()
         },
         overflow: ContextOverflow::Error,
-        adapter: None,
+        adapter: model.adapter(ADAPTERS[number as usize]).unwrap(),
         constraint: None,
         afresh: true,
     };

@@ -11,7 +11,7 @@ use super::short_conv::MOST_TAPS;
 use super::{rows, values, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::{joined, sorted_rows, Module, RowsAt};
-use crate::models::decoder::adapter::{LayerAdapter, Slot};
+use crate::models::decoder::adapter::Slot;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
@@ -379,9 +379,9 @@ impl StateMixer for DeltaRuleLayer {
         step: &Step<'_>,
     ) -> Result<Tensor> {
         let rule = self.config;
-        let updates = LayerAdapter::of(step.adapter, index);
+        let updates = step.adapters.layer(index);
         let parts = self.parts.iter();
-        let updates: Vec<_> = parts.map(|part| updates.part(*part).cloned()).collect();
+        let updates: Vec<_> = parts.map(|part| updates.part(*part)).collect();
         let qkv = values(&Tensor::cat(&self.qkv.parts(x, &updates)?, 1)?)?;
         let isa = Isa::current()?;
         let mut mixed = past.scan((index, 0), &self.convolution, &qkv, step.batch)?;

@@ -15,7 +15,6 @@ mod ssm;
 use candle_core::{DType, Tensor};
 
 use super::adaptable::Module;
-use super::adapter::LayerAdapter;
 use super::attention::AttentionLayer;
 use super::batch::Past;
 use super::config::DecoderConfig;
@@ -25,7 +24,7 @@ use super::loading;
 use crate::models::config::{check_layers, check_size, Checked};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{elementwise, Epilogue, Inventory, Linear};
+use crate::nn::{elementwise, Inventory, Linear};
 use crate::Result;
 use kernels::Activation;
 
@@ -228,7 +227,10 @@ impl Mixer {
         chosen: &mut Option<Chosen>,
     ) -> Result<Tensor> {
         match self {
-            Self::Attention(attention) => attention.forward(index, x, past, step, chosen),
+            Self::Attention(attention) => {
+                let updates = step.adapters.layer(index);
+                attention.forward(index, x, past, step, chosen, &updates)
+            }
             Self::State(state) => {
                 step.cancel.check()?;
                 state.forward(index, x, past, step)
@@ -236,7 +238,8 @@ impl Mixer {
             Self::Both(attention, state) => {
                 let factors = &step.config.factors;
                 let input = elementwise::scale(x, factors.attention_input)?;
-                let attended = attention.forward(index, &input, past, step, chosen)?;
+                let updates = step.adapters.layer(index);
+                let attended = attention.forward(index, &input, past, step, chosen, &updates)?;
                 let attended = elementwise::scale(&attended, factors.attention_output)?;
                 elementwise::add(&attended, &state.forward(index, x, past, step)?)
             }
@@ -273,8 +276,7 @@ impl DecoderConfig {
 impl Step<'_> {
     /// What a matrix of a layer that keeps a state gives, with what an adapter adds.
     fn through(&self, layer: usize, part: Part, linear: &Linear, x: &Tensor) -> Result<Tensor> {
-        let updates = LayerAdapter::of(self.adapter, layer);
-        linear.forward_updated(x, updates.part(part))
+        linear.forward_updated(x, &self.adapters.layer(layer).part(part))
     }
 
     /// A function of it.
@@ -286,16 +288,8 @@ impl Step<'_> {
         x: &Tensor,
         activation: Activation,
     ) -> Result<Tensor> {
-        let update = LayerAdapter::of(self.adapter, layer).part(part);
-        if update.is_some() {
-            let given = linear.forward_updated(x, update)?;
-            return kernels::activate(&given, activation);
-        }
-        let epilogue = Epilogue {
-            activation: Some(activation),
-            ..Epilogue::default()
-        };
-        linear.forward_with(x, &epilogue)
+        let updates = self.adapters.layer(layer).part(part);
+        linear.forward_activated(x, activation, &updates)
     }
 }
 
