@@ -82,4 +82,55 @@ RSpec.describe "LoRA adapters" do
     expect { Candle::LLM.from_pretrained(TinyModels.path("decoders/llama"), adapters: "x") }
       .to raise_error(ArgumentError, /Hash/)
   end
+
+  it "are loaded and unloaded while others generate" do
+    names = [nil, "one", "two"]
+    said = ->(name) { model.generate(prompt, config: greedy, adapter: name) }
+    alone = names.to_h { |name| [name, said.call(name)] }
+    kernels = model.device_report[:kernels]
+    bytes = model.model_info[:weight_bytes]
+    threads = (names * 3).map { |name| Thread.new { [name, Array.new(8) { said.call(name) }] } }
+    8.times do
+      expect(model.load_adapter(:three, TinyModels.path("adapters/llama-embeddings")).adapters).to eq(%w[one two three])
+      expect(model.model_info[:weight_bytes]).to be > bytes
+      expect(said.call(:three)).not_to eq(alone[nil])
+      expect(model.unload_adapter("three").adapters).to eq(%w[one two])
+    end
+    threads.map(&:value).each { |name, texts| expect(texts.uniq).to eq([alone[name]]) }
+    expect([model.device_report[:kernels], model.model_info[:weight_bytes]]).to eq([kernels, bytes])
+  end
+
+  it "stay with the requests that were begun with them" do
+    said = ->(name) { model.complete(prompt, config: greedy, adapter: name) }
+    whole = said.call(:one).text
+    stream = model.generate_stream(prompt, config: greedy, adapter: :one)
+    text = stream.next.dup
+    model.use_adapter(:one).unload_adapter(:one)
+    expect(model.active_adapter).to be_nil
+    loop { text << stream.next }
+    expect(text).to eq(whole)
+    expect { said.call(:one) }.to raise_error(Candle::InvalidInputError, /"one"; loaded are: two/)
+    # Another one of the same name finds nothing in the prefix cache.
+    model.load_adapter(:one, TinyModels.path("adapters/llama-patterns"))
+    again = said.call(:one)
+    expect(again.usage.cached_tokens).to eq(0)
+    expect(again.text).to eq(said.call(:two).text)
+  end
+
+  it "change nothing when they can't be loaded" do
+    wrong = { "llama-dora" => [Candle::UnsupportedModelError, /use_dora/],
+              "gpt2" => [Candle::UnsupportedModelError, /attn\.c_attn/],
+              "../decoders/llama" => [Candle::ModelNotFoundError, /adapter_config\.json/] }
+    wrong.each do |name, (error, message)|
+      expect { model.load_adapter(:bad, TinyModels.path("adapters/#{name}")) }.to raise_error(error, message)
+    end
+    path = TinyModels.path("adapters/llama")
+    expect { model.load_adapter("one", path) }.to raise_error(Candle::InvalidInputError, /"one" already/)
+    expect { model.load_adapter(1, path) }.to raise_error(ArgumentError, /name must be a String or a Symbol/)
+    expect { model.load_adapter(:x, nil) }.to raise_error(Candle::InvalidInputError, /source must be a String/)
+    expect { model.unload_adapter(:three) }.to raise_error(Candle::InvalidInputError, /"three"; loaded are: one, two/)
+    expect(model.adapters).to eq(%w[one two])
+    model.close
+    expect { model.load_adapter(:x, path) }.to raise_error(Candle::Error, /closed/)
+  end
 end

@@ -1,6 +1,6 @@
 //! `Candle::LLM` and its runs
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use engine::generation::{
     Choice, Constraint, Ending, FinishReason, GenerationConfig, LogitBias, Pattern, Speculative,
@@ -15,11 +15,28 @@ use magnus::typed_data::Obj;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby, Value};
 
 use crate::token_ids::RbIds;
-use crate::{error, gvl, hub, model};
+use crate::{error, gc, gvl, hub, model};
 
 #[magnus::wrap(class = "Candle::LLM", free_immediately, size)]
 pub struct RbLlm {
     pub model: model::Slot<LanguageModel>,
+    /// What the adapters take.
+    adapters: Mutex<gc::Tracked>,
+}
+
+impl RbLlm {
+    /// Tells the collector what the adapters take now.
+    fn track_adapters(&self, ruby: &Ruby, model: &LanguageModel) -> Result<(), Error> {
+        let tracked = adapter_memory(ruby, model)?;
+        let mut adapters = self.adapters.lock().unwrap_or_else(|e| e.into_inner());
+        *adapters = tracked;
+        Ok(())
+    }
+}
+
+fn adapter_memory(ruby: &Ruby, model: &LanguageModel) -> Result<gc::Tracked, Error> {
+    let inventory = model.adapter_inventory().map_err(error::raised(ruby))?;
+    Ok(gc::Tracked::new(ruby, inventory.bytes()))
 }
 
 model::described!(LanguageModel);
@@ -36,15 +53,19 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
     };
     let draft: Option<Obj<RbLlm>> = model::setting(ruby, settings, "draft")?;
     let draft = draft.map(|draft| draft.model.get(ruby)).transpose()?;
+    let model = model::load(ruby, &request, |files, options, cancel| {
+        let extras = Extras {
+            adapters: &adapters,
+            cache,
+            draft: draft.as_ref(),
+        };
+        LanguageModel::load_with(files, options, &extras, cancel)
+    })?;
+    let loaded = model.get(ruby)?;
+    let tracked = adapter_memory(ruby, &loaded)?;
     Ok(RbLlm {
-        model: model::load(ruby, &request, |files, options, cancel| {
-            let extras = Extras {
-                adapters: &adapters,
-                cache,
-                draft: draft.as_ref(),
-            };
-            LanguageModel::load_with(files, options, &extras, cancel)
-        })?,
+        model,
+        adapters: Mutex::new(tracked),
     })
 }
 
@@ -68,9 +89,47 @@ fn end_ids(ruby: &Ruby, llm: &RbLlm) -> Result<Vec<u32>, Error> {
 }
 
 fn adapters(ruby: &Ruby, llm: &RbLlm) -> Result<Vec<String>, Error> {
+    let adapters = llm.model.get(ruby)?.adapters();
+    let names = adapters.iter().map(|adapter| adapter.name.clone());
+    Ok(names.collect())
+}
+
+/// Reads an adapter off the GVL. It is attached with the GVL held, so that a fork never meets that halfway.
+fn load_adapter(
+    ruby: &Ruby,
+    llm: &RbLlm,
+    name: String,
+    source: String,
+    settings: RHash,
+) -> Result<(), Error> {
     let model = llm.model.get(ruby)?;
-    let adapters = model.adapters().iter();
-    Ok(adapters.map(|adapter| adapter.name.clone()).collect())
+    let access = hub::access(ruby, settings)?;
+    let files = ModelFiles::open_as(&source, None, &access, &CancelToken::new());
+    let files = files.map_err(error::raised(ruby))?;
+    let given = AdapterFiles { name, files };
+    // What has to be fetched comes before a worker of the pool is taken.
+    gvl::leave_waiting(ruby, |cancel| given.fetch(cancel))?;
+    let adapter = gvl::leave(ruby, |cancel| model.read_adapter(&given, cancel))?;
+    gvl::hold(ruby, || {
+        model.attach_adapter(adapter).map_err(error::raised(ruby))?;
+        llm.track_adapters(ruby, &model)
+    })
+}
+
+fn unload_adapter(ruby: &Ruby, llm: &RbLlm, name: String) -> Result<(), Error> {
+    let model = llm.model.get(ruby)?;
+    gvl::hold(ruby, || {
+        let detached = model.detach_adapter(&name).map_err(error::raised(ruby))?;
+        drop(detached);
+        llm.track_adapters(ruby, &model)
+    })
+}
+
+/// Corrects what counts the weights by the adapters that are loaded now.
+fn with_adapters(ruby: &Ruby, model: &LanguageModel, hash: RHash) -> Result<(), Error> {
+    let mut inventory = model.info().inventory.clone();
+    inventory.merge(model.adapter_inventory().map_err(error::raised(ruby))?);
+    model::set_inventory(ruby, hash, &inventory)
 }
 
 fn context_length(ruby: &Ruby, llm: &RbLlm) -> Result<usize, Error> {
@@ -310,13 +369,15 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
         .define_private_method("_load", function!(load, 2))?;
     class.define_private_method("_end_ids", method!(end_ids, 0))?;
     class.define_private_method("_adapters", method!(adapters, 0))?;
+    class.define_private_method("_load_adapter", method!(load_adapter, 3))?;
+    class.define_private_method("_unload_adapter", method!(unload_adapter, 1))?;
     class.define_private_method("_context_length", method!(context_length, 0))?;
     class.define_private_method("_logprobs", method!(logprobs, 2))?;
     class.define_private_method("_divergence", method!(divergence, 3))?;
     class.define_private_method("_begin", method!(begin, 2))?;
     class.define_private_method("_clear_cache", method!(clear_cache, 0))?;
     model::define_stats!(class, RbLlm)?;
-    model::define_model!(class, RbLlm)?;
+    model::define_model!(class, RbLlm, with_adapters)?;
     let run = class.define_class("Run", ruby.class_object())?;
     run.undef_default_alloc_func();
     run.define_method("step", method!(step, 0))?;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use base::runtime::device::Home;
 use base::runtime::memory;
 use base::runtime::stats::{Distribution, Reading};
+use engine::nn::Inventory;
 use engine::tasks::{LoadOptions, ModelInfo};
 use engine::{CancelToken, Error as EngineError};
 use formats::files::model_files::ModelFiles;
@@ -330,10 +331,15 @@ fn info(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
     hash.aset(ruby.to_symbol("device"), info.device.to_string())?;
     hash.aset(ruby.to_symbol("dtype"), info.dtype_name())?;
     hash.aset(ruby.to_symbol("files"), files)?;
-    hash.aset(ruby.to_symbol("weight_bytes"), info.inventory.bytes())?;
-    hash.aset(ruby.to_symbol("kernels"), kernels(ruby, info)?)?;
+    set_inventory(ruby, hash, &info.inventory)?;
     hash.aset(ruby.to_symbol("verified"), info.verified)?;
     Ok(hash)
+}
+
+/// What the weights take, and what computes.
+pub fn set_inventory(ruby: &Ruby, hash: RHash, inventory: &Inventory) -> Result<(), Error> {
+    hash.aset(ruby.to_symbol("weight_bytes"), inventory.bytes())?;
+    hash.aset(ruby.to_symbol("kernels"), kernels(ruby, inventory)?)
 }
 
 /// Adds a model's own prompts, and the name of the one that is used unasked.
@@ -351,9 +357,9 @@ pub fn add_prompts(
 }
 
 /// What computes, by kernel.
-fn kernels(ruby: &Ruby, info: &ModelInfo) -> Result<RHash, Error> {
+fn kernels(ruby: &Ruby, inventory: &Inventory) -> Result<RHash, Error> {
     let hash = ruby.hash_new();
-    for (kernel, backend) in info.inventory.kernels() {
+    for (kernel, backend) in inventory.kernels() {
         hash.aset(kernel, backend)?;
     }
     Ok(hash)

@@ -348,9 +348,49 @@ module Candle
                         chat_template: chat_template)
     end
 
-    # @return [Array<String>] the adapters that were loaded with the model
+    # @return [Array<String>] the adapters that are loaded, with the model or by {#load_adapter}
     def adapters
       _adapters
+    end
+
+    # Loads a LoRA adapter beside the weights, which stay as they are, and tries it out. Other threads generate
+    # meanwhile. Calls know it when this returns; after an error nothing has changed.
+    #
+    # @example
+    #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
+    #   llm.load_adapter(:polite, "spec/fixtures/tiny/adapters/llama").adapters # => ["polite"]
+    #   llm.generate("the dog", adapter: :polite, max_length: 3).class # => String
+    #   llm.unload_adapter(:polite).adapters # => []
+    #
+    # @param name [String, Symbol] one that no loaded adapter has
+    # @param source [String, Pathname] a directory or a Hugging Face id, in PEFT's format
+    # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+    # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
+    # @return [self]
+    # @raise [InvalidInputError] when there is an adapter of that name
+    # @raise [UnsupportedModelError] when it does not fit the model
+    # @raise [CorruptModelError] when its files are damaged, or the model gives no numbers with it
+    def load_adapter(name, source, token: nil, cache_dir: nil)
+      source = TextInput.path(source, "source")
+      settings = { token: token && TextInput.utf8(token, "token"), packs: ModelGems.packs([source]),
+                   cache_dir: cache_dir && TextInput.path(cache_dir, "cache_dir") }
+      _load_adapter(adapter_name(name), source, settings.compact)
+      read_info
+      self
+    end
+
+    # Unloads an adapter. Requests that were begun with it end with it, and then its memory is freed; later calls that
+    # name it raise. Where it is the {#active_adapter}, the base model is in use from then on.
+    #
+    # @param name [String, Symbol]
+    # @return [self]
+    # @raise [InvalidInputError] when no adapter of that name is loaded
+    def unload_adapter(name)
+      name = adapter_name(name)
+      _unload_adapter(name)
+      @active_adapter = nil if @active_adapter == name
+      read_info
+      self
     end
 
     # @return [String, nil] the adapter that calls use; nil is the base model
@@ -367,7 +407,7 @@ module Candle
     #
     # @param name [String, Symbol, nil] nil goes back to the base model
     # @return [self]
-    # @raise [InvalidInputError] when no adapter of that name was loaded
+    # @raise [InvalidInputError] when no adapter of that name is loaded
     def use_adapter(name)
       @active_adapter = checked_adapter(name)
       self
@@ -470,6 +510,13 @@ module Candle
 
     def prove
       generate("a", config: GenerationConfig.deterministic(max_length: 1))
+    end
+
+    def adapter_name(name)
+      case name
+      when String, Symbol then TextInput.utf8(name.to_s, "name")
+      else raise ArgumentError, "name must be a String or a Symbol, not #{Arguments.shown(name)}"
+      end
     end
 
     def checked_adapter(name)

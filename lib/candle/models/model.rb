@@ -37,9 +37,9 @@ module Candle
 
     # @return [Hash] `architecture family parameters hidden_size layers attention_heads vocabulary max_length device
     #   dtype files weight_bytes kernels verified`: `weight_bytes` is what the weights take as they are held, packed or
-    #   quantized, and `verified` says whether the device was compared with the CPU on load
+    #   quantized, adapters included, and `verified` says whether the device was compared with the CPU on load
     def model_info
-      looked_up(:model_info) { _info.tap { |info| info[:kernels].freeze }.freeze }
+      looked_up(:model_info) { read_info }
     end
 
     # Which device was asked for, which is used, and what computes on it: `kernels` has the kernels that this model
@@ -123,6 +123,11 @@ module Candle
     # What is looked up once; a frozen model can do it too.
     def looked_up(name)
       @looked_up.fetch(name) { @looked_up[name] = yield }
+    end
+
+    # What {#model_info} says from now on.
+    def read_info
+      @looked_up[:model_info] = _info.tap { |info| info[:kernels].freeze }.freeze
     end
 
     def remember_options(options)

@@ -3,10 +3,8 @@
 module Candle
   class Server
     # Loads and unloads LoRA adapters of a language model while it is served, by the paths of vLLM. Each is a model of
-    # its own: `name:adapter`.
-    #
-    # The engine reads adapters when it loads a model. So the model is loaded again with another set of them, and takes
-    # over when it works; until then, and if it fails, the one before answers.
+    # its own: `name:adapter`. The weights of the model stay as they are, and requests under way end with the adapter
+    # that they were begun with.
     #
     # @api private
     class Adapters < OpenAI
@@ -21,7 +19,11 @@ module Candle
       # @raise [ArgumentError] for one that does not exist, or without a token
       def self.folder(path, token)
         return if path.nil?
-        raise ArgumentError, "adapters needs a token: whoever may load them must be known" unless token
+
+        unless token
+          raise ArgumentError,
+                "adapters needs a token: only clients that send it may load and unload adapters"
+        end
         raise ArgumentError, "adapters must be a folder, not #{path}" unless File.directory?(path)
 
         File.realpath(path)
@@ -39,11 +41,11 @@ module Candle
         entry, name = named(request)
         source = source(request)
         compute(request) do
-          entry.adapt do |adapters|
-            raise taken(entry, name) if adapters.key?(name)
-            raise invalid("#{entry.name} has #{MOST} adapters: unload one first") if adapters.size >= MOST
+          entry.adapt do |model|
+            raise taken(entry, name) if model.adapters.include?(name)
+            raise invalid("#{entry.name} has #{MOST} adapters: unload one first") if model.adapters.size >= MOST
 
-            adapters.merge(name => source)
+            model.load_adapter(name, source)
           end
         end
         json({ status: "loaded", model: "#{entry.name}:#{name}" })
@@ -54,12 +56,12 @@ module Candle
       def unload(request)
         entry, name = named(request)
         compute(request) do
-          entry.adapt do |adapters|
-            unless adapters.key?(name)
+          entry.adapt do |model|
+            unless model.adapters.include?(name)
               raise Problem.new(404, "adapter_not_found", "#{entry.name} has no adapter #{name}", param: "lora_name")
             end
 
-            adapters.except(name)
+            model.unload_adapter(name)
           end
         end
         json({ status: "unloaded", model: "#{entry.name}:#{name}" })

@@ -20,6 +20,7 @@ module Candle
         def initialize(name, given, device)
           @name = name
           @lock = Mutex.new
+          @adapting = Mutex.new
           @proven = false
           given = given.is_a?(Hash) ? given.transform_keys(&:to_sym) : { source: given }
           @source = given.fetch(:source) { raise ArgumentError, "the model #{name} has no source" }
@@ -58,29 +59,18 @@ module Candle
           nil
         end
 
-        # @return [Array<String>] the adapters that were loaded with the model
+        # @return [Array<String>] the adapters that are loaded, or will be with the model
         def adapters
           loaded? && @model.respond_to?(:adapters) ? @model.adapters : @options[:adapters].to_h.keys.map(&:to_s)
         end
 
-        # Loads the model again with other adapters. Requests under way end on the one before.
+        # Changes the adapters of the model, while others generate with it.
         #
-        # @yieldparam adapters [Hash{String => String}] sources by name
-        # @yieldreturn [Hash{String => String}] those that are wanted
+        # @yieldparam model [LLM]
         # @return [void]
-        # @raise [Problem] 409 when the model was given as one that was loaded already
-        def adapt
-          unless source?
-            raise Problem.new(409, "fixed_adapters", "the model #{name} was loaded elsewhere: its adapters are fixed")
-          end
-
-          @lock.synchronize do
-            options = @options.merge(adapters: yield(@options[:adapters].to_h.transform_keys(&:to_s)))
-            adapted = load(options).tap(&:warm_up)
-            @options = options
-            @model = adapted
-            ready
-          end
+        def adapt(&block)
+          adapted = model
+          @adapting.synchronize { block.call(adapted) }
         end
 
         # @return [String] the same for the same files
@@ -106,16 +96,8 @@ module Candle
         end
 
         def prepare
-          @model ||= load(@options)
+          @model ||= ModelKind.class_for(kind).from_pretrained(@source, **@options)
           @model.warm_up
-          ready
-        end
-
-        def load(options)
-          ModelKind.class_for(kind).from_pretrained(@source, **options)
-        end
-
-        def ready
           @loaded_at = Time.now
           @proven = true
         end

@@ -70,6 +70,23 @@ RSpec.describe "LoRA adapters over HTTP" do
     expect(change("unload", lora_name: "two").status).to eq(404)
   end
 
+  it "are attached to the loaded model, whoever has loaded it" do
+    model = Candle::LLM.from_pretrained(TinyModels.path("gguf-decoders/llama"), device: "cpu")
+    own = Candle::Server.new(models: { "llm" => model }, token: "secret", adapters: @folder)
+    expect(Candle::LLM).not_to receive(:from_pretrained)
+    base = model.generate("the dog", max_length: 4, temperature: 0)
+    expect(post(own, "/v1/load_lora_adapter", { lora_name: "x", lora_path: "llama" }, key).status).to eq(200)
+    expect(model.adapters).to eq(["x"])
+    hits = model.stats[:prefix_hits]
+    expect(model.generate("the dog", max_length: 4, temperature: 0)).to eq(base)
+    expect(model.stats[:prefix_hits]).to be > hits
+    asked = { model: "llm:x", **question }
+    expect(post(own, "/v1/chat/completions", asked, key).json["choices"].first["message"]["content"])
+      .to eq(expected(:one))
+    expect(post(own, "/v1/unload_lora_adapter", { lora_name: "x" }, key).status).to eq(200)
+    expect(model.adapters).to eq([])
+  end
+
   it "run at the same time, each as it does alone" do
     change("load", lora_name: "two", lora_path: "llama-patterns")
     names = ["llm", "llm:one", "llm:two"] * 4
@@ -100,14 +117,13 @@ RSpec.describe "LoRA adapters over HTTP" do
     expect(change("load", model: "llm:one", lora_name: "x", lora_path: "llama").status).to eq(400)
   end
 
-  it "are fixed without a folder, for models that were loaded elsewhere, and in other processes" do
+  it "are fixed without a folder, and in other processes" do
     fixed = Candle::Server.new(models: { "llm" => @llm })
     expect(post(fixed, "/v1/load_lora_adapter", { lora_name: "x", lora_path: "llama" }))
       .to have_attributes(status: 403, text: include("adapters are fixed"))
     expect(post(fixed, "/v1/chat/completions", { model: "llm:two", **question }).status).to eq(200)
-    loaded = Candle::Server.new(models: { "llm" => @llm }, token: "secret", adapters: @folder)
-    expect(post(loaded, "/v1/load_lora_adapter", { lora_name: "x", lora_path: "llama" }, key).status).to eq(409)
-    expect { Candle::Server.new(models: { "llm" => @llm }, adapters: @folder) }.to raise_error(ArgumentError, /token/)
+    expect { Candle::Server.new(models: { "llm" => @llm }, adapters: @folder) }
+      .to raise_error(ArgumentError, "adapters needs a token: only clients that send it may load and unload adapters")
     expect { Candle::Server.new(models: { "llm" => @llm }, token: "x", adapters: "#{@folder}/none") }
       .to raise_error(ArgumentError, /folder/)
     allow(Process).to receive(:pid).and_return(1)

@@ -5,6 +5,7 @@ pub mod decoder;
 pub mod encoder;
 pub mod families;
 pub mod heads;
+mod identity;
 pub mod parameters;
 pub mod parts;
 pub mod positions;

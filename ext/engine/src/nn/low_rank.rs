@@ -172,6 +172,10 @@ impl Linear {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::single_range_in_vec_init,
+    reason = "lists of ranges are compared"
+)]
 mod tests {
     use super::*;
     use candle_core::Device;

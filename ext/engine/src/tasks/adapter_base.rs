@@ -7,16 +7,16 @@ use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 
 /// The model that an adapter is to change.
-pub(super) struct Base<'a> {
-    pub files: &'a ModelFiles,
-    pub family: &'a str,
+pub(super) struct Base {
+    pub files: ModelFiles,
+    pub family: String,
     /// The class of the checkpoint; `None` for GGUF files, which name a family.
-    pub class: Option<&'a str>,
+    pub class: Option<String>,
 }
 
 /// Refuses an adapter that says it was made for another architecture, and warns where it names another
 /// model whose architecture is not known here.
-pub(super) fn check(adapter: &ModelFiles, base: &Base<'_>, cancel: &CancelToken) -> Result<()> {
+pub(super) fn check(adapter: &ModelFiles, base: &Base, cancel: &CancelToken) -> Result<()> {
     let Some(path) = adapter.file("adapter_config.json", cancel)? else {
         return Ok(());
     };
@@ -25,7 +25,7 @@ pub(super) fn check(adapter: &ModelFiles, base: &Base<'_>, cancel: &CancelToken)
         .get("auto_mapping")
         .and_then(|mapping| mapping.get("base_model_class"))
         .and_then(|class| class.as_str());
-    if let (Some(made_for), Some(own)) = (class, base.class) {
+    if let (Some(made_for), Some(own)) = (class, base.class.as_deref()) {
         if made_for != own {
             return Err(mismatch(&config, made_for, base, own));
         }
@@ -44,7 +44,7 @@ pub(super) fn check(adapter: &ModelFiles, base: &Base<'_>, cancel: &CancelToken)
                     &config,
                     &format!("{name}, which is of the family {}", found.architecture),
                     base,
-                    base.family,
+                    &base.family,
                 )),
                 _ => Ok(()),
             }
@@ -63,7 +63,7 @@ pub(super) fn check(adapter: &ModelFiles, base: &Base<'_>, cancel: &CancelToken)
     }
 }
 
-fn mismatch(config: &RawConfig, made_for: &str, base: &Base<'_>, own: &str) -> Error {
+fn mismatch(config: &RawConfig, made_for: &str, base: &Base, own: &str) -> Error {
     Error::unsupported(
         config.file(),
         format!(

@@ -1,5 +1,6 @@
 //! Text generation: a language model, and what it makes of one prompt.
 
+mod adapters;
 mod draft;
 #[cfg(test)]
 mod failed_steps;
@@ -10,11 +11,12 @@ mod predictions;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use self::adapters::Adapters;
 use super::adapter_base;
 use super::loading::{together, Checkpoint, LoadOptions, ModelInfo};
 use crate::generation::run::{Run, RunText};
 use crate::generation::{Constraint, Ending, GenerationConfig, Pattern, Vocabulary};
-use crate::models::decoder::{peft, Adapter, Decoder, KvPool};
+use crate::models::decoder::{Adapter, Decoder, KvPool};
 use crate::nn::Inventory;
 use crate::serving::leader::{self, Leader};
 use crate::serving::scheduler::{self, too_long, ContextOverflow, RequestState, Scheduler};
@@ -45,7 +47,7 @@ pub struct LanguageModel {
     tokenizer: Tokenizer,
     end_ids: Vec<u32>,
     context_length: usize,
-    adapters: Vec<Arc<Adapter>>,
+    adapters: Adapters,
     info: ModelInfo,
     /// Made for the first constraint.
     vocabulary: OnceLock<Vocabulary>,
@@ -173,24 +175,17 @@ impl LanguageModel {
             decoder.verify(checkpoint.source.as_ref(), &blueprint.names, cancel)?;
         }
         let base = adapter_base::Base {
-            files,
-            family: &info.family,
-            class: (!checkpoint.is_gguf()).then_some(info.architecture.as_str()),
+            files: files.clone(),
+            family: info.family.clone(),
+            class: (!checkpoint.is_gguf()).then(|| info.architecture.clone()),
         };
-        let adapters = extras
-            .adapters
-            .iter()
-            .map(|AdapterFiles { name, files }| {
-                adapter_base::check(files, &base, cancel)?;
-                peft::load(&decoder, &blueprint.modules, name, files, cancel).map(Arc::new)
-            })
-            .collect::<Result<Vec<Arc<Adapter>>>>()?;
+        let adapters = Adapters::new(base, blueprint.modules);
+        for adapter in extras.adapters {
+            adapters.add(adapters.read(&decoder, adapter, cancel)?)?;
+        }
         info.inventory = decoder.inventory()?;
         info.inventory
             .add_expanded(&checkpoint.source.expanded(), checkpoint.dtype);
-        for adapter in &adapters {
-            adapter.list(&mut info.inventory)?;
-        }
         let decoder = Arc::new(decoder);
         let stats = Arc::new(Stats::new(Served::Decoder));
         let cache = extras.cache.settled(&decoder, context_length);
@@ -245,28 +240,7 @@ impl LanguageModel {
         self.context_length
     }
 
-    pub fn adapters(&self) -> &[Arc<Adapter>] {
-        &self.adapters
-    }
-
-    /// A loaded adapter by its name; no name stands for the base model.
-    pub fn adapter(&self, name: Option<&str>) -> Result<Option<Arc<Adapter>>> {
-        let Some(name) = name else { return Ok(None) };
-        let found = self.adapters.iter().find(|adapter| adapter.name == name);
-        let Some(adapter) = found else {
-            let known: Vec<&str> = self.adapters.iter().map(|a| a.name.as_str()).collect();
-            return Err(Error::InvalidInput(format!(
-                "there is no adapter {name:?}; loaded are: {}",
-                if known.is_empty() {
-                    "none".to_owned()
-                } else {
-                    known.join(", ")
-                }
-            )));
-        };
-        Ok(Some(adapter.clone()))
-    }
-
+    /// Without its adapters.
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }

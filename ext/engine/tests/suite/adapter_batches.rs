@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use candle_core::DType;
+use candle_core::{DType, Tensor};
 use engine::generation::GenerationConfig;
 use engine::models::decoder::model::Reading;
 use engine::models::decoder::{Adapter, Decoder, KvPool, Sequence};
 use engine::serving::ContextOverflow;
 use engine::tasks::{AdapterFiles, Extras, Generation, LanguageModel, Request};
-use engine::CancelToken;
+use engine::{CancelToken, Error};
 use formats::files::model_files::ModelFiles;
 use kernels::paged::KvType;
 
 use super::adapter_modules::{linears, read_adapter, seeded_adapter, widest, LinearLayer};
 use super::decoder::{read_checkpoint, tiny};
-use super::scheduling::{counted, distribution, load_with, prompt};
+use super::scheduling::{counted, distribution, load_with, prompt, tokens};
 use super::seeded_weights::{checkpoint, names};
 use super::state_adapters::adapted;
+use super::weight_files::Folder;
 
 /// Families of every kind of product, in the type that rounds after each of them.
 const ROUNDED: &[&str] = &["deepseek_v3", "gpt_neo", "llama", "mamba2", "olmoe", "opt"];
@@ -35,7 +36,12 @@ fn adapters(name: &str, decoder: &Decoder) -> Vec<Arc<Adapter>> {
         let own = modules.iter().skip(first).step_by(step);
         own.cloned().collect()
     };
-    let sets = [every(1, 0), every(2, 1), every(3, 1)];
+    // Some fixtures have a single one.
+    let sets = if modules.len() > 1 {
+        [every(1, 0), every(2, 1), every(3, 1)]
+    } else {
+        [every(1, 0), every(1, 0), every(1, 0)]
+    };
     let seeds = ["one", "two", "three"];
     let read = sets.iter().zip(seeds).map(|(modules, seed)| {
         let folder = seeded_adapter(seed, modules);
@@ -226,4 +232,91 @@ fn a_step_is_one_forward_pass_whatever_adapters_its_sequences_have() {
     let size = distribution(&model, "batch_size") - size;
     let chosen: usize = alone.iter().map(Vec::len).sum();
     assert_eq!(size, chosen as f64, "sequences of all passes");
+}
+
+#[test]
+fn adapters_come_and_go_while_others_generate() {
+    let model = with_adapters(&["llama"]);
+    let cancel = CancelToken::new();
+    let base = chosen(&begin(&model, None, 1));
+    let one = chosen(&begin(&model, Some("llama"), 1));
+    let attach = |name: &str, folder: &str| {
+        let files = AdapterFiles {
+            name: name.to_owned(),
+            files: open(&tiny("adapters").join(folder)),
+        };
+        let adapter = model.read_adapter(&files, &cancel)?;
+        model.attach_adapter(adapter)
+    };
+    attach("two", "llama-patterns").unwrap();
+    let two = chosen(&begin(&model, Some("two"), 1));
+    assert!(base != one && one != two && base != two);
+    // Those that were begun end with what they were begun with.
+    let running = [None, Some("llama"), Some("two")].map(|name| begin(&model, name, 1));
+    for run in &running {
+        run.step(&cancel).unwrap();
+    }
+    model.detach_adapter("two").unwrap();
+    model.detach_adapter("llama").unwrap();
+    assert!(model.adapters().is_empty());
+    assert_eq!(
+        running.each_ref().map(chosen),
+        [base, one.clone(), two.clone()]
+    );
+    // Another adapter of the same name finds nothing of the one before in the prefix cache.
+    attach("two", "llama").unwrap();
+    assert_eq!(chosen(&begin(&model, Some("two"), 1)), one);
+    let taken = attach("two", "llama-patterns").unwrap_err().to_string();
+    assert!(taken.contains("already"), "{taken}");
+    let unknown = model.detach_adapter("one").err().unwrap().to_string();
+    assert!(unknown.contains("loaded are: two"), "{unknown}");
+    for (folder, part) in [("llama-dora", "use_dora"), ("gpt2", "attn.c_attn")] {
+        match attach("bad", folder) {
+            Err(Error::UnsupportedModel(message)) => assert!(message.contains(part), "{message}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let names: Vec<_> = model
+        .adapters()
+        .iter()
+        .map(|one| one.name.clone())
+        .collect();
+    assert_eq!(names, ["two"]);
+    let before = model.adapter_inventory().unwrap().bytes();
+    attach("three", "llama-patterns").unwrap();
+    assert!(model.adapter_inventory().unwrap().bytes() > before);
+    model.detach_adapter("three").unwrap();
+    assert_eq!(model.adapter_inventory().unwrap().bytes(), before);
+}
+
+#[test]
+fn an_adapter_that_gives_no_numbers_is_refused() {
+    let model = with_adapters(&[]);
+    let module = "model.layers.0.self_attn.q_proj";
+    let config = std::fs::read_to_string(tiny("decoders/llama").join("config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    let hidden = config["hidden_size"].as_u64().unwrap() as usize;
+    let folder = Folder::new();
+    let header = serde_json::json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1});
+    folder.write("adapter_config.json", header.to_string());
+    let (down, up) = (vec![f32::NAN; hidden], vec![1.0; hidden]);
+    let tensors =
+        [("A", [1, hidden], down), ("B", [hidden, 1], up)].map(|(kind, shape, values)| {
+            let name = format!("base_model.model.{module}.lora_{kind}.weight");
+            let tensor = Tensor::from_vec(values, &shape, &candle_core::Device::Cpu).unwrap();
+            (name, tensor)
+        });
+    let tensors: std::collections::HashMap<_, _> = tensors.into_iter().collect();
+    let path = folder.path("adapter_model.safetensors");
+    candle_core::safetensors::save(&tensors, path).unwrap();
+    let files = AdapterFiles {
+        name: "bad".to_owned(),
+        files: open(&folder.path("")),
+    };
+    match model.read_adapter(&files, &CancelToken::new()).err() {
+        Some(Error::CorruptModel(message)) => assert!(message.contains("not numbers"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(model.adapters().is_empty());
+    assert!(!tokens(&begin(&model, None, 1)).is_empty());
 }

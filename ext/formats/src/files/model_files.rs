@@ -9,16 +9,18 @@ use crate::files::models_lock::{LockedFiles, LockedModel, ModelsLock};
 use crate::files::shard_index;
 use crate::{CancelToken, Error, Result};
 
+#[derive(Clone)]
 pub struct ModelFiles {
     id: String,
     place: Place,
     locked: Option<LockedFiles>,
 }
 
+#[derive(Clone)]
 enum Place {
     Directory(PathBuf),
     GgufFile(PathBuf),
-    Hub(Box<Repo>),
+    Hub(Arc<Repo>),
 }
 
 /// The files that hold a model's tensors.
@@ -48,9 +50,8 @@ impl ModelFiles {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let path = hub::expand_tilde(source, home.as_deref());
         let lock = access.lock.as_ref();
-        let mut locked = lock
-            .map(|lock| lock.require(source, revision))
-            .transpose()?;
+        let required = lock.map(|lock| lock.require(source, revision));
+        let mut locked = required.transpose()?;
         let place = if !source.is_empty() && path.is_dir() {
             Place::Directory(path)
         } else if path.is_file() {
@@ -65,7 +66,7 @@ impl ModelFiles {
             Place::Directory(pack.join("model"))
         } else {
             let commit = locked.as_ref().and_then(|model| model.commit.as_deref());
-            Place::Hub(Box::new(open_repo(source, commit.or(revision), access)?))
+            Place::Hub(Arc::new(open_repo(source, commit.or(revision), access)?))
         };
         Ok(Self {
             id: source.to_owned(),
@@ -139,7 +140,7 @@ impl ModelFiles {
     pub fn sibling(&self, model: &str) -> Result<Self> {
         let place = match &self.place {
             _ if Path::new(model).is_dir() => Place::Directory(PathBuf::from(model)),
-            Place::Hub(repo) if self.locked.is_none() => Place::Hub(Box::new(repo.sibling(model)?)),
+            Place::Hub(repo) if self.locked.is_none() => Place::Hub(Arc::new(repo.sibling(model)?)),
             _ => {
                 return Err(Error::ModelNotFound(format!(
                     "{} needs files of {model}, which is not a directory here: save them beside it, or put that model \
@@ -399,7 +400,7 @@ mod tests {
         let first = root.write(&format!("{snapshot}/m-00001-of-00002.gguf"), "");
         let files = ModelFiles {
             id: "owner/name".to_owned(),
-            place: Place::Hub(Box::new(offline_repo(&root, "owner/name"))),
+            place: Place::Hub(Arc::new(offline_repo(&root, "owner/name"))),
             locked: None,
         };
         let error = files.weights(None, &cancel).unwrap_err();
@@ -548,7 +549,7 @@ mod tests {
         let root = TemporaryDirectory::new();
         let files = ModelFiles {
             id: "owner/name".to_owned(),
-            place: Place::Hub(Box::new(offline_repo(&root, "owner/name"))),
+            place: Place::Hub(Arc::new(offline_repo(&root, "owner/name"))),
             locked: None,
         };
         let error = files.file("config.json", &cancel).unwrap_err();

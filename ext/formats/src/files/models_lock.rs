@@ -158,11 +158,12 @@ impl Entry {
 }
 
 /// The locked files of one load, or of a folder inside a model. Each is compared once.
+#[derive(Clone)]
 pub struct LockedFiles {
     model: Arc<LockedModel>,
     /// Before each name, for a folder.
     prefix: String,
-    compared: Mutex<HashSet<String>>,
+    compared: Arc<Mutex<HashSet<String>>>,
 }
 
 impl LockedFiles {
@@ -174,7 +175,7 @@ impl LockedFiles {
         Self {
             model,
             prefix,
-            compared: Mutex::default(),
+            compared: Arc::default(),
         }
     }
 

@@ -1,11 +1,10 @@
 //! Low-rank adapters, applied beside the base weights: those stay as they are, quantized or shared
 //! by other runs, and every row of a forward pass may have an adapter of its own.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use candle_core::Tensor;
 
 use super::latent::LatentUpdate;
+use crate::models::identity;
 use crate::models::parts::Part;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, LowRank};
 use crate::{Error, Result};
@@ -65,6 +64,7 @@ pub struct LayerAdapter {
 pub struct Adapter {
     pub name: String,
     /// No other adapter of this process ever has the same: what one has left in the prefix cache is never another's.
+    /// 0 stands for the base model.
     id: usize,
     pub layers: Vec<LayerAdapter>,
     /// The layer of every run of one, where layers run several times.
@@ -155,11 +155,9 @@ fn at<T: Default>(list: &mut Vec<T>, number: usize) -> &mut T {
 impl Adapter {
     /// One that changes nothing yet, of a model of so many layers.
     pub fn new(name: &str, layers: usize, runs: Option<Vec<usize>>) -> Self {
-        // 0 stands for the base model.
-        static NEXT: AtomicUsize = AtomicUsize::new(1);
         Self {
             name: name.to_owned(),
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: identity::next(),
             layers: (0..layers).map(|_| LayerAdapter::default()).collect(),
             runs,
             model: LayerAdapter::default(),

@@ -182,6 +182,10 @@ impl<'a> LayerUpdates<'a> {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::single_range_in_vec_init,
+    reason = "lists of ranges are compared"
+)]
 mod tests {
     use super::*;
 
@@ -235,7 +239,7 @@ mod tests {
             let found = updates.picked(picked);
             found.0.iter().map(|(rows, _)| rows.clone()).collect()
         };
-        assert_eq!(picked(&[0, 1, 8]), []);
+        assert!(picked(&[0, 1, 8]).is_empty());
         assert_eq!(picked(&[1, 2, 4, 5, 9]), [1..3, 3..4]);
         assert_eq!(picked(&[6, 7]), [0..2]);
         let all = LayerUpdates::all(&one.layers[0]);
