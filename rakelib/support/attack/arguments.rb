@@ -36,7 +36,7 @@ class HostileArguments
   # hub, settings of the whole process, parts of a generation that only the model makes, and those that write
   # checkpoints, whose sources the kind "quantized" damages.
   OTHER_CLASSES = %i[AnswerReader AnswerRun CLI Completion DenseWriter EitherKeys GgufLayout GgufVocabulary GgufWriter
-                     IndexDocuments IndexJournal TermIndex
+                     ImportanceMatrix IndexDocuments IndexJournal TermIndex
                      HarmonySplitter LiteralContent LogSubscriber LoggingConfiguration MarkedText ModelRegistry
                      ModelsLock Progress Quantizer Railtie Reasoning ReasoningFormat ReasoningSplitter Server
                      Transcription Worker].freeze

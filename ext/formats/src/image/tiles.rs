@@ -356,7 +356,8 @@ mod tests {
     fn grids_have_the_proportions_of_pictures() {
         assert_eq!(grids(1, 4)[..4], [(1, 1), (1, 2), (2, 1), (1, 3)]);
         let alike = |size| alike_grid((1, 12), (448, 448), size);
-        assert_eq!(alike((1000, 1000)), (2, 2));
+        assert_eq!(alike((800, 800)), (2, 2));
+        assert_eq!(alike((1000, 1000)), (3, 3));
         assert_eq!(alike((300, 300)), (1, 1));
         assert_eq!(alike((2000, 1000)), (4, 2));
         assert_eq!(alike((100, 1200)), (1, 12));

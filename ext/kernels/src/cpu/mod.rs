@@ -215,11 +215,20 @@ pub unsafe fn write<T: Element>(
 }
 
 /// A pointer that tasks share; each writes its own part.
-#[derive(Clone, Copy)]
 pub struct Output<T>(*mut T);
-// SAFETY: tasks write disjoint ranges, and T is a plain number.
+
+// A pointer is copied whatever it points to, which a derived copy would ask to be copied, too.
+impl<T> Clone for Output<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Output<T> {}
+
+// SAFETY: tasks write disjoint ranges, and T may be sent to them.
 unsafe impl<T: Send> Send for Output<T> {}
-// SAFETY: as for `Send`: tasks write disjoint ranges, and T is a plain number.
+// SAFETY: as for `Send`: tasks write disjoint ranges, and T may be sent to them.
 unsafe impl<T: Send> Sync for Output<T> {}
 
 impl<T> Output<T> {
@@ -277,6 +286,17 @@ fn spread(count: usize, total: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
     } else if threads::install(over_the_pool).is_err() {
         work(0..count);
     }
+}
+
+/// A function of every item, over the pool where there is enough to do; each costs as much as copying `cost` numbers.
+pub fn for_each_item<T: Send>(items: &mut [T], cost: usize, work: impl Fn(&mut T) + Sync) {
+    let (count, all) = (items.len(), Output(items.as_mut_ptr()));
+    for_each_range(count, cost, |range| {
+        for at in range {
+            // SAFETY: ranges are disjoint and within the items, which are borrowed until all are done.
+            work(unsafe { &mut *all.at(at) });
+        }
+    });
 }
 
 /// A function of every row of `width` numbers, over the pool where there is enough to do; each number costs as much as

@@ -48,7 +48,10 @@ fn code(value: f32, inverse: f32, from: f32, most: i32) -> i32 {
 
 /// The scale and the minimum of a group that leave the least error.
 pub fn affine_search(values: &[f32], weights: &[f32], search: &Search) -> Affine {
-    let least = values.iter().copied().fold(values[0], f32::min).min(0.0);
+    let smaller = |least: f32, value: f32| if value < least { value } else { least };
+    // A zero keeps its sign, which the block's minimum has then, too.
+    let least = values.iter().copied().fold(values[0], smaller);
+    let least = if least > 0.0 { 0.0 } else { least };
     let most = values.iter().copied().fold(values[0], f32::max);
     let mut found = Affine {
         scale: 0.0,

@@ -5,12 +5,12 @@
 //! sequence also keeps an older state, and what scans have read since: they read that again when it goes on.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::batch::{Batch, Past};
 use super::config::DecoderConfig;
 use crate::{Error, Result};
-use kernels::cpu::{for_each_range, Isa};
+use kernels::cpu::{for_each_item, Isa};
 use kernels::paged::PAGE;
 
 /// So many of the last tokens can be taken back one by one.
@@ -333,13 +333,7 @@ impl Past<'_> {
             Isa::current()?,
             elements.sum::<usize>() / tasks.len().max(1),
         );
-        let tasks: Vec<Mutex<Task<'_>>> = tasks.into_iter().map(Mutex::new).collect();
-        for_each_range(tasks.len(), cost, |range| {
-            for task in &tasks[range] {
-                let mut task = task.lock().unwrap_or_else(PoisonError::into_inner);
-                task.run(isa, scan);
-            }
-        });
+        for_each_item(&mut tasks, cost, |task| task.run(isa, scan));
         drop(tasks);
         self.record((layer, slot), inputs, width, &ranges);
         Ok(side_by_side(outputs, &ranges, lanes, lane_width))

@@ -10,6 +10,7 @@ mod names;
 mod qwen_shared;
 mod rope_json;
 mod speech_config;
+mod speech_names;
 
 mod decoder;
 mod encoder;
@@ -58,6 +59,7 @@ use qwen_shared::{
     sectioned_gguf, take_turns,
 };
 use rope_json::{local_theta, rope, rope_of_type, score_scale};
+use speech_names::*;
 
 use speech_config::*;
 
