@@ -20,6 +20,7 @@ require "candle/shortcuts"
 module Candle
   # What is loaded when it is first named.
   ON_USE = {
+    EncodedInput: "media/encoded_input",
     Pipeline: "pipeline", IndexDocuments: "index_documents", IndexJournal: "index_journal",
     CheckpointFiles: "files/checkpoint_files", DenseWriter: "files/dense_writer",
     GgufLayout: "files/gguf_layout",
@@ -28,6 +29,7 @@ module Candle
     ModelGems: "files/model_gems", ModelKind: "files/model_kind",
     SourceHints: "files/source_hints",
     AnswerReader: "generation/answer_reader", AnswerRun: "generation/answer_run", Answering: "generation/answering",
+    AnswerSplitter: "generation/answer_splitter",
     BulkGeneration: "generation/bulk_generation", Completion: "generation/completion",
     FillInMiddle: "generation/fill_in_middle",
     GenerationConfig: "generation/generation_config", HarmonySplitter: "generation/harmony_splitter",

@@ -6,6 +6,8 @@ module Candle
   #
   # @api private
   class HarmonySplitter
+    include AnswerSplitter
+
     CHANNEL = "<|channel|>"
     MESSAGE = "<|message|>"
     START = "<|start|>"
@@ -18,20 +20,6 @@ module Candle
       @state = open ? :reasoning : :header
       @header = +""
       @reasoned = false
-    end
-
-    # @return [Boolean] whether the answer is within reasoning
-    def reasoning?
-      @state == :reasoning
-    end
-
-    # @param piece [String]
-    # @return [Array<Array(Symbol, String)>] what became certain: `:reasoning` or `:text`, and how it goes on
-    def push(piece)
-      @held << piece
-      parts = []
-      loop { break unless advance(parts) }
-      joined(parts)
     end
 
     # @return [Array<Array(Symbol, String)>] what was held back
@@ -51,7 +39,7 @@ module Candle
       at, mark = ENDS.filter_map { |candidate| [@held.index(candidate), candidate] if @held.include?(candidate) }.min
       kind = reasoning? ? :reasoning : :text
       unless at
-        parts << [kind, @held.slice!(0, @held.size - pending)]
+        parts << [kind, @held.slice!(0, @held.size - pending(ENDS))]
         return false
       end
 
@@ -87,16 +75,6 @@ module Candle
       return :call if header.match?(/\bto=/)
 
       header.include?("#{CHANNEL}analysis") ? :reasoning : :text
-    end
-
-    def pending
-      longest = [ENDS.map(&:size).max - 1, @held.size].min
-      longest.downto(1).find { |size| ENDS.any? { |mark| mark.start_with?(@held[-size, size]) } }.to_i
-    end
-
-    def joined(parts)
-      parts.reject { |_, text| text.empty? }.slice_when { |one, other| one.first != other.first }
-           .map { |group| [group.first.first, group.map(&:last).join] }
     end
   end
 end

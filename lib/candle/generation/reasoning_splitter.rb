@@ -8,6 +8,8 @@ module Candle
   #
   # @api private
   class ReasoningSplitter
+    include AnswerSplitter
+
     # @param format [ReasoningFormat]
     # @param open [Boolean] whether the prompt has opened reasoning
     def initialize(format, open: false)
@@ -16,20 +18,6 @@ module Candle
       @state = open ? :reasoning : :start
       @begun = false
       @blocks = 0
-    end
-
-    # @return [Boolean] whether the answer is within reasoning
-    def reasoning?
-      @state == :reasoning
-    end
-
-    # @param piece [String]
-    # @return [Array<Array(Symbol, String)>] what became certain: `:reasoning` or `:text`, and how it goes on
-    def push(piece)
-      @held << piece
-      parts = []
-      loop { break unless advance(parts) }
-      joined(parts)
     end
 
     # @return [Array<Array(Symbol, String)>] what was held back
@@ -79,7 +67,7 @@ module Candle
         @blocks += 1
         @state = :after
       else
-        certain = @held[0, @held.size - pending(@held, [@format.close])].rstrip.size
+        certain = @held[0, @held.size - pending([@format.close])].rstrip.size
         parts << block(@held.slice!(0, certain))
         false
       end
@@ -113,7 +101,7 @@ module Candle
       marks = @format.anywhere? ? [@format.open, *@format.wrappers] : @format.wrappers
       mark = marks.select { |candidate| @held.include?(candidate) }.min_by { |candidate| @held.index(candidate) }
       unless mark
-        parts << [:text, @held.slice!(0, @held.size - pending(@held, marks))]
+        parts << [:text, @held.slice!(0, @held.size - pending(marks))]
         return false
       end
 
@@ -123,19 +111,8 @@ module Candle
       @held.slice!(0, mark.size)
     end
 
-    # How much of the end may become one of the marks.
-    def pending(text, marks)
-      longest = [marks.map(&:size).max.to_i - 1, text.size].min
-      longest.downto(1).find { |size| marks.any? { |mark| mark.start_with?(text[-size, size]) } }.to_i
-    end
-
     def without_wrappers(text)
       @format.wrappers.inject(text) { |rest, mark| rest.gsub(mark, "") }
-    end
-
-    def joined(parts)
-      parts.reject { |_, text| text.empty? }.slice_when { |one, other| one.first != other.first }
-           .map { |group| [group.first.first, group.map(&:last).join] }
     end
   end
 end

@@ -18,11 +18,11 @@ module Candle
   class Audio
     include Uncopyable
 
-    # What a path to a file does not look like.
-    ADDRESS = %r{\A(?:[a-z][a-z0-9+.-]*://|data:)}i
     # The forms that {#samples} gives.
     FORMS = %i[tensor array packed].freeze
-    private_constant :ADDRESS, :FORMS
+    private_constant :FORMS
+
+    extend EncodedInput
 
     class << self
       # @param source [String, Pathname, IO, Audio, Array<Numeric>] a path, the bytes of a file, what they can be read
@@ -77,10 +77,6 @@ module Candle
         Array === audios && !(Numeric === audios.first)
       end
 
-      def limit(count, name)
-        Arguments.count(count, name) || raise(ArgumentError, "#{name} must be a positive Integer, not nil")
-      end
-
       def input(audio, name = "audio", sample_rate: nil, channels: 1)
         raise InvalidInputError, "#{name} must be audio, not #{Arguments.shown(audio)}" unless Object === audio
         return audio if audio.is_a?(Audio)
@@ -97,13 +93,10 @@ module Candle
       end
 
       def string(audio, name, sample_rate, channels)
-        return [:bytes, audio] if _encoded(audio)
-        return _from_samples(audio, rate(sample_rate), channels) if sample_rate && !file?(audio)
-        return [:bytes, audio] if audio.b.include?("\0") || audio.empty?
-        raise InvalidInputError, "#{name} is an address, which is not fetched: fetch it, and give its bytes" if
-          audio.b.match?(ADDRESS)
+        packed = sample_rate && !_encoded(audio) && !file?(audio)
+        return _from_samples(audio, rate(sample_rate), channels) if packed
 
-        [:file, TextInput.utf8(audio, name)]
+        bytes_or_file(audio, name)
       end
 
       def file?(string)
@@ -123,14 +116,6 @@ module Candle
 
       def rate(value)
         Arguments.count(value, "sample_rate")
-      end
-
-      # Not more than may be decoded is read, and one byte beyond it, which makes it an error.
-      def read(io, name)
-        bytes = io.read(max_bytes + 1)
-        return bytes.b if bytes.respond_to?(:to_str)
-
-        raise InvalidInputError, "#{name} has nothing left to read"
       end
     end
 

@@ -19,9 +19,7 @@ module Candle
   class Image
     include Uncopyable
 
-    # What a path to a file does not look like.
-    ADDRESS = %r{\A(?:[a-z][a-z0-9+.-]*://|data:)}i
-    private_constant :ADDRESS
+    extend EncodedInput
 
     # The smallest picture there is: a white dot.
     #
@@ -74,16 +72,12 @@ module Candle
       # @api private
       def like?(value)
         return false unless Object === value
-        return encoded?(TextInput.string_of(value, "image")) if value.respond_to?(:to_str)
+        return _encoded(TextInput.string_of(value, "image")) if value.respond_to?(:to_str)
 
         value.is_a?(Image) || value.respond_to?(:to_path) || value.respond_to?(:read)
       end
 
       private
-
-      def limit(count, name)
-        Arguments.count(count, name) || raise(ArgumentError, "#{name} must be a positive Integer, not nil")
-      end
 
       def input(image, name = "image")
         raise InvalidInputError, "#{name} must be an image, not #{Arguments.shown(image)}" unless Object === image
@@ -96,27 +90,7 @@ module Candle
                                    "not a #{image.class}"
         end
 
-        string(TextInput.string_of(image, name), name)
-      end
-
-      def string(image, name)
-        return [:bytes, image] if encoded?(image) || image.b.include?("\0") || image.empty?
-        raise InvalidInputError, "#{name} is an address, which is not fetched: fetch it, and give its bytes" if
-          image.b.match?(ADDRESS)
-
-        [:file, TextInput.utf8(image, name)]
-      end
-
-      # Not more than may be decoded is read, and one byte beyond it, which makes it an error.
-      def read(io, name)
-        bytes = io.read(max_bytes + 1)
-        return bytes.b if bytes.respond_to?(:to_str)
-
-        raise InvalidInputError, "#{name} has nothing left to read"
-      end
-
-      def encoded?(string)
-        _encoded(string)
+        bytes_or_file(TextInput.string_of(image, name), name)
       end
     end
 

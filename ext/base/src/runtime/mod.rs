@@ -16,5 +16,5 @@ pub mod shared_lock;
 pub mod stack;
 pub mod stats;
 pub mod switch;
-mod team;
+mod spin_pool;
 pub mod threads;

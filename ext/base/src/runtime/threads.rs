@@ -19,7 +19,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::cancel::CancelToken;
 use super::job::{Ending, Job};
 use super::prefetch::{Prefetch, Span};
-use super::team::Team;
+use super::spin_pool::SpinPool;
 use crate::{Error, Result};
 
 struct Pool {
@@ -137,8 +137,8 @@ thread_local! {
     static INTERRUPT: RefCell<Option<CancelToken>> = const { RefCell::new(None) };
     static IN_CALL: Cell<bool> = const { Cell::new(false) };
     static ALONE: Cell<bool> = const { Cell::new(false) };
-    /// The team that this thread leads, unless it has just handed it something.
-    static TEAM: Cell<Option<Arc<Team>>> = const { Cell::new(None) };
+    /// The spinning threads that this thread leads, unless it has just handed it something.
+    static SPIN_POOL: Cell<Option<Arc<SpinPool>>> = const { Cell::new(None) };
 }
 
 /// Runs `work` on this thread alone: the kernels in it hand nothing to the pool. For work of which
@@ -211,16 +211,16 @@ static AWAKE: AtomicU32 = AtomicU32::new(0);
 /// How long a thread waits for the next part of the work before it may sleep.
 const PATIENCE: Duration = Duration::from_micros(200);
 
-/// How often a thread looks for work of its team before it looks for that of others.
+/// How often a thread looks for work of its spin pool before it looks for that of others.
 const LOOKS: usize = 32;
 
 /// Runs `work`, many short parts of which are handed out one after the other, while the pool's threads
 /// stay awake: waking one takes longer than many a part.
 pub fn awake<T>(work: impl FnOnce() -> T) -> T {
-    struct Awake(Arc<Team>);
+    struct Awake(Arc<SpinPool>);
     impl Drop for Awake {
         fn drop(&mut self) {
-            TEAM.set(None);
+            SPIN_POOL.set(None);
             self.0.dismiss();
             // SAFETY: it was this thread's to lead.
             unsafe { self.0.course.end() };
@@ -235,13 +235,13 @@ pub fn awake<T>(work: impl FnOnce() -> T) -> T {
     if is_alone() || crowded || threads == 1 || !take_awake() {
         return work();
     }
-    let team = Arc::new(Team::new(threads));
-    let _awake = Awake(team.clone());
-    TEAM.set(Some(team.clone()));
+    let spin_pool = Arc::new(SpinPool::new(threads));
+    let _awake = Awake(spin_pool.clone());
+    SPIN_POOL.set(Some(spin_pool.clone()));
     rayon::spawn_broadcast(move |thread| {
         let member = (thread.index() + threads - caller) % threads;
         if member > 0 {
-            team.attend(|| wait_for_work(&team, member));
+            spin_pool.attend(|| wait_for_work(&spin_pool, member));
         }
     });
     work()
@@ -249,28 +249,28 @@ pub fn awake<T>(work: impl FnOnce() -> T) -> T {
 
 /// Says what this thread and those that it keeps awake read next, each its share.
 pub fn reads(span: Span) {
-    let team = TEAM.take();
-    if let Some(team) = &team {
-        // SAFETY: this thread leads the team.
-        unsafe { team.course.take(span) };
+    let spin_pool = SPIN_POOL.take();
+    if let Some(spin_pool) = &spin_pool {
+        // SAFETY: this thread leads the spin pool.
+        unsafe { spin_pool.course.take(span) };
     }
-    TEAM.set(team);
+    SPIN_POOL.set(spin_pool);
 }
 
 /// Runs `work` for ranges that cover 0..parts on this thread and those that it keeps awake; `false`, and
 /// nothing done, where there are none.
 pub fn hand_out(parts: usize, work: &(dyn Fn(Range<usize>) + Sync)) -> bool {
-    struct Restore(Option<Arc<Team>>);
+    struct Restore(Option<Arc<SpinPool>>);
     impl Drop for Restore {
         fn drop(&mut self) {
-            TEAM.set(self.0.take());
+            SPIN_POOL.set(self.0.take());
         }
     }
-    let team = Restore(TEAM.take());
-    match &team.0 {
-        Some(team) if team.has_members() => {
-            // SAFETY: this thread leads the team, which `work` does not find here.
-            unsafe { team.run(parts, work) };
+    let spin_pool = Restore(SPIN_POOL.take());
+    match &spin_pool.0 {
+        Some(spin_pool) if spin_pool.has_members() => {
+            // SAFETY: this thread leads the spin pool, which `work` does not find here.
+            unsafe { spin_pool.run(parts, work) };
             true
         }
         _ => false,
@@ -285,26 +285,26 @@ fn take_awake() -> bool {
             .is_ok()
 }
 
-/// Takes on what the team or the pool has to do until it is over, or long in coming.
-fn wait_for_work(team: &Team, member: usize) {
-    let (mut seen, mut number) = (usize::MAX, team.number());
+/// Takes on what the spin pool or the thread pool has to do until it is over, or long in coming.
+fn wait_for_work(spin_pool: &SpinPool, member: usize) {
+    let (mut seen, mut number) = (usize::MAX, spin_pool.number());
     let (mut idle_since, mut looks) = (Instant::now(), 0);
     let mut ahead = Prefetch::default();
-    while !team.is_over() {
-        if team.assist(member, &mut seen) {
+    while !spin_pool.is_over() {
+        if spin_pool.assist(member, &mut seen) {
             continue;
         }
         looks += 1;
         if looks % LOOKS > 0 {
-            if !team.prefetch(member, &mut ahead) {
+            if !spin_pool.prefetch(member, &mut ahead) {
                 std::hint::spin_loop();
             }
             continue;
         }
         let executed = matches!(rayon::yield_now(), Some(rayon::Yield::Executed));
         // Work that others did while this thread was kept from it counts too.
-        if executed || team.number() != number {
-            (number, idle_since) = (team.number(), Instant::now());
+        if executed || spin_pool.number() != number {
+            (number, idle_since) = (spin_pool.number(), Instant::now());
         } else if idle_since.elapsed() > PATIENCE {
             return;
         }

@@ -206,6 +206,26 @@ pub fn run<R: Send>(
     plan(tokens, budget).iter().try_for_each(one)
 }
 
+/// One result per text, in the order of the texts: `forward` returns those of a batch in the batch's order.
+pub fn collect<R: Send>(
+    tokens: &[Tokens],
+    asked: Option<usize>,
+    device: Device,
+    cancel: &CancelToken,
+    forward: impl Fn(&[usize]) -> Result<Vec<R>> + Sync,
+) -> Result<Vec<R>> {
+    let mut found: Vec<Option<R>> = tokens.iter().map(|_| None).collect();
+    let take = |batch: &[usize], results: Vec<R>| {
+        for (result, &index) in results.into_iter().zip(batch) {
+            found[index] = Some(result);
+        }
+    };
+    run(tokens, asked, device, cancel, forward, take)?;
+    let missing = || Error::Internal("a text was not computed".to_owned());
+    let results = found.into_iter();
+    results.map(|result| result.ok_or_else(missing)).collect()
+}
+
 /// Indexes of texts, batch by batch: like lengths together, longest first, and at most `budget`
 /// tokens each, unless a single text is longer.
 fn plan(tokens: &[Tokens], budget: usize) -> Vec<Vec<usize>> {

@@ -229,34 +229,19 @@ impl LateInteractionModel {
     ) -> Result<Vec<Tensor>> {
         let (tokens, attended): (Vec<Tokens>, Vec<usize>) =
             read.into_iter().map(|r| (r.tokens, r.attended)).unzip();
-        let mut vectors: Vec<Option<Tensor>> = vec![None; tokens.len()];
-        batching::run(
-            &tokens,
-            batch_tokens,
-            self.loaded.info.device,
-            cancel,
-            |batch| {
-                let mut sequences = PackedSequences::new();
-                for &index in batch {
-                    let Tokens { ids, type_ids } = &tokens[index];
-                    sequences.push_attended(ids, Some(type_ids), attended[index])?;
-                }
-                self.loaded
-                    .forward(&sequences, batch_tokens, cancel, |hidden| {
-                        self.vectors(hidden, &sequences, task)
-                    })
-            },
-            |batch, found| {
-                for (vector, &index) in found.into_iter().zip(batch) {
-                    vectors[index] = Some(vector);
-                }
-            },
-        )?;
-        let missing = || Error::Internal("a text was not computed".into());
-        vectors
-            .into_iter()
-            .map(|vector| vector.ok_or_else(missing))
-            .collect()
+        let forward = |batch: &[usize]| {
+            let mut sequences = PackedSequences::new();
+            for &index in batch {
+                let Tokens { ids, type_ids } = &tokens[index];
+                sequences.push_attended(ids, Some(type_ids), attended[index])?;
+            }
+            self.loaded
+                .forward(&sequences, batch_tokens, cancel, |hidden| {
+                    self.vectors(hidden, &sequences, task)
+                })
+        };
+        let device = self.loaded.info.device;
+        batching::collect(&tokens, batch_tokens, device, cancel, forward)
     }
 
     fn vectors(

@@ -118,18 +118,21 @@ fn a_file_says_what_llama_cpp_says() {
     }
 }
 
+/// Compares log probabilities of whole sequences, and token by token.
+fn matches_reference(decoder: &Decoder, expected: &Expectations, tolerance: f32) {
+    for (index, ids) in expected.sequences.iter().enumerate() {
+        for chunk in [ids.len(), 1] {
+            let got = logprobs(&in_chunks(decoder, ids, chunk), &ids[1..]);
+            let off = worst(&expected.logprobs(index), &got);
+            assert!(off < tolerance, "by {chunk}: {off}");
+        }
+    }
+}
+
 #[test]
 fn quantized_blocks_stand_for_their_numbers() {
     let folder = tiny("gguf-decoders/quantized");
-    let decoder = load(&folder);
-    let expected = Expectations::read(&folder);
-    for (index, ids) in expected.sequences.iter().enumerate() {
-        for chunk in [ids.len(), 1] {
-            let got = logprobs(&in_chunks(&decoder, ids, chunk), &ids[1..]);
-            let off = worst(&expected.logprobs(index), &got);
-            assert!(off < QUANTIZED, "by {chunk}: {off}");
-        }
-    }
+    matches_reference(&load(&folder), &Expectations::read(&folder), QUANTIZED);
 }
 
 /// Experts as the files on the hub have them, stacked and with biases.
@@ -138,14 +141,9 @@ fn a_model_with_experts_of_mxfp4_says_what_the_reference_says() {
     let folder = tiny("gguf-decoders/gpt-oss-mxfp4");
     let decoder = load(&folder);
     let expected = Expectations::read(&folder);
-    for (index, ids) in expected.sequences.iter().enumerate() {
-        for chunk in [ids.len(), 1] {
-            let got = logprobs(&in_chunks(&decoder, ids, chunk), &ids[1..]);
-            let off = worst(&expected.logprobs(index), &got);
-            assert!(off < MXFP4, "by {chunk}: {off}");
-        }
-        let prompt = &ids[..expected.prompt_lengths[index]];
-        assert_eq!(&greedy(&decoder, prompt, ids.len()), ids);
+    matches_reference(&decoder, &expected, MXFP4);
+    for (ids, &length) in expected.sequences.iter().zip(&expected.prompt_lengths) {
+        assert_eq!(&greedy(&decoder, &ids[..length], ids.len()), ids);
     }
 }
 

@@ -330,24 +330,35 @@ fn run_activation<T: Float>(
             None => DeviceRows::NONE,
         },
     };
+    let aligned = [Some(&input), other.as_ref()];
+    let aligned = aligned.into_iter().flatten().all(Input::is_aligned);
+    let vectors = aligned && elements / VECTOR <= i32::MAX as usize;
+    let kernel = if vectors {
+        ("activate_vectors", elements / VECTOR)
+    } else {
+        ("activate", elements)
+    };
+    run_elements(&device, kernel, (&input, other.as_ref()), elements, &parameters)
+}
+
+/// Launches a kernel that writes one element for each of `elements`, in so many `steps`.
+fn run_elements<T: Float, P: DeviceRepr>(
+    device: &CudaDevice,
+    (kernel, steps): (&'static str, usize),
+    (input, other): (&Input<T>, Option<&Input<T>>),
+    elements: usize,
+    parameters: &P,
+) -> Result<CudaStorage> {
     // SAFETY: the kernel writes every element.
-    let out = unsafe { recording::alloc::<T>(&device, elements)? };
+    let out = unsafe { recording::alloc::<T>(device, elements)? };
     if elements > 0 {
-        let aligned = [Some(&input), other.as_ref()];
-        let aligned = aligned.into_iter().flatten().all(Input::is_aligned);
-        let vectors = aligned && elements / VECTOR <= i32::MAX as usize;
-        let (kernel, steps) = if vectors {
-            ("activate_vectors", elements / VECTOR)
-        } else {
-            ("activate", elements)
-        };
-        let function = function::<T>(&device, kernel)?;
+        let function = function::<T>(device, kernel)?;
         let stream = device.cuda_stream();
         let mut builder = stream.launch_builder(&function);
         builder.arg(&input.view);
-        builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
+        builder.arg(other.map_or(&input.view, |other| &other.view));
         builder.arg(&out);
-        builder.arg(&parameters);
+        builder.arg(parameters);
         let blocks = steps.div_ceil(ELEMENT_THREADS).min(1 << 16);
         // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
         unsafe {
@@ -359,7 +370,7 @@ fn run_activation<T: Float>(
         }
         .w()?;
     }
-    Ok(CudaStorage::wrap_cuda_slice(out, device))
+    Ok(CudaStorage::wrap_cuda_slice(out, device.clone()))
 }
 
 pub(super) fn activate(
@@ -403,28 +414,8 @@ fn run_pointwise<T: Float>(
             None => DeviceRows::NONE,
         },
     };
-    // SAFETY: the kernel writes every element.
-    let out = unsafe { recording::alloc::<T>(&device, elements)? };
-    if elements > 0 {
-        let kernel = self::function::<T>(&device, "pointwise")?;
-        let stream = device.cuda_stream();
-        let mut builder = stream.launch_builder(&kernel);
-        builder.arg(&input.view);
-        builder.arg(other.as_ref().map_or(&input.view, |o| &o.view));
-        builder.arg(&out);
-        builder.arg(&parameters);
-        let blocks = elements.div_ceil(ELEMENT_THREADS).min(1 << 16);
-        // SAFETY: the arguments are those of the kernel, and rows lie within their buffers.
-        unsafe {
-            builder.launch(LaunchConfig {
-                grid_dim: (blocks as u32, 1, 1),
-                block_dim: (ELEMENT_THREADS as u32, 1, 1),
-                shared_mem_bytes: 0,
-            })
-        }
-        .w()?;
-    }
-    Ok(CudaStorage::wrap_cuda_slice(out, device))
+    let inputs = (&input, other.as_ref());
+    run_elements(&device, ("pointwise", elements), inputs, elements, &parameters)
 }
 
 pub(super) fn each_element(

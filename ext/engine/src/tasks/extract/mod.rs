@@ -370,7 +370,6 @@ impl ExtractModel {
         tokens: &[Tokens],
         cancel: &CancelToken,
     ) -> Result<Vec<Tensor>> {
-        let mut found: Vec<Option<Tensor>> = windows.iter().map(|_| None).collect();
         let forward = |batch: &[usize]| -> Result<Vec<Tensor>> {
             let sequences: PackedSequences = batching::pack(tokens, batch)?;
             self.loaded.forward(&sequences, None, cancel, |hidden| {
@@ -383,18 +382,7 @@ impl ExtractModel {
                 .collect()
             })
         };
-        let take = |batch: &[usize], rows: Vec<Tensor>| {
-            for (&index, rows) in batch.iter().zip(rows) {
-                found[index] = Some(rows);
-            }
-        };
-        let device = self.loaded.info.device;
-        batching::run(tokens, None, device, cancel, forward, take)?;
-        let missing = || Error::Internal("a window was not computed".to_owned());
-        found
-            .into_iter()
-            .map(|rows| rows.ok_or_else(missing))
-            .collect()
+        batching::collect(tokens, None, self.loaded.info.device, cancel, forward)
     }
 
     /// Spans above the threshold, by the words of the text, with the window's number.

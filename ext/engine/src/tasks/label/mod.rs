@@ -202,7 +202,6 @@ impl LabelModel {
         labels: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<States>> {
-        let mut found: Vec<Option<States>> = tokens.iter().map(|_| None).collect();
         let forward = |batch: &[usize]| -> Result<Vec<States>> {
             let sequences = batching::pack(tokens, batch)?;
             self.loaded.forward(&sequences, None, cancel, |hidden| {
@@ -214,18 +213,7 @@ impl LabelModel {
                 .collect()
             })
         };
-        let take = |batch: &[usize], rows: Vec<States>| {
-            for (&index, states) in batch.iter().zip(rows) {
-                found[index] = Some(states);
-            }
-        };
-        let device = self.loaded.info.device;
-        batching::run(tokens, None, device, cancel, forward, take)?;
-        let missing = || Error::Internal("a text was not computed".to_owned());
-        found
-            .into_iter()
-            .map(|states| states.ok_or_else(missing))
-            .collect()
+        batching::collect(tokens, None, self.loaded.info.device, cancel, forward)
     }
 
     fn pooled(&self, rows: &Tensor, ids: &[u32], labels: usize) -> Result<States> {

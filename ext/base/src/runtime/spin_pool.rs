@@ -1,9 +1,9 @@
-//! Threads that a call keeps awake, and how it hands them work: through memory that they look at all the
-//! time, which takes a fraction of the time that the pool's queues take. A decoder does it hundreds of
-//! times for a token.
+//! Threads that spin while a call runs. The leader publishes work items in memory that the others poll, which
+//! takes a fraction of the time that the thread pool's queues take. A decoder does it hundreds of times for a
+//! token.
 //!
-//! Nobody waits for a thread that does not come: what is handed out is cut into parts, each thread has a
-//! share of them that it begins with, and takes what others have left after it.
+//! Nobody waits for a thread that does not come: work is cut into items, each thread starts with its own share
+//! of them and then takes what others have left.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -27,7 +27,7 @@ const LOOKS: usize = 2000;
 #[repr(align(128))]
 struct Apart<T>(T);
 
-pub(super) struct Team {
+pub(super) struct SpinPool {
     /// What the leader and the members read.
     pub course: Course,
     gate: Apart<AtomicUsize>,
@@ -48,11 +48,11 @@ struct Work {
 }
 
 // SAFETY: who may touch `work` is said there, and its function may be called by any thread.
-unsafe impl Send for Team {}
+unsafe impl Send for SpinPool {}
 // SAFETY: as for `Send`; the other fields are atomic or have a lock.
-unsafe impl Sync for Team {}
+unsafe impl Sync for SpinPool {}
 
-impl Team {
+impl SpinPool {
     /// For a leader, number 0, and members from 1 on.
     pub fn new(threads: usize) -> Self {
         let next = (0..threads).map(|_| Apart(AtomicUsize::new(0)));
@@ -209,40 +209,40 @@ mod tests {
     use super::*;
 
     /// Runs `lead` with members beside it until it ends.
-    fn beside_members(members: usize, lead: impl FnOnce(&Team)) {
-        let team = Team::new(members + 1);
+    fn beside_members(members: usize, lead: impl FnOnce(&SpinPool)) {
+        let spin_pool = SpinPool::new(members + 1);
         std::thread::scope(|scope| {
             for member in 1..=members {
-                let team = &team;
+                let spin_pool = &spin_pool;
                 scope.spawn(move || {
-                    team.attend(|| {
+                    spin_pool.attend(|| {
                         let mut seen = usize::MAX;
-                        while !team.is_over() {
-                            team.assist(member, &mut seen);
+                        while !spin_pool.is_over() {
+                            spin_pool.assist(member, &mut seen);
                             std::hint::spin_loop();
                         }
                     });
                 });
             }
-            let ended = catch_unwind(AssertUnwindSafe(|| lead(&team)));
-            team.dismiss();
+            let ended = catch_unwind(AssertUnwindSafe(|| lead(&spin_pool)));
+            spin_pool.dismiss();
             if let Err(payload) = ended {
                 resume_unwind(payload);
             }
         });
-        assert!(!team.has_members());
+        assert!(!spin_pool.has_members());
     }
 
     #[test]
     fn every_part_is_done_once_whoever_comes() {
         let rounds = if cfg!(miri) { 5 } else { 2000 };
         for members in [0, 1, 3] {
-            beside_members(members, |team| {
+            beside_members(members, |spin_pool| {
                 for parts in [1, 2, 7, 64].into_iter().cycle().take(rounds) {
                     let done: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
                     // SAFETY: this thread alone leads, and the work hands nothing out.
                     unsafe {
-                        team.run(parts, &|range| {
+                        spin_pool.run(parts, &|range| {
                             for times in &done[range] {
                                 times.fetch_add(1, Ordering::Relaxed);
                             }
@@ -257,21 +257,21 @@ mod tests {
     #[test]
     fn a_panic_of_any_part_reaches_the_leader_and_the_team_goes_on() {
         let rounds = if cfg!(miri) { 2 } else { 50 };
-        beside_members(2, |team| {
+        beside_members(2, |spin_pool| {
             for part_at_fault in (0..6).cycle().take(6 * rounds) {
                 let ended = catch_unwind(AssertUnwindSafe(|| {
                     let work = |parts: Range<usize>| {
                         assert!(!parts.contains(&part_at_fault), "on purpose");
                     };
                     // SAFETY: this thread alone leads, and the work hands nothing out.
-                    unsafe { team.run(6, &work) };
+                    unsafe { spin_pool.run(6, &work) };
                 }));
                 assert!(ended.is_err());
             }
             let sum = AtomicUsize::new(0);
             // SAFETY: as above.
             unsafe {
-                team.run(10, &|parts| {
+                spin_pool.run(10, &|parts| {
                     sum.fetch_add(parts.sum(), Ordering::Relaxed);
                 });
             }
