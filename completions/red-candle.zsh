@@ -18,6 +18,7 @@ verbs=(
   'pull:Download a model into the cache'
   'lock:Pin models by hash in models.lock'
   'quantize:Write a checkpoint as a GGUF file'
+  'imatrix:Measure on a text how much each column of a model’s weights matters'
   'convert:Write quantized weights as dense ones'
   'perplexity:Measure how well a model predicts a text'
   'pack:Build a gem that contains a model'
@@ -48,7 +49,8 @@ case $words[2] in
   worker) _arguments '--worker-id' '--model[a directory, a GGUF file or an id]' '--port' '--callback-url[URL that is called when the worker is ready, or none]' '--host' '--token[token of the orchestrator; default\: RED_CANDLE_TOKEN]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   pull) _arguments '--revision[a branch, tag or commit]' '--all[every file of the repository]' '--locked[download what models.lock lists; without an ID]' '--file[the file that --locked reads]' '--json[write JSON]' '*:file:_files' ;;
   lock) _arguments '--file[lock file]' '--revision[a branch, tag or commit]' '--all[every file, not only those that a load reads]' '--json[write JSON]' '*:file:_files' ;;
-  quantize) _arguments '--type[the type of most weights]' '--output[the GGUF file]' '--imatrix[an importance matrix that llama-imatrix wrote for the model]' '--shard-size[size of a file, such as 2G; larger models become several]' '--json[write JSON]' '*:file:_files' ;;
+  quantize) _arguments '--type[the type of most weights]' '--output[the GGUF file]' '--imatrix[an importance matrix of the model, from `red-candle imatrix` or llama-imatrix]' '--calibration[a text file on which the importance matrix is measured]' '--shard-size[size of a file, such as 2G; larger models become several]' '--json[write JSON]' '*:file:_files' ;;
+  imatrix) _arguments '--output[the GGUF file]' '--context[tokens that are read at a time]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
   convert) _arguments '--output[the directory; it must not exist]' '--dtype[the type of the weights]:dtype:(f32 f16 bf16)' '--json[write JSON]' '*:file:_files' ;;
   perplexity) _arguments '--against[another model with the same tokens, whose log probabilities are compared]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
   pack) _arguments '--output[the directory for the gems]' '--revision[a branch, tag or commit]' '--id[id of a packed directory]' '--license[license; default\: the model card’s]' '--gem-version[the version of the gems]' '--limit[maximum size of a gem]' '--json[write JSON]' '*:file:_files' ;;

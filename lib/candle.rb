@@ -23,7 +23,7 @@ module Candle
     EncodedInput: "media/encoded_input",
     Pipeline: "pipeline", IndexDocuments: "index_documents", IndexJournal: "index_journal",
     CheckpointFiles: "files/checkpoint_files", DenseWriter: "files/dense_writer",
-    GgufLayout: "files/gguf_layout",
+    GgufLayout: "files/gguf_layout", ModuleInputs: "files/module_inputs",
     GgufVocabulary: "files/gguf_vocabulary", GgufWriter: "files/gguf_writer", Quantizer: "files/quantizer",
     ImportanceMatrix: "files/importance_matrix",
     ModelGems: "files/model_gems", ModelKind: "files/model_kind",

@@ -285,12 +285,25 @@ module Candle
               "The source is a directory or an id with safetensors. Types: #{Quantizer::TYPES.keys.join(", ")}."
     method_option :type, default: "q4_k_m", desc: "the type of most weights"
     method_option :output, aliases: "-o", required: true, desc: "the GGUF file"
-    method_option :imatrix, desc: "an importance matrix that llama-imatrix wrote for the model"
+    method_option :imatrix, desc: "an importance matrix of the model, from `red-candle imatrix` or llama-imatrix"
+    method_option :calibration, desc: "a text file on which the importance matrix is measured"
     method_option :shard_size, desc: "size of a file, such as 2G; larger models become several"
     json_option
     # Blocks.
     def quantize(source)
       Quantize.new(options).call(source)
+    end
+
+    desc "imatrix SOURCE FILE", "Measure on a text how much each column of a model's weights matters"
+    long_desc "Example: red-candle imatrix ./my-model text.txt --output my-model.imatrix.gguf\x05\x05" \
+              "`red-candle quantize --imatrix` and llama.cpp's quantizer read the file."
+    method_option :output, aliases: "-o", required: true, desc: "the GGUF file"
+    method_option :context, type: :numeric, default: ModuleInputs::CONTEXT, desc: "tokens that are read at a time"
+    device_option
+    json_option
+    # An importance matrix.
+    def imatrix(source, file)
+      Quantize.new(options).imatrix(source, file)
     end
 
     desc "convert SOURCE", "Write quantized weights as dense ones"

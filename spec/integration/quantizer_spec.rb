@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "json"
+
 require "spec_helper"
 require "tmpdir"
 
@@ -80,6 +82,71 @@ RSpec.describe Candle::Quantizer do
     expect { quantize.call(other) }.to raise_error(Candle::CorruptModelError, /cut off/)
     expect { quantize.call(File.join(decoder("llama"), "config.json")) }.to raise_error(Candle::CorruptModelError)
     expect(File.exist?(path)).to be(false)
+  end
+
+  describe ".imatrix" do
+    let(:expected) { JSON.parse(File.read(File.expand_path("../fixtures/importance.json", __dir__))) }
+    let(:text) { File.join(@directory, "text.txt").tap { |path| File.write(path, expected["text"]) } }
+
+    def imatrix(name, context: expected["context"])
+      path = File.join(@directory, "#{name}.imatrix.gguf")
+      described_class.imatrix(decoder(name), text: text, to: path, context: context, device: "cpu")
+    end
+
+    def numbers(weights, name)
+      weights.tensor(name, device: "cpu").flatten.to_a
+    end
+
+    def renamed(stem)
+      stem.sub("model.layers", "blk").sub("self_attn.k_proj", "attn_k").sub("self_attn.q_proj", "attn_q")
+          .sub("self_attn.o_proj", "attn_output").sub("mlp.down_proj", "ffn_down")
+    end
+
+    it "adds up the squared inputs that transformers gives its modules" do
+      expected["cases"].each do |name, modules|
+        weights = Candle::Weights.open(imatrix(name))
+        modules.each do |stem, wanted|
+          found = numbers(weights, "#{renamed(stem)}.weight.in_sum2")
+          expect(numbers(weights, "#{renamed(stem)}.weight.counts")).to eq([wanted["rows"]])
+          found.zip(wanted["sums"]) { |a, b| expect(a).to be_within(1e-4 * (1 + b)).of(b) }
+          expect(found.size).to eq(wanted["sums"].size)
+        end
+      end
+    end
+
+    it "counts the inputs of each expert" do
+      weights = Candle::Weights.open(imatrix("mixtral"))
+      router, experts = %w[blk.1.ffn_gate_inp.weight blk.1.ffn_up_exps.weight].map do |name|
+        [numbers(weights, "#{name}.in_sum2"), numbers(weights, "#{name}.counts")]
+      end
+      config = JSON.parse(File.read(File.join(decoder("mixtral"), "config.json")))
+      expect(experts.last.size).to eq(config["num_local_experts"])
+      expect(experts.last.sum).to eq(config["num_experts_per_tok"] * router.last.sum)
+      sums = experts.first.each_slice(router.first.size).to_a.transpose.map(&:sum)
+      sums.zip(router.first) { |a, b| expect(a).to be_within(1e-3 * b).of(config["num_experts_per_tok"] * b) }
+    end
+
+    it "measures for a quantization what a file would say" do
+      from_file = described_class.quantize(decoder("llama"), to: File.join(@directory, "a.gguf"), type: "q4_0",
+                                                             imatrix: imatrix("llama", context: 512))
+      at_once = described_class.quantize(decoder("llama"), to: File.join(@directory, "b.gguf"), type: "q4_0",
+                                                           calibration: text)
+      plain = described_class.quantize(decoder("llama"), to: File.join(@directory, "c.gguf"), type: "q4_0")
+      expect(File.binread(at_once)).to eq(File.binread(from_file))
+      expect(File.binread(at_once)).not_to eq(File.binread(plain))
+    end
+
+    it "refuses texts without tokens, and two ways at once" do
+      File.write(text, "")
+      expect { imatrix("llama") }.to raise_error(Candle::InvalidInputError, /two tokens/)
+      expect { imatrix("llama", context: 0) }.to raise_error(ArgumentError, /context/)
+      path = File.join(@directory, "m.gguf")
+      expect { described_class.quantize(decoder("llama"), to: path, imatrix: text, calibration: text) }
+        .to raise_error(ArgumentError, /not both/)
+      expect { described_class.imatrix(decoder("llama"), text: "nowhere.txt", to: path) }
+        .to raise_error(Candle::ModelNotFoundError, /nowhere/)
+      expect(File.exist?(path)).to be(false)
+    end
   end
 
   %w[iq4_nl iq4_xs].each do |type|

@@ -164,6 +164,20 @@ fn divergence(
     Ok(found.iter().map(|one| (one.kl, one.same_token)).collect())
 }
 
+/// `[names, sums of squared inputs as packed doubles, count of inputs]` of each module, after reading each text.
+fn module_inputs(ruby: &Ruby, llm: &RbLlm, texts: Vec<Vec<u32>>) -> Result<RArray, Error> {
+    let model = llm.model.get(ruby)?;
+    let found = gvl::leave(ruby, |cancel| model.module_inputs(&texts, cancel))?;
+    let rows = ruby.ary_new_capa(found.len());
+    for module in found {
+        let squares = module.sums.squares.iter();
+        let bytes: Vec<u8> = squares.flat_map(|sum| sum.to_le_bytes()).collect();
+        let sums = ruby.str_from_slice(&bytes);
+        rows.push((module.names, sums, module.sums.rows))?;
+    }
+    Ok(rows)
+}
+
 /// Begins a run, which is computed with all others from now on. `prompt` is `Ids` or an Array of them.
 fn begin(ruby: &Ruby, llm: &RbLlm, prompt: Value, settings: RHash) -> Result<RbRun, Error> {
     let model = llm.model.get(ruby)?;
@@ -374,6 +388,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_context_length", method!(context_length, 0))?;
     class.define_private_method("_logprobs", method!(logprobs, 2))?;
     class.define_private_method("_divergence", method!(divergence, 3))?;
+    class.define_private_method("_module_inputs", method!(module_inputs, 1))?;
     class.define_private_method("_begin", method!(begin, 2))?;
     class.define_private_method("_clear_cache", method!(clear_cache, 0))?;
     model::define_stats!(class, RbLlm)?;

@@ -2,7 +2,7 @@
 
 module Candle
   class CLI
-    # `red-candle quantize` and `red-candle convert`.
+    # `red-candle quantize`, `red-candle imatrix` and `red-candle convert`.
     #
     # @api private
     class Quantize < Verb
@@ -13,8 +13,18 @@ module Candle
       # @return [void]
       def call(source)
         path = Quantizer.quantize(source, to: options[:output], type: options[:type], shard_size: shard_size,
-                                          imatrix: options[:imatrix], progress: $stderr.tty?)
+                                          imatrix: options[:imatrix], calibration: options[:calibration],
+                                          progress: $stderr.tty?)
         written(path, files(path))
+      end
+
+      # @param source [String]
+      # @param file [String] with a text
+      # @return [void]
+      def imatrix(source, file)
+        path = Quantizer.imatrix(source, text: file, to: options[:output], context: options[:context],
+                                         device: options[:device], progress: $stderr.tty?)
+        written(path, [path])
       end
 
       # @param source [String]

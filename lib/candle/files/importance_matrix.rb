@@ -1,8 +1,9 @@
 # frozen_string_literal: true
 
 module Candle
-  # How much the inputs of a weight's columns matter, as llama.cpp's `llama-imatrix` writes it: a GGUF file, or the
-  # older `.dat` format. {Quantizer} gives columns with large inputs smaller errors.
+  # How much the inputs of a weight's columns matter: the means of their squares while a model reads a text. {Quantizer}
+  # gives columns with large inputs smaller errors. Files are as llama.cpp's `llama-imatrix` writes them: GGUF, or the
+  # older `.dat` format.
   #
   # @api private
   class ImportanceMatrix
@@ -28,7 +29,44 @@ module Candle
         new(path, columns)
       end
 
+      # @param layout [GgufLayout] which weights there are
+      # @param inputs [ModuleInputs] what their modules read
+      # @return [ImportanceMatrix]
+      def measured(layout, inputs)
+        columns = weights_of(layout, inputs).transform_values do |modules|
+          modules.flat_map { |sums, rows| sums.map { |sum| mean(sum, rows) } }
+        end
+        new("the importance matrix", columns)
+      end
+
+      # Writes a file that {.open} and llama.cpp read.
+      #
+      # @param path [String]
+      # @return [String] the path
+      def write(path, layout, inputs)
+        tensors = weights_of(layout, inputs).flat_map { |name, modules| entries(name, modules) }
+        metadata = { "general.type" => "imatrix", "imatrix.datasets" => GgufWriter::Strings.new([inputs.text_name]),
+                     "imatrix.chunk_count" => GgufWriter.u32(inputs.chunks),
+                     "imatrix.chunk_size" => GgufWriter.u32(inputs.context) }
+        GgufWriter.new(path, metadata, tensors, nil).write { |tensor, _| tensor[:data] }
+      end
+
       private
+
+      # By the name of a weight, the sums and counts of its matrices.
+      def weights_of(layout, inputs)
+        found = layout.tensors.filter_map do |tensor|
+          modules = Array(tensor[:from]).map { |name| inputs.of(name) }
+          [tensor[:name], modules] if modules.any? && modules.all?
+        end
+        found.to_h
+      end
+
+      def entries(name, modules)
+        sums = modules.map(&:first)
+        [{ name: name + SUMS, shape: [sums.size, sums.first.size], type: "f32", data: sums.flatten.pack("e*") },
+         { name: name + COUNTS, shape: [sums.size, 1], type: "f32", data: modules.map(&:last).pack("e*") }]
+      end
 
       def gguf(path)
         weights = Weights.open(path)

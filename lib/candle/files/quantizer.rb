@@ -39,22 +39,48 @@ module Candle
       # @param source [String, Pathname] a directory with a safetensors checkpoint, or a Hugging Face id
       # @param to [String, Pathname] the file to write; it is replaced
       # @param type [String, Symbol] one of {TYPES}
-      # @param imatrix [String, Pathname, nil] an importance matrix of the model, as llama.cpp's `llama-imatrix` writes
-      #   it: columns with large inputs get smaller errors
+      # @param imatrix [String, Pathname, nil] an importance matrix of the model, from {.imatrix} or llama.cpp's
+      #   `llama-imatrix`: columns with large inputs get smaller errors
+      # @param calibration [String, Pathname, nil] a file with a text like those that the model will read; the
+      #   importance matrix is measured on it
       # @param shard_size [Integer, nil] bytes after which a new file begins, `name-00001-of-00003.gguf`
       # @param revision [String, nil] of a Hugging Face id
       # @param progress [Boolean, #call] true for a progress bar on a terminal; what answers `call` gets `(done, total)`
       # @return [String] the path of the file, or of the first one
       # @raise [UnsupportedModelError] when the model type or its tokenizer has no GGUF form here
       # @raise [CorruptModelError] when the checkpoint is damaged
-      def quantize(source, to:, type: "q4_k_m", imatrix: nil, shard_size: nil, revision: nil, progress: false)
+      def quantize(source, to:, type: "q4_k_m", imatrix: nil, calibration: nil, shard_size: nil, revision: nil,
+                   progress: false)
+        raise ArgumentError, "give imatrix: or calibration:, not both" if imatrix && calibration
+
         unless shard_size.nil? || (shard_size.is_a?(Integer) && shard_size.positive?)
           raise ArgumentError, "shard_size: must be a positive number of bytes, not #{shard_size.inspect}"
         end
 
+        directory = directory(source, revision)
         importance = imatrix && ImportanceMatrix.open(imatrix)
-        writer = new(directory(source, revision), kind(type), importance)
+        writer = new(directory, kind(type), importance)
+        writer.measure(ModuleInputs.of(directory, calibration, progress: progress)) if calibration
         writer.write(TextInput.path(to, "to"), shard_size, progress)
+      end
+
+      # Measures how much the columns of a model's weights matter, while it reads a text, and writes it as a file for
+      # {.quantize} or for llama.cpp's quantizer.
+      #
+      # @param source [String, Pathname] as for {.quantize}
+      # @param text [String, Pathname] a file with a text like those that the model will read, some hundred kilobytes
+      # @param to [String, Pathname] the file to write; it is replaced
+      # @param context [Integer] how many tokens the model reads at a time
+      # @param device [String, Symbol, Device, nil] where the model reads
+      # @param revision [String, nil] of a Hugging Face id
+      # @param progress [Boolean, #call] as for {.quantize}
+      # @return [String] the path of the file
+      # @raise [InvalidInputError] when the text is shorter than two tokens
+      def imatrix(source, text:, to:, context: ModuleInputs::CONTEXT, device: nil, revision: nil, progress: false)
+        directory = directory(source, revision)
+        writer = new(directory, "f32")
+        inputs = ModuleInputs.of(directory, text, context: context, device: device, progress: progress)
+        writer.write_importance(TextInput.path(to, "to"), inputs)
       end
 
       # Writes a quantized safetensors checkpoint with dense weights: its files, without `quantization_config`.
@@ -116,6 +142,16 @@ module Candle
         bar&.call(done, tensors.size)
         tensor[:data] || bytes(tensor)
       end
+    end
+
+    # @api private
+    def measure(inputs)
+      @importance = ImportanceMatrix.measured(@layout, inputs)
+    end
+
+    # @api private
+    def write_importance(path, inputs)
+      ImportanceMatrix.write(path, @layout, inputs)
     end
 
     private

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{Embedding, HeadMatrices, Linear, LowRank, Norm, Pooling, Projection};
+use super::{Embedding, HeadMatrices, Linear, Norm, Pooling, Projection, RowUpdate};
 use crate::Result;
 use kernels::backend::{self, Stored};
 
@@ -62,7 +62,10 @@ impl Inventory {
             .try_for_each(|one| self.add_linear(one))
     }
 
-    pub fn add_low_rank(&mut self, update: &LowRank) -> Result<()> {
+    pub fn add_row_update(&mut self, update: &RowUpdate) -> Result<()> {
+        let RowUpdate::Add(update) = update else {
+            return Ok(());
+        };
         self.add_linear(&update.down)?;
         self.add_linear(&update.up)
     }

@@ -2,9 +2,11 @@
 //! one product with the base weights.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use super::input_sums::InputSums;
 use super::linear::{Epilogue, Linear};
 use crate::Result;
 use kernels::{self, Activation};
@@ -14,6 +16,26 @@ use kernels::{self, Activation};
 pub struct LowRank {
     pub down: Linear,
     pub up: Linear,
+}
+
+/// What happens to rows of a matrix's output.
+#[derive(Clone, Debug)]
+pub enum RowUpdate {
+    Add(LowRank),
+    /// Nothing: the inputs are added up. It must be so for all rows of a forward pass.
+    Observe(Arc<InputSums>),
+}
+
+impl RowUpdate {
+    fn apply(&self, x: &Tensor, base: Tensor) -> Result<Tensor> {
+        match self {
+            Self::Add(update) => update.add(x, &base),
+            Self::Observe(sums) => {
+                sums.add(x)?;
+                Ok(base)
+            }
+        }
+    }
 }
 
 impl LowRank {
@@ -30,10 +52,10 @@ impl LowRank {
 /// The additions to a matrix's output, by rows. Ranges rise and do not overlap, and may end beyond the last row; rows
 /// in none of them get nothing. Without any it holds no memory.
 #[derive(Clone, Debug, Default)]
-pub struct RowUpdates<'a>(Vec<(Range<usize>, &'a LowRank)>);
+pub struct RowUpdates<'a>(Vec<(Range<usize>, &'a RowUpdate)>);
 
-impl<'a> FromIterator<(Range<usize>, &'a LowRank)> for RowUpdates<'a> {
-    fn from_iter<I: IntoIterator<Item = (Range<usize>, &'a LowRank)>>(parts: I) -> Self {
+impl<'a> FromIterator<(Range<usize>, &'a RowUpdate)> for RowUpdates<'a> {
+    fn from_iter<I: IntoIterator<Item = (Range<usize>, &'a RowUpdate)>>(parts: I) -> Self {
         Self(parts.into_iter().collect())
     }
 }
@@ -49,7 +71,7 @@ impl RowUpdates<'_> {
     pub(super) fn add(&self, x: &Tensor, base: Tensor) -> Result<Tensor> {
         let parts = self.0.iter().cloned();
         change_rows(base, parts, |base, rows, update| {
-            update.add(&x.narrow(0, rows.start, rows.len())?, &base)
+            update.apply(&x.narrow(0, rows.start, rows.len())?, base)
         })
     }
 
@@ -195,10 +217,10 @@ mod tests {
 
     #[test]
     fn rows_are_cut_where_additions_begin_and_end() {
-        let update = LowRank {
+        let update = RowUpdate::Add(LowRank {
             down: linear(1, 2, 1),
             up: linear(2, 1, 2),
-        };
+        });
         let updates = |ranges: &[Range<usize>]| -> RowUpdates<'_> {
             ranges
                 .iter()
@@ -222,9 +244,11 @@ mod tests {
         let x = x.forward(&unit).unwrap().t().unwrap().contiguous().unwrap();
         let x = Tensor::cat(&[&x, &x], 1).unwrap().narrow(1, 0, 5).unwrap();
         let x = x.contiguous().unwrap();
-        let update = |seed| LowRank {
-            down: linear(2, 5, seed),
-            up: linear(7, 2, seed + 1),
+        let update = |seed| {
+            RowUpdate::Add(LowRank {
+                down: linear(2, 5, seed),
+                up: linear(7, 2, seed + 1),
+            })
         };
         let (one, two) = (update(3), update(5));
         let of_row = [None, Some(&one), Some(&one), None, Some(&two)];

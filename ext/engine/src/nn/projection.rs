@@ -181,7 +181,7 @@ fn update_of<'a, 'b>(updates: &'b ProjectionUpdates<'a>, matrix: usize) -> &'b R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::LowRank;
+    use crate::nn::{LowRank, RowUpdate};
     use candle_core::Device;
 
     fn linear(outputs: usize, inputs: usize, seed: usize) -> Linear {
@@ -217,19 +217,21 @@ mod tests {
         let x = linear(4, 5, 4)
             .forward(&Tensor::eye(5, candle_core::DType::F32, &Device::Cpu).unwrap());
         let x = x.unwrap().t().unwrap().contiguous().unwrap();
-        let update = |outputs| LowRank {
-            down: linear(2, 5, 5),
-            up: linear(outputs, 2, 6),
+        let update = |outputs| {
+            RowUpdate::Add(LowRank {
+                down: linear(2, 5, 5),
+                up: linear(outputs, 2, 6),
+            })
         };
         let split = Projection::split(parts).unwrap();
-        let zero = LowRank {
+        let zero = RowUpdate::Add(LowRank {
             down: linear(2, 5, 5),
             up: Linear::new(
                 Tensor::zeros((24, 2), candle_core::DType::F32, &Device::Cpu).unwrap(),
                 None,
             )
             .unwrap(),
-        };
+        });
         let close = |a: &[Tensor], b: &[Tensor]| {
             a.iter().zip(b).all(|(a, b)| {
                 a.dims() == b.dims()

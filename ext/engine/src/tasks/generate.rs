@@ -4,6 +4,7 @@ mod adapters;
 mod draft;
 #[cfg(test)]
 mod failed_steps;
+mod importance;
 #[cfg(test)]
 mod once_per_load;
 mod predictions;

@@ -6,7 +6,7 @@ use candle_core::Tensor;
 use super::latent::LatentUpdate;
 use crate::models::identity;
 use crate::models::parts::Part;
-use crate::nn::{elementwise, Embedding, Inventory, Linear, LowRank};
+use crate::nn::{elementwise, Embedding, Inventory, Linear, RowUpdate};
 use crate::{Error, Result};
 
 /// A matrix of a layer; projections of several parts may have several.
@@ -31,7 +31,7 @@ pub enum MlpOf {
 
 /// What a matrix gets in addition.
 pub enum Update {
-    Plain(LowRank),
+    Plain(RowUpdate),
     Latent(LatentUpdate),
 }
 
@@ -45,20 +45,20 @@ pub struct EmbeddingUpdate {
 /// The updates of an MLP.
 #[derive(Default)]
 pub struct MlpUpdates {
-    pub input: Vec<Option<LowRank>>,
-    pub output: Option<LowRank>,
+    pub input: Vec<Option<RowUpdate>>,
+    pub output: Option<RowUpdate>,
 }
 
 /// The updates of one layer's projections.
 #[derive(Default)]
 pub struct LayerAdapter {
-    pub qkv: Vec<Option<LowRank>>,
+    pub qkv: Vec<Option<RowUpdate>>,
     pub latent_up: Option<LatentUpdate>,
     pub mlp: MlpUpdates,
     pub shared_expert: MlpUpdates,
     /// As many as have updates, the first expert's first.
     pub experts: Vec<MlpUpdates>,
-    parts: Vec<(Part, usize, LowRank)>,
+    parts: Vec<(Part, usize, RowUpdate)>,
 }
 
 pub struct Adapter {
@@ -72,21 +72,21 @@ pub struct Adapter {
     /// Of matrices that stand beside the layers.
     pub model: LayerAdapter,
     pub embedding: Option<EmbeddingUpdate>,
-    pub head: Option<LowRank>,
+    pub head: Option<RowUpdate>,
     /// Trained in full instead of the base's.
     pub whole_embedding: Option<Embedding>,
     pub whole_head: Option<Linear>,
 }
 
 impl MlpUpdates {
-    fn all(&self) -> impl Iterator<Item = &LowRank> {
+    fn all(&self) -> impl Iterator<Item = &RowUpdate> {
         self.input.iter().chain([&self.output]).flatten()
     }
 }
 
 impl LayerAdapter {
     /// The update of one of several matrices.
-    pub(super) fn numbered(&self, part: Part, number: usize) -> Option<&LowRank> {
+    pub(super) fn numbered(&self, part: Part, number: usize) -> Option<&RowUpdate> {
         let mut parts = self.parts.iter();
         let found = parts.find(|(own, at, _)| (*own, *at) == (part, number));
         found.map(|(_, _, update)| update)
@@ -135,7 +135,7 @@ impl LayerAdapter {
         let mlps = mlps.chain(&self.experts).flat_map(MlpUpdates::all);
         let parts = self.parts.iter().map(|(_, _, update)| update);
         for update in self.qkv.iter().flatten().chain(mlps).chain(parts) {
-            inventory.add_low_rank(update)?;
+            inventory.add_row_update(update)?;
         }
         match &self.latent_up {
             Some(update) => update.list(inventory),
@@ -197,7 +197,7 @@ impl Adapter {
             layer.list(inventory)?;
         }
         if let Some(update) = &self.head {
-            inventory.add_low_rank(update)?;
+            inventory.add_row_update(update)?;
         }
         if let Some(update) = &self.embedding {
             inventory.add_tensor(&update.rows);

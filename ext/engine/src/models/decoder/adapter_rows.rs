@@ -9,7 +9,7 @@ use candle_core::Tensor;
 use super::adapter::{Adapter, LayerAdapter, MlpOf};
 use super::latent::LatentUpdate;
 use crate::models::parts::Part;
-use crate::nn::{Embedding, Linear, LowRank, RowUpdates};
+use crate::nn::{Embedding, Linear, RowUpdate, RowUpdates};
 use crate::Result;
 
 /// Which rows belong to which adapter, in rising order. Rows in no range are the base model's; without adapters it
@@ -127,7 +127,7 @@ impl<'a> LayerUpdates<'a> {
         Self(parts.filter(|(rows, _)| !rows.is_empty()).collect())
     }
 
-    fn each(&self, find: impl Fn(&'a LayerAdapter) -> Option<&'a LowRank>) -> RowUpdates<'a> {
+    fn each(&self, find: impl Fn(&'a LayerAdapter) -> Option<&'a RowUpdate>) -> RowUpdates<'a> {
         let parts = self.0.iter();
         let found = parts.filter_map(|(rows, updates)| Some((rows.clone(), find(updates)?)));
         found.collect()
@@ -136,7 +136,7 @@ impl<'a> LayerUpdates<'a> {
     /// The updates of the matrices of a projection, of which layers have a list.
     fn list(
         &self,
-        list: impl Fn(&'a LayerAdapter) -> &'a [Option<LowRank>],
+        list: impl Fn(&'a LayerAdapter) -> &'a [Option<RowUpdate>],
     ) -> Vec<RowUpdates<'a>> {
         let lengths = self.0.iter().map(|(_, updates)| list(updates).len());
         let matrices = 0..lengths.max().unwrap_or(0);

@@ -18,7 +18,7 @@ use super::loading;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::projections::MlpParts;
-use crate::nn::{Inventory, Linear, LowRank, Norm};
+use crate::nn::{Inventory, Linear, LowRank, Norm, RowUpdate};
 use crate::Result;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,13 +112,13 @@ impl Blocks {
         }
         // What layers add is stored with the block.
         let (stored, block) = &self.found[turn];
-        let low_rank = |down: Part, up: Part, matrix: &Linear| -> Result<Option<LowRank>> {
+        let low_rank = |down: Part, up: Part, matrix: &Linear| -> Result<Option<RowUpdate>> {
             let [down, up] = [down, up].map(|part| part.at(*stored).expert(number));
             let rank = parameters.outputs(down)?;
-            Ok(Some(LowRank {
+            Ok(Some(RowUpdate::Add(LowRank {
                 down: parameters.linear(down, matrix.inputs(), rank)?,
                 up: parameters.linear(up, rank, matrix.outputs())?,
-            }))
+            })))
         };
         let mut updates = LayerAdapter::default();
         if let (Qkv::Plain(qkv), true) = (&block.attention.qkv, shared.adapts_attention) {
@@ -155,7 +155,7 @@ impl BlockLayer {
         }
         let updates = self.updates.qkv.iter().chain(&self.updates.mlp.input);
         for update in updates.flatten() {
-            inventory.add_low_rank(update)?;
+            inventory.add_row_update(update)?;
         }
         inventory.add_linear(&self.output)
     }

@@ -23,6 +23,7 @@ mod loading;
 pub mod mixers;
 pub mod model;
 mod norm_gate;
+pub mod observer;
 pub mod pages;
 pub mod peft;
 pub mod plain;

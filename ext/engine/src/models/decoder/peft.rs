@@ -11,7 +11,7 @@ use super::adapter::{Adapter, EmbeddingUpdate, Slot, Update};
 use super::config::RowOrder;
 use super::model::Decoder;
 use crate::models::parts::{self, Names, Part};
-use crate::nn::{Embedding, Linear, LowRank};
+use crate::nn::{Embedding, Linear, LowRank, RowUpdate};
 use crate::{CancelToken, Error, Result};
 use formats::files::model_files::{ModelFiles, WeightFiles};
 use formats::files::raw_config::RawConfig;
@@ -22,7 +22,7 @@ const CONFIG: &str = "adapter_config.json";
 const PREFIX: &str = "base_model.model.";
 
 /// Where a module of an adapter belongs.
-enum Place {
+pub(super) enum Place {
     Layer(usize, Vec<Piece>),
     /// Beside the layers.
     Model(Vec<Piece>),
@@ -31,11 +31,11 @@ enum Place {
 }
 
 /// A module that an adapter can change.
-struct Target {
+pub(super) struct Target {
     /// As transformers names it, in every checkpoint of the family.
-    names: Vec<String>,
-    place: Place,
-    inputs: usize,
+    pub names: Vec<String>,
+    pub place: Place,
+    pub inputs: usize,
     outputs: usize,
 }
 
@@ -94,10 +94,10 @@ impl Found {
                 (Slot::LatentUp, Some(layer)) => {
                     Update::Latent(decoder.latent_update(layer, &down, &up)?)
                 }
-                _ => Update::Plain(LowRank {
+                _ => Update::Plain(RowUpdate::Add(LowRank {
                     down: Linear::new(down, None)?,
                     up: Linear::new(up, None)?,
-                }),
+                })),
             };
             let updates = match matrix.layer {
                 Some(layer) => &mut adapter.layers[layer],
@@ -225,7 +225,7 @@ fn check(config: &RawConfig) -> Result<()> {
 }
 
 /// Every module of the decoder that can be adapted.
-fn targets(decoder: &Decoder, names: &Names) -> Vec<Target> {
+pub(super) fn targets(decoder: &Decoder, names: &Names) -> Vec<Target> {
     let target =
         |names: &Names, part: parts::Place, place: Place, inputs: usize, outputs: usize| {
             // The head stands beside the body, not in it.
@@ -355,7 +355,7 @@ impl Reader<'_> {
             Place::Model(pieces) => found.add(None, pieces, &down, &up)?,
             Place::Head => {
                 let (down, up) = (Linear::new(down, None)?, Linear::new(up, None)?);
-                adapter.head = Some(LowRank { down, up });
+                adapter.head = Some(RowUpdate::Add(LowRank { down, up }));
             }
             Place::Embedding => {
                 let (rows, up) = (down.t()?.contiguous()?, Linear::new(up, None)?);

@@ -43,6 +43,10 @@ impl Adapters {
         }
     }
 
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
     fn loaded(&self) -> RwLockReadGuard<'_, Vec<Arc<Adapter>>> {
         self.loaded.read().unwrap_or_else(|e| e.into_inner())
     }
