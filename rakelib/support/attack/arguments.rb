@@ -38,8 +38,8 @@ class HostileArguments
   OTHER_CLASSES = %i[AnswerReader AnswerRun CLI Completion DenseWriter EitherKeys GgufLayout GgufVocabulary GgufWriter
                      ImportanceMatrix IndexDocuments IndexJournal TermIndex
                      HarmonySplitter LiteralContent LogSubscriber LoggingConfiguration MarkedText ModelRegistry
-                     ModelsLock Progress Quantizer Railtie Reasoning ReasoningFormat ReasoningSplitter Server
-                     Transcription Worker].freeze
+                     ModelsLock ModuleInputs Progress Quantizer Railtie Reasoning ReasoningFormat ReasoningSplitter
+                     Server Transcription Worker].freeze
   # They end the instance, answer from the network or wait for someone.
   LEFT_OUT = %i[initialize close configure follow synchronize embed_each generate_each register_tokenizer new].freeze
 
