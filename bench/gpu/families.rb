@@ -19,7 +19,8 @@ module GpuBench
     # Whose log probabilities are compared.
     CHATS = /\A(llava|smolvlm|qwen2(\.5)?-vl|gemma3-vision)/
     GROUPS = { "decoders" => LOGPROB_LIMITS, "gguf-decoders" => BLOCK_LIMITS, "seq2seq" => LOGPROB_LIMITS }.freeze
-    NO_MODELS = %w[adapters gguf-vlms sentencepiece].freeze
+    NO_MODELS = %w[adapters gguf-vlms sentencepiece speech].freeze
+    LABELS = %w[animal].freeze
     PICTURE = File.expand_path("../images/alpha.png", ROOT)
 
     def initialize(device, results)
@@ -59,6 +60,8 @@ module GpuBench
     def encoder(path, options)
       case File.basename(path)
       when /-masked\z/ then fill(path, options)
+      when /\Agliner/ then with(Candle::GLiNER, path, options) { |m| m.extract("dog", labels: LABELS, threshold: 0.0) }
+      when /\Agliclass/ then with(Candle::GLiClass, path, options) { |m| m.classify(TEXT, labels: LABELS) }
       when /-sequence\z/ then with(Candle::Classifier, path, options) { |m| m.classify(TEXT).sort_by { |r| r[:label] } }
       when /-token\z/ then with(Candle::NER, path, options) { |m| m.predict_tokens(TEXT) }
       when /reranker\z/ then with(Candle::Reranker, path, options) { |m| m.score("the fox", [TEXT, "a dog"]) }

@@ -41,10 +41,23 @@ RSpec.describe "A model of 16 bits on a Metal device" do
   end
 
   it "tags tokens" do
-    tiny.call(/-token\z/).each do |name|
+    tiny.call(/(?<!gliner)-token\z/).each do |name|
       expect_halves_near(Candle::NER, name) do |model|
         texts.flat_map { |text| model.predict_tokens(text).map { |token| token["probabilities"].values } }
       end
+    end
+  end
+
+  it "knows labels in plain words" do
+    scores = ->(found) { found.sort_by { |entry| entry[:label] }.map { |entry| entry[:score] } }
+    labels = ["animal", "city", "happy dog"]
+    tiny.call(/\Agliner/).each do |name|
+      expect_halves_near(Candle::GLiNER, name) do |model|
+        scores.call(model.extract("dog", labels:, threshold: 0.0, multi_label: true))
+      end
+    end
+    tiny.call(/\Agliclass/).each do |name|
+      expect_halves_near(Candle::GLiClass, name) { |model| model.classify(texts, labels:).map(&scores) }
     end
   end
 
