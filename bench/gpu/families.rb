@@ -60,8 +60,7 @@ module GpuBench
     def encoder(path, options)
       case File.basename(path)
       when /-masked\z/ then fill(path, options)
-      when /\Agliner/ then with(Candle::GLiNER, path, options) { |m| m.extract("dog", labels: LABELS, threshold: 0.0) }
-      when /\Agliclass/ then with(Candle::GLiClass, path, options) { |m| m.classify(TEXT, labels: LABELS) }
+      when /\Agli/ then labelled(path, options)
       when /-sequence\z/ then with(Candle::Classifier, path, options) { |m| m.classify(TEXT).sort_by { |r| r[:label] } }
       when /-token\z/ then with(Candle::NER, path, options) { |m| m.predict_tokens(TEXT) }
       when /reranker\z/ then with(Candle::Reranker, path, options) { |m| m.score("the fox", [TEXT, "a dog"]) }
@@ -69,6 +68,14 @@ module GpuBench
       when /\Acolbert/ then with(Candle::LateInteractionModel, path, options) { |m| m.embed_document(TEXT).to_a }
       when /\A(clip|siglip|vit|dinov2)/, CHATS then picture(path, options)
       else with(Candle::EmbeddingModel, path, options) { |model| model.embed([TEXT, "a dog"]) }
+      end
+    end
+
+    def labelled(path, options)
+      if File.basename(path).start_with?("gliner")
+        with(Candle::GLiNER, path, options) { |model| model.extract("dog", labels: LABELS, threshold: 0.0) }
+      else
+        with(Candle::GLiClass, path, options) { |model| model.classify(TEXT, labels: LABELS) }
       end
     end
 
