@@ -15,7 +15,7 @@ complete -c red-candle -n __fish_use_subcommand -f -a worker -d 'Serve one langu
 complete -c red-candle -n __fish_use_subcommand -f -a pull -d 'Download a model into the cache'
 complete -c red-candle -n __fish_use_subcommand -f -a lock -d 'Pin models by hash in models.lock'
 complete -c red-candle -n __fish_use_subcommand -f -a quantize -d 'Write a checkpoint as a GGUF file'
-complete -c red-candle -n __fish_use_subcommand -f -a imatrix -d 'Measure on a text how much each column of a model’s weights matters'
+complete -c red-candle -n __fish_use_subcommand -f -a imatrix -d 'Measure which columns of weights matter'
 complete -c red-candle -n __fish_use_subcommand -f -a convert -d 'Write quantized weights as dense ones'
 complete -c red-candle -n __fish_use_subcommand -f -a perplexity -d 'Measure how well a model predicts a text'
 complete -c red-candle -n __fish_use_subcommand -f -a pack -d 'Build a gem that contains a model'

@@ -18,7 +18,7 @@ verbs=(
   'pull:Download a model into the cache'
   'lock:Pin models by hash in models.lock'
   'quantize:Write a checkpoint as a GGUF file'
-  'imatrix:Measure on a text how much each column of a model’s weights matters'
+  'imatrix:Measure which columns of weights matter'
   'convert:Write quantized weights as dense ones'
   'perplexity:Measure how well a model predicts a text'
   'pack:Build a gem that contains a model'

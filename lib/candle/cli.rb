@@ -294,7 +294,7 @@ module Candle
       Quantize.new(options).call(source)
     end
 
-    desc "imatrix SOURCE FILE", "Measure on a text how much each column of a model's weights matters"
+    desc "imatrix SOURCE FILE", "Measure which columns of weights matter"
     long_desc "Example: red-candle imatrix ./my-model text.txt --output my-model.imatrix.gguf\x05\x05" \
               "`red-candle quantize --imatrix` and llama.cpp's quantizer read the file."
     method_option :output, aliases: "-o", required: true, desc: "the GGUF file"

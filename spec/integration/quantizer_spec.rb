@@ -94,7 +94,7 @@ RSpec.describe Candle::Quantizer do
     end
 
     def numbers(weights, name)
-      weights.tensor(name, device: "cpu").flatten.to_a
+      weights.tensor(name, device: "cpu").to_a.flatten
     end
 
     def renamed(stem)

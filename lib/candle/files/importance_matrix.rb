@@ -81,7 +81,7 @@ module Candle
       end
 
       def values(weights, name)
-        weights.tensor(name, device: "cpu", dtype: :f32).flatten.to_a
+        weights.tensor(name, device: "cpu", dtype: :f32).to_a.flatten
       end
 
       # An expert that no token reached says nothing of its inputs.

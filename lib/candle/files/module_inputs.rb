@@ -34,7 +34,7 @@ module Candle
       parts = parts(llm, TextInput.utf8(text, "text"))
       @chunks = parts.size
       parts.each_slice(PARTS).with_index do |some, number|
-        llm.send(:_module_inputs, some).each { |names, sums, rows| add(names, sums, rows) }
+        llm.module_inputs(some).each { |names, sums, rows| add(names, sums, rows) }
         progress&.call([(number + 1) * PARTS, @chunks].min, @chunks)
       end
     end

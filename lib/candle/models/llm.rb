@@ -338,6 +338,16 @@ module Candle
       { mean: values.sum / values.size, max: values.max, same_token: found.count(&:last).fdiv(found.size) }
     end
 
+    # What the modules of the layers read while the model reads texts, each by itself.
+    #
+    # @api private
+    # @param texts [Array<Array<Integer>>] token ids
+    # @return [Array<Array(Array<String>, String, Integer)>] the names of a module, the sums of its squared inputs as
+    #   packed doubles, and how many inputs there were
+    def module_inputs(texts)
+      _module_inputs(texts)
+    end
+
     # @param system [String, nil] instructions that stand before the conversation
     # @param messages [Array<Hash>] the conversation so far, as {Session#messages} gives it
     # @param adapter [String, Symbol, nil] the adapter of the whole conversation, whatever {#use_adapter} says later
