@@ -10,7 +10,6 @@ mod kernel_convolutions;
 pub(super) mod layer;
 mod mixing;
 mod narrow;
-mod recorded;
 pub(super) mod relative;
 pub(super) mod spans;
 mod verify;
@@ -34,8 +33,7 @@ use config::{Mixer, SeesAll};
 use convolution::ConvolutionLayer;
 use embeddings::Embeddings;
 use layer::Layer;
-use recorded::RecordedLayers;
-use relative::{RelativePositions, RelativeState};
+use relative::RelativePositions;
 use spans::Spans;
 
 /// Weights and blueprint of an encoder; immutable, and free to be shared between threads.
@@ -55,7 +53,6 @@ pub struct Encoder {
     /// Which tokens see all others, by what the model was loaded for.
     sees_all: RowsThatSeeAll,
     padding_id: u32,
-    recorded: RecordedLayers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +113,6 @@ impl Encoder {
             int8,
             sees_all: RowsThatSeeAll::None,
             padding_id: blueprint.padding_id.unwrap_or(0),
-            recorded: RecordedLayers::default(),
         })
     }
 
@@ -242,56 +238,18 @@ impl Encoder {
         let relative = self.relative.state(sequences, &self.device)?;
         let spans = Spans::of(sequences, &self.device)?
             .with_rows_that_see_all(self.rows_that_see_all(sequences));
-        let x = embedded.to_dtype(between)?;
-        if self.is_recordable(sequences) {
-            let layers = |x: &Tensor| self.run_layers(x, None, &spans, &relative, cancel);
-            let recorded = self.recorded.forward(&x, sequences.boundaries(), layers)?;
-            if let Some(states) = recorded {
-                return Ok(states.to_dtype(self.dtype)?);
-            }
-        }
-        let convolved = self.convolution.as_ref();
-        let convolved = convolved.map(|convolution| (convolution, &embedded, sequences));
-        let states = self.run_layers(&x, convolved, &spans, &relative, cancel)?;
-        Ok(states.to_dtype(self.dtype)?)
-    }
-
-    /// Whether the layers' launches depend on nothing but the lengths of the sequences.
-    fn is_recordable(&self, sequences: &PackedSequences) -> bool {
-        let mechanisms = &self.config.mechanisms;
-        let positions = &self.relative;
-        matches!(
-            positions,
-            RelativePositions::None | RelativePositions::Rope(_)
-        ) && self.convolution.is_none()
-            && self.sees_all == RowsThatSeeAll::None
-            && sequences.attended().is_none()
-            && mechanisms.mixer == Mixer::Attention
-            && mechanisms.adapter.is_none()
-            && mechanisms.narrow.is_none()
-    }
-
-    /// `convolved` is what stands beside the first layer, with its input.
-    fn run_layers(
-        &self,
-        x: &Tensor,
-        convolved: Option<(&ConvolutionLayer, &Tensor, &PackedSequences)>,
-        spans: &Spans<'_>,
-        relative: &RelativeState<'_>,
-        cancel: &CancelToken,
-    ) -> Result<Tensor> {
-        let mut x = x.clone();
+        let mut x = embedded.to_dtype(between)?;
         for (number, (layer, config)) in self.layers.iter().zip(&self.config.layers).enumerate() {
             cancel.check()?;
-            x = layer.forward(&x, spans, config, relative)?;
-            if let (0, Some((convolution, embedded, sequences))) = (number, convolved) {
-                x = convolution.forward(embedded, &x, sequences)?;
+            x = layer.forward(&x, &spans, config, &relative)?;
+            if let (0, Some(convolution)) = (number, &self.convolution) {
+                x = convolution.forward(&embedded, &x, sequences)?;
             }
         }
-        match &self.final_norm {
-            Some(norm) => norm.forward(&x),
-            None => Ok(x),
+        if let Some(norm) = &self.final_norm {
+            x = norm.forward(&x)?;
         }
+        Ok(x.to_dtype(self.dtype)?)
     }
 }
 
