@@ -19,7 +19,7 @@ _red_candle() {
       run:*) choices="--model --raw --schema --image --task --from --to --max-tokens --temperature --top-p --top-k --seed --system --device --json" ;;
       embed:*) choices="--model --format --dimensions --prompt-name --json --output --field --device" ;;
       rerank:*) choices="--model --top --format --output --field --device --json" ;;
-      transcribe:*) choices="--model --format --language --translate --words --prompt --output --json --device" ;;
+      transcribe:*) choices="--model --format --language --translate --words --prompt --num-beams --output --json --device" ;;
       classify:*) choices="--model --format --top --labels --json --output --field --device" ;;
       entities:*) choices="--model --format --threshold --aggregation --json --output --field --device" ;;
       search:*) choices="--query --model --index --top --device --json" ;;

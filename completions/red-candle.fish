@@ -69,6 +69,7 @@ complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l language -
 complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l translate -d 'write English'
 complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l words -d 'times of words, in json'
 complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l prompt -d 'text whose spelling is followed'
+complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l num-beams -d 'texts that are followed at once'
 complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l output -d 'output file; results are appended'
 complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l json -d 'write JSON'
 complete -c red-candle -n '__fish_seen_subcommand_from transcribe' -l device -d 'cpu, cuda, cuda:1 or metal; default: the best available'

@@ -61,6 +61,11 @@ namespace :bench do
     ruby "-Ilib", "bench/vector_index.rb"
   end
 
+  desc "Compare Candle::Transcriber with faster-whisper and whisper.cpp on whisper-base"
+  task speech: :compile do
+    ruby "-Ilib", "bench/speech.rb"
+  end
+
   desc "Time our kernels beside candle-nn's, in one release build and run"
   task :kernels do
     sh "cargo", "run", "--release", "-p", "red-candle-engine", "--example", "bench_kernels"

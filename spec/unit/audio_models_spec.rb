@@ -7,7 +7,7 @@ RSpec.describe Candle::AudioClassifier do
   long = File.expand_path("../fixtures/audio/long.flac", __dir__)
   load = ->(name) { described_class.from_pretrained(TinyModels.path("speech/#{name}"), device: "cpu") }
 
-  %w[wav2vec2-classifier wavlm-classifier].each do |name|
+  %w[wav2vec2-classifier wavlm-classifier wav2vec2-mixed].each do |name|
     it "gives the scores of transformers for #{name}" do
       expected = JSON.parse(File.read(File.join(TinyModels.path("speech/#{name}"), "expected.json")))
       model = load.call(name)

@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "json"
 require "pathname"
 require "stringio"
 
@@ -53,6 +54,19 @@ RSpec.describe Candle::Audio do
     end
   end
 
+  it "decodes Opus as libopus does" do
+    JSON.parse(File.read(File.join(folder, "opus.json"))).each do |name, expected|
+      audio = file(name)
+      expect([name, audio.sample_rate, audio.channels]).to eq([name, 48_000, expected["channels"]])
+      found = audio.samples(as: :array)
+      expect(found.size).to be_within(480).of(expected["count"]), name
+      differences = found.each_slice(97).map(&:first).zip(expected["samples"]).map { |a, b| (a - b.to_f).abs }
+      expect(differences.first(expected["samples"].size).max).to be < 1e-4, name
+    end
+    expect(described_class.open(File.binread(File.join(folder, "speech.webm"))).resample(16_000).duration)
+      .to be_within(0.01).of(0.25)
+  end
+
   it "mixes channels down" do
     mono = described_class.open(path).samples(as: :array).first(4000)
     stereo = file("stereo.wav")
@@ -75,7 +89,8 @@ RSpec.describe Candle::Audio do
   end
 
   it "says what it can't read" do
-    expect { file("opus.ogg") }.to raise_error(Candle::InvalidInputError, /Opus/)
+    damaged = File.binread(File.join(folder, "opus.ogg")).sub("OpusHead\x01\x01".b, "OpusHead\x01\x00".b)
+    expect { described_class.open(damaged) }.to raise_error(Candle::InvalidInputError, /can't be decoded/)
     expect { described_class.open("no such file") }.to raise_error(Candle::InvalidInputError, /can't be read/)
     expect { described_class.open("") }.to raise_error(Candle::InvalidInputError, /can't be decoded/)
     expect { described_class.open([0.0]) }.to raise_error(Candle::InvalidInputError, /sample_rate/)

@@ -50,6 +50,20 @@ RSpec.describe Candle::Transcriber do
         expect(model.detect_language(wav)).to eq(reference["language"])
       end
 
+      it "finds the beams of transformers" do
+        language = name == "whisper-english" ? nil : "en"
+        reference.fetch("beams").each do |width, expected|
+          found = model.transcribe(wav, language: language, num_beams: width.to_i).token_ids
+          expect(found).to eq(expected["short"]), "#{width} beams: #{found}"
+          found = model.transcribe(long, language: language, num_beams: width.to_i, temperature: 0,
+                                         no_speech_threshold: nil, condition_on_previous_text: false).token_ids
+          expect(found).to eq(expected["long"]), "#{width} beams of long audio: #{found}"
+        end
+        both = model.transcribe([wav, long], language: language, num_beams: 2, temperature: 0)
+        alone = [wav, long].map { |audio| model.transcribe(audio, language: language, num_beams: 2, temperature: 0) }
+        expect(both.map(&:token_ids)).to eq(alone.map(&:token_ids))
+      end
+
       it "goes through long audio window by window" do
         { "long" => false, "conditioned" => true }.each do |key, condition|
           language = name == "whisper-english" ? nil : "en"

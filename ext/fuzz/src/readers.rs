@@ -36,9 +36,10 @@ const fn reader(name: &'static str, read: fn(&[u8]) -> Result<()>, megabytes: us
     }
 }
 
-pub const READERS: [Reader; 16] = [
+pub const READERS: [Reader; 17] = [
     reader("safetensors", safetensors, 4),
     reader("gguf", gguf, 16),
+    reader("ggml", ggml, 16),
     reader("torch", torch, 4),
     reader("pickle", pickle, 4),
     reader("shards", shards, 4),
@@ -148,6 +149,17 @@ fn gguf(bytes: &[u8]) -> Result<()> {
         // A sound file of weights need not be that of a model.
         let mut others = [model, tokenizer].into_iter().filter_map(Result::err);
         others.find(|error| !is_clear(error)).map_or(Ok(()), Err)
+    })
+}
+
+fn ggml(bytes: &[u8]) -> Result<()> {
+    with_file("damaged.bin", bytes, |path| {
+        let files = WeightFiles::Ggml(path.to_owned());
+        read_all(&files)?;
+        let source = weights::open(&files)?;
+        let tokens = source.metadata().opt_byte_strings("whisper.tokens")?;
+        let tokens = tokens.unwrap_or_default();
+        use_tokenizer(&Tokenizer::from_ranks(&tokens, &[], &[], path)?)
     })
 }
 

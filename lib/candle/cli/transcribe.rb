@@ -32,7 +32,8 @@ module Candle
 
       def settings
         { language: options[:language], task: options[:translate] ? :translate : :transcribe,
-          timestamps: options[:words] ? :word : :segment, initial_prompt: options[:prompt] }
+          timestamps: options[:words] ? :word : :segment, initial_prompt: options[:prompt],
+          num_beams: options[:num_beams] || 1 }
       end
 
       def formatted(file, result)

@@ -192,6 +192,7 @@ module Candle
         pooling = metadata["#{architecture}.pooling_type"]
         return :reranker if pooling == RANK_POOLING
         return :seq2seq if architecture == "t5"
+        return :speech if architecture == "whisper"
         if architecture == "clip"
           raise UnsupportedModelError, "#{File.basename(path)} is the vision tower of a model: name the language model"
         end

@@ -38,14 +38,43 @@ module Candle
     # What a call may say beside its own keywords, and what counts where it does not.
     OPTIONS = { initial_prompt: nil, hotwords: nil, suppress_tokens: nil, temperature: nil,
                 compression_ratio_threshold: 2.4, logprob_threshold: -1.0, no_speech_threshold: 0.6,
-                condition_on_previous_text: true, max_new_tokens: nil, seed: nil }.freeze
+                condition_on_previous_text: true, max_new_tokens: nil, num_beams: 1, seed: nil }.freeze
     # Seconds of what is spoken together, with `vad:`.
     LONGEST = 30.0
+    MOST_BEAMS = 64
     TASKS = %i[transcribe translate].freeze
     TIMESTAMPS = %i[segment word].freeze
     # A second of silence at 16 kHz.
     SILENCE = ("\0" * 64_000).b.freeze
-    private_constant :OPTIONS, :LONGEST, :TASKS, :TIMESTAMPS, :SILENCE
+    private_constant :OPTIONS, :LONGEST, :MOST_BEAMS, :TASKS, :TIMESTAMPS, :SILENCE
+
+    class << self
+      # @param source [String, Pathname] a Hugging Face id, a directory, or a file of OpenAI's (`tiny.en.pt`) or of
+      #   whisper.cpp (`ggml-base.bin`)
+      # @param positional_device [Device, String, nil] the same as `device:`
+      # @param device [Device, String, Symbol, nil] nil is the best one
+      # @param dtype [Symbol, nil] `:f32`, `:f16`, `:bf16`, or on the CPU `:int8`; nil is f32 on the CPU and the
+      #   checkpoint's on a GPU
+      # @param tokenizer [Tokenizer, String, nil] instead of the model's own
+      # @param max_length [Integer, nil] as for other models
+      # @param gguf_file [String, nil] which file of a repository with several, such as `ggml-base-q5_1.bin`
+      # @param revision [String, nil] a branch, tag or commit of the hub
+      # @param verify [Boolean, nil] whether to compare the device with the CPU first; nil does so on GPUs
+      # @param token [String, nil] for private and gated models, before `HF_TOKEN`
+      # @param cache_dir [String, Pathname, nil] where downloaded models are kept, before `HF_HUB_CACHE`
+      # @return [Transcriber]
+      # @raise [ModelNotFoundError, DownloadError, OfflineError] when it can't be found or fetched
+      # @raise [CorruptModelError, UnsupportedModelError] when it can't be read, with the reason
+      # @raise [TokenizerError] when nothing holds its vocabulary
+      # @raise [ArgumentError] for an unknown keyword
+      def from_pretrained(source, positional_device = nil, device: nil, dtype: nil, tokenizer: nil, max_length: nil,
+                          gguf_file: nil, revision: nil, verify: nil, token: nil, cache_dir: nil, **unknown)
+        refuse(unknown)
+        load_model(source, device: device || positional_device, dtype: dtype, tokenizer: tokenizer,
+                           max_length: Arguments.count(max_length, "max_length"), gguf_file: gguf_file,
+                           revision: revision, verify: verify, token: token, cache_dir: cache_dir)
+      end
+    end
 
     # Writes what is spoken.
     #
@@ -66,7 +95,7 @@ module Candle
     #   shown, with names that are likely to be spoken; `suppress_tokens:` ids that are not written; `temperature:` a
     #   number or an Array of those to try; `compression_ratio_threshold:`, `logprob_threshold:` and
     #   `no_speech_threshold:` of long audio, nil for none; `condition_on_previous_text:`; `max_new_tokens:` of a
-    #   window; `seed:`
+    #   window; `num_beams:` texts that are followed at once where the temperature is 0; `seed:`
     # @yieldparam segment [Hash] as in {Transcription#segments}, as soon as it is written; with `vad:` at the end
     # @return [Transcription, Array<Transcription>] one for an audio, one per audio for an Array
     # @raise [InvalidInputError] for what isn't audio, and for a language that the model does not know
@@ -185,7 +214,7 @@ module Candle
         **texts(given), **thresholds(given),
         condition_on_previous_text: given[:condition_on_previous_text] ? true : false,
         max_new_tokens: Arguments.count(given[:max_new_tokens], "max_new_tokens"),
-        seed: given[:seed] && Arguments.integer(given[:seed], "seed") }
+        num_beams: beams(given[:num_beams]), seed: given[:seed] && Arguments.integer(given[:seed], "seed") }
     end
 
     def texts(given)
@@ -203,6 +232,13 @@ module Candle
 
         raise ArgumentError, "suppress_tokens[#{at}] must be a token id, not #{Arguments.shown(id)}"
       end
+    end
+
+    def beams(value)
+      count = Arguments.integer(value, "num_beams")
+      return count if count.between?(1, MOST_BEAMS)
+
+      raise ArgumentError, "num_beams must be between 1 and #{MOST_BEAMS}, not #{count}"
     end
 
     def thresholds(given)

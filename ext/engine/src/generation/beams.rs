@@ -86,15 +86,32 @@ impl BeamSearch {
 
     /// The tokens of the best text, an end token included.
     pub fn tokens(&self) -> &[u32] {
+        self.chosen().map_or(&[], |beam| &beam.text[1..])
+    }
+
+    /// The score of the best text.
+    pub fn score(&self) -> f32 {
+        self.chosen().map_or(NOTHING, |beam| beam.score)
+    }
+
+    fn chosen(&self) -> Option<&Beam> {
         let best = self.best.first().filter(|best| best.ended);
-        let best = best.or(self.running.first());
-        best.map_or(&[], |beam| &beam.text[1..])
+        best.or(self.running.first())
     }
 
     /// Goes on by the logits of each beam's next token. Returns for each beam the one it continues.
     pub fn advance(&mut self, logits: &[&[f32]]) -> Vec<usize> {
+        self.advance_by(logits, |_, _| ())
+    }
+
+    /// The same where the log-probabilities of tokens after a text are `adjusted`. The text is without its start.
+    pub fn advance_by(
+        &mut self,
+        logits: &[&[f32]],
+        adjusted: impl Fn(&[u32], &mut [f32]),
+    ) -> Vec<usize> {
         let new = self.running.first().map_or(0, |beam| beam.text.len());
-        let candidates = self.candidates(logits);
+        let candidates = self.candidates(logits, adjusted);
         let next: Vec<(Beam, usize)> = candidates
             .iter()
             .map(|candidate| {
@@ -119,7 +136,11 @@ impl BeamSearch {
 
     /// The likeliest continuations of all beams, best first: enough of them that the beams can go on
     /// although some end.
-    fn candidates(&self, logits: &[&[f32]]) -> Vec<Candidate> {
+    fn candidates(
+        &self,
+        logits: &[&[f32]],
+        adjusted: impl Fn(&[u32], &mut [f32]),
+    ) -> Vec<Candidate> {
         let count = self.settings.width * (1 + self.rules.end_ids.len()).max(2);
         let mut found: Vec<Candidate> = Vec::new();
         for (number, (beam, logits)) in self.running.iter().zip(logits).enumerate() {
@@ -128,6 +149,7 @@ impl BeamSearch {
             self.settings.logit_bias.apply(&mut scores);
             self.penalize(beam, &mut scores);
             self.rules.apply(&beam.text, 1, &mut scores);
+            adjusted(&beam.text[1..], &mut scores);
             found.extend(
                 (0u32..)
                     .zip(&scores)

@@ -123,11 +123,23 @@ pub(super) struct Checkpoint {
 
 impl Checkpoint {
     pub fn open(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
-        let checkpoint = Self::open_bare(files, options, cancel)?;
-        if checkpoint.config.is_none() && !checkpoint.is_gguf {
+        Self::open_bare(files, options, cancel)?.checked(files, cancel)
+    }
+
+    /// An error where neither `config.json` nor a GGUF file says what it is.
+    pub fn checked(self, files: &ModelFiles, cancel: &CancelToken) -> Result<Self> {
+        if self.config.is_none() && !self.is_gguf {
             files.require("config.json", cancel)?;
         }
-        Ok(checkpoint)
+        Ok(self)
+    }
+
+    /// The same with what stands for `config.json`.
+    pub fn with_config(self, config: RawConfig) -> Self {
+        Self {
+            config: Some(config),
+            ..self
+        }
     }
 
     /// `open` for weights that may come without a `config.json`, as static embeddings do.

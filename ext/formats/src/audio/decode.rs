@@ -13,7 +13,9 @@ use symphonia::core::formats::probe::Hint;
 use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
 use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::meta::MetadataOptions;
+use symphonia::core::packet::Packet;
 
+use super::opus::{self, OpusStream};
 use super::{check_rate, mixed, Audio, Resampler};
 use crate::{CancelToken, Error, Result};
 use base::runtime::memory;
@@ -146,7 +148,7 @@ fn samples(
         )
         .map_err(|error| {
             Error::InvalidInput(format!(
-                "{}; WAV, FLAC, MP3, OGG (Vorbis), M4A (AAC) and WebM or MKV (Vorbis) are read",
+                "{}; WAV, FLAC, MP3, OGG (Vorbis, Opus), M4A (AAC) and WebM or MKV (Vorbis, Opus) are read",
                 reason(&error)
             ))
         })?;
@@ -173,15 +175,44 @@ fn samples(
     .read(format.as_mut(), (id, decoder), cancel)
 }
 
-fn decoder(parameters: &AudioCodecParameters) -> Result<Box<dyn AudioDecoder>> {
+/// What makes samples of a track's packets.
+enum PacketDecoder {
+    Symphonia(Box<dyn AudioDecoder>),
+    Opus(Box<OpusStream>),
+}
+
+impl PacketDecoder {
+    /// Puts the samples of a packet, channel beside channel, in place of what is there. Returns their rate, and how
+    /// many channels there are.
+    fn decode(
+        &mut self,
+        packet: &Packet,
+        interleaved: &mut Vec<f32>,
+    ) -> std::result::Result<(u32, usize), String> {
+        match self {
+            Self::Symphonia(decoder) => {
+                let buffer = decoder.decode(packet).map_err(|error| reason(&error))?;
+                interleaved.clear();
+                buffer.copy_to_vec_interleaved(interleaved);
+                Ok((buffer.spec().rate(), buffer.spec().channels().count()))
+            }
+            Self::Opus(stream) => {
+                stream.decode(packet, interleaved)?;
+                Ok((opus::RATE, stream.channels()))
+            }
+        }
+    }
+}
+
+fn decoder(parameters: &AudioCodecParameters) -> Result<PacketDecoder> {
     if parameters.codec == CODEC_ID_OPUS {
-        return Err(Error::InvalidInput(
-            "its codec is Opus, which red-candle does not decode: convert it to FLAC, WAV or MP3"
-                .to_owned(),
-        ));
+        let header = parameters.extra_data.as_deref().unwrap_or_default();
+        let stream = OpusStream::new(header)?;
+        return Ok(PacketDecoder::Opus(Box::new(stream)));
     }
     symphonia::default::get_codecs()
         .make_audio_decoder(parameters, &AudioDecoderOptions::default())
+        .map(PacketDecoder::Symphonia)
         .map_err(|error| Error::InvalidInput(reason(&error)))
 }
 
@@ -212,7 +243,7 @@ impl Mixing {
     fn read(
         mut self,
         format: &mut dyn FormatReader,
-        (track, mut decoder): (u32, Box<dyn AudioDecoder>),
+        (track, mut decoder): (u32, PacketDecoder),
         cancel: &CancelToken,
     ) -> Result<Audio> {
         let (mut interleaved, mut mono) = (Vec::new(), Vec::new());
@@ -229,17 +260,14 @@ impl Mixing {
                     break;
                 }
             };
-            match decoder.decode(&packet) {
-                Ok(buffer) => {
-                    let (rate, channels) = (buffer.spec().rate(), buffer.spec().channels().count());
-                    interleaved.clear();
-                    buffer.copy_to_vec_interleaved(&mut interleaved);
+            match decoder.decode(&packet, &mut interleaved) {
+                Ok((rate, channels)) => {
                     self.begin(rate, channels)?;
                     mono.clear();
                     mono.extend(interleaved.chunks_exact(channels.max(1)).map(mixed));
                     self.take(&mono)?;
                 }
-                Err(error) => damage = Some(reason(&error)),
+                Err(reason) => damage = Some(reason),
             }
         }
         if self.frames == 0 {

@@ -5,6 +5,7 @@ mod decode;
 mod features;
 mod fft;
 mod mel;
+mod opus;
 mod resample;
 
 pub use bank::{BankKind, BankSettings, FilterBank};

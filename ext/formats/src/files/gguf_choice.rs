@@ -10,6 +10,12 @@ pub fn is_gguf(name: &str) -> bool {
     name.len() > 5 && name.to_ascii_lowercase().ends_with(".gguf")
 }
 
+/// A file that holds a whole Whisper: OpenAI's, or whisper.cpp's.
+pub fn is_whisper(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.ends_with(".pt") || (name.starts_with("ggml-") && name.ends_with(".bin"))
+}
+
 /// The name of one part of a split GGUF file: `…-00001-of-00003.gguf`.
 pub struct Split<'a> {
     base: &'a str,

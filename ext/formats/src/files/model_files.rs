@@ -1,13 +1,18 @@
-//! One view of a model's files, wherever they are: a directory, a GGUF file or the hub.
+//! One view of a model's files, wherever they are: a directory, a file of its own or the hub.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::files::gguf_choice::{candidates, is_gguf, is_mmproj, pick_gguf, pick_mmproj, Split};
+use crate::files::gguf_choice::{
+    candidates, is_gguf, is_mmproj, is_whisper, pick_gguf, pick_mmproj, Split,
+};
 use crate::files::hub::{self, Access, Repo};
 use crate::files::models_lock::{LockedFiles, LockedModel, ModelsLock};
 use crate::files::shard_index;
+use crate::files::weight_files::{file_name, listed, names_in};
 use crate::{CancelToken, Error, Result};
+
+pub use crate::files::weight_files::WeightFiles;
 
 #[derive(Clone)]
 pub struct ModelFiles {
@@ -19,19 +24,13 @@ pub struct ModelFiles {
 #[derive(Clone)]
 enum Place {
     Directory(PathBuf),
-    GgufFile(PathBuf),
+    /// A GGUF file, or a Whisper of OpenAI or whisper.cpp.
+    File(PathBuf),
     Hub(Arc<Repo>),
 }
 
-/// The files that hold a model's tensors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WeightFiles {
-    Safetensors(Vec<PathBuf>),
-    Gguf(PathBuf),
-    Pickle(Vec<PathBuf>),
-}
-
-const LISTED_FILES: usize = 20;
+/// The vocabularies of openai-whisper's package, which its checkpoints do not hold.
+const VOCABULARIES: [&str; 2] = ["gpt2.tiktoken", "multilingual.tiktoken"];
 
 impl ModelFiles {
     /// A path that exists wins over the hub. Nothing is fetched yet.
@@ -55,12 +54,13 @@ impl ModelFiles {
         let place = if !source.is_empty() && path.is_dir() {
             Place::Directory(path)
         } else if path.is_file() {
-            if !is_gguf(source) {
+            if !is_gguf(source) && !is_whisper(&file_name(&path)) {
                 return Err(Error::UnsupportedModel(format!(
-                    "{source} is a file but not a .gguf one. Give the directory that holds config.json and the weights"
+                    "{source} is a file but not a .gguf one, nor a Whisper (.pt, ggml-*.bin). Give the directory that \
+                     holds config.json and the weights"
                 )));
             }
-            Place::GgufFile(path)
+            Place::File(path)
         } else if let Some((pack, own)) = pack(source, revision, access)? {
             locked = locked.or(Some(own));
             Place::Directory(pack.join("model"))
@@ -93,8 +93,8 @@ impl ModelFiles {
         !matches!(self.place, Place::Hub(_))
     }
 
-    /// The path of a file by its name in the repository, such as `1_Pooling/config.json`. A GGUF
-    /// file stands for itself: its neighbours are other models.
+    /// The path of a file by its name in the repository, such as `1_Pooling/config.json`. A single
+    /// file stands for itself: its neighbours are other models, or vocabularies that all of them share.
     pub fn file(&self, name: &str, cancel: &CancelToken) -> Result<Option<PathBuf>> {
         let Some(locked) = &self.locked else {
             return self.place_of(name, cancel);
@@ -115,7 +115,11 @@ impl ModelFiles {
                 let path = directory.join(name);
                 Ok(path.is_file().then_some(path))
             }
-            Place::GgufFile(path) => Ok((file_name(path) == name).then(|| path.clone())),
+            Place::File(path) if VOCABULARIES.contains(&name) && !is_gguf(&file_name(path)) => {
+                let path = path.with_file_name(name);
+                Ok(path.is_file().then_some(path))
+            }
+            Place::File(path) => Ok((file_name(path) == name).then(|| path.clone())),
             Place::Hub(repo) => repo.try_fetch(name, cancel),
         }
     }
@@ -173,14 +177,14 @@ impl ModelFiles {
         Ok(files)
     }
 
-    /// Safetensors before GGUF before pickles; `gguf_file` asks for that one file instead.
+    /// Safetensors before GGUF before pickles before the files that hold a Whisper; `gguf_file` asks for that one
+    /// file instead.
     pub fn weights(&self, gguf_file: Option<&str>, cancel: &CancelToken) -> Result<WeightFiles> {
         if let Some(name) = gguf_file {
-            return self.named_gguf(name, cancel).map(WeightFiles::Gguf);
+            return WeightFiles::of_file(self.named_gguf(name, cancel)?);
         }
-        if let Place::GgufFile(path) = &self.place {
-            let path = self.require(&file_name(path), cancel)?;
-            return Ok(WeightFiles::Gguf(path));
+        if let Place::File(path) = &self.place {
+            return WeightFiles::of_file(self.require(&file_name(path), cancel)?);
         }
         if let Some(paths) = self.whole_or_sharded("model.safetensors", cancel)? {
             return Ok(WeightFiles::Safetensors(paths));
@@ -191,7 +195,25 @@ impl ModelFiles {
         if let Some(paths) = self.whole_or_sharded("pytorch_model.bin", cancel)? {
             return Ok(WeightFiles::Pickle(paths));
         }
-        Err(self.no_weights(cancel))
+        match self.whisper(cancel)? {
+            Some(path) => WeightFiles::of_file(path),
+            None => Err(self.no_weights(cancel)),
+        }
+    }
+
+    /// The one file that holds a Whisper.
+    fn whisper(&self, cancel: &CancelToken) -> Result<Option<PathBuf>> {
+        let mut files = self.all_files(cancel).unwrap_or_default();
+        files.retain(|file| !file.contains('/') && is_whisper(file));
+        match files.as_slice() {
+            [] => Ok(None),
+            [name] => self.require(name, cancel).map(Some),
+            _ => Err(Error::ModelNotFound(format!(
+                "{} holds several models, of which gguf_file: picks one: {}",
+                self.id,
+                listed(&files)
+            ))),
+        }
     }
 
     /// The names of all files.
@@ -201,7 +223,7 @@ impl ModelFiles {
         }
         match &self.place {
             Place::Directory(directory) => Ok(hub::list_files(directory)),
-            Place::GgufFile(path) => Ok(vec![file_name(path)]),
+            Place::File(path) => Ok(vec![file_name(path)]),
             Place::Hub(repo) => repo.files(cancel),
         }
     }
@@ -253,7 +275,7 @@ impl ModelFiles {
             };
         }
         let beside = match (&self.place, &self.locked) {
-            (Place::GgufFile(path), None) => path.parent(),
+            (Place::File(path), None) => path.parent(),
             _ => None,
         };
         let files = match beside {
@@ -302,8 +324,8 @@ impl ModelFiles {
         }
         let files = self.all_files(cancel).unwrap_or_default();
         Error::ModelNotFound(format!(
-            "{} has no weights: neither model.safetensors, model.safetensors.index.json, *.gguf, pytorch_model.bin \
-             nor pytorch_model.bin.index.json. Its files: {}",
+            "{} has no weights: neither model.safetensors, model.safetensors.index.json, *.gguf, pytorch_model.bin, \
+             pytorch_model.bin.index.json, nor a Whisper (*.pt, ggml-*.bin). Its files: {}",
             self.id,
             listed(&files)
         ))
@@ -340,40 +362,6 @@ fn open_repo(source: &str, revision: Option<&str>, access: &Access) -> Result<Re
         )));
     }
     Repo::open(source, revision, access)
-}
-
-/// The names of the files of a directory, and not of those inside it.
-fn names_in(directory: &Path) -> Vec<String> {
-    let directory = if directory.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        directory
-    };
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect()
-}
-
-fn file_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
-}
-
-fn listed(files: &[String]) -> String {
-    if files.is_empty() {
-        return "none".to_owned();
-    }
-    let mut text = files
-        .iter()
-        .take(LISTED_FILES)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(", ");
-    if files.len() > LISTED_FILES {
-        text.push_str(&format!(" and {} more", files.len() - LISTED_FILES));
-    }
-    text
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ const MOST_ARRAY_DEPTH: usize = 4;
 pub(super) const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
-type Parsed<T> = std::result::Result<T, String>;
+pub(super) type Parsed<T> = std::result::Result<T, String>;
 
 /// Opens one file and checks every count, size and offset in it.
 pub(super) fn read(path: &Path) -> Result<Table> {
@@ -142,10 +142,21 @@ struct Description {
 }
 
 #[derive(Clone, Copy)]
-enum Storage {
+pub(super) enum Storage {
     Dense(Element),
     Blocks(BlockType),
     Coded(Coded),
+}
+
+impl Storage {
+    /// Of bytes that are known to be as many as there should be.
+    pub fn data(self, bytes: Bytes) -> Data {
+        match self {
+            Self::Dense(element) => Data::Dense(element, bytes),
+            Self::Blocks(kind) => Data::Quantized(kind, bytes),
+            Self::Coded(kind) => Data::Coded(kind, bytes, Vec::new()),
+        }
+    }
 }
 
 fn descriptions(path: &Path, cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Description>> {
@@ -192,7 +203,7 @@ fn description(cursor: &mut Cursor<'_>) -> Parsed<(Vec<usize>, u32, usize)> {
     Ok((shape, kind, offset))
 }
 
-fn size(shape: &[usize], storage: Storage) -> Parsed<usize> {
+pub(super) fn size(shape: &[usize], storage: Storage) -> Parsed<usize> {
     let (elements, bytes) = match storage {
         Storage::Dense(element) => (1, element.size()),
         Storage::Blocks(kind) => (kind.elements(), kind.bytes()),
@@ -214,14 +225,9 @@ impl Description {
         let bytes = data
             .slice(self.offset, self.bytes)
             .ok_or_else(|| format!("tensor {:?} lies beyond the end of the file", self.name))?;
-        let data = match self.storage {
-            Storage::Dense(element) => Data::Dense(element, bytes),
-            Storage::Blocks(kind) => Data::Quantized(kind, bytes),
-            Storage::Coded(kind) => Data::Coded(kind, bytes, Vec::new()),
-        };
         let entry = Entry {
             shape: self.shape,
-            data,
+            data: self.storage.data(bytes),
             file: 0,
         };
         Ok((self.name, entry))
@@ -260,7 +266,7 @@ fn check_layout(tensors: &[Description], alignment: usize, length: usize) -> Par
     Ok(())
 }
 
-fn storage(kind: u32) -> Option<Storage> {
+pub(super) fn storage(kind: u32) -> Option<Storage> {
     Some(match kind {
         0 => Storage::Dense(Element::F32),
         1 => Storage::Dense(Element::F16),
@@ -289,7 +295,7 @@ fn storage(kind: u32) -> Option<Storage> {
 }
 
 /// An unknown number is damage or the future.
-fn unsupported_type(path: &Path, name: &str, kind: u32) -> Error {
+pub(super) fn unsupported_type(path: &Path, name: &str, kind: u32) -> Error {
     Error::unsupported(
         path,
         format!(
@@ -316,7 +322,26 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn take(&mut self, count: usize) -> Parsed<&'a [u8]> {
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Whether nothing is left.
+    pub fn is_over(&self) -> bool {
+        self.position >= self.bytes.len()
+    }
+
+    /// The bytes of so many strings, with their lengths.
+    pub fn strings(&mut self, count: usize) -> Parsed<Bytes> {
+        let start = self.position;
+        for _ in 0..count {
+            self.string()?;
+        }
+        let bytes = self.bytes.slice(start, self.position - start);
+        bytes.ok_or_else(|| "it ends too early".to_owned())
+    }
+
+    pub fn take(&mut self, count: usize) -> Parsed<&'a [u8]> {
         let end = self.position.checked_add(count);
         let taken = end.and_then(|end| self.bytes.get(self.position..end));
         let taken = taken.ok_or_else(|| {
@@ -333,7 +358,7 @@ impl<'a> Cursor<'a> {
         Ok(array)
     }
 
-    fn u32(&mut self) -> Parsed<u32> {
+    pub fn u32(&mut self) -> Parsed<u32> {
         self.array().map(u32::from_le_bytes)
     }
 

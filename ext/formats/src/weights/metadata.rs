@@ -153,6 +153,17 @@ impl Metadata {
             .map_err(|reason| Error::corrupt(&self.file, format!("key {key:?} {reason}")))
     }
 
+    /// The strings of an array whatever their bytes are, such as those of tokens.
+    pub fn opt_byte_strings(&self, key: &str) -> Result<Option<Vec<&[u8]>>> {
+        let Some(array) = self.opt_array(key)? else {
+            return Ok(None);
+        };
+        let found = array.byte_strings();
+        found
+            .map(Some)
+            .map_err(|reason| Error::corrupt(&self.file, format!("key {key:?} {reason}")))
+    }
+
     pub fn opt_f32s(&self, key: &str) -> Result<Option<Vec<f32>>> {
         self.elements(key, "numbers", Value::as_f32)
     }
@@ -205,17 +216,23 @@ impl Metadata {
 
 impl Array {
     fn strings(&self) -> std::result::Result<Vec<&str>, String> {
+        let strings = self.byte_strings()?.into_iter().enumerate();
+        let text = |(index, bytes)| {
+            std::str::from_utf8(bytes)
+                .map_err(|_| format!("holds a string that is not UTF-8, at index {index}"))
+        };
+        strings.map(text).collect()
+    }
+
+    fn byte_strings(&self) -> std::result::Result<Vec<&[u8]>, String> {
         if self.kind != super::gguf::STRING {
             return Err("is not an array of strings".to_owned());
         }
         let mut cursor = Cursor::new(&self.bytes, self.narrow);
         // The length was checked against the bytes: at least four stand behind every string.
         let mut strings = Vec::with_capacity(self.length);
-        for index in 0..self.length {
-            let bytes = cursor.string()?;
-            let text = std::str::from_utf8(bytes)
-                .map_err(|_| format!("holds a string that is not UTF-8, at index {index}"))?;
-            strings.push(text);
+        for _ in 0..self.length {
+            strings.push(cursor.string()?);
         }
         Ok(strings)
     }

@@ -1,9 +1,10 @@
-//! Tensors by name out of safetensors, GGUF and PyTorch files, memory-mapped.
+//! Tensors by name out of safetensors, GGUF, PyTorch's and whisper.cpp's files, memory-mapped.
 
 mod archive;
 mod coded;
 mod element;
 mod encoding;
+pub(crate) mod ggml;
 mod gguf;
 mod grids;
 mod metadata;
@@ -88,6 +89,7 @@ pub fn open(files: &WeightFiles) -> Result<Arc<dyn WeightSource>> {
         WeightFiles::Safetensors(paths) => shards(paths, safetensors::read)?,
         WeightFiles::Gguf(path) => shards(&gguf::parts(path)?, gguf::read)?,
         WeightFiles::Pickle(paths) => shards(paths, torch::read)?,
+        WeightFiles::Ggml(path) => ggml::read(path)?,
     };
     Ok(Arc::new(table))
 }
@@ -117,6 +119,7 @@ pub fn open_path(path: &str, cancel: &CancelToken) -> Result<Arc<dyn WeightSourc
         match start.get(..2) {
             Some(b"GG") => WeightFiles::Gguf(location.to_owned()),
             Some(b"PK") => WeightFiles::Pickle(vec![location.to_owned()]),
+            _ if start.starts_with(ggml::MAGIC) => WeightFiles::Ggml(location.to_owned()),
             _ => match location
                 .extension()
                 .and_then(|extension| extension.to_str())

@@ -40,22 +40,32 @@ pub(super) enum Fault {
 
 type Parsed<T> = Result<T, Fault>;
 
-/// The named tensors of a state dict, in its order.
-pub(super) fn state_dict(program: &[u8]) -> Parsed<Vec<(String, View)>> {
+/// What a checkpoint holds.
+pub(super) struct StateDict {
+    /// In the dict's order.
+    pub tensors: Vec<(String, View)>,
+    /// The sizes that OpenAI's checkpoints of Whisper keep beside it.
+    pub sizes: Vec<(String, i64)>,
+}
+
+pub(super) fn state_dict(program: &[u8]) -> Parsed<StateDict> {
     let mut machine = Machine::new(program);
     let root = machine.run()?;
-    let tensors = machine.tensors(root)?;
-    if !tensors.is_empty() {
-        return Ok(tensors);
+    let mut tensors = machine.tensors(root)?;
+    if tensors.is_empty() {
+        if let Some(inner) = machine.inner_dict(root) {
+            tensors = machine.tensors(inner)?;
+        }
     }
-    match machine.inner_dict(root) {
-        Some(inner) => machine.tensors(inner),
-        None => Ok(tensors),
-    }
+    let sizes = machine.sizes(root);
+    Ok(StateDict { tensors, sizes })
 }
 
 /// Checkpoints of trainers keep the state dict under one of these keys.
 const INNER_DICTS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
+
+/// Where OpenAI's checkpoints of Whisper keep the model's sizes.
+const SIZES: &str = "dims";
 
 /// Index into the machine's objects.
 type Id = usize;
@@ -487,15 +497,33 @@ impl<'a> Machine<'a> {
     }
 
     fn inner_dict(&self, root: Id) -> Option<Id> {
+        let (found, _) = self.dict_under(root, &INNER_DICTS)?;
+        Some(found)
+    }
+
+    /// The integers of the dict of sizes, if there is one.
+    fn sizes(&self, root: Id) -> Vec<(String, i64)> {
+        let Some((_, entries)) = self.dict_under(root, &[SIZES]) else {
+            return Vec::new();
+        };
+        let size = |&(key, value): &(Id, Id)| match self.object(value) {
+            Object::Integer(size) => Some((self.text_of(key).ok()?.to_owned(), *size)),
+            _ => None,
+        };
+        entries.iter().filter_map(size).collect()
+    }
+
+    /// The first dict under one of these keys.
+    fn dict_under(&self, root: Id, keys: &[&str]) -> Option<(Id, &[(Id, Id)])> {
         let Object::Dict(entries) = self.object(root) else {
             return None;
         };
-        let inner = entries.iter().find(|&&(key, value)| {
-            let known = self
-                .text_of(key)
-                .is_ok_and(|key| INNER_DICTS.contains(&key));
-            known && matches!(self.object(value), Object::Dict(_))
-        });
-        inner.map(|&(_, value)| value)
+        entries.iter().find_map(|&(key, value)| {
+            let known = self.text_of(key).is_ok_and(|key| keys.contains(&key));
+            match self.object(value) {
+                Object::Dict(inner) if known => Some((value, inner.as_slice())),
+                _ => None,
+            }
+        })
     }
 }

@@ -1,12 +1,12 @@
 //! `pytorch_model.bin`: a zip archive with one pickle and one member per storage.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::archive::Archive;
 use super::pickle::{self, Fault, Storage, View};
 use super::table::{Data, Entry, Table};
-use super::{element_count, Metadata};
+use super::{element_count, ggml, Metadata, Value};
 use crate::{Error, Result};
 use base::runtime::bytes::Bytes;
 
@@ -37,10 +37,10 @@ pub(super) fn read(path: &Path) -> Result<Table> {
     if program.len() > MOST_PICKLE_BYTES {
         return Err(corrupt(format!("its pickle has {} bytes", program.len())));
     }
-    let views = pickle::state_dict(&program).map_err(|fault| refusal(path, fault))?;
+    let found = pickle::state_dict(&program).map_err(|fault| refusal(path, fault))?;
     let mut storages = HashMap::new();
-    let mut table = Table::new(path, Metadata::default());
-    for (name, view) in views {
+    let mut table = Table::new(path, metadata(path, &found.sizes));
+    for (name, view) in found.tensors {
         let bytes = match storages.get(&view.storage.key) {
             Some(bytes) => Bytes::clone(bytes),
             None => {
@@ -57,6 +57,22 @@ pub(super) fn read(path: &Path) -> Result<Table> {
         table.insert(name, entry)?;
     }
     Ok(table)
+}
+
+/// The sizes of a Whisper, under the keys that files of whisper.cpp get.
+fn metadata(path: &Path, sizes: &[(String, i64)]) -> Metadata {
+    let known = sizes
+        .iter()
+        .filter(|(name, _)| ggml::SIZES.contains(&name.as_str()));
+    let mut values: BTreeMap<String, Value> = known
+        .map(|(name, size)| (format!("whisper.{name}"), Value::Signed(*size)))
+        .collect();
+    if values.is_empty() {
+        return Metadata::default();
+    }
+    let family = Value::String("whisper".to_owned());
+    values.insert("general.architecture".to_owned(), family);
+    Metadata::new(path, values)
 }
 
 fn check_kind(path: &Path, file: &[u8]) -> Result<()> {

@@ -1,22 +1,45 @@
 //! Names of speech models.
 
-use super::names::*;
 use super::Names;
 
+/// By transformers' names, or by those of OpenAI and whisper.cpp.
 pub const WHISPER_ENCODER: Names = Names {
     token_embedding: "",
     embedding_norm: "",
     patch_embedding: "encoder.conv1",
     convolution: "encoder.conv2",
-    ..BART_ENCODER
+    position_embedding: "encoder.embed_positions|encoder.positional_embedding",
+    final_norm: "encoder.layer_norm|encoder.ln_post",
+    layer: "encoder.layers.{}.|encoder.blocks.{}.",
+    ..WHISPER_LAYER
 };
 
 pub const WHISPER_DECODER: Names = Names {
-    token_embedding: "decoder.embed_tokens",
+    token_embedding: "decoder.embed_tokens|decoder.token_embedding",
     embedding_norm: "",
     head: "proj_out",
     logit_bias: "",
-    ..BART_DECODER
+    position_embedding: "decoder.embed_positions|decoder.positional_embedding",
+    final_norm: "decoder.layer_norm|decoder.ln",
+    layer: "decoder.layers.{}.|decoder.blocks.{}.",
+    cross_norm: "encoder_attn_layer_norm|cross_attn_ln",
+    cross_query: "encoder_attn.q_proj|cross_attn.query",
+    cross_key: "encoder_attn.k_proj|cross_attn.key",
+    cross_value: "encoder_attn.v_proj|cross_attn.value",
+    cross_output: "encoder_attn.out_proj|cross_attn.out",
+    ..WHISPER_LAYER
+};
+
+const WHISPER_LAYER: Names = Names {
+    attention_norm: "self_attn_layer_norm|attn_ln",
+    query: "self_attn.q_proj|attn.query",
+    key: "self_attn.k_proj|attn.key",
+    value: "self_attn.v_proj|attn.value",
+    attention_output: "self_attn.out_proj|attn.out",
+    mlp_norm: "final_layer_norm|mlp_ln",
+    up: "fc1|mlp.0",
+    down: "fc2|mlp.2",
+    ..Names::NONE
 };
 
 pub const WAV2VEC2: Names = Names {

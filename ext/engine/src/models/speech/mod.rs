@@ -225,11 +225,15 @@ impl SpeechModel {
                 }
             }
         }
+        // As transformers: of the last layer's states those before the final norm.
+        mixed.add(&x)?;
+        if let Some(sum) = mixed.sum {
+            return Ok((sum, boundaries));
+        }
         if let Some(norm) = &self.final_norm {
             x = norm.forward(&x)?;
         }
-        mixed.add(&x)?;
-        Ok((mixed.sum.unwrap_or(x), boundaries))
+        Ok((x, boundaries))
     }
 
     /// Whether it writes or labels, and does not only have states.

@@ -1,7 +1,9 @@
 //! Speech to text: by models that write (Whisper), and by those that label every moment (CTC).
 
+mod beams;
 mod labels;
 mod languages;
+mod original;
 mod rules;
 mod sequential;
 mod settings;
@@ -124,7 +126,11 @@ fn compute<T: Send>(device: &Device, work: impl FnOnce() -> Result<T> + Send) ->
 
 impl TranscribeModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
-        let checkpoint = Checkpoint::open(files, options, cancel)?;
+        let checkpoint = Checkpoint::open_bare(files, options, cancel)?;
+        let (checkpoint, tokenizer) = match original::read(&checkpoint, files, options, cancel)? {
+            Some((config, tokenizer)) => (checkpoint.with_config(config), Some(tokenizer)),
+            None => (checkpoint.checked(files, cancel)?, None),
+        };
         let Some(config) = &checkpoint.config else {
             return Err(Error::unsupported(
                 &checkpoint.source.file(""),
@@ -155,7 +161,10 @@ impl TranscribeModel {
         };
         let kind = match shape.output.clone() {
             SpeechOutput::Text { .. } => {
-                let tokenizer = checkpoint.tokenizer(files, options, cancel)?;
+                let tokenizer = match tokenizer {
+                    Some(tokenizer) => tokenizer,
+                    None => checkpoint.tokenizer(files, options, cancel)?,
+                };
                 let settings = extractor_settings(files, config, cancel)?;
                 let parts = whisper(model, &checkpoint, tokenizer, &settings, files, cancel)?;
                 Kind::Whisper(Box::new(parts))

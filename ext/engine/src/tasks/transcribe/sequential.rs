@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::settings::{Segment, Timestamps, TranscribeSettings, Transcript};
 use super::window::{self, Decoded, Window};
-use super::words;
+use super::{beams, words};
 use super::{Sound, WhisperParts};
 use crate::models::seq2seq::Memory;
 use crate::{CancelToken, Result};
@@ -32,6 +32,8 @@ pub struct Progress {
     /// The longest window so far, its prompt included: transformers lets later ones be as long, and longer by
     /// their own prompt.
     longest: Option<usize>,
+    /// When the last word ended, in seconds.
+    spoken: f64,
     pub over: bool,
 }
 
@@ -47,6 +49,7 @@ impl Progress {
             context: Vec::new(),
             hotwords: Vec::new(),
             longest: None,
+            spoken: 0.0,
             over: false,
         }
     }
@@ -165,7 +168,9 @@ pub fn step(
                 Some(without_silence(parts, window, values, length, cancel)?)
             };
             let window = heard.as_ref().unwrap_or(window);
-            words::add(parts, window, (length, offset), &mut cut.segments, cancel)?;
+            let (place, before) = ((length, offset), &mut progress[at].spoken);
+            words::add(parts, window, place, &mut cut.segments, before, cancel)?;
+            cut.end_with_words(&progress[at], offset);
         }
         progress[at].longest = Some(window.prompt.len() + window.most);
         new.push((at, progress[at].take(cut, first, &decoded, settings)));
@@ -321,6 +326,10 @@ fn with_fallback(
             let seed = settings.seed.wrapping_add(round as u64);
             let decoded = parts.compute(|| {
                 let decoder = parts.model.decoder()?;
+                if temperature == 0.0 && settings.num_beams > 1 {
+                    let width = settings.num_beams;
+                    return beams::decode(decoder, &parts.tokens, &chosen, width, cancel);
+                }
                 window::decode(decoder, &parts.tokens, &chosen, (temperature, seed), cancel)
             })?;
             for (at, decoded) in now.into_iter().zip(decoded) {
@@ -377,6 +386,28 @@ impl WhisperParts {
 struct Cut {
     segments: Vec<Segment>,
     frames: usize,
+    /// Whether nothing is said after the last segment.
+    single: bool,
+}
+
+impl Cut {
+    /// The next window of long audio begins after the last word, as openai-whisper has it where words have times.
+    fn end_with_words(&mut self, progress: &Progress, offset: f64) {
+        let mut words = self
+            .segments
+            .iter()
+            .rev()
+            .flat_map(|segment| segment.words.last());
+        let end = words
+            .next()
+            .map(|word| word.end)
+            .filter(|&end| end > offset);
+        if let (Some(end), true, false) = (end, progress.long, self.single) {
+            let seek = (end * 2.0 / STEP).round() as usize;
+            let left = progress.frames - progress.seek;
+            self.frames = seek.saturating_sub(progress.seek).clamp(1, left.max(1));
+        }
+    }
 }
 
 fn cut(
@@ -390,6 +421,7 @@ fn cut(
         return Ok(Cut {
             segments: Vec::new(),
             frames: length,
+            single: true,
         });
     }
     let offset = progress.seek as f64 * STEP / 2.0;
@@ -422,6 +454,7 @@ fn cut(
         return Ok(Cut {
             segments: vec![segment(offset, end.max(offset), tokens)?],
             frames: length,
+            single,
         });
     }
     if single {
@@ -457,7 +490,11 @@ fn cut(
             frames => frames.min(length),
         }
     };
-    Ok(Cut { segments, frames })
+    Ok(Cut {
+        segments,
+        frames,
+        single,
+    })
 }
 
 impl Progress {

@@ -37,6 +37,8 @@ pub struct TranscribeSettings {
     pub condition_on_previous_text: bool,
     /// Tokens of a window.
     pub max_new_tokens: Option<usize>,
+    /// Texts that are followed at once, at a temperature of 0.
+    pub num_beams: usize,
     pub seed: u64,
 }
 
@@ -55,6 +57,7 @@ impl Default for TranscribeSettings {
             no_speech_threshold: Some(0.6),
             condition_on_previous_text: true,
             max_new_tokens: None,
+            num_beams: 1,
             seed: 0,
         }
     }

@@ -18,6 +18,9 @@ const UNSPACED: [&str; 6] = ["zh", "ja", "th", "lo", "my", "yue"];
 /// The longest that half a word usually takes, in seconds.
 const USUAL: f64 = 0.7;
 
+/// A segment's own time counts where a word is off by more, in seconds.
+const LATE: f64 = 0.5;
+
 /// A word with the number of its tokens.
 struct Spoken {
     text: String,
@@ -27,12 +30,14 @@ struct Spoken {
     probability: f32,
 }
 
-/// Adds words to the segments of a window of so many frames, which begins at an offset in seconds.
+/// Adds words to the segments of a window of so many frames, which begins at an offset in seconds. `before` is when
+/// the last word before it ended, and then the last word of all.
 pub fn add(
     parts: &WhisperParts,
     window: &Window,
     (frames, offset): (usize, f64),
     segments: &mut [Segment],
+    before: &mut f64,
     cancel: &CancelToken,
 ) -> Result<()> {
     let is_text = |token: &&u32| **token < parts.tokens.end;
@@ -45,8 +50,10 @@ pub fn add(
         return Ok(());
     }
     let mut words = align(parts, window, frames, &text, cancel)?;
-    shorten(&mut words);
+    let usual = shorten(&mut words);
     let words = joined(words);
+    // In steps of a hundredth, as openai-whisper.
+    let time = |seconds: f64| ((offset + seconds) * 100.0).round() / 100.0;
     let mut words = words.into_iter();
     let mut left = words.next();
     for segment in segments {
@@ -58,15 +65,52 @@ pub fn add(
             }
             room = room.saturating_sub(word.tokens);
             segment.words.push(Word {
-                start: offset + word.start,
-                end: offset + word.end,
+                start: time(word.start),
+                end: time(word.end),
                 text: word.text,
                 probability: word.probability,
             });
             left = words.next();
         }
+        fit(segment, usual, before);
     }
     Ok(())
+}
+
+/// A segment and its words begin and end together, and words beside a pause do not last over it. `usual` is how
+/// long a word lasts.
+fn fit(segment: &mut Segment, usual: f64, before: &mut f64) {
+    let most = 2.0 * usual;
+    let second = segment.words.get(1).cloned();
+    let Some(first) = segment.words.first_mut() else {
+        return;
+    };
+    let both = second.as_ref().map(|second| second.end - first.start);
+    let long = first.end - first.start > most || both.is_some_and(|both| both > 2.0 * most);
+    let mut boundary = None;
+    if first.end - *before > 4.0 * usual && long {
+        if let Some(second) = second.filter(|second| second.end - second.start > most) {
+            first.end = (second.end / 2.0).max(second.end - most);
+            boundary = Some(first.end);
+        }
+        first.start = (first.end - most).max(0.0);
+    }
+    if segment.start < first.end && segment.start - LATE > first.start {
+        first.start = (first.end - usual).min(segment.start).max(0.0);
+    } else {
+        segment.start = first.start;
+    }
+    if let (Some(boundary), Some(second)) = (boundary, segment.words.get_mut(1)) {
+        second.start = boundary;
+    }
+    if let Some(last) = segment.words.last_mut() {
+        if segment.end > last.start && segment.end + LATE < last.end {
+            last.end = (last.start + usual).max(segment.end);
+        } else {
+            segment.end = last.end;
+        }
+    }
+    *before = segment.end;
 }
 
 fn align(
@@ -269,8 +313,8 @@ fn split(parts: &WhisperParts, text: &[u32], window: &Window) -> Result<Vec<Vec<
     Ok(words)
 }
 
-/// Words beside the end of a sentence do not last over the pause.
-fn shorten(words: &mut [Spoken]) {
+/// Words beside the end of a sentence do not last over the pause. Returns how long a word lasts.
+fn shorten(words: &mut [Spoken]) -> f64 {
     let mut durations: Vec<f64> = words
         .iter()
         .map(|word| word.end - word.start)
@@ -279,11 +323,12 @@ fn shorten(words: &mut [Spoken]) {
     durations.sort_by(f64::total_cmp);
     let middle = durations.len() / 2;
     let median = match (durations.len(), durations.len() % 2) {
-        (0, _) => return,
+        (0, _) => return 0.0,
         (_, 0) => (durations[middle - 1] + durations[middle]) / 2.0,
         _ => durations[middle],
     };
-    let most = 2.0 * median.min(USUAL);
+    let usual = median.min(USUAL);
+    let most = 2.0 * usual;
     for at in 1..words.len() {
         if words[at].end - words[at].start <= most {
             continue;
@@ -294,6 +339,7 @@ fn shorten(words: &mut [Spoken]) {
             words[at].start = words[at].end - most;
         }
     }
+    usual
 }
 
 /// Punctuation joins its word.

@@ -124,7 +124,7 @@ pub(super) fn gguf_file(files: &ModelFiles, cancel: &CancelToken) -> Result<Opti
     }
     match files.weights(None, cancel)? {
         WeightFiles::Gguf(path) => Ok(Some(path)),
-        WeightFiles::Safetensors(_) | WeightFiles::Pickle(_) => Ok(None),
+        WeightFiles::Safetensors(_) | WeightFiles::Pickle(_) | WeightFiles::Ggml(_) => Ok(None),
     }
 }
 

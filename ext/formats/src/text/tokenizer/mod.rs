@@ -9,6 +9,7 @@ mod guard;
 mod load;
 mod longest_match;
 mod options;
+mod ranks;
 mod sentence_piece;
 mod special_tokens;
 mod stream;
@@ -27,6 +28,7 @@ use tokenizers::PostProcessorWrapper;
 
 pub use load::TokenizerFiles;
 pub use options::{Padding, PaddingDirection, Truncation, TruncationDirection, TruncationStrategy};
+pub use ranks::read_tiktoken;
 pub use special_tokens::{SpecialToken, SpecialTokens};
 pub use stream::StreamDecoder;
 pub use token_bytes::{CharacterStream, TokenBytes};
@@ -121,6 +123,17 @@ impl Tokenizer {
     /// The tokenizer that a GGUF file carries.
     pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
         gguf::load(metadata)
+    }
+
+    /// Of the bytes of tokens in the order of their merging, and the tokens after them: special ones, and others
+    /// that are no text.
+    pub fn from_ranks(
+        tokens: &[&[u8]],
+        special: &[String],
+        others: &[String],
+        source: &Path,
+    ) -> Result<Self> {
+        ranks::load(tokens, (special, others), source)
     }
 
     /// From the model at `source`: a directory, a GGUF file, an id of the hub, or just a

