@@ -9,6 +9,8 @@ verbs=(
   'embed:Embed lines, JSON lines or images'
   'rerank:Sort lines by relevance to a query'
   'transcribe:Write what is spoken in audio files'
+  'detect:Find things in images'
+  'segment:Find out what each part of an image shows'
   'classify:Classify lines, JSON lines or images'
   'entities:Find named entities in lines or JSON lines'
   'search:Find passages in text files by meaning'
@@ -18,7 +20,6 @@ verbs=(
   'pull:Download a model into the cache'
   'lock:Pin models by hash in models.lock'
   'quantize:Write a checkpoint as a GGUF file'
-  'imatrix:Measure which columns of weights matter'
   'convert:Write quantized weights as dense ones'
   'perplexity:Measure how well a model predicts a text'
   'pack:Build a gem that contains a model'
@@ -40,7 +41,9 @@ case $words[2] in
   run) _arguments '--model[a language model, vision-language model or seq2seq model]' '--raw[without the chat template]' '--schema[file with a JSON schema for the answer]' '--image[image files, for a vision-language model]' '--task[task of a seq2seq model]:task:(translate summarize)' '--from[the language to translate from]' '--to[the language to translate to]' '--max-tokens[maximum of new tokens; default\: 512, or the checkpoint’s]' '--temperature[0 is greedy decoding]' '--top-p' '--top-k' '--seed[the same seed gives the same text]' '--system[instructions before the conversation]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
   embed) _arguments '--model[the embedding model]' '--format[packed is little-endian f32]:format:(jsonl csv packed)' '--dimensions[keep this many components]' '--prompt-name[one of the model’s own prompts, such as query]' '--json[write JSON]' '--output[output file; an interrupted run resumes]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   rerank) _arguments '--model[the reranker]' '--top[number of results]' '--format[machine-readable output]:format:(jsonl csv)' '--output[output file]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
-  transcribe) _arguments '--model[the speech model]' '--format[srt and vtt are subtitles]:format:(txt srt vtt json)' '--language[a code or an English name; default\: detected]' '--translate[write English]' '--words[times of words, in json]' '--prompt[text whose spelling is followed]' '--num-beams[texts that are followed at once]' '--output[output file; results are appended]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  transcribe) _arguments '--model[the speech model]' '--format[srt and vtt are subtitles]:format:(txt srt vtt json)' '--language[a code or an English name; default\: detected]' '--translate[write English]' '--words[times of words, in json]' '--prompt[text whose spelling is followed]' '--output[output file; results are appended]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  detect) _arguments '--model[the detector]' '--threshold[least score]' '--labels[only things with these labels]' '--output[PNG file for one image with its boxes]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  segment) _arguments '--model[the segmenter]' '--labels[only parts with these labels]' '--output[directory for masks as PNG files]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   classify) _arguments '--model[the classifier]' '--format:format:(jsonl csv)' '--top[labels per line]' '--labels[labels of images, for CLIP]' '--json[write JSON]' '--output[output file; an interrupted run resumes]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   entities) _arguments '--model[the token classifier]' '--format:format:(jsonl csv)' '--threshold[minimum confidence]' '--aggregation[how tokens are joined; first, average and max keep words whole]:aggregation:(none simple first average max)' '--json[write JSON]' '--output[output file; an interrupted run resumes]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   search) _arguments '--query[what to find]' '--model[the embedding model]' '--index[file of the vectors]' '--top[number of passages]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
@@ -49,8 +52,7 @@ case $words[2] in
   worker) _arguments '--worker-id' '--model[a directory, a GGUF file or an id]' '--port' '--callback-url[URL that is called when the worker is ready, or none]' '--host' '--token[token of the orchestrator; default\: RED_CANDLE_TOKEN]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   pull) _arguments '--revision[a branch, tag or commit]' '--all[every file of the repository]' '--locked[download what models.lock lists; without an ID]' '--file[the file that --locked reads]' '--json[write JSON]' '*:file:_files' ;;
   lock) _arguments '--file[lock file]' '--revision[a branch, tag or commit]' '--all[every file, not only those that a load reads]' '--json[write JSON]' '*:file:_files' ;;
-  quantize) _arguments '--type[the type of most weights]' '--output[the GGUF file]' '--imatrix[an importance matrix of the model, from `red-candle imatrix` or llama-imatrix]' '--calibration[a text file on which the importance matrix is measured]' '--shard-size[size of a file, such as 2G; larger models become several]' '--json[write JSON]' '*:file:_files' ;;
-  imatrix) _arguments '--output[the GGUF file]' '--context[tokens that are read at a time]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
+  quantize) _arguments '--type[the type of most weights]' '--output[the GGUF file]' '--imatrix[an importance matrix that llama-imatrix wrote for the model]' '--shard-size[size of a file, such as 2G; larger models become several]' '--json[write JSON]' '*:file:_files' ;;
   convert) _arguments '--output[the directory; it must not exist]' '--dtype[the type of the weights]:dtype:(f32 f16 bf16)' '--json[write JSON]' '*:file:_files' ;;
   perplexity) _arguments '--against[another model with the same tokens, whose log probabilities are compared]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
   pack) _arguments '--output[the directory for the gems]' '--revision[a branch, tag or commit]' '--id[id of a packed directory]' '--license[license; default\: the model card’s]' '--gem-version[the version of the gems]' '--limit[maximum size of a gem]' '--json[write JSON]' '*:file:_files' ;;

@@ -157,6 +157,31 @@ module Candle
       Transcribe.new(options).call(files)
     end
 
+    desc "detect FILE...", "Find things in images"
+    long_desc "Example: red-candle detect street.jpg --threshold 0.7 --output boxes.png"
+    method_option :model, aliases: "-m", default: "PekingU/rtdetr_r50vd", desc: "the detector"
+    method_option :threshold, type: :numeric, default: 0.5, desc: "least score"
+    method_option :labels, type: :array, desc: "only things with these labels"
+    method_option :output, aliases: "-o", desc: "PNG file for one image with its boxes"
+    json_option
+    device_option
+    # Boxes around things.
+    def detect(*files)
+      Detect.new(options).call(files)
+    end
+
+    desc "segment FILE...", "Find out what each part of an image shows"
+    long_desc "Example: red-candle segment street.jpg --output masks"
+    method_option :model, aliases: "-m", default: "nvidia/segformer-b0-finetuned-ade-512-512", desc: "the segmenter"
+    method_option :labels, type: :array, desc: "only parts with these labels"
+    method_option :output, aliases: "-o", desc: "directory for masks as PNG files"
+    json_option
+    device_option
+    # Masks of parts.
+    def segment(*files)
+      Segment.new(options).call(files)
+    end
+
     desc "classify [FILES]", "Classify lines, JSON lines or images"
     long_desc "Example: red-candle classify reviews.txt --model ./sentiment --format csv"
     method_option :model, aliases: "-m", required: true, desc: "the classifier"
@@ -422,6 +447,8 @@ require "candle/cli/run"
 require "candle/cli/batch"
 require "candle/cli/rerank"
 require "candle/cli/transcribe"
+require "candle/cli/detect"
+require "candle/cli/segment"
 require "candle/cli/search_index"
 require "candle/cli/search"
 require "candle/cli/serve"

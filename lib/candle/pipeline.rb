@@ -17,6 +17,7 @@ module Candle
   # | `text2text-generation`, `summarization`, `translation` | texts | `[{generated_text:}]`, `[{summary_text:}]`, ... |
   # | `image-classification` | images, `top_k:` | `[{label:, score:}]` |
   # | `zero-shot-image-classification` | images and labels | `[{label:, score:}]` |
+  # | `object-detection` | images, `threshold:` | `[{label:, score:, box: {xmin:, ymin:, xmax:, ymax:}}]` |
   # | `image-feature-extraction` | images | a vector |
   # | `audio-classification` | audio, `top_k:` | `[{label:, score:}]` |
   # | `audio-feature-extraction` | audio | a vector |
@@ -34,8 +35,9 @@ module Candle
       "fill-mask" => :masked_lm, "text-generation" => :llm, "text2text-generation" => :seq2seq,
       "summarization" => :seq2seq, "translation" => :seq2seq, "image-classification" => :image_classifier,
       "zero-shot-image-classification" => :clip, "image-feature-extraction" => :image_embedding,
-      "image-to-text" => :vlm, "audio-classification" => :audio_classifier,
-      "audio-feature-extraction" => :audio_embedding, "automatic-speech-recognition" => :speech
+      "image-to-text" => :vlm, "object-detection" => :object_detector,
+      "audio-classification" => :audio_classifier, "audio-feature-extraction" => :audio_embedding,
+      "automatic-speech-recognition" => :speech
     }.freeze
 
     # How the parts of an entity are named.
@@ -44,7 +46,7 @@ module Candle
     RUNS = { reranker: :ranked, classifier: :labels, zero_shot: :zero_shot, ner: :entities, masked_lm: :filled,
              question_answering: :answered, gliner: :extracted,
              llm: :generated, seq2seq: :rewritten, image_classifier: :image_labels, clip: :image_labels,
-             vlm: :described, audio_classifier: :image_labels, speech: :spoken }.freeze
+             object_detector: :things, vlm: :described, audio_classifier: :image_labels, speech: :spoken }.freeze
     private_constant :ENTITY, :RUNS
 
     # @return [String] one of the keys of {TASKS}
@@ -196,6 +198,8 @@ module Candle
                     end
       Array(texts).map { |text| { name => text } }
     end
+
+    def things(...) = model.detect(...)
 
     def image_labels(*inputs, **options)
       model.is_a?(CLIP) ? model.classify_image(*inputs, **options) : model.classify(*inputs, **options)

@@ -91,4 +91,21 @@ RSpec.describe Candle::LateInteractionModel do
     expect { described_class.from_pretrained(TinyModels.path("bert")) }
       .to raise_error(Candle::UnsupportedModelError, /late-interaction/)
   end
+
+  it "compares queries with images" do
+    folder = TinyModels.path("colqwen2")
+    model = described_class.from_pretrained(folder, device: "cpu")
+    TinyModels.record("colqwen2").fetch("cases").each do |entry|
+      picture = entry["picture"] && File.expand_path("../fixtures/images/#{entry["picture"]}", __dir__)
+      found = picture ? model.embed_image(picture) : model.embed_query(entry.fetch("query"))
+      expect(found.to_a).to be_near(entry.fetch("vectors").each_slice(8).to_a, 1e-4)
+    end
+    pages = model.embed_image(TinyModels.pictures.first(2))
+    expect(model.rerank("a temple", pages).map { |hit| hit[:doc_id] }.sort).to eq([0, 1])
+    expect(Candle::ModelKind.of(folder)).to eq(:late_interaction)
+    expect(model.warm_up).to be(model)
+    expect { model.embed_document("a") }.to raise_error(Candle::InvalidInputError, /embed_image/)
+    plain = described_class.from_pretrained(TinyModels.path("colbert"), device: "cpu")
+    expect { plain.embed_image(TinyModels.pictures.first) }.to raise_error(Candle::InvalidInputError, /texts only/)
+  end
 end

@@ -133,6 +133,38 @@ fn prepared(ruby: &Ruby, this: &RbImage, settings: String) -> Result<RArray, Err
     Ok(views)
 }
 
+/// A picture that was made here.
+pub fn wrapped(ruby: &Ruby, image: Image) -> RbImage {
+    RbImage {
+        memory: gc::Tracked::new(ruby, image.pixels().len()),
+        image: Arc::new(image),
+    }
+}
+
+/// The bytes of a PNG file.
+fn png(ruby: &Ruby, this: &RbImage) -> Result<RString, Error> {
+    let bytes = gvl::leave(ruby, |_| this.image.png())?;
+    Ok(ruby.str_from_slice(&bytes))
+}
+
+/// A copy with boxes of four corners each, in their colours.
+fn outlined(
+    ruby: &Ruby,
+    this: &RbImage,
+    boxes: Vec<((f64, f64, f64, f64), (u8, u8, u8))>,
+    thickness: usize,
+) -> Result<RbImage, Error> {
+    let image = gvl::leave(ruby, |_| {
+        let mut image = Image::clone(&this.image);
+        for ((left, top, right, bottom), (red, green, blue)) in &boxes {
+            let corners = [*left, *top, *right, *bottom];
+            image.outline(corners, [*red, *green, *blue], thickness);
+        }
+        Ok(image)
+    })?;
+    Ok(wrapped(ruby, image))
+}
+
 fn is_encoded(content: RString) -> bool {
     // SAFETY: the bytes are only looked at, and nothing of Ruby runs meanwhile.
     image::is_encoded(unsafe { content.as_slice() })
@@ -162,6 +194,8 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     singleton.define_private_method("_limits", function!(limits, 0))?;
     singleton.define_private_method("_limits=", function!(set_limits, 2))?;
     class.define_private_method("_prepared", method!(prepared, 1))?;
+    class.define_private_method("_png", method!(png, 0))?;
+    class.define_private_method("_outlined", method!(outlined, 2))?;
     class.define_method("width", method!(width, 0))?;
     class.define_method("height", method!(height, 0))
 }

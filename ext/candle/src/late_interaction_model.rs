@@ -8,7 +8,7 @@ use magnus::{
     function, method, prelude::*, Error, RArray, RHash, RModule, Ruby, TryConvert, Value,
 };
 
-use crate::{error, gvl, model, tensor::RbTensor};
+use crate::{error, gvl, image, model, tensor::RbTensor};
 
 #[magnus::wrap(class = "Candle::LateInteractionModel", free_immediately, size)]
 pub struct RbLateInteractionModel {
@@ -75,6 +75,29 @@ fn embed(
     Ok(tensors)
 }
 
+/// One Tensor for each image.
+fn embed_images(
+    ruby: &Ruby,
+    this: &RbLateInteractionModel,
+    images: RArray,
+) -> Result<RArray, Error> {
+    let model = this.model.get(ruby)?;
+    let tensors = ruby.ary_new_capa(images.len());
+    image::in_slices(
+        ruby,
+        images,
+        |slice, first, cancel| model.embed_images(slice, first, cancel),
+        |found, _| {
+            gvl::hold(ruby, || {
+                found
+                    .into_iter()
+                    .try_for_each(|tensor| tensors.push(RbTensor::new(ruby, tensor)))
+            })
+        },
+    )?;
+    Ok(tensors)
+}
+
 /// A score for each document, all being f32 Tensors [tokens, dimension] on the CPU.
 fn scores(
     ruby: &Ruby,
@@ -102,6 +125,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
     class.define_private_method("_embed", method!(embed, 3))?;
+    class.define_private_method("_embed_images", method!(embed_images, 1))?;
     class.define_private_method("_scores", method!(scores, 2))?;
     model::define_stats!(class, RbLateInteractionModel)?;
     model::define_model!(class, RbLateInteractionModel, describe)

@@ -19,6 +19,7 @@ mod hub;
 mod image;
 mod image_classifier;
 mod image_embedding_model;
+mod image_segmenter;
 mod index;
 mod late_interaction_model;
 mod llm;
@@ -26,6 +27,7 @@ mod masked_lm;
 mod model;
 mod models_lock;
 mod ner;
+mod object_detector;
 mod question_answerer;
 mod recognizers;
 mod reranker;
@@ -88,6 +90,8 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     clip::init(ruby, candle)?;
     image_embedding_model::init(ruby, candle)?;
     image_classifier::init(ruby, candle)?;
+    object_detector::init(ruby, candle)?;
+    image_segmenter::init(ruby, candle)?;
     vlm::init(ruby, candle)?;
     recognizers::init(ruby, candle)?;
     index::init(ruby, candle)?;
@@ -120,6 +124,8 @@ fn resolve_classes(ruby: &Ruby) {
         <llm::RbRun as TypedData>::class,
         <masked_lm::RbMaskedLm as TypedData>::class,
         <ner::RbNer as TypedData>::class,
+        <object_detector::RbObjectDetector as TypedData>::class,
+        <image_segmenter::RbImageSegmenter as TypedData>::class,
         <question_answerer::RbQuestionAnswerer as TypedData>::class,
         <reranker::RbReranker as TypedData>::class,
         <recognizers::RbGazetteer as TypedData>::class,

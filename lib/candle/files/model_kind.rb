@@ -15,7 +15,8 @@ module Candle
       llm: :LLM, embedding: :EmbeddingModel, reranker: :Reranker, classifier: :Classifier, ner: :NER,
       masked_lm: :MaskedLM, question_answering: :QuestionAnswerer, seq2seq: :Seq2Seq, vlm: :VLM, clip: :CLIP,
       sparse: :SparseEmbeddingModel, late_interaction: :LateInteractionModel, image_embedding: :ImageEmbeddingModel,
-      image_classifier: :ImageClassifier,
+      image_classifier: :ImageClassifier, object_detector: :ObjectDetector,
+      image_segmenter: :ImageSegmenter,
       speech: :Transcriber, gliner: :GLiNER, gliclass: :GLiClass,
       audio_embedding: :AudioEmbeddingModel, audio_classifier: :AudioClassifier,
       voice_activity: :VoiceActivityDetector
@@ -28,7 +29,8 @@ module Candle
       question_answering: "question answering model", seq2seq: "sequence-to-sequence model",
       vlm: "vision-language model", clip: "model of texts and images", sparse: "sparse embedding model",
       late_interaction: "late-interaction model", image_embedding: "image embedding model",
-      image_classifier: "image classifier", speech: "speech model", gliner: "GLiNER model",
+      image_classifier: "image classifier", object_detector: "object detector",
+      image_segmenter: "image segmenter", speech: "speech model", gliner: "GLiNER model",
       gliclass: "GLiClass model", audio_embedding: "audio embedding model",
       audio_classifier: "audio classifier", voice_activity: "voice activity detector"
     }.freeze
@@ -40,7 +42,9 @@ module Candle
       /ForSequenceClassification\z/ => :sequence, /ForTokenClassification\z/ => :ner, /ForMaskedLM\z/ => :masked_lm,
       /ForQuestionAnswering(Simple)?\z/ => :question_answering,
       /\A(CLIP|Siglip2?)Model\z/ => :clip, /ForImageClassification\z/ => :image_classifier,
-      /\A(ViT|Dinov2(WithRegisters)?)Model\z/ => :image_embedding, /\AHF_ColBERT\z/ => :late_interaction,
+      /ForObjectDetection\z/ => :object_detector, /ForSemanticSegmentation\z/ => :image_segmenter,
+      /\A(ViT|Dinov2(WithRegisters)?|ResNet|ConvNext(V2)?)Model\z/ => :image_embedding,
+      /\A(HF_ColBERT|Col(Pali|Qwen2)ForRetrieval)\z/ => :late_interaction,
       /(ForCausalLM|LMHeadModel)\z/ => :llm, /\AWhisperForConditionalGeneration\z|ForCTC\z/ => :speech,
       /(ForConditionalGeneration|MTModel|MarianModel)\z/ => :conditional, /Model\z/ => :embedding
     }.freeze

@@ -125,11 +125,73 @@ module Candle
       _prepared(Arguments.json(settings.to_hash, "settings", error: ArgumentError))
     end
 
+    # Draws the boxes that {ObjectDetector#detect} finds, in a colour for each label.
+    #
+    # @example
+    #   image = Candle::Image.open("spec/fixtures/images/photo.png")
+    #   image.draw_boxes([{ label: "tower", box: { xmin: 10, ymin: 5, xmax: 40, ymax: 60 } }]).size # => [88, 66]
+    #
+    # @param boxes [Array<Hash>] things as `{label:, box: {xmin:, ymin:, xmax:, ymax:}}`, or such boxes, in pixels
+    # @param color [Array(Integer, Integer, Integer), nil] red, green and blue of all boxes; nil is a colour per label
+    # @param width [Integer, nil] of lines, in pixels; nil is what suits the image
+    # @return [Image] a copy; this one stays as it is
+    # @raise [ArgumentError] for anything else
+    def draw_boxes(boxes, color: nil, width: nil)
+      boxes = Arguments.list(boxes)
+      raise ArgumentError, "boxes must be an Array of Hashes, not #{Arguments.shown(boxes)}" unless Array === boxes
+
+      color = checked_color(color)
+      width = Arguments.count(width, "width") || [size.max / 200, 1].max
+      _outlined(boxes.map { |given| outline(given, color) }, [width, size.max].min)
+    end
+
+    # Writes the image as a PNG file.
+    #
+    # @param path [String, Pathname] ending in `.png`
+    # @return [Image] itself
+    # @raise [ArgumentError] for another ending
+    # @raise [SystemCallError] when the file can't be written
+    def save(path)
+      path = TextInput.path(path, "path")
+      raise ArgumentError, "path must end in .png, not #{path.inspect}" unless path.match?(/\.png\z/i)
+
+      File.binwrite(path, _png)
+      self
+    end
+
     # @return [String] one line
     def inspect
       "#<#{self.class} #{width}x#{height}>"
     end
 
     alias to_s inspect
+
+    private
+
+    EDGES = %i[xmin ymin xmax ymax].freeze
+    # Colours that are easily told apart.
+    COLORS = [[230, 25, 75], [60, 180, 75], [0, 130, 200], [245, 130, 48], [145, 30, 180], [0, 128, 128],
+              [240, 50, 230], [128, 128, 0], [170, 110, 40], [0, 0, 128]].freeze
+    private_constant :EDGES, :COLORS
+
+    def outline(given, color)
+      raise ArgumentError, "a box must be a Hash, not #{Arguments.shown(given)}" unless Hash === given
+
+      box = given[:box] || given["box"] || given
+      raise ArgumentError, "box must be a Hash, not #{Arguments.shown(box)}" unless Hash === box
+
+      corners = EDGES.map { |edge| Arguments.float(box.fetch(edge) { box[edge.to_s] }, edge.to_s) }
+      label = given[:label] || given["label"]
+      [corners, color || COLORS[(String === label ? label : "").sum % COLORS.size]]
+    end
+
+    def checked_color(color)
+      return if NilClass === color
+
+      bytes = Array === color && color.all? { |part| Integer === part && part.between?(0, 255) }
+      return color if bytes && color.size == 3
+
+      raise ArgumentError, "color must be three Integers from 0 to 255, not #{Arguments.shown(color)}"
+    end
   end
 end

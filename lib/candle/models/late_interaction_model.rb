@@ -7,7 +7,8 @@ require "candle/tensor"
 module Candle
   # Texts to one vector per token, compared token by token (ColBERT): finer than one vector per text, and far cheaper
   # than a {Reranker}, since documents are embedded once. PyLate's checkpoints and Stanford's, with their own prefixes,
-  # lengths, query expansion, projection and list of tokens that documents leave out.
+  # lengths, query expansion, projection and list of tokens that documents leave out. ColPali and ColQwen2 compare
+  # queries with images of pages ({#embed_image}).
   #
   # A model never changes and may be used by any number of threads.
   #
@@ -73,6 +74,18 @@ module Candle
     # @raise [InvalidInputError] for what isn't a text, naming its index, and for unknown prompts
     def embed_document(input, prompt: nil, prompt_name: nil, batch_tokens: nil)
       embed_as("document", input, prompt, prompt_name, batch_tokens)
+    end
+
+    # The vectors of images, of length 1 each: pages as ColPali and ColQwen2 read them, without OCR. They are documents
+    # to {#score} and {#rerank}.
+    #
+    # @param input [String, Pathname, IO, Image, Array] an image or several
+    # @return [Tensor, Array<Tensor>] f32 `[tokens, dimension]` on the CPU; one for an image, one per image for an Array
+    # @raise [InvalidInputError] for what isn't an image, naming its index, and for models that read texts only
+    def embed_image(input)
+      images, single = Image.inputs(input)
+      tensors = _embed_images(images)
+      single ? tensors.first : tensors
     end
 
     # How well each document answers the query (MaxSim): every vector of the query counts with the greatest product that
@@ -141,7 +154,7 @@ module Candle
     private
 
     def prove
-      score("a", ["a"])
+      embed_query("a")
     end
 
     def embed_as(task, input, prompt, prompt_name, batch_tokens)

@@ -75,6 +75,21 @@ module Candle
       names.map { |name| label(name, "labels") }.uniq
     end
 
+    # @param value [Array<String, Symbol>, String, Symbol, nil]
+    # @param known [Array<String>] the labels of a model
+    # @return [Array<String>, nil] each once; nil for nil
+    # @raise [ArgumentError] for anything else, and for a label that is not known
+    # @raise [InvalidInputError] for none, and for one that isn't valid UTF-8
+    def known_labels(value, known)
+      return if NilClass === value
+
+      wanted = labels(value)
+      unknown = wanted - known
+      return wanted if unknown.empty?
+
+      raise ArgumentError, "the model has no label #{unknown.first.inspect}; it has #{known.first(20).join(", ")}"
+    end
+
     # @param value [Object] anything, also what has none of the methods that all objects have
     # @param method [Symbol]
     # @return [Boolean] whether it has that method

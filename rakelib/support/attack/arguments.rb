@@ -14,7 +14,8 @@ class HostileArguments
     MaskedLM: "bert-masked", LLM: "decoders/llama", SparseEmbeddingModel: "splade", LateInteractionModel: "colbert",
     QuestionAnswerer: "bert-question", GLiNER: "gliner", GLiClass: "gliclass", Seq2Seq: "seq2seq/t5", CLIP: "clip",
     VLM: "llava",
-    ImageEmbeddingModel: "dinov2", ImageClassifier: "vit-classifier",
+    ImageEmbeddingModel: "dinov2", ImageClassifier: "vit-classifier", ObjectDetector: "yolos",
+    ImageSegmenter: "segformer",
     Transcriber: "speech/whisper", AudioClassifier: "speech/wav2vec2-classifier",
     AudioEmbeddingModel: "speech/hubert-embedding", VoiceActivityDetector: "speech/silero"
   }.freeze

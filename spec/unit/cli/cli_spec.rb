@@ -42,6 +42,34 @@ RSpec.describe Candle::CLI do
     expect(cli("transcribe", "none.wav", "-m", model)).to match([1, "", /none.wav/])
   end
 
+  it "finds things in images" do
+    photo = File.expand_path("../../fixtures/images/photo.png", __dir__)
+    model = TinyModels.path("yolos")
+    found = Candle::ObjectDetector.from_pretrained(model, device: "cpu").detect(photo, threshold: 0.2)
+    command = ["detect", photo, "-m", model, "--threshold", "0.2", "--device", "cpu"]
+    status, output, = cli(*command)
+    expect([status, output.lines.size]).to eq([0, found.size])
+    expect(output).to start_with("#{photo}\t#{found.first[:label]}\t")
+    record = JSON.parse(cli(*command, "--json", "-o", "boxes.png")[1], symbolize_names: true)
+    expect(record).to eq(file: photo, objects: found)
+    expect(Candle::Image.open("boxes.png").size).to eq([88, 66])
+    expect(cli("detect", "-m", model)).to match([2, "", /at least one image/])
+    expect(cli(*command, photo, "-o", "boxes.png")).to match([2, "", /one image/])
+  end
+
+  it "says what parts of images show" do
+    photo = File.expand_path("../../fixtures/images/photo.png", __dir__)
+    model = TinyModels.path("segformer")
+    found = Candle::ImageSegmenter.from_pretrained(model, device: "cpu").segment(photo)
+    command = ["segment", photo, "-m", model, "--device", "cpu"]
+    status, output, = cli(*command)
+    expect([status, output.lines.size]).to eq([0, found.size])
+    parts = JSON.parse(cli(*command, "--json", "-o", "masks")[1])["parts"]
+    expect(parts.map { |part| part["label"] }).to eq(found.map { |part| part[:label] })
+    expect(parts.map { |part| Candle::Image.open(part["mask"]).size }).to all(eq([88, 66]))
+    expect(cli("segment", "-m", model)).to match([2, "", /at least one image/])
+  end
+
   it "describes every command with an example" do
     verbs = described_class.verbs.except("help")
     expect(verbs.keys).to include("chat", "run", "embed", "rerank", "classify", "entities", "search", "serve", "mcp",

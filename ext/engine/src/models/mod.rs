@@ -1,16 +1,20 @@
 //! Models: what a checkpoint is, and the forward pass of each shape.
 
 pub mod config;
+pub mod convolutional;
 pub mod decoder;
+pub mod detection;
 pub mod encoder;
 pub mod families;
 pub mod heads;
 mod identity;
+pub mod modules;
 pub mod parameters;
 pub mod parts;
 pub mod positions;
 pub mod projections;
 pub mod rope;
+pub mod segmentation;
 pub mod seq2seq;
 pub mod speech;
 pub mod text;

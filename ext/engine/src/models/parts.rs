@@ -69,6 +69,9 @@ parts! {
     SecondPatchEmbedding second_patch_embedding Model;
     ClassToken class_token Model;
     RegisterTokens register_tokens Model;
+    /// Tokens that each find a thing in a picture, and positions that are added behind layers (YOLOS).
+    FinderTokens finder_tokens Model;
+    LaterPositions later_positions Model;
     PositionEmbedding position_embedding Model;
     TokenTypes token_types Model;
     /// Tables of which every token has the first row: its task (ERNIE), and the box around it (LayoutLM).

@@ -2,8 +2,10 @@
 
 pub mod attention;
 pub mod conv1d;
+pub mod conv2d;
 pub mod elementwise;
 pub mod embedding;
+pub mod feature_map;
 mod head_matrices;
 pub mod input_sums;
 pub mod inventory;
@@ -22,7 +24,9 @@ pub use attention::{
     attention, Alignment, AttentionBias, AttentionKind, AttentionOptions, Disentangled,
 };
 pub use conv1d::Conv1d;
+pub use conv2d::{Conv2d, FixedNorm};
 pub use embedding::{Embedding, Lookup};
+pub use feature_map::{FeatureMap, Window};
 pub(crate) use head_matrices::HeadMatrices;
 pub use input_sums::{InputSums, Sums};
 pub use inventory::Inventory;

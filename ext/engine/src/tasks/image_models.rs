@@ -1,25 +1,45 @@
 //! Images alone: to vectors, and to labels.
 
+use candle_core::{DType, Tensor};
+
+use crate::models::convolutional::{self, Backbone};
+use crate::models::modules::Modules;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::vision::{Blueprint, Seen};
-use crate::nn::Linear;
+use crate::nn::{FeatureMap, Inventory, Linear};
 use crate::{CancelToken, Error, Result};
+use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
+use formats::image::Processor;
 
 use super::classify::Logits;
 use super::embed::Embeddings;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
-use super::vision::{Picture, VisionTower};
+use super::vision::{self, Picture, VisionTower};
 
-/// An image as the hidden state of its first token, or as SigLIP pools it.
+/// An image as the hidden state of its first token, as SigLIP pools it, or as the mean of all places.
 pub struct ImageEmbeddingModel {
-    vision: VisionTower,
+    body: Body,
     info: ModelInfo,
 }
 
+#[allow(clippy::large_enum_variant, reason = "one per model")]
+enum Body {
+    Tower(VisionTower),
+    Convolutions(Convolutions),
+}
+
+/// A convolutional network and what its checkpoint makes of pictures before.
+struct Convolutions {
+    backbone: Backbone,
+    processor: Processor,
+    place: (candle_core::Device, DType),
+}
+
 pub struct ImageClassifyModel {
-    vision: VisionTower,
+    body: Body,
     head: Linear,
     labels: Vec<String>,
     independent: bool,
@@ -29,8 +49,8 @@ pub struct ImageClassifyModel {
 impl ImageEmbeddingModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let (vision, info) = load(&checkpoint, files, options, cancel)?;
-        Ok(Self { vision, info })
+        let (body, info) = load(&checkpoint, files, options, cancel)?;
+        Ok(Self { body, info })
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -50,15 +70,20 @@ impl ImageEmbeddingModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
-        let pool = |seen: &Seen| {
-            let pooled = self.vision.tower.pool(seen)?.contiguous()?;
+        let finish = |pooled: Tensor| {
+            let pooled = pooled.contiguous()?;
             if normalize {
                 kernels::l2_normalize(&pooled)
             } else {
                 Ok(pooled)
             }
         };
-        let values = self.vision.rows(pictures, first, cancel, pool)?;
+        let values = match &self.body {
+            Body::Tower(vision) => vision.rows(pictures, first, cancel, |seen: &Seen| {
+                finish(vision.tower.pool(seen)?)
+            })?,
+            Body::Convolutions(body) => body.rows(pictures, first, cancel, finish)?,
+        };
         self.info.check_numbers(&values)?;
         Ok(Embeddings {
             values,
@@ -71,29 +96,13 @@ impl ImageEmbeddingModel {
 impl ImageClassifyModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let (vision, mut info) = load(&checkpoint, files, options, cancel)?;
+        let (body, mut info) = load(&checkpoint, files, options, cancel)?;
         let config = required_config(&checkpoint)?;
-        let names = Blueprint::from_config(config)?.names;
-        let source = checkpoint.source.as_ref();
-        let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
-        if !parameters.has(Part::SequenceOutput) {
-            return Err(Error::unsupported(
-                &source.file(""),
-                "the checkpoint has no classifier for images: use one that was trained for this task, or \
-                 ImageEmbeddingModel for vectors",
-            ));
-        }
-        let inputs = parameters
-            .shape(Part::SequenceOutput)?
-            .last()
-            .copied()
-            .unwrap_or(0);
-        let outputs = parameters.outputs(Part::SequenceOutput)?;
-        let hidden = info.hidden_size;
-        if inputs != vision.tower.config().classifier.width(hidden) {
-            return Err(parameters.misfit(Part::SequenceOutput, &[outputs, hidden]));
-        }
-        let head = parameters.linear(Part::SequenceOutput, inputs, outputs)?;
+        let head = match &body {
+            Body::Tower(vision) => tower_head(&checkpoint, vision, info.hidden_size)?,
+            Body::Convolutions(_) => convolutional_head(&checkpoint, info.hidden_size)?,
+        };
+        let outputs = head.outputs();
         info.inventory.add_linear(&head)?;
         let labels = config.id2label()?.filter(|labels| labels.len() == outputs);
         let problem = config.opt_string("problem_type")?;
@@ -103,7 +112,7 @@ impl ImageClassifyModel {
                 (0..outputs).map(name).collect()
             }),
             independent: problem == Some("multi_label_classification") || outputs == 1,
-            vision,
+            body,
             head,
             info,
         })
@@ -124,10 +133,13 @@ impl ImageClassifyModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Logits> {
-        let values = self.vision.rows(pictures, first, cancel, |seen| {
-            let input = self.vision.tower.classifier_input(seen)?;
-            self.head.forward(&input.contiguous()?)
-        })?;
+        let finish = |input: Tensor| self.head.forward(&input.contiguous()?);
+        let values = match &self.body {
+            Body::Tower(vision) => vision.rows(pictures, first, cancel, |seen| {
+                finish(vision.tower.classifier_input(seen)?)
+            })?,
+            Body::Convolutions(body) => body.rows(pictures, first, cancel, finish)?,
+        };
         self.info.check_numbers(&values)?;
         Ok(Logits {
             values,
@@ -138,7 +150,9 @@ impl ImageClassifyModel {
     }
 }
 
-fn required_config(checkpoint: &Checkpoint) -> Result<&formats::files::raw_config::RawConfig> {
+pub(super) fn required_config(
+    checkpoint: &Checkpoint,
+) -> Result<&formats::files::raw_config::RawConfig> {
     checkpoint.config.as_ref().ok_or_else(|| {
         Error::unsupported(
             &checkpoint.source.file(""),
@@ -147,24 +161,133 @@ fn required_config(checkpoint: &Checkpoint) -> Result<&formats::files::raw_confi
     })
 }
 
+fn no_classifier(checkpoint: &Checkpoint) -> Error {
+    Error::unsupported(
+        &checkpoint.source.file(""),
+        "the checkpoint has no classifier for images: use one that was trained for this task, or \
+         ImageEmbeddingModel for vectors",
+    )
+}
+
+fn tower_head(checkpoint: &Checkpoint, vision: &VisionTower, hidden: usize) -> Result<Linear> {
+    let names = Blueprint::from_config(required_config(checkpoint)?)?.names;
+    let source = checkpoint.source.as_ref();
+    let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
+    if !parameters.has(Part::SequenceOutput) {
+        return Err(no_classifier(checkpoint));
+    }
+    let shape = parameters.shape(Part::SequenceOutput)?;
+    let inputs = shape.last().copied().unwrap_or(0);
+    let outputs = parameters.outputs(Part::SequenceOutput)?;
+    if inputs != vision.tower.config().classifier.width(hidden) {
+        return Err(parameters.misfit(Part::SequenceOutput, &[outputs, hidden]));
+    }
+    parameters.linear(Part::SequenceOutput, inputs, outputs)
+}
+
+fn convolutional_head(checkpoint: &Checkpoint, width: usize) -> Result<Linear> {
+    const NAMES: [&str; 3] = ["classifier.1", "classifier", "fc"];
+    let source = checkpoint.source.as_ref();
+    let names = source.names();
+    let place = (&checkpoint.opened, checkpoint.dtype);
+    let modules = Modules::new(source, &names, place, checkpoint.int8);
+    let name = NAMES.into_iter().find(|name| modules.has(name));
+    modules.linear(name.ok_or_else(|| no_classifier(checkpoint))?, width)
+}
+
+impl Convolutions {
+    fn load(
+        config: &RawConfig,
+        checkpoint: &Checkpoint,
+        files: &ModelFiles,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let source = checkpoint.source.as_ref();
+        let names = source.names();
+        let place = (&checkpoint.opened, checkpoint.dtype);
+        let modules = Modules::new(source, &names, place, checkpoint.int8);
+        let body = if ["embedder", "embeddings", "encoder"]
+            .iter()
+            .any(|name| modules.has(name))
+        {
+            modules
+        } else {
+            modules.at("resnet|hgnetv2|convnext|convnextv2|segformer")
+        };
+        Ok(Self {
+            backbone: Backbone::load(Some(config), &body, cancel)?,
+            processor: vision::processor(files, None, cancel)?,
+            place: (checkpoint.opened.clone(), checkpoint.dtype),
+        })
+    }
+
+    /// What `finish` makes of the mean of all places of each picture, [1, channels]: one row each.
+    fn rows(
+        &self,
+        pictures: &[Picture],
+        first: usize,
+        cancel: &CancelToken,
+        finish: impl Fn(Tensor) -> Result<Tensor> + Sync,
+    ) -> Result<Vec<f32>> {
+        let single = pictures.len() == 1 && first == 0;
+        let mut rows = Vec::new();
+        for (index, picture) in pictures.iter().enumerate() {
+            cancel.check()?;
+            let row = threads::install(|| -> Result<Vec<f32>> {
+                let picture = picture.decode()?;
+                let view = self.processor.process(&picture, cancel)?;
+                let image = FeatureMap::of_view(&view, (&self.place.0, self.place.1))?;
+                let row = finish(self.backbone.pooled(&image, cancel)?)?;
+                Ok(row.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+            })?;
+            rows.extend(row.map_err(|error| vision::named(error, first + index, single))?);
+        }
+        Ok(rows)
+    }
+}
+
 fn load(
     checkpoint: &Checkpoint,
     files: &ModelFiles,
     options: &LoadOptions,
     cancel: &CancelToken,
-) -> Result<(VisionTower, ModelInfo)> {
+) -> Result<(Body, ModelInfo)> {
     let config = required_config(checkpoint)?;
-    let vision = VisionTower::load(config, checkpoint, files, cancel)?;
-    let config = &vision.tower.config().encoder;
-    let mut inventory = vision.tower.inventory()?;
+    let known = config.model_type()?;
+    let (body, family, sizes) = if known.is_some_and(|name| convolutional::TYPES.contains(&name)) {
+        let body = Convolutions::load(config, checkpoint, files, cancel)?;
+        let channels = body.backbone.channels();
+        let sizes = (channels.last().copied().unwrap_or(0), channels.len(), 0);
+        let family = body.backbone.family;
+        (Body::Convolutions(body), family, sizes)
+    } else {
+        let vision = VisionTower::load(config, checkpoint, files, cancel)?;
+        let encoder = &vision.tower.config().encoder;
+        let sizes = (
+            encoder.hidden_size,
+            encoder.layers.len(),
+            encoder.head_count,
+        );
+        let family = encoder.family;
+        (Body::Tower(vision), family, sizes)
+    };
+    let mut inventory = match &body {
+        Body::Tower(vision) => vision.tower.inventory()?,
+        Body::Convolutions(body) => {
+            let mut inventory = Inventory::default();
+            body.backbone.list(&mut inventory)?;
+            inventory
+        }
+    };
     inventory.add_rows("l2_normalize", &checkpoint.opened)?;
+    let (hidden_size, layers, attention_heads) = sizes;
     let info = ModelInfo {
         architecture: checkpoint.architecture()?,
-        family: config.family.to_owned(),
+        family: family.to_owned(),
         parameters: checkpoint.parameters(),
-        hidden_size: config.hidden_size,
-        layers: config.layers.len(),
-        attention_heads: config.head_count,
+        hidden_size,
+        layers,
+        attention_heads,
         vocabulary: 0,
         max_length: usize::MAX,
         device: checkpoint.device,
@@ -174,5 +297,5 @@ fn load(
         inventory,
         verified: options.verifies(),
     };
-    Ok((vision, info))
+    Ok((body, info))
 }

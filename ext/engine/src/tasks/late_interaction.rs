@@ -1,6 +1,7 @@
 //! Texts to one vector per token, which are compared token by token (ColBERT).
 
 mod files;
+mod visual;
 
 use std::collections::HashSet;
 
@@ -14,8 +15,10 @@ use formats::text::tokenizer::{Input, Tokenizer};
 
 use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 use super::sentence::{Dense, Prompts, TextSettings, TextTask};
+use super::vision::{named, Picture};
 use crate::serving::batching::{self, Excess, Tokens};
 use files::{LateFiles, Projection};
+use visual::Visual;
 
 /// What replaces the checkpoint's own lengths for good.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +49,8 @@ pub struct LateInteractionModel {
     expansion: Option<Expansion>,
     /// Tokens of documents that get no vector.
     skipped: HashSet<u32>,
+    /// What sees pictures, which stand for documents.
+    visual: Option<Visual>,
 }
 
 /// How a text becomes tokens.
@@ -84,13 +89,28 @@ impl LateInteractionModel {
             Some(subfolder(files, &found.transformer_path, cancel)?)
         };
         let body_files = inner.as_ref().unwrap_or(files);
-        let checkpoint = Checkpoint::open(body_files, options, cancel)?;
+        let mut checkpoint = Checkpoint::open(body_files, options, cancel)?;
+        let architecture = checkpoint.architecture()?;
+        let inner = checkpoint.config.as_ref().map(visual::inner);
+        let inner = inner.transpose()?.flatten();
+        if let Some((kind, model)) = &inner {
+            checkpoint.config = Some(visual::language(kind, model)?);
+        }
         let mut loaded = LoadedModel::load(&checkpoint, body_files, options, None, cancel)?;
         let projection = load_projection(files, &found.projection, &checkpoint, cancel)?;
         check_widths(loaded.body.hidden_size(), &projection)?;
         for dense in &projection {
             dense.list(&mut loaded.info.inventory)?;
         }
+        loaded.info.architecture = architecture;
+        let visual = match &inner {
+            Some((kind, model)) => {
+                let own = Visual::load(kind, model, &checkpoint, files, &loaded, cancel)?;
+                loaded.info.inventory.add(own.inventory());
+                Some(own)
+            }
+            None => None,
+        };
         let inventory = &mut loaded.info.inventory;
         inventory.add_rows("l2_normalize", &checkpoint.opened)?;
         // The settings of a sentence-transformers model limit neither: they hold what was read last.
@@ -118,6 +138,7 @@ impl LateInteractionModel {
             document,
             expansion,
             skipped,
+            visual,
         })
     }
 
@@ -166,12 +187,54 @@ impl LateInteractionModel {
         let prompt = self
             .prompts
             .choose(options.prompt.as_deref(), options.prompt_name.as_deref())?;
+        if let Some(visual) = &self.visual {
+            if task == TextTask::Document && !texts.is_empty() {
+                return Err(Error::InvalidInput(
+                    "the documents of this model are images: use embed_image".into(),
+                ));
+            }
+            let length = self.query.length;
+            let read = texts.iter().map(|text| {
+                let whole = format!("{prompt}{}", text.as_ref());
+                let ids = visual.query(&self.loaded.tokenizer, &whole, length)?;
+                Ok(Read::whole(ids))
+            });
+            let read = read.collect::<Result<_>>()?;
+            return self.compute(read, task, options.batch_tokens, cancel);
+        }
         let prepared: Vec<String> = texts
             .iter()
             .map(|text| self.prepare(prompt, text.as_ref()))
             .collect();
         let read = self.read(&prepared, task, cancel)?;
         self.compute(read, task, options.batch_tokens, cancel)
+    }
+
+    /// One f32 tensor [tokens, dimension] on the CPU for each picture, in their order. `first` is what errors call
+    /// the first one.
+    pub fn embed_images(
+        &self,
+        pictures: &[Picture],
+        first: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Tensor>> {
+        let visual = self.visual.as_ref().ok_or_else(|| {
+            Error::InvalidInput(format!(
+                "{} reads texts only: use embed_document, or a model like ColPali or ColQwen2",
+                self.loaded.info.architecture
+            ))
+        })?;
+        let single = pictures.len() == 1 && first == 0;
+        let mut tensors = Vec::with_capacity(pictures.len());
+        for (index, picture) in pictures.iter().enumerate() {
+            cancel.check()?;
+            let seen = visual.picture(&self.loaded, picture, cancel);
+            let (ids, held) = seen.map_err(|error| named(error, first + index, single))?;
+            // All vectors count, as those of a query do.
+            tensors.extend(self.compute(vec![Read::whole(ids)], TextTask::Query, None, cancel)?);
+            drop(held);
+        }
+        Ok(tensors)
     }
 
     fn reading(&self, task: TextTask) -> Reading {
@@ -289,6 +352,19 @@ impl LateInteractionModel {
     }
 }
 
+impl Read {
+    /// All of whose tokens are attended to.
+    fn whole(ids: Vec<u32>) -> Self {
+        Self {
+            attended: ids.len(),
+            tokens: Tokens {
+                type_ids: vec![0; ids.len()],
+                ids,
+            },
+        }
+    }
+}
+
 impl Reading {
     fn new(tokenizer: &Tokenizer, prefix: &str, length: usize) -> Result<Self> {
         let prefix = match prefix {
@@ -343,11 +419,12 @@ fn load_projection(
             .iter()
             .map(|folder| Dense::read(files, folder, (device, dtype), cancel))
             .collect(),
-        Projection::Beside => {
-            let weight = checkpoint
-                .source
-                .tensor("linear.weight", Some(dtype), device)?;
-            Ok(vec![Dense::of(Linear::new(weight, None)?)])
+        Projection::Beside(name) => {
+            let source = checkpoint.source.as_ref();
+            let read = |part: &str| source.tensor(&format!("{name}.{part}"), Some(dtype), device);
+            let bias = source.has(&format!("{name}.bias"));
+            let bias = bias.then(|| read("bias")).transpose()?;
+            Ok(vec![Dense::of(Linear::new(read("weight")?, bias)?)])
         }
     }
 }

@@ -83,12 +83,7 @@ impl VisionTower {
             let view = picture
                 .decode()
                 .and_then(|image| self.processor.process(&image, cancel));
-            view.map_err(|error| match error {
-                Error::InvalidInput(reason) if !single => {
-                    Error::InvalidInput(format!("the image at index {}: {reason}", first + index))
-                }
-                other => other,
-            })
+            view.map_err(|error| named(error, first + index, single))
         })?;
         for batch in self.batches(&views) {
             cancel.check()?;
@@ -149,6 +144,16 @@ impl VisionTower {
             batches.push(&views[start..]);
         }
         batches
+    }
+}
+
+/// An error that says which of several pictures is to blame.
+pub(super) fn named(error: Error, index: usize, single: bool) -> Error {
+    match error {
+        Error::InvalidInput(reason) if !single => {
+            Error::InvalidInput(format!("the image at index {index}: {reason}"))
+        }
+        other => other,
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sha2::{Digest, Sha256};
 
 use crate::models::decoder::image_embeddings::ImageEmbedding;
+use crate::models::decoder::Decoder;
 use crate::models::families::Blueprint;
 use crate::models::parameters::Parameters;
 use crate::models::vision::connector::{Connector, Layout, Rows};
@@ -15,6 +16,7 @@ use crate::{CancelToken, Error, Result};
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::image::Image;
+use formats::text::tokenizer::Tokenizer;
 
 use super::generate::LanguageModel;
 use super::loading::{Checkpoint, LoadOptions};
@@ -82,13 +84,25 @@ impl ImageEncoder {
             let blueprint = Blueprint::<VlmConfig>::from_config(raw)?;
             (checkpoint, blueprint)
         };
+        let host = (language.decoder(), language.tokenizer());
+        Self::of(blueprint, &checkpoint, files, host, cancel)
+    }
+
+    /// The image encoder of a decoder with its tokenizer.
+    pub(super) fn of(
+        blueprint: Blueprint<VlmConfig>,
+        checkpoint: &Checkpoint,
+        files: &ModelFiles,
+        (decoder, tokenizer): (&Decoder, &Tokenizer),
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let Blueprint { config, names, .. } = blueprint;
         let processor = vision::processor(files, config.images.as_ref(), cancel)?;
         let processor = match config.multiple {
             Some(edge) => processor.in_multiples(edge),
             None => processor,
         };
-        let vision = VisionTower::of(&config.tower, &checkpoint, processor, cancel)?;
+        let vision = VisionTower::of(&config.tower, checkpoint, processor, cancel)?;
         let source = checkpoint.source.as_ref();
         let in_lines = config.connector.layout == Layout::Joined;
         if config.whole && in_lines && vision.tower.leading_count() > 0 {
@@ -100,11 +114,10 @@ impl ImageEncoder {
         }
         let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
         let inputs = vision.tower.config().encoder.hidden_size * config.layers.len().max(1);
-        let outputs = language.decoder().config().hidden_size;
+        let outputs = decoder.config().hidden_size;
         let connector = Connector::load(config.connector, &parameters, inputs, outputs)?;
         let mut inventory = vision.tower.inventory()?;
         connector.list(&mut inventory)?;
-        let tokenizer = language.tokenizer();
         let token = |token: Token| match token {
             Token::Name(name) => Ok((name.to_owned(), tokenizer.token_to_id(name))),
             Token::Id(id) => match tokenizer.id_to_token(id) {
@@ -170,6 +183,16 @@ impl ImageEncoder {
         pictures: &[Picture],
         cancel: &CancelToken,
     ) -> Result<Vec<Arc<ImageEmbeddings>>> {
+        self.encode_for(language.decoder(), pictures, cancel)
+    }
+
+    /// The same of a decoder.
+    pub(super) fn encode_for(
+        &self,
+        decoder: &Decoder,
+        pictures: &[Picture],
+        cancel: &CancelToken,
+    ) -> Result<Vec<Arc<ImageEmbeddings>>> {
         let mut seen = Vec::with_capacity(pictures.len());
         for picture in pictures {
             cancel.check()?;
@@ -179,7 +202,7 @@ impl ImageEncoder {
             seen.push(match known {
                 Some(embeddings) => embeddings,
                 None => {
-                    let embeddings = Arc::new(self.embeddings(language, &image, cancel)?);
+                    let embeddings = Arc::new(self.embeddings(decoder, &image, cancel)?);
                     self.keep(key, embeddings.clone());
                     embeddings
                 }
@@ -190,7 +213,7 @@ impl ImageEncoder {
 
     fn embeddings(
         &self,
-        language: &LanguageModel,
+        decoder: &Decoder,
         image: &Image,
         cancel: &CancelToken,
     ) -> Result<ImageEmbeddings> {
@@ -205,7 +228,7 @@ impl ImageEncoder {
                 Ok((rows, views.tiles))
             },
         )?;
-        let admit = |Rows { rows, deep, grid }: Rows| language.decoder().admit(rows, deep, grid);
+        let admit = |Rows { rows, deep, grid }: Rows| decoder.admit(rows, deep, grid);
         Ok(ImageEmbeddings {
             spelling: self.spelling(tiles, rows.len()),
             parts: rows.into_iter().map(admit).collect::<Result<_>>()?,

@@ -38,6 +38,7 @@ mod second_opinion;
 mod seeded;
 mod seeded_encoders;
 mod seeded_gguf;
+mod seeded_pictures;
 mod seeded_tensors;
 mod seeded_vlms;
 mod seeded_weights;

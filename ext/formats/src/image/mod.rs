@@ -2,12 +2,14 @@
 
 mod bmp;
 mod decode;
+mod encode;
 mod exif;
 mod jpeg;
 mod processor;
 mod resample;
 mod size;
 mod tiles;
+mod usual;
 
 pub use decode::{decode, is_encoded, limits, read_file, set_limits, Limits};
 pub use processor::{PatchOrder, Processor, View};

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::resample::{resize, Filter};
 use super::size::Target;
 use super::tiles::{self, Tiling, Views};
+use super::usual::Usual;
 use super::{Image, CHANNELS};
 use crate::files::raw_config::RawConfig;
 use crate::{CancelToken, Error, Result};
@@ -51,132 +52,6 @@ pub(super) const EDGES: std::ops::RangeInclusive<usize> = 1..=16_384;
 /// Of a resized picture.
 const MOST_PIXELS: usize = 100_000_000;
 
-const CLIP_MEAN: [f64; CHANNELS] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
-const CLIP_DEVIATION: [f64; CHANNELS] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
-const IMAGENET_MEAN: [f64; CHANNELS] = [0.485, 0.456, 0.406];
-const IMAGENET_DEVIATION: [f64; CHANNELS] = [0.229, 0.224, 0.225];
-const HALF: [f64; CHANNELS] = [0.5; CHANNELS];
-
-/// What a processor does where its file does not say.
-struct Usual {
-    target: Target,
-    /// What a lone number as size means.
-    square: bool,
-    crop: Option<usize>,
-    filter: Filter,
-    mean: [f64; CHANNELS],
-    deviation: [f64; CHANNELS],
-    squares: bool,
-}
-
-impl Usual {
-    const CLIP: Self = Self {
-        target: Target::Shortest(224),
-        square: false,
-        crop: Some(224),
-        filter: Filter::Bicubic,
-        mean: CLIP_MEAN,
-        deviation: CLIP_DEVIATION,
-        squares: false,
-    };
-
-    const VIT: Self = Self {
-        target: Target::Exact {
-            width: 224,
-            height: 224,
-        },
-        square: true,
-        crop: None,
-        filter: Filter::Bilinear,
-        mean: HALF,
-        deviation: HALF,
-        squares: false,
-    };
-
-    const SIGLIP: Self = Self {
-        filter: Filter::Bicubic,
-        ..Self::VIT
-    };
-
-    const DEIT: Self = Self {
-        target: Target::Exact {
-            width: 256,
-            height: 256,
-        },
-        crop: Some(224),
-        filter: Filter::Bicubic,
-        mean: IMAGENET_MEAN,
-        deviation: IMAGENET_DEVIATION,
-        ..Self::VIT
-    };
-
-    const QWEN: Self = Self {
-        target: Target::Pixels {
-            factor: 28,
-            least: 56 * 56,
-            most: 28 * 28 * 1280,
-        },
-        crop: None,
-        ..Self::CLIP
-    };
-
-    const IDEFICS: Self = Self {
-        target: Target::Longest(4 * 364),
-        filter: Filter::Lanczos,
-        ..Self::VIT
-    };
-
-    const LLAVA_NEXT: Self = Self {
-        target: Target::Shortest(336),
-        crop: Some(336),
-        ..Self::CLIP
-    };
-
-    const PIXTRAL: Self = Self {
-        target: Target::WholePatches {
-            longest: 1024,
-            patch: 16,
-        },
-        crop: None,
-        ..Self::CLIP
-    };
-
-    const JANUS: Self = Self {
-        target: Target::LongestFrom {
-            longest: 384,
-            least: 14,
-        },
-        crop: None,
-        ..Self::CLIP
-    };
-
-    const GOT_OCR2: Self = Self {
-        target: Target::Exact {
-            width: 384,
-            height: 384,
-        },
-        square: true,
-        crop: None,
-        ..Self::CLIP
-    };
-
-    fn of(kind: &str) -> Option<Self> {
-        Some(match kind {
-            "CLIP" | "Bit" | "Llava" => Self::CLIP,
-            "LlavaNext" => Self::LLAVA_NEXT,
-            "ViT" | "Siglip2" | "Gemma3" => Self::VIT,
-            "Siglip" => Self::SIGLIP,
-            "Idefics3" | "SmolVLM" => Self::IDEFICS,
-            "Qwen2VL" | "Qwen2_5_VL" => Self::QWEN,
-            "DeiT" => Self::DEIT,
-            "Pixtral" => Self::PIXTRAL,
-            "GotOcr2" => Self::GOT_OCR2,
-            "Janus" | "DeepseekVL" => Self::JANUS,
-            _ => return None,
-        })
-    }
-}
-
 /// `CLIPImageProcessorFast` and `CLIPFeatureExtractor` are CLIP's.
 fn kind(raw: &RawConfig) -> Result<&str> {
     let name = raw.opt_string(["image_processor_type", "feature_extractor_type"])?;
@@ -212,7 +87,12 @@ impl Processor {
                 longest: edge_of(raw, "size", "height")?.unwrap_or(384),
                 least: raw.opt_usize_in("min_size", EDGES)?.unwrap_or(14),
             },
+            "Detr" | "ConditionalDetr" | "DeformableDetr" | "Yolos" => detr(raw, kind == "Yolos")?,
             _ => target(raw, "size", usual.square)?.unwrap_or(usual.target),
+        };
+        let (target, within) = match (kind, target) {
+            ("ConvNext", Target::Shortest(edge)) => convnext(raw, edge)?,
+            _ => (target, None),
         };
         let crop = match target_of_crop(raw)? {
             Some(size) => Some(size),
@@ -238,7 +118,7 @@ impl Processor {
         } else {
             1.0
         };
-        let normalizes = flag("do_normalize", true)?;
+        let normalizes = flag("do_normalize", usual.normalizes)?;
         let by_channel = |number: fn(f64, f64, f64) -> f64| -> [f32; CHANNELS] {
             std::array::from_fn(|at| {
                 if normalizes {
@@ -260,7 +140,9 @@ impl Processor {
             },
             target: flag("do_resize", true)?.then_some(target),
             filter,
-            crop: crop.filter(|_| flag("do_center_crop", usual.crop.is_some()).unwrap_or(false)),
+            crop: crop
+                .filter(|_| flag("do_center_crop", usual.crop.is_some()).unwrap_or(false))
+                .or(within),
             shift: by_channel(|mean, _, factor| mean / factor),
             scale: by_channel(|_, deviation, factor| factor / deviation),
             mean,
@@ -451,6 +333,41 @@ fn pixels(raw: &RawConfig) -> Result<Target> {
         least: bound("min_pixels", "shortest_edge", 56 * 56)?,
         most: bound("max_pixels", "longest_edge", 28 * 28 * 1280)?,
     })
+}
+
+/// DETR's, whose older files say the longest edge apart; YOLOS wants whole patches of 16 pixels.
+fn detr(raw: &RawConfig, whole: bool) -> Result<Target> {
+    let longest = raw.opt_usize_in("max_size", EDGES)?.unwrap_or(1333);
+    let within = |edge: usize, longest: usize| {
+        if whole {
+            Target::ShortestWithinPatches(edge, longest)
+        } else {
+            Target::ShortestWithin(edge, longest)
+        }
+    };
+    Ok(match target(raw, "size", false)? {
+        None => within(800, longest),
+        Some(Target::Shortest(edge)) => within(edge, longest),
+        Some(Target::ShortestWithin(edge, longest)) => within(edge, longest),
+        Some(other) => other,
+    })
+}
+
+/// Below 384 pixels more is kept than is shown: the middle is cut out.
+fn convnext(raw: &RawConfig, edge: usize) -> Result<(Target, Option<(usize, usize)>)> {
+    if edge >= 384 {
+        let (width, height) = (edge, edge);
+        return Ok((Target::Exact { width, height }, None));
+    }
+    let part = raw.opt_f64("crop_pct")?.unwrap_or(224.0 / 256.0);
+    let kept = (edge as f64 / part) as usize;
+    if !(part > 0.0 && part <= 1.0) || !EDGES.contains(&kept) {
+        return Err(Error::corrupt(
+            raw.file(),
+            "\"crop_pct\" is not a part of an edge",
+        ));
+    }
+    Ok((Target::Shortest(kept), Some((edge, edge))))
 }
 
 /// An edge of a size that is a number or an object.

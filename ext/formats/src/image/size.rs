@@ -12,6 +12,8 @@ pub enum Target {
     Shortest(usize),
     /// `Shortest`, as long as the longer edge stays within the second.
     ShortestWithin(usize, usize),
+    /// The same in whole patches of 16 pixels (YOLOS).
+    ShortestWithinPatches(usize, usize),
     /// As large as fits into both.
     Within {
         width: usize,
@@ -54,20 +56,10 @@ impl Target {
         let (wide, high) = match self {
             Self::Exact { width, height } => (width, height),
             Self::Shortest(edge) => shortest(edge as f64, w, h),
-            Self::ShortestWithin(edge, most) => {
-                let (short, long) = (w.min(h), w.max(h));
-                if long / short * edge as f64 > most as f64 {
-                    let exact = most as f64 * short / long;
-                    let edge = exact.round_ties_even();
-                    let other = (exact * long / short) as usize;
-                    if width < height {
-                        (edge as usize, other)
-                    } else {
-                        (other, edge as usize)
-                    }
-                } else {
-                    shortest(edge as f64, w, h)
-                }
+            Self::ShortestWithin(edge, most) => within(edge, most, (width, height)),
+            Self::ShortestWithinPatches(edge, most) => {
+                let (wide, high) = within(edge, most, (width, height));
+                (wide / 16 * 16, high / 16 * 16)
             }
             Self::Within { width, height } => {
                 let scale = (height as f64 / h).min(width as f64 / w);
@@ -142,6 +134,25 @@ fn pixels(factor: usize, (least, most): (usize, usize), width: f64, height: f64)
         }
     };
     (scaled(width) as usize, scaled(height) as usize)
+}
+
+fn within(edge: usize, most: usize, (width, height): (usize, usize)) -> (usize, usize) {
+    let (w, h) = (width as f64, height as f64);
+    let (short, long) = (w.min(h), w.max(h));
+    if long / short * edge as f64 <= most as f64 {
+        return shortest(edge as f64, w, h);
+    }
+    let exact = most as f64 * short / long;
+    let edge = exact.round_ties_even() as usize;
+    if edge == width.min(height) {
+        return (width, height);
+    }
+    let other = (exact * long / short) as usize;
+    if width < height {
+        (edge, other)
+    } else {
+        (other, edge)
+    }
 }
 
 fn shortest(edge: f64, width: f64, height: f64) -> (usize, usize) {

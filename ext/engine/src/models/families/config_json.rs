@@ -518,6 +518,7 @@ pub fn vision(raw: &RawConfig, family: &'static str) -> Result<VisionConfig> {
         patch_size: raw.usize_in("patch_size", 1..=1024)?,
         patch_order: PatchOrder::ByChannel,
         positions: GridPositions::Fixed,
+        finders: None,
         blocks: None,
         pooling: VisionPooling::First,
         classifier: ClassifierInput::First,

@@ -20,6 +20,7 @@ mod vision;
 mod vlm;
 
 use crate::models::config::{self, *};
+use crate::models::convolutional;
 use crate::models::decoder::blocks::SharedBlocks;
 use crate::models::decoder::config::{
     DecoderConfig, ExpertLayout, Experts, Factors, Groups, Growth, HeadTransform, Indexer, Latent,
@@ -33,8 +34,10 @@ use crate::models::decoder::mixers::{
 };
 use crate::models::decoder::plain::DecoderSizes;
 use crate::models::decoder::shapes::{KvSource, LayerShape};
+use crate::models::detection;
 use crate::models::encoder::config::*;
 use crate::models::parts::Names;
+use crate::models::segmentation;
 use crate::models::seq2seq::{DecoderShape, Seq2SeqConfig};
 use crate::models::speech::config::*;
 use crate::models::vision::config::*;
@@ -62,6 +65,8 @@ use rope_json::{local_theta, rope, rope_of_type, score_scale};
 use speech_names::*;
 
 use speech_config::*;
+
+pub use vlm::paligemma::blueprint as paligemma;
 
 /// A family of models of one shape, which `C` describes.
 pub struct Family<C: 'static> {
@@ -194,6 +199,9 @@ impl Shape for VisionConfig {
     }
 
     fn tasks(names: &Names) -> Vec<&'static str> {
+        if !names.finder_tokens.is_empty() {
+            return vec!["object_detector"];
+        }
         let classifier = !names.sequence_output.is_empty();
         let classifier = classifier.then_some("image_classifier");
         ["image_embedding"].into_iter().chain(classifier).collect()
@@ -360,10 +368,27 @@ pub fn supported() -> Vec<Supported> {
         list::<VisionConfig>(),
         list::<VlmConfig>(),
         list::<SpeechConfig>(),
+        bare(detection::TYPES, &["object_detector"]),
+        bare(segmentation::TYPES, &["image_segmenter"]),
+        bare(&["colpali", "colqwen2"], &["late_interaction"]),
+        bare(
+            convolutional::TYPES,
+            &["image_embedding", "image_classifier"],
+        ),
     ]
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// What has no table of names: its files tell its structure.
+fn bare(types: &[&'static str], tasks: &[&'static str]) -> Vec<Supported> {
+    let entry = |&model_type: &&'static str| Supported {
+        model_type,
+        tasks: tasks.to_vec(),
+        architectures: Vec::new(),
+    };
+    types.iter().map(entry).collect()
 }
 
 fn list<C: Shape>() -> Vec<Supported> {

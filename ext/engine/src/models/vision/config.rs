@@ -12,6 +12,8 @@ pub struct VisionConfig {
     pub patch_size: usize,
     pub patch_order: PatchOrder,
     pub positions: GridPositions,
+    /// Tokens beside the patches that stand for things in the picture.
+    pub finders: Option<Finders>,
     /// Where patches are read block by block.
     pub blocks: Option<Blocks>,
     pub pooling: VisionPooling,
@@ -33,6 +35,16 @@ pub enum GridPositions {
     SmoothLinear,
     /// Resized linearly between its points, of which the outermost stay where they are (Qwen3-VL).
     LinearCorners,
+}
+
+/// Tokens that each find a thing in a picture (YOLOS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finders {
+    pub count: usize,
+    /// (columns, rows) of the patches that positions were learned for.
+    pub grid: (usize, usize),
+    /// Whether positions are added again behind every layer but the last.
+    pub later_positions: bool,
 }
 
 /// Squares of patches that stand together.
@@ -79,6 +91,11 @@ impl VisionConfig {
         if let Some(blocks) = &self.blocks {
             check_size("edge of a block of patches", blocks.edge, 1..=64)?;
             check_size("edge of a window", blocks.window.unwrap_or(1), 1..=1 << 20)?;
+        }
+        if let Some(finders) = &self.finders {
+            check_size("number of detection tokens", finders.count, 1..=1 << 16)?;
+            check_size("columns of patches", finders.grid.0, 1..=1 << 14)?;
+            check_size("rows of patches", finders.grid.1, 1..=1 << 14)?;
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ pub use config::VisionConfig;
 use arrangement::Arrangement;
 use config::{ClassifierInput, VisionPooling};
 use pooling::AttentionPooling;
-use positions::GridTable;
+use positions::{GridTable, Table};
 
 /// What a checkpoint of a vision tower is.
 pub type Blueprint = families::Blueprint<VisionConfig>;
@@ -43,6 +43,8 @@ pub struct Tower {
     /// Tokens before the patches, positions added: [count, hidden].
     leading: Option<Tensor>,
     embedding_norm: Option<Norm>,
+    /// What is added behind layers, where they have positions of their own.
+    later_positions: Vec<Table>,
     layers: Vec<Layer>,
     final_norm: Option<Norm>,
     pooling: Option<AttentionPooling>,
@@ -88,6 +90,7 @@ impl Tower {
             patches: patch_projection(&config, &parameters)?,
             positions,
             leading,
+            later_positions: positions::later(&config, &parameters)?,
             embedding_norm: norm(Part::EmbeddingNorm)?,
             layers,
             final_norm: norm(Part::FinalNorm)?,
@@ -175,6 +178,9 @@ impl Tower {
                 _ => &whole,
             };
             x = layer.forward(&x, spans, config, &relative)?;
+            if let Some(table) = self.later_positions.get(number) {
+                x = elementwise::add(&x, &self.positions_of(table, &grids)?)?;
+            }
         }
         kept.push((count, x));
         let mut states = Vec::with_capacity(read.len().max(1));
@@ -198,6 +204,16 @@ impl Tower {
             boundaries,
             leading: self.leading_count(),
         })
+    }
+
+    /// What is added to the tokens of pictures of these (columns, rows).
+    fn positions_of(&self, table: &Table, grids: &[(usize, usize)]) -> Result<Tensor> {
+        let mut pieces = Vec::with_capacity(2 * grids.len());
+        for grid in grids {
+            pieces.extend(table.leading.clone());
+            pieces.push(table.grid.rows(&[*grid], &self.device, self.dtype)?);
+        }
+        Ok(Tensor::cat(&pieces, 0)?)
     }
 
     fn sorted(&self, x: Tensor, order: &[u32]) -> Result<Tensor> {

@@ -13,14 +13,22 @@ use formats::image::Filter;
 
 #[derive(Debug)]
 pub struct GridTable {
-    /// [edge · edge, width], row by row.
+    /// [rows · columns, width], row by row.
     values: Vec<f32>,
-    edge: usize,
+    columns: usize,
+    rows: usize,
     width: usize,
     kind: GridPositions,
 }
 
-/// The table for patches, and the tokens before them with their positions.
+/// What is added to the tokens of a picture: to those before the patches, and to the patches.
+#[derive(Debug)]
+pub struct Table {
+    pub leading: Option<Tensor>,
+    pub grid: GridTable,
+}
+
+/// The positions of patches, and the tokens before them with their own.
 pub fn load(
     config: &VisionConfig,
     parameters: &Parameters<'_>,
@@ -29,41 +37,106 @@ pub fn load(
     if config.positions == GridPositions::Rotary {
         return Ok((None, None));
     }
-    let table = rows(parameters, Part::PositionEmbedding, hidden)?;
+    let positions = rows(parameters, Part::PositionEmbedding, hidden)?;
     let class = if parameters.has(Part::ClassToken) {
         Some(rows(parameters, Part::ClassToken, hidden)?)
     } else {
         None
     };
-    let (count, first) = (table.dim(0)?, usize::from(class.is_some()));
-    let patches = count.saturating_sub(first);
-    let edge = patches.isqrt();
-    if patches == 0 || edge * edge != patches {
-        return Err(misfit(
-            parameters,
-            format!("a table of {count} positions is not that of a square of patches"),
-        ));
-    }
-    let mut leading = Vec::new();
-    if let Some(class) = class {
-        leading.push(elementwise::add(&class, &table.narrow(0, 0, 1)?)?);
-        if parameters.has(Part::RegisterTokens) {
-            leading.push(rows(parameters, Part::RegisterTokens, hidden)?);
+    let table = table(config, parameters, &positions, usize::from(class.is_some()))?;
+    let mut leading: Vec<Tensor> = class.into_iter().collect();
+    if let Some(finders) = config.finders {
+        let tokens = rows(parameters, Part::FinderTokens, hidden)?;
+        if tokens.dim(0)? != finders.count {
+            return Err(parameters.misfit(Part::FinderTokens, &[finders.count, hidden]));
         }
+        leading.push(tokens);
     }
-    let grid = table.narrow(0, first, patches)?.to_device(&Device::Cpu)?;
-    let table = GridTable {
-        values: grid.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?,
-        edge,
-        width: hidden,
-        kind: config.positions,
+    let mut leading = match (&leading[..], &table.leading) {
+        ([], _) | (_, None) => Vec::new(),
+        (tokens, Some(positions)) => {
+            vec![elementwise::add(&Tensor::cat(tokens, 0)?, positions)?]
+        }
     };
+    if parameters.has(Part::RegisterTokens) && !leading.is_empty() {
+        leading.push(rows(parameters, Part::RegisterTokens, hidden)?);
+    }
     let leading = if leading.is_empty() {
         None
     } else {
         Some(Tensor::cat(&leading, 0)?)
     };
-    Ok((Some(table), leading))
+    Ok((Some(table.grid), leading))
+}
+
+/// What is added behind every layer but the last, where the configuration says so.
+pub fn later(config: &VisionConfig, parameters: &Parameters<'_>) -> Result<Vec<Table>> {
+    if !config
+        .finders
+        .is_some_and(|finders| finders.later_positions)
+    {
+        return Ok(Vec::new());
+    }
+    let hidden = config.encoder.hidden_size;
+    let rows = rows(parameters, Part::LaterPositions, hidden)?;
+    let count = config.encoder.layers.len().saturating_sub(1);
+    let all = rows.dim(0)?;
+    if count == 0 || !all.is_multiple_of(count) {
+        return Err(misfit(
+            parameters,
+            format!("{all} positions are not those of {count} layers"),
+        ));
+    }
+    let each = all / count;
+    (0..count)
+        .map(|layer| table(config, parameters, &rows.narrow(0, layer * each, each)?, 1))
+        .collect()
+}
+
+/// A table of `first` tokens, patches and detection tokens.
+fn table(
+    config: &VisionConfig,
+    parameters: &Parameters<'_>,
+    all: &Tensor,
+    first: usize,
+) -> Result<Table> {
+    let count = all.dim(0)?;
+    let last = config.finders.map_or(0, |finders| finders.count);
+    let patches = count.saturating_sub(first + last);
+    let edge = patches.isqrt();
+    let (columns, rows) = config.finders.map_or((edge, edge), |finders| finders.grid);
+    if patches == 0 || columns.checked_mul(rows) != Some(patches) {
+        let grid = match config.finders {
+            Some(_) => format!("{columns}x{rows} patches"),
+            None => "a square of patches".to_owned(),
+        };
+        return Err(misfit(
+            parameters,
+            format!("a table of {count} positions is not that of {grid}"),
+        ));
+    }
+    let mut leading = Vec::new();
+    for (start, count) in [(0, first), (first + patches, last)] {
+        if count > 0 {
+            leading.push(all.narrow(0, start, count)?);
+        }
+    }
+    let leading = if leading.is_empty() {
+        None
+    } else {
+        Some(Tensor::cat(&leading, 0)?)
+    };
+    let grid = all.narrow(0, first, patches)?.to_device(&Device::Cpu)?;
+    Ok(Table {
+        leading,
+        grid: GridTable {
+            values: grid.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?,
+            columns,
+            rows,
+            width: config.encoder.hidden_size,
+            kind: config.positions,
+        },
+    })
 }
 
 /// A tensor of rows of one width, whatever dimensions of 1 stand around them.
@@ -98,7 +171,7 @@ impl GridTable {
     }
 
     fn resized(&self, (columns, rows): (usize, usize)) -> Result<Vec<f32>> {
-        if (columns, rows) == (self.edge, self.edge) {
+        if (columns, rows) == (self.columns, self.rows) {
             return Ok(self.values.clone());
         }
         let taps: fn(usize, usize) -> Vec<Taps> = match self.kind {
@@ -107,25 +180,25 @@ impl GridTable {
             GridPositions::SmoothBicubic => |from, to| smooth(from, to, Filter::Bicubic),
             GridPositions::SmoothLinear => |from, to| smooth(from, to, Filter::Bilinear),
             GridPositions::Fixed | GridPositions::Rotary => {
-                let edge = self.edge;
                 return Err(Error::InvalidInput(format!(
-                    "the image became {columns}x{rows} patches, and the model has positions for {edge}x{edge}: its \
-                     preprocessor_config.json belongs to another model"
+                    "the image became {columns}x{rows} patches, and the model has positions for {}x{}: its \
+                     preprocessor_config.json belongs to another model",
+                    self.columns, self.rows
                 )));
             }
         };
-        let larger = self.edge.max(rows);
+        let larger = self.rows.max(rows);
         memory::ensure_elements(
             &[larger, columns, self.width],
             8,
             "the positions of an image",
         )?;
-        let (across, down) = (taps(self.edge, columns), taps(self.edge, rows));
-        let mut wide = vec![0f32; self.edge * columns * self.width];
+        let (across, down) = (taps(self.columns, columns), taps(self.rows, rows));
+        let mut wide = vec![0f32; self.rows * columns * self.width];
         for (number, row) in wide.chunks_exact_mut(self.width).enumerate() {
             let (y, x) = (number / columns, number % columns);
             for &(from, weight) in &across[x] {
-                self.add(&self.values, y * self.edge + from, weight, row);
+                self.add(&self.values, y * self.columns + from, weight, row);
             }
         }
         let mut result = vec![0f32; rows * columns * self.width];

@@ -11,8 +11,8 @@ use formats::files::raw_config::RawConfig;
 pub enum Projection {
     /// Folders of Dense modules.
     Modules(Vec<String>),
-    /// The tensor `linear.weight` beside the transformer's own.
-    Beside,
+    /// A linear layer of this name beside the transformer's own.
+    Beside(&'static str),
 }
 
 #[derive(Debug)]
@@ -125,13 +125,29 @@ impl LateFiles {
         Ok(())
     }
 
+    /// Every token has a vector, and texts have no limit of their own.
+    fn of_pictures() -> Self {
+        Self {
+            query_prefix: String::new(),
+            document_prefix: String::new(),
+            query_length: usize::MAX,
+            document_length: usize::MAX,
+            expands: false,
+            skipped: Vec::new(),
+            ..Self::new(String::new(), Projection::Beside("embedding_proj_layer"))
+        }
+    }
+
     fn of_stanford(files: &ModelFiles, cancel: &CancelToken) -> Result<Self> {
         let config = RawConfig::read(&files.require("config.json", cancel)?)?;
+        if super::visual::inner(&config)?.is_some() {
+            return Ok(Self::of_pictures());
+        }
         let architectures = config.architectures()?;
         if architectures.first().map(String::as_str) != Some("HF_ColBERT") {
             return Err(no_projection(files));
         }
-        let mut found = Self::new(String::new(), Projection::Beside);
+        let mut found = Self::new(String::new(), Projection::Beside("linear"));
         found.query_prefix = "[unused0]".to_owned();
         found.document_prefix = "[unused1]".to_owned();
         let Some(path) = files.file("artifact.metadata", cancel)? else {

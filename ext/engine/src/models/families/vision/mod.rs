@@ -10,6 +10,7 @@ pub mod qwen2_vl_vision;
 pub mod qwen3_vl_vision;
 pub mod siglip_vision;
 mod vit;
+mod yolos;
 
 use super::*;
 
@@ -17,6 +18,7 @@ pub const FAMILIES: &[Family<VisionConfig>] = &[
     clip_vision::FAMILY,
     siglip_vision::FAMILY,
     vit::FAMILY,
+    yolos::FAMILY,
     dinov2::FAMILY,
     idefics3_vision::FAMILY,
     qwen2_vl_vision::FAMILY,

@@ -161,6 +161,7 @@ fn tower(
         patch_size: file.size("patch_size", 1..=1024)?,
         patch_order: PatchOrder::ByChannel,
         positions: GridPositions::Fixed,
+        finders: None,
         blocks: None,
         pooling: VisionPooling::First,
         classifier: ClassifierInput::First,

@@ -10,6 +10,7 @@ mod internvl;
 mod llava;
 mod llava_next;
 mod mistral3;
+pub mod paligemma;
 mod qwen2_vl;
 mod qwen3_vl;
 

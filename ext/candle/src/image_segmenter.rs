@@ -1,0 +1,63 @@
+//! `Candle::ImageSegmenter`
+
+use engine::tasks::{SegmentModel, Segmentation};
+use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
+
+use crate::{error, image, model};
+
+#[magnus::wrap(class = "Candle::ImageSegmenter", free_immediately, size)]
+pub struct RbImageSegmenter {
+    model: model::Slot<SegmentModel>,
+}
+
+model::described!(SegmentModel, sees);
+
+fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbImageSegmenter, Error> {
+    let request = model::Request::new(ruby, source, settings)?;
+    Ok(RbImageSegmenter {
+        model: model::load(ruby, &request, SegmentModel::load)?,
+    })
+}
+
+fn labels(ruby: &Ruby, this: &RbImageSegmenter) -> Result<Vec<String>, Error> {
+    Ok(this.model.get(ruby)?.labels().to_vec())
+}
+
+/// For each image a list of label numbers, parts of all pixels, and masks.
+fn segment(ruby: &Ruby, this: &RbImageSegmenter, images: RArray) -> Result<RArray, Error> {
+    let model = this.model.get(ruby)?;
+    let lists = ruby.ary_new_capa(images.len());
+    image::in_slices(
+        ruby,
+        images,
+        |slice, first, cancel| model.segment(slice, first, cancel),
+        |found, _| {
+            found
+                .iter()
+                .try_for_each(|segmentation| lists.push(list(ruby, segmentation)?))
+        },
+    )?;
+    Ok(lists)
+}
+
+fn list(ruby: &Ruby, found: &Segmentation) -> Result<RArray, Error> {
+    let list = ruby.ary_new();
+    for label in found.present() {
+        let count = found.labels.iter().filter(|&&at| at == label).count();
+        let part = count as f64 / found.labels.len() as f64;
+        let mask = found.mask(label).map_err(error::raised(ruby))?;
+        list.push((label, part, image::wrapped(ruby, mask)))?;
+    }
+    Ok(list)
+}
+
+pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
+    let class = candle.define_class("ImageSegmenter", ruby.class_object())?;
+    class.undef_default_alloc_func();
+    class
+        .singleton_class()?
+        .define_private_method("_load", function!(load, 2))?;
+    class.define_private_method("_labels", method!(labels, 0))?;
+    class.define_private_method("_segment", method!(segment, 1))?;
+    model::define_model!(class, RbImageSegmenter)
+}

@@ -1,0 +1,303 @@
+//! Convolutions over maps, as matrix products on windows.
+
+use candle_core::{DType, Tensor};
+
+use super::elementwise;
+use super::feature_map::{FeatureMap, Window};
+use super::inventory::Inventory;
+use super::linear::{Epilogue, Linear};
+use crate::{Error, Result};
+use kernels::Activation;
+
+/// Windows of at most so many elements are laid out at once.
+const MOST_ELEMENTS: usize = 1 << 22;
+
+#[derive(Clone, Debug)]
+pub struct Conv2d {
+    weight: Weight,
+    /// Channels that it reads.
+    inputs: usize,
+    window: Window,
+    activation: Option<Activation>,
+}
+
+#[derive(Clone, Debug)]
+enum Weight {
+    /// One for each group of channels.
+    Groups(Vec<Linear>),
+    /// Every channel by itself: a row of factors for each place of the kernel, and what is added.
+    Channels(Vec<Tensor>, Option<Tensor>),
+}
+
+/// What a batch norm, whose statistics are fixed, does to a channel: multiply and add, in f32.
+#[derive(Clone, Debug)]
+pub struct FixedNorm {
+    pub scale: Tensor,
+    pub shift: Tensor,
+}
+
+impl FixedNorm {
+    /// Weight, bias, mean and variance: [channels] each.
+    pub fn new(
+        [weight, bias, mean, variance]: [&Tensor; 4],
+        epsilon: f64,
+    ) -> candle_core::Result<Self> {
+        let f32 = |tensor: &Tensor| tensor.to_dtype(DType::F32);
+        let scale = (f32(weight)? / (f32(variance)? + epsilon)?.sqrt()?)?;
+        let shift = (f32(bias)? - (f32(mean)? * &scale)?)?;
+        Ok(Self { scale, shift })
+    }
+}
+
+impl Conv2d {
+    /// `weight` is [outputs, channels of a group, kernel, kernel], as checkpoints store it. The norm behind it
+    /// becomes a part of it.
+    pub fn new(
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        norm: Option<&FixedNorm>,
+        window: Window,
+        groups: usize,
+        activation: Option<Activation>,
+    ) -> Result<Self> {
+        let (outputs, inputs, high, wide) = weight.dims4()?;
+        let kernel = window.kernel;
+        let possible = groups > 0 && outputs.is_multiple_of(groups) && window.stride > 0;
+        if !possible || (high, wide) != (kernel, kernel) || kernel == 0 {
+            return Err(Error::CorruptModel(format!(
+                "a convolution of the shape {:?} can't have {groups} groups, a kernel of {kernel} and a stride of {}",
+                weight.dims(),
+                window.stride
+            )));
+        }
+        let (weight, bias) = folded(weight, bias, norm)?;
+        let weight = if inputs == 1 && groups == outputs && groups > 1 {
+            let taps = weight.reshape((outputs, kernel * kernel))?.t()?;
+            let taps = (0..kernel * kernel).map(|tap| Ok(taps.get(tap)?.contiguous()?));
+            Weight::Channels(taps.collect::<Result<_>>()?, bias)
+        } else {
+            // Windows are laid out place by place.
+            let matrix = weight.permute((0, 2, 3, 1))?.contiguous()?;
+            let matrix = matrix.reshape((outputs, kernel * kernel * inputs))?;
+            let rows = outputs / groups;
+            let group = |number: usize| -> Result<Linear> {
+                let part = |x: &Tensor| x.narrow(0, number * rows, rows)?.contiguous();
+                Linear::new(part(&matrix)?, bias.as_ref().map(part).transpose()?)
+            };
+            Weight::Groups((0..groups).map(group).collect::<Result<_>>()?)
+        };
+        Ok(Self {
+            weight,
+            inputs: inputs * groups,
+            window,
+            activation,
+        })
+    }
+
+    pub fn outputs(&self) -> usize {
+        match &self.weight {
+            Weight::Groups(groups) => groups.iter().map(Linear::outputs).sum(),
+            Weight::Channels(..) => self.inputs,
+        }
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        match &self.weight {
+            Weight::Groups(groups) => groups
+                .iter()
+                .try_for_each(|group| inventory.add_linear(group)),
+            Weight::Channels(taps, bias) => {
+                taps.iter()
+                    .chain(bias)
+                    .for_each(|tensor| inventory.add_tensor(tensor));
+                Ok(())
+            }
+        }
+    }
+
+    pub fn forward(&self, map: &FeatureMap) -> Result<FeatureMap> {
+        let size = (self.window.count(map.height), self.window.count(map.width));
+        let channels = map.channels()?;
+        if channels != self.inputs || size.0 * size.1 == 0 {
+            return Err(Error::InvalidInput(format!(
+                "a convolution of {} channels and a kernel of {} can't read a map of {}x{} places with {channels} \
+                 channels: the image is too small, or its preprocessor_config.json belongs to another model",
+                self.inputs, self.window.kernel, map.height, map.width
+            )));
+        }
+        let rows = match &self.weight {
+            Weight::Groups(groups) => self.products(map, groups, size.0 * size.1)?,
+            Weight::Channels(taps, bias) => {
+                let sum = self.sums(map, taps, bias.as_ref(), size.0 * size.1)?;
+                match self.activation {
+                    Some(activation) => kernels::activate(&sum, activation)?,
+                    None => sum,
+                }
+            }
+        };
+        FeatureMap::new(rows, size)
+    }
+
+    fn products(&self, map: &FeatureMap, groups: &[Linear], count: usize) -> Result<Tensor> {
+        let epilogue = Epilogue {
+            activation: self.activation,
+            ..Epilogue::default()
+        };
+        let window = &self.window;
+        let whole = (window.kernel, window.stride, window.padding) == (1, 1, 0);
+        if let ([only], true) = (groups, whole) {
+            return only.forward_with(&map.rows.contiguous()?, &epilogue);
+        }
+        let places = window.kernel * window.kernel;
+        let most = (MOST_ELEMENTS / (places * self.inputs)).max(1);
+        let outside = (map.height * map.width) as u32;
+        let mut parts = Vec::new();
+        let mut done = 0;
+        while done < count {
+            let part = most.min(count - done);
+            let rows = window.rows(map, done..done + part, outside);
+            let seen = map.picked(rows, 0.0)?;
+            parts.push(self.grouped(&seen, groups, part, &epilogue)?);
+            done += part;
+        }
+        joined(parts, 0)
+    }
+
+    /// `seen` is [windows · places, channels].
+    fn grouped(
+        &self,
+        seen: &Tensor,
+        groups: &[Linear],
+        count: usize,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<Tensor> {
+        let places = self.window.kernel * self.window.kernel;
+        let width = self.inputs / groups.len();
+        let products = groups.iter().enumerate().map(|(number, group)| {
+            let channels = match groups.len() {
+                1 => seen.clone(),
+                _ => seen.narrow(1, number * width, width)?.contiguous()?,
+            };
+            group.forward_with(&channels.reshape((count, places * width))?, epilogue)
+        });
+        joined(products.collect::<Result<_>>()?, 1)
+    }
+
+    fn sums(
+        &self,
+        map: &FeatureMap,
+        taps: &[Tensor],
+        bias: Option<&Tensor>,
+        count: usize,
+    ) -> Result<Tensor> {
+        let outside = (map.height * map.width) as u32;
+        let places = self.window.rows(map, 0..count, outside);
+        let mut sum: Option<Tensor> = None;
+        for (number, tap) in taps.iter().enumerate() {
+            let rows = places.iter().skip(number).step_by(taps.len());
+            let seen = map.picked(rows.copied().collect(), 0.0)?;
+            let part = elementwise::multiply(&seen, tap)?;
+            sum = Some(match sum {
+                Some(sum) => elementwise::add(&sum, &part)?,
+                None => part,
+            });
+        }
+        let sum = sum.ok_or_else(|| Error::Internal("a convolution without a kernel".into()))?;
+        match bias {
+            Some(bias) => elementwise::add(&sum, bias),
+            None => Ok(sum),
+        }
+    }
+}
+
+/// A weight and a bias that do what a norm behind them did. In f32: products of 16 bits lose digits.
+fn folded(
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    norm: Option<&FixedNorm>,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let Some(FixedNorm { scale, shift }) = norm else {
+        return Ok((weight.clone(), bias.cloned()));
+    };
+    let dtype = weight.dtype();
+    let outputs = weight.dim(0)?;
+    if scale.dims() != [outputs] || shift.dims() != [outputs] {
+        return Err(Error::CorruptModel(format!(
+            "a norm of the shape {:?} stands behind a convolution of the shape {:?}",
+            scale.dims(),
+            weight.dims()
+        )));
+    }
+    let scaled = weight.to_dtype(DType::F32)?;
+    let scaled = scaled.broadcast_mul(&scale.reshape((outputs, 1, 1, 1))?)?;
+    let shift = match bias {
+        Some(bias) => (shift + (bias.to_dtype(DType::F32)? * scale)?)?,
+        None => shift.clone(),
+    };
+    Ok((scaled.to_dtype(dtype)?, Some(shift.to_dtype(dtype)?)))
+}
+
+fn joined(mut parts: Vec<Tensor>, dimension: usize) -> Result<Tensor> {
+    if parts.len() == 1 {
+        return Ok(parts.remove(0));
+    }
+    Ok(Tensor::cat(&parts, dimension)?.contiguous()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    fn numbers(shape: &[usize], seed: usize) -> Tensor {
+        let count: usize = shape.iter().product();
+        let values: Vec<f32> = (0..count)
+            .map(|at| ((at * 37 + seed * 11) % 23) as f32 / 23.0 - 0.5)
+            .collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    }
+
+    fn close(a: &Tensor, b: &Tensor) {
+        assert_eq!(a.dims(), b.dims());
+        let (a, b): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (a.to_vec2().unwrap(), b.to_vec2().unwrap());
+        for (a, b) in a.iter().flatten().zip(b.iter().flatten()) {
+            assert!((a - b).abs() < 1e-5, "{a} {b}");
+        }
+    }
+
+    /// [places, channels] of [1, channels, height, width].
+    fn rows(map: &Tensor) -> Tensor {
+        let rows = map.squeeze(0).unwrap().flatten_from(1).unwrap();
+        rows.t().unwrap().contiguous().unwrap()
+    }
+
+    #[test]
+    fn windows_and_products_equal_the_convolution() {
+        for (size, channels, outputs, kernel, stride, padding, groups) in [
+            ((7, 6), 3, 4, 3, 1, 1, 1),
+            ((7, 6), 3, 4, 3, 2, 1, 1),
+            ((9, 9), 3, 5, 7, 2, 3, 1),
+            ((5, 4), 6, 6, 5, 1, 2, 6),
+            ((5, 5), 4, 8, 3, 2, 1, 2),
+            ((4, 4), 3, 2, 1, 2, 0, 1),
+        ] {
+            let weight = numbers(&[outputs, channels / groups, kernel, kernel], 1);
+            let [gain, bias, mean] = [2, 3, 4].map(|seed| numbers(&[outputs], seed));
+            let variance = (numbers(&[outputs], 5) + 1.0).unwrap();
+            let norm = FixedNorm::new([&gain, &bias, &mean, &variance], 1e-5).unwrap();
+            let x = numbers(&[1, channels, size.0, size.1], 6);
+            let window = Window::new(kernel, stride, padding);
+            let ours = Conv2d::new(&weight, Some(&bias), Some(&norm), window, groups, None);
+            let map = FeatureMap::new(rows(&x), size).unwrap();
+            let found = ours.unwrap().forward(&map).unwrap();
+            let wanted = x.conv2d(&weight, padding, stride, 1, groups).unwrap();
+            assert_eq!(
+                found.size(),
+                (wanted.dim(2).unwrap(), wanted.dim(3).unwrap())
+            );
+            let wanted = rows(&wanted).broadcast_add(&bias).unwrap();
+            let wanted = wanted.broadcast_mul(&norm.scale).unwrap();
+            close(&found.rows, &wanted.broadcast_add(&norm.shift).unwrap());
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Channels at the places of a grid.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::elementwise;
+use crate::{Error, Result};
+use formats::image::{View, CHANNELS};
+
+#[derive(Clone, Debug)]
+pub struct FeatureMap {
+    /// [height · width, channels], row by row from the top.
+    pub rows: Tensor,
+    pub height: usize,
+    pub width: usize,
+}
+
+/// What becomes of the places under a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    Max,
+    Mean,
+}
+
+/// A square window that moves over a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub kernel: usize,
+    pub stride: usize,
+    /// On every side.
+    pub padding: usize,
+    /// Whether a window that reaches beyond the end counts.
+    pub beyond: bool,
+}
+
+impl Window {
+    pub fn new(kernel: usize, stride: usize, padding: usize) -> Self {
+        Self {
+            kernel,
+            stride,
+            padding,
+            beyond: false,
+        }
+    }
+
+    /// How many windows there are over so many places.
+    pub fn count(&self, places: usize) -> usize {
+        let padded = places + 2 * self.padding;
+        let Some(room) = padded.checked_sub(self.kernel) else {
+            return usize::from(self.beyond && places > 0);
+        };
+        if self.beyond {
+            let count = room.div_ceil(self.stride) + 1;
+            // The last one must begin on the map.
+            let begins = (count - 1) * self.stride < places + self.padding;
+            count - usize::from(!begins)
+        } else {
+            room / self.stride + 1
+        }
+    }
+
+    /// For each window of `windows` (counted row by row), the row of each of its places; `outside` where
+    /// that is not on the map.
+    pub fn rows(
+        &self,
+        map: &FeatureMap,
+        windows: std::ops::Range<usize>,
+        outside: u32,
+    ) -> Vec<u32> {
+        let across = self.count(map.width).max(1);
+        let mut rows = Vec::with_capacity(windows.len() * self.kernel * self.kernel);
+        for window in windows {
+            let (top, left) = (window / across * self.stride, window % across * self.stride);
+            for y in top..top + self.kernel {
+                for x in left..left + self.kernel {
+                    let place = (y.checked_sub(self.padding), x.checked_sub(self.padding));
+                    rows.push(match place {
+                        (Some(y), Some(x)) if y < map.height && x < map.width => {
+                            (y * map.width + x) as u32
+                        }
+                        _ => outside,
+                    });
+                }
+            }
+        }
+        rows
+    }
+}
+
+/// For each of `to` places the two of `from` that it lies between, and how near it is to the second.
+pub fn between(from: usize, to: usize) -> Vec<(usize, usize, f32)> {
+    let scale = from as f32 / to as f32;
+    let last = from.saturating_sub(1);
+    let place = |at: usize| {
+        let centre = (scale * (at as f32 + 0.5) - 0.5).max(0.0);
+        let first = (centre as usize).min(last);
+        (first, (first + 1).min(last), centre - first as f32)
+    };
+    (0..to).map(place).collect()
+}
+
+impl FeatureMap {
+    pub fn new(rows: Tensor, (height, width): (usize, usize)) -> Result<Self> {
+        if rows.dims().first() != Some(&(height * width)) || rows.rank() != 2 {
+            return Err(Error::Internal(format!(
+                "rows {:?} are not the places of a map of {height}x{width}",
+                rows.dims()
+            )));
+        }
+        Ok(Self {
+            rows,
+            height,
+            width,
+        })
+    }
+
+    /// The red, green and blue of a picture.
+    pub fn of_view(view: &View, (device, dtype): (&Device, DType)) -> Result<Self> {
+        let places = view.width * view.height;
+        let planes = Tensor::from_slice(&view.values, (CHANNELS, places), &Device::Cpu)?;
+        let rows = planes.t()?.contiguous()?.to_device(device)?;
+        Self::new(rows.to_dtype(dtype)?, (view.height, view.width))
+    }
+
+    pub fn size(&self) -> (usize, usize) {
+        (self.height, self.width)
+    }
+
+    pub fn channels(&self) -> Result<usize> {
+        Ok(self.rows.dim(1)?)
+    }
+
+    /// Other rows for the same places.
+    pub fn with(&self, rows: Tensor) -> Result<Self> {
+        Self::new(rows, self.size())
+    }
+
+    /// The sum of two maps of one size.
+    pub fn add(&self, other: &Self) -> Result<Self> {
+        self.check_size(other)?;
+        self.with(elementwise::add(&self.rows, &other.rows)?)
+    }
+
+    /// scale · x + shift.
+    pub fn affine(&self, scale: f32, shift: f32) -> Result<Self> {
+        let shift = Tensor::new(shift, self.rows.device())?.to_dtype(self.rows.dtype())?;
+        let scaled = elementwise::scale(&self.rows, scale)?;
+        self.with(elementwise::add(&scaled, &shift)?)
+    }
+
+    pub fn activated(&self, activation: kernels::Activation) -> Result<Self> {
+        self.with(kernels::activate(&self.rows, activation)?)
+    }
+
+    /// The channels of several maps of one size side by side.
+    pub fn join(maps: &[Self]) -> Result<Self> {
+        let first = maps
+            .first()
+            .ok_or_else(|| Error::Internal("no maps to join".into()))?;
+        maps.iter().try_for_each(|map| first.check_size(map))?;
+        let rows: Vec<_> = maps.iter().map(|map| &map.rows).collect();
+        first.with(Tensor::cat(&rows, 1)?.contiguous()?)
+    }
+
+    pub fn narrow(&self, start: usize, count: usize) -> Result<Self> {
+        let rows = self.rows.narrow(1, start, count)?;
+        self.with(rows.contiguous()?)
+    }
+
+    fn check_size(&self, other: &Self) -> Result<()> {
+        if self.size() == other.size() {
+            return Ok(());
+        }
+        Err(Error::InvalidInput(format!(
+            "the image became maps of {:?} and {:?} places, which do not fit each other: its preprocessor_config.json \
+             belongs to another model",
+            self.size(),
+            other.size()
+        )))
+    }
+
+    /// With zeros to the right and below.
+    pub fn padded(&self, right: usize, below: usize) -> Result<Self> {
+        let (height, width) = (self.height + below, self.width + right);
+        let outside = self.height * self.width;
+        let mut rows = Vec::with_capacity(height * width);
+        for y in 0..height {
+            for x in 0..width {
+                let inside = y < self.height && x < self.width;
+                rows.push(if inside { y * self.width + x } else { outside } as u32);
+            }
+        }
+        Self::new(self.picked(rows, 0.0)?, (height, width))
+    }
+
+    /// Every place twice as wide and as high.
+    pub fn doubled(&self) -> Result<Self> {
+        let (height, width) = (2 * self.height, 2 * self.width);
+        let place = |at: usize| (at / width / 2 * self.width + at % width / 2) as u32;
+        let rows: Vec<u32> = (0..height * width).map(place).collect();
+        Self::new(self.picked(rows, 0.0)?, (height, width))
+    }
+
+    /// Of another size: new places are means of those around (`align_corners` false).
+    pub fn stretched(&self, (height, width): (usize, usize)) -> Result<Self> {
+        if self.size() == (height, width) {
+            return Ok(self.clone());
+        }
+        let (across, down) = (between(self.width, width), between(self.height, height));
+        let mut rows = [const { Vec::new() }; 4];
+        let mut parts = [const { Vec::<f32>::new() }; 4];
+        for &(top, below, lower) in &down {
+            for &(left, right, later) in &across {
+                let corners = [
+                    (top, left, (1.0 - lower) * (1.0 - later)),
+                    (top, right, (1.0 - lower) * later),
+                    (below, left, lower * (1.0 - later)),
+                    (below, right, lower * later),
+                ];
+                for (corner, (y, x, part)) in corners.into_iter().enumerate() {
+                    rows[corner].push((y * self.width + x) as u32);
+                    parts[corner].push(part);
+                }
+            }
+        }
+        let mut sum: Option<Tensor> = None;
+        for (rows, parts) in rows.into_iter().zip(parts) {
+            let parts = Tensor::from_vec(parts, (height * width, 1), self.rows.device())?;
+            let parts = parts.to_dtype(self.rows.dtype())?;
+            let seen = elementwise::multiply(&self.picked(rows, 0.0)?, &parts)?;
+            sum = Some(match sum {
+                Some(sum) => elementwise::add(&sum, &seen)?,
+                None => seen,
+            });
+        }
+        let rows = sum.ok_or_else(|| Error::Internal("a place without corners".into()))?;
+        Self::new(rows, (height, width))
+    }
+
+    /// Rows by number; the one behind the last is filled.
+    pub fn picked(&self, rows: Vec<u32>, filling: f64) -> Result<Tensor> {
+        let outside = (self.height * self.width) as u32;
+        let device = self.rows.device();
+        let source = if rows.contains(&outside) {
+            let filled = Tensor::full(filling as f32, (1, self.channels()?), device)?;
+            let filled = filled.to_dtype(self.rows.dtype())?;
+            Tensor::cat(&[&self.rows, &filled], 0)?
+        } else {
+            self.rows.contiguous()?
+        };
+        let count = rows.len();
+        Ok(source.index_select(&Tensor::from_vec(rows, count, device)?, 0)?)
+    }
+
+    /// The largest or the mean of what each window sees.
+    pub fn pooled(&self, window: Window, pooling: Pooling) -> Result<Self> {
+        let (height, width) = (window.count(self.height), window.count(self.width));
+        let outside = (self.height * self.width) as u32;
+        let places = window.rows(self, 0..height * width, outside);
+        let size = window.kernel * window.kernel;
+        let mut result: Option<Tensor> = None;
+        for tap in 0..size {
+            let rows: Vec<u32> = places.iter().skip(tap).step_by(size).copied().collect();
+            let seen = match pooling {
+                Pooling::Max => self.picked(rows, f64::from(f32::MIN))?,
+                Pooling::Mean => self.picked(rows, 0.0)?,
+            };
+            result = Some(match (result, pooling) {
+                (None, _) => seen,
+                (Some(most), Pooling::Max) => most.maximum(&seen)?,
+                (Some(sum), Pooling::Mean) => elementwise::add(&sum, &seen)?,
+            });
+        }
+        let rows = result.ok_or_else(|| Error::Internal("a window without places".into()))?;
+        let rows = match pooling {
+            Pooling::Max => rows,
+            Pooling::Mean => {
+                // Only places on the map count.
+                let counts: Vec<f32> = places
+                    .chunks(size)
+                    .map(|seen| seen.iter().filter(|&&row| row != outside).count())
+                    .map(|count| 1.0 / count.max(1) as f32)
+                    .collect();
+                let counts = Tensor::from_vec(counts, (height * width, 1), rows.device())?;
+                elementwise::multiply(&rows, &counts.to_dtype(rows.dtype())?)?
+            }
+        };
+        Self::new(rows, (height, width))
+    }
+
+    /// The mean of all places: [channels].
+    pub fn mean(&self) -> Result<Tensor> {
+        let end = (self.height * self.width) as u32;
+        let mean = kernels::mean_pool(&self.rows.contiguous()?, &[0, end])?;
+        Ok(mean.squeeze(0)?.to_dtype(self.rows.dtype())?)
+    }
+}

@@ -1,0 +1,162 @@
+//! Things in pictures: what they are, and the boxes around them.
+
+use std::sync::Arc;
+
+use crate::models::detection::{Detector, Predictions, Scoring};
+use crate::{CancelToken, Result};
+use base::runtime::threads;
+use formats::files::model_files::ModelFiles;
+use formats::image::{Image, Processor};
+
+use super::image_models::required_config;
+use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use super::vision::{self, Picture};
+
+pub struct DetectModel {
+    detector: Detector,
+    processor: Processor,
+    labels: Vec<String>,
+    info: ModelInfo,
+}
+
+/// A thing in a picture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Detection {
+    /// Its place among the labels.
+    pub label: usize,
+    pub score: f32,
+    /// Left, top, right and bottom in pixels.
+    pub corners: [f32; 4],
+}
+
+impl DetectModel {
+    pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
+        let checkpoint = Checkpoint::open(files, options, cancel)?;
+        let config = required_config(&checkpoint)?;
+        let place = (&checkpoint.opened, checkpoint.dtype);
+        let source = checkpoint.source.as_ref();
+        let detector = Detector::load(config, source, place, checkpoint.int8, cancel)?;
+        let classes = detector.classes();
+        let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
+        let labels = labels.unwrap_or_else(|| {
+            let name = |number| format!("LABEL_{number}");
+            (0..classes).map(name).collect()
+        });
+        let info = ModelInfo {
+            architecture: checkpoint.architecture()?,
+            family: detector.family().to_owned(),
+            parameters: checkpoint.parameters(),
+            hidden_size: detector.hidden_size(),
+            layers: detector.layer_count(),
+            attention_heads: config
+                .opt_usize(["decoder_attention_heads", "num_attention_heads"])?
+                .unwrap_or(0),
+            vocabulary: 0,
+            max_length: usize::MAX,
+            device: checkpoint.device,
+            dtype: checkpoint.dtype,
+            int8: checkpoint.int8,
+            files: checkpoint.source.files(),
+            inventory: detector.inventory()?,
+            verified: options.verifies(),
+        };
+        Ok(Self {
+            processor: vision::processor(files, None, cancel)?,
+            detector,
+            labels,
+            info,
+        })
+    }
+
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// The things of each picture whose score is above the threshold, best first. `first` is what errors call the
+    /// first picture.
+    pub fn detect(
+        &self,
+        pictures: &[Picture],
+        threshold: f32,
+        first: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Vec<Detection>>> {
+        let single = pictures.len() == 1 && first == 0;
+        let mut found = Vec::with_capacity(pictures.len());
+        for (index, picture) in pictures.iter().enumerate() {
+            cancel.check()?;
+            let predicted = self.predict(picture, cancel);
+            let (image, predictions) =
+                predicted.map_err(|error| vision::named(error, first + index, single))?;
+            found.push(self.things(&predictions, &image, threshold));
+        }
+        Ok(found)
+    }
+
+    /// What the model says of a picture, before anything is chosen.
+    pub fn predict(
+        &self,
+        picture: &Picture,
+        cancel: &CancelToken,
+    ) -> Result<(Arc<Image>, Predictions)> {
+        let image = picture.decode()?;
+        let view = self.processor.process(&image, cancel)?;
+        let predictions = threads::install(|| self.detector.forward(&view, cancel))??;
+        self.info.check_numbers(&predictions.logits)?;
+        self.info.check_numbers(&predictions.boxes.concat())?;
+        Ok((image, predictions))
+    }
+
+    fn things(&self, predictions: &Predictions, image: &Image, threshold: f32) -> Vec<Detection> {
+        let scored = match self.detector.scoring() {
+            Scoring::Exclusive => exclusive(predictions),
+            Scoring::Independent => independent(predictions),
+        };
+        let (width, height) = (image.width() as f32, image.height() as f32);
+        let above = scored.into_iter().filter(|&(score, ..)| score > threshold);
+        let things = above.filter_map(|(score, guess, label)| {
+            let [x, y, wide, high] = *predictions.boxes.get(guess)?;
+            Some(Detection {
+                label,
+                score,
+                corners: [
+                    (x - 0.5 * wide) * width,
+                    (y - 0.5 * high) * height,
+                    (x + 0.5 * wide) * width,
+                    (y + 0.5 * high) * height,
+                ],
+            })
+        });
+        let mut things: Vec<_> = things.collect();
+        things.sort_by(|a, b| b.score.total_cmp(&a.score));
+        things
+    }
+}
+
+/// Score, guess and label of each guess.
+fn exclusive(predictions: &Predictions) -> Vec<(f32, usize, usize)> {
+    let rows = predictions.logits.chunks_exact(predictions.classes.max(1));
+    let best = rows.enumerate().filter_map(|(guess, row)| {
+        let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f32 = row.iter().map(|logit| (logit - most).exp()).sum();
+        // The last one stands for nothing.
+        let things = row.iter().take(row.len() - 1).enumerate();
+        let (label, logit) = things.reduce(|a, b| if b.1 > a.1 { b } else { a })?;
+        Some(((logit - most).exp() / sum, guess, label))
+    });
+    best.collect()
+}
+
+/// The best of all guesses and labels, as many as there are guesses.
+fn independent(predictions: &Predictions) -> Vec<(f32, usize, usize)> {
+    let classes = predictions.classes.max(1);
+    let mut order: Vec<(f32, usize)> = predictions.logits.iter().copied().zip(0..).collect();
+    order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let best = order.into_iter().take(predictions.boxes.len());
+    best.map(|(logit, at)| (1.0 / (1.0 + (-logit).exp()), at / classes, at % classes))
+        .collect()
+}

@@ -1,0 +1,172 @@
+//! What image processors do where their files do not say.
+
+use super::resample::Filter;
+use super::size::Target;
+use super::CHANNELS;
+
+const CLIP_MEAN: [f64; CHANNELS] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
+const CLIP_DEVIATION: [f64; CHANNELS] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
+const IMAGENET_MEAN: [f64; CHANNELS] = [0.485, 0.456, 0.406];
+const IMAGENET_DEVIATION: [f64; CHANNELS] = [0.229, 0.224, 0.225];
+const HALF: [f64; CHANNELS] = [0.5; CHANNELS];
+
+/// What a processor does where its file does not say.
+pub(super) struct Usual {
+    pub target: Target,
+    /// What a lone number as size means.
+    pub square: bool,
+    pub crop: Option<usize>,
+    pub filter: Filter,
+    pub mean: [f64; CHANNELS],
+    pub deviation: [f64; CHANNELS],
+    pub squares: bool,
+    pub normalizes: bool,
+}
+
+impl Usual {
+    const CLIP: Self = Self {
+        target: Target::Shortest(224),
+        square: false,
+        crop: Some(224),
+        filter: Filter::Bicubic,
+        mean: CLIP_MEAN,
+        deviation: CLIP_DEVIATION,
+        squares: false,
+        normalizes: true,
+    };
+
+    const VIT: Self = Self {
+        target: Target::Exact {
+            width: 224,
+            height: 224,
+        },
+        square: true,
+        crop: None,
+        filter: Filter::Bilinear,
+        mean: HALF,
+        deviation: HALF,
+        squares: false,
+        normalizes: true,
+    };
+
+    const SIGLIP: Self = Self {
+        filter: Filter::Bicubic,
+        ..Self::VIT
+    };
+
+    const DEIT: Self = Self {
+        target: Target::Exact {
+            width: 256,
+            height: 256,
+        },
+        crop: Some(224),
+        filter: Filter::Bicubic,
+        mean: IMAGENET_MEAN,
+        deviation: IMAGENET_DEVIATION,
+        ..Self::VIT
+    };
+
+    const DETR: Self = Self {
+        target: Target::ShortestWithin(800, 1333),
+        square: false,
+        mean: IMAGENET_MEAN,
+        deviation: IMAGENET_DEVIATION,
+        ..Self::VIT
+    };
+
+    const RT_DETR: Self = Self {
+        target: Target::Exact {
+            width: 640,
+            height: 640,
+        },
+        normalizes: false,
+        ..Self::DETR
+    };
+
+    const SEGFORMER: Self = Self {
+        target: Target::Exact {
+            width: 512,
+            height: 512,
+        },
+        mean: IMAGENET_MEAN,
+        deviation: IMAGENET_DEVIATION,
+        ..Self::VIT
+    };
+
+    const CONVNEXT: Self = Self {
+        target: Target::Shortest(384),
+        square: false,
+        filter: Filter::Bicubic,
+        ..Self::VIT
+    };
+
+    const QWEN: Self = Self {
+        target: Target::Pixels {
+            factor: 28,
+            least: 56 * 56,
+            most: 28 * 28 * 1280,
+        },
+        crop: None,
+        ..Self::CLIP
+    };
+
+    const IDEFICS: Self = Self {
+        target: Target::Longest(4 * 364),
+        filter: Filter::Lanczos,
+        ..Self::VIT
+    };
+
+    const LLAVA_NEXT: Self = Self {
+        target: Target::Shortest(336),
+        crop: Some(336),
+        ..Self::CLIP
+    };
+
+    const PIXTRAL: Self = Self {
+        target: Target::WholePatches {
+            longest: 1024,
+            patch: 16,
+        },
+        crop: None,
+        ..Self::CLIP
+    };
+
+    const JANUS: Self = Self {
+        target: Target::LongestFrom {
+            longest: 384,
+            least: 14,
+        },
+        crop: None,
+        ..Self::CLIP
+    };
+
+    const GOT_OCR2: Self = Self {
+        target: Target::Exact {
+            width: 384,
+            height: 384,
+        },
+        square: true,
+        crop: None,
+        ..Self::CLIP
+    };
+
+    pub fn of(kind: &str) -> Option<Self> {
+        Some(match kind {
+            "CLIP" | "Bit" | "Llava" => Self::CLIP,
+            "LlavaNext" => Self::LLAVA_NEXT,
+            "ViT" | "Siglip2" | "Gemma3" => Self::VIT,
+            "Siglip" => Self::SIGLIP,
+            "Idefics3" | "SmolVLM" => Self::IDEFICS,
+            "Qwen2VL" | "Qwen2_5_VL" => Self::QWEN,
+            "DeiT" => Self::DEIT,
+            "Detr" | "ConditionalDetr" | "DeformableDetr" | "Yolos" => Self::DETR,
+            "RTDetr" => Self::RT_DETR,
+            "Segformer" => Self::SEGFORMER,
+            "ConvNext" => Self::CONVNEXT,
+            "Pixtral" => Self::PIXTRAL,
+            "GotOcr2" => Self::GOT_OCR2,
+            "Janus" | "DeepseekVL" => Self::JANUS,
+            _ => return None,
+        })
+    }
+}

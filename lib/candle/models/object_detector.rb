@@ -1,0 +1,51 @@
+# frozen_string_literal: true
+
+Candle::Native.complete(:ObjectDetector)
+
+module Candle
+  # Things in images and the boxes around them: DETR, Table Transformer, YOLOS, RT-DETR, RT-DETRv2 and D-FINE.
+  #
+  # @example
+  #   detector = Candle::ObjectDetector.from_pretrained("spec/fixtures/tiny/yolos")
+  #   found = detector.detect("spec/fixtures/images/photo.png", threshold: 0.2)
+  #   found.first.keys # => [:label, :score, :box]
+  #   found.first[:box].keys # => [:xmin, :ymin, :xmax, :ymax]
+  #   Candle::Image.open("spec/fixtures/images/photo.png").draw_boxes(found).size # => [88, 66]
+  class ObjectDetector
+    include Model
+    extend ImageLoading
+
+    # @param input [String, Pathname, IO, Image, Array] an image or several
+    # @param labels [Array<String>, nil] only things with these labels; nil is all
+    # @param threshold [Float] things whose score is not above it are left out
+    # @return [Array<Hash>, Array<Array<Hash>>] `{label:, score:, box: {xmin:, ymin:, xmax:, ymax:}}`, best first, boxes
+    #   in pixels of the image; they may reach beyond it. One list for an image, one per image for an Array
+    # @raise [InvalidInputError] for what isn't an image, naming its index
+    # @raise [ArgumentError] for labels that the model does not have, and a threshold outside of 0..1
+    def detect(input, labels: nil, threshold: 0.5)
+      images, single = Image.inputs(input)
+      wanted = Arguments.known_labels(labels, self.labels)
+      threshold = Arguments.fraction(threshold, "threshold")
+      lists = _detect(images, threshold).map do |things|
+        things = things.map { |label, score, corners| thing(label, score, corners) }
+        wanted ? things.select { |thing| wanted.include?(thing[:label]) } : things
+      end
+      single ? lists.first : lists
+    end
+
+    # @return [Array<String>] in the order of the model's classes
+    def labels
+      looked_up(:labels) { _labels.freeze }
+    end
+
+    private
+
+    def thing(label, score, corners)
+      { label: labels.fetch(label), score: score, box: %i[xmin ymin xmax ymax].zip(corners).to_h }
+    end
+
+    def prove
+      detect(Image::BLANK)
+    end
+  end
+end
