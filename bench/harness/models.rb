@@ -45,6 +45,18 @@ module Bench
       made(target) { run(File.join(BENCH, "quantize.py"), gguf_path(GIVEN_TYPE), type, target) }
     end
 
+    # @param kind [String] "hybrid" or "attention"
+    # @return [String] a language model of seeded weights as Q8_0, with the vocabulary of the real one
+    def seeded(kind)
+      target = File.join(directory("models"), "seeded-#{kind}.Q8_0.gguf")
+      made(target) do
+        whole = target.sub("Q8_0", "F16")
+        run(File.join(BENCH, "make_hybrid.py"), gguf_path(GIVEN_TYPE), kind, whole)
+        run(File.join(BENCH, "quantize.py"), whole, "Q8_0", target)
+        FileUtils.rm_f(whole)
+      end
+    end
+
     # @return [Boolean] whether that file is there already
     def gguf?(type)
       File.exist?(gguf_path(type))

@@ -37,8 +37,8 @@ module Bench
     # @return [Array<Case, FreshCase>]
     def cases
       languages = types.flat_map { |type| generation(type) }
-      [*embeddings, *latency, *concurrency, reranking, ner, *writing, *languages, *together, *settings, *overhead,
-       *processes]
+      [*embeddings, *latency, *concurrency, reranking, ner, *writing, *languages, *hybrids, *together, *settings,
+       *overhead, *processes]
     end
 
     # @param wanted [Array<String>] names of cases or groups; none is all
@@ -221,6 +221,29 @@ module Bench
       peers.map! { |worker| Participant.new(worker: worker, task: task, model: model, check: check) }
       Case.new(name: "#{type.downcase}_#{task}", group: "llm", title: "#{type} #{title}", rounds: rounds(5),
                participants: [Participant.new(worker: OURS, task: task, model: model), *peers], **rest)
+    end
+
+    # Layers that keep states, beside llama.cpp on the same file and beside attention with as many bytes of weights.
+    def hybrids
+      model = ->(kind) { { kind: "llm", path: -> { Models.seeded(kind) }, dtype: nil } }
+      part = lambda do |worker, task, kind = "hybrid", **rest|
+        Participant.new(worker: worker, task: task, model: model.call(kind), **rest)
+      end
+      logprobs = { measure: :logprobs, ours: "logprobs", theirs: "logprobs", within: ROUNDING }
+      greedy = { measure: :greedy, ours: "likeliest", theirs: "likeliest", within: 2 * ROUNDING }
+      # Two models say different things.
+      any = { measure: :agreement, at_least: 0.0 }
+      [Case.new(name: "hybrid_prefill", group: "hybrid", title: "Mamba-2 hybrid, Q8_0, prefill of 256",
+                unit: "tokens/s", amount: :tokens, input: @inputs[:story], rounds: rounds(5),
+                target: Target.new(ratio: 1.0),
+                participants: [part.call(OURS, "prefill"), part.call(LLAMA, "prefill", check: logprobs)]),
+       Case.new(name: "hybrid_decode", group: "hybrid", title: "Mamba-2 hybrid, Q8_0, decode of 96", unit: "tokens/s",
+                input: @inputs[:opening], rounds: rounds(5), target: Target.new(ratio: 1.0),
+                participants: [part.call(OURS, "decode"), part.call(LLAMA, "decode", check: greedy)]),
+       Case.new(name: "hybrid_beside_attention", group: "hybrid", title: "decode of 96, as many bytes of attention",
+                unit: "tokens/s", input: @inputs[:opening], rounds: rounds(5), target: Target.new(ratio: 0.87),
+                participants: [part.call(OURS, "decode"),
+                               part.call(OURS, "decode", "attention", label: "our attention model", check: any)])]
     end
 
     # Many texts on one language model.

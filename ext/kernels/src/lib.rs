@@ -20,10 +20,13 @@ mod metal;
 mod ops;
 pub mod packed_weight;
 pub mod paged;
+#[cfg(any(test, feature = "metal", feature = "cuda"))]
+mod parameter_block;
 pub mod recording;
 pub mod reference;
 mod row_kernels;
 pub(crate) mod rows;
+pub mod scan;
 pub mod selftest;
 pub mod tensor;
 mod types;

@@ -22,10 +22,13 @@ module Tasks
         "product" => %w[product],
         "blocks" => %w[blocks],
         "attention" => %w[attention],
-        "heads" => %w[head_product]
+        "heads" => %w[head_product],
+        "scan" => %w[scan],
+        "scan_gates" => %w[scan_gates]
       }.freeze
       # What a source has before it beside `common`, and what a launcher puts behind it.
-      BEFORE = { "activation" => %w[functions], "product" => %w[functions blocks tiles] }.freeze
+      BEFORE = { "activation" => %w[functions], "product" => %w[functions blocks tiles], "scan" => %w[functions],
+                 "scan_gates" => %w[functions] }.freeze
       TILES = %w[FEW_OUTPUTS FEW_SIMDGROUPS FEW_ROWS].map { |name| "constant constexpr uint #{name} = 4;\n" }.join
       INSTANCES = "typedef %<formats>s Formats;\nPRODUCT_KERNELS(any, half)\n"
       FORMAT = /^struct (\w+) \{\n    enum : uint/
@@ -134,6 +137,7 @@ module Tasks
         case subject
         when "product" then format(INSTANCES, formats: "Several<Dense<half>, Q4K, Q8_0>")
         when "attention" then ["1, 1, 1", "8, 5, 8", "32, 32, 32"].map { |blocks| "ATTENTION_KERNELS(#{blocks})\n" }
+        when "scan" then ["MATRIX_KERNEL(REPLACE, 33, 4)\n", "SELECTIVE_KERNEL(16)\n"]
         when "blocks" then texts.last.scan(FORMAT).flatten.map { |format| "TABLE_KERNELS(#{format}, #{format})\n" }
         end
       end

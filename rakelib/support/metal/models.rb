@@ -19,7 +19,8 @@ module Tasks
                   gguf-decoders/llama gemma3-vision qwen2-vl].freeze
       # One seeded checkpoint per mechanism that no tiny checkpoint has.
       MECHANISMS = %w[gpt_oss llama4_text gemma3n_text gemma4_text deepseek_v3 deepseek_v32 diffllama jetmoe apertus
-                      bloom hrm_text longcat_flash].freeze
+                      bloom hrm_text longcat_flash granitemoehybrid qwen3_next kimi_linear mamba recurrent_gemma rwkv
+                      minimax].freeze
 
       # Kernels of candle's that are wrong: the product with Q2_K writes out of bounds, attention needs more threadgroup
       # memory than there is for heads of 256, and sums of 16-bit numbers are added in 16 bits.

@@ -25,7 +25,8 @@ module Tasks
               "activation" => "struct ActivationParameters", "rope" => "struct RopeParameters",
               "pooling" => "struct PoolParameters", "blocks" => "struct BlockParameters",
               "attention" => "struct AttentionParameters", "heads" => "struct HeadParameters",
-              "product" => "struct ProductParameters", "largest" => "struct LargestParameters" }.freeze
+              "product" => "struct ProductParameters", "largest" => "struct LargestParameters",
+              "scan" => "struct ScanParameters", "scan_gates" => "struct GateParameters" }.freeze
 
     BARRIER = "    threadgroup_barrier(mem_flags::mem_threadgroup);\n"
     SUM_BARRIER = "#{BARRIER}    return simd_sum".freeze
@@ -287,7 +288,21 @@ module Tasks
       { name: "tokens beyond the last", file: "heads", subject: "heads",
         from: "token < p.tokens && ", to: "" },
       { name: "columns beyond the last", file: "heads", subject: "heads",
-        from: " && column < p.columns", to: "" }
+        from: " && column < p.columns", to: "" },
+      { name: "the state of another sequence", file: "scan", subject: "scan",
+        from: "ulong(words[3]) * p.slot", to: "ulong(0) * p.slot" },
+      { name: "rows that are not read again", file: "scan", subject: "scan",
+        from: "return r < again ? trail", to: "return false ? trail" },
+      { name: "a copy one row late", file: "scan", subject: "scan",
+        from: "r == s.mark_rows[mark]", to: "r == s.mark_rows[mark] + 1" },
+      { name: "the sum of half of the lanes", file: "scan", subject: "scan", from: "step < 32;", to: "step < 16;" },
+      { name: "values beyond the last", file: "scan", subject: "scan",
+        from: "const bool own = column < p.size;", to: "const bool own = true;" },
+      { name: "keys beyond the last", file: "scan", subject: "scan", from: "min(HELD, KEYS - first)", to: "HELD" },
+      { name: "a state changed by all parts of a convolution", file: "scan", subject: "scan",
+        from: "    if (start > 0) {\n        return;\n    }\n", to: "" },
+      { name: "gates beyond the last", file: "scan_gates", subject: "scan_gates",
+        from: "if (column >= p.width)", to: "if (column > p.width)" }
     ].map { |attributes| Mutant.new(**attributes) }.freeze
   end
 end

@@ -10,6 +10,10 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     arithmetic(Arithmetic::Add, a, b, &CancelToken::new())
 }
 
+pub fn subtract(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    arithmetic(Arithmetic::Sub, a, b, &CancelToken::new())
+}
+
 pub fn multiply(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     arithmetic(Arithmetic::Mul, a, b, &CancelToken::new())
 }

@@ -49,8 +49,8 @@ impl LowRank {
     }
 }
 
-/// The additions to a matrix's output, by rows. Ranges rise and do not overlap, and may end beyond the last row; rows
-/// in none of them get nothing. Without any it holds no memory.
+/// The additions to a matrix's output, by rows. Ranges may end beyond the last row; rows in none of them get nothing,
+/// those in several all of their additions. Without any it holds no memory.
 #[derive(Clone, Debug, Default)]
 pub struct RowUpdates<'a>(Vec<(Range<usize>, &'a RowUpdate)>);
 

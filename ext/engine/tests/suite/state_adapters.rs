@@ -18,8 +18,8 @@ const RANK: usize = 3;
 const SCALE: f32 = 1.5;
 const TOLERANCE: f32 = 1e-4;
 
-/// What of a layer cannot be adapted: experts, routers, blocks that layers share, and the matrix that latent
-/// attention absorbs.
+/// What of a layer cannot be adapted: experts, routers, what layers of a checkpoint add to a block that they share, and
+/// the matrix that latent attention absorbs.
 const LEFT_OUT: &[&str] = &[
     "expert",
     "router",
@@ -28,8 +28,7 @@ const LEFT_OUT: &[&str] = &[
     ".block_sparse_moe.gate.",
     ".mixer.gate.",
     "shared_mlp",
-    "shared_transformer",
-    ".linear.weight",
+    "adapter_list",
     "kv_b_proj",
     "latent_proj",
 ];

@@ -25,6 +25,11 @@ pub const ROWS: Source = Source {
     text: include_str!("rows.cu"),
     for_hopper: false,
 };
+pub const SCAN: Source = Source {
+    name: "scan",
+    text: include_str!("scan.cu"),
+    for_hopper: false,
+};
 pub const ATTENTION: Source = Source {
     name: "attention",
     text: concat!(

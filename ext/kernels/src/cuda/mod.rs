@@ -13,6 +13,8 @@ mod memory;
 mod parameters;
 pub(super) mod product;
 pub(super) mod recording;
+pub(super) mod scan;
+pub(super) mod scan_gates;
 mod staging;
 pub(super) mod store;
 mod tensor_map;

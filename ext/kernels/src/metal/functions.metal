@@ -70,6 +70,14 @@ struct Identity {
     static float apply(float x) { return x; }
 };
 
+// log(1 + exp(x)), for small ones, too.
+static inline float softplus(float x) {
+    const float small = exp(-fabs(x));
+    const float sum = 1.0f + small;
+    const float rest = sum == 1.0f ? small : log(sum) * small / (sum - 1.0f);
+    return (x > 0.0f ? x : 0.0f) + rest;
+}
+
 // By number, as a parameter block names it.
 static inline float activated(float x, uint kind) {
     switch (kind) {

@@ -23,6 +23,10 @@ mod pipelines;
 #[cfg(feature = "metal")]
 pub(super) mod product;
 #[cfg(feature = "metal")]
+pub(super) mod scan;
+#[cfg(feature = "metal")]
+pub(super) mod scan_gates;
+#[cfg(feature = "metal")]
 pub(super) mod store;
 #[cfg(all(feature = "metal", feature = "selftest"))]
 pub mod tuning;

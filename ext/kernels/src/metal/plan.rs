@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use candle_core::{bail, DType, Layout, Result, Tensor};
 
+use crate::parameter_block::parameter_block;
 use crate::rows::Rows;
 use base::quant::BlockType;
 
@@ -13,6 +14,7 @@ pub mod product;
 #[cfg(test)]
 mod tests;
 
+use crate::scan::launch::ScanSource;
 use attention::HeadWidths;
 use product::ProductSource;
 
@@ -82,6 +84,8 @@ pub enum Source {
     Attention(HeadWidths),
     Heads,
     Product(ProductSource),
+    Scan(ScanSource),
+    ScanGates,
 }
 
 impl Source {
@@ -109,8 +113,24 @@ impl Source {
                 return Cow::Owned(text.to_owned() + &instances);
             }
             Source::Product(source) => return Cow::Owned(source.text()),
+            Source::Scan(source) => {
+                let text = with_common!("functions.metal", "scan.metal").to_owned();
+                return Cow::Owned(text + &scan_instances(source));
+            }
+            Source::ScanGates => with_common!("functions.metal", "scan_gates.metal"),
         };
         Cow::Borrowed(text)
+    }
+}
+
+/// What the source of scans ends with.
+fn scan_instances(source: ScanSource) -> String {
+    match source {
+        ScanSource::Matrix { rule, keys, groups } => {
+            format!("MATRIX_KERNEL({}, {keys}, {groups})\n", rule.name())
+        }
+        ScanSource::Selective { kept } => format!("SELECTIVE_KERNEL({kept})\n"),
+        ScanSource::Channels => String::new(),
     }
 }
 
@@ -122,21 +142,6 @@ pub fn kernel_name(kernel: &str, dtype: DType) -> Result<String> {
         other => bail!("{kernel}: the Metal kernels take f32, f16 and bf16, not {other:?}"),
     };
     Ok(format!("{kernel}_{suffix}"))
-}
-
-/// Declares a parameter block and remembers its fields, which a test compares with the Metal source.
-macro_rules! parameter_block {
-    ($(#[$attribute:meta])* $name:ident { $($field:ident: $type:ty,)* }) => {
-        $(#[$attribute])*
-        #[repr(C)]
-        #[derive(Clone, Copy, Debug, PartialEq)]
-        pub struct $name { $(pub $field: $type,)* }
-
-        impl $name {
-            #[cfg(test)]
-            const FIELDS: &'static [(&'static str, &'static str)] = &[$((stringify!($field), stringify!($type)),)*];
-        }
-    };
 }
 
 parameter_block! {

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::data::{self, input, Fill, Input, Placement, Random};
-use super::{decoding, pointwise, Bench};
+use super::{decoding, pointwise, scans, Bench};
 use crate::Result;
 use crate::{reference, Activation, RopeKind, SoftmaxOptions};
 
@@ -25,6 +25,8 @@ pub(super) const ALL: &[(&str, Case)] = &[
     ("largest", decoding::largest),
     ("mean_pool", mean_pool),
     ("l2_normalize", l2_normalize),
+    ("scan", scans::scan),
+    ("scan_gates", scans::scan_gates),
 ];
 
 pub fn names() -> impl Iterator<Item = &'static str> {

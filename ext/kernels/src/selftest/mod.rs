@@ -6,6 +6,7 @@ mod cases;
 mod data;
 mod decoding;
 mod pointwise;
+mod scans;
 
 use candle_core::{DType, Device, Tensor};
 

@@ -78,6 +78,9 @@ pub fn of_layer(layer: &Layer, index: usize, config: &DecoderConfig) -> Vec<Modu
     if let Some(state) = layer.mixer.as_ref().and_then(Mixer::state) {
         modules.extend(state.modules());
     }
+    if let Some(block) = &layer.block {
+        modules.extend(block.modules(config));
+    }
     match &layer.mlp {
         Some(FeedForward::Mlp(mlp)) => modules.extend(of_mlp(mlp, MlpOf::Layer)),
         Some(FeedForward::Experts(experts)) => modules.extend(of_experts(experts)),
@@ -104,7 +107,11 @@ pub fn of_layer(layer: &Layer, index: usize, config: &DecoderConfig) -> Vec<Modu
     modules
 }
 
-fn of_attention(attention: &AttentionLayer, index: usize, config: &DecoderConfig) -> Vec<Module> {
+pub fn of_attention(
+    attention: &AttentionLayer,
+    index: usize,
+    config: &DecoderConfig,
+) -> Vec<Module> {
     let shape = config.attention_shape(index);
     let mut modules = match &attention.qkv {
         Qkv::Plain(qkv) => of_qkv(qkv, attention.gate.as_ref(), &shape, config),
@@ -306,7 +313,7 @@ impl MlpParts {
     }
 }
 
-fn of_mlp(mlp: &MlpLayer, which: MlpOf) -> Vec<Module> {
+pub fn of_mlp(mlp: &MlpLayer, which: MlpOf) -> Vec<Module> {
     let parts = MlpParts::of(which);
     let at = places(&mlp.input, |matrix| Slot::MlpInput(which, matrix));
     let inputs = mlp.input.inputs();

@@ -119,6 +119,12 @@ impl<'a> LayerUpdates<'a> {
         Self(vec![(0..usize::MAX, updates)])
     }
 
+    /// These, and others on top of them.
+    pub fn and(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self
+    }
+
     /// Those of rows that were picked, in rising order.
     pub fn picked(&self, picked: &[u32]) -> Self {
         let before = |row: usize| picked.partition_point(|&own| (own as usize) < row);

@@ -7,12 +7,13 @@ use candle_core::{DType, Device, Tensor};
 
 use super::config::DecoderConfig;
 use super::pool::KvPool;
-use super::states::{SequenceState, StateLayout};
+use super::states::SequenceState;
 use crate::models::rope::{Piece, Place};
 use crate::nn::attention::{attention, AttentionOptions};
 use crate::nn::PackedSequences;
 use crate::{Error, Result};
 use kernels::paged::{KvShape, KvType, PagedBatch, PagedLayer, PagedPiece, PAGE};
+use kernels::scan::StepTable;
 use kernels::Rotation;
 
 pub struct Batch {
@@ -93,16 +94,18 @@ pub struct Stretch<'a> {
 /// What the pieces of a batch attend to beside themselves.
 pub enum Past<'a> {
     /// Nothing: every piece is a whole sequence.
-    None(Kept, Option<StateLayout>),
+    None(Kept),
     /// What came before each piece, which is added to it.
     Paged {
         pool: &'a mut KvPool,
         batch: PagedBatch,
         bidirectional_spans: Vec<BidirectionalSpan>,
         /// See [`Past::first_values`].
-        first_values: Vec<f32>,
+        first_values: Option<Tensor>,
         /// Of each piece's sequence, where layers keep states.
         states: Vec<&'a mut SequenceState>,
+        /// On a GPU: what the step does with them, once a layer has asked.
+        scan_table: Option<StepTable>,
     },
 }
 
@@ -118,7 +121,9 @@ pub struct Kept {
     wanted: Vec<usize>,
     stored: HashMap<usize, (Tensor, Tensor)>,
     /// See [`Past::first_values`].
-    first_values: Vec<f32>,
+    first_values: Option<Tensor>,
+    /// On a GPU: what scans do with each sequence.
+    pub(super) scan_table: Option<StepTable>,
 }
 
 /// What a layer attends to.
@@ -156,13 +161,13 @@ impl Past<'_> {
             wanted: config.shared_layers(),
             ..Kept::default()
         };
-        Self::None(kept, StateLayout::new(config))
+        Self::None(kept)
     }
 
     /// What the first layer leaves for all others of this forward, `[tokens, hidden]` (RWKV 7).
-    pub fn first_values(&mut self) -> &mut Vec<f32> {
+    pub fn first_values(&mut self) -> &mut Option<Tensor> {
         match self {
-            Self::None(kept, _) => &mut kept.first_values,
+            Self::None(kept) => &mut kept.first_values,
             Self::Paged { first_values, .. } => first_values,
         }
     }
@@ -220,7 +225,7 @@ impl Past<'_> {
                 let query = stored.store(&paged, (query, key, value), rotation)?;
                 stored.read(&paged, &query, options)
             }
-            Self::None(kept, _) => {
+            Self::None(kept) => {
                 let boundaries = &batch.boundaries;
                 let query = rotated(query)?;
                 let (key, value) = match keys {

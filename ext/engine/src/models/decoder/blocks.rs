@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use super::adaptable::{of_attention, of_mlp, Module};
 use super::adapter::{LayerAdapter, MlpOf};
 use super::adapter_rows::LayerUpdates;
 use super::attention::{AttentionLayer, Qkv};
@@ -46,7 +47,8 @@ struct Block {
 /// The block of a layer.
 pub struct BlockLayer {
     block: Arc<Block>,
-    /// Whether no layer before has the same one.
+    /// The layer that has it first, under whose name adapters know it; and whether that is this one.
+    stored: usize,
     first: bool,
     updates: LayerAdapter,
     output: Linear,
@@ -138,6 +140,7 @@ impl Blocks {
         let hidden = config.hidden_size;
         Ok(Some(BlockLayer {
             block: block.clone(),
+            stored: *stored,
             first,
             updates,
             output: parameters.linear(Part::BlockOutput.at(index), hidden, hidden)?,
@@ -176,10 +179,23 @@ impl BlockLayer {
             mlp,
         } = &*self.block;
         let both = norm.forward(&Tensor::cat(&[hidden, embedded], 1)?)?;
-        let updates = LayerUpdates::all(&self.updates);
+        let adapters = step.adapters.layer(self.stored);
+        let updates = LayerUpdates::all(&self.updates).and(adapters);
         let attended = attention.forward(index, &both, past, step, chosen, &updates)?;
         step.cancel.check()?;
         let given = mlp.forward(&mlp_norm.forward(&attended)?, &updates, MlpOf::Layer)?;
-        self.output.forward(&given)
+        let updates = step.adapters.layer(index).part(Part::BlockOutput);
+        self.output.forward_updated(&given, &updates)
+    }
+
+    /// What an adapter can change: of a block that several layers have, in the first of them.
+    pub fn modules(&self, config: &DecoderConfig) -> Vec<Module> {
+        let mut modules = vec![Module::single(Part::BlockOutput, 0, &self.output)];
+        if self.first {
+            let Block { attention, mlp, .. } = &*self.block;
+            modules.extend(of_attention(attention, self.stored, config));
+            modules.extend(of_mlp(mlp, MlpOf::Layer));
+        }
+        modules
     }
 }

@@ -388,20 +388,22 @@ impl Decoder {
             Vec::new()
         };
         let paged = PagedBatch::new(pieces, &self.device)?;
-        let states = readings.iter_mut().filter_map(|reading| {
+        let mut states = Vec::new();
+        for reading in readings.iter_mut() {
             let (rows, wanted) = (reading.tokens.len(), reading.wanted);
-            reading.sequence.prepare(rows, wanted)
-        });
+            states.extend(pool.prepare(reading.sequence, rows, wanted)?);
+        }
         let past = Past::Paged {
-            pool,
+            pool: &mut *pool,
             batch: paged,
             bidirectional_spans,
-            first_values: Vec::new(),
-            states: states.collect(),
+            first_values: None,
+            states,
+            scan_table: None,
         };
         let hidden = self.run(&batch, past, &adapters, cancel)?;
         for reading in readings {
-            reading.sequence.advance(reading.tokens);
+            pool.advance(reading.sequence, reading.tokens)?;
         }
         Ok(hidden)
     }

@@ -2,8 +2,8 @@
 //! which a new sequence finds the beginning that others have read before it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
+use super::state_memory::SavedState;
 use kernels::paged::PAGE;
 
 /// What keys and values depend on beside the tokens: the adapter and the rotation.
@@ -40,7 +40,7 @@ struct Node {
     children: Vec<usize>,
     used: u64,
     /// The state after these tokens.
-    state: Option<Arc<[f32]>>,
+    state: Option<SavedState>,
 }
 
 /// The beginning of a text that was found.
@@ -51,7 +51,7 @@ pub struct Found {
     /// A page of which so many of the first tokens are the text's; to be copied before it is written to.
     pub partly: Option<(u32, usize)>,
     /// The state after all of it, in a model whose layers keep one: it ends where a state was saved.
-    pub state: Option<Arc<[f32]>>,
+    pub state: Option<SavedState>,
     /// How many tokens of whole pages others have begun alike, in such a model: most without a state.
     pub common: usize,
 }
@@ -210,7 +210,7 @@ impl PageBook {
     }
 
     /// Shortens a path to where a state was saved, and returns that.
-    fn cut_to_state(&self, path: &mut Vec<(usize, usize)>) -> Option<Arc<[f32]>> {
+    fn cut_to_state(&self, path: &mut Vec<(usize, usize)>) -> Option<SavedState> {
         while let Some(&(node, common)) = path.last() {
             let node = self.node(node);
             let whole = node.tokens.len() == common;
@@ -233,7 +233,7 @@ impl PageBook {
     }
 
     /// Saves the state after `tokens`, whose pages are kept, as far as there is room for it.
-    pub fn save(&mut self, kind: Kind, tokens: &[u32], state: Arc<[f32]>) {
+    pub fn save(&mut self, kind: Kind, tokens: &[u32], state: SavedState) {
         let mut parent = None;
         for part in tokens.chunks(PAGE) {
             match self.exact(kind, parent, part) {

@@ -7,6 +7,7 @@ use candle_core::Device;
 use super::adapter::Adapter;
 use super::config::DecoderConfig;
 use super::pages::{Kind, PageBook};
+use super::state_memory::{SavedState, StateMemory};
 use super::states::{SequenceState, StateLayout};
 use crate::{Error, Result};
 use base::runtime::memory::format_bytes;
@@ -29,6 +30,8 @@ pub struct KvPool {
     /// Of the states that sequences keep, where layers do, and how many pages one sequence's take.
     states: Option<Arc<StateLayout>>,
     state_pages: usize,
+    /// Where they are, on a GPU.
+    state_memory: Option<StateMemory>,
     /// How many positions a token sees at most, its own included; `None` is all.
     reach: Option<usize>,
     begun: u64,
@@ -48,7 +51,7 @@ pub struct Sequence {
     adapter: Option<Arc<Adapter>>,
     /// What layers without keys keep, once there is room for it, and what that begins with.
     state: Option<Box<SequenceState>>,
-    resumed: Option<Arc<[f32]>>,
+    resumed: Option<SavedState>,
     /// How long the beginning is that others have too.
     common: usize,
     state_pages: usize,
@@ -85,11 +88,6 @@ impl Sequence {
         (self.pages.len() - self.passed) * PAGE
     }
 
-    /// What layers without keys keep of it.
-    pub fn state(&self) -> Option<&SequenceState> {
-        self.state.as_deref()
-    }
-
     pub fn rope_variant(&self) -> usize {
         self.rope_variant
     }
@@ -106,23 +104,6 @@ impl Sequence {
     fn kind(&self) -> Kind {
         let adapter = self.adapter.as_ref();
         (adapter.map_or(0, |adapter| adapter.id()), self.rope_variant)
-    }
-
-    /// Its state, before a step reads so many tokens, of which the logits of the last `wanted` are.
-    pub(super) fn prepare(&mut self, rows: usize, wanted: usize) -> Option<&mut SequenceState> {
-        let state = self.state.as_deref_mut()?;
-        // All but the first of these may be draft tokens.
-        let doubtful = wanted.saturating_sub(1);
-        state.prepare(rows, doubtful, wanted > 0);
-        Some(state)
-    }
-
-    /// Declares tokens complete, after their rows went to every layer.
-    pub(super) fn advance(&mut self, tokens: &[u32]) {
-        self.tokens.extend_from_slice(tokens);
-        if let Some(state) = &mut self.state {
-            state.advance(tokens.len());
-        }
     }
 
     /// Declares all but the first `length` tokens, which a step before the latest has read, not computed, and keeps
@@ -178,6 +159,10 @@ impl KvPool {
             places: (0..config.layer_count).map(place).collect(),
             book: book.with_states(state_bytes.div_ceil(page_bytes)),
             state_pages: (SequenceState::COPIES * state_bytes).div_ceil(page_bytes),
+            state_memory: match &states {
+                Some(states) => StateMemory::new(states, device)?,
+                None => None,
+            },
             states,
             begun: 0,
             page_bytes,
@@ -314,7 +299,9 @@ impl KvPool {
             }
             sequence.state_pages = self.state_pages;
             let resumed = sequence.resumed.take();
-            let state = SequenceState::new(layout, resumed, sequence.length(), sequence.common);
+            let lengths = (sequence.length(), sequence.common);
+            let memory = self.state_memory.as_mut();
+            let state = SequenceState::new(layout, resumed, lengths, memory)?;
             sequence.state = Some(Box::new(state));
         }
         let before = sequence.pages.len();
@@ -389,7 +376,9 @@ impl KvPool {
         let passed = sequence.passed;
         let state = sequence.state.take();
         self.book.discharge(sequence.state_pages);
-        let state = state.and_then(|state| state.into_current());
+        // What can't be copied is computed again.
+        let memory = self.state_memory.as_mut();
+        let state = state.and_then(|state| state.into_current(memory).ok().flatten());
         // Without a state nobody can go on in the midst of a page.
         let finally = self.states.is_none() || state.is_some();
         let (tokens, pages) = (&sequence.tokens, &mut sequence.pages);
@@ -398,6 +387,44 @@ impl KvPool {
             self.book.save(kind, tokens, state);
         }
         self.shorten(&mut sequence, 0);
+    }
+
+    /// The state of a sequence, before a step reads so many tokens, of which the logits of the last `wanted` are.
+    pub(super) fn prepare<'a>(
+        &mut self,
+        sequence: &'a mut Sequence,
+        rows: usize,
+        wanted: usize,
+    ) -> Result<Option<&'a mut SequenceState>> {
+        let Some(state) = sequence.state.as_deref_mut() else {
+            return Ok(None);
+        };
+        // All but the first of these may be draft tokens.
+        let doubtful = wanted.saturating_sub(1);
+        state.prepare(rows, doubtful, wanted > 0, self.state_memory.as_mut())?;
+        Ok(Some(state))
+    }
+
+    /// Declares tokens complete, after their rows went to every layer.
+    pub(super) fn advance(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<()> {
+        if let Some(state) = &mut sequence.state {
+            state.advance(tokens.len(), self.state_memory.as_mut())?;
+        }
+        sequence.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// What layers without keys keep of a sequence, for comparisons; `None` where it is to be made again.
+    pub fn state_values(&self, sequence: &Sequence) -> Result<Option<Vec<f32>>> {
+        match &sequence.state {
+            Some(state) => state.values(self.state_memory.as_ref()),
+            None => Ok(None),
+        }
+    }
+
+    /// Of the states of sequences, on a GPU.
+    pub(super) fn state_memory(&mut self) -> Option<&mut StateMemory> {
+        self.state_memory.as_mut()
     }
 
     /// Gives up what is kept for nobody in particular.

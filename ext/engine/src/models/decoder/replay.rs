@@ -189,7 +189,7 @@ impl Decoder {
         }
         state.latest = Some(size);
         for reading in readings.iter_mut() {
-            reading.sequence.advance(reading.tokens);
+            pool.advance(reading.sequence, reading.tokens)?;
         }
         let results = state.results[room(size.0)].as_ref();
         let results =
@@ -364,8 +364,9 @@ impl Decoder {
             pool,
             batch: paged,
             bidirectional_spans: Vec::new(),
-            first_values: Vec::new(),
+            first_values: None,
             states: Vec::new(),
+            scan_table: None,
         };
         let hidden = self.run_layers(Stream::new(embedded), past, &step)?;
         if self.config().logit_scale == 1.0 && self.config().logit_soft_cap.is_none() {

@@ -7,14 +7,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::batch::{Batch, Past};
 use super::config::DecoderConfig;
+use super::state_memory::{SavedState, StateMemory};
 use crate::{Error, Result};
-use kernels::cpu::{for_each_item, Isa};
 use kernels::paged::PAGE;
+use kernels::scan::Piece;
 
 /// So many of the last tokens can be taken back one by one.
-const TRAIL: usize = 32;
+pub const TRAIL: usize = 32;
 /// States are saved for the prefix cache at the end of prompts, where these part from others, and after so many tokens.
 const APART: usize = 4 * PAGE;
 
@@ -51,6 +51,26 @@ impl StateLayout {
         })
     }
 
+    /// Which of all scans one of a layer is.
+    pub(super) fn number(&self, (layer, slot): (usize, usize)) -> Result<usize> {
+        let lost = || Error::Internal(format!("layer {layer} has no state"));
+        let slots = self.slots.get(layer).ok_or_else(lost)?;
+        slots.get(slot).copied().ok_or_else(lost)
+    }
+
+    /// Where the numbers of a scan lie.
+    pub(super) fn range(&self, number: usize) -> Range<usize> {
+        self.ranges[number].clone()
+    }
+
+    pub(super) fn scans(&self) -> usize {
+        self.ranges.len()
+    }
+
+    pub(super) fn numbers(&self) -> usize {
+        self.total
+    }
+
     /// What one state of all layers takes.
     pub fn bytes(&self) -> usize {
         self.total * size_of::<f32>()
@@ -60,28 +80,193 @@ impl StateLayout {
 /// All that a sequence keeps of one scan per layer.
 pub struct SequenceState {
     layout: Arc<StateLayout>,
-    /// After `length` tokens, unless it is `stale`.
-    current: Vec<f32>,
+    /// Current after `length` tokens, unless it is `stale` or `cleared`.
+    store: Store,
     length: usize,
-    /// Whether `current` is to be made again, of `base` and the rows of `trail`.
+    /// Whether the current state is to be made again, of the base and the rows of the trail.
     stale: bool,
-    /// After `base_length` tokens.
-    base: Vec<f32>,
-    base_length: usize,
-    /// By slot: what its scan has read since.
-    trail: Vec<Vec<f32>>,
+    /// Whether it is to be made zeros.
+    cleared: bool,
+    /// After how many tokens there is a base.
+    base: Option<usize>,
     trail_rows: usize,
     /// The step under way: how much of the trail it reads first, whether its rows go there too, and after how many of
     /// them copies are taken, one after the other.
     again: usize,
     records: bool,
     marks: Vec<usize>,
-    marked: Vec<f32>,
     /// How long the beginning is that others have too, such as instructions: worth a state of its own.
     common: usize,
     /// How long the latest saved beginning is, and all that the prefix cache has not taken yet.
     saved_length: usize,
-    saved: Vec<(usize, Arc<[f32]>)>,
+    saved: Vec<(usize, SavedState)>,
+}
+
+/// Where the numbers are: the current state, an older one, what scans have read since, and the copies of a step.
+enum Store {
+    Host(HostStates),
+    /// Places in a [`StateMemory`].
+    Slots {
+        current: u32,
+        base: u32,
+        trail: u32,
+        marked: Vec<u32>,
+    },
+}
+
+#[derive(Default)]
+pub(super) struct HostStates {
+    current: Vec<f32>,
+    base: Vec<f32>,
+    /// By scan.
+    trail: Vec<Vec<f32>>,
+    marked: Vec<f32>,
+}
+
+/// What a step on the CPU changes of one scan of a sequence.
+pub(super) struct HostPiece<'a> {
+    pub state: &'a mut [f32],
+    /// What is read first, for the state alone.
+    pub again: &'a [f32],
+    /// After so many rows the state is copied there; the first ones first.
+    pub marks: Vec<(usize, &'a mut [f32])>,
+}
+
+impl Store {
+    fn new(
+        layout: &StateLayout,
+        saved: Option<SavedState>,
+        memory: Option<&mut StateMemory>,
+    ) -> Result<Self> {
+        let Some(memory) = memory else {
+            return Ok(Self::Host(HostStates {
+                current: match saved {
+                    Some(saved) => saved.values()?,
+                    None => vec![0.0; layout.total],
+                },
+                trail: vec![Vec::new(); layout.ranges.len()],
+                ..HostStates::default()
+            }));
+        };
+        let (current, base) = (memory.take()?, memory.take()?);
+        match saved {
+            Some(saved) => memory.load(current, &saved)?,
+            None => memory.clear(current)?,
+        }
+        Ok(Self::Slots {
+            current,
+            base,
+            trail: memory.take_trail(),
+            marked: Vec::new(),
+        })
+    }
+
+    fn clear(&mut self, memory: Option<&mut StateMemory>) -> Result<()> {
+        match (self, memory) {
+            (Self::Host(host), _) => host.current.fill(0.0),
+            (Self::Slots { current, .. }, Some(memory)) => memory.clear(*current)?,
+            (Self::Slots { .. }, None) => return Err(elsewhere()),
+        }
+        Ok(())
+    }
+
+    /// Makes the current state the base, or the base the current state.
+    fn copy(&mut self, to_base: bool, memory: Option<&mut StateMemory>) -> Result<()> {
+        match (self, memory) {
+            (Self::Host(host), _) => {
+                let (from, to) = if to_base {
+                    (&host.current, &mut host.base)
+                } else {
+                    (&host.base, &mut host.current)
+                };
+                to.clone_from(from);
+            }
+            (Self::Slots { current, base, .. }, Some(memory)) => {
+                let (from, to) = if to_base {
+                    (*current, *base)
+                } else {
+                    (*base, *current)
+                };
+                memory.copy(from, to)?;
+            }
+            (Self::Slots { .. }, None) => return Err(elsewhere()),
+        }
+        Ok(())
+    }
+
+    /// Makes room for so many copies of a step.
+    fn reserve(
+        &mut self,
+        marks: usize,
+        layout: &StateLayout,
+        memory: Option<&mut StateMemory>,
+    ) -> Result<()> {
+        match (self, memory) {
+            (Self::Host(host), _) => host.marked.resize(marks * layout.total, 0.0),
+            (Self::Slots { marked, .. }, Some(memory)) => {
+                while marked.len() < marks {
+                    marked.push(memory.take()?);
+                }
+            }
+            (Self::Slots { .. }, None) => return Err(elsewhere()),
+        }
+        Ok(())
+    }
+
+    /// The copies of a step, of which there are so many.
+    fn take_marked(
+        &mut self,
+        marks: usize,
+        layout: &StateLayout,
+        memory: Option<&mut StateMemory>,
+    ) -> Result<Vec<SavedState>> {
+        match (self, memory) {
+            (Self::Host(host), _) => {
+                let marked = std::mem::take(&mut host.marked);
+                let copies = marked.chunks_exact(layout.total.max(1)).take(marks);
+                copies
+                    .map(|copy| SavedState::of_host(copy.to_vec()))
+                    .collect()
+            }
+            (Self::Slots { marked, .. }, Some(memory)) => {
+                let copies = marked.iter().take(marks).map(|slot| memory.save(*slot));
+                let copies = copies.collect::<Result<Vec<_>>>();
+                marked.drain(..).for_each(|slot| memory.give_back(slot));
+                copies
+            }
+            (Self::Slots { .. }, None) => Err(elsewhere()),
+        }
+    }
+
+    /// The current state, if it is wanted; gives places back.
+    fn end(self, wanted: bool, memory: Option<&mut StateMemory>) -> Result<Option<SavedState>> {
+        match (self, memory) {
+            (Self::Host(host), _) => {
+                let saved = wanted.then(|| SavedState::of_host(host.current));
+                saved.transpose()
+            }
+            (
+                Self::Slots {
+                    current,
+                    base,
+                    trail,
+                    marked,
+                },
+                Some(memory),
+            ) => {
+                let saved = wanted.then(|| memory.save(current)).transpose();
+                memory.give_back_trail(trail);
+                let slots = [current, base].into_iter().chain(marked);
+                slots.for_each(|slot| memory.give_back(slot));
+                saved
+            }
+            (Self::Slots { .. }, None) => Err(elsewhere()),
+        }
+    }
+}
+
+fn elsewhere() -> Error {
+    Error::Internal("a state on a GPU needs its memory".into())
 }
 
 impl SequenceState {
@@ -89,30 +274,25 @@ impl SequenceState {
     /// tokens.
     pub fn new(
         layout: &Arc<StateLayout>,
-        saved: Option<Arc<[f32]>>,
-        length: usize,
-        common: usize,
-    ) -> Self {
-        Self {
+        saved: Option<SavedState>,
+        (length, common): (usize, usize),
+        memory: Option<&mut StateMemory>,
+    ) -> Result<Self> {
+        Ok(Self {
+            store: Store::new(layout, saved, memory)?,
             layout: layout.clone(),
-            current: match saved {
-                Some(saved) => saved.to_vec(),
-                None => vec![0.0; layout.total],
-            },
             length,
             stale: false,
-            base: Vec::new(),
-            base_length: 0,
-            trail: vec![Vec::new(); layout.ranges.len()],
+            cleared: false,
+            base: None,
             trail_rows: 0,
             again: 0,
             records: false,
             marks: Vec::new(),
-            marked: Vec::new(),
             common,
             saved_length: length,
             saved: Vec::new(),
-        }
+        })
     }
 
     /// How much memory it takes for each number of a state.
@@ -120,17 +300,23 @@ impl SequenceState {
 
     /// Before a step reads so many more rows, of which the last `doubtful` may be taken back. `ends` says that a
     /// prompt ends with the others.
-    pub(super) fn prepare(&mut self, rows: usize, doubtful: usize, ends: bool) {
+    pub(super) fn prepare(
+        &mut self,
+        rows: usize,
+        doubtful: usize,
+        ends: bool,
+        mut memory: Option<&mut StateMemory>,
+    ) -> Result<()> {
+        if self.cleared {
+            self.store.clear(memory.as_deref_mut())?;
+            self.cleared = false;
+        }
+        let continues = self.base.map(|base| base + self.trail_rows) == Some(self.length);
         if self.stale {
-            self.current.clear();
-            self.current.extend_from_slice(&self.base);
-        } else if self.base_length + self.trail_rows != self.length
-            || self.trail_rows + rows > TRAIL
-            || self.base.is_empty()
-        {
-            self.base.clear();
-            self.base.extend_from_slice(&self.current);
-            self.base_length = self.length;
+            self.store.copy(false, memory.as_deref_mut())?;
+        } else if !continues || self.trail_rows + rows > TRAIL {
+            self.store.copy(true, memory.as_deref_mut())?;
+            self.base = Some(self.length);
             self.trail_rows = 0;
         }
         self.again = if self.stale { self.trail_rows } else { 0 };
@@ -147,23 +333,24 @@ impl SequenceState {
         self.marks.clear();
         self.marks.extend(worthy.map(|(_, at)| at - self.length));
         self.marks.dedup();
-        let copies = self.marks.len() * self.layout.total;
-        self.marked.resize(copies, 0.0);
+        self.store.reserve(self.marks.len(), &self.layout, memory)
     }
 
     /// After such a step.
-    pub(super) fn advance(&mut self, rows: usize) {
-        let copies = self.marked.chunks_exact(self.layout.total.max(1));
+    pub(super) fn advance(&mut self, rows: usize, memory: Option<&mut StateMemory>) -> Result<()> {
+        let copies = self
+            .store
+            .take_marked(self.marks.len(), &self.layout, memory)?;
         for (mark, copy) in self.marks.drain(..).zip(copies) {
             self.saved_length = self.length + mark;
-            self.saved.push((self.saved_length, Arc::from(copy)));
+            self.saved.push((self.saved_length, copy));
         }
-        self.marked = Vec::new();
         if self.records {
             self.trail_rows += rows;
         }
         self.length += rows;
         self.stale = false;
+        Ok(())
     }
 
     /// Goes back to the state after `length` tokens, or, where that one is missing, after fewer; returns how many.
@@ -171,16 +358,18 @@ impl SequenceState {
         if !self.stale && length == self.length {
             return length;
         }
-        if !self.base.is_empty() && length >= self.base_length {
-            let rows = length - self.base_length;
-            // In between nothing is known of the tokens.
-            self.trail_rows = if rows <= self.trail_rows { rows } else { 0 };
-            self.stale = true;
-            self.length = self.base_length + self.trail_rows;
-        } else {
-            self.current.fill(0.0);
-            self.base.clear();
-            (self.trail_rows, self.length, self.stale) = (0, 0, false);
+        match self.base {
+            Some(base) if length >= base => {
+                let rows = length - base;
+                // In between nothing is known of the tokens.
+                self.trail_rows = if rows <= self.trail_rows { rows } else { 0 };
+                self.stale = true;
+                self.length = base + self.trail_rows;
+            }
+            _ => {
+                (self.base, self.trail_rows, self.length) = (None, 0, 0);
+                (self.cleared, self.stale) = (true, false);
+            }
         }
         if self.saved_length > self.length {
             self.saved_length = 0;
@@ -190,193 +379,85 @@ impl SequenceState {
     }
 
     /// The beginnings whose states are to be kept, and these.
-    pub(super) fn take_saved(&mut self) -> Vec<(usize, Arc<[f32]>)> {
+    pub(super) fn take_saved(&mut self) -> Vec<(usize, SavedState)> {
         std::mem::take(&mut self.saved)
     }
 
     /// The state after all tokens, unless it is to be made again.
-    pub(super) fn into_current(self) -> Option<Arc<[f32]>> {
-        (!self.stale).then(|| Arc::from(self.current))
+    pub(super) fn into_current(
+        self,
+        memory: Option<&mut StateMemory>,
+    ) -> Result<Option<SavedState>> {
+        let wanted = !self.stale && !self.cleared;
+        self.store.end(wanted, memory)
     }
 
     /// The numbers after all tokens, for comparisons.
-    pub fn values(&self) -> Option<&[f32]> {
-        (!self.stale).then_some(&self.current)
-    }
-}
-
-/// What leads from a state to the next, in lanes that know nothing of each other, such as heads.
-pub trait Scan: Sync {
-    /// The width of its inputs.
-    fn inputs(&self) -> usize;
-
-    fn lanes(&self) -> usize;
-
-    /// The width of what a lane gives; all lanes' results lie side by side.
-    fn lane_outputs(&self) -> usize;
-
-    /// Reads the rows of `inputs`, each of the whole width, one after the other: changes the state of a lane, and writes
-    /// its row of `outputs` for each. The result must not depend on how many rows there are.
-    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]);
-}
-
-/// One lane of one sequence.
-struct Task<'a> {
-    lane: usize,
-    state: &'a mut [f32],
-    /// What is read first, for the state alone.
-    again: &'a [f32],
-    inputs: &'a [f32],
-    outputs: &'a mut [f32],
-    /// After so many rows the state is copied there; the first ones first.
-    marks: Vec<(usize, &'a mut [f32])>,
-}
-
-impl Task<'_> {
-    fn run(&mut self, isa: Isa, scan: &dyn Scan) {
-        let (width, outputs) = (scan.inputs(), scan.lane_outputs());
-        if !self.again.is_empty() {
-            let mut unused = vec![0.0; self.again.len() / width * outputs];
-            scan.run(isa, self.lane, self.state, self.again, &mut unused);
+    pub(super) fn values(&self, memory: Option<&StateMemory>) -> Result<Option<Vec<f32>>> {
+        if self.stale || self.cleared {
+            return Ok(None);
         }
-        let (mut inputs, mut given, mut read) = (self.inputs, &mut *self.outputs, 0);
-        for (rows, copy) in &mut self.marks {
-            let (first, rest) = inputs.split_at((*rows - read) * width);
-            let (of_first, of_rest) = given.split_at_mut((*rows - read) * outputs);
-            scan.run(isa, self.lane, self.state, first, of_first);
-            copy.copy_from_slice(self.state);
-            (inputs, given, read) = (rest, of_rest, *rows);
+        match (&self.store, memory) {
+            (Store::Host(host), _) => Ok(Some(host.current.clone())),
+            (Store::Slots { current, .. }, Some(memory)) => {
+                Ok(Some(memory.save(*current)?.values()?))
+            }
+            (Store::Slots { .. }, None) => Err(elsewhere()),
         }
-        scan.run(isa, self.lane, self.state, inputs, given);
-    }
-}
-
-impl Past<'_> {
-    /// What a scan of a layer, of which there may be several, gives for `[tokens, inputs]` rows.
-    pub fn scan(
-        &mut self,
-        (layer, slot): (usize, usize),
-        scan: &dyn Scan,
-        inputs: &[f32],
-        batch: &Batch,
-    ) -> Result<Vec<f32>> {
-        let lost = || Error::Internal(format!("layer {layer} has no state"));
-        let (width, lanes, lane_width) = (scan.inputs(), scan.lanes(), scan.lane_outputs());
-        let ranges = batch.boundaries.windows(2);
-        let ranges: Vec<Range<usize>> = ranges
-            .map(|pair| pair[0] as usize..pair[1] as usize)
-            .collect();
-        let mut outputs = vec![0.0; batch.ids.len() * lanes * lane_width];
-        let (mut fresh, mut tasks) = (Vec::new(), Vec::new());
-        let mut pieces = Vec::new();
-        match self {
-            Self::None(_, layout) => {
-                let layout = layout.as_ref().ok_or_else(lost)?;
-                let number = *layout.slots[layer].get(slot).ok_or_else(lost)?;
-                let size = layout.ranges[number].len();
-                fresh.resize(size * ranges.len(), 0.0);
-                let states = fresh.chunks_mut(size.max(1));
-                pieces.extend(states.map(|state| (state, &[][..], Vec::new())));
-            }
-            Self::Paged { states, .. } => {
-                if states.len() < ranges.len() {
-                    return Err(lost());
-                }
-                for state in states.iter_mut() {
-                    let number = *state.layout.slots[layer].get(slot).ok_or_else(lost)?;
-                    let range = state.layout.ranges[number].clone();
-                    let again = &state.trail[number][..state.again * width];
-                    let copies = state.marked.chunks_exact_mut(state.layout.total.max(1));
-                    let marks = state.marks.iter().copied().zip(copies);
-                    let marks = marks.map(|(rows, copy)| (rows, &mut copy[range.clone()]));
-                    let marks: Vec<_> = marks.collect();
-                    pieces.push((&mut state.current[range], again, marks));
-                }
-            }
-        }
-        let mut rest = &mut outputs[..];
-        for (range, (state, again, marks)) in ranges.iter().zip(pieces) {
-            let (piece, others) = rest.split_at_mut(range.len() * lanes * lane_width);
-            rest = others;
-            if range.is_empty() {
-                continue;
-            }
-            let size = state.len() / lanes;
-            let mut copies: Vec<_> = marks
-                .into_iter()
-                .map(|(rows, copy)| (rows, copy.chunks_mut(size.max(1))))
-                .collect();
-            let parts = piece.chunks_mut(range.len() * lane_width);
-            let mut states = state;
-            for (lane, outputs) in parts.enumerate() {
-                // Of a convolution of one token nothing is kept.
-                let (state, others) = std::mem::take(&mut states).split_at_mut(size);
-                states = others;
-                tasks.push(Task {
-                    lane,
-                    state,
-                    again,
-                    inputs: &inputs[range.start * width..range.end * width],
-                    outputs,
-                    marks: copies
-                        .iter_mut()
-                        .filter_map(|(rows, copies)| Some((*rows, copies.next()?)))
-                        .collect(),
-                });
-            }
-        }
-        let elements = tasks.iter().map(|task| {
-            let rows = (task.again.len() + task.inputs.len()) / width;
-            task.state.len() * rows
-        });
-        let (isa, cost) = (
-            Isa::current()?,
-            elements.sum::<usize>() / tasks.len().max(1),
-        );
-        for_each_item(&mut tasks, cost, |task| task.run(isa, scan));
-        drop(tasks);
-        self.record((layer, slot), inputs, width, &ranges);
-        Ok(side_by_side(outputs, &ranges, lanes, lane_width))
     }
 
-    /// Notes what a scan has read.
-    fn record(
-        &mut self,
-        (layer, slot): (usize, usize),
-        inputs: &[f32],
-        width: usize,
-        ranges: &[Range<usize>],
-    ) {
-        let Self::Paged { states, .. } = self else {
-            return;
+    pub(super) fn layout(&self) -> &StateLayout {
+        &self.layout
+    }
+
+    /// On the CPU: a scan's part of the step under way, whose rows have this width.
+    pub(super) fn host_piece(&mut self, number: usize, width: usize) -> Result<HostPiece<'_>> {
+        let Store::Host(host) = &mut self.store else {
+            return Err(elsewhere());
         };
-        for (state, range) in states.iter_mut().zip(ranges).filter(|(one, _)| one.records) {
-            let trail = &mut state.trail[state.layout.slots[layer][slot]];
-            trail.truncate(state.trail_rows * width);
-            trail.extend_from_slice(&inputs[range.start * width..range.end * width]);
-        }
+        let range = self.layout.range(number);
+        let copies = host.marked.chunks_exact_mut(self.layout.total.max(1));
+        let marks = self.marks.iter().copied().zip(copies);
+        let marks = marks.map(|(rows, copy)| (rows, &mut copy[range.clone()]));
+        Ok(HostPiece {
+            marks: marks.collect(),
+            again: &host.trail[number][..self.again * width],
+            state: &mut host.current[range],
+        })
     }
-}
 
-/// From one lane after the other to the lanes of each row, for every piece.
-fn side_by_side(
-    outputs: Vec<f32>,
-    ranges: &[Range<usize>],
-    lanes: usize,
-    width: usize,
-) -> Vec<f32> {
-    if ranges.iter().all(|range| range.len() <= 1) {
-        return outputs;
-    }
-    let mut rows = vec![0.0; outputs.len()];
-    for range in ranges {
-        let part = range.start * lanes * width..range.end * lanes * width;
-        for (row, out) in rows[part.clone()].chunks_mut(lanes * width).enumerate() {
-            for (lane, out) in out.chunks_mut(width).enumerate() {
-                let from = part.start + (lane * range.len() + row) * width;
-                out.copy_from_slice(&outputs[from..from + width]);
-            }
+    /// On the CPU: notes the rows that a scan has read.
+    pub(super) fn record(&mut self, number: usize, width: usize, rows: &[f32]) {
+        if let (Store::Host(host), true) = (&mut self.store, self.records) {
+            let trail = &mut host.trail[number];
+            trail.truncate(self.trail_rows * width);
+            trail.extend_from_slice(rows);
         }
     }
-    rows
+
+    /// On a GPU: what the step under way does with these rows.
+    pub(super) fn piece(&self, rows: Range<usize>) -> Result<Piece> {
+        let Store::Slots {
+            current,
+            trail,
+            marked,
+            ..
+        } = &self.store
+        else {
+            return Err(Error::Internal("a state on the CPU has no slot".into()));
+        };
+        Ok(Piece {
+            rows,
+            again: self.again,
+            slot: *current,
+            trail: *trail,
+            record: self.records.then_some(self.trail_rows),
+            marks: self
+                .marks
+                .iter()
+                .copied()
+                .zip(marked.iter().copied())
+                .collect(),
+        })
+    }
 }

@@ -1,73 +1,16 @@
-//! What stands before and after scans, row by row: gates, norms, and how much states keep.
+//! What stands before scans, row by row: gates, vectors of length one, and how much states keep.
 
 use crate::cpu::isa::{dispatched, Isa};
 use crate::cpu::lanes::for_lanes;
 use crate::cpu::math;
 use crate::cpu::simd::Simd;
-use crate::Activation;
-
-/// Multiplies values by a function of gates.
-pub fn gate(isa: Isa, values: &mut [f32], gates: &[f32], activation: Activation) {
-    assert_eq!(values.len(), gates.len());
-    // SAFETY: an `Isa` comes from detection; all accesses are within slices of one length.
-    unsafe { gate_on(isa, values, gates, activation) }
-}
-
-dispatched! {
-    unsafe fn gate_on(values: &mut [f32], gates: &[f32], activation: Activation) = gate_with
-}
-
-#[inline(always)]
-unsafe fn gate_with<S: Simd>(values: &mut [f32], gates: &[f32], activation: Activation) {
-    // SAFETY: the caller has the instruction set, and slices of one length.
-    unsafe {
-        let (x, from) = (values.as_mut_ptr(), gates.as_ptr());
-        for_lanes!(S, values.len(), lanes => {
-            let gate = math::activation::<S>(lanes.load::<S>(from), activation);
-            lanes.store::<S>(x, S::mul(lanes.load::<S>(x), gate));
-        });
-    }
-}
-
-/// 1 / (1 + e⁻ˣ), times a factor.
-pub fn sigmoid(isa: Isa, values: &mut [f32], factor: f32) {
-    // SAFETY: an `Isa` comes from detection; all accesses are within the slice.
-    unsafe { sigmoid_on(isa, values, factor) }
-}
-
-dispatched! {
-    unsafe fn sigmoid_on(values: &mut [f32], factor: f32) = sigmoid_with
-}
-
-#[inline(always)]
-unsafe fn sigmoid_with<S: Simd>(values: &mut [f32], factor: f32) {
-    // SAFETY: the caller has the instruction set; all accesses are within the slice.
-    unsafe {
-        let x = values.as_mut_ptr();
-        for_lanes!(S, values.len(), lanes => {
-            let y = math::logistic::<S>(lanes.load::<S>(x));
-            lanes.store::<S>(x, S::mul(y, S::splat(factor)));
-        });
-    }
-}
-
-/// x / √(mean(x²) + ε) · weight.
-pub fn norm(isa: Isa, values: &mut [f32], weights: &[f32], epsilon: f32) {
-    assert_eq!(values.len(), weights.len());
-    // SAFETY: an `Isa` comes from detection; all accesses are within slices of one length.
-    unsafe {
-        let mean = squares_on(isa, values) / values.len() as f32;
-        let factor = (mean + epsilon).sqrt().recip();
-        scale_on(isa, values, Some(weights), factor);
-    }
-}
 
 /// x / √(Σx² + ε) · factor.
 pub fn unit(isa: Isa, values: &mut [f32], epsilon: f32, factor: f32) {
     // SAFETY: an `Isa` comes from detection; all accesses are within the slice.
     unsafe {
         let factor = (squares_on(isa, values) + epsilon).sqrt().recip() * factor;
-        scale_on(isa, values, None, factor);
+        scale_on(isa, values, factor);
     }
 }
 
@@ -90,20 +33,16 @@ unsafe fn squares_with<S: Simd>(values: &[f32]) -> f32 {
 }
 
 dispatched! {
-    unsafe fn scale_on(values: &mut [f32], weights: Option<&[f32]>, factor: f32) = scale_with
+    unsafe fn scale_on(values: &mut [f32], factor: f32) = scale_with
 }
 
 #[inline(always)]
-unsafe fn scale_with<S: Simd>(values: &mut [f32], weights: Option<&[f32]>, factor: f32) {
-    // SAFETY: the caller has the instruction set, and as many weights as values, or none.
+unsafe fn scale_with<S: Simd>(values: &mut [f32], factor: f32) {
+    // SAFETY: the caller has the instruction set; all accesses are within the slice.
     unsafe {
         let (x, factor) = (values.as_mut_ptr(), S::splat(factor));
         for_lanes!(S, values.len(), lanes => {
-            let mut y = S::mul(lanes.load::<S>(x), factor);
-            if let Some(weights) = weights {
-                y = S::mul(y, lanes.load::<S>(weights.as_ptr()));
-            }
-            lanes.store::<S>(x, y);
+            lanes.store::<S>(x, S::mul(lanes.load::<S>(x), factor));
         });
     }
 }
@@ -115,6 +54,24 @@ pub enum Decay {
     Softplus,
     /// exp(least · sigmoid(rate · x)).
     Bounded { least: f32 },
+    /// exp(−rate · eˣ).
+    Exponential,
+}
+
+#[cfg(any(test, feature = "metal", feature = "cuda"))]
+#[cfg_attr(
+    not(any(feature = "metal", feature = "cuda")),
+    allow(dead_code, reason = "what launches on GPUs use")
+)]
+impl Decay {
+    /// As the sources for GPUs count them, and what else they need.
+    pub(crate) fn number(self) -> (u32, f32) {
+        match self {
+            Self::Softplus => (0, 0.0),
+            Self::Bounded { least } => (1, least),
+            Self::Exponential => (2, 0.0),
+        }
+    }
 }
 
 /// Makes it of each x + bias.
@@ -142,6 +99,9 @@ unsafe fn decays_with<S: Simd>(values: &mut [f32], biases: &[f32], rates: &[f32]
                 }
                 Decay::Bounded { least } => {
                     S::mul(S::splat(least), math::logistic::<S>(S::mul(rate, given)))
+                }
+                Decay::Exponential => {
+                    S::sub(S::splat(0.0), S::mul(rate, math::exp::<S>(given)))
                 }
             };
             lanes.store::<S>(x, math::exp::<S>(exponent));

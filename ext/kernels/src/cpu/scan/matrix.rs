@@ -47,6 +47,35 @@ pub enum MatrixRule {
         factors: usize,
         written: usize,
     },
+    /// Each row of a state fades by its own factor, at `kept`, and is read before the token writes to it (RWKV 6).
+    Earlier { kept: usize },
+    /// Rows fade alike; of what the key at `searched` finds, as much as `rates` says is taken away (RWKV 7).
+    Replace {
+        kept: usize,
+        searched: usize,
+        rates: usize,
+    },
+}
+
+impl MatrixRule {
+    /// What it reads of a row beside queries, keys and values: first columns, and how many.
+    pub(crate) fn columns(self, keys: usize) -> [(usize, usize); 3] {
+        match self {
+            Self::Plain { .. } => [(0, 0); 3],
+            Self::Steps { time, .. } => [(time, 1), (0, 0), (0, 0)],
+            Self::Delta {
+                fading,
+                factors,
+                written,
+            } => [(fading, factors), (written, 1), (0, 0)],
+            Self::Earlier { kept } => [(kept, keys), (0, 0), (0, 0)],
+            Self::Replace {
+                kept,
+                searched,
+                rates,
+            } => [(kept, keys), (searched, keys), (rates, keys)],
+        }
+    }
 }
 
 /// The state is `[keys, columns]`, `outputs` `[rows, columns]`.
@@ -58,25 +87,15 @@ pub fn matrix(
     outputs: &mut [f32],
 ) {
     assert_eq!(state.len(), lane.keys * lane.columns);
-    let (more, written) = match lane.rule {
-        MatrixRule::Plain { .. } => ((0, 0), (0, 0)),
-        MatrixRule::Steps { time, .. } => ((time, 1), (0, 0)),
-        MatrixRule::Delta {
-            fading,
-            factors,
-            written,
-        } => {
-            assert!(factors == 1 || factors == lane.keys);
-            ((fading, factors), (written, 1))
-        }
-    };
-    let read = [
+    if let MatrixRule::Delta { factors, .. } = lane.rule {
+        assert!(factors == 1 || factors == lane.keys);
+    }
+    let own = [
         (lane.query, lane.keys),
         (lane.key, lane.keys),
         (lane.value, lane.columns),
-        more,
-        written,
     ];
+    let read = [own, lane.rule.columns(lane.keys)].concat();
     rows.check(&read, outputs.len(), lane.columns);
     // SAFETY: an `Isa` comes from detection; all that is read and written lies within the slices, as checked above.
     unsafe { matrix_on(isa, lane, rows, state, outputs) }
@@ -95,6 +114,8 @@ dispatched! {
 const PLAIN: u8 = 0;
 const ONE_FACTOR: u8 = 1;
 const FACTOR_EACH: u8 = 2;
+const EARLIER: u8 = 3;
+const REPLACE: u8 = 4;
 
 /// Some tokens of a lane.
 struct Block<'a> {
@@ -106,7 +127,10 @@ struct Block<'a> {
     kept: [f32; TOKENS],
     taken: [f32; TOKENS],
     skip: Option<f32>,
+    /// Where it stands by how much rows of the state fade, what is searched for, and how much of that is taken away.
     fading: usize,
+    searched: usize,
+    rates: usize,
     state: *mut f32,
     outputs: *mut f32,
 }
@@ -132,6 +156,8 @@ unsafe fn matrix_with<S: Simd>(
                 taken: [1.0; TOKENS],
                 skip: None,
                 fading: 0,
+                searched: lane.key,
+                rates: 0,
                 state: state.as_mut_ptr(),
                 outputs: outputs.as_mut_ptr().add(first * lane.columns),
             };
@@ -161,6 +187,18 @@ unsafe fn matrix_with<S: Simd>(
                     } else {
                         columns::<S, FACTOR_EACH>(&block);
                     }
+                }
+                MatrixRule::Earlier { kept } => {
+                    block.fading = kept;
+                    columns::<S, EARLIER>(&block);
+                }
+                MatrixRule::Replace {
+                    kept,
+                    searched,
+                    rates,
+                } => {
+                    (block.fading, block.searched, block.rates) = (kept, searched, rates);
+                    columns::<S, REPLACE>(&block);
                 }
             }
         }
@@ -242,12 +280,12 @@ unsafe fn group<S: Simd, const N: usize, const RULE: u8>(
         for token in 0..block.tokens {
             let row = block.inputs.add(token * block.width);
             let (query, key) = (row.add(lane.query), row.add(lane.key));
-            let factors = row.add(block.fading);
+            let (factors, searched) = (row.add(block.fading), row.add(block.searched));
             let kept = S::splat(block.kept[token]);
             let taken = S::splat(block.taken[token]);
             let value = load::<S, N>(row.add(lane.value + at), short);
-            let mut change = value;
-            if RULE != PLAIN {
+            let (mut change, mut replaced) = (value, zero);
+            if matches!(RULE, ONE_FACTOR | FACTOR_EACH | REPLACE) {
                 // Two sums each, since one would wait for itself.
                 let mut found = [zero; 2];
                 let mut number = 0;
@@ -257,17 +295,22 @@ unsafe fn group<S: Simd, const N: usize, const RULE: u8>(
                         if number < keys {
                             let factor = *factors.add(if RULE == FACTOR_EACH { number } else { 0 });
                             let state = state.add(number * lane.columns);
-                            find::<S, N, RULE>(state, short, factor, *key.add(number), found);
+                            let key = *searched.add(number);
+                            find::<S, N, RULE>(state, short, factor, key, found);
                         }
                     }
                     number += 2;
                 }
-                for (n, change) in change.iter_mut().enumerate() {
+                for n in 0..N {
                     let mut found = S::add(found[0][n], found[1][n]);
                     if RULE == ONE_FACTOR {
                         found = S::mul(found, kept);
                     }
-                    *change = S::sub(*change, found);
+                    if RULE == REPLACE {
+                        replaced[n] = S::sub(zero[n], found);
+                    } else {
+                        change[n] = S::sub(change[n], found);
+                    }
                 }
             }
             for change in &mut change {
@@ -279,14 +322,20 @@ unsafe fn group<S: Simd, const N: usize, const RULE: u8>(
                 for (odd, sums) in sums.iter_mut().enumerate() {
                     let number = number + odd;
                     if number < keys {
-                        let kept = if RULE == FACTOR_EACH {
+                        let kept = if matches!(RULE, FACTOR_EACH | EARLIER | REPLACE) {
                             S::splat(*factors.add(number))
                         } else {
                             kept
                         };
                         let state = state.add(number * lane.columns);
+                        if RULE == REPLACE {
+                            let rate = *row.add(block.rates + number);
+                            let part = S::splat(*searched.add(number) * rate);
+                            fade_and_add::<S, N>(state, short, kept, (part, &replaced));
+                        }
+                        let kept = if RULE == REPLACE { S::splat(1.0) } else { kept };
                         let pair = (*key.add(number), *query.add(number));
-                        update::<S, N>(state, short, kept, pair, &change, sums);
+                        update::<S, N, RULE>(state, short, kept, pair, &change, sums);
                     }
                 }
                 number += 2;
@@ -344,9 +393,27 @@ unsafe fn find<S: Simd, const N: usize, const RULE: u8>(
     }
 }
 
-/// Lets a row of the state fade, writes to it and adds what the query reads of it.
+/// Lets a row of the state fade, and adds a part of something to it.
 #[inline(always)]
-unsafe fn update<S: Simd, const N: usize>(
+unsafe fn fade_and_add<S: Simd, const N: usize>(
+    state: *mut f32,
+    short: usize,
+    kept: S::V,
+    (part, added): (S::V, &[S::V; N]),
+) {
+    // SAFETY: the caller has the instruction set, and the row of the state, for writing.
+    unsafe {
+        for (n, added) in added.iter().enumerate() {
+            let lanes = lanes::<S>(n, short);
+            let element = S::mul(lanes.load::<S>(state), kept);
+            lanes.store::<S>(state, S::fma(part, *added, element));
+        }
+    }
+}
+
+/// Lets a row of the state fade, writes to it and adds what the query reads of it, or has read before.
+#[inline(always)]
+unsafe fn update<S: Simd, const N: usize, const RULE: u8>(
     state: *mut f32,
     short: usize,
     kept: S::V,
@@ -358,10 +425,11 @@ unsafe fn update<S: Simd, const N: usize>(
     unsafe {
         for (n, sum) in sums.iter_mut().enumerate() {
             let lanes = lanes::<S>(n, short);
-            let element = S::mul(lanes.load::<S>(state), kept);
-            let element = S::fma(S::splat(key), change[n], element);
+            let before = lanes.load::<S>(state);
+            let element = S::fma(S::splat(key), change[n], S::mul(before, kept));
             lanes.store::<S>(state, element);
-            *sum = S::fma(element, S::splat(query), *sum);
+            let read = if RULE == EARLIER { before } else { element };
+            *sum = S::fma(read, S::splat(query), *sum);
         }
     }
 }

@@ -13,7 +13,7 @@ mod tests;
 
 pub use channels::{rglru, rwkv, selective, RglruLane, RwkvLane, SelectiveLane};
 pub use convolution::{convolution, ConvolutionLane};
-pub use gates::{decays, gate, norm, open_rglru, sigmoid, unit, Decay, RglruGates};
+pub use gates::{decays, open_rglru, unit, Decay, RglruGates};
 pub use matrix::{matrix, MatrixLane, MatrixRule};
 
 /// Rows of inputs, of which a lane reads some columns.

@@ -196,6 +196,70 @@ fn the_delta_rule_matches_its_definition() {
 }
 
 #[test]
+fn heads_of_rwkv_match_their_definition() {
+    for (keys, columns) in [(4, 6), (7, 16), (64, 32), (16, 21), (1, 1)] {
+        let kept = 2 * keys + columns;
+        let (searched, rates) = (kept + keys, kept + 2 * keys);
+        let rules = [
+            MatrixRule::Earlier { kept },
+            MatrixRule::Replace {
+                kept,
+                searched,
+                rates,
+            },
+        ];
+        for rule in rules {
+            let lane = MatrixLane {
+                keys,
+                columns,
+                query: 0,
+                key: keys,
+                value: 2 * keys,
+                rule,
+            };
+            // What is searched for is of length one, and rates and what is kept are at most one.
+            let scaled = |row: &mut [f32]| {
+                row[kept..searched].iter_mut().for_each(|x| *x *= 0.9);
+                row[searched..rates]
+                    .iter_mut()
+                    .for_each(|x| *x /= keys as f32);
+            };
+            let earlier = matches!(rule, MatrixRule::Earlier { .. });
+            compared(
+                kept + 3 * keys,
+                &numbers(keys * columns, 5),
+                columns,
+                |isa, rows, state, out| {
+                    let mut inputs = rows.inputs.to_vec();
+                    inputs.chunks_exact_mut(rows.width).for_each(scaled);
+                    let inputs = &inputs[..];
+                    matrix(isa, &lane, ScanRows { inputs, ..rows }, state, out);
+                },
+                |row, state| {
+                    let mut row: Vec<f32> = row.iter().map(|x| *x as f32).collect();
+                    scaled(&mut row);
+                    let row = wide(&row);
+                    let mut out = vec![0.0; columns];
+                    for (column, out) in out.iter_mut().enumerate() {
+                        let at = |number: usize| number * columns + column;
+                        let found = (0..keys).map(|n| state[at(n)] * row[searched + n]);
+                        let found: f64 = if earlier { 0.0 } else { found.sum() };
+                        for n in 0..keys {
+                            let before = state[at(n)];
+                            let replaced = found * row[searched + n] * row[rates + n];
+                            let written = row[keys + n] * row[2 * keys + column];
+                            state[at(n)] = before * row[kept + n] + written - replaced;
+                            *out += row[n] * if earlier { before } else { state[at(n)] };
+                        }
+                    }
+                    out
+                },
+            );
+        }
+    }
+}
+
+#[test]
 fn channels_of_mamba_match_their_definition() {
     for (channels, kept) in [(3, 5), (32, 16), (19, 2)] {
         let rates: Vec<f32> = numbers(channels * kept, 7)
@@ -344,12 +408,11 @@ fn convolutions_match_their_definition() {
 }
 
 #[test]
-fn gates_and_norms_match_their_definition() {
+fn vectors_of_length_one_match_their_definition() {
     let width = 37;
-    let (given, weights) = (numbers(width, 1), numbers(width, 2));
-    let large: Vec<f32> = numbers(width, 3).iter().map(|x| 30.0 * x).collect();
+    let given = numbers(width, 1);
     let exact = |f: &dyn Fn(usize) -> f64| (0..width).map(f).collect::<Vec<f64>>();
-    let (x, w, l) = (wide(&given), wide(&weights), wide(&large));
+    let x = wide(&given);
     let squares: f64 = x.iter().map(|x| x * x).sum();
     for &isa in Isa::available() {
         let made = |make: &dyn Fn(&mut [f32])| {
@@ -357,19 +420,6 @@ fn gates_and_norms_match_their_definition() {
             make(&mut values);
             values
         };
-        let gated = made(&|values| gate(isa, values, &large, Activation::Silu));
-        assert_close(
-            isa,
-            "gate",
-            &gated,
-            &exact(&|at| x[at] * l[at] * logistic(l[at])),
-        );
-        let mut opened = large.clone();
-        sigmoid(isa, &mut opened, 2.0);
-        assert_close(isa, "sigmoid", &opened, &exact(&|at| 2.0 * logistic(l[at])));
-        let normed = made(&|values| norm(isa, values, &weights, 1e-3));
-        let length = (squares / width as f64 + 1e-3).sqrt();
-        assert_close(isa, "norm", &normed, &exact(&|at| x[at] / length * w[at]));
         let short = made(&|values| unit(isa, values, 1e-6, 0.5));
         let length = (squares + 1e-6).sqrt();
         assert_close(isa, "unit", &short, &exact(&|at| 0.5 * x[at] / length));
@@ -401,6 +451,12 @@ fn decays_match_their_definition() {
         decays(isa, &mut found, &biases, &rates, bounded);
         let expected = exact(&|x, rate| (-5.0 * logistic(rate * x)).exp());
         assert_close(isa, "bounded", &found, &expected);
+        let mut found = large.iter().map(|x| x / 20.0).collect::<Vec<_>>();
+        let zeros = vec![0.0; width];
+        decays(isa, &mut found, &zeros, &rates, Decay::Exponential);
+        let pairs = large.iter().zip(&rates);
+        let expected = pairs.map(|(x, rate)| (-f64::from(*rate) * f64::from(x / 20.0).exp()).exp());
+        assert_close(isa, "exponential", &found, &expected.collect::<Vec<_>>());
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::scan::launch;
 use candle_core::Shape;
 
 /// Fields of a struct of the Metal sources, in order.
@@ -70,6 +71,21 @@ fn parameter_blocks_have_the_fields_of_the_metal_structs() {
             BlockParameters::FIELDS,
         ),
         (Source::Heads, "HeadParameters", HeadParameters::FIELDS),
+        (
+            Source::Scan(ScanSource::Channels),
+            "ScanParameters",
+            launch::ScanParameters::FIELDS,
+        ),
+        (
+            Source::ScanGates,
+            "GateParameters",
+            launch::GateParameters::FIELDS,
+        ),
+        (
+            Source::ScanGates,
+            "UnitParameters",
+            launch::UnitParameters::FIELDS,
+        ),
         (
             Source::Attention(HeadWidths::of(64, 64)),
             "AttentionParameters",

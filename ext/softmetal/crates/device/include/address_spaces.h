@@ -34,6 +34,7 @@ uint simd_shuffle_xor(uint value, ushort mask);
 float exp(float x);
 float tanh(float x);
 float sqrt(float x);
+float log(float x);
 float fabs(float x);
 float fma(float a, float b, float c);
 float fmin(float a, float b);

@@ -5,24 +5,25 @@
 
 use candle_core::Tensor;
 
-use super::convolution::Convolution;
-use super::shared::{counted, lane_columns, rates, side_by_side, Chain, GATE_COST};
+use super::shared::{
+    convolution, convolution_size, counted, joined_convolution, rates, row, Chain,
+};
 use super::short_conv::MOST_TAPS;
-use super::{rows, values, StateMixer};
+use super::{floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::{joined, sorted_rows, Module, RowsAt};
 use crate::models::decoder::adapter::Slot;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
-use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
-use crate::nn::{Inventory, Linear, Projection};
+use crate::nn::{elementwise, Inventory, Linear, Projection};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
-use kernels::cpu::scan::{self, Decay, MatrixLane, MatrixRule, ScanRows};
-use kernels::cpu::{for_each_row, Isa};
+use kernels::scan::{
+    unit_heads, Decay, Decays, MatrixHead, MatrixRule, MatrixShape, Scan, UnitHeads,
+};
 use kernels::Activation;
 
 /// Of the lengths that queries and keys are divided by.
@@ -88,7 +89,7 @@ impl DeltaRule {
     pub fn sizes(&self) -> Vec<usize> {
         let matrix = self.key_size * self.value_size;
         vec![
-            Convolution::size(self.channels(), self.taps),
+            convolution_size(self.channels(), self.taps),
             self.value_heads * matrix,
         ]
     }
@@ -112,60 +113,58 @@ impl DeltaRule {
     }
 }
 
-/// A row has the query, key and value of each head, the first two divided by their lengths, then what states are
-/// multiplied by, then how much of each value is written.
-impl Scan for DeltaRule {
-    fn inputs(&self) -> usize {
-        self.channels() + self.value_heads * (self.factors() + 1)
-    }
-
-    fn lanes(&self) -> usize {
-        self.value_width() / self.lane_outputs()
-    }
-
-    fn lane_outputs(&self) -> usize {
-        lane_columns(self.value_size)
-    }
-
-    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let columns = self.lane_outputs();
-        let head = lane * columns / self.value_size;
-        let key_head = if self.in_turns {
-            head % self.key_heads
-        } else {
-            head / (self.value_heads / self.key_heads)
-        };
-        let (channels, factors) = (self.channels(), self.factors());
-        let columns = MatrixLane {
-            keys: self.key_size,
-            columns,
-            query: key_head * self.key_size,
-            key: self.key_width() + key_head * self.key_size,
-            value: 2 * self.key_width() + lane * columns,
-            rule: MatrixRule::Delta {
-                fading: channels + head * factors,
-                factors,
-                written: channels + self.value_heads * factors + head,
-            },
-        };
-        let width = self.inputs();
-        scan::matrix(isa, &columns, ScanRows { inputs, width }, state, outputs);
-    }
-}
-
 impl DeltaRule {
-    /// Divides the queries and keys of rows by their lengths.
-    fn normalize(&self, isa: Isa, rows: &mut [f32]) {
-        let scale = (self.key_size as f32).sqrt().recip();
-        for_each_row(rows, self.channels(), 1, |_, row| {
-            let (queries, rest) = row.split_at_mut(self.key_width());
-            for query in queries.chunks_exact_mut(self.key_size) {
-                scan::unit(isa, query, EPSILON, scale);
+    /// A row has the query, key and value of each head, the first two divided by their lengths, then what states are
+    /// multiplied by, then how much of each value is written.
+    fn scan(&self, parameters: &Parameters<'_>) -> Result<Scan> {
+        let (channels, factors) = (self.channels(), self.factors());
+        let head = |head: usize| {
+            let key_head = if self.in_turns {
+                head % self.key_heads
+            } else {
+                head / (self.value_heads / self.key_heads)
+            };
+            MatrixHead {
+                query: key_head * self.key_size,
+                key: self.key_width() + key_head * self.key_size,
+                value: 2 * self.key_width() + head * self.value_size,
+                rule: MatrixRule::Delta {
+                    fading: channels + head * factors,
+                    factors,
+                    written: channels + self.value_heads * factors + head,
+                },
             }
-            for key in rest[..self.key_width()].chunks_exact_mut(self.key_size) {
-                scan::unit(isa, key, EPSILON, 1.0);
-            }
-        });
+        };
+        let shape = MatrixShape {
+            inputs: channels + self.value_heads * (factors + 1),
+            keys: self.key_size,
+            size: self.value_size,
+        };
+        let heads = (0..self.value_heads).map(head).collect();
+        Scan::matrix(shape, heads, parameters.device())
+    }
+
+    /// What states are multiplied by.
+    fn decays(&self, parameters: &Parameters<'_>, index: usize) -> Result<Decays> {
+        let rates = rates(parameters, index, self.value_heads)?.into_iter();
+        let rates = rates.flat_map(|rate| std::iter::repeat_n(-rate, self.factors()));
+        let place = Part::StateStepBias.at(index);
+        let biases = counted(parameters, place, self.value_heads * self.factors())?;
+        let rule = match self.fading {
+            Fading::Heads | Fading::Elements => Decay::Softplus,
+            Fading::Bounded { least } => Decay::Bounded { least },
+        };
+        Decays::new(biases, rates.collect(), rule, parameters.device())
+    }
+
+    /// Queries and keys, which are divided by their lengths.
+    fn unit_heads(&self) -> UnitHeads {
+        UnitHeads {
+            size: self.key_size,
+            counts: [self.key_heads; 2],
+            factors: [(self.key_size as f32).sqrt().recip(), 1.0],
+            epsilon: EPSILON,
+        }
     }
 }
 
@@ -174,15 +173,13 @@ struct DeltaRuleLayer {
     /// Queries, keys and values, in one matrix or in three, and what checkpoints call these.
     qkv: Projection,
     parts: &'static [Part],
-    convolution: Convolution,
+    convolution: Scan,
+    heads: Scan,
     fading: Chain,
+    decays: Decays,
     written: Linear,
     gate: Chain,
-    /// How fast states fade, of every factor.
-    rates: Vec<f32>,
-    /// Added to what fading depends on.
-    bias: Vec<f32>,
-    norm: Vec<f32>,
+    norm: Tensor,
     output: Linear,
 }
 
@@ -218,18 +215,17 @@ impl DeltaRule {
             )
         };
         let (whole, size) = (at(Part::StateConvolution), (self.channels(), self.taps));
-        let activation = Some(self.activation);
+        let activation = self.activation;
         let convolution = if parameters.has(whole) {
-            Convolution::load(parameters, whole, size, activation)?
+            convolution(parameters, whole, size, activation)?
         } else {
             let parts = [
                 Part::StateQueryConvolution,
                 Part::StateKeyConvolution,
                 Part::StateValueConvolution,
             ];
-            Convolution::join(parameters, &parts.map(at), size, activation)?
+            joined_convolution(parameters, &parts.map(at), size, activation)?
         };
-        let rates = rates(parameters, index, heads)?;
         Ok(Box::new(DeltaRuleLayer {
             config: *self,
             parts: match qkv.matrices().len() {
@@ -241,12 +237,9 @@ impl DeltaRule {
             fading,
             written,
             gate,
-            rates: rates
-                .into_iter()
-                .flat_map(|rate| std::iter::repeat_n(-rate, self.factors()))
-                .collect(),
-            bias: counted(parameters, at(Part::StateStepBias), heads * self.factors())?,
-            norm: counted(parameters, at(Part::StateNorm), self.value_size)?,
+            heads: self.scan(parameters)?,
+            decays: self.decays(parameters, index)?,
+            norm: row(parameters, at(Part::StateNorm), self.value_size)?,
             output: parameters.linear(at(Part::StateOutput), width, hidden)?,
         }))
     }
@@ -382,55 +375,33 @@ impl StateMixer for DeltaRuleLayer {
         let updates = step.adapters.layer(index);
         let parts = self.parts.iter();
         let updates: Vec<_> = parts.map(|part| updates.part(*part)).collect();
-        let qkv = values(&Tensor::cat(&self.qkv.parts(x, &updates)?, 1)?)?;
-        let isa = Isa::current()?;
-        let mut mixed = past.scan((index, 0), &self.convolution, &qkv, step.batch)?;
-        rule.normalize(isa, &mut mixed);
-        let fading = self.faded(isa, values(&self.fading.forward(index, x, step)?)?);
+        let qkv = Tensor::cat(&self.qkv.parts(x, &updates)?, 1)?;
+        let mixed = past.scan((index, 0), &self.convolution, &qkv, step.batch)?;
+        let mixed = unit_heads(&mixed, rule.unit_heads())?;
+        let fading = self.decays.forward(&self.fading.forward(index, x, step)?)?;
         let written = step.through(index, Part::StateWritten, &self.written, x)?;
-        let mut written = values(&written)?;
-        scan::sigmoid(isa, &mut written, rule.most_written);
-        let widths = [
-            rule.channels(),
-            rule.value_heads * rule.factors(),
-            rule.value_heads,
-        ];
-        let inputs = side_by_side([&mixed, &fading, &written], widths);
-        let mut read = past.scan((index, 1), &rule, &inputs, step.batch)?;
-        self.finish(
-            isa,
-            &values(&self.gate.forward(index, x, step)?)?,
-            &mut read,
-        );
-        let read = rows(read, rule.value_width(), x)?;
+        let written = kernels::activate(&floats(&written)?, Activation::Sigmoid)?;
+        let written = elementwise::scale(&written, rule.most_written)?;
+        let inputs = Tensor::cat(&[&mixed, &fading, &written], 1)?;
+        let read = past.scan((index, 1), &self.heads, &inputs, step.batch)?;
+        let gates = floats(&self.gate.forward(index, x, step)?)?;
+        let read = self.finish(&gates, &read)?.to_dtype(x.dtype())?;
         step.through(index, Part::StateOutput, &self.output, &read)
     }
 }
 
 impl DeltaRuleLayer {
-    /// What states are multiplied by.
-    fn faded(&self, isa: Isa, mut inputs: Vec<f32>) -> Vec<f32> {
-        let rule = match self.config.fading {
-            Fading::Heads | Fading::Elements => Decay::Softplus,
-            Fading::Bounded { least } => Decay::Bounded { least },
-        };
-        for_each_row(&mut inputs, self.bias.len(), 2 * GATE_COST, |_, row| {
-            scan::decays(isa, row, &self.bias, &self.rates, rule);
-        });
-        inputs
-    }
-
     /// Normalizes what every head reads, and applies its gates.
-    fn finish(&self, isa: Isa, gates: &[f32], read: &mut [f32]) {
+    fn finish(&self, gates: &Tensor, read: &Tensor) -> Result<Tensor> {
+        let (tokens, width) = read.dims2()?;
         let size = self.config.value_size;
         let activation = if self.config.sigmoid_gate {
             Activation::Sigmoid
         } else {
             Activation::Silu
         };
-        for_each_row(read, size, GATE_COST, |index, row| {
-            scan::norm(isa, row, &self.norm, self.config.epsilon);
-            scan::gate(isa, row, &gates[index * size..][..size], activation);
-        });
+        let heads = read.reshape((tokens * width / size, size))?;
+        let normed = kernels::rms_norm(&heads, &self.norm, self.config.epsilon)?;
+        kernels::gated(gates, &normed.reshape((tokens, width))?, activation)
     }
 }

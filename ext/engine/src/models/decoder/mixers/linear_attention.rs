@@ -3,21 +3,18 @@
 
 use candle_core::Tensor;
 
-use super::shared::lane_columns;
-use super::{rows, values, StateMixer};
+use super::StateMixer;
 use crate::models::config::{check_size, Checked, NormConfig};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
-use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear, Norm};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
-use kernels::cpu::scan::{self, MatrixLane, MatrixRule, ScanRows};
-use kernels::cpu::Isa;
+use kernels::scan::{MatrixHead, MatrixRule, MatrixShape, Scan};
 use kernels::Activation;
 
 /// A layer of lightning attention.
@@ -55,46 +52,12 @@ impl LinearAttention {
 }
 
 struct LinearAttentionLayer {
-    config: LinearAttention,
     qkv: Linear,
     gate: Linear,
     norm: Norm,
     output: Linear,
-    /// What each head's state keeps from one token to the next.
-    kept: Vec<f32>,
-}
-
-/// A row has for each head its query, key and value.
-impl Scan for LinearAttentionLayer {
-    fn inputs(&self) -> usize {
-        3 * self.config.width()
-    }
-
-    fn lanes(&self) -> usize {
-        self.config.width() / self.lane_outputs()
-    }
-
-    fn lane_outputs(&self) -> usize {
-        lane_columns(self.config.size)
-    }
-
-    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let (size, columns) = (self.config.size, self.lane_outputs());
-        let (head, column) = (lane * columns / size, lane * columns % size);
-        let first = 3 * head * size;
-        let columns = MatrixLane {
-            keys: size,
-            columns,
-            query: first,
-            key: first + size,
-            value: first + 2 * size + column,
-            rule: MatrixRule::Plain {
-                kept: self.kept[head],
-            },
-        };
-        let width = self.inputs();
-        scan::matrix(isa, &columns, ScanRows { inputs, width }, state, outputs);
-    }
+    /// Of the queries, keys and values of each head.
+    heads: Scan,
 }
 
 impl LinearAttention {
@@ -105,16 +68,28 @@ impl LinearAttention {
         config: &DecoderConfig,
     ) -> Result<Box<dyn StateMixer>> {
         let (hidden, width) = (config.hidden_size, self.width());
-        let kept = (0..self.heads).map(|head| self.kept(head, index, config.layer_count));
+        let size = self.size;
+        let heads = (0..self.heads).map(|head| MatrixHead {
+            query: 3 * head * size,
+            key: (3 * head + 1) * size,
+            value: (3 * head + 2) * size,
+            rule: MatrixRule::Plain {
+                kept: self.kept(head, index, config.layer_count),
+            },
+        });
+        let shape = MatrixShape {
+            inputs: 3 * width,
+            keys: size,
+            size,
+        };
         let linear =
             |part: Part, inputs, outputs| parameters.linear(part.at(index), inputs, outputs);
         Ok(Box::new(LinearAttentionLayer {
-            config: *self,
             qkv: linear(Part::StateQkv, hidden, 3 * width)?,
             gate: linear(Part::StateGate, hidden, width)?,
             norm: parameters.norm(Part::StateNorm.at(index), &[width], self.norm)?,
             output: linear(Part::StateOutput, width, hidden)?,
-            kept: kept.collect(),
+            heads: Scan::matrix(shape, heads.collect(), parameters.device())?,
         }))
     }
 }
@@ -145,9 +120,8 @@ impl StateMixer for LinearAttentionLayer {
     ) -> Result<Tensor> {
         let function = step.config.mlp.activation;
         let qkv = step.activated(index, Part::StateQkv, &self.qkv, x, function)?;
-        let qkv = values(&qkv)?;
-        let read = past.scan((index, 0), self, &qkv, step.batch)?;
-        let read = self.norm.forward(&rows(read, self.config.width(), x)?)?;
+        let read = past.scan((index, 0), &self.heads, &qkv, step.batch)?;
+        let read = self.norm.forward(&read.to_dtype(x.dtype())?)?;
         let gate = step.through(index, Part::StateGate, &self.gate, x)?;
         let gated = kernels::gated(&gate, &read, Activation::Sigmoid)?;
         step.through(index, Part::StateOutput, &self.output, &gated)

@@ -1,6 +1,5 @@
 //! What tokens of a layer learn of those before them: attention, or a state that the layer keeps.
 
-mod convolution;
 mod delta_rule;
 mod linear_attention;
 mod rglru;
@@ -295,11 +294,15 @@ impl Step<'_> {
 
 /// The numbers of a tensor in their order, on the host and in f32.
 fn values(x: &Tensor) -> Result<Vec<f32>> {
-    Ok(x.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+    Ok(floats(x)?.flatten_all()?.to_vec1()?)
 }
 
-/// Rows of `width` as a tensor like another, where it is and in its type.
-fn rows(values: Vec<f32>, width: usize, like: &Tensor) -> Result<Tensor> {
-    let shape = (values.len() / width, width);
-    Ok(Tensor::from_vec(values, shape, like.device())?.to_dtype(like.dtype())?)
+/// The same in f32, as scans and what stands around them compute.
+fn floats(x: &Tensor) -> Result<Tensor> {
+    Ok(x.to_dtype(DType::F32)?)
+}
+
+/// Some columns of rows.
+fn columns(x: &Tensor, first: usize, width: usize) -> Result<Tensor> {
+    Ok(x.narrow(1, first, width)?.contiguous()?)
 }

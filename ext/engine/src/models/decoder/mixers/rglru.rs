@@ -3,23 +3,20 @@
 
 use candle_core::Tensor;
 
-use super::convolution::Convolution;
-use super::shared::{counted, side_by_side, softplus, GATE_COST};
+use super::shared::{convolution, convolution_size, counted, softplus};
 use super::short_conv::MOST_TAPS;
-use super::{rows, values, StateMixer};
+use super::{floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
-use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{elementwise, HeadMatrices, Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
-use kernels::cpu::scan::{self, RglruGates, RglruLane, ScanRows};
-use kernels::cpu::{for_each_row, Isa};
+use kernels::scan::{RecurrentGates, Scan};
 use kernels::Activation;
 
 /// How fast an open gate lets a state fade.
@@ -40,7 +37,7 @@ pub struct Rglru {
 impl Rglru {
     /// How many numbers a sequence keeps in a layer: of the convolution, and of all units.
     pub fn sizes(&self) -> Vec<usize> {
-        vec![Convolution::size(self.width, self.taps), self.width]
+        vec![convolution_size(self.width, self.taps), self.width]
     }
 
     pub fn check(&self) -> Checked {
@@ -58,71 +55,18 @@ impl Rglru {
     }
 }
 
-/// A row has for each channel what is added to its state, and what it is multiplied by before.
-impl Scan for Rglru {
-    fn inputs(&self) -> usize {
-        2 * self.width
-    }
-
-    fn lanes(&self) -> usize {
-        self.blocks
-    }
-
-    fn lane_outputs(&self) -> usize {
-        self.width / self.blocks
-    }
-
-    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let first = lane * state.len();
-        let block = RglruLane {
-            channels: state.len(),
-            taken: first,
-            kept: self.width + first,
-        };
-        let width = self.inputs();
-        scan::rglru(isa, &block, ScanRows { inputs, width }, state, outputs);
-    }
-}
-
 struct RglruLayer {
     config: Rglru,
     /// The branch that the states are multiplied by.
     beside: Linear,
     input: Linear,
-    convolution: Convolution,
-    input_gate: BlockGate,
-    fading_gate: BlockGate,
-    /// How fast each channel fades where its gate is open, in powers of e.
-    rates: Vec<f32>,
+    convolution: Scan,
+    units: Scan,
+    /// A matrix for each block of channels, of the gates of inputs and of fading.
+    input_gate: HeadMatrices,
+    fading_gate: HeadMatrices,
+    gates: RecurrentGates,
     output: Linear,
-}
-
-/// A matrix for each block of channels, and a bias.
-struct BlockGate {
-    matrices: HeadMatrices,
-    bias: Vec<f32>,
-}
-
-impl BlockGate {
-    fn load(
-        parameters: &Parameters<'_>,
-        index: usize,
-        [weight, bias]: [Part; 2],
-        config: &Rglru,
-    ) -> Result<Self> {
-        let size = config.width / config.blocks;
-        let matrices = parameters.shaped(weight.at(index), &[config.blocks, size, size])?;
-        Ok(Self {
-            matrices: HeadMatrices::new(&matrices)?,
-            bias: counted(parameters, bias.at(index), config.width)?,
-        })
-    }
-
-    /// Of `x`, `[tokens, blocks, size]`, before their sigmoid and without the bias.
-    fn forward(&self, x: &Tensor) -> Result<Vec<f32>> {
-        let size = x.dim(2)?;
-        values(&self.matrices.forward(x, 0..size)?)
-    }
 }
 
 impl Rglru {
@@ -135,17 +79,25 @@ impl Rglru {
         let (hidden, width) = (config.hidden_size, self.width);
         let at = |part: Part| part.at(index);
         let linear = |part: Part, inputs, outputs| parameters.linear(at(part), inputs, outputs);
-        let gate = |parts| BlockGate::load(parameters, index, parts, self);
-        let (convolution, size) = (at(Part::StateConvolution), (width, self.taps));
-        let rates = counted(parameters, at(Part::StateDecay), width)?;
+        let block = width / self.blocks;
+        let gate = |part: Part| -> Result<HeadMatrices> {
+            let shape = [self.blocks, block, block];
+            HeadMatrices::new(&parameters.shaped(at(part), &shape)?)
+        };
+        let row = |part: Part| counted(parameters, at(part), width);
+        let rates = row(Part::StateDecay)?.into_iter();
+        let rates = rates.map(|x| RATE * softplus(x)).collect();
+        let biases = [row(Part::StateInputGateBias)?, row(Part::StateFadingBias)?];
+        let (convolved, size) = (at(Part::StateConvolution), (width, self.taps));
         Ok(Box::new(RglruLayer {
             config: *self,
             beside: linear(Part::StateGate, hidden, width)?,
             input: linear(Part::StateInput, hidden, width)?,
-            convolution: Convolution::load(parameters, convolution, size, None)?,
-            input_gate: gate([Part::StateInputGate, Part::StateInputGateBias])?,
-            fading_gate: gate([Part::StateFading, Part::StateFadingBias])?,
-            rates: rates.into_iter().map(|x| RATE * softplus(x)).collect(),
+            convolution: convolution(parameters, convolved, size, Activation::Identity)?,
+            units: Scan::rglru(width, parameters.device())?,
+            input_gate: gate(Part::StateInputGate)?,
+            fading_gate: gate(Part::StateFading)?,
+            gates: RecurrentGates::new(biases, rates, parameters.device())?,
             output: linear(Part::StateOutput, width, hidden)?,
         }))
     }
@@ -153,8 +105,8 @@ impl Rglru {
 
 impl StateMixer for RglruLayer {
     fn list(&self, inventory: &mut Inventory) -> Result<()> {
-        inventory.add_head_matrices(&self.input_gate.matrices);
-        inventory.add_head_matrices(&self.fading_gate.matrices);
+        inventory.add_head_matrices(&self.input_gate);
+        inventory.add_head_matrices(&self.fading_gate);
         let linears = [&self.beside, &self.input, &self.output];
         linears
             .into_iter()
@@ -179,36 +131,22 @@ impl StateMixer for RglruLayer {
         let Rglru { width, blocks, .. } = self.config;
         let activation = self.config.activation;
         let beside = step.activated(index, Part::StateGate, &self.beside, x, activation)?;
-        let given = values(&step.through(index, Part::StateInput, &self.input, x)?)?;
+        let given = step.through(index, Part::StateInput, &self.input, x)?;
         let given = past.scan((index, 0), &self.convolution, &given, step.batch)?;
-        let cut = rows(given.clone(), width, x)?;
-        let cut = cut.reshape((x.dim(0)?, blocks, width / blocks))?;
-        let gates = [
-            &self.input_gate.forward(&cut)?[..],
-            &self.fading_gate.forward(&cut)?,
-        ];
-        let mut inputs = side_by_side(gates, [width; 2]);
-        let begins: Vec<bool> = step.batch.positions().map(|at| at == 0).collect();
-        self.open(Isa::current()?, &given, &begins, &mut inputs);
-        let read = past.scan((index, 1), &self.config, &inputs, step.batch)?;
-        let read = elementwise::multiply(&rows(read, width, x)?, &beside)?;
+        let (tokens, block) = (x.dim(0)?, width / blocks);
+        let cut = given
+            .to_dtype(x.dtype())?
+            .reshape((tokens, blocks, block))?;
+        let gate = |matrices: &HeadMatrices| -> Result<Tensor> {
+            let gate = matrices.forward(&cut, 0..block)?;
+            floats(&gate.reshape((tokens, width))?)
+        };
+        let gates = [gate(&self.input_gate)?, gate(&self.fading_gate)?];
+        let begins = step.batch.positions().map(|at| u32::from(at == 0));
+        let begins: Vec<u32> = begins.collect();
+        let inputs = self.gates.open(&given, [&gates[0], &gates[1]], &begins)?;
+        let read = past.scan((index, 1), &self.units, &inputs, step.batch)?;
+        let read = elementwise::multiply(&read.to_dtype(x.dtype())?, &beside)?;
         step.through(index, Part::StateOutput, &self.output, &read)
-    }
-}
-
-impl RglruLayer {
-    /// Makes of both gates, side by side in rows, what is taken of each input, and what states keep.
-    fn open(&self, isa: Isa, given: &[f32], begins: &[bool], gates: &mut [f32]) {
-        let width = self.config.width;
-        for_each_row(gates, 2 * width, 2 * GATE_COST, |token, gates| {
-            let (taken, kept) = gates.split_at_mut(width);
-            let gates = RglruGates {
-                given: &given[token * width..][..width],
-                biases: [&self.input_gate.bias, &self.fading_gate.bias],
-                rates: &self.rates,
-                begins: begins[token],
-            };
-            scan::open_rglru(isa, &gates, taken, kept);
-        });
     }
 }

@@ -3,24 +3,19 @@
 
 use candle_core::Tensor;
 
-use super::shared::{counted, side_by_side};
-use super::{rows, values, StateMixer};
+use super::shared::{counted, on_device};
+use super::{floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::layer::Step;
-use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{Inventory, Linear};
+use crate::nn::{elementwise, Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::WIDTH;
-use kernels::cpu::scan::{self, RwkvLane, ScanRows};
-use kernels::cpu::Isa;
+use kernels::scan::Scan;
 use kernels::Activation;
-
-/// How many parts of the channels run beside each other.
-const MOST_LANES: usize = 16;
 
 /// A layer of RWKV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,18 +46,39 @@ pub(super) enum Share {
 }
 
 impl Share {
-    fn own(self, stored: Vec<f32>) -> Vec<f32> {
+    fn before(self, stored: Vec<f32>) -> Vec<f32> {
         match self {
-            Self::Own => stored,
-            Self::Before => stored.into_iter().map(|share| 1.0 - share).collect(),
+            Self::Own => stored.into_iter().map(|share| 1.0 - share).collect(),
+            Self::Before => stored,
         }
+    }
+}
+
+/// Tokens in f32, and by how much those before them differ.
+pub(super) struct Shifts {
+    given: Tensor,
+    differences: Tensor,
+}
+
+impl Shifts {
+    pub fn new(given: Tensor, before: &Tensor) -> Result<Self> {
+        Ok(Self {
+            differences: elementwise::subtract(before, &given)?,
+            given,
+        })
+    }
+
+    /// Each token moved towards the one before it, by a share per element.
+    pub fn mixed(&self, share: &Tensor) -> Result<Tensor> {
+        let moved = elementwise::multiply(&self.differences, share)?;
+        elementwise::add(&self.given, &moved)
     }
 }
 
 /// Mixes tokens with those before them and leads them through a matrix.
 struct Shifted {
-    /// How much the token itself counts.
-    own: Vec<f32>,
+    /// How much the token before counts.
+    before: Tensor,
     part: Part,
     linear: Linear,
 }
@@ -75,8 +91,9 @@ impl Shifted {
         (inputs, outputs): (usize, usize),
         share: Share,
     ) -> Result<Self> {
+        let before = share.before(counted(parameters, mix.at(index), inputs)?);
         Ok(Self {
-            own: share.own(counted(parameters, mix.at(index), inputs)?),
+            before: on_device(before, parameters)?,
             part: linear,
             linear: parameters.linear(linear.at(index), inputs, outputs)?,
         })
@@ -86,23 +103,11 @@ impl Shifted {
         &self,
         index: usize,
         x: &Tensor,
-        (given, before): (&[f32], &[f32]),
+        shifts: &Shifts,
         step: &Step<'_>,
         activation: Option<Activation>,
     ) -> Result<Tensor> {
-        let width = self.own.len();
-        let mut mixed = vec![0.0; given.len()];
-        let tokens = mixed.chunks_exact_mut(width);
-        let tokens = tokens
-            .zip(given.chunks_exact(width))
-            .zip(before.chunks_exact(width));
-        for ((mixed, row), before) in tokens {
-            let elements = mixed.iter_mut().zip(row).zip(before).zip(&self.own);
-            for (((mixed, x), before), own) in elements {
-                *mixed = x * own + before * (1.0 - own);
-            }
-        }
-        let mixed = rows(mixed, width, x)?;
+        let mixed = shifts.mixed(&self.before)?.to_dtype(x.dtype())?;
         match activation {
             Some(function) => step.activated(index, self.part, &self.linear, &mixed, function),
             None => step.through(index, self.part, &self.linear, &mixed),
@@ -114,40 +119,12 @@ impl Shifted {
     }
 }
 
-/// The token before each, in so many channels.
-pub(super) struct Before(pub usize);
-
-impl Scan for Before {
-    fn inputs(&self) -> usize {
-        self.0
-    }
-
-    fn lanes(&self) -> usize {
-        1
-    }
-
-    fn lane_outputs(&self) -> usize {
-        self.0
-    }
-
-    fn run(&self, _: Isa, _: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let rows = inputs.chunks_exact(self.0);
-        for (row, out) in rows.zip(outputs.chunks_exact_mut(self.0)) {
-            out.copy_from_slice(state);
-            state.copy_from_slice(row);
-        }
-    }
-}
-
 struct RwkvLayer {
-    config: Rwkv,
+    before: Scan,
     key: Shifted,
     value: Shifted,
     receptance: Shifted,
-    /// What the exponents of a channel's sums change by with every token.
-    fading: Vec<f32>,
-    /// What a token's own exponent is larger by.
-    bonus: Vec<f32>,
+    sums: Scan,
     output: Linear,
 }
 
@@ -157,13 +134,14 @@ impl Rwkv {
         let sizes = (hidden, width);
         let shifted = |parts| Shifted::load(parameters, index, parts, sizes, Share::Own);
         let fading = counted(parameters, Part::StateDecay.at(index), width)?;
+        let fading = fading.into_iter().map(|x| -x.exp()).collect();
+        let bonus = counted(parameters, Part::StateStepBias.at(index), width)?;
         Ok(Box::new(RwkvLayer {
-            config: *self,
+            before: Scan::before(hidden, parameters.device())?,
             key: shifted([Part::StateKeyMix, Part::StateKey])?,
             value: shifted([Part::StateValueMix, Part::StateValue])?,
             receptance: shifted([Part::StateGateMix, Part::StateGate])?,
-            fading: fading.into_iter().map(|x| -x.exp()).collect(),
-            bonus: counted(parameters, Part::StateStepBias.at(index), width)?,
+            sums: Scan::rwkv(bonus, fading, parameters.device())?,
             output: parameters.linear(Part::StateOutput.at(index), width, hidden)?,
         }))
     }
@@ -191,55 +169,22 @@ impl StateMixer for RwkvLayer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
-        let Rwkv { hidden, width, .. } = self.config;
-        let given = values(x)?;
-        let before = past.scan((index, 0), &Before(hidden), &given, step.batch)?;
-        let given = (&given[..], &before[..]);
-        let keys = values(&self.key.forward(index, x, given, step, None)?)?;
-        let values = values(&self.value.forward(index, x, given, step, None)?)?;
-        let receptance = self.receptance.forward(index, x, given, step, None)?;
-        let inputs = side_by_side([&keys, &values], [width; 2]);
-        let read = past.scan((index, 1), self, &inputs, step.batch)?;
-        let read = kernels::gated(&receptance, &rows(read, width, x)?, Activation::Sigmoid)?;
+        let given = floats(x)?;
+        let before = past.scan((index, 0), &self.before, &given, step.batch)?;
+        let shifts = Shifts::new(given, &before)?;
+        let keys = self.key.forward(index, x, &shifts, step, None)?;
+        let values = self.value.forward(index, x, &shifts, step, None)?;
+        let receptance = self.receptance.forward(index, x, &shifts, step, None)?;
+        let inputs = Tensor::cat(&[&keys, &values], 1)?;
+        let read = past.scan((index, 1), &self.sums, &inputs, step.batch)?;
+        let read = kernels::gated(&receptance, &read.to_dtype(x.dtype())?, Activation::Sigmoid)?;
         step.through(index, Part::StateOutput, &self.output, &read)
-    }
-}
-
-/// A row has the keys and values of all channels. The state of a lane is for each of its channels the sums of values
-/// and of weights, both divided by e to the power of a third number.
-impl Scan for RwkvLayer {
-    fn inputs(&self) -> usize {
-        2 * self.config.width
-    }
-
-    fn lanes(&self) -> usize {
-        let lanes = (1..=MOST_LANES).rev();
-        let mut lanes = lanes.filter(|lanes| self.config.width.is_multiple_of(*lanes));
-        lanes.next().unwrap_or(1)
-    }
-
-    fn lane_outputs(&self) -> usize {
-        self.config.width / self.lanes()
-    }
-
-    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let channels = state.len() / 3;
-        let first = lane * channels;
-        let lane = RwkvLane {
-            channels,
-            key: first,
-            value: self.config.width + first,
-            bonus: &self.bonus[first..][..channels],
-            fading: &self.fading[first..][..channels],
-        };
-        let width = self.inputs();
-        scan::rwkv(isa, &lane, ScanRows { inputs, width }, state, outputs);
     }
 }
 
 /// The MLP of a layer, which also reads the token before each.
 struct RwkvMlp {
-    hidden: usize,
+    before: Scan,
     up: Shifted,
     /// What the result is multiplied by; RWKV 7 has none.
     receptance: Option<Shifted>,
@@ -268,7 +213,7 @@ pub(super) fn load_mlp(
     let shifted =
         |parts, outputs| Shifted::load(parameters, index, parts, (hidden, outputs), share);
     Ok(Box::new(RwkvMlp {
-        hidden,
+        before: Scan::before(hidden, parameters.device())?,
         up: shifted([Part::UpMix, Part::Up], inner)?,
         receptance: gated
             .then(|| shifted([Part::GateMix, Part::Gate], hidden))
@@ -299,18 +244,16 @@ impl StateMixer for RwkvMlp {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
-        let given = values(x)?;
-        let before = Before(self.hidden);
-        let before = past.scan((index, 2), &before, &given, step.batch)?;
-        let given = (&given[..], &before[..]);
-        let inner = self
-            .up
-            .forward(index, x, given, step, Some(Activation::ReluSquared))?;
+        let given = floats(x)?;
+        let before = past.scan((index, 2), &self.before, &given, step.batch)?;
+        let shifts = Shifts::new(given, &before)?;
+        let activation = Some(Activation::ReluSquared);
+        let inner = self.up.forward(index, x, &shifts, step, activation)?;
         let result = step.through(index, Part::Down, &self.down, &inner)?;
         let Some(receptance) = &self.receptance else {
             return Ok(result);
         };
-        let receptance = receptance.forward(index, x, given, step, None)?;
+        let receptance = receptance.forward(index, x, &shifts, step, None)?;
         kernels::gated(&receptance, &result, Activation::Sigmoid)
     }
 }

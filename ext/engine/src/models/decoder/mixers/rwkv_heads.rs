@@ -6,25 +6,24 @@
 
 use candle_core::Tensor;
 
-use super::rwkv::{load_mlp, Before, Share};
-use super::shared::{counted, side_by_side, sigmoid, silu, GATE_COST};
-use super::{rows, values, StateMixer};
+use super::rwkv::{load_mlp, Share, Shifts};
+use super::shared::{counted, on_device, row};
+use super::{columns, floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::layer::Step;
-use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::nn::{Inventory, Linear};
-use crate::{Error, Result};
+use crate::nn::{elementwise, Inventory, Linear};
+use crate::{CancelToken, Error, Result};
 use formats::files::raw_config::WIDTH;
-use kernels::cpu::{for_each_row, Isa};
+use kernels::scan::{Decay, Decays, MatrixHead, MatrixRule, MatrixShape, Scan};
+use kernels::tensor::reduce::{reduce, Reduction};
+use kernels::Activation;
 
 /// Of the norm of each head.
 const EPSILON: f32 = 64e-5;
-/// The least length that a key is divided by.
-const LEAST_LENGTH: f32 = 1e-12;
 /// The most that a matrix of RWKV 7 fades by, in powers of e: 1/√e.
 const MOST_FADING: f32 = 0.606531;
 
@@ -65,35 +64,74 @@ impl RwkvHeads {
 
     pub fn load(&self, parameters: &Parameters<'_>, index: usize) -> Result<Box<dyn StateMixer>> {
         let hidden = self.hidden;
-        let row = |part: Part| counted(parameters, part.at(index), hidden);
         let linear = |part: Part| -> Result<(Part, Linear)> {
             Ok((part, parameters.linear(part.at(index), hidden, hidden)?))
         };
-        let generation = match self.generation {
-            Generation::Six => Mechanism::Six(Six::load(parameters, index, hidden)?),
-            Generation::Seven => Mechanism::Seven(Seven::load(parameters, index, hidden)?),
+        let (generation, decay) = match self.generation {
+            Generation::Six => {
+                let six = Six::load(parameters, index, hidden)?;
+                (Mechanism::Six(six), Decay::Exponential)
+            }
+            Generation::Seven => {
+                let seven = Seven::load(parameters, index, hidden)?;
+                let least = -MOST_FADING;
+                (Mechanism::Seven(seven), Decay::Bounded { least })
+            }
         };
         let fading = [Part::StateFadingDown, Part::StateFadingUp];
+        let biases = counted(parameters, Part::StateDecay.at(index), hidden)?;
+        let norm = Part::StateNorm.at(index);
         Ok(Box::new(HeadLayer {
             config: *self,
-            fading: Narrow::load(
-                parameters,
-                index,
-                fading,
-                Some(Part::StateDecay),
-                (hidden, f32::tanh),
-            )?,
+            before: Scan::before(hidden, parameters.device())?,
+            heads: self.scan(parameters)?,
+            fading: Narrow::load(parameters, index, fading, None, (hidden, Activation::Tanh))?,
+            decays: Decays::new(biases, vec![1.0; hidden], decay, parameters.device())?,
             query: linear(Part::StateQuery)?,
             key: linear(Part::StateKey)?,
             value: linear(Part::StateValue)?,
             output: linear(Part::StateOutput)?,
-            norm: row(Part::StateNorm)?,
-            norm_bias: match parameters.bias(Part::StateNorm.at(index))? {
-                Some(bias) if bias.dims() == [hidden] => values(&bias)?,
-                _ => return Err(parameters.misfit(Part::StateNorm.at(index), &[hidden])),
+            ones: on_device(vec![1.0; self.head_size], parameters)?,
+            norm: row(parameters, norm, hidden)?,
+            norm_bias: match parameters.bias(norm)? {
+                Some(bias) if bias.dims() == [hidden] => floats(&bias)?,
+                _ => return Err(parameters.misfit(norm, &[hidden])),
             },
             generation,
         }))
+    }
+
+    /// A row has queries, keys, values and what remains of each row of a matrix; in RWKV 7 also the keys that are searched
+    /// for, and how much of what they hold is replaced.
+    fn scan(&self, parameters: &Parameters<'_>) -> Result<Scan> {
+        let (hidden, size) = (self.hidden, self.head_size);
+        let head = |head: usize| {
+            let part = |at: usize| at * hidden + head * size;
+            MatrixHead {
+                query: part(0),
+                key: part(1),
+                value: part(2),
+                rule: match self.generation {
+                    Generation::Six => MatrixRule::Earlier { kept: part(3) },
+                    Generation::Seven => MatrixRule::Replace {
+                        kept: part(3),
+                        searched: part(4),
+                        rates: part(5),
+                    },
+                },
+            }
+        };
+        let parts = match self.generation {
+            Generation::Six => 4,
+            Generation::Seven => 6,
+        };
+        let shape = MatrixShape {
+            inputs: parts * hidden,
+            keys: size,
+            size,
+        };
+        let heads = (0..hidden / size).map(head).collect();
+        Scan::matrix(shape, heads, parameters.device())
     }
 
     pub fn load_mlp(
@@ -111,8 +149,8 @@ impl RwkvHeads {
 struct Narrow {
     down: Linear,
     up: Linear,
-    between: fn(f32) -> f32,
-    bias: Vec<f32>,
+    between: Activation,
+    bias: Option<Tensor>,
 }
 
 impl Narrow {
@@ -121,7 +159,7 @@ impl Narrow {
         index: usize,
         [down, up]: [Part; 2],
         bias: Option<Part>,
-        (hidden, between): (usize, fn(f32) -> f32),
+        (hidden, between): (usize, Activation),
     ) -> Result<Self> {
         let (down, up) = (down.at(index), up.at(index));
         let rank = parameters.outputs(down)?;
@@ -129,24 +167,20 @@ impl Narrow {
             down: parameters.linear(down, hidden, rank)?,
             up: parameters.linear(up, rank, hidden)?,
             between,
-            bias: match bias {
-                Some(bias) => counted(parameters, bias.at(index), hidden)?,
-                None => vec![0.0; hidden],
-            },
+            bias: bias
+                .map(|bias| row(parameters, bias.at(index), hidden))
+                .transpose()?,
         })
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Vec<f32>> {
-        let mut short = values(&self.down.forward(x)?)?;
-        short.iter_mut().for_each(|x| *x = (self.between)(*x));
-        let short = rows(short, self.down.outputs(), x)?;
-        let mut given = values(&self.up.forward(&short)?)?;
-        for row in given.chunks_exact_mut(self.bias.len()) {
-            row.iter_mut()
-                .zip(&self.bias)
-                .for_each(|(x, bias)| *x += bias);
+    /// In f32.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let short = kernels::activate(&self.down.forward(x)?, self.between)?;
+        let given = floats(&self.up.forward(&short)?)?;
+        match &self.bias {
+            Some(bias) => elementwise::add(&given, bias),
+            None => Ok(given),
         }
-        Ok(given)
     }
 
     fn list(&self, inventory: &mut Inventory) -> Result<()> {
@@ -155,25 +189,21 @@ impl Narrow {
     }
 }
 
-/// Each token moved towards the one before it, by a share per element.
-fn mixed(given: &[f32], before: &[f32], share: impl Fn(usize) -> f32) -> Vec<f32> {
-    let pairs = given.iter().zip(before).enumerate();
-    pairs
-        .map(|(at, (x, before))| x + (before - x) * share(at))
-        .collect()
-}
-
 struct HeadLayer {
     config: RwkvHeads,
+    before: Scan,
+    heads: Scan,
     /// What matrices fade by.
     fading: Narrow,
+    decays: Decays,
     query: (Part, Linear),
     key: (Part, Linear),
     value: (Part, Linear),
     output: (Part, Linear),
-    /// Of each head of what is read.
-    norm: Vec<f32>,
-    norm_bias: Vec<f32>,
+    /// Of each head of what is read, `[head size]` and `[hidden]`.
+    ones: Tensor,
+    norm: Tensor,
+    norm_bias: Tensor,
     generation: Mechanism,
 }
 
@@ -188,14 +218,14 @@ const MIXTURES: usize = 5;
 
 struct Six {
     /// The share of the token before in what shares are made of.
-    first: Vec<f32>,
-    /// Its share in each mixture, `[mixtures, hidden]`.
-    shares: Vec<f32>,
+    first: Tensor,
+    /// Its share in each mixture.
+    shares: Vec<Tensor>,
     /// What is added to shares, made of a row that all mixtures have a part of.
     down: Linear,
     up: Vec<Linear>,
     /// What a token's own value counts more than later ones see it, by element of the key.
-    bonus: Vec<f32>,
+    bonus: Tensor,
     gate: (Part, Linear),
 }
 
@@ -218,68 +248,73 @@ impl Six {
             Part::StateQueryMix,
             Part::StateGateMix,
         ];
+        let shares = if parameters.has(Part::StateMixes.at(index)) {
+            count(Part::StateMixes, MIXTURES * hidden)?
+        } else {
+            // As older files have them.
+            let rows = apart.into_iter().map(|part| count(part, hidden));
+            rows.collect::<Result<Vec<_>>>()?.concat()
+        };
         Ok(Self {
-            first: count(Part::StateFirstMix, hidden)?,
-            shares: if parameters.has(Part::StateMixes.at(index)) {
-                count(Part::StateMixes, MIXTURES * hidden)?
-            } else {
-                // As older files have them.
-                let rows = apart.into_iter().map(|part| count(part, hidden));
-                rows.collect::<Result<Vec<_>>>()?.concat()
-            },
+            first: row(parameters, Part::StateFirstMix.at(index), hidden)?,
+            shares: in_rows(&shares, hidden, parameters)?,
             down: parameters.linear(down, hidden, MIXTURES * rank)?,
             up: up.collect::<Result<_>>()?,
-            bonus: count(Part::StateStepBias, hidden)?,
+            bonus: row(parameters, Part::StateStepBias.at(index), hidden)?,
             gate: (part, parameters.linear(gate, hidden, hidden)?),
         })
     }
 
     /// The five mixtures.
-    fn mixtures(&self, x: &Tensor, given: &[f32], before: &[f32]) -> Result<Vec<Tensor>> {
-        let hidden = self.first.len();
-        let first = mixed(given, before, |at| self.first[at % hidden]);
-        let mut short = values(&self.down.forward(&rows(first, hidden, x)?)?)?;
-        short.iter_mut().for_each(|x| *x = x.tanh());
+    fn mixtures(&self, x: &Tensor, shifts: &Shifts) -> Result<Vec<Tensor>> {
+        let first = shifts.mixed(&self.first)?.to_dtype(x.dtype())?;
+        let short = kernels::activate(&self.down.forward(&first)?, Activation::Tanh)?;
         let rank = self.down.outputs() / MIXTURES;
-        let parts = self.up.iter().enumerate();
-        let parts = parts.map(|(at, up)| {
-            let own = short.chunks_exact(MIXTURES * rank);
-            let own = own.flat_map(|row| &row[at * rank..(at + 1) * rank]);
-            let added = values(&up.forward(&rows(own.copied().collect(), rank, x)?)?)?;
-            let shares = &self.shares[at * hidden..(at + 1) * hidden];
-            let mixture = mixed(given, before, |at| shares[at % hidden] + added[at]);
-            rows(mixture, hidden, x)
+        let parts = self.up.iter().zip(&self.shares).enumerate();
+        let parts = parts.map(|(at, (up, share))| -> Result<Tensor> {
+            let added = floats(&up.forward(&columns(&short, at * rank, rank)?)?)?;
+            let mixture = shifts.mixed(&elementwise::add(&added, share)?)?;
+            Ok(mixture.to_dtype(x.dtype())?)
         });
         parts.collect()
     }
 }
 
+/// Numbers as rows of this width, each by itself.
+fn in_rows(numbers: &[f32], width: usize, parameters: &Parameters<'_>) -> Result<Vec<Tensor>> {
+    let rows = numbers.chunks_exact(width);
+    rows.map(|row| on_device(row.to_vec(), parameters))
+        .collect()
+}
+
 struct Seven {
     /// The share of the token before in what queries, fading, keys, values, rates and gates are made of.
-    shares: Vec<f32>,
+    shares: Vec<Tensor>,
     /// How much of what a key holds is replaced.
     rate: Narrow,
     /// How much the values of the first layer count; `None` in that one.
     first: Option<Narrow>,
     gate: Narrow,
     /// Factors of keys by which matrices are searched, and of how much rates change keys.
-    key_scale: Vec<f32>,
-    rate_scale: Vec<f32>,
+    key_scale: Tensor,
+    rate_scale: Tensor,
     /// What of a token's own value passes by the matrices.
-    skip: Vec<f32>,
+    skip: Tensor,
 }
 
 impl Seven {
     const MIXTURES: usize = 6;
 
     fn load(parameters: &Parameters<'_>, index: usize, hidden: usize) -> Result<Self> {
-        let count = |part: Part, count| counted(parameters, part.at(index), count);
+        let own = |part: Part| row(parameters, part.at(index), hidden);
         let narrow =
             |parts, bias, between| Narrow::load(parameters, index, parts, bias, (hidden, between));
-        let same: fn(f32) -> f32 = |x| x;
+        let same = Activation::Identity;
+        let mixes = Part::StateMixes.at(index);
+        let shares = counted(parameters, mixes, Self::MIXTURES * hidden)?;
         let first = [Part::StateFirstDown, Part::StateFirstUp];
         Ok(Self {
-            shares: count(Part::StateMixes, Self::MIXTURES * hidden)?,
+            shares: in_rows(&shares, hidden, parameters)?,
             rate: narrow(
                 [Part::StateRateDown, Part::StateRateUp],
                 Some(Part::StateRateBias),
@@ -289,46 +324,56 @@ impl Seven {
                 0 => None,
                 _ => Some(narrow(first, Some(Part::StateFirstBias), same)?),
             },
-            gate: narrow([Part::StateGateDown, Part::StateGateUp], None, sigmoid)?,
-            key_scale: count(Part::StateKeyScale, hidden)?,
-            rate_scale: count(Part::StateRateScale, hidden)?,
-            skip: count(Part::StateSkip, hidden)?,
+            gate: narrow(
+                [Part::StateGateDown, Part::StateGateUp],
+                None,
+                Activation::Sigmoid,
+            )?,
+            key_scale: own(Part::StateKeyScale)?,
+            rate_scale: own(Part::StateRateScale)?,
+            skip: own(Part::StateSkip)?,
         })
-    }
-
-    fn mixture(&self, at: usize, x: &Tensor, given: &[f32], before: &[f32]) -> Result<Tensor> {
-        let hidden = self.skip.len();
-        let shares = &self.shares[at * hidden..(at + 1) * hidden];
-        rows(mixed(given, before, |at| shares[at % hidden]), hidden, x)
     }
 }
 
 impl HeadLayer {
+    /// In f32.
     fn through(
         &self,
         index: usize,
         (part, linear): &(Part, Linear),
         x: &Tensor,
         step: &Step<'_>,
-    ) -> Result<Vec<f32>> {
-        values(&step.through(index, *part, linear, x)?)
+    ) -> Result<Tensor> {
+        floats(&step.through(index, *part, linear, x)?)
     }
 
-    /// Normalizes each head of a row.
-    fn normalize(&self, row: &mut [f32]) {
+    /// Rows of heads, one below the other.
+    fn by_head(&self, x: &Tensor) -> Result<Tensor> {
         let size = self.config.head_size;
-        let weights = self
-            .norm
-            .chunks_exact(size)
-            .zip(self.norm_bias.chunks_exact(size));
-        for (head, (weights, biases)) in row.chunks_exact_mut(size).zip(weights) {
-            let mean = head.iter().sum::<f32>() / size as f32;
-            let squares: f32 = head.iter().map(|x| (x - mean) * (x - mean)).sum();
-            let scale = (squares / size as f32 + EPSILON).sqrt().recip();
-            for ((x, weight), bias) in head.iter_mut().zip(weights).zip(biases) {
-                *x = (*x - mean) * scale * weight + bias;
-            }
-        }
+        Ok(x.reshape((x.elem_count() / size, size))?)
+    }
+
+    /// Normalizes each head of rows.
+    fn normalize(&self, x: &Tensor) -> Result<Tensor> {
+        let heads = self.by_head(x)?;
+        let normed = kernels::layer_norm(&heads, &self.ones, None, EPSILON)?;
+        let scaled = elementwise::multiply(&normed.reshape(x.shape())?, &self.norm)?;
+        elementwise::add(&scaled, &self.norm_bias)
+    }
+
+    /// The values of each head, times how well the query fits the key, element by element.
+    fn passing(
+        &self,
+        (query, key, value): (&Tensor, &Tensor, &Tensor),
+        weights: &Tensor,
+    ) -> Result<Tensor> {
+        let products = elementwise::multiply(&elementwise::multiply(query, key)?, weights)?;
+        let products = self.by_head(&products)?;
+        let cancel = CancelToken::new();
+        let shares = reduce(Reduction::Sum, &products, Some(&[1]), true, &cancel)?;
+        let passing = elementwise::multiply(&self.by_head(value)?, &shares)?;
+        Ok(passing.reshape(value.shape())?)
     }
 
     /// What RWKV 6 reads of its matrices, gated.
@@ -336,35 +381,24 @@ impl HeadLayer {
         &self,
         six: &Six,
         index: usize,
-        (x, given, before): (&Tensor, &[f32], &[f32]),
+        (x, shifts): (&Tensor, &Shifts),
         past: &mut Past<'_>,
         step: &Step<'_>,
-    ) -> Result<Vec<f32>> {
-        let hidden = self.config.hidden;
-        let mixtures = six.mixtures(x, given, before)?;
+    ) -> Result<Tensor> {
+        let mixtures = six.mixtures(x, shifts)?;
         let [fading, key, value, query, gate] = &mixtures[..] else {
             return Err(Error::Internal("RWKV 6 has five mixtures".into()));
         };
-        let mut kept = self.fading.forward(fading)?;
-        kept.iter_mut().for_each(|x| *x = (-x.exp()).exp());
+        let kept = self.decays.forward(&self.fading.forward(fading)?)?;
         let query = self.through(index, &self.query, query, step)?;
         let key = self.through(index, &self.key, key, step)?;
         let value = self.through(index, &self.value, value, step)?;
         let gates = self.through(index, &six.gate, gate, step)?;
-        let scan = SixScan {
-            config: self.config,
-            bonus: &six.bonus,
-        };
-        let inputs = side_by_side([&query, &key, &value, &kept], [hidden; 4]);
-        let mut read = past.scan((index, 1), &scan, &inputs, step.batch)?;
-        for_each_row(&mut read, hidden, GATE_COST, |at, row| {
-            self.normalize(row);
-            let gates = &gates[at * hidden..(at + 1) * hidden];
-            row.iter_mut()
-                .zip(gates)
-                .for_each(|(x, gate)| *x *= silu(*gate));
-        });
-        Ok(read)
+        let inputs = Tensor::cat(&[&query, &key, &value, &kept], 1)?;
+        let read = past.scan((index, 1), &self.heads, &inputs, step.batch)?;
+        let passing = self.passing((&query, &key, &value), &six.bonus)?;
+        let normed = self.normalize(&elementwise::add(&read, &passing)?)?;
+        kernels::gated(&gates, &normed, Activation::Silu)
     }
 
     /// What RWKV 7 reads of its matrices, gated.
@@ -372,71 +406,53 @@ impl HeadLayer {
         &self,
         seven: &Seven,
         index: usize,
-        (x, given, before): (&Tensor, &[f32], &[f32]),
+        (x, shifts): (&Tensor, &Shifts),
         past: &mut Past<'_>,
         step: &Step<'_>,
-    ) -> Result<Vec<f32>> {
-        let RwkvHeads {
-            hidden, head_size, ..
-        } = self.config;
-        let mixture = |at: usize| seven.mixture(at, x, given, before);
+    ) -> Result<Tensor> {
+        let mixture = |at: usize| -> Result<Tensor> {
+            Ok(shifts.mixed(&seven.shares[at])?.to_dtype(x.dtype())?)
+        };
         let query = self.through(index, &self.query, &mixture(0)?, step)?;
-        let mut kept = self.fading.forward(&mixture(1)?)?;
-        kept.iter_mut()
-            .for_each(|x| *x = (-MOST_FADING * sigmoid(*x)).exp());
-        let mut key = self.through(index, &self.key, &mixture(2)?, step)?;
-        let of_values = mixture(3)?;
-        let mut value = self.through(index, &self.value, &of_values, step)?;
-        match &seven.first {
-            None => past.first_values().clone_from(&value),
-            Some(share) => {
-                let first = past.first_values();
-                if first.len() != value.len() {
-                    return Err(Error::Internal("the first layer has left no values".into()));
-                }
-                let shares = share.forward(&of_values)?;
-                let elements = value.iter_mut().zip(first.iter()).zip(shares);
-                elements.for_each(|((x, first), share)| *x += (first - *x) * sigmoid(share));
-            }
-        }
-        let mut rates = seven.rate.forward(&mixture(4)?)?;
-        rates.iter_mut().for_each(|x| *x = sigmoid(*x));
+        let kept = self.decays.forward(&self.fading.forward(&mixture(1)?)?)?;
+        let key = self.through(index, &self.key, &mixture(2)?, step)?;
+        let value = self.drawn(seven, index, &mixture(3)?, past, step)?;
+        let rates = seven.rate.forward(&mixture(4)?)?;
+        let rates = kernels::activate(&rates, Activation::Sigmoid)?;
         let gates = seven.gate.forward(&mixture(5)?)?;
-        let mut searched = key.clone();
-        for row in searched.chunks_exact_mut(hidden) {
-            row.iter_mut()
-                .zip(&seven.key_scale)
-                .for_each(|(x, scale)| *x *= scale);
-            for head in row.chunks_exact_mut(head_size) {
-                let length = head.iter().map(|x| x * x).sum::<f32>().sqrt();
-                head.iter_mut().for_each(|x| *x /= length.max(LEAST_LENGTH));
-            }
-        }
-        for (at, (key, rate)) in key.iter_mut().zip(&rates).enumerate() {
-            let scaled = *key * seven.rate_scale[at % hidden];
-            *key += rate * scaled - scaled;
-        }
-        let parts: [&[f32]; 6] = [&query, &kept, &key, &value, &searched, &rates];
-        let inputs = side_by_side(parts, [hidden; 6]);
-        let scan = SevenScan(self.config);
-        let mut read = past.scan((index, 1), &scan, &inputs, step.batch)?;
-        for_each_row(&mut read, hidden, GATE_COST, |at, row| {
-            self.normalize(row);
-            let own = |all: &[f32], first: usize| all[at * hidden + first..][..head_size].to_vec();
-            for (head, out) in row.chunks_exact_mut(head_size).enumerate() {
-                let first = head * head_size;
-                let (query, key) = (own(&query, first), own(&key, first));
-                let products = query.iter().zip(&key).zip(&seven.skip[first..]);
-                let share: f32 = products
-                    .map(|((query, key), skip)| key * query * skip)
-                    .sum();
-                let (value, gates) = (own(&value, first), own(&gates, first));
-                for ((x, value), gate) in out.iter_mut().zip(value).zip(gates) {
-                    *x = (*x + value * share) * gate;
-                }
-            }
-        });
-        Ok(read)
+        let searched = elementwise::multiply(&key, &seven.key_scale)?;
+        let searched = kernels::l2_normalize(&self.by_head(&searched)?)?;
+        let searched = searched.reshape(key.shape())?;
+        let scaled = elementwise::multiply(&key, &seven.rate_scale)?;
+        let change = elementwise::subtract(&elementwise::multiply(&rates, &scaled)?, &scaled)?;
+        let key = elementwise::add(&key, &change)?;
+        let inputs = Tensor::cat(&[&query, &key, &value, &kept, &searched, &rates], 1)?;
+        let read = past.scan((index, 1), &self.heads, &inputs, step.batch)?;
+        let passing = self.passing((&query, &key, &value), &seven.skip)?;
+        let normed = elementwise::add(&self.normalize(&read)?, &passing)?;
+        elementwise::multiply(&normed, &gates)
+    }
+
+    /// The values of RWKV 7, which are drawn to those of the first layer.
+    fn drawn(
+        &self,
+        seven: &Seven,
+        index: usize,
+        x: &Tensor,
+        past: &mut Past<'_>,
+        step: &Step<'_>,
+    ) -> Result<Tensor> {
+        let value = self.through(index, &self.value, x, step)?;
+        let Some(share) = &seven.first else {
+            *past.first_values() = Some(value.clone());
+            return Ok(value);
+        };
+        let Some(first) = past.first_values().clone() else {
+            return Err(Error::Internal("the first layer has left no values".into()));
+        };
+        let shares = kernels::activate(&share.forward(x)?, Activation::Sigmoid)?;
+        let change = elementwise::multiply(&elementwise::subtract(&first, &value)?, &shares)?;
+        elementwise::add(&value, &change)
     }
 }
 
@@ -475,102 +491,15 @@ impl StateMixer for HeadLayer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
-        let hidden = self.config.hidden;
-        let given = values(x)?;
-        let before = past.scan((index, 0), &Before(hidden), &given, step.batch)?;
-        let parts = (x, &given[..], &before[..]);
+        let given = floats(x)?;
+        let before = past.scan((index, 0), &self.before, &given, step.batch)?;
+        let shifts = Shifts::new(given, &before)?;
+        let parts = (x, &shifts);
         let read = match &self.generation {
             Mechanism::Six(six) => self.six(six, index, parts, past, step)?,
             Mechanism::Seven(seven) => self.seven(seven, index, parts, past, step)?,
         };
         let (part, output) = &self.output;
-        step.through(index, *part, output, &rows(read, hidden, x)?)
-    }
-}
-
-/// A row has queries, keys, values and what remains of each row of a matrix. The state of a lane is `[key, value]`.
-struct SixScan<'a> {
-    config: RwkvHeads,
-    bonus: &'a [f32],
-}
-
-impl Scan for SixScan<'_> {
-    fn inputs(&self) -> usize {
-        4 * self.config.hidden
-    }
-
-    fn lanes(&self) -> usize {
-        self.config.hidden / self.config.head_size
-    }
-
-    fn lane_outputs(&self) -> usize {
-        self.config.head_size
-    }
-
-    fn run(&self, _: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let RwkvHeads {
-            hidden,
-            head_size: size,
-            ..
-        } = self.config;
-        let own = lane * size..(lane + 1) * size;
-        let bonus = &self.bonus[own.clone()];
-        let rows = inputs.chunks_exact(4 * hidden);
-        for (row, out) in rows.zip(outputs.chunks_exact_mut(size)) {
-            let part = |at: usize| &row[at * hidden..][own.clone()];
-            let (query, key, value, kept) = (part(0), part(1), part(2), part(3));
-            out.fill(0.0);
-            for (at, state) in state.chunks_exact_mut(size).enumerate() {
-                let (query, key) = (query[at], key[at]);
-                for ((out, state), value) in out.iter_mut().zip(state).zip(value) {
-                    let written = key * value;
-                    *out += query * (bonus[at] * written + *state);
-                    *state = *state * kept[at] + written;
-                }
-            }
-        }
-    }
-}
-
-/// A row has queries, what remains of each column, keys, values, the keys that are searched for, and how much of what
-/// they hold is replaced. The state of a lane is `[value, key]`.
-struct SevenScan(RwkvHeads);
-
-impl Scan for SevenScan {
-    fn inputs(&self) -> usize {
-        6 * self.0.hidden
-    }
-
-    fn lanes(&self) -> usize {
-        self.0.hidden / self.0.head_size
-    }
-
-    fn lane_outputs(&self) -> usize {
-        self.0.head_size
-    }
-
-    fn run(&self, _: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let RwkvHeads {
-            hidden,
-            head_size: size,
-            ..
-        } = self.0;
-        let own = lane * size..(lane + 1) * size;
-        let rows = inputs.chunks_exact(6 * hidden);
-        for (row, out) in rows.zip(outputs.chunks_exact_mut(size)) {
-            let part = |at: usize| &row[at * hidden..][own.clone()];
-            let (query, kept, key, value) = (part(0), part(1), part(2), part(3));
-            let (searched, rates) = (part(4), part(5));
-            for ((state, out), value) in state.chunks_exact_mut(size).zip(out).zip(value) {
-                let found = state.iter().zip(searched);
-                let found: f32 = found.map(|(state, key)| state * -key).sum();
-                *out = 0.0;
-                for (at, state) in state.iter_mut().enumerate() {
-                    let replaced = found * searched[at] * rates[at];
-                    *state = *state * kept[at] + value * key[at] + replaced;
-                    *out += *state * query[at];
-                }
-            }
-        }
+        step.through(index, *part, output, &read.to_dtype(x.dtype())?)
     }
 }

@@ -3,21 +3,21 @@
 
 use candle_core::Tensor;
 
-use super::convolution::Convolution;
-use super::shared::{counted, rates, side_by_side, silu};
-use super::ssm::{Heads, Ssm};
-use super::{rows, values, StateMixer};
+use super::shared::{convolution, convolution_size};
+use super::ssm::Ssm;
+use super::{columns, floats, StateMixer};
 use crate::models::config::{check_size, Checked, NormConfig};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
-use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear, Norm};
 use crate::Result;
 use formats::files::raw_config::WIDTH;
+use kernels::scan::Scan;
+use kernels::Activation;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelectedHeads {
@@ -32,7 +32,7 @@ pub struct SelectedHeads {
 impl SelectedHeads {
     pub fn sizes(&self) -> Vec<usize> {
         let (inner, ssm) = (self.ssm.inner(), &self.ssm);
-        vec![Convolution::size(inner, ssm.taps), inner * ssm.state_size]
+        vec![convolution_size(inner, ssm.taps), inner * ssm.state_size]
     }
 
     pub fn check(&self) -> Checked {
@@ -52,12 +52,11 @@ impl SelectedHeads {
             Ok((part, parameters.linear(part.at(index), inputs, outputs)?))
         };
         let norm = |part: Part, width: usize| parameters.norm(part.at(index), &[width], self.norm);
-        let convolution = Part::StateConvolution.at(index);
+        let convolved = Part::StateConvolution.at(index);
         let size = (inner, self.ssm.taps);
-        let activation = Some(self.ssm.activation);
         Ok(Box::new(SelectedLayer {
             input: linear(Part::StateInput, hidden, 2 * inner)?,
-            convolution: Convolution::load(parameters, convolution, size, activation)?,
+            convolution: convolution(parameters, convolved, size, self.ssm.activation)?,
             selection: linear(Part::StateSelection, inner, rank + 2 * kept)?,
             norms: [
                 norm(Part::StateIntoNorm, kept)?,
@@ -65,13 +64,9 @@ impl SelectedHeads {
                 norm(Part::StateStepNorm, rank)?,
             ],
             steps: linear(Part::StateSteps, rank, heads)?,
-            heads: Heads {
-                decays: rates(parameters, index, heads)?,
-                skips: counted(parameters, Part::StateSkip.at(index), heads)?,
-                // The matrix of time steps adds them.
-                biases: vec![0.0; heads],
-                config: self.ssm.clone(),
-            },
+            // The matrix of time steps adds biases.
+            heads: self.ssm.scan(parameters, index, &vec![0.0; heads])?,
+            config: self.ssm.clone(),
             output: linear(Part::StateOutput, inner, hidden)?,
         }))
     }
@@ -80,13 +75,14 @@ impl SelectedHeads {
 struct SelectedLayer {
     /// The gate and what is scanned, of one head after the other.
     input: (Part, Linear),
-    convolution: Convolution,
+    convolution: Scan,
     /// Makes input and output of the state, and time steps.
     selection: (Part, Linear),
     /// Of these three.
     norms: [Norm; 3],
     steps: (Part, Linear),
-    heads: Heads,
+    heads: Scan,
+    config: Ssm,
     output: (Part, Linear),
 }
 
@@ -119,38 +115,31 @@ impl StateMixer for SelectedLayer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
-        let config = &self.heads.config;
+        let config = &self.config;
         let (inner, size, kept) = (config.inner(), config.head_size, config.state_size);
         let through =
             |(part, linear): &(Part, Linear), x: &Tensor| step.through(index, *part, linear, x);
-        let projected = values(&through(&self.input, x)?)?;
-        let halves = |half: usize| -> Vec<f32> {
-            let heads = projected.chunks_exact(2 * size);
-            let own = heads.flat_map(|head| &head[half * size..(half + 1) * size]);
-            own.copied().collect()
+        let tokens = x.dim(0)?;
+        let projected = floats(&through(&self.input, x)?)?;
+        let projected = projected.reshape((tokens, config.heads, 2, size))?;
+        let half = |half: usize| -> Result<Tensor> {
+            let half = projected.narrow(2, half, 1)?.contiguous()?;
+            Ok(half.reshape((tokens, inner))?)
         };
-        let (gates, read) = (halves(0), halves(1));
+        let (gates, read) = (half(0)?, half(1)?);
         let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
-        let selected = through(&self.selection, &rows(convolved.clone(), inner, x)?)?;
+        let selected = through(&self.selection, &convolved.to_dtype(x.dtype())?)?;
         let rank = self.steps.1.inputs();
-        let parts = [(0, kept), (kept, kept), (2 * kept, rank)];
-        let mut parts = parts
-            .into_iter()
-            .zip(&self.norms)
-            .map(|((first, width), norm)| {
-                norm.forward(&selected.narrow(1, first, width)?.contiguous()?)
-            });
-        let mut part = || parts.next().unwrap_or_else(|| Ok(selected.clone()));
-        let (into, from) = (values(&part()?)?, values(&part()?)?);
-        let steps = values(&through(&self.steps, &part()?)?)?;
-        let scanned = side_by_side(
-            [&convolved, &into, &from, &steps],
-            [inner, kept, kept, config.heads],
-        );
-        debug_assert_eq!(scanned.len() % self.heads.inputs(), 0);
-        let mut given = past.scan((index, 1), &self.heads, &scanned, step.batch)?;
-        let gated = given.iter_mut().zip(&gates);
-        gated.for_each(|(x, &gate)| *x *= silu(gate));
-        through(&self.output, &rows(given, inner, x)?)
+        let [into, from, steps] = [(0, kept), (kept, kept), (2 * kept, rank)];
+        let normed = |(first, width): (usize, usize), norm: &Norm| {
+            norm.forward(&columns(&selected, first, width)?)
+        };
+        let into = floats(&normed(into, &self.norms[0])?)?;
+        let from = floats(&normed(from, &self.norms[1])?)?;
+        let steps = floats(&through(&self.steps, &normed(steps, &self.norms[2])?)?)?;
+        let scanned = Tensor::cat(&[&convolved, &into, &from, &steps], 1)?;
+        let given = past.scan((index, 1), &self.heads, &scanned, step.batch)?;
+        let given = kernels::gated(&gates, &given, Activation::Silu)?;
+        through(&self.output, &given.to_dtype(x.dtype())?)
     }
 }

@@ -2,27 +2,21 @@
 
 use candle_core::Tensor;
 
-use super::convolution::Convolution;
-use super::shared::{counted, rates, GATE_COST};
+use super::shared::{convolution, convolution_size, counted, rates};
 use super::short_conv::MOST_TAPS;
-use super::{rows, values, StateMixer};
+use super::{columns, floats, StateMixer};
 use crate::models::config::{check_size, Checked, NormConfig};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
-use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear, Norm};
 use crate::Result;
 use formats::files::raw_config::WIDTH;
-use kernels::cpu::scan::{self, ScanRows, SelectiveLane};
-use kernels::cpu::{for_each_row, Isa};
+use kernels::scan::Scan;
 use kernels::Activation;
-
-/// So many channels are a lane, where they can be divided so.
-const BLOCK: usize = 32;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selective {
@@ -42,7 +36,7 @@ pub struct Selective {
 impl Selective {
     pub fn sizes(&self) -> Vec<usize> {
         vec![
-            Convolution::size(self.channels, self.taps),
+            convolution_size(self.channels, self.taps),
             self.channels * self.state_size,
         ]
     }
@@ -67,20 +61,17 @@ impl Selective {
             norm.map(|norm| parameters.norm(part.at(index), &[width], norm))
                 .transpose()
         };
-        let convolution = Part::StateConvolution.at(index);
+        let convolved = Part::StateConvolution.at(index);
         let selection = Part::StateSelection.at(index);
-        let block = if channels.is_multiple_of(BLOCK) {
-            BLOCK
-        } else {
-            channels
-        };
+        let rates = rates(parameters, index, channels * kept)?;
+        let skips = counted(parameters, Part::StateSkip.at(index), channels)?;
         Ok(Box::new(SelectiveLayer {
             input: parameters.linear(Part::StateInput.at(index), hidden, 2 * channels)?,
-            convolution: Convolution::load(
+            convolution: convolution(
                 parameters,
-                convolution,
+                convolved,
                 (channels, self.taps),
-                Some(self.activation),
+                self.activation,
             )?,
             selection: parameters.linear(selection, channels, rank + 2 * kept)?,
             norms: [
@@ -89,78 +80,26 @@ impl Selective {
                 norm(Part::StateFromNorm, kept)?,
             ],
             steps: parameters.linear(Part::StateSteps.at(index), rank, channels)?,
-            channels: Channels {
-                decays: by_number(&rates(parameters, index, channels * kept)?, block, kept),
-                skips: counted(parameters, Part::StateSkip.at(index), channels)?,
-                block,
-                config: self.clone(),
-            },
+            channels: Scan::selective(&rates, skips, parameters.device())?,
+            config: self.clone(),
             output: parameters.linear(Part::StateOutput.at(index), channels, hidden)?,
         }))
     }
 }
 
-/// The rates of each block's channels `[block, kept]` as `[kept, block]`.
-fn by_number(rates: &[f32], block: usize, kept: usize) -> Vec<f32> {
-    let blocks = rates.chunks_exact(block * kept);
-    let sorted = blocks.flat_map(|block| {
-        let of_number = move |number: usize| block.iter().skip(number).step_by(kept).copied();
-        (0..kept).flat_map(of_number)
-    });
-    sorted.collect()
-}
-
 struct SelectiveLayer {
+    config: Selective,
     /// What is scanned, and the gate.
     input: Linear,
-    convolution: Convolution,
+    convolution: Scan,
     /// Makes time steps, and input and output of the state.
     selection: Linear,
     /// Of these three.
     norms: [Option<Norm>; 3],
     steps: Linear,
-    channels: Channels,
+    /// The scan of what the convolution gives, of time steps, and of input and output of the state.
+    channels: Scan,
     output: Linear,
-}
-
-/// The scan of what the convolution gives, of time steps, and of input and output of the state.
-struct Channels {
-    /// `[blocks, state size, block]`
-    decays: Vec<f32>,
-    skips: Vec<f32>,
-    block: usize,
-    config: Selective,
-}
-
-impl Scan for Channels {
-    fn inputs(&self) -> usize {
-        2 * (self.config.channels + self.config.state_size)
-    }
-
-    fn lanes(&self) -> usize {
-        self.config.channels / self.block
-    }
-
-    fn lane_outputs(&self) -> usize {
-        self.block
-    }
-
-    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let (channels, kept) = (self.config.channels, self.config.state_size);
-        let (first, size) = (lane * self.block, self.block * kept);
-        let block = SelectiveLane {
-            channels: self.block,
-            kept,
-            x: first,
-            time: channels + first,
-            into: 2 * channels,
-            from: 2 * channels + kept,
-            rates: &self.decays[lane * size..][..size],
-            skips: &self.skips[first..][..self.block],
-        };
-        let width = self.inputs();
-        scan::selective(isa, &block, ScanRows { inputs, width }, state, outputs);
-    }
 }
 
 impl StateMixer for SelectiveLayer {
@@ -195,40 +134,28 @@ impl StateMixer for SelectiveLayer {
             state_size: kept,
             rank,
             ..
-        } = self.channels.config;
-        let projected = values(&step.through(index, Part::StateInput, &self.input, x)?)?;
-        let mut read = Vec::with_capacity(projected.len() / 2);
-        for row in projected.chunks_exact(2 * channels) {
-            read.extend_from_slice(&row[..channels]);
-        }
+        } = self.config;
+        let projected = step.through(index, Part::StateInput, &self.input, x)?;
+        let projected = floats(&projected)?;
+        let read = columns(&projected, 0, channels)?;
         let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
-        let selected = rows(convolved.clone(), channels, x)?;
+        let selected = convolved.to_dtype(x.dtype())?;
         let selected = step.through(index, Part::StateSelection, &self.selection, &selected)?;
         let part = |at: usize, from: usize, width: usize| -> Result<Tensor> {
-            let part = selected.narrow(1, from, width)?.contiguous()?;
+            let part = columns(&selected, from, width)?;
             match &self.norms[at] {
                 Some(norm) => norm.forward(&part),
                 None => Ok(part),
             }
         };
         let steps = part(0, 0, rank)?;
-        let steps = values(&step.through(index, Part::StateSteps, &self.steps, &steps)?)?;
-        let into = values(&part(1, rank, kept)?)?;
-        let from = values(&part(2, rank + kept, kept)?)?;
-        let mut scanned = Vec::with_capacity(steps.len() / channels * self.channels.inputs());
-        for (row, steps) in steps.chunks_exact(channels).enumerate() {
-            scanned.extend_from_slice(&convolved[row * channels..(row + 1) * channels]);
-            scanned.extend_from_slice(steps);
-            scanned.extend_from_slice(&into[row * kept..(row + 1) * kept]);
-            scanned.extend_from_slice(&from[row * kept..(row + 1) * kept]);
-        }
-        let mut given = past.scan((index, 1), &self.channels, &scanned, step.batch)?;
-        let isa = Isa::current()?;
-        for_each_row(&mut given, channels, GATE_COST, |row, given| {
-            let gate = &projected[(2 * row + 1) * channels..][..channels];
-            scan::gate(isa, given, gate, Activation::Silu);
-        });
-        let given = rows(given, channels, x)?;
+        let steps = floats(&step.through(index, Part::StateSteps, &self.steps, &steps)?)?;
+        let into = floats(&part(1, rank, kept)?)?;
+        let from = floats(&part(2, rank + kept, kept)?)?;
+        let scanned = Tensor::cat(&[&convolved, &steps, &into, &from], 1)?;
+        let given = past.scan((index, 1), &self.channels, &scanned, step.batch)?;
+        let gate = projected.narrow(1, channels, channels)?;
+        let given = kernels::gated(&gate, &given, Activation::Silu)?.to_dtype(x.dtype())?;
         step.through(index, Part::StateOutput, &self.output, &given)
     }
 }

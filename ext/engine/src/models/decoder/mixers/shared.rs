@@ -9,21 +9,8 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
 use crate::nn::{Inventory, Linear};
 use crate::Result;
-
-/// A gate takes as long as copying about so many numbers.
-pub const GATE_COST: usize = 4;
-
-/// So many columns of a head's values are a lane, where they can be divided so.
-const COLUMNS: usize = 32;
-
-/// How many columns of a head's values, which know nothing of each other, are a lane.
-pub fn lane_columns(head_size: usize) -> usize {
-    if head_size.is_multiple_of(COLUMNS) {
-        COLUMNS
-    } else {
-        head_size
-    }
-}
+use kernels::scan::Scan;
+use kernels::Activation;
 
 /// A tensor of so many elements, on the host and in f32.
 pub fn counted(parameters: &Parameters<'_>, place: Place, count: usize) -> Result<Vec<f32>> {
@@ -88,27 +75,75 @@ impl Chain {
     }
 }
 
-/// The rows of several parts, each of its width, in one.
-pub fn side_by_side<const COUNT: usize>(
-    parts: [&[f32]; COUNT],
-    widths: [usize; COUNT],
-) -> Vec<f32> {
-    let count = parts[0].len() / widths[0].max(1);
-    let mut out = Vec::with_capacity(count * widths.iter().sum::<usize>());
-    for row in 0..count {
-        for (part, width) in parts.iter().zip(widths) {
-            out.extend_from_slice(&part[row * width..][..width]);
+/// A convolution of channels, of a weight `[channels, 1, taps]`, with or without a bias.
+pub fn convolution(
+    parameters: &Parameters<'_>,
+    place: Place,
+    (channels, taps): (usize, usize),
+    activation: Activation,
+) -> Result<Scan> {
+    let by_channel = taps_of(parameters, place, taps)?;
+    if by_channel.len() != channels * taps {
+        return Err(parameters.misfit(place, &[channels, 1, taps]));
+    }
+    let bias = match parameters.bias(place)? {
+        Some(bias) if bias.dims() == [channels] => values(&bias)?,
+        Some(_) => return Err(parameters.misfit(place, &[channels])),
+        None => vec![0.0; channels],
+    };
+    Scan::convolution(&by_channel, bias, activation, parameters.device())
+}
+
+/// The channels of several weights, one after the other.
+pub fn joined_convolution(
+    parameters: &Parameters<'_>,
+    places: &[Place],
+    (channels, taps): (usize, usize),
+    activation: Activation,
+) -> Result<Scan> {
+    let mut by_channel = Vec::new();
+    for &place in places {
+        let own = taps_of(parameters, place, taps)?;
+        if by_channel.len() + own.len() > channels * taps {
+            return Err(parameters.misfit(place, &[channels, 1, taps]));
+        }
+        by_channel.extend(own);
+    }
+    match places.last() {
+        Some(&last) if by_channel.len() < channels * taps => {
+            Err(parameters.misfit(last, &[channels, 1, taps]))
+        }
+        _ => {
+            let bias = vec![0.0; channels];
+            Scan::convolution(&by_channel, bias, activation, parameters.device())
         }
     }
-    out
 }
 
-pub fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
+/// How many numbers a convolution of these channels keeps.
+pub fn convolution_size(channels: usize, taps: usize) -> usize {
+    channels * (taps - 1)
 }
 
-pub fn silu(x: f32) -> f32 {
-    x * sigmoid(x)
+/// `[channels, 1, taps]`, or the same without or with more extents of one.
+fn taps_of(parameters: &Parameters<'_>, place: Place, taps: usize) -> Result<Vec<f32>> {
+    let shape = parameters.shape(place)?;
+    let long = shape.iter().filter(|&&extent| extent != 1).count();
+    if long > 2 || taps > 1 && shape.last() != Some(&taps) {
+        return Err(parameters.misfit(place, &[shape.iter().product::<usize>() / taps, 1, taps]));
+    }
+    values(&parameters.tensor(place)?)
+}
+
+/// A tensor of so many elements, as a row of f32.
+pub fn row(parameters: &Parameters<'_>, place: Place, count: usize) -> Result<Tensor> {
+    on_device(counted(parameters, place, count)?, parameters)
+}
+
+/// Numbers as a row where the model is.
+pub fn on_device(numbers: Vec<f32>, parameters: &Parameters<'_>) -> Result<Tensor> {
+    let count = numbers.len();
+    Ok(Tensor::from_vec(numbers, count, parameters.device())?)
 }
 
 /// ln(1 + eˣ), which above 20 is x in single precision.

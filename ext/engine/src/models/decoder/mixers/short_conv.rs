@@ -2,20 +2,20 @@
 
 use candle_core::Tensor;
 
-use super::convolution::Convolution;
-use super::{rows, values, StateMixer};
+use super::shared::{convolution, convolution_size};
+use super::{floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
-use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::WIDTH;
-use kernels::cpu::for_each_row;
+use kernels::scan::Scan;
+use kernels::Activation;
 
 /// More tokens than any convolution sees.
 pub const MOST_TAPS: usize = 1024;
@@ -30,13 +30,13 @@ pub struct ShortConv {
 struct ShortConvLayer {
     /// Two gates and what is convolved, `[3 · channels, hidden]`.
     input: Linear,
-    convolution: Convolution,
+    convolution: Scan,
     output: Linear,
 }
 
 impl ShortConv {
     pub fn sizes(&self) -> Vec<usize> {
-        vec![Convolution::size(self.channels, self.taps)]
+        vec![convolution_size(self.channels, self.taps)]
     }
 
     pub fn check(&self) -> Checked {
@@ -51,11 +51,11 @@ impl ShortConv {
         config: &DecoderConfig,
     ) -> Result<Box<dyn StateMixer>> {
         let (hidden, channels) = (config.hidden_size, self.channels);
-        let convolution = Part::StateConvolution.at(index);
+        let place = Part::StateConvolution.at(index);
         let size = (channels, self.taps);
         Ok(Box::new(ShortConvLayer {
             input: parameters.linear(Part::StateInput.at(index), hidden, 3 * channels)?,
-            convolution: Convolution::load(parameters, convolution, size, None)?,
+            convolution: convolution(parameters, place, size, Activation::Identity)?,
             output: parameters.linear(Part::StateOutput.at(index), channels, hidden)?,
         }))
     }
@@ -81,22 +81,13 @@ impl StateMixer for ShortConvLayer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
-        let projected = values(&step.through(index, Part::StateInput, &self.input, x)?)?;
-        let channels = self.convolution.inputs();
-        let part = |row: usize, at: usize| &projected[(3 * row + at) * channels..][..channels];
-        let multiplied = |values: &mut [f32], by: &[f32]| {
-            values.iter_mut().zip(by).for_each(|(x, by)| *x *= by);
-        };
-        let mut gated = vec![0.0; projected.len() / 3];
-        for_each_row(&mut gated, channels, 2, |row, gated| {
-            gated.copy_from_slice(part(row, 2));
-            multiplied(gated, part(row, 0));
-        });
-        let mut convolved = past.scan((index, 0), &self.convolution, &gated, step.batch)?;
-        for_each_row(&mut convolved, channels, 1, |row, convolved| {
-            multiplied(convolved, part(row, 1));
-        });
-        let convolved = rows(convolved, channels, x)?;
+        let projected = step.through(index, Part::StateInput, &self.input, x)?;
+        let (projected, channels) = (floats(&projected)?, self.convolution.inputs());
+        let part = |at: usize| projected.narrow(1, at * channels, channels);
+        let multiplied = |a: &Tensor, b: &Tensor| kernels::gated(a, b, Activation::Identity);
+        let gated = multiplied(&part(0)?, &part(2)?)?;
+        let convolved = past.scan((index, 0), &self.convolution, &gated, step.batch)?;
+        let convolved = multiplied(&part(1)?, &convolved)?.to_dtype(x.dtype())?;
         step.through(index, Part::StateOutput, &self.output, &convolved)
     }
 }

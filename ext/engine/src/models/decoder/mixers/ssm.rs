@@ -2,23 +2,20 @@
 
 use candle_core::Tensor;
 
-use super::convolution::Convolution;
-use super::shared::{counted, lane_columns, rates, GATE_COST};
+use super::shared::{convolution, convolution_size, counted, on_device, rates, row};
 use super::short_conv::MOST_TAPS;
-use super::{rows, values, StateMixer};
+use super::{columns, floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
 use crate::models::decoder::config::DecoderConfig;
 use crate::models::decoder::layer::Step;
-use crate::models::decoder::states::Scan;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{elementwise, Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
-use kernels::cpu::scan::{self, MatrixLane, MatrixRule, ScanRows};
-use kernels::cpu::{for_each_row, Isa};
+use kernels::scan::{MatrixHead, MatrixRule, MatrixShape, Scan};
 use kernels::Activation;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +78,7 @@ impl Ssm {
 
     pub fn sizes(&self) -> Vec<usize> {
         vec![
-            Convolution::size(self.channels(), self.taps),
+            convolution_size(self.channels(), self.taps),
             self.inner() * self.state_size,
         ]
     }
@@ -117,80 +114,111 @@ impl Ssm {
     ) -> Result<Box<dyn StateMixer>> {
         let (hidden, inner, heads) = (config.hidden_size, self.inner(), self.heads);
         let projected = inner + self.channels() + heads;
-        let per_head = |part: Part| counted(parameters, part.at(index), heads);
-        let convolution = Part::StateConvolution.at(index);
+        let at = Part::StateConvolution.at(index);
         let size = (self.channels(), self.taps);
+        let biases = counted(parameters, Part::StateStepBias.at(index), heads)?;
         Ok(Box::new(SsmLayer {
             input: parameters.linear(Part::StateInput.at(index), hidden, projected)?,
-            convolution: Convolution::load(parameters, convolution, size, Some(self.activation))?,
-            heads: Heads {
-                decays: rates(parameters, index, heads)?,
-                skips: per_head(Part::StateSkip)?,
-                biases: per_head(Part::StateStepBias)?,
-                config: self.clone(),
+            factors: if self.factors.projected == SsmFactors::NONE.projected {
+                None
+            } else {
+                Some(on_device(self.columns_factors(), parameters)?)
             },
+            convolution: convolution(parameters, at, size, self.activation)?,
+            heads: self.scan(parameters, index, &biases)?,
             norm: match self.norm {
-                SsmNorm::None => Vec::new(),
-                SsmNorm::Parts { .. } => counted(parameters, Part::StateNorm.at(index), inner)?,
+                SsmNorm::None => None,
+                SsmNorm::Parts { count, before_gate } => Some(PartNorm {
+                    weight: row(parameters, Part::StateNorm.at(index), inner)?,
+                    ones: on_device(vec![1.0; inner / count.max(1)], parameters)?,
+                    before_gate,
+                }),
             },
             output: parameters.linear(Part::StateOutput.at(index), inner, hidden)?,
+            config: self.clone(),
         }))
+    }
+
+    /// What each column that is projected is multiplied by.
+    fn columns_factors(&self) -> Vec<f32> {
+        let (inner, shared) = (self.inner(), self.groups * self.state_size);
+        let widths = [inner, inner, shared, shared, self.heads].into_iter();
+        let parts = widths.zip(self.factors.projected);
+        parts
+            .flat_map(|(width, factor)| std::iter::repeat_n(factor, width))
+            .collect()
+    }
+
+    /// The scan of what the convolution gives, with inputs and outputs of the state, and of time steps.
+    pub(super) fn scan(
+        &self,
+        parameters: &Parameters<'_>,
+        index: usize,
+        biases: &[f32],
+    ) -> Result<Scan> {
+        let (inner, kept) = (self.inner(), self.state_size);
+        let shared = self.groups * kept;
+        let rates = rates(parameters, index, self.heads)?;
+        let skips = counted(parameters, Part::StateSkip.at(index), self.heads)?;
+        let head = |head: usize| {
+            let group = head / (self.heads / self.groups);
+            MatrixHead {
+                query: inner + shared + group * kept,
+                key: inner + group * kept,
+                value: head * self.head_size,
+                rule: MatrixRule::Steps {
+                    time: inner + 2 * shared + head,
+                    bias: biases[head],
+                    bounds: self.steps,
+                    rate: rates[head],
+                    skip: skips[head],
+                },
+            }
+        };
+        let shape = MatrixShape {
+            inputs: inner + 2 * shared + self.heads,
+            keys: kept,
+            size: self.head_size,
+        };
+        Scan::matrix(
+            shape,
+            (0..self.heads).map(head).collect(),
+            parameters.device(),
+        )
     }
 }
 
 struct SsmLayer {
+    config: Ssm,
     /// The gate, what the convolution reads, and time steps.
     input: Linear,
-    convolution: Convolution,
-    heads: Heads,
-    /// `[inner]`, or nothing where there is no norm.
-    norm: Vec<f32>,
+    /// What these are multiplied by.
+    factors: Option<Tensor>,
+    convolution: Scan,
+    heads: Scan,
+    norm: Option<PartNorm>,
     output: Linear,
 }
 
-/// The scan of what the convolution gives and of time steps.
-pub(super) struct Heads {
-    pub decays: Vec<f32>,
-    pub skips: Vec<f32>,
-    pub biases: Vec<f32>,
-    pub config: Ssm,
+/// Of parts of what heads give, each of which is normalized by itself.
+struct PartNorm {
+    /// `[inner]`
+    weight: Tensor,
+    /// `[part]`
+    ones: Tensor,
+    before_gate: bool,
 }
 
-impl Scan for Heads {
-    fn inputs(&self) -> usize {
-        self.config.channels() + self.config.heads
-    }
-
-    fn lanes(&self) -> usize {
-        self.config.inner() / self.lane_outputs()
-    }
-
-    fn lane_outputs(&self) -> usize {
-        lane_columns(self.config.head_size)
-    }
-
-    /// Of a head's state, `[state size, head size]`, a lane has some columns.
-    fn run(&self, isa: Isa, lane: usize, state: &mut [f32], inputs: &[f32], outputs: &mut [f32]) {
-        let (columns, kept) = (self.lane_outputs(), self.config.state_size);
-        let (inner, shared) = (self.config.inner(), self.config.groups * kept);
-        let head = lane * columns / self.config.head_size;
-        let group = head / (self.config.heads / self.config.groups);
-        let columns = MatrixLane {
-            keys: kept,
-            columns,
-            query: inner + shared + group * kept,
-            key: inner + group * kept,
-            value: lane * columns,
-            rule: MatrixRule::Steps {
-                time: inner + 2 * shared + head,
-                bias: self.biases[head],
-                bounds: self.config.steps,
-                rate: self.decays[head],
-                skip: self.skips[head],
-            },
-        };
-        let width = self.inputs();
-        scan::matrix(isa, &columns, ScanRows { inputs, width }, state, outputs);
+impl PartNorm {
+    fn forward(&self, x: &Tensor, epsilon: f32) -> Result<Tensor> {
+        let (tokens, inner) = x.dims2()?;
+        let size = self.ones.dim(0)?;
+        if size == inner {
+            return kernels::rms_norm(x, &self.weight, epsilon);
+        }
+        let parts = x.reshape((tokens * inner / size, size))?;
+        let normed = kernels::rms_norm(&parts, &self.ones, epsilon)?;
+        elementwise::multiply(&normed.reshape((tokens, inner))?, &self.weight)
     }
 }
 
@@ -214,65 +242,34 @@ impl StateMixer for SsmLayer {
         past: &mut Past<'_>,
         step: &Step<'_>,
     ) -> Result<Tensor> {
-        let config = &self.heads.config;
+        let config = &self.config;
         let (inner, channels) = (config.inner(), config.channels());
-        let width = inner + channels + config.heads;
         let scaled = elementwise::scale(x, config.factors.input)?;
-        let mut projected =
-            values(&step.through(index, Part::StateInput, &self.input, &scaled)?)?;
-        self.multiply(&mut projected);
-        let parts = || projected.chunks_exact(width);
-        let mut read = Vec::with_capacity(projected.len() / width * channels);
-        parts().for_each(|row| read.extend_from_slice(&row[inner..inner + channels]));
-        let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
-        let mut scanned = Vec::with_capacity(projected.len() / width * self.heads.inputs());
-        for (convolved, row) in convolved.chunks_exact(channels).zip(parts()) {
-            scanned.extend_from_slice(convolved);
-            scanned.extend_from_slice(&row[inner + channels..]);
+        let projected = step.through(index, Part::StateInput, &self.input, &scaled)?;
+        let mut projected = floats(&projected)?;
+        if let Some(factors) = &self.factors {
+            projected = elementwise::multiply(&projected, factors)?;
         }
-        let mut given = past.scan((index, 1), &self.heads, &scanned, step.batch)?;
-        let isa = Isa::current()?;
-        for_each_row(&mut given, inner, GATE_COST, |row, given| {
-            self.gate_and_norm(isa, given, &projected[row * width..][..inner]);
-        });
-        let given = rows(given, inner, x)?;
+        let read = columns(&projected, inner, channels)?;
+        let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
+        let steps = projected.narrow(1, inner + channels, config.heads)?;
+        let scanned = Tensor::cat(&[&convolved, &steps], 1)?;
+        let given = past.scan((index, 1), &self.heads, &scanned, step.batch)?;
+        let given = self.gate_and_norm(given, &projected.narrow(1, 0, inner)?)?;
+        let given = given.to_dtype(x.dtype())?;
         let output = step.through(index, Part::StateOutput, &self.output, &given)?;
         elementwise::scale(&output, config.factors.output)
     }
 }
 
 impl SsmLayer {
-    /// By the factors of the parts of what is projected.
-    fn multiply(&self, projected: &mut [f32]) {
-        let config = &self.heads.config;
-        if config.factors.projected == SsmFactors::NONE.projected {
-            return;
-        }
-        let (inner, shared) = (config.inner(), config.groups * config.state_size);
-        let widths = [inner, inner, shared, shared, config.heads];
-        for mut row in projected.chunks_exact_mut(widths.iter().sum()) {
-            for (width, factor) in widths.into_iter().zip(config.factors.projected) {
-                let (part, rest) = row.split_at_mut(width);
-                part.iter_mut().for_each(|x| *x *= factor);
-                row = rest;
-            }
-        }
-    }
-
-    fn gate_and_norm(&self, isa: Isa, row: &mut [f32], gate: &[f32]) {
-        let multiply = |row: &mut [f32]| scan::gate(isa, row, gate, Activation::Silu);
-        let SsmNorm::Parts { count, before_gate } = self.heads.config.norm else {
-            return multiply(row);
-        };
-        if !before_gate {
-            multiply(row);
-        }
-        let (size, epsilon) = (row.len() / count.max(1), self.heads.config.epsilon);
-        for (part, weights) in row.chunks_exact_mut(size).zip(self.norm.chunks_exact(size)) {
-            scan::norm(isa, part, weights, epsilon);
-        }
-        if before_gate {
-            multiply(row);
+    fn gate_and_norm(&self, given: Tensor, gate: &Tensor) -> Result<Tensor> {
+        let gated = |x: &Tensor| kernels::gated(gate, x, Activation::Silu);
+        let epsilon = self.config.epsilon;
+        match &self.norm {
+            None => gated(&given),
+            Some(norm) if norm.before_gate => gated(&norm.forward(&given, epsilon)?),
+            Some(norm) => norm.forward(&gated(&given)?, epsilon),
         }
     }
 }
