@@ -147,11 +147,14 @@ fn png(ruby: &Ruby, this: &RbImage) -> Result<RString, Error> {
     Ok(ruby.str_from_slice(&bytes))
 }
 
+/// Left, top, right and bottom, and a color.
+type ColoredBox = ((f64, f64, f64, f64), (u8, u8, u8));
+
 /// A copy with boxes of four corners each, in their colours.
 fn outlined(
     ruby: &Ruby,
     this: &RbImage,
-    boxes: Vec<((f64, f64, f64, f64), (u8, u8, u8))>,
+    boxes: Vec<ColoredBox>,
     thickness: usize,
 ) -> Result<RbImage, Error> {
     let image = gvl::leave(ruby, |_| {

@@ -21,7 +21,7 @@ pub struct LowRank {
 /// What happens to rows of a matrix's output.
 #[derive(Clone, Debug)]
 pub enum RowUpdate {
-    Add(LowRank),
+    Add(Box<LowRank>),
     /// Nothing: the inputs are added up. It must be so for all rows of a forward pass.
     Observe(Arc<InputSums>),
 }
@@ -217,10 +217,10 @@ mod tests {
 
     #[test]
     fn rows_are_cut_where_additions_begin_and_end() {
-        let update = RowUpdate::Add(LowRank {
+        let update = RowUpdate::Add(Box::new(LowRank {
             down: linear(1, 2, 1),
             up: linear(2, 1, 2),
-        });
+        }));
         let updates = |ranges: &[Range<usize>]| -> RowUpdates<'_> {
             ranges
                 .iter()
@@ -245,10 +245,10 @@ mod tests {
         let x = Tensor::cat(&[&x, &x], 1).unwrap().narrow(1, 0, 5).unwrap();
         let x = x.contiguous().unwrap();
         let update = |seed| {
-            RowUpdate::Add(LowRank {
+            RowUpdate::Add(Box::new(LowRank {
                 down: linear(2, 5, seed),
                 up: linear(7, 2, seed + 1),
-            })
+            }))
         };
         let (one, two) = (update(3), update(5));
         let of_row = [None, Some(&one), Some(&one), None, Some(&two)];

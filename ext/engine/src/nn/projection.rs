@@ -218,20 +218,20 @@ mod tests {
             .forward(&Tensor::eye(5, candle_core::DType::F32, &Device::Cpu).unwrap());
         let x = x.unwrap().t().unwrap().contiguous().unwrap();
         let update = |outputs| {
-            RowUpdate::Add(LowRank {
+            RowUpdate::Add(Box::new(LowRank {
                 down: linear(2, 5, 5),
                 up: linear(outputs, 2, 6),
-            })
+            }))
         };
         let split = Projection::split(parts).unwrap();
-        let zero = RowUpdate::Add(LowRank {
+        let zero = RowUpdate::Add(Box::new(LowRank {
             down: linear(2, 5, 5),
             up: Linear::new(
                 Tensor::zeros((24, 2), candle_core::DType::F32, &Device::Cpu).unwrap(),
                 None,
             )
             .unwrap(),
-        });
+        }));
         let close = |a: &[Tensor], b: &[Tensor]| {
             a.iter().zip(b).all(|(a, b)| {
                 a.dims() == b.dims()

@@ -361,7 +361,7 @@ fn convnext(raw: &RawConfig, edge: usize) -> Result<(Target, Option<(usize, usiz
     }
     let part = raw.opt_f64("crop_pct")?.unwrap_or(224.0 / 256.0);
     let kept = (edge as f64 / part) as usize;
-    if !(part > 0.0 && part <= 1.0) || !EDGES.contains(&kept) {
+    if !(part > 0.0 && part <= 1.0 && EDGES.contains(&kept)) {
         return Err(Error::corrupt(
             raw.file(),
             "\"crop_pct\" is not a part of an edge",

@@ -340,7 +340,13 @@ fn run_activation<T: Float>(
     } else {
         ("activate", elements)
     };
-    run_elements(&device, kernel, (&input, other.as_ref()), elements, &parameters)
+    run_elements(
+        &device,
+        kernel,
+        (&input, other.as_ref()),
+        elements,
+        &parameters,
+    )
 }
 
 /// Launches a kernel that writes one element for each of `elements`, in so many `steps`.
@@ -417,7 +423,13 @@ fn run_pointwise<T: Float>(
         },
     };
     let inputs = (&input, other.as_ref());
-    run_elements(&device, ("pointwise", elements), inputs, elements, &parameters)
+    run_elements(
+        &device,
+        ("pointwise", elements),
+        inputs,
+        elements,
+        &parameters,
+    )
 }
 
 pub(super) fn each_element(

@@ -30,7 +30,7 @@ pub enum Layer {
     /// Channels grow by how strong they are on the whole map, beside others: factors, and what is added (ConvNeXt V2).
     Response(Tensor, Tensor),
     /// What each place finds on a map that other layers make of this one.
-    Attention(Attention, Vec<Layer>),
+    Attention(Box<Attention>, Vec<Layer>),
     /// Some of the channels: the first, and how many.
     Channels(usize, usize),
     /// One after the other; none changes nothing.

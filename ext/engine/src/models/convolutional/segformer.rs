@@ -45,7 +45,7 @@ fn block(
     Ok(vec![
         added(vec![
             norm(modules, "layer_norm_1")?,
-            Layer::Attention(attend, smaller),
+            Layer::Attention(Box::new(attend), smaller),
         ]),
         added(vec![
             norm(modules, "layer_norm_2")?,

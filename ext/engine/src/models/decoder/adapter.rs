@@ -32,7 +32,7 @@ pub enum MlpOf {
 /// What a matrix gets in addition.
 pub enum Update {
     Plain(RowUpdate),
-    Latent(LatentUpdate),
+    Latent(Box<LatentUpdate>),
 }
 
 /// What a looked-up row gets in addition.
@@ -53,7 +53,7 @@ pub struct MlpUpdates {
 #[derive(Default)]
 pub struct LayerAdapter {
     pub qkv: Vec<Option<RowUpdate>>,
-    pub latent_up: Option<LatentUpdate>,
+    pub latent_up: Option<Box<LatentUpdate>>,
     pub mlp: MlpUpdates,
     pub shared_expert: MlpUpdates,
     /// As many as have updates, the first expert's first.

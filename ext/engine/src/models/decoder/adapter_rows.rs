@@ -173,7 +173,7 @@ impl<'a> LayerUpdates<'a> {
     /// Of what makes keys and values of latents.
     pub fn latent_up(&self) -> impl Iterator<Item = (Range<usize>, &'a LatentUpdate)> + '_ {
         let parts = self.0.iter();
-        parts.filter_map(|(rows, updates)| Some((rows.clone(), updates.latent_up.as_ref()?)))
+        parts.filter_map(|(rows, updates)| Some((rows.clone(), updates.latent_up.as_deref()?)))
     }
 
     /// The updates of an MLP's gate and up.

@@ -117,10 +117,10 @@ impl Blocks {
         let low_rank = |down: Part, up: Part, matrix: &Linear| -> Result<Option<RowUpdate>> {
             let [down, up] = [down, up].map(|part| part.at(*stored).expert(number));
             let rank = parameters.outputs(down)?;
-            Ok(Some(RowUpdate::Add(LowRank {
+            Ok(Some(RowUpdate::Add(Box::new(LowRank {
                 down: parameters.linear(down, matrix.inputs(), rank)?,
                 up: parameters.linear(up, rank, matrix.outputs())?,
-            })))
+            }))))
         };
         let mut updates = LayerAdapter::default();
         if let (Qkv::Plain(qkv), true) = (&block.attention.qkv, shared.adapts_attention) {

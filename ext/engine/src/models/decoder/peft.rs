@@ -92,12 +92,12 @@ impl Found {
             let up = Tensor::cat(&matrix.up, 1)?.contiguous()?;
             let update = match (matrix.slot, matrix.layer) {
                 (Slot::LatentUp, Some(layer)) => {
-                    Update::Latent(decoder.latent_update(layer, &down, &up)?)
+                    Update::Latent(Box::new(decoder.latent_update(layer, &down, &up)?))
                 }
-                _ => Update::Plain(RowUpdate::Add(LowRank {
+                _ => Update::Plain(RowUpdate::Add(Box::new(LowRank {
                     down: Linear::new(down, None)?,
                     up: Linear::new(up, None)?,
-                })),
+                }))),
             };
             let updates = match matrix.layer {
                 Some(layer) => &mut adapter.layers[layer],
@@ -355,7 +355,7 @@ impl Reader<'_> {
             Place::Model(pieces) => found.add(None, pieces, &down, &up)?,
             Place::Head => {
                 let (down, up) = (Linear::new(down, None)?, Linear::new(up, None)?);
-                adapter.head = Some(RowUpdate::Add(LowRank { down, up }));
+                adapter.head = Some(RowUpdate::Add(Box::new(LowRank { down, up })));
             }
             Place::Embedding => {
                 let (rows, up) = (down.t()?.contiguous()?, Linear::new(up, None)?);
