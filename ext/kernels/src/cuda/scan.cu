@@ -22,7 +22,7 @@ struct ScanParameters {
 enum { TABLE_WORDS = 12, MOST_MARKS = 2, HEAD_WORDS = 6, HEAD_NUMBERS = 3, SCAN_THREADS = 128 };
 #define NO_RECORD 0xffffffffu
 
-// As `Rule` in Rust.
+// In the order of `Rule` in Rust.
 enum { PLAIN, STEPS, ONE_FACTOR, FACTOR_EACH, EARLIER, REPLACE };
 
 struct ScanBuffers {

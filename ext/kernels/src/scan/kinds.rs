@@ -118,7 +118,7 @@ impl Convolution {
 pub(crate) fn groups(keys: usize) -> usize {
     match keys {
         0..=128 => 4,
-        ..=256 => 8,
+        129..=256 => 8,
         _ => 32,
     }
 }
@@ -135,9 +135,9 @@ pub(crate) enum Rule {
     Replace,
 }
 
-#[cfg(any(test, feature = "metal", feature = "cuda"))]
+#[cfg(any(test, feature = "metal"))]
 impl Rule {
-    /// In the sources for GPUs.
+    /// In the source for Metal.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "PLAIN",
