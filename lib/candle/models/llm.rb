@@ -317,7 +317,7 @@ module Candle
     #
     # @example
     #   llm = Candle::LLM.from_pretrained("spec/fixtures/tiny/decoders/llama")
-    #   llm.kl_divergence("the dog is in", reference: llm) # => {mean: 0.0, max: 0.0, same_token: 1.0}
+    #   llm.kl_divergence("the dog is in", reference: llm)[:same_token] # => 1.0
     #
     # @param text [String] at least two tokens
     # @param reference [LLM] a model of the same vocabulary, such as the one before quantization
