@@ -3,7 +3,7 @@
 _red_candle() {
   local word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]} before=${COMP_WORDS[COMP_CWORD-1]} choices
   if [ "$COMP_CWORD" = 1 ]; then
-    choices="help chat run embed rerank transcribe detect segment classify entities search serve mcp worker pull lock quantize convert perplexity pack rm ps models info doctor bench version"
+    choices="help chat run embed rerank transcribe detect segment classify entities search serve mcp worker pull lock quantize imatrix convert perplexity pack rm ps models info doctor bench version"
   else
     case $verb:$before in
       run:--task) choices="translate summarize" ;;
@@ -14,12 +14,12 @@ _red_candle() {
       entities:--format) choices="jsonl csv" ;;
       entities:--aggregation) choices="none simple first average max" ;;
       convert:--dtype) choices="f32 f16 bf16" ;;
-      help:*) choices="chat run embed rerank transcribe detect segment classify entities search serve mcp worker pull lock quantize convert perplexity pack rm ps models info doctor bench version" ;;
+      help:*) choices="chat run embed rerank transcribe detect segment classify entities search serve mcp worker pull lock quantize imatrix convert perplexity pack rm ps models info doctor bench version" ;;
       chat:*) choices="--max-tokens --temperature --top-p --top-k --seed --system --device" ;;
       run:*) choices="--model --raw --schema --image --task --from --to --max-tokens --temperature --top-p --top-k --seed --system --device --json" ;;
       embed:*) choices="--model --format --dimensions --prompt-name --json --output --field --device" ;;
       rerank:*) choices="--model --top --format --output --field --device --json" ;;
-      transcribe:*) choices="--model --format --language --translate --words --prompt --output --json --device" ;;
+      transcribe:*) choices="--model --format --language --translate --words --prompt --num-beams --output --json --device" ;;
       detect:*) choices="--model --threshold --labels --output --json --device" ;;
       segment:*) choices="--model --labels --output --json --device" ;;
       classify:*) choices="--model --format --top --labels --json --output --field --device" ;;
@@ -30,7 +30,8 @@ _red_candle() {
       worker:*) choices="--worker-id --model --port --callback-url --host --token --device" ;;
       pull:*) choices="--revision --all --locked --file --json" ;;
       lock:*) choices="--file --revision --all --json" ;;
-      quantize:*) choices="--type --output --imatrix --shard-size --json" ;;
+      quantize:*) choices="--type --output --imatrix --calibration --shard-size --json" ;;
+      imatrix:*) choices="--output --context --device --json" ;;
       convert:*) choices="--output --dtype --json" ;;
       perplexity:*) choices="--against --device --json" ;;
       pack:*) choices="--output --revision --id --license --gem-version --limit --json" ;;
