@@ -9,4 +9,4 @@ pub mod models_lock;
 pub mod raw_config;
 pub mod replace;
 pub mod shard_index;
-mod weight_files;
+pub mod weight_files;

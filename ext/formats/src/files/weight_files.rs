@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use crate::files::gguf_choice::is_gguf;
-use crate::weights::ggml;
 use crate::Result;
 use base::runtime::bytes::Bytes;
 
+/// How whisper.cpp's files begin, which is `ggml` as a number.
+pub const GGML_MAGIC: &[u8; 4] = b"lmgg";
 /// Names in a message.
 const LISTED_FILES: usize = 20;
 
@@ -27,7 +28,7 @@ impl WeightFiles {
             return Ok(Self::Gguf(path));
         }
         let start = Bytes::map(&path)?;
-        Ok(if start.starts_with(ggml::MAGIC) {
+        Ok(if start.starts_with(GGML_MAGIC) {
             Self::Ggml(path)
         } else {
             Self::Pickle(vec![path])

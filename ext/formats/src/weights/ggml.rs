@@ -6,11 +6,9 @@ use std::path::Path;
 use super::gguf::{self, Cursor, Parsed, STRING};
 use super::table::{Entry, Table};
 use super::{Array, Metadata, Value};
+use crate::files::weight_files::GGML_MAGIC;
 use crate::{Error, Result};
 use base::runtime::bytes::Bytes;
-
-/// How a file begins, which is `ggml` as a number.
-pub const MAGIC: &[u8; 4] = b"lmgg";
 
 /// The sizes of a model, in the file's order and by OpenAI's names.
 pub(super) const SIZES: [&str; 10] = [
@@ -37,7 +35,7 @@ pub(super) fn read(path: &Path) -> Result<Table> {
     let file = Bytes::map(path)?;
     let corrupt = |reason: String| Error::corrupt(path, reason);
     let mut cursor = Cursor::new(&file, true);
-    if cursor.take(MAGIC.len()).map_err(corrupt)? != MAGIC {
+    if cursor.take(GGML_MAGIC.len()).map_err(corrupt)? != GGML_MAGIC {
         return Err(corrupt(
             "it does not start like a file of whisper.cpp".to_owned(),
         ));

@@ -24,6 +24,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::files::raw_config::RawConfig;
 use crate::files::shard_index;
+use crate::files::weight_files::GGML_MAGIC;
 use crate::{CancelToken, Result};
 use base::quant::QuantizedTensor;
 use base::runtime::bytes::Bytes;
@@ -119,7 +120,7 @@ pub fn open_path(path: &str, cancel: &CancelToken) -> Result<Arc<dyn WeightSourc
         match start.get(..2) {
             Some(b"GG") => WeightFiles::Gguf(location.to_owned()),
             Some(b"PK") => WeightFiles::Pickle(vec![location.to_owned()]),
-            _ if start.starts_with(ggml::MAGIC) => WeightFiles::Ggml(location.to_owned()),
+            _ if start.starts_with(GGML_MAGIC) => WeightFiles::Ggml(location.to_owned()),
             _ => match location
                 .extension()
                 .and_then(|extension| extension.to_str())

@@ -18,6 +18,11 @@ const MOST_MARKS: usize = 2;
 const HEAD_WORDS: usize = 6;
 const HEAD_NUMBERS: usize = 3;
 
+/// Whether states lie in slots of one tensor; on the CPU each sequence has its own.
+pub fn slots_are_used(device: &Device) -> bool {
+    !device.is_cpu()
+}
+
 /// What a step does with one sequence.
 pub struct Piece {
     /// Of the step.

@@ -9,7 +9,7 @@ use super::states::{HostPiece, SequenceState};
 use crate::{Error, Result};
 use kernels::cpu::{for_each_item, Isa};
 use kernels::packed_weight::with_values;
-use kernels::scan::{Piece, Scan, SlotStates, StepTable};
+use kernels::scan::{slots_are_used, Piece, Scan, SlotStates, StepTable};
 
 /// One lane of one sequence.
 struct Task<'a> {
@@ -69,7 +69,7 @@ impl Past<'_> {
         batch: &Batch,
     ) -> Result<Tensor> {
         let inputs = inputs.to_dtype(DType::F32)?.contiguous()?;
-        if !inputs.device().is_cpu() {
+        if slots_are_used(inputs.device()) {
             return self.scan_slots(at, scan, &inputs, batch);
         }
         let outputs = with_values(&inputs, |values: &[f32]| {

@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::states::{StateLayout, TRAIL};
 use crate::{Error, Result};
+use kernels::scan::slots_are_used;
 
 /// So many slots are added at least.
 const LEAST_SLOTS: usize = 4;
@@ -47,7 +48,7 @@ pub struct StateMemory {
 impl StateMemory {
     /// `None` on the CPU, where each sequence has its own.
     pub fn new(layout: &Arc<StateLayout>, device: &Device) -> Result<Option<Self>> {
-        if device.is_cpu() {
+        if !slots_are_used(device) {
             return Ok(None);
         }
         Ok(Some(Self {

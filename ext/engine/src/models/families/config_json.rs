@@ -539,6 +539,17 @@ pub fn square_edge(raw: &RawConfig, key: &str) -> Result<Option<usize>> {
     }
 }
 
+/// How many patches fit beside each other and above each other in an image, whose edges are one number or height and
+/// width.
+pub fn patch_grid(raw: &RawConfig, key: &str, patch: usize) -> Result<(usize, usize)> {
+    let patches = |edge: i64| usize::try_from(edge).unwrap_or(0) / patch;
+    Ok(match raw.opt_integers(key)?.unwrap_or_default()[..] {
+        [edge] => (patches(edge), patches(edge)),
+        [height, width] => (patches(width), patches(height)),
+        _ => (0, 0),
+    })
+}
+
 /// What SigLIP's files leave out.
 pub fn siglip(raw: &RawConfig) -> RawConfig {
     raw.clone().with_defaults(json!({

@@ -11,17 +11,10 @@ pub const FAMILY: Family<VisionConfig> = Family {
         }));
         let patch = square_edge(&raw, "patch_size")?.unwrap_or(16);
         let mut config = vision(&raw.clone().with(json!({"patch_size": patch})), "yolos")?;
-        let size = raw.opt_integers("image_size")?.unwrap_or_default();
-        let patches = |edge: i64| usize::try_from(edge).unwrap_or(0) / patch;
-        let grid = match size[..] {
-            [edge] => (patches(edge), patches(edge)),
-            [height, width] => (patches(width), patches(height)),
-            _ => (0, 0),
-        };
         config.positions = GridPositions::Bicubic;
         config.finders = Some(Finders {
             count: raw.opt_usize("num_detection_tokens")?.unwrap_or(100),
-            grid,
+            grid: patch_grid(&raw, "image_size", patch)?,
             later_positions: flag(&raw, "use_mid_position_embeddings", true)?,
         });
         Ok(config)
