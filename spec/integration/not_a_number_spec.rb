@@ -43,6 +43,8 @@ RSpec.describe "A model that computes what is no number" do
     [:CLIP, "clip", "vision_model.post_layernorm.bias", told, ->(model) { model.embed_image(photo) }],
     [:ImageClassifier, "vit-classifier", "classifier.bias", told, ->(model) { model.classify(photo) }],
     [:ImageEmbeddingModel, "dinov2", "layernorm.bias", told, ->(model) { model.embed(photo) }],
+    [:ObjectDetector, "yolos", "class_labels_classifier.layers.2.bias", told, ->(model) { model.detect(photo) }],
+    [:ImageSegmenter, "segformer", "decode_head.classifier.bias", told, ->(model) { model.segment(photo) }],
     [:LLM, "decoders/llama", "model.norm.weight", no_word, ->(model) { model.generate("the", **short) }],
     [:Seq2Seq, "seq2seq/t5", "decoder.final_layer_norm.weight", no_word, ->(model) { model.generate("a", **short) }],
     [:AudioClassifier, "speech/wav2vec2-classifier", "classifier.bias", told, ->(model) { model.classify(tones) }],
