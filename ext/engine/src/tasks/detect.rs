@@ -118,8 +118,8 @@ impl DetectModel {
         };
         let (width, height) = (image.width() as f32, image.height() as f32);
         let above = scored.into_iter().filter(|&(score, ..)| score > threshold);
-        let things = above.filter_map(|(score, guess, label)| {
-            let [x, y, wide, high] = *predictions.boxes.get(guess)?;
+        let things = above.filter_map(|(score, query, label)| {
+            let [x, y, wide, high] = *predictions.boxes.get(query)?;
             Some(Detection {
                 label,
                 score,
@@ -137,21 +137,21 @@ impl DetectModel {
     }
 }
 
-/// Score, guess and label of each guess.
+/// Score, query and label of each query.
 fn exclusive(predictions: &Predictions) -> Vec<(f32, usize, usize)> {
     let rows = predictions.logits.chunks_exact(predictions.classes.max(1));
-    let best = rows.enumerate().filter_map(|(guess, row)| {
+    let best = rows.enumerate().filter_map(|(query, row)| {
         let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f32 = row.iter().map(|logit| (logit - most).exp()).sum();
         // The last one stands for nothing.
         let things = row.iter().take(row.len() - 1).enumerate();
         let (label, logit) = things.reduce(|a, b| if b.1 > a.1 { b } else { a })?;
-        Some(((logit - most).exp() / sum, guess, label))
+        Some(((logit - most).exp() / sum, query, label))
     });
     best.collect()
 }
 
-/// The best of all guesses and labels, as many as there are guesses.
+/// The best of all queries and labels, as many as there are queries.
 fn independent(predictions: &Predictions) -> Vec<(f32, usize, usize)> {
     let classes = predictions.classes.max(1);
     let mut order: Vec<(f32, usize)> = predictions.logits.iter().copied().zip(0..).collect();

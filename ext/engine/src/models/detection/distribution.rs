@@ -51,7 +51,7 @@ impl Distributions {
             },
         };
         let last = last.ok_or_else(|| {
-            let reason = format!("\"eval_idx\" is none of its {layers} layers");
+            let reason = format!("\"eval_idx\" is out of range: it has {layers} layers");
             Error::corrupt(raw.file(), reason)
         })?;
         if raw.opt_f64("layer_scale")?.unwrap_or(1.0) != 1.0 && last + 1 < layers {

@@ -1,4 +1,4 @@
-//! Detectors: pictures in, and for each of some guesses its classes and its box out.
+//! Detectors: pictures in, and for each query its classes and its box out.
 
 pub mod attention;
 mod deformable;
@@ -49,7 +49,7 @@ enum Model {
 /// What a detector says of a picture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Predictions {
-    /// [guesses, classes]
+    /// [queries, classes]
     pub logits: Vec<f32>,
     pub classes: usize,
     /// The centre and the size of each, as parts of the picture's.
@@ -61,7 +61,7 @@ pub struct Predictions {
 pub enum Scoring {
     /// All add up to 1; the last class stands for nothing.
     Exclusive,
-    /// Each by itself; the best of all guesses and classes count.
+    /// Each by itself; the best of all queries and classes count.
     Independent,
 }
 
