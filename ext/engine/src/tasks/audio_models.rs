@@ -12,6 +12,7 @@ use formats::audio::Extractor;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 
+use super::classify;
 use super::classify::Logits;
 use super::embed::Embeddings;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo};
@@ -184,13 +185,9 @@ impl AudioClassifyModel {
         } else {
             None
         };
-        let labels = config.id2label()?.filter(|labels| labels.len() == outputs);
         let problem = config.opt_string("problem_type")?;
         Ok(Self {
-            labels: labels.unwrap_or_else(|| {
-                let name = |number| format!("LABEL_{number}");
-                (0..outputs).map(name).collect()
-            }),
+            labels: classify::labels(&checkpoint, outputs)?,
             independent: problem == Some("multi_label_classification") || outputs == 1,
             listener,
             shares,

@@ -5,7 +5,7 @@ use base::runtime::stats::Reading;
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::{Input, Tokenizer};
 
-use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo};
 use super::sequence_logits::SequenceModel;
 use crate::serving::batching::Excess;
 
@@ -185,11 +185,7 @@ pub(super) fn labels(checkpoint: &Checkpoint, outputs: usize) -> Result<Vec<Stri
         None => None,
     };
     let said = said.filter(|labels| labels.len() == outputs);
-    Ok(said.unwrap_or_else(|| {
-        (0..outputs)
-            .map(|number| format!("LABEL_{number}"))
-            .collect()
-    }))
+    Ok(said.unwrap_or_else(|| numbered_labels(outputs)))
 }
 
 pub(super) fn softmax(logits: &[f32]) -> Vec<f32> {

@@ -9,7 +9,7 @@ use formats::files::model_files::ModelFiles;
 use formats::image::{Image, Processor};
 
 use super::image_models::required_config;
-use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo};
 use super::vision::{self, Picture};
 
 pub struct DetectModel {
@@ -38,10 +38,7 @@ impl DetectModel {
         let detector = Detector::load(config, source, place, checkpoint.int8, cancel)?;
         let classes = detector.classes();
         let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
-        let labels = labels.unwrap_or_else(|| {
-            let name = |number| format!("LABEL_{number}");
-            (0..classes).map(name).collect()
-        });
+        let labels = labels.unwrap_or_else(|| numbered_labels(classes));
         let info = ModelInfo {
             architecture: checkpoint.architecture()?,
             family: detector.family().to_owned(),

@@ -301,6 +301,11 @@ fn language_config(config: &RawConfig) -> Result<RawConfig> {
     })
 }
 
+/// What transformers calls labels that a configuration does not name.
+pub(super) fn numbered_labels(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("LABEL_{number}")).collect()
+}
+
 /// A model that reads texts, with its tokenizer and limits.
 pub(super) struct LoadedModel {
     pub body: TextModel,

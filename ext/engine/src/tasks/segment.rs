@@ -11,7 +11,7 @@ use formats::files::model_files::ModelFiles;
 use formats::image::{Image, Processor, CHANNELS};
 
 use super::image_models::required_config;
-use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo};
 use super::vision::{self, Picture};
 
 pub struct SegmentModel {
@@ -59,10 +59,7 @@ impl SegmentModel {
             return Err(Error::unsupported(config.file(), reason));
         }
         let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
-        let labels = labels.unwrap_or_else(|| {
-            let name = |number| format!("LABEL_{number}");
-            (0..classes).map(name).collect()
-        });
+        let labels = labels.unwrap_or_else(|| numbered_labels(classes));
         let info = ModelInfo {
             architecture: checkpoint.architecture()?,
             family: "segformer".to_owned(),
