@@ -10,7 +10,7 @@ use super::cpu;
 use super::cuda;
 #[cfg(feature = "metal")]
 use super::metal;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Which keys a query sees, by the query's position among them; see [`Alignment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,6 +204,11 @@ pub fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Ten
     }
     if let Some(out) = attend_by_kernel(inputs, options)? {
         return Ok(out);
+    }
+    if inputs.current_boundaries.is_some() {
+        return Err(Error::Internal(
+            "attention without a kernel does not know where sequences have grown to".into(),
+        ));
     }
     let dtype = inputs.q.dtype();
     let in_order = |rows: &Tensor| -> Result<Tensor> {

@@ -156,8 +156,11 @@ impl TensorPages {
 
     pub fn copy(&mut self, from: u32, to: u32) -> Result<()> {
         for stored in [&self.keys, &self.values] {
-            let page = stored.narrow(0, from as usize * PAGE, PAGE)?.copy()?;
-            stored.slice_set(&page, 0, to as usize * PAGE)?;
+            let page = stored.narrow(0, from as usize * PAGE, PAGE)?;
+            // candle's own copy would be of all pages.
+            let held = page.zeros_like()?;
+            held.slice_set(&page, 0, 0)?;
+            stored.slice_set(&held, 0, to as usize * PAGE)?;
         }
         Ok(())
     }
@@ -180,6 +183,11 @@ impl TensorPages {
         key: &Tensor,
         value: &Tensor,
     ) -> Result<()> {
+        if indices.current.is_some() {
+            return Err(Error::Internal(
+                "keys that are not stored by a kernel need their places on the host".into(),
+            ));
+        }
         for (stored, rows) in [(&self.keys, key), (&self.values, value)] {
             let rows = rows.to_dtype(stored.dtype())?.contiguous()?;
             if indices.runs.len() <= MOST_RUNS {
