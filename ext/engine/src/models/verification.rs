@@ -14,6 +14,9 @@ use formats::weights::{Metadata, TensorInfo, WeightSource};
 /// Long enough for every kernel's inner loop, short enough to cost nothing.
 pub const PROBE_TOKENS: usize = 9;
 
+/// How much farther off than the CPU in the same type a device may be where both round.
+const ALIKE: f64 = 1.5;
+
 /// What a tensor computed by a device is.
 pub struct Evidence<'a> {
     /// Completes "wrong values in".
@@ -68,6 +71,16 @@ impl Evidence<'_> {
             100.0 * difference / change.max(f64::MIN_POSITIVE),
             norm(found.iter().copied())
         )))
+    }
+
+    /// Whether the values are about as close to `expected` as `other` ones, of the same type.
+    pub fn is_as_close_as(&self, other: &Tensor, expected: &Tensor) -> Result<bool> {
+        let expected = values(expected)?;
+        let off = |one: &Tensor| -> Result<f64> {
+            let pairs = values(one)?.into_iter().zip(&expected);
+            Ok(norm(pairs.map(|(a, b)| a - b)))
+        };
+        Ok(self.check_values().is_ok() && off(self.found)? <= ALIKE * off(other)?)
     }
 
     /// Quantized blocks are multiplied with activations that are rounded too.
