@@ -8,10 +8,12 @@
 pub mod attention;
 pub mod backend;
 pub mod blocks;
+mod columns;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub mod cuda_graphs;
+pub mod experts;
 pub mod f32_tiles;
 pub mod heads;
 pub mod matrix;
@@ -32,6 +34,7 @@ pub mod tensor;
 mod types;
 
 pub use base::{CancelToken, Device, Error, Result};
+pub use columns::join_columns;
 pub use cpu::isa::Isa;
 pub use matrix::Epilogue;
 #[cfg(all(feature = "metal", feature = "selftest"))]

@@ -18,6 +18,17 @@ fn without_recordings() -> crate::Error {
     crate::Error::Internal("a device that records nothing was asked to".into())
 }
 
+/// Where a tensor lies, on a device that records.
+pub fn address(tensor: &Tensor) -> Result<u64> {
+    #[cfg(feature = "cuda")]
+    return Ok(super::cuda::device::address(tensor)?);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = tensor;
+        Err(without_recordings())
+    }
+}
+
 /// Launches that can be made again. What they read and write has the same addresses each time.
 pub struct Recording {
     #[cfg(feature = "cuda")]

@@ -7,6 +7,7 @@ use crate::{Error, Result};
 use base::quant::{dequantize, QuantizedTensor};
 use kernels::backend::Stored;
 use kernels::blocks::{self, BlockFactor, DeviceBlocks};
+use kernels::experts::{ExpertMatrices, ExpertMatrix};
 use kernels::matrix::{self, Matrix};
 use kernels::packed_weight::{self, PackedWeight};
 use kernels::{self, Activation};
@@ -264,6 +265,36 @@ impl Linear {
             bias: bias.as_ref(),
         });
         matrix::multiply_gated(x, &matrices, activation)
+    }
+
+    /// Where the weight is.
+    pub fn device(&self) -> Device {
+        self.stored().1
+    }
+
+    /// The matrices of experts that read the same rows, of each as many; `None` where the device has no kernel for them.
+    pub fn of_experts<'a>(
+        experts: impl Iterator<Item = &'a [Self]>,
+        device: &Device,
+    ) -> Result<Option<ExpertMatrices>> {
+        let mut plain = Vec::new();
+        let experts: Vec<&[Self]> = experts.collect();
+        for layers in &experts {
+            plain.push(plain_weights(layers)?);
+        }
+        let matrices = experts.iter().zip(&plain).map(|(layers, plain)| {
+            let blocks = block_factors(layers);
+            let blocks = blocks.map(|all| all.into_iter().map(ExpertMatrix::Blocks).collect());
+            blocks.or_else(|| {
+                let pairs = plain.as_ref()?.iter().zip(*layers);
+                let matrices = pairs.map(|pair| ExpertMatrix::Numbers(matrix_of(pair)));
+                Some(matrices.collect())
+            })
+        });
+        match matrices.collect::<Option<Vec<Vec<_>>>>() {
+            Some(matrices) => ExpertMatrices::new(&matrices, device),
+            None => Ok(None),
+        }
     }
 
     /// `forward` of several layers of one input, together where that saves time.

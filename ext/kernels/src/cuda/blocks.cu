@@ -239,7 +239,7 @@ __device__ __forceinline__ void add_products(const Product &p, const Run (&runs)
 }
 
 // One warp per output.
-extern "C" __global__ void __launch_bounds__(256) product_of_blocks(const __grid_constant__ Product p) {
+__device__ __forceinline__ void multiply(const Product &p) {
     const uint output = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     let_next_begin();
     await_previous();
@@ -267,6 +267,15 @@ extern "C" __global__ void __launch_bounds__(256) product_of_blocks(const __grid
     add_up(sums);
     if (GATED) { add_up(seconds); }
     if (lane == 0) { finish_rows(p, output, place, sums, seconds); }
+}
+
+extern "C" __global__ void __launch_bounds__(256) product_of_blocks(const __grid_constant__ Product p) { multiply(p); }
+
+extern "C" __global__ void __launch_bounds__(256) experts_of_blocks(
+    const __grid_constant__ Product p, const __grid_constant__ Choices choices
+) {
+    await_previous();
+    multiply(of_choice(p, choices));
 }
 
 struct Expansion {

@@ -49,7 +49,7 @@ struct ExpansionParameters {
 // SAFETY: plain numbers, laid out as in the CUDA source.
 unsafe impl DeviceRepr for ExpansionParameters {}
 
-fn definitions(kind: BlockType, rows: usize, gated: bool) -> [(&'static str, usize); 5] {
+pub(super) fn definitions(kind: BlockType, rows: usize, gated: bool) -> [(&'static str, usize); 5] {
     let number = BlockType::ALL.iter().position(|&one| one == kind);
     [
         ("KIND", number.unwrap_or(BlockType::ALL.len())),

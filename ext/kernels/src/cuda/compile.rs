@@ -30,6 +30,11 @@ pub const SCAN: Source = Source {
     text: include_str!("scan.cu"),
     for_hopper: false,
 };
+pub const EXPERTS: Source = Source {
+    name: "experts",
+    text: include_str!("experts.cu"),
+    for_hopper: false,
+};
 pub const ATTENTION: Source = Source {
     name: "attention",
     text: concat!(

@@ -73,7 +73,12 @@ pub fn result(device: &CudaDevice, shape: impl Into<Shape>, dtype: DType) -> Res
             DType::BF16 => {
                 CudaStorage::wrap_cuda_slice(recording::alloc::<bf16>(device, count)?, own)
             }
-            other => candle_core::bail!("kernels make f32, f16 or bf16 tensors, not {other:?}"),
+            DType::U32 => {
+                CudaStorage::wrap_cuda_slice(recording::alloc::<u32>(device, count)?, own)
+            }
+            other => {
+                candle_core::bail!("kernels make f32, f16, bf16 or u32 tensors, not {other:?}")
+            }
         }
     };
     let address = base(&storage)?;

@@ -3,8 +3,10 @@
 pub(super) mod attention;
 mod blas;
 pub(super) mod blocks;
+pub(super) mod columns;
 mod compile;
 pub(super) mod device;
+pub(super) mod experts;
 pub(super) mod gather;
 pub(super) mod largest;
 mod launch;

@@ -41,7 +41,7 @@ __device__ __forceinline__ Pieces stream_pieces(const ELEMENT *row, uint begin, 
 }
 
 // SHARERS warps for each output, so that thread blocks are small beside what is to be done.
-extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant__ Product p) {
+__device__ __forceinline__ void multiply(const Product &p) {
     __shared__ Sums parts[8][1 + GATED];
     const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint output = blockIdx.x * (8 / SHARERS) + warp / SHARERS;
@@ -100,4 +100,13 @@ extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant_
         }
     }
     if (there && lane == 0 && warp % SHARERS == 0) { finish_rows(p, output, place, sums, seconds); }
+}
+
+extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant__ Product p) { multiply(p); }
+
+extern "C" __global__ void __launch_bounds__(256) product_of_experts(
+    const __grid_constant__ Product p, const __grid_constant__ Choices choices
+) {
+    await_previous();
+    multiply(of_choice(p, choices));
 }

@@ -45,6 +45,27 @@ __device__ __forceinline__ void finish(const Product &p, uint row, uint output, 
     narrow(y + (p.residual ? widen(p.residual[at]) : 0.0f), p.out + at);
 }
 
+// The experts of a mixture, of which each choice of a row has one: their matrices stand in for those of the product.
+struct Choices {
+    const ulong *table; // [experts, 2, MATRICES]: matrices and their biases
+    const uint *chosen; // [choices]
+    const uint *order;  // [choices]; null: as they are
+    uint per_row;       // so many choices follow each other that read the same row of x
+};
+__device__ __forceinline__ Product of_choice(const Product &all, const Choices &choices) {
+    Product p = all;
+    const uint choice = choices.order ? choices.order[blockIdx.y] : blockIdx.y;
+    const ulong *matrices = choices.table + ulong(choices.chosen[choice]) * (2 * MATRICES);
+    #pragma unroll
+    for (int i = 0; i < MATRICES; i++) {
+        p.weights[i] = (const WEIGHT *)matrices[i];
+        p.biases[i] = (const ELEMENT *)matrices[MATRICES + i];
+    }
+    p.x += ulong(choice / choices.per_row) * p.inputs;
+    p.out += ulong(choice) * p.width;
+    return p;
+}
+
 struct Sums {
     float v[ROWS];
 };

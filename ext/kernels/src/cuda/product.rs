@@ -16,8 +16,8 @@ pub const MOST_ROWS: usize = 2;
 pub const MOST_MATRICES: usize = 3;
 
 /// Warps of a block, and elements of a row for which one is enough: longer rows are shared by several.
-const WARPS: usize = 8;
-const WARP_INPUTS: usize = 1024;
+pub(super) const WARPS: usize = 8;
+pub(super) const WARP_INPUTS: usize = 1024;
 
 /// As `Product` in the CUDA source.
 #[derive(Clone, Copy, Default)]

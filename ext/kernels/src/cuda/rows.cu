@@ -500,6 +500,28 @@ extern "C" __global__ void gather_sum(const __grid_constant__ Gather p) {
     }
 }
 
+// Columns of rows that lie somewhere else, as another type.
+struct Columns {
+    const ELEMENT *from;
+    void *to;
+    ulong from_row;
+    ulong to_row;
+    uint rows;
+    uint width;
+};
+template <typename T> __device__ void copy_columns(const Columns &p) {
+    let_next_begin();
+    await_previous();
+    const ulong stride = ulong(gridDim.x) * blockDim.x, all = ulong(p.rows) * p.width;
+    for (ulong i = ulong(blockIdx.x) * blockDim.x + threadIdx.x; i < all; i += stride) {
+        const ulong row = i / p.width, column = i % p.width;
+        narrow(widen(p.from[row * p.from_row + column]), (T *)p.to + row * p.to_row + column);
+    }
+}
+extern "C" __global__ void columns_to_f32(const __grid_constant__ Columns p) { copy_columns<float>(p); }
+extern "C" __global__ void columns_to_f16(const __grid_constant__ Columns p) { copy_columns<f16>(p); }
+extern "C" __global__ void columns_to_bf16(const __grid_constant__ Columns p) { copy_columns<bf16>(p); }
+
 // Queries, keys and values: the former two are turned, keys and values go to their slots. A warp has a head of one.
 struct Store {
     const ELEMENT *from[3];

@@ -48,7 +48,10 @@ struct Sequence {
     const float *inputs;
     uint width;
 
+    // What kernels before have written is read from here on.
     __device__ Sequence(const ScanBuffers &b, const ScanParameters &p, uint number) {
+        let_next_begin();
+        await_previous();
         const uint *words = b.table + number * TABLE_WORDS;
         first = words[0];
         rows = words[1];
@@ -413,6 +416,8 @@ __device__ __forceinline__ float logistic(float x) { return 1.0f / (1.0f + expf(
 // The order of rules is that of `Decay` in Rust.
 extern "C" __global__ void scan_decays(const float *x, const float *numbers, float *out, const GateParameters p) {
     const uint column = blockIdx.y * blockDim.x + threadIdx.x;
+    let_next_begin();
+    await_previous();
     if (column >= p.width) {
         return;
     }
@@ -429,6 +434,8 @@ extern "C" __global__ void scan_open(
     const GateParameters p
 ) {
     const uint column = blockIdx.y * blockDim.x + threadIdx.x, token = blockIdx.x;
+    let_next_begin();
+    await_previous();
     if (column >= p.width) {
         return;
     }
@@ -448,6 +455,8 @@ extern "C" __global__ void scan_units(const float *x, float *out, const UnitPara
     const float *from = x + ulong(blockIdx.x) * p.width;
     float *to = out + ulong(blockIdx.x) * p.width;
     float factor = 1.0f;
+    let_next_begin();
+    await_previous();
     if (blockIdx.y < p.heads) {
         float squares = 0.0f;
         for (uint i = first + threadIdx.x; i < last; i += 32) {

@@ -1,11 +1,11 @@
 //! Launches scans.
 
-use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
-use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
 use candle_core::{DType, Result, Tensor};
 
 use super::compile::{function, SCAN};
 use super::device::{address, device_of, result};
+use super::launch::{argument, launch_early};
 use super::small;
 use crate::scan::launch::{geometry, kernel, ScanParameters, ScanSource, SCAN_LANES};
 use crate::scan::{Kind, Scan, SlotStates};
@@ -63,17 +63,14 @@ pub fn scan(scan: &Scan, inputs: &Tensor, places: &SlotStates<'_>) -> Result<Ten
     };
     let (kernel, definitions) = (kernel(scan.kind()), definitions(scan.kind()));
     let function = function(&device, SCAN, kernel, DType::F32, &definitions, 0)?;
-    let stream = device.cuda_stream();
-    let mut builder = stream.launch_builder(&function);
-    builder.arg(&buffers);
-    builder.arg(&parameters);
     let grid = LaunchConfig {
         grid_dim: (small(groups)?, small(places.table.sequences)?, 1),
         block_dim: (SCAN_LANES as u32, 1, 1),
         shared_mem_bytes: 0,
     };
+    let arguments = [argument(&buffers), argument(&parameters)];
     // SAFETY: the arguments are the kernel's, their addresses are of tensors of the shapes they say, and the table's slots,
-    // trails and rows are within these.
-    unsafe { builder.launch(grid) }.w()?;
+    // trails and rows are within these; nothing is read ahead.
+    unsafe { launch_early(&device, &function, grid, &arguments, true) }?;
     Ok(out)
 }

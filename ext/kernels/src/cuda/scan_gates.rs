@@ -1,11 +1,11 @@
 //! Launches what stands around scans.
 
-use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
-use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
 use candle_core::{DType, Result, Tensor};
 
 use super::compile::{function, SCAN};
 use super::device::{address, device_of, result};
+use super::launch::{argument, launch_early};
 use super::{small, ELEMENT_THREADS};
 use crate::scan::launch::{GateParameters, UnitParameters, SIMD_WIDTH};
 use crate::scan::{Decay, UnitHeads};
@@ -31,20 +31,15 @@ fn launch<P: DeviceRepr>(
     let function = function(&device, SCAN, kernel, DType::F32, &[], 0)?;
     let read = read.iter().map(|tensor| address(tensor));
     let read = read.collect::<Result<Vec<u64>>>()?;
-    let stream = device.cuda_stream();
-    let mut builder = stream.launch_builder(&function);
-    for address in &read {
-        builder.arg(address);
-    }
-    builder.arg(&to);
-    builder.arg(&parameters);
+    let mut arguments: Vec<_> = read.iter().map(argument).collect();
+    arguments.extend([argument(&to), argument(&parameters)]);
     let grid = LaunchConfig {
         grid_dim: (small(tokens)?, small(blocks)?, 1),
         block_dim: (threads as u32, 1, 1),
         shared_mem_bytes: 0,
     };
-    // SAFETY: the arguments are the kernel's, and rows lie within their tensors.
-    unsafe { builder.launch(grid) }.w()?;
+    // SAFETY: the arguments are the kernel's, and rows lie within their tensors; nothing is read ahead.
+    unsafe { launch_early(&device, &function, grid, &arguments, true) }?;
     Ok(out)
 }
 

@@ -10,7 +10,7 @@ use crate::cpu::scan::MatrixRule;
 use crate::{Error, Result};
 
 /// The words of a sequence in the table, and what stands for a trail that is not written.
-const WORDS: usize = 12;
+pub const WORDS: usize = 12;
 const NO_RECORD: u32 = u32::MAX;
 /// A step copies the state of a sequence after so many of its rows at most.
 const MOST_MARKS: usize = 2;
@@ -52,6 +52,25 @@ pub struct StepTable {
 
 impl StepTable {
     pub fn new(pieces: &[Piece], device: &Device) -> Result<Self> {
+        let longest = pieces.iter().map(|piece| piece.again + piece.rows.len());
+        Ok(Self {
+            longest: longest.max().unwrap_or(0),
+            sequences: pieces.len(),
+            words: Tensor::from_vec(Self::words(pieces)?, (pieces.len(), WORDS), device)?,
+        })
+    }
+
+    /// Of so many sequences, each of which reads one row; what [`Self::words`] gives for them is written to u32
+    /// `[sequences · WORDS]` before each launch.
+    pub fn of_single_rows(sequences: usize, words: &Tensor) -> Result<Self> {
+        Ok(Self {
+            longest: 1,
+            sequences,
+            words: words.reshape((sequences, WORDS))?,
+        })
+    }
+
+    pub fn words(pieces: &[Piece]) -> Result<Vec<u32>> {
         let mut words = Vec::with_capacity(pieces.len() * WORDS);
         for piece in pieces {
             if piece.marks.len() > MOST_MARKS {
@@ -74,12 +93,7 @@ impl StepTable {
                 0,
             ]);
         }
-        let longest = pieces.iter().map(|piece| piece.again + piece.rows.len());
-        Ok(Self {
-            longest: longest.max().unwrap_or(0),
-            sequences: pieces.len(),
-            words: Tensor::from_vec(words, (pieces.len(), WORDS), device)?,
-        })
+        Ok(words)
     }
 }
 

@@ -125,6 +125,10 @@ impl<'a> LayerUpdates<'a> {
         self
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Those of rows that were picked, in rising order.
     pub fn picked(&self, picked: &[u32]) -> Self {
         let before = |row: usize| picked.partition_point(|&own| (own as usize) < row);

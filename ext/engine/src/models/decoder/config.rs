@@ -450,9 +450,10 @@ impl DecoderConfig {
 
     /// Whether a step depends on nothing but what a recording reads from the device.
     pub fn is_recordable(&self) -> bool {
-        self.experts.is_none()
-            && self.state.is_none()
-            && self.sublayers.is_empty()
+        !self.query_experts
+            && self.state.as_ref().is_none_or(StateKind::is_recordable)
+            && (self.state.is_some() || self.sublayers.is_empty())
+            && self.shared_blocks.is_none()
             && self.temperature.is_none()
             && self.embedding_norm.is_none()
             && self.qkv_limit.is_none()

@@ -3,6 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::config::{DecoderConfig, ExpertLayout, Experts, Shared};
+use super::device_experts::DeviceExperts;
 use super::experts::{ExpertLayer, ExpertNorms, SharedExpert};
 use super::layer::{MlpActivation, MlpLayer};
 use super::loading::mlp;
@@ -62,7 +63,8 @@ pub fn experts(
     } else {
         None
     };
-    Ok(ExpertLayer {
+    let mut layer = ExpertLayer {
+        device: None,
         norms,
         scales,
         router: parameters.exact_linear(Part::Router.at(index), hidden, choices)?,
@@ -72,7 +74,9 @@ pub fn experts(
         latent: latent(parameters, index, experts, config)?,
         total_bias: parameters.optional_tensor(Part::ExpertTotalBias.at(index))?,
         config: experts.clone(),
-    })
+    };
+    layer.device = DeviceExperts::new(&layer)?;
+    Ok(layer)
 }
 
 /// What leads to the rows that experts read, and back.

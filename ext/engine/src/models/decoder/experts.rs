@@ -5,6 +5,7 @@ use candle_core::{DType, Tensor};
 use super::adapter::MlpOf;
 use super::adapter_rows::LayerUpdates;
 use super::config::Experts;
+use super::device_experts::DeviceExperts;
 use super::layer::MlpLayer;
 use super::router::choose;
 use crate::models::parts::Part;
@@ -26,6 +27,8 @@ pub struct ExpertLayer {
     pub latent: Option<(Linear, Linear)>,
     /// Factors on the weights of experts.
     pub scales: Option<Vec<f32>>,
+    /// On a GPU that has kernels for them.
+    pub device: Option<DeviceExperts>,
 }
 
 /// What experts beside an MLP are normalized by.
@@ -98,11 +101,55 @@ impl ExpertLayer {
     ) -> Result<Tensor> {
         let update = |part: Part| updates.part(part);
         let logits = self.router.forward_updated(routed, &update(Part::Router))?;
-        let logits: Vec<Vec<f32>> = logits.to_dtype(DType::F32)?.to_vec2()?;
         let read = match &self.latent {
             Some((down, _)) => &down.forward_updated(x, &update(Part::ExpertLatentDown))?,
             None => x,
         };
+        let device = self.device.as_ref().filter(|device| {
+            let takes = |rows| device.takes(rows, &self.config);
+            updates.is_empty() && x.dim(0).is_ok_and(takes)
+        });
+        let output = match device {
+            Some(device) => {
+                let routes = device.route(&logits)?;
+                let together = self.latent.is_none();
+                let shared = self.shared.as_ref().filter(|_| together);
+                let output = device.forward(read, &routes, shared.map(|shared| (shared, x)))?;
+                if together {
+                    return self.finish(output);
+                }
+                output
+            }
+            None => self.by_experts(&logits, read, updates, cancel)?,
+        };
+        let output = match &self.latent {
+            Some((_, up)) => up.forward_updated(&output, &update(Part::ExpertLatentUp))?,
+            None => output,
+        };
+        let output = match &self.shared {
+            Some(shared) => elementwise::add(&output, &shared.forward(x, updates)?)?,
+            None => output,
+        };
+        self.finish(output)
+    }
+
+    fn finish(&self, output: Tensor) -> Result<Tensor> {
+        let output = match &self.total_bias {
+            Some(bias) => elementwise::add(&output, bias)?,
+            None => output,
+        };
+        elementwise::scale(&output, self.config.total_scale)
+    }
+
+    /// One expert after the other, with all rows that chose it.
+    fn by_experts(
+        &self,
+        logits: &Tensor,
+        read: &Tensor,
+        updates: &LayerUpdates<'_>,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
+        let logits: Vec<Vec<f32>> = logits.to_dtype(DType::F32)?.to_vec2()?;
         let mut output = read.zeros_like()?;
         for Assignment {
             expert,
@@ -112,8 +159,9 @@ impl ExpertLayer {
         {
             cancel.check()?;
             let (count, own) = (rows.len(), updates.picked(&rows));
-            let rows = Tensor::from_vec(rows, count, x.device())?;
-            let weights = Tensor::from_vec(weights, (count, 1), x.device())?.to_dtype(x.dtype())?;
+            let device = read.device();
+            let rows = Tensor::from_vec(rows, count, device)?;
+            let weights = Tensor::from_vec(weights, (count, 1), device)?.to_dtype(read.dtype())?;
             let mut input = read.index_select(&rows, 0)?;
             if self.config.weighs_input {
                 input = elementwise::multiply(&input, &weights)?;
@@ -127,19 +175,7 @@ impl ExpertLayer {
             }
             output = output.index_add(&rows, &result, 0)?;
         }
-        let output = match &self.latent {
-            Some((_, up)) => up.forward_updated(&output, &update(Part::ExpertLatentUp))?,
-            None => output,
-        };
-        let output = match &self.shared {
-            Some(shared) => elementwise::add(&output, &shared.forward(x, updates)?)?,
-            None => output,
-        };
-        let output = match &self.total_bias {
-            Some(bias) => elementwise::add(&output, bias)?,
-            None => output,
-        };
-        elementwise::scale(&output, self.config.total_scale)
+        Ok(output)
     }
 
     fn assignments(&self, logits: &[Vec<f32>]) -> Vec<Assignment> {

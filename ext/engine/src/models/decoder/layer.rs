@@ -191,6 +191,15 @@ impl Stream {
 }
 
 impl Layer {
+    /// Whether its experts, where it has any, run without the host.
+    pub fn is_recordable(&self) -> bool {
+        let experts = match &self.mlp {
+            Some(FeedForward::Experts(experts) | FeedForward::Both(_, _, experts)) => Some(experts),
+            _ => None,
+        };
+        self.postponed.is_none() && experts.is_none_or(|experts| experts.device.is_some())
+    }
+
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
         let norms = [
             &self.attention_norm,

@@ -8,6 +8,7 @@ pub mod batch;
 pub mod blocks;
 pub mod cache;
 pub mod config;
+mod device_experts;
 mod differential;
 mod expert_loading;
 pub mod experts;

@@ -92,6 +92,10 @@ impl Sequence {
         self.rope_variant
     }
 
+    pub(super) fn state(&self) -> Option<&SequenceState> {
+        self.state.as_deref()
+    }
+
     /// To be called before anything is read.
     pub(super) fn set_rope_variant(&mut self, variant: usize) {
         self.rope_variant = variant;
@@ -432,14 +436,17 @@ impl KvPool {
         self.book.forget_idle();
     }
 
-    /// Of the keys and values of all layers, on a GPU.
-    pub(super) fn addresses(&self) -> Result<Vec<u64>> {
+    /// Of the keys and values of all layers, on a GPU, and of states; `None` where these have no place yet.
+    pub(super) fn addresses(&mut self) -> Result<Option<Vec<u64>>> {
         let layers = self.layers.iter().map(PagedLayer::addresses);
-        Ok(layers
-            .collect::<Result<Vec<_>>>()?
-            .into_iter()
-            .flatten()
-            .collect())
+        let layers = layers.collect::<Result<Vec<_>>>()?.into_iter().flatten();
+        Ok(match &mut self.state_memory {
+            Some(memory) => {
+                let states = memory.addresses()?;
+                states.map(|states| layers.chain(states).collect())
+            }
+            None => Some(layers.collect()),
+        })
     }
 
     fn all_mut(&mut self) -> impl Iterator<Item = &mut PagedLayer> {

@@ -4,6 +4,9 @@
 //! sequences their number is padded, so that some sizes serve all. With greedy sampling the device begins the next
 //! step while the host still reads the token.
 //!
+//! Layers that keep states change them in place. Their steps are not padded, since a row of padding would change the
+//! state that it repeats, and none begins before it is asked for, since it could not be taken back.
+//!
 //! Recordings and their logits belong to the scheduler that steps: a decoder may serve several.
 
 use std::collections::HashMap;
@@ -12,15 +15,17 @@ use candle_core::{DType, Tensor};
 
 use super::adapter_rows::AdapterRows;
 use super::batch::{Batch, Past, Stretch};
-use super::layer::{Step, Stream};
+use super::layer::{Layer, Step, Stream};
 use super::model::{Decoder, Reading};
 use super::pool::KvPool;
+use super::states::SequenceState;
 use crate::models::rope::Rotation;
 use crate::nn::elementwise;
 use crate::{CancelToken, Error, Result};
 use base::runtime::log;
 use kernels::paged::{slot, PagedBatch, Places};
 use kernels::recording::{self, Choices, Recording, Words};
+use kernels::scan::{StepTable, TABLE_WORDS};
 use kernels::Largest;
 
 /// With more sequences than this the gaps between launches do not matter.
@@ -85,16 +90,19 @@ struct Recorded {
 struct Inputs {
     tokens: Tensor,
     positions: Tensor,
+    /// What is done with states, where layers keep them.
+    states: Option<Tensor>,
     places: Places,
 }
 
 impl Inputs {
     /// How many words there are.
-    fn count((rows, keys): Size) -> usize {
-        3 * rows + 2 * (rows + 1) + rows * keys
+    fn count((rows, keys): Size, has_states: bool) -> usize {
+        let table = if has_states { rows * TABLE_WORDS } else { 0 };
+        3 * rows + table + 2 * (rows + 1) + rows * keys
     }
 
-    fn of(words: &Words, (rows, keys): Size) -> Result<Self> {
+    fn of(words: &Words, (rows, keys): Size, has_states: bool) -> Result<Self> {
         let mut first = 0;
         let mut next = |count: usize| {
             first += count;
@@ -103,6 +111,7 @@ impl Inputs {
         Ok(Self {
             tokens: next(rows)?,
             positions: next(rows)?,
+            states: has_states.then(|| next(rows * TABLE_WORDS)).transpose()?,
             places: Places {
                 slots: next(rows)?,
                 query_boundaries: next(rows + 1)?,
@@ -113,14 +122,19 @@ impl Inputs {
     }
 
     /// Rows of padding compute what the shortest sequence does: they write the same to the same place.
-    fn words(readings: &[Reading<'_>], rows: usize) -> Vec<u32> {
+    fn words(readings: &[Reading<'_>], rows: usize) -> Result<Vec<u32>> {
         let shortest = readings.iter().min_by_key(|one| one.sequence.length());
         let padding = std::iter::repeat(shortest).flatten();
         let all = || readings.iter().chain(padding.clone()).take(rows);
         let keys: usize = all().map(|one| one.sequence.length() + 1).sum();
-        let mut words = Vec::with_capacity(Self::count((rows, 0)) + keys);
+        let mut words = Vec::with_capacity(Self::count((rows, 0), true) + keys);
         words.extend(all().map(|one| one.tokens[0]));
         words.extend(all().map(|one| one.sequence.length() as u32));
+        let pieces = readings.iter().enumerate().filter_map(|(row, one)| {
+            let state = one.sequence.state();
+            state.map(|state| state.piece(row..row + 1))
+        });
+        words.extend(StepTable::words(&pieces.collect::<Result<Vec<_>>>()?)?);
         let key = |one: &Reading<'_>, key: usize| slot(one.sequence.pages(), key);
         words.extend(all().map(|one| key(one, one.sequence.length())));
         words.extend(0..=rows as u32);
@@ -133,7 +147,7 @@ impl Inputs {
         for one in all() {
             words.extend((0..=one.sequence.length()).map(|at| key(one, at)));
         }
-        words
+        Ok(words)
     }
 }
 
@@ -156,18 +170,26 @@ impl Decoder {
         if state.refused.is_some_and(|rows| rows <= size.0) {
             return Ok(None);
         }
-        let pages = pool.addresses()?;
+        let Some(pages) = pool.addresses()? else {
+            return Ok(None);
+        };
         if state.pages != pages {
             state.recorded.clear();
             state.pages = pages;
         }
-        let words = Inputs::words(readings, size.0);
-        if !state.recorded.contains_key(&size) {
+        let is_recorded = state.recorded.contains_key(&size);
+        if !is_recorded {
             let seen = state.seen.entry(size).or_default();
             *seen += 1;
             if *seen < OFTEN {
                 return Ok(None);
             }
+        }
+        for reading in readings.iter_mut() {
+            pool.prepare(reading.sequence, 1, reading.wanted)?;
+        }
+        let words = Inputs::words(readings, size.0)?;
+        if !is_recorded {
             match self.record(size, &words, pool, state) {
                 Ok(recorded) => {
                     state.make_room();
@@ -206,7 +228,7 @@ impl Decoder {
         pool: &mut KvPool,
         state: &mut Recordings,
     ) -> Result<Option<Vec<Largest>>> {
-        let Some(latest) = state.latest.take() else {
+        let Some(latest) = state.latest.take().filter(|_| !self.keeps_states()) else {
             return Ok(None);
         };
         for Reading { sequence, .. } in readings.iter_mut() {
@@ -221,7 +243,8 @@ impl Decoder {
             return Ok(None);
         };
         // Room for another page may have moved them all.
-        if !pool.addresses().is_ok_and(|pages| pages == state.pages) {
+        let pages = pool.addresses().ok().flatten();
+        if pages.as_ref() != Some(&state.pages) {
             return Ok(None);
         }
         let Recordings {
@@ -234,7 +257,7 @@ impl Decoder {
         let (Some(recorded), Some(results)) = (recorded.get_mut(&size), results) else {
             return Ok(None);
         };
-        let (rows, mut words) = (size.0, Inputs::words(readings, size.0));
+        let (rows, mut words) = (size.0, Inputs::words(readings, size.0)?);
         let tokens = recorded.inputs.part(0, rows)?;
         let mut launch = || {
             results.choices.choose(&tokens)?;
@@ -262,20 +285,30 @@ impl Decoder {
             return None;
         }
         let vocabulary = self.config().vocab_size;
+        let is_current = |state: Option<&SequenceState>| match state {
+            Some(state) => state.is_current(),
+            None => !self.keeps_states(),
+        };
         let plain = |one: &Reading<'_>| {
             one.tokens.len() == 1
                 && one.wanted == 1
                 && (one.tokens[0] as usize) < vocabulary
                 && one.sequence.adapter().is_none()
                 && one.sequence.rope_variant() == 0
+                && is_current(one.sequence.state())
         };
         let suited = self.config().is_recordable()
+            && self.layers().iter().all(Layer::is_recordable)
             && !readings.is_empty()
             && readings.len() <= MOST_ROWS
             && readings.iter().all(plain);
         let longest = readings.iter().map(|one| one.sequence.length() + 1).max()?;
         let keys = longest.max(LEAST_KEYS).next_power_of_two();
-        let rows = padded(readings.len());
+        let rows = if self.keeps_states() {
+            readings.len()
+        } else {
+            padded(readings.len())
+        };
         (suited && rows * keys <= MOST_PLACES).then_some((rows, keys))
     }
 
@@ -287,14 +320,15 @@ impl Decoder {
         pool: &mut KvPool,
         state: &mut Recordings,
     ) -> Result<Recorded> {
-        let inputs = Words::new(Inputs::count(size), self.device())?;
+        let has_states = self.keeps_states();
+        let inputs = Words::new(Inputs::count(size, has_states), self.device())?;
         inputs.write(0, words)?;
         let at = room(size.0);
         let results = match &mut state.results[at] {
             Some(results) => results,
             none => none.insert(self.results(ROOMS[at])?),
         };
-        let read = Inputs::of(&inputs, size)?;
+        let read = Inputs::of(&inputs, size, has_states)?;
         let end = size.1.min(self.max_positions());
         let rotation = match self.rotations() {
             Some(rotations) => Some(
@@ -313,6 +347,10 @@ impl Decoder {
             inputs,
             used: state.clock,
         })
+    }
+
+    fn keeps_states(&self) -> bool {
+        self.config().state.is_some()
     }
 
     fn results(&self, rows: usize) -> Result<Results> {
@@ -360,13 +398,15 @@ impl Decoder {
             adapters: &AdapterRows::default(),
             cancel: &CancelToken::new(),
         };
+        let states = inputs.states.as_ref();
+        let states = states.map(|words| StepTable::of_single_rows(rows, words));
         let past = Past::Paged {
             pool,
             batch: paged,
             bidirectional_spans: Vec::new(),
             first_values: None,
             states: Vec::new(),
-            scan_table: None,
+            scan_table: states.transpose()?,
         };
         let hidden = self.run_layers(Stream::new(embedded), past, &step)?;
         if self.config().logit_scale == 1.0 && self.config().logit_soft_cap.is_none() {

@@ -189,10 +189,10 @@ impl Past<'_> {
                 scan_table,
                 ..
             } => {
-                let (Some(first), Some(memory)) = (states.first(), pool.state_memory()) else {
+                let Some(memory) = pool.state_memory() else {
                     return Err(Error::Internal("sequences have no states".into()));
                 };
-                let number = first.layout().number(at)?;
+                let number = memory.layout().number(at)?;
                 if scan_table.is_none() {
                     *scan_table = Some(table(states, batch, inputs)?);
                 }

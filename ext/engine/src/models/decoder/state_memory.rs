@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::states::{StateLayout, TRAIL};
 use crate::{Error, Result};
+use kernels::recording;
 use kernels::scan::slots_are_used;
 
 /// So many slots are added at least.
@@ -114,15 +115,30 @@ impl StateMemory {
         let trail = self.trails.get_mut(number).ok_or_else(missing)?;
         let trail = match trail {
             Some(trail) => {
-                let count = trail.dim(0)?;
-                if count < self.trail_count {
-                    *trail = extended(trail, self.trail_count.max(count + count / 2))?;
-                }
+                grow(trail, self.trail_count)?;
                 trail
             }
             None => trail.insert(zeros(self.trail_count.max(1), TRAIL * inputs, device)?),
         };
         Ok((&self.states, first, trail))
+    }
+
+    /// Where a launch that is made again finds states and trails, which have room for all sequences then. `None` where a
+    /// scan has not run yet.
+    pub fn addresses(&mut self) -> Result<Option<Vec<u64>>> {
+        let mut addresses = vec![recording::address(&self.states)?];
+        for trail in &mut self.trails {
+            let Some(trail) = trail else {
+                return Ok(None);
+            };
+            grow(trail, self.trail_count)?;
+            addresses.push(recording::address(trail)?);
+        }
+        Ok(Some(addresses))
+    }
+
+    pub fn layout(&self) -> &StateLayout {
+        &self.layout
     }
 
     /// One slot alone; candle's own copy would be of all.
@@ -151,6 +167,15 @@ fn extended(rows: &Tensor, count: usize) -> Result<Tensor> {
     let more = zeros(count, rows.dim(1)?, rows.device())?;
     more.slice_set(rows, 0, 0)?;
     Ok(more)
+}
+
+/// Makes room for so many rows at least.
+fn grow(rows: &mut Tensor, count: usize) -> Result<()> {
+    let there = rows.dim(0)?;
+    if there < count {
+        *rows = extended(rows, count.max(there + there / 2))?;
+    }
+    Ok(())
 }
 
 fn missing() -> Error {

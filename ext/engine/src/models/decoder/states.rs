@@ -295,6 +295,11 @@ impl SequenceState {
         })
     }
 
+    /// Whether the next step goes on with the state as it is.
+    pub(super) fn is_current(&self) -> bool {
+        !self.stale && !self.cleared
+    }
+
     /// How much memory it takes for each number of a state.
     pub const COPIES: usize = 2;
 
@@ -388,13 +393,13 @@ impl SequenceState {
         self,
         memory: Option<&mut StateMemory>,
     ) -> Result<Option<SavedState>> {
-        let wanted = !self.stale && !self.cleared;
+        let wanted = self.is_current();
         self.store.end(wanted, memory)
     }
 
     /// The numbers after all tokens, for comparisons.
     pub(super) fn values(&self, memory: Option<&StateMemory>) -> Result<Option<Vec<f32>>> {
-        if self.stale || self.cleared {
+        if !self.is_current() {
             return Ok(None);
         }
         match (&self.store, memory) {

@@ -9,7 +9,7 @@ use super::shared::{
     convolution, convolution_size, counted, joined_convolution, rates, row, Chain,
 };
 use super::short_conv::MOST_TAPS;
-use super::{floats, StateMixer};
+use super::{as_type, beside, floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::{joined, sorted_rows, Module, RowsAt};
 use crate::models::decoder::adapter::Slot;
@@ -375,17 +375,18 @@ impl StateMixer for DeltaRuleLayer {
         let updates = step.adapters.layer(index);
         let parts = self.parts.iter();
         let updates: Vec<_> = parts.map(|part| updates.part(*part)).collect();
-        let qkv = Tensor::cat(&self.qkv.parts(x, &updates)?, 1)?;
+        let qkv = self.qkv.parts(x, &updates)?;
+        let qkv = beside(&qkv.iter().collect::<Vec<_>>())?;
         let mixed = past.scan((index, 0), &self.convolution, &qkv, step.batch)?;
         let mixed = unit_heads(&mixed, rule.unit_heads())?;
         let fading = self.decays.forward(&self.fading.forward(index, x, step)?)?;
         let written = step.through(index, Part::StateWritten, &self.written, x)?;
         let written = kernels::activate(&floats(&written)?, Activation::Sigmoid)?;
         let written = elementwise::scale(&written, rule.most_written)?;
-        let inputs = Tensor::cat(&[&mixed, &fading, &written], 1)?;
+        let inputs = beside(&[&mixed, &fading, &written])?;
         let read = past.scan((index, 1), &self.heads, &inputs, step.batch)?;
         let gates = floats(&self.gate.forward(index, x, step)?)?;
-        let read = self.finish(&gates, &read)?.to_dtype(x.dtype())?;
+        let read = as_type(&self.finish(&gates, &read)?, x.dtype())?;
         step.through(index, Part::StateOutput, &self.output, &read)
     }
 }

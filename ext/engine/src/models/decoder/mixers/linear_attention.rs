@@ -3,7 +3,7 @@
 
 use candle_core::Tensor;
 
-use super::StateMixer;
+use super::{as_type, StateMixer};
 use crate::models::config::{check_size, Checked, NormConfig};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
@@ -121,7 +121,7 @@ impl StateMixer for LinearAttentionLayer {
         let function = step.config.mlp.activation;
         let qkv = step.activated(index, Part::StateQkv, &self.qkv, x, function)?;
         let read = past.scan((index, 0), &self.heads, &qkv, step.batch)?;
-        let read = self.norm.forward(&read.to_dtype(x.dtype())?)?;
+        let read = self.norm.forward(&as_type(&read, x.dtype())?)?;
         let gate = step.through(index, Part::StateGate, &self.gate, x)?;
         let gated = kernels::gated(&gate, &read, Activation::Sigmoid)?;
         step.through(index, Part::StateOutput, &self.output, &gated)

@@ -93,6 +93,18 @@ impl StateKind {
         }
     }
 
+    /// Whether its layers launch the same work for every token, with nothing from the host.
+    pub fn is_recordable(&self) -> bool {
+        match self {
+            Self::ShortConv(_)
+            | Self::DeltaRule(_)
+            | Self::LinearAttention(_)
+            | Self::Ssm(_)
+            | Self::Selective(_) => true,
+            Self::Rglru(_) | Self::Rwkv(_) | Self::RwkvHeads(_) | Self::SelectedHeads(_) => false,
+        }
+    }
+
     fn check(&self) -> Checked {
         match self {
             Self::ShortConv(one) => one.check(),
@@ -299,10 +311,28 @@ fn values(x: &Tensor) -> Result<Vec<f32>> {
 
 /// The same in f32, as scans and what stands around them compute.
 fn floats(x: &Tensor) -> Result<Tensor> {
-    Ok(x.to_dtype(DType::F32)?)
+    as_type(x, DType::F32)
+}
+
+/// The same in the type that the layer computes in.
+fn as_type(x: &Tensor, dtype: DType) -> Result<Tensor> {
+    match x.rank() {
+        2 => kernels::join_columns(&[x], dtype),
+        _ => Ok(x.to_dtype(dtype)?),
+    }
 }
 
 /// Some columns of rows.
 fn columns(x: &Tensor, first: usize, width: usize) -> Result<Tensor> {
-    Ok(x.narrow(1, first, width)?.contiguous()?)
+    kernels::join_columns(&[&x.narrow(1, first, width)?], x.dtype())
+}
+
+/// What scans read: rows of f32 beside each other.
+fn beside(parts: &[&Tensor]) -> Result<Tensor> {
+    kernels::join_columns(parts, DType::F32)
+}
+
+/// Every column multiplied by a factor of its own, of the same type.
+fn multiply_columns(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
+    kernels::gated(x, &factors.broadcast_as(x.shape())?, Activation::Identity)
 }

@@ -4,7 +4,7 @@
 use candle_core::Tensor;
 
 use super::shared::{counted, on_device};
-use super::{floats, StateMixer};
+use super::{beside, floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
@@ -175,7 +175,7 @@ impl StateMixer for RwkvLayer {
         let keys = self.key.forward(index, x, &shifts, step, None)?;
         let values = self.value.forward(index, x, &shifts, step, None)?;
         let receptance = self.receptance.forward(index, x, &shifts, step, None)?;
-        let inputs = Tensor::cat(&[&keys, &values], 1)?;
+        let inputs = beside(&[&keys, &values])?;
         let read = past.scan((index, 1), &self.sums, &inputs, step.batch)?;
         let read = kernels::gated(&receptance, &read.to_dtype(x.dtype())?, Activation::Sigmoid)?;
         step.through(index, Part::StateOutput, &self.output, &read)

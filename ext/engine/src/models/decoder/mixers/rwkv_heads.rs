@@ -8,7 +8,7 @@ use candle_core::Tensor;
 
 use super::rwkv::{load_mlp, Share, Shifts};
 use super::shared::{counted, on_device, row};
-use super::{columns, floats, StateMixer};
+use super::{beside, columns, floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
@@ -394,7 +394,7 @@ impl HeadLayer {
         let key = self.through(index, &self.key, key, step)?;
         let value = self.through(index, &self.value, value, step)?;
         let gates = self.through(index, &six.gate, gate, step)?;
-        let inputs = Tensor::cat(&[&query, &key, &value, &kept], 1)?;
+        let inputs = beside(&[&query, &key, &value, &kept])?;
         let read = past.scan((index, 1), &self.heads, &inputs, step.batch)?;
         let passing = self.passing((&query, &key, &value), &six.bonus)?;
         let normed = self.normalize(&elementwise::add(&read, &passing)?)?;
@@ -426,7 +426,7 @@ impl HeadLayer {
         let scaled = elementwise::multiply(&key, &seven.rate_scale)?;
         let change = elementwise::subtract(&elementwise::multiply(&rates, &scaled)?, &scaled)?;
         let key = elementwise::add(&key, &change)?;
-        let inputs = Tensor::cat(&[&query, &key, &value, &kept, &searched, &rates], 1)?;
+        let inputs = beside(&[&query, &key, &value, &kept, &searched, &rates])?;
         let read = past.scan((index, 1), &self.heads, &inputs, step.batch)?;
         let passing = self.passing((&query, &key, &value), &seven.skip)?;
         let normed = elementwise::add(&self.normalize(&read)?, &passing)?;

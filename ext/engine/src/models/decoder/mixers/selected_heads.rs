@@ -5,7 +5,7 @@ use candle_core::Tensor;
 
 use super::shared::{convolution, convolution_size};
 use super::ssm::Ssm;
-use super::{columns, floats, StateMixer};
+use super::{as_type, beside, columns, floats, StateMixer};
 use crate::models::config::{check_size, Checked, NormConfig};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
@@ -128,7 +128,7 @@ impl StateMixer for SelectedLayer {
         };
         let (gates, read) = (half(0)?, half(1)?);
         let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
-        let selected = through(&self.selection, &convolved.to_dtype(x.dtype())?)?;
+        let selected = through(&self.selection, &as_type(&convolved, x.dtype())?)?;
         let rank = self.steps.1.inputs();
         let [into, from, steps] = [(0, kept), (kept, kept), (2 * kept, rank)];
         let normed = |(first, width): (usize, usize), norm: &Norm| {
@@ -137,9 +137,9 @@ impl StateMixer for SelectedLayer {
         let into = floats(&normed(into, &self.norms[0])?)?;
         let from = floats(&normed(from, &self.norms[1])?)?;
         let steps = floats(&through(&self.steps, &normed(steps, &self.norms[2])?)?)?;
-        let scanned = Tensor::cat(&[&convolved, &into, &from, &steps], 1)?;
+        let scanned = beside(&[&convolved, &into, &from, &steps])?;
         let given = past.scan((index, 1), &self.heads, &scanned, step.batch)?;
         let given = kernels::gated(&gates, &given, Activation::Silu)?;
-        through(&self.output, &given.to_dtype(x.dtype())?)
+        through(&self.output, &as_type(&given, x.dtype())?)
     }
 }

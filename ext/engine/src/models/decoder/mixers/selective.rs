@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use super::shared::{convolution, convolution_size, counted, rates};
 use super::short_conv::MOST_TAPS;
-use super::{columns, floats, StateMixer};
+use super::{as_type, beside, columns, floats, StateMixer};
 use crate::models::config::{check_size, Checked, NormConfig};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
@@ -139,7 +139,7 @@ impl StateMixer for SelectiveLayer {
         let projected = floats(&projected)?;
         let read = columns(&projected, 0, channels)?;
         let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
-        let selected = convolved.to_dtype(x.dtype())?;
+        let selected = as_type(&convolved, x.dtype())?;
         let selected = step.through(index, Part::StateSelection, &self.selection, &selected)?;
         let part = |at: usize, from: usize, width: usize| -> Result<Tensor> {
             let part = columns(&selected, from, width)?;
@@ -152,10 +152,11 @@ impl StateMixer for SelectiveLayer {
         let steps = floats(&step.through(index, Part::StateSteps, &self.steps, &steps)?)?;
         let into = floats(&part(1, rank, kept)?)?;
         let from = floats(&part(2, rank + kept, kept)?)?;
-        let scanned = Tensor::cat(&[&convolved, &steps, &into, &from], 1)?;
+        let scanned = beside(&[&convolved, &steps, &into, &from])?;
         let given = past.scan((index, 1), &self.channels, &scanned, step.batch)?;
         let gate = projected.narrow(1, channels, channels)?;
-        let given = kernels::gated(&gate, &given, Activation::Silu)?.to_dtype(x.dtype())?;
+        let given = kernels::gated(&gate, &given, Activation::Silu)?;
+        let given = as_type(&given, x.dtype())?;
         step.through(index, Part::StateOutput, &self.output, &given)
     }
 }

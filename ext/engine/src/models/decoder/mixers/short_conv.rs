@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::shared::{convolution, convolution_size};
-use super::{floats, StateMixer};
+use super::{as_type, floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
@@ -87,7 +87,7 @@ impl StateMixer for ShortConvLayer {
         let multiplied = |a: &Tensor, b: &Tensor| kernels::gated(a, b, Activation::Identity);
         let gated = multiplied(&part(0)?, &part(2)?)?;
         let convolved = past.scan((index, 0), &self.convolution, &gated, step.batch)?;
-        let convolved = multiplied(&part(1)?, &convolved)?.to_dtype(x.dtype())?;
+        let convolved = as_type(&multiplied(&part(1)?, &convolved)?, x.dtype())?;
         step.through(index, Part::StateOutput, &self.output, &convolved)
     }
 }

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use super::shared::{convolution, convolution_size, counted, on_device, rates, row};
 use super::short_conv::MOST_TAPS;
-use super::{columns, floats, StateMixer};
+use super::{as_type, beside, columns, floats, multiply_columns, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
@@ -218,7 +218,7 @@ impl PartNorm {
         }
         let parts = x.reshape((tokens * inner / size, size))?;
         let normed = kernels::rms_norm(&parts, &self.ones, epsilon)?;
-        elementwise::multiply(&normed.reshape((tokens, inner))?, &self.weight)
+        multiply_columns(&normed.reshape((tokens, inner))?, &self.weight)
     }
 }
 
@@ -248,15 +248,15 @@ impl StateMixer for SsmLayer {
         let projected = step.through(index, Part::StateInput, &self.input, &scaled)?;
         let mut projected = floats(&projected)?;
         if let Some(factors) = &self.factors {
-            projected = elementwise::multiply(&projected, factors)?;
+            projected = multiply_columns(&projected, factors)?;
         }
         let read = columns(&projected, inner, channels)?;
         let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
         let steps = projected.narrow(1, inner + channels, config.heads)?;
-        let scanned = Tensor::cat(&[&convolved, &steps], 1)?;
+        let scanned = beside(&[&convolved, &steps])?;
         let given = past.scan((index, 1), &self.heads, &scanned, step.batch)?;
         let given = self.gate_and_norm(given, &projected.narrow(1, 0, inner)?)?;
-        let given = given.to_dtype(x.dtype())?;
+        let given = as_type(&given, x.dtype())?;
         let output = step.through(index, Part::StateOutput, &self.output, &given)?;
         elementwise::scale(&output, config.factors.output)
     }

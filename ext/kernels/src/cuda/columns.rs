@@ -1,0 +1,74 @@
+//! Columns of several tensors side by side, a launch for each.
+
+use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
+use candle_core::{DType, Result, Tensor};
+
+use super::compile::{function, ROWS};
+use super::device::{address, device_of, result};
+use super::launch::{argument, launch_early};
+use super::{small, ELEMENT_THREADS};
+
+const MOST_BLOCKS: usize = 1 << 16;
+
+/// As `Columns` in the CUDA source.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Parameters {
+    from: u64,
+    to: u64,
+    from_row: u64,
+    to_row: u64,
+    rows: u32,
+    width: u32,
+}
+
+// SAFETY: plain numbers, laid out as in the CUDA source.
+unsafe impl DeviceRepr for Parameters {}
+
+/// As the function of this name for all devices; the parts are on one GPU.
+pub fn join_columns(parts: &[&Tensor], dtype: DType) -> Result<Tensor> {
+    let rows = parts[0].dim(0)?;
+    let widths = parts.iter().map(|part| match part.dims() {
+        [count, width] if *count == rows => Ok(*width),
+        _ => candle_core::bail!("columns of {:?} beside {rows} rows", part.dims()),
+    });
+    let widths = widths.collect::<Result<Vec<_>>>()?;
+    let device = device_of(parts[0])?;
+    let total: usize = widths.iter().sum();
+    let (out, start) = result(&device, (rows, total), dtype)?;
+    let kernel = match dtype {
+        DType::F16 => "columns_to_f16",
+        DType::BF16 => "columns_to_bf16",
+        _ => "columns_to_f32",
+    };
+    let mut first = 0;
+    for (part, width) in parts.iter().zip(widths) {
+        let at = start + (first * dtype.size_in_bytes()) as u64;
+        first += width;
+        if rows * width == 0 {
+            continue;
+        }
+        let strides = part.stride();
+        if width > 1 && strides[1] != 1 {
+            candle_core::bail!("the columns of a row must follow each other");
+        }
+        let parameters = Parameters {
+            from: address(part)?,
+            to: at,
+            from_row: strides[0] as u64,
+            to_row: total as u64,
+            rows: small(rows)?,
+            width: small(width)?,
+        };
+        let function = function(&device, ROWS, kernel, part.dtype(), &[], 0)?;
+        let blocks = (rows * width).div_ceil(ELEMENT_THREADS);
+        let grid = LaunchConfig {
+            grid_dim: (blocks.min(MOST_BLOCKS) as u32, 1, 1),
+            block_dim: (ELEMENT_THREADS as u32, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the argument is the kernel's; rows and columns lie within both tensors, and nothing is read ahead.
+        unsafe { launch_early(&device, &function, grid, &[argument(&parameters)], true) }?;
+    }
+    Ok(out)
+}
