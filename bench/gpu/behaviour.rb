@@ -68,19 +68,29 @@ module GpuBench
     end
 
     REPLAYED = %w[decoders/llama decoders/qwen3 decoders/gemma3 decoders/gpt2 gguf-decoders/llama].freeze
-    private_constant :REPLAYED
+    # Layers that keep states, and experts.
+    SEEDED = %w[bamba falcon_h1 granitemoehybrid jamba lfm2 mamba mamba2 minimax nemotron_h-dense olmo_hybrid
+                qwen3_5_text qwen3_next-wide granitemoe_swa glm4_moe-wide hunyuan_v1_moe minimax_m2 olmoe].freeze
+    private_constant :REPLAYED, :SEEDED
 
     # Steps that are replayed and steps that are launched kernel by kernel say the same, to the last bit.
     def replaying
       return unless @bench.device.kind == :cuda
 
-      texts = [nil, "0"].map { |switch| IO.popen([{ "CANDLE_CUDA_GRAPHS" => switch }, *child], &:read) }
-      @results.fact("errors", "recorded steps give the same bits", texts.uniq.size == 1 && texts.first.size > 1000,
-                    note: "#{texts.first.lines.size} texts, #{texts.first.size} characters")
+      Dir.mktmpdir do |folder|
+        seeded = SEEDED.map { |name| SeededModels.write(name, File.join(folder, name).tap { |path| Dir.mkdir(path) }) }
+        [*REPLAYED.map { |name| File.join(Families::ROOT, name) }, *seeded].each { |path| replay(path) }
+      end
+    end
+
+    def replay(path)
+      texts = [nil, "0"].map { |switch| IO.popen([{ "CANDLE_CUDA_GRAPHS" => switch }, *child(path)], &:read) }
+      @results.fact("errors", "recorded steps of #{File.basename(path)} give the same bits",
+                    texts.uniq.size == 1 && texts.first.size > 500, note: "#{texts.first.size} characters")
     end
 
     # Prints what models say, alone and together, with the probabilities of it.
-    def child
+    def child(path)
       script = <<~RUBY
         require "candle"
         ARGV.each do |path|
@@ -95,8 +105,8 @@ module GpuBench
           warn path, answers.map { |answer| answer.text.size }.inspect
         end
       RUBY
-      [File.readlink("/proc/self/exe"), "--disable=gems", *$LOAD_PATH.map { |path| "-I#{path}" }, "-e", script,
-       *REPLAYED.map { |name| File.join(Families::ROOT, name) }]
+      [File.readlink("/proc/self/exe"), "--disable=gems", *$LOAD_PATH.map { |folder| "-I#{folder}" }, "-e", script,
+       path]
     end
 
     # How far log probabilities of a text beside seven others may be from those of the text alone: products add up in

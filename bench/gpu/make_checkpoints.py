@@ -82,15 +82,92 @@ def llama(hidden, layers, heads, kv_heads, intermediate, tied, vocabulary=128256
     return config, shapes, torch.bfloat16
 
 
+def mixture(hidden, layers, heads, kv_heads, size, experts, used, inner, vocabulary=128256):
+    """As Qwen3-30B-A3B, of which a part of the layers is enough to measure."""
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": hidden,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": size,
+        "intermediate_size": 4 * inner, "moe_intermediate_size": inner, "num_experts": experts,
+        "num_experts_per_tok": used, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "vocab_size": vocabulary, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+        "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    }
+    shapes = {"model.embed_tokens.weight": (vocabulary, hidden)}
+    for number in range(layers):
+        layer = f"model.layers.{number}."
+        shapes[f"{layer}self_attn.q_proj.weight"] = (heads * size, hidden)
+        shapes[f"{layer}self_attn.k_proj.weight"] = (kv_heads * size, hidden)
+        shapes[f"{layer}self_attn.v_proj.weight"] = (kv_heads * size, hidden)
+        shapes[f"{layer}self_attn.o_proj.weight"] = (hidden, heads * size)
+        shapes[f"{layer}self_attn.q_norm.weight"] = (size,)
+        shapes[f"{layer}self_attn.k_norm.weight"] = (size,)
+        shapes[f"{layer}mlp.gate.weight"] = (experts, hidden)
+        for expert in range(experts):
+            shapes[f"{layer}mlp.experts.{expert}.gate_proj.weight"] = (inner, hidden)
+            shapes[f"{layer}mlp.experts.{expert}.up_proj.weight"] = (inner, hidden)
+            shapes[f"{layer}mlp.experts.{expert}.down_proj.weight"] = (hidden, inner)
+        shapes[f"{layer}input_layernorm.weight"] = (hidden,)
+        shapes[f"{layer}post_attention_layernorm.weight"] = (hidden,)
+    shapes["model.norm.weight"] = (hidden,)
+    shapes["lm_head.weight"] = (vocabulary, hidden)
+    return config, shapes, torch.bfloat16
+
+
+def hybrid(hidden, layers, heads, kv_heads, intermediate, ssm_heads, state, vocabulary=128256):
+    """As Bamba-9B: every eighth layer attends, the others are Mamba-2."""
+    size, inner = hidden // heads, 2 * hidden
+    attending = list(range(7, layers, 8)) or [layers - 1]
+    config = {
+        "architectures": ["BambaForCausalLM"], "model_type": "bamba", "hidden_size": hidden,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+        "intermediate_size": intermediate, "vocab_size": vocabulary, "attn_layer_indices": attending,
+        "mamba_n_heads": ssm_heads, "mamba_d_head": inner // ssm_heads, "mamba_d_state": state, "mamba_d_conv": 4,
+        "mamba_expand": 2, "mamba_n_groups": 1, "mamba_conv_bias": True, "mamba_proj_bias": False,
+        "mamba_chunk_size": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    }
+    channels = inner + 2 * state
+    shapes = {"model.embed_tokens.weight": (vocabulary, hidden)}
+    for number in range(layers):
+        layer = f"model.layers.{number}."
+        if number in attending:
+            shapes[f"{layer}self_attn.q_proj.weight"] = (hidden, hidden)
+            shapes[f"{layer}self_attn.k_proj.weight"] = (kv_heads * size, hidden)
+            shapes[f"{layer}self_attn.v_proj.weight"] = (kv_heads * size, hidden)
+            shapes[f"{layer}self_attn.o_proj.weight"] = (hidden, hidden)
+        else:
+            shapes[f"{layer}mamba.in_proj.weight"] = (inner + channels + ssm_heads, hidden)
+            shapes[f"{layer}mamba.conv1d.weight"] = (channels, 1, 4)
+            shapes[f"{layer}mamba.conv1d.bias"] = (channels,)
+            shapes[f"{layer}mamba.A_log"] = (ssm_heads,)
+            shapes[f"{layer}mamba.D"] = (ssm_heads,)
+            shapes[f"{layer}mamba.dt_bias"] = (ssm_heads,)
+            shapes[f"{layer}mamba.norm.weight"] = (inner,)
+            shapes[f"{layer}mamba.out_proj.weight"] = (hidden, inner)
+        shapes[f"{layer}feed_forward.gate_proj.weight"] = (intermediate, hidden)
+        shapes[f"{layer}feed_forward.up_proj.weight"] = (intermediate, hidden)
+        shapes[f"{layer}feed_forward.down_proj.weight"] = (hidden, intermediate)
+        shapes[f"{layer}input_layernorm.weight"] = (hidden,)
+        shapes[f"{layer}pre_ff_layernorm.weight"] = (hidden,)
+    shapes["model.final_layernorm.weight"] = (hidden,)
+    shapes["lm_head.weight"] = (vocabulary, hidden)
+    return config, shapes, torch.bfloat16
+
+
 SHAPES = {
     "bert-base": lambda: bert(768, 12, 12),
     "bert-large": lambda: bert(1024, 24, 16),
     "bert-base-reranker": lambda: bert(768, 12, 12, head=1),
     "llama-1b": lambda: llama(2048, 16, 32, 8, 8192, tied=True),
     "llama-8b": lambda: llama(4096, 32, 32, 8, 14336, tied=False),
+    "mixture-15b": lambda: mixture(2048, 24, 32, 4, 128, 128, 8, 768),
+    "hybrid-9b": lambda: hybrid(4096, 32, 32, 8, 14336, 128, 128),
     "tiny-bert": lambda: bert(64, 2, 4, vocabulary=1000),
     "tiny-bert-reranker": lambda: bert(64, 2, 4, vocabulary=1000, head=1),
     "tiny-llama": lambda: llama(256, 2, 4, 2, 512, tied=False, vocabulary=1000),
+    "tiny-mixture": lambda: mixture(256, 2, 4, 2, 64, 8, 2, 128, vocabulary=1000),
+    "tiny-hybrid": lambda: hybrid(256, 3, 4, 2, 512, 8, 64, vocabulary=1000),
 }
 
 

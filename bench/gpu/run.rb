@@ -9,6 +9,7 @@ require_relative "behaviour"
 require_relative "decoders"
 require_relative "encoders"
 require_relative "families"
+require_relative "layers"
 require_relative "peer"
 require_relative "results"
 require_relative "together"
@@ -19,6 +20,7 @@ module GpuBench
   class Run
     SECTIONS = {
       "families" => ->(bench, _) { Families.new(bench.device, bench.results).run },
+      "seeded" => ->(bench, _) { Families.new(bench.device, bench.results).run_seeded },
       "errors" => ->(bench, _) { Behaviour.new(bench).run },
       "minilm" => ->(bench, _) { Encoders.new(bench).minilm },
       "bert-base" => ->(bench, name) { Encoders.new(bench).shape(name) },
@@ -28,6 +30,8 @@ module GpuBench
       "llama-1b" => ->(bench, name) { Decoders.new(bench).shape(name, cpu: true, targets: false) },
       "llama-8b" => ->(bench, name) { Decoders.new(bench).shape(name, cpu: bench.tiny, targets: !bench.tiny) },
       "together" => ->(bench, _) { Together.new(bench).run("llama-8b") },
+      "mixture-15b" => ->(bench, name) { Layers.new(bench).mixture(name) },
+      "hybrid-9b" => ->(bench, name) { Layers.new(bench).hybrid(name) },
       "quantized" => ->(bench, _) { Decoders.new(bench).quantized("llama-8b") }
     }.freeze
 
@@ -64,7 +68,7 @@ module GpuBench
     # @param quantized [Boolean] whether as a GGUF file of Q4_K and Q6_K blocks
     # @return [String] the directory of a seeded random checkpoint, made on the spot
     def checkpoint(name, quantized: false)
-      name = "tiny-#{name.sub(/-(base|large|1b|8b)/, "")}" if @tiny
+      name = "tiny-#{name.sub(/-(base|large|1b|8b|9b|15b)/, "")}" if @tiny
       path = File.join(@options[:work], "#{name}#{"-q4_k_m" if quantized}")
       script = File.join(__dir__, quantized ? "make_quantized.py" : "make_checkpoints.py")
       start = now
