@@ -25,7 +25,9 @@ mod mobilebert;
 mod modernbert;
 mod modernvbert;
 mod mpnet;
+mod neobert;
 mod nomic;
+mod nomic_moe;
 mod nystromformer;
 mod rembert;
 mod roberta;
@@ -57,7 +59,9 @@ pub const FAMILIES: &[Family<EncoderConfig>] = &[
     albert::FAMILY,
     deberta::FAMILY,
     deberta_v2::FAMILY,
+    nomic_moe::FAMILY,
     nomic::FAMILY,
+    neobert::FAMILY,
     gte::FAMILY,
     modernbert::FAMILY,
     modernvbert::FAMILY,
