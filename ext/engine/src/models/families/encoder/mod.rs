@@ -45,9 +45,10 @@ mod xmod;
 use super::*;
 use encoder_shared::*;
 
-/// The first match counts: Jina's configurations also call themselves bert.
+/// The first match counts: Jina's configurations also call themselves bert and xlm-roberta.
 pub const FAMILIES: &[Family<EncoderConfig>] = &[
     jina::FAMILY,
+    jina_v3::FAMILY,
     bert::FAMILY,
     ernie::FAMILY,
     roberta::FAMILY,
@@ -67,7 +68,6 @@ pub const FAMILIES: &[Family<EncoderConfig>] = &[
     modernvbert::FAMILY,
     eurobert::FAMILY,
     ultrabert::FAMILY,
-    jina_v3::FAMILY,
     roformer::FAMILY,
     megatron_bert::FAMILY,
     rembert::FAMILY,
