@@ -272,6 +272,7 @@ impl EmbeddingModel {
                     )))
                 }
             },
+            // The router has found the route, or refused the task.
             Tasks::Routes { .. } => Ok(None),
             Tasks::None => TextTask::parse(task).map(|_| None),
         }
@@ -326,7 +327,7 @@ impl EmbeddingModel {
     ) -> Result<Embeddings> {
         let task = options.task.as_deref();
         let model = self.route(task)?;
-        let adapter = model.adapter(task)?;
+        let adapter = self.adapter(task)?;
         let call = Call::new(model, options, adapter, cancel)?;
         base::runtime::memory::ensure_elements(
             &[texts.len(), call.dimension],
@@ -371,7 +372,7 @@ impl EmbeddingModel {
                 "a static embedding model has no special tokens and takes texts only".into(),
             ));
         };
-        let adapter = model.adapter(task)?;
+        let adapter = self.adapter(task)?;
         let adapted = adapted(adapter, cancel)?;
         let loaded: &LoadedModel = adapted.as_deref().unwrap_or(loaded);
         check_ids(loaded, &lists)?;
