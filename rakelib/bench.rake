@@ -61,6 +61,16 @@ namespace :bench do
     ruby "-Ilib", "bench/vector_index.rb"
   end
 
+  desc "Build and search 1,000,000 rows of 384 bytes beside usearch, faiss and hnswlib"
+  task index_scale: :compile do
+    ruby "-Ilib", "bench/index_scale.rb"
+  end
+
+  desc "nDCG@10 of BM25, vectors, both, and both reranked on a real collection"
+  task retrieval: :compile do
+    ruby "-Ilib", "bench/retrieval_quality.rb"
+  end
+
   desc "Compare Candle::Transcriber with faster-whisper and whisper.cpp on whisper-base"
   task speech: :compile do
     ruby "-Ilib", "bench/speech.rb"

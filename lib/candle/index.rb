@@ -27,6 +27,8 @@ module Candle
 
     # How rows are stored: little-endian floats; signed bytes, a quarter of that; or one bit per component.
     DTYPES = %i[f32 int8 binary].freeze
+    # What the best of rows of bits are compared by once more.
+    RESCORES = %i[f32 int8].freeze
 
     # Vectors that are passed to the engine at once.
     BATCH = 1024
@@ -44,7 +46,7 @@ module Candle
       # @param dtype [Symbol] one of {DTYPES}
       # @param model [EmbeddingModel, SparseEmbeddingModel, LateInteractionModel, String, Pathname, nil] what embeds
       #   texts, or where to load it from. A late-interaction model gives a text one vector per token, and texts are
-      #   compared by MaxSim, all of them
+      #   compared by MaxSim, all of them unless there is `pruning:`
       # @param sparse_model [SparseEmbeddingModel, String, Pathname, nil] what makes sparse vectors of texts as well
       # @param splitter [TextSplitter, nil] cuts texts into chunks, which are found one by one
       # @param late_chunking [Boolean] whether chunks are embedded by reading the whole text: each is the mean of its
@@ -52,18 +54,25 @@ module Candle
       # @param deduplicate [Boolean] whether a text that is there already, by another id, is left out
       # @param bm25 [Hash] `method:` (`:lucene`, `:okapi`, `:atire`, `:bm25l`, `:"bm25+"`), `k1:`, `b:`, `delta:` and
       #   `stopwords:` (`:english`, nil or an Array)
+      # @param rescore [Symbol, nil] one of {RESCORES}, for `dtype: :binary`: rows of that type lie beside the bits, and
+      #   the nearest by bits are compared once more by them
+      # @param pruning [Boolean, Hash] for a late-interaction model: true keeps one vector of fixed size for each text
+      #   (MUVERA), which finds the texts that MaxSim compares. A Hash sets `repetitions:` (10), `bits:` (4),
+      #   `projection:` (16) and `seed:`: such a vector has repetitions · 2^bits · projection numbers
       # @return [Index]
       # @raise [ArgumentError] for another type, or for what isn't a positive Integer
       # @raise [InvalidInputError] for more components than 65,536
       def new(dimension: nil, dtype: :f32, model: nil, sparse_model: nil, splitter: nil, late_chunking: false,
-              deduplicate: false, bm25: {})
+              deduplicate: false, bm25: {}, rescore: nil, pruning: false)
         dimension = Arguments.count(dimension, "dimension")
         dtype = Arguments.choice(dtype, "dtype", DTYPES).to_s
+        rescore = Arguments.choice(rescore, "rescore", RESCORES).to_s unless NilClass === rescore
         settings = Settings.read(model: model, sparse_model: sparse_model, splitter: splitter, bm25: bm25,
                                  late_chunking: late_chunking, deduplicate: deduplicate)
         textual = dimension.nil? && settings.model.nil?
-        index = _build(dimension || settings.model&.dimension || 1, dtype)
-        index.configure(settings, documents: textual || settings.models?, textual: textual)
+        pruning = Pruning.read(pruning, settings.late_model)
+        index = _build(dimension || settings.model&.dimension || pruning&.size || 1, dtype, rescore)
+        index.configure(settings, documents: textual || settings.models?, textual: textual).prune(pruning)
       end
 
       # Maps a file that {#save} wrote.
@@ -155,7 +164,7 @@ module Candle
     # @raise [InvalidInputError] for fewer or more links
     def build_graph(links: 16, ef: nil, effort: nil, progress: false)
       links = Arguments.count(links, "links") || raise(ArgumentError, "links is missing")
-      ef = candidates(ef, effort) || EF_CONSTRUCTION
+      ef = ef_of(ef, effort) || EF_CONSTRUCTION
       report = Progress.for(progress)
       _start_graph(links)
       loop do
@@ -196,6 +205,16 @@ module Candle
       _facts[1]
     end
 
+    # @return [Symbol, nil] the type of rows that the nearest by bits are compared by once more
+    def rescore
+      _facts[4]
+    end
+
+    # @return [Hash, nil] `repetitions bits projection seed` of the vectors of fixed size that stand for those of tokens
+    def pruning
+      @pruning&.to_h
+    end
+
     # @return [String] one line
     def inspect
       return "#<Candle::Index #{size} texts>" if @textual
@@ -219,13 +238,25 @@ module Candle
       @documents = documents ? IndexDocuments.new(settings.bm25) : nil
       @pending = []
       @journal = nil
+      @encoded = 0
+      self
+    end
+
+    # Keeps a vector of fixed size for each text's tokens.
+    #
+    # @param pruning [Pruning, nil]
+    # @return [self]
+    # @api private
+    def prune(pruning)
+      @pruning = pruning
+      _fix(pruning.dimension, *pruning.to_h.values_at(:repetitions, :bits, :projection, :seed)) if pruning
       self
     end
 
     private
 
     # `effort:` is the older name of `ef:`.
-    def candidates(ef, effort)
+    def ef_of(ef, effort)
       return Arguments.count(ef, "ef") if NilClass === effort
       raise ArgumentError, "ef and effort are two names of one option: pass one" unless NilClass === ef
 
@@ -264,6 +295,7 @@ module Candle
 end
 
 require "candle/index/settings"
+require "candle/index/pruning"
 require "candle/index/adding"
 require "candle/index/searching"
 require "candle/index/storing"

@@ -89,4 +89,31 @@ RSpec.describe Candle::GLiNER do
     expect(Candle.pipeline("zero-shot-ner", folder).call("the dog", labels: ["city"], threshold: 0).first.keys)
       .to eq(%i[entity_group word score start end])
   end
+
+  describe "#relations" do
+    let(:gliner) { described_class.from_pretrained(TinyModels.path("gliner"), device: "cpu") }
+
+    it "finds what the library gliner finds, but for targets in the prompt" do
+      cases = JSON.parse(File.read(File.join(TinyModels.path("gliner"), "relations.json")), symbolize_names: true)
+      cases.each do |one|
+        options = one.slice(:relations, :entities, :threshold, :entity_threshold).merge(prompt: "what is: ")
+        found = gliner.relations(one[:lists].map { |list| list[:text] }, **options)
+        found.zip(one[:lists]).each do |rows, list|
+          wanted = list[:found].reject { |row| row[:start].negative? }
+          expect(rows.map { |row| row.except(:score) }).to match_array(wanted.map { |row| row.except(:score) })
+          scores = rows.to_h { |row| [row.except(:score), row[:score]] }
+          wanted.each { |row| expect(row[:score]).to be_within(1e-4).of(scores.fetch(row.except(:score))) }
+        end
+      end
+      expect(cases.sum { |one| one[:lists].sum { |list| list[:found].size } }).to be > 10
+    end
+
+    it "gives offsets of targets, one list for one text, and none without entities" do
+      text = "a happy dog and a happy fox is in the capital of france"
+      found = gliner.relations(text, relations: "likes", entities: %w[animal], prompt: "what is: ", threshold: 0.4)
+      expect(found).to all(satisfy { |row| text[row[:start]...row[:end]].strip == row[:target] })
+      expect(gliner.relations([text], relations: "likes", entity_threshold: 1.0)).to eq([[]])
+      expect { gliner.relations(text, relations: []) }.to raise_error(Candle::InvalidInputError)
+    end
+  end
 end

@@ -19,7 +19,15 @@ pub struct RbEmbeddingModel {
     model: model::Slot<EmbeddingModel>,
 }
 
-model::described!(EmbeddingModel);
+impl model::Described for EmbeddingModel {
+    fn info(&self) -> &engine::tasks::ModelInfo {
+        self.info()
+    }
+
+    fn tokenizer(&self) -> Option<&formats::text::tokenizer::Tokenizer> {
+        self.tokenizer()
+    }
+}
 
 fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbEmbeddingModel, Error> {
     let request = model::Request::new(ruby, source, settings)?;
@@ -39,6 +47,8 @@ fn describe(ruby: &Ruby, model: &EmbeddingModel, hash: RHash) -> Result<(), Erro
     hash.aset(ruby.to_symbol("dimensions"), model.dimension())?;
     hash.aset(ruby.to_symbol("pooling"), pooling.collect::<Vec<&str>>())?;
     hash.aset(ruby.to_symbol("normalize"), model.normalizes())?;
+    hash.aset(ruby.to_symbol("tasks"), model.tasks())?;
+    hash.aset(ruby.to_symbol("similarity"), model.similarity().name())?;
     model::add_prompts(ruby, hash, model.prompts())
 }
 
@@ -60,6 +70,7 @@ fn embed_options(ruby: &Ruby, settings: RHash) -> Result<EmbedOptions, Error> {
     Ok(EmbedOptions {
         prompt: model::setting(ruby, settings, "prompt")?,
         prompt_name: model::setting(ruby, settings, "prompt_name")?,
+        task: model::setting(ruby, settings, "task")?,
         pooling: model::parsed(ruby, settings, "pooling", Pooling::parse)?,
         normalize: model::setting(ruby, settings, "normalize")?,
         dimensions: model::setting(ruby, settings, "dimensions")?,

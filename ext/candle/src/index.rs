@@ -1,10 +1,11 @@
 //! `Candle::Index`
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use base::runtime::shared_lock::{ReadGuard, SharedLock};
 use base::runtime::threads;
+use engine::vector_index::fixed::{FixedConfig, FixedEncoding, Side};
 use engine::vector_index::{Id, RowType, VectorIndex};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{
@@ -19,6 +20,8 @@ pub struct RbIndex {
     index: SharedLock<VectorIndex>,
     /// What the collector was told of last.
     memory: Mutex<(usize, gc::Tracked)>,
+    /// What makes one vector of those of many tokens.
+    fixed: Mutex<Option<Arc<FixedEncoding>>>,
 }
 
 impl RbIndex {
@@ -28,6 +31,7 @@ impl RbIndex {
         Self {
             memory: Mutex::new((memory, gc::Tracked::new(ruby, memory))),
             index: SharedLock::new(index),
+            fixed: Mutex::new(None),
         }
     }
 
@@ -51,15 +55,71 @@ impl RbIndex {
     }
 }
 
-fn build(ruby: &Ruby, dimension: usize, row_type: String) -> Result<RbIndex, Error> {
-    let row_type = RowType::parse(&row_type).ok_or_else(|| {
-        error::to_ruby(
-            ruby,
-            EngineError::Internal(format!("{row_type} is not a type of rows")),
-        )
-    })?;
-    let index = VectorIndex::new(dimension, row_type).map_err(error::raised(ruby))?;
+/// `rescored_by` is the type of finer rows beside bits, or nil.
+fn build(
+    ruby: &Ruby,
+    dimension: usize,
+    row_type: String,
+    rescored_by: Option<String>,
+) -> Result<RbIndex, Error> {
+    let parse = |name: String| {
+        RowType::parse(&name).ok_or_else(|| {
+            let message = format!("{name} is not a type of rows");
+            error::to_ruby(ruby, EngineError::Internal(message))
+        })
+    };
+    let index = VectorIndex::new(dimension, parse(row_type)?).map_err(error::raised(ruby))?;
+    let index = match rescored_by {
+        Some(name) => index
+            .rescored_by(parse(name)?)
+            .map_err(error::raised(ruby))?,
+        None => index,
+    };
     Ok(RbIndex::new(ruby, index))
+}
+
+/// Says how the vectors of tokens become one, and how large that is.
+fn fix(
+    ruby: &Ruby,
+    this: &RbIndex,
+    dimension: usize,
+    repetitions: usize,
+    bits: usize,
+    projected: usize,
+    seed: u64,
+) -> Result<usize, Error> {
+    let config = FixedConfig {
+        dimension,
+        repetitions,
+        bits,
+        projected,
+        seed,
+    };
+    let encoding = FixedEncoding::new(config).map_err(error::raised(ruby))?;
+    let size = encoding.size();
+    *this.fixed.lock().unwrap_or_else(|e| e.into_inner()) = Some(Arc::new(encoding));
+    Ok(size)
+}
+
+/// One packed vector of those of tokens, which are packed one after the other.
+fn fixed(ruby: &Ruby, this: &RbIndex, tokens: RString, query: bool) -> Result<RString, Error> {
+    let known = this.fixed.lock().unwrap_or_else(|e| e.into_inner()).clone();
+    let encoding = known.ok_or_else(|| {
+        let message = "this index has no fixed vectors".to_owned();
+        error::to_ruby(ruby, EngineError::Internal(message))
+    })?;
+    let tokens = bytes(tokens);
+    let encoded = gvl::leave(ruby, |_| {
+        let words = tokens.as_chunks::<4>().0;
+        let tokens: Vec<f32> = words.iter().map(|&word| f32::from_le_bytes(word)).collect();
+        let side = if query { Side::Query } else { Side::Document };
+        encoding.encode(&tokens, side)
+    })?;
+    let packed: Vec<u8> = encoded
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect();
+    Ok(ruby.str_from_slice(&packed))
 }
 
 fn open(ruby: &Ruby, path: PathBuf) -> Result<RbIndex, Error> {
@@ -140,7 +200,8 @@ fn grow_graph(ruby: &Ruby, this: &RbIndex, effort: usize) -> Result<bool, Error>
     Ok(memory.is_some())
 }
 
-/// Pairs of an id and a score; `among` are the ids to search in, nil is all; without an `effort` all are compared.
+/// Pairs of an id and a score; `among` are the ids to search in, nil is all; without an `effort` all are compared. Of
+/// bits with finer rows, so many `candidates` are compared once more.
 fn search(
     ruby: &Ruby,
     this: &RbIndex,
@@ -148,6 +209,7 @@ fn search(
     most: usize,
     among: Option<RArray>,
     effort: Option<usize>,
+    candidates: Option<usize>,
 ) -> Result<RArray, Error> {
     let vector = bytes(vector);
     let among = among.map(|values| ids(ruby, values)).transpose()?;
@@ -158,7 +220,8 @@ fn search(
             None => this.index.read(cancel)?,
         };
         let rows = among.as_ref().map(|ids| index.rows_of(ids));
-        threads::install(|| index.search(&vector, most, rows.as_deref(), effort, cancel))?
+        let counts = (most, candidates);
+        threads::install(|| index.search_again(&vector, counts, rows.as_deref(), effort, cancel))?
     })?;
     let list = ruby.ary_new_capa(found.len());
     for (id, score) in found {
@@ -195,15 +258,16 @@ fn reload(ruby: &Ruby, this: &RbIndex, path: PathBuf) -> Result<(), Error> {
     Ok(())
 }
 
-/// Dimension, type of rows and number of vectors; links and rows of the graph, or nil.
+/// Dimension, type of rows and number of vectors; links and rows of the graph, or nil; type of finer rows, or nil.
 fn facts(ruby: &Ruby, this: &RbIndex) -> Result<RArray, Error> {
-    let (dimension, row_type, count, graph) = gvl::leave_waiting(ruby, |cancel| {
+    let (dimension, row_type, count, graph, fine) = gvl::leave_waiting(ruby, |cancel| {
         let index = this.index.read(cancel)?;
         Ok((
             index.dimension(),
             index.row_type(),
             index.len(),
             index.graph(),
+            index.fine_type(),
         ))
     })?;
     let list = ruby.ary_new();
@@ -211,6 +275,7 @@ fn facts(ruby: &Ruby, this: &RbIndex) -> Result<RArray, Error> {
     list.push(ruby.to_symbol(row_type.name()))?;
     list.push(count)?;
     list.push(graph)?;
+    list.push(fine.map(|fine| ruby.to_symbol(fine.name())))?;
     Ok(list)
 }
 
@@ -218,15 +283,17 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("Index", ruby.class_object())?;
     class.undef_default_alloc_func();
     let singleton = class.singleton_class()?;
-    singleton.define_private_method("_build", function!(build, 2))?;
+    singleton.define_private_method("_build", function!(build, 3))?;
     singleton.define_private_method("_open", function!(open, 1))?;
     class.define_private_method("_add", method!(add, 2))?;
     class.define_private_method("_delete", method!(delete, 1))?;
     class.define_private_method("_contains", method!(contains, 1))?;
-    class.define_private_method("_search", method!(search, 4))?;
+    class.define_private_method("_search", method!(search, 5))?;
     class.define_private_method("_start_graph", method!(start_graph, 1))?;
     class.define_private_method("_grow_graph", method!(grow_graph, 1))?;
     class.define_private_method("_save", method!(save, 2))?;
     class.define_private_method("_reload", method!(reload, 1))?;
+    class.define_private_method("_fix", method!(fix, 5))?;
+    class.define_private_method("_fixed", method!(fixed, 2))?;
     class.define_private_method("_facts", method!(facts, 0))
 }

@@ -3,11 +3,11 @@
 module Candle
   # How vectors and texts get into an index.
   class Index
-    # What prompts for documents may be called.
-    DOCUMENT_PROMPTS = %w[document passage corpus].freeze
+    # What a model may call the tasks of queries and documents.
+    TASKS = { query: %w[query retrieval.query], document: %w[document retrieval.passage] }.freeze
     # One vector or text on its way into the index.
     Item = Struct.new(:key, :id, :text, :metadata, :part, :vector, :weights, :matrix)
-    private_constant :DOCUMENT_PROMPTS, :Item
+    private_constant :TASKS, :Item
 
     private
 
@@ -87,7 +87,7 @@ module Candle
     end
 
     def embed_dense(items)
-      vectors = @settings.model.embed(items.map(&:text), as: :packed, **document_prompt)
+      vectors = @settings.model.embed(items.map(&:text), as: :packed, **reading(:document))
       items.zip(vectors) { |item, vector| item.vector = vector }
     end
 
@@ -96,21 +96,33 @@ module Candle
       items.zip(found) { |item, weights| item.weights = weights.to_a }
     end
 
-    def document_prompt
-      name = (DOCUMENT_PROMPTS & @settings.model.prompts.keys.map(&:to_s)).first
-      name ? { prompt_name: name } : {}
+    # Queries and documents by the model's adapter, route or prompt for them.
+    def reading(role)
+      known = @settings.model.tasks
+      known.empty? || known.intersect?(TASKS.fetch(role)) ? { task: role } : {}
     end
 
     # All that has one id, in place of what had it before.
     def put(items)
       id = items.first.id
       remove(id) if @documents&.keys(id)&.any?
-      vectors = items.select(&:vector)
-      _add(vectors.map(&:key), vectors.map(&:vector)) if vectors.any?
+      store(items.select(&:vector))
       items.each do |item|
+        encode(item)
         document(item)
         note(addition(item))
       end
+    end
+
+    def store(items)
+      _add(items.map(&:key), items.map(&:vector)) if items.any?
+    end
+
+    # The vector of fixed size of a text's tokens, by which it is found.
+    def encode(item)
+      return unless @pruning && item.matrix
+
+      _add([item.key], [_fixed(item.matrix.to_dtype(:f32).to_packed, false)])
     end
 
     def addition(item)

@@ -11,10 +11,13 @@ module Candle
     DEPTH = 50
     # The constant of reciprocal rank fusion.
     RANK = 60.0
-    private_constant :DEPTH, :RANK
+    # How many texts are compared by MaxSim for each one that is wanted, and at least, where the index prunes.
+    TIMES = 8
+    LEAST = 100
+    private_constant :DEPTH, :RANK, :TIMES, :LEAST
 
     # What a search looks for: how much, where, and how.
-    Query = Struct.new(:item, :most, :among, :ef, :passes)
+    Query = Struct.new(:item, :most, :among, :ef, :passes, :candidates)
     private_constant :Query
 
     # The vectors with the greatest cosine, or the texts that fit a query best. With rows of bytes the cosine is that of
@@ -47,7 +50,9 @@ module Candle
     # @param ef [Integer, nil] `ef_search`: how many candidates the search of a graph keeps, at least `top_k`; nil is
     #   64. More find more, and take longer
     # @param effort [Integer, nil] the same as `ef:`
-    # @param exact [Boolean] whether to compare all vectors in any case
+    # @param exact [Boolean] whether to compare all vectors in any case, and all texts by MaxSim
+    # @param candidates [Integer, nil] how many of the nearest by bits are compared once more by finer rows, and how
+    #   many texts by MaxSim where the index has `pruning`; nil is 8 times `top_k`, at least 100
     # @yieldparam id [Integer, String] an id that might be returned, best first
     # @yieldreturn [Boolean] whether to return it
     # @return [Array<Hash>] `{id:, score:}`, best first; with `text:` and `metadata:`, where the index holds any, and
@@ -55,11 +60,14 @@ module Candle
     # @raise [InvalidInputError] for a vector of another size or with what isn't a finite number, and for a mode that
     #   the index has nothing for
     def search(query, top_k: 10, mode: nil, fusion: :rrf, weights: {}, where: {}, rerank: nil, among: nil, ef: nil,
-               effort: nil, exact: false, &filter)
+               effort: nil, exact: false, candidates: nil, &filter)
       most = Arguments.count(top_k, "top_k") || size
-      ef = candidates(ef, effort) || EF_SEARCH
+      ef = ef_of(ef, effort) || EF_SEARCH
       mode = chosen(mode, query)
-      wanted = Query.new(query, depth(most, mode, rerank), conditions(where, among), exact ? nil : ef, filter)
+      candidates = Arguments.count(candidates, "candidates")
+      candidates = size if exact
+      wanted = Query.new(query, depth(most, mode, rerank), conditions(where, among), exact ? nil : ef, filter,
+                         candidates)
       found = mode == :hybrid ? fused(wanted, fusion, weights) : by_mode(mode, wanted)
       found = reranked(rerank, query, found) if rerank
       found.first(most).map { |key, score| hit(key, score) }
@@ -124,25 +132,35 @@ module Candle
       raise InvalidInputError, "this index has no vectors: give it a model, or search with mode: :bm25" if @textual
 
       vector = packed(embedded(query.item))
-      return _search(vector, query.most, query.among, query.ef) unless query.passes
+      return _search(vector, query.most, query.among, query.ef, query.candidates) unless query.passes
 
       filtered(vector, query)
     end
 
-    # MaxSim over all texts.
+    # MaxSim over all texts, or over those whose vectors of fixed size are nearest.
     def by_tokens(query)
-      found = @monitor.synchronize { @documents.matrices(query.among) }
-      scores = @settings.late_model.score(text_of(query), found.map(&:last))
-      ranked = scores.each_index.sort_by { |at| [-scores[at], at] }.lazy.map { |at| [found[at].first, scores[at]] }
+      tokens = Tensor === query.item ? query.item : @settings.late_model.embed_query(text_of(query))
+      keys = pruned_keys(query, tokens)
+      found = @monitor.synchronize { @documents.matrices(keys) }
+      scores = @settings.late_model.score(tokens, found.map(&:last))
+      ranked = found.map(&:first).zip(scores).sort_by.with_index { |(_, score), at| [-score, at] }.lazy
       ranked = ranked.select { |key, _| query.passes.call(id_of(key)) } if query.passes
       ranked.first(query.most)
+    end
+
+    # @return [Array<Integer, String>, nil] the texts that MaxSim compares; nil is all
+    def pruned_keys(query, tokens)
+      return query.among unless @pruning && query.ef && !query.passes
+
+      candidates = [query.candidates || [query.most * TIMES, LEAST].max, query.most].max
+      wanted = _fixed(tokens.to_dtype(:f32).to_packed, true)
+      _search(wanted, candidates, query.among, [query.ef, candidates].max, nil).map(&:first)
     end
 
     def embedded(item)
       return item unless String === item && text?(item) && @settings.model
 
-      prompts = @settings.model.prompts.keys.map(&:to_s)
-      @settings.model.embed(item, as: :packed, **(prompts.include?("query") ? { prompt_name: "query" } : {}))
+      @settings.model.embed(item, as: :packed, **reading(:query))
     end
 
     def text_of(query)
@@ -171,7 +189,7 @@ module Candle
       total = size
       loop do
         wanted = [wanted * SLACK, total].min
-        found = _search(vector, wanted, query.among, query.ef)
+        found = _search(vector, wanted, query.among, query.ef, query.candidates)
         passed = found.lazy.select do |key, _|
           answers.fetch(key) { answers[key] = query.passes.call(id_of(key)) }
         end.first(query.most)

@@ -147,6 +147,7 @@ module Candle
         values = operation[1]
         @textual = values[:textual]
         @token_dimension = values[:token_dimension]
+        restore_pruning(values)
         @settings = @settings.with_bm25(values[:bm25])
         @documents = IndexDocuments.new(@settings.bm25)
       end
@@ -159,7 +160,23 @@ module Candle
       @documents&.remove(key)
       return unless text || metadata
 
-      document(Item.new(key, id, text, metadata, chunk, nil, weights, matrix))
+      item = Item.new(key, id, text, metadata, chunk, nil, weights, matrix)
+      restore_encoding(item) if matrix && @pruning
+      document(item)
+    end
+
+    # The texts of the file's beginning have their vectors there; those that were appended get theirs anew.
+    def restore_encoding(item)
+      return encode(item) if @encoded.zero?
+
+      @encoded -= 1
+    end
+
+    def restore_pruning(values)
+      return prune(nil) unless values[:pruning]
+
+      prune(Pruning.restore(values[:pruning], @token_dimension, _facts[0]))
+      @encoded = Integer === values[:encoded] ? [values[:encoded], 0].max : 0
     end
 
     # One vector per token, in an index of such texts.
@@ -203,14 +220,18 @@ module Candle
       true
     end
 
+    def pruned(entries)
+      @pruning ? { pruning: @pruning.to_h, encoded: entries.count(&:matrix) } : {}
+    end
+
     # Vectors first, then all texts.
     def drafted(path)
       _save(path, true)
       journal = IndexJournal.new(path, write: true)
       @token_dimension ||= @settings.late_model&.dimension
-      journal.append([["settings", { textual: @textual ? true : false, bm25: @settings.bm25,
-                                     token_dimension: @token_dimension }]])
       entries = @documents ? @documents.each : []
+      journal.append([["settings", { textual: @textual ? true : false, bm25: @settings.bm25,
+                                     token_dimension: @token_dimension, **pruned(entries) }]])
       entries.each_slice(SYNC_EVERY) do |slice|
         journal.append(slice.map { |entry| ["add", *entry.to_a.first(6), entry.matrix&.to_packed] })
       end

@@ -109,6 +109,8 @@ module Candle
     # @param input [String, Array<String>]
     # @param prompt [String, nil] put before each text
     # @param prompt_name [String, Symbol, nil] one of the model's own prompts, such as `"query"`
+    # @param task [String, Symbol, nil] what the texts are for: one of {#tasks}, such as `"retrieval.query"`, or for any
+    #   model `:query` or `:document`. It chooses the adapter or the route, and the model's prompt for it
     # @param pooling [Symbol, String, nil] `mean cls max last weighted_mean mean_sqrt_len`; nil is the model's own
     # @param normalize [Boolean, nil] whether vectors get length 1; nil is as the model says
     # @param dimensions [Integer, nil] keep this many leading components; normalized vectors are normalized again
@@ -120,14 +122,14 @@ module Candle
     # @param truncate [Boolean] false raises for a text beyond {#max_length} instead of cutting it
     # @return [Array<Float>, Array<Array<Float>>, Tensor, String, Array<String>] one vector for a String, one per
     #   text for an Array
-    # @raise [InvalidInputError] for what isn't a text, naming its index; for unknown pooling or prompts; for more
-    #   dimensions than the model has
-    def embed(input, prompt: nil, prompt_name: nil, pooling: nil, normalize: nil, dimensions: nil, batch_tokens: nil,
-              progress: false, as: :array, truncate: true)
+    # @raise [InvalidInputError] for what isn't a text, naming its index; for unknown pooling, prompts or tasks; for
+    #   more dimensions than the model has
+    def embed(input, prompt: nil, prompt_name: nil, task: nil, pooling: nil, normalize: nil, dimensions: nil,
+              batch_tokens: nil, progress: false, as: :array, truncate: true)
       texts, single = Arguments.texts(input)
       form = Arguments.choice(as, "as", FORMS)
-      settings = settings(prompt: prompt, prompt_name: prompt_name, pooling: pooling, normalize: normalize,
-                          dimensions: dimensions, batch_tokens: batch_tokens, truncate: truncate)
+      settings = settings(prompt: prompt, prompt_name: prompt_name, task: task, pooling: pooling,
+                          normalize: normalize, dimensions: dimensions, batch_tokens: batch_tokens, truncate: truncate)
       vectors = _embed(texts, settings, form.to_s, Progress.for(progress))
       single && form != :tensor ? vectors.first : vectors
     end
@@ -140,6 +142,7 @@ module Candle
     #   model.embed_ids([ids]).first == model.embed("the quick fox") # => true
     #
     # @param lists [Array<Array<Integer>>] token ids, with the special ones that the model expects
+    # @param task [String, Symbol, nil] as for {#embed}; a prompt is not added
     # @param pooling [Symbol, String, nil] as for {#embed}
     # @param normalize [Boolean, nil]
     # @param dimensions [Integer, nil]
@@ -148,9 +151,9 @@ module Candle
     # @return [Array<Array<Float>>, Tensor, Array<String>] one vector per list
     # @raise [InvalidInputError] for ids beyond the vocabulary, for lists that are empty or beyond {#max_length}, and
     #   for static embeddings
-    def embed_ids(lists, pooling: nil, normalize: nil, dimensions: nil, batch_tokens: nil, as: :array)
+    def embed_ids(lists, task: nil, pooling: nil, normalize: nil, dimensions: nil, batch_tokens: nil, as: :array)
       form = Arguments.choice(as, "as", FORMS)
-      settings = settings(prompt: "", prompt_name: nil, pooling: pooling, normalize: normalize,
+      settings = settings(prompt: "", prompt_name: nil, task: task, pooling: pooling, normalize: normalize,
                           dimensions: dimensions, batch_tokens: batch_tokens, truncate: true)
       _embed_ids(lists, settings, form.to_s)
     end
@@ -242,6 +245,21 @@ module Candle
       model_info.fetch(:prompts)
     end
 
+    # What texts may be for, by the model's own names: the adapters of Jina v3 (`retrieval.query`, `retrieval.passage`,
+    # `separation`, `classification`, `text-matching`), or the routes of sentence-transformers' Router (`query`,
+    # `document`). An adapter is loaded when it is first used, and takes as much memory as the model.
+    #
+    # @return [Array<String>] empty where a model reads all texts alike
+    def tasks
+      model_info.fetch(:tasks)
+    end
+
+    # @return [Symbol] how {#similarity} and {#search} compare vectors: `:cosine`, or as the model's
+    #   `similarity_fn_name` says `:dot`, `:euclidean` or `:manhattan`
+    def similarity_function
+      model_info.fetch(:similarity).to_sym
+    end
+
     # @return [String] one of {EmbeddingModelType}, or the name of another family
     def model_type
       @model_type || EmbeddingModelType.of(model_info.fetch(:family))
@@ -254,9 +272,10 @@ module Candle
     #
     # @param one [String, Array<Float>, Tensor] a text or a vector; a binary String of `4 * dimension` bytes is a vector
     # @param other [String, Array<Float>, Tensor]
-    # @return [Float] the cosine of both, from -1 to 1
+    # @return [Float] the cosine of both, from -1 to 1; the dot product or the negative distance where
+    #   {#similarity_function} says so
     def similarity(one, other)
-      matrix([other]).nearest(vector(one, "the first vector"), top_k: 1).first.last
+      nearest(matrix([other]), vector(one, "the first vector"), 1).first.last
     end
 
     # @example
@@ -274,19 +293,21 @@ module Candle
     # @param prompt_name [String, Symbol, nil] the model's own prompt for the query
     # @param document_prompt [String, nil] put before each text
     # @param document_prompt_name [String, Symbol, nil] the model's own prompt for texts
+    # @param task [String, Symbol, nil] what the query is for, as in {#embed}
+    # @param document_task [String, Symbol, nil] what the texts are for
     # @return [Array<Hash>] `{index:, score:, text:}`, best first; `text` is nil for vectors. What an index returns
     # @raise [InvalidInputError] for what is neither a text nor a vector, naming its index
     def search(query, candidates, top_k: 10, prompt: nil, prompt_name: nil, document_prompt: nil,
-               document_prompt_name: nil)
+               document_prompt_name: nil, task: nil, document_task: nil)
       top_k = Arguments.count(top_k, "top_k")
-      wanted = vector(query, "the query", prompt: prompt, prompt_name: prompt_name)
+      wanted = vector(query, "the query", prompt: prompt, prompt_name: prompt_name, task: task)
       return candidates.search(wanted.flatten_all, top_k: top_k) if Arguments.answers?(candidates, :search)
 
       candidates = listed(candidates)
       return [] if Arguments.answers?(candidates, :empty?) && candidates.empty?
 
-      rows = matrix(candidates, prompt: document_prompt, prompt_name: document_prompt_name)
-      rows.nearest(wanted, top_k: top_k).map do |index, score|
+      rows = matrix(candidates, prompt: document_prompt, prompt_name: document_prompt_name, task: document_task)
+      nearest(rows, wanted, top_k).map do |index, score|
         { index: index, score: score, text: text_at(candidates, index) }
       end
     end
@@ -311,9 +332,10 @@ module Candle
       embed("a")
     end
 
-    def settings(prompt: nil, prompt_name: nil, pooling: nil, normalize: nil, dimensions: nil, batch_tokens: nil,
-                 truncate: true, first_index: 0)
+    def settings(prompt: nil, prompt_name: nil, task: nil, pooling: nil, normalize: nil, dimensions: nil,
+                 batch_tokens: nil, truncate: true, first_index: 0)
       {
+        task: task && Arguments.label(task, "task"),
         prompt: prompt && TextInput.utf8(prompt, "prompt"),
         prompt_name: prompt_name && Arguments.label(prompt_name, "prompt_name"),
         pooling: pooling && Arguments.label(pooling, "pooling"), normalize: normalize,
@@ -321,6 +343,24 @@ module Candle
         dimensions: Arguments.count(dimensions, "dimensions") || @embedding_size,
         batch_tokens: Arguments.count(batch_tokens, "batch_tokens")
       }.compact
+    end
+
+    # @return [Array<Array(Integer, Float)>] the rows that fit a vector best, and how well
+    def nearest(rows, wanted, top_k)
+      return rows.nearest(wanted, top_k: top_k) if similarity_function == :cosine
+
+      wanted = wanted.reshape([1, wanted.elem_count])
+      scores = scores(rows, wanted).each_with_index.sort_by { |score, index| [-score, index] }
+      scores.first(top_k || scores.size).map { |score, index| [index, score] }
+    end
+
+    def scores(rows, wanted)
+      return rows.matmul(wanted.t).flatten_all.to_a if similarity_function == :dot
+
+      differences = rows - wanted
+      return differences.abs.sum(1).flatten_all.to_a.map(&:-@) if similarity_function == :manhattan
+
+      differences.sqr.sum(1).flatten_all.to_a.map { |sum| -Math.sqrt(sum) }
     end
 
     def stream(texts, batch, options, &block)

@@ -15,6 +15,9 @@ module Candle
     include Model
     include Statistics
 
+    # What stands before a text whose relations are looked for, as gliner-multitask was trained.
+    RELATION_PROMPT = "Extract relationships between entities from the text: "
+
     # The entities of a text. Texts of more words than {#max_words} are read in windows that share words.
     #
     # @param input [String, Array<String>]
@@ -30,6 +33,35 @@ module Candle
       texts, single = Arguments.texts(input)
       settings = [Arguments.fraction(threshold, "threshold"), flat ? true : false, multi_label ? true : false]
       lists = _extract(texts, Arguments.labels(labels), settings)
+      single ? lists.first : lists
+    end
+
+    # The relations of a text's entities, by a checkpoint that was trained for it, such as gliner-multitask. Entities
+    # are found first, and then what each of them stands in a relation to.
+    #
+    # @example
+    #   gliner = Candle::GLiNER.from_pretrained("spec/fixtures/tiny/gliner")
+    #   found = gliner.relations("a happy dog in paris", relations: ["lives in"], threshold: 0.4)
+    #   found.all? { |relation| relation[:relation] == "lives in" } # => true
+    #
+    # @param input [String, Array<String>]
+    # @param relations [Array<String, Symbol>, String, Symbol] the kinds of relations, in plain words
+    # @param entities [Array<String, Symbol>, String, Symbol] the kinds of entities that may be sources
+    # @param threshold [Float] leave out relations whose score is not above this
+    # @param entity_threshold [Float] the same for entities
+    # @param prompt [String] what stands before the text
+    # @return [Array<Hash>, Array<Array<Hash>>] `{source:, relation:, target:, score:, start:, end:}` in the order of
+    #   the targets in the text, with their character offsets. One list for a String, one per text for an Array
+    # @raise [InvalidInputError] as {#extract}; many entities and relations leave no room for the text
+    def relations(input, relations:, entities: ["named entity"], threshold: 0.5, entity_threshold: 0.5,
+                  prompt: RELATION_PROMPT)
+      texts, single = Arguments.texts(input)
+      kinds = Arguments.labels(relations)
+      before = "#{TextInput.utf8(prompt, "prompt")} \n "
+      sources = extract(texts, labels: entities, threshold: entity_threshold)
+      lists = texts.zip(sources).map do |text, found|
+        related(before, text, pairs(found, kinds), threshold)
+      end
       single ? lists.first : lists
     end
 
@@ -74,6 +106,25 @@ module Candle
 
     def prove
       extract("a", labels: ["a"])
+    end
+
+    # @return [Hash{String => Array(String, String)}] sources and relations by what the model is asked for
+    def pairs(found, kinds)
+      sources = found.map { |entity| entity[:text] }.uniq
+      kinds.product(sources).to_h { |kind, source| ["#{source} <> #{kind}", [source, kind]] }
+    end
+
+    def related(before, text, pairs, threshold)
+      return [] if pairs.empty?
+
+      extract(before + text, labels: pairs.keys, threshold: threshold).filter_map do |entity|
+        first = entity[:start] - before.size
+        next if first.negative?
+
+        source, relation = pairs.fetch(entity[:label])
+        { source: source, relation: relation, target: entity[:text].strip, score: entity[:score], start: first,
+          end: entity[:end] - before.size }
+      end
     end
   end
 end

@@ -1,20 +1,30 @@
 //! Texts to vectors.
 
+mod adapters;
+mod body;
 mod call;
+mod token_modules;
+mod words;
+
+use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use crate::nn::{Linear, Pooling};
+use crate::nn::{Linear, PackedSequences, Pooling};
 use crate::{CancelToken, Error, Result};
 use base::runtime::stats::Reading;
 use formats::files::model_files::ModelFiles;
 use formats::text::tokenizer::{Detail, Input, Tokenizer};
 
-use super::loading::{subfolder, Checkpoint, LoadOptions, LoadedModel, ModelInfo};
-use super::sentence::SentenceFiles;
-use super::static_embeddings::StaticEmbeddings;
+use super::loading::{LoadOptions, LoadedModel, ModelInfo};
+use super::modules::{Listed, Router, Similarity};
+use super::sentence::{Module, SentenceFiles, TextTask};
 use crate::serving::batching::{self, Excess, Tokens};
+use adapters::TaskAdapters;
+use body::{load_body, Body};
 use call::Call;
+pub use token_modules::TokenModule;
+use token_modules::TokenStates;
 
 /// What replaces the files' own settings for good.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +40,8 @@ pub struct EmbedOptions {
     pub prompt: Option<String>,
     /// One of the model's own prompts.
     pub prompt_name: Option<String>,
+    /// What the texts are for: one of the model's own tasks, `query` or `document`.
+    pub task: Option<String>,
     pub pooling: Option<Pooling>,
     pub normalize: Option<bool>,
     /// Keep this many leading dimensions.
@@ -47,6 +59,7 @@ impl Default for EmbedOptions {
         Self {
             prompt: None,
             prompt_name: None,
+            task: None,
             pooling: None,
             normalize: None,
             dimensions: None,
@@ -71,16 +84,56 @@ pub struct EmbeddingModel {
     pooling: Vec<Pooling>,
     normalize: bool,
     dimension: usize,
+    tasks: Tasks,
 }
 
-enum Body {
-    Transformer(Box<LoadedModel>),
-    Static(Box<StaticEmbeddings>),
+/// How texts are read differently by what they are for.
+enum Tasks {
+    None,
+    /// The model is one of the routes; the others stand beside it.
+    Routes {
+        router: Box<Router>,
+        own: usize,
+        others: Vec<Option<EmbeddingModel>>,
+    },
+    Adapters(Box<TaskAdapters>),
 }
 
 impl EmbeddingModel {
     pub fn load(
         files: &ModelFiles,
+        options: &LoadOptions,
+        settings: &EmbedSettings,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let load = |modules: Option<&[Module]>| Self::of(files, modules, options, settings, cancel);
+        let router = match Router::read(files, cancel)? {
+            Listed::None => return load(None),
+            Listed::Modules(modules) => return load(Some(&modules)),
+            Listed::Router(router) => router,
+        };
+        let own = router.default_route.unwrap_or(0);
+        let mut others = Vec::new();
+        for (index, route) in router.routes.iter().enumerate() {
+            let other = (index != own).then(|| load(Some(&route.modules)));
+            others.push(other.transpose()?);
+        }
+        let model = load(Some(&router.routes[own].modules))?;
+        let router = Box::new(router);
+        Ok(Self {
+            tasks: Tasks::Routes {
+                router,
+                own,
+                others,
+            },
+            ..model
+        })
+    }
+
+    /// One way through these modules.
+    fn of(
+        files: &ModelFiles,
+        modules: Option<&[Module]>,
         options: &LoadOptions,
         settings: &EmbedSettings,
         cancel: &CancelToken,
@@ -91,26 +144,16 @@ impl EmbeddingModel {
         } else {
             options.dtype.unwrap_or(DType::F32)
         };
-        let sentence = SentenceFiles::read(files, &opened, dtype, cancel)?;
-        let path = sentence
-            .static_path
-            .as_ref()
-            .unwrap_or(&sentence.transformer_path);
-        let inner = if path.is_empty() {
-            None
-        } else {
-            Some(subfolder(files, path, cancel)?)
-        };
-        let files = inner.as_ref().unwrap_or(files);
-        let (body, checkpoint_pooling) = load_body(files, options, &sentence, cancel)?;
+        let sentence = SentenceFiles::read(files, modules, (&opened, dtype), cancel)?;
+        let (body, tasks, checkpoint_pooling) = load_body(files, options, &sentence, cancel)?;
         let pooling = match (settings.pooling, sentence.pooling.as_slice()) {
             (Some(asked), _) => vec![asked],
             (None, []) => vec![checkpoint_pooling.unwrap_or(Pooling::Mean)],
             (None, said) => said.to_vec(),
         };
         let own_normalize = match &body {
-            Body::Transformer(_) => true,
             Body::Static(model) => model.normalize,
+            _ => true,
         };
         let normalize = settings
             .normalize
@@ -122,8 +165,13 @@ impl EmbeddingModel {
             sentence,
             pooling,
             normalize,
+            tasks,
         };
-        let dimension = model.checked_dimension(&model.pooling)?;
+        let full = model.checked_dimension(&model.pooling)?;
+        let dimension = model
+            .sentence
+            .truncate_dim
+            .map_or(full, |most| most.min(full));
         let mut model = Self { dimension, ..model };
         model.list_own(&opened)?;
         Ok(model)
@@ -138,8 +186,11 @@ impl EmbeddingModel {
         for pooling in &self.pooling {
             inventory.add_pooling(*pooling, device)?;
         }
-        for dense in &self.sentence.dense {
-            dense.list(inventory)?;
+        for module in &self.sentence.token_modules {
+            module.list(inventory)?;
+        }
+        for step in &self.sentence.steps {
+            step.list(inventory)?;
         }
         if self.normalize {
             inventory.add_rows("l2_normalize", device)
@@ -162,13 +213,68 @@ impl EmbeddingModel {
         match &self.body {
             Body::Transformer(loaded) => &loaded.info,
             Body::Static(model) => &model.info,
+            Body::Words(model) => &model.info,
+            Body::Bag(model) => &model.info,
         }
     }
 
-    pub fn tokenizer(&self) -> &Tokenizer {
+    /// `None` where whole words are looked up.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
         match &self.body {
-            Body::Transformer(loaded) => &loaded.tokenizer,
-            Body::Static(model) => &model.tokenizer,
+            Body::Transformer(loaded) => Some(&loaded.tokenizer),
+            Body::Static(model) => Some(&model.tokenizer),
+            Body::Words(_) | Body::Bag(_) => None,
+        }
+    }
+
+    /// How its vectors are compared.
+    pub fn similarity(&self) -> Similarity {
+        self.sentence.similarity
+    }
+
+    /// The names of its own tasks.
+    pub fn tasks(&self) -> Vec<&str> {
+        match &self.tasks {
+            Tasks::None => Vec::new(),
+            Tasks::Routes { router, .. } => router.names().collect(),
+            Tasks::Adapters(adapters) => adapters.names().collect(),
+        }
+    }
+
+    /// The route of a task, where a model has routes.
+    fn route(&self, task: Option<&str>) -> Result<&Self> {
+        let Tasks::Routes {
+            router,
+            own,
+            others,
+        } = &self.tasks
+        else {
+            return Ok(self);
+        };
+        let index = router.resolve(task)?;
+        match others.get(index) {
+            Some(Some(other)) if index != *own => Ok(other),
+            _ => Ok(self),
+        }
+    }
+
+    /// The adapter of a task, where a model has adapters; an error for tasks that it does not have.
+    fn adapter(&self, task: Option<&str>) -> Result<Option<(&TaskAdapters, usize)>> {
+        let Some(task) = task else { return Ok(None) };
+        match &self.tasks {
+            Tasks::Adapters(adapters) => match adapters.number(task) {
+                Some(number) => Ok(Some((adapters, number))),
+                None => {
+                    let names: Vec<&str> = adapters.names().collect();
+                    Err(Error::InvalidInput(format!(
+                        "unknown task {task:?}: this model has {}",
+                        names.join(", ")
+                    )))
+                }
+            },
+            // The router has found the route, or refused the task.
+            Tasks::Routes { .. } => Ok(None),
+            Tasks::None => TextTask::parse(task).map(|_| None),
         }
     }
 
@@ -177,6 +283,8 @@ impl EmbeddingModel {
         match &self.body {
             Body::Transformer(loaded) => loaded.batcher.stats.read(),
             Body::Static(model) => model.stats.read(),
+            Body::Words(model) => model.stats.read(),
+            Body::Bag(model) => model.stats.read(),
         }
     }
 
@@ -205,6 +313,8 @@ impl EmbeddingModel {
                 .tokenizer
                 .encode(text, false, Detail::Ids, cancel)?
                 .len()),
+            Body::Words(model) => Ok(model.splitter.ids(text).len()),
+            Body::Bag(model) => Ok(model.splitter.ids(text).len()),
         }
     }
 
@@ -215,35 +325,32 @@ impl EmbeddingModel {
         options: &EmbedOptions,
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
-        let call = Call::new(self, options, cancel)?;
+        let task = options.task.as_deref();
+        let model = self.route(task)?;
+        let adapter = self.adapter(task)?;
+        let call = Call::new(model, options, adapter, cancel)?;
         base::runtime::memory::ensure_elements(
             &[texts.len(), call.dimension],
             std::mem::size_of::<f32>(),
             format_args!("{} vectors", texts.len()),
         )?;
         let mut values = vec![0f32; texts.len() * call.dimension];
-        match &self.body {
+        let refuse_from = (!options.truncate).then_some(options.first_index);
+        match &model.body {
             Body::Transformer(loaded) => {
-                let excess = if options.truncate {
-                    Excess::Cut
-                } else {
-                    Excess::Refuse {
-                        first_index: options.first_index,
-                    }
+                let excess = match refuse_from {
+                    None => Excess::Cut,
+                    Some(first_index) => Excess::Refuse { first_index },
                 };
+                let adapted = adapted(adapter, cancel)?;
+                let loaded = adapted.as_deref().unwrap_or(loaded);
                 call.encode(loaded, texts, excess, &mut values, cancel)?;
             }
-            Body::Static(model) => {
-                call.look_up(
-                    model,
-                    texts,
-                    (!options.truncate).then_some(options.first_index),
-                    &mut values,
-                    cancel,
-                )?;
-            }
+            Body::Static(own) => call.look_up(own, texts, refuse_from, &mut values, cancel)?,
+            Body::Words(own) => call.read_words(own, texts, refuse_from, &mut values, cancel)?,
+            Body::Bag(own) => call.count_words(own, texts, &mut values, cancel)?,
         }
-        self.info().check_numbers(&values)?;
+        model.info().check_numbers(&values)?;
         Ok(Embeddings {
             values,
             count: texts.len(),
@@ -258,13 +365,18 @@ impl EmbeddingModel {
         options: &EmbedOptions,
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
-        let Body::Transformer(loaded) = &self.body else {
+        let task = options.task.as_deref();
+        let model = self.route(task)?;
+        let Body::Transformer(loaded) = &model.body else {
             return Err(Error::InvalidInput(
                 "a static embedding model has no special tokens and takes texts only".into(),
             ));
         };
+        let adapter = self.adapter(task)?;
+        let adapted = adapted(adapter, cancel)?;
+        let loaded: &LoadedModel = adapted.as_deref().unwrap_or(loaded);
         check_ids(loaded, &lists)?;
-        let call = Call::new(self, options, cancel)?;
+        let call = Call::new(model, options, adapter, cancel)?;
         let count = lists.len();
         base::runtime::memory::ensure_elements(
             &[count, call.dimension],
@@ -302,9 +414,21 @@ impl EmbeddingModel {
                 )?;
                 let sequences = batching::pack(&tokens, &[0])?;
                 loaded.forward(&sequences, None, cancel, |hidden| {
-                    Ok(hidden.to_dtype(DType::F32)?)
+                    let states = self.through_modules(hidden.clone(), &sequences)?;
+                    Ok(states.hidden.to_dtype(DType::F32)?)
                 })
             }
+            Body::Words(model) => {
+                let mut ids = model.splitter.ids(&self.cased(text));
+                ids.truncate(model.max_length);
+                let mut sequences = PackedSequences::new();
+                sequences.push(&ids, None)?;
+                let states = self.through_modules(model.forward(&sequences)?, &sequences)?;
+                Ok(states.hidden.to_dtype(DType::F32)?)
+            }
+            Body::Bag(_) => Err(Error::InvalidInput(
+                "a model that counts words has no states of tokens".into(),
+            )),
             Body::Static(model) => {
                 let ids = model.ids(&self.cased(text), cancel)?;
                 let vectors = model.token_vectors(&ids)?;
@@ -318,6 +442,16 @@ impl EmbeddingModel {
         }
     }
 
+    /// What the modules before pooling make of the states of tokens.
+    fn through_modules(&self, hidden: Tensor, sequences: &PackedSequences) -> Result<TokenStates> {
+        let states = TokenStates {
+            hidden,
+            totals: None,
+        };
+        let mut modules = self.sentence.token_modules.iter();
+        modules.try_fold(states, |states, module| module.forward(states, sequences))
+    }
+
     fn cased<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
         self.sentence.settings.cased(text)
     }
@@ -325,19 +459,42 @@ impl EmbeddingModel {
     /// The length of vectors pooled in this way, once every Dense module fits.
     fn checked_dimension(&self, pooling: &[Pooling]) -> Result<usize> {
         let width = match &self.body {
-            Body::Transformer(loaded) => loaded.body.hidden_size() * pooling.len(),
+            Body::Transformer(loaded) => self.pooled_width(loaded.body.hidden_size(), pooling)?,
+            Body::Words(model) => self.pooled_width(model.dimension(), pooling)?,
             Body::Static(model) => model.dimension(),
+            Body::Bag(model) => model.dimension(),
         };
-        self.sentence.dense.iter().try_fold(width, |width, dense| {
-            if dense.linear.inputs() != width {
+        self.sentence.steps.iter().try_fold(width, |width, step| {
+            if step.inputs() != width {
                 return Err(Error::InvalidInput(format!(
                     "the model's Dense module takes vectors of {} and this pooling gives {width}",
-                    dense.linear.inputs()
+                    step.inputs()
                 )));
             }
-            Ok(dense.linear.outputs())
+            Ok(step.outputs())
         })
     }
+
+    fn pooled_width(&self, hidden: usize, pooling: &[Pooling]) -> Result<usize> {
+        let mut modules = self.sentence.token_modules.iter();
+        let width = modules.try_fold(hidden, |width, module| {
+            module.width(width).ok_or_else(|| {
+                Error::UnsupportedModel(format!(
+                    "a module of the model does not take the {width} numbers of a token that it gets"
+                ))
+            })
+        })?;
+        Ok(width * pooling.len())
+    }
+}
+
+/// The model with the weights of an adapter.
+fn adapted(
+    adapter: Option<(&TaskAdapters, usize)>,
+    cancel: &CancelToken,
+) -> Result<Option<Arc<LoadedModel>>> {
+    let model = adapter.map(|(adapters, number)| adapters.model(number, cancel));
+    model.transpose()
 }
 
 /// Ids that the model has rows for, in lists that it has positions for.
@@ -358,56 +515,4 @@ fn check_ids(loaded: &LoadedModel, lists: &[Vec<u32>]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn load_body(
-    files: &ModelFiles,
-    options: &LoadOptions,
-    sentence: &SentenceFiles,
-    cancel: &CancelToken,
-) -> Result<(Body, Option<Pooling>)> {
-    let is_module = sentence.static_path.is_some();
-    let checkpoint = if is_module {
-        Checkpoint::open_bare(files, options, cancel)?
-    } else {
-        Checkpoint::open(files, options, cancel)?
-    };
-    let is_static = match &checkpoint.config {
-        Some(config) => config.model_type()? == Some("model2vec"),
-        None => false,
-    };
-    if is_module || is_static {
-        // Model2vec's own repositories carry both descriptions; its own drops unknown tokens.
-        let model =
-            StaticEmbeddings::load(&checkpoint, files, options, is_module && !is_static, cancel)?;
-        return Ok((Body::Static(Box::new(model)), None));
-    }
-    let limit = sentence.settings.max_seq_length;
-    let loaded = LoadedModel::load(&checkpoint, files, options, limit, cancel)?;
-    let pooling = default_pooling(&checkpoint, &loaded)?;
-    Ok((Body::Transformer(Box::new(loaded)), pooling))
-}
-
-/// What a checkpoint without sentence-transformers' files says of its pooling. One that predicts
-/// tokens was made for something else; a causal one without that head is an embedder, and only its
-/// last token has seen the whole text.
-fn default_pooling(checkpoint: &Checkpoint, loaded: &LoadedModel) -> Result<Option<Pooling>> {
-    if checkpoint.is_gguf() {
-        return gguf_pooling(checkpoint);
-    }
-    let bare = loaded.info.architecture.ends_with("Model");
-    Ok((bare && loaded.body.is_causal()).then_some(Pooling::Last))
-}
-
-fn gguf_pooling(checkpoint: &Checkpoint) -> Result<Option<Pooling>> {
-    let metadata = checkpoint.source.metadata();
-    let architecture = metadata.str("general.architecture")?;
-    Ok(
-        match metadata.opt_u32(&format!("{architecture}.pooling_type"))? {
-            Some(1) => Some(Pooling::Mean),
-            Some(2) => Some(Pooling::Cls),
-            Some(3) => Some(Pooling::Last),
-            _ => None,
-        },
-    )
 }

@@ -110,6 +110,7 @@ impl ModelInfo {
 }
 
 /// An opened checkpoint, before its tensors are read.
+#[derive(Clone)]
 pub(super) struct Checkpoint {
     pub source: Arc<dyn WeightSource>,
     /// `None` for GGUF files, and for static embeddings that need none.
@@ -140,6 +141,11 @@ impl Checkpoint {
             config: Some(config),
             ..self
         }
+    }
+
+    /// The same with what stands for its weights.
+    pub fn with_source(self, source: Arc<dyn WeightSource>) -> Self {
+        Self { source, ..self }
     }
 
     /// `open` for weights that may come without a `config.json`, as static embeddings do.

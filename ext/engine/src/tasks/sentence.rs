@@ -1,34 +1,63 @@
 //! What sentence-transformers' files say of a model: modules, pooling, prompts and limits.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::models::config::activation;
-use crate::nn::{elementwise, Epilogue, Inventory, Linear, Pooling};
+use crate::nn::{elementwise, Epilogue, Inventory, Linear, Norm, Pooling};
 use crate::{CancelToken, Error, Result};
 use formats::files::json;
 use formats::files::model_files::{ModelFiles, WeightFiles};
 use formats::files::raw_config::RawConfig;
-use formats::weights;
+use formats::weights::{self, WeightSource};
 use kernels::Activation;
 
+use super::embed::TokenModule;
+use super::modules::{layer_norm, reads, Reads, Similarity};
+
 /// The modules after the transformer, and how it is to be called.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SentenceFiles {
     /// The folder of the transformer, empty for the model's own.
     pub transformer_path: String,
     /// The folder of static embeddings, where those take the transformer's place.
     pub static_path: Option<String>,
+    /// The folder of a table of words, or of their numbers alone, in the same place.
+    pub words: Option<Words>,
+    /// What changes the states of tokens before they are pooled.
+    pub token_modules: Vec<TokenModule>,
     /// Several are concatenated. Empty: the files do not say.
     pub pooling: Vec<Pooling>,
     /// Whether the tokens of a prompt take part in pooling.
     pub include_prompt: bool,
-    pub dense: Vec<Dense>,
+    pub steps: Vec<Step>,
     /// `None` when there is no `modules.json`.
     pub normalize: Option<bool>,
     pub settings: TextSettings,
     pub prompts: Prompts,
+    /// How vectors are compared.
+    pub similarity: Similarity,
+    /// How many leading dimensions of a vector are kept.
+    pub truncate_dim: Option<usize>,
+    /// Where its modules compute.
+    pub device: Device,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Words {
+    Table(String),
+    Bag(String),
+}
+
+/// A module with its class's own name and its folder.
+pub type Module = (String, String);
+
+/// One way through a model, and what texts take it.
+pub struct Route {
+    pub name: String,
+    pub modules: Vec<Module>,
 }
 
 #[derive(Debug)]
@@ -36,6 +65,43 @@ pub struct Dense {
     pub linear: Linear,
     activation: Activation,
     residual: Residual,
+}
+
+/// What happens to a pooled vector.
+#[derive(Debug)]
+pub enum Step {
+    Dense(Box<Dense>),
+    LayerNorm(Norm, usize),
+}
+
+impl Step {
+    pub fn inputs(&self) -> usize {
+        match self {
+            Self::Dense(dense) => dense.linear.inputs(),
+            Self::LayerNorm(_, width) => *width,
+        }
+    }
+
+    pub fn outputs(&self) -> usize {
+        match self {
+            Self::Dense(dense) => dense.linear.outputs(),
+            Self::LayerNorm(_, width) => *width,
+        }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Dense(dense) => dense.forward(x),
+            Self::LayerNorm(norm, _) => norm.forward(&x.to_dtype(DType::F32)?),
+        }
+    }
+
+    pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        match self {
+            Self::Dense(dense) => dense.list(inventory),
+            Self::LayerNorm(norm, _) => inventory.add_norm(norm),
+        }
+    }
 }
 
 /// What a Dense module adds to its result.
@@ -87,21 +153,37 @@ impl Dense {
 }
 
 impl SentenceFiles {
+    fn new(device: &Device) -> Self {
+        Self {
+            transformer_path: String::new(),
+            static_path: None,
+            words: None,
+            token_modules: Vec::new(),
+            pooling: Vec::new(),
+            include_prompt: true,
+            steps: Vec::new(),
+            normalize: None,
+            settings: TextSettings::default(),
+            prompts: Prompts::default(),
+            similarity: Similarity::default(),
+            truncate_dim: None,
+            device: device.clone(),
+        }
+    }
+
+    /// Of a model whose modules are these; `None` where no file lists them.
     pub fn read(
         files: &ModelFiles,
-        device: &Device,
-        dtype: DType,
+        modules: Option<&[Module]>,
+        place: (&Device, DType),
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let mut found = Self {
-            include_prompt: true,
-            ..Self::default()
-        };
-        match files.file("modules.json", cancel)? {
-            Some(path) => {
+        let mut found = Self::new(place.0);
+        match modules {
+            Some(modules) => {
                 found.normalize = Some(false);
-                for (kind, folder) in modules(&path)? {
-                    found.add_module(files, &kind, &folder, (device, dtype), cancel)?;
+                for (kind, folder) in modules {
+                    found.add_module(files, kind, folder, place, cancel)?;
                 }
             }
             None => {
@@ -113,6 +195,11 @@ impl SentenceFiles {
         found.settings = TextSettings::read(files, &found.transformer_path, cancel)?;
         if let Some(config) = model_config(files, cancel)? {
             found.prompts = Prompts::of(&config)?;
+            if let Some(name) = config.opt_string("similarity_fn_name")? {
+                found.similarity = Similarity::parse(name)
+                    .map_err(|error| Error::unsupported(config.file(), error))?;
+            }
+            found.truncate_dim = config.opt_usize("truncate_dim")?.filter(|&size| size > 0);
         }
         Ok(found)
     }
@@ -131,14 +218,36 @@ impl SentenceFiles {
         match kind {
             "Transformer" => self.transformer_path = folder.to_owned(),
             "StaticEmbedding" => self.static_path = Some(folder.to_owned()),
+            "WordEmbeddings" => self.words = Some(Words::Table(folder.to_owned())),
+            "BoW" => self.words = Some(Words::Bag(folder.to_owned())),
+            "WordWeights" => {
+                let module = TokenModule::word_weights(files, folder, cancel)?;
+                self.token_modules.push(module);
+            }
+            "LSTM" => {
+                let module = TokenModule::lstm(files, folder, device, cancel)?;
+                self.token_modules.push(module);
+            }
+            "CNN" => {
+                let module = TokenModule::convolutions(files, folder, device, cancel)?;
+                self.token_modules.push(module);
+            }
             "Pooling" => self.read_pooling(&config()?)?,
             "Normalize" => self.normalize = Some(true),
             "Dropout" => {}
-            "Dense" => self.dense.push(Dense::read(files, folder, (device, dtype), cancel)?),
+            "LayerNorm" => self.steps.push(layer_norm(files, folder, device, cancel)?),
+            "Dense" => {
+                let dense = Dense::read(files, folder, (device, dtype), cancel)?;
+                match reads(&config()?)? {
+                    Reads::Sentence => self.steps.push(Step::Dense(Box::new(dense))),
+                    Reads::Tokens => self.token_modules.push(TokenModule::Dense(Box::new(dense))),
+                }
+            }
             other => {
                 return Err(Error::UnsupportedModel(format!(
                     "{}: modules.json names a module of type {other:?}; known are Transformer, StaticEmbedding, \
-                     Pooling, Dense, Normalize and Dropout",
+                     WordEmbeddings, BoW, WordWeights, LSTM, CNN, Pooling, Dense, LayerNorm, Normalize, Dropout and \
+                     Router",
                     files.id()
                 )))
             }
@@ -336,6 +445,21 @@ pub fn join(folder: &str, name: &str) -> String {
     }
 }
 
+/// The weights of a module in its folder.
+pub fn module_weights(
+    files: &ModelFiles,
+    folder: &str,
+    cancel: &CancelToken,
+) -> Result<Arc<dyn WeightSource>> {
+    match files.file(&join(folder, "model.safetensors"), cancel)? {
+        Some(path) => weights::open(&WeightFiles::Safetensors(vec![path])),
+        None => {
+            let path = files.require(&join(folder, "pytorch_model.bin"), cancel)?;
+            weights::open(&WeightFiles::Pickle(vec![path]))
+        }
+    }
+}
+
 impl Dense {
     pub fn read(
         files: &ModelFiles,
@@ -344,13 +468,7 @@ impl Dense {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let config = RawConfig::read(&files.require(&join(folder, "config.json"), cancel)?)?;
-        let source = match files.file(&join(folder, "model.safetensors"), cancel)? {
-            Some(path) => weights::open(&WeightFiles::Safetensors(vec![path]))?,
-            None => {
-                let path = files.require(&join(folder, "pytorch_model.bin"), cancel)?;
-                weights::open(&WeightFiles::Pickle(vec![path]))?
-            }
-        };
+        let source = module_weights(files, folder, cancel)?;
         let tensor = |name: &str| source.tensor(name, Some(dtype), device);
         let bias = if source.has("linear.bias") {
             Some(tensor("linear.bias")?)

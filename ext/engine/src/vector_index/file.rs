@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! 0   8  magic              24  8  rows             rows, each of the same size
-//! 8   4  type of rows       32  8  bytes of ids     lengths: f32 for each row
-//! 12  4  0                  40  8  checksum         ids: u32 length and UTF-8, or u32::MAX and i64
-//! 16  8  dimension          48  8  end              graph, if there is one
-//!                           56  8  0
+//! 8   4  type of rows       32  8  bytes of ids     finer rows, if there are any, each of the same size
+//! 12  4  type of finer      40  8  checksum         lengths: f32 for each row
+//!        rows + 1, or 0     48  8  end              ids: u32 length and UTF-8, or u32::MAX and i64
+//! 16  8  dimension          56  8  0                graph, if there is one
 //!
 //! graph:  8  links   8  layers   8 × layers  rows of each
 //!         for each layer: its rows, but for the first, which has all; their links, the rest being u32::MAX
@@ -21,6 +21,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use super::fine::Fine;
 use super::graph::Graph;
 use super::{Id, RowType, VectorIndex, MOST_DIMENSIONS};
 use crate::{CancelToken, Error, Result};
@@ -49,6 +50,7 @@ pub struct Contents {
     pub row_type: RowType,
     pub dimension: usize,
     pub rows: Bytes,
+    pub fine: Option<Fine>,
     pub lengths: Vec<f32>,
     pub ids: Vec<Id>,
     pub graph: Option<Graph>,
@@ -100,8 +102,19 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
         lengths: lengths.collect(),
         ids: read_ids(ids, layout.count, cancel)?.ok_or_else(|| wrong("its ids can't be read"))?,
         rows: file
-            .slice(HEADER, layout.lengths - HEADER)
+            .slice(HEADER, layout.fine - HEADER)
             .ok_or_else(|| wrong("it is cut short"))?,
+        fine: layout
+            .fine_type
+            .map(|row_type| {
+                let rows = file.slice(layout.fine, layout.lengths - layout.fine);
+                let rows = rows.ok_or_else(|| wrong("it is cut short"))?;
+                Ok::<_, Error>(Fine {
+                    mapped: Some(rows),
+                    ..Fine::new(row_type)
+                })
+            })
+            .transpose()?,
         graph: graph
             .map(|graph| Graph::parse(&graph, layout.count).map_err(wrong))
             .transpose()?,
@@ -119,8 +132,11 @@ fn contents(path: &Path) -> Result<Bytes> {
 
 struct Layout {
     row_type: RowType,
+    fine_type: Option<RowType>,
     dimension: usize,
     count: usize,
+    /// Where finer rows begin.
+    fine: usize,
     /// Where lengths begin.
     lengths: usize,
     id_bytes: usize,
@@ -137,10 +153,12 @@ impl Layout {
             let bytes = header.get(at..at + 8)?.try_into().ok()?;
             usize::try_from(u64::from_le_bytes(bytes)).ok()
         };
-        let row_type = match header[8..16] {
-            [0, 0, 0, 0, 0, 0, 0, 0] => RowType::F32,
-            [1, 0, 0, 0, 0, 0, 0, 0] => RowType::Int8,
-            [2, 0, 0, 0, 0, 0, 0, 0] => RowType::Binary,
+        let (row_type, fine_type) = match header[8..16] {
+            [0, 0, 0, 0, 0, 0, 0, 0] => (RowType::F32, None),
+            [1, 0, 0, 0, 0, 0, 0, 0] => (RowType::Int8, None),
+            [2, 0, 0, 0, 0, 0, 0, 0] => (RowType::Binary, None),
+            [2, 0, 0, 0, 1, 0, 0, 0] => (RowType::Binary, Some(RowType::F32)),
+            [2, 0, 0, 0, 2, 0, 0, 0] => (RowType::Binary, Some(RowType::Int8)),
             _ => return Err("its rows are of a type that this version does not know"),
         };
         let too_large = "its sizes can't be right";
@@ -148,9 +166,13 @@ impl Layout {
             .filter(|dimension| (1..=MOST_DIMENSIONS).contains(dimension))
             .ok_or("it has no or too many components")?;
         let count = number(24).ok_or(too_large)?;
-        let lengths = count
+        let fine = count
             .checked_mul(row_type.bytes(dimension))
             .and_then(|rows| rows.checked_add(HEADER))
+            .ok_or(too_large)?;
+        let lengths = count
+            .checked_mul(fine_type.map_or(0, |row_type| row_type.bytes(dimension)))
+            .and_then(|rows| rows.checked_add(fine))
             .ok_or(too_large)?;
         let id_bytes = number(32).ok_or(too_large)?;
         let end = count
@@ -167,8 +189,10 @@ impl Layout {
         }
         Ok(Self {
             row_type,
+            fine_type,
             dimension,
             count,
+            fine,
             lengths,
             id_bytes,
             end,
@@ -239,7 +263,10 @@ fn write_to(
     rest.extend(graph.iter().map(|part| &**part));
     let mut header = header(index, ids.len(), &rest, cancel)?;
     if followed {
-        let rows = index.live * index.row_type.bytes(index.dimension);
+        let fine = index
+            .fine_type()
+            .map_or(0, |fine| fine.bytes(index.dimension));
+        let rows = index.live * (index.row_type.bytes(index.dimension) + fine);
         let rest: usize = rest.iter().map(|part| part.len()).sum();
         header[END].copy_from_slice(&((HEADER + rows + rest) as u64).to_le_bytes());
     }
@@ -250,7 +277,11 @@ fn write_to(
     let rows = mapped
         .chunks_exact(row_bytes)
         .chain(index.added.chunks_exact(row_bytes));
-    for (row, bytes) in rows.enumerate() {
+    let fine = index
+        .fine
+        .iter()
+        .flat_map(|fine| fine.rows(index.dimension));
+    for (row, bytes) in rows.enumerate().chain(fine.enumerate()) {
         if row % ROWS == 0 {
             cancel.check()?;
         }
@@ -271,11 +302,15 @@ fn header(
     rest: &[&[u8]],
     cancel: &CancelToken,
 ) -> Result<Vec<u8>> {
-    let row_type: u64 = match index.row_type {
-        RowType::F32 => 0,
-        RowType::Int8 => 1,
-        RowType::Binary => 2,
+    let number = |row_type: RowType| -> u64 {
+        match row_type {
+            RowType::F32 => 0,
+            RowType::Int8 => 1,
+            RowType::Binary => 2,
+        }
     };
+    let fine = index.fine_type().map_or(0, |fine| number(fine) + 1);
+    let row_type = number(index.row_type) | (fine << 32);
     let numbers = [
         row_type,
         index.dimension as u64,

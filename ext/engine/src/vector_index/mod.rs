@@ -6,6 +6,8 @@
 
 pub mod compact;
 mod file;
+mod fine;
+pub mod fixed;
 mod graph;
 mod row;
 mod terms;
@@ -16,6 +18,7 @@ use std::path::{Path, PathBuf};
 use crate::{CancelToken, Error, Result};
 use base::runtime::bytes::Bytes;
 use base::runtime::threads;
+use fine::Fine;
 use graph::Graph;
 pub use graph::{Block, LINKS};
 use kernels::tensor::nearest::{best, keep, parts, Found, Part};
@@ -49,6 +52,8 @@ pub struct VectorIndex {
     /// The rows of the file, which come first.
     mapped: Option<Bytes>,
     added: Vec<u8>,
+    /// Rows by which the best are compared once more.
+    fine: Option<Fine>,
     ids: Vec<Id>,
     /// The length of each row.
     lengths: Vec<f32>,
@@ -73,6 +78,7 @@ impl VectorIndex {
             file: None,
             mapped: None,
             added: Vec::new(),
+            fine: None,
             ids: Vec::new(),
             lengths: Vec::new(),
             deleted: Vec::new(),
@@ -82,6 +88,26 @@ impl VectorIndex {
         })
     }
 
+    /// The same, with finer rows beside its bits, by which the best are compared once more.
+    pub fn rescored_by(self, row_type: RowType) -> Result<Self> {
+        if self.row_type != RowType::Binary || row_type == RowType::Binary {
+            return Err(Error::InvalidInput(format!(
+                "rows of {} are not rescored by {}: bits are, by int8 or f32",
+                self.row_type.name(),
+                row_type.name()
+            )));
+        }
+        Ok(Self {
+            fine: Some(Fine::new(row_type)),
+            ..self
+        })
+    }
+
+    /// The type of the rows by which the best are compared once more.
+    pub fn fine_type(&self) -> Option<RowType> {
+        self.fine.as_ref().map(|fine| fine.row_type)
+    }
+
     /// Maps a file that `save` wrote; a small one is read, so that nothing that happens to it matters.
     pub fn open(path: &Path, cancel: &CancelToken) -> Result<Self> {
         let contents = file::read(path, cancel)?;
@@ -89,6 +115,7 @@ impl VectorIndex {
         Ok(Self {
             file: Some((path.to_owned(), contents.file)),
             mapped: Some(contents.rows),
+            fine: contents.fine,
             ids: contents.ids,
             lengths: contents.lengths,
             deleted: vec![false; count],
@@ -163,7 +190,8 @@ impl VectorIndex {
         let graph = self.graph.as_ref().map_or(0, Graph::memory);
         let copied = self.file.as_ref().filter(|(_, file)| !file.is_mapped());
         let copied = copied.map_or(0, |(_, file)| file.len());
-        copied + self.added.capacity() + self.ids.capacity() * each + graph
+        let fine = self.fine.as_ref().map_or(0, |fine| fine.added.capacity());
+        copied + fine + self.added.capacity() + self.ids.capacity() * each + graph
     }
 
     /// How many links a row of the graph may have, and how many rows are in it.
@@ -211,6 +239,10 @@ impl VectorIndex {
     /// as this index stores it.
     pub fn add(&mut self, id: Id, bytes: &[u8]) -> Result<()> {
         let (row, length) = self.row_type.encode(bytes, self.dimension, &id)?;
+        let fine = match &self.fine {
+            Some(fine) => fine.encode(bytes, self.dimension, &id)?,
+            None => Vec::new(),
+        };
         let first_added = self.mapped_rows();
         let known = self.places()?.get(&id).copied();
         // Rows of the graph stay, and so do those that may be on their way into it.
@@ -223,9 +255,13 @@ impl VectorIndex {
             let start = (at - first_added) * row.len();
             self.added[start..start + row.len()].copy_from_slice(&row);
             self.lengths[at] = length;
+            if let Some(own) = &mut self.fine {
+                let start = (at - first_added) * fine.len();
+                own.added[start..start + fine.len()].copy_from_slice(&fine);
+            }
             return Ok(());
         }
-        self.reserve(row.len())?;
+        self.reserve(row.len(), fine.len())?;
         if let Some(at) = known {
             self.deleted[at] = true;
             self.live -= 1;
@@ -233,6 +269,9 @@ impl VectorIndex {
         let at = self.ids.len();
         self.places()?.insert(id.clone(), at);
         self.added.extend_from_slice(&row);
+        if let Some(own) = &mut self.fine {
+            own.added.extend_from_slice(&fine);
+        }
         self.ids.push(id);
         self.lengths.push(length);
         self.deleted.push(false);
@@ -278,7 +317,27 @@ impl VectorIndex {
         effort: Option<usize>,
         cancel: &CancelToken,
     ) -> Result<Vec<(Id, f32)>> {
+        self.search_again(bytes, (most, None), among, effort, cancel)
+    }
+
+    /// `search` where the index has finer rows, by which so many `candidates` are compared once more.
+    pub fn search_again(
+        &self,
+        bytes: &[u8],
+        (wanted_rows, candidates): (usize, Option<usize>),
+        among: Option<&[bool]>,
+        effort: Option<usize>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<(Id, f32)>> {
         self.ensure_whole()?;
+        let fine = self
+            .fine
+            .as_ref()
+            .filter(|_| bytes.len() == 4 * self.dimension);
+        let most = match fine {
+            Some(_) if wanted_rows > 0 => Fine::candidates(wanted_rows, candidates),
+            _ => wanted_rows,
+        };
         let query = Query::new(self.row_type, bytes, self.dimension)?;
         let named = |row: usize| among.is_none_or(|rows| rows.get(row).copied().unwrap_or(false));
         let wanted = |row: usize| !self.deleted[row] && named(row);
@@ -306,6 +365,9 @@ impl VectorIndex {
             cancel,
         )?);
         keep(&mut found, most);
+        if let Some(fine) = fine {
+            found = fine.rescore(bytes, self.dimension, found, wanted_rows)?;
+        }
         Ok(found
             .into_iter()
             .map(|(row, score)| (self.ids[row].clone(), score))
@@ -336,10 +398,11 @@ impl VectorIndex {
         mapped.len() / self.row_type.bytes(self.dimension)
     }
 
-    fn reserve(&mut self, row_bytes: usize) -> Result<()> {
-        let reserved = self
-            .added
-            .try_reserve(row_bytes)
+    fn reserve(&mut self, row_bytes: usize, fine_bytes: usize) -> Result<()> {
+        let fine = self.fine.as_mut().map(|fine| &mut fine.added);
+        let reserved = fine
+            .map_or(Ok(()), |added| added.try_reserve(fine_bytes))
+            .and_then(|()| self.added.try_reserve(row_bytes))
             .and_then(|()| self.ids.try_reserve(1))
             .and_then(|()| self.lengths.try_reserve(1))
             .and_then(|()| self.deleted.try_reserve(1));

@@ -87,6 +87,15 @@ impl RowType {
         }
     }
 
+    /// The length of a row that lies in a file.
+    pub fn length_of(self, row: &[u8]) -> Result<f32> {
+        match self {
+            Self::F32 => length(&numbers(row)),
+            Self::Int8 => Ok(int8_length(row)),
+            Self::Binary => Ok(1.0),
+        }
+    }
+
     /// A vector as numbers, or as a row of this type where its size is that.
     fn given(self, bytes: &[u8], dimension: usize) -> Result<Given<'_>> {
         if bytes.len() == 4 * dimension {
@@ -105,6 +114,19 @@ impl RowType {
             bytes.len()
         )))
     }
+}
+
+/// A vector that must be given as numbers.
+pub fn numbers_of(bytes: &[u8], dimension: usize) -> Result<Vec<f32>> {
+    if bytes.len() == 4 * dimension {
+        return Ok(numbers(bytes));
+    }
+    Err(Error::InvalidInput(format!(
+        "a vector of this index, which keeps finer rows beside bits, has {dimension} components, which take {} bytes \
+         as f32, not {}",
+        4 * dimension,
+        bytes.len()
+    )))
 }
 
 enum Given<'a> {

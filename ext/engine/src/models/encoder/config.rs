@@ -8,6 +8,9 @@ use crate::nn::AttentionKind;
 use formats::files::raw_config::WIDTH;
 use kernels::Activation;
 
+/// More than any model has.
+const MOST_EXPERTS: std::ops::RangeInclusive<usize> = 1..=65_536;
+
 #[derive(Clone, Debug)]
 pub struct EncoderConfig {
     pub family: &'static str,
@@ -59,6 +62,17 @@ pub struct Mechanisms {
     pub sees_all: SeesAll,
     /// Every sequence is continued to this length by tokens that are not attended to (Nyströmformer).
     pub padded_to: Option<usize>,
+    pub experts: Option<MlpExperts>,
+}
+
+/// Experts in the place of the MLPs of some layers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MlpExperts {
+    pub count: usize,
+    /// How many of them a token passes.
+    pub used: usize,
+    /// Every so many layers, the second of them, has experts.
+    pub every: usize,
 }
 
 /// What mixes the tokens of a sequence.
@@ -223,6 +237,13 @@ impl EncoderConfig {
         self.attention_shape().check()?;
         check_size("width of the token embeddings", self.embedding_size, WIDTH)?;
         check_layer_count(self.layers.len())?;
+        if let Some(experts) = &self.mechanisms.experts {
+            check_size("number of experts", experts.count, MOST_EXPERTS)?;
+            if !(1..=experts.count).contains(&experts.used) {
+                let (used, count) = (experts.used, experts.count);
+                return Err(format!("{used} experts of {count} are to be used"));
+            }
+        }
         match self.relative.rope() {
             Some(rope) => rope.check(self.head_size, self.layers.len()),
             None => Ok(()),

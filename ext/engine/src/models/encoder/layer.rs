@@ -5,6 +5,7 @@ use candle_core::Tensor;
 use super::adapter::LanguageAdapter;
 use super::attention::Attention;
 use super::config::{EncoderConfig, LayerConfig, Mixer};
+use super::experts::ExpertFeed;
 use super::mixing::Fourier;
 use super::narrow::NarrowLayer;
 use super::relative::{RelativePositions, RelativeState};
@@ -46,7 +47,14 @@ enum Mixing {
 }
 
 #[derive(Debug)]
-struct Feed {
+#[allow(clippy::large_enum_variant, reason = "a few per model")]
+enum Feed {
+    Mlp(MlpFeed),
+    Experts(ExpertFeed),
+}
+
+#[derive(Debug)]
+struct MlpFeed {
     /// Gate and up in gated families, else up alone.
     up: Projection,
     down: Linear,
@@ -137,8 +145,10 @@ impl WideLayer {
             all.extend(attention.linears());
             all.push(output);
         }
-        all.extend(self.feed.up.matrices());
-        all.push(&self.feed.down);
+        if let Feed::Mlp(feed) = &self.feed {
+            all.extend(feed.up.matrices());
+            all.push(&feed.down);
+        }
         all
     }
 
@@ -147,8 +157,13 @@ impl WideLayer {
             attention.list(inventory)?;
             inventory.add_linear(output)?;
         }
-        inventory.add_projection(&self.feed.up)?;
-        inventory.add_linear(&self.feed.down)?;
+        match &self.feed {
+            Feed::Mlp(feed) => {
+                inventory.add_projection(&feed.up)?;
+                inventory.add_linear(&feed.down)?;
+            }
+            Feed::Experts(feed) => feed.list(inventory)?,
+        }
         if let Some(adapter) = &self.adapter {
             adapter.list(inventory)?;
         }
@@ -272,17 +287,27 @@ fn added(x: Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
 
 impl Feed {
     fn load(config: &EncoderConfig, parameters: &Parameters<'_>, number: usize) -> Result<Self> {
+        let experts = config.mechanisms.experts.as_ref();
+        if let Some(experts) = experts.filter(|experts| number % experts.every == 1) {
+            let feed = ExpertFeed::load(experts, config, parameters, number)?;
+            return Ok(Self::Experts(feed));
+        }
         let (hidden_size, kind) = (config.hidden_size, config.mlp.kind);
         let (up, down) = parameters.mlp(MlpParts::of(number), hidden_size, kind, Join::Dense)?;
-        Ok(Self {
+        Ok(Self::Mlp(MlpFeed {
             up,
             down,
             activation: config.mlp.activation,
-        })
+        }))
     }
 
     fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let inner = self.up.activated(x, self.activation, &[])?;
-        self.down.forward_with(&inner, &with(residual))
+        match self {
+            Self::Mlp(feed) => {
+                let inner = feed.up.activated(x, feed.activation, &[])?;
+                feed.down.forward_with(&inner, &with(residual))
+            }
+            Self::Experts(feed) => added(feed.forward(x)?, residual),
+        }
     }
 }

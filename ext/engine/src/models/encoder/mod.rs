@@ -5,6 +5,7 @@ mod attention;
 pub mod config;
 mod convolution;
 pub(super) mod embeddings;
+mod experts;
 mod heads;
 mod kernel_convolutions;
 pub(super) mod layer;

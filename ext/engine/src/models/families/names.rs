@@ -440,6 +440,29 @@ pub const NOMIC: Names = Names {
     ..BERT
 };
 
+pub const NEOBERT: Names = Names {
+    body: "model.",
+    token_embedding: "encoder",
+    layer: "transformer_encoder.{}.",
+    qkv: "qkv",
+    attention_output: "wo",
+    attention_norm: "attention_norm",
+    gate: "ffn.w1",
+    up: "ffn.w2",
+    gate_up: "ffn.w12",
+    down: "ffn.w3",
+    mlp_norm: "ffn_norm",
+    final_norm: "layer_norm",
+    sequence_dense: "dense",
+    sequence_output: "classifier",
+    token_dense: "dense",
+    token_output: "classifier",
+    masked_output: "decoder",
+    masked_bias: "decoder.bias",
+    question_output: "qa_outputs",
+    ..Names::NONE
+};
+
 /// One head for every task, as ModernBERT has it.
 pub const PREDICTION_HEAD: Names = Names {
     sequence_dense: "head.dense",

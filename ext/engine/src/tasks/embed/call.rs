@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::nn::{PackedSequences, Pooling};
 use crate::serving::batching::{self, Excess, Tokens};
 use crate::tasks::loading::LoadedModel;
+use crate::tasks::sentence::TextTask;
 use crate::tasks::static_embeddings::StaticEmbeddings;
 use crate::{CancelToken, Error, Result};
 use base::runtime::threads;
@@ -12,6 +13,9 @@ use candle_core::{DType, Tensor};
 use formats::text::tokenizer::{Detail, Input, Tokenizer};
 use rayon::prelude::*;
 
+use super::adapters::TaskAdapters;
+use super::token_modules::{rescaled, TokenStates};
+use super::words::{BagOfWords, WordEmbeddings};
 use super::{EmbedOptions, EmbeddingModel};
 
 /// One call's options, resolved.
@@ -31,17 +35,20 @@ impl<'a> Call<'a> {
     pub(super) fn new(
         model: &'a EmbeddingModel,
         options: &'a EmbedOptions,
+        adapter: Option<(&'a TaskAdapters, usize)>,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let prompts = &model.sentence.prompts;
-        let prompt = prompts.choose(options.prompt.as_deref(), options.prompt_name.as_deref())?;
+        let prompt = chosen_prompt(model, options, adapter)?;
         let pooling = match options.pooling {
             Some(pooling) => vec![pooling],
             None => model.pooling.clone(),
         };
         let full = model.checked_dimension(&pooling)?;
         let dimension = match options.dimensions {
-            None => full,
+            None => model
+                .sentence
+                .truncate_dim
+                .map_or(full, |most| most.min(full)),
             Some(wanted) if (1..=full).contains(&wanted) => wanted,
             Some(wanted) => {
                 return Err(Error::InvalidInput(format!(
@@ -49,10 +56,11 @@ impl<'a> Call<'a> {
                 )))
             }
         };
-        let skipped = if model.sentence.include_prompt || prompt.is_empty() {
-            0
-        } else {
-            prompt_length(model.tokenizer(), &model.cased(prompt), cancel)?
+        let skipped = match model.tokenizer() {
+            Some(tokenizer) if !model.sentence.include_prompt && !prompt.is_empty() => {
+                prompt_length(tokenizer, &model.cased(prompt), cancel)?
+            }
+            _ => 0,
         };
         Ok(Self {
             model,
@@ -140,8 +148,16 @@ impl<'a> Call<'a> {
     }
 
     fn vectors(&self, hidden: &Tensor, sequences: &PackedSequences) -> Result<Vec<f32>> {
-        let pooled = pool(&self.pooling, hidden, sequences, self.skipped)?;
-        let dense = self.dense(pooled)?;
+        let states = self.model.through_modules(hidden.clone(), sequences)?;
+        let pooled = pool(&self.pooling, &states, sequences, self.skipped)?;
+        self.finished(pooled)
+    }
+
+    /// Pooled rows after the model's last modules, as many numbers of them as are asked for.
+    fn finished(&self, pooled: Tensor) -> Result<Vec<f32>> {
+        let steps = &self.model.sentence.steps;
+        let dense = steps.iter().try_fold(pooled, |x, step| step.forward(&x))?;
+        let dense = dense.to_dtype(DType::F32)?;
         let kept = if self.dimension < dense.dim(1)? {
             dense.narrow(1, 0, self.dimension)?.contiguous()?
         } else {
@@ -155,12 +171,58 @@ impl<'a> Call<'a> {
         Ok(kept.flatten_all()?.to_vec1()?)
     }
 
-    fn dense(&self, pooled: Tensor) -> Result<Tensor> {
-        let dense = &self.model.sentence.dense;
-        let x = dense
-            .iter()
-            .try_fold(pooled, |x, dense| dense.forward(&x))?;
-        Ok(x.to_dtype(DType::F32)?)
+    /// The vectors of texts whose words are looked up.
+    pub(super) fn read_words<T: AsRef<str> + Sync>(
+        &self,
+        model: &WordEmbeddings,
+        texts: &[T],
+        refuse_from: Option<usize>,
+        rows: &mut [f32],
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        const TEXTS: usize = 256;
+        let words = AtomicUsize::new(0);
+        let fill = |(number, (rows, texts)): (usize, (&mut [f32], &[T]))| {
+            cancel.check()?;
+            let mut sequences = PackedSequences::new();
+            for (index, text) in texts.iter().enumerate() {
+                let mut ids = model.splitter.ids(&self.prepare(text.as_ref()));
+                if let Some(first) = refuse_from {
+                    batching::refuse(ids.len(), model.max_length, first + number * TEXTS + index)?;
+                }
+                ids.truncate(model.max_length);
+                sequences.push(&ids, None)?;
+            }
+            words.fetch_add(sequences.tokens(), Ordering::Relaxed);
+            rows.copy_from_slice(&self.vectors(&model.forward(&sequences)?, &sequences)?);
+            Ok(())
+        };
+        let size = || (texts.len(), words.load(Ordering::Relaxed));
+        model.stats.measured(1, size, || {
+            let rows = rows.chunks_mut(TEXTS * self.dimension);
+            rows.zip(texts.chunks(TEXTS)).enumerate().try_for_each(fill)
+        })
+    }
+
+    /// The vectors of texts whose words are counted.
+    pub(super) fn count_words<T: AsRef<str> + Sync>(
+        &self,
+        model: &BagOfWords,
+        texts: &[T],
+        rows: &mut [f32],
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let size = || (texts.len(), texts.len());
+        model.stats.measured(1, size, || {
+            for (row, text) in rows.chunks_mut(self.dimension).zip(texts) {
+                cancel.check()?;
+                let counts = model.vector(&self.prepare(text.as_ref()));
+                let shape = (1, counts.len());
+                let counts = Tensor::from_vec(counts, shape, &self.model.sentence.device)?;
+                row.copy_from_slice(&self.finished(counts)?);
+            }
+            Ok(())
+        })
     }
 
     pub(super) fn look_up<T: AsRef<str> + Sync>(
@@ -186,6 +248,11 @@ impl<'a> Call<'a> {
             let ids = model.ids(&text, cancel)?;
             tokens.fetch_add(ids.len(), Ordering::Relaxed);
             model.mean(&ids, &mut vector)?;
+            if !self.model.sentence.steps.is_empty() {
+                let pooled = Tensor::from_vec(vector, (1, width), &self.model.sentence.device)?;
+                row.copy_from_slice(&self.finished(pooled)?);
+                return Ok(());
+            }
             row.copy_from_slice(&vector[..self.dimension]);
             if self.normalize {
                 let norm = row
@@ -208,16 +275,50 @@ impl<'a> Call<'a> {
     }
 }
 
+/// What is given, what is named, what the task says, or the model's default.
+fn chosen_prompt<'a>(
+    model: &'a EmbeddingModel,
+    options: &'a EmbedOptions,
+    adapter: Option<(&'a TaskAdapters, usize)>,
+) -> Result<&'a str> {
+    let prompts = &model.sentence.prompts;
+    let (given, name) = (options.prompt.as_deref(), options.prompt_name.as_deref());
+    let task = options
+        .task
+        .as_deref()
+        .filter(|_| given.is_none() && name.is_none());
+    let Some(task) = task else {
+        return prompts.choose(given, name);
+    };
+    if let Some(instruction) = adapter.and_then(|(all, number)| all.instruction(number)) {
+        return Ok(instruction);
+    }
+    let own = adapter.and_then(|(all, number)| all.names().nth(number));
+    let role = TextTask::parse(task).map_or(&[][..], TextTask::prompt_names);
+    let names = [own, Some(task)].into_iter().flatten();
+    let names = names.chain(role.iter().copied());
+    for name in names {
+        if let Some((_, prompt)) = prompts.named.iter().find(|(known, _)| known == name) {
+            return Ok(prompt);
+        }
+    }
+    prompts.choose(None, None)
+}
+
 /// f32 [sequences, width · poolings]
 fn pool(
     poolings: &[Pooling],
-    hidden: &Tensor,
+    states: &TokenStates,
     sequences: &PackedSequences,
     skipped: usize,
 ) -> Result<Tensor> {
-    let each = poolings
-        .iter()
-        .map(|pooling| pooling.pool(hidden, sequences, skipped));
+    let each = poolings.iter().map(|&pooling| {
+        let pooled = pooling.pool(&states.hidden, sequences, skipped)?;
+        match &states.totals {
+            Some(totals) => rescaled(pooled, pooling, totals, sequences, skipped),
+            None => Ok(pooled),
+        }
+    });
     let each = each.collect::<Result<Vec<_>>>()?;
     match each.as_slice() {
         [one] => Ok(one.clone()),

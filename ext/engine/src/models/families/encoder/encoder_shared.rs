@@ -61,3 +61,23 @@ pub fn narrow(raw: &RawConfig, hidden_size: usize) -> Result<Narrow> {
         linear_norms: raw.opt_string("normalization_type")? != Some("layer_norm"),
     })
 }
+
+/// NomicBERT's experts, which have no gates.
+pub fn experts_of(raw: &RawConfig, config: &EncoderConfig) -> Result<MlpExperts> {
+    refuse(
+        raw,
+        &["expert_choice_router", "moe_normalize_expert_weights"],
+    )?;
+    let unsupported = |reason| Err(Error::unsupported(raw.file(), reason));
+    if raw.opt_usize("num_shared_experts")?.unwrap_or(0) > 0 {
+        return unsupported("num_shared_experts beside the routed ones is not supported");
+    }
+    if config.mlp.kind == MlpKind::Gated {
+        return unsupported("experts with a gated activation_function are not supported");
+    }
+    Ok(MlpExperts {
+        count: raw.opt_usize("num_experts")?.unwrap_or(8),
+        used: raw.opt_usize("moe_top_k")?.unwrap_or(1),
+        every: raw.opt_usize("moe_every_n_layers")?.unwrap_or(1).max(1),
+    })
+}

@@ -2,7 +2,13 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "jina_embeddings_v3",
-    matches: types(&["jina_embeddings_v3"]).or_classes(&["JinaEmbeddingsV3"]),
+    matches: types(&["jina_embeddings_v3", "xlm-roberta"])
+        .or_classes(&["JinaEmbeddingsV3"])
+        .only_if(|raw| {
+            let positions = raw.opt_string("position_embedding_type");
+            let named = !matches!(raw.model_type(), Ok(Some("xlm-roberta")));
+            named || matches!(positions, Ok(Some("rotary")))
+        }),
     config: |raw| {
         let mut config = rotary(encoder(raw, "jina_embeddings_v3")?, |config| {
             rope(raw, config.head_size, 1.0, 20_000.0)

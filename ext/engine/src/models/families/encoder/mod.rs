@@ -25,7 +25,9 @@ mod mobilebert;
 mod modernbert;
 mod modernvbert;
 mod mpnet;
+mod neobert;
 mod nomic;
+mod nomic_moe;
 mod nystromformer;
 mod rembert;
 mod roberta;
@@ -43,9 +45,10 @@ mod xmod;
 use super::*;
 use encoder_shared::*;
 
-/// The first match counts: Jina's configurations also call themselves bert.
+/// The first match counts: Jina's configurations also call themselves bert and xlm-roberta.
 pub const FAMILIES: &[Family<EncoderConfig>] = &[
     jina::FAMILY,
+    jina_v3::FAMILY,
     bert::FAMILY,
     ernie::FAMILY,
     roberta::FAMILY,
@@ -57,13 +60,14 @@ pub const FAMILIES: &[Family<EncoderConfig>] = &[
     albert::FAMILY,
     deberta::FAMILY,
     deberta_v2::FAMILY,
+    nomic_moe::FAMILY,
     nomic::FAMILY,
+    neobert::FAMILY,
     gte::FAMILY,
     modernbert::FAMILY,
     modernvbert::FAMILY,
     eurobert::FAMILY,
     ultrabert::FAMILY,
-    jina_v3::FAMILY,
     roformer::FAMILY,
     megatron_bert::FAMILY,
     rembert::FAMILY,

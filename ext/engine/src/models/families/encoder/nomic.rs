@@ -3,28 +3,7 @@ use super::*;
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "nomic_bert",
     matches: types(&["nomic_bert"]).or_classes(&["NomicBert"]),
-    config: |raw| {
-        refuse(raw, &["prenorm", "use_rms_norm"])?;
-        if raw.opt_usize("moe_every_n_layers")?.unwrap_or(0) > 0 {
-            let reason = "NomicBERT with experts is not supported";
-            return Err(Error::unsupported(raw.file(), reason));
-        }
-        let mut config = rotary(encoder(raw, "nomic_bert")?, |config| {
-            rope(raw, config.head_size, 1.0, 10_000.0)
-        })?;
-        config.mlp.kind = MlpKind::Gated;
-        config.mlp = gated(raw, "activation_function", config.mlp)?;
-        config.heads_on_top.masked_activation = config.mlp.activation;
-        if flag(raw, "rotary_emb_interleaved", false)? {
-            config.relative.interleave();
-        }
-        // Beyond the trained length the frequencies would have to stretch with the text.
-        if raw.has("rotary_scaling_factor") {
-            let trained = raw.opt_usize_in("max_trained_positions", POSITIONS)?;
-            config.max_positions = trained.or(config.max_positions);
-        }
-        Ok(config)
-    },
+    config,
     names: |_| NOMIC,
     gguf: Some(Gguf {
         architecture: "nomic-bert",
@@ -38,3 +17,22 @@ pub const FAMILY: Family<EncoderConfig> = Family {
         names: |_| GGUF_ENCODER,
     }),
 };
+
+pub fn config(raw: &RawConfig) -> Result<EncoderConfig> {
+    refuse(raw, &["prenorm", "use_rms_norm"])?;
+    let mut config = rotary(encoder(raw, "nomic_bert")?, |config| {
+        rope(raw, config.head_size, 1.0, 10_000.0)
+    })?;
+    config.mlp.kind = MlpKind::Gated;
+    config.mlp = gated(raw, "activation_function", config.mlp)?;
+    config.heads_on_top.masked_activation = config.mlp.activation;
+    if flag(raw, "rotary_emb_interleaved", false)? {
+        config.relative.interleave();
+    }
+    // Beyond the trained length the frequencies would have to stretch with the text.
+    if raw.has("rotary_scaling_factor") {
+        let trained = raw.opt_usize_in("max_trained_positions", POSITIONS)?;
+        config.max_positions = trained.or(config.max_positions);
+    }
+    Ok(config)
+}
