@@ -83,7 +83,6 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
     let timestamps: Option<String> = model::setting(ruby, settings, "timestamps")?;
     let condition = model::setting(ruby, settings, "condition_on_previous_text")?;
     let seed = model::setting(ruby, settings, "seed")?;
-    let beams = model::setting(ruby, settings, "num_beams")?;
     let suppressed: Option<Vec<u32>> = model::setting(ruby, settings, "suppress_tokens")?;
     // A missing threshold is not applied.
     let threshold = |name: &str| model::setting(ruby, settings, name);
@@ -107,7 +106,7 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
         no_speech_threshold: threshold("no_speech_threshold")?,
         condition_on_previous_text: condition.unwrap_or(usual.condition_on_previous_text),
         max_new_tokens: model::setting(ruby, settings, "max_new_tokens")?,
-        num_beams: beams.unwrap_or(usual.num_beams),
+        num_beams: model::setting(ruby, settings, "num_beams")?,
         seed: seed.unwrap_or(usual.seed),
     })
 }

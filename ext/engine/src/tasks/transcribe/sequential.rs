@@ -8,7 +8,7 @@ use super::{beams, words};
 use super::{Sound, WhisperParts};
 use crate::models::seq2seq::Memory;
 use crate::{CancelToken, Result};
-use formats::audio::Features;
+use formats::audio::{Audio, Features};
 use formats::text::compression;
 
 /// Seconds that a token for times stands for.
@@ -21,8 +21,10 @@ pub struct Progress {
     pub transcript: Transcript,
     language: Option<String>,
     features: Option<Arc<Features>>,
+    /// The audio itself, of models that read samples.
+    pub audio: Option<Arc<Audio>>,
     /// In frames.
-    seek: usize,
+    pub seek: usize,
     frames: usize,
     /// Whether the audio is longer than a window.
     long: bool,
@@ -43,6 +45,7 @@ impl Progress {
             transcript: Transcript::default(),
             language: None,
             features: None,
+            audio: None,
             seek: 0,
             frames: 0,
             long: false,
@@ -326,8 +329,8 @@ fn with_fallback(
             let seed = settings.seed.wrapping_add(round as u64);
             let decoded = parts.compute(|| {
                 let decoder = parts.model.decoder()?;
-                if temperature == 0.0 && settings.num_beams > 1 {
-                    let width = settings.num_beams;
+                let width = settings.num_beams.unwrap_or(1);
+                if temperature == 0.0 && width > 1 {
                     return beams::decode(decoder, &parts.tokens, &chosen, width, cancel);
                 }
                 window::decode(decoder, &parts.tokens, &chosen, (temperature, seed), cancel)

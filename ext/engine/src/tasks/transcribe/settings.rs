@@ -37,8 +37,8 @@ pub struct TranscribeSettings {
     pub condition_on_previous_text: bool,
     /// Tokens of a window.
     pub max_new_tokens: Option<usize>,
-    /// Texts that are followed at once, at a temperature of 0.
-    pub num_beams: usize,
+    /// Texts that are followed at once, at a temperature of 0; `None`: what the checkpoint says.
+    pub num_beams: Option<usize>,
     pub seed: u64,
 }
 
@@ -57,7 +57,7 @@ impl Default for TranscribeSettings {
             no_speech_threshold: Some(0.6),
             condition_on_previous_text: true,
             max_new_tokens: None,
-            num_beams: 1,
+            num_beams: None,
             seed: 0,
         }
     }
