@@ -138,6 +138,8 @@ RSpec.describe Candle::AudioEmbeddingModel do
           expect(list.map { |entry| entry[:score] }).to eq(list.map { |entry| entry[:score] }.sort.reverse)
         end
         expect(clap.classify_audio(audios.first, record["labels"]).size).to eq(3)
+        pipeline = Candle.pipeline("zero-shot-audio-classification", clap)
+        expect(pipeline.call(audios.first, record["labels"])).to eq(lists.first)
       end
 
       it "is a model like the others" do
@@ -151,7 +153,8 @@ RSpec.describe Candle::AudioEmbeddingModel do
         both = clap.embed([tones, tones], as: :tensor)
         expect(both.shape).to eq([2, 8])
         expect { clap.classify_audio(tones, []) }.to raise_error(Candle::InvalidInputError, /label/)
-        expect { clap.classify_audio(tones, ["a"], template: "x") }.to raise_error(Candle::InvalidInputError, /template/)
+        expect { clap.classify_audio(tones, ["a"], template: "x") }
+          .to raise_error(Candle::InvalidInputError, /template/)
         expect { clap.embed_text(3) }.to raise_error(Candle::InvalidInputError)
       end
     end

@@ -190,13 +190,15 @@ impl Patches {
             )));
         }
         Ok(Self {
-            norm: match modules.has("norm") {
-                true => Some(modules.layer_norm("norm", config.width, EPSILON)?),
-                false => None,
+            norm: if modules.has("norm") {
+                Some(modules.layer_norm("norm", config.width, EPSILON)?)
+            } else {
+                None
             },
-            fusion: match config.fuses {
-                true => Some(Fusion::load(config, modules)?),
-                false => None,
+            fusion: if config.fuses {
+                Some(Fusion::load(config, modules)?)
+            } else {
+                None
             },
             grid: whole.count,
             whole,

@@ -186,9 +186,9 @@ impl Block {
         let (q, k, v) = (heads(&self.query)?, heads(&self.key)?, heads(&self.value)?);
         let scores = product(&q, &k.transpose(2, 3)?)?;
         let scores = elementwise::scale(&scores, 1.0 / (size as f32).sqrt())?;
-        let mut scores = scores.broadcast_add(&self.bias)?;
+        let mut scores = elementwise::add(&scores, &self.bias)?;
         if let Some(mask) = &self.windows.mask {
-            scores = scores.broadcast_add(mask)?;
+            scores = elementwise::add(&scores, mask)?;
         }
         let mixed = product(&kernels::softmax(&scores.contiguous()?)?, &v)?;
         let mixed = mixed.transpose(1, 2)?.contiguous()?;

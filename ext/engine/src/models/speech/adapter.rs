@@ -77,20 +77,19 @@ impl Adapter {
             Layer::load(config, speech.encoder.head_count, &modules)
         });
         Ok(Self {
-            before: match config.feeds_before {
-                true => Some(Feed::load(
-                    &body.at("intermediate_ffn"),
-                    hidden,
-                    Activation::Relu,
-                )?),
-                false => None,
+            before: if config.feeds_before {
+                let modules = body.at("intermediate_ffn");
+                Some(Feed::load(&modules, hidden, Activation::Relu)?)
+            } else {
+                None
             },
-            projection: match width == hidden {
-                true => None,
-                false => Some((
+            projection: if width == hidden {
+                None
+            } else {
+                Some((
                     modules.sized_linear("proj", hidden, width)?,
                     modules.layer_norm("proj_layer_norm", width, epsilon)?,
-                )),
+                ))
             },
             layers: layers.collect::<Result<_>>()?,
             config: config.clone(),

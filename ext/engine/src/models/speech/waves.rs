@@ -77,9 +77,10 @@ impl Waves {
         // Row by row first, since long sums lose digits.
         let mean = |x: &Tensor| x.mean_keepdim(1)?.mean_keepdim(0);
         let wide = x.to_dtype(DType::F32)?;
-        let centred = wide.broadcast_sub(&mean(&wide)?)?;
-        let deviation = (mean(&centred.sqr()?)? + EPSILON)?.sqrt()?;
-        let rows = centred.broadcast_div(&deviation)?.to_dtype(x.dtype())?;
+        let centred = elementwise::subtract(&wide, &mean(&wide)?)?;
+        let variance = mean(&elementwise::multiply(&centred, &centred)?)?;
+        let factor = (variance + EPSILON)?.sqrt()?.recip()?;
+        let rows = elementwise::multiply(&centred, &factor)?.to_dtype(x.dtype())?;
         elementwise::add(&elementwise::multiply(&rows, &self.weight)?, &self.bias)
     }
 }
