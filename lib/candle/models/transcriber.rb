@@ -3,7 +3,8 @@
 Candle::Native.complete(:Transcriber)
 
 module Candle
-  # Speech to text: Whisper in all sizes, Moonshine, and CTC models (wav2vec 2.0, HuBERT, WavLM, wav2vec2-bert, Parakeet).
+  # Speech to text: Whisper in all sizes, Moonshine, and CTC models (wav2vec 2.0, HuBERT, WavLM, wav2vec2-bert,
+  # Parakeet).
   #
   # @example
   #   model = Candle::Transcriber.from_pretrained("spec/fixtures/tiny/speech/whisper")
@@ -84,8 +85,8 @@ module Candle
     #
     # @param audio [String, Pathname, IO, Audio, Array] a path, the bytes of a file, what they can be read from, an
     #   {Audio}, samples with `sample_rate:`, or an Array of these
-    # @param language [String, Symbol, nil] a code or an English name; nil detects it. CTC models take no notice, Moonshine
-    #   takes none but English
+    # @param language [String, Symbol, nil] a code or an English name; nil detects it. CTC models take no notice,
+    #   Moonshine takes none but English
     # @param task [Symbol] `:transcribe`, or `:translate` for English text
     # @param timestamps [Symbol, false] `:segment`, `:word` for times of words too, or false
     # @param sample_rate [Integer, nil] of samples, in Hz
@@ -212,11 +213,14 @@ module Candle
       { language: language && Arguments.label(language, "language"),
         task: Arguments.choice(task, "task", TASKS).to_s,
         timestamps: timestamps ? Arguments.choice(timestamps, "timestamps", TIMESTAMPS).to_s : nil,
-        suppress_tokens: suppressed(given[:suppress_tokens]), temperatures: temperatures(given[:temperature]),
-        **texts(given), **thresholds(given),
+        temperatures: temperatures(given[:temperature]), **tokens(given), **texts(given), **thresholds(given),
         condition_on_previous_text: given[:condition_on_previous_text] ? true : false,
         max_new_tokens: Arguments.count(given[:max_new_tokens], "max_new_tokens"),
         num_beams: beams(given[:num_beams]), seed: given[:seed] && Arguments.integer(given[:seed], "seed") }
+    end
+
+    def tokens(given)
+      { suppress_tokens: suppressed(given[:suppress_tokens]) }
     end
 
     def texts(given)
