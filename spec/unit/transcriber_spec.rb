@@ -231,6 +231,42 @@ RSpec.describe Candle::Transcriber do
     expect { whisper.transcribe(wav, suppress_tokens: 5) }.to raise_error(ArgumentError, /suppress_tokens/)
   end
 
+  %w[whisper moonshine].each do |name|
+    restricted = TinyModels.record("speech/#{name}", "vocabulary.json")
+
+    it "writes nothing but the words of a vocabulary with #{name}, as transformers does" do
+      model = load(name)
+      language = name == "whisper" ? "en" : nil
+      restricted.fetch("cases").each do |expected|
+        audio = File.expand_path("../fixtures/audio/#{expected["audio"]}", __dir__)
+        result = model.transcribe(audio, language: language, vocabulary: restricted["words"],
+                                         num_beams: expected["num_beams"])
+        expect(result.token_ids).to eq(expected["token_ids"]), "#{expected}: #{result.token_ids}"
+        expect(result.text.strip).to eq(expected["text"])
+      end
+      both = model.transcribe([wav, wav], language: language, vocabulary: restricted["words"])
+      expect(both.map(&:text).uniq.size).to eq(1)
+      short = model.transcribe(wav, language: language, vocabulary: ["sun"], max_new_tokens: 3)
+      expect(short.token_ids.size).to be <= 3
+    end
+  end
+
+  it "keeps to a vocabulary in long audio with times" do
+    words = ["the cat", "ant", "a"]
+    result = whisper.transcribe(long, language: "en", temperature: 0, no_speech_threshold: nil, vocabulary: words)
+    expect(result.segments.size).to be > 1
+    whole = /\A(the cat|ant|a)?( (the cat|ant|a))*\z/
+    expect(result.segments.map { |segment| segment[:text].strip.squeeze(" ") }).to all(match(whole))
+  end
+
+  it "refuses what is no vocabulary" do
+    expect { whisper.transcribe(wav, vocabulary: []) }.to raise_error(ArgumentError, /at least one word/)
+    expect { whisper.transcribe(wav, vocabulary: [3]) }.to raise_error(Candle::InvalidInputError, /vocabulary/)
+    expect { whisper.transcribe(wav, vocabulary: [" "]) }.to raise_error(Candle::InvalidInputError, /vocabulary\[0\]/)
+    expect { load("wav2vec2").transcribe(wav, vocabulary: ["a"]) }
+      .to raise_error(Candle::InvalidInputError, /Whisper or Moonshine/)
+  end
+
   it "tells how far it is" do
     seen = []
     whisper.transcribe(long, language: "en", temperature: 0, progress: ->(done, total) { seen << [done, total] })

@@ -83,6 +83,7 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
     let timestamps: Option<String> = model::setting(ruby, settings, "timestamps")?;
     let condition = model::setting(ruby, settings, "condition_on_previous_text")?;
     let seed = model::setting(ruby, settings, "seed")?;
+    let vocabulary: Option<Vec<String>> = model::setting(ruby, settings, "vocabulary")?;
     let suppressed: Option<Vec<u32>> = model::setting(ruby, settings, "suppress_tokens")?;
     // A missing threshold is not applied.
     let threshold = |name: &str| model::setting(ruby, settings, name);
@@ -100,6 +101,7 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
         initial_prompt: model::setting(ruby, settings, "initial_prompt")?,
         hotwords: model::setting(ruby, settings, "hotwords")?,
         suppress_tokens: suppressed.unwrap_or_default(),
+        vocabulary: vocabulary.unwrap_or_default(),
         temperatures: model::setting(ruby, settings, "temperatures")?,
         compression_ratio_threshold: threshold("compression_ratio_threshold")?,
         logprob_threshold: threshold("logprob_threshold")?,

@@ -37,7 +37,7 @@ module Candle
     end
 
     # What a call may say beside its own keywords, and what counts where it does not.
-    OPTIONS = { initial_prompt: nil, hotwords: nil, suppress_tokens: nil, temperature: nil,
+    OPTIONS = { initial_prompt: nil, hotwords: nil, vocabulary: nil, suppress_tokens: nil, temperature: nil,
                 compression_ratio_threshold: 2.4, logprob_threshold: -1.0, no_speech_threshold: 0.6,
                 condition_on_previous_text: true, max_new_tokens: nil, num_beams: nil, seed: nil }.freeze
     # Seconds of what is spoken together, with `vad:`.
@@ -94,7 +94,8 @@ module Candle
     #   seconds that are computed together
     # @param progress [Boolean, #call] true shows a bar on a terminal; a Proc gets `(done, total)` in seconds of audio
     # @param options [Hash] `initial_prompt:` text whose spelling is followed; `hotwords:` text that every window is
-    #   shown, with names that are likely to be spoken; `suppress_tokens:` ids that are not written; `temperature:` a
+    #   shown, with names that are likely to be spoken; `vocabulary:` an Array of words and phrases of which alone a
+    #   text is made, with a space between them; `suppress_tokens:` ids that are not written; `temperature:` a
     #   number or an Array of those to try; `compression_ratio_threshold:`, `logprob_threshold:` and
     #   `no_speech_threshold:` of long audio, nil for none; `condition_on_previous_text:`; `max_new_tokens:` of a
     #   window; `num_beams:` texts that are followed at once where the temperature is 0, nil for the checkpoint's
@@ -220,11 +221,20 @@ module Candle
     end
 
     def tokens(given)
-      { suppress_tokens: suppressed(given[:suppress_tokens]) }
+      { vocabulary: vocabulary(given[:vocabulary]), suppress_tokens: suppressed(given[:suppress_tokens]) }
     end
 
     def texts(given)
       %i[initial_prompt hotwords].to_h { |name| [name, given[name] && TextInput.utf8(given[name], name.to_s)] }
+    end
+
+    def vocabulary(words)
+      return if NilClass === words
+
+      found = TextInput.utf8_all(TextInput.text?(words) ? [words] : words, "vocabulary").map(&:strip).uniq
+      raise ArgumentError, "vocabulary must have at least one word" if found.empty?
+
+      found
     end
 
     def suppressed(ids)

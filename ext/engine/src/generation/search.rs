@@ -116,8 +116,19 @@ impl Search {
     pub fn take(
         &mut self,
         rules: &TokenRules,
+        texts: (u32, &Tokenizer),
+        rows: &[&[f32]],
+    ) -> Result<Piece> {
+        self.take_by(rules, texts, rows, |_, _| ())
+    }
+
+    /// The same where the scores of tokens after a text are `adjusted`. The text is without its start.
+    pub fn take_by(
+        &mut self,
+        rules: &TokenRules,
         (start, tokenizer): (u32, &Tokenizer),
         rows: &[&[f32]],
+        adjusted: impl Fn(&[u32], &mut [f32]),
     ) -> Result<Piece> {
         match self {
             Self::Tokens(run) => {
@@ -125,6 +136,7 @@ impl Search {
                 let choices = run.choices().iter().map(|choice| choice.token);
                 let text: Vec<u32> = [start].into_iter().chain(choices).collect();
                 rules.apply(&text, 1, &mut scores);
+                adjusted(&text[1..], &mut scores);
                 let (_, text) = run.take(&Scores::All(scores), true)?;
                 Ok(Piece {
                     text,
@@ -132,7 +144,7 @@ impl Search {
                 })
             }
             Self::Beams(search) => {
-                let parents = search.advance(rows);
+                let parents = search.advance_by(rows, adjusted);
                 if parents.len() < rows.len() {
                     return Err(Error::Generation(
                         "the model gave no usable logits (all are NaN or forbidden); try dtype: :f32"

@@ -1,5 +1,6 @@
 //! Speech to text: by models that write (Whisper, Moonshine), and by those that label every moment (CTC).
 
+mod allowed;
 mod beams;
 mod labels;
 mod languages;
@@ -13,8 +14,9 @@ mod words;
 mod writer;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::generation;
 use crate::models::speech::config::{SpeechOutput, StemConfig};
 use crate::models::speech::{Blueprint, SpeechModel};
 use crate::{CancelToken, Device, Error, Result};
@@ -30,6 +32,7 @@ use super::seq2seq::GenerationDefaults;
 
 pub use settings::{Segment, Task, Timestamps, TranscribeSettings, Transcript, Word};
 
+use allowed::{Allowed, Beyond};
 use labels::Vocabulary;
 use sequential::Progress;
 use tokens::WhisperTokens;
@@ -81,6 +84,8 @@ pub type NewSegments = Vec<(usize, Vec<Segment>)>;
 pub struct TranscribeModel {
     kind: Kind,
     info: ModelInfo,
+    /// Made for the first call with a vocabulary.
+    words: OnceLock<generation::Vocabulary>,
 }
 
 enum Kind {
@@ -196,7 +201,11 @@ impl TranscribeModel {
                 ));
             }
         };
-        Ok(Self { kind, info })
+        Ok(Self {
+            kind,
+            info,
+            words: OnceLock::new(),
+        })
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -373,6 +382,8 @@ pub struct Transcribing {
     sounds: Vec<Sound>,
     settings: TranscribeSettings,
     progress: Mutex<Vec<Progress>>,
+    /// Made in the first step.
+    allowed: OnceLock<Arc<Allowed>>,
 }
 
 impl Transcribing {
@@ -387,12 +398,19 @@ impl Transcribing {
         if let Kind::Writer(_) = &model.kind {
             writer::check(&settings)?;
         }
+        allowed::check(&settings.vocabulary)?;
+        if let (Kind::Labels(_), false) = (&model.kind, settings.vocabulary.is_empty()) {
+            return Err(Error::InvalidInput(
+                "vocabulary: needs a model that writes tokens: use Whisper or Moonshine".to_owned(),
+            ));
+        }
         let progress = sounds.iter().map(|_| Progress::new()).collect();
         Ok(Self {
             model,
             sounds,
             settings,
             progress: Mutex::new(progress),
+            allowed: OnceLock::new(),
         })
     }
 
@@ -403,13 +421,15 @@ impl Transcribing {
         if progress.iter().all(|one| one.over) {
             return Ok(None);
         }
+        let allowed = self.allowed(cancel)?;
         match &self.model.kind {
             Kind::Whisper(parts) => {
-                sequential::step(parts, &self.sounds, &mut progress, &self.settings, cancel)
-                    .map(Some)
+                let how = (&self.settings, allowed);
+                sequential::step(parts, &self.sounds, &mut progress, how, cancel).map(Some)
             }
             Kind::Writer(parts) => {
-                writer::step(parts, &self.sounds, &mut progress, &self.settings, cancel).map(Some)
+                let how = (&self.settings, allowed.map(Arc::as_ref));
+                writer::step(parts, &self.sounds, &mut progress, how, cancel).map(Some)
             }
             Kind::Labels(parts) => {
                 let Some(at) = progress.iter().position(|one| !one.over) else {
@@ -422,6 +442,35 @@ impl Transcribing {
                 Ok(Some(vec![(at, segments)]))
             }
         }
+    }
+
+    /// What texts are made of, where the call gives words.
+    fn allowed(&self, cancel: &CancelToken) -> Result<Option<&Arc<Allowed>>> {
+        let words = &self.settings.vocabulary;
+        if words.is_empty() {
+            return Ok(None);
+        }
+        if let Some(made) = self.allowed.get() {
+            return Ok(Some(made));
+        }
+        let (tokenizer, ends, beyond) = match &self.model.kind {
+            Kind::Whisper(parts) => {
+                let tokens = &parts.tokens;
+                let beyond = Beyond {
+                    first: tokens.first_beyond_text,
+                    first_time: tokens.first_timestamp,
+                };
+                (&parts.tokenizer, vec![tokens.end], beyond)
+            }
+            Kind::Writer(parts) => {
+                let ends = parts.defaults.rules.end_ids.clone();
+                (&parts.tokenizer, ends, Beyond::NONE)
+            }
+            Kind::Labels(_) => return Ok(None),
+        };
+        let vocabulary = (&self.model.words, tokenizer);
+        let made = Allowed::new(words, vocabulary, ends, beyond, cancel)?;
+        Ok(Some(self.allowed.get_or_init(|| Arc::new(made))))
     }
 
     /// How many seconds of the audios are written, and how many there are, as far as they have been decoded.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::allowed::Allowed;
 use super::settings::{Segment, Timestamps, TranscribeSettings, Transcript};
 use super::window::{self, Decoded, Window};
 use super::{beams, words};
@@ -126,7 +127,7 @@ pub fn step(
     parts: &WhisperParts,
     sounds: &[Sound],
     progress: &mut [Progress],
-    settings: &TranscribeSettings,
+    (settings, allowed): (&TranscribeSettings, Option<&Arc<Allowed>>),
     cancel: &CancelToken,
 ) -> Result<Vec<(usize, Vec<Segment>)>> {
     let active: Vec<usize> = (0..progress.len())
@@ -150,7 +151,7 @@ pub fn step(
         if progress[at].language.is_none() {
             progress[at].language = Some(detect(parts, &memory, cancel)?.0);
         }
-        windows.push(prompted(parts, &progress[at], memory, settings)?);
+        windows.push(prompted(parts, &progress[at], memory, (settings, allowed))?);
     }
     let decoded = with_fallback(parts, &active, progress, &windows, settings, cancel)?;
     let first = parts.tokens.first_timestamp;
@@ -202,6 +203,7 @@ fn without_silence(
         memory: memory.ok_or_else(missing)?,
         timestamps: window.timestamps,
         suppressed: window.suppressed.clone(),
+        allowed: window.allowed.clone(),
         most: window.most,
     })
 }
@@ -251,7 +253,7 @@ fn prompted(
     parts: &WhisperParts,
     progress: &Progress,
     memory: Memory,
-    settings: &TranscribeSettings,
+    (settings, allowed): (&TranscribeSettings, Option<&Arc<Allowed>>),
 ) -> Result<Window> {
     let tokens = &parts.tokens;
     // Long audio goes on where the last time of a window says.
@@ -283,6 +285,7 @@ fn prompted(
         memory,
         timestamps,
         suppressed: settings.suppress_tokens.as_slice().into(),
+        allowed: allowed.cloned(),
         most,
     })
 }

@@ -28,6 +28,8 @@ pub struct TranscribeSettings {
     pub hotwords: Option<String>,
     /// Tokens that are not written, beside those of the checkpoint.
     pub suppress_tokens: Vec<u32>,
+    /// Words and phrases that texts are made of alone; any where there are none.
+    pub vocabulary: Vec<String>,
     /// One after the other, until a window is good enough; `None`: 0, and more for long audio.
     pub temperatures: Option<Vec<f32>>,
     pub compression_ratio_threshold: Option<f32>,
@@ -51,6 +53,7 @@ impl Default for TranscribeSettings {
             initial_prompt: None,
             hotwords: None,
             suppress_tokens: Vec::new(),
+            vocabulary: Vec::new(),
             temperatures: None,
             compression_ratio_threshold: Some(2.4),
             logprob_threshold: Some(-1.0),

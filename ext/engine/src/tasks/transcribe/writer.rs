@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::allowed::Allowed;
 use super::sequential::Progress;
 use super::settings::{Segment, Task, Timestamps, TranscribeSettings};
 use super::{compute, NewSegments, Sound, BATCH};
@@ -83,7 +84,7 @@ pub fn step(
     parts: &WriterParts,
     sounds: &[Sound],
     progress: &mut [Progress],
-    settings: &TranscribeSettings,
+    (settings, allowed): (&TranscribeSettings, Option<&Allowed>),
     cancel: &CancelToken,
 ) -> Result<NewSegments> {
     let rate = parts.extractor.rate() as usize;
@@ -115,7 +116,7 @@ pub fn step(
     } else {
         compute(&parts.device, || {
             let memories = parts.model.memories(&inputs, cancel)?;
-            write(parts, &memories, settings, cancel)
+            write(parts, &memories, (settings, allowed), cancel)
         })?
     };
     let mut found: Vec<Option<Written>> = active.iter().map(|_| None).collect();
@@ -219,7 +220,7 @@ impl WriterParts {
 fn write(
     parts: &WriterParts,
     memories: &[Memory],
-    settings: &TranscribeSettings,
+    (settings, allowed): (&TranscribeSettings, Option<&Allowed>),
     cancel: &CancelToken,
 ) -> Result<Vec<Written>> {
     let settings = parts.settings(settings);
@@ -265,9 +266,16 @@ fn write(
         let chunks = rows.chunks(settings.num_beams);
         for ((run, cache), rows) in running.iter_mut().zip(caches).zip(chunks) {
             let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
-            let piece = run
-                .search
-                .take(&settings.rules, (start, tokenizer), &rows)?;
+            let piece = run.search.take_by(
+                &settings.rules,
+                (start, tokenizer),
+                &rows,
+                |written, scores| {
+                    if let Some(allowed) = allowed {
+                        allowed.apply(written, false, scores);
+                    }
+                },
+            )?;
             let parents: Vec<u32> = piece.parents.iter().map(|&parent| parent as u32).collect();
             run.cache = cache.of(&parents)?;
         }
