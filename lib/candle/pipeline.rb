@@ -20,6 +20,7 @@ module Candle
   # | `object-detection` | images, `threshold:` | `[{label:, score:, box: {xmin:, ymin:, xmax:, ymax:}}]` |
   # | `image-feature-extraction` | images | a vector |
   # | `audio-classification` | audio, `top_k:` | `[{label:, score:}]` |
+  # | `zero-shot-audio-classification` | audio and labels | `[{label:, score:}]` |
   # | `audio-feature-extraction` | audio | a vector |
   # | `automatic-speech-recognition` | audio | `{text:}` |
   # | `image-to-text` | images | `[{generated_text:}]` |
@@ -37,17 +38,20 @@ module Candle
       "zero-shot-image-classification" => :clip, "image-feature-extraction" => :image_embedding,
       "image-to-text" => :vlm, "object-detection" => :object_detector,
       "audio-classification" => :audio_classifier, "audio-feature-extraction" => :audio_embedding,
-      "automatic-speech-recognition" => :speech
+      "zero-shot-audio-classification" => :audio_embedding, "automatic-speech-recognition" => :speech
     }.freeze
 
     # How the parts of an entity are named.
     ENTITY = { entity_group: :label, score: :confidence, word: :text, start: :start, end: :end }.freeze
     # What runs the models of each kind, where it isn't `embed` alone.
-    RUNS = { reranker: :ranked, classifier: :labels, zero_shot: :zero_shot, ner: :entities, masked_lm: :filled,
-             question_answering: :answered, gliner: :extracted,
+    RUNS = { reranker: :ranked, classifier: :labels, zero_shot: :zero_shot, zero_shot_audio: :audio_labels,
+             ner: :entities, masked_lm: :filled, question_answering: :answered, gliner: :extracted,
              llm: :generated, seq2seq: :rewritten, image_classifier: :image_labels, clip: :image_labels,
              object_detector: :things, vlm: :described, audio_classifier: :image_labels, speech: :spoken }.freeze
-    private_constant :ENTITY, :RUNS
+    # Tasks that models do beside their own.
+    ZERO_SHOT = { "zero-shot-classification" => :zero_shot,
+                  "zero-shot-audio-classification" => :zero_shot_audio }.freeze
+    private_constant :ENTITY, :RUNS, :ZERO_SHOT
 
     # @return [String] one of the keys of {TASKS}
     attr_reader :task
@@ -68,7 +72,7 @@ module Candle
     # @param options [Hash] as the model's method takes them
     # @return [Object] see above
     def call(*inputs, **options)
-      kind = task == "zero-shot-classification" ? :zero_shot : TASKS.fetch(task)
+      kind = ZERO_SHOT.fetch(task) { TASKS.fetch(task) }
       RUNS.key?(kind) ? method(RUNS[kind]).call(*inputs, **options) : model.embed(*inputs, **options)
     end
 
@@ -200,6 +204,8 @@ module Candle
     end
 
     def things(...) = model.detect(...)
+
+    def audio_labels(...) = model.classify_audio(...)
 
     def image_labels(*inputs, **options)
       model.is_a?(CLIP) ? model.classify_image(*inputs, **options) : model.classify(*inputs, **options)

@@ -48,7 +48,11 @@ RSpec.describe "A model that computes what is no number" do
     [:LLM, "decoders/llama", "model.norm.weight", no_word, ->(model) { model.generate("the", **short) }],
     [:Seq2Seq, "seq2seq/t5", "decoder.final_layer_norm.weight", no_word, ->(model) { model.generate("a", **short) }],
     [:AudioClassifier, "speech/wav2vec2-classifier", "classifier.bias", told, ->(model) { model.classify(tones) }],
+    [:AudioClassifier, "speech/ast-classifier", "classifier.dense.bias", told, ->(model) { model.classify(tones) }],
     [:AudioEmbeddingModel, "speech/hubert-embedding", "encoder.layer_norm.bias", told, ->(it) { it.embed(tones) }],
+    [:AudioEmbeddingModel, "speech/clap", "audio_projection.linear2.bias", told, ->(it) { it.embed(tones) }],
+    [:AudioEmbeddingModel, "speech/clap", "text_projection.linear2.bias", told, ->(it) { it.embed_text("fox") }],
+    [:Transcriber, "speech/moonshine", "model.decoder.norm.weight", no_word, ->(it) { it.transcribe(tones) }],
     [:VoiceActivityDetector, "speech/silero", "final_conv.bias", told, ->(model) { model.detect(tones) }],
     [:Transcriber, "speech/whisper", "model.decoder.layer_norm.bias", no_word, ->(model) { model.transcribe(tones) }],
     [:VLM, "llava", "language_model.model.norm.weight", no_word, ->(model) { model.ask(photo, "fox", **short) }]

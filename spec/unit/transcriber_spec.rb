@@ -1,8 +1,10 @@
 # frozen_string_literal: true
 
+require "fileutils"
 require "json"
 require "stringio"
 require "timeout"
+require "tmpdir"
 
 RSpec.describe Candle::Transcriber do
   folder = File.expand_path("../fixtures/tiny/speech", __dir__)
@@ -90,7 +92,8 @@ RSpec.describe Candle::Transcriber do
     end
   end
 
-  %w[wav2vec2 wav2vec2-stable hubert wavlm wav2vec2-bert wav2vec2-bert-sines parakeet].each do |name|
+  %w[wav2vec2 wav2vec2-stable wav2vec2-adapter hubert wavlm wavlm-adapter wav2vec2-bert wav2vec2-bert-sines
+     wav2vec2-bert-rotary wav2vec2-bert-adapter wav2vec2-bert-masked parakeet].each do |name|
     reference = expected(folder, name)
 
     it "labels as #{name} does in transformers" do
@@ -98,6 +101,93 @@ RSpec.describe Candle::Transcriber do
       expect(result.token_ids).to eq(reference["token_ids"])
       expect(result.text).to eq(reference["text"])
       expect([result.language, result.duration]).to eq([nil, 0.8])
+    end
+  end
+
+  %w[moonshine moonshine-wide].each do |name|
+    describe name do
+      reference = expected(folder, name)
+      let(:model) { load(name) }
+
+      it "writes what transformers generates" do
+        reference["cases"].each do |expected|
+          audio = File.expand_path("../fixtures/audio/#{expected["audio"]}", __dir__)
+          call = expected["call"].transform_keys(&:to_sym)
+          result = model.transcribe(audio, **call)
+          expect(result.token_ids).to eq(expected["token_ids"]), "#{expected["audio"]} #{call}: #{result.token_ids}"
+          expect(result.text).to eq(expected["text"])
+        end
+      end
+
+      it "writes several audios at once as it writes each" do
+        [1, 3].each do |width|
+          both = model.transcribe([wav, long, wav], num_beams: width)
+          expect(both).to eq([wav, long, wav].map { |audio| model.transcribe(audio, num_beams: width) })
+        end
+      end
+    end
+  end
+
+  describe "Moonshine" do
+    let(:model) { load("moonshine") }
+    let(:minute) { Candle::Audio.open(long).samples(as: :array).cycle.first(70 * 16_000) }
+
+    it "reads long audio in windows of half a minute" do
+      seen = []
+      counts = []
+      result = model.transcribe(minute, sample_rate: 16_000, progress: ->(*pair) { counts << pair }) do |segment|
+        seen << segment
+      end
+      expect(seen).to eq(result.segments)
+      expect(counts.last).to eq([70, 70])
+      times = result.segments.map { |segment| segment.values_at(:start, :end) }
+      expect(times.map { |from, to| to - from }).to all(be <= 30)
+      expect(times.size).to be >= 3
+      expect(times.each_cons(2).map { |a, b| b.first - a.last }).to all(eq(0))
+      first = minute.first((times.first.last * 16_000).round)
+      expect(result.segments.first[:text]).to eq(model.transcribe(first, sample_rate: 16_000).text)
+      expect(result.token_ids).to eq(result.segments.flat_map { |segment| segment[:tokens] })
+    end
+
+    it "samples, suppresses tokens, and says how likely they are" do
+      plain = model.transcribe(long)
+      expect(plain.segments.first[:avg_logprob]).to be < 0
+      expect(model.transcribe(long, suppress_tokens: [plain.token_ids.first]).token_ids)
+        .not_to include(plain.token_ids.first)
+      sampled = ->(seed) { model.transcribe(long, temperature: 1.0, seed: seed).token_ids }
+      expect(sampled.call(3)).to eq(sampled.call(3))
+      expect((1..5).map(&sampled).uniq.size).to be > 1
+      expect(model.transcribe([0.0] * 100, sample_rate: 16_000).to_h).to include(text: "", segments: [])
+    end
+
+    it "refuses what it does not have" do
+      { { timestamps: :word } => /times of words/, { task: :translate } => /does not translate/,
+        { language: "de" } => /language/, { initial_prompt: "a" } => /initial_prompt/, { hotwords: "a" } => /hotwords/,
+        { temperature: [0, 1] } => /one temperature/,
+        { num_beams: 2, temperature: 1 } => /temperature above 0/ }.each do |call, message|
+        expect { model.transcribe(wav, **call) }.to raise_error(Candle::InvalidInputError, message)
+      end
+      expect(model.transcribe(wav, language: "en").text).to eq(model.transcribe(wav).text)
+      expect { model.detect_language(wav) }.to raise_error(Candle::InvalidInputError, /languages/)
+      expect(model.languages).to eq([])
+      expect(Candle::ModelKind.of(model.model_id)).to eq(:speech)
+      expect(model.warm_up).to be(model)
+    end
+
+    it "says what is wrong with a checkpoint" do
+      changed = lambda do |settings|
+        Dir.mktmpdir do |directory|
+          FileUtils.cp_r(File.join(TinyModels.path("speech/moonshine"), "."), directory)
+          config = TinyModels.record("speech/moonshine", "config.json").merge(settings)
+          File.write(File.join(directory, "config.json"), JSON.generate(config))
+          described_class.from_pretrained(directory, device: "cpu")
+        end
+      end
+      expect { changed.call("encoder_num_key_value_heads" => 1) }
+        .to raise_error(Candle::UnsupportedModelError, /encoder_num_key_value_heads/)
+      expect { changed.call("rope_parameters" => { "rope_type" => "dynamic", "factor" => 2.0 }) }
+        .to raise_error(Candle::UnsupportedModelError, /dynamic/)
+      expect { changed.call("hidden_size" => 24) }.to raise_error(Candle::CorruptModelError)
     end
   end
 
@@ -139,6 +229,42 @@ RSpec.describe Candle::Transcriber do
     expect(prompted).not_to eq(plain)
     expect { whisper.transcribe(wav, suppress_tokens: [-1]) }.to raise_error(ArgumentError, /suppress_tokens\[0\]/)
     expect { whisper.transcribe(wav, suppress_tokens: 5) }.to raise_error(ArgumentError, /suppress_tokens/)
+  end
+
+  %w[whisper moonshine].each do |name|
+    restricted = TinyModels.record("speech/#{name}", "vocabulary.json")
+
+    it "writes nothing but the words of a vocabulary with #{name}, as transformers does" do
+      model = load(name)
+      language = name == "whisper" ? "en" : nil
+      restricted.fetch("cases").each do |expected|
+        audio = File.expand_path("../fixtures/audio/#{expected["audio"]}", __dir__)
+        result = model.transcribe(audio, language: language, vocabulary: restricted["words"],
+                                         num_beams: expected["num_beams"])
+        expect(result.token_ids).to eq(expected["token_ids"]), "#{expected}: #{result.token_ids}"
+        expect(result.text.strip).to eq(expected["text"])
+      end
+      both = model.transcribe([wav, wav], language: language, vocabulary: restricted["words"])
+      expect(both.map(&:text).uniq.size).to eq(1)
+      short = model.transcribe(wav, language: language, vocabulary: ["sun"], max_new_tokens: 3)
+      expect(short.token_ids.size).to be <= 3
+    end
+  end
+
+  it "keeps to a vocabulary in long audio with times" do
+    words = ["the cat", "ant", "a"]
+    result = whisper.transcribe(long, language: "en", temperature: 0, no_speech_threshold: nil, vocabulary: words)
+    expect(result.segments.size).to be > 1
+    whole = /\A(the cat|ant|a)?( (the cat|ant|a))*\z/
+    expect(result.segments.map { |segment| segment[:text].strip.squeeze(" ") }).to all(match(whole))
+  end
+
+  it "refuses what is no vocabulary" do
+    expect { whisper.transcribe(wav, vocabulary: []) }.to raise_error(ArgumentError, /at least one word/)
+    expect { whisper.transcribe(wav, vocabulary: [3]) }.to raise_error(Candle::InvalidInputError, /vocabulary/)
+    expect { whisper.transcribe(wav, vocabulary: [" "]) }.to raise_error(Candle::InvalidInputError, /vocabulary\[0\]/)
+    expect { load("wav2vec2").transcribe(wav, vocabulary: ["a"]) }
+      .to raise_error(Candle::InvalidInputError, /Whisper or Moonshine/)
   end
 
   it "tells how far it is" do

@@ -83,7 +83,7 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
     let timestamps: Option<String> = model::setting(ruby, settings, "timestamps")?;
     let condition = model::setting(ruby, settings, "condition_on_previous_text")?;
     let seed = model::setting(ruby, settings, "seed")?;
-    let beams = model::setting(ruby, settings, "num_beams")?;
+    let vocabulary: Option<Vec<String>> = model::setting(ruby, settings, "vocabulary")?;
     let suppressed: Option<Vec<u32>> = model::setting(ruby, settings, "suppress_tokens")?;
     // A missing threshold is not applied.
     let threshold = |name: &str| model::setting(ruby, settings, name);
@@ -101,13 +101,14 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
         initial_prompt: model::setting(ruby, settings, "initial_prompt")?,
         hotwords: model::setting(ruby, settings, "hotwords")?,
         suppress_tokens: suppressed.unwrap_or_default(),
+        vocabulary: vocabulary.unwrap_or_default(),
         temperatures: model::setting(ruby, settings, "temperatures")?,
         compression_ratio_threshold: threshold("compression_ratio_threshold")?,
         logprob_threshold: threshold("logprob_threshold")?,
         no_speech_threshold: threshold("no_speech_threshold")?,
         condition_on_previous_text: condition.unwrap_or(usual.condition_on_previous_text),
         max_new_tokens: model::setting(ruby, settings, "max_new_tokens")?,
-        num_beams: beams.unwrap_or(usual.num_beams),
+        num_beams: model::setting(ruby, settings, "num_beams")?,
         seed: seed.unwrap_or(usual.seed),
     })
 }

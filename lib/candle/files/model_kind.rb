@@ -37,15 +37,15 @@ module Candle
 
     # What the end of an architecture's name means; a sequence head is looked at more closely.
     HEADS = {
-      /\A(Wav2Vec2(Bert)?|Hubert|WavLM)ForSequenceClassification\z/ => :audio_classifier,
-      /\A(Wav2Vec2(Bert)?|Hubert|WavLM)Model\z/ => :audio_embedding,
+      /\A(Wav2Vec2(Bert)?|Hubert|WavLM)ForSequenceClassification\z|\AASTForAudioClassification\z/ => :audio_classifier,
+      /\A(Wav2Vec2(Bert)?|Hubert|WavLM|AST|Clap)Model(WithProjection)?\z/ => :audio_embedding,
       /ForSequenceClassification\z/ => :sequence, /ForTokenClassification\z/ => :ner, /ForMaskedLM\z/ => :masked_lm,
       /ForQuestionAnswering(Simple)?\z/ => :question_answering,
       /\A(CLIP|Siglip2?)Model\z/ => :clip, /ForImageClassification\z/ => :image_classifier,
       /ForObjectDetection\z/ => :object_detector, /ForSemanticSegmentation\z/ => :image_segmenter,
       /\A(ViT|Dinov2(WithRegisters)?|ResNet|ConvNext(V2)?)Model\z/ => :image_embedding,
       /\A(HF_ColBERT|Col(Pali|Qwen2)ForRetrieval)\z/ => :late_interaction,
-      /(ForCausalLM|LMHeadModel)\z/ => :llm, /\AWhisperForConditionalGeneration\z|ForCTC\z/ => :speech,
+      /(ForCausalLM|LMHeadModel)\z/ => :llm, /\A(Whisper|Moonshine)ForConditionalGeneration\z|ForCTC\z/ => :speech,
       /(ForConditionalGeneration|MTModel|MarianModel)\z/ => :conditional, /Model\z/ => :embedding
     }.freeze
 

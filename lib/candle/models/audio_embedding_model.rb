@@ -5,7 +5,8 @@ Candle::Native.complete(:AudioEmbeddingModel)
 require "candle/tensor"
 
 module Candle
-  # Audio to vectors, by wav2vec 2.0, HuBERT, WavLM or wav2vec2-bert: the mean of the encoder's states.
+  # Audio to vectors: by wav2vec 2.0, HuBERT, WavLM or wav2vec2-bert as the mean of the encoder's states, by an audio
+  # spectrogram transformer as its pooled state, by CLAP in one space with texts.
   #
   # @example
   #   model = Candle::AudioEmbeddingModel.from_pretrained("spec/fixtures/tiny/speech/hubert-embedding")
@@ -37,6 +38,47 @@ module Candle
       form = Arguments.choice(as, "as", FORMS)
       vectors = _embed(audios, normalize ? true : false, form.to_s, Progress.for(progress))
       single && form != :tensor ? vectors.first : vectors
+    end
+
+    # Texts to vectors of the same space, by CLAP.
+    #
+    # @example
+    #   model = Candle::AudioEmbeddingModel.from_pretrained("spec/fixtures/tiny/speech/clap")
+    #   model.embed_text(["a dog", "rain"], as: :tensor).shape # => [2, 8]
+    #
+    # @param input [String, Array<String>] cut at the model's length
+    # @param normalize [Boolean] whether vectors get length 1
+    # @param as [Symbol] as {EmbeddingModel#embed} takes it
+    # @return [Array<Float>, Array<Array<Float>>, Tensor, String, Array<String>] one vector for a String, one per text
+    #   for an Array
+    # @raise [InvalidInputError] for what isn't a text, naming its index, and for a model that reads audio alone
+    def embed_text(input, normalize: true, as: :array)
+      texts, single = Arguments.texts(input)
+      form = Arguments.choice(as, "as", FORMS)
+      vectors = _embed_texts(texts, normalize ? true : false, form.to_s)
+      single && form != :tensor ? vectors.first : vectors
+    end
+
+    # Judges which text fits an audio, by CLAP.
+    #
+    # @example
+    #   model = Candle::AudioEmbeddingModel.from_pretrained("spec/fixtures/tiny/speech/clap")
+    #   found = model.classify_audio("spec/fixtures/audio/tones.wav", %w[dog rain])
+    #   found.sum { |entry| entry[:score] }.round(5) # => 1.0
+    #
+    # @param input [String, Pathname, IO, Audio, Array] an audio or several, as {#embed} takes them
+    # @param labels [Array<String>]
+    # @param template [String] with `{}` where the label goes
+    # @param sample_rate [Integer, nil] of samples, in Hz
+    # @return [Array<Hash>, Array<Array<Hash>>] `{label:, score:}`, best first: softmax over the labels. One list for an
+    #   audio, one per audio for an Array
+    # @raise [InvalidInputError] for no labels, for a template without `{}`, and for a model that reads audio alone
+    def classify_audio(input, labels, template: "This is a sound of {}.", sample_rate: nil)
+      audios, single = Audio.inputs(input, sample_rate: sample_rate)
+      labels = TextInput.utf8_all(TextInput.text?(labels) ? [labels] : labels, "labels")
+      rows = _match_texts(audios, Arguments.filled(labels, TextInput.utf8(template, "template"), "template"))
+      lists = rows.map { |row| Arguments.ranked(labels, row) }
+      single ? lists.first : lists
     end
 
     # @return [Integer] how many components a vector has

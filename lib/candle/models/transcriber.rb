@@ -3,7 +3,8 @@
 Candle::Native.complete(:Transcriber)
 
 module Candle
-  # Speech to text: Whisper in all sizes, and CTC models (wav2vec 2.0, HuBERT, WavLM, wav2vec2-bert, Parakeet).
+  # Speech to text: Whisper in all sizes, Moonshine, and CTC models (wav2vec 2.0, HuBERT, WavLM, wav2vec2-bert,
+  # Parakeet).
   #
   # @example
   #   model = Candle::Transcriber.from_pretrained("spec/fixtures/tiny/speech/whisper")
@@ -36,9 +37,9 @@ module Candle
     end
 
     # What a call may say beside its own keywords, and what counts where it does not.
-    OPTIONS = { initial_prompt: nil, hotwords: nil, suppress_tokens: nil, temperature: nil,
+    OPTIONS = { initial_prompt: nil, hotwords: nil, vocabulary: nil, suppress_tokens: nil, temperature: nil,
                 compression_ratio_threshold: 2.4, logprob_threshold: -1.0, no_speech_threshold: 0.6,
-                condition_on_previous_text: true, max_new_tokens: nil, num_beams: 1, seed: nil }.freeze
+                condition_on_previous_text: true, max_new_tokens: nil, num_beams: nil, seed: nil }.freeze
     # Seconds of what is spoken together, with `vad:`.
     LONGEST = 30.0
     MOST_BEAMS = 64
@@ -84,7 +85,8 @@ module Candle
     #
     # @param audio [String, Pathname, IO, Audio, Array] a path, the bytes of a file, what they can be read from, an
     #   {Audio}, samples with `sample_rate:`, or an Array of these
-    # @param language [String, Symbol, nil] a code or an English name; nil detects it. CTC models take no notice
+    # @param language [String, Symbol, nil] a code or an English name; nil detects it. CTC models take no notice,
+    #   Moonshine takes none but English
     # @param task [Symbol] `:transcribe`, or `:translate` for English text
     # @param timestamps [Symbol, false] `:segment`, `:word` for times of words too, or false
     # @param sample_rate [Integer, nil] of samples, in Hz
@@ -92,10 +94,12 @@ module Candle
     #   seconds that are computed together
     # @param progress [Boolean, #call] true shows a bar on a terminal; a Proc gets `(done, total)` in seconds of audio
     # @param options [Hash] `initial_prompt:` text whose spelling is followed; `hotwords:` text that every window is
-    #   shown, with names that are likely to be spoken; `suppress_tokens:` ids that are not written; `temperature:` a
+    #   shown, with names that are likely to be spoken; `vocabulary:` an Array of words and phrases of which alone a
+    #   text is made, with a space between them; `suppress_tokens:` ids that are not written; `temperature:` a
     #   number or an Array of those to try; `compression_ratio_threshold:`, `logprob_threshold:` and
     #   `no_speech_threshold:` of long audio, nil for none; `condition_on_previous_text:`; `max_new_tokens:` of a
-    #   window; `num_beams:` texts that are followed at once where the temperature is 0; `seed:`
+    #   window; `num_beams:` texts that are followed at once where the temperature is 0, nil for the checkpoint's
+    #   number; `seed:`
     # @yieldparam segment [Hash] as in {Transcription#segments}, as soon as it is written; with `vad:` at the end
     # @return [Transcription, Array<Transcription>] one for an audio, one per audio for an Array
     # @raise [InvalidInputError] for what isn't audio, and for a language that the model does not know
@@ -210,15 +214,27 @@ module Candle
       { language: language && Arguments.label(language, "language"),
         task: Arguments.choice(task, "task", TASKS).to_s,
         timestamps: timestamps ? Arguments.choice(timestamps, "timestamps", TIMESTAMPS).to_s : nil,
-        suppress_tokens: suppressed(given[:suppress_tokens]), temperatures: temperatures(given[:temperature]),
-        **texts(given), **thresholds(given),
+        temperatures: temperatures(given[:temperature]), **tokens(given), **texts(given), **thresholds(given),
         condition_on_previous_text: given[:condition_on_previous_text] ? true : false,
         max_new_tokens: Arguments.count(given[:max_new_tokens], "max_new_tokens"),
         num_beams: beams(given[:num_beams]), seed: given[:seed] && Arguments.integer(given[:seed], "seed") }
     end
 
+    def tokens(given)
+      { vocabulary: vocabulary(given[:vocabulary]), suppress_tokens: suppressed(given[:suppress_tokens]) }
+    end
+
     def texts(given)
       %i[initial_prompt hotwords].to_h { |name| [name, given[name] && TextInput.utf8(given[name], name.to_s)] }
+    end
+
+    def vocabulary(words)
+      return if NilClass === words
+
+      found = TextInput.utf8_all(TextInput.text?(words) ? [words] : words, "vocabulary").map(&:strip).uniq
+      raise ArgumentError, "vocabulary must have at least one word" if found.empty?
+
+      found
     end
 
     def suppressed(ids)
@@ -235,6 +251,8 @@ module Candle
     end
 
     def beams(value)
+      return if NilClass === value
+
       count = Arguments.integer(value, "num_beams")
       return count if count.between?(1, MOST_BEAMS)
 

@@ -13,6 +13,7 @@ pub mod run;
 pub mod sampler;
 mod schema;
 pub mod scores;
+mod search;
 pub mod stop;
 
 pub use beams::{BeamSearch, BeamSettings, EarlyStopping};
@@ -25,4 +26,5 @@ pub use run::{FinishReason, Run, Timings};
 pub use sampler::{Choice, Sampler};
 pub use schema::WhiteSpace;
 pub use scores::Scores;
+pub use search::{Piece, Search, SearchSettings};
 pub use stop::{StopMatcher, StopOutcome};

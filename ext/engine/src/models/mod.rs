@@ -7,6 +7,7 @@ pub mod detection;
 pub mod encoder;
 pub mod families;
 pub mod heads;
+pub mod htsat;
 mod identity;
 pub mod modules;
 pub mod parameters;

@@ -3,6 +3,7 @@
 use candle_core::Tensor;
 
 use super::inventory::Inventory;
+use super::joined::joined;
 use super::linear::{Epilogue, Linear};
 use crate::{Error, Result};
 use kernels::Activation;
@@ -134,25 +135,10 @@ impl Conv1d {
     }
 }
 
-fn joined(mut parts: Vec<Tensor>, dimension: usize) -> Result<Tensor> {
-    if parts.len() == 1 {
-        return Ok(parts.remove(0).contiguous()?);
-    }
-    Ok(Tensor::cat(&parts, dimension)?.contiguous()?)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::joined::testing::{close, numbers};
     use super::*;
-    use candle_core::Device;
-
-    fn numbers(shape: &[usize], seed: usize) -> Tensor {
-        let count: usize = shape.iter().product();
-        let values: Vec<f32> = (0..count)
-            .map(|at| ((at * 37 + seed * 11) % 23) as f32 / 23.0 - 0.5)
-            .collect();
-        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
-    }
 
     #[test]
     fn windows_and_products_equal_the_convolution() {
@@ -172,13 +158,8 @@ mod tests {
             let wanted = wanted.conv1d(&weight, padding, stride, 1, groups).unwrap();
             let wanted = wanted.squeeze(0).unwrap().t().unwrap();
             let wanted = wanted.broadcast_add(&bias).unwrap();
-            assert_eq!(found.dims(), wanted.dims());
             assert_eq!(found.dim(0).unwrap(), ours.frames(frames));
-            let found: Vec<Vec<f32>> = found.to_vec2().unwrap();
-            let wanted: Vec<Vec<f32>> = wanted.to_vec2().unwrap();
-            for (a, b) in found.iter().flatten().zip(wanted.iter().flatten()) {
-                assert!((a - b).abs() < 1e-5, "{a} {b}");
-            }
+            close(&found, &wanted);
         }
     }
 }

@@ -5,6 +5,7 @@ use candle_core::{DType, Tensor};
 use super::elementwise;
 use super::feature_map::{FeatureMap, Window};
 use super::inventory::Inventory;
+use super::joined::joined;
 use super::linear::{Epilogue, Linear};
 use crate::{Error, Result};
 use kernels::Activation;
@@ -237,33 +238,10 @@ fn folded(
     Ok((scaled.to_dtype(dtype)?, Some(shift.to_dtype(dtype)?)))
 }
 
-fn joined(mut parts: Vec<Tensor>, dimension: usize) -> Result<Tensor> {
-    if parts.len() == 1 {
-        return Ok(parts.remove(0));
-    }
-    Ok(Tensor::cat(&parts, dimension)?.contiguous()?)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::joined::testing::{close, numbers};
     use super::*;
-    use candle_core::Device;
-
-    fn numbers(shape: &[usize], seed: usize) -> Tensor {
-        let count: usize = shape.iter().product();
-        let values: Vec<f32> = (0..count)
-            .map(|at| ((at * 37 + seed * 11) % 23) as f32 / 23.0 - 0.5)
-            .collect();
-        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
-    }
-
-    fn close(a: &Tensor, b: &Tensor) {
-        assert_eq!(a.dims(), b.dims());
-        let (a, b): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (a.to_vec2().unwrap(), b.to_vec2().unwrap());
-        for (a, b) in a.iter().flatten().zip(b.iter().flatten()) {
-            assert!((a - b).abs() < 1e-5, "{a} {b}");
-        }
-    }
 
     /// [places, channels] of [1, channels, height, width].
     fn rows(map: &Tensor) -> Tensor {

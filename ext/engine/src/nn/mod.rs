@@ -9,6 +9,7 @@ pub mod feature_map;
 mod head_matrices;
 pub mod input_sums;
 pub mod inventory;
+mod joined;
 pub mod linear;
 pub mod low_rank;
 pub mod lstm;

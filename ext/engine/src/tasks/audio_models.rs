@@ -5,30 +5,38 @@ use candle_core::{DType, Tensor};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::speech::{Blueprint, SpeechModel};
-use crate::nn::Linear;
+use crate::nn::{Linear, Norm};
 use crate::{CancelToken, Device, Error, Result};
 use base::runtime::{memory, threads};
 use formats::audio::Extractor;
 use formats::files::model_files::ModelFiles;
-use formats::files::raw_config::RawConfig;
 
+use super::clap::ClapModel;
 use super::classify;
 use super::classify::Logits;
 use super::embed::Embeddings;
-use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use super::loading::{Checkpoint, LoadOptions, ModelInfo, ModelShape};
 use super::transcribe::{extractor_of, Sound};
 
-/// An audio as the mean of its encoder's states.
+/// An audio as the mean of its encoder's states, or of the tokens that stand for it.
 pub struct AudioEmbeddingModel {
-    listener: Listener,
+    body: Body,
     info: ModelInfo,
+}
+
+#[allow(clippy::large_enum_variant, reason = "one per model")]
+enum Body {
+    Listener(Listener),
+    /// Audio and texts (CLAP).
+    Shared(ClapModel),
 }
 
 pub struct AudioClassifyModel {
     listener: Listener,
     /// How much the states of each layer count, where not only the last ones do.
     shares: Option<Vec<f32>>,
-    dense: Linear,
+    norm: Option<Norm>,
+    dense: Option<Linear>,
     head: Linear,
     labels: Vec<String>,
     independent: bool,
@@ -47,29 +55,21 @@ impl Listener {
         files: &ModelFiles,
         cancel: &CancelToken,
     ) -> Result<(Self, ModelInfo)> {
-        let config = required_config(checkpoint)?;
+        let config = checkpoint.required_config("audio")?;
         let blueprint = Blueprint::from_config(config)?;
         let place = (&checkpoint.opened, checkpoint.dtype);
         let source = checkpoint.source.as_ref();
         let model = SpeechModel::load(&blueprint, source, place, checkpoint.int8, cancel)?;
         memory::trim();
         let shape = model.config();
-        let info = ModelInfo {
-            architecture: checkpoint.architecture()?,
-            family: shape.family.to_owned(),
-            parameters: checkpoint.parameters(),
-            hidden_size: shape.encoder.hidden_size,
+        let shape = ModelShape {
+            family: shape.family,
+            hidden_size: shape.width(),
             layers: shape.layer_count(),
             attention_heads: shape.encoder.head_count,
             vocabulary: 0,
-            max_length: usize::MAX,
-            device: checkpoint.device,
-            dtype: checkpoint.dtype,
-            int8: checkpoint.int8,
-            files: source.files(),
-            inventory: model.inventory()?,
-            verified: false,
         };
+        let info = ModelInfo::of(checkpoint, &shape, model.inventory()?, false)?;
         let extractor = extractor_of(&model, files, config, cancel)?;
         let listener = Self {
             model,
@@ -115,10 +115,21 @@ impl Listener {
 impl AudioEmbeddingModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
+        if ClapModel::matches(checkpoint.required_config("audio")?)? {
+            let model = ClapModel::load(&checkpoint, files, options, cancel)?;
+            let info = model.info().clone();
+            return Ok(Self {
+                body: Body::Shared(model),
+                info,
+            });
+        }
         let (listener, mut info) = Listener::load(&checkpoint, files, cancel)?;
         info.inventory
             .add_rows("l2_normalize", &checkpoint.opened)?;
-        Ok(Self { listener, info })
+        Ok(Self {
+            body: Body::Listener(listener),
+            info,
+        })
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -132,7 +143,39 @@ impl AudioEmbeddingModel {
 
     /// Samples per second that it reads.
     pub fn sample_rate(&self) -> u32 {
-        self.listener.extractor.rate()
+        match &self.body {
+            Body::Listener(listener) => listener.extractor.rate(),
+            Body::Shared(model) => model.sample_rate(),
+        }
+    }
+
+    fn shared(&self) -> Result<&ClapModel> {
+        match &self.body {
+            Body::Shared(model) => Ok(model),
+            Body::Listener(_) => Err(Error::InvalidInput(
+                "this model reads no texts: use CLAP".to_owned(),
+            )),
+        }
+    }
+
+    /// One vector per text, in their order.
+    pub fn embed_texts<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        normalize: bool,
+        cancel: &CancelToken,
+    ) -> Result<Embeddings> {
+        self.shared()?.embed_texts(texts, normalize, cancel)
+    }
+
+    /// For each audio, how well each text fits: one row per audio, in the order of the texts.
+    pub fn match_texts<T: AsRef<str> + Sync>(
+        &self,
+        sounds: &[Sound],
+        texts: &[T],
+        cancel: &CancelToken,
+    ) -> Result<Vec<Vec<f32>>> {
+        self.shared()?.match_texts(sounds, texts, cancel)
     }
 
     /// One vector per audio, in their order.
@@ -142,12 +185,16 @@ impl AudioEmbeddingModel {
         normalize: bool,
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
-        let values = self.listener.rows(sounds, None, cancel, |states| {
-            let mean = mean(states)?;
+        let listener = match &self.body {
+            Body::Listener(listener) => listener,
+            Body::Shared(model) => return model.embed(sounds, normalize, cancel),
+        };
+        let values = listener.rows(sounds, None, cancel, |states| {
+            let pooled = listener.model.pool(states)?;
             if normalize {
-                kernels::l2_normalize(&mean)
+                kernels::l2_normalize(&pooled)
             } else {
-                Ok(mean)
+                Ok(pooled)
             }
         })?;
         self.info.check_numbers(&values)?;
@@ -163,22 +210,37 @@ impl AudioClassifyModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
         let (listener, mut info) = Listener::load(&checkpoint, files, cancel)?;
-        let config = required_config(&checkpoint)?;
+        let config = checkpoint.required_config("audio")?;
+        if listener.model.config().adapter.is_some() {
+            return Err(Error::unsupported(
+                config.file(),
+                "add_adapter is not supported in classifiers",
+            ));
+        }
         let names = Blueprint::from_config(config)?.names;
         let source = checkpoint.source.as_ref();
         let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
-        if !parameters.has(Part::SequenceDense) || !parameters.has(Part::SequenceOutput) {
+        let before = parameters.has(Part::SequenceDense) || parameters.has(Part::SequenceNorm);
+        if !before || !parameters.has(Part::SequenceOutput) {
             return Err(Error::unsupported(
                 &source.file(""),
                 "the checkpoint has no classifier for audio: use one that was trained for this task, or \
                  AudioEmbeddingModel for vectors",
             ));
         }
-        let between = parameters.outputs(Part::SequenceDense)?;
+        let hidden = info.hidden_size;
+        let settings = listener.model.config().encoder.norm;
+        let norm = parameters.optional_norm(Part::SequenceNorm, &[hidden], settings)?;
+        let dense = parameters.optional_linear(Part::SequenceDense, hidden)?;
+        let between = dense.as_ref().map_or(hidden, Linear::outputs);
         let outputs = parameters.outputs(Part::SequenceOutput)?;
-        let dense = parameters.linear(Part::SequenceDense, info.hidden_size, between)?;
         let head = parameters.linear(Part::SequenceOutput, between, outputs)?;
-        info.inventory.add_linear(&dense)?;
+        if let Some(norm) = &norm {
+            info.inventory.add_norm(norm)?;
+        }
+        if let Some(dense) = &dense {
+            info.inventory.add_linear(dense)?;
+        }
         info.inventory.add_linear(&head)?;
         let shares = if config.opt_bool("use_weighted_layer_sum")? == Some(true) {
             Some(shares(&parameters, info.layers + 1)?)
@@ -191,6 +253,7 @@ impl AudioClassifyModel {
             independent: problem == Some("multi_label_classification") || outputs == 1,
             listener,
             shares,
+            norm,
             dense,
             head,
             info,
@@ -215,7 +278,14 @@ impl AudioClassifyModel {
         let shares = self.shares.as_deref();
         let values = self.listener.rows(sounds, shares, cancel, |states| {
             // The mean of projections is the projection of the mean.
-            self.head.forward(&self.dense.forward(&mean(states)?)?)
+            let mut x = self.listener.model.pool(states)?;
+            if let Some(norm) = &self.norm {
+                x = norm.forward(&x)?;
+            }
+            if let Some(dense) = &self.dense {
+                x = dense.forward(&x)?;
+            }
+            self.head.forward(&x)
         })?;
         self.info.check_numbers(&values)?;
         Ok(Logits {
@@ -225,12 +295,6 @@ impl AudioClassifyModel {
             independent: self.independent,
         })
     }
-}
-
-/// [1, hidden] of [states, hidden].
-fn mean(states: &Tensor) -> Result<Tensor> {
-    let mean = states.to_dtype(DType::F32)?.mean_keepdim(0)?;
-    Ok(mean.to_dtype(states.dtype())?)
 }
 
 /// The softmax of what a checkpoint says of its layers.
@@ -245,13 +309,4 @@ fn shares(parameters: &Parameters<'_>, count: usize) -> Result<Vec<f32>> {
     let powers: Vec<f32> = weights.iter().map(|weight| (weight - most).exp()).collect();
     let sum: f32 = powers.iter().sum();
     Ok(powers.into_iter().map(|power| power / sum).collect())
-}
-
-fn required_config(checkpoint: &Checkpoint) -> Result<&RawConfig> {
-    checkpoint.config.as_ref().ok_or_else(|| {
-        Error::unsupported(
-            &checkpoint.source.file(""),
-            "models of audio are not read from GGUF files",
-        )
-    })
 }

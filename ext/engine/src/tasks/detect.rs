@@ -8,8 +8,7 @@ use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
 use formats::image::{Image, Processor};
 
-use super::image_models::required_config;
-use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo};
+use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo, ModelShape};
 use super::vision::{self, Picture};
 
 pub struct DetectModel {
@@ -32,31 +31,23 @@ pub struct Detection {
 impl DetectModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let config = required_config(&checkpoint)?;
+        let config = checkpoint.required_config("images")?;
         let place = (&checkpoint.opened, checkpoint.dtype);
         let source = checkpoint.source.as_ref();
         let detector = Detector::load(config, source, place, checkpoint.int8, cancel)?;
         let classes = detector.classes();
         let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
         let labels = labels.unwrap_or_else(|| numbered_labels(classes));
-        let info = ModelInfo {
-            architecture: checkpoint.architecture()?,
-            family: detector.family().to_owned(),
-            parameters: checkpoint.parameters(),
+        let heads = config.opt_usize(["decoder_attention_heads", "num_attention_heads"])?;
+        let shape = ModelShape {
+            family: detector.family(),
             hidden_size: detector.hidden_size(),
             layers: detector.layer_count(),
-            attention_heads: config
-                .opt_usize(["decoder_attention_heads", "num_attention_heads"])?
-                .unwrap_or(0),
+            attention_heads: heads.unwrap_or(0),
             vocabulary: 0,
-            max_length: usize::MAX,
-            device: checkpoint.device,
-            dtype: checkpoint.dtype,
-            int8: checkpoint.int8,
-            files: checkpoint.source.files(),
-            inventory: detector.inventory()?,
-            verified: options.verifies(),
         };
+        let (inventory, verified) = (detector.inventory()?, options.verifies());
+        let info = ModelInfo::of(&checkpoint, &shape, inventory, verified)?;
         Ok(Self {
             processor: vision::processor(files, None, cancel)?,
             detector,

@@ -17,7 +17,7 @@ use formats::image::Processor;
 use super::classify;
 use super::classify::Logits;
 use super::embed::Embeddings;
-use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use super::loading::{Checkpoint, LoadOptions, ModelInfo, ModelShape};
 use super::vision::{self, Picture, VisionTower};
 
 /// An image as the hidden state of its first token, as SigLIP pools it, or as the mean of all places.
@@ -98,7 +98,7 @@ impl ImageClassifyModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
         let (body, mut info) = load(&checkpoint, files, options, cancel)?;
-        let config = required_config(&checkpoint)?;
+        let config = checkpoint.required_config("images")?;
         let head = match &body {
             Body::Tower(vision) => tower_head(&checkpoint, vision, info.hidden_size)?,
             Body::Convolutions(_) => convolutional_head(&checkpoint, info.hidden_size)?,
@@ -147,17 +147,6 @@ impl ImageClassifyModel {
     }
 }
 
-pub(super) fn required_config(
-    checkpoint: &Checkpoint,
-) -> Result<&formats::files::raw_config::RawConfig> {
-    checkpoint.config.as_ref().ok_or_else(|| {
-        Error::unsupported(
-            &checkpoint.source.file(""),
-            "models of images are not read from GGUF files",
-        )
-    })
-}
-
 fn no_classifier(checkpoint: &Checkpoint) -> Error {
     Error::unsupported(
         &checkpoint.source.file(""),
@@ -167,7 +156,7 @@ fn no_classifier(checkpoint: &Checkpoint) -> Error {
 }
 
 fn tower_head(checkpoint: &Checkpoint, vision: &VisionTower, hidden: usize) -> Result<Linear> {
-    let names = Blueprint::from_config(required_config(checkpoint)?)?.names;
+    let names = Blueprint::from_config(checkpoint.required_config("images")?)?.names;
     let source = checkpoint.source.as_ref();
     let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
     if !parameters.has(Part::SequenceOutput) {
@@ -249,7 +238,7 @@ fn load(
     options: &LoadOptions,
     cancel: &CancelToken,
 ) -> Result<(Body, ModelInfo)> {
-    let config = required_config(checkpoint)?;
+    let config = checkpoint.required_config("images")?;
     let known = config.model_type()?;
     let (body, family, sizes) = if known.is_some_and(|name| convolutional::TYPES.contains(&name)) {
         let body = Convolutions::load(config, checkpoint, files, cancel)?;
@@ -278,21 +267,13 @@ fn load(
     };
     inventory.add_rows("l2_normalize", &checkpoint.opened)?;
     let (hidden_size, layers, attention_heads) = sizes;
-    let info = ModelInfo {
-        architecture: checkpoint.architecture()?,
-        family: family.to_owned(),
-        parameters: checkpoint.parameters(),
+    let shape = ModelShape {
+        family,
         hidden_size,
         layers,
         attention_heads,
         vocabulary: 0,
-        max_length: usize::MAX,
-        device: checkpoint.device,
-        dtype: checkpoint.dtype,
-        int8: checkpoint.int8,
-        files: checkpoint.source.files(),
-        inventory,
-        verified: options.verifies(),
     };
+    let info = ModelInfo::of(checkpoint, &shape, inventory, options.verifies())?;
     Ok((body, info))
 }

@@ -85,7 +85,41 @@ pub struct ModelInfo {
     pub verified: bool,
 }
 
+/// What tells the models of images and audio apart.
+pub(super) struct ModelShape<'a> {
+    pub family: &'a str,
+    pub hidden_size: usize,
+    pub layers: usize,
+    pub attention_heads: usize,
+    pub vocabulary: usize,
+}
+
 impl ModelInfo {
+    /// Of a model whose input has no length in tokens.
+    pub(super) fn of(
+        checkpoint: &Checkpoint,
+        shape: &ModelShape<'_>,
+        inventory: Inventory,
+        verified: bool,
+    ) -> Result<Self> {
+        Ok(Self {
+            architecture: checkpoint.architecture()?,
+            family: shape.family.to_owned(),
+            parameters: checkpoint.parameters(),
+            hidden_size: shape.hidden_size,
+            layers: shape.layers,
+            attention_heads: shape.attention_heads,
+            vocabulary: shape.vocabulary,
+            max_length: usize::MAX,
+            device: checkpoint.device,
+            dtype: checkpoint.dtype,
+            int8: checkpoint.int8,
+            files: checkpoint.source.files(),
+            inventory,
+            verified,
+        })
+    }
+
     /// What the model computes in, by the name that asks for it.
     pub fn dtype_name(&self) -> &'static str {
         if self.int8 {
@@ -123,6 +157,16 @@ pub(super) struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// What `config.json` says, where models of this kind are not read from GGUF files.
+    pub fn required_config(&self, kind: &str) -> Result<&RawConfig> {
+        self.config.as_ref().ok_or_else(|| {
+            Error::unsupported(
+                &self.source.file(""),
+                format!("models of {kind} are not read from GGUF files"),
+            )
+        })
+    }
+
     pub fn open(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         Self::open_bare(files, options, cancel)?.checked(files, cancel)
     }

@@ -27,6 +27,7 @@
 mod adapter_base;
 pub mod answer;
 pub mod audio_models;
+mod clap;
 pub mod classify;
 pub mod clip;
 pub mod detect;

@@ -10,8 +10,7 @@ use candle_core::DType;
 use formats::files::model_files::ModelFiles;
 use formats::image::{Image, Processor, CHANNELS};
 
-use super::image_models::required_config;
-use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo};
+use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo, ModelShape};
 use super::vision::{self, Picture};
 
 pub struct SegmentModel {
@@ -49,7 +48,7 @@ impl Segmentation {
 impl SegmentModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
-        let config = required_config(&checkpoint)?;
+        let config = checkpoint.required_config("images")?;
         let place = (&checkpoint.opened, checkpoint.dtype);
         let source = checkpoint.source.as_ref();
         let segmenter = Segmenter::load(config, source, place, checkpoint.int8, cancel)?;
@@ -60,22 +59,15 @@ impl SegmentModel {
         }
         let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
         let labels = labels.unwrap_or_else(|| numbered_labels(classes));
-        let info = ModelInfo {
-            architecture: checkpoint.architecture()?,
-            family: "segformer".to_owned(),
-            parameters: checkpoint.parameters(),
+        let shape = ModelShape {
+            family: "segformer",
             hidden_size: segmenter.hidden_size(),
             layers: segmenter.layer_count(),
             attention_heads: 0,
             vocabulary: 0,
-            max_length: usize::MAX,
-            device: checkpoint.device,
-            dtype: checkpoint.dtype,
-            int8: checkpoint.int8,
-            files: checkpoint.source.files(),
-            inventory: segmenter.inventory()?,
-            verified: options.verifies(),
         };
+        let (inventory, verified) = (segmenter.inventory()?, options.verifies());
+        let info = ModelInfo::of(&checkpoint, &shape, inventory, verified)?;
         Ok(Self {
             processor: vision::processor(files, None, cancel)?,
             segmenter,

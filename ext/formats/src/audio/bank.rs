@@ -1,4 +1,4 @@
-//! Bands of frequencies as Kaldi and NeMo compute them, each brought to a mean of 0 and a variance of 1.
+//! Bands of frequencies as Kaldi and NeMo compute them, brought to a mean of 0 and a variance of 1.
 
 use rayon::prelude::*;
 
@@ -21,6 +21,13 @@ pub enum BankKind {
     Kaldi { stacked: usize },
     /// Frames around every step, of samples that the one before is taken off.
     Nemo { preemphasis: f32 },
+    /// Kaldi's frames of samples that count 1 at most, so many of them whatever the audio's length; mean and
+    /// deviation are the same for all audio.
+    Fixed {
+        frames: usize,
+        mean: f64,
+        deviation: f64,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,6 +63,11 @@ impl FilterBank {
                 (LOWEST, highest),
                 MelScale::Kaldi,
             ),
+            BankKind::Fixed { .. } => (
+                (0..length).map(hann).collect(),
+                (LOWEST, highest.floor()),
+                MelScale::Kaldi,
+            ),
             BankKind::Nemo { .. } => (
                 (0..length).map(hann).collect(),
                 (0.0, highest),
@@ -83,7 +95,7 @@ impl FilterBank {
     fn stacked(&self) -> usize {
         match self.settings.kind {
             BankKind::Kaldi { stacked } => stacked,
-            BankKind::Nemo { .. } => 1,
+            BankKind::Nemo { .. } | BankKind::Fixed { .. } => 1,
         }
     }
 
@@ -94,6 +106,10 @@ impl FilterBank {
             BankKind::Kaldi { .. } => {
                 let room = samples.checked_sub(window);
                 (0, room.map_or(0, |room| room / hop + 1))
+            }
+            BankKind::Fixed { frames, .. } => {
+                let room = samples.checked_sub(window);
+                (0, room.map_or(0, |room| room / hop + 1).min(frames))
             }
             BankKind::Nemo { .. } => (-((window / 2) as i64), samples / hop),
         }
@@ -118,6 +134,15 @@ impl FilterBank {
                 })
         })
         .and_then(|done: Result<()>| done)?;
+        let frames = match self.settings.kind {
+            // Silence is added behind what there is.
+            BankKind::Fixed { frames: all, .. } if frames > 0 => {
+                memory::ensure_elements(&[all, bins], 4, "the features of an audio")?;
+                values.resize(all * bins, 0.0);
+                all
+            }
+            _ => frames,
+        };
         self.normalize(&mut values);
         let rows = frames / self.stacked();
         values.truncate(rows * self.stacked() * bins);
@@ -141,6 +166,9 @@ impl FilterBank {
             BankKind::Kaldi { .. } => (0..window)
                 .map(|at| f64::from(sample(from + at as i64)) * SIXTEEN_BITS)
                 .collect(),
+            BankKind::Fixed { .. } => (0..window)
+                .map(|at| f64::from(sample(from + at as i64)))
+                .collect(),
             BankKind::Nemo { preemphasis } => (0..window)
                 .map(|at| {
                     let place = from + at as i64;
@@ -150,7 +178,7 @@ impl FilterBank {
                 })
                 .collect(),
         };
-        if let BankKind::Kaldi { .. } = self.settings.kind {
+        if let BankKind::Kaldi { .. } | BankKind::Fixed { .. } = self.settings.kind {
             let mean = frame.iter().sum::<f64>() / window.max(1) as f64;
             frame.iter_mut().for_each(|value| *value -= mean);
             for at in (1..window).rev() {
@@ -173,15 +201,24 @@ impl FilterBank {
             let powers = &powers[*start..];
             let sum: f64 = powers.iter().zip(weights).map(|(a, b)| a * b).sum();
             *value = match self.settings.kind {
-                BankKind::Kaldi { .. } => sum.max(f64::from(f32::EPSILON)),
+                BankKind::Kaldi { .. } | BankKind::Fixed { .. } => sum.max(f64::from(f32::EPSILON)),
                 BankKind::Nemo { .. } => sum + 2f64.powi(-24),
             }
             .ln() as f32;
         }
     }
 
-    /// Each band over all frames.
+    /// Each band over all frames, or all by fixed numbers.
     fn normalize(&self, values: &mut [f32]) {
+        if let BankKind::Fixed {
+            mean, deviation, ..
+        } = self.settings.kind
+        {
+            for value in values {
+                *value = ((f64::from(*value) - mean) / deviation) as f32;
+            }
+            return;
+        }
         let bins = self.settings.bins;
         let frames = values.len() / bins.max(1);
         for bin in 0..bins {
@@ -197,7 +234,7 @@ impl FilterBank {
             let squares: f64 = column().map(|value| (value - mean).powi(2)).sum();
             let variance = squares / frames.saturating_sub(1).max(1) as f64;
             let deviation = match self.settings.kind {
-                BankKind::Kaldi { .. } => (variance + 1e-7).sqrt(),
+                BankKind::Kaldi { .. } | BankKind::Fixed { .. } => (variance + 1e-7).sqrt(),
                 BankKind::Nemo { .. } => variance.sqrt() + 1e-5,
             };
             for value in values.iter_mut().skip(bin).step_by(bins) {

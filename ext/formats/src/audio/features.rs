@@ -40,6 +40,7 @@ impl Extractor {
                 window: size("n_fft", 400)?,
                 hop: size("hop_length", 160)?,
                 scale: MelScale::Slaney,
+                lowest: 0.0,
                 highest: 8000.0,
             })),
         })
@@ -67,6 +68,40 @@ impl Extractor {
                 stacked: size(&["stride"], 2)?,
             },
         }))))
+    }
+
+    /// Kaldi's bands of a fixed number of frames (audio spectrogram transformer).
+    pub fn spectrogram(settings: &RawConfig) -> Result<Self> {
+        let size = |key: &str, usual: usize| -> Result<usize> {
+            Ok(settings.opt_usize_in(key, 1..=1 << 16)?.unwrap_or(usual))
+        };
+        let number =
+            |key: &str, usual: f64| -> Result<f64> { Ok(settings.opt_f64(key)?.unwrap_or(usual)) };
+        let (mean, deviation) = match settings.opt_bool("do_normalize")? {
+            Some(false) => (0.0, 1.0),
+            _ => (number("mean", -4.2677393)?, 2.0 * number("std", 4.5689974)?),
+        };
+        Ok(Self::Bank(Box::new(FilterBank::new(BankSettings {
+            rate: rate(settings)?,
+            bins: size("num_mel_bins", 128)?,
+            window: 400,
+            transform: 512,
+            hop: 160,
+            kind: BankKind::Fixed {
+                frames: size("max_length", 1024)?,
+                mean,
+                deviation,
+            },
+        }))))
+    }
+
+    /// Rows that it makes of every audio, and the numbers of each, where these are fixed.
+    pub fn fixed_shape(&self) -> Option<(usize, usize)> {
+        let Self::Bank(bank) = self else { return None };
+        match bank.settings().kind {
+            BankKind::Fixed { frames, .. } => Some((frames, bank.settings().bins)),
+            BankKind::Kaldi { .. } | BankKind::Nemo { .. } => None,
+        }
     }
 
     /// NeMo's bands (Parakeet).

@@ -19,6 +19,8 @@ pub enum MelScale {
     Slaney,
     /// Logarithmic; bands rise and fall evenly in mels, and reach 1.
     Kaldi,
+    /// Logarithmic; bands rise and fall evenly in hertz, and reach 1.
+    Htk,
 }
 
 /// A spectrogram's settings.
@@ -32,6 +34,7 @@ pub struct MelSettings {
     pub hop: usize,
     pub scale: MelScale,
     /// In Hz.
+    pub lowest: f64,
     pub highest: f64,
 }
 
@@ -57,7 +60,7 @@ impl LogMel {
             bands: bands(
                 (settings.rate, settings.window),
                 settings.bins,
-                (0.0, settings.highest),
+                (settings.lowest, settings.highest),
                 settings.scale,
             ),
             settings,
@@ -79,6 +82,34 @@ impl LogMel {
         let MelSettings { bins, hop, .. } = self.settings;
         let length = length.max(samples.len());
         let frames = length / hop;
+        let mut values = self.logarithms(samples, (length, frames), cancel)?;
+        let most = values.iter().copied().fold(f32::MIN, f32::max);
+        for value in &mut values {
+            *value = (value.max(most - 8.0) + 4.0) / 4.0;
+        }
+        Ok(Features {
+            values,
+            frames,
+            bins,
+        })
+    }
+
+    /// Of samples alone, the frame around the last one included: `[frames, bins]` in decibels.
+    pub fn decibels(&self, samples: &[f32], cancel: &CancelToken) -> Result<Vec<f32>> {
+        let frames = samples.len() / self.settings.hop + 1;
+        let mut values = self.logarithms(samples, (samples.len(), frames), cancel)?;
+        values.iter_mut().for_each(|value| *value *= 10.0);
+        Ok(values)
+    }
+
+    /// log10 of the power in each band of so many frames.
+    fn logarithms(
+        &self,
+        samples: &[f32],
+        (length, frames): (usize, usize),
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>> {
+        let bins = self.settings.bins;
         memory::ensure_elements(&[frames, bins], 4, "the features of an audio")?;
         let mut values = vec![0f32; frames * bins];
         threads::install(|| {
@@ -96,15 +127,7 @@ impl LogMel {
                 })
         })
         .and_then(|done: Result<()>| done)?;
-        let most = values.iter().copied().fold(f32::MIN, f32::max);
-        for value in &mut values {
-            *value = (value.max(most - 8.0) + 4.0) / 4.0;
-        }
-        Ok(Features {
-            values,
-            frames,
-            bins,
-        })
+        Ok(values)
     }
 
     /// One frame, around the sample `number * hop`; beyond its ends the audio is mirrored.
@@ -173,6 +196,7 @@ pub fn bands(
         let mels = least + step * edge as f64;
         match scale {
             MelScale::Slaney => hertz(mels),
+            MelScale::Htk => 700.0 * (10f64.powf(mels / 2595.0) - 1.0),
             MelScale::Kaldi => mels,
         }
     };
@@ -182,11 +206,11 @@ pub fn bands(
         .map(|edge| {
             let height = match scale {
                 MelScale::Slaney => 2.0 / (edge[2] - edge[0]),
-                MelScale::Kaldi => 1.0,
+                MelScale::Kaldi | MelScale::Htk => 1.0,
             };
             let weight = |bin: usize| {
                 let at = match scale {
-                    MelScale::Slaney => frequency(bin),
+                    MelScale::Slaney | MelScale::Htk => frequency(bin),
                     MelScale::Kaldi => mels(frequency(bin), scale),
                 };
                 let rising = (at - edge[0]) / (edge[1] - edge[0]);
@@ -207,8 +231,10 @@ const KNEE: f64 = 1000.0;
 const OCTAVES: f64 = 27.0;
 
 fn mels(hertz: f64, scale: MelScale) -> f64 {
-    if scale == MelScale::Kaldi {
-        return 1127.0 * (1.0 + hertz / 700.0).ln();
+    match scale {
+        MelScale::Kaldi => return 1127.0 * (1.0 + hertz / 700.0).ln(),
+        MelScale::Htk => return 2595.0 * (1.0 + hertz / 700.0).log10(),
+        MelScale::Slaney => {}
     }
     if hertz < KNEE {
         return hertz / LINEAR;

@@ -1,6 +1,7 @@
 //! Audio: what is in its files, at which rate, and what models are shown of it.
 
 mod bank;
+mod clap;
 mod decode;
 mod features;
 mod fft;
@@ -9,6 +10,7 @@ mod opus;
 mod resample;
 
 pub use bank::{BankKind, BankSettings, FilterBank};
+pub use clap::ClapExtractor;
 pub use decode::{decode, is_encoded, limits, read_file, set_limits, Limits};
 pub use features::{Extractor, Features};
 pub use mel::{LogMel, MelScale};

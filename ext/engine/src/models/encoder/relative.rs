@@ -1,12 +1,14 @@
 //! Positions that live inside attention: rotary, ALiBi, buckets and DeBERTa's disentangled ones.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Tensor};
 
 use super::config::EncoderConfig;
 use crate::models::config::{Directions, DisentangledConfig, Relative};
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::models::rope::{Rotation, Rotations};
+use crate::models::rope::{Piece, Rotation, Rotations};
 use crate::nn::{AttentionBias, Disentangled, PackedSequences};
 use crate::{Error, Result};
 
@@ -160,6 +162,24 @@ impl RelativePositions {
 }
 
 impl RelativePositions {
+    /// The rotation of tokens at these positions of their sequences, where positions rotate.
+    pub fn rotation(
+        &self,
+        positions: impl Iterator<Item = Range<usize>>,
+        device: &Device,
+    ) -> Result<Option<Rotation<'_>>> {
+        let Self::Rope(rotations) = self else {
+            return Ok(None);
+        };
+        let pieces = positions.map(|positions| Piece {
+            positions,
+            variant: 0,
+            places: None,
+        });
+        let pieces: Vec<Piece> = pieces.collect();
+        rotations.of(&pieces, device).map(Some)
+    }
+
     /// A bias that is the same in every layer and batch.
     pub fn shared_bias(&self) -> AttentionBias<'_> {
         match self {

@@ -279,9 +279,14 @@ impl Shape for SpeechConfig {
 
     fn tasks(names: &Names) -> Vec<&'static str> {
         let alone = !names.sequence_output.is_empty();
+        let speech = !alone || !names.head.is_empty();
         let alone = alone.then_some(["audio_embedding", "audio_classifier"]);
         let alone = alone.into_iter().flatten();
-        ["speech"].into_iter().chain(alone).collect()
+        speech
+            .then_some("speech")
+            .into_iter()
+            .chain(alone)
+            .collect()
     }
 }
 
@@ -370,6 +375,7 @@ pub fn supported() -> Vec<Supported> {
         list::<SpeechConfig>(),
         bare(detection::TYPES, &["object_detector"]),
         bare(segmentation::TYPES, &["image_segmenter"]),
+        bare(&["clap"], &["audio_embedding"]),
         bare(&["colpali", "colqwen2"], &["late_interaction"]),
         bare(
             convolutional::TYPES,

@@ -10,13 +10,11 @@ pub fn wav2vec2_like(raw: &RawConfig, family: &'static str) -> Result<SpeechConf
         "conv_dim": [512, 512, 512, 512, 512, 512, 512], "conv_kernel": [10, 3, 3, 3, 3, 2, 2],
         "conv_stride": [5, 2, 2, 2, 2, 2, 2], "num_conv_pos_embedding_groups": 16, "pad_token_id": 0,
     }));
-    for key in ["add_adapter", "conv_pos_batch_norm"] {
-        if flag(raw, key, false)? {
-            return Err(Error::unsupported(
-                raw.file(),
-                format!("{key} is not supported"),
-            ));
-        }
+    if flag(raw, "conv_pos_batch_norm", false)? {
+        return Err(Error::unsupported(
+            raw.file(),
+            "conv_pos_batch_norm is not supported",
+        ));
     }
     if raw.opt_usize("adapter_attn_dim")?.is_some() {
         return Err(Error::unsupported(
@@ -62,6 +60,12 @@ pub fn wav2vec2_like(raw: &RawConfig, family: &'static str) -> Result<SpeechConf
         }),
         encoder,
         conformer: None,
+        // HuBERT has none, whatever its file says.
+        adapter: if family == "hubert" {
+            None
+        } else {
+            state_adapter(raw, AdapterKind::Convolutions)?
+        },
         output: SpeechOutput::Labels {
             vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
             blank: raw.padding_id()?.unwrap_or(0),
@@ -111,12 +115,6 @@ pub fn conformer_like(
     stem: StemConfig,
     conformer: ConformerConfig,
 ) -> Result<SpeechConfig> {
-    if flag(raw, "add_adapter", false)? {
-        return Err(Error::unsupported(
-            raw.file(),
-            "add_adapter is not supported",
-        ));
-    }
     let hidden = raw.usize_in("hidden_size", WIDTH)?;
     let heads = raw.usize_in("num_attention_heads", HEADS)?;
     let layers = raw.usize_in("num_hidden_layers", LAYERS)?;
@@ -134,6 +132,7 @@ pub fn conformer_like(
             },
         ),
         conformer: Some(conformer),
+        adapter: None,
         output: SpeechOutput::Labels {
             vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
             blank: raw.padding_id()?.unwrap_or(0),
@@ -148,7 +147,8 @@ pub fn wav2vec2_bert_positions(raw: &RawConfig) -> Result<ConformerPositions> {
             ahead: raw.usize_in("right_max_position_embeddings", POSITIONS)?,
         },
         Some("relative") => ConformerPositions::Sines,
-        None => ConformerPositions::None,
+        // States are rotated themselves.
+        Some("rotary") | None => ConformerPositions::None,
         Some(other) => {
             return Err(Error::unsupported(
                 raw.file(),
@@ -156,6 +156,43 @@ pub fn wav2vec2_bert_positions(raw: &RawConfig) -> Result<ConformerPositions> {
             ))
         }
     })
+}
+
+/// What makes the states of an encoder fewer, where a file says so.
+pub fn state_adapter(raw: &RawConfig, kind: AdapterKind) -> Result<Option<AdapterConfig>> {
+    if !flag(raw, "add_adapter", false)? {
+        return Ok(None);
+    }
+    let size = |key: &str, usual: usize| -> Result<usize> {
+        Ok(raw.opt_usize_in(key, 0..=1 << 16)?.unwrap_or(usual))
+    };
+    let (layers, epsilon) = match kind {
+        AdapterKind::Convolutions => (3, 1e-5),
+        AdapterKind::Attention { .. } => (1, raw.f64("layer_norm_eps")? as f32),
+    };
+    let hidden = raw.usize_in("hidden_size", WIDTH)?;
+    let width = match size("output_hidden_size", hidden)? {
+        0 => hidden,
+        width => width,
+    };
+    Ok(Some(AdapterConfig {
+        kind,
+        layers: size("num_adapter_layers", layers)?,
+        width,
+        kernel: size("adapter_kernel_size", 3)?,
+        stride: size("adapter_stride", 2)?,
+        feeds_before: flag(raw, "use_intermediate_ffn_before_adapter", false)?,
+        epsilon,
+    }))
+}
+
+/// The rotation of states, where a file asks for rotary positions (wav2vec2-bert).
+pub fn rotated_states(raw: &RawConfig, head_size: usize) -> Result<Relative> {
+    if raw.opt_string("position_embeddings_type")? != Some("rotary") {
+        return Ok(Relative::None);
+    }
+    let base = raw.opt_f64("rotary_embedding_base")?.unwrap_or(10_000.0);
+    Ok(Relative::Rope(rope(raw, head_size, 1.0, base)?))
 }
 
 /// The encoder's settings with the vocabulary beside them.
@@ -235,3 +272,104 @@ pub const PARAKEET: Names = Names {
     post_mlp_norm: "norm_out",
     ..Names::NONE
 };
+
+/// One half of Moonshine: its names begin with `half`.
+pub fn moonshine_stack(raw: &RawConfig, half: &str) -> Result<EncoderConfig> {
+    let raw = &raw.clone().with_defaults(json!({
+        "hidden_size": 288, "encoder_num_hidden_layers": 6, "decoder_num_hidden_layers": 6,
+        "encoder_num_attention_heads": 8, "encoder_hidden_act": "gelu", "decoder_hidden_act": "silu",
+        "max_position_embeddings": 512,
+    }));
+    let hidden = raw.usize_in("hidden_size", WIDTH)?;
+    // As transformers, whose decoder has as many heads as the encoder, whatever the file says of it.
+    let heads = raw.usize_in("encoder_num_attention_heads", HEADS)?;
+    let shared = raw.opt_usize("encoder_num_key_value_heads")?;
+    if shared.is_some_and(|count| count != heads) {
+        return Err(Error::unsupported(
+            raw.file(),
+            "encoder_num_key_value_heads other than encoder_num_attention_heads is not supported",
+        ));
+    }
+    let head_size = match raw.opt_usize_in("head_dim", WIDTH)? {
+        Some(size) => size,
+        None => hidden / heads,
+    };
+    let decodes = half == "decoder";
+    let activation = raw.string(format!("{half}_hidden_act").as_str())?;
+    let layers = raw.usize_in(format!("{half}_num_hidden_layers").as_str(), LAYERS)?;
+    let attention = if decodes {
+        AttentionKind::Causal
+    } else {
+        AttentionKind::Bidirectional
+    };
+    Ok(EncoderConfig {
+        norm_placement: NormPlacement::Pre,
+        relative: Relative::Rope(moonshine_rope(raw, head_size)?),
+        ..stack(
+            "moonshine",
+            (hidden, heads, head_size),
+            (layers, attention),
+            NormConfig::new(NormKind::Layer, 1e-5),
+            Mlp {
+                kind: if decodes {
+                    MlpKind::Gated
+                } else {
+                    MlpKind::Plain
+                },
+                activation: config::activation(activation, raw.file())?,
+            },
+        )
+    })
+}
+
+/// Neighbours rotate together; of an odd number of dimensions, one more does, by the frequencies of the odd number.
+fn moonshine_rope(raw: &RawConfig, head_size: usize) -> Result<RopeConfig> {
+    let mut rope = rope(raw, head_size, 0.9, 10_000.0)?;
+    rope.pairing = RopeKind::Interleaved;
+    let wanted = rope.rotary_size;
+    let parameters = raw.opt_nested(["rope_parameters", "rope_scaling"])?;
+    let kind = match &parameters {
+        Some(parameters) => parameters.opt_string(["rope_type", "type"])?,
+        None => None,
+    };
+    if let Some(kind @ ("dynamic" | "longrope")) = kind {
+        return Err(Error::unsupported(
+            raw.file(),
+            format!("the rope_type {kind:?} is not supported in models of speech"),
+        ));
+    }
+    match &rope.scaling {
+        RopeScaling::None if !wanted.is_multiple_of(2) && wanted < head_size => {
+            rope.rotary_size = wanted + 1;
+            let theta = f64::from(rope.theta);
+            let divisor = |pair: usize| {
+                let exponent = |size: usize| (2 * pair) as f64 / size as f64;
+                theta.powf(exponent(wanted) - exponent(wanted + 1)) as f32
+            };
+            rope.scaling = RopeScaling::Divisors((0..wanted.div_ceil(2)).map(divisor).collect());
+            Ok(rope)
+        }
+        _ => Ok(rope),
+    }
+}
+
+/// The layers of an audio spectrogram transformer.
+pub fn spectrogram_stack(raw: &RawConfig) -> Result<EncoderConfig> {
+    let hidden = raw.usize_in("hidden_size", WIDTH)?;
+    let heads = raw.usize_in("num_attention_heads", HEADS)?;
+    let head_size = raw.opt_usize_in("head_dim", WIDTH)?;
+    let layers = raw.usize_in("num_hidden_layers", LAYERS)?;
+    Ok(EncoderConfig {
+        norm_placement: NormPlacement::Pre,
+        ..stack(
+            "audio-spectrogram-transformer",
+            (hidden, heads, head_size.unwrap_or(hidden / heads)),
+            (layers, AttentionKind::Bidirectional),
+            NormConfig::new(NormKind::Layer, raw.f64("layer_norm_eps")? as f32),
+            Mlp {
+                kind: MlpKind::Plain,
+                activation: config::activation(raw.string("hidden_act")?, raw.file())?,
+            },
+        )
+    })
+}

@@ -42,6 +42,42 @@ const WHISPER_LAYER: Names = Names {
     ..Names::NONE
 };
 
+pub const MOONSHINE_ENCODER: Names = Names {
+    patch_embedding: "encoder.conv1",
+    stem_convolution: "encoder.conv{}",
+    stem_norm: "encoder.groupnorm",
+    final_norm: "encoder.layer_norm",
+    layer: "encoder.layers.{}.",
+    attention_norm: "input_layernorm",
+    query: "self_attn.q_proj",
+    key: "self_attn.k_proj",
+    value: "self_attn.v_proj",
+    attention_output: "self_attn.o_proj",
+    mlp_norm: "post_attention_layernorm",
+    up: "mlp.fc1",
+    down: "mlp.fc2",
+    ..Names::NONE
+};
+
+pub const MOONSHINE_DECODER: Names = Names {
+    token_embedding: "decoder.embed_tokens",
+    head: "proj_out",
+    final_norm: "decoder.norm",
+    layer: "decoder.layers.{}.",
+    cross_norm: "post_attention_layernorm",
+    cross_query: "encoder_attn.q_proj",
+    cross_key: "encoder_attn.k_proj",
+    cross_value: "encoder_attn.v_proj",
+    cross_output: "encoder_attn.o_proj",
+    mlp_norm: "final_layernorm",
+    up: "",
+    up_gate: "mlp.fc1",
+    patch_embedding: "",
+    stem_convolution: "",
+    stem_norm: "",
+    ..MOONSHINE_ENCODER
+};
+
 pub const WAV2VEC2: Names = Names {
     patch_embedding: "feature_extractor.conv_layers.0.conv",
     stem_convolution: "feature_extractor.conv_layers.{}.conv",
@@ -74,4 +110,26 @@ pub const WAV2VEC2_STABLE: Names = Names {
     embedding_norm: "",
     final_norm: "encoder.layer_norm",
     ..WAV2VEC2
+};
+
+/// As published, or as transformers calls them inside.
+pub const SPECTROGRAM_TRANSFORMER: Names = Names {
+    body: "audio_spectrogram_transformer.",
+    patch_embedding: "embeddings.patch_embeddings.projection",
+    class_token: "embeddings.cls_token",
+    register_tokens: "embeddings.distillation_token",
+    position_embedding: "embeddings.position_embeddings",
+    final_norm: "layernorm",
+    sequence_norm: "classifier.layernorm",
+    sequence_output: "classifier.dense",
+    layer: "encoder.layer.{}.|layers.{}.",
+    attention_norm: "layernorm_before",
+    query: "attention.attention.query|attention.q_proj",
+    key: "attention.attention.key|attention.k_proj",
+    value: "attention.attention.value|attention.v_proj",
+    attention_output: "attention.output.dense|attention.o_proj",
+    mlp_norm: "layernorm_after",
+    up: "intermediate.dense|mlp.fc1",
+    down: "output.dense|mlp.fc2",
+    ..Names::NONE
 };

@@ -44,6 +44,7 @@ pub struct CrossDecoder {
     /// `None` in a model that is loaded for its hidden states.
     head: Option<Linear>,
     logit_bias: Option<Tensor>,
+    device: Device,
 }
 
 impl CrossDecoder {
@@ -73,6 +74,7 @@ impl CrossDecoder {
             final_norm: parameters.optional_norm(Part::FinalNorm, &hidden, stack.norm)?,
             head: None,
             logit_bias: None,
+            device: device.clone(),
             shape,
         })
     }
@@ -162,19 +164,22 @@ impl CrossDecoder {
         // The logits, again where the next tokens are chosen, and what a layer holds of each row.
         let held = 2 * self.shape.vocab_size + 8 * self.shape.stack.hidden_size;
         memory::ensure_elements(&[rows, held], 4, format_args!("{rows} texts at once"))?;
+        let before = || {
+            let lengths = groups.iter();
+            lengths.flat_map(|rows| std::iter::repeat_n(rows.cache.length, rows.ids.len()))
+        };
+        let places = before().map(|length| length..length + 1);
         let step = Step {
             tokens: Tokens::Next,
             bias: self.relative.shared_bias(),
+            rotation: self.relative.rotation(places, &self.device)?,
             groups: groups
                 .iter()
                 .map(|rows| self.group(rows))
                 .collect::<Result<_>>()?,
         };
         let ids: Vec<u32> = groups.iter().flat_map(|rows| rows.ids).copied().collect();
-        let before = groups
-            .iter()
-            .flat_map(|rows| std::iter::repeat_n(rows.cache.length, rows.ids.len()));
-        let mut x = self.embeddings.at(&ids, before)?;
+        let mut x = self.embeddings.at(&ids, before())?;
         let mut caches: Vec<Cache> = groups
             .iter()
             .map(|rows| Cache {
@@ -256,6 +261,9 @@ impl CrossDecoder {
         let step = Step {
             tokens: Tokens::First(&boundaries),
             bias: self.relative.shared_bias(),
+            rotation: self
+                .relative
+                .rotation(std::iter::once(0..ids.len()), &self.device)?,
             groups: vec![Group {
                 rows: ids.len(),
                 text_boundaries: boundaries.to_vec(),
@@ -303,7 +311,7 @@ impl CrossDecoder {
                 .collect();
             shifted.push(&moved, None)?;
         }
-        let step = Step::whole(sequences, self.relative.shared_bias());
+        let step = Step::whole(sequences, &self.relative, &self.device)?;
         let mut x = self.embeddings.forward(&shifted)?;
         for (layer, memory) in self.layers.iter().zip(&memory.layers) {
             cancel.check()?;

@@ -1,13 +1,15 @@
 //! One layer of a decoder that attends to its own text and to what an encoder made of another.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::cache::KeyValues;
 use crate::models::config::{AttentionShape, NormPlacement};
+use crate::models::encoder::relative::{RelativePositions, RelativeState};
 use crate::models::encoder::EncoderConfig;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::projections::{Join, MlpParts};
+use crate::models::rope::Rotation;
 use crate::nn::{
     attention, AttentionBias, AttentionKind, AttentionOptions, Epilogue, Inventory, Linear, Norm,
     PackedSequences, Projection,
@@ -57,21 +59,32 @@ pub struct Group<'a> {
 pub struct Step<'a> {
     pub tokens: Tokens<'a>,
     pub bias: AttentionBias<'a>,
+    /// Of queries and keys to what was written, where positions turn them.
+    pub rotation: Option<Rotation<'a>>,
     pub groups: Vec<Group<'a>>,
 }
 
 impl<'a> Step<'a> {
     /// Of whole texts, which have read themselves.
-    pub fn whole(sequences: &'a PackedSequences, bias: AttentionBias<'a>) -> Self {
-        Self {
+    pub fn whole(
+        sequences: &'a PackedSequences,
+        relative: &'a RelativePositions,
+        device: &Device,
+    ) -> Result<Self> {
+        let rotation = match relative.state(sequences, device)? {
+            RelativeState::Rope(rotation) => Some(rotation),
+            _ => None,
+        };
+        Ok(Self {
             tokens: Tokens::Whole(sequences.boundaries()),
-            bias,
+            bias: relative.shared_bias(),
+            rotation,
             groups: vec![Group {
                 rows: sequences.tokens(),
                 text_boundaries: sequences.boundaries().to_vec(),
                 memory_boundaries: sequences.boundaries(),
             }],
-        }
+        })
     }
 }
 
@@ -214,7 +227,10 @@ impl Layer {
         step: &Step<'_>,
         extended: &mut Vec<KeyValues>,
     ) -> Result<Tensor> {
-        let [q, k, v] = parts_of(self.qkv.heads(x, self.shape.head_size, &[])?)?;
+        let [mut q, mut k, v] = parts_of(self.qkv.heads(x, self.shape.head_size, &[])?)?;
+        if let Some(rotation) = &step.rotation {
+            (q, k) = (rotation.rotate(&q, false)?, rotation.rotate(&k, false)?);
+        }
         let options = AttentionOptions {
             bias: step.bias,
             ..AttentionOptions::new(AttentionKind::Causal, self.scale)

@@ -67,7 +67,7 @@ impl Seq2Seq {
         input: &Tensor,
         sequences: &PackedSequences,
     ) -> Result<Tensor> {
-        let step = Step::whole(sequences, positions.shared_bias());
+        let step = Step::whole(sequences, positions, input.device())?;
         let memory = &layer.memory(input)?;
         Ok(layer
             .forward(input, &[Kept { memory, past: None }], &step)?

@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::config::{ConformerConfig, ConformerPositions, DepthwiseNorm};
 use crate::models::config::AttentionShape;
+use crate::models::encoder::relative::RelativeState;
 use crate::models::encoder::spans::Spans;
 use crate::models::encoder::EncoderConfig;
 use crate::models::parameters::Parameters;
@@ -174,9 +175,14 @@ impl ConformerLayer {
     }
 
     /// `x` is [states, hidden].
-    pub fn forward(&self, x: &Tensor, spans: &Spans<'_>, distances: &Distances) -> Result<Tensor> {
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        spans: &Spans<'_>,
+        positions: (&Distances, &RelativeState<'_>),
+    ) -> Result<Tensor> {
         let x = self.first.forward(x)?;
-        let attended = self.attend(&self.attention_norm.forward(&x)?, spans, distances)?;
+        let attended = self.attend(&self.attention_norm.forward(&x)?, spans, positions)?;
         let residual = Epilogue {
             residual: Some(&x),
             ..Epilogue::default()
@@ -186,11 +192,32 @@ impl ConformerLayer {
         self.final_norm.forward(&self.second.forward(&x)?)
     }
 
-    fn attend(&self, x: &Tensor, spans: &Spans<'_>, distances: &Distances) -> Result<Tensor> {
-        let parts = self.qkv.heads(x, self.shape.head_size, &[])?;
-        let Ok([q, k, v]) = <[Tensor; 3]>::try_from(parts) else {
-            return Err(Error::Internal("attention needs three projections".into()));
+    /// Queries, keys and values; those of rotary positions are made of states that are rotated themselves.
+    fn projected(&self, x: &Tensor, relative: &RelativeState<'_>) -> Result<[Tensor; 3]> {
+        let project = |x: &Tensor| -> Result<[Tensor; 3]> {
+            let parts = self.qkv.heads(x, self.shape.head_size, &[])?;
+            parts
+                .try_into()
+                .map_err(|_| Error::Internal("attention needs three projections".into()))
         };
+        let [q, k, v] = project(x)?;
+        let RelativeState::Rope(rotation) = relative else {
+            return Ok([q, k, v]);
+        };
+        let (rows, width) = x.dims2()?;
+        let heads = x.reshape((rows, self.shape.head_count, self.shape.head_size))?;
+        let rotated = rotation.rotate(&heads, false)?.reshape((rows, width))?;
+        let [q, k, _] = project(&rotated)?;
+        Ok([q, k, v])
+    }
+
+    fn attend(
+        &self,
+        x: &Tensor,
+        spans: &Spans<'_>,
+        (distances, relative): (&Distances, &RelativeState<'_>),
+    ) -> Result<Tensor> {
+        let [q, k, v] = self.projected(x, relative)?;
         let (q, scores, zero) = match &self.positions {
             LayerPositions::None => (q, None, 0),
             LayerPositions::Table { table, count, back } => {
@@ -329,11 +356,7 @@ impl Convolution {
     }
 
     fn forward(&self, x: &Tensor, spans: &Spans<'_>) -> Result<Tensor> {
-        let both = self.into.forward(&self.norm.forward(x)?)?;
-        let width = both.dim(1)? / 2;
-        let half = |number: usize| Ok::<_, Error>(both.narrow(1, number * width, width)?);
-        let gates = kernels::activate(&half(1)?.contiguous()?, Activation::Sigmoid)?;
-        let gated = elementwise::multiply(&half(0)?.contiguous()?, &gates)?;
+        let gated = gated(&self.into.forward(&self.norm.forward(x)?)?)?;
         let mut rows = Vec::new();
         for range in spans.ranges() {
             rows.push(self.depthwise(&gated.narrow(0, range.start, range.len())?)?);
@@ -364,6 +387,14 @@ impl Convolution {
             None => Ok(sum),
         }
     }
+}
+
+/// The first half of each row times the sigmoid of the second.
+pub fn gated(both: &Tensor) -> Result<Tensor> {
+    let width = both.dim(1)? / 2;
+    let half = |number: usize| Ok::<_, Error>(both.narrow(1, number * width, width)?);
+    let gates = kernels::activate(&half(1)?.contiguous()?, Activation::Sigmoid)?;
+    elementwise::multiply(&half(0)?.contiguous()?, &gates)
 }
 
 /// Weight [kernel, channels] and bias of a convolution and the batch norm behind it.

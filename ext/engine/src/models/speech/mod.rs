@@ -1,10 +1,13 @@
 //! One model for every family that reads speech: an audio's features in, the states of its encoder out, and
 //! from there tokens by a decoder or a label for every state.
 
+mod adapter;
 pub mod config;
 mod conformer;
 mod grid;
+mod patches;
 mod stem;
+mod waves;
 
 use candle_core::{DType, Device, Tensor};
 
@@ -22,6 +25,7 @@ use formats::weights::WeightSource;
 
 pub use config::SpeechConfig;
 
+use adapter::Adapter;
 use config::{SpeechOutput, StemConfig};
 use conformer::{ConformerLayer, Distances};
 use stem::Stem;
@@ -37,6 +41,7 @@ pub struct SpeechModel {
     layers: Layers,
     relative: RelativePositions,
     final_norm: Option<Norm>,
+    adapter: Option<Adapter>,
     output: Output,
     device: Device,
     dtype: DType,
@@ -96,11 +101,15 @@ impl SpeechModel {
                 Output::Text(Box::new(decoder))
             }
             SpeechOutput::Labels { .. } if !parameters.has(Part::Head) => Output::States,
+            SpeechOutput::States => Output::States,
             SpeechOutput::Labels { vocab_size, .. } => {
-                Output::Labels(parameters.linear(Part::Head, hidden, *vocab_size)?)
+                Output::Labels(parameters.linear(Part::Head, config.width(), *vocab_size)?)
             }
         };
+        let adapter = config.adapter.as_ref();
+        let adapter = adapter.map(|own| Adapter::load(&config, own, source, place, int8));
         Ok(Self {
+            adapter: adapter.transpose()?,
             stem: Stem::load(&config, &parameters)?,
             layers,
             relative,
@@ -133,6 +142,9 @@ impl SpeechModel {
         if let Some(norm) = &self.final_norm {
             inventory.add_norm(norm)?;
         }
+        if let Some(adapter) = &self.adapter {
+            adapter.list(&mut inventory)?;
+        }
         match &self.output {
             Output::Text(decoder) => decoder.list(&mut inventory)?,
             Output::Labels(head) => inventory.add_linear(head)?,
@@ -148,23 +160,39 @@ impl SpeechModel {
     pub fn window(&self) -> Option<usize> {
         match self.config.stem {
             StemConfig::Bands { states, .. } => Some(2 * states),
-            StemConfig::Samples(_) | StemConfig::Rows { .. } | StemConfig::Grid(_) => None,
+            StemConfig::Samples(_)
+            | StemConfig::Rows { .. }
+            | StemConfig::Grid(_)
+            | StemConfig::Waves
+            | StemConfig::Patches(_) => None,
         }
     }
 
     /// Frames from one state to the next.
     pub fn frames_per_state(&self) -> usize {
+        let adapter = self.config.adapter.as_ref();
+        let fewer = adapter.map_or(1, |own| own.stride.pow(own.layers as u32));
+        fewer * self.frames_per_encoder_state()
+    }
+
+    fn frames_per_encoder_state(&self) -> usize {
         match &self.config.stem {
             StemConfig::Bands { .. } => 2,
             StemConfig::Samples(stem) => stem.layers.iter().map(|layer| layer.stride).product(),
             StemConfig::Rows { .. } => 1,
+            StemConfig::Waves => waves::STRIDE,
+            StemConfig::Patches(stem) => stem.frame_stride,
             StemConfig::Grid(stem) => stem.stride.pow(stem.layers as u32),
         }
     }
 
     /// How many states come of so many frames.
     pub fn states(&self, frames: usize) -> usize {
-        self.stem.states(frames)
+        let states = self.stem.states(frames);
+        match &self.adapter {
+            Some(adapter) => adapter.states(states),
+            None => states,
+        }
     }
 
     /// The encoder's states of several audios, [states, hidden], and where each begins. Features are
@@ -191,7 +219,7 @@ impl SpeechModel {
             cancel.check()?;
             let frames = values.len() / (*bins).max(1);
             ensure_activations(
-                self.states(frames),
+                self.stem.states(frames),
                 encoder.hidden_size,
                 self.dtype,
                 &self.device,
@@ -218,10 +246,11 @@ impl SpeechModel {
             Layers::Conformer(layers) => {
                 let width = encoder.hidden_size;
                 let distances = Distances::new(spans.longest(), width, x.dtype(), &self.device)?;
+                let relative = self.relative.state_of(&boundaries, &self.device)?;
                 for layer in layers {
                     cancel.check()?;
                     mixed.add(&x)?;
-                    x = layer.forward(&x, &spans, &distances)?;
+                    x = layer.forward(&x, &spans, (&distances, &relative))?;
                 }
             }
         }
@@ -233,7 +262,20 @@ impl SpeechModel {
         if let Some(norm) = &self.final_norm {
             x = norm.forward(&x)?;
         }
-        Ok((x, boundaries))
+        match &self.adapter {
+            Some(adapter) => adapter.forward(&x, &boundaries),
+            None => Ok((x, boundaries)),
+        }
+    }
+
+    /// [1, hidden] of an audio's states: the mean of all, or of the tokens that stand for it.
+    pub fn pool(&self, states: &Tensor) -> Result<Tensor> {
+        let pooled = match self.config.stem {
+            StemConfig::Patches(_) => states.narrow(0, 0, patches::TOKENS)?,
+            _ => states.clone(),
+        };
+        let mean = pooled.to_dtype(DType::F32)?.mean_keepdim(0)?;
+        Ok(mean.to_dtype(states.dtype())?)
     }
 
     /// Whether it writes or labels, and does not only have states.

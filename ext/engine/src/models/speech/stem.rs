@@ -4,6 +4,8 @@ use candle_core::{DType, Tensor};
 
 use super::config::{SamplesStem, SpeechConfig, StemConfig, StemNorm};
 use super::grid::Grid;
+use super::patches::Patches;
+use super::waves::Waves;
 use crate::models::config::{Frequencies, NormConfig, NormKind};
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
@@ -38,6 +40,8 @@ pub enum Stem {
         projection: Linear,
     },
     Grid(Grid),
+    Waves(Waves),
+    Patches(Patches),
 }
 
 #[derive(Debug)]
@@ -60,6 +64,12 @@ impl Stem {
             }
             StemConfig::Grid(stem) => {
                 Grid::load(stem, config.encoder.hidden_size, parameters).map(Self::Grid)
+            }
+            StemConfig::Waves => {
+                Waves::load(config.encoder.hidden_size, parameters).map(Self::Waves)
+            }
+            StemConfig::Patches(stem) => {
+                Patches::load(*stem, config.encoder.hidden_size, parameters).map(Self::Patches)
             }
         }
     }
@@ -100,6 +110,8 @@ impl Stem {
                 inventory.add_linear(projection)?;
             }
             Self::Grid(grid) => grid.list(inventory)?,
+            Self::Waves(waves) => waves.list(inventory)?,
+            Self::Patches(patches) => patches.list(inventory)?,
         }
         Ok(())
     }
@@ -113,6 +125,8 @@ impl Stem {
                 .fold(frames, |frames, layer| layer.convolution.frames(frames)),
             Self::Rows { .. } => frames,
             Self::Grid(grid) => grid.states(frames),
+            Self::Waves(waves) => waves.states(frames),
+            Self::Patches(patches) => patches.states(frames),
         }
     }
 
@@ -157,6 +171,8 @@ impl Stem {
             }
             Self::Rows { norm, projection } => projection.forward(&norm.forward(features)?),
             Self::Grid(grid) => grid.forward(features),
+            Self::Waves(waves) => waves.forward(features),
+            Self::Patches(patches) => patches.forward(features),
         }
     }
 }

@@ -5,8 +5,9 @@ mod scheduler;
 
 use std::sync::Arc;
 
+pub use crate::generation::SearchSettings as Seq2SeqSettings;
 pub(crate) use request::RequestState;
-pub use request::{Seq2SeqOutput, Seq2SeqSettings};
+pub use request::Seq2SeqOutput;
 pub(crate) use scheduler::Seq2SeqScheduler;
 
 use super::Stats;

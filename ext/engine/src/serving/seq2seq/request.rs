@@ -4,27 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Seq2SeqParts;
-use crate::generation::run::{Run, RunText};
 use crate::generation::{
-    BeamSearch, BeamSettings, Choice, Constraint, EarlyStopping, FinishReason, GenerationConfig,
-    Scores, StopMatcher, StopOutcome, Timings, TokenRules,
+    Choice, Constraint, FinishReason, Search, SearchSettings, StopMatcher, StopOutcome, Timings,
+    TokenRules,
 };
 use crate::models::seq2seq::{Cache, Memory};
 use crate::{CancelToken, Error, Result};
-
-/// More beams than this are a mistake.
-const MOST_BEAMS: usize = 256;
-
-/// How sequences are generated.
-#[derive(Clone, Debug)]
-pub struct Seq2SeqSettings {
-    pub config: GenerationConfig,
-    /// 1: one token after the other, as `config` says.
-    pub num_beams: usize,
-    pub length_penalty: f32,
-    pub early_stopping: EarlyStopping,
-    pub rules: TokenRules,
-}
 
 /// What has become of a sequence.
 pub struct Seq2SeqOutput {
@@ -36,11 +21,6 @@ pub struct Seq2SeqOutput {
     pub source_tokens: usize,
 }
 
-enum Search {
-    Tokens(Box<Run>),
-    Beams(Box<BeamSearch>),
-}
-
 struct Sequence {
     source: Vec<u32>,
     search: Search,
@@ -49,7 +29,7 @@ struct Sequence {
 /// The sequences of a call.
 pub(crate) struct RequestState {
     parts: Arc<Seq2SeqParts>,
-    settings: Seq2SeqSettings,
+    settings: SearchSettings,
     sequences: Vec<Sequence>,
     /// Those that are not over, in the order of the memory.
     active: Vec<usize>,
@@ -61,44 +41,11 @@ pub(crate) struct RequestState {
     decoding: Duration,
 }
 
-impl Seq2SeqSettings {
-    fn check(&self, constrained: bool) -> Result<()> {
-        if !(1..=MOST_BEAMS).contains(&self.num_beams) {
-            return Err(Error::InvalidInput(format!(
-                "num_beams must be between 1 and {MOST_BEAMS}, not {}",
-                self.num_beams
-            )));
-        }
-        if !self.length_penalty.is_finite() {
-            return Err(Error::InvalidInput(
-                "length_penalty must be a finite number".into(),
-            ));
-        }
-        if self.num_beams == 1 {
-            return Ok(());
-        }
-        let config = &self.config;
-        let alone = [
-            (constrained, "a schema, pattern or grammar"),
-            (config.temperature > 0.0, "a temperature above 0"),
-            (config.logprobs.is_some(), "logprobs"),
-            (config.presence_penalty != 0.0, "presence_penalty"),
-            (config.frequency_penalty != 0.0, "frequency_penalty"),
-        ];
-        match alone.iter().find(|(given, _)| *given) {
-            Some((_, what)) => Err(Error::InvalidInput(format!(
-                "beams don't go together with {what}: use num_beams: 1"
-            ))),
-            None => Ok(()),
-        }
-    }
-}
-
 impl RequestState {
     pub fn new(
         parts: Arc<Seq2SeqParts>,
         sources: Vec<Vec<u32>>,
-        mut settings: Seq2SeqSettings,
+        mut settings: SearchSettings,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<Self> {
         settings.check(constraint.is_some())?;
@@ -131,7 +78,8 @@ impl RequestState {
         let sequences = sources
             .into_iter()
             .map(|source| {
-                let search = search(&parts, &settings, constraint.take())?;
+                let (start, tokenizer) = (parts.start, &parts.tokenizer);
+                let search = Search::new(&settings, start, tokenizer, constraint.take())?;
                 Ok(Sequence { source, search })
             })
             .collect::<Result<Vec<_>>>()?;
@@ -235,9 +183,11 @@ impl RequestState {
         for (place, (&number, rows)) in self.active.iter().zip(rows.chunks(width)).enumerate() {
             let sequence = &mut self.sequences[number];
             let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
-            let piece = sequence
-                .search
-                .take(&self.settings.rules, &self.parts, &rows)?;
+            let piece = sequence.search.take(
+                &self.settings.rules,
+                (self.parts.start, &self.parts.tokenizer),
+                &rows,
+            )?;
             let first = (place * width) as u32;
             if let Search::Tokens(run) = &mut sequence.search {
                 run.chose(started.elapsed());
@@ -323,88 +273,5 @@ impl RequestState {
             },
             source_tokens,
         })
-    }
-}
-
-fn search(
-    parts: &Seq2SeqParts,
-    settings: &Seq2SeqSettings,
-    constraint: Option<Box<dyn Constraint>>,
-) -> Result<Search> {
-    let start = parts.start;
-    if settings.num_beams > 1 {
-        settings.config.validate()?;
-        let beams = BeamSettings {
-            width: settings.num_beams,
-            length_penalty: settings.length_penalty,
-            early_stopping: settings.early_stopping,
-            repetition_penalty: settings.config.repetition_penalty,
-            logit_bias: settings.config.logit_bias.clone(),
-        };
-        let search = BeamSearch::new(beams, settings.rules.clone(), start);
-        return Ok(Search::Beams(Box::new(search)));
-    }
-    let text = match constraint {
-        Some(constraint) => RunText::constrained(constraint),
-        None => RunText::free(parts.tokenizer.stream(true)),
-    };
-    let end_ids = settings.rules.end_ids.clone();
-    let run = Run::new(&[start], settings.config.clone(), text, end_ids)?;
-    Ok(Search::Tokens(Box::new(run)))
-}
-
-/// What a step came to.
-struct Piece {
-    text: String,
-    /// For each row of the sequence the one it continues.
-    parents: Vec<usize>,
-}
-
-impl Search {
-    fn is_over(&self) -> bool {
-        match self {
-            Self::Tokens(run) => run.finish_reason().is_some(),
-            Self::Beams(search) => search.is_over(),
-        }
-    }
-
-    fn last_tokens(&self, start: u32, ids: &mut Vec<u32>) {
-        match self {
-            Self::Tokens(run) => {
-                ids.push(run.choices().last().map_or(start, |choice| choice.token));
-            }
-            Self::Beams(search) => ids.extend(search.last_tokens()),
-        }
-    }
-
-    fn take(&mut self, rules: &TokenRules, parts: &Seq2SeqParts, rows: &[&[f32]]) -> Result<Piece> {
-        match self {
-            Self::Tokens(run) => {
-                let mut scores = rows.first().copied().unwrap_or_default().to_vec();
-                let choices = run.choices().iter().map(|choice| choice.token);
-                let text: Vec<u32> = [parts.start].into_iter().chain(choices).collect();
-                rules.apply(&text, 1, &mut scores);
-                let (_, text) = run.take(&Scores::All(scores), true)?;
-                Ok(Piece {
-                    text,
-                    parents: vec![0],
-                })
-            }
-            Self::Beams(search) => {
-                let parents = search.advance(rows);
-                if parents.len() < rows.len() {
-                    return Err(Error::Generation(
-                        "the model gave no usable logits (all are NaN or forbidden); try dtype: :f32"
-                            .to_owned(),
-                    ));
-                }
-                let text = if search.is_over() {
-                    parts.tokenizer.decode(search.tokens(), true)?
-                } else {
-                    String::new()
-                };
-                Ok(Piece { text, parents })
-            }
-        }
     }
 }

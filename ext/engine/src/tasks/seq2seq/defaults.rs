@@ -4,7 +4,6 @@
 use serde_json::Value;
 
 use crate::generation::{EarlyStopping, TokenRules};
-use crate::models::seq2seq::Seq2SeqConfig;
 use crate::{Error, Result};
 use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::Tokenizer;
@@ -107,14 +106,15 @@ fn check_count(raw: &RawConfig, key: &str, count: usize) -> Result<()> {
 }
 
 impl GenerationDefaults {
+    /// `start` counts where neither file says what precedes every text.
     pub fn read(
         generation: Option<&RawConfig>,
         config: Option<&RawConfig>,
-        model: &Seq2SeqConfig,
+        start: u32,
         tokenizer: &Tokenizer,
     ) -> Result<Self> {
         let settings = Settings([generation, config]);
-        let start = settings.tokens("decoder_start_token_id")?;
+        let given = settings.tokens("decoder_start_token_id")?;
         let mut end_ids = settings.tokens("eos_token_id")?;
         if end_ids.is_empty() {
             end_ids.extend(tokenizer.special_tokens().end_ids());
@@ -126,7 +126,7 @@ impl GenerationDefaults {
             count => count,
         };
         Ok(Self {
-            start: start.first().copied().unwrap_or(model.start),
+            start: given.first().copied().unwrap_or(start),
             num_beams: settings.count("num_beams")?.max(1),
             length_penalty: settings.number("length_penalty")?,
             early_stopping: settings.early_stopping()?,

@@ -84,7 +84,8 @@ impl Seq2SeqModel {
         let raw = checkpoint.config.as_ref();
         let generation = files.file("generation_config.json", cancel)?;
         let generation = generation.map(|path| RawConfig::read(&path)).transpose()?;
-        let defaults = GenerationDefaults::read(generation.as_ref(), raw, config, &tokenizer)?;
+        let defaults =
+            GenerationDefaults::read(generation.as_ref(), raw, config.start, &tokenizer)?;
         let tasks = raw.and_then(|raw| raw.get("task_specific_params"));
         let stats = Arc::new(Stats::new(Served::Seq2Seq));
         Ok(Self {

@@ -112,8 +112,7 @@ impl Running<'_> {
     fn advance(&mut self, tokens: &WhisperTokens, rows: &[&[f32]], cache: &Cache) -> Result<()> {
         let window = self.window;
         let parents = self.search.advance_by(rows, |written, scores| {
-            rules::forbid_each(&window.suppressed, scores);
-            rules::apply(tokens, written, window.timestamps, scores);
+            window.restrict(tokens, written, scores);
         });
         if !self.search.is_over() {
             let parents: Vec<u32> = parents.into_iter().map(|parent| parent as u32).collect();

@@ -1,5 +1,6 @@
-//! Speech to text: by models that write (Whisper), and by those that label every moment (CTC).
+//! Speech to text: by models that write (Whisper, Moonshine), and by those that label every moment (CTC).
 
+mod allowed;
 mod beams;
 mod labels;
 mod languages;
@@ -10,10 +11,12 @@ mod settings;
 mod tokens;
 mod window;
 mod words;
+mod writer;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::generation;
 use crate::models::speech::config::{SpeechOutput, StemConfig};
 use crate::models::speech::{Blueprint, SpeechModel};
 use crate::{CancelToken, Device, Error, Result};
@@ -22,17 +25,23 @@ use formats::audio::{self, Audio, Extractor};
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::Tokenizer;
+use serde_json::json;
 
-use super::loading::{Checkpoint, LoadOptions, ModelInfo};
+use super::loading::{Checkpoint, LoadOptions, ModelInfo, ModelShape};
+use super::seq2seq::GenerationDefaults;
 
 pub use settings::{Segment, Task, Timestamps, TranscribeSettings, Transcript, Word};
 
+use allowed::{Allowed, Beyond};
 use labels::Vocabulary;
 use sequential::Progress;
 use tokens::WhisperTokens;
+use writer::WriterParts;
 
 /// Windows that are computed together.
 const BATCH: usize = 8;
+/// The token before a text of models that say of none.
+const USUAL_START: u32 = 1;
 
 /// Audio, decoded or not.
 #[derive(Clone, Debug)]
@@ -75,10 +84,13 @@ pub type NewSegments = Vec<(usize, Vec<Segment>)>;
 pub struct TranscribeModel {
     kind: Kind,
     info: ModelInfo,
+    /// Made for the first call with a vocabulary.
+    words: OnceLock<generation::Vocabulary>,
 }
 
 enum Kind {
     Whisper(Box<WhisperParts>),
+    Writer(Box<WriterParts>),
     Labels(Box<LabelParts>),
 }
 
@@ -131,35 +143,36 @@ impl TranscribeModel {
             Some((config, tokenizer)) => (checkpoint.with_config(config), Some(tokenizer)),
             None => (checkpoint.checked(files, cancel)?, None),
         };
-        let Some(config) = &checkpoint.config else {
-            return Err(Error::unsupported(
-                &checkpoint.source.file(""),
-                "models of speech are not read from GGUF files",
-            ));
-        };
+        let config = checkpoint.required_config("speech")?;
         let blueprint = Blueprint::from_config(config)?;
         let place = (&checkpoint.opened, checkpoint.dtype);
         let source = checkpoint.source.as_ref();
         let model = SpeechModel::load(&blueprint, source, place, checkpoint.int8, cancel)?;
         memory::trim();
         let shape = model.config();
-        let info = ModelInfo {
-            architecture: checkpoint.architecture()?,
-            family: shape.family.to_owned(),
-            parameters: checkpoint.parameters(),
+        let sizes = ModelShape {
+            family: shape.family,
             hidden_size: shape.encoder.hidden_size,
             layers: shape.layer_count(),
             attention_heads: shape.encoder.head_count,
             vocabulary: shape.vocab_size(),
-            max_length: usize::MAX,
-            device: checkpoint.device,
-            dtype: checkpoint.dtype,
-            int8: checkpoint.int8,
-            files: source.files(),
-            inventory: model.inventory()?,
-            verified: false,
         };
+        let info = ModelInfo::of(&checkpoint, &sizes, model.inventory()?, false)?;
         let kind = match shape.output.clone() {
+            SpeechOutput::Text { .. } if matches!(shape.stem, StemConfig::Waves) => {
+                let tokenizer = checkpoint.tokenizer(files, options, cancel)?;
+                let tokenizer = tokenizer.with_padding(None).with_truncation(None);
+                let generation = generation_config(files, cancel)?;
+                let (generation, raw) = (generation.as_ref(), Some(config));
+                Kind::Writer(Box::new(WriterParts {
+                    defaults: GenerationDefaults::read(generation, raw, USUAL_START, &tokenizer)?,
+                    extractor: extractor_of(&model, files, config, cancel)?,
+                    positions: config.opt_usize("max_position_embeddings")?.unwrap_or(512),
+                    device: checkpoint.device,
+                    tokenizer,
+                    model,
+                }))
+            }
             SpeechOutput::Text { .. } => {
                 let tokenizer = match tokenizer {
                     Some(tokenizer) => tokenizer,
@@ -169,14 +182,7 @@ impl TranscribeModel {
                 let parts = whisper(model, &checkpoint, tokenizer, &settings, files, cancel)?;
                 Kind::Whisper(Box::new(parts))
             }
-            SpeechOutput::Labels { blank, .. } => {
-                if !model.has_output() {
-                    return Err(Error::unsupported(
-                        &source.file(""),
-                        "the checkpoint has no head for CTC: use one that was trained to transcribe, or \
-                         AudioEmbeddingModel for vectors",
-                    ));
-                }
+            SpeechOutput::Labels { blank, .. } if model.has_output() => {
                 let extractor = extractor_of(&model, files, config, cancel)?;
                 Kind::Labels(Box::new(LabelParts {
                     vocabulary: Vocabulary::read(files, cancel)?,
@@ -187,8 +193,19 @@ impl TranscribeModel {
                     model,
                 }))
             }
+            SpeechOutput::Labels { .. } | SpeechOutput::States => {
+                return Err(Error::unsupported(
+                    &source.file(""),
+                    "the checkpoint has no head for CTC: use one that was trained to transcribe, or \
+                     AudioEmbeddingModel for vectors",
+                ));
+            }
         };
-        Ok(Self { kind, info })
+        Ok(Self {
+            kind,
+            info,
+            words: OnceLock::new(),
+        })
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -198,6 +215,7 @@ impl TranscribeModel {
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         match &self.kind {
             Kind::Whisper(parts) => Some(&parts.tokenizer),
+            Kind::Writer(parts) => Some(&parts.tokenizer),
             Kind::Labels(parts) => parts.vocabulary.tokenizer(),
         }
     }
@@ -206,6 +224,7 @@ impl TranscribeModel {
     pub fn sample_rate(&self) -> u32 {
         match &self.kind {
             Kind::Whisper(parts) => parts.extractor.rate(),
+            Kind::Writer(parts) => parts.extractor.rate(),
             Kind::Labels(parts) => parts.extractor.rate(),
         }
     }
@@ -214,7 +233,7 @@ impl TranscribeModel {
     pub fn languages(&self) -> Vec<String> {
         match &self.kind {
             Kind::Whisper(parts) => parts.tokens.codes(),
-            Kind::Labels(_) => Vec::new(),
+            Kind::Writer(_) | Kind::Labels(_) => Vec::new(),
         }
     }
 
@@ -226,6 +245,7 @@ impl TranscribeModel {
     ) -> Result<formats::audio::Features> {
         let (extractor, length) = match &self.kind {
             Kind::Whisper(parts) => (&parts.extractor, parts.window * parts.hop),
+            Kind::Writer(parts) => (&parts.extractor, 0),
             Kind::Labels(parts) => (&parts.extractor, 0),
         };
         let audio = sound.load(extractor.rate(), cancel)?;
@@ -259,8 +279,7 @@ fn whisper(
     cancel: &CancelToken,
 ) -> Result<WhisperParts> {
     let config = checkpoint.config.as_ref().unwrap_or(settings);
-    let generation = files.file("generation_config.json", cancel)?;
-    let generation = generation.map(|path| RawConfig::read(&path)).transpose()?;
+    let generation = generation_config(files, cancel)?;
     let tokenizer = tokenizer.with_padding(None).with_truncation(None);
     let tokens = WhisperTokens::read(generation.as_ref(), config, &tokenizer)?;
     let extractor = Extractor::log_mel(settings)?;
@@ -297,6 +316,11 @@ fn whisper(
     })
 }
 
+fn generation_config(files: &ModelFiles, cancel: &CancelToken) -> Result<Option<RawConfig>> {
+    let path = files.file("generation_config.json", cancel)?;
+    path.map(|path| RawConfig::read(&path)).transpose()
+}
+
 /// What makes features of samples for a model.
 pub(super) fn extractor_of(
     model: &SpeechModel,
@@ -310,11 +334,25 @@ pub(super) fn extractor_of(
         StemConfig::Grid(_) => Extractor::nemo(&settings),
         StemConfig::Samples(_) => Extractor::samples(&settings, true),
         StemConfig::Bands { .. } => Extractor::log_mel(&settings),
+        StemConfig::Waves => Extractor::samples(&settings, settings.has("feature_extractor_type")),
+        StemConfig::Patches(stem) => {
+            let extractor = Extractor::spectrogram(&settings)?;
+            if extractor.fixed_shape() == Some((stem.frames, stem.bins)) {
+                return Ok(extractor);
+            }
+            Err(Error::corrupt(
+                settings.file(),
+                format!(
+                    "the feature extractor's max_length and num_mel_bins are not the model's, {} and {}",
+                    stem.frames, stem.bins
+                ),
+            ))
+        }
     }
 }
 
 /// What the checkpoint says of features, under one of the names that files have had.
-fn extractor_settings(
+pub(super) fn extractor_settings(
     files: &ModelFiles,
     config: &RawConfig,
     cancel: &CancelToken,
@@ -329,7 +367,11 @@ fn extractor_settings(
         }
     }
     let bins = config.opt_usize("num_mel_bins")?.unwrap_or(80);
-    RawConfig::parse(config.file(), &format!("{{\"feature_size\": {bins}}}"))
+    let mut usual = json!({ "feature_size": bins, "num_mel_bins": bins });
+    if let Some(length) = config.opt_usize("max_length")? {
+        usual["max_length"] = length.into();
+    }
+    RawConfig::parse(config.file(), &usual.to_string())
 }
 
 /// A call under way: its audios go on together, window by window.
@@ -340,6 +382,8 @@ pub struct Transcribing {
     sounds: Vec<Sound>,
     settings: TranscribeSettings,
     progress: Mutex<Vec<Progress>>,
+    /// Made in the first step.
+    allowed: OnceLock<Arc<Allowed>>,
 }
 
 impl Transcribing {
@@ -351,12 +395,22 @@ impl Transcribing {
         if let (Kind::Whisper(parts), Some(language)) = (&model.kind, &settings.language) {
             parts.tokens.language(language)?;
         }
+        if let Kind::Writer(_) = &model.kind {
+            writer::check(&settings)?;
+        }
+        allowed::check(&settings.vocabulary)?;
+        if let (Kind::Labels(_), false) = (&model.kind, settings.vocabulary.is_empty()) {
+            return Err(Error::InvalidInput(
+                "vocabulary: needs a model that writes tokens: use Whisper or Moonshine".to_owned(),
+            ));
+        }
         let progress = sounds.iter().map(|_| Progress::new()).collect();
         Ok(Self {
             model,
             sounds,
             settings,
             progress: Mutex::new(progress),
+            allowed: OnceLock::new(),
         })
     }
 
@@ -367,10 +421,15 @@ impl Transcribing {
         if progress.iter().all(|one| one.over) {
             return Ok(None);
         }
+        let allowed = self.allowed(cancel)?;
         match &self.model.kind {
             Kind::Whisper(parts) => {
-                sequential::step(parts, &self.sounds, &mut progress, &self.settings, cancel)
-                    .map(Some)
+                let how = (&self.settings, allowed);
+                sequential::step(parts, &self.sounds, &mut progress, how, cancel).map(Some)
+            }
+            Kind::Writer(parts) => {
+                let how = (&self.settings, allowed.map(Arc::as_ref));
+                writer::step(parts, &self.sounds, &mut progress, how, cancel).map(Some)
             }
             Kind::Labels(parts) => {
                 let Some(at) = progress.iter().position(|one| !one.over) else {
@@ -385,11 +444,41 @@ impl Transcribing {
         }
     }
 
+    /// What texts are made of, where the call gives words.
+    fn allowed(&self, cancel: &CancelToken) -> Result<Option<&Arc<Allowed>>> {
+        let words = &self.settings.vocabulary;
+        if words.is_empty() {
+            return Ok(None);
+        }
+        if let Some(made) = self.allowed.get() {
+            return Ok(Some(made));
+        }
+        let (tokenizer, ends, beyond) = match &self.model.kind {
+            Kind::Whisper(parts) => {
+                let tokens = &parts.tokens;
+                let beyond = Beyond {
+                    first: tokens.first_beyond_text,
+                    first_time: tokens.first_timestamp,
+                };
+                (&parts.tokenizer, vec![tokens.end], beyond)
+            }
+            Kind::Writer(parts) => {
+                let ends = parts.defaults.rules.end_ids.clone();
+                (&parts.tokenizer, ends, Beyond::NONE)
+            }
+            Kind::Labels(_) => return Ok(None),
+        };
+        let vocabulary = (&self.model.words, tokenizer);
+        let made = Allowed::new(words, vocabulary, ends, beyond, cancel)?;
+        Ok(Some(self.allowed.get_or_init(|| Arc::new(made))))
+    }
+
     /// How many seconds of the audios are written, and how many there are, as far as they have been decoded.
     pub fn position(&self) -> (f64, f64) {
         let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let frame = match &self.model.kind {
             Kind::Whisper(parts) => parts.hop as f64 / f64::from(parts.extractor.rate()),
+            Kind::Writer(parts) => 1.0 / f64::from(parts.extractor.rate()),
             Kind::Labels(_) => 0.0,
         };
         progress.iter().fold((0.0, 0.0), |(done, total), one| {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use super::allowed::Allowed;
 use super::settings::{Segment, Timestamps, TranscribeSettings, Transcript};
 use super::window::{self, Decoded, Window};
 use super::{beams, words};
 use super::{Sound, WhisperParts};
 use crate::models::seq2seq::Memory;
 use crate::{CancelToken, Result};
-use formats::audio::Features;
+use formats::audio::{Audio, Features};
 use formats::text::compression;
 
 /// Seconds that a token for times stands for.
@@ -21,8 +22,10 @@ pub struct Progress {
     pub transcript: Transcript,
     language: Option<String>,
     features: Option<Arc<Features>>,
+    /// The audio itself, of models that read samples.
+    pub audio: Option<Arc<Audio>>,
     /// In frames.
-    seek: usize,
+    pub seek: usize,
     frames: usize,
     /// Whether the audio is longer than a window.
     long: bool,
@@ -43,6 +46,7 @@ impl Progress {
             transcript: Transcript::default(),
             language: None,
             features: None,
+            audio: None,
             seek: 0,
             frames: 0,
             long: false,
@@ -123,7 +127,7 @@ pub fn step(
     parts: &WhisperParts,
     sounds: &[Sound],
     progress: &mut [Progress],
-    settings: &TranscribeSettings,
+    (settings, allowed): (&TranscribeSettings, Option<&Arc<Allowed>>),
     cancel: &CancelToken,
 ) -> Result<Vec<(usize, Vec<Segment>)>> {
     let active: Vec<usize> = (0..progress.len())
@@ -147,7 +151,7 @@ pub fn step(
         if progress[at].language.is_none() {
             progress[at].language = Some(detect(parts, &memory, cancel)?.0);
         }
-        windows.push(prompted(parts, &progress[at], memory, settings)?);
+        windows.push(prompted(parts, &progress[at], memory, (settings, allowed))?);
     }
     let decoded = with_fallback(parts, &active, progress, &windows, settings, cancel)?;
     let first = parts.tokens.first_timestamp;
@@ -199,6 +203,7 @@ fn without_silence(
         memory: memory.ok_or_else(missing)?,
         timestamps: window.timestamps,
         suppressed: window.suppressed.clone(),
+        allowed: window.allowed.clone(),
         most: window.most,
     })
 }
@@ -248,7 +253,7 @@ fn prompted(
     parts: &WhisperParts,
     progress: &Progress,
     memory: Memory,
-    settings: &TranscribeSettings,
+    (settings, allowed): (&TranscribeSettings, Option<&Arc<Allowed>>),
 ) -> Result<Window> {
     let tokens = &parts.tokens;
     // Long audio goes on where the last time of a window says.
@@ -280,6 +285,7 @@ fn prompted(
         memory,
         timestamps,
         suppressed: settings.suppress_tokens.as_slice().into(),
+        allowed: allowed.cloned(),
         most,
     })
 }
@@ -326,8 +332,8 @@ fn with_fallback(
             let seed = settings.seed.wrapping_add(round as u64);
             let decoded = parts.compute(|| {
                 let decoder = parts.model.decoder()?;
-                if temperature == 0.0 && settings.num_beams > 1 {
-                    let width = settings.num_beams;
+                let width = settings.num_beams.unwrap_or(1);
+                if temperature == 0.0 && width > 1 {
                     return beams::decode(decoder, &parts.tokens, &chosen, width, cancel);
                 }
                 window::decode(decoder, &parts.tokens, &chosen, (temperature, seed), cancel)

@@ -28,6 +28,8 @@ pub struct TranscribeSettings {
     pub hotwords: Option<String>,
     /// Tokens that are not written, beside those of the checkpoint.
     pub suppress_tokens: Vec<u32>,
+    /// Words and phrases that texts are made of alone; any where there are none.
+    pub vocabulary: Vec<String>,
     /// One after the other, until a window is good enough; `None`: 0, and more for long audio.
     pub temperatures: Option<Vec<f32>>,
     pub compression_ratio_threshold: Option<f32>,
@@ -37,8 +39,8 @@ pub struct TranscribeSettings {
     pub condition_on_previous_text: bool,
     /// Tokens of a window.
     pub max_new_tokens: Option<usize>,
-    /// Texts that are followed at once, at a temperature of 0.
-    pub num_beams: usize,
+    /// Texts that are followed at once, at a temperature of 0; `None`: what the checkpoint says.
+    pub num_beams: Option<usize>,
     pub seed: u64,
 }
 
@@ -51,13 +53,14 @@ impl Default for TranscribeSettings {
             initial_prompt: None,
             hotwords: None,
             suppress_tokens: Vec::new(),
+            vocabulary: Vec::new(),
             temperatures: None,
             compression_ratio_threshold: Some(2.4),
             logprob_threshold: Some(-1.0),
             no_speech_threshold: Some(0.6),
             condition_on_previous_text: true,
             max_new_tokens: None,
-            num_beams: 1,
+            num_beams: None,
             seed: 0,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::allowed::Allowed;
 use super::rules;
 use super::tokens::WhisperTokens;
 use crate::generation::random::Random;
@@ -19,6 +20,8 @@ pub struct Window {
     pub timestamps: bool,
     /// Not written, beside what the checkpoint says.
     pub suppressed: Arc<[u32]>,
+    /// What texts are made of, where only given words are.
+    pub allowed: Option<Arc<Allowed>>,
     pub most: usize,
 }
 
@@ -111,6 +114,18 @@ pub fn decode(
         .collect()
 }
 
+impl Window {
+    /// Leaves the scores of tokens that may follow `written`.
+    pub fn restrict(&self, tokens: &WhisperTokens, written: &[u32], scores: &mut [f32]) {
+        rules::forbid_each(&self.suppressed, scores);
+        // Before the rules for times, which choose among what is left.
+        if let Some(allowed) = &self.allowed {
+            allowed.apply(written, self.timestamps, scores);
+        }
+        rules::apply(tokens, written, self.timestamps, scores);
+    }
+}
+
 impl Running {
     fn latest(&self) -> [u32; 1] {
         [self.tokens.last().copied().unwrap_or(0)]
@@ -127,8 +142,7 @@ impl Running {
         if window.most == 0 {
             return Ok(true);
         }
-        rules::forbid_each(&window.suppressed, &mut scores);
-        rules::apply(tokens, &self.tokens, window.timestamps, &mut scores);
+        window.restrict(tokens, &self.tokens, &mut scores);
         let token = if temperature > 0.0 {
             sampled(&scores, temperature, &mut self.random)
         } else {

@@ -1,6 +1,8 @@
-//! Models that read speech.
+//! Models that read speech and other audio.
 
+mod audio_spectrogram_transformer;
 mod hubert;
+mod moonshine;
 mod parakeet;
 mod wav2vec2;
 mod wav2vec2_bert;
@@ -11,9 +13,11 @@ use super::*;
 
 pub const FAMILIES: &[Family<SpeechConfig>] = &[
     whisper::FAMILY,
+    moonshine::FAMILY,
     wav2vec2::FAMILY,
     hubert::FAMILY,
     wavlm::FAMILY,
     wav2vec2_bert::FAMILY,
     parakeet::FAMILY,
+    audio_spectrogram_transformer::FAMILY,
 ];

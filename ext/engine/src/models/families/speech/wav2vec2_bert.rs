@@ -18,7 +18,13 @@ pub const FAMILY: Family<SpeechConfig> = Family {
             positions: wav2vec2_bert_positions(raw)?,
         };
         let inputs = raw.usize_in("feature_projection_input_dim", WIDTH)?;
-        conformer_like(raw, "wav2vec2-bert", StemConfig::Rows { inputs }, conformer)
+        let mut config =
+            conformer_like(raw, "wav2vec2-bert", StemConfig::Rows { inputs }, conformer)?;
+        config.encoder.relative = rotated_states(raw, config.encoder.head_size)?;
+        let activation = raw.opt_string("adapter_act")?.unwrap_or("relu");
+        let activation = config::activation(activation, raw.file())?;
+        config.adapter = state_adapter(raw, AdapterKind::Attention { activation })?;
+        Ok(config)
     },
     names: |_| WAV2VEC2_BERT,
     gguf: None,

@@ -21,6 +21,7 @@ pub const FAMILY: Family<SpeechConfig> = Family {
             },
             encoder,
             conformer: None,
+            adapter: None,
             output: SpeechOutput::Text {
                 decoder: Box::new(DecoderShape {
                     stack: decoder,

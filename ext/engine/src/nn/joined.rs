@@ -1,0 +1,35 @@
+//! What convolutions over time and over maps share.
+
+use candle_core::Tensor;
+
+use crate::Result;
+
+/// Tensors one after the other, without gaps in memory.
+pub fn joined(mut parts: Vec<Tensor>, dimension: usize) -> Result<Tensor> {
+    if parts.len() == 1 {
+        return Ok(parts.remove(0).contiguous()?);
+    }
+    Ok(Tensor::cat(&parts, dimension)?.contiguous()?)
+}
+
+#[cfg(test)]
+pub mod testing {
+    use candle_core::{Device, Tensor};
+
+    /// Numbers of no pattern, the same for the same seed.
+    pub fn numbers(shape: &[usize], seed: usize) -> Tensor {
+        let count: usize = shape.iter().product();
+        let values: Vec<f32> = (0..count)
+            .map(|at| ((at * 37 + seed * 11) % 23) as f32 / 23.0 - 0.5)
+            .collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    }
+
+    pub fn close(a: &Tensor, b: &Tensor) {
+        assert_eq!(a.dims(), b.dims());
+        let (a, b): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (a.to_vec2().unwrap(), b.to_vec2().unwrap());
+        for (a, b) in a.iter().flatten().zip(b.iter().flatten()) {
+            assert!((a - b).abs() < 1e-5, "{a} {b}");
+        }
+    }
+}
