@@ -42,7 +42,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       classify(SILENCE, sample_rate: 16_000)
     end
   end

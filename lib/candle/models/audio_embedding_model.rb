@@ -93,7 +93,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       embed(SILENCE, sample_rate: 16_000)
     end
   end

@@ -70,7 +70,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       classify("a")
     end
 

@@ -150,7 +150,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       embed_text("a")
     end
 

@@ -43,7 +43,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       classify("a", labels: ["a"])
     end
   end

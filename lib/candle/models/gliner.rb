@@ -104,7 +104,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       extract("a", labels: ["a"])
     end
 

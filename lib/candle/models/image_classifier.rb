@@ -31,7 +31,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       classify(Image::BLANK)
     end
   end

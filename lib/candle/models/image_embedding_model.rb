@@ -44,7 +44,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       embed(Image::BLANK)
     end
   end

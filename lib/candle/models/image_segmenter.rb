@@ -41,7 +41,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       segment(Image::BLANK)
     end
   end

@@ -153,7 +153,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       embed_query("a")
     end
 

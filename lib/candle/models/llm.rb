@@ -518,7 +518,7 @@ module Candle
       looked_up(:seeing) { VLM.of(self) }
     end
 
-    def prove
+    def smoke_test
       generate("a", config: GenerationConfig.deterministic(max_length: 1))
     end
 

@@ -39,7 +39,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       fill(mask_token, top_k: 1)
     end
   end

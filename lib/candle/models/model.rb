@@ -84,7 +84,7 @@ module Candle
     #
     # @return [self]
     def warm_up
-      prove
+      smoke_test
       self
     end
 

@@ -145,7 +145,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       predict_tokens("a")
     end
   end

@@ -44,7 +44,7 @@ module Candle
       { label: labels.fetch(label), score: score, box: %i[xmin ymin xmax ymax].zip(corners).to_h }
     end
 
-    def prove
+    def smoke_test
       detect(Image::BLANK)
     end
   end

@@ -43,7 +43,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       answer("a", "a")
     end
   end

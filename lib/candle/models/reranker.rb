@@ -118,7 +118,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       score("a", ["a"])
     end
 

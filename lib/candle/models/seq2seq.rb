@@ -141,7 +141,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       generate("a", max_length: 1)
     end
 

@@ -125,7 +125,7 @@ module Candle
 
     private
 
-    def prove
+    def smoke_test
       embed("a")
     end
 

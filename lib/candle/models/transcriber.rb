@@ -277,7 +277,7 @@ module Candle
       end
     end
 
-    def prove
+    def smoke_test
       transcribe(SILENCE, sample_rate: 16_000, max_new_tokens: 1, timestamps: false)
     end
   end

@@ -142,7 +142,7 @@ module Candle
       spans
     end
 
-    def prove
+    def smoke_test
       probabilities(SILENCE, sample_rate: 16_000)
     end
   end
