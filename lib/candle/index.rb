@@ -248,6 +248,10 @@ module Candle
     # @return [self]
     # @api private
     def prune(pruning)
+      unless NilClass === pruning || Pruning === pruning
+        raise ArgumentError, "an index is pruned by a Pruning, not #{Arguments.shown(pruning)}"
+      end
+
       @pruning = pruning
       _fix(pruning.dimension, *pruning.to_h.values_at(:repetitions, :bits, :projection, :seed)) if pruning
       self
