@@ -3,6 +3,7 @@
 pub mod allocator;
 pub mod bytes;
 pub mod cancel;
+pub mod detached;
 pub mod device;
 pub mod error;
 pub mod huge_pages;

@@ -7,6 +7,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use super::cancel::CancelToken;
+use super::detached::detached;
 use crate::{Error, Result};
 
 /// Reserved, and taken only as far as it is used.
@@ -97,8 +98,8 @@ pub fn apart<T: Send + 'static>(
         let _ = sender.send(result);
     };
     let builder = Builder::new().name("red-candle-stack".to_owned());
-    let thread = builder.stack_size(stack).spawn(run);
-    thread.map_err(|error| Error::OutOfMemory(format!("cannot start a thread: {error}")))?;
+    detached(builder.stack_size(stack), run)
+        .map_err(|error| Error::OutOfMemory(format!("cannot start a thread: {error}")))?;
     let _leaves = Leaves(state);
     loop {
         cancel.check()?;

@@ -8,6 +8,7 @@ use std::io::Read;
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
+use base::runtime::detached::detached;
 use ureq::http::header::{HeaderMap, HeaderValue, AUTHORIZATION, IF_RANGE, LOCATION, RANGE};
 use ureq::http::{Method, Request, Uri};
 use ureq::tls::{parse_pem, PemItem, RootCerts, TlsConfig};
@@ -157,9 +158,8 @@ impl Client {
             .timeout_per_read(Some(timeout))
             .build();
         let (sender, events) = sync_channel(CHUNKS_AHEAD);
-        std::thread::Builder::new()
-            .name("red-candle-hub".to_owned())
-            .spawn(move || transfer(&agent, request, &sender))
+        let builder = std::thread::Builder::new().name("red-candle-hub".to_owned());
+        detached(builder, move || transfer(&agent, request, &sender))
             .map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
         let route = match self.proxies.variable(&uri) {
             Some(variable) => format!("{} (through the proxy in {variable})", host(&uri)),
