@@ -148,6 +148,8 @@ module Candle
     method_option :translate, type: :boolean, desc: "write English"
     method_option :words, type: :boolean, desc: "times of words, in json"
     method_option :prompt, desc: "text whose spelling is followed"
+    method_option :hotwords, type: :array, desc: "names that are likely to be spoken"
+    method_option :vocabulary, type: :array, desc: "the only words that may be written"
     method_option :num_beams, type: :numeric, default: 1, desc: "texts that are followed at once"
     method_option :output, aliases: "-o", desc: "output file; results are appended"
     json_option

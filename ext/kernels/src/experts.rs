@@ -79,6 +79,8 @@ pub struct Routes {
     pub(crate) weights: Tensor,
     /// u32, as many: those of one expert after those of another; `None` of a single row.
     pub(crate) order: Option<Tensor>,
+    /// u32 `[tiles, 2]`: choices of one expert that follow each other in the order; `None` where few experts have several.
+    pub(crate) tiles: Option<Tensor>,
     pub(crate) used: usize,
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod cuda;
 pub mod cuda_graphs;
 pub mod experts;
 pub mod f32_tiles;
+mod gated_norm;
 pub mod heads;
 pub mod matrix;
 #[cfg(any(test, feature = "metal"))]
@@ -36,6 +37,7 @@ mod types;
 pub use base::{CancelToken, Device, Error, Result};
 pub use columns::join_columns;
 pub use cpu::isa::Isa;
+pub use gated_norm::{GateOrder, GatedNorm};
 pub use matrix::Epilogue;
 #[cfg(all(feature = "metal", feature = "selftest"))]
 pub use metal::tuning;

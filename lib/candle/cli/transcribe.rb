@@ -33,6 +33,7 @@ module Candle
       def settings
         { language: options[:language], task: options[:translate] ? :translate : :transcribe,
           timestamps: options[:words] ? :word : :segment, initial_prompt: options[:prompt],
+          hotwords: options[:hotwords]&.join(", "), vocabulary: options[:vocabulary],
           num_beams: options[:num_beams] || 1 }
       end
 

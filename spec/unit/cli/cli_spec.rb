@@ -38,6 +38,7 @@ RSpec.describe Candle::CLI do
     expect(JSON.parse(cli(*command, "--format", "json", "--words")[1])["token_ids"]).to eq(result.token_ids)
     cli(*command, "--format", "txt", "-o", "out.txt")
     expect(File.read("out.txt")).to eq("#{result.text.strip}\n")
+    expect(cli(*command, "--vocabulary", "hello", "world").fetch(1).split.uniq - %w[hello world]).to be_empty
     expect(cli("transcribe", "-m", model)).to match([2, "", /at least one audio file/])
     expect(cli("transcribe", "none.wav", "-m", model)).to match([1, "", /none.wav/])
   end

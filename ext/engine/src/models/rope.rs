@@ -147,7 +147,7 @@ impl Rotations {
         })
     }
 
-    /// For tokens whose positions, below `end`, lie on the device, u32 [tokens]; `None` where rotations
+    /// For tokens of texts whose positions, below `end`, lie on the device, u32 [tokens]; `None` where rotations
     /// depend on more than these.
     pub fn growing(
         &self,
@@ -155,7 +155,7 @@ impl Rotations {
         end: usize,
         device: &Device,
     ) -> Result<Option<Rotation<'_>>> {
-        let ([global], RopeAxes::Line) = (&self.global[..], &self.config.axes) else {
+        let [global] = &self.global[..] else {
             return Ok(None);
         };
         let rotated = |rope| -> Result<Rotated<'_>> {

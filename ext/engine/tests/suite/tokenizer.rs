@@ -276,9 +276,18 @@ fn world_vocabulary() -> Tokenizer {
     let kinds: Vec<u32> = (0..tokens.len())
         .map(|id| if id == 0 { 3 } else { 1 })
         .collect();
-    let keys = [
-        ("general.architecture", "string", serde_json::json!("rwkv7")),
-        ("tokenizer.ggml.model", "string", serde_json::json!("rwkv")),
+    gguf_tokenizer("rwkv", &tokens, &kinds, &[]).unwrap()
+}
+
+fn gguf_tokenizer(
+    model: &str,
+    tokens: &[String],
+    kinds: &[u32],
+    scores: &[f32],
+) -> engine::Result<Tokenizer> {
+    let mut keys = vec![
+        ("general.architecture", "string", serde_json::json!("any")),
+        ("tokenizer.ggml.model", "string", serde_json::json!(model)),
         (
             "tokenizer.ggml.tokens",
             "array string",
@@ -290,6 +299,10 @@ fn world_vocabulary() -> Tokenizer {
             serde_json::json!(kinds),
         ),
     ];
+    if !scores.is_empty() {
+        let scores = serde_json::json!(scores);
+        keys.push(("tokenizer.ggml.scores", "array float32", scores));
+    }
     let mut file = Gguf::new();
     for (key, kind, value) in keys {
         let (kind, bytes) = encoded(kind, &value);
@@ -299,7 +312,78 @@ fn world_vocabulary() -> Tokenizer {
     let path = folder.write("model.gguf", file.bytes());
     let source =
         formats::weights::open(&formats::files::model_files::WeightFiles::Gguf(path)).unwrap();
-    Tokenizer::from_gguf(source.metadata()).unwrap()
+    Tokenizer::from_gguf(source.metadata())
+}
+
+/// The ids are those that llama.cpp gives for the same file.
+#[test]
+fn the_best_sum_of_scores_cuts_a_text_of_plamo() {
+    let pieces = [
+        (" ", -2.5),
+        ("a", -3.0),
+        ("b", -3.25),
+        ("ab", -6.25),
+        ("abc", -7.0),
+        ("c", -4.0),
+        ("the", -3.5),
+        (" the", -4.0),
+        ("then", -6.0),
+        ("n", -3.0),
+        ("\n", -3.0),
+        ("\n\n", -5.5),
+        ("日", -5.0),
+        ("本", -5.0),
+        ("日本", -7.5),
+        ("本語", -6.0),
+        ("é", -4.5),
+        ("  ", -5.0),
+        ("    ", -8.0),
+        ("🙂", -9.0),
+        ("0", -4.0),
+        ("1", -4.0),
+        ("10", -9.0),
+    ];
+    let special = ["<|plamo:unk|>", "<|plamo:bos|>", "<|plamo:eos|>"].map(str::to_owned);
+    let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
+    let texts = pieces.iter().map(|(text, _)| (*text).to_owned());
+    let tokens: Vec<String> = special.into_iter().chain(bytes).chain(texts).collect();
+    let kinds: Vec<u32> = (0..tokens.len())
+        .map(|id| match id {
+            0 => 2,
+            1 | 2 => 3,
+            3..259 => 6,
+            _ => 1,
+        })
+        .collect();
+    let scores = std::iter::repeat_n(-2000.0, 259);
+    let scores: Vec<f32> = scores
+        .chain(pieces.iter().map(|(_, score)| *score))
+        .collect();
+    let tokenizer = gguf_tokenizer("plamo2", &tokens, &kinds, &scores).unwrap();
+    let cases: [(&str, &[u32]); 5] = [
+        ("the abcab then", &[265, 259, 263, 262, 266, 268]),
+        (
+            "ab abc  c\n\n\nthe",
+            &[262, 259, 263, 276, 264, 270, 269, 265],
+        ),
+        (
+            "日本語 é 🙂🙃",
+            &[271, 274, 259, 275, 259, 278, 243, 162, 156, 134],
+        ),
+        (
+            "    x <|plamo:eos|> 10 101",
+            &[277, 123, 259, 2, 259, 280, 279, 259, 280, 279, 280],
+        ),
+        ("ab\u{feff}", &[262, 242, 190, 194]),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(tokenizer.ids(text, true).unwrap(), expected, "{text}");
+        assert_eq!(tokenizer.decode(expected, false).unwrap(), text);
+    }
+    assert_eq!(tokenizer.ids("\u{feff}ab", true).unwrap(), [262]);
+    let lacking = gguf_tokenizer("plamo2", &tokens[4..], &kinds[4..], &scores[4..]);
+    let message = lacking.unwrap_err().to_string();
+    assert!(message.contains("it has no token <0x00>"), "{message}");
 }
 
 /// The ids are those that llama.cpp gives for the same file.

@@ -215,13 +215,16 @@ __device__ __forceinline__ void take(const uchar *block, uint part, Run (&runs)[
 #define GROUP_BYTES (256 / BLOCK_ELEMENTS * BLOCK_BYTES)
 
 // Adds the products of a lane's elements, whose block begins at `start` of each row of x.
-__device__ __forceinline__ void add_products(const Product &p, const Run (&runs)[2], uint start, Sums &sums) {
+template <typename Rows>
+__device__ __forceinline__ void add_products(
+    const Product &p, const Rows &rows, const Run (&runs)[2], uint start, Sums &sums
+) {
     #pragma unroll
     for (int run = 0; run < 2; run++) {
         #pragma unroll
         for (uint row = 0; row < ROWS; row++) {
-            // Rows beyond the last repeat it, and are not stored.
-            const ELEMENT *from = p.x + ulong(min(row, p.rows - 1)) * p.inputs + start + runs[run].first;
+            if (Rows::skips(p, row)) { break; }
+            const ELEMENT *from = rows.x(p, row) + start + runs[run].first;
             float product = 0.0f, sum = 0.0f;
             #pragma unroll
             for (int part = 0; part < 2; part++) {
@@ -239,7 +242,8 @@ __device__ __forceinline__ void add_products(const Product &p, const Run (&runs)
 }
 
 // One warp per output.
-__device__ __forceinline__ void multiply(const Product &p) {
+template <typename Rows>
+__device__ __forceinline__ void multiply(const Product &p, const Rows &rows) {
     const uint output = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     let_next_begin();
     await_previous();
@@ -257,25 +261,27 @@ __device__ __forceinline__ void multiply(const Product &p) {
     for (uint at = lane; at < p.inputs / PART; at += 32) {
         Run runs[2];
         take(weight + ulong(at / 8) * GROUP_BYTES, at % 8, runs);
-        add_products(p, runs, at / 8 * 256, sums);
+        add_products(p, rows, runs, at / 8 * 256, sums);
 #if GATED
         take(second + ulong(at / 8) * GROUP_BYTES, at % 8, runs);
-        add_products(p, runs, at / 8 * 256, seconds);
+        add_products(p, rows, runs, at / 8 * 256, seconds);
 #endif
     }
     __syncwarp();
     add_up(sums);
     if (GATED) { add_up(seconds); }
-    if (lane == 0) { finish_rows(p, output, place, sums, seconds); }
+    if (lane == 0) { finish_rows(p, rows, output, place, sums, seconds); }
 }
 
-extern "C" __global__ void __launch_bounds__(256) product_of_blocks(const __grid_constant__ Product p) { multiply(p); }
+extern "C" __global__ void __launch_bounds__(256) product_of_blocks(const __grid_constant__ Product p) { multiply(p, NextRows()); }
 
 extern "C" __global__ void __launch_bounds__(256) experts_of_blocks(
-    const __grid_constant__ Product p, const __grid_constant__ Choices choices
+    const __grid_constant__ Product all, const __grid_constant__ Choices choices
 ) {
     await_previous();
-    multiply(of_choice(p, choices));
+    Product p = all;
+    ChosenRows rows;
+    if (rows.take(p, choices)) { multiply(p, rows); }
 }
 
 struct Expansion {

@@ -1,4 +1,4 @@
-//! Columns of several tensors side by side, a launch for each.
+//! Columns of several tensors side by side, in one launch.
 
 use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
 use candle_core::{DType, Result, Tensor};
@@ -9,14 +9,18 @@ use super::launch::{argument, launch_early};
 use super::{small, ELEMENT_THREADS};
 
 const MOST_BLOCKS: usize = 1 << 16;
+/// Parts of one launch, as in the CUDA source.
+const MOST_PARTS: usize = 8;
 
 /// As `Columns` in the CUDA source.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Parameters {
-    from: u64,
+    from: [u64; MOST_PARTS],
+    from_row: [u64; MOST_PARTS],
+    ends: [u32; MOST_PARTS],
+    types: [u32; MOST_PARTS],
     to: u64,
-    from_row: u64,
     to_row: u64,
     rows: u32,
     width: u32,
@@ -24,6 +28,16 @@ struct Parameters {
 
 // SAFETY: plain numbers, laid out as in the CUDA source.
 unsafe impl DeviceRepr for Parameters {}
+
+/// As in the CUDA source.
+fn type_number(dtype: DType) -> Result<u32> {
+    match dtype {
+        DType::F32 => Ok(0),
+        DType::F16 => Ok(1),
+        DType::BF16 => Ok(2),
+        other => candle_core::bail!("columns of {other:?}"),
+    }
+}
 
 /// As the function of this name for all devices; the parts are on one GPU.
 pub fn join_columns(parts: &[&Tensor], dtype: DType) -> Result<Tensor> {
@@ -41,33 +55,39 @@ pub fn join_columns(parts: &[&Tensor], dtype: DType) -> Result<Tensor> {
         DType::BF16 => "columns_to_bf16",
         _ => "columns_to_f32",
     };
+    let function = function(&device, ROWS, kernel, DType::F32, &[], 0)?;
     let mut first = 0;
-    for (part, width) in parts.iter().zip(widths) {
-        let at = start + (first * dtype.size_in_bytes()) as u64;
-        first += width;
-        if rows * width == 0 {
-            continue;
-        }
-        let strides = part.stride();
-        if width > 1 && strides[1] != 1 {
-            candle_core::bail!("the columns of a row must follow each other");
-        }
-        let parameters = Parameters {
-            from: address(part)?,
-            to: at,
-            from_row: strides[0] as u64,
+    for (parts, widths) in parts.chunks(MOST_PARTS).zip(widths.chunks(MOST_PARTS)) {
+        let mut parameters = Parameters {
+            to: start + (first * dtype.size_in_bytes()) as u64,
             to_row: total as u64,
             rows: small(rows)?,
-            width: small(width)?,
+            ..Parameters::default()
         };
-        let function = function(&device, ROWS, kernel, part.dtype(), &[], 0)?;
-        let blocks = (rows * width).div_ceil(ELEMENT_THREADS);
+        let mut end = 0;
+        for (at, (part, &width)) in parts.iter().zip(widths).enumerate() {
+            let strides = part.stride();
+            if width > 1 && strides[1] != 1 {
+                candle_core::bail!("the columns of a row must follow each other");
+            }
+            end += width;
+            parameters.from[at] = address(part)?;
+            parameters.from_row[at] = strides[0] as u64;
+            parameters.ends[at] = small(end)?;
+            parameters.types[at] = type_number(part.dtype())?;
+        }
+        parameters.width = small(end)?;
+        first += end;
+        if rows * end == 0 {
+            continue;
+        }
+        let blocks = (rows * end).div_ceil(ELEMENT_THREADS);
         let grid = LaunchConfig {
             grid_dim: (blocks.min(MOST_BLOCKS) as u32, 1, 1),
             block_dim: (ELEMENT_THREADS as u32, 1, 1),
             shared_mem_bytes: 0,
         };
-        // SAFETY: the argument is the kernel's; rows and columns lie within both tensors, and nothing is read ahead.
+        // SAFETY: the argument is the kernel's; rows and columns lie within the tensors, and nothing is read ahead.
         unsafe { launch_early(&device, &function, grid, &[argument(&parameters)], true) }?;
     }
     Ok(out)

@@ -136,9 +136,22 @@ extern "C" __global__ void __launch_bounds__(32) route(const __grid_constant__ R
     }
 }
 
-// Sorts choices by experts, in one thread block, so that those who read the same weights run at the same time. Shared: a
-// count for each expert.
-extern "C" __global__ void __launch_bounds__(256) order_choices(const uint *chosen, uint *order, uint pairs, uint experts) {
+// What comes before the parts of a lane's list, given how much they are together, for the first warp.
+__device__ __forceinline__ uint before_own(uint own) {
+    uint before = own;
+    #pragma unroll
+    for (uint step = 1; step < 32; step *= 2) {
+        const uint other = __shfl_up_sync(0xffffffffu, before, step);
+        if (threadIdx.x >= step) { before += other; }
+    }
+    return before - own;
+}
+
+// Sorts choices by experts, in one thread block, so that those who read the same weights run at the same time, and cuts
+// those of each expert into tiles of so many, where tiles are wanted. Shared: a count for each expert.
+extern "C" __global__ void __launch_bounds__(256) order_choices(
+    const uint *chosen, uint *order, uint *tiles, uint pairs, uint experts, uint tile_rows, uint most_tiles
+) {
     extern __shared__ uint counts[];
     let_next_begin();
     await_previous();
@@ -147,17 +160,11 @@ extern "C" __global__ void __launch_bounds__(256) order_choices(const uint *chos
     for (uint i = threadIdx.x; i < pairs; i += blockDim.x) { atomicAdd(counts + chosen[i], 1u); }
     __syncthreads();
     // Where the choices of each expert begin: a lane of the first warp has some experts in a row.
+    const uint part = (experts + 31) / 32, first = min(threadIdx.x * part, experts), end = min(first + part, experts);
     if (threadIdx.x < 32) {
-        const uint part = (experts + 31) / 32, first = min(threadIdx.x * part, experts), end = min(first + part, experts);
         uint own = 0;
         for (uint i = first; i < end; i++) { own += counts[i]; }
-        uint before = own;
-        #pragma unroll
-        for (uint step = 1; step < 32; step *= 2) {
-            const uint other = __shfl_up_sync(0xffffffffu, before, step);
-            if (threadIdx.x >= step) { before += other; }
-        }
-        before -= own;
+        uint before = before_own(own);
         for (uint i = first; i < end; i++) {
             const uint count = counts[i];
             counts[i] = before;
@@ -166,6 +173,22 @@ extern "C" __global__ void __launch_bounds__(256) order_choices(const uint *chos
     }
     __syncthreads();
     for (uint i = threadIdx.x; i < pairs; i += blockDim.x) { order[atomicAdd(counts + chosen[i], 1u)] = i; }
+    if (!tiles) { return; }
+    __syncthreads();
+    // Now each count is where the choices of its expert end.
+    if (threadIdx.x < 32) {
+        uint own = 0;
+        for (uint i = first; i < end; i++) { own += (counts[i] - (i ? counts[i - 1] : 0) + tile_rows - 1) / tile_rows; }
+        uint tile = before_own(own);
+        for (uint i = first; i < end; i++) {
+            for (uint at = i ? counts[i - 1] : 0; at < counts[i]; at += tile_rows, tile++) {
+                tiles[2 * tile] = at;
+                tiles[2 * tile + 1] = min(tile_rows, counts[i] - at);
+            }
+        }
+        const uint all = __shfl_sync(0xffffffffu, tile, 31);
+        for (uint i = all + threadIdx.x; i < most_tiles; i += 32) { tiles[2 * i + 1] = 0; }
+    }
 }
 
 struct Combine {

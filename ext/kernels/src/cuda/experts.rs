@@ -16,6 +16,10 @@ use base::quant::BlockType;
 /// Addresses of an expert in the table.
 const ADDRESSES: usize = 2 * MOST_MATRICES;
 const LANES: u32 = 32;
+/// Choices of an expert that read its matrices together.
+const TILE_ROWS: usize = 4;
+/// With fewer choices than experts divided by this, hardly any expert is chosen twice.
+const FEW_CHOICES: usize = 4;
 
 /// As `Route` in the CUDA source.
 #[derive(Clone, Copy)]
@@ -49,6 +53,7 @@ struct ChoiceParameters {
     table: u64,
     chosen: u64,
     order: u64,
+    tiles: u64,
     per_row: u32,
 }
 
@@ -128,34 +133,49 @@ pub fn route(router: &Router, logits: &Tensor) -> Result<Routes> {
     // SAFETY: the argument is the kernel's, its addresses are of tensors of the shapes it says, and nothing is read
     // ahead.
     unsafe { launch_early(&device, &kernel, grid, &[argument(&parameters)], true) }?;
-    let order = match rows {
-        1 => None,
-        _ => Some(sorted(&device, (&chosen, logits.dtype()), experts)?),
+    let (order, tiles) = match rows {
+        1 => (None, None),
+        _ => {
+            let (order, tiles) = sorted(&device, (&chosen, logits.dtype()), experts)?;
+            (Some(order), tiles)
+        }
     };
     Ok(Routes {
         chosen,
         weights,
         order,
+        tiles,
         used: rule.used,
     })
 }
 
-/// The choices of one expert after those of another.
+/// The choices of one expert after those of another, and tiles of them where an expert has several.
 fn sorted(
     device: &CudaDevice,
     (chosen, dtype): (&Tensor, DType),
     experts: usize,
-) -> Result<Tensor> {
+) -> Result<(Tensor, Option<Tensor>)> {
     let pairs = chosen.elem_count();
     let (order, order_at) = result(device, pairs, DType::U32)?;
+    let most_tiles = pairs.min(experts + pairs / TILE_ROWS);
+    let tiles = if pairs * FEW_CHOICES > experts {
+        Some(result(device, (most_tiles, 2), DType::U32)?)
+    } else {
+        None
+    };
+    let tiles_at = tiles.as_ref().map_or(0, |(_, at)| *at);
     let kernel = function(device, EXPERTS, "order_choices", dtype, &[], 0)?;
     let (count, experts) = (small(pairs)?, small(experts)?);
+    let (tile_rows, most_tiles) = (TILE_ROWS as u32, small(most_tiles)?);
     let chosen_at = address(chosen)?;
     let arguments = [
         argument(&chosen_at),
         argument(&order_at),
+        argument(&tiles_at),
         argument(&count),
         argument(&experts),
+        argument(&tile_rows),
+        argument(&most_tiles),
     ];
     let grid = LaunchConfig {
         grid_dim: (1, 1, 1),
@@ -164,7 +184,7 @@ fn sorted(
     };
     // SAFETY: the arguments are the kernel's; every choice is one of the experts, and nothing is read ahead.
     unsafe { launch_early(device, &kernel, grid, &arguments, true) }?;
-    Ok(order)
+    Ok((order, tiles.map(|(tiles, _)| tiles)))
 }
 
 /// What matrices are made of.
@@ -306,12 +326,17 @@ impl Matrices {
             table: address(&self.table)?,
             chosen: address(&routes.chosen)?,
             order: optional(routes.order.as_ref())?,
+            tiles: optional(routes.tiles.as_ref())?,
             per_row: small(pairs / rows)?,
+        };
+        let (at_once, tiles) = match &routes.tiles {
+            Some(tiles) => (TILE_ROWS, tiles.dim(0)?),
+            None => (1, pairs),
         };
         let sharers = 1 << (inputs / WARP_INPUTS).clamp(1, WARPS).ilog2();
         let (function, together) = match self.made {
             Made::Numbers(dtype) if dtype == x.dtype() => {
-                let definitions = [("ROWS", 1), ("GATED", 0), ("SHARERS", sharers)];
+                let definitions = [("ROWS", at_once), ("GATED", 0), ("SHARERS", sharers)];
                 let kernel = "product_of_experts";
                 (
                     function(&device, PRODUCT, kernel, dtype, &definitions, 0)?,
@@ -322,7 +347,7 @@ impl Matrices {
                 candle_core::bail!("experts of {dtype:?} got rows of {:?}", x.dtype())
             }
             Made::Blocks(kind) => {
-                let definitions = definitions(kind, 1, false);
+                let definitions = definitions(kind, at_once, false);
                 let kernel = "experts_of_blocks";
                 (
                     function(&device, BLOCKS, kernel, x.dtype(), &definitions, 0)?,
@@ -331,7 +356,7 @@ impl Matrices {
             }
         };
         let grid = LaunchConfig {
-            grid_dim: (small(width.div_ceil(together))?, small(pairs)?, 1),
+            grid_dim: (small(width.div_ceil(together))?, small(tiles)?, 1),
             block_dim: (WARPS as u32 * LANES, 1, 1),
             shared_mem_bytes: 0,
         };

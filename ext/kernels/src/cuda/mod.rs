@@ -7,6 +7,7 @@ pub(super) mod columns;
 mod compile;
 pub(super) mod device;
 pub(super) mod experts;
+pub(super) mod gated_norm;
 pub(super) mod gather;
 pub(super) mod largest;
 mod launch;

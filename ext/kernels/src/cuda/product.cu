@@ -1,5 +1,5 @@
 // A few rows times one to three matrices: what reading the weights costs, and little else. ELEMENT, ROWS
-// (1 or 2), GATED and SHARERS (a divisor of 8) are defined at run time.
+// (1, 2 or 4), GATED and SHARERS (a divisor of 8) are defined at run time.
 
 #define UNROLLED 4
 
@@ -18,9 +18,11 @@ __device__ __forceinline__ RawEight stream_eight(const ELEMENT *from) {
     return out;
 }
 
-__device__ __forceinline__ void add_products(Sums &sums, const Eight &w, const Eight (&x)[ROWS]) {
+template <typename Rows>
+__device__ __forceinline__ void add_products(const Product &p, Sums &sums, const Eight &w, const Eight (&x)[ROWS]) {
     #pragma unroll
     for (int row = 0; row < ROWS; row++) {
+        if (Rows::skips(p, row)) { break; }
         #pragma unroll
         for (int i = 0; i < 8; i++) { sums.v[row] = fmaf(w.v[i], x[row].v[i], sums.v[row]); }
     }
@@ -41,7 +43,8 @@ __device__ __forceinline__ Pieces stream_pieces(const ELEMENT *row, uint begin, 
 }
 
 // SHARERS warps for each output, so that thread blocks are small beside what is to be done.
-__device__ __forceinline__ void multiply(const Product &p) {
+template <typename Rows>
+__device__ __forceinline__ void multiply(const Product &p, const Rows &rows) {
     __shared__ Sums parts[8][1 + GATED];
     const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint output = blockIdx.x * (8 / SHARERS) + warp / SHARERS;
@@ -65,12 +68,12 @@ __device__ __forceinline__ void multiply(const Product &p) {
             Eight x[ROWS];
             #pragma unroll
             for (uint row = 0; row < ROWS; row++) {
-                // Rows beyond the last repeat it, and are not stored.
-                x[row] = widen_eight(p.x + ulong(min(row, p.rows - 1)) * p.inputs + begin + u * 256);
+                if (Rows::skips(p, row)) { break; }
+                x[row] = widen_eight(rows.x(p, row) + begin + u * 256);
             }
-            add_products(sums, widen_raw(pieces.raw[u], ELEMENT()), x);
+            add_products<Rows>(p, sums, widen_raw(pieces.raw[u], ELEMENT()), x);
 #if GATED
-            add_products(seconds, widen_raw(others.raw[u], ELEMENT()), x);
+            add_products<Rows>(p, seconds, widen_raw(others.raw[u], ELEMENT()), x);
 #endif
         }
         begin += 256 * UNROLLED * SHARERS;
@@ -99,14 +102,16 @@ __device__ __forceinline__ void multiply(const Product &p) {
             }
         }
     }
-    if (there && lane == 0 && warp % SHARERS == 0) { finish_rows(p, output, place, sums, seconds); }
+    if (there && lane == 0 && warp % SHARERS == 0) { finish_rows(p, rows, output, place, sums, seconds); }
 }
 
-extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant__ Product p) { multiply(p); }
+extern "C" __global__ void __launch_bounds__(256) product(const __grid_constant__ Product p) { multiply(p, NextRows()); }
 
 extern "C" __global__ void __launch_bounds__(256) product_of_experts(
-    const __grid_constant__ Product p, const __grid_constant__ Choices choices
+    const __grid_constant__ Product all, const __grid_constant__ Choices choices
 ) {
     await_previous();
-    multiply(of_choice(p, choices));
+    Product p = all;
+    ChosenRows rows;
+    if (rows.take(p, choices)) { multiply(p, rows); }
 }

@@ -45,26 +45,58 @@ __device__ __forceinline__ void finish(const Product &p, uint row, uint output, 
     narrow(y + (p.residual ? widen(p.residual[at]) : 0.0f), p.out + at);
 }
 
+// Rows of x one after the other; those beyond the last repeat it, and are not stored.
+struct NextRows {
+    __device__ __forceinline__ static bool skips(const Product &, uint) { return false; }
+    __device__ __forceinline__ const ELEMENT *x(const Product &p, uint row) const {
+        return p.x + ulong(min(row, p.rows - 1)) * p.inputs;
+    }
+    __device__ __forceinline__ uint out(uint row) const { return row; }
+};
+
 // The experts of a mixture, of which each choice of a row has one: their matrices stand in for those of the product.
 struct Choices {
     const ulong *table; // [experts, 2, MATRICES]: matrices and their biases
     const uint *chosen; // [choices]
     const uint *order;  // [choices]; null: as they are
+    const uint *tiles;  // [tiles, 2]: choices of one expert that follow each other in the order: the first, and how many
     uint per_row;       // so many choices follow each other that read the same row of x
 };
-__device__ __forceinline__ Product of_choice(const Product &all, const Choices &choices) {
-    Product p = all;
-    const uint choice = choices.order ? choices.order[blockIdx.y] : blockIdx.y;
-    const ulong *matrices = choices.table + ulong(choices.chosen[choice]) * (2 * MATRICES);
-    #pragma unroll
-    for (int i = 0; i < MATRICES; i++) {
-        p.weights[i] = (const WEIGHT *)matrices[i];
-        p.biases[i] = (const ELEMENT *)matrices[MATRICES + i];
+// Choices of one expert.
+struct ChosenRows {
+    uint choices[ROWS];
+    uint per_row;
+
+    __device__ __forceinline__ static bool skips(const Product &p, uint row) { return row >= p.rows; }
+    __device__ __forceinline__ const ELEMENT *x(const Product &p, uint row) const {
+        return p.x + ulong(choices[row] / per_row) * p.inputs;
     }
-    p.x += ulong(choice / choices.per_row) * p.inputs;
-    p.out += ulong(choice) * p.width;
-    return p;
-}
+    __device__ __forceinline__ uint out(uint row) const { return choices[row]; }
+
+    // Those of this thread block, and the product that they pass; false where there are none.
+    __device__ __forceinline__ bool take(Product &p, const Choices &all) {
+        uint first = blockIdx.y;
+        p.rows = 1;
+        if (all.tiles) {
+            first = all.tiles[2 * blockIdx.y];
+            p.rows = all.tiles[2 * blockIdx.y + 1];
+        }
+        if (p.rows == 0) { return false; }
+        per_row = all.per_row;
+        #pragma unroll
+        for (uint row = 0; row < ROWS; row++) {
+            const uint at = first + min(row, p.rows - 1);
+            choices[row] = all.order ? all.order[at] : at;
+        }
+        const ulong *matrices = all.table + ulong(all.chosen[choices[0]]) * (2 * MATRICES);
+        #pragma unroll
+        for (int i = 0; i < MATRICES; i++) {
+            p.weights[i] = (const WEIGHT *)matrices[i];
+            p.biases[i] = (const ELEMENT *)matrices[MATRICES + i];
+        }
+        return true;
+    }
+};
 
 struct Sums {
     float v[ROWS];
@@ -80,10 +112,13 @@ __device__ __forceinline__ void add_up(Sums &sums) {
 }
 
 // Stores an output of all rows, by one thread.
-__device__ __forceinline__ void finish_rows(const Product &p, uint output, Place place, const Sums &sums, const Sums &ups) {
+template <typename Rows>
+__device__ __forceinline__ void finish_rows(
+    const Product &p, const Rows &rows, uint output, Place place, const Sums &sums, const Sums &ups
+) {
     #pragma unroll
     for (uint row = 0; row < ROWS; row++) {
         if (row >= p.rows) { break; }
-        finish(p, row, output, place, sums.v[row], ups.v[row]);
+        finish(p, rows.out(row), output, place, sums.v[row], ups.v[row]);
     }
 }

@@ -500,11 +500,14 @@ extern "C" __global__ void gather_sum(const __grid_constant__ Gather p) {
     }
 }
 
-// Columns of rows that lie somewhere else, as another type.
+// Columns of rows that lie somewhere else, side by side and as another type. Rows come from tensors of any type.
+enum { MOST_PARTS = 8 };
 struct Columns {
-    const ELEMENT *from;
+    const void *from[MOST_PARTS];
+    ulong from_row[MOST_PARTS];
+    uint ends[MOST_PARTS];  // where a part's columns end in the result
+    uint types[MOST_PARTS]; // f32, f16 or bf16
     void *to;
-    ulong from_row;
     ulong to_row;
     uint rows;
     uint width;
@@ -514,13 +517,63 @@ template <typename T> __device__ void copy_columns(const Columns &p) {
     await_previous();
     const ulong stride = ulong(gridDim.x) * blockDim.x, all = ulong(p.rows) * p.width;
     for (ulong i = ulong(blockIdx.x) * blockDim.x + threadIdx.x; i < all; i += stride) {
-        const ulong row = i / p.width, column = i % p.width;
-        narrow(widen(p.from[row * p.from_row + column]), (T *)p.to + row * p.to_row + column);
+        const ulong row = i / p.width;
+        const uint column = uint(i % p.width);
+        uint part = 0, begin = 0;
+        while (column >= p.ends[part]) {
+            begin = p.ends[part++];
+        }
+        const ulong at = row * p.from_row[part] + column - begin;
+        const float value = p.types[part] == 0 ? ((const float *)p.from[part])[at]
+            : p.types[part] == 1               ? widen(((const f16 *)p.from[part])[at])
+                                               : widen(((const bf16 *)p.from[part])[at]);
+        narrow(value, (T *)p.to + row * p.to_row + column);
     }
 }
 extern "C" __global__ void columns_to_f32(const __grid_constant__ Columns p) { copy_columns<float>(p); }
 extern "C" __global__ void columns_to_f16(const __grid_constant__ Columns p) { copy_columns<f16>(p); }
 extern "C" __global__ void columns_to_bf16(const __grid_constant__ Columns p) { copy_columns<bf16>(p); }
+
+// The RMS norm of a part of a row, and a gate before or after it. A block has a part.
+struct GatedNorm {
+    const float *x;      // [rows, width]
+    const ELEMENT *gate; // rows of the same width
+    const float *weight;
+    void *out;
+    ulong gate_row;
+    uint width;
+    uint part;
+    uint weights;
+    uint sigmoid;
+    uint norm_first;
+    float epsilon;
+};
+template <typename T> __device__ void gated_norm(const GatedNorm &p) {
+    const uint parts = p.width / p.part, row = blockIdx.x / parts, first = blockIdx.x % parts * p.part;
+    let_next_begin();
+    await_previous();
+    const float *x = p.x + ulong(row) * p.width + first;
+    const ELEMENT *gate = p.gate + ulong(row) * p.gate_row + first;
+    T *out = (T *)p.out + ulong(row) * p.width + first;
+    const float *weight = p.weight + (p.weights == p.part ? 0 : first);
+    const auto open = [&](uint i) {
+        const float g = widen(gate[i]), logistic = 1.0f / (1.0f + expf(-g));
+        return p.sigmoid ? logistic : g * logistic;
+    };
+    float squares = 0.0f;
+    for (uint i = threadIdx.x; i < p.part; i += blockDim.x) {
+        const float v = p.norm_first ? x[i] : x[i] * open(i);
+        squares += v * v;
+    }
+    const float inverse = 1.0f / sqrtf(reduce<Sum>(squares) / float(p.part) + p.epsilon);
+    for (uint i = threadIdx.x; i < p.part; i += blockDim.x) {
+        const float opened = open(i);
+        narrow(p.norm_first ? x[i] * inverse * weight[i] * opened : x[i] * opened * inverse * weight[i], out + i);
+    }
+}
+extern "C" __global__ void gated_norm_to_f32(const __grid_constant__ GatedNorm p) { gated_norm<float>(p); }
+extern "C" __global__ void gated_norm_to_f16(const __grid_constant__ GatedNorm p) { gated_norm<f16>(p); }
+extern "C" __global__ void gated_norm_to_bf16(const __grid_constant__ GatedNorm p) { gated_norm<bf16>(p); }
 
 // Queries, keys and values: the former two are turned, keys and values go to their slots. A warp has a head of one.
 struct Store {

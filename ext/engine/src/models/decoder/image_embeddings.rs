@@ -305,7 +305,7 @@ impl Decoder {
     }
 }
 
-fn has_images(ids: &[u32], vocabulary: usize) -> bool {
+pub(super) fn has_images(ids: &[u32], vocabulary: usize) -> bool {
     ids.iter().any(|&id| id as usize >= vocabulary)
 }
 

@@ -15,10 +15,12 @@ use candle_core::{DType, Tensor};
 
 use super::adapter_rows::AdapterRows;
 use super::batch::{Batch, Past, Stretch};
+use super::image_embeddings::has_images;
 use super::layer::{Layer, Step, Stream};
 use super::model::{Decoder, Reading};
 use super::pool::KvPool;
 use super::states::SequenceState;
+use crate::models::config::RopeAxes;
 use crate::models::rope::Rotation;
 use crate::nn::elementwise;
 use crate::{CancelToken, Error, Result};
@@ -289,12 +291,17 @@ impl Decoder {
             Some(state) => state.is_current(),
             None => !self.keeps_states(),
         };
+        let rope = self.config().relative.rope();
+        let is_line = rope.is_none_or(|rope| rope.axes == RopeAxes::Line);
+        // Images move the positions of what follows them.
+        let is_text = |tokens: &[u32]| !has_images(tokens, vocabulary);
         let plain = |one: &Reading<'_>| {
             one.tokens.len() == 1
                 && one.wanted == 1
                 && (one.tokens[0] as usize) < vocabulary
                 && one.sequence.adapter().is_none()
                 && one.sequence.rope_variant() == 0
+                && (is_line || is_text(one.sequence.tokens()))
                 && is_current(one.sequence.state())
         };
         let suited = self.config().is_recordable()

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::AddedToken;
 
-use super::longest_match::LongestMatch;
+use super::segmenter::Segmenter;
 use super::sentence_piece::{self, Built, Unknown};
 use super::special_tokens::{content_of, ROLES};
 use super::{engine_error, guard, vocabulary_files, Shared, SpecialTokens, Tokenizer};
@@ -154,7 +154,7 @@ pub(super) struct Parts {
     /// Which ids stand for the unknown token.
     pub unknown: Option<Unknown>,
     /// What cuts texts in place of the model.
-    pub longest: Option<LongestMatch>,
+    pub segmenter: Option<Segmenter>,
 }
 
 impl Parts {
@@ -174,7 +174,7 @@ impl Parts {
                 source: self.source,
                 bytes: self.bytes,
                 unknown: self.unknown,
-                longest: self.longest,
+                segmenter: self.segmenter,
             }),
             truncation: None,
             padding: None,
@@ -194,7 +194,7 @@ pub(super) fn from_file(path: &Path) -> Result<Tokenizer> {
         source: path.to_owned(),
         bytes,
         unknown: None,
-        longest: None,
+        segmenter: None,
     }
     .into_tokenizer()
 }
@@ -221,7 +221,7 @@ pub(super) fn from_files(files: &TokenizerFiles) -> Result<Tokenizer> {
         core,
         bytes,
         unknown,
-        longest: None,
+        segmenter: None,
     }
     .into_tokenizer()
 }

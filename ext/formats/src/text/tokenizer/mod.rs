@@ -10,10 +10,12 @@ mod load;
 mod longest_match;
 mod options;
 mod ranks;
+mod segmenter;
 mod sentence_piece;
 mod special_tokens;
 mod stream;
 mod token_bytes;
+mod viterbi;
 mod vocabulary_files;
 
 use std::collections::HashMap;
@@ -35,7 +37,7 @@ pub use token_bytes::{CharacterStream, TokenBytes};
 pub use tokenizers::Encoding;
 
 use guard::Bounded;
-use longest_match::LongestMatch;
+use segmenter::Segmenter;
 
 use crate::files::hub::Access;
 use crate::files::model_files::{ModelFiles, WeightFiles};
@@ -102,7 +104,7 @@ struct Shared {
     /// Ids that stand for the unknown token.
     unknown: Option<sentence_piece::Unknown>,
     /// In place of how the model cuts texts.
-    longest: Option<LongestMatch>,
+    segmenter: Option<Segmenter>,
 }
 
 impl Tokenizer {
@@ -424,8 +426,8 @@ impl Tokenizer {
             }
             let tokenize = |piece: &NormalizedString| {
                 check()?;
-                let mut tokens = match &self.shared.longest {
-                    Some(longest) => longest.tokenize(core.get_model(), piece.get())?,
+                let mut tokens = match &self.shared.segmenter {
+                    Some(segmenter) => segmenter.tokenize(core.get_model(), piece.get())?,
                     None => core.get_model().tokenize(piece.get())?,
                 };
                 if let Some(unknown) = self.shared.unknown {

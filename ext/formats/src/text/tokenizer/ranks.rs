@@ -65,7 +65,7 @@ pub(super) fn load(
         bytes: tokens.iter().map(|token| 4 * (token.len() + 48)).sum(),
         source: source.to_owned(),
         unknown: None,
-        longest: None,
+        segmenter: None,
     }
     .into_tokenizer()
 }

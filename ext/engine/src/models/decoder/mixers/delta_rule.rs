@@ -9,7 +9,7 @@ use super::shared::{
     convolution, convolution_size, counted, joined_convolution, rates, row, Chain,
 };
 use super::short_conv::MOST_TAPS;
-use super::{as_type, beside, floats, StateMixer};
+use super::{beside, floats, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::{joined, sorted_rows, Module, RowsAt};
 use crate::models::decoder::adapter::Slot;
@@ -24,7 +24,7 @@ use formats::files::raw_config::{HEADS, WIDTH};
 use kernels::scan::{
     unit_heads, Decay, Decays, MatrixHead, MatrixRule, MatrixShape, Scan, UnitHeads,
 };
-use kernels::Activation;
+use kernels::{Activation, GateOrder, GatedNorm};
 
 /// Of the lengths that queries and keys are divided by.
 const EPSILON: f32 = 1e-6;
@@ -179,7 +179,7 @@ struct DeltaRuleLayer {
     decays: Decays,
     written: Linear,
     gate: Chain,
-    norm: Tensor,
+    norm: GatedNorm,
     output: Linear,
 }
 
@@ -239,7 +239,17 @@ impl DeltaRule {
             gate,
             heads: self.scan(parameters)?,
             decays: self.decays(parameters, index)?,
-            norm: row(parameters, at(Part::StateNorm), self.value_size)?,
+            norm: GatedNorm::new(
+                &row(parameters, at(Part::StateNorm), self.value_size)?,
+                self.value_size,
+                self.epsilon,
+                if self.sigmoid_gate {
+                    Activation::Sigmoid
+                } else {
+                    Activation::Silu
+                },
+                GateOrder::NormFirst,
+            )?,
             output: parameters.linear(at(Part::StateOutput), width, hidden)?,
         }))
     }
@@ -385,24 +395,8 @@ impl StateMixer for DeltaRuleLayer {
         let written = elementwise::scale(&written, rule.most_written)?;
         let inputs = beside(&[&mixed, &fading, &written])?;
         let read = past.scan((index, 1), &self.heads, &inputs, step.batch)?;
-        let gates = floats(&self.gate.forward(index, x, step)?)?;
-        let read = as_type(&self.finish(&gates, &read)?, x.dtype())?;
+        let gates = self.gate.forward(index, x, step)?;
+        let read = self.norm.forward(&read, &gates, x.dtype())?;
         step.through(index, Part::StateOutput, &self.output, &read)
-    }
-}
-
-impl DeltaRuleLayer {
-    /// Normalizes what every head reads, and applies its gates.
-    fn finish(&self, gates: &Tensor, read: &Tensor) -> Result<Tensor> {
-        let (tokens, width) = read.dims2()?;
-        let size = self.config.value_size;
-        let activation = if self.config.sigmoid_gate {
-            Activation::Sigmoid
-        } else {
-            Activation::Silu
-        };
-        let heads = read.reshape((tokens * width / size, size))?;
-        let normed = kernels::rms_norm(&heads, &self.norm, self.config.epsilon)?;
-        kernels::gated(gates, &normed.reshape((tokens, width))?, activation)
     }
 }

@@ -134,9 +134,9 @@ impl StateMixer for SelectedLayer {
         let normed = |(first, width): (usize, usize), norm: &Norm| {
             norm.forward(&columns(&selected, first, width)?)
         };
-        let into = floats(&normed(into, &self.norms[0])?)?;
-        let from = floats(&normed(from, &self.norms[1])?)?;
-        let steps = floats(&through(&self.steps, &normed(steps, &self.norms[2])?)?)?;
+        let into = normed(into, &self.norms[0])?;
+        let from = normed(from, &self.norms[1])?;
+        let steps = through(&self.steps, &normed(steps, &self.norms[2])?)?;
         let scanned = beside(&[&convolved, &into, &from, &steps])?;
         let given = past.scan((index, 1), &self.heads, &scanned, step.batch)?;
         let given = kernels::gated(&gates, &given, Activation::Silu)?;

@@ -149,9 +149,9 @@ impl StateMixer for SelectiveLayer {
             }
         };
         let steps = part(0, 0, rank)?;
-        let steps = floats(&step.through(index, Part::StateSteps, &self.steps, &steps)?)?;
-        let into = floats(&part(1, rank, kept)?)?;
-        let from = floats(&part(2, rank + kept, kept)?)?;
+        let steps = step.through(index, Part::StateSteps, &self.steps, &steps)?;
+        let into = part(1, rank, kept)?;
+        let from = part(2, rank + kept, kept)?;
         let scanned = beside(&[&convolved, &steps, &into, &from])?;
         let given = past.scan((index, 1), &self.channels, &scanned, step.batch)?;
         let gate = projected.narrow(1, channels, channels)?;

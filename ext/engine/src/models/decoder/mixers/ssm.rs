@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use super::shared::{convolution, convolution_size, counted, on_device, rates, row};
 use super::short_conv::MOST_TAPS;
-use super::{as_type, beside, columns, floats, multiply_columns, StateMixer};
+use super::{as_type, beside, floats, multiply_columns, StateMixer};
 use crate::models::config::{check_size, Checked};
 use crate::models::decoder::adaptable::Module;
 use crate::models::decoder::batch::Past;
@@ -16,7 +16,7 @@ use crate::nn::{elementwise, Inventory, Linear};
 use crate::Result;
 use formats::files::raw_config::{HEADS, WIDTH};
 use kernels::scan::{MatrixHead, MatrixRule, MatrixShape, Scan};
-use kernels::Activation;
+use kernels::{Activation, GateOrder, GatedNorm};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ssm {
@@ -128,11 +128,17 @@ impl Ssm {
             heads: self.scan(parameters, index, &biases)?,
             norm: match self.norm {
                 SsmNorm::None => None,
-                SsmNorm::Parts { count, before_gate } => Some(PartNorm {
-                    weight: row(parameters, Part::StateNorm.at(index), inner)?,
-                    ones: on_device(vec![1.0; inner / count.max(1)], parameters)?,
-                    before_gate,
-                }),
+                SsmNorm::Parts { count, before_gate } => Some(GatedNorm::new(
+                    &row(parameters, Part::StateNorm.at(index), inner)?,
+                    inner / count.max(1),
+                    self.epsilon,
+                    Activation::Silu,
+                    if before_gate {
+                        GateOrder::NormFirst
+                    } else {
+                        GateOrder::GateFirst
+                    },
+                )?),
             },
             output: parameters.linear(Part::StateOutput.at(index), inner, hidden)?,
             config: self.clone(),
@@ -196,30 +202,8 @@ struct SsmLayer {
     factors: Option<Tensor>,
     convolution: Scan,
     heads: Scan,
-    norm: Option<PartNorm>,
+    norm: Option<GatedNorm>,
     output: Linear,
-}
-
-/// Of parts of what heads give, each of which is normalized by itself.
-struct PartNorm {
-    /// `[inner]`
-    weight: Tensor,
-    /// `[part]`
-    ones: Tensor,
-    before_gate: bool,
-}
-
-impl PartNorm {
-    fn forward(&self, x: &Tensor, epsilon: f32) -> Result<Tensor> {
-        let (tokens, inner) = x.dims2()?;
-        let size = self.ones.dim(0)?;
-        if size == inner {
-            return kernels::rms_norm(x, &self.weight, epsilon);
-        }
-        let parts = x.reshape((tokens * inner / size, size))?;
-        let normed = kernels::rms_norm(&parts, &self.ones, epsilon)?;
-        multiply_columns(&normed.reshape((tokens, inner))?, &self.weight)
-    }
 }
 
 impl StateMixer for SsmLayer {
@@ -246,30 +230,24 @@ impl StateMixer for SsmLayer {
         let (inner, channels) = (config.inner(), config.channels());
         let scaled = elementwise::scale(x, config.factors.input)?;
         let projected = step.through(index, Part::StateInput, &self.input, &scaled)?;
-        let mut projected = floats(&projected)?;
-        if let Some(factors) = &self.factors {
-            projected = multiply_columns(&projected, factors)?;
-        }
-        let read = columns(&projected, inner, channels)?;
+        let projected = match &self.factors {
+            Some(factors) => multiply_columns(&floats(&projected)?, factors)?,
+            None => projected,
+        };
+        let read = beside(&[&projected.narrow(1, inner, channels)?])?;
         let convolved = past.scan((index, 0), &self.convolution, &read, step.batch)?;
         let steps = projected.narrow(1, inner + channels, config.heads)?;
         let scanned = beside(&[&convolved, &steps])?;
         let given = past.scan((index, 1), &self.heads, &scanned, step.batch)?;
-        let given = self.gate_and_norm(given, &projected.narrow(1, 0, inner)?)?;
-        let given = as_type(&given, x.dtype())?;
+        let gate = projected.narrow(1, 0, inner)?;
+        let given = match &self.norm {
+            Some(norm) => norm.forward(&given, &gate, x.dtype())?,
+            None => as_type(
+                &kernels::gated(&floats(&gate)?, &given, Activation::Silu)?,
+                x.dtype(),
+            )?,
+        };
         let output = step.through(index, Part::StateOutput, &self.output, &given)?;
         elementwise::scale(&output, config.factors.output)
-    }
-}
-
-impl SsmLayer {
-    fn gate_and_norm(&self, given: Tensor, gate: &Tensor) -> Result<Tensor> {
-        let gated = |x: &Tensor| kernels::gated(gate, x, Activation::Silu);
-        let epsilon = self.config.epsilon;
-        match &self.norm {
-            None => gated(&given),
-            Some(norm) if norm.before_gate => gated(&norm.forward(&given, epsilon)?),
-            Some(norm) => norm.forward(&gated(&given)?, epsilon),
-        }
     }
 }

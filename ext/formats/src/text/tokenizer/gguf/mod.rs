@@ -6,6 +6,7 @@ mod pre_tokenizer;
 use tokenizers::AddedToken;
 
 use super::load::Parts;
+use super::segmenter::Segmenter;
 use super::{engine_error, SpecialTokens, Tokenizer};
 use crate::text::chat_template::ChatTemplates;
 use crate::weights::Metadata;
@@ -49,11 +50,16 @@ struct Flags {
 pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer> {
     let vocabulary = Vocabulary::read(metadata)?;
     let model = metadata.str("tokenizer.ggml.model")?;
-    let mut longest = None;
+    let mut segmenter = None;
     let mut core = match model {
         "rwkv" => {
             let (core, found) = models::longest_match(&vocabulary)?;
-            longest = Some(found);
+            segmenter = Some(Segmenter::LongestMatch(found));
+            core
+        }
+        "plamo2" => {
+            let (core, found) = models::viterbi(&vocabulary)?;
+            segmenter = Some(Segmenter::Viterbi(found));
             core
         }
         "gpt2" => models::byte_level_bpe(&vocabulary)?,
@@ -65,7 +71,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer> {
             return Err(Error::unsupported(
                 metadata.file(),
                 format_args!(
-                    "its tokenizer is of the kind {other:?}; gpt2, llama, gemma4, bert, t5 and rwkv are known. \
+                    "its tokenizer is of the kind {other:?}; gpt2, llama, gemma4, bert, t5, rwkv and plamo2 are known. \
                      Pass tokenizer: with the id of the original model"
                 ),
             ))
@@ -85,7 +91,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer> {
             .sum(),
         source: metadata.file().to_owned(),
         unknown: None,
-        longest,
+        segmenter,
     }
     .into_tokenizer()
 }

@@ -1,4 +1,4 @@
-//! The six kinds of vocabulary that GGUF knows, as pipelines of the `tokenizers` crate.
+//! The seven kinds of vocabulary that GGUF knows, as pipelines of the `tokenizers` crate.
 
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
@@ -24,6 +24,7 @@ use crate::text::tokenizer::load::boundary_template;
 use crate::text::tokenizer::longest_match::{unescaped, LongestMatch};
 use crate::text::tokenizer::sentence_piece::scored_merges;
 use crate::text::tokenizer::stream::characters_of;
+use crate::text::tokenizer::viterbi::Viterbi;
 use crate::text::tokenizer::{engine_error, guard};
 use crate::{Error, Result};
 
@@ -285,6 +286,41 @@ pub(super) fn longest_match(
     core.with_decoder(Some(ByteLevel::default()));
     add_boundaries(&mut core, vocabulary, flags)?;
     Ok((core, longest))
+}
+
+/// PLaMo 2's: texts are cut where scores add up to most, and keep their spaces.
+pub(super) fn viterbi(vocabulary: &Vocabulary<'_>) -> Result<(tokenizers::Tokenizer, Viterbi)> {
+    let file = vocabulary.metadata.file();
+    let flags = vocabulary.flags(Flags {
+        add_bos: false,
+        add_eos: false,
+        add_space_prefix: false,
+    })?;
+    let vocab: Vocab = vocabulary
+        .entries()
+        .map(|(id, token)| (token.to_owned(), id))
+        .collect();
+    let bytes = (0..=u8::MAX).map(|byte| {
+        let token = format!("<0x{byte:02X}>");
+        let id = vocab.get(&token).copied();
+        id.ok_or_else(|| Error::corrupt(file, format_args!("it has no token {token}")))
+    });
+    let bytes = bytes.collect::<Result<Vec<u32>>>()?;
+    let pieces = vocabulary
+        .entries()
+        .filter(|(id, _)| vocabulary.kind(*id) != kind::BYTE)
+        .map(|(id, token)| (token, id, vocabulary.score(id)));
+    let viterbi = Viterbi::new(pieces, bytes);
+    let model = BPE::builder()
+        .vocab_and_merges(vocab, Merges::new())
+        .byte_fallback(true)
+        .build()
+        .map_err(|error| Error::corrupt(file, error))?;
+    let mut core = tokenizers::Tokenizer::new(model);
+    let decoders = vec![ByteFallback::new().into(), Fuse::new().into()];
+    core.with_decoder(Some(DecoderSequence::new(decoders)));
+    add_boundaries(&mut core, vocabulary, flags)?;
+    Ok((core, viterbi))
 }
 
 fn replacement(pattern: &str, content: char) -> Result<Replace> {
