@@ -33,7 +33,7 @@ module Tasks
       INSTANCES = "typedef %<formats>s Formats;\nPRODUCT_KERNELS(any, half)\n"
       FORMAT = /^struct (\w+) \{\n    enum : uint/
       # Layers that are made of kernels of ours and of candle's.
-      LAYERS = %w[linear].freeze
+      LAYERS = %w[linear joined_columns gated_norm].freeze
       ADDRESS_SPACE_FLAGS = %w[
         -x clcpp -cl-std=CLC++2021 --target=spir64 -cl-no-stdinc -fsyntax-only -Wno-everything
         -Xclang -cl-ext=-__opencl_c_generic_address_space,-__opencl_c_pipes,-__opencl_c_device_enqueue

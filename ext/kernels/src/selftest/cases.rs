@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::data::{self, input, Fill, Input, Placement, Random};
-use super::{decoding, pointwise, scans, Bench};
+use super::{decoding, pointwise, scans, state_layers, Bench};
 use crate::Result;
 use crate::{reference, Activation, RopeKind, SoftmaxOptions};
 
@@ -27,6 +27,8 @@ pub(super) const ALL: &[(&str, Case)] = &[
     ("l2_normalize", l2_normalize),
     ("scan", scans::scan),
     ("scan_gates", scans::scan_gates),
+    ("joined_columns", state_layers::joined_columns),
+    ("gated_norm", state_layers::gated_norm),
 ];
 
 pub fn names() -> impl Iterator<Item = &'static str> {

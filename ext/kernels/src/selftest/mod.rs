@@ -7,6 +7,7 @@ mod data;
 mod decoding;
 mod pointwise;
 mod scans;
+mod state_layers;
 
 use candle_core::{DType, Device, Tensor};
 
