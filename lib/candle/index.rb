@@ -5,11 +5,11 @@ require "monitor"
 Candle::Native.complete(:Index)
 
 module Candle
-  # Vectors and texts by id, for those without a database: exact search by cosine over rows of f32, of bytes or of bits,
-  # by the processor's vectors and all threads, and after {#build_graph} approximate search that compares few of them;
-  # BM25 over the words of texts, sparse vectors, and all of them together. A saved index is one file, whose vectors are
-  # mapped when it is opened: they take no memory of their own, and processes share them. Any number of threads may use
-  # one index.
+  # Vectors and texts by id, for those without a database: exact search by cosine, dot product or distance over rows of
+  # f32, of bytes or of bits, by the processor's vectors and all threads, and after {#build_graph} approximate search
+  # that compares few of them; BM25 over the words of texts, sparse vectors, and all of them together. A saved index is
+  # one file, whose vectors are mapped when it is opened: they take no memory of their own, and processes share them.
+  # Any number of threads may use one index.
   #
   # @example
   #   index = Candle::Index.new(dimension: 2)
@@ -27,6 +27,8 @@ module Candle
 
     # How rows are stored: little-endian floats; signed bytes, a quarter of that; or one bit per component.
     DTYPES = %i[f32 int8 binary].freeze
+    # What vectors are compared by. Scores of distances are negative, so that greater ones are nearer.
+    SIMILARITIES = %i[cosine dot euclidean manhattan].freeze
     # What the best of rows of bits are compared by once more.
     RESCORES = %i[f32 int8].freeze
 
@@ -59,11 +61,13 @@ module Candle
       # @param pruning [Boolean, Hash] for a late-interaction model: true keeps one vector of fixed size for each text
       #   (MUVERA), which finds the texts that MaxSim compares. A Hash sets `repetitions:` (10), `bits:` (4),
       #   `projection:` (16) and `seed:`: such a vector has repetitions · 2^bits · projection numbers
+      # @param similarity [Symbol, nil] one of {SIMILARITIES}; nil is what the model says, and else `:cosine`. Rows of
+      #   bits are compared by their bits, whatever the model says. The file remembers it
       # @return [Index]
       # @raise [ArgumentError] for another type, or for what isn't a positive Integer
       # @raise [InvalidInputError] for more components than 65,536
       def new(dimension: nil, dtype: :f32, model: nil, sparse_model: nil, splitter: nil, late_chunking: false,
-              deduplicate: false, bm25: {}, rescore: nil, pruning: false)
+              deduplicate: false, bm25: {}, rescore: nil, pruning: false, similarity: nil)
         dimension = Arguments.count(dimension, "dimension")
         dtype = Arguments.choice(dtype, "dtype", DTYPES).to_s
         rescore = Arguments.choice(rescore, "rescore", RESCORES).to_s unless NilClass === rescore
@@ -71,7 +75,8 @@ module Candle
                                  late_chunking: late_chunking, deduplicate: deduplicate)
         textual = dimension.nil? && settings.model.nil?
         pruning = Pruning.read(pruning, settings.late_model)
-        index = _build(dimension || settings.model&.dimension || pruning&.size || 1, dtype, rescore)
+        index = _build(dimension || settings.model&.dimension || pruning&.size || 1, dtype, rescore,
+                       compared_by(similarity, settings.model, dtype))
         index.configure(settings, documents: textual || settings.models?, textual: textual).prune(pruning)
       end
 
@@ -91,6 +96,18 @@ module Candle
         index = _open(path)
         index.configure(settings, documents: settings.models?, textual: false)
         index.follow(path, write: write ? true : false)
+      end
+
+      private
+
+      def compared_by(asked, model, dtype)
+        unless NilClass === asked
+          asked = Arguments.choice(asked, "similarity", SIMILARITIES)
+          return asked.name unless dtype == "binary" && asked != :cosine
+
+          raise ArgumentError, "similarity: #{asked.inspect} needs dtype: :f32 or :int8, as bits are compared by bits"
+        end
+        dtype == "binary" || model.nil? ? "cosine" : model.similarity_function.name
       end
     end
 
@@ -208,6 +225,11 @@ module Candle
     # @return [Symbol, nil] the type of rows that the nearest by bits are compared by once more
     def rescore
       _facts[4]
+    end
+
+    # @return [Symbol] one of {SIMILARITIES}
+    def similarity
+      _facts[5]
     end
 
     # @return [Hash, nil] `repetitions bits projection seed` of the vectors of fixed size that stand for those of tokens

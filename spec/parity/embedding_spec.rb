@@ -111,4 +111,12 @@ RSpec.describe Candle::EmbeddingModel do
       expect(gguf.embed(texts, pooling: :mean, normalize: false)).to be_near(TinyModels.rows(same, "mean"), 1e-3)
     end
   end
+
+  it "computes the experts of a GGUF file of NomicBERT" do
+    path = TinyModels.path("gguf-nomic-bert-moe")
+    record = JSON.parse(File.read(File.join(path, "expected.json")))
+    model = described_class.from_pretrained(File.join(path, "model.gguf"), device: "cpu")
+    expect(model.embed(record["texts"], pooling: :mean, normalize: false)).to be_near(record["mean"], 1e-4)
+    expect(model.model_info[:family]).to eq("nomic_bert_moe")
+  end
 end

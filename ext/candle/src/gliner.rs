@@ -1,8 +1,12 @@
 //! `Candle::GLiNER`
 
 use engine::serving::Slice;
-use engine::tasks::{ExtractModel, ExtractOptions, Extracted};
-use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
+use engine::tasks::{
+    ExtractModel, ExtractOptions, Extracted, FieldFound, FoundSpan, SchemaField, SchemaQuery,
+    SchemaTask, TaskFound, TaskKind,
+};
+use formats::text::words::words_links_and_signs;
+use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby, Value};
 
 use crate::model;
 
@@ -20,9 +24,128 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbGliner, Error>
     })
 }
 
-/// Words that are read at once, and words of an entity.
-fn limits(ruby: &Ruby, this: &RbGliner) -> Result<(usize, usize), Error> {
+/// Words that are read at once, where they are limited, and words of an entity.
+fn limits(ruby: &Ruby, this: &RbGliner) -> Result<(Option<usize>, usize), Error> {
     Ok(this.model.get(ruby)?.limits())
+}
+
+fn takes_schema(ruby: &Ruby, this: &RbGliner) -> Result<bool, Error> {
+    Ok(matches!(*this.model.get(ruby)?, ExtractModel::Schema(_)))
+}
+
+/// Where the words of a text begin and end, in characters.
+fn words(_ruby: &Ruby, _this: &RbGliner, text: String) -> Vec<(usize, usize)> {
+    let words = words_links_and_signs(&text).into_iter();
+    words
+        .map(|word| (word.characters.start, word.characters.end))
+        .collect()
+}
+
+/// A task: its kind, its prompt, and its fields with their thresholds, choices and whether they are attributes.
+type Task = (String, String, Vec<(String, f64, Option<Vec<usize>>, bool)>);
+
+fn query(tasks: Vec<Task>, prefix: Vec<String>, most_words: Option<usize>) -> SchemaQuery {
+    let task = |(kind, prompt, fields): Task| SchemaTask {
+        kind: match kind.as_str() {
+            "structure" => TaskKind::Structure,
+            "entities" => TaskKind::Entities,
+            "relation" => TaskKind::Relation,
+            _ => TaskKind::Labels,
+        },
+        prompt,
+        fields: fields
+            .into_iter()
+            .map(|(name, threshold, choices, attribute)| SchemaField {
+                name,
+                threshold: threshold as f32,
+                choices,
+                attribute,
+            })
+            .collect(),
+    };
+    SchemaQuery {
+        tasks: tasks.into_iter().map(task).collect(),
+        prefix,
+        most_words,
+    }
+}
+
+/// What each task finds in each text; nil for a text that is too long. `settings` are words before the text, and how
+/// many of its own are read.
+fn extract_schema(
+    ruby: &Ruby,
+    this: &RbGliner,
+    texts: RArray,
+    tasks: Vec<Task>,
+    settings: (Vec<String>, Option<usize>),
+) -> Result<RArray, Error> {
+    let model = this.model.get(ruby)?;
+    let query = query(tasks, settings.0, settings.1);
+    let lists = ruby.ary_new_capa(texts.len());
+    model::in_slices(
+        ruby,
+        texts,
+        Slice::Tag.size(),
+        |slice, _, cancel| model.extract_schema(slice, &query, cancel),
+        |found, _| {
+            found.iter().try_for_each(|tasks| match tasks {
+                Some(tasks) => {
+                    let list = ruby.ary_new_capa(tasks.len());
+                    for task in tasks {
+                        list.push(task_value(ruby, task)?)?;
+                    }
+                    lists.push(list)
+                }
+                None => lists.push(ruby.qnil()),
+            })
+        },
+    )?;
+    Ok(lists)
+}
+
+fn numbers(ruby: &Ruby, values: &[f32]) -> RArray {
+    ruby.ary_from_iter(values.iter().map(|&value| f64::from(value)))
+}
+
+/// The logits of labels, or of each instance the fields.
+fn task_value(ruby: &Ruby, task: &TaskFound) -> Result<Value, Error> {
+    let instances = match task {
+        TaskFound::Logits(logits) => return Ok(numbers(ruby, logits).as_value()),
+        TaskFound::Instances(instances) => instances,
+    };
+    let list = ruby.ary_new_capa(instances.len());
+    for fields in instances {
+        let values = ruby.ary_new_capa(fields.len());
+        for field in fields {
+            match field {
+                FieldFound::Choices(scores) => values.push(numbers(ruby, scores))?,
+                FieldFound::Spans(spans) => {
+                    let found = ruby.ary_new_capa(spans.len());
+                    for span in spans {
+                        found.push(span_hash(ruby, span)?)?;
+                    }
+                    values.push(found)?;
+                }
+            }
+        }
+        list.push(values)?;
+    }
+    Ok(list.as_value())
+}
+
+fn span_hash(ruby: &Ruby, span: &FoundSpan) -> Result<RHash, Error> {
+    let hash = ruby.hash_new();
+    hash.aset(ruby.to_symbol("text"), span.text.as_str())?;
+    hash.aset(ruby.to_symbol("score"), f64::from(span.score))?;
+    hash.aset(ruby.to_symbol("start"), span.start)?;
+    hash.aset(ruby.to_symbol("end"), span.end)?;
+    if !span.attributes.is_empty() {
+        hash.aset(
+            ruby.to_symbol("attributes"),
+            numbers(ruby, &span.attributes),
+        )?;
+    }
+    Ok(hash)
 }
 
 /// The entities of each text. `settings` are the threshold, whether entities never overlap, and whether one may have
@@ -79,6 +202,9 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
         .define_private_method("_load", function!(load, 2))?;
     class.define_private_method("_limits", method!(limits, 0))?;
     class.define_private_method("_extract", method!(extract, 3))?;
+    class.define_private_method("_takes_schema", method!(takes_schema, 0))?;
+    class.define_private_method("_words", method!(words, 1))?;
+    class.define_private_method("_extract_schema", method!(extract_schema, 3))?;
     model::define_stats!(class, RbGliner)?;
     model::define_model!(class, RbGliner)
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use base::runtime::shared_lock::{ReadGuard, SharedLock};
 use base::runtime::threads;
 use engine::vector_index::fixed::{FixedConfig, FixedEncoding, Side};
-use engine::vector_index::{Id, RowType, VectorIndex};
+use engine::vector_index::{Id, RowType, Similarity, VectorIndex};
 use engine::{CancelToken, Error as EngineError};
 use magnus::{
     function, method, prelude::*, Error, Integer, IntoValue, RArray, RModule, RString, Ruby,
@@ -61,6 +61,7 @@ fn build(
     dimension: usize,
     row_type: String,
     rescored_by: Option<String>,
+    similarity: String,
 ) -> Result<RbIndex, Error> {
     let parse = |name: String| {
         RowType::parse(&name).ok_or_else(|| {
@@ -69,6 +70,11 @@ fn build(
         })
     };
     let index = VectorIndex::new(dimension, parse(row_type)?).map_err(error::raised(ruby))?;
+    let similarity = Similarity::parse(&similarity).ok_or_else(|| {
+        let message = format!("vectors are not compared by {similarity}");
+        error::to_ruby(ruby, EngineError::Internal(message))
+    })?;
+    let index = index.compared_by(similarity).map_err(error::raised(ruby))?;
     let index = match rescored_by {
         Some(name) => index
             .rescored_by(parse(name)?)
@@ -258,24 +264,28 @@ fn reload(ruby: &Ruby, this: &RbIndex, path: PathBuf) -> Result<(), Error> {
     Ok(())
 }
 
-/// Dimension, type of rows and number of vectors; links and rows of the graph, or nil; type of finer rows, or nil.
+/// Dimension, type of rows and number of vectors; links and rows of the graph, or nil; type of finer rows, or nil; what
+/// vectors are compared by.
 fn facts(ruby: &Ruby, this: &RbIndex) -> Result<RArray, Error> {
-    let (dimension, row_type, count, graph, fine) = gvl::leave_waiting(ruby, |cancel| {
-        let index = this.index.read(cancel)?;
-        Ok((
-            index.dimension(),
-            index.row_type(),
-            index.len(),
-            index.graph(),
-            index.fine_type(),
-        ))
-    })?;
+    let (dimension, row_type, count, graph, fine, similarity) =
+        gvl::leave_waiting(ruby, |cancel| {
+            let index = this.index.read(cancel)?;
+            Ok((
+                index.dimension(),
+                index.row_type(),
+                index.len(),
+                index.graph(),
+                index.fine_type(),
+                index.similarity(),
+            ))
+        })?;
     let list = ruby.ary_new();
     list.push(dimension)?;
     list.push(ruby.to_symbol(row_type.name()))?;
     list.push(count)?;
     list.push(graph)?;
     list.push(fine.map(|fine| ruby.to_symbol(fine.name())))?;
+    list.push(ruby.to_symbol(similarity.name()))?;
     Ok(list)
 }
 
@@ -283,7 +293,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("Index", ruby.class_object())?;
     class.undef_default_alloc_func();
     let singleton = class.singleton_class()?;
-    singleton.define_private_method("_build", function!(build, 3))?;
+    singleton.define_private_method("_build", function!(build, 4))?;
     singleton.define_private_method("_open", function!(open, 1))?;
     class.define_private_method("_add", method!(add, 2))?;
     class.define_private_method("_delete", method!(delete, 1))?;

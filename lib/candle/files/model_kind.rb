@@ -50,7 +50,7 @@ module Candle
     }.freeze
 
     # What `model_type` says, where the architecture's name does not.
-    OWN_TYPES = { "model2vec" => :embedding, "GLiClass" => :gliclass }.freeze
+    OWN_TYPES = { "model2vec" => :embedding, "GLiClass" => :gliclass, "extractor" => :gliner }.freeze
 
     # llama.cpp's number for the pooling of rerankers.
     RANK_POOLING = 4

@@ -4,7 +4,8 @@ Candle::Native.complete(:GLiNER)
 
 module Candle
   # Entities of any kind, by labels that a call names: "person", "order number", "side effect". Loads GLiNER checkpoints
-  # with span and token heads, with one encoder for texts and labels or one for each.
+  # with span and token heads, with one encoder for texts and labels or one for each, and GLiNER2 checkpoints, which
+  # also take schemas: entities, structures, relations and labels of the whole text in one forward pass.
   #
   # @example
   #   gliner = Candle::GLiNER.from_pretrained("spec/fixtures/tiny/gliner")
@@ -18,26 +19,94 @@ module Candle
     # What stands before a text whose relations are looked for, as gliner-multitask was trained.
     RELATION_PROMPT = "Extract relationships between entities from the text: "
 
-    # The entities of a text. Texts of more words than {#max_words} are read in windows that share words.
+    # The entities of a text, by their labels or by a schema. Texts of more words than {#max_words} are read in windows
+    # that share words.
+    #
+    # @example
+    #   gliner = Candle::GLiNER.from_pretrained("spec/fixtures/tiny/gliner2")
+    #   schema = { entities: { animal: "what lives" }, classifications: { mood: %w[happy lazy] } }
+    #   gliner.extract("the lazy dog", schema: schema).keys # => [:entities, :classifications]
     #
     # @param input [String, Array<String>]
     # @param labels [Array<String, Symbol>, String, Symbol] the kinds of entities, in plain words
-    # @param threshold [Float] leave out entities whose score is not above this
+    # @param schema [Hash] what a GLiNER2 checkpoint looks for, instead of labels:
+    #   - `entities:` names, or names with a description or with `{description:, threshold:, type:, match:}`
+    #   - `structures:` names with their fields: `{field => :string | :list | choices | description | {...}}`, or texts
+    #     such as `"color::[red|blue]::of the car"`
+    #   - `relations:` names, or names with a description or with `{description:, threshold:}`
+    #   - `classifications:` names with labels, or with
+    #     `{labels:, multi_label:, threshold:, top_k:, activation:, prompt:, examples:}`
+    #   - `entity_attributes:` names with `{labels:, multi_label:, threshold:, applies_to:, qualify_labels:}`
+    # @param threshold [Float] leave out what has a lower score. A checkpoint that takes labels only leaves out equal
+    #   scores, too
     # @param flat [Boolean] whether entities never overlap: the one with the higher score stays. Otherwise one may lie
-    #   inside another
-    # @param multi_label [Boolean] whether one entity may have several labels, and is listed with each
-    # @return [Array<Hash>, Array<Array<Hash>>] `{text:, label:, score:, start:, end:}` in the order of the text, with
-    #   character offsets, end excluded. One list for a String, one per text for an Array
+    #   inside another. For labels
+    # @param multi_label [Boolean] whether one entity may have several labels, and is listed with each. For labels
+    # @param overlap [Symbol] which values of one field stay where they overlap, with a schema: `:best` takes the surest
+    #   first, `:flat` those whose scores add up to most, `:nested` allows one inside another, `:longest` leaves out
+    #   what lies inside another, `:allow` keeps all
+    # @param window [Integer, nil] words that are read at once with a schema; nil reads a text as a whole where the
+    #   model has room for it, and otherwise in windows of 384 words
+    # @param window_overlap [Integer] how many words neighbouring windows share
+    # @return [Array<Hash>, Array<Array<Hash>>] by labels `{text:, label:, score:, start:, end:}` in the order of the
+    #   text, with character offsets, end excluded. One list for a String, one per text for an Array
+    # @return [Hash, Array<Hash>] by a schema a Hash with the keys of the schema: `entities:` and `structures:` have
+    #   values `{text:, score:, start:, end:}` by name (choices have no offsets), `relations:` lists of
+    #   `{head:, tail:}`, `classifications:` one `{label:, score:}` or a list. The model reads a text without closing
+    #   punctuation with a full stop, which may belong to a value
     # @raise [InvalidInputError] for what isn't a text, for no labels, and for labels that leave no room for the text
-    def extract(input, labels:, threshold: 0.5, flat: true, multi_label: false)
+    # @raise [UnsupportedModelError] for a schema and a checkpoint that takes none
+    def extract(input, labels: nil, schema: nil, threshold: 0.5, flat: true, multi_label: false, overlap: :best,
+                window: nil, window_overlap: SchemaExtraction::SHARED)
       texts, single = Arguments.texts(input)
-      settings = [Arguments.fraction(threshold, "threshold"), flat ? true : false, multi_label ? true : false]
-      lists = _extract(texts, Arguments.labels(labels), settings)
+      least = Arguments.fraction(threshold, "threshold")
+      lists = if NilClass === schema
+                by_labels(texts, Arguments.labels(labels), least, flat ? true : false, multi_label ? true : false)
+              else
+                raise ArgumentError, "pass labels: or schema:, not both" unless NilClass === labels
+
+                size = window_words(window, window_overlap)
+                by_schema(texts, ExtractionSchema.new(schema), least, overlap_policy(overlap), size)
+              end
+      single ? lists.first : lists
+    end
+
+    # How well a text fits labels, by a GLiNER2 checkpoint.
+    #
+    # @example
+    #   gliner = Candle::GLiNER.from_pretrained("spec/fixtures/tiny/gliner2")
+    #   found = gliner.classify("the lazy dog", labels: %w[animal city], multi_label: false)
+    #   found.sum { |entry| entry[:score] }.round(5) # => 1.0
+    #
+    # @param input [String, Array<String>]
+    # @param labels [Array<String, Symbol>, Hash] names, or names with descriptions
+    # @param task [String, Symbol] what the labels are: "sentiment", "topic". The model reads it
+    # @param multi_label [Boolean] whether several labels may fit, each judged for itself; otherwise one of them does,
+    #   and the scores add up to 1
+    # @param threshold [Float] leave out labels with a lower score
+    # @param top_k [Integer, nil] how many labels to return; nil is all
+    # @return [Array<Hash>, Array<Array<Hash>>] `{label:, score:}`, best first. One list for a String, one per text for
+    #   an Array. Of texts that are read in windows each label has its highest score
+    # @raise [InvalidInputError] as {#extract}
+    # @raise [UnsupportedModelError] for a checkpoint that takes no schema
+    def classify(input, labels:, task: "category", multi_label: true, threshold: 0.0, top_k: nil)
+      texts, single = Arguments.texts(input)
+      least = Arguments.fraction(threshold, "threshold")
+      top_k = Arguments.count(top_k, "top_k")
+      name = Arguments.label(task, "task")
+      asked = { labels: labels, multi_label: true, threshold: 0, activation: multi_label ? :sigmoid : :softmax }
+      schema = ExtractionSchema.new({ classifications: { name => asked } })
+      lists = by_schema(texts, schema, 0.5, :best, nil).map do |found|
+        entries = found.fetch(:classifications).fetch(name)
+        ranked = Arguments.ranked(*%i[label score].map { |key| entries.map { |entry| entry[key] } }, top_k)
+        ranked.select { |entry| entry[:score] >= least }
+      end
       single ? lists.first : lists
     end
 
     # The relations of a text's entities, by a checkpoint that was trained for it, such as gliner-multitask. Entities
-    # are found first, and then what each of them stands in a relation to.
+    # are found first, and then what each of them stands in a relation to. A GLiNER2 checkpoint finds pairs at once, and
+    # needs neither entities nor a prompt; the score is the lower one of the two.
     #
     # @example
     #   gliner = Candle::GLiNER.from_pretrained("spec/fixtures/tiny/gliner")
@@ -57,6 +126,11 @@ module Candle
                   prompt: RELATION_PROMPT)
       texts, single = Arguments.texts(input)
       kinds = Arguments.labels(relations)
+      if _takes_schema
+        lists = pairs_by_schema(texts, kinds, Arguments.fraction(threshold, "threshold"))
+        return single ? lists.first : lists
+      end
+
       before = "#{TextInput.utf8(prompt, "prompt")} \n "
       sources = extract(texts, labels: entities, threshold: entity_threshold)
       lists = texts.zip(sources).map do |text, found|
@@ -87,7 +161,7 @@ module Candle
       end
     end
 
-    # @return [Integer] how many words of a text are read at once
+    # @return [Integer, nil] how many words of a text are read at once; nil where only tokens are limited
     def max_words
       _limits.first
     end
@@ -106,6 +180,67 @@ module Candle
 
     def smoke_test
       extract("a", labels: ["a"])
+    end
+
+    def by_labels(texts, names, threshold, flat, multi_label)
+      return _extract(texts, names, [threshold, flat, multi_label]) unless _takes_schema
+
+      found = by_schema(texts, ExtractionSchema.new({ entities: names }), threshold, :allow, nil)
+      found.zip(texts).map do |result, text|
+        entities = result[:entities].flat_map do |label, spans|
+          spans.filter_map { |span| inside_text(span, text)&.then { |one| labelled(one, label) } }
+        end
+        SpanOverlaps.of_labels(entities, flat: flat, multi_label: multi_label)
+      end
+    end
+
+    def labelled(span, label)
+      { text: span[:text], label: label, score: span[:score], start: span[:start], end: span[:end] }
+    end
+
+    # Without the full stop that the model reads after the text; nil for that alone.
+    def inside_text(span, text)
+      return span if span[:end] <= text.size
+
+      cut = text[span[:start]...].to_s.rstrip
+      span.merge(text: cut, end: span[:start] + cut.size) unless cut.empty?
+    end
+
+    def by_schema(texts, schema, threshold, overlap, window)
+      extraction = SchemaExtraction.new(schema, threshold: threshold, overlap: overlap, window: window,
+                                                words: ->(text) { _words(text) },
+                                                read: ->(*asked) { _extract_schema(*asked) })
+      extraction.results(texts)
+    end
+
+    def overlap_policy(value)
+      Arguments.choice(value, "overlap", SpanOverlaps::POLICIES)
+    end
+
+    def window_words(window, shared)
+      size = Arguments.count(window, "window")
+      return unless size
+
+      shared = Arguments.integer(shared, "window_overlap")
+      return [size, shared] if shared.between?(0, size - 1)
+
+      raise ArgumentError, "window_overlap must be from 0 to #{size - 1}, fewer words than the window has"
+    end
+
+    def pairs_by_schema(texts, kinds, threshold)
+      schema = ExtractionSchema.new({ relations: kinds })
+      by_schema(texts, schema, threshold, :best, nil).zip(texts).map do |found, text|
+        pairs = found[:relations].flat_map do |relation, instances|
+          instances.filter_map do |instance|
+            source, target = instance.values_at(:head, :tail).map { |span| inside_text(span, text) }
+            next unless source && target
+
+            { source: source[:text], relation: relation, target: target[:text],
+              score: [source, target].map { |span| span[:score] }.min, start: target[:start], end: target[:end] }
+          end
+        end
+        pairs.sort_by.with_index { |pair, index| [pair[:start], index] }
+      end
     end
 
     # @return [Hash{String => Array(String, String)}] sources and relations by what the model is asked for

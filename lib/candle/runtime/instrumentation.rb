@@ -21,6 +21,7 @@ module Candle
       [:Classifier, "classify", %i[classify zero_shot], 0],
       [:NER, "entities", %i[extract_entities predict_tokens analyze redact], 0],
       [:GLiNER, "entities", %i[extract redact], 0],
+      [:GLiNER, "classify", %i[classify], 0],
       [:GLiClass, "classify", %i[classify], 0],
       [:MaskedLM, "fill", %i[fill], 0],
       [:QuestionAnswerer, "answer", %i[answer], 1],

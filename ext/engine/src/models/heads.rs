@@ -38,6 +38,8 @@ pub struct Head {
     pub second_dense: Option<Linear>,
     pub activation: Activation,
     pub norm: Option<Norm>,
+    /// Behind the logits.
+    pub last: Activation,
     pub output: Linear,
     pub pooling: HeadPooling,
 }
@@ -68,6 +70,7 @@ impl Head {
             second_dense: None,
             activation: Activation::Identity,
             norm: None,
+            last: Activation::Identity,
             output,
             pooling: HeadPooling::Last { padding },
         }
@@ -152,7 +155,14 @@ impl Head {
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;
         }
-        Ok(self.output.forward(&x)?.to_dtype(DType::F32)?)
+        let epilogue = Epilogue {
+            activation: (self.last != Activation::Identity).then_some(self.last),
+            residual: None,
+        };
+        Ok(self
+            .output
+            .forward_with(&x, &epilogue)?
+            .to_dtype(DType::F32)?)
     }
 }
 

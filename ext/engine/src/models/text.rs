@@ -242,6 +242,14 @@ impl TextModel {
         }
     }
 
+    /// Tokens beyond which it has no positions; relative and rotary ones go on.
+    pub fn position_rows(&self) -> Option<usize> {
+        match self {
+            Self::Encoder(encoder) => encoder.position_rows(),
+            Self::Decoder(_) | Self::Seq2Seq(_) => self.max_positions(),
+        }
+    }
+
     /// Whether a sequence may go on after the tokens that are attended to.
     pub fn takes_unattended(&self) -> bool {
         match self {

@@ -61,7 +61,10 @@ pub use clip::ClipModel;
 pub use detect::{DetectModel, Detection};
 pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
 pub use entities::{Aggregation, Entity};
-pub use extract::{ExtractModel, ExtractOptions, Extracted};
+pub use extract::{
+    ExtractModel, ExtractOptions, Extracted, FieldFound, FoundSpan, SchemaField, SchemaQuery,
+    SchemaTask, TaskFound, TaskKind,
+};
 pub use fill_mask::{Filling, MaskModel};
 pub use generate::{AdapterFiles, CacheOptions, Extras, Generation, LanguageModel, Request};
 pub use image_models::{ImageClassifyModel, ImageEmbeddingModel};

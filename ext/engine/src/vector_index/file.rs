@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! 0   8  magic              24  8  rows             rows, each of the same size
-//! 8   4  type of rows       32  8  bytes of ids     finer rows, if there are any, each of the same size
-//! 12  4  type of finer      40  8  checksum         lengths: f32 for each row
-//!        rows + 1, or 0     48  8  end              ids: u32 length and UTF-8, or u32::MAX and i64
-//! 16  8  dimension          56  8  0                graph, if there is one
+//! 8   1  type of rows       32  8  bytes of ids     finer rows, if there are any, each of the same size
+//! 9   3  similarity         40  8  checksum         lengths: f32 for each row
+//! 12  4  type of finer      48  8  end              ids: u32 length and UTF-8, or u32::MAX and i64
+//!        rows + 1, or 0     56  8  0                graph, if there is one
+//! 16  8  dimension
 //!
 //! graph:  8  links   8  layers   8 × layers  rows of each
 //!         for each layer: its rows, but for the first, which has all; their links, the rest being u32::MAX
@@ -23,6 +24,7 @@ use sha2::{Digest, Sha256};
 
 use super::fine::Fine;
 use super::graph::Graph;
+use super::measure::Similarity;
 use super::{Id, RowType, VectorIndex, MOST_DIMENSIONS};
 use crate::{CancelToken, Error, Result};
 use base::runtime::bytes::{unreadable, Bytes};
@@ -48,6 +50,7 @@ const COPIED: u64 = 8 << 20;
 pub struct Contents {
     pub file: Bytes,
     pub row_type: RowType,
+    pub similarity: Similarity,
     pub dimension: usize,
     pub rows: Bytes,
     pub fine: Option<Fine>,
@@ -98,6 +101,7 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
     Ok(Contents {
         file: file.clone(),
         row_type: layout.row_type,
+        similarity: layout.similarity,
         dimension: layout.dimension,
         lengths: lengths.collect(),
         ids: read_ids(ids, layout.count, cancel)?.ok_or_else(|| wrong("its ids can't be read"))?,
@@ -132,6 +136,7 @@ fn contents(path: &Path) -> Result<Bytes> {
 
 struct Layout {
     row_type: RowType,
+    similarity: Similarity,
     fine_type: Option<RowType>,
     dimension: usize,
     count: usize,
@@ -153,14 +158,18 @@ impl Layout {
             let bytes = header.get(at..at + 8)?.try_into().ok()?;
             usize::try_from(u64::from_le_bytes(bytes)).ok()
         };
-        let (row_type, fine_type) = match header[8..16] {
-            [0, 0, 0, 0, 0, 0, 0, 0] => (RowType::F32, None),
-            [1, 0, 0, 0, 0, 0, 0, 0] => (RowType::Int8, None),
-            [2, 0, 0, 0, 0, 0, 0, 0] => (RowType::Binary, None),
-            [2, 0, 0, 0, 1, 0, 0, 0] => (RowType::Binary, Some(RowType::F32)),
-            [2, 0, 0, 0, 2, 0, 0, 0] => (RowType::Binary, Some(RowType::Int8)),
+        let (row_type, fine_type) = match [header[8], header[12]] {
+            [0, 0] => (RowType::F32, None),
+            [1, 0] => (RowType::Int8, None),
+            [2, 0] => (RowType::Binary, None),
+            [2, 1] => (RowType::Binary, Some(RowType::F32)),
+            [2, 2] => (RowType::Binary, Some(RowType::Int8)),
             _ => return Err("its rows are of a type that this version does not know"),
         };
+        let similarity = Similarity::numbered(header[9])
+            .filter(|&one| one == Similarity::Cosine || row_type != RowType::Binary)
+            .filter(|_| header[10..12] == [0; 2] && header[13..16] == [0; 3])
+            .ok_or("its rows are compared by what this version does not know")?;
         let too_large = "its sizes can't be right";
         let dimension = number(16)
             .filter(|dimension| (1..=MOST_DIMENSIONS).contains(dimension))
@@ -189,6 +198,7 @@ impl Layout {
         }
         Ok(Self {
             row_type,
+            similarity,
             fine_type,
             dimension,
             count,
@@ -310,7 +320,8 @@ fn header(
         }
     };
     let fine = index.fine_type().map_or(0, |fine| number(fine) + 1);
-    let row_type = number(index.row_type) | (fine << 32);
+    let similarity = u64::from(index.similarity.number());
+    let row_type = number(index.row_type) | (similarity << 8) | (fine << 32);
     let numbers = [
         row_type,
         index.dimension as u64,

@@ -9,6 +9,7 @@ mod file;
 mod fine;
 pub mod fixed;
 mod graph;
+mod measure;
 mod row;
 mod terms;
 
@@ -22,6 +23,7 @@ use fine::Fine;
 use graph::Graph;
 pub use graph::{Block, LINKS};
 use kernels::tensor::nearest::{best, keep, parts, Found, Part};
+pub use measure::Similarity;
 pub use row::RowType;
 use row::{Query, Rows};
 pub use terms::{Bm25, TermIndex, Variant, WeightIndex};
@@ -46,6 +48,7 @@ impl std::fmt::Display for Id {
 
 pub struct VectorIndex {
     row_type: RowType,
+    similarity: Similarity,
     dimension: usize,
     /// The file, as long as it was when it was opened.
     file: Option<(PathBuf, Bytes)>,
@@ -74,6 +77,7 @@ impl VectorIndex {
         }
         Ok(Self {
             row_type,
+            similarity: Similarity::Cosine,
             dimension,
             file: None,
             mapped: None,
@@ -86,6 +90,22 @@ impl VectorIndex {
             places: Some(HashMap::new()),
             graph: None,
         })
+    }
+
+    /// The same, compared by something else than the cosine.
+    pub fn compared_by(self, similarity: Similarity) -> Result<Self> {
+        if self.row_type == RowType::Binary && similarity != Similarity::Cosine {
+            return Err(Error::InvalidInput(format!(
+                "rows of bits are compared by the bits that differ, not by {}: use f32 or int8",
+                similarity.name()
+            )));
+        }
+        Ok(Self { similarity, ..self })
+    }
+
+    /// What vectors are compared by.
+    pub fn similarity(&self) -> Similarity {
+        self.similarity
     }
 
     /// The same, with finer rows beside its bits, by which the best are compared once more.
@@ -122,6 +142,7 @@ impl VectorIndex {
             live: count,
             places: None,
             graph: contents.graph,
+            similarity: contents.similarity,
             ..Self::new(contents.dimension, contents.row_type)?
         })
     }
@@ -238,7 +259,9 @@ impl VectorIndex {
     /// Adds a vector, or puts it in place of the one that has the id. `bytes` are little-endian f32, or a row
     /// as this index stores it.
     pub fn add(&mut self, id: Id, bytes: &[u8]) -> Result<()> {
-        let (row, length) = self.row_type.encode(bytes, self.dimension, &id)?;
+        let (row, length) =
+            self.row_type
+                .encode_for(self.similarity, bytes, self.dimension, &id)?;
         let fine = match &self.fine {
             Some(fine) => fine.encode(bytes, self.dimension, &id)?,
             None => Vec::new(),
@@ -305,7 +328,7 @@ impl VectorIndex {
         places.is_some_and(|places| places.contains_key(id))
     }
 
-    /// The `most` vectors with the greatest cosine, best first and the earlier one where they are equal; only
+    /// The `most` vectors with the greatest similarity, best first and the earlier one where they are equal; only
     /// those that `among` names, if it does. `bytes` are as `add` takes them. With an `effort`, so many of the
     /// best are kept while the graph is searched, if there is one and fewer rows are compared that way; without,
     /// every row is. Run it inside the pool.
@@ -338,7 +361,7 @@ impl VectorIndex {
             Some(_) if wanted_rows > 0 => Fine::candidates(wanted_rows, candidates),
             _ => wanted_rows,
         };
-        let query = Query::new(self.row_type, bytes, self.dimension)?;
+        let query = Query::by(self.similarity, self.row_type, bytes, self.dimension)?;
         let named = |row: usize| among.is_none_or(|rows| rows.get(row).copied().unwrap_or(false));
         let wanted = |row: usize| !self.deleted[row] && named(row);
         let rows = self.rows();
@@ -386,6 +409,7 @@ impl VectorIndex {
     fn rows(&self) -> Rows<'_> {
         Rows {
             row_type: self.row_type,
+            similarity: self.similarity,
             dimension: self.dimension,
             mapped: self.mapped.as_deref().unwrap_or_default(),
             added: &self.added,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::compact;
+use super::measure::{length_of as int8_length, Measured, Similarity};
 use super::Id;
 use crate::{Error, Result};
 use kernels::cpu::similarity;
@@ -45,6 +46,23 @@ impl RowType {
             Self::F32 => 4 * dimension,
             Self::Int8 => dimension,
             Self::Binary => dimension.div_ceil(8),
+        }
+    }
+
+    /// `encode` where rows are compared by something else than the cosine: the length of a vector is kept, which bytes
+    /// alone do not tell.
+    pub fn encode_for(
+        self,
+        similarity: Similarity,
+        bytes: &[u8],
+        dimension: usize,
+        id: &Id,
+    ) -> Result<(Vec<u8>, f32)> {
+        let (row, own) = self.encode(bytes, dimension, id)?;
+        let given = self == Self::Int8 && similarity != Similarity::Cosine;
+        match self.given(bytes, dimension)? {
+            Given::Numbers(numbers) if given => Ok((row, length(&numbers)?)),
+            _ => Ok((row, own)),
         }
     }
 
@@ -139,13 +157,6 @@ fn numbers(bytes: &[u8]) -> Vec<f32> {
     words.iter().map(|&word| f32::from_le_bytes(word)).collect()
 }
 
-fn int8_length(row: &[u8]) -> f32 {
-    let squares = row
-        .iter()
-        .map(|&value| i64::from(value as i8) * i64::from(value as i8));
-    (squares.sum::<i64>() as f32).sqrt()
-}
-
 /// A vector to compare rows with.
 pub enum Query<'a> {
     /// Little-endian numbers.
@@ -156,9 +167,30 @@ pub enum Query<'a> {
         bits: Cow<'a, [u8]>,
         dimension: usize,
     },
+    /// By something else than the cosine.
+    Measured(Measured),
 }
 
 impl<'a> Query<'a> {
+    /// Compared by `similarity`, unless rows are bits.
+    pub fn by(
+        similarity: Similarity,
+        row_type: RowType,
+        bytes: &'a [u8],
+        dimension: usize,
+    ) -> Result<Self> {
+        // What is wrong with a vector is found there.
+        let query = Self::new(row_type, bytes, dimension)?;
+        if similarity == Similarity::Cosine || row_type == RowType::Binary {
+            return Ok(query);
+        }
+        let numbers = match row_type.given(bytes, dimension)? {
+            Given::Numbers(numbers) => numbers,
+            Given::Row(row) => row.iter().map(|&value| f32::from(value as i8)).collect(),
+        };
+        Ok(Self::Measured(Measured::new(similarity, row_type, numbers)))
+    }
+
     pub fn new(row_type: RowType, bytes: &'a [u8], dimension: usize) -> Result<Self> {
         let given = row_type.given(bytes, dimension)?;
         if let Given::Numbers(numbers) = &given {
@@ -205,7 +237,7 @@ impl<'a> Query<'a> {
         Ok(Self::F32 { vector, length })
     }
 
-    /// The cosine with each row; `lengths` are at least those of the rows.
+    /// The cosine with each row, or what else it is compared by; `lengths` are at least those of the rows.
     pub fn scores(&self, rows: &[u8], lengths: &[f32]) -> Result<Vec<f32>> {
         match self {
             Self::F32 { vector, length } => {
@@ -234,6 +266,7 @@ impl<'a> Query<'a> {
                     .map(|&bits| 1.0 - share * bits as f32)
                     .collect())
             }
+            Self::Measured(query) => query.scores(rows, lengths),
         }
     }
 
@@ -268,6 +301,10 @@ impl<'a> Query<'a> {
                 let counts = differing.iter().take(rows.len());
                 scores.extend(counts.map(|&bits| 1.0 - share * bits as f32));
             }
+            Self::Measured(query) => {
+                let rows = rows.iter().zip(lengths);
+                scores.extend(rows.map(|(row, length)| query.score(row, *length)));
+            }
         }
         Ok(())
     }
@@ -276,6 +313,7 @@ impl<'a> Query<'a> {
 /// All rows of an index, those of its file first.
 pub struct Rows<'a> {
     pub row_type: RowType,
+    pub similarity: Similarity,
     pub dimension: usize,
     pub mapped: &'a [u8],
     pub added: &'a [u8],
@@ -311,6 +349,13 @@ impl<'a> Rows<'a> {
     /// A row as what others are compared with.
     pub fn query(&self, row: usize) -> Result<Query<'a>> {
         let (bytes, length) = (self.get(row), self.lengths[row]);
+        if self.similarity != Similarity::Cosine && self.row_type != RowType::Binary {
+            return Ok(Query::Measured(Measured::new(
+                self.similarity,
+                self.row_type,
+                self.numbers(bytes, length),
+            )));
+        }
         Ok(match self.row_type {
             RowType::F32 if is_moderate(length) => Query::F32 {
                 vector: bytes.into(),
@@ -326,6 +371,19 @@ impl<'a> Rows<'a> {
                 dimension: self.dimension,
             },
         })
+    }
+
+    /// A row as the numbers that it stands for.
+    fn numbers(&self, bytes: &[u8], length: f32) -> Vec<f32> {
+        if self.row_type == RowType::F32 {
+            return numbers(bytes);
+        }
+        let scale = match int8_length(bytes) {
+            0.0 => 0.0,
+            own => length / own,
+        };
+        let each = bytes.iter();
+        each.map(|&value| f32::from(value as i8) * scale).collect()
     }
 
     /// The cosine of `query` with some rows, in place of what `scores` has.

@@ -12,6 +12,19 @@ const WORD: &str = r"[\p{L}\p{N}_]";
 static WORDS_AND_SIGNS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(&format!(r"{WORD}+(?:[-_]{WORD}+)*|[^\s\x1c-\x1f]")).ok());
 
+/// Links, addresses, names behind an @, and words with their marks and joiners beside what `WORDS_AND_SIGNS` finds.
+/// Python's `[a-z]` without case has two letters more than the one of this crate.
+static WORDS_LINKS_AND_SIGNS: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    const LETTERS: &str = "a-z\u{130}\u{131}";
+    const SPACE: &str = r"\s\x1c-\x1f";
+    let word = r"[\p{L}\p{N}\p{M}_\u{200c}\u{200d}]";
+    let links = format!(r"https?://[^{SPACE}]+|www\.[^{SPACE}]+");
+    let addresses = format!(r"[{LETTERS}0-9._%+-]+@[{LETTERS}0-9.-]+\.[{LETTERS}]{{2,}}");
+    let names = format!("@[{LETTERS}0-9_]+");
+    let words = format!(r"{word}+(?:[-_]{word}+)*|[^{SPACE}]");
+    Regex::new(&format!("(?i){links}|{addresses}|{names}|{words}")).ok()
+});
+
 /// Words of two characters or more.
 static TERMS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(&format!(r"{WORD}{{2,}}")).ok());
@@ -25,7 +38,16 @@ pub struct Word {
 
 /// What GLiNER calls words: `\w+(?:[-_]\w+)*|\S`.
 pub fn words_and_signs(text: &str) -> Vec<Word> {
-    let Some(pattern) = &*WORDS_AND_SIGNS else {
+    found(&WORDS_AND_SIGNS, text)
+}
+
+/// What GLiNER2 calls words: those of GLiNER, but links, e-mail addresses and names behind an @ are one each.
+pub fn words_links_and_signs(text: &str) -> Vec<Word> {
+    found(&WORDS_LINKS_AND_SIGNS, text)
+}
+
+fn found(pattern: &Option<Regex>, text: &str) -> Vec<Word> {
+    let Some(pattern) = pattern else {
         return Vec::new();
     };
     let (mut at, mut characters) = (0, 0);
@@ -69,6 +91,26 @@ mod tests {
         );
         assert_eq!(texts("हिन्दी"), ["ह", "ि", "न", "्", "द", "ी"]);
         assert!(texts(" \n\u{1c}").is_empty());
+    }
+
+    #[test]
+    fn links_addresses_and_names_are_words() {
+        let text = "See HTTPS://a.b/c?d, www.x.y or Ann.B@c-d.org, @ann_1 हिन्दी a-b_c!";
+        let words = words_links_and_signs(text);
+        let words: Vec<&str> = words.iter().map(|word| &text[word.bytes.clone()]).collect();
+        let wanted = [
+            "See",
+            "HTTPS://a.b/c?d,",
+            "www.x.y",
+            "or",
+            "Ann.B@c-d.org",
+            ",",
+            "@ann_1",
+            "हिन्दी",
+            "a-b_c",
+            "!",
+        ];
+        assert_eq!(words, wanted);
     }
 
     #[test]

@@ -183,6 +183,10 @@ pub struct HeadConfigs {
     pub masked_activation: Activation,
     /// Logits over the vocabulary are read off the token embedding, and nothing else says so in the file.
     pub masked_tied: bool,
+    /// The file says that they are not, so that the matrix which makes them has a bias of its own.
+    pub masked_untied: bool,
+    /// Behind the logits of a sequence (XLM).
+    pub sequence_last: Activation,
 }
 
 impl Default for HeadConfigs {
@@ -193,6 +197,8 @@ impl Default for HeadConfigs {
             token_activation: Activation::Gelu,
             masked_activation: Activation::Gelu,
             masked_tied: false,
+            masked_untied: false,
+            sequence_last: Activation::Identity,
         }
     }
 }

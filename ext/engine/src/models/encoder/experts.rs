@@ -110,7 +110,8 @@ impl ExpertFeed {
     }
 }
 
-/// The matrices of all experts, one below the other: `[experts · inner, hidden]`. Those that lead back are `transposed`.
+/// The matrices of all experts, one below the other: `[experts · inner, hidden]`. Those that lead back are `transposed`,
+/// but in GGUF files, which have an axis for experts.
 fn matrices(
     parameters: &Parameters<'_>,
     part: Part,
@@ -121,6 +122,11 @@ fn matrices(
     let place = part.at(number);
     let shape = parameters.shape(place)?;
     let rows = match shape[..] {
+        [experts, rows, width] if experts == count && rows > 0 && width > 0 => {
+            let stack = parameters.shaped(place, &shape)?;
+            let each = (0..count).map(|expert| parameters.assemble(stack.get(expert)?, None));
+            return each.collect();
+        }
         [rows, width] if width == hidden && rows > 0 && rows.is_multiple_of(count) => rows / count,
         _ => return Err(parameters.misfit(place, &[count, hidden])),
     };

@@ -99,6 +99,10 @@ impl Encoder {
             dense,
             second_dense,
             activation: wanted.activation,
+            last: match kind {
+                HeadKind::Sequence => config.heads_on_top.sequence_last,
+                _ => Activation::Identity,
+            },
             output,
             pooling: match config.heads_on_top.pooling {
                 SequencePooling::First => HeadPooling::First,
@@ -112,7 +116,14 @@ impl Encoder {
 
     /// A masked-LM head without a matrix of its own reads logits off the token embedding.
     fn masked_output(&self, parameters: &Parameters<'_>) -> Result<Linear> {
-        let bias = parameters.optional_tensor(Part::MaskedBias)?;
+        let own = match self.config.heads_on_top.masked_untied {
+            true => parameters.bias(Part::MaskedOutput)?,
+            false => None,
+        };
+        let bias = match own {
+            Some(bias) => Some(bias),
+            None => parameters.optional_tensor(Part::MaskedBias)?,
+        };
         if let Some(weight) = parameters.optional_tensor(Part::MaskedOutput)? {
             return match parameters.optional_tensor(Part::MaskedRest)? {
                 Some(rest) => Linear::new(Tensor::cat(&[&weight, &rest.t()?], 1)?, bias),

@@ -166,6 +166,11 @@ impl Encoder {
         table.or(self.config.max_positions)
     }
 
+    /// Rows of the table of absolute positions, where it has one.
+    pub fn position_rows(&self) -> Option<usize> {
+        self.embeddings.max_positions()
+    }
+
     /// Whether a sequence may go on after the tokens that are attended to. DeBERTa masks such tokens
     /// as queries and inputs too, which this forward does not.
     pub fn takes_unattended(&self) -> bool {

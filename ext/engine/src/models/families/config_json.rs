@@ -123,6 +123,7 @@ pub fn encoder(raw: &RawConfig, family: &'static str) -> Result<EncoderConfig> {
         qkv: QkvLayout::Stacked,
         heads_on_top: HeadConfigs {
             masked_activation: activation,
+            masked_untied: !flag(raw, "tie_word_embeddings", true)?,
             ..HeadConfigs::default()
         },
         convolution: None,
@@ -496,7 +497,7 @@ pub fn classifier_heads(raw: &RawConfig) -> Result<HeadConfigs> {
         sequence_activation: activation,
         token_activation: activation,
         masked_activation: activation,
-        masked_tied: false,
+        ..HeadConfigs::default()
     })
 }
 

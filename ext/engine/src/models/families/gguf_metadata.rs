@@ -171,6 +171,19 @@ impl<'a> GgufFile<'a> {
         })
     }
 
+    /// Experts in the place of some layers' MLPs.
+    pub fn mlp_experts(&self) -> Result<MlpExperts> {
+        let size = |name: &str| -> Result<usize> {
+            self.opt_size(name)?
+                .ok_or_else(|| self.corrupt(format!("it does not say its {name}")))
+        };
+        Ok(MlpExperts {
+            count: size("expert_count")?,
+            used: size("expert_used_count")?,
+            every: size("moe_every_n_layers")?.max(1),
+        })
+    }
+
     /// Layers of one size, as BERT has them, without what differs between texts and images.
     pub fn bare_encoder(&self, family: &'static str) -> Result<EncoderConfig> {
         let hidden_size = self.size("embedding_length", WIDTH)?;

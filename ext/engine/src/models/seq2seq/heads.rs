@@ -33,6 +33,7 @@ impl Seq2Seq {
             activation: Activation::Tanh,
             norm: None,
             output: parameters.linear(Part::SequenceOutput, inner, labels)?,
+            last: Activation::Identity,
             pooling: HeadPooling::LastOf {
                 token: self.config.end,
             },

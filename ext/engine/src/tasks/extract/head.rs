@@ -22,16 +22,16 @@ pub struct Mlp {
 /// Where tensors come from, and what they become.
 pub type Target<'a> = (&'a dyn WeightSource, (&'a Device, DType));
 
-fn tensor((source, (device, dtype)): Target<'_>, name: &str) -> Result<Tensor> {
+pub fn tensor((source, (device, dtype)): Target<'_>, name: &str) -> Result<Tensor> {
     source.tensor(name, Some(dtype), device)
 }
 
-fn linear(target: Target<'_>, name: &str) -> Result<Linear> {
+pub fn linear(target: Target<'_>, name: &str) -> Result<Linear> {
     let weight = tensor(target, &format!("{name}.weight"))?;
     Linear::new(weight, Some(tensor(target, &format!("{name}.bias"))?))
 }
 
-fn relu(linear: &Linear, x: &Tensor) -> Result<Tensor> {
+pub fn relu(linear: &Linear, x: &Tensor) -> Result<Tensor> {
     let epilogue = Epilogue {
         activation: Some(Activation::Relu),
         residual: None,
@@ -39,15 +39,15 @@ fn relu(linear: &Linear, x: &Tensor) -> Result<Tensor> {
     linear.forward_with(&x.to_dtype(linear.dtype())?, &epilogue)
 }
 
-fn plain(linear: &Linear, x: &Tensor) -> Result<Tensor> {
+pub fn plain(linear: &Linear, x: &Tensor) -> Result<Tensor> {
     linear.forward(&x.to_dtype(linear.dtype())?)
 }
 
-fn values(x: &Tensor) -> Result<Vec<f32>> {
+pub fn values(x: &Tensor) -> Result<Vec<f32>> {
     Ok(x.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
 }
 
-fn misfit(what: &str) -> Error {
+pub fn misfit(what: &str) -> Error {
     Error::CorruptModel(format!("the matrices of the {what} do not fit each other"))
 }
 
@@ -113,13 +113,17 @@ pub struct SpanScores {
 impl SpanHead {
     /// `labelled`: labels have matrices of their own.
     pub fn read(target: Target<'_>, mode: SpanMode, labelled: bool) -> Result<Self> {
-        const BODY: &str = "span_rep_layer.span_rep_layer";
-        let start = Mlp::read(target, &format!("{BODY}.project_start"))?;
-        let end = Mlp::read(target, &format!("{BODY}.project_end"))?;
+        Self::below(target, "span_rep_layer.span_rep_layer", mode, labelled)
+    }
+
+    /// The same where its tensors have other names.
+    pub fn below(target: Target<'_>, body: &str, mode: SpanMode, labelled: bool) -> Result<Self> {
+        let start = Mlp::read(target, &format!("{body}.project_start"))?;
+        let end = Mlp::read(target, &format!("{body}.project_end"))?;
         let width = start.down.outputs();
         let name = match mode {
-            SpanMode::Marker => format!("{BODY}.out_project"),
-            _ => format!("{BODY}.out_project.0"),
+            SpanMode::Marker => format!("{body}.out_project"),
+            _ => format!("{body}.out_project.0"),
         };
         let parts = if mode == SpanMode::MarkerV1 { 3 } else { 2 };
         let joined = tensor(target, &format!("{name}.weight"))?;
@@ -133,8 +137,8 @@ impl SpanHead {
         let last = if mode == SpanMode::Marker {
             Last::Sum
         } else {
-            let weight = tensor(target, &format!("{BODY}.out_project.3.weight"))?;
-            let bias = tensor(target, &format!("{BODY}.out_project.3.bias"))?;
+            let weight = tensor(target, &format!("{body}.out_project.3.weight"))?;
+            let bias = tensor(target, &format!("{body}.out_project.3.bias"))?;
             let (outputs, inputs) = weight.dims2()?;
             if joined.dims().first() != Some(&inputs) {
                 return Err(misfit("spans"));
@@ -268,7 +272,7 @@ impl SpanScores {
 }
 
 /// In sixteen sums, which the compiler keeps in registers.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 16;
     let mut sums = [0f32; LANES];
     let (left, right) = (a.chunks_exact(LANES), b.chunks_exact(LANES));

@@ -1,35 +1,27 @@
-//! Entities of any kind: spans of a text that fit labels which a call names (GLiNER).
+//! Entities of any kind: spans of a text that fit labels which a call names (GLiNER), and what a schema asks for
+//! (GLiNER2).
 
+mod by_labels;
 mod decode;
 mod files;
 mod head;
 mod labels;
+mod schema;
 mod windows;
 
-use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::Arc;
-
-use candle_core::Tensor;
-
-use crate::nn::{Linear, Lstm, PackedSequences};
-use crate::serving::batching::{self, Tokens};
 use crate::{CancelToken, Error, Result};
 use base::runtime::stats::Reading;
-use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
-use formats::text::tokenizer::{Detail, Tokenizer};
-use formats::text::words::{words_and_signs, Word};
-use formats::weights::Prefixed;
+use formats::files::raw_config::RawConfig;
+use formats::text::tokenizer::Tokenizer;
 
-use super::loading::{Checkpoint, LoadOptions, LoadedModel, ModelInfo};
-use decode::{Candidate, Overlaps};
-use files::{ExtractConfig, SpanMode};
-use head::{SpanHead, TokenHead};
-use labels::LabelEncoder;
+use super::loading::{LoadOptions, ModelInfo};
+use by_labels::LabelExtractor;
+use schema::SchemaExtractor;
 
-/// Where the tensors of the text's encoder are.
-const ENCODER: &str = "token_rep_layer.bert_layer.model.";
+pub use schema::{
+    FieldFound, FoundSpan, SchemaField, SchemaQuery, SchemaTask, TaskFound, TaskKind,
+};
 
 /// A span of a text that fits a label.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,147 +45,58 @@ pub struct ExtractOptions {
     pub multi_label: bool,
 }
 
-pub struct ExtractModel {
-    loaded: LoadedModel,
-    config: ExtractConfig,
-    projection: Option<Linear>,
-    lstm: Option<Lstm>,
-    head: Head,
-    /// Of labels, where they aren't read together with the text.
-    labels: Option<LabelEncoder>,
-    around: Around,
-}
-
-enum Head {
-    Spans(Box<SpanHead>),
-    /// With another one that judges the spans which words make.
-    Tokens(Box<TokenHead>, Option<Box<SpanHead>>),
-}
-
-/// The special tokens around a text.
-struct Around {
-    before: Vec<u32>,
-    after: Vec<u32>,
-}
-
-impl Around {
-    fn of(tokenizer: &Tokenizer, cancel: &CancelToken) -> Result<Self> {
-        let encoding = tokenizer.encode("a", true, Detail::Ids, cancel)?;
-        let special = encoding.get_special_tokens_mask();
-        let (ids, is_special) = (encoding.get_ids(), |mask: &&u32| **mask == 1);
-        let before = special.iter().take_while(is_special).count();
-        let after = special[before..]
-            .iter()
-            .rev()
-            .take_while(is_special)
-            .count();
-        Ok(Self {
-            before: ids[..before].to_vec(),
-            after: ids[ids.len() - after..].to_vec(),
-        })
-    }
-
-    fn count(&self) -> usize {
-        self.before.len() + self.after.len()
-    }
-}
-
-/// The words of a text, and the tokens of each.
-struct Split {
-    words: Vec<Word>,
-    tokens: Vec<Vec<u32>>,
-}
-
-/// Words of a text that are read together.
-struct Window {
-    text: usize,
-    number: usize,
-    words: Range<usize>,
-    /// Where its labels and words stand among its tokens.
-    places: Vec<usize>,
+/// What a checkpoint is asked by.
+pub enum ExtractModel {
+    Labels(Box<LabelExtractor>),
+    Schema(Box<SchemaExtractor>),
 }
 
 impl ExtractModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
-        let config = ExtractConfig::read(files, cancel)?;
-        let mut checkpoint = Checkpoint::open_bare(files, options, cancel)?;
-        let source = checkpoint.source.clone();
-        checkpoint.source = Arc::new(Prefixed::new(source.clone(), ENCODER));
-        checkpoint.config = Some(config.encoder.clone());
-        let mut loaded = LoadedModel::load(&checkpoint, files, options, None, cancel)?;
-        let target = (source.as_ref(), (&checkpoint.opened, checkpoint.dtype));
-        let lstm = match config.lstm_layers {
-            0 => None,
-            layers => Some(Lstm::read(source.as_ref(), "rnn.lstm.", layers, target.1)?),
-        };
-        let head = match config.mode {
-            SpanMode::Tokens if config.represents_spans => Head::Tokens(
-                Box::new(TokenHead::read(target)?),
-                Some(Box::new(SpanHead::read(target, SpanMode::MarkerV0, false)?)),
-            ),
-            SpanMode::Tokens => Head::Tokens(Box::new(TokenHead::read(target)?), None),
-            mode => Head::Spans(Box::new(SpanHead::read(target, mode, true)?)),
-        };
-        let labels = match &config.labels {
-            Some(of_labels) => Some(LabelEncoder::load(
-                files,
-                &checkpoint,
-                source.clone(),
-                of_labels,
-                cancel,
-            )?),
-            None => None,
-        };
-        let inventory = &mut loaded.info.inventory;
-        match &head {
-            Head::Spans(head) => head.list(inventory)?,
-            Head::Tokens(head, spans) => {
-                head.list(inventory)?;
-                spans.iter().try_for_each(|spans| spans.list(inventory))?;
+        if files.file(files::CONFIG, cancel)?.is_none() {
+            if let Some(path) = files.file("config.json", cancel)? {
+                let raw = RawConfig::read(&path)?;
+                if raw.model_type()? == Some(schema::MODEL_TYPE) {
+                    let model = SchemaExtractor::load(files, &raw, options, cancel)?;
+                    return Ok(Self::Schema(Box::new(model)));
+                }
             }
         }
-        lstm.iter().try_for_each(|lstm| lstm.list(inventory))?;
-        let projection = head::projection(target, "token_rep_layer.projection")?;
-        projection
-            .iter()
-            .try_for_each(|linear| inventory.add_linear(linear))?;
-        if let Some(labels) = &labels {
-            inventory.add(labels.inventory());
-        }
-        loaded.info.architecture = "GLiNER".to_owned();
-        loaded.info.parameters = parameters(source.as_ref());
-        let around = Around::of(&loaded.tokenizer, cancel)?;
-        Ok(Self {
-            loaded,
-            config,
-            projection,
-            lstm,
-            head,
-            labels,
-            around,
-        })
+        let model = LabelExtractor::load(files, options, cancel)?;
+        Ok(Self::Labels(Box::new(model)))
     }
 
     pub fn info(&self) -> &ModelInfo {
-        &self.loaded.info
+        match self {
+            Self::Labels(model) => model.info(),
+            Self::Schema(model) => model.info(),
+        }
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.loaded.tokenizer
+        match self {
+            Self::Labels(model) => model.tokenizer(),
+            Self::Schema(model) => model.tokenizer(),
+        }
     }
 
     /// What it counts of its calls, by name.
     pub fn stats(&self) -> Vec<(&'static str, Reading)> {
-        self.loaded.batcher.stats.read()
+        match self {
+            Self::Labels(model) => model.stats(),
+            Self::Schema(model) => model.stats(),
+        }
     }
 
-    /// Words that are read at once, and words of a span.
-    pub fn limits(&self) -> (usize, usize) {
-        (self.config.words, self.config.longest)
+    /// Words that are read at once, where they are limited, and words of a span.
+    pub fn limits(&self) -> (Option<usize>, usize) {
+        match self {
+            Self::Labels(model) => (Some(model.limits().0), model.limits().1),
+            Self::Schema(model) => (None, model.longest()),
+        }
     }
 
-    /// The entities of each text, in its order. Long texts are read in windows that share words, and a span is judged
-    /// in the one where it stands farthest from a cut.
+    /// The entities of each text, in its order.
     pub fn extract<T: AsRef<str> + Sync>(
         &self,
         texts: &[T],
@@ -201,281 +104,25 @@ impl ExtractModel {
         options: &ExtractOptions,
         cancel: &CancelToken,
     ) -> Result<Vec<Vec<Extracted>>> {
-        let prompt = self.prompt(labels, cancel)?;
-        let of_labels = match &self.labels {
-            Some(encoder) => Some(encoder.embed(labels, cancel)?),
-            None => None,
-        };
-        let splits = threads::map(texts, |_, text| self.split(text.as_ref(), cancel))?;
-        let (windows, tokens) = self.windows(&splits, &prompt)?;
-        let rows = self.rows(&windows, &tokens, cancel)?;
-        let candidates = threads::map(&windows, |at, window| {
-            cancel.check()?;
-            self.candidates(
-                window,
-                &rows[at],
-                of_labels.as_ref(),
-                labels.len(),
-                options.threshold,
-            )
-        })?;
-        let overlaps = Overlaps {
-            nested: !options.flat,
-            multi_label: options.multi_label,
-        };
-        let mut found: Vec<Vec<Candidate>> = texts.iter().map(|_| Vec::new()).collect();
-        let mut at = 0;
-        for (text, split) in splits.iter().enumerate() {
-            let count = windows[at..]
-                .iter()
-                .take_while(|window| window.text == text)
-                .count();
-            let ranges: Vec<Range<usize>> = windows[at..at + count]
-                .iter()
-                .map(|window| window.words.clone())
-                .collect();
-            for candidates in &candidates[at..at + count] {
-                found[text].extend(
-                    candidates
-                        .iter()
-                        .filter(|(number, one)| {
-                            windows::is_judged_in(
-                                &ranges,
-                                *number,
-                                one.first,
-                                one.last,
-                                split.words.len(),
-                            )
-                        })
-                        .map(|(_, one)| *one),
-                );
-            }
-            at += count;
+        match self {
+            Self::Labels(model) => model.extract(texts, labels, options, cancel),
+            Self::Schema(_) => Err(Error::Internal("a schema was wanted".to_owned())),
         }
-        let each = texts.iter().zip(&splits).zip(found);
-        Ok(each
-            .map(|((text, split), candidates)| {
-                let chosen = overlaps.choose(candidates);
-                chosen
-                    .iter()
-                    .map(|one| entity(text.as_ref(), split, one))
-                    .collect()
-            })
-            .collect())
     }
 
-    /// The tokens of the labels before a text, and where each label stands among them.
-    fn prompt(&self, labels: &[String], cancel: &CancelToken) -> Result<(Vec<u32>, Vec<usize>)> {
-        if self.labels.is_some() {
-            return Ok((Vec::new(), Vec::new()));
-        }
-        let marker = self.ids(&self.config.marker, cancel)?;
-        let (mut ids, mut places) = (Vec::new(), Vec::new());
-        for label in labels {
-            let own = self.ids(label, cancel)?;
-            if own.is_empty() {
-                return Err(Error::InvalidInput(format!(
-                    "the label {label:?} has no token: name it in words that the model reads"
-                )));
-            }
-            places.push(ids.len() + usize::from(!self.config.embeds_marker) * marker.len());
-            ids.extend_from_slice(&marker);
-            ids.extend(own);
-        }
-        ids.extend(self.ids(&self.config.separator, cancel)?);
-        Ok((ids, places))
-    }
-
-    fn ids(&self, word: &str, cancel: &CancelToken) -> Result<Vec<u32>> {
-        let encoding = self
-            .loaded
-            .tokenizer
-            .encode(word, false, Detail::Ids, cancel)?;
-        Ok(encoding.get_ids().to_vec())
-    }
-
-    /// Every word becomes tokens by itself. Those that the tokenizer leaves out are no words.
-    fn split(&self, text: &str, cancel: &CancelToken) -> Result<Split> {
-        let mut known: HashMap<&str, Vec<u32>> = HashMap::new();
-        let (mut words, mut tokens) = (Vec::new(), Vec::new());
-        for word in words_and_signs(text) {
-            let part = &text[word.bytes.clone()];
-            let ids = match known.get(part) {
-                Some(ids) => ids.clone(),
-                None => {
-                    let ids = self.ids(part, cancel)?;
-                    known.insert(part, ids.clone());
-                    ids
-                }
-            };
-            if !ids.is_empty() {
-                words.push(word);
-                tokens.push(ids);
-            }
-        }
-        Ok(Split { words, tokens })
-    }
-
-    fn windows(
+    /// What each task of a schema finds in each text; nothing for a text that is too long to be read at once.
+    pub fn extract_schema<T: AsRef<str> + Sync>(
         &self,
-        splits: &[Split],
-        (prompt, labels): &(Vec<u32>, Vec<usize>),
-    ) -> Result<(Vec<Window>, Vec<Tokens>)> {
-        let taken = self.around.count() + prompt.len();
-        let room = self.loaded.max_length.saturating_sub(taken);
-        if room == 0 {
-            return Err(Error::InvalidInput(format!(
-                "the labels take {taken} of the {} tokens that the model reads at once, which leaves none for the \
-                 text: pass fewer labels at once",
-                self.loaded.max_length
-            )));
-        }
-        let (mut windows, mut tokens) = (Vec::new(), Vec::new());
-        for (text, split) in splits
-            .iter()
-            .enumerate()
-            .filter(|(_, split)| !split.words.is_empty())
-        {
-            let lengths: Vec<usize> = split.tokens.iter().map(Vec::len).collect();
-            let cut = windows::cut(&lengths, self.config.words, room, self.config.longest);
-            for (number, words) in cut.into_iter().enumerate() {
-                let mut ids = self.around.before.clone();
-                let first = ids.len();
-                let mut places: Vec<usize> = labels.iter().map(|&place| first + place).collect();
-                ids.extend_from_slice(prompt);
-                for own in &split.tokens[words.clone()] {
-                    places.push(ids.len());
-                    ids.extend_from_slice(&own[..own.len().min(room)]);
-                }
-                ids.extend_from_slice(&self.around.after);
-                tokens.push(Tokens {
-                    type_ids: vec![0; ids.len()],
-                    ids,
-                });
-                windows.push(Window {
-                    text,
-                    number,
-                    words,
-                    places,
-                });
-            }
-        }
-        Ok((windows, tokens))
-    }
-
-    /// The states of each window's labels and words, f32 [places, hidden].
-    fn rows(
-        &self,
-        windows: &[Window],
-        tokens: &[Tokens],
+        texts: &[T],
+        query: &SchemaQuery,
         cancel: &CancelToken,
-    ) -> Result<Vec<Tensor>> {
-        let forward = |batch: &[usize]| -> Result<Vec<Tensor>> {
-            let sequences: PackedSequences = batching::pack(tokens, batch)?;
-            self.loaded.forward(&sequences, None, cancel, |hidden| {
-                let each = sequences.ranges().zip(batch);
-                each.map(|(range, &index)| {
-                    let places = windows[index].places.iter();
-                    let places: Vec<usize> = places.map(|place| range.start + place).collect();
-                    head::rows(hidden, &places, self.projection.as_ref())
-                })
-                .collect()
-            })
-        };
-        batching::collect(tokens, None, self.loaded.info.device, cancel, forward)
+    ) -> Result<Vec<Option<Vec<TaskFound>>>> {
+        match self {
+            Self::Schema(model) => model.extract(texts, query, cancel),
+            Self::Labels(_) => Err(Error::UnsupportedModel(
+                "the checkpoint finds entities by labels and takes no schema: pass labels:, or load a GLiNER2 checkpoint"
+                    .to_owned(),
+            )),
+        }
     }
-
-    /// Spans above the threshold, by the words of the text, with the window's number.
-    fn candidates(
-        &self,
-        window: &Window,
-        rows: &Tensor,
-        of_labels: Option<&Tensor>,
-        labels: usize,
-        threshold: f32,
-    ) -> Result<Vec<(usize, Candidate)>> {
-        let own = window.places.len() - window.words.len();
-        let words = rows.narrow(0, own, window.words.len())?;
-        let words = match &self.lstm {
-            Some(lstm) => lstm.forward(&words)?,
-            None => words,
-        };
-        let of_labels = match of_labels {
-            Some(of_labels) => of_labels.clone(),
-            None => rows.narrow(0, 0, own)?,
-        };
-        let found = match &self.head {
-            Head::Spans(head) => {
-                let logits = head.scores(&words, &of_labels)?.all(self.config.longest);
-                for row in &logits {
-                    self.loaded.info.check_numbers(row)?;
-                }
-                decode::of_spans(&logits, labels, threshold)
-            }
-            Head::Tokens(head, spans) => {
-                let logits = head.scores(&words, &of_labels)?;
-                self.loaded.info.check_numbers(logits.as_flattened())?;
-                let found = decode::of_words(&logits, labels, threshold);
-                match spans {
-                    Some(spans) => judged_again(spans, &words, &of_labels, &found, threshold)?,
-                    None => found,
-                }
-            }
-        };
-        let in_text = |one: Candidate| Candidate {
-            first: one.first + window.words.start,
-            last: one.last + window.words.start,
-            ..one
-        };
-        Ok(found
-            .into_iter()
-            .map(|one| (window.number, in_text(one)))
-            .collect())
-    }
-}
-
-/// The spans that words made, with the labels that they fit as a whole.
-fn judged_again(
-    head: &SpanHead,
-    words: &Tensor,
-    labels: &Tensor,
-    found: &[Candidate],
-    threshold: f32,
-) -> Result<Vec<Candidate>> {
-    if found.is_empty() {
-        return Ok(Vec::new());
-    }
-    let scores = head.scores(words, labels)?;
-    let mut spans: Vec<(usize, usize)> = found.iter().map(|one| (one.first, one.last)).collect();
-    spans.sort_unstable();
-    spans.dedup();
-    let each = spans.into_iter().flat_map(|(first, last)| {
-        let logits = scores.of(first, last).into_iter().enumerate();
-        logits.map(move |(label, logit)| Candidate {
-            first,
-            last,
-            label,
-            score: decode::sigmoid(logit),
-        })
-    });
-    Ok(each.filter(|one| one.score > threshold).collect())
-}
-
-fn entity(text: &str, split: &Split, found: &Candidate) -> Extracted {
-    let (first, last) = (&split.words[found.first], &split.words[found.last]);
-    Extracted {
-        text: text[first.bytes.start..last.bytes.end].to_owned(),
-        label: found.label,
-        score: found.score,
-        start: first.characters.start,
-        end: last.characters.end,
-    }
-}
-
-fn parameters(source: &dyn formats::weights::WeightSource) -> usize {
-    let names = source.names();
-    let counts = names.iter().filter_map(|name| source.info(name));
-    counts
-        .map(|info| info.shape.iter().product::<usize>())
-        .sum()
 }

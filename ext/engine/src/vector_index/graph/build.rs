@@ -9,9 +9,6 @@ use super::{Block, Changes, Graph, Linked, Words, BLOCK, MOST_LAYERS};
 use crate::vector_index::row::Rows;
 use crate::{CancelToken, Error, Result};
 
-/// From this cosine on, vectors are the same but for rounding.
-const EQUAL: f32 = 0.999_999;
-
 /// What the rows of one block have in common.
 struct Builder<'a> {
     graph: &'a Graph,
@@ -202,11 +199,12 @@ fn mixed(row: u64) -> u64 {
 fn spread(rows: &Rows<'_>, found: &[Near], most: usize, scratch: &mut Scratch) -> Result<Vec<u32>> {
     let mut chosen: Vec<u32> = Vec::with_capacity(most);
     let mut same = 0;
+    let equal = rows.similarity.equal();
     for near in found {
         if chosen.len() == most {
             break;
         }
-        if near.score >= EQUAL {
+        if near.score >= equal {
             if same < most.div_ceil(2) {
                 same += 1;
                 chosen.push(near.row);
@@ -219,7 +217,7 @@ fn spread(rows: &Rows<'_>, found: &[Near], most: usize, scratch: &mut Scratch) -
             let scores = scratch.scores(rows, &query, some)?;
             hidden = scores
                 .iter()
-                .any(|&score| score > near.score || score >= EQUAL);
+                .any(|&score| score > near.score || score >= equal);
             if hidden {
                 break;
             }

@@ -17,5 +17,16 @@ pub const FAMILY: Family<EncoderConfig> = Family {
         expert_total_bias: "mlp.experts.bias",
         ..NOMIC
     },
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "nomic-bert-moe",
+        config: |file| {
+            let mut config = rotary(file.encoder("nomic_bert_moe")?, |config| {
+                file.rope(config.head_size, 10_000.0)
+            })?;
+            config.mlp.kind = MlpKind::Plain;
+            config.mechanisms.experts = Some(file.mlp_experts()?);
+            Ok(config)
+        },
+        names: |_| GGUF_ENCODER,
+    }),
 };

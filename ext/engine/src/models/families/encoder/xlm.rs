@@ -27,6 +27,12 @@ pub const FAMILY: Family<EncoderConfig> = Family {
             Some("mean") => SequencePooling::Mean,
             Some(_) => SequencePooling::Last { padding: None },
         };
+        if let Some(name) = raw
+            .opt_string("summary_activation")?
+            .filter(|name| !name.is_empty())
+        {
+            config.heads_on_top.sequence_last = activation(name, raw.file())?;
+        }
         Ok(config)
     },
     names: |_| XLM,
