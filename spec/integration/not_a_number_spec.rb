@@ -34,7 +34,7 @@ RSpec.describe "A model that computes what is no number" do
     [:NER, "bert-token", "classifier.bias", told, ->(model) { model.extract_entities("the fox") }],
     [:QuestionAnswerer, "bert-question", "qa_outputs.bias", told, ->(model) { model.answer("who?", "the fox") }],
     [:GLiNER, "gliner", "prompt_rep_layer.3.bias", told, ->(model) { model.extract("the fox", labels: ["city"]) }],
-    [:GLiNER, "gliner2", "count_embed.projector.2.bias", told,
+    [:GLiNER, "gliner2", "count_pred.2.bias", told,
      ->(model) { model.extract("the fox", schema: { entities: ["city"] }) }],
     [:GLiNER, "gliner2", "classifier.2.bias", told, ->(model) { model.classify("the fox", labels: ["city"]) }],
     [:GLiClass, "gliclass", "model.text_projector.linear_2.bias", told,
