@@ -109,7 +109,7 @@ fn numbers_become_the_blocks_that_llama_cpp_makes() {
             let compared = if name == "iq3_s" {
                 &blocks[110..]
             } else {
-                &blocks
+                &blocks[..]
             };
             if expected != &serde_json::json!(hash(compared)) {
                 failures.push((name.clone(), given.is_some()));
