@@ -38,6 +38,152 @@ RSpec.describe Candle::Quantizer do
     end
   end
 
+  # The fixture with other words in its configuration.
+  def patched(name, words)
+    path = File.join(@directory, "patched-#{name}")
+    FileUtils.cp_r(decoder(name), path)
+    file = File.join(path, "config.json")
+    File.write(file, JSON.generate(JSON.parse(File.read(file)).merge(words)))
+    path
+  end
+
+  {
+    "gemma" => {}, "gemma2-even" => {}, "gemma3-six" => {},
+    "phi3" => {}, "phi3-longrope" => {}, "olmo2" => {}, "smollm3-four" => {}, "qwen2-moe-every" => {}, "stablelm" => {},
+    "stablelm-parallel" => {}, "phi" => {}, "glm4" => {}, "starcoder2" => { "sliding_window" => nil }
+  }.each do |name, words|
+    it "writes #{name} by the engine's names" do
+      source = patched(name, words)
+      path = described_class.quantize(source, to: File.join(@directory, "m.gguf"), type: "f32")
+      expect(worst(logprobs(path), logprobs(source))).to be < 1e-4
+    end
+  end
+
+  it "refuses by name what GGUF files of a model don't say" do
+    path = File.join(@directory, "m.gguf")
+    {
+      ["gemma2", {}] => /query_pre_attn_scalar: 24/, ["gemma3", { "query_pre_attn_scalar" => 16 }] => /every 6th/,
+      ["smollm3", {}] => /positions other than every 4th/, ["starcoder2", {}] => /windows of 8 tokens/,
+      ["llama", { "hidden_act" => "relu" }] => /activation "relu"/,
+      ["qwen2-moe-every", { "norm_topk_prob" => true }] => /norm_topk_prob: true/,
+      ["qwen3-moe-every", { "norm_topk_prob" => false }] => /norm_topk_prob: false/,
+      ["phi3-longrope", { "rope_scaling" => { "rope_type" => "longrope", "long_factor" => [1.0],
+                                              "short_factor" => [1.0] * 4 } }] => /long_factor/,
+      ["llama", { "rope_parameters" => { "rope_type" => "dynamic", "factor" => 2.0 } }] => /"dynamic"/
+    }.each do |(name, words), message|
+      source = patched(name, words)
+      expect { described_class.quantize(source, to: path, type: "f32") }.to raise_error(Candle::Error, message)
+      FileUtils.rm_rf(source)
+    end
+    expect(File.exist?(path)).to be(false)
+  end
+
+  describe "encoders" do
+    def encoder(name)
+      TinyModels.path(name)
+    end
+
+    %w[bert bert-sentence nomic-bert].each do |name|
+      it "are written: #{name}" do
+        path = described_class.quantize(encoder(name), to: File.join(@directory, "m.gguf"), type: "f32")
+        one, other = [path, encoder(name)].map { |from| Candle::EmbeddingModel.from_pretrained(from, device: "cpu") }
+        found, wanted = [one, other].map { |model| model.embed(["The quick brown fox", "a dog, jumping!"]) }
+        expect(found.flatten.zip(wanted.flatten).map { |a, b| (a - b).abs }.max).to be < 1e-5
+        expect(one.tokenizer.encode("Unknowable FOXES")).to eq(other.tokenizer.encode("Unknowable FOXES"))
+      end
+    end
+
+    it "need a tokenizer that GGUF files have a form for" do
+      source = File.join(@directory, "bert")
+      FileUtils.cp_r(encoder("bert"), source)
+      tokenizer = JSON.parse(File.read(File.join(source, "tokenizer.json")))
+      tokenizer["normalizer"]["lowercase"] = false
+      File.write(File.join(source, "tokenizer.json"), JSON.generate(tokenizer))
+      expect { described_class.quantize(source, to: File.join(@directory, "m.gguf"), type: "f32") }
+        .to raise_error(Candle::UnsupportedModelError, /normalizers other than BERT/)
+    end
+  end
+
+  # A model whose rows are whole blocks of every type.
+  describe "block types" do
+    let(:source) do
+      path = patched("llama", "hidden_size" => 256, "intermediate_size" => 256, "num_hidden_layers" => 2,
+                              "num_attention_heads" => 4, "num_key_value_heads" => 4, "head_dim" => 64)
+      shapes = Candle::Weights.open(decoder("llama")).to_h.transform_values { |info| info[:shape] }
+      wide = shapes.transform_values { |shape| shape.map { |size| size > 64 ? size : 256 } }
+      WideWeights.write(File.join(path, "model.safetensors"), wide)
+      path
+    end
+    let(:matrix) do
+      text = File.join(@directory, "text.txt").tap { |file| File.write(file, "the quick brown fox jumps over the dog") }
+      described_class.imatrix(source, text: text, to: File.join(@directory, "i.gguf"), device: "cpu")
+    end
+
+    { "iq3_xxs" => 0.35, "iq3_s" => 0.3, "tq1_0" => 1.0, "tq2_0" => 1.0, "mxfp4" => 0.3, "nvfp4" => 0.25,
+      "iq1_s" => 1.0, "iq1_m" => 1.0, "iq2_xxs" => 0.7, "iq2_xs" => 0.6, "iq2_m" => 0.6 }.each do |type, most|
+      it "has #{type}" do
+        given = type.match?(/\Aiq[12]/) ? matrix : nil
+        path = described_class.quantize(source, to: File.join(@directory, "m.gguf"), type: type, imatrix: given)
+        usual = Candle::GgufMix::TYPES.fetch(type).last
+        weights = Candle::Weights.open(path)
+        expect(weights.info("blk.1.ffn_up.weight")[:dtype].to_s).to eq(usual)
+        numbers, rounded = [Candle::Weights.open(source).tensor("model.layers.1.mlp.up_proj.weight", device: "cpu"),
+                            weights.tensor("blk.1.ffn_up.weight", device: "cpu")].map { |one| one.to_a.flatten }
+        off = numbers.zip(rounded).sum { |a, b| (a - b)**2 } / numbers.sum { |a| a * a }
+        expect(Math.sqrt(off)).to be_between(0.001, most)
+        expect(Candle::LLM.from_pretrained(path, device: "cpu").logprobs(text).size).to be > 3
+      end
+    end
+
+    # make_blocks.py asks llama.cpp's quantizer.
+    it "are what llama.cpp makes of the same numbers" do
+      expected = JSON.parse(File.read(File.expand_path("../fixtures/weights/encoded.json", __dir__)))
+      path = File.join(@directory, "numbers.safetensors")
+      WideWeights.write(path, { "numbers" => [8, 256] }, data: [numbers.pack("e*")])
+      weights = Candle::Weights.open(path)
+      wrong = expected.flat_map do |given, hashes|
+        importance = given == "importance" ? columns : nil
+        hashes.filter_map do |type, hash|
+          blocks = weights.encoded("numbers", type, importance: importance)
+          # llama.cpp puts what follows a group of zeros in the wrong place.
+          [given, type] unless fnv(type == "iq3_s" ? blocks.byteslice(110..) : blocks) == hash
+        end
+      end
+      expect(wrong).to be_empty
+    end
+
+    # Of make_blocks.py.
+    def numbers
+      Array.new(2048) do |index|
+        uniform = ((index * 2_654_435_761 % (1 << 32)) >> 8).fdiv(1 << 24) - 0.5
+        group = index / 32
+        uniform * (group == 4 ? 0 : (group % 5) + 1)
+      end
+    end
+
+    def columns
+      single = ->(number) { [number].pack("e").unpack1("e") }
+      Array.new(256) do |index|
+        share = (index * 40_503 % 65_536) / 65_536.0
+        single[single[share * share] + single[0.01]]
+      end
+    end
+
+    def fnv(bytes)
+      bytes.each_byte.inject(0xcbf29ce484222325) { |hash, byte| ((hash ^ byte) * 0x100000001b3) % (1 << 64) }.to_s
+    end
+
+    it "needs an importance matrix below three bits, of every weight" do
+      path = File.join(@directory, "m.gguf")
+      expect { described_class.quantize(source, to: path, type: "iq2_xs") }
+        .to raise_error(ArgumentError, /iq2_xs needs an importance matrix/)
+      other = importance_matrix([["blk.0.ffn_up.weight", 1, [1.0] * 256]])
+      expect { described_class.quantize(source, to: path, type: "iq2_xs", imatrix: other) }
+        .to raise_error(Candle::CorruptModelError, /says nothing of blk.0.attn_k.weight/)
+      expect(File.exist?(path)).to be(false)
+    end
+  end
+
   it "rounds weights to the blocks of a type" do
     path = described_class.quantize(decoder("qwen3"), to: File.join(@directory, "m.gguf"), type: "q8_0")
     weights = Candle::Weights.open(path)

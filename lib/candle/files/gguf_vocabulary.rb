@@ -36,15 +36,58 @@ module Candle
 
     # @return [Hash{String => Object}]
     def metadata
-      unless @tokenizer.dig("model", "type") == "BPE"
-        raise UnsupportedModelError, "#{@file}: tokenizers of the kind #{@tokenizer.dig("model", "type").inspect} " \
-                                     "can't be written into GGUF files; those of BPE can"
-      end
-
-      (pieces? ? of_pieces : of_bytes).merge(shared).merge(template)
+      check
+      found = case @tokenizer.dig("model", "type")
+              when "BPE" then pieces? ? of_pieces : of_bytes
+              when "WordPiece" then of_words
+              else
+                raise UnsupportedModelError,
+                      "#{@file}: tokenizers of the kind #{@tokenizer.dig("model", "type").inspect} can't be written " \
+                      "into GGUF files; those of BPE and WordPiece can"
+              end
+      shared.merge(found, template)
     end
 
     private
+
+    # What is read below, in the kinds that it has.
+    def check
+      damaged("model") unless model.is_a?(Hash)
+      damaged("model.vocab") unless vocabulary?(model["vocab"])
+      damaged("model.merges") unless list?(model["merges"]) { |one| merge?(one) }
+      damaged("added_tokens") unless list?(@tokenizer["added_tokens"]) { |one| added?(one) }
+      %w[normalizer pre_tokenizer post_processor].each { |part| check_steps(part) }
+      damaged("tokenizer_config.json", nil) unless @settings.is_a?(Hash)
+    end
+
+    def list?(value, &)
+      value.nil? || (value.is_a?(Array) && value.all?(&))
+    end
+
+    def vocabulary?(value)
+      value.is_a?(Hash) && value.each_value.all? { |id| id.is_a?(Integer) && id >= 0 }
+    end
+
+    def merge?(value)
+      value.is_a?(String) || (value.is_a?(Array) && value.size == 2 && value.all?(String))
+    end
+
+    def added?(value)
+      value.is_a?(Hash) && value["id"].is_a?(Integer) && value["id"] >= 0 && value["content"].is_a?(String)
+    end
+
+    def check_steps(part)
+      found = @tokenizer[part]
+      damaged(part) unless found.nil? || (found.is_a?(Hash) && steps(found, inside(part)).all?(Hash))
+    end
+
+    def inside(part)
+      { "normalizer" => "normalizers", "pre_tokenizer" => "pretokenizers", "post_processor" => "processors" }[part]
+    end
+
+    def damaged(what, file = @file)
+      raise CorruptModelError, [file, "#{what} is missing or of the wrong kind"].compact.join(": ")
+    end
 
     def model
       @tokenizer["model"]
@@ -68,6 +111,37 @@ module Candle
         "tokenizer.ggml.add_space_prefix" => prefixed? }
     end
 
+    # Words begin with a space that is not in texts; GGUF files say nothing of how texts are normalized.
+    def of_words
+      normalizer = @tokenizer["normalizer"] || {}
+      unless normalizer["type"] == "BertNormalizer" && normalizer["lowercase"] == true &&
+             [nil, true].include?(normalizer["strip_accents"])
+        raise UnsupportedModelError, "#{@file}: GGUF files have no form for normalizers other than BERT's lower case"
+      end
+
+      words = tokens.zip(kinds).map do |token, kind|
+        next token if kind == KINDS[:control]
+
+        token.start_with?("##") ? token.delete_prefix("##") : "\u2581#{token}"
+      end
+      { "tokenizer.ggml.model" => "bert", "tokenizer.ggml.pre" => "default",
+        "tokenizer.ggml.tokens" => GgufWriter::Strings.new(words),
+        "tokenizer.ggml.token_type_count" => GgufWriter.u32(token_types), **word_roles }
+    end
+
+    def token_types
+      found = @config["type_vocab_size"] || 2
+      found.is_a?(Integer) && found.between?(0, 1 << 16) ? found : damaged("type_vocab_size", "config.json")
+    end
+
+    # llama.cpp begins texts with the first of all kinds of tokens; the spelling is GGUF's own.
+    def word_roles
+      roles = { "bos_token_id" => "cls_token", "cls_token_id" => "cls_token", "seperator_token_id" => "sep_token",
+                "mask_token_id" => "mask_token" }
+      found = roles.to_h { |key, role| ["tokenizer.ggml.#{key}", role_id(role)] }.compact
+      found.transform_values { |id| GgufWriter.u32(id) }.merge("tokenizer.ggml.add_bos_token" => true)
+    end
+
     # Whether texts begin with a space that is not there.
     def prefixed?
       steps(@tokenizer["normalizer"]).any? { |step| step["type"] == "Prepend" } ||
@@ -87,6 +161,7 @@ module Candle
     def template
       found = @template || @settings["chat_template"]
       found = found.find { |one| one["name"] == "default" }&.fetch("template") if found.is_a?(Array)
+      damaged("chat_template", nil) unless found.nil? || found.is_a?(String)
       found ? { "tokenizer.chat_template" => found } : {}
     end
 
@@ -124,7 +199,13 @@ module Candle
       content = @settings[role]
       content = content["content"] if content.is_a?(Hash)
       id = content && tokens.index(content)
-      id || Array(@config["#{role.delete_suffix("_token")}_token_id"]).first
+      key = "#{role.delete_suffix("_token")}_token_id"
+      id ||= Array(@config[key]).first
+      # Some say -1 for none.
+      return if id.nil? || id == -1
+      return id if id.is_a?(Integer) && id.between?(0, @size - 1)
+
+      raise CorruptModelError, "#{@file}: config.json names #{Arguments.shown(id)} as #{key}, of #{@size} tokens"
     end
 
     def adds_bos?
@@ -141,7 +222,10 @@ module Candle
     def steps(part, inside = nil)
       return [] unless part
 
-      part["type"] == "Sequence" ? part[inside || part.keys.find { |key| part[key].is_a?(Array) }] : [part]
+      return [part] unless part["type"] == "Sequence"
+
+      found = part[inside] || part.values.find { |one| one.is_a?(Array) }
+      found.is_a?(Array) ? found : []
     end
 
     def pre_tokenizer

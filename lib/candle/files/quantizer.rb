@@ -18,22 +18,16 @@ module Candle
   #     Candle::LLM.from_pretrained(path).model_info[:architecture] # => "llama"
   #   end
   class Quantizer
-    # By name: the number of the file type, the type of most weights, and the rule for others.
-    TYPES = {
-      "f32" => [0, "f32"], "f16" => [1, "f16"], "bf16" => [32, "bf16"],
-      "q4_0" => [2, "q4_0"], "q4_1" => [3, "q4_1"], "q5_0" => [8, "q5_0"], "q5_1" => [9, "q5_1"], "q8_0" => [7, "q8_0"],
-      "q2_k" => [10, "q2_k"], "q3_k_s" => [11, "q3_k"], "q3_k_m" => [12, "q3_k"], "q3_k_l" => [13, "q3_k"],
-      "q4_k_s" => [14, "q4_k"], "q4_k_m" => [15, "q4_k"], "q5_k_s" => [16, "q5_k"], "q5_k_m" => [17, "q5_k"],
-      "q6_k" => [18, "q6_k"], "iq4_nl" => [25, "iq4_nl"], "iq4_xs" => [30, "iq4_xs"]
-    }.freeze
+    # By name: the number of the file type, and the type of most weights.
+    TYPES = GgufMix::TYPES
     # Other names of the same.
-    ALIASES = { "q3_k" => "q3_k_m", "q4_k" => "q4_k_m", "q5_k" => "q5_k_m" }.freeze
-    # What a row that isn't whole blocks of 256 becomes.
-    NARROW = { "q2_k" => "q4_0", "q3_k" => "q4_0", "q4_k" => "q5_0", "q5_k" => "q5_1", "q6_k" => "q8_0",
-               "iq4_xs" => "iq4_nl" }.freeze
-    # Types that have no better one for the output.
-    EXACT = %w[f32 f16 bf16 q8_0].freeze
-    private_constant :NARROW, :EXACT
+    ALIASES = GgufMix::ALIASES
+    # Block types that need the importance of columns.
+    WEIGHTED = %w[iq1_s iq1_m iq2_xxs iq2_xs iq2_s].freeze
+    # GGUF's numbers.
+    POOLING = { "mean" => 1, "cls" => 2, "lasttoken" => 3 }.freeze
+    LONG = { "mean" => "mean_tokens", "cls" => "cls_token" }.freeze
+    private_constant :WEIGHTED, :POOLING, :LONG
 
     class << self
       # @param source [String, Pathname] a directory with a safetensors checkpoint, or a Hugging Face id
@@ -57,9 +51,10 @@ module Candle
           raise ArgumentError, "shard_size: must be a positive number of bytes, not #{shard_size.inspect}"
         end
 
+        name = GgufMix.named(type, importance: imatrix || calibration)
         directory = directory(source, revision)
         importance = imatrix && ImportanceMatrix.open(imatrix)
-        writer = new(directory, kind(type), importance)
+        writer = new(directory, name, importance)
         writer.measure(ModuleInputs.of(directory, calibration, progress: progress)) if calibration
         writer.write(TextInput.path(to, "to"), shard_size, progress)
       end
@@ -105,14 +100,6 @@ module Candle
 
       private
 
-      def kind(type)
-        name = type.to_s.downcase
-        name = ALIASES.fetch(name, name)
-        return name if TYPES.key?(name)
-
-        raise ArgumentError, "type: #{type.inspect} is unknown; known are #{TYPES.keys.join(", ")}"
-      end
-
       def directory(source, revision)
         path = TextInput.path(source, "source")
         return path if File.directory?(path)
@@ -136,7 +123,8 @@ module Candle
 
     # @api private
     def write(path, shard_size, progress)
-      tensors = @layout.tensors.map { |tensor| tensor.merge(type: type_of(tensor)) }
+      tensors = @layout.tensors
+      tensors = tensors.zip(mix.types(tensors)).map { |tensor, type| tensor.merge(type: tensor[:data] ? "f32" : type) }
       bar = Progress.for(progress)
       GgufWriter.new(path, metadata, tensors, shard_size).write do |tensor, done|
         bar&.call(done, tensors.size)
@@ -157,17 +145,32 @@ module Candle
     private
 
     def bytes(tensor)
+      return shifted(tensor) if tensor[:add]
+
       sources = Array(tensor[:from])
       importance = @importance&.of(tensor[:name], sources.size, tensor[:shape].last) || []
+      if WEIGHTED.include?(tensor[:type]) && importance.none?
+        raise CorruptModelError, "the importance matrix says nothing of #{tensor[:name]}, which #{tensor[:type]} needs"
+      end
+
       sources.zip(importance).map do |name, columns|
         @weights.encoded(name, tensor[:type], heads: tensor[:heads], importance: columns)
       end.join
     end
 
+    # Norms of models that add to them when they run.
+    def shifted(tensor)
+      numbers = @weights.encoded(tensor[:from], "f32").unpack("e*")
+      numbers.map { |number| number + tensor[:add] }.pack("e*")
+    end
+
     def json(name)
       path = File.join(@directory, name)
-      JSON.parse(File.read(path, encoding: "UTF-8")) if File.file?(path)
-    rescue JSON::ParserError
+      return unless File.file?(path)
+
+      found = JSON.parse(File.read(path, encoding: "UTF-8"))
+      found.is_a?(Hash) ? found : raise(CorruptModelError, "#{path} is not a JSON object")
+    rescue JSON::ParserError, EncodingError
       raise CorruptModelError, "#{path} is not valid JSON"
     end
 
@@ -177,7 +180,17 @@ module Candle
       general = { "general.architecture" => @layout.architecture, "general.type" => "model",
                   "general.name" => File.basename(name), "general.file_type" => GgufWriter.u32(TYPES[@type].first),
                   "general.quantization_version" => GgufWriter.u32(2) }
-      general.merge(@layout.metadata, vocabulary.metadata)
+      general.merge(@layout.metadata, pooling, vocabulary.metadata)
+    end
+
+    # How the files of sentence-transformers make a vector of a text.
+    def pooling
+      said = json("1_Pooling/config.json") or return {}
+      names = said["pooling_mode"] || POOLING.keys.select { |key| said["pooling_mode_#{LONG.fetch(key, key)}"] }
+      mode = Array(names).one? ? POOLING[Array(names).first] : nil
+      raise UnsupportedModelError, "#{@directory}: its pooling has no GGUF form" unless mode
+
+      { "#{@layout.architecture}.pooling_type" => GgufWriter.u32(mode) }
     end
 
     def vocabulary
@@ -187,84 +200,9 @@ module Candle
                          template: File.file?(template) ? File.read(template, encoding: "UTF-8") : nil)
     end
 
-    # llama.cpp's choice for a tensor, or what its rows allow.
-    def type_of(tensor)
-      # Routers stay exact.
-      return "f32" if tensor[:shape].size < 2 || tensor[:data] || tensor[:name].include?("ffn_gate_inp")
-
-      type = wanted(tensor[:name])
-      row = tensor[:shape].last
-      type = NARROW.fetch(type, type) unless (row % 256).zero?
-      return type if %w[f32 f16 bf16].include?(type)
-
-      (row % 32).zero? ? type : "f16"
-    end
-
-    def wanted(name)
-      usual = TYPES[@type].last
-      return usual if EXACT.include?(usual)
-      return "q6_k" if name == "output.weight" || (name == "token_embd.weight" && @layout.tied?)
-
-      layer = name[/\Ablk\.(\d+)\./, 1]
-      layer ? in_layer(layer.to_i, name[/\Ablk\.\d+\.(.*)\.weight\z/, 1]) || usual : usual
-    end
-
-    # The better type of a part of a layer, if it has one.
-    def in_layer(layer, part)
-      case part
-      when "attn_v" then of_values(layer)
-      when /\Affn_down/ then of_down(layer)
-      when "attn_output"
-        { "q2_k" => "q3_k", "q3_k_m" => "q4_k", "q3_k_l" => "q5_k" }[@type]
-      end
-    end
-
-    def of_values(layer)
-      case @type
-      when "q2_k", "iq4_nl", "iq4_xs" then of_shared_values
-      when "q3_k_m" then layer < 2 ? "q5_k" : "q4_k"
-      when "q3_k_l" then "q5_k"
-      when "q4_k_s" then layer < 4 ? "q5_k" : nil
-      when "q4_k_m", "q5_k_m" then more_bits?(layer) ? "q6_k" : nil
-      end
-    end
-
-    # Values that many heads share are worth more bits.
-    def of_shared_values
-      many = @layout.group_count >= 4
-      return many ? "q5_k" : nil unless @type == "q2_k"
-
-      many ? "q4_k" : "q3_k"
-    end
-
-    def of_down(layer)
-      count = @layout.layer_count
-      case @type
-      when "q2_k" then "q3_k"
-      when "q3_k_m"
-        if layer < count / 16
-          "q5_k"
-        else
-          more_bits?(layer) ? "q4_k" : nil
-        end
-      when "q3_k_l" then "q5_k"
-      when "q4_k_s" then layer < count / 8 ? "q5_k" : nil
-      when "q4_k_m", "q5_k_m" then more_bits?(layer) ? "q6_k" : nil
-      else of_first_down(layer < count / 8)
-      end
-    end
-
-    # Inputs of the first layers are so uneven that an importance matrix would leave large errors without minimums.
-    def of_first_down(first)
-      return unless first
-
-      @importance ? { "q4_0" => "q4_1", "q5_0" => "q5_1" }[@type] : { "iq4_nl" => "q5_k", "iq4_xs" => "q5_k" }[@type]
-    end
-
-    # The first and the last eighth of the layers, and every third between them.
-    def more_bits?(layer)
-      count = @layout.layer_count
-      layer < count / 8 || layer >= 7 * count / 8 || (layer - (count / 8)) % 3 == 2
+    def mix
+      GgufMix.new(@type, architecture: @layout.architecture, layers: @layout.layer_count, groups: @layout.group_count,
+                         experts: @layout.expert_count.to_i, tied: @layout.tied?, importance: !@importance.nil?)
     end
   end
 end

@@ -24,6 +24,13 @@ module Candle
         entries.group_by(&:first).sort.map { |type, group| facts(type, group, devices) }
       end
 
+      # @param config [String] a `config.json`
+      # @return [Array, nil] the architecture of GGUF files, whether matrices are stored `[in, out]`, and pairs of
+      #   modules: in a checkpoint and in a file; nil where there are no such files
+      def gguf_names(config)
+        _gguf_names(config)
+      end
+
       private
 
       def of_this_build

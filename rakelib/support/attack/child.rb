@@ -106,6 +106,18 @@ class Inputs
     weights.names.each { |tensor| weights.tensor(tensor, device: "cpu") }
   end
 
+  # Checkpoints that become GGUF files, and the importance of their columns.
+  def try_quantizer(random)
+    mutations = Mutations.new(random)
+    name = mutations.pick(%w[bert decoders/llama3 decoders/gemma2-even decoders/phi3-longrope decoders/mixtral])
+    file = mutations.pick(%w[config.json config.json tokenizer.json tokenizer_config.json model.safetensors])
+    copy = damaged(name, file) do |bytes|
+      file == "model.safetensors" ? mutations.safetensors(bytes) : mutations.json(bytes)
+    end
+    type = mutations.pick(%w[f32 q4_0 q4_k_m iq3_s mxfp4 nvfp4 tq1_0])
+    Candle::Quantizer.quantize(copy, to: File.join(@folder, "written.gguf"), type: type)
+  end
+
   def try_outliers(random)
     @outliers ||= OutlierModel.new(name_of("bert-sentence"), File.join(@folder, "outliers"))
     @outliers.check(random)

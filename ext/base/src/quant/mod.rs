@@ -11,7 +11,7 @@ use crate::Result;
 
 pub use blocks::{dequantize, BlockType};
 pub use blocks::{split_block, Header, RUN, SMALL as SMALL_BLOCK};
-pub use encode::quantize;
+pub use encode::{each_block, mean_square, nearest, positive_scale, put_half, quantize, BlockForm};
 
 /// A quantized matrix in its file: whole blocks, row after row.
 #[derive(Clone, Debug)]

@@ -52,6 +52,8 @@ macro_rules! parts {
         }
 
         impl Part {
+            pub const ALL: &'static [Self] = &[$(Self::$part,)*];
+
             fn scope(self) -> Scope {
                 match self {
                     $(Self::$part => Scope::$scope,)*
@@ -460,6 +462,18 @@ impl Names {
         names
             .map(|name| name.replace('#', &number))
             .flat_map(|name| layers.iter().map(move |layer| format!("{layer}{name}")))
+            .collect()
+    }
+
+    /// What a part may be called, with `{}` for the number of its layer and `*` for that of an expert.
+    pub fn templates(&self, part: Part) -> Vec<String> {
+        let names = alternatives(self.of(part));
+        let names = names.map(|name| name.replace("{}", "*").replace('#', "{}"));
+        if part.scope() == Scope::Model {
+            return names.collect();
+        }
+        names
+            .flat_map(|name| alternatives(self.layer).map(move |layer| format!("{layer}{name}")))
             .collect()
     }
 

@@ -57,6 +57,13 @@ impl Coded {
         })
     }
 
+    /// The type of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let numbers = [16, 17, 18, 19, 21, 22, 29, 34, 35, 39, 40];
+        let mut all = numbers.into_iter().filter_map(Self::of);
+        all.find(|kind| kind.name() == name)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Iq1S => "iq1_s",
@@ -225,7 +232,7 @@ fn place<const N: usize>(levels: &mut [i8], entry: &[i8; N], signs: u8) {
 }
 
 /// The entries of a codebook, from its digits.
-fn codebook<const N: usize>(digits: &str, bits: usize, values: &[i8]) -> Vec<[i8; N]> {
+pub(super) fn codebook<const N: usize>(digits: &str, bits: usize, values: &[i8]) -> Vec<[i8; N]> {
     let width = N * bits / 4;
     let entries = digits.as_bytes().chunks_exact(width);
     entries
@@ -410,11 +417,8 @@ fn tq2_0(block: &[u8]) -> Split {
     split
 }
 
-/// Levels of FP4 in halves.
-const FP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-
 /// Half the scale that a byte stands for; codes without a number stand for 0.
-fn fp4_scale(byte: u8) -> f32 {
+pub(super) fn fp4_scale(byte: u8) -> f32 {
     static LEVELS: OnceLock<[f32; 256]> = OnceLock::new();
     let levels = LEVELS.get_or_init(|| eight_bit_levels(Element::F8E4M3));
     match levels[usize::from(byte & 0x7f)] {
@@ -427,7 +431,7 @@ fn fp4_scale(byte: u8) -> f32 {
 fn fp4_level(block: &[u8], at: usize) -> i8 {
     let byte = block[4 + 8 * (at / RUN) + at % 8];
     let code = byte >> (4 * (at % RUN / 8)) & 0x0f;
-    FP4_LEVELS[usize::from(code)]
+    mxfp4::LEVELS[usize::from(code)]
 }
 
 fn nvfp4(bytes: &[u8]) -> Result<Vec<f32>> {

@@ -2,6 +2,7 @@
 
 mod archive;
 mod coded;
+mod coding;
 mod element;
 mod encoding;
 pub(crate) mod ggml;
@@ -30,7 +31,7 @@ use base::quant::QuantizedTensor;
 use base::runtime::bytes::Bytes;
 
 pub use element::Element;
-pub use encoding::encoded;
+pub use encoding::{blocks, encoded};
 pub use metadata::{Array, Metadata, Value};
 pub use packed::unpacked;
 pub use prefixed::Prefixed;

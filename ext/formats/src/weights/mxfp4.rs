@@ -20,13 +20,17 @@ const Q5_0_BYTES: usize = 22;
 const BLOCKS_PER_TASK: usize = 1024;
 
 /// The levels of the 16 codes, in halves of the scale.
-const LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub const LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 /// What Q5_0 takes from its codes.
 const OFFSET: i8 = 16;
 
 /// Half the scale that a byte stands for: two to the power of it less 128.
-fn half_scale(byte: u8) -> f32 {
-    2f32.powi(i32::from(byte) - 128)
+pub fn half_scale(byte: u8) -> f32 {
+    // Below the normal numbers a power is one bit of the mantissa.
+    f32::from_bits(match u32::from(byte) {
+        byte @ 0..2 => 0x0020_0000 << byte,
+        byte => (byte - 1) << 23,
+    })
 }
 
 /// The levels of a block's elements: the first half of them lie in the low halves of bytes.

@@ -14,6 +14,8 @@ use crate::runtime::threads;
 use crate::{Error, Result};
 use search::{affine_search, signed_search, Search};
 
+pub use search::positive_scale;
+
 /// What counts as zero.
 const TINY: f32 = 1e-15;
 /// Blocks that one task makes at least.
@@ -51,12 +53,54 @@ impl Importance<'_> {
 
 /// Whole blocks of numbers, one after the other. `importance` has a number for each column of a row.
 pub fn quantize(kind: BlockType, values: &[f32], importance: Option<&[f32]>) -> Result<Vec<u8>> {
-    let elements = kind.elements();
-    if !kind.is_written() || !values.len().is_multiple_of(elements) {
+    if !kind.is_written() {
+        return Err(Error::InvalidInput(format!(
+            "numbers do not become blocks of {}",
+            kind.name()
+        )));
+    }
+    let columns = importance.map_or(values.len(), <[f32]>::len).max(1);
+    let spreads: Vec<f32> = match importance {
+        Some(_) => values.chunks(columns).map(mean_square).collect(),
+        None => Vec::new(),
+    };
+    let form = BlockForm {
+        name: kind.name(),
+        elements: kind.elements(),
+        bytes: kind.bytes(),
+    };
+    each_block(form, values, importance, |number, values, given, block| {
+        let row = number * kind.elements() / columns;
+        let importance = given.map(|columns| Importance {
+            columns,
+            spread: spreads[row],
+        });
+        encode(kind, values, importance, block);
+    })
+}
+
+/// The size of a type's blocks.
+#[derive(Clone, Copy)]
+pub struct BlockForm {
+    pub name: &'static str,
+    pub elements: usize,
+    pub bytes: usize,
+}
+
+/// Makes blocks of numbers, in parallel: `encode` gets a block's number, its numbers, the importance of its columns
+/// (and of those after it), and its bytes, which are 0.
+pub fn each_block(
+    form: BlockForm,
+    values: &[f32],
+    importance: Option<&[f32]>,
+    encode: impl Fn(usize, &[f32], Option<&[f32]>, &mut [u8]) + Sync,
+) -> Result<Vec<u8>> {
+    let elements = form.elements;
+    if !values.len().is_multiple_of(elements) {
         return Err(Error::InvalidInput(format!(
             "{} numbers do not become whole blocks of {}",
             values.len(),
-            kind.name()
+            form.name
         )));
     }
     if !values.iter().all(|value| value.is_finite()) {
@@ -76,23 +120,15 @@ pub fn quantize(kind: BlockType, values: &[f32], importance: Option<&[f32]>) -> 
             values.len()
         )));
     }
-    let spreads: Vec<f32> = match importance {
-        Some(_) => values.chunks_exact(columns).map(mean_square).collect(),
-        None => Vec::new(),
-    };
-    let mut blocks = vec![0u8; values.len() / elements * kind.bytes()];
+    let mut blocks = vec![0u8; values.len() / elements * form.bytes];
     threads::install(|| {
-        let pairs = blocks.par_chunks_exact_mut(kind.bytes());
+        let pairs = blocks.par_chunks_exact_mut(form.bytes);
         let pairs = pairs.zip(values.par_chunks_exact(elements)).enumerate();
         pairs
             .with_min_len(BLOCKS_PER_TASK)
             .for_each(|(number, (block, values))| {
-                let first = number * elements;
-                let importance = importance.map(|all| Importance {
-                    columns: &all[first % columns..],
-                    spread: spreads[first / columns],
-                });
-                encode(kind, values, importance, block);
+                let first = number * elements % columns;
+                encode(number, values, importance.map(|all| &all[first..]), block);
             });
     })?;
     Ok(blocks)
@@ -116,7 +152,8 @@ fn encode(kind: BlockType, values: &[f32], importance: Option<Importance<'_>>, b
     }
 }
 
-fn mean_square(values: &[f32]) -> f32 {
+/// The mean of the squares.
+pub fn mean_square(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |sum, value| sum + value * value) / values.len() as f32
 }
 
@@ -140,11 +177,13 @@ fn inverse(scale: f32) -> f32 {
     }
 }
 
-fn nearest(value: f32) -> i32 {
+/// The nearest integer, of two the even one.
+pub fn nearest(value: f32) -> i32 {
     value.round_ties_even() as i32
 }
 
-fn put_half(block: &mut [u8], at: usize, value: f32) -> f32 {
+/// Writes a number in half precision, and returns what it became.
+pub fn put_half(block: &mut [u8], at: usize, value: f32) -> f32 {
     let half = f16::from_f32(value);
     block[at..at + 2].copy_from_slice(&half.to_le_bytes());
     half.to_f32()

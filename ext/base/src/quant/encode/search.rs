@@ -178,21 +178,30 @@ pub fn signed_search(values: &[f32], weights: &[f32], half: i32) -> Signed {
 struct Moved<'a> {
     values: &'a [f32],
     weights: &'a [f32],
+    /// What remains of a code in memory.
+    stored: fn(i32) -> i32,
     codes: Vec<i32>,
     products: f32,
     squares: f32,
 }
 
 impl<'a> Moved<'a> {
-    fn new(values: &'a [f32], weights: &'a [f32], codes: Vec<i32>) -> Self {
+    fn new(
+        values: &'a [f32],
+        weights: &'a [f32],
+        mut codes: Vec<i32>,
+        stored: fn(i32) -> i32,
+    ) -> Self {
         let (mut products, mut squares) = (0.0f32, 0.0f32);
-        for ((&value, &weight), &code) in values.iter().zip(weights).zip(&codes) {
-            products += weight * value * code as f32;
-            squares += weight * (code * code) as f32;
+        for ((&value, &weight), code) in values.iter().zip(weights).zip(&mut codes) {
+            products += weight * value * *code as f32;
+            squares += weight * *code as f32 * *code as f32;
+            *code = stored(*code);
         }
         Self {
             values,
             weights,
+            stored,
             codes,
             products,
             squares,
@@ -206,7 +215,7 @@ impl<'a> Moved<'a> {
             for (at, code) in self.codes.iter_mut().enumerate() {
                 let (value, weight) = (self.values[at], self.weights[at]);
                 let without = self.products - weight * value * *code as f32;
-                let square = self.squares - weight * (*code * *code) as f32;
+                let square = self.squares - weight * *code as f32 * *code as f32;
                 if without <= 0.0 || (positive && square <= 0.0) {
                     continue;
                 }
@@ -215,10 +224,10 @@ impl<'a> Moved<'a> {
                     continue;
                 }
                 let product = without + weight * value * other as f32;
-                let square = square + weight * (other * other) as f32;
+                let square = square + weight * other as f32 * other as f32;
                 let before = self.products * self.products * square;
                 if square > 0.0 && product * product * self.squares > before {
-                    (*code, self.products, self.squares) = (other, product, square);
+                    (*code, self.products, self.squares) = ((self.stored)(other), product, square);
                     changed = true;
                 }
             }
@@ -248,7 +257,7 @@ pub fn three_bit_search(values: &[f32]) -> (f32, Vec<u8>) {
     let limited = |code: i32| code.clamp(-HALF, HALF - 1);
     let codes = values.iter().map(|value| limited(nearest(inverse * value)));
     let weights: Vec<f32> = values.iter().map(|value| value * value).collect();
-    let mut moved = Moved::new(values, &weights, codes.collect());
+    let mut moved = Moved::new(values, &weights, codes.collect(), |code| code);
     moved.improve(limited, false);
     let codes = moved.codes.iter().map(|code| (code + HALF) as u8);
     (moved.scale(), codes.collect())
@@ -268,6 +277,16 @@ pub fn whole(numbers: &[f32], most: i32) -> (Vec<u8>, f32) {
     (whole.collect(), largest / most as f32)
 }
 
+/// A code as a byte has it: llama.cpp counts negative ones from 256 down, which changes what its search finds.
+fn byte(code: i32) -> i32 {
+    i32::from(code as u8)
+}
+
+/// The scale of numbers with weights whose codes are from 0 to `most`.
+pub fn positive_scale(numbers: &[f32], weights: &[f32], most: i32) -> f32 {
+    whole_weighted(numbers, weights, most).1
+}
+
 /// The same with weights, which may leave the largest number a little off.
 pub fn whole_weighted(numbers: &[f32], weights: &[f32], most: i32) -> (Vec<u8>, f32) {
     let largest = numbers.iter().copied().fold(0.0, f32::max);
@@ -284,7 +303,7 @@ pub fn whole_weighted(numbers: &[f32], weights: &[f32], most: i32) -> (Vec<u8>, 
         })
     };
     let mut inverse = most as f32 / largest;
-    let mut best = error(inverse, &|code| code);
+    let mut best = error(inverse, &byte);
     for number in (-4..=4).filter(|&number| number != 0) {
         let tried = (0.1 * number as f32 + most as f32) / largest;
         let off = error(tried, &limited);
@@ -295,7 +314,7 @@ pub fn whole_weighted(numbers: &[f32], weights: &[f32], most: i32) -> (Vec<u8>, 
     let codes = numbers
         .iter()
         .map(|number| limited(nearest(inverse * number)));
-    let mut moved = Moved::new(numbers, weights, codes.collect());
+    let mut moved = Moved::new(numbers, weights, codes.collect(), byte);
     moved.improve(limited, true);
     let scale = moved.scale();
     (moved.codes.iter().map(|&code| code as u8).collect(), scale)

@@ -6,6 +6,7 @@ mod config_json;
 mod encoder_decoder;
 mod gguf_config;
 mod gguf_metadata;
+mod gguf_names;
 mod names;
 mod qwen_shared;
 mod rope_json;
@@ -66,6 +67,7 @@ use speech_names::*;
 
 use speech_config::*;
 
+pub use gguf_names::{gguf_names, GgufNames};
 pub use vlm::paligemma::blueprint as paligemma;
 
 /// A family of models of one shape, which `C` describes.

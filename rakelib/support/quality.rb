@@ -1,0 +1,112 @@
+# frozen_string_literal: true
+
+require "tmpdir"
+
+require "candle"
+
+# What a checkpoint loses in each quantized type: the perplexity of a text, and how far predictions are from those of
+# the dense weights. One quantized file exists at a time.
+class Quality
+  PAGE = File.expand_path("../../docs/internals/quantization_quality.md", __dir__)
+  TABLE = /(?<=<!-- table -->\n).*?(?=<!-- end -->)/m
+  TYPES = (Candle::GgufMix::TYPES.keys - %w[f32 f16 bf16 tq1_0 tq2_0 mxfp4_moe]).freeze
+  # Tokens of a piece; each is read alone.
+  CONTEXT = 512
+  # Files with one of these are compared without an importance matrix, too.
+  BOTH = /\Aq|\Aiq[34]|fp4\z/
+
+  # @param source [String] a directory with a safetensors checkpoint
+  # @param text [String] a file
+  # @param types [Array<String>] all of {TYPES} when empty
+  # @param tokens [Integer] how many of the text are read
+  # @param calibration [String, nil] a file with another text, for importance matrices; types below three bits need it
+  def initialize(source, text, types: [], tokens: 2048, calibration: nil)
+    @source = source
+    @types = types.empty? ? TYPES : types
+    @tokens = tokens
+    @calibration = calibration
+    @text = File.read(text, encoding: "UTF-8")
+  end
+
+  # @param write [Boolean] whether the table goes into docs/, or only to standard output
+  # @return [Array<Hash>] a row for each type
+  def run(write: false)
+    @reference = Candle::LLM.from_pretrained(@source, device: "cpu", dtype: "f32")
+    @pieces = pieces
+    rows = [{ type: "dense", **measured(@reference) }]
+    show(rows.first)
+    Dir.mktmpdir do |directory|
+      @matrix = matrix(directory)
+      wanted.each do |type, weighted|
+        rows << row(directory, type, weighted)
+        show(rows.last)
+      end
+    end
+    publish(rows) if write
+    rows
+  end
+
+  private
+
+  def pieces
+    ids = @reference.tokenizer.encode(@text).first(@tokens)
+    size = [CONTEXT, @reference.context_length - 8].min
+    ids.each_slice(size).select { |piece| piece.size > 1 }.map { |piece| @reference.tokenizer.decode(piece) }
+  end
+
+  def matrix(directory)
+    return unless @calibration
+
+    Candle::Quantizer.imatrix(@source, text: @calibration, to: File.join(directory, "imatrix.gguf"), device: "cpu")
+  end
+
+  # Pairs of a type and whether it uses the importance matrix.
+  def wanted
+    @types.flat_map do |type|
+      [([type, false] if type.match?(BOTH)), ([type, true] if @matrix)].compact
+    end
+  end
+
+  def row(directory, type, weighted)
+    path = Candle::Quantizer.quantize(@source, to: File.join(directory, "m.gguf"), type: type,
+                                               imatrix: weighted ? @matrix : nil)
+    llm = Candle::LLM.from_pretrained(path, device: "cpu")
+    { type: weighted ? "#{type} with imatrix" : type, bytes: File.size(path), **measured(llm), **compared(llm) }
+  ensure
+    llm&.close
+  end
+
+  def measured(llm)
+    found = @pieces.flat_map { |piece| llm.logprobs(piece).filter_map { |token| token[:logprob] } }
+    { tokens: found.size, perplexity: Math.exp(-found.sum / found.size) }
+  end
+
+  # Means over the pieces, by their predictions.
+  def compared(llm)
+    parts = @pieces.map do |piece|
+      [llm.kl_divergence(piece, reference: @reference), llm.tokenizer.encode(piece).size - 1]
+    end
+    mean = ->(key) { parts.sum { |part, weight| part[key] * weight } / parts.sum(&:last) }
+    { kl_divergence: mean.call(:mean), same_token: mean.call(:same_token) }
+  end
+
+  def show(row)
+    puts cells(row).join("  ")
+    $stdout.flush
+  end
+
+  def cells(row)
+    [row[:type], row[:bytes] ? format("%.1f MB", row[:bytes] / 1e6) : "", format("%.4f", row[:perplexity]),
+     row[:kl_divergence] ? format("%.5f", row[:kl_divergence]) : "",
+     row[:same_token] ? format("%.1f %%", 100 * row[:same_token]) : ""]
+  end
+
+  def publish(rows)
+    head = ["type", "file", "perplexity", "KL divergence (nats)", "same likeliest token"]
+    lines = [head, ["---"] * head.size, *rows.map { |row| cells(row) }].map { |line| "| #{line.join(" | ")} |" }
+    date = Time.now.strftime("%Y-%m-%d")
+    note = "#{File.basename(@source)}, #{rows.first[:tokens]} predictions of one text, #{date}."
+    page = File.read(PAGE, encoding: "UTF-8")
+    File.write(PAGE, page.sub(TABLE) { "#{note}\n\n#{lines.join("\n").gsub("_", "\\_")}\n" })
+  end
+end
