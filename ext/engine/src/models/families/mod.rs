@@ -221,7 +221,7 @@ impl Shape for VlmConfig {
     }
 
     fn tasks(_: &Names) -> Vec<&'static str> {
-        vec!["llm", "vlm"]
+        vec!["llm", "vlm", "document_reader"]
     }
 
     /// Files of vision towers all call themselves clip.
