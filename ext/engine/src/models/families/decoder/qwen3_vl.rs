@@ -10,7 +10,12 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         "qwen3_vl_moe_text",
     ]),
     config: |raw| {
-        let raw = text_of(raw)?.with_defaults(json!({"rope_theta": 500_000.0, "head_dim": 128}));
+        // What stands outside of the texts' part counts, where both say it.
+        let text = match raw.opt_bool("tie_word_embeddings")? {
+            Some(tied) => text_of(raw)?.with(json!({"tie_word_embeddings": tied})),
+            None => text_of(raw)?,
+        };
+        let raw = text.with_defaults(json!({"rope_theta": 500_000.0, "head_dim": 128}));
         let mut config = qwen3::config(&raw)?;
         take_turns(&raw, &mut config, [24, 20, 20])?;
         if raw.has(["num_experts", "num_local_experts"]) {
