@@ -172,6 +172,23 @@ module Candle
       Detect.new(options).call(files)
     end
 
+    desc "read FILE...", "Write the text of images of documents"
+    long_desc "Example: red-candle read page-1.png page-2.png --format markdown\x05\x05" \
+              "Pages of a PDF: pdftoppm -r 150 -png file.pdf page"
+    method_option :model, aliases: "-m", default: "microsoft/trocr-base-printed", desc: "the document reader"
+    method_option :format, enum: %w[text markdown], default: "text", desc: "markdown of models that write it"
+    method_option :task, desc: "what Florence-2 does: ocr, caption, detect, ..."
+    method_option :text, desc: "what the task is about"
+    method_option :prompt, desc: "what the text begins with, or what is asked"
+    method_option :max_tokens, type: :numeric, desc: "maximum of new tokens"
+    method_option :output, aliases: "-o", desc: "output file; results are appended"
+    json_option
+    device_option
+    # Texts of pages.
+    def read(*files)
+      Read.new(options).call(files)
+    end
+
     desc "segment FILE...", "Find out what each part of an image shows"
     long_desc "Example: red-candle segment street.jpg --output masks"
     method_option :model, aliases: "-m", default: "nvidia/segformer-b0-finetuned-ade-512-512", desc: "the segmenter"
@@ -450,6 +467,7 @@ require "candle/cli/batch"
 require "candle/cli/rerank"
 require "candle/cli/transcribe"
 require "candle/cli/detect"
+require "candle/cli/read"
 require "candle/cli/segment"
 require "candle/cli/search_index"
 require "candle/cli/search"

@@ -53,7 +53,7 @@ module Tasks
 
     # The model types of all checkpoints whose results transformers has written, parts of a checkpoint included.
     def compared
-      folders = "{tiny,seeded,seeded_encoders,seeded_vlms,seeded_pictures}"
+      folders = "{tiny,seeded,seeded_encoders,seeded_vlms,seeded_pictures,seeded_readers}"
       @compared ||= Dir[File.join(FIXTURES, folders, "**", "config.json")].flat_map do |path|
         config = JSON.parse(File.read(path))
         [config, *config.values.grep(Hash)].map { |part| part["model_type"] }

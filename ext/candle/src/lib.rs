@@ -8,6 +8,7 @@ mod classifier;
 mod clip;
 mod convert;
 mod device;
+mod document_reader;
 mod dtype;
 mod embedding_model;
 mod error;
@@ -93,6 +94,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     object_detector::init(ruby, candle)?;
     image_segmenter::init(ruby, candle)?;
     vlm::init(ruby, candle)?;
+    document_reader::init(ruby, candle)?;
     recognizers::init(ruby, candle)?;
     index::init(ruby, candle)?;
     term_index::init(ruby, candle)?;
@@ -111,6 +113,7 @@ fn resolve_classes(ruby: &Ruby) {
         <classifier::RbClassifier as TypedData>::class,
         <clip::RbClip as TypedData>::class,
         <device::RbDevice as TypedData>::class,
+        <document_reader::RbImageToText as TypedData>::class,
         <dtype::RbDType as TypedData>::class,
         <embedding_model::RbEmbeddingModel as TypedData>::class,
         <gliclass::RbGliclass as TypedData>::class,

@@ -315,14 +315,7 @@ pub(crate) fn chosen(
     timings: &Timings,
 ) -> Result<RHash, Error> {
     let hash = ruby.hash_new();
-    let reason = reason.map(|reason| {
-        ruby.to_symbol(match reason {
-            FinishReason::Stop => "stop",
-            FinishReason::Length => "length",
-            FinishReason::StopSequence => "stop_sequence",
-            FinishReason::Constraint => "constraint",
-        })
-    });
+    let reason = reason.map(|reason| ruby.to_symbol(reason_name(reason)));
     let ids: Vec<u32> = choices.iter().map(|choice| choice.token).collect();
     let logprobs = likelihoods(ruby, choices)?;
     hash.aset(ruby.to_symbol("text"), text)?;
@@ -336,6 +329,16 @@ pub(crate) fn chosen(
         timings.tokens_per_second,
     )?;
     Ok(hash)
+}
+
+/// Why a text ended, as Ruby calls it.
+pub(crate) fn reason_name(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::StopSequence => "stop_sequence",
+        FinishReason::Constraint => "constraint",
+    }
 }
 
 /// The log probabilities of some of the tokens, as far as they were chosen.

@@ -1,7 +1,7 @@
 //! `Candle::Seq2Seq` and its runs
 
 use engine::generation::EarlyStopping;
-use engine::tasks::seq2seq::Seq2SeqOutput;
+use engine::tasks::seq2seq::{GenerationDefaults, Seq2SeqOutput};
 use engine::tasks::{Seq2SeqGeneration, Seq2SeqModel, Seq2SeqSettings};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
@@ -34,8 +34,10 @@ fn languages(ruby: &Ruby, this: &RbSeq2Seq) -> Result<Vec<String>, Error> {
 
 /// What the checkpoint says of generating, as a Hash with Symbol keys.
 fn defaults(ruby: &Ruby, this: &RbSeq2Seq) -> Result<RHash, Error> {
-    let model = this.model.get(ruby)?;
-    let defaults = model.defaults();
+    defaults_of(ruby, this.model.get(ruby)?.defaults())
+}
+
+pub fn defaults_of(ruby: &Ruby, defaults: &GenerationDefaults) -> Result<RHash, Error> {
     let hash = ruby.hash_new();
     let early_stopping = match defaults.early_stopping {
         EarlyStopping::Always => "always",

@@ -15,7 +15,7 @@ module Candle
       llm: :LLM, embedding: :EmbeddingModel, reranker: :Reranker, classifier: :Classifier, ner: :NER,
       masked_lm: :MaskedLM, question_answering: :QuestionAnswerer, seq2seq: :Seq2Seq, vlm: :VLM, clip: :CLIP,
       sparse: :SparseEmbeddingModel, late_interaction: :LateInteractionModel, image_embedding: :ImageEmbeddingModel,
-      image_classifier: :ImageClassifier, object_detector: :ObjectDetector,
+      image_classifier: :ImageClassifier, document_reader: :DocumentReader, object_detector: :ObjectDetector,
       image_segmenter: :ImageSegmenter,
       speech: :Transcriber, gliner: :GLiNER, gliclass: :GLiClass,
       audio_embedding: :AudioEmbeddingModel, audio_classifier: :AudioClassifier,
@@ -29,7 +29,7 @@ module Candle
       question_answering: "question answering model", seq2seq: "sequence-to-sequence model",
       vlm: "vision-language model", clip: "model of texts and images", sparse: "sparse embedding model",
       late_interaction: "late-interaction model", image_embedding: "image embedding model",
-      image_classifier: "image classifier", object_detector: "object detector",
+      image_classifier: "image classifier", document_reader: "document reader", object_detector: "object detector",
       image_segmenter: "image segmenter", speech: "speech model", gliner: "GLiNER model",
       gliclass: "GLiClass model", audio_embedding: "audio embedding model",
       audio_classifier: "audio classifier", voice_activity: "voice activity detector"
@@ -43,8 +43,9 @@ module Candle
       /ForQuestionAnswering(Simple)?\z/ => :question_answering,
       /\A(CLIP|Siglip2?)Model\z/ => :clip, /ForImageClassification\z/ => :image_classifier,
       /ForObjectDetection\z/ => :object_detector, /ForSemanticSegmentation\z/ => :image_segmenter,
+      /\A(VisionEncoderDecoderModel|Florence2ForConditionalGeneration)\z/ => :document_reader,
       /\A(ViT|Dinov2(WithRegisters)?|ResNet|ConvNext(V2)?)Model\z/ => :image_embedding,
-      /\A(HF_ColBERT|Col(Pali|Qwen2)ForRetrieval)\z/ => :late_interaction,
+      /\A(HF_ColBERT|Col(Pali|Qwen2|ModernVBert)ForRetrieval)\z/ => :late_interaction,
       /(ForCausalLM|LMHeadModel)\z/ => :llm, /\A(Whisper|Moonshine)ForConditionalGeneration\z|ForCTC\z/ => :speech,
       /(ForConditionalGeneration|MTModel|MarianModel)\z/ => :conditional, /Model\z/ => :embedding
     }.freeze
@@ -72,6 +73,17 @@ module Candle
         from_modules(read) || from_gliner(read) || from_config(read) || read.call(:gguf) ||
           raise(UnsupportedModelError, "the files of #{File.basename(source)} do not say what the model is for: " \
                                        "say it, as in NAME:embedding=SOURCE")
+      end
+
+      # @param source [String, Pathname] a directory or a Hugging Face id
+      # @param revision [String, nil] a branch, tag or commit of the hub
+      # @return [String, nil] the `model_type` of its `config.json`
+      # @api private
+      def model_type(source, revision: nil)
+        source = source.respond_to?(:to_path) ? source.to_path : source.to_s
+        return if File.file?(source)
+
+        reader(source, revision).call("config.json")&.fetch("model_type", nil)
       end
 
       # @param model [Model]

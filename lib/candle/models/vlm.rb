@@ -5,8 +5,8 @@ require "forwardable"
 Candle::Native.complete(:VLM)
 
 module Candle
-  # A vision-language model: LLaVA 1.5 and 1.6, SmolVLM and Idefics 3, Qwen2-VL and Qwen2.5-VL, Gemma 3. It
-  # describes images and answers questions about them.
+  # A vision-language model: LLaVA 1.5, 1.6 and OneVision, SmolVLM and Idefics 3, Qwen2-VL to Qwen 3.5, Gemma 3 and
+  # others. It describes images and answers questions about them.
   #
   # An image is a path, the bytes of a file, an IO or a {Image}. Image embeddings are cached: a second question about an
   # image neither runs the vision tower nor computes the image's tokens again.

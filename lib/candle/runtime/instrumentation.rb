@@ -35,6 +35,7 @@ module Candle
       [:ImageEmbeddingModel, "embed", %i[embed], 0, false],
       [:ImageClassifier, "classify", %i[classify], 0, false],
       [:ObjectDetector, "detect", %i[detect], 0, false],
+      [:DocumentReader, "read", %i[read], 0, false],
       [:ImageSegmenter, "segment", %i[segment], 0, false],
       [:AudioEmbeddingModel, "embed", %i[embed embed_text], 0, false],
       [:AudioEmbeddingModel, "classify", %i[classify_audio], 0, false],

@@ -58,6 +58,19 @@ RSpec.describe Candle::CLI do
     expect(cli(*command, photo, "-o", "boxes.png")).to match([2, "", /one image/])
   end
 
+  it "writes the text of images" do
+    photo = File.expand_path("../../fixtures/images/photo.png", __dir__)
+    model = TinyModels.path("trocr")
+    text = Candle::DocumentReader.from_pretrained(model, device: "cpu").read(photo, max_length: 4)
+    command = ["read", photo, "-m", model, "--max-tokens", "4", "--device", "cpu"]
+    expect(cli(*command)[0, 2]).to eq([0, "#{text}\n"])
+    expect(JSON.parse(cli(*command, "--json")[1])).to eq("file" => photo, "text" => text)
+    cli(*command, "-o", "out.txt")
+    expect(File.read("out.txt")).to eq("#{text}\n")
+    expect(cli("read", "-m", model)).to match([2, "", /at least one image/])
+    expect(cli(*command, "--task", "caption")).to match([2, "", /Florence-2/])
+  end
+
   it "says what parts of images show" do
     photo = File.expand_path("../../fixtures/images/photo.png", __dir__)
     model = TinyModels.path("segformer")

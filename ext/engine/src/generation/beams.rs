@@ -32,7 +32,7 @@ pub struct BeamSettings {
 
 #[derive(Clone, Debug)]
 struct Beam {
-    /// With the token that every text starts with.
+    /// With the tokens that every text starts with.
     text: Vec<u32>,
     score: f32,
     ended: bool,
@@ -42,6 +42,8 @@ struct Beam {
 pub struct BeamSearch {
     settings: BeamSettings,
     rules: TokenRules,
+    /// How many tokens every text starts with.
+    given: usize,
     running: Vec<Beam>,
     /// The best texts so far, best first; some may not have ended.
     best: Vec<Beam>,
@@ -57,9 +59,9 @@ struct Candidate {
 }
 
 impl BeamSearch {
-    pub fn new(settings: BeamSettings, rules: TokenRules, start: u32) -> Self {
+    pub fn new(settings: BeamSettings, rules: TokenRules, start: &[u32]) -> Self {
         let beam = |score| Beam {
-            text: vec![start],
+            text: start.to_vec(),
             score,
             ended: false,
         };
@@ -71,6 +73,7 @@ impl BeamSearch {
             over: rules.max_new_tokens == 0,
             settings,
             rules,
+            given: start.len(),
         }
     }
 
@@ -86,7 +89,7 @@ impl BeamSearch {
 
     /// The tokens of the best text, an end token included.
     pub fn tokens(&self) -> &[u32] {
-        self.chosen().map_or(&[], |beam| &beam.text[1..])
+        self.chosen().map_or(&[], |beam| &beam.text[self.given..])
     }
 
     /// The score of the best text.
@@ -110,7 +113,8 @@ impl BeamSearch {
         logits: &[&[f32]],
         adjusted: impl Fn(&[u32], &mut [f32]),
     ) -> Vec<usize> {
-        let new = self.running.first().map_or(0, |beam| beam.text.len());
+        let written = |beam: &Beam| beam.text.len() + 1 - self.given;
+        let new = self.running.first().map_or(0, written);
         let candidates = self.candidates(logits, adjusted);
         let next: Vec<(Beam, usize)> = candidates
             .iter()
@@ -148,8 +152,8 @@ impl BeamSearch {
             let mut scores: Vec<f32> = logits.iter().map(|logit| logit - total).collect();
             self.settings.logit_bias.apply(&mut scores);
             self.penalize(beam, &mut scores);
-            self.rules.apply(&beam.text, 1, &mut scores);
-            adjusted(&beam.text[1..], &mut scores);
+            self.rules.apply(&beam.text, self.given, &mut scores);
+            adjusted(&beam.text[self.given..], &mut scores);
             found.extend(
                 (0u32..)
                     .zip(&scores)
@@ -269,7 +273,7 @@ mod tests {
             max_new_tokens: 3,
             ..TokenRules::default()
         };
-        BeamSearch::new(settings, rules, 9)
+        BeamSearch::new(settings, rules, &[9])
     }
 
     /// Tokens 1 and 2 begin; after 1 nothing is certain, after 2 the end is.
@@ -306,7 +310,7 @@ mod tests {
     fn no_room_is_over_at_once() {
         let mut none = search(2, EarlyStopping::Always);
         none.rules.max_new_tokens = 0;
-        let none = BeamSearch::new(none.settings, none.rules, 9);
+        let none = BeamSearch::new(none.settings, none.rules, &[9]);
         assert!(none.is_over() && none.tokens().is_empty());
     }
 }

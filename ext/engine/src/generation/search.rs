@@ -67,10 +67,10 @@ pub struct Piece {
 }
 
 impl Search {
-    /// `start` is the token that every text begins with.
+    /// `start` are the tokens that every text begins with.
     pub fn new(
         settings: &SearchSettings,
-        start: u32,
+        start: &[u32],
         tokenizer: &Tokenizer,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<Self> {
@@ -91,7 +91,7 @@ impl Search {
             None => RunText::free(tokenizer.stream(true)),
         };
         let end_ids = settings.rules.end_ids.clone();
-        let run = Run::new(&[start], settings.config.clone(), text, end_ids)?;
+        let run = Run::new(start, settings.config.clone(), text, end_ids)?;
         Ok(Self::Tokens(Box::new(run)))
     }
 
@@ -116,7 +116,7 @@ impl Search {
     pub fn take(
         &mut self,
         rules: &TokenRules,
-        texts: (u32, &Tokenizer),
+        texts: (&[u32], &Tokenizer),
         rows: &[&[f32]],
     ) -> Result<Piece> {
         self.take_by(rules, texts, rows, |_, _| ())
@@ -126,7 +126,7 @@ impl Search {
     pub fn take_by(
         &mut self,
         rules: &TokenRules,
-        (start, tokenizer): (u32, &Tokenizer),
+        (start, tokenizer): (&[u32], &Tokenizer),
         rows: &[&[f32]],
         adjusted: impl Fn(&[u32], &mut [f32]),
     ) -> Result<Piece> {
@@ -134,9 +134,9 @@ impl Search {
             Self::Tokens(run) => {
                 let mut scores = rows.first().copied().unwrap_or_default().to_vec();
                 let choices = run.choices().iter().map(|choice| choice.token);
-                let text: Vec<u32> = [start].into_iter().chain(choices).collect();
-                rules.apply(&text, 1, &mut scores);
-                adjusted(&text[1..], &mut scores);
+                let text: Vec<u32> = start.iter().copied().chain(choices).collect();
+                rules.apply(&text, start.len(), &mut scores);
+                adjusted(&text[start.len()..], &mut scores);
                 let (_, text) = run.take(&Scores::All(scores), true)?;
                 Ok(Piece {
                     text,

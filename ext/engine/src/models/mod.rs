@@ -9,6 +9,7 @@ pub mod families;
 pub mod heads;
 pub mod htsat;
 mod identity;
+pub mod image_to_text;
 pub mod modules;
 pub mod parameters;
 pub mod parts;

@@ -70,6 +70,8 @@ parts! {
     /// The same of a second frame, where frames are stored apart.
     SecondPatchEmbedding second_patch_embedding Model;
     ClassToken class_token Model;
+    /// Behind the class token, with a position of its own (DeiT).
+    SecondToken second_token Model;
     RegisterTokens register_tokens Model;
     /// Tokens that each find a thing in a picture, and positions that are added behind layers (YOLOS).
     FinderTokens finder_tokens Model;

@@ -228,6 +228,14 @@ impl LateInteractionModel {
         let mut tensors = Vec::with_capacity(pictures.len());
         for (index, picture) in pictures.iter().enumerate() {
             cancel.check()?;
+            let states = visual.states(&self.loaded, picture, cancel);
+            let states = states.map_err(|error| named(error, first + index, single))?;
+            if let Some(states) = states {
+                let mut sequences = PackedSequences::new();
+                sequences.push(&vec![0; states.dim(0)?], None)?;
+                tensors.extend(self.vectors(&states, &sequences, TextTask::Query)?);
+                continue;
+            }
             let seen = visual.picture(&self.loaded, picture, cancel);
             let (ids, held) = seen.map_err(|error| named(error, first + index, single))?;
             // All vectors count, as those of a query do.

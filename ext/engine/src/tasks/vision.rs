@@ -97,16 +97,21 @@ impl VisionTower {
         Ok(rows)
     }
 
-    /// What `read` makes of one picture's views: of the states of each and of their (columns, rows), after
-    /// some layers of the tower, or after all and its norm; of its patches, or of the whole of it.
+    /// Whether a picture is shown otherwise where others stand beside it.
+    pub fn tells_alone(&self) -> bool {
+        self.processor.tells_alone()
+    }
+
+    /// What `read` makes of the views of one of so many pictures: of the states of each and of their (columns, rows),
+    /// after some layers of the tower, or after all and its norm; of its patches, or of the whole of it.
     pub fn see<T: Send>(
         &self,
-        picture: &Image,
+        (picture, count): (&Image, usize),
         (layers, whole): (&[usize], bool),
         cancel: &CancelToken,
         read: impl FnOnce(&[Tensor], &[(usize, usize)], &Views) -> Result<T> + Send,
     ) -> Result<T> {
-        let views = self.processor.views(picture, cancel)?;
+        let views = self.processor.views_among(picture, count, cancel)?;
         let grids: Vec<_> = views
             .views
             .iter()

@@ -84,16 +84,17 @@ impl ImageEncoder {
             let blueprint = Blueprint::<VlmConfig>::from_config(raw)?;
             (checkpoint, blueprint)
         };
-        let host = (language.decoder(), language.tokenizer());
+        let width = language.decoder().config().hidden_size;
+        let host = (width, language.tokenizer());
         Self::of(blueprint, &checkpoint, files, host, cancel)
     }
 
-    /// The image encoder of a decoder with its tokenizer.
+    /// The image encoder of a model of some width with its tokenizer.
     pub(super) fn of(
         blueprint: Blueprint<VlmConfig>,
         checkpoint: &Checkpoint,
         files: &ModelFiles,
-        (decoder, tokenizer): (&Decoder, &Tokenizer),
+        (outputs, tokenizer): (usize, &Tokenizer),
         cancel: &CancelToken,
     ) -> Result<Self> {
         let Blueprint { config, names, .. } = blueprint;
@@ -114,7 +115,6 @@ impl ImageEncoder {
         }
         let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
         let inputs = vision.tower.config().encoder.hidden_size * config.layers.len().max(1);
-        let outputs = decoder.config().hidden_size;
         let connector = Connector::load(config.connector, &parameters, inputs, outputs)?;
         let mut inventory = vision.tower.inventory()?;
         connector.list(&mut inventory)?;
@@ -197,12 +197,17 @@ impl ImageEncoder {
         for picture in pictures {
             cancel.check()?;
             let image = picture.decode()?;
-            let key = key(&image);
+            let count = if self.vision.tells_alone() {
+                pictures.len().min(2)
+            } else {
+                1
+            };
+            let key = key(&image, count);
             let known = self.recall(&key);
             seen.push(match known {
                 Some(embeddings) => embeddings,
                 None => {
-                    let embeddings = Arc::new(self.embeddings(decoder, &image, cancel)?);
+                    let embeddings = Arc::new(self.embeddings(decoder, (&image, count), cancel)?);
                     self.keep(key, embeddings.clone());
                     embeddings
                 }
@@ -214,9 +219,23 @@ impl ImageEncoder {
     fn embeddings(
         &self,
         decoder: &Decoder,
-        image: &Image,
+        image: (&Image, usize),
         cancel: &CancelToken,
     ) -> Result<ImageEmbeddings> {
+        let (spelling, rows) = self.look(image, cancel)?;
+        let admit = |Rows { rows, deep, grid }: Rows| decoder.admit(rows, deep, grid);
+        Ok(ImageEmbeddings {
+            spelling,
+            parts: rows.into_iter().map(admit).collect::<Result<_>>()?,
+        })
+    }
+
+    /// What a prompt says of one of so many images, and what stands there for each marker.
+    pub(super) fn look(
+        &self,
+        image: (&Image, usize),
+        cancel: &CancelToken,
+    ) -> Result<(String, Vec<Rows>)> {
         self.encodings.fetch_add(1, Ordering::Relaxed);
         let config = &self.config;
         let (rows, tiles) = self.vision.see(
@@ -228,11 +247,7 @@ impl ImageEncoder {
                 Ok((rows, views.tiles))
             },
         )?;
-        let admit = |Rows { rows, deep, grid }: Rows| decoder.admit(rows, deep, grid);
-        Ok(ImageEmbeddings {
-            spelling: self.spelling(tiles, rows.len()),
-            parts: rows.into_iter().map(admit).collect::<Result<_>>()?,
-        })
+        Ok((self.spelling(tiles, rows.len()), rows))
     }
 
     /// What a prompt says of an image of so many (columns, rows) of tiles and so many markers.
@@ -288,11 +303,12 @@ impl ImageEncoder {
     }
 }
 
-/// The same for the same pixels.
-fn key(image: &Image) -> Key {
+/// The same for the same pixels, alone or beside others.
+fn key(image: &Image, count: usize) -> Key {
     let mut hash = Sha256::new();
     hash.update(image.width().to_le_bytes());
     hash.update(image.height().to_le_bytes());
+    hash.update(count.to_le_bytes());
     hash.update(image.pixels());
     hash.finalize().into()
 }

@@ -57,13 +57,13 @@ fn open(folder: &Folder) -> engine::Result<(LanguageModel, ImageEncoder)> {
     Ok((language, encoder))
 }
 
-fn numbers(value: &Value) -> Vec<u32> {
+pub fn numbers(value: &Value) -> Vec<u32> {
     let values = value.as_array().unwrap().iter();
     values.map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
 /// The largest excess of a logit over its tolerance, as a multiple of it.
-fn excess(found: &[f32], expected: &Value) -> f64 {
+pub fn excess(found: &[f32], expected: &Value) -> f64 {
     let expected = expected.as_array().unwrap().iter();
     let off = |(&found, expected): (&f32, f64)| {
         (f64::from(found) - expected).abs() / (TOLERANCE + TOLERANCE * expected.abs())
@@ -159,7 +159,7 @@ fn a_prompt_in_pieces_is_read_as_at_once() {
 }
 
 /// The picture that `seeded_models/vlm_writing.py` computes alike.
-fn computed(width: usize, height: usize) -> Image {
+pub fn computed(width: usize, height: usize) -> Image {
     let places = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
     let pixels = places.flat_map(|(x, y)| {
         (0..3).map(move |channel| ((7 * x + 13 * y + 50 * channel + x * y % 31) % 256) as u8)
@@ -168,7 +168,7 @@ fn computed(width: usize, height: usize) -> Image {
 }
 
 /// The hash of a view's bytes, channel by channel.
-fn hash(view: &View, mean: &[f64], deviation: &[f64]) -> String {
+pub fn hash(view: &View, mean: &[f64], deviation: &[f64]) -> String {
     let plane = view.width * view.height;
     let bytes = view.values.chunks(plane).enumerate();
     let bytes = bytes.flat_map(|(channel, values)| {
@@ -218,7 +218,7 @@ fn views_are_those_of_the_python_processors_byte_by_byte() {
 }
 
 /// `value` with another one in place of each number, text and list in turn.
-fn changes(value: &Value, others: &[Value]) -> Vec<(String, Value)> {
+pub fn changes(value: &Value, others: &[Value]) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     let entries = value.as_object().unwrap();
     for (key, inner) in entries {

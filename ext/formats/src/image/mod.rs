@@ -5,6 +5,7 @@ mod decode;
 mod encode;
 mod exif;
 mod jpeg;
+mod page;
 mod processor;
 mod resample;
 mod size;

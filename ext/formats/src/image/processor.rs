@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::page::{self, Page};
 use super::resample::{resize, Filter};
 use super::size::Target;
 use super::tiles::{self, Tiling, Views};
@@ -21,6 +22,8 @@ pub struct Processor {
     tiling: Tiling,
     target: Option<Target>,
     pub(super) filter: Filter,
+    /// What pages are brought to (Donut).
+    page: Option<Page>,
     /// (width, height)
     crop: Option<(usize, usize)>,
     /// What is done to a byte: (value − shift) · scale.
@@ -80,7 +83,19 @@ impl Processor {
                 patch: raw.opt_usize_in("patch_size", EDGES)?.unwrap_or(16),
                 most: raw.opt_usize_in("max_num_patches", EDGES)?.unwrap_or(256),
             },
-            "Qwen2VL" | "Qwen2_5_VL" => pixels(raw)?,
+            "Qwen2VL" | "Qwen2_5_VL" => pixels(raw, (56 * 56, 28 * 28 * 1280))?,
+            "PaddleOCRVL" => match pixels(raw, (384 * 384, 1536 * 1536))? {
+                Target::Pixels {
+                    factor,
+                    least,
+                    most,
+                } => Target::GrownPixels {
+                    factor,
+                    least,
+                    most,
+                },
+                other => other,
+            },
             "Idefics3" | "SmolVLM" => longest(raw)?.unwrap_or(usual.target),
             "Pixtral" => whole_patches(raw)?,
             "Janus" | "DeepseekVL" => Target::LongestFrom {
@@ -133,10 +148,15 @@ impl Processor {
             squares_after: flag("do_pad", true)? && matches!(kind, "Janus" | "DeepseekVL"),
             tiling: match kind {
                 "Idefics3" | "SmolVLM" => tiles::squares(raw)?,
-                "LlavaNext" => tiles::pinpoints(raw, crop)?,
+                "LlavaNext" => tiles::pinpoints(raw, crop, false)?,
+                "LlavaOnevision" => tiles::pinpoints(raw, crop.or(edges(target)), true)?,
                 "Gemma3" => tiles::pieces(raw)?,
                 "GotOcr2" => tiles::grid(raw)?,
                 _ => Tiling::Whole,
+            },
+            page: match kind {
+                "Donut" | "Nougat" => Some(page::read(raw, kind == "Nougat", target)?),
+                _ => None,
             },
             target: flag("do_resize", true)?.then_some(target),
             filter,
@@ -157,6 +177,11 @@ impl Processor {
         self
     }
 
+    /// Whether pages are prepared as Nougat does it.
+    pub fn is_nougat(&self) -> bool {
+        self.page.is_some_and(|page| page.nougat)
+    }
+
     /// (width, height) of every view, where pictures are all brought to one.
     pub fn fixed_size(&self) -> Option<(usize, usize)> {
         match (self.crop, self.target) {
@@ -171,6 +196,13 @@ impl Processor {
 
     /// The picture alone.
     pub fn process(&self, image: &Image, cancel: &CancelToken) -> Result<View> {
+        if let Some(page) = &self.page {
+            let image = page.process(image, self.filter, cancel)?;
+            return match self.crop {
+                Some((width, height)) => self.view(&centred(&image, width, height)?),
+                None => self.view(&image),
+            };
+        }
         let squared = if self.squares && image.width() != image.height() {
             Some(self.square(image)?)
         } else {
@@ -198,14 +230,38 @@ impl Processor {
             Tiling::Squares { edge, splits } => {
                 tiles::cut_squares(self, image, (*edge, *splits), cancel)
             }
-            Tiling::Pinpoints { sizes, edge } => {
-                tiles::cut_pinpoints(self, image, (sizes, *edge), cancel)
+            Tiling::Pinpoints { sizes, edge, alone } => {
+                let whole = self.fixed_size().filter(|_| *alone);
+                let whole = whole.unwrap_or((*edge, *edge));
+                tiles::cut_pinpoints(self, image, (sizes, *edge, whole), cancel)
             }
             Tiling::Grid { least, most } => tiles::cut_grid(self, image, (*least, *most), cancel),
             Tiling::Pieces { least, most, ratio } => {
                 tiles::cut_pieces(self, image, (*least, *most, *ratio), cancel)
             }
         }
+    }
+
+    /// Whether a picture is shown otherwise where others stand beside it.
+    pub fn tells_alone(&self) -> bool {
+        matches!(self.tiling, Tiling::Pinpoints { alone: true, .. })
+    }
+
+    /// `views` of one of so many pictures of a prompt.
+    pub fn views_among(&self, image: &Image, count: usize, cancel: &CancelToken) -> Result<Views> {
+        if count < 2 || !self.tells_alone() {
+            return self.views(image, cancel);
+        }
+        let square = if image.width() == image.height() {
+            image.clone()
+        } else {
+            self.square(image)?
+        };
+        Ok(Views {
+            views: vec![self.process(&square, cancel)?],
+            tiles: (0, 0),
+            size: (image.width(), image.height()),
+        })
     }
 
     /// Of the size that the model wants.
@@ -285,7 +341,7 @@ impl View {
 }
 
 /// A picture one pixel wide can be as long as it likes, until it is scaled up.
-fn check_resized(image: &Image, width: usize, height: usize) -> Result<()> {
+pub(super) fn check_resized(image: &Image, width: usize, height: usize) -> Result<()> {
     match width.checked_mul(height) {
         Some(pixels) if pixels <= MOST_PIXELS => Ok(()),
         _ => Err(Error::InvalidInput(format!(
@@ -315,7 +371,7 @@ fn centred(image: &Image, width: usize, height: usize) -> Result<Image> {
 }
 
 /// Bounds of the number of pixels, which older files name after edges.
-fn pixels(raw: &RawConfig) -> Result<Target> {
+fn pixels(raw: &RawConfig, (least, most): (usize, usize)) -> Result<Target> {
     let edge = |key: &str, usual: usize| -> Result<usize> {
         Ok(raw.opt_usize_in(key, EDGES)?.unwrap_or(usual))
     };
@@ -330,8 +386,8 @@ fn pixels(raw: &RawConfig) -> Result<Target> {
     };
     Ok(Target::Pixels {
         factor: edge("patch_size", 14)? * edge("merge_size", 2)?,
-        least: bound("min_pixels", "shortest_edge", 56 * 56)?,
-        most: bound("max_pixels", "longest_edge", 28 * 28 * 1280)?,
+        least: bound("min_pixels", "shortest_edge", least)?,
+        most: bound("max_pixels", "longest_edge", most)?,
     })
 }
 
@@ -392,6 +448,15 @@ fn longest(raw: &RawConfig) -> Result<Option<Target>> {
     match size.opt_usize_in("longest_edge", EDGES)? {
         Some(edge) => Ok(Some(Target::Longest(edge))),
         None => target(raw, "size", true),
+    }
+}
+
+/// (width, height) that every picture gets, or the edge of a square that its shorter side gets.
+fn edges(target: Target) -> Option<(usize, usize)> {
+    match target {
+        Target::Exact { width, height } => Some((width, height)),
+        Target::Shortest(edge) => Some((edge, edge)),
+        _ => None,
     }
 }
 

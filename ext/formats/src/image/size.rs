@@ -38,6 +38,12 @@ pub enum Target {
         longest: usize,
         least: usize,
     },
+    /// `Pixels`, of a picture whose edges were brought to `factor` before (PaddleOCR-VL).
+    GrownPixels {
+        factor: usize,
+        least: usize,
+        most: usize,
+    },
     /// Multiples of `factor`, of not fewer than `least` pixels and not more than `most` (Qwen2-VL).
     Pixels {
         factor: usize,
@@ -104,6 +110,14 @@ impl Target {
                 least,
                 most,
             } => pixels(factor, (least, most), w, h),
+            Self::GrownPixels {
+                factor,
+                least,
+                most,
+            } => {
+                let (wide, high) = grown(factor as f64, w, h);
+                pixels(factor, (least, most), wide, high)
+            }
         };
         (wide.max(1), high.max(1))
     }
@@ -134,6 +148,19 @@ fn pixels(factor: usize, (least, most): (usize, usize), width: f64, height: f64)
         }
     };
     (scaled(width) as usize, scaled(height) as usize)
+}
+
+/// (width, height) of the same proportions, of which neither is below an edge.
+fn grown(edge: f64, mut width: f64, mut height: f64) -> (f64, f64) {
+    if height < edge {
+        width = (width * edge / height).round_ties_even();
+        height = edge;
+    }
+    if width < edge {
+        height = (height * edge / width).round_ties_even();
+        width = edge;
+    }
+    (width, height)
 }
 
 fn within(edge: usize, most: usize, (width, height): (usize, usize)) -> (usize, usize) {

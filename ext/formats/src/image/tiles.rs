@@ -21,6 +21,8 @@ pub enum Tiling {
     Pinpoints {
         sizes: Vec<(usize, usize)>,
         edge: usize,
+        /// Only a picture that stands alone in a prompt is cut (LLaVA-OneVision).
+        alone: bool,
     },
     /// Into as many tiles, between `least` and `most`, as have the picture's proportions best, and the whole after them
     /// where there are several (InternVL).
@@ -73,8 +75,8 @@ pub fn grid(raw: &RawConfig) -> Result<Tiling> {
     })
 }
 
-/// `crop` is the (width, height) that tiles are cropped to.
-pub fn pinpoints(raw: &RawConfig, crop: Option<(usize, usize)>) -> Result<Tiling> {
+/// `crop` is the (width, height) that tiles are cropped to; with `alone`, LLaVA-OneVision's.
+pub fn pinpoints(raw: &RawConfig, crop: Option<(usize, usize)>, alone: bool) -> Result<Tiling> {
     let damaged = || {
         Error::corrupt(
             raw.file(),
@@ -90,6 +92,10 @@ pub fn pinpoints(raw: &RawConfig, crop: Option<(usize, usize)>) -> Result<Tiling
         _ => None,
     };
     let sizes = match raw.get("image_grid_pinpoints") {
+        None if alone => {
+            let edges = (1..=6).flat_map(|high| (1..=6).map(move |wide| (384 * wide, 384 * high)));
+            edges.collect()
+        }
         None => vec![(672, 336), (336, 672), (672, 672), (336, 1008), (1008, 336)],
         Some(Value::Array(sizes)) if !sizes.is_empty() => sizes
             .iter()
@@ -100,7 +106,8 @@ pub fn pinpoints(raw: &RawConfig, crop: Option<(usize, usize)>) -> Result<Tiling
     };
     Ok(Tiling::Pinpoints {
         sizes,
-        edge: crop.map_or(336, |(_, height)| height),
+        edge: crop.map_or(if alone { 384 } else { 336 }, |(_, height)| height),
+        alone,
     })
 }
 
@@ -145,7 +152,7 @@ pub fn cut_squares(
 pub fn cut_pinpoints(
     processor: &Processor,
     image: &Image,
-    (sizes, edge): (&[(usize, usize)], usize),
+    (sizes, edge, whole): (&[(usize, usize)], usize, (usize, usize)),
     cancel: &CancelToken,
 ) -> Result<Views> {
     let (width, height) = (image.width(), image.height());
@@ -155,7 +162,7 @@ pub fn cut_pinpoints(
     let inner = resize(image, inner_width, inner_height, processor.filter, cancel)?;
     padded.paste(&inner, (wide - inner_width) / 2, (high - inner_height) / 2);
     let tiles = (wide.div_ceil(edge), high.div_ceil(edge));
-    let whole = resize(image, edge, edge, processor.filter, cancel)?;
+    let whole = resize(image, whole.0, whole.1, processor.filter, cancel)?;
     let mut views = vec![processor.process(&whole, cancel)?];
     let tile = |tile: Image| processor.process(&tile, cancel);
     views.extend(cut(&padded, edge, tiles, cancel, tile)?);

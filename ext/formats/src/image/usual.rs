@@ -61,8 +61,6 @@ impl Usual {
         },
         crop: Some(224),
         filter: Filter::Bicubic,
-        mean: IMAGENET_MEAN,
-        deviation: IMAGENET_DEVIATION,
         ..Self::VIT
     };
 
@@ -122,6 +120,15 @@ impl Usual {
         ..Self::CLIP
     };
 
+    const LLAVA_ONEVISION: Self = Self {
+        target: Target::Exact {
+            width: 384,
+            height: 384,
+        },
+        crop: None,
+        ..Self::CLIP
+    };
+
     const PIXTRAL: Self = Self {
         target: Target::WholePatches {
             longest: 1024,
@@ -150,19 +157,40 @@ impl Usual {
         ..Self::CLIP
     };
 
+    const DONUT: Self = Self {
+        target: Target::Exact {
+            width: 1920,
+            height: 2560,
+        },
+        ..Self::VIT
+    };
+
+    const NOUGAT: Self = Self {
+        target: Target::Exact {
+            width: 672,
+            height: 896,
+        },
+        mean: IMAGENET_MEAN,
+        deviation: IMAGENET_DEVIATION,
+        ..Self::VIT
+    };
+
     pub fn of(kind: &str) -> Option<Self> {
         Some(match kind {
             "CLIP" | "Bit" | "Llava" => Self::CLIP,
+            "LlavaOnevision" => Self::LLAVA_ONEVISION,
             "LlavaNext" => Self::LLAVA_NEXT,
             "ViT" | "Siglip2" | "Gemma3" => Self::VIT,
             "Siglip" => Self::SIGLIP,
             "Idefics3" | "SmolVLM" => Self::IDEFICS,
-            "Qwen2VL" | "Qwen2_5_VL" => Self::QWEN,
+            "Qwen2VL" | "Qwen2_5_VL" | "PaddleOCRVL" => Self::QWEN,
             "DeiT" => Self::DEIT,
             "Detr" | "ConditionalDetr" | "DeformableDetr" | "Yolos" => Self::DETR,
             "RTDetr" => Self::RT_DETR,
             "Segformer" => Self::SEGFORMER,
             "ConvNext" => Self::CONVNEXT,
+            "Donut" => Self::DONUT,
+            "Nougat" => Self::NOUGAT,
             "Pixtral" => Self::PIXTRAL,
             "GotOcr2" => Self::GOT_OCR2,
             "Janus" | "DeepseekVL" => Self::JANUS,

@@ -199,6 +199,13 @@ fn fused(
     config: &DecoderConfig,
     (transposed, interleaved): (bool, bool),
 ) -> Result<Vec<MlpLayer>> {
+    let place = Part::ExpertGateUp.at(index);
+    // Files of one type have it either way (Qwen3-VL): where the width stands tells.
+    let straight = parameters.has(place) && {
+        let shape = parameters.shape(place)?;
+        shape.get(1) != Some(&config.hidden_size) && shape.get(2) == Some(&config.hidden_size)
+    };
+    let transposed = transposed && !straight;
     let stack = |part: Part| -> Result<Tensor> {
         let place = part.at(index);
         let stack = parameters.tensor(place)?;

@@ -63,6 +63,8 @@ pub struct Mechanisms {
     /// Every sequence is continued to this length by tokens that are not attended to (Nyströmformer).
     pub padded_to: Option<usize>,
     pub experts: Option<MlpExperts>,
+    /// How wide what a decoder attends to is, where that is not its own width (TrOCR).
+    pub memory_size: Option<usize>,
 }
 
 /// Experts in the place of the MLPs of some layers.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::config::{EmbeddingOrder, EncoderConfig};
 use super::narrow::{ScaledNorm, UNSAID_EPSILON};
@@ -13,6 +13,13 @@ use crate::models::parts::Part;
 use crate::models::positions::sinusoids;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, Lookup, PackedSequences};
 use crate::{Error, Result};
+
+/// A part of a text.
+pub enum Piece<'a> {
+    Tokens(&'a [u32]),
+    /// What stands for tokens: [count, hidden].
+    Rows(&'a Tensor),
+}
 
 #[derive(Debug)]
 pub struct Embeddings {
@@ -191,6 +198,33 @@ impl Embeddings {
             position.saturating_add(self.counting.first)
         };
         self.embed(ids, before.map(position).collect(), &vec![0; ids.len()])
+    }
+
+    /// One text of tokens, and of rows that stand for tokens: [tokens, hidden].
+    pub fn mixed(&self, pieces: &[Piece<'_>], dtype: DType) -> Result<Tensor> {
+        let mut rows = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            match piece {
+                Piece::Tokens(ids) if ids.is_empty() => {}
+                Piece::Tokens(ids) => {
+                    let tokens = Embedding::sum(&[self.lookup(ids)])?;
+                    let tokens = elementwise::scale(&tokens, self.scale)?;
+                    rows.push(tokens.to_dtype(dtype)?);
+                }
+                Piece::Rows(tensor) => rows.push(tensor.to_dtype(dtype)?),
+            }
+        }
+        let mut x = Tensor::cat(&rows, 0)?;
+        let count = x.dim(0)?;
+        let first = self.counting.first;
+        let positions = (first..first + count as u32).collect();
+        let types = vec![0; count];
+        let others = self.other_lookups(positions, &types);
+        if !others.is_empty() {
+            let others = Embedding::sum(&others)?;
+            x = elementwise::add(&x, &others.to_dtype(dtype)?)?;
+        }
+        self.finish(x)
     }
 
     fn lookup<'a>(&'a self, ids: &'a [u32]) -> Lookup<'a> {

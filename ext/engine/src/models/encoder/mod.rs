@@ -24,12 +24,13 @@ use crate::models::families;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{Inventory, Linear, Norm, PackedSequences};
-use crate::{CancelToken, Result};
+use crate::{CancelToken, Error, Result};
 use base::runtime::device::ensure_activations;
 use formats::weights::WeightSource;
 
 pub use config::EncoderConfig;
 use config::{Mixer, SeesAll};
+pub use embeddings::Piece;
 
 use convolution::ConvolutionLayer;
 use embeddings::Embeddings;
@@ -236,11 +237,43 @@ impl Encoder {
         sequences.ranges().flat_map(of_sequence).collect()
     }
 
+    /// The hidden states of one text, some of whose tokens are given as rows, [tokens, hidden].
+    pub fn forward_mixed(&self, pieces: &[Piece<'_>], cancel: &CancelToken) -> Result<Tensor> {
+        let mut all: Vec<u32> = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Tokens(ids) => all.extend_from_slice(ids),
+                Piece::Rows(rows) => all.extend(std::iter::repeat_n(0, rows.dim(0)?)),
+            }
+        }
+        let most = self.max_positions().unwrap_or(usize::MAX);
+        if all.is_empty() || all.len() > most {
+            return Err(Error::InvalidInput(format!(
+                "the image and its prompt are {} tokens, and the model reads {most}",
+                all.len()
+            )));
+        }
+        let mut sequences = PackedSequences::new();
+        sequences.push(&all, None)?;
+        let embedded = self.embeddings.mixed(pieces, self.dtype)?;
+        self.forward_embedded(&embedded, &sequences, cancel)
+    }
+
     fn forward_whole(&self, sequences: &PackedSequences, cancel: &CancelToken) -> Result<Tensor> {
         let width = self.config.hidden_size;
         let between = Linear::dtype_between(&self.device, self.dtype)?;
         ensure_activations(sequences.tokens(), width, between, &self.device)?;
         let embedded = self.embeddings.forward(sequences)?;
+        self.forward_embedded(&embedded, sequences, cancel)
+    }
+
+    fn forward_embedded(
+        &self,
+        embedded: &Tensor,
+        sequences: &PackedSequences,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
+        let between = Linear::dtype_between(&self.device, self.dtype)?;
         let relative = self.relative.state(sequences, &self.device)?;
         let spans = Spans::of(sequences, &self.device)?
             .with_rows_that_see_all(self.rows_that_see_all(sequences));
@@ -249,7 +282,7 @@ impl Encoder {
             cancel.check()?;
             x = layer.forward(&x, &spans, config, &relative)?;
             if let (0, Some(convolution)) = (number, &self.convolution) {
-                x = convolution.forward(&embedded, &x, sequences)?;
+                x = convolution.forward(embedded, &x, sequences)?;
             }
         }
         if let Some(norm) = &self.final_norm {

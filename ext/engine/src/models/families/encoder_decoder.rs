@@ -68,6 +68,64 @@ pub fn bart_stacks(raw: &RawConfig, usual: &BartLike) -> Result<(EncoderConfig, 
     Ok((encoder, decoder))
 }
 
+/// The decoder of a model that reads images, with the names of its tensors.
+pub fn reading_decoder(raw: &RawConfig) -> Result<(DecoderShape, Names)> {
+    let learned = Positions::LearnedFrom { first: 2 };
+    let (family, norm_placement) = match raw.model_type()? {
+        Some("trocr") => ("trocr", NormPlacement::Post),
+        Some("bart") => ("bart", NormPlacement::Post),
+        Some("mbart") => ("mbart", NormPlacement::Pre),
+        found => {
+            let found = found.unwrap_or("(none)");
+            return Err(unknown(
+                raw.file(),
+                ("decoder", found),
+                "the decoder of a model that reads images",
+                &["trocr", "mbart", "bart"],
+            ));
+        }
+    };
+    let raw = &raw.clone().with_defaults(json!({
+        "vocab_size": 50265, "d_model": 1024, "decoder_layers": 12, "decoder_attention_heads": 16,
+        "max_position_embeddings": if family == "trocr" { 512 } else { 1024 },
+    }));
+    let trocr = family == "trocr";
+    let usual = BartLike {
+        family,
+        positions: if trocr && !flag(raw, "use_learned_position_embeddings", true)? {
+            Positions::Sinusoidal {
+                frequencies: Frequencies::Closed,
+                padding_id: Some(raw.padding_id()?.unwrap_or(1)),
+            }
+        } else {
+            learned
+        },
+        norm_placement,
+        activation: "gelu",
+    };
+    let decoder = raw.clone().with(json!({
+        "encoder_layers": 1,
+        "encoder_attention_heads": raw.usize_in("decoder_attention_heads", HEADS)?,
+    }));
+    let (_, mut stack) = bart_stacks(&decoder, &usual)?;
+    if trocr {
+        stack.mechanisms.memory_size = raw.opt_usize_in("cross_attention_hidden_size", WIDTH)?;
+    }
+    let vocab_size = raw.usize_in("vocab_size", VOCABULARY)?;
+    let checked = stack.check();
+    checked.map_err(|reason| Error::corrupt(raw.file(), reason))?;
+    let shape = DecoderShape {
+        stack,
+        vocab_size,
+        output_scale: 1.0,
+    };
+    let names = Names {
+        head: "lm_head|output_projection",
+        ..BART_DECODER
+    };
+    Ok((shape, names))
+}
+
 /// T5's encoder, alone or beside its decoder.
 pub fn t5_encoder(raw: &RawConfig) -> Result<EncoderConfig> {
     t5_stack(

@@ -37,6 +37,7 @@ use crate::models::decoder::plain::DecoderSizes;
 use crate::models::decoder::shapes::{KvSource, LayerShape};
 use crate::models::detection;
 use crate::models::encoder::config::*;
+use crate::models::image_to_text;
 use crate::models::parts::Names;
 use crate::models::segmentation;
 use crate::models::seq2seq::{DecoderShape, Seq2SeqConfig};
@@ -67,7 +68,9 @@ use speech_names::*;
 
 use speech_config::*;
 
+pub use encoder_decoder::reading_decoder;
 pub use gguf_names::{gguf_names, GgufNames};
+pub use vlm::modernvbert::blueprint as modernvbert;
 pub use vlm::paligemma::blueprint as paligemma;
 
 /// A family of models of one shape, which `C` describes.
@@ -220,7 +223,7 @@ impl Shape for VlmConfig {
     }
 
     fn tasks(_: &Names) -> Vec<&'static str> {
-        vec!["llm", "vlm"]
+        vec!["llm", "vlm", "document_reader"]
     }
 
     /// Files of vision towers all call themselves clip.
@@ -378,7 +381,11 @@ pub fn supported() -> Vec<Supported> {
         bare(detection::TYPES, &["object_detector"]),
         bare(segmentation::TYPES, &["image_segmenter"]),
         bare(&["clap"], &["audio_embedding"]),
-        bare(&["colpali", "colqwen2"], &["late_interaction"]),
+        bare(image_to_text::TYPES, &["document_reader"]),
+        bare(
+            &["colpali", "colqwen2", "colmodernvbert"],
+            &["late_interaction"],
+        ),
         bare(
             convolutional::TYPES,
             &["image_embedding", "image_classifier"],

@@ -109,6 +109,7 @@ impl Layer {
         let linear = |part: Part, inputs: usize, outputs: usize| {
             parameters.linear(part.at(number), inputs, outputs)
         };
+        let read = config.mechanisms.memory_size.unwrap_or(hidden);
         let (up, down) =
             parameters.mlp(MlpParts::of(number), hidden, config.mlp.kind, Join::Dense)?;
         Ok(Self {
@@ -117,8 +118,8 @@ impl Layer {
             attention_norm: norm(Part::AttentionNorm)?,
             cross_query: linear(Part::CrossQuery, hidden, width)?,
             cross_memory: Projection::split(vec![
-                linear(Part::CrossKey, hidden, width)?,
-                linear(Part::CrossValue, hidden, width)?,
+                linear(Part::CrossKey, read, width)?,
+                linear(Part::CrossValue, read, width)?,
             ])?,
             cross_output: linear(Part::CrossOutput, width, hidden)?,
             cross_norm: norm(Part::CrossNorm)?,

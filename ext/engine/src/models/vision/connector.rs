@@ -5,7 +5,7 @@ use candle_core::{DType, Tensor};
 use crate::models::config::NormConfig;
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
-use crate::nn::{elementwise, Epilogue, Inventory, Linear, Norm};
+use crate::nn::{elementwise, Epilogue, FeatureMap, Inventory, Linear, Norm};
 use crate::{Error, Result};
 use formats::image::Views;
 use kernels::Activation;
@@ -26,6 +26,8 @@ pub struct ConnectorConfig {
     /// The matrix of the last product is stored as it is multiplied with (Gemma 3).
     pub transposed: bool,
     pub layout: Layout,
+    /// Lines of more tiles than so many are made smaller (LLaVA-OneVision).
+    pub most_tiles: Option<usize>,
     /// How many layers before the last one become rows by projections of their own, which the first layers of the
     /// decoder add (Qwen3-VL).
     pub deep: usize,
@@ -78,6 +80,7 @@ impl ConnectorConfig {
         activation: None,
         transposed: false,
         layout: Layout::View,
+        most_tiles: None,
         deep: 0,
     };
 
@@ -246,6 +249,10 @@ impl Connector {
                     .into(),
             ));
         }
+        if tiles.is_empty() {
+            let pieces = [self.projector.projected(whole)?, newline.clone()];
+            return Ok(Tensor::cat(&pieces, 0)?);
+        }
         let tiles = Tensor::stack(tiles, 0)?;
         let width = tiles.dim(2)?;
         let tiles = tiles.reshape(&[down, across, rows, columns, width][..])?;
@@ -256,10 +263,15 @@ impl Connector {
         let map = map.narrow(1, left, across * columns - 2 * left)?;
         let (height, length, _) = map.dims3()?;
         let map = map.contiguous()?.reshape((height * length, width))?;
-        let map = self.projector.projected(&map)?;
+        let map = FeatureMap::new(self.projector.projected(&map)?, (height, length))?;
+        let map = match self.config.most_tiles {
+            Some(most) => smaller(&map, most * rows * rows)?,
+            None => map,
+        };
+        let (height, length) = map.size();
         let mut pieces = vec![self.projector.projected(whole)?];
         for line in 0..height {
-            pieces.push(map.narrow(0, line * length, length)?);
+            pieces.push(map.rows.narrow(0, line * length, length)?);
             pieces.push(newline.clone());
         }
         Ok(Tensor::cat(&pieces, 0)?)
@@ -414,6 +426,17 @@ fn blocks(states: &Tensor, (columns, rows): (usize, usize), edge: usize) -> Resu
     let sorted = states.reshape(&shape[..])?.permute([0, 2, 1, 3, 4])?;
     let count = rows / edge * (columns / edge);
     Ok(sorted.contiguous()?.reshape((count, edge * edge * width))?)
+}
+
+/// A map of many more places than `most`, with about as many.
+fn smaller(map: &FeatureMap, most: usize) -> Result<FeatureMap> {
+    let (height, width) = map.size();
+    let ratio = ((height * width) as f64 / most.max(1) as f64).sqrt();
+    if ratio <= 1.1 {
+        return Ok(map.clone());
+    }
+    let edge = |edge: usize| ((edge as f64 / ratio).floor() as usize).max(1);
+    map.stretched((edge(height), edge(width)))
 }
 
 /// How many columns and rows of a grid, at each end, were added to bring a picture of some (width,

@@ -43,8 +43,11 @@ pub fn load(
     } else {
         None
     };
-    let table = table(config, parameters, &positions, usize::from(class.is_some()))?;
     let mut leading: Vec<Tensor> = class.into_iter().collect();
+    if parameters.has(Part::SecondToken) && !leading.is_empty() {
+        leading.push(rows(parameters, Part::SecondToken, hidden)?);
+    }
+    let table = table(config, parameters, &positions, leading.len())?;
     if let Some(finders) = config.finders {
         let tokens = rows(parameters, Part::FinderTokens, hidden)?;
         if tokens.dim(0)? != finders.count {

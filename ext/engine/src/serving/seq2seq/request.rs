@@ -79,7 +79,7 @@ impl RequestState {
             .into_iter()
             .map(|source| {
                 let (start, tokenizer) = (parts.start, &parts.tokenizer);
-                let search = Search::new(&settings, start, tokenizer, constraint.take())?;
+                let search = Search::new(&settings, &[start], tokenizer, constraint.take())?;
                 Ok(Sequence { source, search })
             })
             .collect::<Result<Vec<_>>>()?;
@@ -185,7 +185,7 @@ impl RequestState {
             let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
             let piece = sequence.search.take(
                 &self.settings.rules,
-                (self.parts.start, &self.parts.tokenizer),
+                (&[self.parts.start], &self.parts.tokenizer),
                 &rows,
             )?;
             let first = (place * width) as u32;

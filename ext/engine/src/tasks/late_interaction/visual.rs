@@ -1,23 +1,26 @@
-//! Pictures of pages to one vector per patch, beside texts to one per token (ColPali, ColQwen2).
+//! Pictures of pages to one vector per patch, beside texts to one per token (ColPali, ColQwen2, ColModernVBERT).
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::models::decoder::image_embeddings::ImageEmbedding;
 use crate::models::decoder::Decoder;
+use crate::models::encoder::Piece;
 use crate::models::families;
 use crate::models::TextModel;
 use crate::tasks::loading::{Checkpoint, LoadedModel};
 use crate::tasks::vision::Picture;
 use crate::tasks::vlm::ImageEncoder;
 use crate::{CancelToken, Error, Result};
+use base::runtime::threads;
+use candle_core::Tensor;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::Tokenizer;
 use serde_json::json;
 
 /// The `model_type`s of such checkpoints.
-pub const TYPES: &[&str] = &["colpali", "colqwen2"];
+pub const TYPES: &[&str] = &["colpali", "colqwen2", "colmodernvbert"];
 /// How many tokens that mean nothing stand behind a query.
 const BUFFERS: usize = 10;
 
@@ -27,6 +30,8 @@ pub struct Visual {
     query: (String, String),
     /// Around what a prompt says of a picture.
     picture: (String, String),
+    /// Whether the tokenizer puts its special tokens around both.
+    special: bool,
 }
 
 /// What stands around texts and pictures, where `processor_config.json` does not say.
@@ -35,6 +40,8 @@ struct Usual {
     picture: &'static str,
     /// The first token stands before a query, and behind the picture.
     begins: bool,
+    /// What stands behind a query ten times, and then a new line; none is the padding token.
+    buffer: Option<&'static str>,
 }
 
 impl Usual {
@@ -44,6 +51,16 @@ impl Usual {
                 query: "Question: ",
                 picture: "Describe the image.",
                 begins: true,
+                buffer: None,
+            };
+        }
+        if kind == "colmodernvbert" {
+            return Self {
+                query: "",
+                picture:
+                    "<|begin_of_text|>User:<image>Describe the image.<end_of_utterance>\nAssistant:",
+                begins: false,
+                buffer: Some("<end_of_utterance>"),
             };
         }
         Self {
@@ -51,6 +68,7 @@ impl Usual {
             picture: "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|>\
                       <|endoftext|>",
             begins: false,
+            buffer: None,
         }
     }
 }
@@ -96,12 +114,12 @@ impl Visual {
         loaded: &LoadedModel,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let blueprint = if kind == "colpali" {
-            families::paligemma(model)?
-        } else {
-            families::Blueprint::from_config(model)?
+        let blueprint = match kind {
+            "colpali" => families::paligemma(model)?,
+            "colmodernvbert" => families::modernvbert(model)?,
+            _ => families::Blueprint::from_config(model)?,
         };
-        let host = (decoder(loaded)?, &loaded.tokenizer);
+        let host = (loaded.body.hidden_size(), &loaded.tokenizer);
         let encoder = ImageEncoder::of(blueprint, checkpoint, files, host, cancel)?;
         let settings = files.file("processor_config.json", cancel)?;
         let settings = settings.map(|path| RawConfig::read(&path)).transpose()?;
@@ -117,7 +135,10 @@ impl Visual {
             String::new()
         };
         let query = settings.opt_string("query_prefix")?.unwrap_or(usual.query);
-        let buffers = special("pad_token")?.repeat(BUFFERS);
+        let buffers = match usual.buffer {
+            Some(token) => token.repeat(BUFFERS),
+            None => format!("{}\n", special("pad_token")?.repeat(BUFFERS)),
+        };
         let picture = settings.opt_string("visual_prompt_prefix")?;
         let picture = picture.unwrap_or(usual.picture);
         let picture = match picture.split_once(encoder.place()) {
@@ -125,7 +146,8 @@ impl Visual {
             None => (String::new(), format!("{begin}{picture}\n")),
         };
         Ok(Self {
-            query: (format!("{begin}{query}"), format!("{buffers}\n")),
+            query: (format!("{begin}{query}"), buffers),
+            special: usual.buffer.is_some(),
             picture,
             encoder,
         })
@@ -138,14 +160,54 @@ impl Visual {
     /// The tokens of a query, of which not more than `length` are kept of the text itself.
     pub fn query(&self, tokenizer: &Tokenizer, text: &str, length: usize) -> Result<Vec<u32>> {
         let (before, behind) = &self.query;
-        let ids = tokenizer.ids(&format!("{before}{text}{behind}"), false)?;
+        let ids = tokenizer.ids(&format!("{before}{text}{behind}"), self.special)?;
         if ids.len() <= length {
             return Ok(ids);
         }
-        let end = tokenizer.ids(behind, false)?;
-        let start = tokenizer.ids(&format!("{before}{text}"), false)?;
-        let room = length.saturating_sub(end.len());
-        Ok([&start[..room.min(start.len())], &end].concat())
+        let around = if self.special {
+            tokenizer.ids("", true)?.len()
+        } else {
+            0
+        };
+        let end = tokenizer.ids(behind, false)?.len() + around.saturating_sub(1);
+        let room = length.saturating_sub(end);
+        let end = ids.len().saturating_sub(end);
+        Ok([&ids[..room.min(end)], &ids[end..]].concat())
+    }
+
+    /// The states of a picture's tokens in an encoder, [tokens, hidden]; `None` where a decoder reads them.
+    pub fn states(
+        &self,
+        loaded: &LoadedModel,
+        picture: &Picture,
+        cancel: &CancelToken,
+    ) -> Result<Option<Tensor>> {
+        let TextModel::Encoder(encoder) = &loaded.body else {
+            return Ok(None);
+        };
+        let image = picture.decode()?;
+        let (spelling, rows) = self.encoder.look((&image, 1), cancel)?;
+        let (before, behind) = &self.picture;
+        let ids = loaded
+            .tokenizer
+            .ids(&format!("{before}{spelling}{behind}"), self.special)?;
+        let marker = self.encoder.marker_id();
+        let texts: Vec<&[u32]> = ids.split(|&id| Some(id) == marker).collect();
+        if texts.len() != rows.len() + 1 {
+            return Err(Error::UnsupportedModel(format!(
+                "the tokenizer makes {} places of {} parts of an image",
+                texts.len().saturating_sub(1),
+                rows.len()
+            )));
+        }
+        let mut pieces = Vec::with_capacity(2 * texts.len());
+        for (number, text) in texts.into_iter().enumerate() {
+            if let Some(rows) = number.checked_sub(1).and_then(|at| rows.get(at)) {
+                pieces.push(Piece::Rows(&rows.rows));
+            }
+            pieces.push(Piece::Tokens(text));
+        }
+        threads::install(|| encoder.forward_mixed(&pieces, cancel))?.map(Some)
     }
 
     /// The tokens of a picture, and what is held as long as they are used.

@@ -23,8 +23,8 @@ pub struct GenerationDefaults {
     pub repetition_penalty: f32,
 }
 
-/// The file that says it, and where both are silent, what the model's architecture says.
-struct Settings<'a>([Option<&'a RawConfig>; 2]);
+/// Files, of which the first that says it counts.
+struct Settings<'a>(&'a [Option<&'a RawConfig>]);
 
 impl<'a> Settings<'a> {
     /// The first file that has the key.
@@ -106,14 +106,9 @@ fn check_count(raw: &RawConfig, key: &str, count: usize) -> Result<()> {
 }
 
 impl GenerationDefaults {
-    /// `start` counts where neither file says what precedes every text.
-    pub fn read(
-        generation: Option<&RawConfig>,
-        config: Option<&RawConfig>,
-        start: u32,
-        tokenizer: &Tokenizer,
-    ) -> Result<Self> {
-        let settings = Settings([generation, config]);
+    /// `start` counts where no file says what precedes every text; the first file that says something counts.
+    pub fn read(files: &[Option<&RawConfig>], start: u32, tokenizer: &Tokenizer) -> Result<Self> {
+        let settings = Settings(files);
         let given = settings.tokens("decoder_start_token_id")?;
         let mut end_ids = settings.tokens("eos_token_id")?;
         if end_ids.is_empty() {

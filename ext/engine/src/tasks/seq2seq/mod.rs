@@ -85,7 +85,7 @@ impl Seq2SeqModel {
         let generation = files.file("generation_config.json", cancel)?;
         let generation = generation.map(|path| RawConfig::read(&path)).transpose()?;
         let defaults =
-            GenerationDefaults::read(generation.as_ref(), raw, config.start, &tokenizer)?;
+            GenerationDefaults::read(&[generation.as_ref(), raw], config.start, &tokenizer)?;
         let tasks = raw.and_then(|raw| raw.get("task_specific_params"));
         let stats = Arc::new(Stats::new(Served::Seq2Seq));
         Ok(Self {

@@ -96,7 +96,7 @@ fn begin<'a>(
     let mut run = Running {
         number,
         window,
-        search: BeamSearch::new(settings, limits, tokens.start),
+        search: BeamSearch::new(settings, limits, &[tokens.start]),
         no_speech_prob: no_speech.map_or(0.0, f32::exp),
         cache: cache.of(&vec![0; width])?,
     };

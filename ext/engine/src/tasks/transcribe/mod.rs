@@ -165,7 +165,11 @@ impl TranscribeModel {
                 let generation = generation_config(files, cancel)?;
                 let (generation, raw) = (generation.as_ref(), Some(config));
                 Kind::Writer(Box::new(WriterParts {
-                    defaults: GenerationDefaults::read(generation, raw, USUAL_START, &tokenizer)?,
+                    defaults: GenerationDefaults::read(
+                        &[generation, raw],
+                        USUAL_START,
+                        &tokenizer,
+                    )?,
                     extractor: extractor_of(&model, files, config, cancel)?,
                     positions: config.opt_usize("max_position_embeddings")?.unwrap_or(512),
                     device: checkpoint.device,

@@ -234,7 +234,7 @@ fn write(
             number,
             memory,
             cache: Cache::default(),
-            search: Search::new(&settings, start, tokenizer, None)?,
+            search: Search::new(&settings, &[start], tokenizer, None)?,
         });
     }
     loop {
@@ -268,7 +268,7 @@ fn write(
             let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
             let piece = run.search.take_by(
                 &settings.rules,
-                (start, tokenizer),
+                (&[start], tokenizer),
                 &rows,
                 |written, scores| {
                     if let Some(allowed) = allowed {

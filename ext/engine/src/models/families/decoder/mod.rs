@@ -101,6 +101,7 @@ mod olmo_hybrid;
 mod olmoe;
 mod opt;
 mod orion;
+mod paddleocr_vl;
 mod persimmon;
 mod phi;
 mod phi3;
@@ -233,6 +234,7 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     lfm2_moe::FAMILY,
     qwen3_next::FAMILY,
     qwen3_vl::FAMILY,
+    paddleocr_vl::FAMILY,
     qwen3_5::FAMILY,
     olmo_hybrid::FAMILY,
     kimi_linear::FAMILY,

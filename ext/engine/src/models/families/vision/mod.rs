@@ -5,6 +5,7 @@ mod dinov2;
 pub mod idefics3_vision;
 mod internvl_vision;
 pub mod janus_vision;
+pub mod paddleocr_vl_vision;
 mod pixtral;
 pub mod qwen2_vl_vision;
 pub mod qwen3_vl_vision;
@@ -24,6 +25,7 @@ pub const FAMILIES: &[Family<VisionConfig>] = &[
     qwen2_vl_vision::FAMILY,
     qwen3_vl_vision::FAMILY,
     pixtral::FAMILY,
+    paddleocr_vl_vision::FAMILY,
     internvl_vision::FAMILY,
     janus_vision::FAMILY,
 ];

@@ -9,13 +9,17 @@ mod idefics3;
 mod internvl;
 mod llava;
 mod llava_next;
+mod llava_onevision;
 mod mistral3;
+pub mod modernvbert;
+mod paddleocr_vl;
 pub mod paligemma;
 mod qwen2_vl;
 mod qwen3_vl;
 
 use super::vision::{
-    idefics3_vision, janus_vision, qwen2_vl_vision, qwen3_vl_vision, siglip_vision,
+    idefics3_vision, janus_vision, paddleocr_vl_vision, qwen2_vl_vision, qwen3_vl_vision,
+    siglip_vision,
 };
 use super::*;
 
@@ -27,10 +31,12 @@ use from_json::{
 pub const FAMILIES: &[Family<VlmConfig>] = &[
     llava::FAMILY,
     llava_next::FAMILY,
+    llava_onevision::FAMILY,
     idefics3::FAMILY,
     qwen2_vl::FAMILY,
     qwen3_vl::FAMILY,
     mistral3::FAMILY,
+    paddleocr_vl::FAMILY,
     internvl::FAMILY,
     aya_vision::FAMILY,
     deepseek_vl::FAMILY,

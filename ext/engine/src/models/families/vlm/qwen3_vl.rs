@@ -2,9 +2,9 @@ use super::*;
 
 pub const FAMILY: Family<VlmConfig> = Family {
     name: "qwen3_vl",
-    matches: types(&["qwen3_vl", "qwen3_5", "qwen3_5_moe"]),
+    matches: types(&["qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"]),
     config: |raw| {
-        let usual = if is_type(raw, &["qwen3_vl"]) {
+        let usual = if is_type(raw, &["qwen3_vl", "qwen3_vl_moe"]) {
             json!({"image_token_id": 151655})
         } else {
             json!({"image_token_id": 248056})

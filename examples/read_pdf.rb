@@ -1,0 +1,23 @@
+# frozen_string_literal: true
+
+# Reads the pages of a PDF file, which poppler's pdftoppm renders.
+#
+#   ruby examples/read_pdf.rb file.pdf [MODEL]
+
+require "candle"
+require "tmpdir"
+
+pdf = ARGV.fetch(0, nil)
+model = ARGV.fetch(1, pdf ? "PaddlePaddle/PaddleOCR-VL" : "spec/fixtures/tiny/trocr")
+reader = Candle::DocumentReader.from_pretrained(model)
+
+Dir.mktmpdir do |folder|
+  if pdf
+    system("pdftoppm", "-r", "150", "-png", pdf, File.join(folder, "page"), exception: true)
+    pages = Dir[File.join(folder, "*.png")]
+  else
+    # Without a file: a picture of this repository.
+    pages = ["spec/fixtures/images/photo.png"]
+  end
+  pages.sort.each_with_index { |page, index| puts "page #{index + 1}: #{reader.read(page)}" }
+end
