@@ -68,6 +68,7 @@ module Candle
     Audio: "media/audio", Image: "media/image",
     AudioClassifier: "models/audio_classifier", AudioEmbeddingModel: "models/audio_embedding_model",
     Classifier: "models/classifier", CLIP: "models/clip", EmbeddingModel: "models/embedding_model",
+    DepthEstimator: "models/depth_estimator",
     GLiClass: "models/gliclass", GLiNER: "models/gliner",
     ImageClassifier: "models/image_classifier", ImageEmbeddingModel: "models/image_embedding_model",
     ImageSegmenter: "models/image_segmenter",

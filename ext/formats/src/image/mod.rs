@@ -8,6 +8,7 @@ mod jpeg;
 mod processor;
 mod resample;
 mod size;
+mod smooth;
 mod tiles;
 mod usual;
 
